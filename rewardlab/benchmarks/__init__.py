@@ -1,0 +1,1 @@
+"""Benchmarks, one readable file each, and the runner that scores any judge on any of them."""

@@ -1,0 +1,56 @@
+"""Judges that do not look: what any real judge has to beat."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+from rewardlab.errors import ConfigError
+from rewardlab.types import Choice, Completion, FinishReason, Judgment, Order, PreferencePair, Verdict, VerdictStatus, Vote
+from rewardlab.votes import judgment
+
+Rule = Callable[[tuple[str, str], random.Random], Choice | None]
+
+
+def _longest(shown: tuple[str, str], rng: random.Random) -> Choice | None:
+    first, second = map(len, shown)
+    return None if first == second else Choice.FIRST if first > second else Choice.SECOND
+
+
+def _shortest(shown: tuple[str, str], rng: random.Random) -> Choice | None:
+    longest = _longest(shown, rng)
+    return None if longest is None else longest.swap()
+
+
+RULES: dict[str, Rule] = {
+    "longest": _longest,
+    "shortest": _shortest,
+    "random": lambda shown, rng: rng.choice(list(Choice)),
+    "first": lambda shown, rng: Choice.FIRST,
+}
+
+
+class BaselineJudge:
+    """``longest`` and ``shortest`` by characters (equal lengths are a tie, never right), ``random``, ``first`` as shown."""
+
+    sees = False
+
+    def __init__(self, rule: str) -> None:
+        if rule not in RULES:
+            raise ConfigError(f"unknown baseline {rule!r}; expected one of {', '.join(RULES)}")
+        self._rule, self.name = RULES[rule], f"baseline:{rule}"
+
+    def compare_many(
+        self, pairs: Sequence[PreferencePair], *, orders: Sequence[tuple[Order, ...]], num_votes: int, seed: int
+    ) -> list[Judgment]:
+        done = []
+        for n, (pair, asked) in enumerate(zip(pairs, orders, strict=True)):
+            rng = random.Random(f"{seed} {n} {pair.pair_id}")
+            votes = [self._vote(pair, order, rng) for order in asked for _ in range(num_votes)]
+            done.append(judgment(pair.pair_id, votes))
+        return done
+
+    def _vote(self, pair: PreferencePair, order: Order, rng: random.Random) -> Vote:
+        choice = self._rule(pair.shown(order), rng)
+        status = VerdictStatus.TIE if choice is None else VerdictStatus.OK
+        return Vote(order, Verdict(choice, status, self.name), Completion("", FinishReason.STOP))

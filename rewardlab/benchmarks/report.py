@@ -1,0 +1,170 @@
+"""A report to read: Markdown for a terminal or a pull request, one self-contained HTML file to look at."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from matplotlib import pyplot as plt
+
+from rewardlab.benchmarks.base import Row
+from rewardlab.benchmarks.runner import REPORT, VOTES
+from rewardlab.data.images import to_data_url
+
+SHOWN = 12  # judgments to browse
+INK = "#1f4e79"
+
+
+def percent(value: float | None, digits: int = 1) -> str:
+    """0.1234 as "12.3"; None and nan as a dash."""
+    return "–" if value is None or value != value else f"{100 * value:.{digits}f}"
+
+
+def with_interval(accuracy: float, interval: Sequence[float]) -> str:
+    return f"{percent(accuracy)} [{percent(interval[0])}, {percent(interval[1])}]"
+
+
+def table_rows(report: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """(name, accuracy with interval in percent, number of pairs): groups, overall, baselines, controls."""
+    n = report["num_pairs"]
+    rows = [
+        (name, with_interval(cell["accuracy"], cell["interval"]), f"{cell['n']:,}")
+        for name, cell in report["groups"].items()
+    ]
+    rows.append(("micro average", with_interval(report["accuracy"]["micro"], report["interval"]), f"{n:,}"))
+    rows.append(("macro average", percent(report["accuracy"]["macro"]), f"{n:,}"))
+    labels = {"greedy": "one greedy vote", "blank": "text-only (blank image)", "other": "another pair's image"}
+    for name, control in report["controls"].items():
+        rows.append((labels[name], with_interval(control["accuracy"]["micro"], control["interval"]), f"{n:,}"))
+    for name, baseline in report["baselines"].items():
+        rows.append((f"baseline: {name}", with_interval(baseline["micro"], baseline["interval"]), f"{n:,}"))
+    return rows
+
+
+def facts(report: dict[str, Any]) -> list[tuple[str, str]]:
+    """What stands beside every accuracy."""
+    lean = report["position_lean"]
+    return [
+        ("judge", report["judge"]),
+        ("orders shown", report["orders"]),
+        ("votes per order", str(report["votes"])),
+        ("invalid rate", f"{percent(report['invalid_rate'], 2)} %"),
+        ("swap consistency", f"{percent(report['swap_consistency'])} %"),
+        ("position lean (share of first, minus 50)", "–" if lean != lean else f"{100 * lean:+.1f} points"),
+        ("tokens per vote", f"{report['tokens_per_vote']:.1f}"),
+        ("seed", str(report["seed"])),
+        ("commit", report["commit"]),
+    ]
+
+
+def markdown(report: dict[str, Any]) -> str:
+    """The report as Markdown; accuracies in percent with 95 % intervals."""
+    lines = [f"# {report['benchmark']}: {report['judge']}", "", "| | accuracy, 95 % interval | pairs |", "|---|---|---|"]
+    lines += [f"| {name} | {accuracy} | {n} |" for name, accuracy, n in table_rows(report)]
+    if len(report["k_curve"]) > 1:
+        lines += ["", "| votes | accuracy, 95 % interval | any of them right |", "|---|---|---|"]
+        lines += [
+            f"| {c['k']} | {with_interval(c['accuracy'], c['interval'])} | {percent(c['any_correct'])} |"
+            for c in report["k_curve"]
+        ]
+    lines += ["", *(f"- {name}: {value}" for name, value in facts(report))]
+    lines += [f"- note: {note}" for note in report["notes"]]
+    return "\n".join(lines) + "\n"
+
+
+def figure_uri(figure: Any) -> str:
+    """A matplotlib figure as an SVG data URL."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="svg", bbox_inches="tight")
+    plt.close(figure)
+    return "data:image/svg+xml;base64," + base64.b64encode(buffer.getvalue()).decode()
+
+
+def plot_groups(report: dict[str, Any]) -> str:
+    """Accuracy per group with intervals, beside chance and the best baseline."""
+    cells = {**report["groups"], "micro": {"accuracy": report["accuracy"]["micro"], "interval": report["interval"]}}
+    figure, axes = plt.subplots(figsize=(6, 0.5 * len(cells) + 1.2))
+    for place, cell in enumerate(cells.values()):
+        low, high = cell["interval"]
+        axes.plot([100 * low, 100 * high], [place, place], color=INK, lw=2)
+        axes.plot(100 * cell["accuracy"], place, "o", color=INK, ms=7)
+    axes.axvline(50, color="#888", ls="--", lw=1)
+    best = max(report["baselines"].items(), key=lambda item: item[1]["micro"])
+    axes.axvline(100 * best[1]["micro"], color="#c0504d", ls=":", lw=1.5, label=f"best baseline: {best[0]}")
+    axes.set(yticks=range(len(cells)), yticklabels=list(cells), xlim=(0, 100), xlabel="accuracy, % (95 % interval)")
+    axes.invert_yaxis()
+    axes.legend(loc="lower left", frameon=False, fontsize=8)
+    return figure_uri(figure)
+
+
+def plot_curve(report: dict[str, Any]) -> str:
+    """Accuracy against votes."""
+    curve = report["k_curve"]
+    ks = [c["k"] for c in curve]
+    figure, axes = plt.subplots(figsize=(6, 3.2))
+    axes.fill_between(ks, [100 * c["interval"][0] for c in curve], [100 * c["interval"][1] for c in curve], alpha=0.2, color=INK)
+    axes.plot(ks, [100 * c["accuracy"] for c in curve], "o-", color=INK, label="majority of K")
+    axes.set(xlabel="K, votes per order", ylabel="accuracy, %", xticks=ks)
+    axes.legend(frameon=False)
+    axes.grid(alpha=0.3)
+    return figure_uri(figure)
+
+
+def judgments(rows: Sequence[Row], votes_file: Path) -> list[dict[str, Any]]:
+    """A dozen judged pairs to browse, evenly spread over the rows: image, answers, votes in both orders."""
+    logged = [json.loads(line) for line in votes_file.read_text(encoding="utf-8").splitlines()[1:]]
+    votes = {entry["row"]: entry["votes"] for entry in logged if entry["pass"] == "votes"}
+    step = max(1, len(rows) // SHOWN)
+    return [_judgment(row, votes[row.row]) for row in rows[::step][:SHOWN]]
+
+
+def _judgment(row: Row, votes: list[dict[str, Any]]) -> dict[str, Any]:
+    pair, cast = row.pair, []
+    for vote in votes:
+        winner = None
+        if vote["choice"]:
+            winner = int((vote["choice"] == "second") != (vote["order"] == "swapped"))
+        cast.append({**vote, "right": winner == pair.preferred, "winner": winner})
+    return {
+        "id": pair.pair_id,
+        "row": row.row,
+        "group": row.group,
+        "question": pair.question,
+        "responses": pair.responses,
+        "preferred": pair.preferred,
+        "images": [to_data_url(image) for image in pair.images],
+        "votes": cast,
+        "num_right": sum(vote["right"] for vote in cast),
+    }
+
+
+def environment() -> Environment:
+    """Templates with escaping on: a response is text, never markup."""
+    env = Environment(loader=PackageLoader("rewardlab.benchmarks", "."), autoescape=True, undefined=StrictUndefined)
+    env.globals.update(percent=percent)
+    return env
+
+
+def html(report: dict[str, Any], rows: Sequence[Row], votes_file: Path) -> str:
+    """One self-contained page."""
+    plots = [("Accuracy by group", plot_groups(report))]
+    if len(report["k_curve"]) > 1:
+        plots.append(("Accuracy against votes", plot_curve(report)))
+    return environment().get_template("report.html").render(
+        report=report, table=table_rows(report), facts=facts(report), plots=plots, judgments=judgments(rows, votes_file)
+    )
+
+
+def write_reports(report: dict[str, Any], rows: Sequence[Row], out: Path) -> None:
+    """Write ``report.md`` and ``report.html`` beside ``report.json``."""
+    assert (out / REPORT).exists()
+    (out / "report.md").write_text(markdown(report), encoding="utf-8")
+    (out / "report.html").write_text(html(report, rows, out / VOTES), encoding="utf-8")

@@ -1,0 +1,253 @@
+"""Score a judge on a benchmark: ask, keep every vote in a log that survives a kill, and compute the report from the log."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rewardlab.benchmarks.base import Benchmark, Row, size_notes
+from rewardlab.benchmarks.baselines import BaselineJudge
+from rewardlab.benchmarks.own_pairs import OwnPairs
+from rewardlab.benchmarks.replay import Replay
+from rewardlab.benchmarks.scores import baseline_rows, score
+from rewardlab.benchmarks.vl_rewardbench import VLRewardBench
+from rewardlab.checkpoints import commit, versions
+from rewardlab.data.append_log import AppendLog
+from rewardlab.data.pairs import with_blank_images, with_other_images
+from rewardlab.errors import ConfigError, DataError
+from rewardlab.judge import GenerativeJudge, draw_orders, open_judge
+from rewardlab.metrics import Labeled
+from rewardlab.progress import bar
+from rewardlab.prompts import load_template
+from rewardlab.types import (
+    Choice,
+    Completion,
+    FinishReason,
+    Judgment,
+    Order,
+    PreferencePair,
+    Verdict,
+    VerdictStatus,
+    Vote,
+)
+from rewardlab.votes import judgment
+
+BENCHMARKS: dict[str, Benchmark] = {"vl_rewardbench": VLRewardBench(), "pairs": OwnPairs()}
+VOTES, REPORT = "votes.jsonl", "report.json"
+CHUNK = 64  # pairs between two writes of the log
+
+AnyJudge = GenerativeJudge | BaselineJudge | Replay
+
+
+@dataclass(frozen=True)
+class BenchSettings:
+    """What a run is asked to do. ``controls`` are further passes of one greedy vote per order: greedy, blank, other."""
+
+    benchmark: str
+    data: Path
+    judge: str
+    images: Path | None = None
+    votes: int | None = None
+    orders: str = "both"
+    limit: int | None = None
+    seed: int = 0
+    template: str | None = None
+    temperature: float = 1.0
+    max_tokens: int = 1024
+    batch_size: int = 64
+    controls: tuple[str, ...] = ("blank",)
+    api_key: str = "none"
+
+
+def open_any_judge(settings: BenchSettings) -> AnyJudge:
+    """The judge that ``settings.judge`` names. Raises ConfigError for an unknown SPEC."""
+    kind, _, target = settings.judge.partition(":")
+    if kind == "baseline":
+        return BaselineJudge(target)
+    if kind == "replay":
+        return Replay(Path(target), load_template(settings.template or "r1_reward").convention)
+    if kind not in ("hf", "openai"):
+        raise ConfigError(
+            f"unknown judge {settings.judge!r}; expected baseline:longest|shortest|random|first, hf:PATH, openai:MODEL@URL "
+            "or replay:FILE"
+        )
+    return open_judge(
+        settings.judge,
+        template=settings.template,
+        temperature=settings.temperature,
+        max_tokens=settings.max_tokens,
+        batch_size=settings.batch_size,
+        api_key=settings.api_key,
+    )
+
+
+def load_rows(settings: BenchSettings, judge: AnyJudge) -> tuple[list[Row], list[str]]:
+    """The rows to judge, and what is odd about the file."""
+    if settings.benchmark not in BENCHMARKS:
+        raise ConfigError(f"unknown benchmark {settings.benchmark!r}; expected one of {', '.join(BENCHMARKS)}")
+    benchmark = BENCHMARKS[settings.benchmark]
+    rows = benchmark.load(settings.data, images=settings.images, with_images=judge.sees)
+    notes = size_notes(benchmark, rows)
+    if settings.limit is not None and settings.limit < len(rows):
+        notes.append(f"only the first {settings.limit} of {len(rows)} rows were judged (--limit)")
+        rows = rows[: settings.limit]
+    return rows, notes
+
+
+def _vote_row(vote: Vote) -> dict[str, Any]:
+    return {
+        "order": vote.order.value,
+        "choice": vote.verdict.choice,
+        "status": vote.verdict.status.value,
+        "rule": vote.verdict.rule,
+        "text": vote.completion.text,
+        "finish": vote.completion.finish.value,
+        "num_tokens": vote.completion.num_tokens,
+        "error": vote.completion.error,
+    }
+
+
+def _vote_of(row: dict[str, Any]) -> Vote:
+    choice = Choice(row["choice"]) if row["choice"] else None
+    verdict = Verdict(choice, VerdictStatus(row["status"]), row["rule"])
+    completion = Completion(row["text"], FinishReason(row["finish"]), row["num_tokens"], error=row["error"])
+    return Vote(Order(row["order"]), verdict, completion)
+
+
+class _Pass:
+    """One pass over the rows (the votes, or a control), continued from the log."""
+
+    def __init__(self, name: str, rows: Sequence[Row], orders: Sequence[tuple[Order, ...]], log: AppendLog) -> None:
+        self.name, self.rows, self.orders, self.log = name, rows, orders, log
+        self.found = {entry["row"]: entry["votes"] for entry in log.rows if entry["pass"] == name}
+
+    def run(self, judge: AnyJudge, num_votes: int, seed: int) -> list[Judgment]:
+        done: dict[int, list[Vote]] = {row: [_vote_of(v) for v in votes] for row, votes in self.found.items()}
+        with bar(f"bench: {self.name}", len(self.rows)) as advance:
+            for start in range(0, len(self.rows), CHUNK):
+                chunk = range(start, min(start + CHUNK, len(self.rows)))
+                if any(self.rows[n].row not in done for n in chunk):
+                    self._ask(judge, chunk, num_votes, seed, done)
+                advance(len(chunk))
+        return [judgment(row.pair.pair_id, done[row.row]) for row in self.rows]
+
+    def _ask(self, judge: AnyJudge, chunk: range, num_votes: int, seed: int, done: dict[int, list[Vote]]) -> None:
+        """A chunk is asked whole, with a seed of its own: a resumed run draws what an uninterrupted one would have."""
+        rows, orders = [self.rows[n] for n in chunk], [self.orders[n] for n in chunk]
+        if isinstance(judge, Replay):
+            votes = [
+                [vote for order in asked for vote in judge.votes(row.row, order, num_votes)]
+                for row, asked in zip(rows, orders, strict=True)
+            ]
+        else:
+            own_seed = int(hashlib.sha256(f"{seed} {self.name} {chunk.start}".encode()).hexdigest()[:8], 16)
+            judged = judge.compare_many([row.pair for row in rows], orders=orders, num_votes=num_votes, seed=own_seed)
+            votes = [list(j.votes) for j in judged]
+        for row, cast in zip(rows, votes, strict=True):
+            if row.row not in done:
+                self.log.append({"pass": self.name, "row": row.row, "votes": [_vote_row(v) for v in cast]})
+            done[row.row] = cast
+
+
+def _with_pairs(rows: Sequence[Row], pairs: Sequence[PreferencePair]) -> list[Row]:
+    return [replace(row, pair=pair) for row, pair in zip(rows, pairs, strict=True)]
+
+
+def _file_hash(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+
+
+def _checkpoint_hash(settings: BenchSettings) -> str:
+    """What a local judge or replay consists of, so that a changed one does not continue an old log."""
+    kind, _, target = settings.judge.partition(":")
+    if kind == "replay":
+        return _file_hash(Path(target))
+    weights = sorted(Path(target).glob("*.safetensors")) if kind == "hf" else []
+    return " ".join(f"{path.name}:{path.stat().st_size}:{path.stat().st_mtime_ns}" for path in weights)
+
+
+def run_bench(settings: BenchSettings, out: Path) -> tuple[dict[str, Any], list[Row]]:
+    """Judge, score and write ``out/votes.jsonl`` and ``out/report.json``; returns the report and the rows judged.
+
+    An interrupted run continues from its log; a finished one is only scored again. Raises what the judge and loader raise.
+    """
+    judge = open_any_judge(settings)
+    rows, notes = load_rows(settings, judge)
+    if isinstance(judge, Replay) and (strangers := judge.rows - {row.row for row in rows}) and settings.limit is None:
+        raise DataError(f"{judge.name}: has samples for row {min(strangers)}, which {settings.data} does not have")
+    num_votes = settings.votes or (judge.most_votes if isinstance(judge, Replay) else 1)
+    orders = draw_orders(settings.orders, len(rows), settings.seed)
+    identity = {
+        "benchmark": settings.benchmark,
+        "data": _file_hash(settings.data),
+        "judge": settings.judge,
+        "weights": _checkpoint_hash(settings),
+        "votes": num_votes,
+        "orders": settings.orders,
+        "limit": settings.limit,
+        "seed": settings.seed,
+        "template": judge.template.hash if isinstance(judge, GenerativeJudge) else settings.template,
+        "temperature": settings.temperature,
+        "max_tokens": settings.max_tokens,
+    }
+    with AppendLog(out / VOTES, identity) as log:
+        judgments = _Pass("votes", rows, orders, log).run(judge, num_votes, settings.seed)
+        controls = _controls(settings, judge, rows, orders, log)
+    labeled = _labeled(rows, judgments)
+    report = {
+        "benchmark": settings.benchmark,
+        "data": str(settings.data),
+        "data_sha256": identity["data"],
+        "judge": settings.judge,
+        "template": judge.template.name if isinstance(judge, GenerativeJudge) else None,
+        "orders": settings.orders,
+        "votes": num_votes,
+        "temperature": settings.temperature,
+        "seed": settings.seed,
+        **score(rows, labeled, num_votes),
+        "controls": {name: _control_report(rows, judged) for name, judged in controls.items()},
+        "baselines": baseline_rows(rows, orders, settings.seed),
+        "notes": notes,
+        "versions": versions(),
+        "commit": commit(),
+    }
+    (out / REPORT).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    return report, rows
+
+
+def _labeled(rows: Sequence[Row], judgments: Sequence[Judgment]) -> list[Labeled]:
+    done = []
+    for row, judged in zip(rows, judgments, strict=True):
+        assert row.pair.preferred is not None
+        done.append(Labeled(judged, row.pair.preferred, row.group))
+    return done
+
+
+def _controls(
+    settings: BenchSettings, judge: AnyJudge, rows: Sequence[Row], orders: Sequence[tuple[Order, ...]], log: AppendLog
+) -> dict[str, list[Labeled]]:
+    """Further passes of one greedy vote per order: as asked, without the image, with another pair's image."""
+    if not isinstance(judge, GenerativeJudge):
+        return {}
+    greedy = GenerativeJudge(judge.sampler, judge.template, temperature=0.0, max_tokens=judge.max_tokens)
+    pairs = [row.pair for row in rows]
+    shown = {"greedy": lambda: pairs, "blank": lambda: with_blank_images(pairs), "other": lambda: with_other_images(pairs)}
+    unknown = set(settings.controls) - set(shown)
+    if unknown:
+        raise ConfigError(f"unknown controls {', '.join(sorted(unknown))}; expected {', '.join(shown)}")
+    seen = any(pair.images for pair in pairs)
+    done = {}
+    for name in settings.controls:
+        if name == "greedy" or seen:
+            changed = _with_pairs(rows, shown[name]())
+            done[name] = _labeled(rows, _Pass(name, changed, orders, log).run(greedy, 1, settings.seed))
+    return done
+
+
+def _control_report(rows: Sequence[Row], labeled: list[Labeled]) -> dict[str, Any]:
+    full = score(rows, labeled, 1)
+    return {key: full[key] for key in ("accuracy", "interval", "invalid_rate", "swap_consistency", "position_lean", "slices")}

@@ -1,0 +1,95 @@
+"""From labelled judgments to the numbers of a report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rewardlab.benchmarks.base import Row
+from rewardlab.benchmarks.baselines import RULES, BaselineJudge
+from rewardlab.metrics import (
+    Labeled,
+    any_correct_score,
+    by_group,
+    invalid_rate,
+    macro,
+    mean_interval,
+    micro,
+    pair_score,
+    position_lean,
+    smallest_pool,
+    status_counts,
+    swap_consistency,
+)
+from rewardlab.types import Order, Outcome
+
+
+def _cell(items: Sequence[Labeled], clusters: Sequence[str]) -> dict[str, Any]:
+    scores = [pair_score(item) for item in items]
+    return {"n": len(items), "accuracy": micro(items), "interval": list(mean_interval(scores, clusters))}
+
+
+def curve_ks(pool: int) -> list[int]:
+    """Odd K up to the pool, where no vote of valid samples can tie, and the pool itself."""
+    return sorted({*range(1, pool + 1, 2), *([pool] if pool else [])})
+
+
+def k_curve(items: Sequence[Labeled], clusters: Sequence[str], num_votes: int) -> list[dict[str, Any]]:
+    """Accuracy of the majority of K votes for every odd K, exact over all subsets of the pool, with intervals."""
+    curve = []
+    for k in curve_ks(min(num_votes, smallest_pool(items))):
+        scores = [pair_score(item, k) for item in items]
+        any_right = sum(any_correct_score(item, k) for item in items) / len(items)
+        interval = list(mean_interval(scores, clusters))
+        curve.append({"k": k, "accuracy": sum(scores) / len(scores), "interval": interval, "any_correct": any_right})
+    return curve
+
+
+def slices(rows: Sequence[Row], items: Sequence[Labeled]) -> dict[str, dict[str, Any]]:
+    """Accuracy by every further way the benchmark groups its rows."""
+    names = sorted({name for row in rows for name in row.slices})
+    table: dict[str, dict[str, Any]] = {}
+    for name in names:
+        values = sorted({row.slices[name] for row in rows if name in row.slices})
+        table[name] = {}
+        for value in values:
+            picked = [n for n, row in enumerate(rows) if row.slices.get(name) == value]
+            table[name][value] = _cell([items[n] for n in picked], [rows[n].cluster for n in picked])
+    return table
+
+
+def score(rows: Sequence[Row], items: Sequence[Labeled], num_votes: int) -> dict[str, Any]:
+    """Everything a report says of one judge: accuracy is of the majority of all votes of each trial."""
+    clusters = [row.cluster for row in rows]
+    outcomes = [item.judgment.outcome for item in items]
+    tokens = [vote.completion.num_tokens for item in items for vote in item.judgment.votes]
+    return {
+        "num_pairs": len(items),
+        "num_votes_total": len(tokens),
+        "accuracy": {"micro": micro(items), "macro": macro(items)},
+        "interval": list(mean_interval([pair_score(item) for item in items], clusters)),
+        "groups": {
+            name: _cell(group, [row.cluster for row in rows if row.group == name]) for name, group in by_group(items).items()
+        },
+        "slices": slices(rows, items),
+        "k_curve": k_curve(items, clusters, num_votes),
+        "invalid_rate": invalid_rate(items),
+        "statuses": status_counts(items),
+        "pairs_tied_over_both_orders": outcomes.count(Outcome.TIE),
+        "pairs_without_valid_vote": outcomes.count(Outcome.NO_VALID_VOTE),
+        "swap_consistency": swap_consistency(items),
+        "position_lean": position_lean(items),
+        "tokens_per_vote": sum(tokens) / len(tokens) if tokens else 0.0,
+    }
+
+
+def baseline_rows(rows: Sequence[Row], orders: Sequence[tuple[Order, ...]], seed: int) -> dict[str, Any]:
+    """Every baseline on the same rows and orders."""
+    table = {}
+    for rule in RULES:
+        judged = BaselineJudge(rule).compare_many([row.pair for row in rows], orders=orders, num_votes=1, seed=seed)
+        items = [Labeled(j, row.pair.preferred or 0, row.group) for j, row in zip(judged, rows, strict=True)]
+        groups = {name: micro(group) for name, group in by_group(items).items()}
+        interval = list(mean_interval([pair_score(item) for item in items], [row.cluster for row in rows]))
+        table[rule] = {"micro": micro(items), "macro": macro(items), "interval": interval, "groups": groups}
+    return table

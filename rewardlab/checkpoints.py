@@ -1,0 +1,81 @@
+"""What a checkpoint folder says of itself: the prompt template it was trained on, and what made it.
+
+``rewardlab.json`` stands beside the weights. A folder without it (a hub checkpoint) makes no claim and is used as asked.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from rewardlab.errors import CheckpointError
+from rewardlab.prompts import CONVENTIONS, Template, load_template
+
+CARD = "rewardlab.json"
+_PACKAGES = ("rewardlab", "torch", "transformers", "trl", "peft", "accelerate", "datasets", "openai")
+
+
+def versions() -> dict[str, str]:
+    """Versions of the packages a number depends on; those not installed are left out."""
+    found = {}
+    for name in _PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def commit() -> str:
+    """The commit this source tree stands at, "+dirty" with uncommitted changes, "unknown" outside a checkout."""
+    git = ["git", "-C", str(Path(__file__).parent)]
+    try:
+        head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True, timeout=10)
+        dirty = subprocess.run([*git, "status", "--porcelain", "-uno"], capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return head.stdout.strip() + ("+dirty" if dirty.stdout.strip() else "")
+
+
+def write_card(folder: Path, *, template: Template, stage: str, **facts: Any) -> None:
+    """Record the template and its hash in ``folder``."""
+    card = {"stage": stage, "template": template.name, "template_hash": template.hash, "versions": versions(), **facts}
+    (folder / CARD).write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
+
+
+def read_card(folder: Path) -> dict[str, Any] | None:
+    """The card of a checkpoint, or None where it has none. Raises CheckpointError for a folder that is no checkpoint."""
+    if not folder.is_dir():
+        raise CheckpointError(f"{folder}: no such checkpoint folder")
+    if not any((folder / name).exists() for name in ("config.json", "adapter_config.json")):
+        raise CheckpointError(f"{folder}: not a checkpoint (neither config.json nor adapter_config.json in it)")
+    path = folder / CARD
+    if not path.exists():
+        return None
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except ValueError as error:
+        raise CheckpointError(f"{path}: not valid JSON ({error}); restore or remove it") from error
+
+
+def template_for(folder: Path, asked: str | None) -> Template:
+    """The template to prompt this checkpoint with: the one it was trained on, which ``asked`` must not contradict.
+
+    Raises CheckpointError where the hash stored at training differs from the template's hash now.
+    """
+    card = read_card(folder)
+    if card is None:
+        return load_template(asked or "r1_reward")
+    name, trained = card.get("template"), card.get("template_hash")
+    if name not in CONVENTIONS:
+        raise CheckpointError(f"{folder}: trained on template {name!r}, which this version does not have")
+    template = load_template(asked or name)
+    if template.hash != trained:
+        raise CheckpointError(
+            f"{folder}: was trained on template {name!r} with hash {trained}, but {template.name!r} now has hash "
+            f"{template.hash}; ask with the template it was trained on, or train it again"
+        )
+    return template

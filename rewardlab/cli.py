@@ -1,0 +1,244 @@
+"""`rewardlab`: one command per stage, each thin. Heavy imports happen inside the command that needs them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from rewardlab.errors import RewardlabError
+from rewardlab.types import Judgment
+
+app = typer.Typer(
+    help="Train, benchmark and serve generative multimodal judges whose numbers can be trusted.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+)
+world_app = typer.Typer(help="The embedded demonstration: a world of pairs with known truth.", no_args_is_help=True)
+app.add_typer(world_app, name="world")
+
+Out = Annotated[Path, typer.Option("--out", help="Folder to write to.")]
+ConfigFile = Annotated[Optional[Path], typer.Option("--config", help="YAML of differences from the defaults.")]
+Seed = Annotated[Optional[int], typer.Option("--seed", help="Overrides the config's seed.")]
+
+
+@world_app.command("build")
+def world_build(out: Out, config: Annotated[Path, typer.Option("--config")], seed: Seed = None) -> None:
+    """Make the world's pairs and its tiny base model (minutes, once; what exists is kept)."""
+    from rewardlab.world.build import WorldConfig, build_base, build_pairs
+
+    world = WorldConfig.load(config, seed=seed)
+    build_pairs(out, world)
+    build_base(out, world)
+    typer.echo(f"world in {out}")
+
+
+@world_app.command("serve")
+def world_serve(
+    world: Annotated[Path, typer.Option("--world", help="Folder made by `rewardlab world build`.")],
+    port: Annotated[int, typer.Option("--port")] = 8321,
+    seed: Annotated[int, typer.Option("--seed")] = 0,
+) -> None:
+    """Serve the world's teacher and consistency checker over an OpenAI-compatible API."""
+    from rewardlab.world.build import TRUTHS
+    from rewardlab.world.server import TeacherConfig, serve
+
+    serve(world / TRUTHS, port=port, config=TeacherConfig(seed=seed))
+
+
+@app.command()
+def distill(
+    data: Annotated[Path, typer.Option("--data", help="Labelled pairs, .parquet or .jsonl.")],
+    out: Out,
+    config: ConfigFile = None,
+    images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the images a .jsonl names.")] = None,
+    base_url: Annotated[Optional[str], typer.Option("--base-url", help="Overrides the config's endpoint.")] = None,
+    limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Only the first N pairs.")] = None,
+    seed: Seed = None,
+) -> None:
+    """Ask a teacher for reasoned judgments; keep those that agree with the label; tag difficulty.
+
+    Every request is journalled: kill it at any time and run the same command again.
+    """
+    from rewardlab.config import DistillConfig, load_config
+    from rewardlab.data.pairs import read_pairs
+    from rewardlab.distill.pipeline import distill as run
+
+    settings = load_config(DistillConfig, config, base_url=base_url, seed=seed)
+    key = os.environ.get(settings.api_key_env, "none")
+    statistics = run(read_pairs(data, images=images)[:limit], settings, out, api_key=key)
+    Console().print_json(data=statistics)
+
+
+@app.command()
+def sft(
+    data: Annotated[Path, typer.Option("--data", help="Distilled pairs (.parquet).")],
+    out: Out,
+    config: ConfigFile = None,
+    model: Annotated[Optional[str], typer.Option("--model", help="Checkpoint folder or hub id to start from.")] = None,
+    seed: Seed = None,
+) -> None:
+    """Cold-start a vision-language model on kept judgments. The result is `OUT/final`; an interrupted run resumes."""
+    from rewardlab.config import SFTConfig, load_config
+    from rewardlab.data.pairs import read_pairs
+    from rewardlab.training.sft import train_sft
+
+    settings = load_config(SFTConfig, config, model=model, seed=seed)
+    typer.echo(train_sft(read_pairs(data), settings, out))
+
+
+@app.command()
+def rl(
+    data: Annotated[Path, typer.Option("--data", help="Distilled pairs (.parquet); the hard ones are trained on.")],
+    out: Out,
+    config: ConfigFile = None,
+    model: Annotated[Optional[str], typer.Option("--model", help="SFT checkpoint folder to start from.")] = None,
+    seed: Seed = None,
+) -> None:
+    """Train with StableReinforce on the hard pairs. The result is `OUT/final`; an interrupted run resumes."""
+    from rewardlab.config import RLConfig, load_config
+    from rewardlab.data.pairs import read_pairs
+    from rewardlab.training.rl import train_rl
+
+    settings = load_config(RLConfig, config, model=model, seed=seed)
+    typer.echo(train_rl(read_pairs(data), settings, out))
+
+
+@app.command()
+def bench(
+    benchmark: Annotated[str, typer.Argument(help="vl_rewardbench, or pairs (your own labelled .parquet/.jsonl).")],
+    data: Annotated[Path, typer.Option("--data", help="The benchmark's data file.")],
+    judge: Annotated[
+        str,
+        typer.Option(
+            "--judge", help="baseline:longest|shortest|random|first, hf:PATH, openai:MODEL@URL, or replay:FILE (JSON lines)."
+        ),
+    ],
+    out: Out,
+    images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the benchmark's images.")] = None,
+    votes: Annotated[
+        Optional[int], typer.Option("--votes", min=1, help="Samples per pair and order (replay: all; else 1).")
+    ] = None,
+    orders: Annotated[str, typer.Option("--orders", help="both, random (one per pair, drawn) or given.")] = "both",
+    limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Only the first N rows.")] = None,
+    seed: Annotated[int, typer.Option("--seed")] = 0,
+    template: Annotated[Optional[str], typer.Option("--template", help="Prompt template (default: the checkpoint's).")] = None,
+    temperature: Annotated[float, typer.Option("--temperature", min=0.0, help="0 is greedy.")] = 1.0,
+    max_tokens: Annotated[int, typer.Option("--max-tokens", min=1)] = 1024,
+    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Sequences at a time (hf).")] = 64,
+    controls: Annotated[
+        str, typer.Option("--controls", help="Extra greedy passes, comma-separated: greedy, blank, other; '' for none.")
+    ] = "blank",
+    api_key_env: Annotated[str, typer.Option("--api-key-env", help="Variable that holds the API key.")] = "OPENAI_API_KEY",
+) -> None:
+    """Score a judge: votes in both orders, intervals, swap consistency, position lean, baselines; JSON, Markdown, HTML.
+
+    A replay file has one sample a line, `{"row": 0, "order": "given", "text": "..."}`, or one pair of scores of a scalar
+    model, `{"row": 0, "scores": [0.3, 0.7]}`; `row` is the 0-based row of the data file, index 0 its first/chosen response.
+    """
+    from rewardlab.benchmarks.report import markdown, write_reports
+    from rewardlab.benchmarks.runner import BenchSettings, run_bench
+
+    settings = BenchSettings(
+        benchmark=benchmark,
+        data=data,
+        judge=judge,
+        images=images,
+        votes=votes,
+        orders=orders,
+        limit=limit,
+        seed=seed,
+        template=template,
+        temperature=temperature,
+        max_tokens=max_tokens,
+        batch_size=batch_size,
+        controls=tuple(name for name in controls.split(",") if name),
+        api_key=os.environ.get(api_key_env, "none"),
+    )
+    report, rows = run_bench(settings, out)
+    write_reports(report, rows, out)
+    typer.echo(markdown(report))
+    typer.echo(f"written: {out}/report.json, report.md, report.html, votes.jsonl")
+
+
+JudgeSpec = Annotated[str, typer.Option("--judge", help="hf:PATH or openai:MODEL@URL.")]
+
+
+@app.command()
+def serve(
+    judge: JudgeSpec,
+    host: Annotated[str, typer.Option("--host")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port")] = 8000,
+    template: Annotated[Optional[str], typer.Option("--template", help="Prompt template (default: the checkpoint's).")] = None,
+    temperature: Annotated[float, typer.Option("--temperature", min=0.0)] = 1.0,
+    max_tokens: Annotated[int, typer.Option("--max-tokens", min=1)] = 1024,
+    api_key_env: Annotated[str, typer.Option("--api-key-env")] = "OPENAI_API_KEY",
+) -> None:
+    """Serve a judge: POST /v1/judge, POST /v1/uploads, GET /health; the API is described at /docs."""
+    from rewardlab.judge import open_judge
+    from rewardlab.serving.app import check_port
+    from rewardlab.serving.app import serve as run
+
+    check_port(host, port)
+    key = os.environ.get(api_key_env, "none")
+    held = open_judge(judge, template=template, temperature=temperature, max_tokens=max_tokens, api_key=key)
+    run(held, host=host, port=port)
+
+
+@app.command("judge")
+def judge_one(
+    judge: JudgeSpec,
+    question: Annotated[str, typer.Option("--question")],
+    first: Annotated[str, typer.Option("--first", help="One response.")],
+    second: Annotated[str, typer.Option("--second", help="The other response.")],
+    image: Annotated[Optional[list[Path]], typer.Option("--image", help="An image file; repeat for several.")] = None,
+    votes: Annotated[int, typer.Option("--votes", min=1, help="Samples in each of the two orders.")] = 1,
+    template: Annotated[Optional[str], typer.Option("--template")] = None,
+    temperature: Annotated[float, typer.Option("--temperature", min=0.0)] = 1.0,
+    max_tokens: Annotated[int, typer.Option("--max-tokens", min=1)] = 1024,
+    seed: Annotated[int, typer.Option("--seed")] = 0,
+    api_key_env: Annotated[str, typer.Option("--api-key-env")] = "OPENAI_API_KEY",
+) -> None:
+    """Judge one pair in both orders and print every vote."""
+    from rewardlab.data.images import read_image
+    from rewardlab.data.pairs import validate
+    from rewardlab.judge import open_judge
+    from rewardlab.types import PreferencePair
+
+    images = tuple(read_image(path) for path in image or ())
+    pair = validate(PreferencePair("shell", question, (first, second), None, images), where="pair")
+    key = os.environ.get(api_key_env, "none")
+    held = open_judge(judge, template=template, temperature=temperature, max_tokens=max_tokens, api_key=key)
+    print_judgment(held.compare(pair, num_votes=votes, seed=seed))
+
+
+def print_judgment(judged: Judgment) -> None:
+    """A judgment for a person: each vote with the order it was shown in, then what they come to."""
+    console, names = Console(), ("the first response", "the second response")
+    for vote in judged.votes:
+        shown = "first response shown first" if vote.order.value == "given" else "second response shown first"
+        found = f"for {names[vote.winner]}" if vote.winner is not None else f"no verdict: {vote.verdict.status.value}"
+        console.print(f"[dim]{shown}[/]: {escape(vote.completion.text or vote.completion.error)}")
+        console.print(f"  → {found}", highlight=False)
+    won = judged.outcome.winner
+    text = f"{names[won]} is better" if won is not None else judged.outcome.value.replace("_", " ")
+    share = "" if judged.share_0 is None else f" (share of votes for the first: {judged.share_0:.0%})"
+    console.print(f"[bold]{text}[/]{share}", highlight=False)
+
+
+def main() -> None:
+    """Entry point: an error the user can act on is one sentence and exit status 2."""
+    try:
+        app()
+    except RewardlabError as error:
+        Console(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False)
+        raise SystemExit(2) from error
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,180 @@
+"""Schemas of ``configs/*.yaml``. Class defaults are the paper's recipe (arXiv 2505.02835); a YAML holds only differences.
+
+An unknown key is an error. Numbers without a source in the paper carry a reason beside them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal, Self, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from rewardlab.errors import ConfigError
+
+Attempts = Literal["1", "2", "3", "unsolved"]
+
+
+class _Schema(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class DistillConfig(_Schema):
+    """The teacher stage. The paper's text says temperature 0 and its authors' notes 1; retrying at 0 asks the same again."""
+
+    model: str = "gpt-4o"
+    base_url: str = "https://api.openai.com/v1"
+    api_key_env: str = Field("OPENAI_API_KEY", description="environment variable that holds the key")
+    template: str = "r1_reward"
+    max_attempts: int = Field(3, ge=1, le=3)
+    temperature: float = Field(1.0, ge=0)
+    top_p: float = Field(1.0, gt=0, le=1)
+    max_tokens: int = Field(2048, ge=1, description="twice R1-Reward's generation length, so that few are cut off")
+    concurrency: int = Field(32, ge=1)
+    deadline_s: float = Field(120.0, gt=0, description="one request, retries included")
+    retries: int = Field(4, ge=0)
+    usd_per_million_prompt_tokens: float = Field(0.0, ge=0)
+    usd_per_million_completion_tokens: float = Field(0.0, ge=0)
+    seed: int = 0
+
+
+class LoraConfig(_Schema):
+    """Low-rank adapters on every linear layer (peft's "all-linear") unless named otherwise."""
+
+    r: int = Field(16, ge=1)
+    alpha: int = Field(32, ge=1)
+    dropout: float = Field(0.0, ge=0, lt=1)
+    target_modules: str | list[str] = "all-linear"
+
+
+class _TrainConfig(_Schema):
+    model: str = "Qwen/Qwen2.5-VL-7B-Instruct"
+    template: str = "r1_reward"
+    max_grad_norm: float = Field(1.0, gt=0)
+    adam_beta2: float = Field(0.95, gt=0, lt=1)
+    weight_decay: float = Field(0.0, ge=0)
+    gradient_checkpointing: bool = True
+    lora: LoraConfig | None = None
+    save_steps: int = Field(100, ge=1)
+    save_total_limit: int = Field(2, ge=1)
+    logging_steps: int = Field(1, ge=1)
+    report_to: str = "none"
+    seed: int = 0
+
+
+class SFTConfig(_TrainConfig):
+    """Cold start on the teacher's kept judgments: one epoch, lr 1e-5, batches of 256 (paper, section 5)."""
+
+    learning_rate: float = Field(1e-5, gt=0)
+    warmup_steps: int = Field(0, ge=0)
+    lr_scheduler: str = "cosine"
+    epochs: float = Field(1.0, gt=0)
+    max_steps: int = Field(-1, description="-1: decided by epochs")
+    batch_size: int = Field(256, ge=1, description="sequences per optimizer step on one process")
+    micro_batch_size: int = Field(4, ge=1)
+
+    @model_validator(mode="after")
+    def _divides(self) -> Self:
+        if self.batch_size % self.micro_batch_size:
+            raise ValueError(f"batch_size {self.batch_size} must be a multiple of micro_batch_size {self.micro_batch_size}")
+        return self
+
+
+class ConsistencyConfig(_Schema):
+    """Who says whether reasoning and verdict agree. ``weight`` 0 switches the reward and its requests off."""
+
+    base_url: str = "http://127.0.0.1:8000/v1"
+    model: str = "Qwen/Qwen2.5-VL-7B-Instruct"
+    api_key_env: str = "OPENAI_API_KEY"
+    weight: float = Field(0.5, ge=0)
+    concurrency: int = Field(64, ge=1)
+    deadline_s: float = Field(20.0, gt=0, description="after it the consistency is 0 and counted as failed")
+    max_tokens: int = Field(8, ge=1)
+
+
+class RLConfig(_TrainConfig):
+    """StableReinforce: lr 1e-6, no KL term, one sample per prompt, rollouts of 256 trained in batches of 128 (section 5)."""
+
+    learning_rate: float = Field(1e-6, gt=0)
+    warmup_steps: int = Field(0, ge=0)
+    lr_scheduler: str = "cosine"
+    epochs: float = Field(5.0, gt=0)
+    max_steps: int = Field(-1, description="-1: decided by epochs")
+    rollout_batch_size: int = Field(256, ge=2, description="rollouts between two samplings, on one process")
+    batch_size: int = Field(128, ge=2, description="rollouts per optimizer step")
+    micro_batch_size: int = Field(2, ge=1)
+    samples_per_prompt: int = Field(1, ge=1)
+    iterations: int = Field(1, ge=1, description="passes over each rollout batch")
+    max_completion_length: int = Field(1024, ge=1)
+    temperature: float = Field(1.0, gt=0)
+    kl_coef: float = Field(0.0, ge=0, description="k1 penalty per token, in the reward")
+    clip_eps: float = Field(0.2, gt=0)
+    preclip: tuple[float, float] = (1e-3, 1e3)
+    advantage_sigma: float = Field(3.0, gt=0, description="advantages beyond this many deviations are set to 0")
+    format_weight: float = Field(0.5, ge=0)
+    consistency: ConsistencyConfig = ConsistencyConfig()
+    attempts: list[Attempts] = Field(["2", "3", "unsolved"], description="difficulty tags to train on")
+    both_orders: bool = Field(True, description="show each pair once in each order, instead of in the teacher's")
+    easy_ratio: float = Field(0.0, ge=0, description="easy pairs (attempts 1) added per hard one")
+
+    @field_validator("preclip")
+    @classmethod
+    def _around_one(cls, bounds: tuple[float, float]) -> tuple[float, float]:
+        if not 0 < bounds[0] < 1 < bounds[1]:
+            raise ValueError(f"preclip bounds the probability ratio on both sides of 1, got {bounds}")
+        return bounds
+
+    @model_validator(mode="after")
+    def _divides(self) -> Self:
+        if self.batch_size % self.micro_batch_size or self.rollout_batch_size % self.batch_size:
+            raise ValueError(
+                f"rollout_batch_size {self.rollout_batch_size} must be a multiple of batch_size {self.batch_size}, and that "
+                f"of micro_batch_size {self.micro_batch_size}"
+            )
+        if self.rollout_batch_size % self.samples_per_prompt:
+            raise ValueError("rollout_batch_size must be a multiple of samples_per_prompt")
+        period = self.rollout_batch_size // self.batch_size * self.iterations
+        if self.save_steps % period:
+            raise ValueError(
+                f"save_steps {self.save_steps} must be a multiple of {period}, the optimizer steps per rollout batch: a "
+                "checkpoint in the middle of a rollout batch could not be resumed exactly"
+            )
+        return self
+
+
+Config = TypeVar("Config", bound=BaseModel)
+
+
+def load_yaml(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file. Raises ConfigError."""
+    try:
+        value = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}); expected a YAML file") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: not valid YAML ({error})") from error
+    if not isinstance(value or {}, dict):
+        raise ConfigError(f"{path}: expected key: value lines, got a {type(value).__name__}")
+    return value or {}
+
+
+def load_config(schema: type[Config], path: Path | None, **overrides: Any) -> Config:
+    """``schema`` with the YAML's differences and then the non-None ``overrides``. Raises ConfigError naming every bad key."""
+    values = load_yaml(path) if path else {}
+    values |= {name: value for name, value in overrides.items() if value is not None}
+    try:
+        return schema(**values)
+    except ValidationError as error:
+        raise ConfigError(_explain(error, schema, str(path) if path else "options")) from error
+
+
+def _explain(error: ValidationError, schema: type[BaseModel], where: str) -> str:
+    lines = []
+    for item in error.errors():
+        key = ".".join(map(str, item["loc"])) or "(whole)"
+        if item["type"] == "extra_forbidden":
+            lines.append(f"unknown key {key!r}; {schema.__name__} knows {', '.join(sorted(schema.model_fields))}")
+        else:
+            lines.append(f"{key}: {item['msg']}")
+    return f"{where}: " + "; ".join(lines)

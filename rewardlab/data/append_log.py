@@ -1,0 +1,82 @@
+"""A file that only grows: what a long job has done, safe against ``kill -9``.
+
+Each row is one ``write`` of an unbuffered descriptor, so a killed process leaves whole lines and at most one torn one,
+which the next start cuts off. The first row says what run the file belongs to; an exclusive lock keeps out a second writer.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from pathlib import Path
+from typing import Any, Self
+
+from rewardlab.errors import ConfigError, DataError, OutputError
+
+
+class AppendLog:
+    """Open, or continue, the log at ``path`` for the run that ``identity`` describes; ``rows`` are those found in it.
+
+    Raises ConfigError if the file belongs to another run, DataError if a line inside it is damaged, OutputError if the
+    path cannot be written or another process holds it.
+    """
+
+    def __init__(self, path: Path, identity: dict[str, Any]) -> None:
+        self.path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+        except OSError as error:
+            raise OutputError(f"{path}: cannot be written ({error.strerror}); choose a writable --out") from error
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.rows = self._read(identity)
+        except BlockingIOError as error:
+            self.close()
+            raise OutputError(f"{path}: another process is writing it; wait for it or stop it") from error
+        except (ConfigError, DataError):
+            self.close()
+            raise
+
+    def _read(self, identity: dict[str, Any]) -> list[dict[str, Any]]:
+        raw = self.path.read_bytes()
+        whole = raw[: raw.rfind(b"\n") + 1]
+        if len(whole) < len(raw):
+            os.ftruncate(self._file, len(whole))
+        rows = [self._parse(number, line) for number, line in enumerate(whole.split(b"\n")[:-1], start=1)]
+        if not rows:
+            self.append({"identity": identity})
+            return []
+        found = rows[0].get("identity")
+        if found != identity:
+            names = sorted(k for k in {**identity, **(found or {})} if identity.get(k) != (found or {}).get(k))
+            raise ConfigError(
+                f"{self.path}: belongs to a run that differs in {', '.join(names)}; use another --out, or the same settings"
+            )
+        return rows[1:]
+
+    def _parse(self, number: int, line: bytes) -> dict[str, Any]:
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise DataError(f"{self.path}, line {number}: damaged ({error}); restore it or start anew") from error
+        if not isinstance(row, dict):
+            raise DataError(f"{self.path}, line {number}: damaged (not an object); restore it or start anew")
+        return row
+
+    def append(self, row: dict[str, Any]) -> None:
+        """Write one row; it is in the file, for any reader, when this returns."""
+        try:
+            os.write(self._file, (json.dumps(row, ensure_ascii=False) + "\n").encode())
+        except OSError as error:
+            raise OutputError(f"{self.path}: {error.strerror}; nothing is lost: make room and run again") from error
+
+    def close(self) -> None:
+        os.close(self._file)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

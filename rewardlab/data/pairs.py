@@ -1,0 +1,164 @@
+"""Pairs on disk: Parquet (images inside, loadable by ``datasets``) or JSON lines (images as paths).
+
+A row: ``pair_id, question, responses[2], preferred, images, category, source, level, attempts, order, judgment``. Only
+``question``, ``responses`` and ``preferred`` are required; ``judgment`` is a teacher's reasoned verdict in ``order``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rewardlab.data.images import blank_like, decode_image, read_image
+from rewardlab.errors import DataError, MediaError, OutputError
+from rewardlab.types import Order, PreferencePair
+
+
+def validate(pair: PreferencePair, *, where: str) -> PreferencePair:
+    """Return the pair if it can be judged. Raises DataError for an empty question, empty or equal responses, a bad label."""
+    if not pair.question.strip():
+        raise DataError(f"{where}: the question is empty")
+    if not all(response.strip() for response in pair.responses):
+        raise DataError(f"{where}: a response is empty; both must be non-empty text")
+    if pair.responses[0].strip() == pair.responses[1].strip():
+        raise DataError(f"{where}: the two responses are equal, so neither can be better; drop the pair")
+    if pair.preferred not in (0, 1, None):
+        raise DataError(f"{where}: preferred is {pair.preferred!r}; expected 0 or 1, the index of the better response")
+    return pair
+
+
+def to_row(pair: PreferencePair) -> dict[str, Any]:
+    return {
+        "pair_id": pair.pair_id,
+        "question": pair.question,
+        "responses": list(pair.responses),
+        "preferred": pair.preferred,
+        "images": [{"bytes": image, "path": None} for image in pair.images],
+        "category": pair.category,
+        "source": pair.source,
+        "level": pair.level,
+        "attempts": pair.attempts,
+        "order": pair.order.value,
+        "judgment": pair.judgment,
+    }
+
+
+def _image_bytes(value: Any, folder: Path | None, where: str) -> bytes:
+    if isinstance(value, Mapping) and value.get("bytes"):
+        data = bytes(value["bytes"])
+        decode_image(data, where=where)
+        return data
+    path = value.get("path") if isinstance(value, Mapping) else value
+    if not isinstance(path, str):
+        raise MediaError(f"{where}: expected an image path or embedded bytes, got {type(value).__name__}")
+    return read_image((folder or Path()) / path)
+
+
+def from_row(row: Mapping[str, Any], *, index: int, folder: Path | None = None, where: str = "row") -> PreferencePair:
+    """One checked pair; image paths are taken from ``folder``. Raises DataError or MediaError, naming the row."""
+    where = f"{where} {index}"
+    responses = row.get("responses")
+    if not (isinstance(responses, Sequence) and len(responses) == 2 and all(isinstance(r, str) for r in responses)):
+        raise DataError(f"{where}: 'responses' must be a list of two texts, got {responses!r:.80}")
+    if not isinstance(row.get("question"), str):
+        raise DataError(f"{where}: 'question' must be a text, got {row.get('question')!r:.80}")
+    if row.get("order", "given") not in (None, *Order):
+        raise DataError(f"{where}: 'order' is {row['order']!r}; expected given or swapped")
+    pair = PreferencePair(
+        pair_id=str(row.get("pair_id") or f"row-{index}"),
+        question=row["question"],
+        responses=(responses[0], responses[1]),
+        preferred=row.get("preferred"),
+        images=tuple(
+            _image_bytes(image, folder, f"{where}, image {n}") for n, image in enumerate(row.get("images") or ())
+        ),
+        category=row.get("category") or "",
+        source=row.get("source") or "",
+        level=row.get("level"),
+        attempts=row.get("attempts") or "",
+        order=Order(row.get("order") or "given"),
+        judgment=row.get("judgment") or "",
+    )
+    return validate(pair, where=where)
+
+
+def write_parquet(pairs: Iterable[PreferencePair], path: Path) -> int:
+    """Write all pairs, images inside, by way of a temporary file: ``path`` is whole or absent. Returns how many."""
+    from datasets import Dataset, Features, Image, List, Value
+
+    text = Value("string")
+    features = Features(
+        {
+            "pair_id": text,
+            "question": text,
+            "responses": List(text),
+            "preferred": Value("int8"),
+            "images": List(Image()),
+            "category": text,
+            "source": text,
+            "level": Value("int8"),
+            "attempts": text,
+            "order": text,
+            "judgment": text,
+        }
+    )
+    rows = [to_row(pair) for pair in pairs]
+    table = Dataset.from_dict({name: [row[name] for row in rows] for name in features}, features=features)
+    partial = path.with_suffix(".partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        table.to_parquet(str(partial))
+        partial.replace(path)
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be written ({error}); choose a writable folder") from error
+    return len(rows)
+
+
+def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
+    if path.suffix == ".parquet":
+        import pyarrow.parquet as pq
+
+        try:
+            with pq.ParquetFile(path) as file:
+                for batch in file.iter_batches():
+                    yield from batch.to_pylist()
+        except (OSError, ValueError) as error:
+            raise DataError(f"{path}: not a readable Parquet file ({error})") from error
+        return
+    with path.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, start=1):
+            if line.strip():
+                try:
+                    yield json.loads(line)
+                except json.JSONDecodeError as error:
+                    raise DataError(f"{path}, line {number}: not JSON ({error})") from error
+
+
+def read_pairs(path: Path, *, images: Path | None = None) -> list[PreferencePair]:
+    """All pairs of a ``.parquet`` or ``.jsonl`` file; relative image paths start at ``images`` or else beside the file.
+
+    Raises DataError (or MediaError) for the first bad row, and for a file without any.
+    """
+    if path.suffix not in (".parquet", ".jsonl"):
+        raise DataError(f"{path}: expected a .parquet or .jsonl file of pairs")
+    if not path.is_file():
+        raise DataError(f"{path}: no such file; expected pairs as .parquet or .jsonl")
+    folder = images or path.parent
+    pairs = [from_row(row, index=n, folder=folder, where=f"{path}, row") for n, row in enumerate(_rows(path))]
+    if not pairs:
+        raise DataError(f"{path}: holds no pairs")
+    return pairs
+
+
+def with_blank_images(pairs: Sequence[PreferencePair]) -> list[PreferencePair]:
+    """Every image replaced by a grey one of its size: a judge that still wins reads the text, not the image."""
+    return [replace(pair, images=tuple(blank_like(image) for image in pair.images)) for pair in pairs]
+
+
+def with_other_images(pairs: Sequence[PreferencePair]) -> list[PreferencePair]:
+    """Every pair shown the images of the pair half-way down the list: plausible pictures that have nothing to do with it."""
+    shift = len(pairs) // 2
+    return [replace(pair, images=pairs[(n + shift) % len(pairs)].images) for n, pair in enumerate(pairs)]

@@ -1,0 +1,1 @@
+"""The teacher stage: ask, check against the label, keep, tag the difficulty."""

@@ -1,0 +1,31 @@
+"""One progress bar for everything that takes longer than a moment. It goes to standard error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+Advance = Callable[..., None]
+
+
+@contextmanager
+def bar(label: str, total: int) -> Iterator[Advance]:
+    """Yield ``advance(n=1, note="")``; the note stands behind the bar."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task(label, total=total, note="")
+
+        def advance(n: int = 1, note: str | None = None) -> None:
+            progress.update(task, advance=n, **({} if note is None else {"note": note}))
+
+        yield advance

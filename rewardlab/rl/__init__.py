@@ -1,0 +1,1 @@
+"""Pure functions of tensors. Read ``reference.py`` first: one whole step, top to bottom."""

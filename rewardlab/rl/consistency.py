@@ -1,0 +1,37 @@
+"""Does the reasoning support the verdict? The question asked of another model, and how its answer is read.
+
+Unlike the released R1-Reward code, the judge sees the question and the whole reasoning, not the last three lines of it.
+"""
+
+from __future__ import annotations
+
+import re
+
+from rewardlab.types import Choice
+
+PROMPT = """You check a judge. The judge compared two responses to a question, reasoned, and gave a verdict.
+Decide only whether the verdict follows from the reasoning, not whether either is true.
+
+[Question]
+{question}
+
+[Reasoning]
+{reasoning}
+
+[Verdict]
+Response {number} is better
+
+Answer with one digit: 1 if the reasoning favours the response that the verdict names, 0 if it favours the other one."""
+
+_SLOT = re.compile(r"\{(question|reasoning|number)\}")
+
+
+def consistency_prompt(question: str, reasoning: str, verdict: Choice) -> str:
+    """The text to ask; braces in the question or reasoning are plain text."""
+    values = {"question": question, "reasoning": reasoning, "number": "1" if verdict is Choice.FIRST else "2"}
+    return _SLOT.sub(lambda match: values[match.group(1)], PROMPT)
+
+
+def read_consistency(answer: str) -> int:
+    """+1 for "1", -1 for "0", surrounding blanks and a final stop aside; 0 for anything else (no vote, not a guess)."""
+    return {"1": 1, "0": -1}.get(answer.strip().rstrip("."), 0)

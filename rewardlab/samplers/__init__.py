@@ -1,0 +1,1 @@
+"""Who answers a prompt: a local checkpoint, an OpenAI-compatible endpoint, a script."""

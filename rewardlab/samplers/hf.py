@@ -1,0 +1,125 @@
+"""A local checkpoint, through transformers: batched generation with images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import rewardlab.torchvision_cpu  # noqa: F401  (before transformers)
+
+# isort: split
+import torch
+from transformers import AutoModelForImageTextToText, AutoProcessor
+
+from rewardlab.data.images import decode_image
+from rewardlab.errors import CheckpointError
+from rewardlab.samplers.base import SamplingParams
+from rewardlab.samplers.decode import draw
+from rewardlab.types import Completion, FinishReason, Message
+
+
+def load_model(path: str, *, device: str | None = None) -> tuple[Any, Any]:
+    """(model in eval mode, processor) of a checkpoint folder or hub id, on ``device`` (default: CUDA where there is one)."""
+    target = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        processor = AutoProcessor.from_pretrained(path)
+        model = AutoModelForImageTextToText.from_pretrained(path, dtype="auto" if target != "cpu" else torch.float32)
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path}: cannot be loaded as an image-text model ({error})") from error
+    processor.tokenizer.padding_side = "left"
+    return model.to(target).eval(), processor
+
+
+def chat_of(prompt: Sequence[Message]) -> list[dict[str, Any]]:
+    """Messages in the form chat templates take; images as placeholders, in place."""
+    return [
+        {
+            "role": message.role,
+            "content": [
+                {"type": "image"} if part.image is not None else {"type": "text", "text": part.text}
+                for part in message.parts
+            ],
+        }
+        for message in prompt
+    ]
+
+
+def vision_token_ids(model: Any) -> list[int]:
+    """Tokens that stand for images and video; a judge writes text, and an image token it wrote would have no image."""
+    names = ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")
+    found = [getattr(model.config, name, None) for name in names]
+    return [token for token in found if isinstance(token, int)]
+
+
+def end_token_ids(model: Any) -> frozenset[int]:
+    """Tokens that end a completion, by the checkpoint's generation config."""
+    ends = model.generation_config.eos_token_id
+    return frozenset(ends if isinstance(ends, list) else [ends])
+
+
+class HFSampler:
+    """Samples from a transformers model; at most ``batch_size`` sequences at a time. An undecodable image raises."""
+
+    def __init__(self, model: Any, processor: Any, *, name: str = "hf", batch_size: int = 64) -> None:
+        self.model, self.processor, self.batch_size = model, processor, batch_size
+        self._name = name
+        self._suppressed, self._ends = vision_token_ids(model), end_token_ids(model)
+
+    @staticmethod
+    def load(path: str | Path, *, batch_size: int = 64, device: str | None = None) -> HFSampler:
+        model, processor = load_model(str(path), device=device)
+        return HFSampler(model, processor, name=f"hf:{path}", batch_size=batch_size)
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def encode(self, prompts: Sequence[Sequence[Message]]) -> dict[str, torch.Tensor]:
+        """Left-padded model inputs. Raises MediaError for an image that cannot be decoded."""
+        texts = [
+            self.processor.apply_chat_template(chat_of(prompt), tokenize=False, add_generation_prompt=True)
+            for prompt in prompts
+        ]
+        images = [[decode_image(image) for message in prompt for image in message.images] for prompt in prompts]
+        batch = self.processor(
+            text=texts, images=images if any(images) else None, padding=True, return_tensors="pt"
+        )
+        return dict(batch.to(self.model.device))
+
+    def sample(self, prompts: Sequence[tuple[Message, ...]], params: SamplingParams) -> list[list[Completion]]:
+        """``params.num_samples`` completions per prompt, each with its token ids; ``seed`` fixes them for equal batches."""
+        per_batch = max(1, self.batch_size // params.num_samples)
+        generator = torch.Generator(self.model.device).manual_seed(params.seed)
+        done: list[list[Completion]] = []
+        for start in range(0, len(prompts), per_batch):
+            done += self._sample_batch(prompts[start : start + per_batch], params, generator)
+        return done
+
+    def _sample_batch(
+        self, prompts: Sequence[tuple[Message, ...]], params: SamplingParams, generator: torch.Generator
+    ) -> list[list[Completion]]:
+        inputs = self.encode(prompts)
+        draws = draw(
+            self.model,
+            inputs,
+            num_draws=params.num_samples,
+            max_tokens=params.max_tokens,
+            temperature=params.temperature,
+            top_p=params.top_p,
+            ends=self._ends,
+            suppress=self._suppressed,
+            generator=generator,
+        )
+        prompt_tokens = inputs["attention_mask"].sum(1).tolist()
+        k = params.num_samples
+        flat = [
+            self._completion(tokens, logprobs, prompt_tokens[row // k])
+            for row, (tokens, logprobs) in enumerate(zip(draws.tokens, draws.logprobs, strict=True))
+        ]
+        return [flat[i * k : (i + 1) * k] for i in range(len(prompts))]
+
+    def _completion(self, tokens: list[int], logprobs: list[float], num_prompt_tokens: int) -> Completion:
+        finish = FinishReason.STOP if tokens[-1] in self._ends else FinishReason.LENGTH
+        text = self.processor.tokenizer.decode(tokens, skip_special_tokens=True)
+        return Completion(text, finish, len(tokens), num_prompt_tokens, tuple(tokens), tuple(logprobs))

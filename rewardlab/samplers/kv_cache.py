@@ -1,0 +1,54 @@
+"""A key-value cache that grows in place.
+
+transformers' dynamic cache concatenates keys and values anew for every token: on a CPU, two thirds of the time of
+batched decoding. Here a layer writes into a buffer with room to spare and hands out a view of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer
+
+ROOM = 64  # tokens allocated ahead
+
+
+class GrowingLayer(DynamicLayer):
+    """A DynamicLayer whose ``keys`` and ``values`` are views of buffers that are longer than they are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._buffers: tuple[Tensor, Tensor] | None = None
+
+    def _make_room(self, new: Tensor, length: int) -> tuple[Tensor, Tensor]:
+        """Buffers that hold what is cached and have room for ``new``; after a change of the batch they are made anew."""
+        buffers, total = self._buffers, length + new.shape[-2]
+        stale = buffers is None or length == 0 or self.keys.data_ptr() != buffers[0].data_ptr()
+        if buffers is None or stale or buffers[0].shape[-2] < total:
+            shape = (*new.shape[:-2], total + ROOM, new.shape[-1])
+            buffers = (new.new_empty(shape), new.new_empty(shape))
+            if length:
+                buffers[0][..., :length, :] = self.keys
+                buffers[1][..., :length, :] = self.values
+        return buffers
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        length = self.get_seq_length()
+        self._buffers = self._make_room(key_states, length)
+        total = length + key_states.shape[-2]
+        for buffer, states in zip(self._buffers, (key_states, value_states), strict=True):
+            buffer[..., length:total, :] = states
+        self.keys, self.values = (buffer[..., :total, :] for buffer in self._buffers)
+        return self.keys, self.values
+
+
+def growing_cache(model: torch.nn.Module) -> DynamicCache:
+    """The model's own kind of dynamic cache, its plain layers replaced; sliding-window and other layers stay theirs."""
+    cache = DynamicCache(config=model.config)
+    cache.layers = [GrowingLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers]
+    return cache

@@ -1,0 +1,1 @@
+"""Thin adapters on TRL, accelerate and peft."""

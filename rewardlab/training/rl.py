@@ -1,0 +1,211 @@
+"""Reinforcement learning of a judge on the pairs its teacher found hard."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import rewardlab.torchvision_cpu  # noqa: F401  (before transformers)
+
+# isort: split
+from datasets import Dataset, Features, Image, List, Value
+from transformers import PreTrainedModel
+
+from rewardlab.checkpoints import template_for
+from rewardlab.config import RLConfig
+from rewardlab.errors import DataError
+from rewardlab.progress import bar
+from rewardlab.prompts import Template, load_template
+from rewardlab.rl.rewards import RewardParts
+from rewardlab.samplers.hf import end_token_ids, load_model, vision_token_ids
+from rewardlab.training.reward import (
+    EndpointConsistencyJudge,
+    Rollout,
+    RolloutScorer,
+    as_completion,
+    reward_metrics,
+    unpack,
+)
+from rewardlab.training.runs import RunLog, close_run, device_arguments, open_run
+from rewardlab.training.sft import TURNS, chat_columns, data_fingerprint, peft_config
+from rewardlab.training.stable_reinforce import StableReinforceConfig, StableReinforceTrainer
+from rewardlab.types import BOTH_ORDERS, PreferencePair
+
+SAMPLES, SAMPLES_PER_STEP = "samples.jsonl", 4
+
+
+def hard_pairs(pairs: Sequence[PreferencePair], config: RLConfig) -> list[PreferencePair]:
+    """Pairs whose tag is in ``config.attempts``, plus ``easy_ratio`` easy ones per hard one (drawn by the seed).
+
+    Raises DataError where no pair is hard.
+    """
+    hard = [pair for pair in pairs if pair.attempts in config.attempts and pair.preferred is not None]
+    if not hard:
+        raise DataError(f"no pair has attempts in {config.attempts}; run `rewardlab distill`, or name other tags")
+    easy = [pair for pair in pairs if pair.attempts == "1" and pair.preferred is not None and pair not in hard]
+    wanted = min(len(easy), round(config.easy_ratio * len(hard)))
+    return hard + random.Random(config.seed).sample(easy, wanted)
+
+
+def rl_rows(pairs: Sequence[PreferencePair], template: Template, *, both_orders: bool) -> Dataset:
+    """One row per pair and order shown: prompt and images for the policy, the rest for the reward."""
+    rows = [
+        {
+            **chat_columns(pair, order, template),
+            "pair_id": pair.pair_id,
+            "question": pair.question,
+            "order": order.value,
+            "preferred": pair.preferred,
+        }
+        for pair in pairs
+        for order in (BOTH_ORDERS if both_orders else (pair.order,))
+    ]
+    text = Value("string")
+    features = Features(
+        {
+            "prompt": TURNS,
+            "images": List(Image()),
+            "pair_id": text,
+            "question": text,
+            "order": text,
+            "preferred": Value("int8"),
+        }
+    )
+    return Dataset.from_list(rows, features=features)
+
+
+class RewardFunction:
+    """What TRL calls on each batch of rollouts: scores them, logs every part, keeps a few to read."""
+
+    __name__ = "judge_reward"
+
+    def __init__(self, scorer: RolloutScorer, judge: EndpointConsistencyJudge | None, ends: frozenset[int], out: Path) -> None:
+        self._scorer, self._judge, self._ends, self._path = scorer, judge, ends, out / SAMPLES
+
+    async def __call__(
+        self,
+        *,
+        completions: list[Any],
+        completion_ids: list[list[int]],
+        log_metric: Any,
+        trainer_state: Any,
+        **columns: Any,
+    ) -> list[float]:
+        rollouts = []
+        for n, (turns, ids) in enumerate(zip(completions, completion_ids, strict=True)):
+            question, order, preferred = unpack(columns, n)
+            rollouts.append(Rollout(as_completion(turns[0]["content"], ids, self._ends), question, order, preferred))
+        before = dict(self._judge.counts) if self._judge else {}
+        parts = await self._scorer.score(rollouts)
+        for name, value in reward_metrics(parts).items():
+            log_metric(name, value)
+        if self._judge:
+            for name in ("asked", "cached", "failed", "unclear"):
+                log_metric(f"consistency/{name}", float(self._judge.counts[name] - before.get(name, 0)))
+        self._keep(trainer_state.global_step, rollouts, parts, columns["pair_id"])
+        return [part.total for part in parts]
+
+    def _keep(self, step: int, rollouts: list[Rollout], parts: list[RewardParts], names: list[str]) -> None:
+        with self._path.open("a", encoding="utf-8") as file:
+            for rollout, part, name in list(zip(rollouts, parts, names, strict=True))[:SAMPLES_PER_STEP]:
+                row = {
+                    "step": step,
+                    "pair_id": name,
+                    "order": rollout.order.value,
+                    "text": rollout.completion.text,
+                    "num_tokens": rollout.completion.num_tokens,
+                    "status": part.status,
+                    "format": part.format,
+                    "right": part.right,
+                    "consistency": part.consistency,
+                    "reward": part.total,
+                }
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+
+def trainer_arguments(config: RLConfig, model: PreTrainedModel, out: Path) -> StableReinforceConfig:
+    """TRL's arguments for a config."""
+    return StableReinforceConfig(
+        output_dir=str(out),
+        learning_rate=config.learning_rate,
+        lr_scheduler_type=config.lr_scheduler,
+        warmup_steps=config.warmup_steps,
+        num_train_epochs=config.epochs,
+        max_steps=config.max_steps,
+        per_device_train_batch_size=config.micro_batch_size,
+        gradient_accumulation_steps=config.batch_size // config.micro_batch_size,
+        steps_per_generation=config.rollout_batch_size // config.micro_batch_size,
+        num_iterations=config.iterations,
+        num_generations=config.samples_per_prompt,
+        max_completion_length=config.max_completion_length,
+        temperature=config.temperature,
+        top_p=1.0,
+        top_k=0,
+        generation_kwargs={"suppress_tokens": vision_token_ids(model)},
+        loss_type="grpo",  # mean over a rollout's tokens, then over rollouts
+        epsilon=config.clip_eps,
+        beta=config.kl_coef,
+        preclip_min=config.preclip[0],
+        preclip_max=config.preclip[1],
+        advantage_sigma=config.advantage_sigma,
+        gradient_checkpointing=config.gradient_checkpointing,
+        max_grad_norm=config.max_grad_norm,
+        adam_beta2=config.adam_beta2,
+        weight_decay=config.weight_decay,
+        save_steps=config.save_steps,
+        save_total_limit=config.save_total_limit,
+        logging_steps=config.logging_steps,
+        report_to=config.report_to,
+        seed=config.seed,
+        disable_tqdm=True,
+        **device_arguments(),
+    )
+
+
+def build_trainer(
+    rows: Dataset, config: RLConfig, model: PreTrainedModel, processor: Any, template: Template, out: Path
+) -> StableReinforceTrainer:
+    """The trainer with its reward, ready to run."""
+    wants_consistency = config.consistency.weight > 0
+    key = os.environ.get(config.consistency.api_key_env, "none")
+    judge = EndpointConsistencyJudge(config.consistency, api_key=key) if wants_consistency else None
+    scorer = RolloutScorer(
+        template.convention,
+        judge,
+        format_weight=config.format_weight,
+        consistency_weight=config.consistency.weight,
+        deadline_s=2 * config.consistency.deadline_s,
+    )
+    return StableReinforceTrainer(
+        model=model,
+        reward_funcs=[RewardFunction(scorer, judge, end_token_ids(model), out)],
+        args=trainer_arguments(config, model, out),
+        train_dataset=rows,
+        processing_class=processor,
+        peft_config=peft_config(config.lora),
+    )
+
+
+def train_rl(pairs: Sequence[PreferencePair], config: RLConfig, out: Path) -> Path:
+    """Run (or resume) StableReinforce from ``config.model``; returns the final checkpoint folder.
+
+    Raises CheckpointError where the checkpoint was trained on another template, DataError without hard pairs, ConfigError
+    for a finished or different run in ``out``.
+    """
+    template = (
+        template_for(Path(config.model), config.template) if Path(config.model).exists() else load_template(config.template)
+    )
+    rows = rl_rows(hard_pairs(pairs, config), template, both_orders=config.both_orders)
+    resume = open_run(out, config, data=data_fingerprint(pairs))
+    model, processor = load_model(config.model, device="cpu")
+    trainer = build_trainer(rows, config, model, processor, template, out)
+    per_epoch = len(rows) * config.samples_per_prompt * config.iterations // config.batch_size
+    steps = config.max_steps if config.max_steps > 0 else int(config.epochs * per_epoch)
+    with bar("rl", steps) as advance:
+        trainer.add_callback(RunLog(out, advance, "reward"))
+        trainer.train(resume_from_checkpoint=resume)
+    return close_run(out, trainer, processor, template=template, stage="stable_reinforce", base=config.model)

@@ -1,0 +1,104 @@
+"""A training run's folder: resolved config, metrics, checkpoints, and at the end ``final/``, whole or absent."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import rewardlab.torchvision_cpu  # noqa: F401  (before transformers)
+
+# isort: split
+import torch
+from pydantic import BaseModel
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_utils import get_last_checkpoint
+
+from rewardlab.checkpoints import CARD, commit, versions, write_card
+from rewardlab.errors import ConfigError, OutputError
+from rewardlab.progress import Advance
+from rewardlab.prompts import Template
+
+FINAL, METRICS, CONFIG = "final", "metrics.jsonl", "run.json"
+
+
+def is_finished(out: Path) -> bool:
+    return (out / FINAL / CARD).exists()
+
+
+def open_run(out: Path, config: BaseModel, *, data: str) -> str | None:
+    """Create run folder ``out`` or continue the interrupted run in it; returns the checkpoint to resume from, if any.
+
+    Raises ConfigError for a finished run (it is never overwritten) and for one with other settings or data.
+    """
+    described = {"config": config.model_dump(mode="json"), "data": data}
+    if is_finished(out):
+        raise ConfigError(f"{out}: holds a finished run; choose another --out, or delete it to train anew")
+    path = out / CONFIG
+    if path.exists():
+        before = json.loads(path.read_text(encoding="utf-8"))
+        if {key: before.get(key) for key in described} != described:
+            raise ConfigError(f"{out}: holds an interrupted run with other settings or data; use another --out, or the same")
+        return get_last_checkpoint(str(out))
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        record = {**described, "versions": versions(), "commit": commit()}
+        path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise OutputError(f"{out}: cannot be written ({error.strerror}); choose a writable --out") from error
+    return None
+
+
+def close_run(out: Path, trainer: Any, processor: Any, *, template: Template, stage: str, **facts: Any) -> Path:
+    """Save model, processor and card into ``out/final`` by way of a temporary folder; returns it.
+
+    The policy's generation settings go along: a judge is sampled as it was trained to be.
+    """
+    partial, final = out / f"{FINAL}.partial", out / FINAL
+    trainer.save_model(str(partial))
+    if trainer.accelerator.is_main_process:
+        processor.save_pretrained(partial)
+        write_card(partial, template=template, stage=stage, commit=commit(), **facts)
+        partial.rename(final)
+    trainer.accelerator.wait_for_everyone()
+    return final
+
+
+def device_arguments() -> dict[str, Any]:
+    """bfloat16 on an accelerator, float32 on a CPU."""
+    if torch.cuda.is_available():
+        return {"bf16": True}
+    return {"use_cpu": True, "bf16": False}
+
+
+class RunLog(TrainerCallback):
+    """Appends every logged record to ``metrics.jsonl`` and moves a progress bar."""
+
+    def __init__(self, out: Path, advance: Advance, note: str) -> None:
+        self._path, self._advance, self._note = out / METRICS, advance, note
+        self._step = 0
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        self._advance(state.global_step)
+        self._step = state.global_step
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self._advance(state.global_step - self._step)
+        self._step = state.global_step
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, float] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if not logs or not state.is_world_process_zero:
+            return
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"step": state.global_step, **logs}) + "\n")
+        if self._note in logs:
+            self._advance(0, note=f"{self._note} {float(logs[self._note]):.3f}")

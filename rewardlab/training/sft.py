@@ -1,0 +1,124 @@
+"""Cold start: fine-tune a vision-language model on the judgments a teacher got right, on assistant tokens only."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import rewardlab.torchvision_cpu  # noqa: F401  (before transformers)
+
+# isort: split
+from datasets import Dataset, Features, Image, List, Value
+from trl import SFTConfig as TRLSFTConfig
+from trl import SFTTrainer
+
+from rewardlab.config import LoraConfig, SFTConfig
+from rewardlab.errors import DataError
+from rewardlab.progress import bar
+from rewardlab.prompts import Template, build_messages, load_template
+from rewardlab.samplers.hf import load_model
+from rewardlab.training.runs import RunLog, close_run, device_arguments, open_run
+from rewardlab.types import Order, PreferencePair
+
+
+def chat_columns(pair: PreferencePair, order: Order, template: Template) -> dict[str, Any]:
+    """The prompt as TRL takes it: text turns, and the images apart; TRL puts them first, as the template does."""
+    messages = build_messages(pair, order=order, template=template)
+    return {
+        "prompt": [{"role": message.role, "content": message.text} for message in messages],
+        "images": [{"bytes": image, "path": None} for message in messages for image in message.images],
+    }
+
+
+TURNS = List({"role": Value("string"), "content": Value("string")})
+
+
+def sft_rows(pairs: Sequence[PreferencePair], template: Template) -> Dataset:
+    """One row per pair with a kept judgment, in the order the teacher saw it. Raises DataError where there is none."""
+    kept = [pair for pair in pairs if pair.judgment]
+    if not kept:
+        raise DataError("no pair carries a teacher's judgment; run `rewardlab distill` first and train on its output")
+    rows = [
+        {
+            **chat_columns(pair, pair.order, template),
+            "completion": [{"role": "assistant", "content": pair.judgment}],
+        }
+        for pair in kept
+    ]
+    features = Features({"prompt": TURNS, "completion": TURNS, "images": List(Image())})
+    return Dataset.from_list(rows, features=features)
+
+
+def peft_config(lora: LoraConfig | None) -> Any:
+    """A peft config, or None for full fine-tuning."""
+    if lora is None:
+        return None
+    import peft
+
+    return peft.LoraConfig(
+        r=lora.r,
+        lora_alpha=lora.alpha,
+        lora_dropout=lora.dropout,
+        target_modules=lora.target_modules,
+        task_type="CAUSAL_LM",
+    )
+
+
+def data_fingerprint(pairs: Sequence[PreferencePair]) -> str:
+    """A hash of what a training run reads of its pairs."""
+    digest = hashlib.sha256()
+    for p in pairs:
+        digest.update(repr((p.pair_id, p.question, p.responses, p.preferred, p.attempts, p.order, p.judgment)).encode())
+    return digest.hexdigest()[:16]
+
+
+def trainer_arguments(config: SFTConfig, out: Path) -> TRLSFTConfig:
+    """TRL's arguments for a config."""
+    return TRLSFTConfig(
+        output_dir=str(out),
+        learning_rate=config.learning_rate,
+        lr_scheduler_type=config.lr_scheduler,
+        warmup_steps=config.warmup_steps,
+        num_train_epochs=config.epochs,
+        max_steps=config.max_steps,
+        per_device_train_batch_size=config.micro_batch_size,
+        gradient_accumulation_steps=config.batch_size // config.micro_batch_size,
+        gradient_checkpointing=config.gradient_checkpointing,
+        max_grad_norm=config.max_grad_norm,
+        adam_beta2=config.adam_beta2,
+        weight_decay=config.weight_decay,
+        save_steps=config.save_steps,
+        save_total_limit=config.save_total_limit,
+        logging_steps=config.logging_steps,
+        report_to=config.report_to,
+        seed=config.seed,
+        max_length=None,  # cutting a sequence could cut image tokens
+        disable_tqdm=True,
+        **device_arguments(),
+    )
+
+
+def train_sft(pairs: Sequence[PreferencePair], config: SFTConfig, out: Path) -> Path:
+    """Run (or resume) supervised fine-tuning; returns the final checkpoint folder.
+
+    Raises DataError without judgments, ConfigError for a finished or different run in ``out``.
+    """
+    template = load_template(config.template)
+    rows = sft_rows(pairs, template)
+    resume = open_run(out, config, data=data_fingerprint(pairs))
+    model, processor = load_model(config.model, device="cpu")
+    processor.tokenizer.padding_side = "right"
+    trainer = SFTTrainer(
+        model=model.train(),
+        args=trainer_arguments(config, out),
+        train_dataset=rows,
+        processing_class=processor,
+        peft_config=peft_config(config.lora),
+    )
+    steps = config.max_steps if config.max_steps > 0 else int(config.epochs * len(rows) / config.batch_size)
+    with bar("sft", steps) as advance:
+        trainer.add_callback(RunLog(out, advance, "loss"))
+        trainer.train(resume_from_checkpoint=resume)
+    return close_run(out, trainer, processor, template=template, stage="sft", base=config.model)

@@ -1,0 +1,209 @@
+"""The records of the house: frozen, stdlib only.
+
+Two vocabularies never mix. On the *data side* the two responses of a pair have an index, 0 or 1, and ``preferred`` names
+one. On the *prompt side* they are ``first`` and ``second`` as shown; an :class:`Order` leads from one to the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+
+class Order(StrEnum):
+    """How a pair is shown: ``given`` puts response 0 first, ``swapped`` puts response 1 first."""
+
+    GIVEN = "given"
+    SWAPPED = "swapped"
+
+    def swap(self) -> Order:
+        return Order.SWAPPED if self is Order.GIVEN else Order.GIVEN
+
+
+class Choice(StrEnum):
+    """What a judge says of the two answers as shown."""
+
+    FIRST = "first"
+    SECOND = "second"
+
+    def swap(self) -> Choice:
+        return Choice.SECOND if self is Choice.FIRST else Choice.FIRST
+
+
+BOTH_ORDERS = (Order.GIVEN, Order.SWAPPED)
+
+
+def response_at(choice: Choice, order: Order) -> int:
+    """Index (0 or 1) of the response shown at ``choice`` under ``order``."""
+    return int((choice is Choice.SECOND) != (order is Order.SWAPPED))
+
+
+def choice_of(response: int, order: Order) -> Choice:
+    """Where response ``response`` (0 or 1) is shown under ``order``; the inverse of :func:`response_at`."""
+    return Choice.SECOND if (response == 1) != (order is Order.SWAPPED) else Choice.FIRST
+
+
+@dataclass(frozen=True)
+class PreferencePair:
+    """A question about zero or more images, two responses, and which is preferred (index 0 or 1; None: unknown).
+
+    ``images`` hold encoded files (PNG, JPEG, ...), never decoded pixels. ``order`` is how a training row is shown and
+    ``judgment`` a teacher's text on it in that order; ``level`` the difficulty its maker gave it; ``attempts`` how many
+    asks the teacher needed ("1".."3", "unsolved", "" not asked).
+    """
+
+    pair_id: str
+    question: str
+    responses: tuple[str, str]
+    preferred: int | None
+    images: tuple[bytes, ...] = ()
+    category: str = ""
+    source: str = ""
+    level: int | None = None
+    attempts: str = ""
+    order: Order = Order.GIVEN
+    judgment: str = ""
+
+    def swap(self) -> PreferencePair:
+        """The same pair with the responses exchanged; the preferred *text* and the texts' places as shown stay."""
+        return replace(
+            self,
+            responses=(self.responses[1], self.responses[0]),
+            preferred=None if self.preferred is None else 1 - self.preferred,
+            order=self.order.swap(),
+        )
+
+    def shown(self, order: Order) -> tuple[str, str]:
+        """The two responses in the order they are shown: (first, second)."""
+        return self.responses if order is Order.GIVEN else (self.responses[1], self.responses[0])
+
+
+@dataclass(frozen=True)
+class Part:
+    """One piece of a message: text, or one encoded image."""
+
+    text: str = ""
+    image: bytes | None = None
+
+
+@dataclass(frozen=True)
+class Message:
+    """One turn of a chat; ``role`` is "system", "user" or "assistant"."""
+
+    role: str
+    parts: tuple[Part, ...]
+
+    @property
+    def text(self) -> str:
+        return "".join(part.text for part in self.parts)
+
+    @property
+    def images(self) -> tuple[bytes, ...]:
+        return tuple(part.image for part in self.parts if part.image is not None)
+
+
+class FinishReason(StrEnum):
+    """Why a completion ended."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ERROR = "error"
+    TIMEOUT = "timeout"
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What a sampler returned for one draw. ``token_ids`` and ``logprobs`` (one per token, natural log) where it has them.
+
+    ``num_tokens`` counts generated tokens, the end token included; 0 where the draw failed.
+    """
+
+    text: str
+    finish: FinishReason
+    num_tokens: int = 0
+    num_prompt_tokens: int = 0
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
+    error: str = ""
+
+
+class VerdictStatus(StrEnum):
+    """What became of the attempt to read a verdict; only ``OK`` carries a choice."""
+
+    OK = "ok"
+    EMPTY = "empty"
+    NO_VERDICT = "no_verdict"
+    TIE = "tie"
+    NOT_A_CHOICE = "not_a_choice"
+    TRUNCATED = "truncated"
+    ERROR = "error"
+    TIMEOUT = "timeout"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A parsed verdict: the choice as shown (None unless status is OK) and the rule that read it."""
+
+    choice: Choice | None
+    status: VerdictStatus
+    rule: str = ""
+
+    def swap(self) -> Verdict:
+        return replace(self, choice=self.choice.swap() if self.choice else None)
+
+
+@dataclass(frozen=True)
+class Vote:
+    """One sampled judgment of a pair, in one order."""
+
+    order: Order
+    verdict: Verdict
+    completion: Completion
+
+    @property
+    def winner(self) -> int | None:
+        """Index of the response that won, or None where there is no valid verdict."""
+        return None if self.verdict.choice is None else response_at(self.verdict.choice, self.order)
+
+    def swap(self) -> Vote:
+        """The vote as it reads when the two responses of the pair are exchanged: what was shown stays as it was."""
+        return replace(self, order=self.order.swap())
+
+
+class Outcome(StrEnum):
+    """What the votes on a pair come to."""
+
+    RESPONSE_0 = "response_0"
+    RESPONSE_1 = "response_1"
+    TIE = "tie"
+    NO_VALID_VOTE = "no_valid_vote"
+
+    def swap(self) -> Outcome:
+        flipped = {Outcome.RESPONSE_0: Outcome.RESPONSE_1, Outcome.RESPONSE_1: Outcome.RESPONSE_0}
+        return flipped.get(self, self)
+
+    @property
+    def winner(self) -> int | None:
+        """Index of the winning response; None for a tie or where nothing could be read."""
+        return {Outcome.RESPONSE_0: 0, Outcome.RESPONSE_1: 1}.get(self)
+
+
+@dataclass(frozen=True)
+class Judgment:
+    """All votes on one pair and what they come to.
+
+    ``share_0`` is the share of valid votes for response 0, averaged over the orders asked (0..1; None without valid vote).
+    """
+
+    pair_id: str
+    votes: tuple[Vote, ...]
+    outcome: Outcome
+    share_0: float | None
+
+    def swap(self) -> Judgment:
+        return replace(
+            self,
+            votes=tuple(vote.swap() for vote in self.votes),
+            outcome=self.outcome.swap(),
+            share_0=None if self.share_0 is None else 1 - self.share_0,
+        )

@@ -1,0 +1,103 @@
+"""Short facts about a picture, in the words that grounded judgments use: what the base model learns to see and to check.
+
+A fact is a (prompt, continuation) pair such as ("star:", " cyan."). Some come in groups that build on each other, and some
+are followed by a claim to check: ("blue,", " wrong."). A hub checkpoint can name what it sees and tell whether two phrases
+agree; the base model learns both from these, and learns nothing of questions, responses or verdicts.
+"""
+
+from __future__ import annotations
+
+import random
+
+from rewardlab.world.digits import Card
+from rewardlab.world.scenes import COLORS, PLACES, SHAPES, Scene, plural
+from rewardlab.world.tasks import NUMBERS, Picture, other, relations
+
+Fact = tuple[str, str]
+SHARE_CHECKED = 0.5
+
+
+def facts_of(rng: random.Random, picture: Picture, num: int) -> list[Fact]:
+    """At least ``num`` facts about a picture."""
+    facts: list[Fact] = []
+    while len(facts) < num:
+        facts += _card_facts(rng, picture) if isinstance(picture, Card) else _scene_facts(rng, picture)
+    return facts
+
+
+def _told(rng: random.Random, ask: str, key: str, options: list[str] | tuple[str, ...]) -> list[Fact]:
+    """A fact and, half of the time, a claim about it: the key itself or another option."""
+    facts = [(f"{ask}:", f" {key}.")]
+    if rng.random() < SHARE_CHECKED:
+        claim = key if rng.random() < 0.5 else other(rng, options, key)
+        facts.append((f"{claim},", f" {'correct' if claim == key else 'wrong'}."))
+    return facts
+
+
+def _card_facts(rng: random.Random, card: Card) -> list[Fact]:
+    left, right = card.digits
+    kind = rng.choice(("number", "number", "sum", "larger"))
+    if kind == "number":
+        misreadings = [f"{left}{digit}" for digit in range(10)] + [f"{digit}{right}" for digit in range(10)]
+        return _told(rng, "number", card.number, misreadings)
+    both = [("left:", f" {left}."), ("right:", f" {right}.")]
+    if kind == "sum":
+        return both + _told(rng, "sum", str(card.total), [str(n) for n in range(19)])
+    if left == right:
+        return both
+    return both + _told(rng, "larger", "left" if left > right else "right", ("left", "right"))
+
+
+def _scene_facts(rng: random.Random, scene: Scene) -> list[Fact]:
+    kind = rng.choice(("color", "shape", "where", "exists", "exists", "count", "at", "at", "relation", "more"))
+    thing = rng.choice(scene.things)
+    if kind == "color":
+        single = scene.num_shape(thing.shape) == 1
+        return _told(rng, thing.shape, thing.color, list(COLORS)) if single else []
+    if kind == "shape":
+        return _told(rng, thing.color, thing.shape, SHAPES) if scene.num_color(thing.color) == 1 else []
+    if kind == "where":
+        return _told(rng, thing.name, thing.place, PLACES)
+    if kind == "at":
+        return [(f"{thing.place}:", f" {thing.name}.")]
+    if kind == "count":
+        shape = thing.shape if rng.random() < 0.8 else rng.choice(SHAPES)
+        return _told(rng, plural(shape), NUMBERS[scene.num_shape(shape)], NUMBERS)
+    if kind == "exists":
+        return _existence(rng, scene)
+    if len(scene.things) < 2:
+        return []
+    return _relation(rng, scene) if kind == "relation" else _more(rng, scene)
+
+
+def _existence(rng: random.Random, scene: Scene) -> list[Fact]:
+    thing = rng.choice(scene.things)
+    name = thing.name
+    if rng.random() < 0.5:
+        name = f"{other(rng, list(COLORS), thing.color)} {thing.shape}"
+        if rng.random() < 0.5:
+            name = f"{thing.color} {other(rng, SHAPES, thing.shape)}"
+    truth = "yes" if name in scene.names() else "no"
+    fact = (name, f" {truth}.")
+    if rng.random() < SHARE_CHECKED:
+        claim = rng.choice(("yes", "no"))
+        return [fact, (f"{claim},", f" {'correct' if claim == truth else 'wrong'}.")]
+    return [fact]
+
+
+def _relation(rng: random.Random, scene: Scene) -> list[Fact]:
+    a, b = rng.sample(scene.things, 2)
+    keys = rng.choice(relations(a, b))
+    axis = "side" if keys[0].endswith("of") else "height"
+    return [(f"{a.name}:", f" {a.place}."), (f"{b.name}:", f" {b.place}."), *_told(rng, axis, keys[0], keys)]
+
+
+def _more(rng: random.Random, scene: Scene) -> list[Fact]:
+    a = rng.choice(scene.things).shape
+    b = other(rng, SHAPES, a)
+    counts = {s: scene.num_shape(s) for s in (a, b)}
+    tally = [(f"{plural(s)}:", f" {NUMBERS[n]}.") for s, n in counts.items()]
+    if counts[a] == counts[b]:
+        return tally
+    most = max(counts, key=counts.__getitem__)
+    return tally + _told(rng, "more", plural(most), (plural(a), plural(b)))

@@ -1,0 +1,87 @@
+"""Build the world's data: train and held-out pairs that share no scene and no scan, and the truth the teacher knows."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Iterable
+from pathlib import Path
+
+from rewardlab.data.images import encode_png
+from rewardlab.types import PreferencePair
+from rewardlab.world import digits, scenes
+from rewardlab.world.digits import Card
+from rewardlab.world.judgments import Truth, names_present
+from rewardlab.world.tasks import DIGIT_TASKS, SCENE_TASKS, Twins, draw_digit_twins, draw_scene_twins
+
+SHARE_DIGITS = 0.25
+
+
+def _draw(rng: random.Random, held_out: bool) -> tuple[Twins, str, str, str, int]:
+    """Twins with their source, task, category and level."""
+    if rng.random() < SHARE_DIGITS:
+        task = rng.choice(list(DIGIT_TASKS))
+        category, level, _ = DIGIT_TASKS[task]
+        return draw_digit_twins(rng, task, held_out=held_out), "digits", task, category, level
+    task = rng.choice(list(SCENE_TASKS))
+    category, levels, _ = SCENE_TASKS[task]
+    level = rng.choice(levels)
+    return draw_scene_twins(rng, task, level, held_out=held_out), "scenes", task, category, level
+
+
+def make_pair(rng: random.Random, index: int, *, held_out: bool) -> tuple[PreferencePair, Truth]:
+    """One pair and its truth. Two coins: which twin is shown, and which answer is response 0."""
+    twins, source, task, category, level = _draw(rng, held_out)
+    shown = rng.randrange(2)
+    picture = twins.pictures[shown]
+    image = encode_png(digits.render(picture, rng) if isinstance(picture, Card) else scenes.render(picture, rng))
+    responses = twins.answers if rng.random() < 0.5 else twins.answers[::-1]
+    right, wrong = twins.answers[shown], twins.answers[1 - shown]
+    pair = PreferencePair(
+        pair_id=f"{'test' if held_out else 'train'}-{index:05d}-{task}",
+        question=twins.question,
+        responses=(responses[0], responses[1]),
+        preferred=responses.index(right),
+        images=(image,),
+        category=category,
+        source=source,
+        level=level,
+    )
+    truth = Truth(
+        image_sha256=hashlib.sha256(image).hexdigest(),
+        question=twins.question,
+        right=right,
+        wrong=wrong,
+        right_key=twins.keys[shown],
+        wrong_key=twins.keys[1 - shown],
+        right_fact=twins.facts[shown],
+        wrong_fact=twins.facts[1 - shown],
+        present=names_present(picture),
+        task=task,
+        level=level,
+    )
+    return pair, truth
+
+
+def make_pairs(num: int, *, seed: int, held_out: bool) -> tuple[list[PreferencePair], list[Truth]]:
+    """``num`` pairs of one split, the same for the same seed, no image twice."""
+    rng = random.Random(f"world {seed} {held_out}")
+    pairs: list[PreferencePair] = []
+    truths: list[Truth] = []
+    seen: set[str] = set()
+    while len(pairs) < num:
+        pair, truth = make_pair(rng, len(pairs), held_out=held_out)
+        if truth.image_sha256 not in seen:
+            seen.add(truth.image_sha256)
+            pairs.append(pair)
+            truths.append(truth)
+    return pairs, truths
+
+
+def write_truths(truths: Iterable[Truth], path: Path) -> None:
+    path.write_text("".join(json.dumps(truth.to_json()) + "\n" for truth in truths), encoding="utf-8")
+
+
+def read_truths(path: Path) -> list[Truth]:
+    return [Truth.from_json(json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]

@@ -1,0 +1,291 @@
+"""The questions of the world, each asked of twin pictures.
+
+A task draws two pictures, *twins*: the one in which the first answer is true and the one in which the second is. A fair
+coin then decides which of them is shown. So whatever the texts are, truth is a coin flip to anyone who does not look: no
+word, length or position can carry a signal, by construction and not by balancing afterwards.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rewardlab.world import digits, scenes
+from rewardlab.world.digits import Card
+from rewardlab.world.scenes import COLORS, SHAPES, Scene, Thing, plural
+
+Picture = Scene | Card
+NUMBERS = ("zero", "one", "two", "three", "four")
+
+
+@dataclass(frozen=True)
+class Twins:
+    """One question, two answers, two pictures; answer ``i`` is true of picture ``i`` and false of the other.
+
+    ``keys[i]`` is answer ``i`` boiled down to the fact in it; ``facts[i]`` is what a careful judge reads off picture ``i``
+    before it compares ("" where the comparison itself names every fact).
+    """
+
+    question: str
+    answers: tuple[str, str]
+    pictures: tuple[Picture, Picture]
+    keys: tuple[str, str]
+    facts: tuple[str, str]
+
+
+def other(rng: random.Random, options: tuple[str, ...] | list[str], than: str) -> str:
+    return rng.choice([option for option in options if option != than])
+
+
+def _altered(rng: random.Random, thing: Thing) -> Thing:
+    """The same thing with another colour or another shape."""
+    if rng.random() < 0.5:
+        return Thing(thing.cell, other(rng, list(COLORS), thing.color), thing.shape)
+    return Thing(thing.cell, thing.color, other(rng, SHAPES, thing.shape))
+
+
+def color(rng: random.Random, scene: Scene) -> Twins | None:
+    single = [thing for thing in scene.things if scene.num_shape(thing.shape) == 1]
+    if not single:
+        return None
+    thing = rng.choice(single)
+    twin = Thing(thing.cell, other(rng, list(COLORS), thing.color), thing.shape)
+    keys = (thing.color, twin.color)
+    return Twins(
+        f"What color is the {thing.shape}?",
+        (f"The {thing.shape} is {keys[0]}.", f"The {thing.shape} is {keys[1]}."),
+        (scene, scene.replace(thing, twin)),
+        keys,
+        (f"{thing.shape}: {keys[0]}.", f"{thing.shape}: {keys[1]}."),
+    )
+
+
+def shape(rng: random.Random, scene: Scene) -> Twins | None:
+    single = [thing for thing in scene.things if scene.num_color(thing.color) == 1]
+    if not single:
+        return None
+    thing = rng.choice(single)
+    twin = Thing(thing.cell, thing.color, other(rng, SHAPES, thing.shape))
+    keys = (thing.shape, twin.shape)
+    return Twins(
+        f"What shape is {thing.color}?",
+        (f"The {keys[0]} is {thing.color}.", f"The {keys[1]} is {thing.color}."),
+        (scene, scene.replace(thing, twin)),
+        keys,
+        (f"{thing.color}: {keys[0]}.", f"{thing.color}: {keys[1]}."),
+    )
+
+
+def where(rng: random.Random, scene: Scene) -> Twins | None:
+    thing = rng.choice(scene.things)
+    cell = rng.choice([c for c in range(4) if c != thing.cell])
+    moved = Thing(cell, thing.color, thing.shape)
+    rest = [Thing(thing.cell, t.color, t.shape) if t.cell == cell else t for t in scene.things if t != thing]
+    keys = (thing.place, moved.place)
+    return Twins(
+        f"Where is the {thing.name}?",
+        (f"It is {keys[0]}.", f"It is {keys[1]}."),
+        (scene, Scene.of([*rest, moved])),
+        keys,
+        (f"{thing.name}: {keys[0]}.", f"{thing.name}: {keys[1]}."),
+    )
+
+
+def exists(rng: random.Random, scene: Scene) -> Twins | None:
+    thing = rng.choice(scene.things)
+    twin = _altered(rng, thing)
+    if twin.name in scene.names():
+        return None
+    return Twins(
+        f"Is there a {thing.name}?",
+        ("Yes, there is.", "No, there is not."),
+        (scene, scene.replace(thing, twin)),
+        ("yes", "no"),
+        (f"{thing.name} yes.", f"{thing.name} no."),
+    )
+
+
+def describe(rng: random.Random, scene: Scene) -> Twins | None:
+    thing, companion = rng.sample(scene.things, 2)
+    twin = _altered(rng, thing)
+    if twin.name in scene.names():
+        return None
+    slots = [(thing.name, twin.name), (companion.name, companion.name)]
+    rng.shuffle(slots)
+    pairs = tuple(zip(*slots, strict=True))
+    return Twins(
+        "What is in the image?",
+        (f"A {pairs[0][0]} and a {pairs[0][1]}.", f"A {pairs[1][0]} and a {pairs[1][1]}."),
+        (scene, scene.replace(thing, twin)),
+        (", ".join(pairs[0]), ", ".join(pairs[1])),
+        ("", ""),
+    )
+
+
+def count(rng: random.Random, scene: Scene) -> Twins | None:
+    thing = rng.choice(scene.things)
+    twin = Thing(thing.cell, thing.color, other(rng, SHAPES, thing.shape))
+    if twin.name in scene.names():
+        return None
+    pictures = (scene, scene.replace(thing, twin))
+    keys = tuple(NUMBERS[picture.num_shape(thing.shape)] for picture in pictures)
+    return Twins(
+        f"How many {plural(thing.shape)} are there?",
+        (f"There are {keys[0]}.", f"There are {keys[1]}."),
+        pictures,
+        (keys[0], keys[1]),
+        (f"{plural(thing.shape)}: {keys[0]}.", f"{plural(thing.shape)}: {keys[1]}."),
+    )
+
+
+def relations(a: Thing, b: Thing) -> list[tuple[str, str]]:
+    """(holds, its opposite) for each axis on which ``a`` and ``b`` differ."""
+    (row_a, col_a), (row_b, col_b) = divmod(a.cell, 2), divmod(b.cell, 2)
+    found = []
+    if col_a != col_b:
+        found.append(("left of", "right of") if col_a < col_b else ("right of", "left of"))
+    if row_a != row_b:
+        found.append(("above", "below") if row_a < row_b else ("below", "above"))
+    return found
+
+
+def _located(a: Thing, b: Thing, axis: str, key: str) -> str:
+    return f"{a.name}: {a.place}. {b.name}: {b.place}. {axis}: {key}."
+
+
+def relation(rng: random.Random, scene: Scene) -> Twins | None:
+    a, b = rng.sample(scene.things, 2)
+    keys = rng.choice(relations(a, b))
+    first, second = keys if rng.random() < 0.5 else keys[::-1]
+    axis = "side" if keys[0].endswith("of") else "height"
+    moved_a, moved_b = Thing(b.cell, a.color, a.shape), Thing(a.cell, b.color, b.shape)
+    rest = [thing for thing in scene.things if thing not in (a, b)]
+    return Twins(
+        f"Is the {a.name} {first} or {second} the {b.name}?",
+        (f"It is {keys[0]} it.", f"It is {keys[1]} it."),
+        (scene, Scene.of([*rest, moved_a, moved_b])),
+        keys,
+        (_located(a, b, axis, keys[0]), _located(moved_a, moved_b, axis, keys[1])),
+    )
+
+
+def _exchange_shapes(scene: Scene, a: str, b: str) -> Scene:
+    swap = {a: b, b: a}
+    return Scene.of([Thing(t.cell, t.color, swap.get(t.shape, t.shape)) for t in scene.things])
+
+
+def most(rng: random.Random, scene: Scene) -> Twins | None:
+    pool = rng.sample(SHAPES, 2)
+    things = [Thing(t.cell, t.color, rng.choice(pool)) for t in scene.things]
+    names = [thing.name for thing in things]
+    scene = Scene.of(things)
+    counts = {s: scene.num_shape(s) for s in pool}
+    if len(set(names)) < len(names) or counts[pool[0]] == counts[pool[1]] or min(counts.values()) == 0:
+        return None
+    winner, loser = sorted(pool, key=counts.__getitem__, reverse=True)
+    pictures = (scene, _exchange_shapes(scene, winner, loser))
+    a, b = pool
+
+    def tally(picture: Scene, most_of: str) -> str:
+        counts = [f"{plural(s)}: {NUMBERS[picture.num_shape(s)]}." for s in (a, b)]
+        return f"{' '.join(counts)} more: {plural(most_of)}."
+
+    return Twins(
+        f"Are there more {plural(a)} or {plural(b)}?",
+        (f"There are more {plural(winner)}.", f"There are more {plural(loser)}."),
+        pictures,
+        (f"{plural(winner)}", f"{plural(loser)}"),
+        (tally(pictures[0], winner), tally(pictures[1], loser)),
+    )
+
+
+def _other_digit(rng: random.Random, shown: Card, held_out: bool) -> Card:
+    """The card with one of its two digits (and the scan of it) replaced."""
+    place = rng.randrange(2)
+    new = list(shown.digits)
+    new[place] = rng.choice([d for d in range(10) if d != shown.digits[place]])
+    fresh = digits.card(rng, (new[0], new[1]), held_out=held_out)
+    scans = (fresh.scans[0], shown.scans[1]) if place == 0 else (shown.scans[0], fresh.scans[1])
+    return Card(fresh.digits, scans, shown.row)
+
+
+def read_number(rng: random.Random, shown: Card, held_out: bool) -> Twins | None:
+    twin = _other_digit(rng, shown, held_out)
+    keys = (shown.number, twin.number)
+    return Twins(
+        "Which number is written?",
+        (f"It is {keys[0]}.", f"It is {keys[1]}."),
+        (shown, twin),
+        keys,
+        (f"number: {keys[0]}.", f"number: {keys[1]}."),
+    )
+
+
+def _both(card: Card) -> str:
+    return f"left: {card.digits[0]}. right: {card.digits[1]}."
+
+
+def add(rng: random.Random, shown: Card, held_out: bool) -> Twins | None:
+    twin = _other_digit(rng, shown, held_out)
+    keys = (str(shown.total), str(twin.total))
+    return Twins(
+        "What is the sum of the digits?",
+        (f"It is {keys[0]}.", f"It is {keys[1]}."),
+        (shown, twin),
+        keys,
+        (f"{_both(shown)} sum: {keys[0]}.", f"{_both(twin)} sum: {keys[1]}."),
+    )
+
+
+def larger(rng: random.Random, shown: Card, held_out: bool) -> Twins | None:
+    if shown.digits[0] == shown.digits[1]:
+        return None
+    twin = shown.swapped()
+    keys = ("left", "right") if shown.digits[0] > shown.digits[1] else ("right", "left")
+    return Twins(
+        "Which digit is larger?",
+        (f"The {keys[0]} one.", f"The {keys[1]} one."),
+        (shown, twin),
+        keys,
+        (f"{_both(shown)} larger: {keys[0]}.", f"{_both(twin)} larger: {keys[1]}."),
+    )
+
+
+SceneTask = Callable[[random.Random, Scene], Twins | None]
+DigitTask = Callable[[random.Random, Card, bool], Twins | None]
+
+# name -> (category, the levels it can be asked at, the task). Level n draws n + 1 things.
+SCENE_TASKS: dict[str, tuple[str, tuple[int, ...], SceneTask]] = {
+    "color": ("general", (1, 2, 3), color),
+    "shape": ("general", (1, 2, 3), shape),
+    "where": ("general", (1, 2, 3), where),
+    "exists": ("hallucination", (1, 2, 3), exists),
+    "describe": ("hallucination", (1, 2, 3), describe),
+    "count": ("reasoning", (1, 2, 3), count),
+    "relation": ("reasoning", (1, 2, 3), relation),
+    "most": ("reasoning", (2, 3), most),
+}
+# name -> (category, its level, the task)
+DIGIT_TASKS: dict[str, tuple[str, int, DigitTask]] = {
+    "read": ("general", 1, read_number),
+    "larger": ("reasoning", 2, larger),
+    "sum": ("reasoning", 3, add),
+}
+
+
+def draw_scene_twins(rng: random.Random, task: str, level: int, *, held_out: bool) -> Twins:
+    """Twins of one scene task at ``level`` 1..3; both scenes belong to the split asked for."""
+    while True:
+        scene = scenes.random_scene(rng, level + 1)
+        twins = SCENE_TASKS[task][2](rng, scene) if scenes.is_held_out(scene) == held_out else None
+        if twins is not None and all(scenes.is_held_out(p) == held_out for p in twins.pictures if isinstance(p, Scene)):
+            return twins
+
+
+def draw_digit_twins(rng: random.Random, task: str, *, held_out: bool) -> Twins:
+    """Twins of one digit task, both from scans of one split."""
+    while True:
+        twins = DIGIT_TASKS[task][2](rng, digits.random_card(rng, held_out=held_out), held_out)
+        if twins is not None:
+            return twins
