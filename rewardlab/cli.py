@@ -98,6 +98,9 @@ def rl(
     out: Out,
     config: ConfigFile = None,
     model: Annotated[Optional[str], typer.Option("--model", help="SFT checkpoint folder to start from.")] = None,
+    consistency_url: Annotated[
+        Optional[str], typer.Option("--consistency-url", help="Overrides the config's consistency endpoint.")
+    ] = None,
     seed: Seed = None,
 ) -> None:
     """Train with StableReinforce on the hard pairs. The result is `OUT/final`; an interrupted run resumes."""
@@ -106,6 +109,9 @@ def rl(
     from rewardlab.training.rl import train_rl
 
     settings = load_config(RLConfig, config, model=model, seed=seed)
+    if consistency_url:
+        changed = settings.consistency.model_copy(update={"base_url": consistency_url})
+        settings = settings.model_copy(update={"consistency": changed})
     typer.echo(train_rl(read_pairs(data), settings, out))
 
 
@@ -164,6 +170,22 @@ def bench(
     write_reports(report, rows, out)
     typer.echo(markdown(report))
     typer.echo(f"written: {out}/report.json, report.md, report.html, votes.jsonl")
+
+
+@app.command()
+def quickstart(
+    out: Out = Path("runs/quickstart"),
+    configs: Annotated[Path, typer.Option("--configs", help="Folder of the stages' configs.")] = Path("configs/tiny"),
+    seed: Annotated[int, typer.Option("--seed")] = 0,
+) -> None:
+    """Run the whole pipeline on the embedded world: pairs, teacher, SFT, StableReinforce, votes, report, endpoint.
+
+    Stages already done in OUT are kept, so an interrupted quickstart continues.
+    """
+    from rewardlab.world.quickstart import quickstart as run
+
+    run(out, configs, seed)
+    typer.echo(f"report: {out}/report.html\nserve:  rewardlab serve --judge hf:{out}/rl/final --max-tokens 64")
 
 
 JudgeSpec = Annotated[str, typer.Option("--judge", help="hf:PATH or openai:MODEL@URL.")]

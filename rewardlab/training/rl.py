@@ -21,7 +21,7 @@ from rewardlab.errors import DataError
 from rewardlab.progress import bar
 from rewardlab.prompts import Template, load_template
 from rewardlab.rl.rewards import RewardParts
-from rewardlab.samplers.hf import end_token_ids, load_model, vision_token_ids
+from rewardlab.samplers.hf import end_token_ids, load_model
 from rewardlab.training.reward import (
     EndpointConsistencyJudge,
     Rollout,
@@ -127,7 +127,7 @@ class RewardFunction:
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
 
 
-def trainer_arguments(config: RLConfig, model: PreTrainedModel, out: Path) -> StableReinforceConfig:
+def trainer_arguments(config: RLConfig, out: Path) -> StableReinforceConfig:
     """TRL's arguments for a config."""
     return StableReinforceConfig(
         output_dir=str(out),
@@ -145,7 +145,6 @@ def trainer_arguments(config: RLConfig, model: PreTrainedModel, out: Path) -> St
         temperature=config.temperature,
         top_p=1.0,
         top_k=0,
-        generation_kwargs={"suppress_tokens": vision_token_ids(model)},
         loss_type="grpo",  # mean over a rollout's tokens, then over rollouts
         epsilon=config.clip_eps,
         beta=config.kl_coef,
@@ -183,7 +182,7 @@ def build_trainer(
     return StableReinforceTrainer(
         model=model,
         reward_funcs=[RewardFunction(scorer, judge, end_token_ids(model), out)],
-        args=trainer_arguments(config, model, out),
+        args=trainer_arguments(config, out),
         train_dataset=rows,
         processing_class=processor,
         peft_config=peft_config(config.lora),

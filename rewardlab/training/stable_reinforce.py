@@ -16,12 +16,16 @@ from typing import Any
 import rewardlab.torchvision_cpu  # noqa: F401  (before transformers)
 
 # isort: split
+import numpy as np
 import torch
 from torch import Tensor
 from trl import GRPOConfig, GRPOTrainer
+from trl.models import unwrap_model_for_generation
 
 from rewardlab.rl.advantages import Moments, returns_to_go, sigma_filter, token_rewards, whiten
 from rewardlab.rl.objectives import outside, preclip
+from rewardlab.samplers.decode import draw
+from rewardlab.samplers.hf import vision_token_ids
 
 _FORWARD_KEYS = ("pixel_values", "image_grid_thw", "mm_token_type_ids", "token_type_ids", "num_images")
 
@@ -42,6 +46,22 @@ class StableReinforceConfig(GRPOConfig):
         self.num_generations = asked
 
 
+def left_padded(prompt_ids: list[list[int]], fields: dict[str, Any], pad: int) -> dict[str, Tensor]:
+    """Prompts of different length as one batch; per-token fields are padded alike, per-image ones are taken as they are."""
+    width = max(map(len, prompt_ids))
+
+    def rows(values: list[list[int]], filler: int) -> Tensor:
+        return torch.tensor([[filler] * (width - len(row)) + list(row) for row in values])
+
+    batch = {"input_ids": rows(prompt_ids, pad), "attention_mask": rows([[1] * len(ids) for ids in prompt_ids], 0)}
+    for name, value in fields.items():
+        if isinstance(value, list) and value and isinstance(value[0], list):
+            batch[name] = rows(value, 0)
+        else:
+            batch[name] = value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
+    return batch
+
+
 class StableReinforceTrainer(GRPOTrainer):  # type: ignore[misc]
     """GRPOTrainer with REINFORCE++ advantages, 3-sigma filter and pre-clip."""
 
@@ -54,6 +74,37 @@ class StableReinforceTrainer(GRPOTrainer):  # type: ignore[misc]
     def _count(self, metrics: dict[str, float]) -> None:
         for name, value in metrics.items():
             self._metrics[self._mode][name].append(value)
+
+    def _generate_single_turn(
+        self,
+        prompt_ids: list[list[int]],
+        images: Any,
+        multimodal_fields: dict[str, Any],
+        num_generations: int,
+        has_tool_images: bool = False,
+    ) -> tuple[list[list[int]], Any]:
+        """Rollouts by the sampler's own decoder, which is the one that benchmarks and serves the judge; vLLM where asked."""
+        if self.use_vllm:
+            return super()._generate_single_turn(prompt_ids, images, multimodal_fields, num_generations, has_tool_images)
+        inputs = left_padded(prompt_ids, multimodal_fields, self._tokenizer.pad_token_id)
+        inputs = {name: value.to(self.accelerator.device) for name, value in inputs.items()}
+        with (
+            unwrap_model_for_generation(
+                self.model_wrapped, self.accelerator, gather_deepspeed3_params=self.args.ds3_gather_for_generation
+            ) as policy,
+            torch.no_grad(),
+        ):
+            draws = draw(
+                policy,
+                inputs,
+                num_draws=1,
+                max_tokens=self.max_completion_length,
+                temperature=self.temperature,
+                top_p=self.top_p,
+                ends=frozenset(self.eos_token_ids),
+                suppress=vision_token_ids(policy),
+            )
+        return draws.tokens, None
 
     def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Tensor:
         """[global N, functions]; kept, because TRL hands on only the advantages it makes of them."""

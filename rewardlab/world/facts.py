@@ -36,7 +36,7 @@ def _told(rng: random.Random, ask: str, key: str, options: list[str] | tuple[str
 
 def _card_facts(rng: random.Random, card: Card) -> list[Fact]:
     left, right = card.digits
-    kind = rng.choice(("number", "number", "sum", "larger"))
+    kind = rng.choice(("number", "number", "number", "sum", "sum", "larger"))
     if kind == "number":
         misreadings = [f"{left}{digit}" for digit in range(10)] + [f"{digit}{right}" for digit in range(10)]
         return _told(rng, "number", card.number, misreadings)

@@ -38,8 +38,8 @@ class TeacherConfig:
     ``contradict`` is the share of shallow judgments whose reasoning praises the answer they then reject.
     """
 
-    shallow: tuple[float, float, float] = (0.35, 0.5, 0.65)
-    misread: tuple[float, float, float] = (0.02, 0.12, 0.35)
+    shallow: tuple[float, float, float] = (0.42, 0.48, 0.5)
+    misread: tuple[float, float, float] = (0.01, 0.12, 0.4)
     contradict: float = 0.35
     seed: int = 0
 
