@@ -30,7 +30,7 @@ def next_token_logits(logits_RV: Tensor, temperature: float, top_p: float, suppr
     """Logits to sample from: suppressed tokens out, divided by the temperature (unless greedy), the tail beyond top_p out."""
     logits_RV = logits_RV.float()
     if suppress:
-        logits_RV[:, list(suppress)] = -torch.inf
+        logits_RV = logits_RV.index_fill(1, torch.tensor(list(suppress), device=logits_RV.device), -torch.inf)
     if temperature > 0:
         logits_RV = logits_RV / temperature
     if top_p < 1:
@@ -65,7 +65,7 @@ def draw(
 ) -> Draws:
     """``num_draws`` completions of each left-padded prompt in ``inputs``. ``temperature`` 0 is greedy.
 
-    ``logprobs`` are of the distribution sampled from at ``temperature`` (1 when greedy), before top_p.
+    ``logprobs`` are the model's own at ``temperature`` (1 when greedy), before suppression and top_p: what a trainer computes.
     """
     mask = inputs["attention_mask"]
     cache = growing_cache(model)
@@ -85,8 +85,8 @@ def draw(
             tokens = torch.multinomial(scores.softmax(-1), 1, generator=generator)[:, 0]
         else:
             tokens = scores.argmax(-1)
-        full = scores if top_p >= 1 else next_token_logits(logits, temperature, 1.0, suppress)
-        logprobs = full.log_softmax(-1).gather(1, tokens[:, None])[:, 0]
+        policy = (logits.float() / (temperature or 1.0)).log_softmax(-1)
+        logprobs = policy.gather(1, tokens[:, None])[:, 0]
         alive = ~torch.isin(tokens, stop)
         _record(draws, rows, tokens, logprobs)
         if not alive.any() or step == max_tokens - 1:

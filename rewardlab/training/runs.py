@@ -11,7 +11,7 @@ import rewardlab.torchvision_cpu  # noqa: F401  (before transformers)
 # isort: split
 import torch
 from pydantic import BaseModel
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import get_last_checkpoint
 
 from rewardlab.checkpoints import CARD, commit, versions, write_card
@@ -69,6 +69,23 @@ def device_arguments() -> dict[str, Any]:
     if torch.cuda.is_available():
         return {"bf16": True}
     return {"use_cpu": True, "bf16": False}
+
+
+class LoadsWholeCheckpoints:
+    """Mixed into a Trainer: resuming loads every weight, or fails.
+
+    transformers saves Qwen-VL weights under their hub names and its Trainer loads checkpoints by the module's own names,
+    not strictly: nothing matches, a warning is logged, and the run "resumes" from the initial weights.
+    """
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        model = model or self.model  # type: ignore[attr-defined]
+        sharded = self.is_deepspeed_enabled or self.is_fsdp_enabled  # type: ignore[attr-defined]
+        if sharded or not isinstance(model, PreTrainedModel):  # adapters and shards have loaders of their own
+            super()._load_from_checkpoint(resume_from_checkpoint, model)  # type: ignore[misc]
+            return
+        saved = type(model).from_pretrained(resume_from_checkpoint, dtype=model.dtype)
+        model.load_state_dict(saved.state_dict(), strict=True)
 
 
 class RunLog(TrainerCallback):

@@ -19,7 +19,7 @@ from rewardlab.errors import DataError
 from rewardlab.progress import bar
 from rewardlab.prompts import Template, build_messages, load_template
 from rewardlab.samplers.hf import load_model
-from rewardlab.training.runs import RunLog, close_run, device_arguments, open_run
+from rewardlab.training.runs import LoadsWholeCheckpoints, RunLog, close_run, device_arguments, open_run
 from rewardlab.types import Order, PreferencePair
 
 
@@ -30,6 +30,10 @@ def chat_columns(pair: PreferencePair, order: Order, template: Template) -> dict
         "prompt": [{"role": message.role, "content": message.text} for message in messages],
         "images": [{"bytes": image, "path": None} for message in messages for image in message.images],
     }
+
+
+class ResumableSFTTrainer(LoadsWholeCheckpoints, SFTTrainer):  # type: ignore[misc]
+    """TRL's SFTTrainer, whose resumed runs start from the checkpoint's weights."""
 
 
 TURNS = List({"role": Value("string"), "content": Value("string")})
@@ -110,7 +114,7 @@ def train_sft(pairs: Sequence[PreferencePair], config: SFTConfig, out: Path) -> 
     resume = open_run(out, config, data=data_fingerprint(pairs))
     model, processor = load_model(config.model, device="cpu")
     processor.tokenizer.padding_side = "right"
-    trainer = SFTTrainer(
+    trainer = ResumableSFTTrainer(
         model=model.train(),
         args=trainer_arguments(config, out),
         train_dataset=rows,

@@ -26,6 +26,7 @@ from rewardlab.rl.advantages import Moments, returns_to_go, sigma_filter, token_
 from rewardlab.rl.objectives import outside, preclip
 from rewardlab.samplers.decode import draw
 from rewardlab.samplers.hf import vision_token_ids
+from rewardlab.training.runs import LoadsWholeCheckpoints
 
 _FORWARD_KEYS = ("pixel_values", "image_grid_thw", "mm_token_type_ids", "token_type_ids", "num_images")
 
@@ -62,7 +63,7 @@ def left_padded(prompt_ids: list[list[int]], fields: dict[str, Any], pad: int) -
     return batch
 
 
-class StableReinforceTrainer(GRPOTrainer):  # type: ignore[misc]
+class StableReinforceTrainer(LoadsWholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
     """GRPOTrainer with REINFORCE++ advantages, 3-sigma filter and pre-clip."""
 
     _tag_names = ["trl", "stable-reinforce"]

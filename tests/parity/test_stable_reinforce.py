@@ -1,0 +1,302 @@
+"""The trainer equals ``rl/reference.py``, sees the image, and resumes the same run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import rewardlab.torchvision_cpu  # noqa: F401
+
+# isort: split
+import torch
+from transformers import AutoModelForImageTextToText, TrainerCallback
+
+from rewardlab.config import ConsistencyConfig, RLConfig
+from rewardlab.prompts import build_messages, load_template
+from rewardlab.rl import reference
+from rewardlab.samplers.base import SamplingParams
+from rewardlab.samplers.hf import HFSampler, load_model
+from rewardlab.training import rl as rl_module
+from rewardlab.training.rl import build_trainer, rl_rows, train_rl
+from rewardlab.types import Order
+
+pytestmark = pytest.mark.filterwarnings("default")  # trl and transformers deprecations are theirs
+
+PLAIN = load_template("plain")
+
+
+def config_for(checkpoint: Path, **changes: Any) -> RLConfig:
+    values: dict[str, Any] = {
+        "model": str(checkpoint),
+        "template": "plain",
+        "learning_rate": 0.5,
+        "lr_scheduler": "constant",
+        "rollout_batch_size": 8,
+        "batch_size": 4,
+        "micro_batch_size": 4,
+        "iterations": 2,
+        "max_steps": 4,
+        "save_steps": 4,
+        "max_completion_length": 10,
+        "gradient_checkpointing": False,
+        "consistency": ConsistencyConfig(weight=0.0),
+    }
+    return RLConfig(**(values | changes))
+
+
+def pseudo_reward(completion_ids: list[list[int]], **_: Any) -> list[float]:
+    """Rewards that differ, from nothing but the tokens."""
+    return [float(sum(ids) % 7) for ids in completion_ids]
+
+
+class Recorder:
+    """Keeps what the trainer was given and what it did, step by step."""
+
+    def __init__(self, trainer: Any, noise: float) -> None:
+        self.inputs: list[dict[str, Any]] = []
+        self.losses: list[float] = []
+        self.gradients: list[torch.Tensor] = []
+        generate, compute = trainer._generate_and_score_completions, trainer._compute_loss
+
+        def generate_and_keep(rows: Any) -> Any:
+            batch = generate(rows)
+            batch["kept_rewards"] = trainer._rewards.sum(1)
+            if noise:  # as if the sampling policy were far away: some ratios beyond any bound
+                drift = torch.Generator().manual_seed(1)
+                old = batch["old_per_token_logps"]
+                batch["old_per_token_logps"] = old + noise * torch.randn(old.shape, generator=drift)
+            return batch
+
+        def compute_and_keep(model: Any, inputs: dict[str, Any]) -> Any:
+            loss = compute(model, inputs)
+            self.inputs.append(inputs)
+            self.losses.append(loss.item())
+            return loss
+
+        trainer._generate_and_score_completions, trainer._compute_loss = generate_and_keep, compute_and_keep
+        recorder = self
+
+        class Gradients(TrainerCallback):
+            def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+                recorder.gradients.append(flat_gradient(trainer.model))
+
+        trainer.add_callback(Gradients())
+
+
+def flat_gradient(model: torch.nn.Module) -> torch.Tensor:
+    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]).clone()
+
+
+def flat_weights(model: torch.nn.Module) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def plain_logprobs(model: Any, inputs: dict[str, Any]) -> torch.Tensor:
+    """Log-probs of the completions by a plain forward pass with images."""
+    ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], 1)
+    logits = model(
+        input_ids=ids,
+        attention_mask=torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], 1),
+        pixel_values=inputs["pixel_values"],
+        image_grid_thw=inputs["image_grid_thw"],
+        mm_token_type_ids=inputs["mm_token_type_ids"],
+    ).logits
+    width = inputs["completion_ids"].shape[1]
+    picked = logits[:, -width - 1 : -1].float().log_softmax(-1).gather(2, inputs["completion_ids"][..., None])
+    return picked[..., 0]
+
+
+@pytest.fixture
+def make_trainer(tiny_checkpoint: Path, world_pairs: Any, tmp_path: Path) -> Any:
+    def make(**changes: Any) -> Any:
+        config = config_for(tiny_checkpoint, **changes)
+        model, processor = load_model(str(tiny_checkpoint), device="cpu")
+        rows = rl_rows(world_pairs[0][:16], PLAIN, both_orders=True)
+        tmp_path.mkdir(exist_ok=True)
+        trainer = build_trainer(rows, config, model, processor, PLAIN, tmp_path)
+        trainer.reward_funcs = [pseudo_reward]
+        trainer.args.optim = "sgd"  # Adam turns float noise in vanishing gradients into full steps
+        return trainer
+
+    return make
+
+
+@pytest.mark.parametrize(("noise", "kl_coef"), [(0.0, 0.0), (4.0, 0.0), (0.0, 0.2)])
+def test_trainer_equals_reference(make_trainer: Any, tiny_checkpoint: Path, noise: float, kl_coef: float) -> None:
+    """Loss, gradient and weights over two minibatches and two epochs: near, with pre-clipped ratios, and with KL."""
+    trainer = make_trainer(kl_coef=kl_coef)
+    if kl_coef:
+        with torch.no_grad():  # a reference that differs from the policy, or k1 would be 0
+            for number, weight in enumerate(trainer.ref_model.parameters()):
+                weight.add_(0.02 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(number)))
+    record = Recorder(trainer, noise)
+    trainer.train()
+    halves = record.inputs[:2]
+    assert all(torch.equal(a["completion_ids"], b["completion_ids"]) for a, b in zip(halves, record.inputs[2:]))
+
+    policy = AutoModelForImageTextToText.from_pretrained(tiny_checkpoint, dtype=torch.float32)
+    with torch.no_grad():
+        own_old = torch.cat([plain_logprobs(policy, half) for half in halves])
+        own_ref = torch.cat([plain_logprobs(trainer.ref_model, half) for half in halves]) if kl_coef else None
+    mask = torch.cat([half["completion_mask"] for half in halves])
+    trl_old = torch.cat([half["old_per_token_logps"] for half in halves])
+    if not noise:
+        torch.testing.assert_close(trl_old * mask, own_old * mask, atol=1e-5, rtol=1e-4)
+    rollouts = reference.Rollouts(mask, torch.cat([half["kept_rewards"] for half in halves]), trl_old, own_ref)
+    gradients: list[torch.Tensor] = []
+
+    def logprobs(rows: torch.Tensor) -> torch.Tensor:
+        return plain_logprobs(policy, halves[0] if rows[0] == 0 else halves[1])
+
+    class Keep(torch.optim.SGD):
+        def step(self, closure: Any = None) -> None:  # type: ignore[override]
+            gradients.append(flat_gradient(policy))
+            super().step(closure)
+
+    losses = reference.step(
+        policy,
+        logprobs,
+        rollouts,
+        Keep(policy.parameters(), lr=0.5),
+        [torch.arange(0, 4), torch.arange(4, 8)] * 2,
+        kl_coef=kl_coef,
+    )
+    assert len(record.losses) == len(losses) == 4
+    assert max(abs(loss) for loss in losses) > 1e-3
+    torch.testing.assert_close(torch.tensor(record.losses), torch.tensor(losses), atol=1e-5, rtol=1e-4)
+    for ours, theirs in zip(gradients, record.gradients, strict=True):
+        assert ours.abs().max() > 1e-4
+        torch.testing.assert_close(theirs, ours, atol=2e-5, rtol=1e-3)
+    moved = AutoModelForImageTextToText.from_pretrained(tiny_checkpoint, dtype=torch.float32)
+    assert (flat_weights(moved) - flat_weights(policy)).abs().max() > 1e-3
+    torch.testing.assert_close(flat_weights(trainer.model), flat_weights(policy), atol=5e-5, rtol=1e-3)
+    clamped = [step["loss/preclip_frac"] for step in trainer.state.log_history if "loss/preclip_frac" in step]
+    assert (max(clamped) > 0) == bool(noise)
+
+
+def one_batch(trainer: Any) -> dict[str, Any]:
+    trainer.model.train()
+    trainer.current_gradient_accumulation_steps = 1
+    return dict(trainer._prepare_inputs(next(iter(trainer.get_train_dataloader()))))
+
+
+def test_policy_sees_the_image(make_trainer: Any) -> None:
+    """Another image, other training log-probs; and every weight of the vision tower gets a gradient."""
+    trainer = make_trainer()
+    batch = one_batch(trainer)
+    seen: list[torch.Tensor] = []
+    original = trainer._get_per_token_logps_and_entropies
+
+    def spy(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        seen.append(result[0].detach().clone())
+        return result
+
+    trainer._get_per_token_logps_and_entropies = spy
+    loss = trainer._compute_loss(trainer.model, batch)
+    loss.backward()
+    trainer._compute_loss(trainer.model, {**batch, "pixel_values": batch["pixel_values"] + 0.5})
+    mask = batch["completion_mask"]
+    assert ((seen[0] - seen[1]).abs() * mask).max() > 1e-4
+    blind = [name for name, p in trainer.model.model.visual.named_parameters() if p.grad is None or not p.grad.any()]
+    assert blind == []
+
+
+def test_trainer_logprobs_equal_the_samplers(make_trainer: Any, world_pairs: Any, tiny_checkpoint: Path) -> None:
+    """What the sampler says it drew with is what the trainer computes for the same tokens, M-RoPE included."""
+    trainer = make_trainer()
+    sampler = HFSampler(trainer.model, trainer.processing_class)
+    prompts = [build_messages(pair, order=Order.SWAPPED, template=PLAIN) for pair in world_pairs[0][:6]]
+    drawn = [row[0] for row in sampler.sample(prompts, SamplingParams(max_tokens=10, seed=3))]
+    encoded = sampler.encode(prompts)
+    width = max(len(completion.token_ids) for completion in drawn)
+    ids = torch.tensor([[*c.token_ids, *[0] * (width - len(c.token_ids))] for c in drawn])
+    mask = torch.tensor([[1] * len(c.token_ids) + [0] * (width - len(c.token_ids)) for c in drawn])
+    types = encoded["mm_token_type_ids"]
+    logprobs, _, _ = trainer._get_per_token_logps_and_entropies(
+        trainer.model,
+        torch.cat([encoded["input_ids"], ids], 1),
+        torch.cat([encoded["attention_mask"], mask], 1),
+        width,
+        pixel_values=encoded["pixel_values"],
+        image_grid_thw=encoded["image_grid_thw"],
+        num_images=[1] * len(drawn),
+        mm_token_type_ids=torch.cat([types, torch.zeros_like(ids)], 1),
+    )
+    for row, completion in enumerate(drawn):
+        own = torch.tensor(completion.logprobs)
+        torch.testing.assert_close(logprobs[row, : len(own)], own, atol=1e-4, rtol=0)
+
+
+def test_trainer_and_sampler_prompt_alike(make_trainer: Any, world_pairs: Any) -> None:
+    """The tokens TRL prompts with are the tokens the sampler prompts with, images first."""
+    trainer = make_trainer()
+    pair = world_pairs[0][0]
+    row = rl_rows([pair], PLAIN, both_orders=False)[0]
+    images = row.pop("images")
+    from trl.data_utils import prepare_multimodal_messages
+
+    prompt = prepare_multimodal_messages(row["prompt"], images=images)
+    ids, _, _ = trainer._tokenize_prompts([prompt])
+    sampler = HFSampler(trainer.model, trainer.processing_class)
+    own = sampler.encode([build_messages(pair, order=pair.order, template=PLAIN)])["input_ids"][0].tolist()
+    assert list(ids[0]) == own
+
+
+def test_cut_off_rollouts_keep_their_last_token_and_earn_nothing(
+    make_trainer: Any, world_pairs: Any, tmp_path: Path
+) -> None:
+    """An untrained judge never stops within 10 tokens: no end token is written into it, and its status is truncated."""
+    trainer = make_trainer(format_weight=0.5)
+    ends = set(trainer.eos_token_ids)
+    batch = one_batch(trainer)
+    lengths = batch["completion_mask"].sum(1)
+    cut = lengths == 10
+    assert cut.any()
+    last = batch["completion_ids"][cut, 9]
+    assert not any(token in ends for token in last.tolist())
+    assert batch["completion_mask"][cut].sum() == 10 * cut.sum()
+
+
+def test_resume_after_a_kill_continues_the_same_run(
+    tiny_checkpoint: Path, world_pairs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped after the first of two rollout batches and started again: the weights of the uninterrupted run."""
+    from dataclasses import replace
+
+    pairs = [replace(pair, attempts="2") for pair in world_pairs[0][:16]]
+    config = config_for(tiny_checkpoint, iterations=1, save_steps=2, learning_rate=1e-2)
+    original = rl_module.build_trainer
+
+    def rewarding_trainer(*args: Any) -> Any:
+        trainer = original(*args)
+        trainer.reward_funcs = [pseudo_reward]
+        return trainer
+
+    monkeypatch.setattr(rl_module, "build_trainer", rewarding_trainer)
+    whole = train_rl(pairs, config, tmp_path / "whole")
+
+    class Killed(Exception):
+        pass
+
+    class Kill(TrainerCallback):
+        def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            raise Killed
+
+    def killed_trainer(*args: Any) -> Any:
+        trainer = rewarding_trainer(*args)
+        trainer.add_callback(Kill())
+        return trainer
+
+    monkeypatch.setattr(rl_module, "build_trainer", killed_trainer)
+    with pytest.raises(Killed):
+        train_rl(pairs, config, tmp_path / "parts")
+    monkeypatch.setattr(rl_module, "build_trainer", rewarding_trainer)
+    parts = train_rl(pairs, config, tmp_path / "parts")
+    start = flat_weights(load_model(str(tiny_checkpoint), device="cpu")[0])
+    a, b = (flat_weights(load_model(str(folder), device="cpu")[0]) for folder in (whole, parts))
+    assert (a - start).abs().max() > 1e-3
+    torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-5)
+
+
