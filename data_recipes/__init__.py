@@ -1,1 +1,4 @@
-"""One file per public source of pairs, each with ``load() -> Iterator[PreferencePair]``; they import rewardlab, never the reverse."""
+"""One file per public source of pairs, each with ``load() -> Iterator[PreferencePair]``.
+
+They import rewardlab, never the reverse.
+"""

@@ -122,7 +122,8 @@ def bench(
     judge: Annotated[
         str,
         typer.Option(
-            "--judge", help="baseline:longest|shortest|random|first, hf:PATH, openai:MODEL@URL, or replay:FILE (JSON lines)."
+            "--judge",
+            help="baseline:longest|shortest|random|first, hf:PATH, openai:MODEL@URL, or replay:FILE (JSON lines).",
         ),
     ],
     out: Out,

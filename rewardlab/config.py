@@ -113,7 +113,7 @@ class RLConfig(_TrainConfig):
     preclip: tuple[float, float] = (1e-3, 1e3)
     advantage_sigma: float = Field(3.0, gt=0, description="advantages beyond this many deviations are set to 0")
     format_weight: float = Field(0.5, ge=0)
-    consistency: ConsistencyConfig = ConsistencyConfig()
+    consistency: ConsistencyConfig = Field(default_factory=lambda: ConsistencyConfig.model_validate({}))
     attempts: list[Attempts] = Field(["2", "3", "unsolved"], description="difficulty tags to train on")
     both_orders: bool = Field(True, description="show each pair once in each order, instead of in the teacher's")
     easy_ratio: float = Field(0.0, ge=0, description="easy pairs (attempts 1) added per hard one")

@@ -1,13 +1,13 @@
 """One exception tree.
 
-    RewardlabError
-    ├── InputError (also ValueError)     what the user gave cannot be used: the text says what, what was expected, the cure
-    │   ├── ConfigError                  a YAML or an option
-    │   ├── DataError                    a pair, a data file, an empty set
-    │   ├── MediaError                   an image that is missing, corrupt, empty or a bomb
-    │   └── CheckpointError              a folder that is no checkpoint, or was trained with another template
-    ├── EndpointError                    a remote model failed: down, 429, 5xx, garbage, out of time
-    └── OutputError (also OSError)       a place that cannot be written
+RewardlabError
+├── InputError (also ValueError)     what the user gave cannot be used: the text says what, what was expected, the cure
+│   ├── ConfigError                  a YAML or an option
+│   ├── DataError                    a pair, a data file, an empty set
+│   ├── MediaError                   an image that is missing, corrupt, empty or a bomb
+│   └── CheckpointError              a folder that is no checkpoint, or was trained with another template
+├── EndpointError                    a remote model failed: down, 429, 5xx, garbage, out of time
+└── OutputError (also OSError)       a place that cannot be written
 """
 
 

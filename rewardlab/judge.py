@@ -49,7 +49,13 @@ class GenerativeJudge:
     """A sampler, a template and how to draw."""
 
     def __init__(
-        self, sampler: Sampler, template: Template, *, temperature: float = 1.0, top_p: float = 1.0, max_tokens: int = 1024
+        self,
+        sampler: Sampler,
+        template: Template,
+        *,
+        temperature: float = 1.0,
+        top_p: float = 1.0,
+        max_tokens: int = 1024,
     ) -> None:
         self.sampler, self.template = sampler, template
         self.temperature, self.top_p, self.max_tokens = temperature, top_p, max_tokens

@@ -6,7 +6,17 @@ import random
 from collections.abc import Callable, Sequence
 
 from rewardlab.errors import ConfigError
-from rewardlab.types import Choice, Completion, FinishReason, Judgment, Order, PreferencePair, Verdict, VerdictStatus, Vote
+from rewardlab.types import (
+    Choice,
+    Completion,
+    FinishReason,
+    Judgment,
+    Order,
+    PreferencePair,
+    Verdict,
+    VerdictStatus,
+    Vote,
+)
 from rewardlab.votes import judgment
 
 Rule = Callable[[tuple[str, str], random.Random], Choice | None]

@@ -12,7 +12,7 @@ from typing import Any
 import matplotlib
 
 matplotlib.use("Agg")
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from matplotlib import pyplot as plt
 
 from rewardlab.benchmarks.base import Row
@@ -36,8 +36,7 @@ def table_rows(report: dict[str, Any]) -> list[tuple[str, str, str]]:
     """(name, accuracy with interval in percent, number of pairs): groups, overall, baselines, controls."""
     n = report["num_pairs"]
     rows = [
-        (name, with_interval(cell["accuracy"], cell["interval"]), f"{cell['n']:,}")
-        for name, cell in report["groups"].items()
+        (name, with_interval(cell["accuracy"], cell["interval"]), f"{cell['n']:,}") for name, cell in report["groups"].items()
     ]
     rows.append(("micro average", with_interval(report["accuracy"]["micro"], report["interval"]), f"{n:,}"))
     rows.append(("macro average", percent(report["accuracy"]["macro"]), f"{n:,}"))
@@ -67,7 +66,12 @@ def facts(report: dict[str, Any]) -> list[tuple[str, str]]:
 
 def markdown(report: dict[str, Any]) -> str:
     """The report as Markdown; accuracies in percent with 95 % intervals."""
-    lines = [f"# {report['benchmark']}: {report['judge']}", "", "| | accuracy, 95 % interval | pairs |", "|---|---|---|"]
+    lines = [
+        f"# {report['benchmark']}: {report['judge']}",
+        "",
+        "| | accuracy, 95 % interval | pairs |",
+        "|---|---|---|",
+    ]
     lines += [f"| {name} | {accuracy} | {n} |" for name, accuracy, n in table_rows(report)]
     if len(report["k_curve"]) > 1:
         lines += ["", "| votes | accuracy, 95 % interval | any of them right |", "|---|---|---|"]
@@ -110,7 +114,9 @@ def plot_curve(report: dict[str, Any]) -> str:
     curve = report["k_curve"]
     ks = [c["k"] for c in curve]
     figure, axes = plt.subplots(figsize=(6, 3.2))
-    axes.fill_between(ks, [100 * c["interval"][0] for c in curve], [100 * c["interval"][1] for c in curve], alpha=0.2, color=INK)
+    axes.fill_between(
+        ks, [100 * c["interval"][0] for c in curve], [100 * c["interval"][1] for c in curve], alpha=0.2, color=INK
+    )
     axes.plot(ks, [100 * c["accuracy"] for c in curve], "o-", color=INK, label="majority of K")
     axes.set(xlabel="K, votes per order", ylabel="accuracy, %", xticks=ks)
     axes.legend(frameon=False)
@@ -146,9 +152,10 @@ def _judgment(row: Row, votes: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def environment() -> Environment:
-    """Templates with escaping on: a response is text, never markup."""
-    env = Environment(loader=PackageLoader("rewardlab.benchmarks", "."), autoescape=True, undefined=StrictUndefined)
+def environment(*packages: str) -> Environment:
+    """Templates of these packages and this one, with escaping on: a response is text, never markup."""
+    loaders = [PackageLoader(name, ".") for name in (*packages, "rewardlab.benchmarks")]
+    env = Environment(loader=ChoiceLoader(loaders), autoescape=True, undefined=StrictUndefined)
     env.globals.update(percent=percent)
     return env
 
@@ -158,8 +165,16 @@ def html(report: dict[str, Any], rows: Sequence[Row], votes_file: Path) -> str:
     plots = [("Accuracy by group", plot_groups(report))]
     if len(report["k_curve"]) > 1:
         plots.append(("Accuracy against votes", plot_curve(report)))
-    return environment().get_template("report.html").render(
-        report=report, table=table_rows(report), facts=facts(report), plots=plots, judgments=judgments(rows, votes_file)
+    return (
+        environment()
+        .get_template("report.html")
+        .render(
+            report=report,
+            table=table_rows(report),
+            facts=facts(report),
+            plots=plots,
+            judgments=judgments(rows, votes_file),
+        )
     )
 
 

@@ -235,7 +235,11 @@ def _controls(
         return {}
     greedy = GenerativeJudge(judge.sampler, judge.template, temperature=0.0, max_tokens=judge.max_tokens)
     pairs = [row.pair for row in rows]
-    shown = {"greedy": lambda: pairs, "blank": lambda: with_blank_images(pairs), "other": lambda: with_other_images(pairs)}
+    shown = {
+        "greedy": lambda: pairs,
+        "blank": lambda: with_blank_images(pairs),
+        "other": lambda: with_other_images(pairs),
+    }
     unknown = set(settings.controls) - set(shown)
     if unknown:
         raise ConfigError(f"unknown controls {', '.join(sorted(unknown))}; expected {', '.join(shown)}")

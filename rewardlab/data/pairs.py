@@ -72,9 +72,7 @@ def from_row(row: Mapping[str, Any], *, index: int, folder: Path | None = None, 
         question=row["question"],
         responses=(responses[0], responses[1]),
         preferred=row.get("preferred"),
-        images=tuple(
-            _image_bytes(image, folder, f"{where}, image {n}") for n, image in enumerate(row.get("images") or ())
-        ),
+        images=tuple(_image_bytes(image, folder, f"{where}, image {n}") for n, image in enumerate(row.get("images") or ())),
         category=row.get("category") or "",
         source=row.get("source") or "",
         level=row.get("level"),

@@ -32,9 +32,7 @@ class Answer:
         return Answer(c.text, c.finish.value, c.num_tokens, c.num_prompt_tokens, c.error)
 
     def completion(self) -> Completion:
-        return Completion(
-            self.text, FinishReason(self.finish), self.num_tokens, self.num_prompt_tokens, error=self.error
-        )
+        return Completion(self.text, FinishReason(self.finish), self.num_tokens, self.num_prompt_tokens, error=self.error)
 
     @property
     def failed(self) -> bool:

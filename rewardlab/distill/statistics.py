@@ -39,9 +39,7 @@ def summarize(pairs: Sequence[PreferencePair], journal: Journal, config: Distill
     choices = [verdict.choice for verdict in verdicts if verdict.choice is not None]
     tokens_in = sum(answer.num_prompt_tokens for answer in answers)
     tokens_out = sum(answer.num_tokens for answer in answers)
-    usd = (
-        tokens_in * config.usd_per_million_prompt_tokens + tokens_out * config.usd_per_million_completion_tokens
-    ) / 1e6
+    usd = (tokens_in * config.usd_per_million_prompt_tokens + tokens_out * config.usd_per_million_completion_tokens) / 1e6
     levels = sorted({pair.level for pair in pairs if pair.level is not None})
     return {
         "num_pairs": len(pairs),

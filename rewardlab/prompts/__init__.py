@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 from rewardlab.errors import ConfigError
@@ -37,7 +37,7 @@ class Template:
         return hashlib.sha256(f"images-first\n{self.convention}\n{self.text}".encode()).hexdigest()[:16]
 
 
-@lru_cache(maxsize=None)
+@cache
 def load_template(name: str) -> Template:
     """The template called ``name``. Raises ConfigError for an unknown name."""
     if name not in CONVENTIONS:

@@ -63,9 +63,7 @@ def loss(
     unclipped_MT = ratio_MT * advantages_MT
     clipped_MT = torch.clamp(ratio_MT, 1 - clip_eps, 1 + clip_eps) * advantages_MT
     objective_MT = torch.where(unclipped_MT < clipped_MT, unclipped_MT, clipped_MT)
-    per_rollout_M = torch.stack(
-        [objective_MT[row][mask_MT[row].bool()].mean() for row in range(len(mask_MT))]
-    )
+    per_rollout_M = torch.stack([objective_MT[row][mask_MT[row].bool()].mean() for row in range(len(mask_MT))])
     return -per_rollout_M.mean()
 
 
@@ -99,7 +97,7 @@ def step(
             preclip=preclip,
         )
         optimizer.zero_grad()
-        value.backward()
+        value.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(policy.parameters(), max_grad_norm)
         optimizer.step()
         losses.append(value.item())

@@ -37,8 +37,7 @@ def chat_of(prompt: Sequence[Message]) -> list[dict[str, Any]]:
         {
             "role": message.role,
             "content": [
-                {"type": "image"} if part.image is not None else {"type": "text", "text": part.text}
-                for part in message.parts
+                {"type": "image"} if part.image is not None else {"type": "text", "text": part.text} for part in message.parts
             ],
         }
         for message in prompt
@@ -82,9 +81,7 @@ class HFSampler:
             for prompt in prompts
         ]
         images = [[decode_image(image) for message in prompt for image in message.images] for prompt in prompts]
-        batch = self.processor(
-            text=texts, images=images if any(images) else None, padding=True, return_tensors="pt"
-        )
+        batch = self.processor(text=texts, images=images if any(images) else None, padding=True, return_tensors="pt")
         return dict(batch.to(self.model.device))
 
     def sample(self, prompts: Sequence[tuple[Message, ...]], params: SamplingParams) -> list[list[Completion]]:

@@ -122,7 +122,9 @@ def _completion(answer: Any) -> Completion:
 class OpenAISampler:
     """A Sampler over a :class:`ChatEndpoint`; draw ``n`` of a prompt is a request of its own with seed ``seed + n``."""
 
-    def __init__(self, base_url: str, model: str, *, api_key: str = "none", concurrency: int = 32, deadline_s: float = 120) -> None:
+    def __init__(
+        self, base_url: str, model: str, *, api_key: str = "none", concurrency: int = 32, deadline_s: float = 120
+    ) -> None:
         self._options: dict[str, Any] = {"api_key": api_key, "concurrency": concurrency, "deadline_s": deadline_s}
         self._base_url, self._model = base_url, model
 

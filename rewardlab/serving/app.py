@@ -61,9 +61,7 @@ def build_app(judge: GenerativeJudge) -> FastAPI:
     @app.get("/health")
     async def health() -> Health:
         """Whether the server answers, and which judge it holds."""
-        return Health(
-            status="ok", judge=judge.name, template=judge.template.name, template_hash=judge.template.hash
-        )
+        return Health(status="ok", judge=judge.name, template=judge.template.name, template_hash=judge.template.hash)
 
     @app.post("/v1/uploads")
     async def upload(request: Request) -> Upload:

@@ -40,7 +40,12 @@ class EndpointConsistencyJudge:
         if self._endpoint is None:  # inside the event loop that will use it
             c = self._config
             self._endpoint = ChatEndpoint(
-                c.base_url, c.model, api_key=self._api_key, concurrency=c.concurrency, deadline_s=c.deadline_s, retries=1
+                c.base_url,
+                c.model,
+                api_key=self._api_key,
+                concurrency=c.concurrency,
+                deadline_s=c.deadline_s,
+                retries=1,
             )
         return self._endpoint
 
@@ -57,9 +62,7 @@ class EndpointConsistencyJudge:
     async def _ask(self, question: str, reasoning: str, verdict: Choice) -> int:
         self.counts["asked"] += 1
         prompt = (Message("user", (Part(text=consistency_prompt(question, reasoning, verdict)),)),)
-        answer = await self._open().complete(
-            prompt, temperature=0.0, top_p=1.0, max_tokens=self._config.max_tokens, seed=0
-        )
+        answer = await self._open().complete(prompt, temperature=0.0, top_p=1.0, max_tokens=self._config.max_tokens, seed=0)
         if answer.finish in (FinishReason.ERROR, FinishReason.TIMEOUT):
             self.counts["failed"] += 1
             self._cache.pop((question, reasoning, verdict), None)
@@ -67,6 +70,12 @@ class EndpointConsistencyJudge:
         score = read_consistency(answer.text)
         self.counts["unclear"] += score == 0
         return score
+
+    async def aclose(self) -> None:
+        """Close the connections, inside the loop that opened them."""
+        if self._endpoint is not None:
+            await self._endpoint.aclose()
+            self._endpoint = None
 
 
 @dataclass(frozen=True)
@@ -143,9 +152,7 @@ def reward_metrics(parts: Sequence[RewardParts]) -> dict[str, float]:
 def as_completion(text: str, token_ids: Sequence[int], ends: frozenset[int]) -> Completion:
     """A trainer's raw completion as a record; one whose last token is no end token was cut off."""
     finished = bool(token_ids) and token_ids[-1] in ends
-    return Completion(
-        text, FinishReason.STOP if finished else FinishReason.LENGTH, len(token_ids), token_ids=tuple(token_ids)
-    )
+    return Completion(text, FinishReason.STOP if finished else FinishReason.LENGTH, len(token_ids), token_ids=tuple(token_ids))
 
 
 def unpack(columns: dict[str, Any], n: int) -> tuple[str, Order, int]:

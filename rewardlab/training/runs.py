@@ -95,9 +95,7 @@ class RunLog(TrainerCallback):
         self._path, self._advance, self._note = out / METRICS, advance, note
         self._step = 0
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._advance(state.global_step)
         self._step = state.global_step
 

@@ -66,8 +66,6 @@ def left_padded(prompt_ids: list[list[int]], fields: dict[str, Any], pad: int) -
 class StableReinforceTrainer(LoadsWholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
     """GRPOTrainer with REINFORCE++ advantages, 3-sigma filter and pre-clip."""
 
-    _tag_names = ["trl", "stable-reinforce"]
-
     @property
     def _mode(self) -> str:
         return "train" if self.model.training else "eval"

@@ -56,9 +56,7 @@ def train_tokenizer(corpus: Iterable[str], vocab_size: int) -> Qwen2Tokenizer:
     )
     bpe.decoder = decoders.ByteLevel()
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    bpe.train_from_iterator(
-        corpus, trainers.BpeTrainer(vocab_size=vocab_size, show_progress=False, initial_alphabet=alphabet)
-    )
+    bpe.train_from_iterator(corpus, trainers.BpeTrainer(vocab_size=vocab_size, show_progress=False, initial_alphabet=alphabet))
     model = json.loads(bpe.to_str())["model"]
     tokenizer = Qwen2Tokenizer(
         vocab=model["vocab"],
@@ -89,30 +87,30 @@ def build_model(tokenizer: Qwen2Tokenizer, *, hidden: int, layers: int, seed: in
     token = tokenizer.convert_tokens_to_ids
     head = hidden // 4
     sections = [head // 2 - 2 * (3 * head // 16), 3 * head // 16, 3 * head // 16]  # of M-RoPE, as 16:24:24 is of 128
-    text: dict[str, Any] = dict(
-        vocab_size=len(tokenizer),
-        hidden_size=hidden,
-        intermediate_size=3 * hidden,
-        num_hidden_layers=layers,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=8192,
-        pad_token_id=token("<|endoftext|>"),
-        eos_token_id=token("<|im_end|>"),
-        bos_token_id=None,
-        rope_parameters=dict(rope_type="default", rope_theta=10000.0, mrope_section=sections),
-    )
+    text: dict[str, Any] = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": hidden,
+        "intermediate_size": 3 * hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 8192,
+        "pad_token_id": token("<|endoftext|>"),
+        "eos_token_id": token("<|im_end|>"),
+        "bos_token_id": None,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": sections},
+    }
     width = 16 * (3 * hidden // 64)  # a multiple of 16, so that its rotary halves pair up
-    vision: dict[str, Any] = dict(
-        depth=2,
-        hidden_size=width,
-        intermediate_size=2 * width,
-        num_heads=4,
-        out_hidden_size=hidden,
-        patch_size=14,
-        window_size=112,
-        fullatt_block_indexes=[1],
-    )
+    vision: dict[str, Any] = {
+        "depth": 2,
+        "hidden_size": width,
+        "intermediate_size": 2 * width,
+        "num_heads": 4,
+        "out_hidden_size": hidden,
+        "patch_size": 14,
+        "window_size": 112,
+        "fullatt_block_indexes": [1],
+    }
     config = Qwen2_5_VLConfig(
         text_config=text,
         vision_config=vision,

@@ -27,10 +27,6 @@ class Card:
     row: int
 
     @property
-    def number(self) -> str:
-        return f"{self.digits[0]}{self.digits[1]}"
-
-    @property
     def total(self) -> int:
         return sum(self.digits)
 

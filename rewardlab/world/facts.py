@@ -11,7 +11,7 @@ import random
 
 from rewardlab.world.digits import Card
 from rewardlab.world.scenes import COLORS, PLACES, SHAPES, Scene, plural
-from rewardlab.world.tasks import NUMBERS, Picture, other, relations
+from rewardlab.world.tasks import NUMBERS, Picture, in_words, other, relations
 
 Fact = tuple[str, str]
 SHARE_CHECKED = 0.5
@@ -35,17 +35,17 @@ def _told(rng: random.Random, ask: str, key: str, options: list[str] | tuple[str
 
 
 def _card_facts(rng: random.Random, card: Card) -> list[Fact]:
-    left, right = card.digits
+    left, right = (NUMBERS[digit] for digit in card.digits)
     kind = rng.choice(("number", "number", "number", "sum", "sum", "larger"))
     if kind == "number":
-        misreadings = [f"{left}{digit}" for digit in range(10)] + [f"{digit}{right}" for digit in range(10)]
-        return _told(rng, "number", card.number, misreadings)
+        misreadings = [f"{left} {digit}" for digit in NUMBERS[:10]] + [f"{digit} {right}" for digit in NUMBERS[:10]]
+        return _told(rng, "number", in_words(card), misreadings)
     both = [("left:", f" {left}."), ("right:", f" {right}.")]
     if kind == "sum":
-        return both + _told(rng, "sum", str(card.total), [str(n) for n in range(19)])
+        return both + _told(rng, "sum", NUMBERS[card.total], NUMBERS)
     if left == right:
         return both
-    return both + _told(rng, "larger", "left" if left > right else "right", ("left", "right"))
+    return both + _told(rng, "larger", "left" if card.digits[0] > card.digits[1] else "right", ("left", "right"))
 
 
 def _scene_facts(rng: random.Random, scene: Scene) -> list[Fact]:
@@ -62,7 +62,7 @@ def _scene_facts(rng: random.Random, scene: Scene) -> list[Fact]:
         return [(f"{thing.place}:", f" {thing.name}.")]
     if kind == "count":
         shape = thing.shape if rng.random() < 0.8 else rng.choice(SHAPES)
-        return _told(rng, plural(shape), NUMBERS[scene.num_shape(shape)], NUMBERS)
+        return _told(rng, plural(shape), NUMBERS[scene.num_shape(shape)], NUMBERS[:5])
     if kind == "exists":
         return _existence(rng, scene)
     if len(scene.things) < 2:

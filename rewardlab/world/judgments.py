@@ -10,7 +10,6 @@ import random
 from dataclasses import asdict, dataclass
 
 from rewardlab.types import Choice
-from rewardlab.world.digits import Card
 from rewardlab.world.scenes import Scene
 from rewardlab.world.tasks import Picture
 
@@ -71,9 +70,7 @@ def grounded(truth: Truth, shown: tuple[str, str], *, misread: bool = False) -> 
         gone = set(truth.right_key.split(", ")) - set(truth.wrong_key.split(", "))
         seen = tuple((set(seen) - gone) | set(truth.wrong_key.split(", ")))
     keys = {truth.right: truth.right_key, truth.wrong: truth.wrong_key}
-    checks = [
-        f"Response {n}: {_checked(keys[text], text == believed, listing, seen)}" for n, text in enumerate(shown, start=1)
-    ]
+    checks = [f"Response {n}: {_checked(keys[text], text == believed, listing, seen)}" for n, text in enumerate(shown, start=1)]
     choice = Choice.FIRST if shown[0] == believed else Choice.SECOND
     return f"<think>{' '.join([fact, *checks] if fact else checks)}{_close(choice)}", choice
 

@@ -24,7 +24,8 @@ from rewardlab.data.images import to_data_url
 from rewardlab.data.pairs import read_pairs
 from rewardlab.errors import EndpointError, RewardlabError
 from rewardlab.world.build import BASE, TEST, TRAIN, WorldConfig, build_pairs
-from rewardlab.world.summary import print_tables, summarize, write_summary
+from rewardlab.world.page import write_page
+from rewardlab.world.summary import print_tables, summarize
 
 console = Console()
 
@@ -146,7 +147,9 @@ def quickstart(out: Path, configs: Path, seed: int) -> dict[str, Any]:
     port = free_port()
     url = f"http://127.0.0.1:{port}/v1"
     server = start(
-        ("world", "serve", "--world", str(world), "--port", str(port), "--seed", str(seed)), out / "logs" / "world.log", threads=1
+        ("world", "serve", "--world", str(world), "--port", str(port), "--seed", str(seed)),
+        out / "logs" / "world.log",
+        threads=1,
     )
     try:
         wait_until_up(f"{url}/models", server)
@@ -155,7 +158,7 @@ def quickstart(out: Path, configs: Path, seed: int) -> dict[str, Any]:
     finally:
         server.terminate()
     summary = summarize(out, seed=seed, seconds=run.seconds, total_s=time.monotonic() - began, served=served["answer"])
-    write_summary(summary, out)
+    write_page(summary, out)
     print_tables(summary, console)
     return summary
 

@@ -38,8 +38,8 @@ class TeacherConfig:
     ``contradict`` is the share of shallow judgments whose reasoning praises the answer they then reject.
     """
 
-    shallow: tuple[float, float, float] = (0.42, 0.48, 0.5)
-    misread: tuple[float, float, float] = (0.01, 0.12, 0.4)
+    shallow: tuple[float, float, float] = (0.52, 0.54, 0.56)
+    misread: tuple[float, float, float] = (0.01, 0.1, 0.28)
     contradict: float = 0.35
     seed: int = 0
 
@@ -77,7 +77,7 @@ def favoured(reasoning: str) -> int | None:
 
 
 def check(prompt: str) -> str:
-    """"1" where reasoning and verdict agree, "0" where they do not, "unclear" where the reasoning takes no side."""
+    """ "1" where reasoning and verdict agree, "0" where they do not, "unclear" where the reasoning takes no side."""
     reasoning = re.search(r"\[Reasoning\]\s*(.*?)\s*\[Verdict\]", prompt, re.DOTALL)
     verdict = re.search(r"\[Verdict\]\s*Response ([12]) is better", prompt)
     if reasoning is None or verdict is None:

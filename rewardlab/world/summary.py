@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.table import Table
 
 from rewardlab.checkpoints import commit, versions
-from rewardlab.metrics import mean_interval, paired_difference
-from rewardlab.types import choice_of, Order, Choice
 from rewardlab.data.pairs import read_pairs
+from rewardlab.metrics import paired_difference
+from rewardlab.types import Choice, Order, choice_of
 from rewardlab.verdicts import reasoning_of
 from rewardlab.world.build import TEST
 from rewardlab.world.server import favoured
@@ -127,8 +127,27 @@ def table(summary: dict[str, Any]) -> list[tuple[str, list[str]]]:
     ]
 
 
+def _points(gain: dict[str, Any]) -> str:
+    low, high = gain["interval"]
+    return f"{100 * gain['mean']:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}] points"
+
+
+def sentences(summary: dict[str, Any]) -> list[str]:
+    """What stands below the table."""
+    teacher = summary["teacher"]
+    tags = ", ".join(f"{tag}: {count:,}" for tag, count in teacher["attempts"].items())
+    baselines = ", ".join(f"{name} {100 * cell['micro']:.1f}" for name, cell in summary["baselines"].items())
+    return [
+        f"StableReinforce over SFT, one sampled vote, paired: {_points(summary['rl_gain_sampled_at_1'])}",
+        f"teacher: {teacher['num_requests']:,} requests; attempts {tags}; "
+        f"Spearman of level and tag {teacher['level_tag_spearman']:.2f}",
+        f"baselines: {baselines}",
+        f"total {summary['seconds']['total'] / 60:.1f} minutes",
+    ]
+
+
 def print_tables(summary: dict[str, Any], console: Console) -> None:
-    """The table, and the sentences around it."""
+    """The table, and the sentences below it."""
     num_pairs = summary["stages"]["rl"]["num_pairs"]
     shown = Table(title=f"{num_pairs:,} held-out pairs, each in both orders; percent, 95 % intervals over pairs")
     shown.add_column("accuracy of ...")
@@ -137,84 +156,5 @@ def print_tables(summary: dict[str, Any], console: Console) -> None:
     for name, cells in table(summary):
         shown.add_row(name, *cells)
     console.print(shown)
-    gain = summary["rl_gain_sampled_at_1"]
-    low, high = gain["interval"]
-    console.print(f"StableReinforce over SFT, one sampled vote, paired: {100 * gain['mean']:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}] points")
-    teacher = summary["teacher"]
-    tags = ", ".join(f"{tag}: {count:,}" for tag, count in teacher["attempts"].items())
-    console.print(f"teacher: {teacher['num_requests']:,} requests; attempts {tags}; Spearman of level and tag {teacher['level_tag_spearman']:.2f}")
-    lines = ", ".join(f"{name} {100 * b['micro']:.1f}" for name, b in summary["baselines"].items())
-    console.print(f"baselines: {lines}")
-    served = summary["served"]
-    console.print(f"endpoint: outcome {served['outcome']}, p(first better) {served['p_first_better']}, {served['num_valid']} valid votes")
-    console.print(f"total {summary['seconds']['total'] / 60:.1f} minutes")
-
-
-def training_curves(out: Path) -> list[tuple[str, str]]:
-    """(caption, SVG data URL) of what RL logged: every part of the reward, and the policy's health."""
-    from matplotlib import pyplot as plt
-
-    from rewardlab.benchmarks.report import figure_uri
-
-    rows = [json.loads(line) for line in (out / "rl" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    groups = {
-        "Reward and its parts, per rollout batch": ("reward", "reward/accuracy", "reward/consistency_of_right", "reward/format"),
-        "Policy: entropy, filtered advantages, pre-clipped tokens": (
-            "entropy",
-            "advantage/filtered_frac",
-            "loss/preclip_frac",
-            "reward/invalid_frac",
-        ),
-        "Tokens per rollout": ("completions/mean_length",),
-    }
-    plots = []
-    for caption, names in groups.items():
-        figure, axes = plt.subplots(figsize=(6, 3))
-        for name in names:
-            points = [(row["step"], float(row[name])) for row in rows if name in row]
-            if points:
-                axes.plot(*zip(*points, strict=True), label=name)
-        axes.set(xlabel="optimizer step")
-        axes.legend(frameon=False, fontsize=8)
-        axes.grid(alpha=0.3)
-        plots.append((caption, figure_uri(figure)))
-    return plots
-
-
-def plot_stages(summary: dict[str, Any]) -> str:
-    """Accuracy against votes, a line per stage."""
-    from matplotlib import pyplot as plt
-
-    from rewardlab.benchmarks.report import figure_uri
-
-    figure, axes = plt.subplots(figsize=(6, 3.4))
-    for stage in ("sft", "rl"):
-        curve = summary["stages"][stage]["votes"]
-        ks = [int(k) for k in curve]
-        axes.plot(ks, [100 * c["accuracy"] for c in curve.values()], "o-", label=TITLES[stage])
-        low, high = ([100 * c["interval"][side] for c in curve.values()] for side in (0, 1))
-        axes.fill_between(ks, low, high, alpha=0.2)
-    axes.axhline(50, color="#888", ls="--", lw=1)
-    axes.set(xlabel="K, votes per order", ylabel="accuracy, %")
-    axes.legend(frameon=False)
-    axes.grid(alpha=0.3)
-    return figure_uri(figure)
-
-
-def write_summary(summary: dict[str, Any], out: Path) -> None:
-    """Write ``summary.json`` and the page ``report.html``."""
-    from rewardlab.benchmarks.base import Row
-    from rewardlab.benchmarks.own_pairs import OwnPairs
-    from rewardlab.benchmarks.report import environment, judgments
-
-    (out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
-    rows: list[Row] = OwnPairs().load(out / "world" / TEST, images=None, with_images=True)
-    page = environment().get_template("quickstart.html").render(
-        summary=summary,
-        titles=[TITLES[stage] for stage in STAGES],
-        table=table(summary),
-        plots=[("Accuracy against votes", plot_stages(summary)), *training_curves(out)],
-        before=judgments(rows, out / "bench" / "sft" / "votes.jsonl"),
-        after=judgments(rows, out / "bench" / "rl" / "votes.jsonl"),
-    )
-    (out / "report.html").write_text(page, encoding="utf-8")
+    for sentence in sentences(summary):
+        console.print(sentence, highlight=False)

@@ -16,7 +16,10 @@ from rewardlab.world.digits import Card
 from rewardlab.world.scenes import COLORS, SHAPES, Scene, Thing, plural
 
 Picture = Scene | Card
-NUMBERS = ("zero", "one", "two", "three", "four")
+# In words, up to nine and nine: the digits 1 and 2 already name the responses.
+_TO_NINE = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+_TO_EIGHTEEN = ("ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen")
+NUMBERS = (*_TO_NINE, *_TO_EIGHTEEN)
 
 
 @dataclass(frozen=True)
@@ -210,9 +213,14 @@ def _other_digit(rng: random.Random, shown: Card, held_out: bool) -> Card:
     return Card(fresh.digits, scans, shown.row)
 
 
+def in_words(shown: Card) -> str:
+    """The number on a card, read digit by digit."""
+    return " ".join(NUMBERS[digit] for digit in shown.digits)
+
+
 def read_number(rng: random.Random, shown: Card, held_out: bool) -> Twins | None:
     twin = _other_digit(rng, shown, held_out)
-    keys = (shown.number, twin.number)
+    keys = (in_words(shown), in_words(twin))
     return Twins(
         "Which number is written?",
         (f"It is {keys[0]}.", f"It is {keys[1]}."),
@@ -223,12 +231,12 @@ def read_number(rng: random.Random, shown: Card, held_out: bool) -> Twins | None
 
 
 def _both(card: Card) -> str:
-    return f"left: {card.digits[0]}. right: {card.digits[1]}."
+    return f"left: {NUMBERS[card.digits[0]]}. right: {NUMBERS[card.digits[1]]}."
 
 
 def add(rng: random.Random, shown: Card, held_out: bool) -> Twins | None:
     twin = _other_digit(rng, shown, held_out)
-    keys = (str(shown.total), str(twin.total))
+    keys = (NUMBERS[shown.total], NUMBERS[twin.total])
     return Twins(
         "What is the sum of the digits?",
         (f"It is {keys[0]}.", f"It is {keys[1]}."),

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 import rewardlab.torchvision_cpu  # noqa: F401
 
 # isort: split
@@ -244,9 +245,7 @@ def test_trainer_and_sampler_prompt_alike(make_trainer: Any, world_pairs: Any) -
     assert list(ids[0]) == own
 
 
-def test_cut_off_rollouts_keep_their_last_token_and_earn_nothing(
-    make_trainer: Any, world_pairs: Any, tmp_path: Path
-) -> None:
+def test_cut_off_rollouts_keep_their_last_token_and_earn_nothing(make_trainer: Any, world_pairs: Any, tmp_path: Path) -> None:
     """An untrained judge never stops within 10 tokens: no end token is written into it, and its status is truncated."""
     trainer = make_trainer(format_weight=0.5)
     ends = set(trainer.eos_token_ids)
@@ -298,5 +297,3 @@ def test_resume_after_a_kill_continues_the_same_run(
     a, b = (flat_weights(load_model(str(folder), device="cpu")[0]) for folder in (whole, parts))
     assert (a - start).abs().max() > 1e-3
     torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-5)
-
-

@@ -1,0 +1,141 @@
+"""Cold start: loss on assistant tokens only, the prompt of inference, adapters, cards, resume, and no overwriting."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rewardlab.torchvision_cpu  # noqa: F401
+
+# isort: split
+import torch
+
+from rewardlab.checkpoints import read_card, template_for
+from rewardlab.config import LoraConfig, SFTConfig
+from rewardlab.errors import CheckpointError, ConfigError, DataError, OutputError
+from rewardlab.prompts import build_messages, load_template
+from rewardlab.samplers.hf import HFSampler, load_model
+from rewardlab.training import sft as sft_module
+from rewardlab.training.sft import ResumableSFTTrainer, sft_rows, train_sft, trainer_arguments
+from rewardlab.types import Order, PreferencePair
+from rewardlab.world.judgments import grounded
+
+pytestmark = pytest.mark.filterwarnings("default")  # trl and transformers deprecations are theirs
+
+PLAIN = load_template("plain")
+
+
+@pytest.fixture(scope="module")
+def taught(world_pairs: Any) -> list[PreferencePair]:
+    """24 pairs with a grounded judgment, in alternating orders."""
+    pairs, truths = world_pairs
+    rows = []
+    for n, (pair, truth) in enumerate(zip(pairs[:24], truths[:24], strict=True)):
+        order = Order.SWAPPED if n % 2 else Order.GIVEN
+        rows.append(replace(pair, order=order, judgment=grounded(truth, pair.shown(order))[0], attempts="1"))
+    return rows
+
+
+def config_for(checkpoint: Path, **changes: Any) -> SFTConfig:
+    values: dict[str, Any] = {
+        "model": str(checkpoint),
+        "template": "plain",
+        "learning_rate": 1e-2,
+        "lr_scheduler": "constant",
+        "max_steps": 4,
+        "batch_size": 8,
+        "micro_batch_size": 8,
+        "save_steps": 2,
+        "gradient_checkpointing": False,
+    }
+    return SFTConfig(**(values | changes))
+
+
+def test_loss_covers_the_judgment_and_nothing_else(tiny_checkpoint: Path, taught: list[PreferencePair], tmp_path: Path) -> None:
+    """Labels are the teacher's text and its end token; the prompt before them is, token for token, the sampler's."""
+    model, processor = load_model(str(tiny_checkpoint), device="cpu")
+    processor.tokenizer.padding_side = "right"
+    trainer = ResumableSFTTrainer(
+        model=model,
+        args=trainer_arguments(config_for(tiny_checkpoint), tmp_path),
+        train_dataset=sft_rows(taught[:8], PLAIN),
+        processing_class=processor,
+    )
+    batch = trainer.data_collator([trainer.train_dataset[n] for n in range(8)])
+    sampler = HFSampler(model, processor)
+    for n, pair in enumerate(taught[:8]):
+        ids, labels = batch["input_ids"][n], batch["labels"][n]
+        trained = labels != -100
+        text = processor.tokenizer.decode(labels[trained])
+        assert text == f"{pair.judgment}<|im_end|>\n"
+        start = int(trained.nonzero()[0])
+        prompt = sampler.encode([build_messages(pair, order=pair.order, template=PLAIN)])["input_ids"][0]
+        assert ids[:start].tolist() == prompt.tolist()
+
+
+def test_training_moves_the_model_and_leaves_a_card(
+    tiny_checkpoint: Path, taught: list[PreferencePair], tmp_path: Path
+) -> None:
+    """The result is a checkpoint folder that knows its template; a second run into it is refused."""
+    final = train_sft(taught, config_for(tiny_checkpoint), tmp_path / "run")
+    card = read_card(final)
+    assert card is not None
+    assert (card["stage"], card["template_hash"]) == ("sft", PLAIN.hash)
+    assert template_for(final, None) == PLAIN
+    with pytest.raises(CheckpointError, match=PLAIN.hash):
+        template_for(final, "r1_reward")
+    before, after = (load_model(str(folder), device="cpu")[0] for folder in (tiny_checkpoint, final))
+    moved = [not torch.equal(a, b) for a, b in zip(before.parameters(), after.parameters(), strict=True)]
+    assert all(moved)
+    with pytest.raises(ConfigError, match="finished"):
+        train_sft(taught, config_for(tiny_checkpoint), tmp_path / "run")
+
+
+def test_resume_gives_the_uninterrupted_weights(
+    tiny_checkpoint: Path, taught: list[PreferencePair], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed at the first save and run again."""
+    config = config_for(tiny_checkpoint)
+    whole = train_sft(taught, config, tmp_path / "whole")
+
+    class Killed(Exception):
+        pass
+
+    class KilledTrainer(ResumableSFTTrainer):
+        def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+            super()._save_checkpoint(*args, **kwargs)
+            raise Killed
+
+    monkeypatch.setattr(sft_module, "ResumableSFTTrainer", KilledTrainer)
+    with pytest.raises(Killed):
+        train_sft(taught, config, tmp_path / "parts")
+    monkeypatch.setattr(sft_module, "ResumableSFTTrainer", ResumableSFTTrainer)
+    with pytest.raises(ConfigError, match="other settings"):
+        train_sft(taught, config_for(tiny_checkpoint, learning_rate=1e-3), tmp_path / "parts")
+    parts = train_sft(taught, config, tmp_path / "parts")
+    a, b = (load_model(str(folder), device="cpu")[0] for folder in (whole, parts))
+    for name, weight in a.state_dict().items():
+        torch.testing.assert_close(weight, b.state_dict()[name], atol=1e-6, rtol=1e-5, msg=name)
+
+
+def test_lora_trains_adapters_only(tiny_checkpoint: Path, taught: list[PreferencePair], tmp_path: Path) -> None:
+    """An adapter folder with a card; the base weights are not in it."""
+    final = train_sft(taught, config_for(tiny_checkpoint, lora=LoraConfig(r=4)), tmp_path / "lora")
+    assert (final / "adapter_config.json").exists()
+    assert not (final / "model.safetensors").exists()
+    assert template_for(final, None) == PLAIN
+
+
+def test_bad_input_is_said_before_anything_is_written(
+    tiny_checkpoint: Path, world_pairs: Any, taught: list[PreferencePair], tmp_path: Path
+) -> None:
+    """No judgments; a place that cannot be written."""
+    with pytest.raises(DataError, match="distill"):
+        train_sft(world_pairs[0][:4], config_for(tiny_checkpoint), tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="writable"):
+        train_sft(taught, config_for(tiny_checkpoint), tmp_path / "file" / "run")
