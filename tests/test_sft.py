@@ -19,7 +19,7 @@ from rewardlab.errors import CheckpointError, ConfigError, DataError, OutputErro
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.samplers.hf import HFSampler, load_model
 from rewardlab.training import sft as sft_module
-from rewardlab.training.sft import ResumableSFTTrainer, sft_rows, train_sft, trainer_arguments
+from rewardlab.training.sft import ResumableSFTTrainer, load_policy, sft_rows, train_sft, trainer_arguments
 from rewardlab.types import Order, PreferencePair
 from rewardlab.world.judgments import grounded
 
@@ -127,6 +127,12 @@ def test_lora_trains_adapters_only(tiny_checkpoint: Path, taught: list[Preferenc
     assert (final / "adapter_config.json").exists()
     assert not (final / "model.safetensors").exists()
     assert template_for(final, None) == PLAIN
+    prompt = [build_messages(taught[0], order=Order.GIVEN, template=PLAIN)]
+    attached, merged = load_model(str(final), device="cpu")[0], load_policy(str(final))[0]
+    logits = [model(**HFSampler(model, load_model(str(final))[1]).encode(prompt)).logits for model in (attached, merged)]
+    torch.testing.assert_close(logits[0], logits[1], atol=1e-4, rtol=1e-4)
+    plain = load_model(str(tiny_checkpoint), device="cpu")[0]
+    assert (plain(**HFSampler(plain, load_model(str(final))[1]).encode(prompt)).logits - logits[1]).abs().max() > 1e-3
 
 
 def test_bad_input_is_said_before_anything_is_written(

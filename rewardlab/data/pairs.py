@@ -85,8 +85,9 @@ def from_row(row: Mapping[str, Any], *, index: int, folder: Path | None = None, 
 
 def write_parquet(pairs: Iterable[PreferencePair], path: Path) -> int:
     """Write all pairs, images inside, by way of a temporary file: ``path`` is whole or absent. Returns how many."""
-    from datasets import Dataset, Features, Image, List, Value
+    from datasets import Dataset, Features, Image, List, Value, disable_progress_bars
 
+    disable_progress_bars()
     text = Value("string")
     features = Features(
         {

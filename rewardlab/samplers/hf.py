@@ -19,15 +19,24 @@ from rewardlab.samplers.decode import draw
 from rewardlab.types import Completion, FinishReason, Message
 
 
+def load_processor(path: str) -> Any:
+    """The processor of a checkpoint, padding on the left as generation needs. Raises CheckpointError."""
+    try:
+        processor = AutoProcessor.from_pretrained(path)
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path}: its processor cannot be loaded ({error})") from error
+    processor.tokenizer.padding_side = "left"
+    return processor
+
+
 def load_model(path: str, *, device: str | None = None) -> tuple[Any, Any]:
     """(model in eval mode, processor) of a checkpoint folder or hub id, on ``device`` (default: CUDA where there is one)."""
     target = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    processor = load_processor(path)
     try:
-        processor = AutoProcessor.from_pretrained(path)
         model = AutoModelForImageTextToText.from_pretrained(path, dtype="auto" if target != "cpu" else torch.float32)
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path}: cannot be loaded as an image-text model ({error})") from error
-    processor.tokenizer.padding_side = "left"
     return model.to(target).eval(), processor
 
 

@@ -21,7 +21,7 @@ from rewardlab.errors import DataError
 from rewardlab.progress import bar
 from rewardlab.prompts import Template, load_template
 from rewardlab.rl.rewards import RewardParts
-from rewardlab.samplers.hf import end_token_ids, load_model
+from rewardlab.samplers.hf import end_token_ids
 from rewardlab.training.reward import (
     EndpointConsistencyJudge,
     Rollout,
@@ -30,12 +30,12 @@ from rewardlab.training.reward import (
     reward_metrics,
     unpack,
 )
-from rewardlab.training.runs import RunLog, close_run, device_arguments, open_run
-from rewardlab.training.sft import TURNS, chat_columns, data_fingerprint, peft_config
+from rewardlab.training.runs import SAMPLES, RunLog, close_run, device_arguments, open_run
+from rewardlab.training.sft import TURNS, chat_columns, data_fingerprint, load_policy, peft_config
 from rewardlab.training.stable_reinforce import StableReinforceConfig, StableReinforceTrainer
 from rewardlab.types import BOTH_ORDERS, PreferencePair
 
-SAMPLES, SAMPLES_PER_STEP = "samples.jsonl", 4
+SAMPLES_PER_STEP = 4
 
 
 def hard_pairs(pairs: Sequence[PreferencePair], config: RLConfig) -> list[PreferencePair]:
@@ -200,7 +200,7 @@ def train_rl(pairs: Sequence[PreferencePair], config: RLConfig, out: Path) -> Pa
     )
     rows = rl_rows(hard_pairs(pairs, config), template, both_orders=config.both_orders)
     resume = open_run(out, config, data=data_fingerprint(pairs))
-    model, processor = load_model(config.model, device="cpu")
+    model, processor = load_policy(config.model)
     trainer = build_trainer(rows, config, model, processor, template, out)
     per_epoch = len(rows) * config.samples_per_prompt * config.iterations // config.batch_size
     steps = config.max_steps if config.max_steps > 0 else int(config.epochs * per_epoch)

@@ -19,7 +19,7 @@ from rewardlab.errors import ConfigError, OutputError
 from rewardlab.progress import Advance
 from rewardlab.prompts import Template
 
-FINAL, METRICS, CONFIG = "final", "metrics.jsonl", "run.json"
+FINAL, METRICS, SAMPLES, CONFIG = "final", "metrics.jsonl", "samples.jsonl", "run.json"
 
 
 def is_finished(out: Path) -> bool:
@@ -39,7 +39,7 @@ def open_run(out: Path, config: BaseModel, *, data: str) -> str | None:
         before = json.loads(path.read_text(encoding="utf-8"))
         if {key: before.get(key) for key in described} != described:
             raise ConfigError(f"{out}: holds an interrupted run with other settings or data; use another --out, or the same")
-        return get_last_checkpoint(str(out))
+        return _last_checkpoint(out)
     try:
         out.mkdir(parents=True, exist_ok=True)
         record = {**described, "versions": versions(), "commit": commit()}
@@ -47,6 +47,19 @@ def open_run(out: Path, config: BaseModel, *, data: str) -> str | None:
     except OSError as error:
         raise OutputError(f"{out}: cannot be written ({error.strerror}); choose a writable --out") from error
     return None
+
+
+def _last_checkpoint(out: Path) -> str | None:
+    """The newest checkpoint; what was logged after it is cut off, because the resumed run will log it again."""
+    last = get_last_checkpoint(str(out))
+    step = int(last.rsplit("-", 1)[1]) if last else 0
+    for name in (METRICS, SAMPLES):
+        path = out / name
+        if path.exists():
+            lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+            kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= step]
+            path.write_text("".join(kept), encoding="utf-8")
+    return last
 
 
 def close_run(out: Path, trainer: Any, processor: Any, *, template: Template, stage: str, **facts: Any) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from rewardlab.config import LoraConfig, SFTConfig
 from rewardlab.errors import DataError
 from rewardlab.progress import bar
 from rewardlab.prompts import Template, build_messages, load_template
-from rewardlab.samplers.hf import load_model
+from rewardlab.samplers.hf import load_model, load_processor
 from rewardlab.training.runs import LoadsWholeCheckpoints, RunLog, close_run, device_arguments, open_run
 from rewardlab.types import Order, PreferencePair
 
@@ -70,6 +71,19 @@ def peft_config(lora: LoraConfig | None) -> Any:
     )
 
 
+def load_policy(path: str) -> tuple[Any, Any]:
+    """(model, processor) to train on from a checkpoint; an adapter is merged into the model it was trained on."""
+    adapter = Path(path) / "adapter_config.json"
+    if not adapter.exists():
+        return load_model(path, device="cpu")
+    import peft
+
+    base = json.loads(adapter.read_text(encoding="utf-8"))["base_model_name_or_path"]
+    model, _ = load_model(base, device="cpu")
+    merged = peft.PeftModel.from_pretrained(model, path).merge_and_unload()
+    return merged, load_processor(path)
+
+
 def data_fingerprint(pairs: Sequence[PreferencePair]) -> str:
     """A hash of what a training run reads of its pairs."""
     digest = hashlib.sha256()
@@ -112,7 +126,7 @@ def train_sft(pairs: Sequence[PreferencePair], config: SFTConfig, out: Path) -> 
     template = load_template(config.template)
     rows = sft_rows(pairs, template)
     resume = open_run(out, config, data=data_fingerprint(pairs))
-    model, processor = load_model(config.model, device="cpu")
+    model, processor = load_policy(config.model)
     processor.tokenizer.padding_side = "right"
     trainer = ResumableSFTTrainer(
         model=model.train(),

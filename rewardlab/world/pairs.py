@@ -30,14 +30,27 @@ def _draw(rng: random.Random, held_out: bool) -> tuple[Twins, str, str, str, int
     return draw_scene_twins(rng, task, level, held_out=held_out), "scenes", task, category, level
 
 
+def of_unequal_length(rng: random.Random, answers: tuple[str, str]) -> tuple[str, str]:
+    """The answers, one of them without its full stop (a coin says which) where they are equally long.
+
+    So a judge by length always has an opinion, and by the coins it is worth 50 %.
+    """
+    if len(answers[0]) != len(answers[1]):
+        return answers
+    if rng.random() < 0.5:
+        return answers[0].removesuffix("."), answers[1]
+    return answers[0], answers[1].removesuffix(".")
+
+
 def make_pair(rng: random.Random, index: int, *, held_out: bool) -> tuple[PreferencePair, Truth]:
     """One pair and its truth. Two coins: which twin is shown, and which answer is response 0."""
     twins, source, task, category, level = _draw(rng, held_out)
     shown = rng.randrange(2)
     picture = twins.pictures[shown]
     image = encode_png(digits.render(picture, rng) if isinstance(picture, Card) else scenes.render(picture, rng))
-    responses = twins.answers if rng.random() < 0.5 else twins.answers[::-1]
-    right, wrong = twins.answers[shown], twins.answers[1 - shown]
+    answers = of_unequal_length(rng, twins.answers)
+    responses = answers if rng.random() < 0.5 else answers[::-1]
+    right, wrong = answers[shown], answers[1 - shown]
     pair = PreferencePair(
         pair_id=f"{'test' if held_out else 'train'}-{index:05d}-{task}",
         question=twins.question,

@@ -67,13 +67,14 @@ class Pipeline:
     def run(self, *stages: Stage) -> None:
         """Run stages side by side, sharing the cores. Raises RewardlabError, with the end of its log, for one that fails."""
         todo = [stage for stage in stages if not stage.done.exists()]
-        threads = max(1, (os.cpu_count() or 1) // max(1, len(todo)))
         started = time.monotonic()
         running = []
         for stage in stages:
             note = "" if stage in todo else "   [green](done before)[/]"
             console.print(f"[dim]$ rewardlab {' '.join(stage.arguments)}[/]{note}", highlight=False, soft_wrap=True)
             if stage in todo:
+                # The first stage is the long one: it gets every core as soon as the others are done.
+                threads = 1 if running else os.cpu_count() or 1
                 running.append((stage, start(stage.arguments, self._log(stage), threads=threads)))
         try:
             self._wait(running, started)
