@@ -97,20 +97,20 @@ def test_training_moves_the_model_and_leaves_a_card(
 def test_resume_gives_the_uninterrupted_weights(
     tiny_checkpoint: Path, taught: list[PreferencePair], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed at the first save and run again."""
+    """KilledError at the first save and run again."""
     config = config_for(tiny_checkpoint)
     whole = train_sft(taught, config, tmp_path / "whole")
 
-    class Killed(Exception):
+    class KilledError(Exception):
         pass
 
     class KilledTrainer(ResumableSFTTrainer):
         def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
             super()._save_checkpoint(*args, **kwargs)
-            raise Killed
+            raise KilledError
 
     monkeypatch.setattr(sft_module, "ResumableSFTTrainer", KilledTrainer)
-    with pytest.raises(Killed):
+    with pytest.raises(KilledError):
         train_sft(taught, config, tmp_path / "parts")
     monkeypatch.setattr(sft_module, "ResumableSFTTrainer", ResumableSFTTrainer)
     with pytest.raises(ConfigError, match="other settings"):

@@ -134,7 +134,7 @@ def test_trainer_equals_reference(make_trainer: Any, tiny_checkpoint: Path, nois
     record = Recorder(trainer, noise)
     trainer.train()
     halves = record.inputs[:2]
-    assert all(torch.equal(a["completion_ids"], b["completion_ids"]) for a, b in zip(halves, record.inputs[2:]))
+    assert all(torch.equal(a["completion_ids"], b["completion_ids"]) for a, b in zip(halves, record.inputs[2:], strict=True))
 
     policy = AutoModelForImageTextToText.from_pretrained(tiny_checkpoint, dtype=torch.float32)
     with torch.no_grad():
@@ -276,12 +276,12 @@ def test_resume_after_a_kill_continues_the_same_run(
     monkeypatch.setattr(rl_module, "build_trainer", rewarding_trainer)
     whole = train_rl(pairs, config, tmp_path / "whole")
 
-    class Killed(Exception):
+    class KilledError(Exception):
         pass
 
     class Kill(TrainerCallback):
         def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            raise Killed
+            raise KilledError
 
     def killed_trainer(*args: Any) -> Any:
         trainer = rewarding_trainer(*args)
@@ -289,7 +289,7 @@ def test_resume_after_a_kill_continues_the_same_run(
         return trainer
 
     monkeypatch.setattr(rl_module, "build_trainer", killed_trainer)
-    with pytest.raises(Killed):
+    with pytest.raises(KilledError):
         train_rl(pairs, config, tmp_path / "parts")
     monkeypatch.setattr(rl_module, "build_trainer", rewarding_trainer)
     parts = train_rl(pairs, config, tmp_path / "parts")
