@@ -25,7 +25,7 @@ def validate(pair: PreferencePair, *, where: str) -> PreferencePair:
         raise DataError(f"{where}: a response is empty; both must be non-empty text")
     if pair.responses[0].strip() == pair.responses[1].strip():
         raise DataError(f"{where}: the two responses are equal, so neither can be better; drop the pair")
-    if pair.preferred not in (0, 1, None):
+    if pair.preferred not in (0, 1, None) or isinstance(pair.preferred, bool):
         raise DataError(f"{where}: preferred is {pair.preferred!r}; expected 0 or 1, the index of the better response")
     return pair
 
@@ -60,13 +60,17 @@ def _image_bytes(value: Any, folder: Path | None, where: str) -> bytes:
 def from_row(row: Mapping[str, Any], *, index: int, folder: Path | None = None, where: str = "row") -> PreferencePair:
     """One checked pair; image paths are taken from ``folder``. Raises DataError or MediaError, naming the row."""
     where = f"{where} {index}"
+    if not isinstance(row, Mapping):
+        raise DataError(f"{where}: expected an object with question, responses and preferred, got {row!r:.80}")
     responses = row.get("responses")
-    if not (isinstance(responses, Sequence) and len(responses) == 2 and all(isinstance(r, str) for r in responses)):
+    if not (isinstance(responses, list | tuple) and len(responses) == 2 and all(isinstance(r, str) for r in responses)):
         raise DataError(f"{where}: 'responses' must be a list of two texts, got {responses!r:.80}")
     if not isinstance(row.get("question"), str):
         raise DataError(f"{where}: 'question' must be a text, got {row.get('question')!r:.80}")
     if row.get("order", "given") not in (None, *Order):
         raise DataError(f"{where}: 'order' is {row['order']!r}; expected given or swapped")
+    if not isinstance(row.get("images") or [], list | tuple):
+        raise DataError(f"{where}: 'images' must be a list, got {row['images']!r:.80}")
     pair = PreferencePair(
         pair_id=str(row.get("pair_id") or f"row-{index}"),
         question=row["question"],

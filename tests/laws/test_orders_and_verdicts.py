@@ -1,0 +1,158 @@
+"""Laws that hold for every input: exchanging responses, reading back what was written, reducing votes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import combinations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rewardlab.metrics import any_correct, vote_accuracy
+from rewardlab.prompts import CONVENTIONS, build_messages, load_template, render
+from rewardlab.types import (
+    Choice,
+    Completion,
+    FinishReason,
+    Order,
+    Outcome,
+    PreferencePair,
+    Verdict,
+    VerdictStatus,
+    Vote,
+    choice_of,
+    response_at,
+)
+from rewardlab.verdicts import format_verdict, parse_verdict, verdict_of
+from rewardlab.votes import judgment, majority, share_for_0
+
+orders = st.sampled_from(Order)
+choices = st.sampled_from(Choice)
+texts = st.text(min_size=1, max_size=40)
+pairs = st.builds(
+    PreferencePair,
+    pair_id=texts,
+    question=texts,
+    responses=st.tuples(texts, texts),
+    preferred=st.sampled_from([0, 1, None]),
+    images=st.lists(st.binary(max_size=4), max_size=2).map(tuple),
+    order=orders,
+)
+
+
+@st.composite
+def verdicts(draw: st.DrawFn) -> Verdict:
+    choice = draw(st.none() | choices)
+    invalid = [status for status in VerdictStatus if status is not VerdictStatus.OK]
+    return Verdict(choice, VerdictStatus.OK if choice else draw(st.sampled_from(invalid)))
+
+
+votes = st.builds(Vote, order=orders, verdict=verdicts(), completion=st.just(Completion("", FinishReason.STOP)))
+
+
+@given(choices, orders, st.sampled_from([0, 1]))
+def test_choice_and_response_are_inverse(choice: Choice, order: Order, response: int) -> None:
+    """Under any order; exchanging the order exchanges the response."""
+    assert choice_of(response_at(choice, order), order) is choice
+    assert response_at(choice_of(response, order), order) == response
+    assert response_at(choice, order.swap()) == 1 - response_at(choice, order)
+
+
+@given(pairs)
+def test_swap_undoes_itself_and_keeps_what_is_shown(pair: PreferencePair) -> None:
+    """A swapped pair prefers the same text and, in its own order, shows the same texts."""
+    swapped = pair.swap()
+    assert swapped.swap() == pair
+    assert swapped.shown(swapped.order) == pair.shown(pair.order)
+    if pair.preferred is not None:
+        assert swapped.responses[swapped.preferred] == pair.responses[pair.preferred]
+
+
+@given(pairs, orders)
+def test_a_swapped_pair_in_the_other_order_is_the_same_prompt(pair: PreferencePair, order: Order) -> None:
+    """To the token: the prompt depends on what is shown and on nothing else."""
+    template = load_template("r1_reward")
+    same = build_messages(pair.swap(), order=order.swap(), template=template)
+    assert build_messages(pair, order=order, template=template) == same
+
+
+@given(texts, texts, texts, st.sampled_from(sorted(CONVENTIONS)))
+def test_slots_are_filled_once(question: str, first: str, second: str, name: str) -> None:
+    """Braces in a question or an answer are plain text: each of the three stands in the prompt, unchanged."""
+    text = render(load_template(name), question + "{first}{second}", first + "{question}", second)
+    assert question + "{first}{second}" in text
+    assert first + "{question}" in text
+    assert second in text
+
+
+@given(choices, st.text(st.characters(exclude_characters="<>"), min_size=1, max_size=80))
+def test_verdicts_are_read_as_written(choice: Choice, reasoning: str) -> None:
+    """parse(format(v)) == v."""
+    assert parse_verdict(format_verdict(choice, reasoning), "think_answer").choice is choice
+
+
+@given(st.text(max_size=200), st.sampled_from(FinishReason))
+def test_reading_never_raises_and_a_choice_is_always_ok(text: str, finish: FinishReason) -> None:
+    """Any text, however it ended; what did not end by itself has no choice."""
+    verdict = verdict_of(Completion(text, finish), "think_answer")
+    assert (verdict.choice is not None) == (verdict.status is VerdictStatus.OK)
+    if finish is not FinishReason.STOP:
+        assert verdict.choice is None
+
+
+TAGS = ["<think>", "</think>", "<answer>", "</answer>", "1", "2", " or ", "\n", "x"]
+
+
+@given(st.lists(st.sampled_from(TAGS), max_size=12).map("".join))
+def test_a_choice_needs_its_own_closed_tag_after_the_reasoning(text: str) -> None:
+    """Whatever the tags' arrangement: a verdict is the last closed answer after the last closed reasoning."""
+    verdict = parse_verdict(text, "think_answer")
+    if verdict.choice is not None:
+        tail = text.rpartition("</think>")[2]
+        assert "<think>" not in tail
+        last = tail.rpartition("</answer>")[0].rpartition("<answer>")[2]
+        assert last.strip() == ("1" if verdict.choice is Choice.FIRST else "2")
+
+
+@given(st.lists(votes, max_size=12), st.randoms())
+def test_votes_commute(cast: list[Vote], rng: object) -> None:
+    """The order in which votes arrive changes nothing."""
+    mixed = list(cast)
+    rng.shuffle(mixed)  # type: ignore[attr-defined]
+    assert majority(mixed) is majority(cast)
+    assert share_for_0(mixed) == share_for_0(cast)
+
+
+@given(st.lists(votes, max_size=12))
+def test_exchanging_the_responses_exchanges_the_judgment(cast: list[Vote]) -> None:
+    """Outcome and share turn over; a tie stays one; and invalid votes never decide."""
+    judged = judgment("p", cast)
+    assert judgment("p", [vote.swap() for vote in cast]).outcome is judged.swap().outcome
+    if judged.share_0 is not None:
+        assert judged.swap().share_0 == pytest.approx(share_for_0([vote.swap() for vote in cast]))
+    counts = Counter(vote.winner for vote in cast)
+    expected = (
+        Outcome.NO_VALID_VOTE
+        if not counts[0] + counts[1]
+        else Outcome.TIE
+        if counts[0] == counts[1]
+        else Outcome.RESPONSE_0
+        if counts[0] > counts[1]
+        else Outcome.RESPONSE_1
+    )
+    assert judged.outcome is expected
+
+
+@given(st.integers(0, 4), st.integers(0, 4), st.integers(0, 3), st.data())
+def test_vote_accuracy_is_the_mean_over_all_subsets(right: int, wrong: int, neither: int, data: st.DataObject) -> None:
+    """Against enumeration of every subset of K votes."""
+    pool = [1] * right + [-1] * wrong + [0] * neither
+    if not pool:
+        with pytest.raises(ValueError, match="between 1 and the 0"):
+            vote_accuracy(0, 0, 0, 1)
+        return
+    k = data.draw(st.integers(1, len(pool)))
+    subsets = list(combinations(pool, k))
+    assert vote_accuracy(right, wrong, len(pool), k) == pytest.approx(sum(sum(s) > 0 for s in subsets) / len(subsets))
+    assert any_correct(right, len(pool), k) == pytest.approx(sum(1 in s for s in subsets) / len(subsets))

@@ -1,0 +1,64 @@
+"""Every YAML that ships loads; what is wrong in one is said with its key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rewardlab.config import DistillConfig, RLConfig, SFTConfig, load_config
+from rewardlab.errors import ConfigError
+from rewardlab.world.build import WorldConfig
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+SCHEMAS = {"distill": DistillConfig, "sft": SFTConfig, "rl": RLConfig}
+SHIPPED = sorted(CONFIGS.rglob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.relative_to(CONFIGS)))
+def test_shipped_configs_load(path: Path) -> None:
+    """configs/STAGE/*.yaml and configs/*/STAGE.yaml."""
+    name = path.stem if path.stem in (*SCHEMAS, "world") else path.parent.name
+    assert WorldConfig.load(path) if name == "world" else load_config(SCHEMAS[name], path)
+
+
+def test_defaults_are_the_paper() -> None:
+    """arXiv 2505.02835, section 5: what a reader of the paper would look for."""
+    rl, sft = RLConfig(), SFTConfig()
+    assert (sft.learning_rate, sft.batch_size, sft.epochs) == (1e-5, 256, 1.0)
+    assert (rl.learning_rate, rl.rollout_batch_size, rl.batch_size, rl.samples_per_prompt) == (1e-6, 256, 128, 1)
+    assert (rl.kl_coef, rl.preclip, rl.advantage_sigma, rl.attempts) == (0.0, (1e-3, 1e3), 3.0, ["2", "3", "unsolved"])
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "said"),
+    [
+        (SFTConfig, "learning_rat: 1", "unknown key 'learning_rat'"),
+        (RLConfig, "consistency: {wieght: 1}", "unknown key 'consistency.wieght'"),
+        (SFTConfig, "learning_rate: fast", "learning_rate"),
+        (SFTConfig, "batch_size: 10\nmicro_batch_size: 4", "multiple of micro_batch_size"),
+        (RLConfig, "batch_size: 100", "multiple of batch_size"),
+        (RLConfig, "preclip: [2, 3]", "both sides of 1"),
+        (RLConfig, "save_steps: 3", "multiple of 2"),
+        (RLConfig, "attempts: ['4']", "attempts"),
+        (SFTConfig, "- a list", "expected"),
+        (SFTConfig, "a: [", "YAML"),
+    ],
+)
+def test_what_is_wrong_is_named(schema: type, text: str, said: str, tmp_path: Path) -> None:
+    """With the file it stands in."""
+    path = tmp_path / "bad.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load_config(schema, path)
+    assert said in str(caught.value)
+    assert "bad.yaml" in str(caught.value)
+
+
+def test_an_unknown_key_of_the_world(tmp_path: Path) -> None:
+    """The same for the demonstration's own config; and a file that is not there."""
+    (tmp_path / "w.yaml").write_text("num_trian: 3")
+    with pytest.raises(ConfigError, match="num_trian"):
+        WorldConfig.load(tmp_path / "w.yaml")
+    with pytest.raises(ConfigError, match=r"missing\.yaml"):
+        load_config(SFTConfig, tmp_path / "missing.yaml")
