@@ -1,0 +1,174 @@
+"""The layers of the house, who owns which heavy package, and the habits of its files."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "rewardlab"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+SOURCES = [*MODULES, *sorted((ROOT / "eval").rglob("*.py")), *sorted((ROOT / "data_recipes").rglob("*.py"))]
+
+# A module may import from its own layer and from lower ones.
+LAYERS = [
+    {"types", "errors"},
+    {"prompts", "verdicts", "votes", "metrics", "rl"},
+    {"config", "progress", "checkpoints", "torchvision_cpu"},
+    {"data", "samplers"},
+    {"judge", "distill"},
+    {"training", "benchmarks", "serving"},
+    {"world"},
+    {"cli"},
+]
+PURE = [
+    "types.py",
+    "verdicts.py",
+    "votes.py",
+    "metrics.py",
+    "prompts/__init__.py",
+    *(f"rl/{p.name}" for p in PACKAGE.glob("rl/*.py")),
+]
+OWNERS = {
+    "openai": {"samplers/openai_api.py"},
+    "vllm": {"samplers/vllm.py"},
+    "fastapi": {"serving/"},
+    **{name: {"training/"} for name in ("trl", "peft", "deepspeed", "accelerate")},
+    "datasets": {"data/", "training/"},
+    "sklearn": {"world/"},
+    "matplotlib": {"benchmarks/report.py", "world/"},
+    "rich": {"cli.py", "progress.py", "world/"},
+    "typer": {"cli.py"},
+}
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Full names of what a file imports, wherever in it."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def layer_of(room: str) -> int:
+    return next(n for n, rooms in enumerate(LAYERS) if room in rooms)
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+@pytest.mark.parametrize(
+    "path", [m for m in MODULES if m != PACKAGE / "__init__.py"], ids=lambda p: str(p.relative_to(PACKAGE))
+)
+def test_imports_go_one_way(path: Path) -> None:
+    """Never from a higher layer; training, serving and benchmarks never meet."""
+    room = room_of(path)
+    for name in imports(path):
+        parts = name.split(".")
+        if parts[0] in ("data_recipes", "eval", "tests"):
+            pytest.fail(f"{path} imports {name}")
+        if parts[0] == "rewardlab" and parts[1] != room:
+            below = layer_of(parts[1]) < layer_of(room)
+            beside = layer_of(parts[1]) == layer_of(room) and room not in {"training", "serving", "benchmarks"}
+            assert below or beside, f"{path} imports {name}"
+
+
+@pytest.mark.parametrize("name", PURE)
+def test_the_pure_middle_is_pure(name: str) -> None:
+    """No I/O, no network, no logging, no config object; ``rl`` adds torch, ``metrics`` numpy, and nothing else."""
+    allowed = {*sys.stdlib_module_names, "rewardlab"} - {"logging", "subprocess", "socket", "urllib", "asyncio", "os", "random"}
+    allowed |= {"torch"} if name.startswith("rl/") else {"numpy"} if name == "metrics.py" else set()
+    for imported in imports(PACKAGE / name):
+        assert imported.split(".")[0] in allowed, imported
+        assert not imported.startswith("rewardlab.config"), imported
+    calls = [
+        n.func.id
+        for n in ast.walk(ast.parse((PACKAGE / name).read_text()))
+        if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)
+    ]
+    assert not {"open", "print", "input"} & set(calls)
+
+
+@pytest.mark.parametrize("package", sorted(OWNERS))
+def test_heavy_packages_have_one_owner(package: str) -> None:
+    """Only the owner's files import it."""
+    users = {str(p.relative_to(PACKAGE)) for p in MODULES if any(i.split(".")[0] == package for i in imports(p))}
+    strangers = {user for user in users if not any(user.startswith(owner) for owner in OWNERS[package])}
+    assert not strangers
+
+
+def test_import_is_slim() -> None:
+    """``import rewardlab`` and the command line load neither torch nor any other heavy package."""
+    heavy = ["torch", "transformers", "trl", "datasets", "openai", "fastapi", "matplotlib", "numpy", "pydantic", "sklearn"]
+    for module, free_of in [("rewardlab", heavy), ("rewardlab.cli", heavy), ("rewardlab.metrics", ["torch", "transformers"])]:
+        code = f"import sys, {module}; print(*[name for name in {free_of!r} if name in sys.modules])"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+        assert done.stdout.strip() == "", f"{module} loads {done.stdout}"
+
+
+def test_only_the_world_knows_that_the_model_is_tiny() -> None:
+    """No branch, no constant, no word of it elsewhere; and only the command line imports the world."""
+    for path in MODULES:
+        if room_of(path) in ("world",):
+            continue
+        text = path.read_text(encoding="utf-8")
+        if room_of(path) != "cli":
+            assert not any(name.startswith("rewardlab.world") for name in imports(path)), path
+            assert "tiny" not in text.lower(), path
+    assert not re.search(r"\bif\b[^\n]*tiny", (PACKAGE / "cli.py").read_text())
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_habits_of_files(path: Path) -> None:
+    """A docstring, at most 320 lines, no bare except, no leftover; prompt builders know no label."""
+    text = path.read_text(encoding="utf-8")
+    tree = ast.parse(text)
+    assert ast.get_docstring(tree), "module docstring"
+    assert len(text.splitlines()) <= 320
+    assert not re.search(r"\b(TODO|FIXME|XXX|HACK)\b", text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ExceptHandler):
+            assert node.type is not None, f"bare except in line {node.lineno}"
+        if isinstance(node, ast.FunctionDef) and path.is_relative_to(PACKAGE / "prompts"):
+            assert not {"chosen", "rejected", "preferred"} & {a.arg for a in [*node.args.args, *node.args.kwonlyargs]}
+
+
+def tracked_files() -> list[Path]:
+    listed = subprocess.run(["git", "-C", str(ROOT), "ls-files", "-z"], capture_output=True, text=True)
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    return [ROOT / name for name in listed.stdout.split("\0") if name and (ROOT / name).exists()]
+
+
+def test_no_file_speaks_of_a_machine() -> None:
+    """No absolute paths of somebody's computer, no addresses but local ones and examples."""
+    here = Path(__file__)
+    for path in tracked_files():
+        if path == here or path.suffix in (".png", ".parquet"):
+            continue
+        text = path.read_text(encoding="utf-8")
+        found = re.search(r"(/work/|/root/|/home/\w|/tmp/|/Users/)", text)
+        assert not found, f"{path}: {found and found[0]}"
+
+
+def test_readme_tree_is_true() -> None:
+    """Every room of the package stands in the annotated tree, and every file the tree names exists."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    tree = re.search(r"```text\n(pyproject.*?)```", text, re.DOTALL)
+    assert tree, "the tree is a ```text block that starts with pyproject.toml"
+    for room in PACKAGE.iterdir():
+        if not room.name.startswith("_"):
+            name = f"{room.name}/" if room.is_dir() else room.name
+            assert re.search(rf"^  {re.escape(name)} ", tree[1], re.MULTILINE), f"{name} is not in the tree"
+    known = {p.name for p in ROOT.rglob("*") if ".venv" not in p.parts}
+    for name in re.findall(r"[\w.]+\.(?:py|md|toml|txt)\b|[\w.]+(?=/)", tree[1]):
+        assert name in known, f"the tree names {name}"
