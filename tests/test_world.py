@@ -13,7 +13,6 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
 
-from rewardlab.data.images import decode_image
 from rewardlab.rl.consistency import consistency_prompt
 from rewardlab.types import Choice, Order, PreferencePair
 from rewardlab.verdicts import follows_format, parse_verdict, reasoning_of
@@ -178,7 +177,9 @@ def test_a_learner_of_text_alone_stays_at_chance(train: Drawn, held_out: Drawn) 
     """Logistic regression on words and word pairs of question and both answers, 4,000 to learn from."""
 
     def texts(pairs: list[PreferencePair]) -> list[str]:
-        return [f"{p.question} q1 {' a1 '.join(p.responses[0].split())} q2 {' a2 '.join(p.responses[1].split())}" for p in pairs]
+        return [
+            f"{p.question} q1 {' a1 '.join(p.responses[0].split())} q2 {' a2 '.join(p.responses[1].split())}" for p in pairs
+        ]
 
     def labels(pairs: list[PreferencePair]) -> list[int]:
         return [int(p.preferred or 0) for p in pairs]

@@ -40,6 +40,8 @@ BENCHMARKS: dict[str, Benchmark] = {"vl_rewardbench": VLRewardBench(), "pairs": 
 VOTES, REPORT = "votes.jsonl", "report.json"
 CHUNK = 64  # pairs between two writes of the log
 
+CONTROLS = ("greedy", "blank", "other")
+
 AnyJudge = GenerativeJudge | BaselineJudge | Replay
 
 
@@ -175,6 +177,8 @@ def run_bench(settings: BenchSettings, out: Path) -> tuple[dict[str, Any], list[
 
     An interrupted run continues from its log; a finished one is only scored again. Raises what the judge and loader raise.
     """
+    if unknown := sorted(set(settings.controls) - set(CONTROLS)):
+        raise ConfigError(f"unknown controls {', '.join(unknown)}; expected {', '.join(CONTROLS)}")
     judge = open_any_judge(settings)
     rows, notes = load_rows(settings, judge)
     if isinstance(judge, Replay) and (strangers := judge.rows - {row.row for row in rows}) and settings.limit is None:
@@ -240,9 +244,6 @@ def _controls(
         "blank": lambda: with_blank_images(pairs),
         "other": lambda: with_other_images(pairs),
     }
-    unknown = set(settings.controls) - set(shown)
-    if unknown:
-        raise ConfigError(f"unknown controls {', '.join(sorted(unknown))}; expected {', '.join(shown)}")
     seen = any(pair.images for pair in pairs)
     done = {}
     for name in settings.controls:

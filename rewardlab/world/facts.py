@@ -1,8 +1,9 @@
 """Short facts about a picture, in the words that grounded judgments use: what the base model learns to see and to check.
 
 A fact is a (prompt, continuation) pair such as ("star:", " cyan."). Some come in groups that build on each other, and some
-are followed by a claim to check: ("blue,", " wrong."). A hub checkpoint can name what it sees and tell whether two phrases
-agree; the base model learns both from these, and learns nothing of questions, responses or verdicts.
+are followed by a claim to check: ("blue,", " wrong."); one in eight is a phrase to repeat. A hub checkpoint can name what it
+sees, repeat what it reads and tell whether two phrases agree; the base model learns that much from these, and learns nothing
+of questions, responses or verdicts.
 """
 
 from __future__ import annotations
@@ -15,14 +16,26 @@ from rewardlab.world.tasks import NUMBERS, Picture, in_words, other, relations
 
 Fact = tuple[str, str]
 SHARE_CHECKED = 0.5
+SHARE_REPEATED = 0.125
 
 
 def facts_of(rng: random.Random, picture: Picture, num: int) -> list[Fact]:
     """At least ``num`` facts about a picture."""
     facts: list[Fact] = []
     while len(facts) < num:
+        if rng.random() < SHARE_REPEATED:
+            facts.append(_repeated(rng))
         facts += _card_facts(rng, picture) if isinstance(picture, Card) else _scene_facts(rng, picture)
     return facts
+
+
+def _repeated(rng: random.Random) -> Fact:
+    """Two phrases that differ in one word or in both, and one of them again; neither is about the picture."""
+    words = rng.choice(((tuple(COLORS), SHAPES), (NUMBERS[:10], NUMBERS[:10])))
+    first = [rng.choice(options) for options in words]
+    second = [rng.choice(options) if rng.random() < 0.6 else word for options, word in zip(words, first, strict=True)]
+    again, phrase = rng.choice((("first", first), ("second", second)))
+    return f"first: {' '.join(first)}. second: {' '.join(second)}. {again}:", f" {' '.join(phrase)}."
 
 
 def _told(rng: random.Random, ask: str, key: str, options: list[str] | tuple[str, ...]) -> list[Fact]:

@@ -67,7 +67,7 @@ def write_page(summary: dict[str, Any], out: Path) -> None:
     (out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
     rows = OwnPairs().load(out / "world" / TEST, images=None, with_images=True)
     page = (
-        environment()
+        environment("rewardlab.world")
         .get_template("quickstart.html")
         .render(
             summary=summary,

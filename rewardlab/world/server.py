@@ -110,8 +110,8 @@ def _answer(model: str, text: str, prompt: str) -> dict[str, Any]:
     }
 
 
-def _error(status: int, text: str) -> Response:
-    return JSONResponse({"error": {"message": text, "type": "world_error", "code": status}}, status_code=status)
+def _error(status: int, text: str, headers: dict[str, str] | None = None) -> Response:
+    return JSONResponse({"error": {"message": text, "type": "world_error", "code": status}}, status, headers)
 
 
 def build_app(truths: Sequence[Truth], config: TeacherConfig, faults: Faults | None = None) -> Starlette:
@@ -124,10 +124,8 @@ def build_app(truths: Sequence[Truth], config: TeacherConfig, faults: Faults | N
         roll = dice.random()
         for share, status in ((faults.too_many, 429), (faults.broken, 500), (faults.garbage, 200), (faults.hang, 0)):
             if roll < share:
-                if status == 429:
-                    return JSONResponse({"error": {"message": "slow down"}}, 429, headers={"Retry-After": "0.05"})
-                if status == 500:
-                    return _error(500, "the world is broken")
+                if status in (429, 500):
+                    return _error(status, "slow down" if status == 429 else "the world is broken", {"Retry-After": "0.05"})
                 if status == 200:
                     return Response("<html>not what you asked for</html>", media_type="text/html")
                 await asyncio.sleep(faults.hang_s)

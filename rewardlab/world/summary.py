@@ -35,8 +35,8 @@ def _is_right(vote: dict[str, Any], preferred: int) -> bool:
     return vote["choice"] == choice_of(preferred, Order(vote["order"])).value
 
 
-def consistency(votes: dict[int, list[dict[str, Any]]], preferred: list[int]) -> dict[str, float]:
-    """Among right verdicts: the share whose reasoning favours the same response, the opposite one, neither (by pair)."""
+def consistency(votes: dict[int, list[dict[str, Any]]], preferred: list[int]) -> dict[str, float | None]:
+    """Among right verdicts: the share whose reasoning favours the same response, the opposite one, neither (None: no right)."""
     counts = {"agrees": 0, "contradicts": 0, "unclear": 0}
     for row, cast in votes.items():
         for vote in cast:
@@ -44,8 +44,8 @@ def consistency(votes: dict[int, list[dict[str, Any]]], preferred: list[int]) ->
                 side = favoured(reasoning_of(vote["text"]))
                 said = 1 if vote["choice"] == Choice.FIRST.value else 2
                 counts["unclear" if side is None else "agrees" if side == said else "contradicts"] += 1
-    total = max(1, sum(counts.values()))
-    return {name: count / total for name, count in counts.items()}
+    total = sum(counts.values())
+    return {name: count / total if total else None for name, count in counts.items()}
 
 
 def sampled_scores(votes: dict[int, list[dict[str, Any]]], preferred: list[int]) -> dict[str, float]:

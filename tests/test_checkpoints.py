@@ -1,0 +1,61 @@
+"""The card in a checkpoint folder: what it promises, and what happens when it does not fit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rewardlab.checkpoints import CARD, commit, read_card, template_for, versions, write_card
+from rewardlab.errors import CheckpointError, ConfigError
+from rewardlab.prompts import Template, load_template
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "config.json").write_text("{}")
+    write_card(tmp_path, template=load_template("plain"), stage="sft")
+    return tmp_path
+
+
+def test_the_template_comes_from_the_card(folder: Path) -> None:
+    """Without being asked, or asked for the same; another one is refused with both hashes and the cure."""
+    plain = load_template("plain")
+    assert template_for(folder, None) == template_for(folder, "plain") == plain
+    with pytest.raises(CheckpointError, match=rf"{plain.hash}.*{load_template('r1_reward').hash}.*train it again"):
+        template_for(folder, "r1_reward")
+    with pytest.raises(ConfigError, match="unknown prompt template"):
+        template_for(folder, "nothing")
+
+
+def test_a_changed_template_is_noticed(folder: Path) -> None:
+    """One letter in the prompt, or another convention, is another hash."""
+    plain = load_template("plain")
+    write_card(folder, template=Template("plain", plain.text + ".", plain.convention), stage="sft")
+    with pytest.raises(CheckpointError, match="has hash"):
+        template_for(folder, None)
+    assert Template("plain", plain.text, "other").hash != plain.hash
+
+
+def test_folders_without_a_card(tmp_path: Path) -> None:
+    """A hub checkpoint makes no claim; a folder that is no checkpoint is said to be none; a damaged card is said to be."""
+    with pytest.raises(CheckpointError, match="no such"):
+        template_for(tmp_path / "none", None)
+    with pytest.raises(CheckpointError, match=r"neither config\.json"):
+        read_card(tmp_path)
+    (tmp_path / "config.json").write_text("{}")
+    assert read_card(tmp_path) is None
+    assert template_for(tmp_path, None).name == "r1_reward"
+    (tmp_path / CARD).write_text("{")
+    with pytest.raises(CheckpointError, match="not valid JSON"):
+        read_card(tmp_path)
+    (tmp_path / CARD).write_text(json.dumps({"template": "gone", "template_hash": "0"}))
+    with pytest.raises(CheckpointError, match="'gone'"):
+        template_for(tmp_path, None)
+
+
+def test_what_a_number_depends_on() -> None:
+    """Versions of what is installed, and the commit or the admission that there is none."""
+    assert {"rewardlab", "torch", "transformers", "trl"} <= set(versions())
+    assert commit() == "unknown" or len(commit().removesuffix("+dirty")) == 40

@@ -1,0 +1,196 @@
+"""Decoding equals transformers' own, log-probs are the model's, and the OpenAI client fails closed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rewardlab.torchvision_cpu  # noqa: F401
+
+# isort: split
+import torch
+
+from rewardlab.data.images import encode_png
+from rewardlab.errors import CheckpointError
+from rewardlab.prompts import build_messages, load_template
+from rewardlab.samplers.base import SamplingParams
+from rewardlab.samplers.decode import draw, next_token_logits
+from rewardlab.samplers.hf import HFSampler, vision_token_ids
+from rewardlab.samplers.openai_api import OpenAISampler
+from rewardlab.types import FinishReason, Order
+from rewardlab.world.server import Faults
+
+pytestmark = pytest.mark.filterwarnings("default")  # transformers deprecations are theirs
+
+PLAIN = load_template("plain")
+
+
+@pytest.fixture(scope="module")
+def sampler(tiny_checkpoint: Path) -> HFSampler:
+    return HFSampler.load(tiny_checkpoint, batch_size=32, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def prompts(world_pairs: Any) -> list[Any]:
+    """Six prompts of different length: with one image, with two of different size, and one without any."""
+    pairs = list(world_pairs[0][:6])
+    from PIL import Image
+
+    wide = encode_png(Image.new("RGB", (112, 56), (10, 200, 90)))
+    pairs[2] = replace(pairs[2], images=(*pairs[2].images, wide))
+    pairs[4] = replace(pairs[4], images=())
+    return [build_messages(pair, order=Order.GIVEN, template=PLAIN) for pair in pairs]
+
+
+def test_greedy_equals_generate(sampler: HFSampler, prompts: list[Any]) -> None:
+    """Token for token, one prompt at a time by ``generate()``, images of two sizes and none in our batch."""
+    ours = [row[0] for row in sampler.sample(prompts, SamplingParams(temperature=0, max_tokens=24))]
+    for prompt, completion in zip(prompts, ours, strict=True):
+        inputs = sampler.encode([prompt])
+        theirs = sampler.model.generate(
+            **inputs, do_sample=False, max_new_tokens=24, suppress_tokens=vision_token_ids(sampler.model)
+        )[0, inputs["input_ids"].shape[1] :].tolist()
+        assert list(completion.token_ids) == theirs[: len(completion.token_ids)]
+        assert len(completion.token_ids) == len(theirs)
+        assert completion.num_prompt_tokens == inputs["input_ids"].shape[1]
+
+
+def test_logprobs_equal_a_plain_forward(sampler: HFSampler, prompts: list[Any]) -> None:
+    """Of sampled tokens, at temperature 1 and 0.7, several draws of each prompt."""
+    for temperature in (1.0, 0.7):
+        rows = sampler.sample(prompts, SamplingParams(num_samples=3, temperature=temperature, max_tokens=12, seed=5))
+        for prompt, completions in zip(prompts, rows, strict=True):
+            inputs = sampler.encode([prompt])
+            for completion in completions:
+                ids = torch.tensor([completion.token_ids])
+                extended = inputs | {"input_ids": torch.cat([inputs["input_ids"], ids], 1)}
+                extended["attention_mask"] = torch.ones_like(extended["input_ids"])
+                if "mm_token_type_ids" in inputs:
+                    extended["mm_token_type_ids"] = torch.cat([inputs["mm_token_type_ids"], torch.zeros_like(ids)], 1)
+                with torch.no_grad():
+                    logits = sampler.model(**extended).logits[0, -ids.shape[1] - 1 : -1] / temperature
+                expected = logits.log_softmax(-1).gather(1, ids.T)[:, 0]
+                torch.testing.assert_close(torch.tensor(completion.logprobs), expected, atol=1e-4, rtol=0)
+
+
+def test_draws_follow_the_distribution(sampler: HFSampler, prompts: list[Any]) -> None:
+    """2,000 first tokens against the model's own probabilities, by a chi-square over the ten likeliest."""
+    inputs = sampler.encode(prompts[:1])
+    draws = draw(sampler.model, inputs, num_draws=2000, max_tokens=1, temperature=0.5, top_p=1.0, ends=frozenset({0}))
+    counts = Counter(tokens[0] for tokens in draws.tokens)
+    with torch.no_grad():
+        probabilities = (sampler.model(**inputs).logits[0, -1] / 0.5).softmax(-1)
+    top = probabilities.topk(10)
+    expected = [*(2000 * top.values).tolist(), 2000 * (1 - top.values.sum().item())]
+    found = [counts[token] for token in top.indices.tolist()]
+    found.append(2000 - sum(found))
+    chi_square = sum((f - e) ** 2 / e for f, e in zip(found, expected, strict=True))
+    assert chi_square < 29.6  # 99.9 % of chi-square with 10 degrees of freedom
+
+
+def test_seeds(sampler: HFSampler, prompts: list[Any]) -> None:
+    """The same seed draws the same, another does not, and the draws of one prompt differ."""
+    one, two, other = (sampler.sample(prompts, SamplingParams(4, max_tokens=8, seed=seed)) for seed in (1, 1, 2))
+    assert one == two != other
+    assert len({completion.text for completion in one[0]}) > 1
+
+
+def test_top_p_and_suppression() -> None:
+    """Worked by hand: 0.5, 0.3, 0.15, 0.05."""
+    logits = torch.tensor([[0.5, 0.3, 0.15, 0.05]]).log()
+
+    def kept(top_p: float, suppress: list[int]) -> list[bool]:
+        return next_token_logits(logits, 1.0, top_p, suppress).isfinite()[0].tolist()
+
+    assert kept(1.0, []) == [True] * 4
+    assert kept(0.5, []) == [True, False, False, False]
+    assert kept(0.51, []) == [True, True, False, False]
+    assert kept(0.96, []) == [True] * 4
+    assert kept(1.0, [0, 3]) == [False, True, True, False]
+
+
+def test_a_cut_off_draw_says_so(sampler: HFSampler, prompts: list[Any]) -> None:
+    """LENGTH where no end token was drawn; after an end token nothing follows."""
+    completions = [c for row in sampler.sample(prompts, SamplingParams(20, temperature=3.0, max_tokens=60)) for c in row]
+    assert {c.finish for c in completions} == {FinishReason.STOP, FinishReason.LENGTH}
+    ends = sampler._ends
+    for completion in completions:
+        assert (completion.token_ids[-1] in ends) == (completion.finish is FinishReason.STOP)
+        assert not ends & set(completion.token_ids[:-1])
+        assert len(completion.token_ids) == len(completion.logprobs) == completion.num_tokens
+        assert not set(completion.token_ids) & set(vision_token_ids(sampler.model))
+
+
+def test_the_image_is_looked_at(sampler: HFSampler, world_pairs: Any) -> None:
+    """The same words about another picture get other log-probs."""
+    pair = world_pairs[0][0]
+    other = replace(pair, images=world_pairs[0][1].images)
+    rows = [sampler.encode([build_messages(p, order=Order.GIVEN, template=PLAIN)]) for p in (pair, other)]
+    assert torch.equal(rows[0]["input_ids"], rows[1]["input_ids"])
+    with torch.no_grad():
+        a, b = (sampler.model(**row).logits[0, -1] for row in rows)
+    assert (a - b).abs().max() > 1e-4
+
+
+@pytest.mark.parametrize("size", [(56, 56), (100, 75), (70, 40), (640, 480)])
+def test_images_reach_the_model_as_by_qwens_own_utilities(sampler: HFSampler, size: tuple[int, int]) -> None:
+    """The same patches, up to the resampling of two libraries, as qwen_vl_utils prepares."""
+    import numpy as np
+    from PIL import Image
+    from qwen_vl_utils import process_vision_info
+
+    from rewardlab.types import Message, Part
+
+    noise = np.random.default_rng(0).integers(0, 255, (8, 8, 3), dtype=np.uint8)
+    image = Image.fromarray(noise).resize(size, Image.Resampling.BICUBIC)
+    ours = sampler.encode([(Message("user", (Part(image=encode_png(image)), Part(text="What?"))),)])
+    chat = [{"role": "user", "content": [{"type": "image", "image": image}, {"type": "text", "text": "What?"}]}]
+    images, _ = process_vision_info(chat)
+    text = sampler.processor.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+    theirs = sampler.processor(text=[text], images=images, return_tensors="pt")
+    assert torch.equal(ours["image_grid_thw"], theirs["image_grid_thw"])
+    assert torch.equal(ours["input_ids"], theirs["input_ids"])
+    assert (ours["pixel_values"] - theirs["pixel_values"]).abs().mean() < 0.03
+
+
+def test_a_folder_that_is_no_model(tmp_path: Path) -> None:
+    """A sentence, not a traceback of another library."""
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="cannot be loaded"):
+        HFSampler.load(tmp_path)
+
+
+def test_openai_sampler_over_http(world_pairs: Any, world_server: Callable[..., str]) -> None:
+    """Images travel; every draw has a seed of its own; usage is kept."""
+    sampler = OpenAISampler(world_server(), "world-teacher")
+    prompts = [build_messages(pair, order=Order.SWAPPED, template=PLAIN) for pair in world_pairs[0][:5]]
+    rows = sampler.sample(prompts, SamplingParams(num_samples=6, seed=1))
+    assert [len(row) for row in rows] == [6] * 5
+    assert all(c.finish is FinishReason.STOP and c.num_tokens > 0 and c.text.startswith("<think>") for row in rows for c in row)
+    assert any(len({c.text for c in row}) > 1 for row in rows)
+    assert rows == sampler.sample(prompts, SamplingParams(num_samples=6, seed=1))
+
+
+@pytest.mark.parametrize(
+    ("faults", "finish", "error"),
+    [
+        (Faults(broken=1.0), FinishReason.ERROR, "HTTP 500"),
+        (Faults(too_many=1.0), FinishReason.ERROR, "HTTP 429"),
+        (Faults(garbage=1.0), FinishReason.ERROR, "garbled"),
+        (Faults(hang=1.0, hang_s=4.0), FinishReason.TIMEOUT, "no answer within 2 s"),
+    ],
+)
+def test_a_failing_endpoint_is_a_status(
+    world_pairs: Any, world_server: Callable[..., str], faults: Faults, finish: FinishReason, error: str
+) -> None:
+    """Never a text and never an exception."""
+    sampler = OpenAISampler(world_server(faults), "world-teacher", deadline_s=2)
+    prompt = build_messages(world_pairs[0][0], order=Order.GIVEN, template=PLAIN)
+    completion = sampler.sample([prompt], SamplingParams())[0][0]
+    assert (completion.text, completion.finish) == ("", finish)
+    assert error in completion.error or finish is FinishReason.TIMEOUT
