@@ -150,7 +150,7 @@ def print_tables(summary: dict[str, Any], console: Console) -> None:
     """The table, and the sentences below it."""
     num_pairs = summary["stages"]["rl"]["num_pairs"]
     shown = Table(title=f"{num_pairs:,} held-out pairs, each in both orders; percent, 95 % intervals over pairs")
-    shown.add_column("accuracy of ...")
+    shown.add_column("percent")
     for stage in STAGES:
         shown.add_column(TITLES[stage], justify="right")
     for name, cells in table(summary):
