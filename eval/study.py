@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from rewardlab.data.files import write_whole
 from rewardlab.world.quickstart import quickstart
 from rewardlab.world.summary import STAGES, TITLES, sentences, table
 
@@ -37,10 +38,9 @@ def main() -> None:
     summaries = []
     for seed in options.seeds:
         summary = slim(quickstart(options.out / f"seed{seed}", ROOT.parent / "configs" / "tiny", seed))
-        (ROOT / "results").mkdir(exist_ok=True)
-        (ROOT / "results" / f"quickstart_seed{seed}.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+        write_whole(ROOT / "results" / f"quickstart_seed{seed}.json", json.dumps(summary, indent=1) + "\n")
         summaries.append(summary)
-    (ROOT / "results" / "quickstart.md").write_text(markdown(summaries), encoding="utf-8")
+    write_whole(ROOT / "results" / "quickstart.md", markdown(summaries))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from rewardlab.errors import RewardlabError
+from rewardlab.errors import ConfigError, RewardlabError
 from rewardlab.types import Judgment
 
 app = typer.Typer(
@@ -204,8 +204,12 @@ def serve(
 ) -> None:
     """Serve a judge: POST /v1/judge, POST /v1/uploads, GET /health; the API is described at /docs."""
     from rewardlab.judge import open_judge
-    from rewardlab.serving.app import check_port
-    from rewardlab.serving.app import serve as run
+
+    try:
+        from rewardlab.serving.app import check_port
+        from rewardlab.serving.app import serve as run
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"serving needs {error.name}: pip install 'rewardlab[serve]'") from error
 
     check_port(host, port)
     key = os.environ.get(api_key_env, "none")

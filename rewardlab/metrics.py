@@ -140,10 +140,10 @@ def invalid_rate(items: Sequence[Labeled]) -> float:
     return sum(vote.verdict.status not in VALID for vote in votes) / len(votes) if votes else math.nan
 
 
-def position_lean(items: Sequence[Labeled]) -> float:
-    """Share of valid verdicts for the response shown first, minus one half: -0.5..0.5, 0 without lean; nan without any."""
+def position_lean(items: Sequence[Labeled]) -> float | None:
+    """Share of valid verdicts for the response shown first, minus one half: -0.5..0.5, 0 without lean; None without any."""
     choices = [vote.verdict.choice for vote in _all_votes(items) if vote.verdict.choice is not None]
-    return choices.count(Choice.FIRST) / len(choices) - 0.5 if choices else math.nan
+    return choices.count(Choice.FIRST) / len(choices) - 0.5 if choices else None
 
 
 def swap_consistency(items: Sequence[Labeled]) -> float | None:
@@ -168,4 +168,7 @@ def paired_difference(
     if before.keys() != after.keys():
         raise ValueError("a paired comparison needs the same pairs on both sides")
     differences = [after[name] - before[name] for name in before]
-    return float(np.mean(differences)), mean_interval(differences, seed=seed)
+    low, high = mean_interval(differences, seed=seed)
+    if not any(differences):  # nothing to resample: as far as n pairs can tell, to either side
+        low = -high
+    return float(np.mean(differences)), (low, high)

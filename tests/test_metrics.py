@@ -62,6 +62,7 @@ def test_rates() -> None:
     assert position_lean(items) == pytest.approx(4 / 6 - 0.5)
     assert swap_consistency(items) == 0.5  # the second pair ties in one order
     assert swap_consistency([labeled("1")]) is None
+    assert position_lean([labeled("-")]) is None
 
 
 def test_micro_and_macro() -> None:
@@ -105,5 +106,6 @@ def test_paired_difference() -> None:
     half = 1.96 * math.sqrt(0.2 * 0.8 / 500)
     assert gain == 0.2
     assert (low, high) == (pytest.approx(0.2 - half, abs=0.006), pytest.approx(0.2 + half, abs=0.006))
+    assert paired_difference(before, before) == (0.0, (pytest.approx(-0.0076, abs=1e-4), pytest.approx(0.0076, abs=1e-4)))
     with pytest.raises(ValueError, match="same pairs"):
         paired_difference({"a": 1.0}, {"b": 1.0})

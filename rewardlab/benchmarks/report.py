@@ -17,6 +17,7 @@ from matplotlib import pyplot as plt
 
 from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.runner import REPORT, VOTES
+from rewardlab.data.files import write_whole
 from rewardlab.data.images import to_data_url
 
 SHOWN = 12  # judgments to browse
@@ -24,8 +25,8 @@ INK = "#1f4e79"
 
 
 def percent(value: float | None, digits: int = 1) -> str:
-    """0.1234 as "12.3"; None and nan as a dash."""
-    return "–" if value is None or value != value else f"{100 * value:.{digits}f}"
+    """0.1234 as "12.3"; None as a dash."""
+    return "–" if value is None else f"{100 * value:.{digits}f}"
 
 
 def with_interval(accuracy: float, interval: Sequence[float]) -> str:
@@ -57,7 +58,7 @@ def facts(report: dict[str, Any]) -> list[tuple[str, str]]:
         ("votes per order", str(report["votes"])),
         ("invalid rate", f"{percent(report['invalid_rate'], 2)} %"),
         ("swap consistency", f"{percent(report['swap_consistency'])} %"),
-        ("position lean (share of first, minus 50)", "–" if lean != lean else f"{100 * lean:+.1f} points"),
+        ("position lean (share of first, minus 50)", "–" if lean is None else f"{100 * lean:+.1f} points"),
         ("tokens per vote", f"{report['tokens_per_vote']:.1f}"),
         ("seed", str(report["seed"])),
         ("commit", report["commit"]),
@@ -181,5 +182,5 @@ def html(report: dict[str, Any], rows: Sequence[Row], votes_file: Path) -> str:
 def write_reports(report: dict[str, Any], rows: Sequence[Row], out: Path) -> None:
     """Write ``report.md`` and ``report.html`` beside ``report.json``."""
     assert (out / REPORT).exists()
-    (out / "report.md").write_text(markdown(report), encoding="utf-8")
-    (out / "report.html").write_text(html(report, rows, out / VOTES), encoding="utf-8")
+    write_whole(out / "report.md", markdown(report))
+    write_whole(out / "report.html", html(report, rows, out / VOTES))

@@ -17,6 +17,7 @@ from rewardlab.benchmarks.scores import baseline_rows, score
 from rewardlab.benchmarks.vl_rewardbench import VLRewardBench
 from rewardlab.checkpoints import commit, versions
 from rewardlab.data.append_log import AppendLog
+from rewardlab.data.files import write_whole
 from rewardlab.data.pairs import with_blank_images, with_other_images
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.judge import GenerativeJudge, draw_orders, open_judge
@@ -219,7 +220,7 @@ def run_bench(settings: BenchSettings, out: Path) -> tuple[dict[str, Any], list[
         "versions": versions(),
         "commit": commit(),
     }
-    (out / REPORT).write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    write_whole(out / REPORT, json.dumps(report, indent=1, allow_nan=False) + "\n")
     return report, rows
 
 

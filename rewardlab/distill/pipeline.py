@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rewardlab.config import DistillConfig
+from rewardlab.data.files import write_whole
 from rewardlab.data.pairs import write_parquet
 from rewardlab.distill.journal import Answer, Journal
 from rewardlab.distill.statistics import summarize
@@ -173,5 +174,5 @@ def distill(pairs: Sequence[PreferencePair], config: DistillConfig, out: Path, *
             raise EndpointError(f"{config.base_url}: not one pair was answered; see {journal.path} for the errors")
         statistics = summarize(tagged, journal, config, num_failed=run.failed)
     write_parquet(tagged, out / DISTILLED)
-    (out / STATISTICS).write_text(json.dumps(statistics, indent=1) + "\n", encoding="utf-8")
+    write_whole(out / STATISTICS, json.dumps(statistics, indent=1) + "\n")
     return statistics

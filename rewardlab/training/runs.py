@@ -15,10 +15,13 @@ from transformers import PreTrainedModel, TrainerCallback, TrainerControl, Train
 from transformers.trainer_utils import get_last_checkpoint
 
 from rewardlab.checkpoints import CARD, commit, versions, write_card
-from rewardlab.errors import ConfigError, OutputError
+from rewardlab.data.files import write_whole
+from rewardlab.errors import ConfigError
 from rewardlab.progress import Advance
 from rewardlab.prompts import Template
 
+# Where a run finds its endpoint and what it prints: not what it is. Another value continues the same run.
+_SURROUNDINGS = {"base_url", "api_key_env", "concurrency", "deadline_s", "report_to", "logging_steps", "save_total_limit"}
 FINAL, METRICS, SAMPLES, CONFIG = "final", "metrics.jsonl", "samples.jsonl", "run.json"
 
 
@@ -26,26 +29,28 @@ def is_finished(out: Path) -> bool:
     return (out / FINAL / CARD).exists()
 
 
+def identity(config: dict[str, Any]) -> dict[str, Any]:
+    """The part of a resolved config that decides what a run computes."""
+    kept = {name: value for name, value in config.items() if name not in _SURROUNDINGS}
+    return {name: identity(value) if isinstance(value, dict) else value for name, value in kept.items()}
+
+
 def open_run(out: Path, config: BaseModel, *, data: str) -> str | None:
     """Create run folder ``out`` or continue the interrupted run in it; returns the checkpoint to resume from, if any.
 
-    Raises ConfigError for a finished run (it is never overwritten) and for one with other settings or data.
+    Raises ConfigError for a finished run (it is never overwritten) and for one with other settings or data, OutputError
+    where ``out`` cannot be written.
     """
-    described = {"config": config.model_dump(mode="json"), "data": data}
+    described: dict[str, Any] = {"config": config.model_dump(mode="json"), "data": data}
     if is_finished(out):
         raise ConfigError(f"{out}: holds a finished run; choose another --out, or delete it to train anew")
     path = out / CONFIG
     if path.exists():
         before = json.loads(path.read_text(encoding="utf-8"))
-        if {key: before.get(key) for key in described} != described:
+        if (identity(before["config"]), before["data"]) != (identity(described["config"]), data):
             raise ConfigError(f"{out}: holds an interrupted run with other settings or data; use another --out, or the same")
         return _last_checkpoint(out)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        record = {**described, "versions": versions(), "commit": commit()}
-        path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise OutputError(f"{out}: cannot be written ({error.strerror}); choose a writable --out") from error
+    write_whole(path, json.dumps({**described, "versions": versions(), "commit": commit()}, indent=1) + "\n")
     return None
 
 
@@ -58,7 +63,7 @@ def _last_checkpoint(out: Path) -> str | None:
         if path.exists():
             lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
             kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= step]
-            path.write_text("".join(kept), encoding="utf-8")
+            write_whole(path, "".join(kept))
     return last
 
 

@@ -10,6 +10,7 @@ from matplotlib import pyplot as plt
 
 from rewardlab.benchmarks.own_pairs import OwnPairs
 from rewardlab.benchmarks.report import environment, figure_uri, judgments
+from rewardlab.data.files import write_whole
 from rewardlab.world.build import TEST
 from rewardlab.world.summary import STAGES, TITLES, sentences, table
 
@@ -64,7 +65,7 @@ def plot_stages(summary: dict[str, Any]) -> str:
 
 def write_page(summary: dict[str, Any], out: Path) -> None:
     """Write ``summary.json`` and the page ``report.html``."""
-    (out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+    write_whole(out / "summary.json", json.dumps(summary, indent=1, allow_nan=False) + "\n")
     rows = OwnPairs().load(out / "world" / TEST, images=None, with_images=True)
     page = (
         environment("rewardlab.world")
@@ -79,4 +80,4 @@ def write_page(summary: dict[str, Any], out: Path) -> None:
             after=judgments(rows, out / "bench" / "rl" / "votes.jsonl"),
         )
     )
-    (out / "report.html").write_text(page, encoding="utf-8")
+    write_whole(out / "report.html", page)

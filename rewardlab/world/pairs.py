@@ -8,6 +8,7 @@ import random
 from collections.abc import Iterable
 from pathlib import Path
 
+from rewardlab.data.files import write_whole
 from rewardlab.data.images import encode_png
 from rewardlab.types import PreferencePair
 from rewardlab.world import digits, scenes
@@ -93,7 +94,7 @@ def make_pairs(num: int, *, seed: int, held_out: bool) -> tuple[list[PreferenceP
 
 
 def write_truths(truths: Iterable[Truth], path: Path) -> None:
-    path.write_text("".join(json.dumps(truth.to_json()) + "\n" for truth in truths), encoding="utf-8")
+    write_whole(path, "".join(json.dumps(truth.to_json()) + "\n" for truth in truths))
 
 
 def read_truths(path: Path) -> list[Truth]:

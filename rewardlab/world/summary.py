@@ -96,7 +96,7 @@ def _cell(value: Any) -> str:
     if isinstance(value, dict):
         low, high = value["interval"]
         return f"{100 * value['accuracy']:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
-    return "–" if value is None or value != value else f"{100 * value:.1f}"
+    return "–" if value is None else f"{100 * value:.1f}"
 
 
 def table(summary: dict[str, Any]) -> list[tuple[str, list[str]]]:

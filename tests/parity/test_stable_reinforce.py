@@ -176,6 +176,18 @@ def test_trainer_equals_reference(make_trainer: Any, tiny_checkpoint: Path, nois
     assert (max(clamped) > 0) == bool(noise)
 
 
+def test_accumulation_changes_nothing(make_trainer: Any) -> None:
+    """Two micro-batches of two rollouts give the weights of one of four."""
+    trained = []
+    for micro_batch_size in (4, 2):
+        trainer = make_trainer(micro_batch_size=micro_batch_size)
+        start = flat_weights(trainer.model).clone()
+        trainer.train()
+        trained.append(flat_weights(trainer.model))
+    assert (trained[0] - start).abs().max() > 1e-3
+    torch.testing.assert_close(trained[0], trained[1], atol=5e-5, rtol=1e-3)
+
+
 def one_batch(trainer: Any) -> dict[str, Any]:
     trainer.model.train()
     trainer.current_gradient_accumulation_steps = 1

@@ -1,0 +1,75 @@
+"""The whole pipeline in its own processes, too small to learn anything: every stage, the page, the endpoint, and again."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rewardlab.errors import RewardlabError
+from rewardlab.world.quickstart import Pipeline, quickstart
+
+CONFIGS: dict[str, str] = {
+    "world": "{num_train: 150, num_test: 24, hidden: 32, layers: 2, vocab_size: 700, base_steps: 3}",
+    "distill": "{model: world-teacher, template: plain, concurrency: 8}",
+    "sft": "{template: plain, max_steps: 2, batch_size: 8, micro_batch_size: 8, save_steps: 1, gradient_checkpointing: false}",
+    "rl": "{template: plain, max_steps: 2, rollout_batch_size: 8, batch_size: 4, micro_batch_size: 4, save_steps: 2,"
+    " max_completion_length: 8, gradient_checkpointing: false, consistency: {model: world-checker}}",
+}
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("quickstart")
+    for name, text in CONFIGS.items():
+        (folder / f"{name}.yaml").write_text(text)
+    return folder, folder / "run", quickstart(folder / "run", folder, 0)
+
+
+def test_every_stage_leaves_its_result(done: tuple[Path, Path, dict[str, Any]]) -> None:
+    """Checkpoints with cards, reports, statistics; three stages in the summary; the endpoint answered over HTTP."""
+    _, out, summary = done
+    for name in ("world/base/config.json", "distill/distilled.parquet", "sft/final/rewardlab.json", "rl/final/rewardlab.json"):
+        assert (out / name).exists(), name
+    assert set(summary["stages"]) == {"base", "sft", "rl"}
+    assert all(stage["num_pairs"] == 24 for stage in summary["stages"].values())
+    assert summary["stages"]["rl"]["invalid_rate"] == 1.0
+    assert summary["stages"]["rl"]["reasoning"]["agrees"] is None
+    assert summary["served"]["outcome"] == "no_valid_vote"
+    assert len(summary["served"]["votes"]) == 10
+    assert {"base model", "distill", "sft", "rl", "bench-base", "bench-sft", "bench-rl", "total"} <= set(summary["seconds"])
+
+
+def test_the_page_stands_alone(done: tuple[Path, Path, dict[str, Any]]) -> None:
+    """Plots and images inside, nothing to fetch, valid JSON beside it."""
+    _, out, _ = done
+    page = (out / "report.html").read_text()
+    links = re.findall(r"(?:src|href)\s*=\s*(\S{6})", page)
+    assert len(links) > 10
+    assert all(re.match(r"[\"'](data:|#)", link) for link in links)
+    assert page.count("<details") == 24
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    for path in out.rglob("*.json"):
+        json.loads(path.read_text(), parse_constant=refuse)
+
+
+def test_again_does_nothing_again(done: tuple[Path, Path, dict[str, Any]]) -> None:
+    """Stages that are done are kept, byte for byte."""
+    folder, out, first = done
+    before = {p: p.stat().st_mtime_ns for p in out.rglob("*") if p.suffix in (".safetensors", ".parquet", ".jsonl")}
+    second = quickstart(out, folder, 0)
+    assert {p: p.stat().st_mtime_ns for p in before} == before
+    assert second["stages"] == first["stages"]
+
+
+def test_a_failing_stage_shows_the_end_of_its_log(tmp_path: Path) -> None:
+    """And where the whole of it is."""
+    run = Pipeline(tmp_path, tmp_path, 0)
+    with pytest.raises(RewardlabError, match=r"(?s)stage x failed.*x\.log.*no such file"):
+        run.run(run.stage("x", "nothing", "sft", "--data", str(tmp_path / "none.parquet"), "--out", str(tmp_path / "x")))

@@ -1,0 +1,167 @@
+"""What RL trains on, what its reward function hands to the trainer, and that a run learns and leaves its records."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import rewardlab.torchvision_cpu  # noqa: F401
+
+# isort: split
+from rewardlab.config import ConsistencyConfig, LoraConfig, RLConfig
+from rewardlab.data.images import decode_image
+from rewardlab.errors import CheckpointError, ConfigError, DataError
+from rewardlab.prompts import build_messages, load_template
+from rewardlab.training.reward import RolloutScorer
+from rewardlab.training.rl import RewardFunction, hard_pairs, rl_rows, train_rl
+from rewardlab.types import Choice, Order, PreferencePair, choice_of
+from rewardlab.verdicts import format_verdict
+
+pytestmark = pytest.mark.filterwarnings("default")  # trl and transformers deprecations are theirs
+
+PLAIN = load_template("plain")
+
+
+@pytest.fixture(scope="module")
+def tagged(world_pairs: Any) -> list[PreferencePair]:
+    """40 pairs, ten of each tag, in alternating orders."""
+    tags = ("1", "2", "3", "unsolved")
+    return [
+        replace(pair, attempts=tags[n % 4], order=Order.SWAPPED if n % 8 > 3 else Order.GIVEN)
+        for n, pair in enumerate(world_pairs[0][:40])
+    ]
+
+
+def config_for(checkpoint: Path | str = "x", **changes: Any) -> RLConfig:
+    values: dict[str, Any] = {
+        "model": str(checkpoint),
+        "template": "plain",
+        "learning_rate": 1e-3,
+        "rollout_batch_size": 8,
+        "batch_size": 4,
+        "micro_batch_size": 4,
+        "max_steps": 2,
+        "save_steps": 2,
+        "max_completion_length": 8,
+        "gradient_checkpointing": False,
+        "consistency": ConsistencyConfig(weight=0.0),
+    }
+    return RLConfig(**(values | changes))
+
+
+def test_hard_pairs(tagged: list[PreferencePair]) -> None:
+    """Tags 2, 3 and unsolved; easy ones by ratio, drawn by the seed; pairs without a label never."""
+    hard = hard_pairs(tagged, config_for())
+    assert [p.attempts for p in hard].count("1") == 0
+    assert len(hard) == 30
+    mixed = hard_pairs(tagged, config_for(easy_ratio=0.2))
+    assert ([p.attempts for p in mixed].count("1"), len(mixed)) == (6, 36)
+    assert mixed == hard_pairs(tagged, config_for(easy_ratio=0.2))
+    assert len(hard_pairs(tagged, config_for(attempts=["unsolved"]))) == 10
+    with pytest.raises(DataError, match="distill"):
+        hard_pairs([replace(p, preferred=None) for p in tagged], config_for())
+
+
+def test_rows_show_each_pair_as_they_say(tagged: list[PreferencePair]) -> None:
+    """In both orders or in the stored one: the row's order is the order of its prompt, the label is of the data side."""
+    both = rl_rows(tagged, PLAIN, both_orders=True)
+    stored = rl_rows(tagged, PLAIN, both_orders=False)
+    assert (len(both), len(stored)) == (80, 40)
+    by_name = {pair.pair_id: pair for pair in tagged}
+    for row in [*both, *stored]:
+        pair, order = by_name[row["pair_id"]], Order(row["order"])
+        message = build_messages(pair, order=order, template=PLAIN)[0]
+        assert row["prompt"] == [{"role": "user", "content": message.text}]
+        assert row["preferred"] == pair.preferred
+        assert row["images"][0].tobytes() == decode_image(pair.images[0]).tobytes()
+        first, _ = pair.shown(order)
+        assert message.text.index(f"Response 1: {first}") < message.text.index("Response 2:")
+    assert [row["order"] for row in stored] == [pair.order.value for pair in tagged]
+    assert {row["order"] for row in both} == {"given", "swapped"}
+
+
+def test_the_gold_verdict_earns_the_top_in_either_order(tagged: list[PreferencePair], tmp_path: Path) -> None:
+    """Through the very rows and columns the trainer hands over; its opposite earns the format alone; a cut-off nothing."""
+    rows = rl_rows(tagged[:6], PLAIN, both_orders=True)
+    columns = {name: [row[name] for row in rows] for name in ("question", "order", "preferred", "pair_id")}
+    by_name = {pair.pair_id: pair for pair in tagged}
+    gold = []
+    for row in rows:
+        pair = by_name[row["pair_id"]]
+        shown_first = f"Response 1: {pair.responses[pair.preferred or 0]}" in row["prompt"][0]["content"]
+        gold.append(Choice.FIRST if shown_first else Choice.SECOND)
+        assert gold[-1] is choice_of(pair.preferred or 0, Order(row["order"]))
+    metrics: dict[str, float] = {}
+    reward = RewardFunction(RolloutScorer("think_answer", None), None, frozenset({7}), tmp_path)
+
+    def earned(verdicts: list[Choice], last_token: int) -> list[float]:
+        texts = [[{"role": "assistant", "content": format_verdict(v, "x")}] for v in verdicts]
+        call = reward(
+            completions=texts,
+            completion_ids=[[1, 2, last_token]] * len(texts),
+            log_metric=metrics.__setitem__,
+            trainer_state=SimpleNamespace(global_step=3),
+            **columns,
+        )
+        return asyncio.run(call)
+
+    assert earned(gold, 7) == [1.5] * 12
+    assert metrics["reward/accuracy"] == 1.0
+    assert earned([v.swap() for v in gold], 7) == [0.5] * 12
+    assert earned(gold, 9) == [0.0] * 12
+    assert metrics["verdict/truncated"] == 1.0
+    kept = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines()]
+    assert [row["status"] for row in kept] == ["ok"] * 8 + ["truncated"] * 4
+    assert {row["step"] for row in kept} == {3}
+
+
+def test_a_run_leaves_its_records(
+    tagged: list[PreferencePair], tiny_checkpoint: Path, world_server: Callable[..., str], tmp_path: Path
+) -> None:
+    """Config, metrics of every part, samples, a checkpoint with a card; another template is refused before that."""
+    consistency = ConsistencyConfig(base_url=world_server(), model="world-checker")
+    final = train_rl(tagged, config_for(tiny_checkpoint, consistency=consistency), tmp_path / "run")
+    card = json.loads((final / "rewardlab.json").read_text())
+    assert (card["stage"], card["template_hash"]) == ("stable_reinforce", PLAIN.hash)
+    logged = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    names = set().union(*logged)
+    assert {"reward", "reward/format", "reward/accuracy", "reward/consistency_of_right", "reward/invalid_frac"} <= names
+    assert {"advantage/filtered_frac", "loss/preclip_frac", "consistency/failed", "entropy", "grad_norm"} <= names
+    samples = [json.loads(line) for line in (tmp_path / "run" / "samples.jsonl").read_text().splitlines()]
+    assert {"pair_id", "order", "text", "status", "reward"} <= set(samples[0])
+    with pytest.raises(ConfigError, match="finished"):
+        train_rl(tagged, config_for(tiny_checkpoint), tmp_path / "run")
+    with pytest.raises(CheckpointError, match="template"):
+        train_rl(tagged, config_for(final, template="r1_reward"), tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+
+
+def test_lora_and_a_reference_model(tagged: list[PreferencePair], tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """Adapters with a KL term: the reference is the model without its adapter."""
+    config = config_for(tiny_checkpoint, lora=LoraConfig(r=4), kl_coef=0.1)
+    final = train_rl(tagged, config, tmp_path / "run")
+    assert (final / "adapter_config.json").exists()
+    logged = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    drift = [float(row["kl/sampled_k1"]) for row in logged if "kl/sampled_k1" in row]
+    assert drift
+    assert abs(drift[0]) < 1e-4
+
+
+def test_an_interrupted_run_may_move_its_endpoint(tagged: list[PreferencePair], tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """Another port is the same run; another learning rate is not."""
+    from rewardlab.training.runs import open_run
+
+    config = config_for(tiny_checkpoint)
+    assert open_run(tmp_path / "run", config, data="d") is None
+    moved = config.model_copy(update={"consistency": ConsistencyConfig(weight=0.0, base_url="http://127.0.0.1:9/v1")})
+    assert open_run(tmp_path / "run", moved, data="d") is None
+    for other, data in ((config, "e"), (config_for(tiny_checkpoint, learning_rate=2e-3), "d")):
+        with pytest.raises(ConfigError, match="other settings"):
+            open_run(tmp_path / "run", other, data=data)
