@@ -48,9 +48,18 @@ class LoraConfig(_Schema):
     target_modules: str | list[str] = "all-linear"
 
 
-class _TrainConfig(_Schema):
+class TrainConfig(_Schema):
+    """What SFT and RL have in common. ``batch_size`` counts sequences per optimizer step on one process."""
+
     model: str = "Qwen/Qwen2.5-VL-7B-Instruct"
     template: str = "r1_reward"
+    learning_rate: float = Field(gt=0)
+    warmup_steps: int = Field(0, ge=0)
+    lr_scheduler: str = "cosine"
+    epochs: float = Field(1.0, gt=0)
+    max_steps: int = Field(-1, description="-1: decided by epochs")
+    batch_size: int = Field(ge=1)
+    micro_batch_size: int = Field(ge=1)
     max_grad_norm: float = Field(1.0, gt=0)
     adam_beta2: float = Field(0.95, gt=0, lt=1)
     weight_decay: float = Field(0.0, ge=0)
@@ -63,15 +72,11 @@ class _TrainConfig(_Schema):
     seed: int = 0
 
 
-class SFTConfig(_TrainConfig):
+class SFTConfig(TrainConfig):
     """Cold start on the teacher's kept judgments: one epoch, lr 1e-5, batches of 256 (paper, section 5)."""
 
     learning_rate: float = Field(1e-5, gt=0)
-    warmup_steps: int = Field(0, ge=0)
-    lr_scheduler: str = "cosine"
-    epochs: float = Field(1.0, gt=0)
-    max_steps: int = Field(-1, description="-1: decided by epochs")
-    batch_size: int = Field(256, ge=1, description="sequences per optimizer step on one process")
+    batch_size: int = Field(256, ge=1)
     micro_batch_size: int = Field(4, ge=1)
 
     @model_validator(mode="after")
@@ -93,14 +98,11 @@ class ConsistencyConfig(_Schema):
     max_tokens: int = Field(8, ge=1)
 
 
-class RLConfig(_TrainConfig):
+class RLConfig(TrainConfig):
     """StableReinforce: lr 1e-6, no KL term, one sample per prompt, rollouts of 256 trained in batches of 128 (section 5)."""
 
     learning_rate: float = Field(1e-6, gt=0)
-    warmup_steps: int = Field(0, ge=0)
-    lr_scheduler: str = "cosine"
     epochs: float = Field(5.0, gt=0)
-    max_steps: int = Field(-1, description="-1: decided by epochs")
     rollout_batch_size: int = Field(256, ge=2, description="rollouts between two samplings, on one process")
     batch_size: int = Field(128, ge=2, description="rollouts per optimizer step")
     micro_batch_size: int = Field(2, ge=1)

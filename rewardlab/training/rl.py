@@ -30,7 +30,7 @@ from rewardlab.training.reward import (
     reward_metrics,
     unpack,
 )
-from rewardlab.training.runs import SAMPLES, RunLog, close_run, device_arguments, open_run
+from rewardlab.training.runs import SAMPLES, RunLog, close_run, common_arguments, open_run
 from rewardlab.training.sft import TURNS, chat_columns, data_fingerprint, load_policy, peft_config
 from rewardlab.training.stable_reinforce import StableReinforceConfig, StableReinforceTrainer
 from rewardlab.types import BOTH_ORDERS, PreferencePair
@@ -130,14 +130,6 @@ class RewardFunction:
 def trainer_arguments(config: RLConfig, out: Path) -> StableReinforceConfig:
     """TRL's arguments for a config."""
     return StableReinforceConfig(
-        output_dir=str(out),
-        learning_rate=config.learning_rate,
-        lr_scheduler_type=config.lr_scheduler,
-        warmup_steps=config.warmup_steps,
-        num_train_epochs=config.epochs,
-        max_steps=config.max_steps,
-        per_device_train_batch_size=config.micro_batch_size,
-        gradient_accumulation_steps=config.batch_size // config.micro_batch_size,
         steps_per_generation=config.rollout_batch_size // config.micro_batch_size,
         num_iterations=config.iterations,
         num_generations=config.samples_per_prompt,
@@ -151,17 +143,7 @@ def trainer_arguments(config: RLConfig, out: Path) -> StableReinforceConfig:
         preclip_min=config.preclip[0],
         preclip_max=config.preclip[1],
         advantage_sigma=config.advantage_sigma,
-        gradient_checkpointing=config.gradient_checkpointing,
-        max_grad_norm=config.max_grad_norm,
-        adam_beta2=config.adam_beta2,
-        weight_decay=config.weight_decay,
-        save_steps=config.save_steps,
-        save_total_limit=config.save_total_limit,
-        logging_steps=config.logging_steps,
-        report_to=config.report_to,
-        seed=config.seed,
-        disable_tqdm=True,
-        **device_arguments(),
+        **common_arguments(config, out),
     )
 
 

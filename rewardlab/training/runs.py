@@ -15,6 +15,7 @@ from transformers import PreTrainedModel, TrainerCallback, TrainerControl, Train
 from transformers.trainer_utils import get_last_checkpoint
 
 from rewardlab.checkpoints import CARD, commit, versions, write_card
+from rewardlab.config import TrainConfig
 from rewardlab.data.files import write_whole
 from rewardlab.errors import ConfigError
 from rewardlab.progress import Advance
@@ -82,11 +83,31 @@ def close_run(out: Path, trainer: Any, processor: Any, *, template: Template, st
     return final
 
 
-def device_arguments() -> dict[str, Any]:
-    """bfloat16 on an accelerator, float32 on a CPU."""
-    if torch.cuda.is_available():
-        return {"bf16": True}
-    return {"use_cpu": True, "bf16": False}
+def common_arguments(config: TrainConfig, out: Path) -> dict[str, Any]:
+    """What every stage tells its trainer alike; bfloat16 on an accelerator, float32 on a CPU."""
+    on_gpu = torch.cuda.is_available()
+    return {
+        "output_dir": str(out),
+        "learning_rate": config.learning_rate,
+        "lr_scheduler_type": config.lr_scheduler,
+        "warmup_steps": config.warmup_steps,
+        "num_train_epochs": config.epochs,
+        "max_steps": config.max_steps,
+        "per_device_train_batch_size": config.micro_batch_size,
+        "gradient_accumulation_steps": config.batch_size // config.micro_batch_size,
+        "gradient_checkpointing": config.gradient_checkpointing,
+        "max_grad_norm": config.max_grad_norm,
+        "adam_beta2": config.adam_beta2,
+        "weight_decay": config.weight_decay,
+        "save_steps": config.save_steps,
+        "save_total_limit": config.save_total_limit,
+        "logging_steps": config.logging_steps,
+        "report_to": config.report_to,
+        "seed": config.seed,
+        "disable_tqdm": True,
+        "bf16": on_gpu,
+        "use_cpu": not on_gpu,
+    }
 
 
 class LoadsWholeCheckpoints:

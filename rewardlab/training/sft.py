@@ -20,7 +20,7 @@ from rewardlab.errors import DataError
 from rewardlab.progress import bar
 from rewardlab.prompts import Template, build_messages, load_template
 from rewardlab.samplers.hf import load_model, load_processor
-from rewardlab.training.runs import LoadsWholeCheckpoints, RunLog, close_run, device_arguments, open_run
+from rewardlab.training.runs import LoadsWholeCheckpoints, RunLog, close_run, common_arguments, open_run
 from rewardlab.types import Order, PreferencePair
 
 
@@ -94,28 +94,7 @@ def data_fingerprint(pairs: Sequence[PreferencePair]) -> str:
 
 def trainer_arguments(config: SFTConfig, out: Path) -> TRLSFTConfig:
     """TRL's arguments for a config."""
-    return TRLSFTConfig(
-        output_dir=str(out),
-        learning_rate=config.learning_rate,
-        lr_scheduler_type=config.lr_scheduler,
-        warmup_steps=config.warmup_steps,
-        num_train_epochs=config.epochs,
-        max_steps=config.max_steps,
-        per_device_train_batch_size=config.micro_batch_size,
-        gradient_accumulation_steps=config.batch_size // config.micro_batch_size,
-        gradient_checkpointing=config.gradient_checkpointing,
-        max_grad_norm=config.max_grad_norm,
-        adam_beta2=config.adam_beta2,
-        weight_decay=config.weight_decay,
-        save_steps=config.save_steps,
-        save_total_limit=config.save_total_limit,
-        logging_steps=config.logging_steps,
-        report_to=config.report_to,
-        seed=config.seed,
-        max_length=None,  # cutting a sequence could cut image tokens
-        disable_tqdm=True,
-        **device_arguments(),
-    )
+    return TRLSFTConfig(max_length=None, **common_arguments(config, out))  # cutting a sequence could cut image tokens
 
 
 def train_sft(pairs: Sequence[PreferencePair], config: SFTConfig, out: Path) -> Path:
