@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -97,7 +98,7 @@ def test_training_moves_the_model_and_leaves_a_card(
 def test_resume_gives_the_uninterrupted_weights(
     tiny_checkpoint: Path, taught: list[PreferencePair], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """KilledError at the first save and run again."""
+    """Killed at the first save, then, it seems, in the middle of another; and run again."""
     config = config_for(tiny_checkpoint)
     whole = train_sft(taught, config, tmp_path / "whole")
 
@@ -113,9 +114,15 @@ def test_resume_gives_the_uninterrupted_weights(
     with pytest.raises(KilledError):
         train_sft(taught, config, tmp_path / "parts")
     monkeypatch.setattr(sft_module, "ResumableSFTTrainer", ResumableSFTTrainer)
+    half_saved = tmp_path / "parts" / "checkpoint-3"
+    half_saved.mkdir()
+    (half_saved / "config.json").write_text("{}")
     with pytest.raises(ConfigError, match="other settings"):
         train_sft(taught, config_for(tiny_checkpoint, learning_rate=1e-3), tmp_path / "parts")
     parts = train_sft(taught, config, tmp_path / "parts")
+    assert not half_saved.exists()
+    steps = [json.loads(line)["step"] for line in (tmp_path / "parts" / "metrics.jsonl").read_text().splitlines()]
+    assert steps == [1, 2, 3, 4, 4]  # the last line is the run's own summary
     a, b = (load_model(str(folder), device="cpu")[0] for folder in (whole, parts))
     for name, weight in a.state_dict().items():
         torch.testing.assert_close(weight, b.state_dict()[name], atol=1e-6, rtol=1e-5, msg=name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import rewardlab.torchvision_cpu  # noqa: F401  (before transformers)
 import torch
 from pydantic import BaseModel
 from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import get_last_checkpoint
 
 from rewardlab.checkpoints import CARD, commit, versions, write_card
@@ -55,9 +57,21 @@ def open_run(out: Path, config: BaseModel, *, data: str) -> str | None:
     return None
 
 
+def _is_whole(checkpoint: Path) -> bool:
+    """Whether saving got to its end: the trainer's state is written last."""
+    try:
+        return bool(json.loads((checkpoint / TRAINER_STATE_NAME).read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return False
+
+
 def _last_checkpoint(out: Path) -> str | None:
-    """The newest checkpoint; what was logged after it is cut off, because the resumed run will log it again."""
+    """The newest whole checkpoint, if any. Half-saved ones are removed; what was logged after it is cut off, because the
+    resumed run will log it again."""
     last = get_last_checkpoint(str(out))
+    while last and not _is_whole(Path(last)):
+        shutil.rmtree(last)
+        last = get_last_checkpoint(str(out))
     step = int(last.rsplit("-", 1)[1]) if last else 0
     for name in (METRICS, SAMPLES):
         path = out / name
