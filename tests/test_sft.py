@@ -135,11 +135,36 @@ def test_lora_trains_adapters_only(tiny_checkpoint: Path, taught: list[Preferenc
     assert not (final / "model.safetensors").exists()
     assert template_for(final, None) == PLAIN
     prompt = [build_messages(taught[0], order=Order.GIVEN, template=PLAIN)]
-    attached, merged = load_model(str(final), device="cpu")[0], load_policy(str(final))[0]
+    attached, merged = load_model(str(final), device="cpu")[0], load_policy(str(final), tmp_path / "next")[0]
     logits = [model(**HFSampler(model, load_model(str(final))[1]).encode(prompt)).logits for model in (attached, merged)]
     torch.testing.assert_close(logits[0], logits[1], atol=1e-4, rtol=1e-4)
     plain = load_model(str(tiny_checkpoint), device="cpu")[0]
     assert (plain(**HFSampler(plain, load_model(str(final))[1]).encode(prompt)).logits - logits[1]).abs().max() > 1e-3
+
+
+def test_an_adapter_on_an_adapter(taught: list[PreferencePair], tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """What is served is base + both, not base + the last."""
+    first = train_sft(taught, config_for(tiny_checkpoint, lora=LoraConfig(r=4)), tmp_path / "one")
+    second = train_sft(taught, config_for(first, lora=LoraConfig(r=4)), tmp_path / "two")
+    prompt = [build_messages(taught[0], order=Order.GIVEN, template=PLAIN)]
+
+    def logits(folder: Path) -> torch.Tensor:
+        model, processor = load_model(str(folder), device="cpu")
+        with torch.no_grad():
+            return model(**HFSampler(model, processor).encode(prompt)).logits
+
+    merged = tmp_path / "two" / "base"
+    torch.testing.assert_close(logits(merged), logits(first), atol=1e-4, rtol=1e-4)
+    assert (logits(first) - logits(tiny_checkpoint)).abs().max() > 1e-3
+    adapter = json.loads((second / "adapter_config.json").read_text())
+    assert Path(adapter["base_model_name_or_path"]) == merged.resolve()
+    whole, processor = load_model(str(merged), device="cpu")
+    import peft
+
+    whole = peft.PeftModel.from_pretrained(whole, str(second)).eval()
+    with torch.no_grad():
+        expected = whole(**HFSampler(whole.base_model.model, processor).encode(prompt)).logits
+    torch.testing.assert_close(logits(second), expected, atol=1e-4, rtol=1e-4)
 
 
 def test_bad_input_is_said_before_anything_is_written(

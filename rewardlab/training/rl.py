@@ -182,7 +182,7 @@ def train_rl(pairs: Sequence[PreferencePair], config: RLConfig, out: Path) -> Pa
     )
     rows = rl_rows(hard_pairs(pairs, config), template, both_orders=config.both_orders)
     resume = open_run(out, config, data=data_fingerprint(pairs))
-    model, processor = load_policy(config.model)
+    model, processor = load_policy(config.model, out)
     trainer = build_trainer(rows, config, model, processor, template, out)
     per_epoch = len(rows) * config.samples_per_prompt * config.iterations // config.batch_size
     steps = config.max_steps if config.max_steps > 0 else int(config.epochs * per_epoch)

@@ -71,17 +71,25 @@ def peft_config(lora: LoraConfig | None) -> Any:
     )
 
 
-def load_policy(path: str) -> tuple[Any, Any]:
-    """(model, processor) to train on from a checkpoint; an adapter is merged into the model it was trained on."""
+def load_policy(path: str, out: Path) -> tuple[Any, Any]:
+    """(model, processor) to train on from a checkpoint.
+
+    An adapter is merged into the model it was trained on, and the result kept in ``out/base``: a new adapter trained on
+    it names that folder as its base.
+    """
     adapter = Path(path) / "adapter_config.json"
     if not adapter.exists():
         return load_model(path, device="cpu")
     import peft
 
-    base = json.loads(adapter.read_text(encoding="utf-8"))["base_model_name_or_path"]
-    model, _ = load_model(base, device="cpu")
-    merged = peft.PeftModel.from_pretrained(model, path).merge_and_unload()
-    return merged, load_processor(path)
+    processor, merged = load_processor(path), (out / "base").resolve()
+    if not merged.exists():
+        base, _ = load_model(json.loads(adapter.read_text(encoding="utf-8"))["base_model_name_or_path"], device="cpu")
+        partial = merged.with_name("base.partial")
+        peft.PeftModel.from_pretrained(base, path).merge_and_unload().save_pretrained(partial)
+        processor.save_pretrained(partial)
+        partial.rename(merged)
+    return load_model(str(merged), device="cpu")[0], processor
 
 
 def data_fingerprint(pairs: Sequence[PreferencePair]) -> str:
@@ -105,7 +113,7 @@ def train_sft(pairs: Sequence[PreferencePair], config: SFTConfig, out: Path) -> 
     template = load_template(config.template)
     rows = sft_rows(pairs, template)
     resume = open_run(out, config, data=data_fingerprint(pairs))
-    model, processor = load_policy(config.model)
+    model, processor = load_policy(config.model, out)
     processor.tokenizer.padding_side = "right"
     trainer = ResumableSFTTrainer(
         model=model.train(),
