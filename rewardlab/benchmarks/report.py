@@ -19,8 +19,10 @@ from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.runner import REPORT, VOTES
 from rewardlab.data.files import write_whole
 from rewardlab.data.images import to_data_url
+from rewardlab.types import Choice, Order, response_at
 
 SHOWN = 12  # judgments to browse
+SHOWN_VOTES = 4  # of each, in each order
 INK = "#1f4e79"
 
 
@@ -136,9 +138,7 @@ def judgments(rows: Sequence[Row], votes_file: Path) -> list[dict[str, Any]]:
 def _judgment(row: Row, votes: list[dict[str, Any]]) -> dict[str, Any]:
     pair, cast = row.pair, []
     for vote in votes:
-        winner = None
-        if vote["choice"]:
-            winner = int((vote["choice"] == "second") != (vote["order"] == "swapped"))
+        winner = response_at(Choice(vote["choice"]), Order(vote["order"])) if vote["choice"] else None
         cast.append({**vote, "right": winner == pair.preferred, "winner": winner})
     return {
         "id": pair.pair_id,
@@ -148,7 +148,8 @@ def _judgment(row: Row, votes: list[dict[str, Any]]) -> dict[str, Any]:
         "responses": pair.responses,
         "preferred": pair.preferred,
         "images": [to_data_url(image) for image in pair.images],
-        "votes": cast,
+        "num_votes": len(cast),
+        "shown": [vote for order in Order for vote in [v for v in cast if v["order"] == order][:SHOWN_VOTES]],
         "num_right": sum(vote["right"] for vote in cast),
     }
 
