@@ -24,8 +24,6 @@ from rewardlab.training.rl import RewardFunction, hard_pairs, rl_rows, train_rl
 from rewardlab.types import Choice, Order, PreferencePair, choice_of
 from rewardlab.verdicts import format_verdict
 
-pytestmark = pytest.mark.filterwarnings("default")  # trl and transformers deprecations are theirs
-
 PLAIN = load_template("plain")
 
 

@@ -25,8 +25,6 @@ from rewardlab.samplers.openai_api import OpenAISampler
 from rewardlab.types import FinishReason, Order
 from rewardlab.world.server import Faults
 
-pytestmark = pytest.mark.filterwarnings("default")  # transformers deprecations are theirs
-
 PLAIN = load_template("plain")
 
 

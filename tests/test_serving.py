@@ -26,8 +26,6 @@ from rewardlab.serving.app import build_app
 from rewardlab.serving.media import UploadStore
 from rewardlab.types import Message
 
-pytestmark = pytest.mark.filterwarnings("default")  # transformers deprecations are theirs
-
 PLAIN = load_template("plain")
 BODY: dict[str, Any] = {"question": "Which?", "responses": ["it is red", "it is blue"]}
 

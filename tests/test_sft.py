@@ -24,8 +24,6 @@ from rewardlab.training.sft import ResumableSFTTrainer, load_policy, sft_rows, t
 from rewardlab.types import Order, PreferencePair
 from rewardlab.world.judgments import grounded
 
-pytestmark = pytest.mark.filterwarnings("default")  # trl and transformers deprecations are theirs
-
 PLAIN = load_template("plain")
 
 

@@ -22,8 +22,6 @@ from rewardlab.training import rl as rl_module
 from rewardlab.training.rl import build_trainer, rl_rows, train_rl
 from rewardlab.types import Order
 
-pytestmark = pytest.mark.filterwarnings("default")  # trl and transformers deprecations are theirs
-
 PLAIN = load_template("plain")
 
 
