@@ -18,7 +18,7 @@ from rewardlab.world.build import TEST
 from rewardlab.world.server import favoured
 
 STAGES = ("base", "sft", "rl")
-TITLES = {"base": "base model", "sft": "after SFT", "rl": "after StableReinforce"}
+TITLES = {"base": "base model", "sft": "SFT", "rl": "StableReinforce"}
 
 
 def _report(out: Path, stage: str) -> dict[str, Any]:
@@ -118,12 +118,12 @@ def table(summary: dict[str, Any]) -> list[tuple[str, list[str]]]:
         row("majority of 5", "votes", "5"),
         row("majority of 15", "votes", "15"),
         row("one greedy vote", "greedy"),
-        row("  of these, digits (real scans)", "digits_greedy"),
-        row("  with a blank image", "blank"),
-        row("  with another pair's image", "other"),
-        row("reasoning supports a right verdict", "reasoning", "agrees"),
-        row("swap consistency, greedy", "swap_consistency_greedy"),
-        row("position lean (points)", "position_lean"),
+        row("  digits (scans)", "digits_greedy"),
+        row("  blank image", "blank"),
+        row("  another's image", "other"),
+        row("  swap consistency", "swap_consistency_greedy"),
+        row("consistent", "reasoning", "agrees"),
+        row("lean to first", "position_lean"),
     ]
 
 
@@ -138,6 +138,7 @@ def sentences(summary: dict[str, Any]) -> list[str]:
     tags = ", ".join(f"{tag}: {count:,}" for tag, count in teacher["attempts"].items())
     baselines = ", ".join(f"{name} {100 * cell['micro']:.1f}" for name, cell in summary["baselines"].items())
     return [
+        "indented: of one greedy vote; consistent: right verdicts whose reasoning agrees",
         f"StableReinforce over SFT, one sampled vote, paired: {_points(summary['rl_gain_sampled_at_1'])}",
         f"teacher: {teacher['num_requests']:,} requests; attempts {tags}; "
         f"Spearman of level and tag {teacher['level_tag_spearman']:.2f}",
