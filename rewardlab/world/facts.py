@@ -1,9 +1,9 @@
 """Short facts about a picture, in the words that grounded judgments use: what the base model learns to see and to check.
 
-A fact is a (prompt, continuation) pair such as ("star:", " cyan."). Some come in groups that build on each other, and some
-are followed by a claim to check: ("blue,", " wrong."); one in eight is a phrase to repeat. A hub checkpoint can name what it
-sees, repeat what it reads and tell whether two phrases agree; the base model learns that much from these, and learns nothing
-of questions, responses or verdicts.
+A fact is a (prompt, continuation) pair such as ("star:", " cyan."). Some come in groups that build on each other, some are
+followed by a claim to check ("blue,", " wrong."), some stand between two claims and the check of both, and one in eight is a
+phrase to repeat. A hub checkpoint can name what it sees, repeat what it reads and tell whether two phrases agree; the base
+model learns that much from these, and learns nothing of questions, responses or verdicts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from rewardlab.world.scenes import COLORS, PLACES, SHAPES, Scene, plural
 from rewardlab.world.tasks import NUMBERS, Picture, in_words, other, relations
 
 Fact = tuple[str, str]
-SHARE_CHECKED = 0.5
+SHARE_CHECKED = 0.25
+SHARE_COMPARED = 0.35
 SHARE_REPEATED = 0.125
 
 
@@ -39,12 +40,16 @@ def _repeated(rng: random.Random) -> Fact:
 
 
 def _told(rng: random.Random, ask: str, key: str, options: list[str] | tuple[str, ...]) -> list[Fact]:
-    """A fact and, half of the time, a claim about it: the key itself or another option."""
-    facts = [(f"{ask}:", f" {key}.")]
-    if rng.random() < SHARE_CHECKED:
-        claim = key if rng.random() < 0.5 else other(rng, options, key)
-        facts.append((f"{claim},", f" {'correct' if claim == key else 'wrong'}."))
-    return facts
+    """A fact, alone or with a claim to check behind it, or between two claims and the check of both."""
+    fact, claim = (f"{ask}:", f" {key}."), key if rng.random() < 0.5 else other(rng, options, key)
+    roll = rng.random()
+    if roll < SHARE_CHECKED:
+        return [fact, (f"{claim},", f" {'correct' if claim == key else 'wrong'}.")]
+    if roll < SHARE_CHECKED + SHARE_COMPARED:
+        rival = key if claim != key else other(rng, options, key)
+        checks = [f" {c}, {'correct' if c == key else 'wrong'}." for c in (claim, rival)]
+        return [(f"first: {claim}. second: {rival}. {fact[0]}", fact[1]), ("first:", checks[0]), ("second:", checks[1])]
+    return [fact]
 
 
 def _card_facts(rng: random.Random, card: Card) -> list[Fact]:
@@ -62,7 +67,7 @@ def _card_facts(rng: random.Random, card: Card) -> list[Fact]:
 
 
 def _scene_facts(rng: random.Random, scene: Scene) -> list[Fact]:
-    kind = rng.choice(("color", "shape", "where", "exists", "exists", "count", "at", "at", "relation", "more"))
+    kind = rng.choice(("color", "shape", "where", "exists", "exists", "count", "count", "at", "at", "relation", "more"))
     thing = rng.choice(scene.things)
     if kind == "color":
         single = scene.num_shape(thing.shape) == 1

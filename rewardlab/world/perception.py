@@ -23,6 +23,7 @@ from rewardlab.world.facts import facts_of
 from rewardlab.world.tasks import Picture
 
 IGNORE = -100
+SHARE_OF_TWO_SHAPES = 0.4  # of all scenes: among six shapes there is seldom anything to count
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,10 @@ def draw_picture(rng: random.Random, share_digits: float, *, held_out: bool = Fa
         card = digits.random_card(rng, held_out=held_out)
         return card, digits.render(card, rng)
     while True:
-        scene = scenes.random_scene(rng, rng.randint(1, 4))
-        if scenes.is_held_out(scene) == held_out:
+        scene: scenes.Scene | None = scenes.random_scene(rng, rng.randint(1, 4))
+        if scene is not None and rng.random() < SHARE_OF_TWO_SHAPES:
+            scene = scenes.with_shapes(rng, scene, rng.sample(scenes.SHAPES, 2))
+        if scene is not None and scenes.is_held_out(scene) == held_out:
             return scene, scenes.render(scene, rng)
 
 

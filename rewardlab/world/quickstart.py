@@ -39,6 +39,11 @@ class Stage:
     done: Path
 
 
+def num_cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -85,7 +90,7 @@ class Pipeline:
             console.print(f"[dim]$ rewardlab {' '.join(stage.arguments)}[/]{note}", highlight=False, soft_wrap=True)
             if stage in todo:
                 # The first stage is the long one: it gets every core as soon as the others are done.
-                threads = 1 if running else os.cpu_count() or 1
+                threads = 1 if running else num_cores()
                 running.append((stage, start(stage.arguments, self._log(stage), threads=threads)))
         try:
             self._wait(running, started)
@@ -130,7 +135,7 @@ def ask_endpoint(judge: Path, test: Path, out: Path) -> dict[str, Any]:
     port = free_port()
     spec = ("serve", "--judge", f"hf:{judge}", "--port", str(port), "--max-tokens", "64")
     console.print(f"[dim]$ rewardlab {' '.join(spec)}[/]", highlight=False, soft_wrap=True)
-    process = start(spec, out / "logs" / "serve.log", threads=os.cpu_count() or 1)
+    process = start(spec, out / "logs" / "serve.log", threads=num_cores())
     try:
         wait_until_up(f"http://127.0.0.1:{port}/health", process)
         pair = read_pairs(test)[0]

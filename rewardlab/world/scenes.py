@@ -90,6 +90,12 @@ def random_scene(rng: random.Random, num_things: int) -> Scene:
     return Scene.of([Thing(cell, *kind) for cell, kind in zip(cells, ordered, strict=True)])
 
 
+def with_shapes(rng: random.Random, scene: Scene, pool: list[str]) -> Scene | None:
+    """The scene with every shape drawn anew from ``pool``; None where two things come out alike."""
+    things = [Thing(thing.cell, thing.color, rng.choice(pool)) for thing in scene.things]
+    return Scene.of(things) if len({thing.name for thing in things}) == len(things) else None
+
+
 def _polygon(kind: str, x: float, y: float, r: float) -> list[tuple[float, float]]:
     if kind == "triangle":
         return [(x, y - r), (x + r, y + 0.9 * r), (x - r, y + 0.9 * r)]

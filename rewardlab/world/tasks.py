@@ -180,11 +180,11 @@ def _exchange_shapes(scene: Scene, a: str, b: str) -> Scene:
 
 def most(rng: random.Random, scene: Scene) -> Twins | None:
     pool = rng.sample(SHAPES, 2)
-    things = [Thing(t.cell, t.color, rng.choice(pool)) for t in scene.things]
-    names = [thing.name for thing in things]
-    scene = Scene.of(things)
-    counts = {s: scene.num_shape(s) for s in pool}
-    if len(set(names)) < len(names) or counts[pool[0]] == counts[pool[1]] or min(counts.values()) == 0:
+    redrawn = scenes.with_shapes(rng, scene, pool)
+    if redrawn is None:
+        return None
+    scene, counts = redrawn, {s: redrawn.num_shape(s) for s in pool}
+    if counts[pool[0]] == counts[pool[1]] or min(counts.values()) == 0:
         return None
     winner, loser = sorted(pool, key=counts.__getitem__, reverse=True)
     pictures = (scene, _exchange_shapes(scene, winner, loser))
