@@ -38,7 +38,7 @@ class TeacherConfig:
     ``contradict`` is the share of shallow judgments whose reasoning praises the answer they then reject.
     """
 
-    shallow: tuple[float, float, float] = (0.48, 0.58, 0.60)
+    shallow: tuple[float, float, float] = (0.44, 0.54, 0.56)
     misread: tuple[float, float, float] = (0.01, 0.1, 0.28)
     contradict: float = 0.35
     seed: int = 0
