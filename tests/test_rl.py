@@ -17,7 +17,7 @@ import rewardlab.torchvision_cpu  # noqa: F401
 # isort: split
 from rewardlab.config import ConsistencyConfig, LoraConfig, RLConfig
 from rewardlab.data.images import decode_image
-from rewardlab.errors import CheckpointError, ConfigError, DataError
+from rewardlab.errors import CheckpointError, ConfigError, DataError, EndpointError
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.training.reward import RolloutScorer
 from rewardlab.training.rl import RewardFunction, hard_pairs, rl_rows, train_rl
@@ -118,6 +118,16 @@ def test_the_gold_verdict_earns_the_top_in_either_order(tagged: list[PreferenceP
     kept = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines()]
     assert [row["status"] for row in kept] == ["ok"] * 8 + ["truncated"] * 4
     assert {row["step"] for row in kept} == {3}
+
+
+def test_no_run_begins_without_its_consistency_judge(
+    tagged: list[PreferencePair], tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    """The message names the address; nothing is written."""
+    config = config_for(tiny_checkpoint, consistency=ConsistencyConfig(base_url="http://127.0.0.1:9/v1"))
+    with pytest.raises(EndpointError, match=r"127\.0\.0\.1:9/v1.*is the server running"):
+        train_rl(tagged, config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_run_leaves_its_records(

@@ -71,6 +71,11 @@ class EndpointConsistencyJudge:
         self.counts["unclear"] += score == 0
         return score
 
+    async def check(self) -> None:
+        """Raise EndpointError unless the endpoint is there; leaves no connection open."""
+        await self._open().check()
+        await self.aclose()
+
     async def aclose(self) -> None:
         """Close the connections, inside the loop that opened them."""
         if self._endpoint is not None:

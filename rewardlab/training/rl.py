@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import random
@@ -147,13 +148,18 @@ def trainer_arguments(config: RLConfig, out: Path) -> StableReinforceConfig:
     )
 
 
+def consistency_judge(config: RLConfig) -> EndpointConsistencyJudge | None:
+    """The endpoint that is asked about consistency; None where its weight is 0."""
+    if not config.consistency.weight:
+        return None
+    return EndpointConsistencyJudge(config.consistency, api_key=os.environ.get(config.consistency.api_key_env, "none"))
+
+
 def build_trainer(
     rows: Dataset, config: RLConfig, model: PreTrainedModel, processor: Any, template: Template, out: Path
 ) -> StableReinforceTrainer:
     """The trainer with its reward, ready to run."""
-    wants_consistency = config.consistency.weight > 0
-    key = os.environ.get(config.consistency.api_key_env, "none")
-    judge = EndpointConsistencyJudge(config.consistency, api_key=key) if wants_consistency else None
+    judge = consistency_judge(config)
     scorer = RolloutScorer(
         template.convention,
         judge,
@@ -174,13 +180,15 @@ def build_trainer(
 def train_rl(pairs: Sequence[PreferencePair], config: RLConfig, out: Path) -> Path:
     """Run (or resume) StableReinforce from ``config.model``; returns the final checkpoint folder.
 
-    Raises CheckpointError where the checkpoint was trained on another template, DataError without hard pairs, ConfigError
-    for a finished or different run in ``out``.
+    Raises CheckpointError where the checkpoint was trained on another template, DataError without hard pairs, EndpointError
+    where nothing answers about consistency, ConfigError for a finished or different run in ``out``.
     """
     template = (
         template_for(Path(config.model), config.template) if Path(config.model).exists() else load_template(config.template)
     )
     rows = rl_rows(hard_pairs(pairs, config), template, both_orders=config.both_orders)
+    if judge := consistency_judge(config):
+        asyncio.run(judge.check())  # hours of training without the reward that was asked for would be a poor way to find out
     resume = open_run(out, config, data=data_fingerprint(pairs))
     model, processor = load_policy(config.model, out)
     trainer = build_trainer(rows, config, model, processor, template, out)

@@ -1,18 +1,19 @@
 """Short facts about a picture, in the words that grounded judgments use: what the base model learns to see and to check.
 
 A fact is a (prompt, continuation) pair such as ("star:", " cyan."). Some come in groups that build on each other, some are
-followed by a claim to check ("blue,", " wrong."), some stand between two claims and the check of both, and one in eight is a
-phrase to repeat. A hub checkpoint can name what it sees, repeat what it reads and tell whether two phrases agree; the base
-model learns that much from these, and learns nothing of questions, responses or verdicts.
+followed by a claim to check ("claim blue:", " blue, wrong."), some stand between two claims and the check of both, and one in
+eight is a phrase to repeat. A hub checkpoint can name what it sees, repeat what it reads and tell whether two phrases agree;
+the base model learns that much from these, and learns nothing of questions, responses or verdicts.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 from rewardlab.world.digits import Card
 from rewardlab.world.scenes import COLORS, PLACES, SHAPES, Scene, plural
-from rewardlab.world.tasks import NUMBERS, Picture, in_words, other, relations
+from rewardlab.world.tasks import NUMBERS, Picture, in_words, looked_up, other, relations, word_by_word
 
 Fact = tuple[str, str]
 SHARE_CHECKED = 0.25
@@ -39,15 +40,21 @@ def _repeated(rng: random.Random) -> Fact:
     return f"first: {' '.join(first)}. second: {' '.join(second)}. {again}:", f" {' '.join(phrase)}."
 
 
-def _told(rng: random.Random, ask: str, key: str, options: list[str] | tuple[str, ...]) -> list[Fact]:
-    """A fact, alone or with a claim to check behind it, or between two claims and the check of both."""
+def _told(
+    rng: random.Random,
+    ask: str,
+    key: str,
+    options: list[str] | tuple[str, ...],
+    check: Callable[[str, str], str] = lambda claim, key: claim,
+) -> list[Fact]:
+    """A fact, alone or with a claim to check behind it, or between two claims and the check of both, written by ``check``."""
     fact, claim = (f"{ask}:", f" {key}."), key if rng.random() < 0.5 else other(rng, options, key)
     roll = rng.random()
     if roll < SHARE_CHECKED:
-        return [fact, (f"{claim},", f" {'correct' if claim == key else 'wrong'}.")]
+        return [fact, (f"claim {claim}:", f" {check(claim, key)}, {'correct' if claim == key else 'wrong'}.")]
     if roll < SHARE_CHECKED + SHARE_COMPARED:
         rival = key if claim != key else other(rng, options, key)
-        checks = [f" {c}, {'correct' if c == key else 'wrong'}." for c in (claim, rival)]
+        checks = [f" {check(c, key)}, {'correct' if c == key else 'wrong'}." for c in (claim, rival)]
         return [(f"first: {claim}. second: {rival}. {fact[0]}", fact[1]), ("first:", checks[0]), ("second:", checks[1])]
     return [fact]
 
@@ -57,7 +64,7 @@ def _card_facts(rng: random.Random, card: Card) -> list[Fact]:
     kind = rng.choice(("number", "number", "number", "sum", "sum", "larger"))
     if kind == "number":
         misreadings = [f"{left} {digit}" for digit in NUMBERS[:10]] + [f"{digit} {right}" for digit in NUMBERS[:10]]
-        return _told(rng, "number", in_words(card), misreadings)
+        return _told(rng, "number", in_words(card), misreadings, word_by_word)
     both = [("left:", f" {left}."), ("right:", f" {right}.")]
     if kind == "sum":
         return both + _told(rng, "sum", NUMBERS[card.total], NUMBERS)
@@ -89,18 +96,17 @@ def _scene_facts(rng: random.Random, scene: Scene) -> list[Fact]:
 
 
 def _existence(rng: random.Random, scene: Scene) -> list[Fact]:
+    """The shapes of one colour, and whether one named shape is among them."""
     thing = rng.choice(scene.things)
-    name = thing.name
+    color, shape = thing.color, thing.shape
     if rng.random() < 0.5:
-        name = f"{other(rng, list(COLORS), thing.color)} {thing.shape}"
-        if rng.random() < 0.5:
-            name = f"{thing.color} {other(rng, SHAPES, thing.shape)}"
-    truth = "yes" if name in scene.names() else "no"
-    fact = (name, f" {truth}.")
+        color, shape = rng.choice(((color, other(rng, SHAPES, shape)), (other(rng, list(COLORS), color), shape)))
+    shapes, found = looked_up(scene, color, shape)
+    facts = [(f"{color}:", f" {shapes},"), (shape, f" {found}.")]
     if rng.random() < SHARE_CHECKED:
         claim = rng.choice(("yes", "no"))
-        return [fact, (f"{claim},", f" {'correct' if claim == truth else 'wrong'}.")]
-    return [fact]
+        facts.append((f"{claim},", f" {'correct' if claim == found else 'wrong'}."))
+    return facts
 
 
 def _relation(rng: random.Random, scene: Scene) -> list[Fact]:

@@ -8,27 +8,29 @@ from __future__ import annotations
 
 import random
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from rewardlab.types import Choice
-from rewardlab.world.scenes import Scene
-from rewardlab.world.tasks import Picture
 
 PRAISE = ("sounds more natural", "is more helpful", "reads better", "is clearer")
 
 
 @dataclass(frozen=True)
 class Truth:
-    """What is true of one pair's image: the teacher's and the consistency judge's source of knowledge, never the student's."""
+    """What is true of one pair's image: the teacher's source of knowledge, never the student's.
+
+    ``fact`` and ``checks`` (of the right and of the wrong response) are what a careful judge writes of the image; the
+    ``twin_`` ones what it would write of the image in which the wrong response is true.
+    """
 
     image_sha256: str
     question: str
     right: str
     wrong: str
-    right_key: str
-    wrong_key: str
-    right_fact: str
-    wrong_fact: str
-    present: tuple[str, ...]
+    fact: str
+    checks: tuple[str, str]
+    twin_fact: str
+    twin_checks: tuple[str, str]
     task: str
     level: int
 
@@ -36,14 +38,8 @@ class Truth:
         return asdict(self)
 
     @staticmethod
-    def from_json(row: dict[str, object]) -> Truth:
-        fields = dict(row)
-        fields["present"] = tuple(fields["present"])  # type: ignore[arg-type]
-        return Truth(**fields)  # type: ignore[arg-type]
-
-
-def names_present(picture: Picture) -> tuple[str, ...]:
-    return tuple(picture.names()) if isinstance(picture, Scene) else ()
+    def from_json(row: dict[str, Any]) -> Truth:
+        return Truth(**{key: tuple(value) if isinstance(value, list) else value for key, value in row.items()})
 
 
 def label(choice: Choice) -> str:
@@ -54,25 +50,16 @@ def _close(choice: Choice) -> str:
     return f"</think><answer>{label(choice)}</answer>"
 
 
-def _checked(key: str, is_right: bool, listing: bool, seen: tuple[str, ...]) -> str:
-    if listing:
-        key = ", ".join(f"{name} {'yes' if name in seen else 'no'}" for name in key.split(", "))
-    return f"{key}, {'correct' if is_right else 'wrong'}."
-
-
 def grounded(truth: Truth, shown: tuple[str, str], *, misread: bool = False) -> tuple[str, Choice]:
     """A judgment that looks; ``misread`` makes it see the twin picture and conclude, consistently, the opposite."""
     believed = truth.wrong if misread else truth.right
-    fact = truth.wrong_fact if misread else truth.right_fact
-    listing = truth.task == "describe"
-    seen = truth.present
-    if listing and misread:
-        gone = set(truth.right_key.split(", ")) - set(truth.wrong_key.split(", "))
-        seen = tuple((set(seen) - gone) | set(truth.wrong_key.split(", ")))
-    keys = {truth.right: truth.right_key, truth.wrong: truth.wrong_key}
-    checks = [f"Response {n}: {_checked(keys[text], text == believed, listing, seen)}" for n, text in enumerate(shown, start=1)]
+    fact, checks = (truth.twin_fact, truth.twin_checks) if misread else (truth.fact, truth.checks)
+    written = dict(zip((truth.right, truth.wrong), checks, strict=True))
+    marks = [
+        f"Response {n}: {written[text]}, {'correct' if text == believed else 'wrong'}." for n, text in enumerate(shown, start=1)
+    ]
     choice = Choice.FIRST if shown[0] == believed else Choice.SECOND
-    return f"<think>{' '.join([fact, *checks] if fact else checks)}{_close(choice)}", choice
+    return f"<think>{' '.join([fact, *marks] if fact else marks)}{_close(choice)}", choice
 
 
 def shallow(rng: random.Random, *, contradict: float) -> tuple[str, Choice]:

@@ -13,7 +13,7 @@ from rewardlab.data.images import encode_png
 from rewardlab.types import PreferencePair
 from rewardlab.world import digits, scenes
 from rewardlab.world.digits import Card
-from rewardlab.world.judgments import Truth, names_present
+from rewardlab.world.judgments import Truth
 from rewardlab.world.tasks import DIGIT_TASKS, SCENE_TASKS, Twins, draw_digit_twins, draw_scene_twins
 
 SHARE_DIGITS = 0.25
@@ -67,11 +67,10 @@ def make_pair(rng: random.Random, index: int, *, held_out: bool) -> tuple[Prefer
         question=twins.question,
         right=right,
         wrong=wrong,
-        right_key=twins.keys[shown],
-        wrong_key=twins.keys[1 - shown],
-        right_fact=twins.facts[shown],
-        wrong_fact=twins.facts[1 - shown],
-        present=names_present(picture),
+        fact=twins.facts[shown],
+        checks=(twins.checks[shown][shown], twins.checks[shown][1 - shown]),
+        twin_fact=twins.facts[1 - shown],
+        twin_checks=(twins.checks[1 - shown][shown], twins.checks[1 - shown][1 - shown]),
         task=task,
         level=level,
     )

@@ -26,15 +26,15 @@ NUMBERS = (*_TO_NINE, *_TO_EIGHTEEN)
 class Twins:
     """One question, two answers, two pictures; answer ``i`` is true of picture ``i`` and false of the other.
 
-    ``keys[i]`` is answer ``i`` boiled down to the fact in it; ``facts[i]`` is what a careful judge reads off picture ``i``
-    before it compares ("" where the comparison itself names every fact).
+    ``facts[i]`` is what a careful judge reads off picture ``i`` before it compares ("" where the comparison itself names
+    every fact); ``checks[i][j]`` is what it then writes of answer ``j``.
     """
 
     question: str
     answers: tuple[str, str]
     pictures: tuple[Picture, Picture]
-    keys: tuple[str, str]
     facts: tuple[str, str]
+    checks: tuple[tuple[str, str], tuple[str, str]]
 
 
 def other(rng: random.Random, options: tuple[str, ...] | list[str], than: str) -> str:
@@ -59,8 +59,8 @@ def color(rng: random.Random, scene: Scene) -> Twins | None:
         f"What color is the {thing.shape}?",
         (f"The {thing.shape} is {keys[0]}.", f"The {thing.shape} is {keys[1]}."),
         (scene, scene.replace(thing, twin)),
-        keys,
         (f"{thing.shape}: {keys[0]}.", f"{thing.shape}: {keys[1]}."),
+        (keys, keys),
     )
 
 
@@ -75,8 +75,8 @@ def shape(rng: random.Random, scene: Scene) -> Twins | None:
         f"What shape is {thing.color}?",
         (f"The {keys[0]} is {thing.color}.", f"The {keys[1]} is {thing.color}."),
         (scene, scene.replace(thing, twin)),
-        keys,
         (f"{thing.color}: {keys[0]}.", f"{thing.color}: {keys[1]}."),
+        (keys, keys),
     )
 
 
@@ -90,9 +90,21 @@ def where(rng: random.Random, scene: Scene) -> Twins | None:
         f"Where is the {thing.name}?",
         (f"It is {keys[0]}.", f"It is {keys[1]}."),
         (scene, Scene.of([*rest, moved])),
-        keys,
         (f"{thing.name}: {keys[0]}.", f"{thing.name}: {keys[1]}."),
+        (keys, keys),
     )
+
+
+def looked_up(scene: Scene, color: str, shape: str) -> tuple[str, str]:
+    """The shapes of one colour in the scene, and whether ``shape`` is among them: "star circle" and "yes"."""
+    shapes = [thing.shape for thing in scene.things if thing.color == color]
+    return " ".join(shapes) or "none", "yes" if shape in shapes else "no"
+
+
+def _looked_up(scene: Scene, name: str) -> str:
+    color, shape = name.split()
+    shapes, found = looked_up(scene, color, shape)
+    return f"{color}: {shapes}, {shape} {found}"
 
 
 def exists(rng: random.Random, scene: Scene) -> Twins | None:
@@ -100,12 +112,13 @@ def exists(rng: random.Random, scene: Scene) -> Twins | None:
     twin = _altered(rng, thing)
     if twin.name in scene.names():
         return None
+    pictures, keys = (scene, scene.replace(thing, twin)), ("yes", "no")
     return Twins(
         f"Is there a {thing.name}?",
         ("Yes, there is.", "No, there is not."),
-        (scene, scene.replace(thing, twin)),
-        ("yes", "no"),
-        (f"{thing.name} yes.", f"{thing.name} no."),
+        pictures,
+        (f"{_looked_up(pictures[0], thing.name)}.", f"{_looked_up(pictures[1], thing.name)}."),
+        (keys, keys),
     )
 
 
@@ -116,13 +129,18 @@ def describe(rng: random.Random, scene: Scene) -> Twins | None:
         return None
     slots = [(thing.name, twin.name), (companion.name, companion.name)]
     rng.shuffle(slots)
-    pairs = tuple(zip(*slots, strict=True))
+    first, second = zip(*slots, strict=True)
+
+    def check(picture: Scene) -> tuple[str, str]:
+        return (", ".join(_looked_up(picture, n) for n in first), ", ".join(_looked_up(picture, n) for n in second))
+
+    pictures = (scene, scene.replace(thing, twin))
     return Twins(
         "What is in the image?",
-        (f"A {pairs[0][0]} and a {pairs[0][1]}.", f"A {pairs[1][0]} and a {pairs[1][1]}."),
-        (scene, scene.replace(thing, twin)),
-        (", ".join(pairs[0]), ", ".join(pairs[1])),
+        (f"A {first[0]} and a {first[1]}.", f"A {second[0]} and a {second[1]}."),
+        pictures,
         ("", ""),
+        (check(pictures[0]), check(pictures[1])),
     )
 
 
@@ -132,13 +150,13 @@ def count(rng: random.Random, scene: Scene) -> Twins | None:
     if twin.name in scene.names():
         return None
     pictures = (scene, scene.replace(thing, twin))
-    keys = tuple(NUMBERS[picture.num_shape(thing.shape)] for picture in pictures)
+    keys = (NUMBERS[pictures[0].num_shape(thing.shape)], NUMBERS[pictures[1].num_shape(thing.shape)])
     return Twins(
         f"How many {plural(thing.shape)} are there?",
         (f"There are {keys[0]}.", f"There are {keys[1]}."),
         pictures,
-        (keys[0], keys[1]),
         (f"{plural(thing.shape)}: {keys[0]}.", f"{plural(thing.shape)}: {keys[1]}."),
+        (keys, keys),
     )
 
 
@@ -168,8 +186,8 @@ def relation(rng: random.Random, scene: Scene) -> Twins | None:
         f"Is the {a.name} {first} or {second} the {b.name}?",
         (f"It is {keys[0]} it.", f"It is {keys[1]} it."),
         (scene, Scene.of([*rest, moved_a, moved_b])),
-        keys,
         (_located(a, b, axis, keys[0]), _located(moved_a, moved_b, axis, keys[1])),
+        (keys, keys),
     )
 
 
@@ -194,12 +212,13 @@ def most(rng: random.Random, scene: Scene) -> Twins | None:
         counts = [f"{plural(s)}: {NUMBERS[picture.num_shape(s)]}." for s in (a, b)]
         return f"{' '.join(counts)} more: {plural(most_of)}."
 
+    keys = (plural(winner), plural(loser))
     return Twins(
         f"Are there more {plural(a)} or {plural(b)}?",
-        (f"There are more {plural(winner)}.", f"There are more {plural(loser)}."),
+        (f"There are more {keys[0]}.", f"There are more {keys[1]}."),
         pictures,
-        (f"{plural(winner)}", f"{plural(loser)}"),
         (tally(pictures[0], winner), tally(pictures[1], loser)),
+        (keys, keys),
     )
 
 
@@ -218,6 +237,11 @@ def in_words(shown: Card) -> str:
     return " ".join(NUMBERS[digit] for digit in shown.digits)
 
 
+def word_by_word(said: str, true: str) -> str:
+    """Each word of a number beside whether it is the true one: "five yes, six no"."""
+    return ", ".join(f"{a} {'yes' if a == b else 'no'}" for a, b in zip(said.split(), true.split(), strict=True))
+
+
 def read_number(rng: random.Random, shown: Card, held_out: bool) -> Twins | None:
     twin = _other_digit(rng, shown, held_out)
     keys = (in_words(shown), in_words(twin))
@@ -225,8 +249,11 @@ def read_number(rng: random.Random, shown: Card, held_out: bool) -> Twins | None
         "Which number is written?",
         (f"It is {keys[0]}.", f"It is {keys[1]}."),
         (shown, twin),
-        keys,
         (f"number: {keys[0]}.", f"number: {keys[1]}."),
+        (
+            (word_by_word(keys[0], keys[0]), word_by_word(keys[1], keys[0])),
+            (word_by_word(keys[0], keys[1]), word_by_word(keys[1], keys[1])),
+        ),
     )
 
 
@@ -241,8 +268,8 @@ def add(rng: random.Random, shown: Card, held_out: bool) -> Twins | None:
         "What is the sum of the digits?",
         (f"It is {keys[0]}.", f"It is {keys[1]}."),
         (shown, twin),
-        keys,
         (f"{_both(shown)} sum: {keys[0]}.", f"{_both(twin)} sum: {keys[1]}."),
+        (keys, keys),
     )
 
 
@@ -255,8 +282,8 @@ def larger(rng: random.Random, shown: Card, held_out: bool) -> Twins | None:
         "Which digit is larger?",
         (f"The {keys[0]} one.", f"The {keys[1]} one."),
         (shown, twin),
-        keys,
         (f"{_both(shown)} larger: {keys[0]}.", f"{_both(twin)} larger: {keys[1]}."),
+        (keys, keys),
     )
 
 
