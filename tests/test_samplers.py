@@ -76,6 +76,54 @@ def test_logprobs_equal_a_plain_forward(sampler: HFSampler, prompts: list[Any]) 
                 torch.testing.assert_close(torch.tensor(completion.logprobs), expected, atol=1e-4, rtol=0)
 
 
+def test_text_alone_after_images(sampler: HFSampler, prompts: list[Any], world_pairs: Any) -> None:
+    """A batch without any image, of unequal lengths, right after one with images: each row as if it were alone."""
+    sampler.sample(prompts[:2], SamplingParams(temperature=0, max_tokens=4))
+    texts = [replace(pair, images=()) for pair in world_pairs[0][:3]]
+    plain = [build_messages(pair, order=Order.GIVEN, template=PLAIN) for pair in texts]
+    assert len({int(sampler.encode([prompt])["input_ids"].shape[1]) for prompt in plain}) > 1
+    together = [row[0] for row in sampler.sample(plain, SamplingParams(temperature=0, max_tokens=12))]
+    for prompt, completion in zip(plain, together, strict=True):
+        inputs = sampler.encode([prompt])
+        suppressed = vision_token_ids(sampler.model)
+        theirs = sampler.model.generate(**inputs, do_sample=False, max_new_tokens=12, suppress_tokens=suppressed)
+        assert list(completion.token_ids) == theirs[0, inputs["input_ids"].shape[1] :].tolist()
+
+
+def test_an_adapter_around_the_model_changes_nothing(sampler: HFSampler, prompts: list[Any]) -> None:
+    """peft starts adapters at zero: the same draws with the same log-probs, M-RoPE positions included."""
+    import copy
+
+    import peft
+
+    adapted = peft.get_peft_model(copy.deepcopy(sampler.model), peft.LoraConfig(target_modules="all-linear")).eval()
+    params = SamplingParams(num_samples=2, max_tokens=8, seed=3)
+    wrapped = HFSampler(adapted, sampler.processor, batch_size=32).sample(prompts, params)
+    for ours, theirs in zip(sampler.sample(prompts, params), wrapped, strict=True):
+        for a, b in zip(ours, theirs, strict=True):
+            assert a.token_ids == b.token_ids
+            torch.testing.assert_close(torch.tensor(a.logprobs), torch.tensor(b.logprobs), atol=1e-4, rtol=0)
+
+
+def test_no_step_is_spent_on_finished_rows(sampler: HFSampler, prompts: list[Any]) -> None:
+    """Where a fifth of the vocabulary ends a row: as many forwards as the longest draw has tokens, on shrinking batches."""
+    widths = []
+    hook = sampler.model.register_forward_hook(lambda _, args, kwargs, out: widths.append(len(out.logits)), with_kwargs=True)
+    try:
+        inputs = sampler.encode(prompts)
+        ends = frozenset(range(0, sampler.model.config.get_text_config().vocab_size, 5))
+        draws = draw(
+            sampler.model, inputs, num_draws=16, max_tokens=200, temperature=1.0, top_p=1.0, ends=ends,
+            generator=torch.Generator().manual_seed(0),
+        )  # fmt: skip
+    finally:
+        hook.remove()
+    lengths = [len(tokens) for tokens in draws.tokens]
+    assert len(widths) == max(lengths) < 200
+    assert all(tokens[-1] in ends and not ends & set(tokens[:-1]) for tokens in draws.tokens)
+    assert sum(widths[1:]) < 1.5 * sum(lengths)
+
+
 def test_draws_follow_the_distribution(sampler: HFSampler, prompts: list[Any]) -> None:
     """2,000 first tokens against the model's own probabilities, by a chi-square over the ten likeliest."""
     inputs = sampler.encode(prompts[:1])

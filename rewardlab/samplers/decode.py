@@ -41,13 +41,19 @@ def next_token_logits(logits_RV: Tensor, temperature: float, top_p: float, suppr
     return logits_RV
 
 
-def _rope_offset(model: Any, rows: int, device: torch.device) -> Tensor | None:
-    """[rows, 1] what M-RoPE models add to a text position after images; None for models with plain positions."""
-    inner = getattr(model, "model", model)
-    offset = getattr(inner, "rope_deltas", None)
-    if offset is None:
-        return None
-    return offset.to(device).expand(rows, 1) if offset.shape[0] != rows else offset.to(device)
+def _read_prompts(model: Any, inputs: dict[str, Tensor], cache: Any) -> tuple[Tensor, Tensor | None]:
+    """The logits after each prompt, and [rows, 1] what M-RoPE adds to a text position after images (None: nothing).
+
+    The module that holds the offset keeps it between calls, and is somewhere inside where a model is wrapped.
+    """
+    holder = next((module for module in model.modules() if hasattr(module, "rope_deltas")), None)
+    if holder is not None:
+        holder.rope_deltas = None
+    extra = {}
+    if "image_grid_thw" not in inputs:  # plain positions that skip the padding, as those of the decoding steps do
+        extra["position_ids"] = (inputs["attention_mask"].cumsum(1) - 1).clamp(min=0)
+    output = model(**inputs, **extra, past_key_values=cache, use_cache=True, logits_to_keep=1)
+    return output.logits[:, -1], getattr(holder, "rope_deltas", None)
 
 
 @torch.inference_mode()
@@ -69,15 +75,15 @@ def draw(
     """
     mask = inputs["attention_mask"]
     cache = growing_cache(model)
-    output = model(**inputs, past_key_values=cache, use_cache=True, logits_to_keep=1)
-    offset = _rope_offset(model, len(mask), mask.device)
+    logits, offset = _read_prompts(model, inputs, cache)
     if num_draws > 1:
         cache.batch_repeat_interleave(num_draws)
-    logits = output.logits[:, -1].repeat_interleave(num_draws, 0)
+    logits = logits.repeat_interleave(num_draws, 0)
     mask = mask.repeat_interleave(num_draws, 0)
     offset = None if offset is None else offset.repeat_interleave(num_draws, 0)
     rows = torch.arange(len(mask), device=mask.device)
     stop = torch.tensor(sorted(ends), device=mask.device)
+    alive = torch.ones_like(rows, dtype=torch.bool)
     draws = Draws([[] for _ in rows], [[] for _ in rows])
     for step in range(max_tokens):
         scores = next_token_logits(logits, temperature, top_p, suppress)
@@ -87,21 +93,17 @@ def draw(
             tokens = scores.argmax(-1)
         policy = (logits.float() / (temperature or 1.0)).log_softmax(-1)
         logprobs = policy.gather(1, tokens[:, None])[:, 0]
-        alive = ~torch.isin(tokens, stop)
-        _record(draws, rows, tokens, logprobs)
+        _record(draws, rows[alive], tokens[alive], logprobs[alive])
+        alive = alive & ~torch.isin(tokens, stop)
         if not alive.any() or step == max_tokens - 1:
             break
-        logits, mask, offset, rows = _advance(model, cache, tokens, alive, mask, offset, rows)
-    tokens_of = [_cut(tokens, ends) for tokens in draws.tokens]
-    return Draws(tokens_of, [p[: len(t)] for t, p in zip(tokens_of, draws.logprobs, strict=True)])
-
-
-def _cut(tokens: list[int], ends: frozenset[int]) -> list[int]:
-    """Up to and including the first end token: a finished row may have been stepped a little further."""
-    for n, token in enumerate(tokens):
-        if token in ends:
-            return tokens[: n + 1]
-    return tokens
+        if alive.float().mean() < COMPACT_BELOW:
+            cache.batch_select_indices(alive.nonzero()[:, 0])
+            tokens, mask, rows = tokens[alive], mask[alive], rows[alive]
+            offset = None if offset is None else offset[alive]
+            alive = alive[alive]
+        logits, mask = _advance(model, cache, tokens, mask, offset)
+    return draws
 
 
 def _record(draws: Draws, rows: Tensor, tokens: Tensor, logprobs: Tensor) -> None:
@@ -110,15 +112,8 @@ def _record(draws: Draws, rows: Tensor, tokens: Tensor, logprobs: Tensor) -> Non
         draws.logprobs[row].append(logprob)
 
 
-def _advance(
-    model: Any, cache: Any, tokens: Tensor, alive: Tensor, mask: Tensor, offset: Tensor | None, rows: Tensor
-) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
-    """One decoding step; compacts the batch first where enough rows have finished."""
-    if alive.float().mean() < COMPACT_BELOW:
-        keep = alive.nonzero()[:, 0]
-        cache.batch_select_indices(keep)
-        tokens, mask, rows = tokens[keep], mask[keep], rows[keep]
-        offset = None if offset is None else offset[keep]
+def _advance(model: Any, cache: Any, tokens: Tensor, mask: Tensor, offset: Tensor | None) -> tuple[Tensor, Tensor]:
+    """One decoding step: the next logits, and the attention mask grown by one."""
     mask = torch.cat([mask, mask.new_ones(len(mask), 1)], 1)
     positions = mask.sum(1, keepdim=True) - 1
     if offset is not None:
@@ -126,4 +121,4 @@ def _advance(
     output = model(
         input_ids=tokens[:, None], attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True
     )
-    return output.logits[:, -1], mask, offset, rows
+    return output.logits[:, -1], mask
