@@ -196,7 +196,7 @@ JudgeSpec = Annotated[str, typer.Option("--judge", help="hf:PATH or openai:MODEL
 def serve(
     judge: JudgeSpec,
     host: Annotated[str, typer.Option("--host")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port")] = 8000,
+    port: Annotated[int, typer.Option("--port", min=1, max=65535)] = 8000,
     template: Annotated[Optional[str], typer.Option("--template", help="Prompt template (default: the checkpoint's).")] = None,
     temperature: Annotated[float, typer.Option("--temperature", min=0.0)] = 1.0,
     max_tokens: Annotated[int, typer.Option("--max-tokens", min=1)] = 1024,

@@ -68,6 +68,10 @@ class GenerativeJudge:
     def sees(self) -> bool:
         return True
 
+    def check(self) -> None:
+        """Raise EndpointError where the judge is remote and nothing answers."""
+        self.sampler.check()
+
     def compare_many(
         self, pairs: Sequence[PreferencePair], *, orders: Sequence[tuple[Order, ...]], num_votes: int, seed: int
     ) -> list[Judgment]:

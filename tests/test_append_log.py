@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from rewardlab.data.append_log import AppendLog
+from rewardlab.data.files import read_lines
 from rewardlab.errors import ConfigError, DataError, OutputError
 
 WRITER = """
@@ -79,3 +80,13 @@ def test_one_writer(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="writable"):
         AppendLog(tmp_path / "file" / "log.jsonl", {"run": 1})
+
+
+def test_any_text_can_be_logged(tmp_path: Path) -> None:
+    """Line separators of Unicode, and halves of surrogate pairs, which UTF-8 cannot hold."""
+    row = {"text": "a\u2028b\u0085c\ud83d d"}
+    with AppendLog(tmp_path / "log", {"run": 1}) as log:
+        log.append(row)
+    assert len(read_lines(tmp_path / "log")) == 2
+    with AppendLog(tmp_path / "log", {"run": 1}) as log:
+        assert log.rows == [row]

@@ -19,11 +19,11 @@ from rewardlab.benchmarks.report import markdown, write_reports
 from rewardlab.benchmarks.runner import BenchSettings, run_bench
 from rewardlab.benchmarks.vl_rewardbench import VLRewardBench, group_of
 from rewardlab.data.pairs import read_pairs, write_parquet
-from rewardlab.errors import ConfigError, DataError, MediaError
+from rewardlab.errors import ConfigError, DataError, EndpointError, MediaError
 from rewardlab.judge import GenerativeJudge, draw_orders
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.samplers.scripted import ScriptedSampler
-from rewardlab.types import BOTH_ORDERS, Message, Order, PreferencePair, choice_of
+from rewardlab.types import BOTH_ORDERS, Choice, Completion, FinishReason, Message, Order, PreferencePair, choice_of
 from rewardlab.verdicts import format_verdict
 
 VLRB = SHARED_DATA / "vl_rewardbench.jsonl"
@@ -67,6 +67,16 @@ def test_images_that_are_missing_are_said_at_once(tmp_path: Path) -> None:
     """Before any judge is asked: how many, which, and the cure."""
     with pytest.raises(MediaError, match=r"1250 of 1250 images.*--images"):
         VLRewardBench().load(VLRB, images=tmp_path, with_images=True)
+
+
+@pytest.mark.parametrize("change", [{"chosen": None}, {"image": 3}, {"rejected": "a"}])
+def test_bad_rows_of_vl_rewardbench(change: dict[str, Any], tmp_path: Path) -> None:
+    """The row is named; Unicode's line separators inside a text are no new row."""
+    row = {"id": "mathverse_1", "prompt": "a\u2028b", "chosen": "a", "rejected": "b", "image": "a.png"}
+    data = write_lines(tmp_path / "rows.jsonl", [row, row | change])
+    with pytest.raises(DataError, match="row 1"):
+        VLRewardBench().load(data, images=None, with_images=False)
+    assert len(VLRewardBench().load(write_lines(tmp_path / "good.jsonl", [row]), images=None, with_images=False)) == 1
 
 
 def test_official_grouping() -> None:
@@ -135,7 +145,7 @@ def replay_lines(pairs: Any, accuracy: float, num_votes: int) -> list[dict[str, 
 
 
 def write_lines(path: Path, lines: list[Any]) -> Path:
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    path.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
     return path
 
 
@@ -301,3 +311,56 @@ def test_baselines_vote_once_per_order() -> None:
     pair = PreferencePair("p", "q", ("ab", "cd"), 0)
     judged = BaselineJudge("longest").compare_many([pair], orders=[BOTH_ORDERS], num_votes=1, seed=0)[0]
     assert [vote.verdict.status.value for vote in judged.votes] == ["tie", "tie"]
+
+
+def test_what_failed_is_asked_again(
+    pairs_file: Path, world_pairs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broken hour of the endpoint is counted, said, and made good by the same command; what was answered stays."""
+    asked: list[str] = []
+    broken = {"now": True}
+
+    def answer(prompt: tuple[Message, ...], draw: int) -> str | Completion:
+        asked.append(prompt[0].text)
+        if broken["now"] and len(asked) % 3 == 0:
+            return Completion("", FinishReason.ERROR, error="HTTP 503")
+        return format_verdict(Choice.FIRST, "same" if broken["now"] else "new")
+
+    monkeypatch.setattr(runner, "open_any_judge", lambda settings: judge_by(answer))
+    first = bench(tmp_path / "out", pairs_file, "openai:m@http://x/v1", controls=())
+    assert first["invalid_rate"] > 0.3
+    assert "the same command asks for them again" in first["notes"][-1]
+    broken["now"] = False
+    second = bench(tmp_path / "out", pairs_file, "openai:m@http://x/v1", controls=())
+    assert (second["invalid_rate"], second["notes"]) == (0.0, [])
+    texts = [v["text"] for _, v in sorted(votes_by_row(tmp_path / "out" / "votes.jsonl").items()) for v in v]
+    assert {text.split(">")[1].split("<")[0] for text in texts} == {"same", "new"}
+
+
+def votes_by_row(path: Path) -> dict[int, list[dict[str, Any]]]:
+    entries = [json.loads(line) for line in path.read_text().splitlines()[1:]]
+    return {entry["row"]: entry["votes"] for entry in entries}
+
+
+def test_a_dead_endpoint_is_said_at_once(pairs_file: Path, tmp_path: Path) -> None:
+    """Not a report of 0 %."""
+    with pytest.raises(EndpointError, match="is the server running"):
+        bench(tmp_path / "out", pairs_file, "openai:m@http://127.0.0.1:9/v1")
+    assert not (tmp_path / "out" / "report.json").exists()
+
+
+def test_other_images_under_the_same_names_are_another_run(world_pairs: Any, tmp_path: Path) -> None:
+    """The log of one set of images is not continued on another."""
+    data = tmp_path / "pairs.jsonl"
+    pair = world_pairs[0][0]
+    row = {"question": pair.question, "responses": list(pair.responses), "preferred": 0, "images": ["a.png"]}
+    data.write_text(json.dumps(row) + "\n")
+    judge = judge_by(lambda prompt, draw: format_verdict(Choice.FIRST, "r"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runner, "open_any_judge", lambda settings: judge)
+        for number, folder in enumerate(("a", "b")):
+            (tmp_path / folder).mkdir()
+            (tmp_path / folder / "a.png").write_bytes(world_pairs[0][number].images[0])
+        bench(tmp_path / "out", data, "hf:x", images=tmp_path / "a", controls=())
+        with pytest.raises(ConfigError, match="differs in images"):
+            bench(tmp_path / "out", data, "hf:x", images=tmp_path / "b", controls=())

@@ -199,3 +199,12 @@ def test_bad_input_is_said_before_anything_is_asked(world_pairs: Any, tmp_path: 
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="writable"):
         distill([pair], config, tmp_path / "file" / "a")
+
+
+def test_an_earlier_teachers_judgments_are_not_this_ones(world_pairs: Any, world_server: Start, tmp_path: Path) -> None:
+    """Distilling a distilled set anew: what is now unsolved carries no judgment, least of all one of the other order."""
+    old = [replace(pair, judgment="<think>old</think><answer>1</answer>", attempts="1") for pair in world_pairs[0][:60]]
+    blind = TeacherConfig(shallow=(0.0, 0.0, 0.0), misread=(1.0, 1.0, 1.0))
+    statistics = distill(old, config_for(world_server(config=blind)), tmp_path)
+    assert (statistics["num_kept"], statistics["attempts"]["unsolved"]) == (0, 60)
+    assert {(pair.judgment, pair.attempts) for pair in read_pairs(tmp_path / "distilled.parquet")} == {("", "unsolved")}

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from rewardlab.data.images import decode_image, encode_png, from_data_url, read_image, to_data_url
+from rewardlab.data.images import decode_image, encode_png, from_data_url, plain_image, read_image, to_data_url
 from rewardlab.data.pairs import read_pairs, validate, with_blank_images, with_other_images, write_parquet
 from rewardlab.errors import DataError, MediaError, OutputError
 from rewardlab.types import Order, PreferencePair
@@ -61,7 +61,7 @@ def test_bad_images(data: bytes, said: str) -> None:
 def test_every_mode_becomes_rgb(mode: str) -> None:
     """Grey, palette, alpha, ink."""
     buffer = io.BytesIO()
-    Image.new(mode, (8, 8)).save(buffer, format="TIFF" if mode == "CMYK" else "PNG")
+    Image.new(mode, (8, 8)).save(buffer, format="JPEG" if mode == "CMYK" else "PNG")
     assert decode_image(buffer.getvalue()).mode == "RGB"
 
 
@@ -125,6 +125,8 @@ ROW: dict[str, Any] = {"question": "Which?", "responses": ["a", "b"], "preferred
         ({"preferred": "first"}, "expected 0 or 1"),
         ({"preferred": True}, "expected 0 or 1"),
         ({"order": "both"}, "given or swapped"),
+        ({"level": "hard"}, "'level' is 'hard'"),
+        ({"level": 300}, "'level' is 300"),
         ({"images": "a.png"}, "'images' must be a list"),
         ({"images": [3]}, "image path or embedded bytes"),
     ],
@@ -176,3 +178,73 @@ def test_controls_change_the_images_only() -> None:
 def test_validate_returns_the_pair() -> None:
     """A good pair passes as it is."""
     assert validate(PAIR, where="here") is PAIR
+
+
+def turned() -> bytes:
+    """A JPEG whose EXIF says that it lies on its side."""
+    image, buffer = Image.new("RGB", (112, 56), (200, 30, 30)), io.BytesIO()
+    exif = image.getexif()
+    exif[0x0112] = 6
+    image.save(buffer, format="JPEG", exif=exif)
+    return buffer.getvalue()
+
+
+def saved(image: Image.Image, kind: str = "PNG") -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, format=kind)
+    return buffer.getvalue()
+
+
+SEE_THROUGH = saved(Image.new("RGBA", (28, 28), (200, 30, 30, 0)))
+
+
+def test_transparency_is_white_and_exif_turns_are_made() -> None:
+    """And the bytes that are kept show it to any decoder."""
+    assert decode_image(SEE_THROUGH).getpixel((3, 3)) == (255, 255, 255)
+    assert decode_image(turned()).size == (56, 112)
+    for data in (SEE_THROUGH, turned(), saved(Image.new("P", (28, 28))), saved(Image.new("CMYK", (28, 28)), "JPEG")):
+        kept = plain_image(data)
+        with Image.open(io.BytesIO(kept)) as image:
+            assert image.mode == "RGB"
+            assert image.tobytes() == decode_image(data).tobytes()
+    for data in (png(), saved(Image.new("L", (28, 28))), saved(Image.new("RGB", (28, 28)), "JPEG")):
+        assert plain_image(data) == data
+
+
+def test_training_and_sampling_see_the_same_pixels(tmp_path: Path) -> None:
+    """What ``datasets`` decodes from a stored pair, as the trainers do, is what the sampler decodes."""
+    from datasets import Dataset
+
+    (tmp_path / "a.png").write_bytes(SEE_THROUGH)
+    (tmp_path / "b.jpg").write_bytes(turned())
+    row = {"question": "q", "responses": ["a", "b"], "preferred": 0, "images": ["a.png", "b.jpg"]}
+    (tmp_path / "pairs.jsonl").write_text(json.dumps(row) + "\n")
+    pairs = read_pairs(tmp_path / "pairs.jsonl")
+    write_parquet(pairs, tmp_path / "pairs.parquet")
+    theirs = Dataset.from_parquet(str(tmp_path / "pairs.parquet"), cache_dir=str(tmp_path / "cache"))[0]["images"]
+    for ours, image in zip(pairs[0].images, theirs, strict=True):
+        assert decode_image(ours).tobytes() == image.tobytes()
+        assert image.mode == "RGB"
+
+
+def test_only_common_formats_are_opened() -> None:
+    """An EPS would start Ghostscript."""
+    with pytest.raises(MediaError, match="not a readable image"):
+        decode_image(saved(Image.new("RGB", (28, 28)), "EPS"))
+    with pytest.raises(MediaError, match="not a readable image"):
+        decode_image(saved(Image.new("RGB", (28, 28)), "ICO"))
+
+
+def test_another_image_is_never_ones_own() -> None:
+    """Also where every picture occurs twice, half the list apart; where there is but one, there is no other."""
+    pictures = [png(color=(n, 0, 0)) for n in (10, 60, 110)]
+    pairs = [PreferencePair(str(n), "q", ("a", "b"), 0, images=(pictures[n % 3],)) for n in range(6)]
+    assert all(a.images != b.images for a, b in zip(pairs, with_other_images(pairs), strict=True))
+    with pytest.raises(DataError, match="no other image"):
+        with_other_images(pairs[:1])
+
+
+def test_half_a_surrogate_pair_is_refused() -> None:
+    """It cannot be written as UTF-8, so it would fail much later."""
+    with pytest.raises(DataError, match="surrogate"):
+        validate(PreferencePair("p", "\ud83d?", ("a", "b"), 0), where="row 0")

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rewardlab.errors import RewardlabError
-from rewardlab.world.quickstart import Pipeline, quickstart
+from rewardlab.errors import ConfigError, RewardlabError
+from rewardlab.world.build import WorldConfig, build_pairs
+from rewardlab.world.quickstart import Pipeline, free_port, quickstart
 
 CONFIGS: dict[str, str] = {
     "world": "{num_train: 150, num_test: 24, hidden: 32, layers: 2, vocab_size: 700, base_steps: 3}",
@@ -66,6 +70,47 @@ def test_again_does_nothing_again(done: tuple[Path, Path, dict[str, Any]]) -> No
     second = quickstart(out, folder, 0)
     assert {p: p.stat().st_mtime_ns for p in before} == before
     assert second["stages"] == first["stages"]
+    assert "total" not in second["seconds"]
+    assert {n: s for n, s in first["seconds"].items() if n != "total"} == second["seconds"]
+
+
+def test_another_seed_needs_another_folder(done: tuple[Path, Path, dict[str, Any]]) -> None:
+    """Else its table would be the first seed's under a false name; changed configs likewise."""
+    folder, out, _ = done
+    with pytest.raises(ConfigError, match="differs in seed"):
+        quickstart(out, folder, 1)
+    with pytest.raises(ConfigError, match="another world, which differs in seed"):
+        build_pairs(out / "world", WorldConfig.load(folder / "world.yaml", seed=1))
+    (folder / "rl.yaml").write_text(CONFIGS["rl"].replace("max_steps: 2", "max_steps: 4"))
+    with pytest.raises(ConfigError, match="differs in configs"):
+        quickstart(out, folder, 0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's parent-death signal")
+def test_a_killed_quickstart_leaves_nothing_running(done: tuple[Path, Path, dict[str, Any]], tmp_path: Path) -> None:
+    """``kill -9`` of the parent ends its stages, so that the same command can take over their folders."""
+    arguments = ("world", "serve", "--world", str(done[1] / "world"), "--port", str(free_port()))
+    code = (
+        "import time; from pathlib import Path; from rewardlab.world.quickstart import start\n"
+        f"print(start({arguments!r}, Path({str(tmp_path / 'log')!r}), threads=1).pid, flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        time.sleep(0.5)
+        assert _runs(child)
+        parent.kill()
+    deadline = time.monotonic() + 10
+    while _runs(child) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not _runs(child)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return False
 
 
 def test_a_failing_stage_shows_the_end_of_its_log(tmp_path: Path) -> None:

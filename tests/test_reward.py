@@ -93,7 +93,11 @@ def test_an_exception_earns_nothing_and_is_counted(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_failing_consistency_judge_gives_zero_not_a_reward() -> None:
-    """An exception inside the judge costs the whole rollout its reward; a late answer costs the bonus."""
+    """A late answer and a broken judge cost the bonus, never the reward of a right verdict; both are counted."""
+
+    class Broken(FixedJudge):
+        async def score(self, question: str, reasoning: str, verdict: Choice) -> int:
+            raise RuntimeError("broken")
 
     class Slow(FixedJudge):
         async def score(self, question: str, reasoning: str, verdict: Choice) -> int:
@@ -102,6 +106,27 @@ def test_a_failing_consistency_judge_gives_zero_not_a_reward() -> None:
 
     scorer = RolloutScorer("think_answer", Slow(1), deadline_s=0.05)
     assert asyncio.run(scorer.score([rollout(GOOD)]))[0].total == 1.5
+    assert scorer.counts == {"late": 1}
+    scorer = RolloutScorer("think_answer", Broken(1))
+    assert asyncio.run(scorer.score([rollout(GOOD)]))[0].total == 1.5
+    assert scorer.counts == {"broken": 1}
+
+
+def test_one_who_stops_waiting_does_not_cancel_the_question(world_server: Callable[..., str]) -> None:
+    """The next rollout with the same reasoning gets the answer, from the cache."""
+    config = ConsistencyConfig(base_url=world_server(Faults(hang=1.0, hang_s=0.5)), model="world-checker", deadline_s=10)
+
+    async def ask() -> tuple[list[float], dict[str, int]]:
+        judge = EndpointConsistencyJudge(config)
+        hasty = RolloutScorer("think_answer", judge, deadline_s=0.1)
+        patient = RolloutScorer("think_answer", judge, deadline_s=10)
+        totals = [(await scorer.score([rollout(GOOD)]))[0].total for scorer in (hasty, patient)]
+        await judge.aclose()
+        return totals, dict(judge.counts)
+
+    totals, counts = asyncio.run(ask())
+    assert totals == [1.5, 1.5]
+    assert counts == {"asked": 1, "cached": 1, "failed": 1}
 
 
 def test_the_endpoint_judge_over_http(world_server: Callable[..., str]) -> None:

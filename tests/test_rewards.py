@@ -36,7 +36,19 @@ def test_other_consistencies_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "value"), [("1", 1), (" 0\n", -1), ("1.", 1), ("", 0), ("10", 0), ("yes", 0), ("-1", 0), ("1 or 0", 0)]
+    ("answer", "value"),
+    [
+        ("1", 1),
+        (" 0\n", -1),
+        ("1.", 1),
+        ("", 0),
+        ("10", 0),
+        ("yes", 0),
+        ("-1", 0),
+        ("1 or 0", 0),
+        ("<think>0?</think>\n1", 1),
+        ("<think>1", 0),
+    ],
 )
 def test_reading_the_consistency_judge(answer: str, value: int) -> None:
     """A clear 1 or 0; anything else is no vote."""

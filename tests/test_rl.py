@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from subprocess import PIPE
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,8 +20,9 @@ import rewardlab.torchvision_cpu  # noqa: F401
 
 # isort: split
 from rewardlab.config import ConsistencyConfig, LoraConfig, RLConfig
+from rewardlab.data.files import hold
 from rewardlab.data.images import decode_image
-from rewardlab.errors import CheckpointError, ConfigError, DataError, EndpointError
+from rewardlab.errors import CheckpointError, ConfigError, DataError, EndpointError, OutputError
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.training.reward import RolloutScorer
 from rewardlab.training.rl import RewardFunction, hard_pairs, rl_rows, train_rl
@@ -173,3 +178,35 @@ def test_an_interrupted_run_may_move_its_endpoint(tagged: list[PreferencePair], 
     for other, data in ((config, "e"), (config_for(tiny_checkpoint, learning_rate=2e-3), "d")):
         with pytest.raises(ConfigError, match="other settings"):
             open_run(tmp_path / "run", other, data=data)
+
+
+def test_too_few_pairs_for_a_batch(tagged: list[PreferencePair], tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """Not an untrained checkpoint under a trained one's name."""
+    with pytest.raises(DataError, match=r"60 rollouts, fewer than the 64 of one batch"):
+        train_rl(tagged, config_for(tiny_checkpoint, rollout_batch_size=64, save_steps=16), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_killed_after_its_last_checkpoint(tagged: list[PreferencePair], tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """Is finished from it: no further step, the weights of the checkpoint, no sample logged twice."""
+    config = config_for(tiny_checkpoint, lr_scheduler="constant", consistency=ConsistencyConfig(weight=0.0))
+    final = train_rl(tagged, config, tmp_path / "run")
+    weights, samples = (final / "model.safetensors").read_bytes(), (tmp_path / "run" / "samples.jsonl").read_text()
+    shutil.rmtree(final)
+    train_rl(tagged, config, tmp_path / "run")
+    assert (final / "model.safetensors").read_bytes() == weights
+    assert (tmp_path / "run" / "samples.jsonl").read_text() == samples
+    assert {path.name for path in (tmp_path / "run").glob("checkpoint-*")} == {"checkpoint-2"}
+
+
+def test_one_process_trains_in_a_folder(tagged: list[PreferencePair], tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """A second one is told so; the lock goes with the process that held it."""
+    code = f"from pathlib import Path; from rewardlab.data.files import hold; hold(Path({str(tmp_path)!r}))"
+    holder = subprocess.Popen([sys.executable, "-c", f"{code}; print(flush=True); input()"], stdin=PIPE, stdout=PIPE)
+    with holder:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        with pytest.raises(OutputError, match="another process is writing in it"):
+            train_rl(tagged, config_for(tiny_checkpoint), tmp_path)
+        holder.kill()
+    hold(tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,6 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import running
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 import rewardlab.torchvision_cpu  # noqa: F401
 
@@ -22,7 +28,7 @@ from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.decode import draw, next_token_logits
 from rewardlab.samplers.hf import HFSampler, vision_token_ids
 from rewardlab.samplers.openai_api import OpenAISampler
-from rewardlab.types import FinishReason, Order
+from rewardlab.types import Completion, FinishReason, Message, Order, Part
 from rewardlab.world.server import Faults
 
 PLAIN = load_template("plain")
@@ -160,6 +166,16 @@ def test_top_p_and_suppression() -> None:
     assert kept(1.0, [0, 3]) == [False, True, True, False]
 
 
+def test_more_draws_than_fit_at_once(sampler: HFSampler, prompts: list[Any]) -> None:
+    """Are drawn in several turns, none wider than ``batch_size``."""
+    narrow, widths = HFSampler(sampler.model, sampler.processor, batch_size=4), []
+    hook = sampler.model.register_forward_hook(lambda _, args, out: widths.append(len(out.logits)))
+    rows = narrow.sample(prompts[:2], SamplingParams(num_samples=10, max_tokens=3))
+    hook.remove()
+    assert [len(row) for row in rows] == [10, 10]
+    assert max(widths) == 4
+
+
 def test_a_cut_off_draw_says_so(sampler: HFSampler, prompts: list[Any]) -> None:
     """LENGTH where no end token was drawn; after an end token nothing follows."""
     completions = [c for row in sampler.sample(prompts, SamplingParams(20, temperature=3.0, max_tokens=60)) for c in row]
@@ -189,8 +205,6 @@ def test_images_reach_the_model_as_by_qwens_own_utilities(sampler: HFSampler, si
     import numpy as np
     from PIL import Image
     from qwen_vl_utils import process_vision_info
-
-    from rewardlab.types import Message, Part
 
     noise = np.random.default_rng(0).integers(0, 255, (8, 8, 3), dtype=np.uint8)
     image = Image.fromarray(noise).resize(size, Image.Resampling.BICUBIC)
@@ -240,3 +254,36 @@ def test_a_failing_endpoint_is_a_status(
     completion = sampler.sample([prompt], SamplingParams())[0][0]
     assert (completion.text, completion.finish) == ("", finish)
     assert error in completion.error or finish is FinishReason.TIMEOUT
+
+
+def answered(message: dict[str, Any], reason: str | None = "stop", usage: dict[str, Any] | None = None) -> Completion:
+    """What the client makes of one answer of a server."""
+    body = {
+        "id": "x",
+        "object": "chat.completion",
+        "created": 0,
+        "model": "m",
+        "choices": [{"index": 0, "finish_reason": reason, "message": {"role": "assistant", **message}}],
+        "usage": usage,
+    }
+
+    async def chat(request: Request) -> Response:
+        return Response(json.dumps(body), media_type="application/json")
+
+    with running(Starlette(routes=[Route("/v1/chat/completions", chat, methods=["POST"])])) as url:
+        prompt = (Message("user", (Part(text="q"),)),)
+        return OpenAISampler(f"{url}/v1", "m").sample([prompt], SamplingParams())[0][0]
+
+
+def test_odd_answers_of_servers() -> None:
+    """Reasoning under either name goes back into the text; what is no text, or not whole, is an error."""
+    for name in ("reasoning", "reasoning_content"):
+        whole = answered({"content": "<answer>1</answer>", name: "why"})
+        assert (whole.text, whole.finish) == ("<think>why</think><answer>1</answer>", FinishReason.STOP)
+    assert answered({"content": "a"}, "length").finish is FinishReason.LENGTH
+    assert answered({"content": "a"}, None).finish is FinishReason.STOP
+    assert answered({"content": "a"}, "content_filter").finish is FinishReason.ERROR
+    assert answered({"content": [{"type": "text", "text": "a"}]}).finish is FinishReason.ERROR
+    assert answered({"content": None}).finish is FinishReason.ERROR
+    assert answered({"content": "a"}, usage={"prompt_tokens": 3, "completion_tokens": None, "total_tokens": 3}).num_tokens == 0
+    assert answered({"content": "\ud83d"}).text == "?"

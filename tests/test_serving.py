@@ -22,7 +22,7 @@ from rewardlab.errors import MediaError
 from rewardlab.judge import GenerativeJudge, open_judge
 from rewardlab.prompts import load_template
 from rewardlab.samplers.scripted import ScriptedSampler
-from rewardlab.serving.app import build_app
+from rewardlab.serving.app import MAX_BODY_BYTES, build_app
 from rewardlab.serving.media import UploadStore
 from rewardlab.types import Message
 
@@ -95,6 +95,8 @@ def test_images_as_data_urls_and_uploads(client: httpx.Client) -> None:
         ({"question": ""}, "question"),
         ({"votes": 0}, "votes"),
         ({"votes": 1000}, "votes"),
+        ({"seed": -1}, "seed"),
+        ({"seed": 2**70}, "seed"),
         ({"orders": "all"}, "orders"),
         ({"vote": 3}, "vote"),
         ({"images": ["http://host/x.png"]}, "not fetched"),
@@ -172,3 +174,16 @@ def test_the_api_describes_itself(client: httpx.Client) -> None:
     fields = spec["components"]["schemas"]["JudgeRequest"]["properties"]
     assert set(fields) == {"question", "responses", "images", "votes", "orders", "seed"}
     assert json.dumps(spec)
+
+
+def test_a_body_without_end_is_not_read_to_its_end(client: httpx.Client) -> None:
+    """413 once the limit is passed, whatever the headers say."""
+
+    def chunks() -> Iterator[bytes]:
+        for _ in range(2 * MAX_BODY_BYTES // 1_000_000):
+            yield b" " * 1_000_000
+
+    answer = client.post("/v1/judge", content=chunks(), headers={"Content-Type": "application/json"})
+    assert answer.status_code == 413
+    assert "larger than" in answer.text
+    assert client.get("/health").status_code == 200

@@ -12,6 +12,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+from rewardlab.data.files import read_lines
 from rewardlab.errors import DataError
 from rewardlab.types import Completion, FinishReason, Order, Verdict, VerdictStatus, Vote, choice_of
 from rewardlab.verdicts import verdict_of
@@ -28,7 +29,7 @@ class Replay:
         self.name, self._convention = f"replay:{path}", convention
         self._texts: dict[tuple[int, Order], list[str]] = defaultdict(list)
         self._scores: dict[int, tuple[float, float]] = {}
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        for number, line in enumerate(read_lines(path), start=1):
             if line.strip():
                 self._take(line, f"{path}, line {number}")
         if not self._texts and not self._scores:

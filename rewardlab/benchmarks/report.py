@@ -17,7 +17,7 @@ from matplotlib import pyplot as plt
 
 from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.runner import REPORT, VOTES
-from rewardlab.data.files import write_whole
+from rewardlab.data.files import read_lines, write_whole
 from rewardlab.data.images import to_data_url
 from rewardlab.types import Choice, Order, response_at
 
@@ -129,7 +129,7 @@ def plot_curve(report: dict[str, Any]) -> str:
 
 def judgments(rows: Sequence[Row], votes_file: Path) -> list[dict[str, Any]]:
     """A dozen judged pairs to browse, evenly spread over the rows: image, answers, votes in both orders."""
-    logged = [json.loads(line) for line in votes_file.read_text(encoding="utf-8").splitlines()[1:]]
+    logged = [json.loads(line) for line in read_lines(votes_file)[1:]]
     votes = {entry["row"]: entry["votes"] for entry in logged if entry["pass"] == "votes"}
     step = max(1, len(rows) // SHOWN)
     return [_judgment(row, votes[row.row]) for row in rows[::step][:SHOWN]]

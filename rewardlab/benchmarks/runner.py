@@ -121,6 +121,11 @@ def _vote_of(row: dict[str, Any]) -> Vote:
     return Vote(Order(row["order"]), verdict, completion)
 
 
+def num_failed(votes: Sequence[Vote]) -> int:
+    """Votes that were never given: the endpoint broke or was late."""
+    return sum(vote.verdict.status in (VerdictStatus.ERROR, VerdictStatus.TIMEOUT) for vote in votes)
+
+
 class _Pass:
     """One pass over the rows (the votes, or a control), continued from the log."""
 
@@ -130,6 +135,10 @@ class _Pass:
 
     def run(self, judge: AnyJudge, num_votes: int, seed: int) -> list[Judgment]:
         done: dict[int, list[Vote]] = {row: [_vote_of(v) for v in votes] for row, votes in self.found.items()}
+        if isinstance(judge, GenerativeJudge):  # what failed for want of an answer is asked again
+            done = {row: votes for row, votes in done.items() if not num_failed(votes)}
+            if any(row.row not in done for row in self.rows):
+                judge.check()
         with bar(f"bench: {self.name}", len(self.rows)) as advance:
             for start in range(0, len(self.rows), CHUNK):
                 chunk = range(start, min(start + CHUNK, len(self.rows)))
@@ -153,7 +162,7 @@ class _Pass:
         for row, cast in zip(rows, votes, strict=True):
             if row.row not in done:
                 self.log.append({"pass": self.name, "row": row.row, "votes": [_vote_row(v) for v in cast]})
-            done[row.row] = cast
+                done[row.row] = cast
 
 
 def _with_pairs(rows: Sequence[Row], pairs: Sequence[PreferencePair]) -> list[Row]:
@@ -162,6 +171,14 @@ def _with_pairs(rows: Sequence[Row], pairs: Sequence[PreferencePair]) -> list[Ro
 
 def _file_hash(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+
+
+def _images_hash(rows: Sequence[Row]) -> str:
+    digest = hashlib.sha256()
+    for row in rows:
+        for image in row.pair.images:
+            digest.update(hashlib.sha256(image).digest())
+    return digest.hexdigest()[:16]
 
 
 def _checkpoint_hash(settings: BenchSettings) -> str:
@@ -189,6 +206,7 @@ def run_bench(settings: BenchSettings, out: Path) -> tuple[dict[str, Any], list[
     identity = {
         "benchmark": settings.benchmark,
         "data": _file_hash(settings.data),
+        "images": _images_hash(rows),
         "judge": settings.judge,
         "weights": _checkpoint_hash(settings),
         "votes": num_votes,
@@ -201,7 +219,9 @@ def run_bench(settings: BenchSettings, out: Path) -> tuple[dict[str, Any], list[
     }
     with AppendLog(out / VOTES, identity) as log:
         judgments = _Pass("votes", rows, orders, log).run(judge, num_votes, settings.seed)
-        controls = _controls(settings, judge, rows, orders, log)
+        controls = _controls(settings, judge, rows, orders, log, notes)
+    if isinstance(judge, GenerativeJudge) and (failed := sum(num_failed(judged.votes) for judged in judgments)):
+        notes.append(f"{failed:,} votes failed at the endpoint and count as wrong; the same command asks for them again")
     labeled = _labeled(rows, judgments)
     report = {
         "benchmark": settings.benchmark,
@@ -233,7 +253,12 @@ def _labeled(rows: Sequence[Row], judgments: Sequence[Judgment]) -> list[Labeled
 
 
 def _controls(
-    settings: BenchSettings, judge: AnyJudge, rows: Sequence[Row], orders: Sequence[tuple[Order, ...]], log: AppendLog
+    settings: BenchSettings,
+    judge: AnyJudge,
+    rows: Sequence[Row],
+    orders: Sequence[tuple[Order, ...]],
+    log: AppendLog,
+    notes: list[str],
 ) -> dict[str, list[Labeled]]:
     """Further passes of one greedy vote per order: as asked, without the image, with another pair's image."""
     if not isinstance(judge, GenerativeJudge):
@@ -245,10 +270,12 @@ def _controls(
         "blank": lambda: with_blank_images(pairs),
         "other": lambda: with_other_images(pairs),
     }
-    seen = any(pair.images for pair in pairs)
+    num_images = len({pair.images for pair in pairs if pair.images})
     done = {}
     for name in settings.controls:
-        if name == "greedy" or seen:
+        if name == "other" and num_images == 1:
+            notes.append("no control with another pair's image: all pairs show the same one")
+        elif name == "greedy" or num_images:
             changed = _with_pairs(rows, shown[name]())
             done[name] = _labeled(rows, _Pass(name, changed, orders, log).run(greedy, 1, settings.seed))
     return done

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rewardlab.benchmarks.base import Row
+from rewardlab.data.files import read_lines
 from rewardlab.data.images import read_image
 from rewardlab.data.pairs import validate
 from rewardlab.errors import DataError, MediaError
@@ -43,7 +44,7 @@ class VLRewardBench:
         """Raises DataError for a malformed row, MediaError with the list of missing images."""
         if not data.is_file():
             raise DataError(f"{data}: no such file; expected VL-RewardBench as JSON lines")
-        rows = [self._row(n, line, data) for n, line in enumerate(data.read_text(encoding="utf-8").splitlines())]
+        rows = [self._row(n, line, data) for n, line in enumerate(read_lines(data))]
         if not rows:
             raise DataError(f"{data}: holds no rows")
         if not with_images:
@@ -62,6 +63,8 @@ class VLRewardBench:
             fields = json.loads(line)
             row_id, question = str(fields["id"]), fields["prompt"]
             responses, image = (fields["chosen"], fields["rejected"]), fields["image"]
+            if not all(isinstance(text, str) for text in (question, *responses, image)):
+                raise TypeError("one of them is no text")
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(
                 f"{data}, row {number}: expected a JSON object with id, prompt, chosen, rejected, image ({error!r})"

@@ -6,6 +6,7 @@ which the next start cuts off. The first row says what run the file belongs to; 
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -67,8 +68,11 @@ class AppendLog:
 
     def append(self, row: dict[str, Any]) -> None:
         """Write one row; it is in the file, for any reader, when this returns."""
+        # A lone surrogate, which UTF-8 cannot hold, becomes its JSON escape.
+        line = (json.dumps(row, ensure_ascii=False) + "\n").encode(errors="backslashreplace")
         try:
-            os.write(self._file, (json.dumps(row, ensure_ascii=False) + "\n").encode())
+            if os.write(self._file, line) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             raise OutputError(f"{self.path}: {error.strerror}; nothing is lost: make room and run again") from error
 

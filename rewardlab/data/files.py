@@ -2,9 +2,33 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 from pathlib import Path
 
 from rewardlab.errors import OutputError
+
+_HELD: list[int] = []
+
+
+def read_lines(path: Path) -> list[str]:
+    """The lines of a text file. ``str.splitlines`` would also break at U+2028 and its kin, which JSON leaves as they are."""
+    lines = path.read_text(encoding="utf-8").split("\n")
+    return lines[:-1] if lines[-1] == "" else lines
+
+
+def hold(folder: Path) -> None:
+    """Keep other processes out of ``folder`` until this one ends, however it ends. Raises OutputError where one is in it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT)
+    except OSError as error:
+        raise OutputError(f"{folder}: cannot be written ({error.strerror}); choose a writable --out") from error
+    try:
+        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        raise OutputError(f"{folder}: another process is writing in it; wait for it or stop it") from error
+    _HELD.append(lock)  # closing it would let go
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -12,7 +36,7 @@ def write_whole(path: Path, text: str) -> None:
     partial = path.with_name(f".{path.name}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(text, encoding="utf-8")
+        partial.write_text(text, encoding="utf-8", errors="backslashreplace")
         partial.replace(path)
     except OSError as error:
         raise OutputError(f"{path}: cannot be written ({error.strerror}); choose a writable --out") from error

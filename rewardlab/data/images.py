@@ -7,33 +7,57 @@ import io
 import warnings
 from pathlib import Path
 
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageOps
 
 from rewardlab.errors import MediaError
 
 MAX_PIXELS = 50_000_000  # about 7,000 x 7,000; a file that claims more is taken for a decompression bomb
 MIN_SIDE_PX = 2
 MAX_ASPECT = 200  # Qwen's image processors refuse more
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")  # the rest of Pillow's decoders are rarely wanted and much attacked
+_ORIENTATION = 0x0112
 
 
 def decode_image(data: bytes, *, where: str = "image") -> Image.Image:
-    """Decode to RGB. Raises MediaError for an empty, corrupt, too small, too thin or too large image; ``where`` names it."""
+    """Decode to RGB, turned upright (EXIF), transparency on white.
+
+    Raises MediaError for an empty, corrupt, too small, too thin or too large image; ``where`` names it.
+    """
     if not data:
         raise MediaError(f"{where}: the file is empty; expected an encoded image (PNG, JPEG, WebP, ...)")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            image = Image.open(io.BytesIO(data))
+            image = Image.open(io.BytesIO(data), formats=FORMATS)
         _check_size(image.size, where)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            return image.convert("RGB")
+            return _on_white(ImageOps.exif_transpose(image))
+    except MediaError:
+        raise
     except Image.DecompressionBombError as error:
         raise MediaError(f"{where}: refused as a decompression bomb ({error}); resize it first") from error
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
-        if isinstance(error, MediaError):
-            raise
-        raise MediaError(f"{where}: not a readable image ({error}); expected PNG, JPEG, WebP or the like") from error
+    except Exception as error:  # the boundary: decoders fail on hostile bytes in every way there is
+        raise MediaError(f"{where}: not a readable image ({error}); expected one of {', '.join(FORMATS)}") from error
+
+
+def _on_white(image: Image.Image) -> Image.Image:
+    if not image.has_transparency_data:
+        return image.convert("RGB")
+    rgba = image.convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba).convert("RGB")
+
+
+def plain_image(data: bytes, *, where: str = "image") -> bytes:
+    """The image as any decoder shows it alike: the same bytes where they are plain RGB or grey, else a PNG of what is seen.
+
+    Transparency, palettes and EXIF turns are read differently by different libraries; training and sampling must not differ.
+    Raises MediaError.
+    """
+    seen = decode_image(data, where=where)
+    with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+        plain = image.mode in ("RGB", "L") and not image.has_transparency_data and image.getexif().get(_ORIENTATION, 1) == 1
+    return data if plain else encode_png(seen)
 
 
 def _check_size(size: tuple[int, int], where: str) -> None:
@@ -55,13 +79,12 @@ def encode_png(image: Image.Image) -> bytes:
 
 
 def read_image(path: Path) -> bytes:
-    """The encoded bytes of a file, checked to be an image. Raises MediaError."""
+    """A file's image, checked, as :func:`plain_image` gives it. Raises MediaError."""
     try:
         data = path.read_bytes()
     except OSError as error:
         raise MediaError(f"{path}: cannot be read ({error.strerror}); check --images and the file name") from error
-    decode_image(data, where=str(path))
-    return data
+    return plain_image(data, where=str(path))
 
 
 _SIGNATURES = ((b"\x89PNG", "png"), (b"\xff\xd8", "jpeg"), (b"GIF8", "gif"), (b"RIFF", "webp"), (b"BM", "bmp"))

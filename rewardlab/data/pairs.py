@@ -7,18 +7,23 @@ A row: ``pair_id, question, responses[2], preferred, images, category, source, l
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rewardlab.data.images import blank_like, decode_image, read_image
+from rewardlab.data.images import blank_like, plain_image, read_image
 from rewardlab.errors import DataError, MediaError, OutputError
 from rewardlab.types import Order, PreferencePair
+
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def validate(pair: PreferencePair, *, where: str) -> PreferencePair:
     """Return the pair if it can be judged. Raises DataError for an empty question, empty or equal responses, a bad label."""
+    if any(_LONE_SURROGATE.search(text) for text in (pair.question, *pair.responses, pair.judgment)):
+        raise DataError(f"{where}: a text holds half of a surrogate pair, which is no character; clean it up")
     if not pair.question.strip():
         raise DataError(f"{where}: the question is empty")
     if not all(response.strip() for response in pair.responses):
@@ -48,9 +53,7 @@ def to_row(pair: PreferencePair) -> dict[str, Any]:
 
 def _image_bytes(value: Any, folder: Path | None, where: str) -> bytes:
     if isinstance(value, Mapping) and value.get("bytes"):
-        data = bytes(value["bytes"])
-        decode_image(data, where=where)
-        return data
+        return plain_image(bytes(value["bytes"]), where=where)
     path = value.get("path") if isinstance(value, Mapping) else value
     if not isinstance(path, str):
         raise MediaError(f"{where}: expected an image path or embedded bytes, got {type(value).__name__}")
@@ -69,6 +72,9 @@ def from_row(row: Mapping[str, Any], *, index: int, folder: Path | None = None, 
         raise DataError(f"{where}: 'question' must be a text, got {row.get('question')!r:.80}")
     if row.get("order", "given") not in (None, *Order):
         raise DataError(f"{where}: 'order' is {row['order']!r}; expected given or swapped")
+    level = row.get("level")
+    if level is not None and (not isinstance(level, int) or not 0 <= level < 128):
+        raise DataError(f"{where}: 'level' is {level!r}; expected a whole number from 0 to 127, or nothing")
     if not isinstance(row.get("images") or [], list | tuple):
         raise DataError(f"{where}: 'images' must be a list, got {row['images']!r:.80}")
     pair = PreferencePair(
@@ -79,7 +85,7 @@ def from_row(row: Mapping[str, Any], *, index: int, folder: Path | None = None, 
         images=tuple(_image_bytes(image, folder, f"{where}, image {n}") for n, image in enumerate(row.get("images") or ())),
         category=row.get("category") or "",
         source=row.get("source") or "",
-        level=row.get("level"),
+        level=level,
         attempts=row.get("attempts") or "",
         order=Order(row.get("order") or "given"),
         judgment=row.get("judgment") or "",
@@ -162,6 +168,16 @@ def with_blank_images(pairs: Sequence[PreferencePair]) -> list[PreferencePair]:
 
 
 def with_other_images(pairs: Sequence[PreferencePair]) -> list[PreferencePair]:
-    """Every pair shown the images of the pair half-way down the list: plausible pictures that have nothing to do with it."""
-    shift = len(pairs) // 2
-    return [replace(pair, images=pairs[(n + shift) % len(pairs)].images) for n, pair in enumerate(pairs)]
+    """Every pair shown the images of another: the next one from half-way down the list on whose images are not its own.
+
+    Plausible pictures that have nothing to do with the question. Raises DataError where all pairs show the same.
+    """
+
+    def other(n: int) -> tuple[bytes, ...]:
+        for step in range(len(pairs)):
+            images = pairs[(n + len(pairs) // 2 + step) % len(pairs)].images
+            if images and images != pairs[n].images:
+                return images
+        raise DataError("no pair has images other than its neighbours'; there is no other image to show")
+
+    return [replace(pair, images=other(n)) if pair.images else pair for n, pair in enumerate(pairs)]

@@ -166,7 +166,7 @@ def distill(pairs: Sequence[PreferencePair], config: DistillConfig, out: Path, *
         "max_attempts": config.max_attempts,
         "seed": config.seed,
     }
-    shown = [replace(pair, order=drawn_order(pair.pair_id, config.seed)) for pair in pairs]
+    shown = [replace(pair, order=drawn_order(pair.pair_id, config.seed), attempts="", judgment="") for pair in pairs]
     with Journal(out / JOURNAL, identity) as journal:
         run = asyncio.run(_run(shown, config, journal, api_key))
         tagged = [run.done[pair.pair_id] for pair in pairs if pair.pair_id in run.done]

@@ -23,6 +23,7 @@ Response {number} is better
 
 Answer with one digit: 1 if the reasoning favours the response that the verdict names, 0 if it favours the other one."""
 
+_THINKING = re.compile(r"^\s*<think>.*?</think>", re.DOTALL)
 _SLOT = re.compile(r"\{(question|reasoning|number)\}")
 
 
@@ -33,5 +34,8 @@ def consistency_prompt(question: str, reasoning: str, verdict: Choice) -> str:
 
 
 def read_consistency(answer: str) -> int:
-    """+1 for "1", -1 for "0", surrounding blanks and a final stop aside; 0 for anything else (no vote, not a guess)."""
-    return {"1": 1, "0": -1}.get(answer.strip().rstrip("."), 0)
+    """+1 for "1", -1 for "0"; 0 for anything else (no vote, not a guess).
+
+    Surrounding blanks, a final stop, and the ``<think>...</think>`` of a model that thinks first are left aside.
+    """
+    return {"1": 1, "0": -1}.get(_THINKING.sub("", answer).strip().rstrip("."), 0)

@@ -28,6 +28,10 @@ class Sampler(Protocol):
         """What a report calls this judge."""
         ...
 
+    def check(self) -> None:
+        """Raise EndpointError where it is plain that nothing would answer."""
+        ...
+
     def sample(self, prompts: Sequence[tuple[Message, ...]], params: SamplingParams) -> list[list[Completion]]:
         """``params.num_samples`` completions for each prompt, in the prompts' order."""
         ...

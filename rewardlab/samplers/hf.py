@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,9 @@ class HFSampler:
     def name(self) -> str:
         return self._name
 
+    def check(self) -> None:
+        """A loaded model is always there."""
+
     def encode(self, prompts: Sequence[Sequence[Message]]) -> dict[str, torch.Tensor]:
         """Left-padded model inputs. Raises MediaError for an image that cannot be decoded."""
         texts = [
@@ -99,7 +103,15 @@ class HFSampler:
         generator = torch.Generator(self.model.device).manual_seed(params.seed)
         done: list[list[Completion]] = []
         for start in range(0, len(prompts), per_batch):
-            done += self._sample_batch(prompts[start : start + per_batch], params, generator)
+            batch = prompts[start : start + per_batch]
+            drawn: list[list[Completion]] = [[] for _ in batch]
+            for first in range(0, params.num_samples, self.batch_size):
+                num = min(self.batch_size, params.num_samples - first)
+                for row, more in zip(
+                    drawn, self._sample_batch(batch, replace(params, num_samples=num), generator), strict=True
+                ):
+                    row += more
+            done += drawn
         return done
 
     def _sample_batch(

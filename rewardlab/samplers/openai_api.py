@@ -14,6 +14,9 @@ from rewardlab.errors import EndpointError
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.types import Completion, FinishReason, Message
 
+# Some servers leave the reason out; any other (a content filter, a tool call) means the answer is not the whole judgment.
+_FINISH = {"stop": FinishReason.STOP, None: FinishReason.STOP, "length": FinishReason.LENGTH}
+
 
 def content_of(message: Message) -> str | list[dict[str, Any]]:
     """A message's content as the API takes it: a plain text, or parts with images as data URLs."""
@@ -106,17 +109,17 @@ def _completion(answer: Any) -> Completion:
         choice = answer.choices[0]
         text, reason = choice.message.content, choice.finish_reason
         # Servers with a reasoning parser strip <think>...</think> into a field of its own: put it back where it was.
-        reasoning = getattr(choice.message, "reasoning_content", None)
+        reasoning = getattr(choice.message, "reasoning", None) or getattr(choice.message, "reasoning_content", None)
         usage = answer.usage
-        tokens = (usage.completion_tokens, usage.prompt_tokens) if usage else (0, 0)
+        tokens = (usage.completion_tokens or 0, usage.prompt_tokens or 0) if usage else (0, 0)
     except (AttributeError, IndexError, TypeError) as error:
         return _failed(FinishReason.ERROR, f"garbled answer: {error!r}")
-    if text is None:
-        return _failed(FinishReason.ERROR, f"no text in the answer (finish reason {reason!r})")
-    if reasoning and "<think>" not in text:
+    if not isinstance(text, str) or reason not in _FINISH:
+        return _failed(FinishReason.ERROR, f"no text in the answer, or not to its end (finish reason {reason!r})")
+    if isinstance(reasoning, str) and reasoning and "<think>" not in text:
         text = f"<think>{reasoning}</think>{text}"
-    finish = FinishReason.LENGTH if reason == "length" else FinishReason.STOP
-    return Completion(text, finish, num_tokens=tokens[0], num_prompt_tokens=tokens[1])
+    text = text.encode(errors="replace").decode()  # half a surrogate pair is no character and cannot be stored
+    return Completion(text, _FINISH[reason], num_tokens=tokens[0], num_prompt_tokens=tokens[1])
 
 
 class OpenAISampler:
@@ -131,6 +134,16 @@ class OpenAISampler:
     @property
     def name(self) -> str:
         return f"openai:{self._model}@{self._base_url}"
+
+    def check(self) -> None:
+        asyncio.run(self._check())
+
+    async def _check(self) -> None:
+        endpoint = ChatEndpoint(self._base_url, self._model, **self._options)
+        try:
+            await endpoint.check()
+        finally:
+            await endpoint.aclose()
 
     def sample(self, prompts: Sequence[tuple[Message, ...]], params: SamplingParams) -> list[list[Completion]]:
         return asyncio.run(self._sample(prompts, params))

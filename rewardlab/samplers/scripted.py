@@ -19,6 +19,9 @@ class ScriptedSampler:
     def name(self) -> str:
         return self._name
 
+    def check(self) -> None:
+        """A function is always there."""
+
     def sample(self, prompts: Sequence[tuple[Message, ...]], params: SamplingParams) -> list[list[Completion]]:
         return [[self._draw(prompt, n) for n in range(params.num_samples)] for prompt in prompts]
 

@@ -7,8 +7,10 @@ import threading
 import time
 
 import uvicorn
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rewardlab.data.pairs import validate
 from rewardlab.errors import InputError, MediaError, OutputError
@@ -17,7 +19,29 @@ from rewardlab.serving.media import MAX_IMAGE_BYTES, UploadStore, resolve
 from rewardlab.serving.wire import Health, JudgeRequest, JudgeResponse, Upload, WireVote
 from rewardlab.types import BOTH_ORDERS, Judgment, Order, PreferencePair
 
+MAX_BODY_BYTES = 100_000_000
 ORDERS = {"both": BOTH_ORDERS, "given": (Order.GIVEN,), "swapped": (Order.SWAPPED,)}
+
+
+class BodyLimit:
+    """ASGI middleware: a request whose body grows beyond ``max_bytes`` is answered with 413 and read no further."""
+
+    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
+        self._app, self._max_bytes = app, max_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        size = 0
+
+        async def counted() -> Message:
+            nonlocal size
+            message = await receive()
+            size += len(message.get("body", b""))
+            if size > self._max_bytes:
+                text = f"the request is larger than {self._max_bytes:,} bytes; upload its images first, or resize them"
+                raise HTTPException(413, text)
+            return message
+
+        await self._app(scope, counted, send)
 
 
 def pair_of(request: JudgeRequest, store: UploadStore) -> PreferencePair:
@@ -52,6 +76,7 @@ def answer_of(judged: Judgment, judge: GenerativeJudge, seconds: float) -> Judge
 def build_app(judge: GenerativeJudge) -> FastAPI:
     """The application around one judge. The judge is asked by one request at a time; others wait their turn."""
     app = FastAPI(title="rewardlab", description="A generative judge of pairs of answers about images.")
+    app.add_middleware(BodyLimit, max_bytes=MAX_BODY_BYTES)
     store, turn = UploadStore(), threading.Lock()
 
     @app.exception_handler(InputError)
@@ -71,7 +96,7 @@ def build_app(judge: GenerativeJudge) -> FastAPI:
             body += chunk
             if len(body) > MAX_IMAGE_BYTES:
                 raise MediaError(f"upload: more than {MAX_IMAGE_BYTES:,} bytes; resize the image first")
-        return Upload(id=store.add(bytes(body)))
+        return Upload(id=await run_in_threadpool(store.add, bytes(body)))
 
     @app.post("/v1/judge")
     def judge_pair(request: JudgeRequest) -> JudgeResponse:

@@ -21,7 +21,7 @@ class JudgeRequest(_Wire):
     images: list[str] = Field(default_factory=list, max_length=MAX_IMAGES)
     votes: int = Field(1, ge=1, le=MAX_VOTES, description="samples in each order")
     orders: Literal["both", "given", "swapped"] = "both"
-    seed: int = 0
+    seed: int = Field(0, ge=0, lt=2**63)
 
     model_config = ConfigDict(
         extra="forbid",

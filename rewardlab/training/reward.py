@@ -53,11 +53,11 @@ class EndpointConsistencyJudge:
         key = (question, reasoning, verdict)
         if key in self._cache:
             self.counts["cached"] += 1
-            return await self._cache[key]
-        if len(self._cache) >= CACHE_SIZE:
-            self._cache.clear()
-        self._cache[key] = asyncio.ensure_future(self._ask(*key))
-        return await self._cache[key]
+        else:
+            if len(self._cache) >= CACHE_SIZE:
+                self._cache.clear()
+            self._cache[key] = asyncio.ensure_future(self._ask(*key))
+        return await asyncio.shield(self._cache[key])  # one who stops waiting must not cancel it for the others
 
     async def _ask(self, question: str, reasoning: str, verdict: Choice) -> int:
         self.counts["asked"] += 1
@@ -94,7 +94,11 @@ class Rollout:
 
 
 class RolloutScorer:
-    """Scores batches of rollouts; the consistency judge is asked only where the verdict is right."""
+    """Scores batches of rollouts; the consistency judge is asked only where the verdict is right.
+
+    ``counts["late"]`` and ``counts["broken"]`` tell how often it did not answer within ``deadline_s`` or raised: the
+    consistency is then 0.
+    """
 
     def __init__(
         self,
@@ -108,6 +112,7 @@ class RolloutScorer:
         self._convention, self._judge = convention, judge
         self._weights = {"format_weight": format_weight, "consistency_weight": consistency_weight if judge else 0.0}
         self._deadline_s = deadline_s
+        self.counts: Counter[str] = Counter()
 
     async def score(self, rollouts: Sequence[Rollout]) -> list[RewardParts]:
         return list(await asyncio.gather(*(self._safely(rollout) for rollout in rollouts)))
@@ -136,7 +141,10 @@ class RolloutScorer:
             async with asyncio.timeout(self._deadline_s):
                 return await self._judge.score(question, reasoning, verdict)
         except TimeoutError:
-            return 0
+            self.counts["late"] += 1
+        except Exception:  # the boundary: a broken consistency judge must not cost a right verdict its reward
+            self.counts["broken"] += 1
+        return 0
 
 
 def reward_metrics(parts: Sequence[RewardParts]) -> dict[str, float]:

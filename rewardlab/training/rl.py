@@ -31,7 +31,7 @@ from rewardlab.training.reward import (
     reward_metrics,
     unpack,
 )
-from rewardlab.training.runs import SAMPLES, RunLog, close_run, common_arguments, open_run
+from rewardlab.training.runs import SAMPLES, RunLog, close_run, common_arguments, open_run, run_steps
 from rewardlab.training.sft import TURNS, chat_columns, data_fingerprint, load_policy, peft_config
 from rewardlab.training.stable_reinforce import StableReinforceConfig, StableReinforceTrainer
 from rewardlab.types import BOTH_ORDERS, PreferencePair
@@ -47,7 +47,7 @@ def hard_pairs(pairs: Sequence[PreferencePair], config: RLConfig) -> list[Prefer
     hard = [pair for pair in pairs if pair.attempts in config.attempts and pair.preferred is not None]
     if not hard:
         raise DataError(f"no pair has attempts in {config.attempts}; run `rewardlab distill`, or name other tags")
-    easy = [pair for pair in pairs if pair.attempts == "1" and pair.preferred is not None and pair not in hard]
+    easy = [pair for pair in pairs if pair.attempts == "1" and pair.preferred is not None and "1" not in config.attempts]
     wanted = min(len(easy), round(config.easy_ratio * len(hard)))
     return hard + random.Random(config.seed).sample(easy, wanted)
 
@@ -100,18 +100,26 @@ class RewardFunction:
         for n, (turns, ids) in enumerate(zip(completions, completion_ids, strict=True)):
             question, order, preferred = unpack(columns, n)
             rollouts.append(Rollout(as_completion(turns[0]["content"], ids, self._ends), question, order, preferred))
-        before = dict(self._judge.counts) if self._judge else {}
+        before = self._counts()
         parts = await self._scorer.score(rollouts)
         for name, value in reward_metrics(parts).items():
             log_metric(name, value)
         if self._judge:
-            for name in ("asked", "cached", "failed", "unclear"):
-                log_metric(f"consistency/{name}", float(self._judge.counts[name] - before.get(name, 0)))
+            for name, count in self._counts().items():
+                log_metric(f"consistency/{name}", float(count - before[name]))
         self._keep(trainer_state.global_step, rollouts, parts, columns["pair_id"])
         return [part.total for part in parts]
 
+    def _counts(self) -> dict[str, int]:
+        """How the questions about consistency have gone so far."""
+        asked = self._judge.counts if self._judge else {}
+        return {
+            **{name: asked.get(name, 0) for name in ("asked", "cached", "failed", "unclear")},
+            **{name: self._scorer.counts[name] for name in ("late", "broken")},
+        }
+
     def _keep(self, step: int, rollouts: list[Rollout], parts: list[RewardParts], names: list[str]) -> None:
-        with self._path.open("a", encoding="utf-8") as file:
+        with self._path.open("a", encoding="utf-8", errors="backslashreplace") as file:
             for rollout, part, name in list(zip(rollouts, parts, names, strict=True))[:SAMPLES_PER_STEP]:
                 row = {
                     "step": step,
@@ -187,6 +195,13 @@ def train_rl(pairs: Sequence[PreferencePair], config: RLConfig, out: Path) -> Pa
         template_for(Path(config.model), config.template) if Path(config.model).exists() else load_template(config.template)
     )
     rows = rl_rows(hard_pairs(pairs, config), template, both_orders=config.both_orders)
+    num_rollouts = len(rows) * config.samples_per_prompt
+    needed = config.rollout_batch_size * int(os.environ.get("WORLD_SIZE", "1"))
+    if num_rollouts < needed:
+        raise DataError(
+            f"{len(rows):,} hard pairs and orders make {num_rollouts:,} rollouts, fewer than the {needed:,} of one batch; "
+            "add pairs or easy_ratio, or lower rollout_batch_size"
+        )
     if judge := consistency_judge(config):
         asyncio.run(judge.check())  # hours of training without the reward that was asked for would be a poor way to find out
     resume = open_run(out, config, data=data_fingerprint(pairs))
@@ -196,5 +211,5 @@ def train_rl(pairs: Sequence[PreferencePair], config: RLConfig, out: Path) -> Pa
     steps = config.max_steps if config.max_steps > 0 else int(config.epochs * per_epoch)
     with bar("rl", steps) as advance:
         trainer.add_callback(RunLog(out, advance, "reward"))
-        trainer.train(resume_from_checkpoint=resume)
+        run_steps(trainer, config.max_steps, resume)
     return close_run(out, trainer, processor, template=template, stage="stable_reinforce", base=config.model)

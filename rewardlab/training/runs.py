@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,8 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from rewardlab.checkpoints import CARD, commit, versions, write_card
 from rewardlab.config import TrainConfig
-from rewardlab.data.files import write_whole
-from rewardlab.errors import ConfigError
+from rewardlab.data.files import hold, write_whole
+from rewardlab.errors import ConfigError, DataError
 from rewardlab.progress import Advance
 from rewardlab.prompts import Template
 
@@ -42,11 +43,13 @@ def open_run(out: Path, config: BaseModel, *, data: str) -> str | None:
     """Create run folder ``out`` or continue the interrupted run in it; returns the checkpoint to resume from, if any.
 
     Raises ConfigError for a finished run (it is never overwritten) and for one with other settings or data, OutputError
-    where ``out`` cannot be written.
+    where ``out`` cannot be written or another process trains in it.
     """
     described: dict[str, Any] = {"config": config.model_dump(mode="json"), "data": data}
     if is_finished(out):
         raise ConfigError(f"{out}: holds a finished run; choose another --out, or delete it to train anew")
+    if os.environ.get("RANK", "0") == "0":
+        hold(out)
     path = out / CONFIG
     if path.exists():
         before = json.loads(path.read_text(encoding="utf-8"))
@@ -76,10 +79,21 @@ def _last_checkpoint(out: Path) -> str | None:
     for name in (METRICS, SAMPLES):
         path = out / name
         if path.exists():
-            lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-            kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= step]
-            write_whole(path, "".join(kept))
+            whole, _, _ = path.read_text(encoding="utf-8").rpartition("\n")
+            last_kept = step if name == METRICS else step - 1  # samples of step s are drawn after checkpoint s was saved
+            kept = [line for line in whole.split("\n") if line and json.loads(line)["step"] <= last_kept]
+            write_whole(path, "".join(f"{line}\n" for line in kept))
     return last
+
+
+def run_steps(trainer: Any, max_steps: int, resume: str | None) -> None:
+    """Train, from checkpoint ``resume`` on where there is one. Raises DataError where the data make not one step."""
+    if resume and 0 < max_steps <= int(resume.rsplit("-", 1)[1]):  # killed between the last step and the final folder
+        trainer._load_from_checkpoint(resume)
+        return
+    trainer.train(resume_from_checkpoint=resume)
+    if trainer.state.global_step == 0:
+        raise DataError("the data are too few for one optimizer step; add pairs, or lower the batch sizes")
 
 
 def close_run(out: Path, trainer: Any, processor: Any, *, template: Template, stage: str, **facts: Any) -> Path:

@@ -20,7 +20,7 @@ from rewardlab.errors import DataError
 from rewardlab.progress import bar
 from rewardlab.prompts import Template, build_messages, load_template
 from rewardlab.samplers.hf import load_model, load_processor
-from rewardlab.training.runs import LoadsWholeCheckpoints, RunLog, close_run, common_arguments, open_run
+from rewardlab.training.runs import LoadsWholeCheckpoints, RunLog, close_run, common_arguments, open_run, run_steps
 from rewardlab.types import Order, PreferencePair
 
 
@@ -97,6 +97,8 @@ def data_fingerprint(pairs: Sequence[PreferencePair]) -> str:
     digest = hashlib.sha256()
     for p in pairs:
         digest.update(repr((p.pair_id, p.question, p.responses, p.preferred, p.attempts, p.order, p.judgment)).encode())
+        for image in p.images:
+            digest.update(hashlib.sha256(image).digest())
     return digest.hexdigest()[:16]
 
 
@@ -125,5 +127,5 @@ def train_sft(pairs: Sequence[PreferencePair], config: SFTConfig, out: Path) -> 
     steps = config.max_steps if config.max_steps > 0 else int(config.epochs * len(rows) / config.batch_size)
     with bar("sft", steps) as advance:
         trainer.add_callback(RunLog(out, advance, "loss"))
-        trainer.train(resume_from_checkpoint=resume)
+        run_steps(trainer, config.max_steps, resume)
     return close_run(out, trainer, processor, template=template, stage="sft", base=config.model)

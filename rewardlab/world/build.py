@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rewardlab.config import load_yaml
+from rewardlab.data.files import write_whole
 from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import ConfigError
 from rewardlab.progress import bar
@@ -17,7 +19,7 @@ from rewardlab.world.facts import facts_of
 from rewardlab.world.judgments import Truth, grounded, shallow
 from rewardlab.world.pairs import make_pairs, write_truths
 
-TRAIN, TEST, TRUTHS, BASE = "train.parquet", "test.parquet", "truths.jsonl", "base"
+TRAIN, TEST, TRUTHS, BASE, WORLD = "train.parquet", "test.parquet", "truths.jsonl", "base", "world.json"
 
 
 @dataclass(frozen=True)
@@ -42,14 +44,20 @@ class WorldConfig:
 
 
 def build_pairs(out: Path, config: WorldConfig) -> None:
-    """Write the train and held-out pairs and the truths of both."""
-    if (out / TRUTHS).exists():
+    """Write the train and held-out pairs and the truths of both, once. Raises ConfigError where ``out`` is another world."""
+    made = out / WORLD
+    if made.exists():
+        found = json.loads(made.read_text(encoding="utf-8"))
+        if found != asdict(config):
+            names = sorted(name for name, value in asdict(config).items() if found.get(name) != value)
+            raise ConfigError(f"{out}: holds another world, which differs in {', '.join(names)}; use another --out")
         return
     train, train_truths = make_pairs(config.num_train, seed=config.seed, held_out=False)
     test, test_truths = make_pairs(config.num_test, seed=config.seed, held_out=True)
     write_parquet(train, out / TRAIN)
     write_parquet(test, out / TEST)
     write_truths([*train_truths, *test_truths], out / TRUTHS)
+    write_whole(made, json.dumps(asdict(config), indent=1) + "\n")
 
 
 def corpus(pairs: list[PreferencePair], truths: list[Truth], rng: random.Random) -> Iterator[str]:

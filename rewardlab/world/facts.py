@@ -11,9 +11,11 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+from rewardlab.world.digit_tasks import in_words, word_by_word
 from rewardlab.world.digits import Card
 from rewardlab.world.scenes import COLORS, PLACES, SHAPES, Scene, plural
-from rewardlab.world.tasks import NUMBERS, Picture, in_words, looked_up, other, relations, word_by_word
+from rewardlab.world.tasks import looked_up, relations
+from rewardlab.world.twins import NUMBERS, Picture, other
 
 Fact = tuple[str, str]
 SHARE_CHECKED = 0.25

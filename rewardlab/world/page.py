@@ -10,14 +10,14 @@ from matplotlib import pyplot as plt
 
 from rewardlab.benchmarks.own_pairs import OwnPairs
 from rewardlab.benchmarks.report import environment, figure_uri, judgments
-from rewardlab.data.files import write_whole
+from rewardlab.data.files import read_lines, write_whole
 from rewardlab.world.build import TEST
 from rewardlab.world.summary import STAGES, TITLES, sentences, table
 
 
 def training_curves(out: Path) -> list[tuple[str, str]]:
     """(caption, SVG data URL) of what RL logged: every part of the reward, and the policy's health."""
-    rows = [json.loads(line) for line in (out / "rl" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    rows = [json.loads(line) for line in read_lines(out / "rl" / "metrics.jsonl")]
     groups = {
         "Reward and its parts, per rollout batch": (
             "reward",

@@ -8,13 +8,14 @@ import random
 from collections.abc import Iterable
 from pathlib import Path
 
-from rewardlab.data.files import write_whole
+from rewardlab.data.files import read_lines, write_whole
 from rewardlab.data.images import encode_png
 from rewardlab.types import PreferencePair
 from rewardlab.world import digits, scenes
 from rewardlab.world.digits import Card
 from rewardlab.world.judgments import Truth
-from rewardlab.world.tasks import DIGIT_TASKS, SCENE_TASKS, Twins, draw_digit_twins, draw_scene_twins
+from rewardlab.world.tasks import DIGIT_TASKS, SCENE_TASKS, draw_digit_twins, draw_scene_twins
+from rewardlab.world.twins import Twins
 
 SHARE_DIGITS = 0.25
 
@@ -97,4 +98,4 @@ def write_truths(truths: Iterable[Truth], path: Path) -> None:
 
 
 def read_truths(path: Path) -> list[Truth]:
-    return [Truth.from_json(json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [Truth.from_json(json.loads(line)) for line in read_lines(path)]

@@ -20,7 +20,7 @@ from transformers import Qwen2_5_VLForConditionalGeneration, Qwen2_5_VLProcessor
 
 from rewardlab.world import digits, scenes
 from rewardlab.world.facts import facts_of
-from rewardlab.world.tasks import Picture
+from rewardlab.world.twins import Picture
 
 IGNORE = -100
 SHARE_OF_TWO_SHAPES = 0.4  # of all scenes: among six shapes there is seldom anything to count

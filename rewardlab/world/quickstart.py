@@ -6,8 +6,11 @@ see, and a judge is benchmarked while the next one trains.
 
 from __future__ import annotations
 
+import ctypes
+import hashlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -20,14 +23,18 @@ from typing import Any
 
 from rich.console import Console
 
+from rewardlab.checkpoints import commit
+from rewardlab.data.files import hold, write_whole
 from rewardlab.data.images import to_data_url
 from rewardlab.data.pairs import read_pairs
-from rewardlab.errors import EndpointError, RewardlabError
+from rewardlab.errors import ConfigError, EndpointError, RewardlabError
 from rewardlab.world.build import BASE, TEST, TRAIN, WorldConfig, build_pairs
 from rewardlab.world.page import write_page
 from rewardlab.world.summary import print_tables, summarize
 
 console = Console()
+PR_SET_PDEATHSIG = 1
+RUN = "quickstart.json"
 
 
 @dataclass(frozen=True)
@@ -56,8 +63,25 @@ def start(arguments: Sequence[str], log: Path, *, threads: int) -> subprocess.Po
     # Waiting threads may spin for a moment only: two processes on two cores else slow each other several-fold, and one
     # whose threads never spin loses a quarter of its speed.
     env = {**os.environ, "OMP_NUM_THREADS": str(threads), "GOMP_SPINCOUNT": "1000", "HF_HUB_OFFLINE": "1"}
+    env["NO_PROXY"] = ",".join(filter(None, [os.environ.get("NO_PROXY"), "127.0.0.1"]))
     with log.open("ab") as sink:
-        return subprocess.Popen([sys.executable, "-m", "rewardlab.cli", *arguments], stdout=sink, stderr=sink, env=env)
+        return subprocess.Popen(
+            [sys.executable, "-m", "rewardlab.cli", *arguments],
+            stdout=sink,
+            stderr=sink,
+            env=env,
+            preexec_fn=_end_with_parent if sys.platform == "linux" else None,
+        )
+
+
+def _end_with_parent() -> None:
+    """Have the kernel stop this process when the quickstart is killed: nothing is left training in its folder."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def open_url(request: str | urllib.request.Request, timeout: float) -> Any:
+    """``urlopen`` for this machine: never by way of a proxy."""
+    return urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=timeout)
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
@@ -70,12 +94,32 @@ def stop(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
+def _open_run(out: Path, configs: Path, seed: int) -> dict[str, float]:
+    """Seconds of the stages that earlier invocations finished. Raises ConfigError where ``out`` is another quickstart's."""
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(configs.glob("*.yaml")))).hexdigest()[:16]
+    asked: dict[str, Any] = {"seed": seed, "configs": digest}
+    path = out / RUN
+    if path.exists():
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if differing := [name for name, value in asked.items() if found[name] != value]:
+            raise ConfigError(f"{out}: holds a quickstart that differs in {' and '.join(differing)}; use another --out")
+        return dict(found["seconds"])
+    write_whole(path, json.dumps({**asked, "commit": commit(), "seconds": {}}, indent=1) + "\n")
+    return {}
+
+
+def _record(out: Path, seconds: dict[str, float]) -> None:
+    found = json.loads((out / RUN).read_text(encoding="utf-8"))
+    write_whole(out / RUN, json.dumps({**found, "seconds": {n: round(s, 1) for n, s in seconds.items()}}, indent=1) + "\n")
+
+
 class Pipeline:
     """Runs stages into one folder."""
 
     def __init__(self, out: Path, configs: Path, seed: int) -> None:
         self.out, self.configs, self.seed = out, configs, seed
-        self.seconds: dict[str, float] = {}
+        self.seconds: dict[str, float] = _open_run(out, configs, seed)
+        self.resumed = bool(self.seconds)
 
     def stage(self, name: str, done: str, *arguments: str) -> Stage:
         return Stage(name, tuple(arguments), self.out / done)
@@ -113,6 +157,7 @@ class Pipeline:
                         tail = self._log(stage).read_text(encoding="utf-8", errors="replace")[-2000:]
                         raise RewardlabError(f"stage {stage.name} failed; the end of {self._log(stage)}:\n{tail}")
                     self.seconds[stage.name] = time.monotonic() - started
+                    _record(self.out, self.seconds)
                     console.print(f"  {stage.name}: {self.seconds[stage.name]:.0f} s", highlight=False)
                 status.update(f"{names} ... {time.monotonic() - started:.0f} s")
                 time.sleep(0.2)
@@ -123,7 +168,7 @@ def wait_until_up(url: str, process: subprocess.Popen[bytes], *, deadline_s: flo
     end = time.monotonic() + deadline_s
     while time.monotonic() < end and process.poll() is None:
         try:
-            with urllib.request.urlopen(url, timeout=2):
+            with open_url(url, timeout=2):
                 return
         except OSError:
             time.sleep(0.2)
@@ -148,7 +193,7 @@ def ask_endpoint(judge: Path, test: Path, out: Path) -> dict[str, Any]:
         request = urllib.request.Request(
             f"http://127.0.0.1:{port}/v1/judge", json.dumps(body).encode(), {"Content-Type": "application/json"}
         )
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with open_url(request, timeout=60) as answer:
             return {"pair": pair, "answer": json.load(answer)}
     finally:
         stop(process)
@@ -157,6 +202,7 @@ def ask_endpoint(judge: Path, test: Path, out: Path) -> dict[str, Any]:
 def quickstart(out: Path, configs: Path, seed: int) -> dict[str, Any]:
     """Run every stage that is not done, write ``out/report.html`` and ``out/summary.json``; returns the summary."""
     began = time.monotonic()
+    hold(out)
     world, run = out / "world", Pipeline(out, configs, seed)
     build_pairs(world, WorldConfig.load(configs / "world.yaml", seed=seed))
     port = free_port()
@@ -172,7 +218,11 @@ def quickstart(out: Path, configs: Path, seed: int) -> dict[str, Any]:
         served = ask_endpoint(out / "rl" / "final", world / TEST, out)
     finally:
         stop(server)
-    summary = summarize(out, seed=seed, seconds=run.seconds, total_s=time.monotonic() - began, served=served["answer"])
+    # Stages that an earlier invocation finished are not in this one's time.
+    seconds = run.seconds if run.resumed else {**run.seconds, "total": time.monotonic() - began}
+    started_at = json.loads((out / RUN).read_text(encoding="utf-8"))["commit"]
+    commits = " and ".join(dict.fromkeys((started_at, commit())))
+    summary = summarize(out, seed=seed, commits=commits, seconds=seconds, served=served["answer"])
     write_page(summary, out)
     print_tables(summary, console)
     return summary

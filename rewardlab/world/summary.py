@@ -9,7 +9,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from rewardlab.checkpoints import commit, versions
+from rewardlab.checkpoints import versions
+from rewardlab.data.files import read_lines
 from rewardlab.data.pairs import read_pairs
 from rewardlab.metrics import paired_difference
 from rewardlab.types import Choice, Order, choice_of
@@ -26,7 +27,7 @@ def _report(out: Path, stage: str) -> dict[str, Any]:
 
 
 def _votes(out: Path, stage: str) -> dict[int, list[dict[str, Any]]]:
-    lines = (out / "bench" / stage / "votes.jsonl").read_text(encoding="utf-8").splitlines()[1:]
+    lines = read_lines(out / "bench" / stage / "votes.jsonl")[1:]
     entries = [json.loads(line) for line in lines]
     return {entry["row"]: entry["votes"] for entry in entries if entry["pass"] == "votes"}
 
@@ -73,17 +74,17 @@ def stage_summary(report: dict[str, Any], votes: dict[int, list[dict[str, Any]]]
     }
 
 
-def summarize(out: Path, *, seed: int, seconds: dict[str, float], total_s: float, served: dict[str, Any]) -> dict[str, Any]:
-    """Everything the quickstart reports, from the files its stages wrote."""
+def summarize(out: Path, *, seed: int, commits: str, seconds: dict[str, float], served: dict[str, Any]) -> dict[str, Any]:
+    """Everything the quickstart reports, from the files its stages wrote at ``commits``."""
     preferred = [int(pair.preferred or 0) for pair in read_pairs(out / "world" / TEST)]
     votes = {stage: _votes(out, stage) for stage in STAGES}
     scores = {stage: sampled_scores(votes[stage], preferred) for stage in STAGES}
     gain, gain_interval = paired_difference(scores["sft"], scores["rl"])
     return {
         "seed": seed,
-        "commit": commit(),
+        "commit": commits,
         "versions": versions(),
-        "seconds": {**{name: round(s, 1) for name, s in seconds.items()}, "total": round(total_s, 1)},
+        "seconds": {name: round(s, 1) for name, s in seconds.items()},
         "teacher": json.loads((out / "distill" / "statistics.json").read_text(encoding="utf-8")),
         "stages": {stage: stage_summary(_report(out, stage), votes[stage], preferred) for stage in STAGES},
         "rl_gain_sampled_at_1": {"mean": gain, "interval": list(gain_interval)},
@@ -143,8 +144,16 @@ def sentences(summary: dict[str, Any]) -> list[str]:
         f"teacher: {teacher['num_requests']:,} requests; attempts {tags}; "
         f"Spearman of level and tag {teacher['level_tag_spearman']:.2f}",
         f"baselines: {baselines}",
-        f"total {summary['seconds']['total'] / 60:.1f} minutes",
+        _time(summary["seconds"]),
     ]
+
+
+def _time(seconds: dict[str, float]) -> str:
+    if "total" in seconds:
+        return f"total {seconds['total'] / 60:.1f} minutes"
+    return "total: not measured, an earlier call had begun it; stages: " + ", ".join(
+        f"{name} {s:.0f} s" for name, s in seconds.items()
+    )
 
 
 def print_tables(summary: dict[str, Any], console: Console) -> None:

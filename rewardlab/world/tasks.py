@@ -1,44 +1,15 @@
-"""The questions of the world, each asked of twin pictures.
-
-A task draws two pictures, *twins*: the one in which the first answer is true and the one in which the second is. A fair
-coin then decides which of them is shown. So whatever the texts are, truth is a coin flip to anyone who does not look: no
-word, length or position can carry a signal, by construction and not by balancing afterwards.
-"""
+"""The questions of the world: those about scenes, and the table of all; those about digits are in ``digit_tasks.py``."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from rewardlab.world import digits, scenes
+from rewardlab.world.digit_tasks import add, larger, read_number
 from rewardlab.world.digits import Card
 from rewardlab.world.scenes import COLORS, SHAPES, Scene, Thing, plural
-
-Picture = Scene | Card
-# In words, up to nine and nine: the digits 1 and 2 already name the responses.
-_TO_NINE = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
-_TO_EIGHTEEN = ("ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen")
-NUMBERS = (*_TO_NINE, *_TO_EIGHTEEN)
-
-
-@dataclass(frozen=True)
-class Twins:
-    """One question, two answers, two pictures; answer ``i`` is true of picture ``i`` and false of the other.
-
-    ``facts[i]`` is what a careful judge reads off picture ``i`` before it compares ("" where the comparison itself names
-    every fact); ``checks[i][j]`` is what it then writes of answer ``j``.
-    """
-
-    question: str
-    answers: tuple[str, str]
-    pictures: tuple[Picture, Picture]
-    facts: tuple[str, str]
-    checks: tuple[tuple[str, str], tuple[str, str]]
-
-
-def other(rng: random.Random, options: tuple[str, ...] | list[str], than: str) -> str:
-    return rng.choice([option for option in options if option != than])
+from rewardlab.world.twins import NUMBERS, Twins, other
 
 
 def _altered(rng: random.Random, thing: Thing) -> Thing:
@@ -218,71 +189,6 @@ def most(rng: random.Random, scene: Scene) -> Twins | None:
         (f"There are more {keys[0]}.", f"There are more {keys[1]}."),
         pictures,
         (tally(pictures[0], winner), tally(pictures[1], loser)),
-        (keys, keys),
-    )
-
-
-def _other_digit(rng: random.Random, shown: Card, held_out: bool) -> Card:
-    """The card with one of its two digits (and the scan of it) replaced."""
-    place = rng.randrange(2)
-    new = list(shown.digits)
-    new[place] = rng.choice([d for d in range(10) if d != shown.digits[place]])
-    fresh = digits.card(rng, (new[0], new[1]), held_out=held_out)
-    scans = (fresh.scans[0], shown.scans[1]) if place == 0 else (shown.scans[0], fresh.scans[1])
-    return Card(fresh.digits, scans, shown.row)
-
-
-def in_words(shown: Card) -> str:
-    """The number on a card, read digit by digit."""
-    return " ".join(NUMBERS[digit] for digit in shown.digits)
-
-
-def word_by_word(said: str, true: str) -> str:
-    """Each word of a number beside whether it is the true one: "five yes, six no"."""
-    return ", ".join(f"{a} {'yes' if a == b else 'no'}" for a, b in zip(said.split(), true.split(), strict=True))
-
-
-def read_number(rng: random.Random, shown: Card, held_out: bool) -> Twins | None:
-    twin = _other_digit(rng, shown, held_out)
-    keys = (in_words(shown), in_words(twin))
-    return Twins(
-        "Which number is written?",
-        (f"It is {keys[0]}.", f"It is {keys[1]}."),
-        (shown, twin),
-        (f"number: {keys[0]}.", f"number: {keys[1]}."),
-        (
-            (word_by_word(keys[0], keys[0]), word_by_word(keys[1], keys[0])),
-            (word_by_word(keys[0], keys[1]), word_by_word(keys[1], keys[1])),
-        ),
-    )
-
-
-def _both(card: Card) -> str:
-    return f"left: {NUMBERS[card.digits[0]]}. right: {NUMBERS[card.digits[1]]}."
-
-
-def add(rng: random.Random, shown: Card, held_out: bool) -> Twins | None:
-    twin = _other_digit(rng, shown, held_out)
-    keys = (NUMBERS[shown.total], NUMBERS[twin.total])
-    return Twins(
-        "What is the sum of the digits?",
-        (f"It is {keys[0]}.", f"It is {keys[1]}."),
-        (shown, twin),
-        (f"{_both(shown)} sum: {keys[0]}.", f"{_both(twin)} sum: {keys[1]}."),
-        (keys, keys),
-    )
-
-
-def larger(rng: random.Random, shown: Card, held_out: bool) -> Twins | None:
-    if shown.digits[0] == shown.digits[1]:
-        return None
-    twin = shown.swapped()
-    keys = ("left", "right") if shown.digits[0] > shown.digits[1] else ("right", "left")
-    return Twins(
-        "Which digit is larger?",
-        (f"The {keys[0]} one.", f"The {keys[1]} one."),
-        (shown, twin),
-        (f"{_both(shown)} larger: {keys[0]}.", f"{_both(twin)} larger: {keys[1]}."),
         (keys, keys),
     )
 
