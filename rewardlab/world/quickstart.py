@@ -118,8 +118,8 @@ class Pipeline:
 
     def __init__(self, out: Path, configs: Path, seed: int) -> None:
         self.out, self.configs, self.seed = out, configs, seed
+        self.resumed = (out / RUN).exists()
         self.seconds: dict[str, float] = _open_run(out, configs, seed)
-        self.resumed = bool(self.seconds)
 
     def stage(self, name: str, done: str, *arguments: str) -> Stage:
         return Stage(name, tuple(arguments), self.out / done)
@@ -218,11 +218,13 @@ def quickstart(out: Path, configs: Path, seed: int) -> dict[str, Any]:
         served = ask_endpoint(out / "rl" / "final", world / TEST, out)
     finally:
         stop(server)
-    # Stages that an earlier invocation finished are not in this one's time.
-    seconds = run.seconds if run.resumed else {**run.seconds, "total": time.monotonic() - began}
+    # A total is that of one undisturbed call: of a resumed one it would leave out what was done before.
+    if not run.resumed:
+        run.seconds["total"] = time.monotonic() - began
+    _record(out, run.seconds)
     started_at = json.loads((out / RUN).read_text(encoding="utf-8"))["commit"]
     commits = " and ".join(dict.fromkeys((started_at, commit())))
-    summary = summarize(out, seed=seed, commits=commits, seconds=seconds, served=served["answer"])
+    summary = summarize(out, seed=seed, commits=commits, seconds=run.seconds, served=served["answer"])
     write_page(summary, out)
     print_tables(summary, console)
     return summary

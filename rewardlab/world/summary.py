@@ -64,7 +64,10 @@ def stage_summary(report: dict[str, Any], votes: dict[int, list[dict[str, Any]]]
         "invalid_rate": report["invalid_rate"],
         "sampled_at_1": curve["1"],
         "votes": curve,
-        **{name: {"accuracy": c["accuracy"]["micro"], "interval": c["interval"]} for name, c in controls.items()},
+        **{
+            name: {"accuracy": c["accuracy"]["micro"], "interval": c["interval"], "invalid_rate": c["invalid_rate"]}
+            for name, c in controls.items()
+        },
         "digits_greedy": digits,
         "swap_consistency_greedy": controls["greedy"]["swap_consistency"],
         "swap_consistency": report["swap_consistency"],
