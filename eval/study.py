@@ -25,7 +25,8 @@ def markdown(summaries: list[dict[str, Any]]) -> str:
     lines = ["# The quickstart over seeds", "", f"`python eval/study.py`, commit {', '.join(commits)}."]
     for summary in summaries:
         lines += ["", f"## Seed {summary['seed']}", "", "| | " + " | ".join(TITLES[stage] for stage in STAGES) + " |"]
-        lines += ["|---|---|---|---|", *(f"| {name.replace('  ', '&emsp;')} | {' | '.join(cells)} |" for name, cells in table(summary))]
+        rows = [(name.replace("  ", "&emsp;"), cells) for name, cells in table(summary)]
+        lines += ["|---|---|---|---|", *(f"| {name} | {' | '.join(cells)} |" for name, cells in rows)]
         lines += ["", *(f"- {sentence}" for sentence in sentences(summary)), f"- seconds: {summary['seconds']}"]
     return "\n".join(lines) + "\n"
 
