@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
 from typing import Annotated, Optional
 
@@ -12,6 +13,9 @@ from rich.markup import escape
 
 from rewardlab.errors import ConfigError, RewardlabError
 from rewardlab.types import Judgment
+
+# transformers renamed an argument of its own that trl and older releases know by its first name; no user can act on it.
+warnings.filterwarnings("ignore", message=".*gradient_checkpointing` is deprecated", category=FutureWarning)
 
 app = typer.Typer(
     help="Train, benchmark and serve generative multimodal judges whose numbers can be trusted.",

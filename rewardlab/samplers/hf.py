@@ -12,6 +12,7 @@ import rewardlab.torchvision_cpu  # noqa: F401  (before transformers)
 # isort: split
 import torch
 from transformers import AutoModelForImageTextToText, AutoProcessor
+from transformers.utils import logging
 
 from rewardlab.data.images import decode_image
 from rewardlab.errors import CheckpointError
@@ -32,6 +33,7 @@ def load_processor(path: str) -> Any:
 
 def load_model(path: str, *, device: str | None = None) -> tuple[Any, Any]:
     """(model in eval mode, processor) of a checkpoint folder or hub id, on ``device`` (default: CUDA where there is one)."""
+    logging.disable_progress_bar()  # of reading and writing weights: seconds, and in the way of our own bar
     target = device or ("cuda" if torch.cuda.is_available() else "cpu")
     processor = load_processor(path)
     try:

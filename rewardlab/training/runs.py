@@ -13,7 +13,7 @@ import rewardlab.torchvision_cpu  # noqa: F401  (before transformers)
 # isort: split
 import torch
 from pydantic import BaseModel
-from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import PreTrainedModel, PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import get_last_checkpoint
 
@@ -91,6 +91,7 @@ def run_steps(trainer: Any, max_steps: int, resume: str | None) -> None:
     if resume and 0 < max_steps <= int(resume.rsplit("-", 1)[1]):  # killed between the last step and the final folder
         trainer._load_from_checkpoint(resume)
         return
+    trainer.remove_callback(PrinterCallback)  # every record is in metrics.jsonl; the terminal has the bar
     trainer.train(resume_from_checkpoint=resume)
     if trainer.state.global_step == 0:
         raise DataError("the data are too few for one optimizer step; add pairs, or lower the batch sizes")

@@ -20,7 +20,7 @@ from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
@@ -141,6 +141,8 @@ def build_app(truths: Sequence[Truth], config: TeacherConfig, faults: Faults | N
             model, (prompt, image) = body["model"], _text_and_image(body["messages"])
         except (KeyError, ValueError, TypeError) as error:
             return _error(400, f"not a chat completion request: {error!r}")
+        except ClientDisconnect:
+            return Response(status_code=499)  # nobody is there to read it
         if model == CHECKER:
             return JSONResponse(_answer(model, check(prompt), prompt))
         if model != TEACHER:
