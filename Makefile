@@ -6,11 +6,12 @@ READY := $(VENV)/.ready
 OUT ?= runs/quickstart
 SEED ?= 0
 
-.PHONY: help quickstart test lint serve study clean
+.PHONY: help quickstart test parity lint serve study clean
 
 help:
 	@echo "make quickstart   the whole pipeline, small and real (about 12 minutes on two cores; OUT=$(OUT) SEED=$(SEED))"
 	@echo "make test         linter, type checker, tests"
+	@echo "make parity       the RL arithmetic against verl's and torchrl's, in an environment of its own"
 	@echo "make serve        the quickstart's judge behind an HTTP endpoint"
 	@echo "make study        the quickstart for seeds 0, 1, 2, and the table over them (by hand; under an hour)"
 
@@ -38,5 +39,18 @@ lint: $(READY)
 test: lint
 	$(BIN)/python -m pytest
 
+# verl asks for an older transformers than this project; of it and torchrl only the arithmetic is imported.
+PARITY := .venv-parity
+$(PARITY)/.ready:
+	$(PYTHON) -m venv $(PARITY)
+	$(PARITY)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
+	$(PARITY)/bin/python -m pip install --quiet --disable-pip-version-check numpy pytest torchrl transformers \
+		omegaconf hydra-core "tensordict<=0.10.0" ray codetiming packaging
+	$(PARITY)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps verl==0.9.1
+	@touch $@
+
+parity: $(PARITY)/.ready
+	PYTHONPATH=. $(PARITY)/bin/python -m pytest --noconftest -c /dev/null --rootdir . tests/parity/test_other_libraries.py
+
 clean:
-	rm -rf $(VENV) runs
+	rm -rf $(VENV) $(PARITY) runs

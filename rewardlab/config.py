@@ -99,7 +99,10 @@ class ConsistencyConfig(_Schema):
 
 
 class RLConfig(TrainConfig):
-    """StableReinforce: lr 1e-6, no KL term, one sample per prompt, rollouts of 256 trained in batches of 128 (section 5)."""
+    """StableReinforce: lr 1e-6, no KL term, one sample per prompt, rollouts of 256 trained in batches of 128 (section 5).
+
+    Every other method is a few differences from it: see ``configs/rl/``.
+    """
 
     learning_rate: float = Field(1e-6, gt=0)
     epochs: float = Field(5.0, gt=0)
@@ -110,11 +113,22 @@ class RLConfig(TrainConfig):
     iterations: int = Field(1, ge=1, description="passes over each rollout batch")
     max_completion_length: int = Field(1024, ge=1)
     temperature: float = Field(1.0, gt=0)
-    kl_coef: float = Field(0.0, ge=0, description="k1 penalty per token, in the reward")
+    advantage: Literal["reinforce_pp", "reinforce_pp_baseline", "grpo", "dr_grpo", "rloo"] = "reinforce_pp"
+    outliers: Literal["delete", "clip", "keep"] = Field("delete", description="of whitened advantages beyond advantage_sigma")
+    advantage_sigma: float = Field(3.0, gt=0, description="in deviations")
     clip_eps: float = Field(0.2, gt=0)
-    preclip: tuple[float, float] = (1e-3, 1e3)
-    advantage_sigma: float = Field(3.0, gt=0, description="advantages beyond this many deviations are set to 0")
+    clip_eps_high: float | None = Field(None, gt=0, description="upper clip where it differs (DAPO's clip-higher)")
+    dual_clip: float | None = Field(None, gt=1, description="bound on the loss of a token of negative advantage")
+    preclip: tuple[float, float] | None = Field((1e-3, 1e3), description="of the probability ratio, before exp; null: none")
+    ratio: Literal["token", "sequence"] = "token"
+    average: Literal["sequence", "token", "constant"] = Field(
+        "sequence", description="of token losses: by rollout, over all tokens, or the sum over max_completion_length"
+    )
+    kl: Literal["k1_reward", "k2_loss", "k3_loss"] = "k1_reward"
+    kl_coef: float = Field(0.0, ge=0)
+    positive_nll: float = Field(0.0, ge=0, description="weight of the likelihood of right rollouts")
     format_weight: float = Field(0.5, ge=0)
+    swap_weight: float = Field(0.0, ge=0, description="paid for naming the winner that the other order's rollouts name")
     consistency: ConsistencyConfig = Field(default_factory=lambda: ConsistencyConfig.model_validate({}))
     attempts: list[Attempts] = Field(["2", "3", "unsolved"], description="difficulty tags to train on")
     both_orders: bool = Field(True, description="show each pair once in each order, instead of in the teacher's")
@@ -122,8 +136,8 @@ class RLConfig(TrainConfig):
 
     @field_validator("preclip")
     @classmethod
-    def _around_one(cls, bounds: tuple[float, float]) -> tuple[float, float]:
-        if not 0 < bounds[0] < 1 < bounds[1]:
+    def _around_one(cls, bounds: tuple[float, float] | None) -> tuple[float, float] | None:
+        if bounds is not None and not 0 < bounds[0] < 1 < bounds[1]:
             raise ValueError(f"preclip bounds the probability ratio on both sides of 1, got {bounds}")
         return bounds
 
@@ -136,6 +150,15 @@ class RLConfig(TrainConfig):
             )
         if self.rollout_batch_size % self.samples_per_prompt:
             raise ValueError("rollout_batch_size must be a multiple of samples_per_prompt")
+        if self.swap_weight and (not self.both_orders or self.rollout_batch_size % (2 * self.samples_per_prompt)):
+            raise ValueError(
+                "swap_weight compares the two orders of a pair: set both_orders, and make rollout_batch_size a multiple of "
+                "twice samples_per_prompt"
+            )
+        if self.advantage != "reinforce_pp" and self.samples_per_prompt < 2:
+            raise ValueError(f"advantage {self.advantage} compares a group's rollouts; set samples_per_prompt to 2 or more")
+        if self.kl == "k1_reward" and self.kl_coef and self.advantage in ("grpo", "dr_grpo", "rloo"):
+            raise ValueError(f"advantage {self.advantage} is one number per rollout; use kl: k2_loss or k3_loss")
         period = self.rollout_batch_size // self.batch_size * self.iterations
         if self.save_steps % period:
             raise ValueError(

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rewardlab.rl import reference
-from rewardlab.rl.advantages import Moments, returns_to_go, sigma_filter, token_rewards, whiten
+from rewardlab.rl.advantages import Moments, returns_to_go, token_rewards, treat_outliers, whiten
 
 
 def one_token(rewards: list[float]) -> tuple[Tensor, Tensor]:
@@ -19,7 +19,7 @@ def one_token(rewards: list[float]) -> tuple[Tensor, Tensor]:
 
 def filtered(rewards: list[float], sigma: float = 3.0) -> tuple[Tensor, dict[str, float]]:
     values, mask = one_token(rewards)
-    kept, metrics = sigma_filter(whiten(values, mask), mask, sigma)
+    kept, metrics = treat_outliers(whiten(values, mask), mask, sigma)
     return kept[:, 0], metrics
 
 
@@ -32,8 +32,8 @@ def test_worked_example_of_the_paper() -> None:
     kept, metrics = filtered([1.0] * 255 + [0.0])
     assert kept[-1] == 0
     assert kept[0] > 0
-    assert metrics["advantage/filtered_frac_negative"] == pytest.approx(1 / 256)
-    assert metrics["advantage/filtered_frac_positive"] == 0
+    assert metrics["advantage/outlier_frac_negative"] == pytest.approx(1 / 256)
+    assert metrics["advantage/outlier_frac_positive"] == 0
     assert metrics["advantage/max_abs"] == pytest.approx(15.97, abs=0.005)
 
 
@@ -96,7 +96,7 @@ def test_equal_to_the_reference_step(kl_coef: float) -> None:
     rollouts = reference.Rollouts(mask, rewards, old, ref if kl_coef else None)
     kl = old - ref if kl_coef else None
     own = whiten(returns_to_go(token_rewards(rewards, mask, kl, kl_coef), mask), mask)
-    kept, _ = sigma_filter(own, mask, 1.2)
-    expected = reference.advantages(rollouts, kl_coef=kl_coef, sigma=1.2)
+    kept, _ = treat_outliers(own, mask, 1.2)
+    expected = reference.advantages(rollouts, reference.Method(kl_coef=kl_coef, sigma=1.2))
     torch.testing.assert_close(kept, expected * mask, atol=1e-5, rtol=1e-5)
     assert (kept != own).any()

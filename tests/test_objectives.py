@@ -7,7 +7,19 @@ import math
 import pytest
 import torch
 
-from rewardlab.rl.objectives import mean_of_sequence_means, outside, ppo_clip, preclip
+from rewardlab.rl.kl import k1, k2, k3
+from rewardlab.rl.objectives import (
+    clipped_value_loss,
+    importance_weights,
+    mean_of_sequence_means,
+    mean_of_tokens,
+    outside,
+    positive_nll,
+    ppo_clip,
+    preclip,
+    sequence_log_ratio,
+    sum_over_constant,
+)
 
 BOUNDS = (1e-3, 1e3)
 
@@ -54,3 +66,89 @@ def test_every_rollout_weighs_the_same() -> None:
     """A rollout of one token and one of three."""
     values = torch.tensor([[4.0, 9, 9], [1.0, 2, 3]])
     assert mean_of_sequence_means(values, torch.tensor([[1, 0, 0], [1, 1, 1]])).item() == 3.0
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "dual", "loss"),
+    [
+        (1.25, 1.0, None, -1.25),  # DAPO's upper bound of 1.28 leaves it alone; 0.2 would cut it at 1.2
+        (1.4, 1.0, None, -1.28),
+        (0.7, -1.0, None, 0.8),
+        (100.0, -1.0, None, 100.0),
+        (100.0, -1.0, 10.0, 10.0),
+        (100.0, 1.0, 10.0, -1.28),  # dual clip is for bad tokens only
+        (5.0, -2.0, 10.0, 10.0),
+    ],
+)
+def test_higher_and_dual_clip(ratio: float, advantage: float, dual: float | None, loss: float) -> None:
+    """Clip-higher 0.2 / 0.28, and the bound on what a bad token may cost."""
+    assert ppo_clip(torch.tensor(ratio), torch.tensor(advantage), 0.2, 0.28, dual).item() == pytest.approx(loss)
+
+
+def test_one_ratio_for_a_whole_rollout() -> None:
+    """The mean log-ratio on every token; its gradient is shared by the rollout's tokens, none goes outside the mask."""
+    log_ratio = torch.tensor([[0.3, -0.1, 9.0]], requires_grad=True)
+    shared = sequence_log_ratio(log_ratio, torch.tensor([[1, 1, 0]]))
+    assert shared.tolist() == [[pytest.approx(0.1)] * 3]
+    shared[0, 0].backward()
+    assert log_ratio.grad is not None
+    assert log_ratio.grad.tolist() == [[0.5, 0.5, 0.0]]
+
+
+def test_an_engine_that_samples_otherwise() -> None:
+    """Twice as likely for the trainer: weight 2; eight times: the cap, counted; padding counts for nothing."""
+    trainer = torch.log(torch.tensor([[0.4, 0.8, 0.8, 0.9]]))
+    engine = torch.log(torch.tensor([[0.2, 0.1, 0.8, 0.001]]))
+    weights, metrics = importance_weights(trainer, engine, torch.tensor([[1, 1, 1, 0]]), 4.0)
+    assert weights.tolist() == [[pytest.approx(2.0), pytest.approx(4.0), pytest.approx(1.0), 1.0]]
+    assert metrics["importance/capped_frac"] == pytest.approx(1 / 3)
+    assert metrics["importance/mean"] == pytest.approx(11 / 3)
+
+
+def test_the_likelihood_of_right_rollouts() -> None:
+    """Mean over their tokens together; nothing, and no gradient, without any."""
+    logprobs = torch.tensor([[-1.0, -2.0], [-3.0, -9.0], [-5.0, -7.0]], requires_grad=True)
+    mask = torch.tensor([[1, 1], [1, 0], [1, 1]])
+    assert positive_nll(logprobs, mask, torch.tensor([1.0, 1.0, 0.0])).item() == 2.0
+    nothing = positive_nll(logprobs, mask, torch.zeros(3))
+    nothing.backward()
+    assert nothing.item() == 0.0
+    assert logprobs.grad is not None
+    assert not logprobs.grad.any()
+
+
+def test_a_critic_moves_a_step_at_a_time() -> None:
+    """Inside the clip half the squared error; beyond it the larger of both, whose gradient is 0 where V has gone far enough."""
+    values = torch.tensor([0.1, 0.9, -0.9], requires_grad=True)
+    loss = clipped_value_loss(values, torch.zeros(3), torch.ones(3), 0.2)
+    assert loss.tolist() == pytest.approx([0.405, 0.32, 1.805])
+    loss.sum().backward()
+    assert values.grad is not None
+    assert values.grad.tolist() == pytest.approx([-0.9, 0.0, -1.9])
+
+
+def test_averages() -> None:
+    """By token a rollout of three weighs three times one of one; by a constant neither is divided by its own length."""
+    values, mask = torch.tensor([[4.0, 9, 9], [1.0, 2, 3]]), torch.tensor([[1, 0, 0], [1, 1, 1]])
+    assert mean_of_tokens(values, mask).item() == 2.5
+    assert sum_over_constant(values, mask, 10).item() == pytest.approx(0.5)
+    for average in (mean_of_tokens, mean_of_sequence_means):
+        assert average(values[1:], mask[1:]).item() == 2.0
+        assert average(values, torch.zeros_like(mask)).item() == 0.0
+
+
+def test_kl_estimators_average_to_the_kl() -> None:
+    """Over two known distributions, exactly: E k1 = E k3 = KL, k3 never negative, and the gradient of E k2 is that of KL."""
+    logits = torch.tensor([0.2, -0.5, 1.0, 0.3], requires_grad=True)
+    ref = torch.tensor([0.1, 0.4, -0.2, 0.6]).log_softmax(0)
+    policy = logits.log_softmax(0)
+    kl = (policy.exp() * (policy - ref)).sum()
+    (true_gradient,) = torch.autograd.grad(kl, logits, retain_graph=True)
+    weights = policy.exp().detach()
+    assert (weights * k1(policy, ref)).sum().item() == pytest.approx(kl.item(), abs=1e-6)
+    assert (weights * k3(policy, ref)).sum().item() == pytest.approx(kl.item(), abs=1e-6)
+    assert (k3(policy, ref) >= 0).all()
+    (gradient,) = torch.autograd.grad((weights * k2(policy, ref)).sum(), logits, retain_graph=True)
+    torch.testing.assert_close(gradient, true_gradient)
+    (nothing,) = torch.autograd.grad((weights * k1(policy, ref)).sum(), logits)
+    torch.testing.assert_close(nothing, torch.zeros(4), atol=1e-6, rtol=0)

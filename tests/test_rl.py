@@ -24,6 +24,7 @@ from rewardlab.data.files import hold
 from rewardlab.data.images import decode_image
 from rewardlab.errors import CheckpointError, ConfigError, DataError, EndpointError, OutputError
 from rewardlab.prompts import build_messages, load_template
+from rewardlab.training.orders_together import OrdersTogether
 from rewardlab.training.reward import RolloutScorer
 from rewardlab.training.rl import RewardFunction, hard_pairs, rl_rows, train_rl
 from rewardlab.types import Choice, Order, PreferencePair, choice_of
@@ -142,11 +143,11 @@ def test_a_run_leaves_its_records(
     consistency = ConsistencyConfig(base_url=world_server(), model="world-checker")
     final = train_rl(tagged, config_for(tiny_checkpoint, consistency=consistency), tmp_path / "run")
     card = json.loads((final / "rewardlab.json").read_text())
-    assert (card["stage"], card["template_hash"]) == ("stable_reinforce", PLAIN.hash)
+    assert (card["stage"], card["template_hash"]) == ("rl", PLAIN.hash)
     logged = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     names = set().union(*logged)
     assert {"reward", "reward/format", "reward/accuracy", "reward/consistency_of_right", "reward/invalid_frac"} <= names
-    assert {"advantage/filtered_frac", "loss/preclip_frac", "consistency/failed", "entropy", "grad_norm"} <= names
+    assert {"advantage/outlier_frac", "loss/preclip_frac", "consistency/failed", "entropy", "grad_norm"} <= names
     samples = [json.loads(line) for line in (tmp_path / "run" / "samples.jsonl").read_text().splitlines()]
     assert {"pair_id", "order", "text", "status", "reward"} <= set(samples[0])
     with pytest.raises(ConfigError, match="finished"):
@@ -210,3 +211,59 @@ def test_one_process_trains_in_a_folder(tagged: list[PreferencePair], tiny_check
             train_rl(tagged, config_for(tiny_checkpoint), tmp_path)
         holder.kill()
     hold(tmp_path)
+
+
+def test_both_orders_of_a_pair_are_in_one_batch() -> None:
+    """Neighbours, each as often as the group is large, the batch repeated; all pairs once a reading, in another order each."""
+    sampler = OrdersTogether(10, batch=4, group=3, repeats=2, seed=0)
+    first, second = list(sampler), list(sampler)
+    assert len(first) == len(sampler) == 2 * 4 * 3 * 2
+    assert first != second
+    for start in range(0, len(first), 24):
+        batch = first[start : start + 24]
+        assert batch[:12] == batch[12:]
+        assert [row for n, row in enumerate(batch[:12]) if n % 3 == 0] == sorted({*batch}, key=batch.index)
+        assert {row ^ 1 for row in batch} == set(batch)
+    assert list(OrdersTogether(10, batch=4, group=3, repeats=2, seed=0)) == first
+    for num_rows, batch_size in ((9, 4), (10, 3)):
+        with pytest.raises(ValueError, match="both orders"):
+            OrdersTogether(num_rows, batch=batch_size, group=1, repeats=1, seed=0)
+
+
+def test_the_same_winner_in_both_orders_is_paid(tagged: list[PreferencePair], tmp_path: Path) -> None:
+    """On top of the rest, right or not; a position-biased judge earns nothing more by it."""
+    metrics: dict[str, float] = {}
+
+    def earned(choices: list[Choice]) -> list[float]:
+        reward = RewardFunction(RolloutScorer("think_answer", None), None, frozenset({7}), tmp_path, swap_weight=1.0)
+        texts = [format_verdict(choice, "Response 1: a, correct.") for choice in choices]
+        call = reward(
+            completions=[[{"role": "assistant", "content": text}] for text in texts],
+            completion_ids=[[1, 7]] * 4,
+            log_metric=metrics.__setitem__,
+            trainer_state=SimpleNamespace(global_step=1),
+            pair_id=["p"] * 4,
+            question=["q"] * 4,
+            order=["given", "given", "swapped", "swapped"],
+            preferred=[0] * 4,
+        )
+        return asyncio.run(call)
+
+    first, second = Choice.FIRST, Choice.SECOND
+    assert earned([first, first, second, second]) == [2.5] * 4  # always response 0, which is right
+    assert earned([second, second, first, first]) == [1.5] * 4  # always response 1
+    assert earned([first] * 4) == [1.5, 1.5, 0.5, 0.5]  # always the first
+    assert metrics["reward/swap_agreement"] == 0.0
+    assert earned([first, second, second, second]) == [2.5, 0.5, 2.0, 2.0]
+
+
+def test_a_run_with_the_swap_reward(tagged: list[PreferencePair], tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """Trains and logs it; without both orders it is refused."""
+    train_rl(tagged, config_for(tiny_checkpoint, swap_weight=0.5, advantage="grpo", samples_per_prompt=2), tmp_path / "run")
+    logged = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert "reward/swap_agreement" in set().union(*logged)
+    samples = [json.loads(line) for line in (tmp_path / "run" / "samples.jsonl").read_text().splitlines()]
+    assert [row["order"] for row in samples[:4]] == ["given", "given", "swapped", "swapped"]
+    assert len({row["pair_id"] for row in samples[:4]}) == 1
+    with pytest.raises(ValueError, match="both_orders"):
+        config_for(tiny_checkpoint, swap_weight=0.5, both_orders=False)

@@ -65,19 +65,26 @@ def whiten(values_NT: Tensor, mask_NT: Tensor, moments: Moments | None = None) -
     return (((values_NT.double() - mean) / std) * mask_NT).float()
 
 
-def sigma_filter(advantages_NT: Tensor, mask_NT: Tensor, sigma: float) -> tuple[Tensor, dict[str, float]]:
-    """Set *whitened* advantages beyond ``sigma`` to 0 (eq. 6), and say what share of tokens that was, by sign.
+def treat_outliers(
+    advantages_NT: Tensor, mask_NT: Tensor, sigma: float, treatment: str = "delete"
+) -> tuple[Tensor, dict[str, float]]:
+    """What becomes of *whitened* advantages beyond ``sigma``, and what share of tokens that was, by sign.
 
-    The bounds are around 0, the mean of whitened values; the released code puts them around the raw mean and so deletes
-    every failure as soon as accuracy passes 68 %. On two-valued rewards even the right filter deletes the rarer value
-    once its share is under 1 / (1 + sigma^2), 10 % at sigma 3: watch ``advantage/filtered_frac``.
+    ``delete`` sets them to 0 (StableReinforce, eq. 6), ``clip`` to +-sigma, ``keep`` leaves them. The bounds are around 0, the
+    mean of whitened values; the released code puts them around the raw mean and so deletes every failure as soon as accuracy
+    passes 68 %. On two-valued rewards even the right filter deletes the rarer value once its share is under 1 / (1 +
+    sigma^2), 10 % at sigma 3: watch ``advantage/outlier_frac``. Clipping keeps their sign.
     """
     tokens = mask_NT.sum().clamp(min=1)
     low_NT, high_NT = (advantages_NT < -sigma) & (mask_NT > 0), (advantages_NT > sigma) & (mask_NT > 0)
-    kept_NT = torch.where(low_NT | high_NT, torch.zeros_like(advantages_NT), advantages_NT)
-    return kept_NT, {
-        "advantage/filtered_frac": ((low_NT | high_NT).sum() / tokens).item(),
-        "advantage/filtered_frac_negative": (low_NT.sum() / tokens).item(),
-        "advantage/filtered_frac_positive": (high_NT.sum() / tokens).item(),
+    treated_NT = {
+        "delete": lambda: torch.where(low_NT | high_NT, torch.zeros_like(advantages_NT), advantages_NT),
+        "clip": lambda: advantages_NT.clamp(-sigma, sigma),
+        "keep": lambda: advantages_NT,
+    }[treatment]()
+    return treated_NT, {
+        "advantage/outlier_frac": ((low_NT | high_NT).sum() / tokens).item(),
+        "advantage/outlier_frac_negative": (low_NT.sum() / tokens).item(),
+        "advantage/outlier_frac_positive": (high_NT.sum() / tokens).item(),
         "advantage/max_abs": (advantages_NT.abs() * mask_NT).max().item() if mask_NT.any() else 0.0,
     }

@@ -24,12 +24,69 @@ def outside(logprobs_NT: Tensor, old_logprobs_NT: Tensor, mask_NT: Tensor, bound
     return ((hit_NT & (mask_NT > 0)).sum() / mask_NT.sum().clamp(min=1)).item()
 
 
-def ppo_clip(ratio_NT: Tensor, advantages_NT: Tensor, clip_eps: float) -> Tensor:
-    """-min(ratio A, clip(ratio, 1 - eps, 1 + eps) A) per token (arXiv 1707.06347, eq. 7)."""
-    clipped_NT = ratio_NT.clamp(1 - clip_eps, 1 + clip_eps)
-    return -torch.minimum(ratio_NT * advantages_NT, clipped_NT * advantages_NT)
+def sequence_log_ratio(log_ratio_NT: Tensor, mask_NT: Tensor) -> Tensor:
+    """Each token's log-ratio replaced by the mean over its rollout (GSPO, arXiv 2507.18071), in value and gradient."""
+    mean_N = (log_ratio_NT * mask_NT).sum(1) / mask_NT.sum(1).clamp(min=1)
+    return mean_N[:, None].expand_as(log_ratio_NT)
+
+
+def ppo_clip(
+    ratio_NT: Tensor, advantages_NT: Tensor, clip_low: float, clip_high: float | None = None, dual_clip: float | None = None
+) -> Tensor:
+    """-min(ratio A, clip(ratio, 1 - clip_low, 1 + clip_high) A) per token (PPO, arXiv 1707.06347, eq. 7).
+
+    ``clip_high`` above ``clip_low`` lets unlikely tokens grow (DAPO, arXiv 2503.14476, eq. 8); None: the same as
+    ``clip_low``. ``dual_clip`` c > 1 bounds the loss of a token of negative advantage at -c A (arXiv 1912.09729),
+    where the ratio, and with it the push, has no other bound.
+    """
+    high = clip_low if clip_high is None else clip_high
+    clipped_NT = ratio_NT.clamp(1 - clip_low, 1 + high)
+    loss_NT = -torch.minimum(ratio_NT * advantages_NT, clipped_NT * advantages_NT)
+    if dual_clip is None:
+        return loss_NT
+    return torch.where(advantages_NT < 0, torch.minimum(loss_NT, -dual_clip * advantages_NT), loss_NT)
+
+
+def importance_weights(
+    old_logprobs_NT: Tensor, sampled_logprobs_NT: Tensor, mask_NT: Tensor, cap: float
+) -> tuple[Tensor, dict[str, float]]:
+    """min(pi_old / pi_sampler, cap) per token, without gradient: corrects for an engine that samples unlike the trainer.
+
+    ``old_logprobs_NT`` are the trainer's of the weights that sampled, ``sampled_logprobs_NT`` the engine's of the same
+    tokens. Truncated importance sampling (Ionides, 2008); a ``cap`` of 2 is usual.
+    """
+    ratio_NT = (old_logprobs_NT - sampled_logprobs_NT).detach().clamp(-20, 20).exp()
+    hit_NT = (ratio_NT > cap) & (mask_NT > 0)
+    weights_NT = torch.where(mask_NT > 0, ratio_NT.clamp(max=cap), torch.ones_like(ratio_NT))
+    tokens = mask_NT.sum().clamp(min=1)
+    return weights_NT, {
+        "importance/capped_frac": (hit_NT.sum() / tokens).item(),
+        "importance/mean": ((ratio_NT * mask_NT).sum() / tokens).item(),
+    }
+
+
+def positive_nll(logprobs_NT: Tensor, mask_NT: Tensor, right_N: Tensor) -> Tensor:
+    """Mean negative log-likelihood over the tokens of right rollouts (VAPO, arXiv 2504.05118); 0 without any."""
+    chosen_NT = mask_NT * right_N[:, None]
+    return -(logprobs_NT * chosen_NT).sum() / chosen_NT.sum().clamp(min=1)
+
+
+def clipped_value_loss(values_NT: Tensor, old_values_NT: Tensor, targets_NT: Tensor, clip: float) -> Tensor:
+    """0.5 max((V - G)^2, (clip(V, V_old +- clip) - G)^2) per token: PPO's, which keeps V near what it was when sampling."""
+    near_NT = old_values_NT + (values_NT - old_values_NT).clamp(-clip, clip)
+    return 0.5 * torch.maximum((values_NT - targets_NT) ** 2, (near_NT - targets_NT) ** 2)
 
 
 def mean_of_sequence_means(values_NT: Tensor, mask_NT: Tensor) -> Tensor:
     """Mean over each rollout's tokens, then over rollouts: every rollout weighs the same, whatever its length."""
     return ((values_NT * mask_NT).sum(1) / mask_NT.sum(1).clamp(min=1)).mean()
+
+
+def mean_of_tokens(values_NT: Tensor, mask_NT: Tensor) -> Tensor:
+    """Mean over all tokens of the batch: long rollouts weigh more (DAPO, arXiv 2503.14476)."""
+    return (values_NT * mask_NT).sum() / mask_NT.sum().clamp(min=1)
+
+
+def sum_over_constant(values_NT: Tensor, mask_NT: Tensor, length: int) -> Tensor:
+    """Sum over a rollout's tokens by one constant ``length``, then mean over rollouts (Dr. GRPO, arXiv 2503.20783)."""
+    return ((values_NT * mask_NT).sum(1) / length).mean()

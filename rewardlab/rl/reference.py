@@ -1,14 +1,15 @@
-"""One whole StableReinforce step in plain torch, top to bottom, to be read first.
+"""One whole RL step in plain torch, top to bottom, to be read first.
 
-``training/stable_reinforce.py`` does the same on TRL's trainer; a test holds the two equal in loss, gradient and weights
-over several minibatches and epochs. Nothing here is shared with the code it checks, on purpose.
+``training/policy_gradient.py`` does the same on TRL's trainer; a test holds the two equal, for every recipe of ``configs/rl``,
+in loss, gradient and weights over several minibatches and epochs. Nothing here is shared with the code it checks, on purpose.
 
 Shapes: ``N`` rollouts in the batch, ``M`` in a minibatch, ``T`` completion tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,55 +17,136 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
+class Method:
+    """What tells one method from another. The defaults are StableReinforce's (arXiv 2505.02835).
+
+    ``advantage``: reinforce_pp, reinforce_pp_baseline, grpo, dr_grpo or rloo. ``outliers``: what becomes of whitened
+    advantages beyond ``sigma``: delete, clip or keep. ``ratio``: token or sequence. ``average``: sequence, token, or constant
+    (the sum over ``max_length``). ``kl``: k1_reward, k2_loss or k3_loss. ``positive_nll`` weighs the likelihood of right
+    rollouts.
+    """
+
+    advantage: str = "reinforce_pp"
+    outliers: str = "delete"
+    sigma: float = 3.0
+    clip_low: float = 0.2
+    clip_high: float = 0.2
+    dual_clip: float | None = None
+    preclip: tuple[float, float] | None = (1e-3, 1e3)
+    ratio: str = "token"
+    average: str = "sequence"
+    max_length: int = 1024
+    kl: str = "k1_reward"
+    kl_coef: float = 0.0
+    positive_nll: float = 0.0
+
+
+@dataclass(frozen=True)
 class Rollouts:
     """What one sampling left: ``mask_NT`` is 1 on generated tokens, ``rewards_N`` one reward per rollout.
 
     ``old_logprobs_NT`` are of the policy that sampled, ``ref_logprobs_NT`` of the frozen reference (None: no KL term).
+    ``groups`` names each rollout's prompt, where the advantage is relative to its group; ``right_N`` is 1 for a right verdict.
     """
 
     mask_NT: Tensor
     rewards_N: Tensor
     old_logprobs_NT: Tensor
     ref_logprobs_NT: Tensor | None = None
+    groups: Sequence[int] = ()
+    right_N: Tensor | None = None
 
 
-def advantages(rollouts: Rollouts, *, kl_coef: float, sigma: float) -> Tensor:
-    """Returns to go of 1[last token] R - kl_coef (logp - ref), whitened over all tokens, beyond ``sigma`` set to 0."""
+def advantages(rollouts: Rollouts, method: Method) -> Tensor:
+    """[N, T] advantages of the method, whitened over all tokens where it whitens, outliers treated."""
+    if method.advantage in ("grpo", "dr_grpo", "rloo"):
+        relative_N = torch.tensor([_relative(rollouts, n, method.advantage) for n in range(len(rollouts.rewards_N))])
+        return relative_N[:, None] * rollouts.mask_NT
+    return_NT = _returns_to_go(rollouts, method)
+    tokens = return_NT[rollouts.mask_NT.bool()]
+    if tokens.std(correction=0) < 1e-6 * (1 + tokens.mean().abs()):
+        return torch.zeros_like(return_NT).float()
+    whitened_NT = (return_NT - tokens.mean()) / tokens.std(correction=0)
+    if method.outliers == "delete":
+        whitened_NT = torch.where(whitened_NT.abs() <= method.sigma, whitened_NT, torch.zeros_like(whitened_NT))
+    elif method.outliers == "clip":
+        whitened_NT = whitened_NT.clamp(-method.sigma, method.sigma)
+    return (whitened_NT * rollouts.mask_NT).float()
+
+
+def _relative(rollouts: Rollouts, n: int, advantage: str) -> float:
+    """The reward of rollout ``n`` against its group's; a group of one has nothing to be relative to."""
+    rewards: list[float] = rollouts.rewards_N.tolist()
+    group = [r for r, g in zip(rewards, rollouts.groups, strict=True) if g == rollouts.groups[n]]
+    reward, size = rewards[n], len(group)
+    mean = sum(group) / size
+    if size == 1 or advantage == "dr_grpo":
+        return reward - mean
+    if advantage == "rloo":
+        return reward - (sum(group) - reward) / (size - 1)
+    deviation = math.sqrt(sum((r - mean) ** 2 for r in group) / (size - 1))
+    return (reward - mean) / (deviation + 1e-4)
+
+
+def _returns_to_go(rollouts: Rollouts, method: Method) -> Tensor:
+    """Sums of 1[last token] R - kl_coef (logp - ref); R less the mean of its group for reinforce_pp_baseline."""
     mask_NT = rollouts.mask_NT.double()
     reward_NT = torch.zeros_like(mask_NT)
     for row, length in enumerate(rollouts.mask_NT.sum(1).tolist()):
-        reward_NT[row, int(length) - 1] = rollouts.rewards_N[row]
-    if rollouts.ref_logprobs_NT is not None:
-        reward_NT -= kl_coef * (rollouts.old_logprobs_NT - rollouts.ref_logprobs_NT) * mask_NT
+        reward = rollouts.rewards_N[row].item()
+        if method.advantage == "reinforce_pp_baseline":
+            reward = _relative(rollouts, row, "dr_grpo")
+        reward_NT[row, int(length) - 1] = reward
+    if rollouts.ref_logprobs_NT is not None and method.kl == "k1_reward":
+        reward_NT -= method.kl_coef * (rollouts.old_logprobs_NT - rollouts.ref_logprobs_NT) * mask_NT
     return_NT = torch.zeros_like(mask_NT)
     to_go_N = torch.zeros(len(mask_NT), dtype=mask_NT.dtype)
     for t in reversed(range(mask_NT.shape[1])):
         to_go_N = to_go_N + reward_NT[:, t]
         return_NT[:, t] = to_go_N
-    tokens = return_NT[rollouts.mask_NT.bool()]
-    if tokens.std(correction=0) == 0:
-        return torch.zeros_like(return_NT).float()
-    whitened_NT = (return_NT - tokens.mean()) / tokens.std(correction=0)
-    return torch.where(whitened_NT.abs() <= sigma, whitened_NT, torch.zeros_like(whitened_NT)).float()
+    return return_NT
 
 
 def loss(
-    logprobs_MT: Tensor,
-    old_logprobs_MT: Tensor,
-    advantages_MT: Tensor,
-    mask_MT: Tensor,
-    *,
-    clip_eps: float,
-    preclip: tuple[float, float],
+    logprobs_MT: Tensor, rollouts: Rollouts, advantages_NT: Tensor, rows_M: Tensor, method: Method, num_minibatches: int
 ) -> Tensor:
-    """PPO clip on the pre-clipped ratio; mean over a rollout's tokens, then over rollouts."""
-    bounds = torch.log(torch.tensor(preclip))
-    ratio_MT = torch.exp(torch.clamp(logprobs_MT - old_logprobs_MT, bounds[0].item(), bounds[1].item()))
+    """The loss of one minibatch: clipped objective on the (pre-clipped) ratio, KL, likelihood of right rollouts."""
+    advantages_MT, mask_MT = advantages_NT[rows_M], rollouts.mask_NT[rows_M]
+    log_ratio_MT = logprobs_MT - rollouts.old_logprobs_NT[rows_M]
+    if method.preclip is not None:
+        bounds = torch.log(torch.tensor(method.preclip))
+        log_ratio_MT = torch.clamp(log_ratio_MT, bounds[0].item(), bounds[1].item())
+    if method.ratio == "sequence":
+        means = [row[mask.bool()].mean().expand(len(row)) for row, mask in zip(log_ratio_MT, mask_MT, strict=True)]
+        log_ratio_MT = torch.stack(means)
+    ratio_MT = torch.exp(log_ratio_MT)
+    clipped_MT = torch.clamp(ratio_MT, 1 - method.clip_low, 1 + method.clip_high) * advantages_MT
     unclipped_MT = ratio_MT * advantages_MT
-    clipped_MT = torch.clamp(ratio_MT, 1 - clip_eps, 1 + clip_eps) * advantages_MT
-    objective_MT = torch.where(unclipped_MT < clipped_MT, unclipped_MT, clipped_MT)
-    per_rollout_M = torch.stack([objective_MT[row][mask_MT[row].bool()].mean() for row in range(len(mask_MT))])
-    return -per_rollout_M.mean()
+    token_loss_MT = -torch.where(unclipped_MT < clipped_MT, unclipped_MT, clipped_MT)
+    if method.dual_clip is not None:
+        most_MT = -method.dual_clip * advantages_MT
+        token_loss_MT = torch.where((advantages_MT < 0) & (token_loss_MT > most_MT), most_MT, token_loss_MT)
+    if rollouts.ref_logprobs_NT is not None and method.kl != "k1_reward":
+        d_MT = logprobs_MT - rollouts.ref_logprobs_NT[rows_M]
+        kl_MT = d_MT**2 / 2 if method.kl == "k2_loss" else torch.exp(-d_MT) - 1 + d_MT
+        token_loss_MT = token_loss_MT + method.kl_coef * kl_MT
+    total = _average(token_loss_MT, mask_MT, rollouts.mask_NT, method, num_minibatches)
+    if method.positive_nll:
+        assert rollouts.right_N is not None
+        chosen_MT = mask_MT * rollouts.right_N[rows_M][:, None]
+        num_chosen = (rollouts.mask_NT * rollouts.right_N[:, None]).sum().clamp(min=1) / num_minibatches
+        total = total - method.positive_nll * (logprobs_MT * chosen_MT).sum() / num_chosen
+    return total
+
+
+def _average(token_loss_MT: Tensor, mask_MT: Tensor, mask_NT: Tensor, method: Method, num_minibatches: int) -> Tensor:
+    """By token: over the tokens of an average minibatch, so that every token of the rollout batch weighs the same."""
+    if method.average == "token":
+        return (token_loss_MT * mask_MT).sum() / (mask_NT.sum() / num_minibatches)
+    if method.average == "constant":
+        return (token_loss_MT * mask_MT).sum() / (len(mask_MT) * method.max_length)
+    rows = [row[mask.bool()].mean() for row, mask in zip(token_loss_MT, mask_MT, strict=True)]
+    return torch.stack(rows).mean()
 
 
 def step(
@@ -72,33 +154,24 @@ def step(
     logprobs: Callable[[Tensor], Tensor],
     rollouts: Rollouts,
     optimizer: torch.optim.Optimizer,
-    minibatches: Iterable[Tensor],
+    minibatches: Sequence[Sequence[Tensor]],
+    method: Method,
     *,
-    clip_eps: float = 0.2,
-    preclip: tuple[float, float] = (1e-3, 1e3),
-    sigma: float = 3.0,
-    kl_coef: float = 0.0,
     max_grad_norm: float = 1.0,
 ) -> list[float]:
     """All optimizer steps on one batch of rollouts; returns the loss of each.
 
     ``logprobs(rows)`` gives the policy's log-probs, with gradient, of the completions of the rollouts named by ``rows`` [M],
-    seen with their images. ``minibatches`` yields those row indices, epoch after epoch.
+    seen with their images. ``minibatches`` are the epochs, each a list of such row indices.
     """
-    advantages_NT = advantages(rollouts, kl_coef=kl_coef, sigma=sigma)
+    advantages_NT = advantages(rollouts, method)
     losses = []
-    for rows_M in minibatches:
-        value = loss(
-            logprobs(rows_M),
-            rollouts.old_logprobs_NT[rows_M],
-            advantages_NT[rows_M],
-            rollouts.mask_NT[rows_M],
-            clip_eps=clip_eps,
-            preclip=preclip,
-        )
-        optimizer.zero_grad()
-        value.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(policy.parameters(), max_grad_norm)
-        optimizer.step()
-        losses.append(value.item())
+    for epoch in minibatches:
+        for rows_M in epoch:
+            value = loss(logprobs(rows_M), rollouts, advantages_NT, rows_M, method, len(epoch))
+            optimizer.zero_grad()
+            value.backward()  # type: ignore[no-untyped-call]
+            torch.nn.utils.clip_grad_norm_(policy.parameters(), max_grad_norm)
+            optimizer.step()
+            losses.append(value.item())
     return losses

@@ -29,3 +29,10 @@ def judge_reward(
     if consistency not in (-1, 0, 1):
         raise ValueError(f"consistency is -1, 0 or +1, got {consistency!r}")
     return format_weight * format_ok + right * (1 + consistency_weight * consistency)
+
+
+def winner_of(parts: RewardParts, preferred: int) -> int | None:
+    """The response a rollout named, 0 or 1; None where no verdict was read."""
+    if parts.right:
+        return preferred
+    return 1 - preferred if parts.status == "ok" else None

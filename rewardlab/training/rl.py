@@ -7,6 +7,7 @@ import json
 import os
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,10 @@ from rewardlab.config import RLConfig
 from rewardlab.errors import DataError
 from rewardlab.progress import bar
 from rewardlab.prompts import Template, load_template
-from rewardlab.rl.rewards import RewardParts
+from rewardlab.rl.rewards import RewardParts, winner_of
+from rewardlab.rl.swap import swap_agreement
 from rewardlab.samplers.hf import end_token_ids
+from rewardlab.training.policy_gradient import PolicyGradientConfig, PolicyGradientTrainer
 from rewardlab.training.reward import (
     EndpointConsistencyJudge,
     Rollout,
@@ -33,7 +36,6 @@ from rewardlab.training.reward import (
 )
 from rewardlab.training.runs import SAMPLES, RunLog, close_run, common_arguments, open_run, run_steps
 from rewardlab.training.sft import TURNS, chat_columns, data_fingerprint, load_policy, peft_config
-from rewardlab.training.stable_reinforce import StableReinforceConfig, StableReinforceTrainer
 from rewardlab.types import BOTH_ORDERS, PreferencePair
 
 SAMPLES_PER_STEP = 4
@@ -84,8 +86,17 @@ class RewardFunction:
 
     __name__ = "judge_reward"
 
-    def __init__(self, scorer: RolloutScorer, judge: EndpointConsistencyJudge | None, ends: frozenset[int], out: Path) -> None:
+    def __init__(
+        self,
+        scorer: RolloutScorer,
+        judge: EndpointConsistencyJudge | None,
+        ends: frozenset[int],
+        out: Path,
+        swap_weight: float = 0.0,
+    ) -> None:
+        self._swap_weight = swap_weight
         self._scorer, self._judge, self._ends, self._path = scorer, judge, ends, out / SAMPLES
+        self._right: list[float] = []
 
     async def __call__(
         self,
@@ -102,6 +113,15 @@ class RewardFunction:
             rollouts.append(Rollout(as_completion(turns[0]["content"], ids, self._ends), question, order, preferred))
         before = self._counts()
         parts = await self._scorer.score(rollouts)
+        if self._swap_weight:
+            winners = [winner_of(part, rollout.preferred) for part, rollout in zip(parts, rollouts, strict=True)]
+            agreements = swap_agreement(columns["pair_id"], columns["order"], winners)
+            log_metric("reward/swap_agreement", sum(agreements) / len(agreements))
+            parts = [
+                replace(part, total=part.total + self._swap_weight * agreement)
+                for part, agreement in zip(parts, agreements, strict=True)
+            ]
+        self._right = [float(part.right) for part in parts]
         for name, value in reward_metrics(parts).items():
             log_metric(name, value)
         if self._judge:
@@ -109,6 +129,10 @@ class RewardFunction:
                 log_metric(f"consistency/{name}", float(count - before[name]))
         self._keep(trainer_state.global_step, rollouts, parts, columns["pair_id"])
         return [part.total for part in parts]
+
+    def right(self) -> list[float]:
+        """1 for each right verdict of the rollouts that were scored last, else 0."""
+        return self._right
 
     def _counts(self) -> dict[str, int]:
         """How the questions about consistency have gone so far."""
@@ -136,9 +160,10 @@ class RewardFunction:
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
 
 
-def trainer_arguments(config: RLConfig, out: Path) -> StableReinforceConfig:
+def trainer_arguments(config: RLConfig, out: Path) -> PolicyGradientConfig:
     """TRL's arguments for a config."""
-    return StableReinforceConfig(
+    low, high = config.preclip or (None, 1.0)
+    return PolicyGradientConfig(
         steps_per_generation=config.rollout_batch_size // config.micro_batch_size,
         num_iterations=config.iterations,
         num_generations=config.samples_per_prompt,
@@ -146,12 +171,20 @@ def trainer_arguments(config: RLConfig, out: Path) -> StableReinforceConfig:
         temperature=config.temperature,
         top_p=1.0,
         top_k=0,
-        loss_type="grpo",  # mean over a rollout's tokens, then over rollouts
+        advantage=config.advantage,
+        outliers=config.outliers,
+        sigma=config.advantage_sigma,
         epsilon=config.clip_eps,
+        clip_high=config.clip_eps_high,
+        dual_clip=config.dual_clip,
+        preclip_min=low,
+        preclip_max=high,
+        ratio=config.ratio,
+        average=config.average,
+        kl=config.kl,
         beta=config.kl_coef,
-        preclip_min=config.preclip[0],
-        preclip_max=config.preclip[1],
-        advantage_sigma=config.advantage_sigma,
+        positive_nll=config.positive_nll,
+        orders_together=config.swap_weight > 0,
         **common_arguments(config, out),
     )
 
@@ -165,7 +198,7 @@ def consistency_judge(config: RLConfig) -> EndpointConsistencyJudge | None:
 
 def build_trainer(
     rows: Dataset, config: RLConfig, model: PreTrainedModel, processor: Any, template: Template, out: Path
-) -> StableReinforceTrainer:
+) -> PolicyGradientTrainer:
     """The trainer with its reward, ready to run."""
     judge = consistency_judge(config)
     scorer = RolloutScorer(
@@ -175,18 +208,21 @@ def build_trainer(
         consistency_weight=config.consistency.weight,
         deadline_s=2 * config.consistency.deadline_s,
     )
-    return StableReinforceTrainer(
+    reward = RewardFunction(scorer, judge, end_token_ids(model), out, config.swap_weight)
+    trainer = PolicyGradientTrainer(
         model=model,
-        reward_funcs=[RewardFunction(scorer, judge, end_token_ids(model), out)],
+        reward_funcs=[reward],
         args=trainer_arguments(config, out),
         train_dataset=rows,
         processing_class=processor,
         peft_config=peft_config(config.lora),
     )
+    trainer.right_of_last_batch = reward.right
+    return trainer
 
 
 def train_rl(pairs: Sequence[PreferencePair], config: RLConfig, out: Path) -> Path:
-    """Run (or resume) StableReinforce from ``config.model``; returns the final checkpoint folder.
+    """Run (or resume) the method of ``config`` from ``config.model``; returns the final checkpoint folder.
 
     Raises CheckpointError where the checkpoint was trained on another template, DataError without hard pairs, EndpointError
     where nothing answers about consistency, ConfigError for a finished or different run in ``out``.
@@ -212,4 +248,4 @@ def train_rl(pairs: Sequence[PreferencePair], config: RLConfig, out: Path) -> Pa
     with bar("rl", steps) as advance:
         trainer.add_callback(RunLog(out, advance, "reward"))
         run_steps(trainer, config.max_steps, resume)
-    return close_run(out, trainer, processor, template=template, stage="stable_reinforce", base=config.model)
+    return close_run(out, trainer, processor, template=template, stage="rl", base=config.model)

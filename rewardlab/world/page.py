@@ -27,7 +27,7 @@ def training_curves(out: Path) -> list[tuple[str, str]]:
         ),
         "Policy: entropy, filtered advantages, pre-clipped tokens": (
             "entropy",
-            "advantage/filtered_frac",
+            "advantage/outlier_frac",
             "loss/preclip_frac",
             "reward/invalid_frac",
         ),

@@ -1,0 +1,119 @@
+"""Seconds per RL step of every critic-free recipe against TRL's own GRPO step: `python eval/step_time.py`, by hand.
+
+All take the same model, pairs, prompts per batch, group size and completion length, in one process and in turns; a step is
+sampling, scoring and one update. Prints the median ratio over the turns and its range.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import rewardlab.torchvision_cpu  # noqa: F401  (before transformers)
+
+# isort: split
+from rich.console import Console
+from rich.table import Table
+from transformers.trainer_callback import PrinterCallback
+from trl import GRPOConfig, GRPOTrainer
+
+from rewardlab.checkpoints import commit
+from rewardlab.config import RLConfig, load_yaml
+from rewardlab.data.pairs import read_pairs
+from rewardlab.prompts import load_template
+from rewardlab.samplers.hf import load_model, vision_token_ids
+from rewardlab.training.rl import build_trainer, rl_rows, trainer_arguments
+
+ROOT = Path(__file__).parents[1]
+METHOD = ("advantage", "outliers", "preclip", "clip_eps_high", "ratio", "average", "kl", "kl_coef")
+SHAPES: dict[str, Any] = {
+    "template": "plain",
+    "learning_rate": 1e-5,
+    "rollout_batch_size": 64,
+    "batch_size": 64,
+    "micro_batch_size": 64,
+    "samples_per_prompt": 8,
+    "max_completion_length": 64,
+    "gradient_checkpointing": False,
+    "save_steps": 1000,
+    "consistency": {"weight": 0.0},
+}
+
+
+def trl_grpo(rows: Any, config: RLConfig, model: Any, processor: Any, reward: Any, out: Path) -> GRPOTrainer:
+    """TRL's trainer as it comes, with the shapes and the reward of ours."""
+    ours = trainer_arguments(config, out)
+    shared = {f.name: getattr(ours, f.name) for f in fields(GRPOConfig) if f.init and f.name in KEPT}
+    suppress = {"suppress_tokens": vision_token_ids(model)}
+    args = GRPOConfig(**shared, loss_type="grpo", beta=config.kl_coef, generation_kwargs=suppress)
+    return GRPOTrainer(model=model, reward_funcs=[reward], args=args, train_dataset=rows, processing_class=processor)
+
+
+KEPT = {
+    *("output_dir", "learning_rate", "max_steps", "per_device_train_batch_size", "gradient_accumulation_steps"),
+    *("gradient_checkpointing", "max_grad_norm", "seed", "disable_tqdm", "bf16", "use_cpu", "report_to", "save_steps"),
+    *("steps_per_generation", "num_generations", "max_completion_length", "temperature", "top_p", "top_k"),
+}
+
+
+def seconds_per_step(name: str, recipe: dict[str, Any], run: Path, rows: Any, steps: int) -> float:
+    """One short run from the SFT checkpoint, the first step left out."""
+    config = RLConfig(model=str(run / "sft" / "final"), max_steps=steps + 1, **SHAPES, **recipe)
+    model, processor = load_model(config.model, device="cpu")
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = build_trainer(rows, config, model, processor, load_template("plain"), Path(folder))
+        if name == "trl grpo":
+            trainer = trl_grpo(rows, config, model, processor, trainer.reward_funcs[0], Path(folder))
+        trainer.remove_callback(PrinterCallback)
+        times: list[float] = []
+        step = trainer.training_step
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            start = time.perf_counter()
+            result = step(*args, **kwargs)
+            times.append(time.perf_counter() - start)
+            return result
+
+        trainer.training_step = timed
+        trainer.train()
+    return statistics.median(times[1:])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--run", type=Path, default=Path("runs/quickstart"), help="a finished quickstart")
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--out", type=Path, default=ROOT / "eval" / "results" / "step_time.json")
+    options = parser.parse_args()
+    pairs = [pair for pair in read_pairs(options.run / "distill" / "distilled.parquet") if pair.attempts != "1"][:400]
+    rows = rl_rows(pairs, load_template("plain"), both_orders=True)
+    recipes: dict[str, dict[str, Any]] = {"trl grpo": {"kl": "k3_loss", "kl_coef": 0.04}}
+    for path in sorted((ROOT / "configs" / "rl").glob("*.yaml")):
+        recipes[path.stem] = {key: value for key, value in load_yaml(path).items() if key in METHOD}
+    times: dict[str, list[float]] = {name: [] for name in recipes}
+    for turn in range(options.turns):
+        for name, recipe in recipes.items():
+            times[name].append(seconds_per_step(name, recipe, options.run, rows, options.steps))
+        print(f"turn {turn + 1} of {options.turns}: " + ", ".join(f"{n} {t[-1]:.2f} s" for n, t in times.items()), flush=True)
+    baseline = times["trl grpo"]
+    shown = Table(title=f"seconds per step by TRL's GRPO step, {options.turns} turns")
+    for column in ("recipe", "median ratio", "lowest", "highest"):
+        shown.add_column(column)
+    result = {}
+    for name, own in times.items():
+        ratios = [a / b for a, b in zip(own, baseline, strict=True)]
+        result[name] = {"median_ratio": statistics.median(ratios), "ratios": ratios, "seconds": own}
+        shown.add_row(name, *(f"{value:.2f}" for value in (statistics.median(ratios), min(ratios), max(ratios))))
+    Console().print(shown)
+    options.out.write_text(json.dumps({"commit": commit(), "shapes": SHAPES, "recipes": result}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

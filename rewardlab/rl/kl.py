@@ -1,0 +1,28 @@
+"""Estimates of KL(policy || reference) per token from the log-probs of what the policy sampled.
+
+Source: Schulman, "Approximating KL divergence" (2020), as used by arXiv 2402.03300 (k3 in the loss) and 2501.03262 (k1 in
+the reward). ``d`` is logp - ref_logp.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+
+def k1(logprobs_NT: Tensor, ref_logprobs_NT: Tensor) -> Tensor:
+    """d: unbiased, of either sign. In a loss its gradient has expectation 0: it belongs into the reward."""
+    return logprobs_NT - ref_logprobs_NT
+
+
+def k2(logprobs_NT: Tensor, ref_logprobs_NT: Tensor) -> Tensor:
+    """d^2 / 2: biased as a value, but its gradient d * grad logp is that of the KL itself."""
+    return (logprobs_NT - ref_logprobs_NT) ** 2 / 2
+
+
+def k3(logprobs_NT: Tensor, ref_logprobs_NT: Tensor) -> Tensor:
+    """exp(-d) - 1 + d: unbiased, never negative; GRPO's."""
+    d_NT = logprobs_NT - ref_logprobs_NT
+    return (-d_NT).exp() - 1 + d_NT
+
+
+ESTIMATORS = {"k1": k1, "k2": k2, "k3": k3}
