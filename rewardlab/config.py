@@ -98,6 +98,14 @@ class ConsistencyConfig(_Schema):
     max_tokens: int = Field(8, ge=1)
 
 
+class HotTokenConfig(_Schema):
+    """FIRE (arXiv 2410.21236): one early token is drawn hot, for rollouts that differ; the defaults are verl's."""
+
+    temperature: float = Field(30.0, gt=0)
+    top_k: int = Field(16, ge=1)
+    position: int = Field(1, ge=0, description="0 is the first token; 1 the one after an opening <think>")
+
+
 class RLConfig(TrainConfig):
     """StableReinforce: lr 1e-6, no KL term, one sample per prompt, rollouts of 256 trained in batches of 128 (section 5).
 
@@ -113,6 +121,7 @@ class RLConfig(TrainConfig):
     iterations: int = Field(1, ge=1, description="passes over each rollout batch")
     max_completion_length: int = Field(1024, ge=1)
     temperature: float = Field(1.0, gt=0)
+    hot_token: HotTokenConfig | None = None
     advantage: Literal["reinforce_pp", "reinforce_pp_baseline", "grpo", "dr_grpo", "rloo"] = "reinforce_pp"
     outliers: Literal["delete", "clip", "keep"] = Field("delete", description="of whitened advantages beyond advantage_sigma")
     advantage_sigma: float = Field(3.0, gt=0, description="in deviations")

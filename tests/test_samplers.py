@@ -25,7 +25,7 @@ from rewardlab.data.images import encode_png
 from rewardlab.errors import CheckpointError
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.samplers.base import SamplingParams
-from rewardlab.samplers.decode import draw, next_token_logits
+from rewardlab.samplers.decode import Draws, HotToken, draw, next_token_logits
 from rewardlab.samplers.hf import HFSampler, vision_token_ids
 from rewardlab.samplers.openai_api import OpenAISampler
 from rewardlab.types import Completion, FinishReason, Message, Order, Part
@@ -164,6 +164,42 @@ def test_top_p_and_suppression() -> None:
     assert kept(0.51, []) == [True, True, False, False]
     assert kept(0.96, []) == [True] * 4
     assert kept(1.0, [0, 3]) == [False, True, True, False]
+
+
+def hot_draws(sampler: HFSampler, prompts: list[Any], hot: HotToken | None, **changes: Any) -> Draws:
+    values: dict[str, Any] = {"num_draws": 200, "max_tokens": 3, "temperature": 1.0, "top_p": 1.0, "ends": sampler._ends}
+    generator = torch.Generator().manual_seed(0)
+    return draw(sampler.model, sampler.encode(prompts[:1]), hot=hot, generator=generator, **(values | changes))
+
+
+def test_a_hot_token_at_the_usual_temperature_is_plain_sampling(sampler: HFSampler, prompts: list[Any]) -> None:
+    """FIRE at temperature 1 over the whole vocabulary: the same draws."""
+    assert hot_draws(sampler, prompts, HotToken(1.0, top_k=10**9)) == hot_draws(sampler, prompts, None)
+
+
+@pytest.mark.parametrize("position", [0, 1])
+def test_a_hot_token_is_hot_alone(sampler: HFSampler, prompts: list[Any], position: int) -> None:
+    """Spread over all of the top k at its place; before and after it everything is as greedy as asked; its log-prob is the
+    policy's own, not that of the hot draw."""
+    hot = HotToken(1e6, top_k=4, position=position)
+    draws = hot_draws(sampler, prompts, hot, temperature=0.0)
+    counts = Counter(tokens[position] for tokens in draws.tokens)
+    assert len(counts) == 4
+    assert min(counts.values()) > 25
+    greedy = hot_draws(sampler, prompts, None, temperature=0.0, num_draws=1)
+    assert {tuple(tokens[:position]) for tokens in draws.tokens} == {tuple(greedy.tokens[0][:position])}
+    for token in counts:
+        after = {tuple(tokens[position + 1 :]) for tokens in draws.tokens if tokens[position] == token}
+        assert len(after) == 1
+    likeliest = max(zip(draws.logprobs, draws.tokens, strict=True), key=lambda row: row[0][position])
+    assert likeliest[1][position] == greedy.tokens[0][position]
+    assert likeliest[0][position] == pytest.approx(greedy.logprobs[0][position], abs=1e-5)
+
+
+def test_a_hot_token_needs_sense() -> None:
+    """A temperature of 0 is not hot."""
+    with pytest.raises(ValueError, match="hot token"):
+        HotToken(0.0)
 
 
 def test_more_draws_than_fit_at_once(sampler: HFSampler, prompts: list[Any]) -> None:

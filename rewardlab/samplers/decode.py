@@ -19,6 +19,23 @@ COMPACT_BELOW = 0.75  # drop finished rows from the batch once fewer than this s
 
 
 @dataclass(frozen=True)
+class HotToken:
+    """One early token is drawn much hotter than the rest (FIRE, arXiv 2410.21236), among the ``top_k`` likeliest.
+
+    ``position`` 0 is the very first token. Where a judge always opens with ``<think>``, that token is not free: heat it and the
+    format breaks; ``position`` 1 is the first one that decides anything.
+    """
+
+    temperature: float
+    top_k: int = 16
+    position: int = 0
+
+    def __post_init__(self) -> None:
+        if self.temperature <= 0 or self.top_k < 1 or self.position < 0:
+            raise ValueError(f"a hot token needs a temperature above 0, a top_k from 1 and a position from 0 on, got {self}")
+
+
+@dataclass(frozen=True)
 class Draws:
     """``tokens[r]`` and ``logprobs[r]`` of row ``r = prompt * K + draw``; an end token, where reached, is the last one."""
 
@@ -39,6 +56,13 @@ def next_token_logits(logits_RV: Tensor, temperature: float, top_p: float, suppr
         dropped_RV = torch.zeros_like(logits_RV, dtype=torch.bool).scatter(1, index_RV, before_RV >= top_p)
         logits_RV = logits_RV.masked_fill(dropped_RV, -torch.inf)
     return logits_RV
+
+
+def hot_logits(logits_RV: Tensor, hot: HotToken, suppress: Sequence[int]) -> Tensor:
+    """Logits of the hot token: the ``top_k`` likeliest, divided by its temperature."""
+    logits_RV = next_token_logits(logits_RV, hot.temperature, 1.0, suppress)
+    least_R1 = logits_RV.topk(min(hot.top_k, logits_RV.shape[1]), dim=1).values[:, -1:]
+    return logits_RV.masked_fill(logits_RV < least_R1, -torch.inf)
 
 
 def _read_prompts(model: Any, inputs: dict[str, Tensor], cache: Any) -> tuple[Tensor, Tensor | None]:
@@ -68,8 +92,9 @@ def draw(
     ends: frozenset[int],
     suppress: Sequence[int] = (),
     generator: torch.Generator | None = None,
+    hot: HotToken | None = None,
 ) -> Draws:
-    """``num_draws`` completions of each left-padded prompt in ``inputs``. ``temperature`` 0 is greedy.
+    """``num_draws`` completions of each left-padded prompt in ``inputs``. ``temperature`` 0 is greedy, a hot token aside.
 
     ``logprobs`` are the model's own at ``temperature`` (1 when greedy), before suppression and top_p: what a trainer computes.
     """
@@ -86,8 +111,9 @@ def draw(
     alive = torch.ones_like(rows, dtype=torch.bool)
     draws = Draws([[] for _ in rows], [[] for _ in rows])
     for step in range(max_tokens):
-        scores = next_token_logits(logits, temperature, top_p, suppress)
-        if temperature > 0:
+        is_hot = hot is not None and step == hot.position
+        scores = hot_logits(logits, hot, suppress) if is_hot else next_token_logits(logits, temperature, top_p, suppress)
+        if temperature > 0 or is_hot:
             tokens = torch.multinomial(scores.softmax(-1), 1, generator=generator)[:, 0]
         else:
             tokens = scores.argmax(-1)

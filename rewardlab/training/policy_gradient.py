@@ -33,7 +33,7 @@ from rewardlab.rl.objectives import (
     sequence_log_ratio,
     sum_over_constant,
 )
-from rewardlab.samplers.decode import draw
+from rewardlab.samplers.decode import HotToken, draw
 from rewardlab.samplers.hf import vision_token_ids
 from rewardlab.training.orders_together import OrdersTogether
 from rewardlab.training.runs import LoadsWholeCheckpoints
@@ -90,6 +90,7 @@ class PolicyGradientTrainer(LoadsWholeCheckpoints, GRPOTrainer):  # type: ignore
     """
 
     right_of_last_batch: Callable[[], list[float]]
+    hot_token: HotToken | None = None
 
     @property
     def _mode(self) -> str:
@@ -127,6 +128,7 @@ class PolicyGradientTrainer(LoadsWholeCheckpoints, GRPOTrainer):  # type: ignore
                 top_p=self.top_p,
                 ends=frozenset(self.eos_token_ids),
                 suppress=vision_token_ids(policy),
+                hot=self.hot_token,
             )
         return draws.tokens, None
 

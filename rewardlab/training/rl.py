@@ -24,6 +24,7 @@ from rewardlab.progress import bar
 from rewardlab.prompts import Template, load_template
 from rewardlab.rl.rewards import RewardParts, winner_of
 from rewardlab.rl.swap import swap_agreement
+from rewardlab.samplers.decode import HotToken
 from rewardlab.samplers.hf import end_token_ids
 from rewardlab.training.policy_gradient import PolicyGradientConfig, PolicyGradientTrainer
 from rewardlab.training.reward import (
@@ -218,6 +219,7 @@ def build_trainer(
         peft_config=peft_config(config.lora),
     )
     trainer.right_of_last_batch = reward.right
+    trainer.hot_token = HotToken(**config.hot_token.model_dump()) if config.hot_token else None
     return trainer
 
 

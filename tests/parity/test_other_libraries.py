@@ -9,7 +9,6 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -79,7 +78,7 @@ def test_reinforce_plus_plus(verl: Any, rollouts: SimpleNamespace) -> None:
     )
     close(whiten(returns_to_go(rollouts.token_rewards, rollouts.mask), rollouts.mask) * unbiased, theirs)
     theirs, _ = verl.compute_reinforce_plus_plus_baseline_outcome_advantage(
-        rollouts.token_rewards, rollouts.mask, np.array(rollouts.groups)
+        rollouts.token_rewards, rollouts.mask, rollouts.groups.numpy()
     )
     baselined = centered(rollouts.rewards, rollouts.groups)[:, None] * rollouts.mask
     close(whiten(baselined, rollouts.mask) * unbiased, theirs)
