@@ -130,6 +130,7 @@ class PolicyGradientTrainer(LoadsWholeCheckpoints, GRPOTrainer):  # type: ignore
                 suppress=vision_token_ids(policy),
                 hot=self.hot_token,
             )
+        self._drawn_logprobs = draws.logprobs
         return draws.tokens, None
 
     def _get_train_sampler(self, dataset: Any = None) -> Any:
@@ -191,12 +192,20 @@ class PolicyGradientTrainer(LoadsWholeCheckpoints, GRPOTrainer):  # type: ignore
         return right_N / tokens.clamp(min=1)
 
     def _kl(self, batch: dict[str, Any]) -> Tensor:
-        """k1 per token of the policy that sampled against the reference [N, T]."""
-        old_NT = batch.get("old_per_token_logps")
-        if old_NT is None:  # TRL skips them where no update lies between sampling and training
+        """k1 per token of the policy that sampled against the reference [N, T].
+
+        TRL leaves out the old log-probs where no update lies between sampling and training; the sampler's are the same (a
+        test holds it), and an engine's, which may differ, are computed again.
+        """
+        old_NT, ref_NT = batch.get("old_per_token_logps"), batch["ref_per_token_logps"]
+        if old_NT is None and self.use_vllm:
             with torch.no_grad():
                 old_NT = self._logprobs(self.model, batch, self.args.per_device_train_batch_size)[0]
-        return k1(old_NT, batch["ref_per_token_logps"])
+        elif old_NT is None:
+            old_NT = torch.zeros_like(ref_NT)
+            for row, logprobs in enumerate(self._drawn_logprobs):
+                old_NT[row, : len(logprobs)] = torch.tensor(logprobs)
+        return k1(old_NT, ref_NT)
 
     def _logprobs(self, model: Any, batch: dict[str, Any], batch_size: int | None = None) -> tuple[Tensor, Tensor]:
         """Log-probs of the completions and the entropies there [N, T], seen with their images."""

@@ -1,7 +1,7 @@
 """Advantages and losses on random, ragged rollouts against verl and torchrl, which share no line with ours.
 
 Both pin other versions of transformers than this project: `make parity` runs this file in an environment of its own. Elsewhere
-its tests are skipped.
+it is skipped.
 """
 
 from __future__ import annotations
@@ -25,10 +25,7 @@ from rewardlab.rl.objectives import (
     sequence_log_ratio,
 )
 
-
-@pytest.fixture
-def verl() -> Any:
-    return pytest.importorskip("verl.trainer.ppo.core_algos", reason="verl is not installed; see make parity")
+verl = pytest.importorskip("verl.trainer.ppo.core_algos", reason="verl is not installed; see make parity")
 
 
 @pytest.fixture(params=range(5))
@@ -56,7 +53,7 @@ def close(a: Tensor, b: Tensor) -> None:
     torch.testing.assert_close(a.float(), b.float(), atol=2e-5, rtol=2e-5)
 
 
-def test_group_advantages(verl: Any, rollouts: SimpleNamespace) -> None:
+def test_group_advantages(rollouts: SimpleNamespace) -> None:
     """GRPO with and without the deviation (eps 1e-6 there), and RLOO."""
     index = rollouts.groups.numpy()
     scaled, unscaled = standardized(rollouts.rewards, rollouts.groups, eps=1e-6), centered(rollouts.rewards, rollouts.groups)
@@ -69,7 +66,7 @@ def test_group_advantages(verl: Any, rollouts: SimpleNamespace) -> None:
     close(leave_one_out(rollouts.rewards, rollouts.groups)[:, None] * rollouts.mask, theirs)
 
 
-def test_reinforce_plus_plus(verl: Any, rollouts: SimpleNamespace) -> None:
+def test_reinforce_plus_plus(rollouts: SimpleNamespace) -> None:
     """Up to the deviation: theirs is the sample's of all tokens, ours the population's."""
     tokens = rollouts.mask.sum()
     unbiased = ((tokens - 1) / tokens).sqrt()
@@ -85,7 +82,7 @@ def test_reinforce_plus_plus(verl: Any, rollouts: SimpleNamespace) -> None:
 
 
 @pytest.mark.parametrize(("gamma", "lam"), [(1.0, 1.0), (1.0, 0.95), (0.99, 0.5), (1.0, 0.0)])
-def test_gae_against_verl(verl: Any, rollouts: SimpleNamespace, gamma: float, lam: float) -> None:
+def test_gae_against_verl(rollouts: SimpleNamespace, gamma: float, lam: float) -> None:
     """Their targets, and their advantages, which come whitened."""
     advantages, targets = verl.compute_gae_advantage_return(
         rollouts.token_rewards, rollouts.values, rollouts.mask, torch.tensor(gamma), torch.tensor(lam)
@@ -100,7 +97,8 @@ def test_gae_against_verl(verl: Any, rollouts: SimpleNamespace, gamma: float, la
 @pytest.mark.parametrize(("gamma", "lam"), [(1.0, 1.0), (0.99, 0.9)])
 def test_gae_against_torchrl(rollouts: SimpleNamespace, gamma: float, lam: float) -> None:
     """Its estimate of a batch of ended trajectories, each padded with nothing but its end."""
-    functional = pytest.importorskip("torchrl.objectives.value.functional", reason="torchrl is not installed; see make parity")
+    from torchrl.objectives.value import functional
+
     ours = gae(rollouts.token_rewards, rollouts.values, rollouts.mask, lam=lam, gamma=gamma)
     for row in range(len(rollouts.mask)):
         length = int(rollouts.mask[row].sum())
@@ -123,7 +121,7 @@ def verl_actor(**changes: Any) -> Any:
 
 @pytest.mark.parametrize("average", [mean_of_tokens, mean_of_sequence_means])
 @pytest.mark.parametrize(("low", "high", "dual"), [(0.2, 0.2, None), (0.2, 0.28, None), (0.2, 0.28, 1.5)])
-def test_policy_losses(verl: Any, rollouts: SimpleNamespace, average: Any, low: float, high: float, dual: float | None) -> None:
+def test_policy_losses(rollouts: SimpleNamespace, average: Any, low: float, high: float, dual: float | None) -> None:
     """Loss and gradient: PPO's clip, the higher and the dual one, averaged by token and by rollout."""
     config = verl_actor(clip_ratio_low=low, clip_ratio_high=high, clip_ratio_c=dual or 1e9)
     mode = "token-mean" if average is mean_of_tokens else "seq-mean-token-mean"
@@ -136,7 +134,7 @@ def test_policy_losses(verl: Any, rollouts: SimpleNamespace, average: Any, low: 
     close(our_gradient, their_gradient)
 
 
-def test_sequence_ratio(verl: Any, rollouts: SimpleNamespace) -> None:
+def test_sequence_ratio(rollouts: SimpleNamespace) -> None:
     """GSPO in value; its gradient to each token differs by design there (a straight-through form with the same sum)."""
     config = verl_actor(clip_ratio_low=0.2, clip_ratio_high=0.28)
     advantages = rollouts.advantages[:, :1].expand_as(rollouts.mask)
@@ -147,7 +145,7 @@ def test_sequence_ratio(verl: Any, rollouts: SimpleNamespace) -> None:
     close(mean_of_sequence_means(ppo_clip(ratio, advantages, 0.2, 0.28), rollouts.mask), theirs)
 
 
-def test_value_loss(verl: Any, rollouts: SimpleNamespace) -> None:
+def test_value_loss(rollouts: SimpleNamespace) -> None:
     """Clipped at 0.2, averaged by token."""
     moved = rollouts.values + rollouts.advantages
     targets = returns_to_go(rollouts.token_rewards, rollouts.mask)
@@ -156,6 +154,6 @@ def test_value_loss(verl: Any, rollouts: SimpleNamespace) -> None:
 
 
 @pytest.mark.parametrize(("name", "theirs"), [("k1", "kl"), ("k2", "mse"), ("k3", "low_var_kl")])
-def test_kl_estimators(verl: Any, rollouts: SimpleNamespace, name: str, theirs: str) -> None:
+def test_kl_estimators(rollouts: SimpleNamespace, name: str, theirs: str) -> None:
     """Token by token."""
     close(kl.ESTIMATORS[name](rollouts.new, rollouts.ref), verl.kl_penalty(rollouts.new, rollouts.ref, theirs))

@@ -241,6 +241,29 @@ def test_trainer_equals_reference(make_trainer: Any, tiny_checkpoint: Path, case
         assert (max(clamped) > 0) == (noise > 1)
 
 
+def test_kl_without_a_second_look(make_trainer: Any) -> None:
+    """Where no update lies between sampling and training, the KL of the sampler's log-probs is that of a forward pass."""
+    trainer = make_trainer(kl_coef=0.2, batch_size=8, iterations=1, max_steps=1, save_steps=1)
+    with torch.no_grad():
+        for number, weight in enumerate(trainer.ref_model.parameters()):
+            weight.add_(0.02 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(number)))
+    kept: dict[str, torch.Tensor] = {}
+    own = trainer._kl
+
+    def both(batch: dict[str, Any]) -> torch.Tensor:
+        assert batch.get("old_per_token_logps") is None
+        kept["sampler"] = own(batch) * batch["completion_mask"]
+        with torch.no_grad():
+            forward = trainer._logprobs(trainer.model, batch, 8)[0] - batch["ref_per_token_logps"]
+        kept["forward"] = forward * batch["completion_mask"]
+        return kept["sampler"]
+
+    trainer._kl = both
+    trainer.train()
+    assert kept["forward"].abs().max() > 0.01
+    torch.testing.assert_close(kept["sampler"], kept["forward"], atol=1e-4, rtol=0)
+
+
 def test_accumulation_changes_nothing(make_trainer: Any) -> None:
     """Two micro-batches of two rollouts give the weights of one of four."""
     trained = []
