@@ -17,11 +17,17 @@ os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
 import pytest
 import uvicorn
+from hypothesis import settings
 
 from rewardlab.types import PreferencePair
 from rewardlab.world.judgments import Truth
 from rewardlab.world.pairs import make_pairs
 from rewardlab.world.server import Faults, TeacherConfig, build_app
+
+# The same examples at every run and no limit in milliseconds: a failing law is one that anybody can see fail again.
+# `--hypothesis-profile default` explores further.
+settings.register_profile("fixed", derandomize=True, deadline=None)
+settings.load_profile("fixed")
 
 SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
 

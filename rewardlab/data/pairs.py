@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -126,7 +127,7 @@ def write_parquet(pairs: Iterable[PreferencePair], path: Path) -> int:
     return len(rows)
 
 
-def _rows(path: Path) -> Iterator[Mapping[str, Any]]:
+def _rows(path: Path) -> Generator[Mapping[str, Any], None, None]:
     if path.suffix == ".parquet":
         import pyarrow.parquet as pq
 
@@ -156,7 +157,8 @@ def read_pairs(path: Path, *, images: Path | None = None) -> list[PreferencePair
     if not path.is_file():
         raise DataError(f"{path}: no such file; expected pairs as .parquet or .jsonl")
     folder = images or path.parent
-    pairs = [from_row(row, index=n, folder=folder, where=f"{path}, row") for n, row in enumerate(_rows(path))]
+    with closing(_rows(path)) as rows:  # a bad row leaves the file at once, not when memory is swept
+        pairs = [from_row(row, index=n, folder=folder, where=f"{path}, row") for n, row in enumerate(rows)]
     if not pairs:
         raise DataError(f"{path}: holds no pairs")
     return pairs

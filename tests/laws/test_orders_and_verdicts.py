@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from itertools import combinations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rewardlab.metrics import any_correct, vote_accuracy
@@ -104,6 +105,17 @@ def test_reading_never_raises_and_a_choice_is_always_ok(text: str, finish: Finis
 TAGS = ["<think>", "</think>", "<answer>", "</answer>", "1", "2", " or ", "\n", "x"]
 
 
+def answers_in(tail: str) -> Iterator[str]:
+    """What follows each opening tag that does not stand inside an answer; a stray closing tag opens nothing."""
+    while "<answer>" in tail:
+        rest = tail.partition("<answer>")[2]
+        yield rest
+        tail = rest.partition("</answer>")[2]
+
+
+@example("<answer>1</answer></answer>")
+@example("<answer>1</answer><answer>")
+@example("<answer>1<answer>2</answer>")
 @given(st.lists(st.sampled_from(TAGS), max_size=12).map("".join))
 def test_a_choice_needs_its_own_closed_tag_after_the_reasoning(text: str) -> None:
     """Whatever the tags' arrangement: a verdict is the last closed answer after the last closed reasoning."""
@@ -111,7 +123,8 @@ def test_a_choice_needs_its_own_closed_tag_after_the_reasoning(text: str) -> Non
     if verdict.choice is not None:
         tail = text.rpartition("</think>")[2]
         assert "<think>" not in tail
-        last = tail.rpartition("</answer>")[0].rpartition("<answer>")[2]
+        closed = [part.partition("</answer>") for part in answers_in(tail)]
+        last = [content for content, end, _ in closed if end][-1]
         assert last.strip() == ("1" if verdict.choice is Choice.FIRST else "2")
 
 
