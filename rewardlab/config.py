@@ -122,7 +122,14 @@ class RLConfig(TrainConfig):
     max_completion_length: int = Field(1024, ge=1)
     temperature: float = Field(1.0, gt=0)
     hot_token: HotTokenConfig | None = None
-    advantage: Literal["reinforce_pp", "reinforce_pp_baseline", "grpo", "dr_grpo", "rloo"] = "reinforce_pp"
+    importance_cap: float | None = Field(None, gt=0, description="bound on p_trainer / p_sampler, multiplied in; null: trusted")
+    dynamic_sampling: Literal["off", "refill", "oversample"] = Field(
+        "off", description="train on groups neither all right nor all wrong: drawn until there are enough, or once, in excess"
+    )
+    max_sampling_rounds: int = Field(10, ge=1, description="of refill; then the undecided groups found are repeated")
+    difficulty_weighted: bool = Field(False, description="dynamic sampling draws prompts of middling pass rate more often")
+    window: int | None = Field(None, ge=1, description="tokens a rollout grows by per step (T-PPO); null: all at once")
+    advantage: Literal["reinforce_pp", "reinforce_pp_baseline", "grpo", "dr_grpo", "rloo", "gae"] = "reinforce_pp"
     outliers: Literal["delete", "clip", "keep"] = Field("delete", description="of whitened advantages beyond advantage_sigma")
     advantage_sigma: float = Field(3.0, gt=0, description="in deviations")
     clip_eps: float = Field(0.2, gt=0)
@@ -136,7 +143,16 @@ class RLConfig(TrainConfig):
     kl: Literal["k1_reward", "k2_loss", "k3_loss"] = "k1_reward"
     kl_coef: float = Field(0.0, ge=0)
     positive_nll: float = Field(0.0, ge=0, description="weight of the likelihood of right rollouts")
+    gae_lambda: float = Field(0.95, ge=0, le=1, description="of the policy's advantages (advantage: gae)")
+    gae_lambda_critic: float = Field(1.0, ge=0, le=1, description="of what the critic is fitted to")
+    length_adaptive_alpha: float | None = Field(None, gt=0, description="lambda 1 - 1 / (alpha length), at least 0.95 (VAPO)")
+    value_clip: float = Field(0.2, gt=0)
+    value_learning_rate: float | None = Field(None, gt=0, description="null: twice learning_rate, as VAPO has it")
+    value_pretrain_steps: int = Field(0, ge=0, description="at most so many steps of the critic alone, before the policy moves")
+    value_patience: int = Field(5, ge=1, description="pre-training ends when explained variance has not risen for so many logs")
+    value_init: str | None = Field(None, description="checkpoint or value model to start the critic from; null: the policy's")
     format_weight: float = Field(0.5, ge=0)
+    overlong_margin: int | None = Field(None, ge=1, description="tokens before the longest over which length costs up to 1")
     swap_weight: float = Field(0.0, ge=0, description="paid for naming the winner that the other order's rollouts name")
     consistency: ConsistencyConfig = Field(default_factory=lambda: ConsistencyConfig.model_validate({}))
     attempts: list[Attempts] = Field(["2", "3", "unsolved"], description="difficulty tags to train on")
@@ -164,10 +180,11 @@ class RLConfig(TrainConfig):
                 "swap_weight compares the two orders of a pair: set both_orders, and make rollout_batch_size a multiple of "
                 "twice samples_per_prompt"
             )
-        if self.advantage != "reinforce_pp" and self.samples_per_prompt < 2:
+        if self.advantage not in ("reinforce_pp", "gae") and self.samples_per_prompt < 2:
             raise ValueError(f"advantage {self.advantage} compares a group's rollouts; set samples_per_prompt to 2 or more")
         if self.kl == "k1_reward" and self.kl_coef and self.advantage in ("grpo", "dr_grpo", "rloo"):
             raise ValueError(f"advantage {self.advantage} is one number per rollout; use kl: k2_loss or k3_loss")
+        self._check_sampling()
         period = self.rollout_batch_size // self.batch_size * self.iterations
         if self.save_steps % period:
             raise ValueError(
@@ -175,6 +192,23 @@ class RLConfig(TrainConfig):
                 "checkpoint in the middle of a rollout batch could not be resumed exactly"
             )
         return self
+
+    def _check_sampling(self) -> None:
+        if self.advantage == "gae" and self.lora:
+            raise ValueError("advantage gae trains a critic of the policy's full size; set lora: null")
+        if self.dynamic_sampling != "off" and (self.samples_per_prompt < 2 or self.swap_weight or self.window):
+            raise ValueError("dynamic_sampling needs samples_per_prompt of 2 or more, and neither swap_weight nor window")
+        if self.difficulty_weighted and self.dynamic_sampling == "off":
+            raise ValueError("difficulty_weighted is a part of dynamic_sampling; set it to refill or oversample")
+        if self.overlong_margin and self.overlong_margin > self.max_completion_length:
+            raise ValueError("overlong_margin is a part of max_completion_length and cannot be longer")
+        if self.window and (
+            self.advantage != "gae" or self.max_completion_length % self.window or self.kl_coef or self.importance_cap
+        ):
+            raise ValueError(
+                "window needs advantage gae, a max_completion_length that is a multiple of it, and neither kl_coef nor "
+                "importance_cap"
+            )
 
 
 Config = TypeVar("Config", bound=BaseModel)

@@ -267,3 +267,26 @@ def test_a_run_with_the_swap_reward(tagged: list[PreferencePair], tiny_checkpoin
     assert len({row["pair_id"] for row in samples[:4]}) == 1
     with pytest.raises(ValueError, match="both_orders"):
         config_for(tiny_checkpoint, swap_weight=0.5, both_orders=False)
+
+
+def test_length_is_punished_softly(tagged: list[PreferencePair], tmp_path: Path) -> None:
+    """Of two right answers the longer earns less, and by how much is logged; what is not finished is not scored."""
+    rows = rl_rows(tagged[:3], PLAIN, both_orders=False)
+    columns = {name: [row[name] for row in rows] for name in ("question", "order", "preferred", "pair_id")}
+    gold = [format_verdict(choice_of(row["preferred"], Order(row["order"])), "Seen.") for row in rows]
+    reward = RewardFunction(RolloutScorer("think_answer", None), None, frozenset({7}), tmp_path, overlong=(20, 10))
+    logged: dict[str, float] = {}
+    earned = asyncio.run(
+        reward(
+            completions=[[{"role": "assistant", "content": text}] for text in gold],
+            completion_ids=[[1] * 9 + [7], [1] * 14 + [7], [1] * 5],
+            log_metric=logged.__setitem__,
+            trainer_state=SimpleNamespace(global_step=0),
+            unfinished=[False, False, True],
+            **columns,
+        )
+    )
+    assert earned[0] == pytest.approx(earned[1] + 0.5)  # 15 tokens are half way from 10 to 20
+    assert earned[2] is None
+    assert logged["reward/overlong"] == pytest.approx(-0.25)
+    assert reward.right() == [1.0, 1.0, 0.0]

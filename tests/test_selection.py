@@ -6,7 +6,7 @@ import pytest
 import torch
 from trl.rewards import get_soft_overlong_punishment
 
-from rewardlab.rl.selection import difficulty_weights, hardest_within, overlong_penalty, oversampling
+from rewardlab.rl.selection import balanced, difficulty_weights, hardest_within, overlong_penalty, oversampling
 
 
 def test_oversampling() -> None:
@@ -51,3 +51,14 @@ def test_overlong_penalty_is_trls() -> None:
     lengths = torch.arange(0, 130)
     expected = theirs(completion_ids=[[0] * n for n in lengths.tolist()])
     assert overlong_penalty(lengths, longest=100, margin=20).tolist() == pytest.approx(expected)
+
+
+def test_balanced_groups() -> None:
+    """Of groups of 4 with 3, 3, 3, 1, 1 and 2 right, the four taken hold as many right rollouts as wrong ones."""
+    num_right = [3, 3, 3, 1, 1, 2]
+    chosen = balanced(num_right, 4, 4)
+    assert len(chosen) == len(set(chosen)) == 4
+    assert sum(num_right[n] for n in chosen) == 8
+    assert balanced(num_right, 4, 9) == [0, 1, 2, 3, 4, 5]
+    assert len(balanced([3, 3, 3], 4, 2)) == 2
+    assert balanced([], 4, 2) == []

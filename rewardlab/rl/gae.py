@@ -67,9 +67,8 @@ def length_adaptive_lambda(lengths_N: Tensor, *, alpha: float = 0.05, floor: flo
 
 
 def explained_variance(values_NT: Tensor, returns_NT: Tensor, mask_NT: Tensor) -> float | None:
-    """1 - Var(G - V) / Var(G) over tokens: 1 for a perfect critic, 0 for a constant. None where the returns are all equal."""
+    """1 - Var(G - V) / Var(G) over tokens: 1 for a perfect critic, 0 for a constant. None where all returns are equal."""
     returns, values = returns_NT[mask_NT > 0].double(), values_NT[mask_NT > 0].double()
-    variance = returns.var(correction=0)
-    if not variance > 1e-12:
+    if not len(returns) or not (variance := returns.var(correction=0)) > 1e-12:
         return None
     return (1 - (returns - values).var(correction=0) / variance).item()

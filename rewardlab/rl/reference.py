@@ -20,10 +20,10 @@ from torch import Tensor
 class Method:
     """What tells one method from another. The defaults are StableReinforce's (arXiv 2505.02835).
 
-    ``advantage``: reinforce_pp, reinforce_pp_baseline, grpo, dr_grpo or rloo. ``outliers``: what becomes of whitened
+    ``advantage``: reinforce_pp, reinforce_pp_baseline, grpo, dr_grpo, rloo or gae. ``outliers``: what becomes of whitened
     advantages beyond ``sigma``: delete, clip or keep. ``ratio``: token or sequence. ``average``: sequence, token, or constant
     (the sum over ``max_length``). ``kl``: k1_reward, k2_loss or k3_loss. ``positive_nll`` weighs the likelihood of right
-    rollouts.
+    rollouts. For gae, ``lam`` is the policy's (``alpha``: by length instead) and ``lam_critic`` that of the critic's targets.
     """
 
     advantage: str = "reinforce_pp"
@@ -39,6 +39,10 @@ class Method:
     kl: str = "k1_reward"
     kl_coef: float = 0.0
     positive_nll: float = 0.0
+    lam: float = 0.95
+    lam_critic: float = 1.0
+    alpha: float | None = None
+    value_clip: float = 0.2
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,8 @@ class Rollouts:
 
     ``old_logprobs_NT`` are of the policy that sampled, ``ref_logprobs_NT`` of the frozen reference (None: no KL term).
     ``groups`` names each rollout's prompt, where the advantage is relative to its group; ``right_N`` is 1 for a right verdict.
+    A critic adds ``values_NT``, its values before each token when sampling. Rollouts that grow by windows: ``finished_N`` is 0
+    for those to be continued, ``window_NT`` 1 on the tokens the policy is trained on now.
     """
 
     mask_NT: Tensor
@@ -55,6 +61,14 @@ class Rollouts:
     ref_logprobs_NT: Tensor | None = None
     groups: Sequence[int] = ()
     right_N: Tensor | None = None
+    values_NT: Tensor | None = None
+    finished_N: Tensor | None = None
+    window_NT: Tensor | None = None
+
+    @property
+    def loss_mask(self) -> Tensor:
+        """1 on the tokens the policy is trained on."""
+        return self.mask_NT if self.window_NT is None else self.window_NT
 
 
 def advantages(rollouts: Rollouts, method: Method) -> Tensor:
@@ -62,8 +76,8 @@ def advantages(rollouts: Rollouts, method: Method) -> Tensor:
     if method.advantage in ("grpo", "dr_grpo", "rloo"):
         relative_N = torch.tensor([_relative(rollouts, n, method.advantage) for n in range(len(rollouts.rewards_N))])
         return relative_N[:, None] * rollouts.mask_NT
-    return_NT = _returns_to_go(rollouts, method)
-    tokens = return_NT[rollouts.mask_NT.bool()]
+    return_NT = _returns_to_go(rollouts, method) if method.advantage != "gae" else _gae(rollouts, method, None)
+    tokens = return_NT[rollouts.loss_mask.bool()]
     if tokens.std(correction=0) < 1e-6 * (1 + tokens.mean().abs()):
         return torch.zeros_like(return_NT).float()
     whitened_NT = (return_NT - tokens.mean()) / tokens.std(correction=0)
@@ -71,7 +85,36 @@ def advantages(rollouts: Rollouts, method: Method) -> Tensor:
         whitened_NT = torch.where(whitened_NT.abs() <= method.sigma, whitened_NT, torch.zeros_like(whitened_NT))
     elif method.outliers == "clip":
         whitened_NT = whitened_NT.clamp(-method.sigma, method.sigma)
-    return (whitened_NT * rollouts.mask_NT).float()
+    return (whitened_NT * rollouts.loss_mask).float()
+
+
+def _gae(rollouts: Rollouts, method: Method, lam: float | None) -> Tensor:
+    """A_t = sum over k of lam^k delta_{t+k}, written as the sum it is; ``lam`` None: the policy's own."""
+    assert rollouts.values_NT is not None
+    reward_NT = _rewards_by_token(rollouts, method)
+    out_NT = torch.zeros_like(reward_NT)
+    for n, length in enumerate(int(total) for total in rollouts.mask_NT.sum(1)):
+        own = lam if lam is not None else method.lam
+        if lam is None and method.alpha is not None:
+            own = min(1.0, max(0.95, 1 - 1 / (method.alpha * length)))
+        finished = rollouts.finished_N is None or bool(rollouts.finished_N[n])
+        values = rollouts.values_NT[n, :length].double().tolist()
+        after = [*values[1:], 0.0 if finished else values[-1]]
+        delta = [reward_NT[n, t].item() + after[t] - values[t] for t in range(length)]
+        for t in range(length):
+            out_NT[n, t] = sum(own ** (k - t) * delta[k] for k in range(t, length))
+    return out_NT
+
+
+def value_loss(values_MT: Tensor, rollouts: Rollouts, rows_M: Tensor, method: Method, num_minibatches: int) -> Tensor:
+    """Half the squared distance to A + V, or of the clipped value where that is further; whole rollouts only."""
+    assert rollouts.values_NT is not None
+    mask_NT = rollouts.mask_NT if rollouts.finished_N is None else rollouts.mask_NT * rollouts.finished_N[:, None]
+    target_MT = (_gae(rollouts, method, method.lam_critic) + rollouts.values_NT)[rows_M].float()
+    old_MT = rollouts.values_NT[rows_M]
+    near_MT = old_MT + torch.clamp(values_MT - old_MT, -method.value_clip, method.value_clip)
+    worse_MT = torch.maximum((values_MT - target_MT) ** 2, (near_MT - target_MT) ** 2)
+    return _average(worse_MT / 2, mask_NT[rows_M], mask_NT, method, num_minibatches)
 
 
 def _relative(rollouts: Rollouts, n: int, advantage: str) -> float:
@@ -89,7 +132,18 @@ def _relative(rollouts: Rollouts, n: int, advantage: str) -> float:
 
 
 def _returns_to_go(rollouts: Rollouts, method: Method) -> Tensor:
-    """Sums of 1[last token] R - kl_coef (logp - ref); R less the mean of its group for reinforce_pp_baseline."""
+    """What the tokens from each on earn."""
+    reward_NT = _rewards_by_token(rollouts, method)
+    return_NT = torch.zeros_like(reward_NT)
+    to_go_N = torch.zeros(len(reward_NT), dtype=reward_NT.dtype)
+    for t in reversed(range(reward_NT.shape[1])):
+        to_go_N = to_go_N + reward_NT[:, t]
+        return_NT[:, t] = to_go_N
+    return return_NT
+
+
+def _rewards_by_token(rollouts: Rollouts, method: Method) -> Tensor:
+    """1[last token] R - kl_coef (logp - ref); R less the mean of its group for reinforce_pp_baseline."""
     mask_NT = rollouts.mask_NT.double()
     reward_NT = torch.zeros_like(mask_NT)
     for row, length in enumerate(rollouts.mask_NT.sum(1).tolist()):
@@ -99,19 +153,14 @@ def _returns_to_go(rollouts: Rollouts, method: Method) -> Tensor:
         reward_NT[row, int(length) - 1] = reward
     if rollouts.ref_logprobs_NT is not None and method.kl == "k1_reward":
         reward_NT -= method.kl_coef * (rollouts.old_logprobs_NT - rollouts.ref_logprobs_NT) * mask_NT
-    return_NT = torch.zeros_like(mask_NT)
-    to_go_N = torch.zeros(len(mask_NT), dtype=mask_NT.dtype)
-    for t in reversed(range(mask_NT.shape[1])):
-        to_go_N = to_go_N + reward_NT[:, t]
-        return_NT[:, t] = to_go_N
-    return return_NT
+    return reward_NT
 
 
 def loss(
     logprobs_MT: Tensor, rollouts: Rollouts, advantages_NT: Tensor, rows_M: Tensor, method: Method, num_minibatches: int
 ) -> Tensor:
     """The loss of one minibatch: clipped objective on the (pre-clipped) ratio, KL, likelihood of right rollouts."""
-    advantages_MT, mask_MT = advantages_NT[rows_M], rollouts.mask_NT[rows_M]
+    advantages_MT, mask_MT = advantages_NT[rows_M], rollouts.loss_mask[rows_M]
     log_ratio_MT = logprobs_MT - rollouts.old_logprobs_NT[rows_M]
     if method.preclip is not None:
         bounds = torch.log(torch.tensor(method.preclip))
@@ -130,11 +179,11 @@ def loss(
         d_MT = logprobs_MT - rollouts.ref_logprobs_NT[rows_M]
         kl_MT = d_MT**2 / 2 if method.kl == "k2_loss" else torch.exp(-d_MT) - 1 + d_MT
         token_loss_MT = token_loss_MT + method.kl_coef * kl_MT
-    total = _average(token_loss_MT, mask_MT, rollouts.mask_NT, method, num_minibatches)
+    total = _average(token_loss_MT, mask_MT, rollouts.loss_mask, method, num_minibatches)
     if method.positive_nll:
         assert rollouts.right_N is not None
         chosen_MT = mask_MT * rollouts.right_N[rows_M][:, None]
-        num_chosen = (rollouts.mask_NT * rollouts.right_N[:, None]).sum().clamp(min=1) / num_minibatches
+        num_chosen = (rollouts.loss_mask * rollouts.right_N[:, None]).sum().clamp(min=1) / num_minibatches
         total = total - method.positive_nll * (logprobs_MT * chosen_MT).sum() / num_chosen
     return total
 
@@ -145,7 +194,7 @@ def _average(token_loss_MT: Tensor, mask_MT: Tensor, mask_NT: Tensor, method: Me
         return (token_loss_MT * mask_MT).sum() / (mask_NT.sum() / num_minibatches)
     if method.average == "constant":
         return (token_loss_MT * mask_MT).sum() / (len(mask_MT) * method.max_length)
-    rows = [row[mask.bool()].mean() for row, mask in zip(token_loss_MT, mask_MT, strict=True)]
+    rows = [row[mask.bool()].mean() if mask.any() else row.sum() * 0 for row, mask in zip(token_loss_MT, mask_MT, strict=True)]
     return torch.stack(rows).mean()
 
 
@@ -157,21 +206,28 @@ def step(
     minibatches: Sequence[Sequence[Tensor]],
     method: Method,
     *,
+    critic: torch.nn.Module | None = None,
+    values: Callable[[Tensor], Tensor] | None = None,
     max_grad_norm: float = 1.0,
 ) -> list[float]:
     """All optimizer steps on one batch of rollouts; returns the loss of each.
 
     ``logprobs(rows)`` gives the policy's log-probs, with gradient, of the completions of the rollouts named by ``rows`` [M],
-    seen with their images. ``minibatches`` are the epochs, each a list of such row indices.
+    seen with their images; ``values(rows)`` what the ``critic`` says before each of their tokens. ``minibatches`` are the
+    epochs, each a list of such row indices. The optimizer holds the weights of both.
     """
     advantages_NT = advantages(rollouts, method)
     losses = []
     for epoch in minibatches:
         for rows_M in epoch:
-            value = loss(logprobs(rows_M), rollouts, advantages_NT, rows_M, method, len(epoch))
+            total = loss(logprobs(rows_M), rollouts, advantages_NT, rows_M, method, len(epoch))
+            if values is not None:
+                total = total + value_loss(values(rows_M), rollouts, rows_M, method, len(epoch))
             optimizer.zero_grad()
-            value.backward()  # type: ignore[no-untyped-call]
-            torch.nn.utils.clip_grad_norm_(policy.parameters(), max_grad_norm)
+            total.backward()  # type: ignore[no-untyped-call]
+            for model in (policy, critic):
+                if model is not None:
+                    torch.nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm)
             optimizer.step()
-            losses.append(value.item())
+            losses.append(total.item())
     return losses

@@ -51,3 +51,20 @@ def hardest_within(scores: Sequence[float], domains: Sequence[str], share: float
 def overlong_penalty(lengths_N: Tensor, *, longest: int, margin: int) -> Tensor:
     """0 up to ``longest - margin`` tokens, linearly down to -1 at ``longest``, -1 beyond (DAPO, arXiv 2503.14476, eq. 13)."""
     return ((longest - margin - lengths_N.float()) / margin).clamp(min=-1, max=0)
+
+
+def balanced(num_right: Sequence[float], size: int, wanted: int) -> list[int]:
+    """Up to ``wanted`` groups of ``size`` rollouts whose right and wrong rollouts add up to about the same number.
+
+    ``num_right`` is the number of right rollouts of each group; returns indices, in order. While too many are right, the
+    group with fewest right ones is taken next, and the other way round: the totals end within ``size`` of each other where
+    the groups allow it (GLM-4.1V-Thinking, arXiv 2507.01006, which does not say how it balances).
+    """
+    left = sorted(range(len(num_right)), key=lambda n: num_right[n])
+    chosen: list[int] = []
+    surplus = 0.0  # right less wrong rollouts so far
+    while left and len(chosen) < wanted:
+        taken = left.pop(0 if surplus > 0 else -1)
+        surplus += 2 * num_right[taken] - size
+        chosen.append(taken)
+    return sorted(chosen)

@@ -1,30 +1,26 @@
-"""The critic-free methods on TRL's GRPOTrainer: StableReinforce, REINFORCE++, GRPO, Dr. GRPO, DAPO, RLOO and their mixtures.
+"""The methods on TRL's GRPOTrainer: StableReinforce, REINFORCE++, GRPO, Dr. GRPO, DAPO, RLOO and their mixtures.
 
 TRL brings images, M-RoPE positions, log-probs, the schedule and the distribution; the arithmetic is that of ``rewardlab/rl``,
-called from two overrides: advantages after the rewards are known, and the loss. ``rl/reference.py`` is the same step without
+called from two places: advantages after the rewards are known, and the loss. ``rl/reference.py`` is the same step without
 a library; a test holds the two equal for every recipe.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import rewardlab.torchvision_cpu  # noqa: F401  (before transformers)
 
 # isort: split
-import numpy as np
 import torch
 from accelerate.utils import gather_object
 from torch import Tensor
-from trl import GRPOConfig, GRPOTrainer
-from trl.models import unwrap_model_for_generation
 
 from rewardlab.rl.advantages import Moments, returns_to_go, token_rewards, treat_outliers, whiten
 from rewardlab.rl.groups import centered, group_ids, leave_one_out, standardized, varying_frac
 from rewardlab.rl.kl import ESTIMATORS, k1
 from rewardlab.rl.objectives import (
+    importance_weights,
     mean_of_sequence_means,
     mean_of_tokens,
     outside,
@@ -33,161 +29,57 @@ from rewardlab.rl.objectives import (
     sequence_log_ratio,
     sum_over_constant,
 )
-from rewardlab.samplers.decode import HotToken, draw
-from rewardlab.samplers.hf import vision_token_ids
-from rewardlab.training.orders_together import OrdersTogether
-from rewardlab.training.runs import LoadsWholeCheckpoints
+from rewardlab.training.rollouts import RolloutTrainer
 
 RELATIVE = {"grpo": standardized, "dr_grpo": centered, "rloo": leave_one_out}
-_FORWARD_KEYS = ("pixel_values", "image_grid_thw", "mm_token_type_ids", "token_type_ids", "num_images")
+FORWARD_KEYS = ("pixel_values", "image_grid_thw", "mm_token_type_ids", "token_type_ids", "num_images")
 
 
-@dataclass
-class PolicyGradientConfig(GRPOConfig):
-    """GRPOConfig plus the method. One sample per prompt is allowed where no group is needed."""
+class PolicyGradientTrainer(RolloutTrainer):
+    """The advantages and the loss of ``args``, critic-free ones; ``actor_critic.py`` adds those of a critic."""
 
-    advantage: str = field(default="reinforce_pp", metadata={"help": "reinforce_pp[_baseline], grpo, dr_grpo, rloo"})
-    outliers: str = field(default="delete", metadata={"help": "whitened advantages beyond sigma: delete, clip or keep"})
-    sigma: float = field(default=3.0, metadata={"help": "how many deviations are beyond"})
-    preclip_min: float | None = field(default=1e-3, metadata={"help": "lower bound of the ratio before exp; None: no pre-clip"})
-    preclip_max: float = field(default=1e3, metadata={"help": "upper bound of the ratio before exp"})
-    clip_high: float | None = field(default=None, metadata={"help": "upper clip; None: the same as epsilon"})
-    dual_clip: float | None = field(default=None, metadata={"help": "bound on the loss of tokens of negative advantage"})
-    ratio: str = field(default="token", metadata={"help": "token or sequence"})
-    average: str = field(default="sequence", metadata={"help": "sequence, token or constant"})
-    kl: str = field(default="k1_reward", metadata={"help": "k1_reward, k2_loss or k3_loss"})
-    positive_nll: float = field(default=0.0, metadata={"help": "weight of the likelihood of right rollouts"})
-    orders_together: bool = field(default=False, metadata={"help": "both orders of a pair in one rollout batch"})
-
-    def __post_init__(self) -> None:
-        asked = self.num_generations
-        if asked == 1:  # TRL refuses 1 because of its group baseline; this trainer has none
-            self.num_generations = 2
-        super().__post_init__()
-        self.num_generations = asked
-
-
-def left_padded(prompt_ids: list[list[int]], fields: dict[str, Any], pad: int) -> dict[str, Tensor]:
-    """Prompts of different length as one batch; per-token fields are padded alike, per-image ones are taken as they are."""
-    width = max(map(len, prompt_ids))
-
-    def rows(values: list[list[int]], filler: int) -> Tensor:
-        return torch.tensor([[filler] * (width - len(row)) + list(row) for row in values])
-
-    batch = {"input_ids": rows(prompt_ids, pad), "attention_mask": rows([[1] * len(ids) for ids in prompt_ids], 0)}
-    for name, value in fields.items():
-        if isinstance(value, list) and value and isinstance(value[0], list):
-            batch[name] = rows(value, 0)
-        else:
-            batch[name] = value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
-    return batch
-
-
-class PolicyGradientTrainer(LoadsWholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
-    """GRPOTrainer with the advantages and the loss of ``args``.
-
-    ``right_of_last_batch`` tells which of this process's last rollouts were right, for methods that ask.
-    """
-
-    right_of_last_batch: Callable[[], list[float]]
-    hot_token: HotToken | None = None
-
-    @property
-    def _mode(self) -> str:
-        return "train" if self.model.training else "eval"
-
-    def _count(self, metrics: dict[str, float]) -> None:
-        for name, value in metrics.items():
-            self._metrics[self._mode][name].append(value)
-
-    def _generate_single_turn(
-        self,
-        prompt_ids: list[list[int]],
-        images: Any,
-        multimodal_fields: dict[str, Any],
-        num_generations: int,
-        has_tool_images: bool = False,
-    ) -> tuple[list[list[int]], Any]:
-        """Rollouts by the sampler's own decoder, which is the one that benchmarks and serves the judge; vLLM where asked."""
-        if self.use_vllm:
-            return super()._generate_single_turn(prompt_ids, images, multimodal_fields, num_generations, has_tool_images)
-        inputs = left_padded(prompt_ids, multimodal_fields, self._tokenizer.pad_token_id)
-        inputs = {name: value.to(self.accelerator.device) for name, value in inputs.items()}
-        with (
-            unwrap_model_for_generation(
-                self.model_wrapped, self.accelerator, gather_deepspeed3_params=self.args.ds3_gather_for_generation
-            ) as policy,
-            torch.no_grad(),
-        ):
-            draws = draw(
-                policy,
-                inputs,
-                num_draws=1,
-                max_tokens=self.max_completion_length,
-                temperature=self.temperature,
-                top_p=self.top_p,
-                ends=frozenset(self.eos_token_ids),
-                suppress=vision_token_ids(policy),
-                hot=self.hot_token,
-            )
-        self._drawn_logprobs = draws.logprobs
-        return draws.tokens, None
-
-    def _get_train_sampler(self, dataset: Any = None) -> Any:
-        if not self.args.orders_together:
-            return super()._get_train_sampler(dataset)
-        return OrdersTogether(
-            len(dataset or self.train_dataset),
-            batch=self.args.generation_batch_size // self.num_generations,
-            group=self.num_generations,
-            repeats=self.num_iterations * self.args.steps_per_generation,
-            seed=self.args.seed,
-        )
-
-    def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Tensor:
-        """[global N, functions]; kept, because TRL hands on only the advantages it makes of them."""
-        self._rewards = super()._calculate_rewards(*args, **kwargs)
-        return self._rewards
-
-    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        batch = super()._generate_and_score_completions(inputs)
-        mask_NT = batch["completion_mask"]
-        start = self.accelerator.process_index * len(mask_NT)
-        own = slice(start, start + len(mask_NT))
+    def finish_batch(self, batch: dict[str, Any], inputs: list[dict[str, Any]]) -> None:
         rewards_N = (self._rewards * self.reward_weights.to(self._rewards.device)).nansum(1)
-        batch["advantages"], metrics = self._advantages(batch, inputs, rewards_N, own)
+        batch["advantages"], metrics = self._advantages(batch, inputs, rewards_N, self._own(len(inputs)))
         if self.args.positive_nll:
-            batch["nll_weights"] = self._nll_weights(inputs, mask_NT)
+            batch["nll_weights"] = self._nll_weights(batch["loss_mask"])
         self._count(metrics)
-        return batch
 
     def _advantages(
         self, batch: dict[str, Any], inputs: list[dict[str, Any]], rewards_N: Tensor, own: slice
     ) -> tuple[Tensor, dict[str, float]]:
         """[own N, T] and what became of outliers; ``rewards_N`` are those of all processes."""
-        mask_NT, method = batch["completion_mask"], self.args.advantage
+        mask_NT, method = batch["loss_mask"], self.args.advantage
+        metrics: dict[str, float] = {}
         if method != "reinforce_pp":
             keys = gather_object([(row["pair_id"], row["order"]) for row in inputs])
             pairs, orders = zip(*keys, strict=True)
             groups_N = group_ids(pairs, orders).to(rewards_N.device)
-            metrics = {"advantage/varying_groups_frac": varying_frac(rewards_N, groups_N)}
+            metrics["advantage/varying_groups_frac"] = varying_frac(rewards_N, groups_N)
         if method in RELATIVE:
             return RELATIVE[method](rewards_N, groups_N)[own][:, None] * mask_NT, metrics
         if method == "reinforce_pp_baseline":
             rewards_N = centered(rewards_N, groups_N)
-        kl_NT = self._kl(batch) if self.beta and self.args.kl == "k1_reward" else None
-        returns_NT = returns_to_go(token_rewards(rewards_N[own], mask_NT, kl_NT, self.beta), mask_NT)
-        moments = Moments(self.accelerator.reduce(Moments.of(returns_NT, mask_NT).values_3, reduction="sum"))
-        advantages_NT, metrics = treat_outliers(
-            whiten(returns_NT, mask_NT, moments), mask_NT, self.args.sigma, self.args.outliers
-        )
-        if kl_NT is not None:
-            metrics["kl/sampled_k1"] = ((kl_NT * mask_NT).sum() / mask_NT.sum()).item()
-        return advantages_NT, metrics
+        returns_NT = returns_to_go(self._token_rewards(batch, rewards_N[own], mask_NT), mask_NT)
+        advantages_NT, treated = self._whitened(returns_NT, mask_NT)
+        return advantages_NT, metrics | treated
 
-    def _nll_weights(self, inputs: list[dict[str, Any]], mask_NT: Tensor) -> Tensor:
+    def _token_rewards(self, batch: dict[str, Any], rewards_N: Tensor, mask_NT: Tensor) -> Tensor:
+        """[N, T] the reward on the last token, less the KL penalty of each where the method takes it there."""
+        if not (self.beta and self.args.kl == "k1_reward"):
+            return token_rewards(rewards_N, mask_NT)
+        kl_NT = self._kl(batch)
+        self._count({"kl/sampled_k1": mean_of_tokens(kl_NT, mask_NT).item()})
+        return token_rewards(rewards_N, mask_NT, kl_NT, self.beta)
+
+    def _whitened(self, values_NT: Tensor, mask_NT: Tensor) -> tuple[Tensor, dict[str, float]]:
+        """Whitened over the tokens of all processes, outliers treated."""
+        moments = Moments(self.accelerator.reduce(Moments.of(values_NT, mask_NT).values_3, reduction="sum"))
+        return treat_outliers(whiten(values_NT, mask_NT, moments), mask_NT, self.args.sigma, self.args.outliers)
+
+    def _nll_weights(self, mask_NT: Tensor) -> Tensor:
         """[own N] 1 by the number of tokens of right rollouts, of all processes, for those that are right; 0 for the rest."""
-        right_N = torch.tensor(self.right_of_last_batch(), device=mask_NT.device)
+        right_N = torch.tensor(self._right, device=mask_NT.device)
         tokens = self.accelerator.reduce((mask_NT * right_N[:, None]).sum(), reduction="sum")
         return right_N / tokens.clamp(min=1)
 
@@ -216,12 +108,12 @@ class PolicyGradientTrainer(LoadsWholeCheckpoints, GRPOTrainer):  # type: ignore
             batch["completion_ids"].size(1),
             batch_size=batch_size,
             compute_entropy=True,
-            **{key: batch[key] for key in _FORWARD_KEYS if key in batch},
+            **{key: batch[key] for key in FORWARD_KEYS if key in batch},
         )
         return logprobs_NT, entropies_NT
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
-        args, mask_NT, advantages_NT = self.args, inputs["completion_mask"], inputs["advantages"]
+        args, mask_NT, advantages_NT = self.args, inputs["loss_mask"], inputs["advantages"]
         logprobs_NT, entropies_NT = self._logprobs(model, inputs)
         old_NT = inputs.get("old_per_token_logps")
         old_NT = logprobs_NT.detach() if old_NT is None else old_NT
@@ -234,8 +126,10 @@ class PolicyGradientTrainer(LoadsWholeCheckpoints, GRPOTrainer):  # type: ignore
             log_ratio_NT = sequence_log_ratio(log_ratio_NT, mask_NT)
         ratio_NT = log_ratio_NT.exp()
         loss_NT = ppo_clip(ratio_NT, advantages_NT, args.epsilon, args.clip_high, args.dual_clip)
-        if self.use_vllm and "importance_sampling_ratio" in inputs:
-            loss_NT = loss_NT * inputs["importance_sampling_ratio"]
+        if args.importance_cap and "sampling_per_token_logps" in inputs:
+            weights_NT, metrics = importance_weights(old_NT, inputs["sampling_per_token_logps"], mask_NT, args.importance_cap)
+            self._count(metrics)
+            loss_NT = loss_NT * weights_NT
         if self.beta and args.kl != "k1_reward":
             kl_NT = ESTIMATORS[args.kl.removesuffix("_loss")](logprobs_NT, inputs["ref_per_token_logps"])
             self._count({"kl/loss": mean_of_tokens(kl_NT.detach(), mask_NT).item()})
@@ -251,18 +145,31 @@ class PolicyGradientTrainer(LoadsWholeCheckpoints, GRPOTrainer):  # type: ignore
 
     def _averaged(self, loss_NT: Tensor, logprobs_NT: Tensor, inputs: dict[str, Any]) -> Tensor:
         """The share of this micro-batch in the loss of its optimizer step."""
-        mask_NT, parts = inputs["completion_mask"], self.current_gradient_accumulation_steps if self.model.training else 1
-        # Steps of the optimizer per rollout batch: by token, every token of the rollout batch weighs the same, so that
-        # neither micro-batches nor minibatches of short rollouts count for more.
-        minibatches = self.args.steps_per_generation / parts
-        if self.args.average == "token":
-            tokens = inputs["num_items_in_batch"].clamp(min=1) / self.accelerator.num_processes
-            total = (loss_NT * mask_NT).sum() / (tokens / minibatches)
-        elif self.args.average == "constant":
-            total = sum_over_constant(loss_NT, mask_NT, self.max_completion_length) / parts
-        else:
-            total = mean_of_sequence_means(loss_NT, mask_NT) / parts
+        total = self.averaged(loss_NT, inputs["loss_mask"], inputs["num_items_in_batch"])
         if self.args.positive_nll:
-            nll = -(logprobs_NT * mask_NT * inputs["nll_weights"][:, None]).sum()
-            total = total + self.args.positive_nll * nll * minibatches * self.accelerator.num_processes
+            nll = -(logprobs_NT * inputs["loss_mask"] * inputs["nll_weights"][:, None]).sum()
+            total = total + self.args.positive_nll * nll * self._minibatches * self.accelerator.num_processes
         return total
+
+    @property
+    def _parts(self) -> int:
+        """Micro-batches in one optimizer step."""
+        return self.current_gradient_accumulation_steps if self.model.training else 1
+
+    @property
+    def _minibatches(self) -> float:
+        """Optimizer steps per rollout batch (in one pass over it)."""
+        return self.args.steps_per_generation / self._parts
+
+    def averaged(self, values_NT: Tensor, mask_NT: Tensor, num_tokens: Tensor) -> Tensor:
+        """A micro-batch's share in the mean that ``args.average`` names; ``num_tokens`` are those of the whole rollout batch.
+
+        By token, every token of the rollout batch weighs the same, so that neither micro-batches nor minibatches of short
+        rollouts count for more.
+        """
+        if self.args.average == "token":
+            tokens = num_tokens.clamp(min=1) / self.accelerator.num_processes
+            return (values_NT * mask_NT).sum() / (tokens / self._minibatches)
+        if self.args.average == "constant":
+            return sum_over_constant(values_NT, mask_NT, self.max_completion_length) / self._parts
+        return mean_of_sequence_means(values_NT, mask_NT) / self._parts

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,24 +20,20 @@ from rewardlab.config import RLConfig
 from rewardlab.errors import DataError
 from rewardlab.progress import bar
 from rewardlab.prompts import Template, load_template
-from rewardlab.rl.rewards import RewardParts, winner_of
-from rewardlab.rl.swap import swap_agreement
 from rewardlab.samplers.decode import HotToken
 from rewardlab.samplers.hf import end_token_ids
-from rewardlab.training.policy_gradient import PolicyGradientConfig, PolicyGradientTrainer
-from rewardlab.training.reward import (
-    EndpointConsistencyJudge,
-    Rollout,
-    RolloutScorer,
-    as_completion,
-    reward_metrics,
-    unpack,
-)
-from rewardlab.training.runs import SAMPLES, RunLog, close_run, common_arguments, open_run, run_steps
+from rewardlab.training.actor_critic import ActorCriticTrainer, StopAtPlateau
+from rewardlab.training.arguments import PolicyGradientConfig
+from rewardlab.training.dynamic_sampling import DynamicSampling
+from rewardlab.training.policy_gradient import PolicyGradientTrainer
+from rewardlab.training.prompt_source import PromptSource
+from rewardlab.training.reward import EndpointConsistencyJudge, RolloutScorer
+from rewardlab.training.reward_function import RewardFunction
+from rewardlab.training.runs import CRITIC, RunLog, close_run, common_arguments, open_run, run_steps
 from rewardlab.training.sft import TURNS, chat_columns, data_fingerprint, load_policy, peft_config
+from rewardlab.training.value_model import ValueModel
+from rewardlab.training.windows import WindowedTrainer
 from rewardlab.types import BOTH_ORDERS, PreferencePair
-
-SAMPLES_PER_STEP = 4
 
 
 def hard_pairs(pairs: Sequence[PreferencePair], config: RLConfig) -> list[PreferencePair]:
@@ -82,85 +76,6 @@ def rl_rows(pairs: Sequence[PreferencePair], template: Template, *, both_orders:
     return Dataset.from_list(rows, features=features)
 
 
-class RewardFunction:
-    """What TRL calls on each batch of rollouts: scores them, logs every part, keeps a few to read."""
-
-    __name__ = "judge_reward"
-
-    def __init__(
-        self,
-        scorer: RolloutScorer,
-        judge: EndpointConsistencyJudge | None,
-        ends: frozenset[int],
-        out: Path,
-        swap_weight: float = 0.0,
-    ) -> None:
-        self._swap_weight = swap_weight
-        self._scorer, self._judge, self._ends, self._path = scorer, judge, ends, out / SAMPLES
-        self._right: list[float] = []
-
-    async def __call__(
-        self,
-        *,
-        completions: list[Any],
-        completion_ids: list[list[int]],
-        log_metric: Any,
-        trainer_state: Any,
-        **columns: Any,
-    ) -> list[float]:
-        rollouts = []
-        for n, (turns, ids) in enumerate(zip(completions, completion_ids, strict=True)):
-            question, order, preferred = unpack(columns, n)
-            rollouts.append(Rollout(as_completion(turns[0]["content"], ids, self._ends), question, order, preferred))
-        before = self._counts()
-        parts = await self._scorer.score(rollouts)
-        if self._swap_weight:
-            winners = [winner_of(part, rollout.preferred) for part, rollout in zip(parts, rollouts, strict=True)]
-            agreements = swap_agreement(columns["pair_id"], columns["order"], winners)
-            log_metric("reward/swap_agreement", sum(agreements) / len(agreements))
-            parts = [
-                replace(part, total=part.total + self._swap_weight * agreement)
-                for part, agreement in zip(parts, agreements, strict=True)
-            ]
-        self._right = [float(part.right) for part in parts]
-        for name, value in reward_metrics(parts).items():
-            log_metric(name, value)
-        if self._judge:
-            for name, count in self._counts().items():
-                log_metric(f"consistency/{name}", float(count - before[name]))
-        self._keep(trainer_state.global_step, rollouts, parts, columns["pair_id"])
-        return [part.total for part in parts]
-
-    def right(self) -> list[float]:
-        """1 for each right verdict of the rollouts that were scored last, else 0."""
-        return self._right
-
-    def _counts(self) -> dict[str, int]:
-        """How the questions about consistency have gone so far."""
-        asked = self._judge.counts if self._judge else {}
-        return {
-            **{name: asked.get(name, 0) for name in ("asked", "cached", "failed", "unclear")},
-            **{name: self._scorer.counts[name] for name in ("late", "broken")},
-        }
-
-    def _keep(self, step: int, rollouts: list[Rollout], parts: list[RewardParts], names: list[str]) -> None:
-        with self._path.open("a", encoding="utf-8", errors="backslashreplace") as file:
-            for rollout, part, name in list(zip(rollouts, parts, names, strict=True))[:SAMPLES_PER_STEP]:
-                row = {
-                    "step": step,
-                    "pair_id": name,
-                    "order": rollout.order.value,
-                    "text": rollout.completion.text,
-                    "num_tokens": rollout.completion.num_tokens,
-                    "status": part.status,
-                    "format": part.format,
-                    "right": part.right,
-                    "consistency": part.consistency,
-                    "reward": part.total,
-                }
-                file.write(json.dumps(row, ensure_ascii=False) + "\n")
-
-
 def trainer_arguments(config: RLConfig, out: Path) -> PolicyGradientConfig:
     """TRL's arguments for a config."""
     low, high = config.preclip or (None, 1.0)
@@ -186,6 +101,13 @@ def trainer_arguments(config: RLConfig, out: Path) -> PolicyGradientConfig:
         beta=config.kl_coef,
         positive_nll=config.positive_nll,
         orders_together=config.swap_weight > 0,
+        importance_cap=config.importance_cap,
+        gae_lambda=config.gae_lambda,
+        gae_lambda_critic=config.gae_lambda_critic,
+        length_adaptive_alpha=config.length_adaptive_alpha,
+        value_clip=config.value_clip,
+        value_learning_rate=config.value_learning_rate or 2 * config.learning_rate,
+        window=config.window,
         **common_arguments(config, out),
     )
 
@@ -198,9 +120,9 @@ def consistency_judge(config: RLConfig) -> EndpointConsistencyJudge | None:
 
 
 def build_trainer(
-    rows: Dataset, config: RLConfig, model: PreTrainedModel, processor: Any, template: Template, out: Path
+    rows: Dataset, config: RLConfig, model: PreTrainedModel, processor: Any, template: Template, out: Path, **more: Any
 ) -> PolicyGradientTrainer:
-    """The trainer with its reward, ready to run."""
+    """The trainer with its reward, ready to run; ``more`` goes to the trainer as it is."""
     judge = consistency_judge(config)
     scorer = RolloutScorer(
         template.convention,
@@ -209,18 +131,75 @@ def build_trainer(
         consistency_weight=config.consistency.weight,
         deadline_s=2 * config.consistency.deadline_s,
     )
-    reward = RewardFunction(scorer, judge, end_token_ids(model), out, config.swap_weight)
-    trainer = PolicyGradientTrainer(
+    overlong = (config.max_completion_length, config.overlong_margin) if config.overlong_margin else None
+    reward = RewardFunction(scorer, judge, end_token_ids(model), out, config.swap_weight, overlong)
+    trainer_class, extra = _method(rows, config)
+    trainer = trainer_class(
         model=model,
         reward_funcs=[reward],
         args=trainer_arguments(config, out),
         train_dataset=rows,
         processing_class=processor,
         peft_config=peft_config(config.lora),
+        **extra,
+        **more,
     )
     trainer.right_of_last_batch = reward.right
     trainer.hot_token = HotToken(**config.hot_token.model_dump()) if config.hot_token else None
+    if config.dynamic_sampling != "off":
+        trainer.dynamic = DynamicSampling(
+            prompt_source(rows, config),
+            group=config.samples_per_prompt,
+            refill=config.dynamic_sampling == "refill",
+            max_rounds=config.max_sampling_rounds,
+        )
     return trainer
+
+
+def prompt_source(rows: Dataset, config: RLConfig) -> PromptSource:
+    """The stream that this process draws its prompts from."""
+    process, num_processes = (int(os.environ.get(name, default)) for name, default in (("RANK", 0), ("WORLD_SIZE", 1)))
+    return PromptSource(
+        rows, seed=config.seed, process=process, num_processes=num_processes, weighted=config.difficulty_weighted
+    )
+
+
+def _method(rows: Dataset, config: RLConfig) -> tuple[type[PolicyGradientTrainer], dict[str, Any]]:
+    """The trainer of ``config.advantage``, and what it takes beyond TRL's arguments."""
+    if config.advantage != "gae":
+        return PolicyGradientTrainer, {}
+    critic = ValueModel.from_pretrained(config.value_init or config.model)
+    if config.window is None:
+        return ActorCriticTrainer, {"critic": critic}
+    return WindowedTrainer, {"critic": critic, "source": prompt_source(rows, config)}
+
+
+def pretrain_value(rows: Dataset, config: RLConfig, template: Template, out: Path, *, data: str) -> Path:
+    """Fit the critic to rollouts of the policy as it is, into ``out/value/critic``; returns that folder, made once.
+
+    At most ``value_pretrain_steps`` steps at a constant rate; fewer where explained variance stops rising.
+    """
+    folder = out / "value"
+    if (folder / CRITIC / "config.json").exists():
+        return folder / CRITIC
+    alone = config.model_copy(
+        update={
+            "max_steps": config.value_pretrain_steps,
+            "lr_scheduler": "constant",
+            "warmup_steps": 0,
+            "learning_rate": config.value_learning_rate or 2 * config.learning_rate,
+            "swap_weight": 0.0,
+        }
+    )
+    resume = open_run(folder, alone, data=data)
+    model, processor = load_policy(config.model, out)
+    trainer = build_trainer(rows, alone, model, processor, template, folder, value_only=True)
+    trainer.add_callback(StopAtPlateau(config.value_patience))
+    with bar("value", alone.max_steps) as advance:
+        trainer.add_callback(RunLog(folder, advance, "value/explained_variance"))
+        run_steps(trainer, alone.max_steps, resume)
+    trainer.save_model(str(folder))
+    return folder / CRITIC
 
 
 def train_rl(pairs: Sequence[PreferencePair], config: RLConfig, out: Path) -> Path:
@@ -242,7 +221,10 @@ def train_rl(pairs: Sequence[PreferencePair], config: RLConfig, out: Path) -> Pa
         )
     if judge := consistency_judge(config):
         asyncio.run(judge.check())  # hours of training without the reward that was asked for would be a poor way to find out
-    resume = open_run(out, config, data=data_fingerprint(pairs))
+    data = data_fingerprint(pairs)
+    resume = open_run(out, config, data=data)
+    if config.value_pretrain_steps and resume is None:
+        config = config.model_copy(update={"value_init": str(pretrain_value(rows, config, template, out, data=data))})
     model, processor = load_policy(config.model, out)
     trainer = build_trainer(rows, config, model, processor, template, out)
     per_epoch = len(rows) * config.samples_per_prompt * config.iterations // config.batch_size

@@ -20,13 +20,13 @@ from transformers.trainer_utils import get_last_checkpoint
 from rewardlab.checkpoints import CARD, commit, versions, write_card
 from rewardlab.config import TrainConfig
 from rewardlab.data.files import hold, write_whole
-from rewardlab.errors import ConfigError, DataError
+from rewardlab.errors import CheckpointError, ConfigError, DataError
 from rewardlab.progress import Advance
 from rewardlab.prompts import Template
 
 # Where a run finds its endpoint and what it prints: not what it is. Another value continues the same run.
 _SURROUNDINGS = {"base_url", "api_key_env", "concurrency", "deadline_s", "report_to", "logging_steps", "save_total_limit"}
-FINAL, METRICS, SAMPLES, CONFIG = "final", "metrics.jsonl", "samples.jsonl", "run.json"
+FINAL, METRICS, SAMPLES, CONFIG, CRITIC = "final", "metrics.jsonl", "samples.jsonl", "run.json", "critic"
 
 
 def is_finished(out: Path) -> bool:
@@ -107,6 +107,9 @@ def close_run(out: Path, trainer: Any, processor: Any, *, template: Template, st
     if trainer.accelerator.is_main_process:
         processor.save_pretrained(partial)
         write_card(partial, template=template, stage=stage, commit=commit(), **facts)
+        if (partial / CRITIC).exists():  # a part of the run, not of the judge
+            shutil.rmtree(out / CRITIC, ignore_errors=True)
+            (partial / CRITIC).rename(out / CRITIC)
         partial.rename(final)
     trainer.accelerator.wait_for_everyone()
     return final
@@ -115,6 +118,7 @@ def close_run(out: Path, trainer: Any, processor: Any, *, template: Template, st
 def common_arguments(config: TrainConfig, out: Path) -> dict[str, Any]:
     """What every stage tells its trainer alike; bfloat16 on an accelerator, float32 on a CPU."""
     on_gpu = torch.cuda.is_available()
+    deepspeed = os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true"  # on a CPU, accelerate takes use_cpu to mean one process
     return {
         "output_dir": str(out),
         "learning_rate": config.learning_rate,
@@ -135,7 +139,8 @@ def common_arguments(config: TrainConfig, out: Path) -> dict[str, Any]:
         "seed": config.seed,
         "disable_tqdm": True,
         "bf16": on_gpu,
-        "use_cpu": not on_gpu,
+        "use_cpu": not on_gpu and not deepspeed,
+        "ddp_backend": "gloo" if deepspeed and not on_gpu else None,
     }
 
 
@@ -146,14 +151,22 @@ class LoadsWholeCheckpoints:
     not strictly: nothing matches, a warning is logged, and the run "resumes" from the initial weights.
     """
 
+    kept_elsewhere: tuple[str, ...] = ()
+
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         model = model or self.model  # type: ignore[attr-defined]
         sharded = self.is_deepspeed_enabled or self.is_fsdp_enabled  # type: ignore[attr-defined]
         if sharded or not isinstance(model, PreTrainedModel):  # adapters and shards have loaders of their own
             super()._load_from_checkpoint(resume_from_checkpoint, model)  # type: ignore[misc]
             return
-        saved = type(model).from_pretrained(resume_from_checkpoint, dtype=model.dtype)
-        model.load_state_dict(saved.state_dict(), strict=True)
+        self.load_weights(model, resume_from_checkpoint)
+
+    def load_weights(self, model: Any, checkpoint: str) -> None:
+        """Every weight of ``checkpoint`` into ``model``, but those ``kept_elsewhere``. Raises CheckpointError."""
+        saved = type(model).from_pretrained(checkpoint, dtype=model.dtype)
+        missing, unexpected = model.load_state_dict(saved.state_dict(), strict=False)
+        if left := [name for name in missing if not name.startswith(self.kept_elsewhere)] + list(unexpected):
+            raise CheckpointError(f"{checkpoint}: its weights do not fit the model; these have no counterpart: {left[:5]}")
 
 
 class RunLog(TrainerCallback):
@@ -182,6 +195,7 @@ class RunLog(TrainerCallback):
         if not logs or not state.is_world_process_zero:
             return
         with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"step": state.global_step, **logs}) + "\n")
+            said = {name: value for name, value in logs.items() if value == value}
+            file.write(json.dumps({"step": state.global_step, **said}) + "\n")
         if self._note in logs:
             self._advance(0, note=f"{self._note} {float(logs[self._note]):.3f}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ def config_for(checkpoint: Path, **changes: Any) -> RLConfig:
         "model": str(checkpoint),
         "template": "plain",
         "learning_rate": 0.5,
+        "value_learning_rate": 0.02,  # its gradients are large: with more, float noise grows from step to step
         "lr_scheduler": "constant",
         "rollout_batch_size": 8,
         "batch_size": 4,
@@ -54,9 +56,10 @@ class PseudoReward:
     def __init__(self) -> None:
         self.last: list[float] = []
 
-    def __call__(self, completion_ids: list[list[int]], **_: Any) -> list[float]:
-        self.last = [is_right(torch.tensor(ids)) for ids in completion_ids]
-        return [float(sum(ids) % 7) for ids in completion_ids]
+    def __call__(self, completion_ids: list[list[int]], **columns: Any) -> list[float | None]:
+        unfinished = columns.get("unfinished", [False] * len(completion_ids))
+        self.last = [0.0 if wait else is_right(torch.tensor(ids)) for ids, wait in zip(completion_ids, unfinished, strict=True)]
+        return [None if wait else float(sum(ids) % 7) for ids, wait in zip(completion_ids, unfinished, strict=True)]
 
 
 class Recorder:
@@ -70,7 +73,7 @@ class Recorder:
 
         def generate_and_keep(rows: Any) -> Any:
             batch = generate(rows)
-            batch["kept_rewards"] = trainer._rewards.sum(1)
+            batch["kept_rewards"] = trainer._rewards.nansum(1)
             batch["kept_groups"] = group_ids([row["pair_id"] for row in rows], [row["order"] for row in rows])
             if noise:  # as if the sampling policy were far away: some ratios beyond any bound
                 drift = torch.Generator().manual_seed(1)
@@ -102,16 +105,23 @@ def flat_weights(model: torch.nn.Module) -> torch.Tensor:
     return torch.cat([p.detach().flatten() for p in model.parameters()])
 
 
+def whole(inputs: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """Prompts and completions as a model takes them, images included."""
+    return {
+        "input_ids": torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], 1),
+        "attention_mask": torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], 1),
+        **{name: inputs[name] for name in ("pixel_values", "image_grid_thw", "mm_token_type_ids")},
+    }
+
+
+def plain_values(critic: Any, inputs: dict[str, Any]) -> torch.Tensor:
+    """What the critic says before each token of the completions."""
+    return critic(**whole(inputs))[:, -inputs["completion_ids"].shape[1] - 1 : -1]
+
+
 def plain_logprobs(model: Any, inputs: dict[str, Any]) -> torch.Tensor:
     """Log-probs of the completions by a plain forward pass with images."""
-    ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], 1)
-    logits = model(
-        input_ids=ids,
-        attention_mask=torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], 1),
-        pixel_values=inputs["pixel_values"],
-        image_grid_thw=inputs["image_grid_thw"],
-        mm_token_type_ids=inputs["mm_token_type_ids"],
-    ).logits
+    logits = model(**whole(inputs)).logits
     width = inputs["completion_ids"].shape[1]
     picked = logits[:, -width - 1 : -1].float().log_softmax(-1).gather(2, inputs["completion_ids"][..., None])
     return picked[..., 0]
@@ -149,6 +159,10 @@ def method_of(config: RLConfig) -> reference.Method:
         kl=config.kl,
         kl_coef=config.kl_coef,
         positive_nll=config.positive_nll,
+        lam=config.gae_lambda,
+        lam_critic=config.gae_lambda_critic,
+        alpha=config.length_adaptive_alpha,
+        value_clip=config.value_clip,
     )
 
 
@@ -159,9 +173,11 @@ def is_right(ids: torch.Tensor) -> float:
 
 RECIPES = {path.stem: load_yaml(path) for path in sorted((ROOT / "configs" / "rl").glob("*.yaml"))}
 METHOD = {*reference.Method.__dataclass_fields__, "clip_eps", "clip_eps_high", "advantage_sigma", "samples_per_prompt"}
+METHOD |= {"gae_lambda", "gae_lambda_critic", "length_adaptive_alpha"}
 CASES: dict[str, tuple[float, dict[str, Any]]] = {  # name: (drift of the sampling policy, differences from the defaults)
     **{name: (0.3, {key: value for key, value in recipe.items() if key in METHOD}) for name, recipe in RECIPES.items()},
-    "reinforce_pp": (0.0, RECIPES["reinforce_pp"]),  # its KL is taken before the drift is made up
+    # Their KL in the reward is taken before the drift is made up.
+    **{name: (0.0, {k: v for k, v in RECIPES[name].items() if k in METHOD}) for name in ("reinforce_pp", "ppo")},
     "near": (0.0, {}),
     "far": (4.0, {}),
     "kl in the reward": (0.0, {"kl_coef": 0.2}),
@@ -179,66 +195,109 @@ def test_trainer_equals_reference(make_trainer: Any, tiny_checkpoint: Path, case
     noise, changes = CASES[case]
     if changes.get("samples_per_prompt", 1) > 1:
         changes = changes | {"samples_per_prompt": 4}
-    trainer, method = make_trainer(**changes), method_of(config_for(tiny_checkpoint, **changes))
-    kl_coef = method.kl_coef
-    if kl_coef:
-        with torch.no_grad():  # a reference that differs from the policy, or k1 would be 0
+    compare(make_trainer(**changes), config_for(tiny_checkpoint, **changes), noise, num_batches=1)
+
+
+def test_windowed_trainer_equals_reference(make_trainer: Any, tiny_checkpoint: Path) -> None:
+    """T-PPO over two rollout batches: the second continues what the first left unfinished."""
+    changes = {key: value for key, value in RECIPES["t_ppo"].items() if key in METHOD}
+    changes |= {"samples_per_prompt": 1, "window": 9, "max_completion_length": 18, "max_steps": 8}
+    trainer = make_trainer(**changes)
+    record = compare(trainer, config_for(tiny_checkpoint, **changes), 0.0, num_batches=2)
+    first, second = record.inputs[:2], record.inputs[4:6]
+    finished = torch.cat([half["value_mask"].sum(1) > 0 for half in first])
+    assert finished.any()
+    assert not finished.all()
+    assert any(((half["loss_mask"] != half["completion_mask"]).any(1)).any() for half in second)
+
+
+def compare(trainer: Any, config: RLConfig, noise: float, num_batches: int) -> Recorder:
+    """Train, do the same by the reference, and hold the two together."""
+    method, checkpoint = method_of(config), config.model
+    with torch.no_grad():
+        if method.kl_coef:  # a reference that differs from the policy, or k1 would be 0
             for number, weight in enumerate(trainer.ref_model.parameters()):
                 weight.add_(0.02 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(number)))
+        if method.advantage == "gae":  # a critic that says something, or its gradient would stop at the head
+            weight = trainer.critic.head.weight
+            weight.copy_(0.3 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(0)))
+    policy = AutoModelForImageTextToText.from_pretrained(checkpoint, dtype=torch.float32)
+    critic = deepcopy(trainer.critic) if method.advantage == "gae" else None
     record = Recorder(trainer, noise)
     trainer.train()
-    halves = record.inputs[:2]
-    assert all(torch.equal(a["completion_ids"], b["completion_ids"]) for a, b in zip(halves, record.inputs[2:], strict=True))
 
-    policy = AutoModelForImageTextToText.from_pretrained(tiny_checkpoint, dtype=torch.float32)
+    groups = [{"params": policy.parameters(), "lr": config.learning_rate}]
+    if critic is not None:
+        groups.append({"params": critic.parameters(), "lr": trainer.args.value_learning_rate})
+    gradients: list[torch.Tensor] = []
+
+    class Keep(torch.optim.SGD):
+        def step(self, closure: Any = None) -> None:  # type: ignore[override]
+            gradients.append(torch.cat([flat_gradient(model) for model in (policy, critic) if model is not None]))
+            super().step(closure)
+
+    optimizer, losses = Keep(groups), []
+    for number in range(num_batches):
+        halves, again = record.inputs[4 * number : 4 * number + 2], record.inputs[4 * number + 2 : 4 * number + 4]
+        assert all(torch.equal(a["completion_ids"], b["completion_ids"]) for a, b in zip(halves, again, strict=True))
+        losses += reference_step(trainer, policy, critic, halves, optimizer, method, noise)
+    assert len(record.losses) == len(losses) == 4 * num_batches
+    assert max(abs(loss) for loss in losses) > 1e-3
+    torch.testing.assert_close(torch.tensor(record.losses), torch.tensor(losses), atol=1e-5, rtol=1e-4)
+    for ours, theirs in zip(gradients, record.gradients, strict=True):
+        assert ours.abs().max() > 1e-4
+        assert (ours - theirs).norm() < 1e-5 * ours.norm()
+    moved = AutoModelForImageTextToText.from_pretrained(checkpoint, dtype=torch.float32)
+    assert (flat_weights(moved) - flat_weights(policy)).abs().max() > 1e-3
+    trained = torch.cat([flat_weights(model) for model in (policy, critic) if model is not None])
+    torch.testing.assert_close(flat_weights(trainer.model), trained, atol=5e-5, rtol=1e-3)
+    if method.preclip is not None:
+        clamped = [step["loss/preclip_frac"] for step in trainer.state.log_history if "loss/preclip_frac" in step]
+        assert (max(clamped) > 0) == (noise > 1)
+    return record
+
+
+def reference_step(
+    trainer: Any, policy: Any, critic: Any, halves: list[Any], optimizer: Any, method: reference.Method, noise: float
+) -> list[float]:
+    """The reference's step on the rollouts that the trainer drew."""
     with torch.no_grad():
         own_old = torch.cat([plain_logprobs(policy, half) for half in halves])
-        own_ref = torch.cat([plain_logprobs(trainer.ref_model, half) for half in halves]) if kl_coef else None
+        own_ref = torch.cat([plain_logprobs(trainer.ref_model, half) for half in halves]) if method.kl_coef else None
+        values = torch.cat([plain_values(critic, half) for half in halves]) if critic is not None else None
     mask = torch.cat([half["completion_mask"] for half in halves])
     trl_old = torch.cat([half["old_per_token_logps"] for half in halves])
     if not noise:
-        torch.testing.assert_close(trl_old * mask, own_old * mask, atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(trl_old * mask, own_old * mask, atol=1e-4, rtol=1e-4)
     completions = torch.cat([half["completion_ids"] * half["completion_mask"] for half in halves])
+    finished = torch.cat([half["value_mask"].sum(1) > 0 for half in halves]) if critic is not None else torch.ones(len(mask))
     rollouts = reference.Rollouts(
         mask,
         torch.cat([half["kept_rewards"] for half in halves]),
         trl_old,
         own_ref,
         torch.cat([half["kept_groups"] for half in halves]).tolist(),
-        torch.tensor([is_right(ids) for ids in completions]),
+        torch.tensor([is_right(ids) for ids in completions]) * finished,
+        values,
+        finished,
+        torch.cat([half["loss_mask"] for half in halves]),
     )
-    if method.positive_nll:
+    if method.positive_nll and finished.all():
         assert 0 < rollouts.right_N.sum() < 8
-    gradients: list[torch.Tensor] = []
 
-    def logprobs(rows: torch.Tensor) -> torch.Tensor:
-        return plain_logprobs(policy, halves[0] if rows[0] == 0 else halves[1])
+    def half_of(rows: torch.Tensor) -> Any:
+        return halves[0] if rows[0] == 0 else halves[1]
 
-    class Keep(torch.optim.SGD):
-        def step(self, closure: Any = None) -> None:  # type: ignore[override]
-            gradients.append(flat_gradient(policy))
-            super().step(closure)
-
-    losses = reference.step(
+    return reference.step(
         policy,
-        logprobs,
+        lambda rows: plain_logprobs(policy, half_of(rows)),
         rollouts,
-        Keep(policy.parameters(), lr=0.5),
+        optimizer,
         [[torch.arange(0, 4), torch.arange(4, 8)]] * 2,
         method,
+        critic=critic,
+        values=None if critic is None else lambda rows: plain_values(critic, half_of(rows)),
     )
-    assert len(record.losses) == len(losses) == 4
-    assert max(abs(loss) for loss in losses) > 1e-3
-    torch.testing.assert_close(torch.tensor(record.losses), torch.tensor(losses), atol=1e-5, rtol=1e-4)
-    for ours, theirs in zip(gradients, record.gradients, strict=True):
-        assert ours.abs().max() > 1e-4
-        assert (ours - theirs).norm() < 1e-5 * ours.norm()
-    moved = AutoModelForImageTextToText.from_pretrained(tiny_checkpoint, dtype=torch.float32)
-    assert (flat_weights(moved) - flat_weights(policy)).abs().max() > 1e-3
-    torch.testing.assert_close(flat_weights(trainer.model), flat_weights(policy), atol=5e-5, rtol=1e-3)
-    if method.preclip is not None:
-        clamped = [step["loss/preclip_frac"] for step in trainer.state.log_history if "loss/preclip_frac" in step]
-        assert (max(clamped) > 0) == (noise > 1)
 
 
 def test_kl_without_a_second_look(make_trainer: Any) -> None:

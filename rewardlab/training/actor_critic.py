@@ -1,0 +1,196 @@
+"""The methods with a critic: PPO, VC-PPO, VAPO.
+
+The critic is a part of the policy's module and runs within its forward pass, so that DDP and ZeRO see one module, one optimizer
+and one backward pass; it is saved beside the policy, never in it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import rewardlab.torchvision_cpu  # noqa: F401  (before transformers)
+
+# isort: split
+import torch
+from torch import Tensor
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from trl.trainer.utils import FusedCausalLMOutput
+
+from rewardlab.rl.gae import explained_variance, gae, length_adaptive_lambda, value_targets
+from rewardlab.rl.objectives import clipped_value_loss
+from rewardlab.training.policy_gradient import FORWARD_KEYS, PolicyGradientTrainer
+from rewardlab.training.runs import CRITIC
+from rewardlab.training.value_model import ValueModel
+
+PREFIX = f"{CRITIC}."
+_FOR_CRITIC = ("input_ids", "attention_mask", *FORWARD_KEYS)
+
+
+@dataclass
+class WithValues(FusedCausalLMOutput):  # type: ignore[misc]
+    """A policy's output, and what the critic says after each token [N, L]."""
+
+    state_values: Tensor | None = None
+
+
+class ActorCriticTrainer(PolicyGradientTrainer):
+    """Token-level advantages by a critic. ``value_only`` fits the critic alone, on rollouts of a policy that stays as it is."""
+
+    kept_elsewhere = (PREFIX,)
+
+    def __init__(self, *args: Any, critic: ValueModel, value_only: bool = False, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.value_only = value_only
+        self.model.requires_grad_(not value_only)
+        self._seen_values: list[Tensor] | None = None
+        self.model.add_module(CRITIC, critic.to(self.model.device))
+        self.model.register_forward_hook(self._run_critic, with_kwargs=True)
+
+    @property
+    def critic(self) -> ValueModel:
+        return self.accelerator.unwrap_model(self.model).critic  # type: ignore[no-any-return]
+
+    def _run_critic(self, module: Any, args: Any, kwargs: dict[str, Any], output: Any) -> Any:
+        """After the policy's forward pass, within that of the module both are part of, and told in its output: DDP takes
+        weights that the output does not lead to for unused."""
+        if self._seen_values is None:
+            return None
+        with self.accelerator.autocast():
+            values_NL = module.critic(**{key: kwargs[key] for key in _FOR_CRITIC if key in kwargs})
+        self._seen_values.append(values_NL)
+        return WithValues(**output, state_values=values_NL)
+
+    def _values(self, batch: dict[str, Any]) -> Tensor:
+        """[N, T] values of the states before each completion token, without gradient, in micro-batches."""
+        ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], 1)
+        mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], 1)
+        size, width, values = self.args.per_device_train_batch_size, batch["completion_ids"].size(1), []
+        patches = batch["image_grid_thw"].prod(1).tolist() if "image_grid_thw" in batch else []
+        num_images = batch.get("num_images") or [0] * len(ids)
+        for start in range(0, len(ids), size):
+            rows = slice(start, start + size)
+            first, last = sum(num_images[:start]), sum(num_images[: start + size])
+            extra = {key: batch[key][rows] for key in FORWARD_KEYS if key.endswith("token_type_ids") and key in batch}
+            if last > first:
+                extra["image_grid_thw"] = batch["image_grid_thw"][first:last]
+                extra["pixel_values"] = batch["pixel_values"][sum(patches[:first]) : sum(patches[:last])]
+            with torch.no_grad(), self.accelerator.autocast():
+                values.append(self.critic(input_ids=ids[rows], attention_mask=mask[rows], **extra)[:, -width - 1 : -1])
+        return torch.cat(values) * batch["completion_mask"]
+
+    def _advantages(
+        self, batch: dict[str, Any], inputs: list[dict[str, Any]], rewards_N: Tensor, own: slice
+    ) -> tuple[Tensor, dict[str, float]]:
+        args, mask_NT, finished_N = self.args, batch["completion_mask"], self.finished(batch)
+        values_NT = self._values(batch)
+        rewards_NT = self._token_rewards(batch, rewards_N[own], mask_NT)
+        lam: float | Tensor = args.gae_lambda
+        if args.length_adaptive_alpha is not None:
+            lam = length_adaptive_lambda(mask_NT.sum(1), alpha=args.length_adaptive_alpha)
+        advantages_NT = gae(rewards_NT, values_NT, mask_NT, lam=lam, finished_N=finished_N)
+        targets_NT = value_targets(rewards_NT, values_NT, mask_NT, lam=args.gae_lambda_critic)
+        value_mask_NT = mask_NT * finished_N[:, None]
+        batch |= {"old_values": values_NT, "value_targets": targets_NT, "value_mask": value_mask_NT}
+        advantages_NT, metrics = self._whitened(advantages_NT, batch["loss_mask"])
+        explained = explained_variance(values_NT, targets_NT, value_mask_NT)
+        if explained is not None:  # of rollouts the critic has not been fitted to yet
+            metrics["value/explained_variance"] = explained
+        return advantages_NT, metrics | self._by_position(advantages_NT, batch["loss_mask"])
+
+    def finished(self, batch: dict[str, Any]) -> Tensor:
+        """[N] 1 for rollouts that will not be continued."""
+        return torch.ones_like(batch["completion_mask"][:, 0])
+
+    @staticmethod
+    def _by_position(advantages_NT: Tensor, mask_NT: Tensor) -> dict[str, float]:
+        """Mean advantage of the first and last tenth of each rollout: far from 0, the critic is biased by position (VC-PPO)."""
+        place_NT = (mask_NT.cumsum(1) - 1) / mask_NT.sum(1, keepdim=True).clamp(min=1)
+        first_NT, last_NT = mask_NT * (place_NT < 0.1), mask_NT * (place_NT >= 0.9)
+        return {
+            "advantage/first_tenth": ((advantages_NT * first_NT).sum() / first_NT.sum().clamp(min=1)).item(),
+            "advantage/last_tenth": ((advantages_NT * last_NT).sum() / last_NT.sum().clamp(min=1)).item(),
+        }
+
+    def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
+        self._seen_values = []
+        try:
+            policy_loss = super()._compute_loss(model, inputs)
+            width = inputs["completion_ids"].size(1)
+            values_NT = torch.cat(self._seen_values)[:, -width - 1 : -1]
+        finally:
+            self._seen_values = None
+        token_loss_NT = clipped_value_loss(values_NT, inputs["old_values"], inputs["value_targets"], self.args.value_clip)
+        value_loss = self.averaged(token_loss_NT, inputs["value_mask"], inputs["num_value_tokens"])
+        self._count({"value/loss": value_loss.item() * self.current_gradient_accumulation_steps})
+        return value_loss + policy_loss * (not self.value_only)
+
+    def finish_batch(self, batch: dict[str, Any], inputs: list[dict[str, Any]]) -> None:
+        super().finish_batch(batch, inputs)
+        batch["num_value_tokens"] = self.accelerator.gather(batch["value_mask"].sum()).sum()
+
+    def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
+        """TRL's optimizer, the critic's weights in groups of their own rate."""
+        optimizer = super().create_optimizer(model)
+        rate = self.args.value_learning_rate or self.args.learning_rate
+        critics = {id(weight) for weight in self.critic.parameters()}
+        for group in list(optimizer.param_groups):
+            own = [weight for weight in group["params"] if id(weight) in critics]
+            group["params"] = [weight for weight in group["params"] if id(weight) not in critics]
+            if own:
+                optimizer.add_param_group({**group, "params": own, "lr": rate})
+        return optimizer
+
+    def _clip_grad_norm(self, model: Any) -> Any:
+        """Policy and critic each to max_grad_norm: a critic far off must not shrink the policy's step (ZeRO clips jointly)."""
+        if self.is_deepspeed_enabled:
+            return super()._clip_grad_norm(model)
+        named = list(self.accelerator.unwrap_model(model).named_parameters())
+        limit = self.args.max_grad_norm
+        critic_norm = self.accelerator.clip_grad_norm_([w for name, w in named if name.startswith(PREFIX)], limit)
+        self._count({"value/grad_norm": float(critic_norm)})
+        return self.accelerator.clip_grad_norm_([w for name, w in named if not name.startswith(PREFIX)], limit)
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        """The policy as ever, unless it stays as it is; the critic in a folder beside its weights."""
+        state = self.accelerator.unwrap_model(self.model).state_dict() if state_dict is None else state_dict
+        if not self.value_only:
+            super()._save(output_dir, {name: value for name, value in state.items() if not name.startswith(PREFIX)})
+        if self.args.should_save:
+            own = {name.removeprefix(PREFIX): value for name, value in state.items() if name.startswith(PREFIX)}
+            self.critic.save(Path(output_dir or self.args.output_dir) / CRITIC, own)
+
+    def load_weights(self, model: Any, checkpoint: str) -> None:
+        if not self.value_only:
+            super().load_weights(model, checkpoint)
+        critic = ValueModel.from_pretrained(str(Path(checkpoint) / CRITIC))
+        model.critic.load_state_dict(critic.state_dict())
+
+
+class StopAtPlateau(TrainerCallback):
+    """Ends value pre-training once the explained variance of fresh rollouts has not risen for ``patience`` of them.
+
+    More of it is not better: a critic fitted for long to one frozen policy overfits it (VC-PPO, arXiv 2503.01491).
+    """
+
+    def __init__(self, patience: int, least: float = 0.01) -> None:
+        self._patience, self._least = patience, least
+        self._best, self._since = float("-inf"), 0
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, float] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        explained = (logs or {}).get("value/explained_variance")
+        if explained is None:
+            return
+        if explained > self._best + self._least:
+            self._best, self._since = explained, 0
+        else:
+            self._since += 1
+        control.should_training_stop |= self._since >= self._patience

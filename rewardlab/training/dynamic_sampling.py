@@ -1,0 +1,93 @@
+"""Training on undecided groups only: those all right or all wrong give a group-relative method no gradient.
+
+``refill`` draws until enough are undecided (DAPO, arXiv 2503.14476, eq. 11). ``oversample`` draws once, as many more as the
+last rounds say will be needed, and so keeps the time of a step even (GLM-4.1V-Thinking, arXiv 2507.01006).
+
+Whether a group is decided is asked of the verdicts, not of the rewards: a reward shaped by length varies in every group.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from rewardlab.errors import DataError
+from rewardlab.rl.selection import balanced, oversampling
+from rewardlab.training.prompt_source import PromptSource
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """One rollout before padding, scored: ``rewards`` holds one number per reward function."""
+
+    row: dict[str, Any]
+    prompt_ids: list[int]
+    completion_ids: list[int]
+    completion: Any
+    images: Any
+    rewards: torch.Tensor
+    right: float
+    drawn_logprobs: list[float] | None
+
+
+class DynamicSampling:
+    """Chooses the groups of one rollout batch; ``trainer`` draws and scores the candidates."""
+
+    def __init__(self, source: PromptSource, *, group: int, refill: bool, max_rounds: int) -> None:
+        self._source, self._group, self._refill, self._max_rounds = source, group, refill, max_rounds
+        self._factor = 1.0
+
+    def choose(self, trainer: Any, num_rollouts: int) -> tuple[list[Sampled], dict[str, float]]:
+        """``num_rollouts`` rollouts in whole groups, and what share was used, undecided and repeated.
+
+        Where ``max_rounds`` bring too few undecided groups, those found are repeated (and counted). Oversampling fills up
+        with decided groups instead, whose advantage is 0. Raises DataError where not one group is undecided.
+        """
+        wanted, drawn = num_rollouts // self._group, 0
+        undecided: list[list[Sampled]] = []
+        decided: list[list[Sampled]] = []
+        for _ in range(self._max_rounds if self._refill else 1):
+            groups = self._draw(trainer, wanted if self._refill else math.ceil(self._factor * wanted))
+            drawn += len(groups)
+            for group in groups:
+                (undecided if 0 < sum(one.right for one in group) < len(group) else decided).append(group)
+            if trainer.everywhere(len(undecided) >= wanted):
+                break
+        self._factor = oversampling(self._factor, len(decided) / drawn)
+        metrics = {
+            "sampling/undecided_frac": len(undecided) / drawn,
+            "sampling/used_frac": min(1.0, min(wanted, len(undecided)) / drawn),
+            "sampling/oversampling": self._factor,
+            "sampling/short_frac": max(0, wanted - len(undecided)) / wanted,
+        }
+        if not self._refill:
+            chosen = [
+                undecided[n] for n in balanced([sum(one.right for one in group) for group in undecided], self._group, wanted)
+            ]
+            chosen += decided[: wanted - len(chosen)]
+        elif trainer.everywhere(bool(undecided)):
+            chosen = (undecided * math.ceil(wanted / len(undecided)))[:wanted]
+        else:
+            raise DataError(
+                f"{drawn:,} groups of {self._group} rollouts were drawn and every one is all right or all wrong: nothing to "
+                "learn from. Take harder (or easier) pairs, more samples_per_prompt, or a higher temperature"
+            )
+        return [one for group in chosen for one in group], metrics
+
+    def _draw(self, trainer: Any, num_groups: int) -> list[list[Sampled]]:
+        prompts = self._source.take(num_groups)
+        candidates = trainer.sample_and_score([row for _, row in prompts for _ in range(self._group)])
+        groups = [candidates[start : start + self._group] for start in range(0, len(candidates), self._group)]
+        for (place, _), group in zip(prompts, groups, strict=True):
+            self._source.learn(place, sum(one.right for one in group) / len(group))
+        return groups
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"factor": self._factor, "source": self._source.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._factor = state["factor"]
+        self._source.load_state_dict(state["source"])

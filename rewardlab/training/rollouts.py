@@ -1,0 +1,198 @@
+"""Where rollouts come from: sampled by our own decoder, scored, chosen, and kept so that a checkpoint resumes the same run.
+
+What is then made of them is in ``policy_gradient.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import rewardlab.torchvision_cpu  # noqa: F401  (before transformers)
+
+# isort: split
+import numpy as np
+import torch
+from torch import Tensor
+from trl import GRPOTrainer
+from trl.data_utils import prepare_multimodal_messages
+from trl.models import unwrap_model_for_generation
+
+from rewardlab.samplers.decode import HotToken, draw
+from rewardlab.samplers.hf import vision_token_ids
+from rewardlab.training.dynamic_sampling import DynamicSampling, Sampled
+from rewardlab.training.orders_together import OrdersTogether
+from rewardlab.training.runs import LoadsWholeCheckpoints
+
+STATE = "rollouts-{process}.pt"
+
+
+def left_padded(prompt_ids: list[list[int]], fields: dict[str, Any], pad: int) -> dict[str, Tensor]:
+    """Prompts of different length as one batch; per-token fields are padded alike, per-image ones are taken as they are."""
+    width = max(map(len, prompt_ids))
+
+    def rows(values: list[list[int]], filler: int) -> Tensor:
+        return torch.tensor([[filler] * (width - len(row)) + list(row) for row in values])
+
+    batch = {"input_ids": rows(prompt_ids, pad), "attention_mask": rows([[1] * len(ids) for ids in prompt_ids], 0)}
+    for name, value in fields.items():
+        if isinstance(value, list) and value and isinstance(value[0], list):
+            batch[name] = rows(value, 0)
+        else:
+            batch[name] = value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
+    return batch
+
+
+class RolloutTrainer(LoadsWholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
+    """GRPOTrainer that samples with the decoder that benchmarks and serves the judge, and may choose what it trains on.
+
+    ``right_of_last_batch`` tells which of this process's last rollouts were right. ``dynamic`` chooses groups itself, from
+    its own stream of prompts, instead of taking those of the data loader.
+    """
+
+    right_of_last_batch: Callable[[], list[float]]
+    hot_token: HotToken | None = None
+    dynamic: DynamicSampling | None = None
+    _chosen: list[Sampled] | None = None
+
+    @property
+    def _mode(self) -> str:
+        return "train" if self.model.training else "eval"
+
+    @property
+    def max_new_tokens(self) -> int:
+        return int(self.max_completion_length)
+
+    def _count(self, metrics: dict[str, float]) -> None:
+        for name, value in metrics.items():
+            self._metrics[self._mode][name].append(value)
+
+    def _own(self, num_rows: int) -> slice:
+        """Where this process's ``num_rows`` stand among those of all."""
+        start = self.accelerator.process_index * num_rows
+        return slice(start, start + num_rows)
+
+    def everywhere(self, flag: bool) -> bool:
+        """Whether ``flag`` holds in every process."""
+        told = torch.tensor([flag], device=self.accelerator.device)
+        return bool(self.accelerator.gather(told).all().item())
+
+    def _generate_single_turn(
+        self,
+        prompt_ids: list[list[int]],
+        images: Any,
+        multimodal_fields: dict[str, Any],
+        num_generations: int,
+        has_tool_images: bool = False,
+    ) -> tuple[list[list[int]], Any]:
+        """Completions of each prompt, and what the sampler says of their log-probs where it is to be corrected for."""
+        if self.use_vllm:
+            return super()._generate_single_turn(prompt_ids, images, multimodal_fields, num_generations, has_tool_images)
+        inputs = left_padded(prompt_ids, multimodal_fields, self._tokenizer.pad_token_id)
+        inputs = {name: value.to(self.accelerator.device) for name, value in inputs.items()}
+        with (
+            unwrap_model_for_generation(
+                self.model_wrapped, self.accelerator, gather_deepspeed3_params=self.args.ds3_gather_for_generation
+            ) as policy,
+            torch.no_grad(),
+        ):
+            draws = draw(
+                policy,
+                inputs,
+                num_draws=1,
+                max_tokens=self.max_new_tokens,
+                temperature=self.temperature,
+                top_p=self.top_p,
+                ends=frozenset(self.eos_token_ids),
+                suppress=vision_token_ids(policy),
+                hot=self.hot_token,
+            )
+        self._drawn_logprobs = draws.logprobs
+        return draws.tokens, draws.logprobs if self.args.importance_cap else None
+
+    def _get_train_sampler(self, dataset: Any = None) -> Any:
+        if not self.args.orders_together:
+            return super()._get_train_sampler(dataset)
+        return OrdersTogether(
+            len(dataset or self.train_dataset),
+            batch=self.args.generation_batch_size // self.num_generations,
+            group=self.num_generations,
+            repeats=self.num_iterations * self.args.steps_per_generation,
+            seed=self.args.seed,
+        )
+
+    def _generate(self, prompts: list[Any]) -> Any:
+        if self._chosen is None:
+            return super()._generate(prompts)
+        c = self._chosen
+        logprobs = [one.drawn_logprobs for one in c] if self.args.importance_cap else None
+        self._drawn_logprobs = [one.drawn_logprobs for one in c]
+        ids, completions = [one.prompt_ids for one in c], [one.completion for one in c]
+        images = None if c[0].images is None else [one.images for one in c]
+        return ids, [one.completion_ids for one in c], None, completions, logprobs, {}, images, []
+
+    def _calculate_rewards(self, inputs: list[dict[str, Any]], *args: Any) -> Tensor:
+        """[global N, functions]; kept, because TRL hands on only the advantages it makes of them."""
+        if self._chosen is None:
+            self._rewards = super()._calculate_rewards(inputs, *args)
+            self._right = self.right_of_last_batch()
+        else:
+            own = torch.stack([one.rewards for one in self._chosen]).to(self.accelerator.device)
+            self._rewards = self.accelerator.gather(own)
+            self._right = [one.right for one in self._chosen]
+        return self._rewards
+
+    def sample_and_score(self, rows: list[dict[str, Any]]) -> list[Sampled]:
+        """One rollout of each row, with its rewards; what every candidate earned is in the metrics, used or not."""
+        prompts = [row["prompt"] for row in rows]
+        if any(row.get("images") for row in rows):
+            prompts = [prepare_multimodal_messages(row["prompt"], images=row["images"]) for row in rows]
+        prompt_ids, completion_ids, _, completions, _, _, images, _ = super()._generate(prompts)
+        rewards = super()._calculate_rewards(rows, prompts, completions, completion_ids)[self._own(len(rows))].cpu()
+        right = self.right_of_last_batch()
+        drawn = [None] * len(rows) if self.use_vllm else self._drawn_logprobs
+        shown = [None] * len(rows) if images is None else images
+        return [
+            Sampled(*fields)
+            for fields in zip(rows, prompt_ids, completion_ids, completions, shown, rewards, right, drawn, strict=True)
+        ]
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        """TRL's batch, with ``loss_mask``: 1 on the tokens that this step trains on."""
+        if self.dynamic is not None:
+            self._chosen, metrics = self.dynamic.choose(self, len(inputs))
+            inputs = [one.row for one in self._chosen]
+            self._count(metrics)
+        batch = super()._generate_and_score_completions(inputs)
+        self._chosen = None
+        batch["loss_mask"] = batch["completion_mask"] * batch.pop("tool_mask", 1)
+        self.finish_batch(batch, inputs)
+        batch["num_items_in_batch"] = self.accelerator.gather(batch["loss_mask"].sum()).sum()
+        return batch
+
+    def finish_batch(self, batch: dict[str, Any], inputs: list[dict[str, Any]]) -> None:
+        """What a method adds to ``batch`` once its rollouts, of the rows ``inputs``, have their rewards."""
+        raise NotImplementedError
+
+    def rollout_state(self) -> dict[str, Any]:
+        """What a resumed run needs to go on with the same prompts."""
+        return {"dynamic": self.dynamic.state_dict()} if self.dynamic else {}
+
+    def load_rollout_state(self, state: dict[str, Any]) -> None:
+        if self.dynamic:
+            self.dynamic.load_state_dict(state["dynamic"])
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        """The state of the rollouts first: the trainer's own, written last, is what says that a checkpoint is whole."""
+        if state := self.rollout_state():
+            folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+            folder.mkdir(exist_ok=True)
+            torch.save(state, folder / STATE.format(process=self.accelerator.process_index))
+        super()._save_checkpoint(model, trial)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        path = Path(checkpoint or "") / STATE.format(process=self.accelerator.process_index)
+        if checkpoint is not None and path.exists():
+            self.load_rollout_state(torch.load(path))

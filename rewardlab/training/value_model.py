@@ -1,0 +1,67 @@
+"""A vision-language model with one number per token instead of a next word.
+
+The same module is the critic of PPO and its kin, the process reward model that scores steps, and the Bradley-Terry scalar head
+that generative judges are compared with: what differs is only what it is fitted to and which positions are read.
+
+Shapes: ``N`` rows, ``L`` tokens of prompt and completion together, ``T`` of the completion.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import rewardlab.torchvision_cpu  # noqa: F401  (before transformers)
+
+# isort: split
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForImageTextToText
+
+from rewardlab.data.files import write_whole
+from rewardlab.errors import CheckpointError
+
+WEIGHTS, CONFIG = "value_model.safetensors", "config.json"
+
+
+class ValueModel(nn.Module):
+    """A backbone and a linear head that starts at zero, so that an untrained one says 0 everywhere."""
+
+    def __init__(self, backbone: nn.Module, config: Any) -> None:
+        super().__init__()
+        self.backbone, self.config = backbone, config
+        self.head = nn.Linear(config.get_text_config().hidden_size, 1, dtype=next(backbone.parameters()).dtype)
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+
+    @classmethod
+    def from_pretrained(cls, model: str, *, dtype: torch.dtype = torch.float32) -> ValueModel:
+        """The backbone of checkpoint ``model``, under a fresh head; or a folder that :meth:`save` wrote, head and all.
+
+        Raises CheckpointError for a folder whose weights do not fit its config.
+        """
+        folder = Path(model)
+        if not (folder / WEIGHTS).exists():
+            whole = AutoModelForImageTextToText.from_pretrained(model, dtype=dtype)
+            return cls(whole.model, whole.config)
+        config = AutoConfig.from_pretrained(folder)
+        value_model = cls(AutoModelForImageTextToText.from_config(config, dtype=dtype).model, config)
+        try:
+            value_model.load_state_dict(load_file(folder / WEIGHTS))
+        except RuntimeError as error:
+            raise CheckpointError(f"{folder}: {WEIGHTS} does not fit config.json ({str(error)[:300]})") from error
+        return value_model
+
+    def save(self, folder: Path, state: dict[str, Tensor] | None = None) -> None:
+        """Write weights (``state`` where they were gathered elsewhere) and config into ``folder``, the config last."""
+        folder.mkdir(parents=True, exist_ok=True)
+        weights = self.state_dict() if state is None else state
+        save_file({name: value.detach().cpu().contiguous() for name, value in weights.items()}, folder / WEIGHTS)
+        write_whole(folder / CONFIG, json.dumps(self.config.to_dict(), indent=1, default=str) + "\n")
+
+    def forward(self, **inputs: Any) -> Tensor:
+        """[N, L] one number after each token of the inputs, images included."""
+        hidden_NLD = self.backbone(**inputs, use_cache=False).last_hidden_state
+        return self.head(hidden_NLD)[..., 0].float()  # type: ignore[no-any-return]
