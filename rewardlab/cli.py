@@ -85,6 +85,10 @@ def sft(
     out: Out,
     config: ConfigFile = None,
     model: Annotated[Optional[str], typer.Option("--model", help="Checkpoint folder or hub id to start from.")] = None,
+    verify_votes: Annotated[
+        Optional[Path],
+        typer.Option("--verify-votes", help="votes.jsonl of `bench pairs` on the same --data: teaches it to verify them."),
+    ] = None,
     seed: Seed = None,
 ) -> None:
     """Cold-start a vision-language model on kept judgments. The result is `OUT/final`; an interrupted run resumes."""
@@ -93,7 +97,7 @@ def sft(
     from rewardlab.training.sft import train_sft
 
     settings = load_config(SFTConfig, config, model=model, seed=seed)
-    typer.echo(train_sft(read_pairs(data), settings, out))
+    typer.echo(train_sft(read_pairs(data), settings, out, votes=verify_votes))
 
 
 @app.command()
@@ -127,7 +131,8 @@ def bench(
         str,
         typer.Option(
             "--judge",
-            help="baseline:longest|shortest|random|first, hf:PATH, openai:MODEL@URL, or replay:FILE (JSON lines).",
+            help="baseline:longest|shortest|random|first, hf:PATH, openai:MODEL@URL, verify:hf:PATH (verifies and revises its "
+            "own judgments), or replay:FILE (JSON lines).",
         ),
     ],
     out: Out,

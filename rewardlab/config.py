@@ -128,6 +128,8 @@ class RLConfig(TrainConfig):
     )
     max_sampling_rounds: int = Field(10, ge=1, description="of refill; then the undecided groups found are repeated")
     difficulty_weighted: bool = Field(False, description="dynamic sampling draws prompts of middling pass rate more often")
+    self_verify: bool = Field(False, description="rollouts judge, verify the judgment, and revise it where they find it wrong")
+    revision_bonus: float = Field(1.0, ge=0, description="times the gain of a revised judgment over the first (PAG's alpha)")
     window: int | None = Field(None, ge=1, description="tokens a rollout grows by per step (T-PPO); null: all at once")
     advantage: Literal["reinforce_pp", "reinforce_pp_baseline", "grpo", "dr_grpo", "rloo", "gae"] = "reinforce_pp"
     outliers: Literal["delete", "clip", "keep"] = Field("delete", description="of whitened advantages beyond advantage_sigma")
@@ -202,6 +204,8 @@ class RLConfig(TrainConfig):
             raise ValueError("difficulty_weighted is a part of dynamic_sampling; set it to refill or oversample")
         if self.overlong_margin and self.overlong_margin > self.max_completion_length:
             raise ValueError("overlong_margin is a part of max_completion_length and cannot be longer")
+        if self.self_verify and (self.advantage != "gae" or self.window or self.dynamic_sampling != "off" or self.kl_coef):
+            raise ValueError("self_verify needs advantage gae, and neither window nor dynamic_sampling nor kl_coef")
         if self.window and (
             self.advantage != "gae" or self.max_completion_length % self.window or self.kl_coef or self.importance_cap
         ):

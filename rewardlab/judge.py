@@ -11,6 +11,7 @@ from rewardlab.checkpoints import template_for
 from rewardlab.errors import ConfigError
 from rewardlab.prompts import Template, build_messages, load_template
 from rewardlab.samplers.base import Sampler, SamplingParams
+from rewardlab.samplers.self_verifying import SelfVerifying
 from rewardlab.types import BOTH_ORDERS, Judgment, Order, PreferencePair, Vote
 from rewardlab.verdicts import verdict_of
 from rewardlab.votes import judgment
@@ -114,13 +115,18 @@ def open_judge(
     batch_size: int = 64,
     api_key: str = "none",
 ) -> GenerativeJudge:
-    """The judge a SPEC names: ``hf:PATH`` (folder or hub id) or ``openai:MODEL@URL``. Raises ConfigError, CheckpointError."""
-    kind, colon, target = spec.partition(":")
+    """The judge a SPEC names: ``hf:PATH`` (folder or hub id) or ``openai:MODEL@URL``; ``verify:`` before it, and it verifies
+    its own judgments. Raises ConfigError, CheckpointError.
+    """
+    bare = spec.removeprefix("verify:")
+    kind, colon, target = bare.partition(":")
     openers: dict[str, Callable[[], tuple[Sampler, Template]]] = {
         "hf": lambda: _open_hf(target, template, batch_size),
         "openai": lambda: _open_openai(target, template, api_key),
     }
     if kind not in openers or not colon or not target:
-        raise ConfigError(f"unknown judge {spec!r}; expected hf:PATH or openai:MODEL@URL")
+        raise ConfigError(f"unknown judge {spec!r}; expected hf:PATH or openai:MODEL@URL, or verify: and one of them")
     sampler, chosen = openers[kind]()
+    if bare != spec:
+        sampler = SelfVerifying(sampler)
     return GenerativeJudge(sampler, chosen, temperature=temperature, top_p=top_p, max_tokens=max_tokens)

@@ -73,10 +73,10 @@ def open_any_judge(settings: BenchSettings) -> AnyJudge:
         return BaselineJudge(target)
     if kind == "replay":
         return Replay(Path(target), load_template(settings.template or "r1_reward").convention)
-    if kind not in ("hf", "openai"):
+    if kind not in ("hf", "openai", "verify"):
         raise ConfigError(
-            f"unknown judge {settings.judge!r}; expected baseline:longest|shortest|random|first, hf:PATH, openai:MODEL@URL "
-            "or replay:FILE"
+            f"unknown judge {settings.judge!r}; expected baseline:longest|shortest|random|first, hf:PATH, openai:MODEL@URL, "
+            "verify: and one of these two, or replay:FILE"
         )
     return open_judge(
         settings.judge,

@@ -52,7 +52,8 @@ class Rollouts:
     ``old_logprobs_NT`` are of the policy that sampled, ``ref_logprobs_NT`` of the frozen reference (None: no KL term).
     ``groups`` names each rollout's prompt, where the advantage is relative to its group; ``right_N`` is 1 for a right verdict.
     A critic adds ``values_NT``, its values before each token when sampling. Rollouts that grow by windows: ``finished_N`` is 0
-    for those to be continued, ``window_NT`` 1 on the tokens the policy is trained on now.
+    for those to be continued, ``window_NT`` 1 on the tokens the policy is trained on now. Verified judgments: ``turns_NT``
+    names the policy's turn of each token (0: the user's), ``turn_rewards_NK`` what each turn earned instead of ``rewards_N``.
     """
 
     mask_NT: Tensor
@@ -64,11 +65,26 @@ class Rollouts:
     values_NT: Tensor | None = None
     finished_N: Tensor | None = None
     window_NT: Tensor | None = None
+    turns_NT: Tensor | None = None
+    turn_rewards_NK: Tensor | None = None
 
     @property
     def loss_mask(self) -> Tensor:
         """1 on the tokens the policy is trained on."""
         return self.mask_NT if self.window_NT is None else self.window_NT
+
+    @property
+    def roles(self) -> list[Tensor]:
+        """The tokens whose advantages are whitened together: of judging apart from those of verifying, turn 2."""
+        if self.turns_NT is None:
+            return [self.loss_mask]
+        return [((self.turns_NT == 1) | (self.turns_NT == 3)).long(), (self.turns_NT == 2).long()]
+
+    def stretches(self, n: int) -> list[list[int]]:
+        """The token positions of rollout ``n`` over which a reward is carried back, turn by turn."""
+        if self.turns_NT is None:
+            return [list(range(int(self.mask_NT[n].sum())))]
+        return [(self.turns_NT[n] == turn).nonzero()[:, 0].tolist() for turn in (1, 2, 3)]
 
 
 def advantages(rollouts: Rollouts, method: Method) -> Tensor:
@@ -77,15 +93,23 @@ def advantages(rollouts: Rollouts, method: Method) -> Tensor:
         relative_N = torch.tensor([_relative(rollouts, n, method.advantage) for n in range(len(rollouts.rewards_N))])
         return relative_N[:, None] * rollouts.mask_NT
     return_NT = _returns_to_go(rollouts, method) if method.advantage != "gae" else _gae(rollouts, method, None)
-    tokens = return_NT[rollouts.loss_mask.bool()]
-    if tokens.std(correction=0) < 1e-6 * (1 + tokens.mean().abs()):
-        return torch.zeros_like(return_NT).float()
+    total_NT = torch.zeros_like(return_NT)
+    for role_NT in rollouts.roles:
+        total_NT += _whiten(return_NT, role_NT, method)
+    return total_NT.float()
+
+
+def _whiten(return_NT: Tensor, mask_NT: Tensor, method: Method) -> Tensor:
+    """Mean 0 and deviation 1 over the tokens of the mask, outliers treated, 0 elsewhere."""
+    tokens = return_NT[mask_NT.bool()]
+    if len(tokens) == 0 or tokens.std(correction=0) < 1e-6 * (1 + tokens.mean().abs()):
+        return torch.zeros_like(return_NT)
     whitened_NT = (return_NT - tokens.mean()) / tokens.std(correction=0)
     if method.outliers == "delete":
         whitened_NT = torch.where(whitened_NT.abs() <= method.sigma, whitened_NT, torch.zeros_like(whitened_NT))
     elif method.outliers == "clip":
         whitened_NT = whitened_NT.clamp(-method.sigma, method.sigma)
-    return (whitened_NT * rollouts.loss_mask).float()
+    return whitened_NT * mask_NT
 
 
 def _gae(rollouts: Rollouts, method: Method, lam: float | None) -> Tensor:
@@ -93,16 +117,17 @@ def _gae(rollouts: Rollouts, method: Method, lam: float | None) -> Tensor:
     assert rollouts.values_NT is not None
     reward_NT = _rewards_by_token(rollouts, method)
     out_NT = torch.zeros_like(reward_NT)
-    for n, length in enumerate(int(total) for total in rollouts.mask_NT.sum(1)):
+    for n in range(len(reward_NT)):
         own = lam if lam is not None else method.lam
         if lam is None and method.alpha is not None:
-            own = min(1.0, max(0.95, 1 - 1 / (method.alpha * length)))
+            own = min(1.0, max(0.95, 1 - 1 / (method.alpha * int(rollouts.mask_NT[n].sum()))))
         finished = rollouts.finished_N is None or bool(rollouts.finished_N[n])
-        values = rollouts.values_NT[n, :length].double().tolist()
-        after = [*values[1:], 0.0 if finished else values[-1]]
-        delta = [reward_NT[n, t].item() + after[t] - values[t] for t in range(length)]
-        for t in range(length):
-            out_NT[n, t] = sum(own ** (k - t) * delta[k] for k in range(t, length))
+        for places in filter(None, rollouts.stretches(n)):
+            values = rollouts.values_NT[n, places].double().tolist()
+            after = [*values[1:], 0.0 if finished else values[-1]]
+            delta = [reward_NT[n, t].item() + after[k] - values[k] for k, t in enumerate(places)]
+            for k, t in enumerate(places):
+                out_NT[n, t] = sum(own ** (j - k) * delta[j] for j in range(k, len(places)))
     return out_NT
 
 
@@ -110,6 +135,8 @@ def value_loss(values_MT: Tensor, rollouts: Rollouts, rows_M: Tensor, method: Me
     """Half the squared distance to A + V, or of the clipped value where that is further; whole rollouts only."""
     assert rollouts.values_NT is not None
     mask_NT = rollouts.mask_NT if rollouts.finished_N is None else rollouts.mask_NT * rollouts.finished_N[:, None]
+    if rollouts.turns_NT is not None:
+        mask_NT = (rollouts.turns_NT > 0).long()
     target_MT = (_gae(rollouts, method, method.lam_critic) + rollouts.values_NT)[rows_M].float()
     old_MT = rollouts.values_NT[rows_M]
     near_MT = old_MT + torch.clamp(values_MT - old_MT, -method.value_clip, method.value_clip)
@@ -146,6 +173,12 @@ def _rewards_by_token(rollouts: Rollouts, method: Method) -> Tensor:
     """1[last token] R - kl_coef (logp - ref); R less the mean of its group for reinforce_pp_baseline."""
     mask_NT = rollouts.mask_NT.double()
     reward_NT = torch.zeros_like(mask_NT)
+    if rollouts.turn_rewards_NK is not None:
+        for row in range(len(mask_NT)):
+            for turn, places in enumerate(rollouts.stretches(row)):
+                if places:
+                    reward_NT[row, places[-1]] = rollouts.turn_rewards_NK[row, turn]
+        return reward_NT
     for row, length in enumerate(rollouts.mask_NT.sum(1).tolist()):
         reward = rollouts.rewards_N[row].item()
         if method.advantage == "reinforce_pp_baseline":

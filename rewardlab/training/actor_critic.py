@@ -84,20 +84,34 @@ class ActorCriticTrainer(PolicyGradientTrainer):
         self, batch: dict[str, Any], inputs: list[dict[str, Any]], rewards_N: Tensor, own: slice
     ) -> tuple[Tensor, dict[str, float]]:
         args, mask_NT, finished_N = self.args, batch["completion_mask"], self.finished(batch)
-        values_NT = self._values(batch)
+        values_NT, segments = self._values(batch), self.segments(batch)
         rewards_NT = self._token_rewards(batch, rewards_N[own], mask_NT)
         lam: float | Tensor = args.gae_lambda
         if args.length_adaptive_alpha is not None:
             lam = length_adaptive_lambda(mask_NT.sum(1), alpha=args.length_adaptive_alpha)
-        advantages_NT = gae(rewards_NT, values_NT, mask_NT, lam=lam, finished_N=finished_N)
-        targets_NT = value_targets(rewards_NT, values_NT, mask_NT, lam=args.gae_lambda_critic)
-        value_mask_NT = mask_NT * finished_N[:, None]
+        raw_NT, targets_NT, value_mask_NT = (torch.zeros_like(values_NT) for _ in range(3))
+        for segment_NT in segments:
+            raw_NT += gae(rewards_NT, values_NT, segment_NT, lam=lam, finished_N=finished_N)
+            targets_NT += value_targets(rewards_NT, values_NT, segment_NT, lam=args.gae_lambda_critic)
+            value_mask_NT += segment_NT * finished_N[:, None]
         batch |= {"old_values": values_NT, "value_targets": targets_NT, "value_mask": value_mask_NT}
-        advantages_NT, metrics = self._whitened(advantages_NT, batch["loss_mask"])
+        advantages_NT, metrics = torch.zeros_like(raw_NT), self._by_position(raw_NT, batch["loss_mask"])
+        for role, role_mask_NT in self.roles(batch).items():
+            whitened_NT, treated = self._whitened(raw_NT, role_mask_NT)
+            advantages_NT += whitened_NT
+            metrics |= {f"{role}{name}": value for name, value in treated.items()}
         explained = explained_variance(values_NT, targets_NT, value_mask_NT)
         if explained is not None:  # of rollouts the critic has not been fitted to yet
             metrics["value/explained_variance"] = explained
-        return advantages_NT, metrics | self._by_position(advantages_NT, batch["loss_mask"])
+        return advantages_NT, metrics
+
+    def segments(self, batch: dict[str, Any]) -> list[Tensor]:
+        """Masks [N, T] of the stretches over which a reward is carried back: the whole completion."""
+        return [batch["completion_mask"]]
+
+    def roles(self, batch: dict[str, Any]) -> dict[str, Tensor]:
+        """Masks [N, T] of the tokens whose advantages are whitened together, by a prefix for their metrics: all."""
+        return {"": batch["loss_mask"]}
 
     def finished(self, batch: dict[str, Any]) -> Tensor:
         """[N] 1 for rollouts that will not be continued."""
@@ -105,7 +119,7 @@ class ActorCriticTrainer(PolicyGradientTrainer):
 
     @staticmethod
     def _by_position(advantages_NT: Tensor, mask_NT: Tensor) -> dict[str, float]:
-        """Mean advantage of the first and last tenth of each rollout: far from 0, the critic is biased by position (VC-PPO)."""
+        """Mean bare advantage of the first and last tenth of each rollout: far from 0, the critic is biased by position."""
         place_NT = (mask_NT.cumsum(1) - 1) / mask_NT.sum(1, keepdim=True).clamp(min=1)
         first_NT, last_NT = mask_NT * (place_NT < 0.1), mask_NT * (place_NT >= 0.9)
         return {

@@ -33,6 +33,7 @@ class PolicyGradientConfig(GRPOConfig):
     length_adaptive_alpha: float | None = field(default=None, metadata={"help": "lambda = 1 - 1 / (alpha l), by rollout"})
     value_clip: float = field(default=0.2, metadata={"help": "how far a value may move from what it was when sampling"})
     value_learning_rate: float | None = field(default=None, metadata={"help": "of the critic; None: the policy's"})
+    revision_bonus: float = field(default=1.0, metadata={"help": "times the gain of a revised judgment over the first one"})
     window: int | None = field(default=None, metadata={"help": "tokens a rollout grows by in one step; None: all"})
 
     def __post_init__(self) -> None:

@@ -45,7 +45,16 @@ class RewardFunction:
         trainer_state: Any,
         **columns: Any,
     ) -> list[float | None]:
-        """One reward per rollout; None for one that is not finished (column ``unfinished``): it is scored when it is."""
+        """One reward per rollout; None for one that is not finished (column ``unfinished``): it is scored when it is.
+
+        A column ``turn`` names the turn that is scored, where rollouts have several: its metrics go under that name.
+        """
+        if "turn" in columns:
+            plain_log, turn = log_metric, columns.pop("turn")[0]
+
+            def log_metric(name: str, value: float) -> None:
+                plain_log(f"{turn}/{name}", value)
+
         done = [not flag for flag in columns.get("unfinished", [False] * len(completions))]
         if not all(done):
             kept = [n for n, flag in enumerate(done) if flag]

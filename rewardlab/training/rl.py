@@ -24,13 +24,15 @@ from rewardlab.samplers.decode import HotToken
 from rewardlab.samplers.hf import end_token_ids
 from rewardlab.training.actor_critic import ActorCriticTrainer, StopAtPlateau
 from rewardlab.training.arguments import PolicyGradientConfig
+from rewardlab.training.chat import chat_columns
 from rewardlab.training.dynamic_sampling import DynamicSampling
+from rewardlab.training.multi_turn import MultiTurnTrainer
 from rewardlab.training.policy_gradient import PolicyGradientTrainer
 from rewardlab.training.prompt_source import PromptSource
 from rewardlab.training.reward import EndpointConsistencyJudge, RolloutScorer
 from rewardlab.training.reward_function import RewardFunction
 from rewardlab.training.runs import CRITIC, RunLog, close_run, common_arguments, open_run, run_steps
-from rewardlab.training.sft import TURNS, chat_columns, data_fingerprint, load_policy, peft_config
+from rewardlab.training.sft import TURNS, data_fingerprint, load_policy, peft_config
 from rewardlab.training.value_model import ValueModel
 from rewardlab.training.windows import WindowedTrainer
 from rewardlab.types import BOTH_ORDERS, PreferencePair
@@ -108,6 +110,7 @@ def trainer_arguments(config: RLConfig, out: Path) -> PolicyGradientConfig:
         value_clip=config.value_clip,
         value_learning_rate=config.value_learning_rate or 2 * config.learning_rate,
         window=config.window,
+        revision_bonus=config.revision_bonus,
         **common_arguments(config, out),
     )
 
@@ -169,6 +172,8 @@ def _method(rows: Dataset, config: RLConfig) -> tuple[type[PolicyGradientTrainer
     if config.advantage != "gae":
         return PolicyGradientTrainer, {}
     critic = ValueModel.from_pretrained(config.value_init or config.model)
+    if config.self_verify:
+        return MultiTurnTrainer, {"critic": critic}
     if config.window is None:
         return ActorCriticTrainer, {"critic": critic}
     return WindowedTrainer, {"critic": critic, "source": prompt_source(rows, config)}

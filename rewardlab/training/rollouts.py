@@ -44,6 +44,27 @@ def left_padded(prompt_ids: list[list[int]], fields: dict[str, Any], pad: int) -
     return batch
 
 
+def fields_of_rows(fields: dict[str, Any], images: Any, rows: list[int], lengths: list[int]) -> dict[str, Any]:
+    """The multimodal fields of some prompts, whose token ids have grown to ``lengths`` by text."""
+    if images is None:
+        return {}
+    counts = [len(shown or ()) for shown in images]
+    own = [sum(counts[:row]) + n for row in rows for n in range(counts[row])]
+    picked: dict[str, Any] = {}
+    for name, value in fields.items():
+        if name.endswith("token_type_ids"):
+            picked[name] = [list(value[row]) + [0] * (n - len(value[row])) for row, n in zip(rows, lengths, strict=True)]
+        elif name == "image_grid_thw":
+            picked[name] = torch.as_tensor(np.asarray(value))[own]
+        elif name == "pixel_values":
+            patches = torch.as_tensor(np.asarray(fields["image_grid_thw"])).prod(1).tolist()
+            parts = torch.as_tensor(np.asarray(value)).split(patches)
+            picked[name] = torch.cat([parts[n] for n in own])
+        else:
+            raise NotImplementedError(f"no rule for picking some prompts' part of {name}")
+    return picked
+
+
 class RolloutTrainer(LoadsWholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
     """GRPOTrainer that samples with the decoder that benchmarks and serves the judge, and may choose what it trains on.
 

@@ -18,19 +18,12 @@ from trl import SFTTrainer
 from rewardlab.config import LoraConfig, SFTConfig
 from rewardlab.errors import DataError
 from rewardlab.progress import bar
-from rewardlab.prompts import Template, build_messages, load_template
+from rewardlab.prompts import Template, load_template
 from rewardlab.samplers.hf import load_model, load_processor
+from rewardlab.training.chat import chat_columns
 from rewardlab.training.runs import LoadsWholeCheckpoints, RunLog, close_run, common_arguments, open_run, run_steps
-from rewardlab.types import Order, PreferencePair
-
-
-def chat_columns(pair: PreferencePair, order: Order, template: Template) -> dict[str, Any]:
-    """The prompt as TRL takes it: text turns, and the images apart; TRL puts them first, as the template does."""
-    messages = build_messages(pair, order=order, template=template)
-    return {
-        "prompt": [{"role": message.role, "content": message.text} for message in messages],
-        "images": [{"bytes": image, "path": None} for message in messages for image in message.images],
-    }
+from rewardlab.training.verification_rows import verification_rows
+from rewardlab.types import PreferencePair
 
 
 class ResumableSFTTrainer(LoadsWholeCheckpoints, SFTTrainer):  # type: ignore[misc]
@@ -40,8 +33,8 @@ class ResumableSFTTrainer(LoadsWholeCheckpoints, SFTTrainer):  # type: ignore[mi
 TURNS = List({"role": Value("string"), "content": Value("string")})
 
 
-def sft_rows(pairs: Sequence[PreferencePair], template: Template) -> Dataset:
-    """One row per pair with a kept judgment, in the order the teacher saw it. Raises DataError where there is none."""
+def sft_rows(pairs: Sequence[PreferencePair], template: Template, more: Sequence[dict[str, Any]] = ()) -> Dataset:
+    """One row per pair with a kept judgment, in the order the teacher saw it, and ``more``. Raises DataError without any."""
     kept = [pair for pair in pairs if pair.judgment]
     if not kept:
         raise DataError("no pair carries a teacher's judgment; run `rewardlab distill` first and train on its output")
@@ -53,7 +46,7 @@ def sft_rows(pairs: Sequence[PreferencePair], template: Template) -> Dataset:
         for pair in kept
     ]
     features = Features({"prompt": TURNS, "completion": TURNS, "images": List(Image())})
-    return Dataset.from_list(rows, features=features)
+    return Dataset.from_list([*rows, *more], features=features)
 
 
 def peft_config(lora: LoraConfig | None) -> Any:
@@ -107,14 +100,16 @@ def trainer_arguments(config: SFTConfig, out: Path) -> TRLSFTConfig:
     return TRLSFTConfig(max_length=None, **common_arguments(config, out))  # cutting a sequence could cut image tokens
 
 
-def train_sft(pairs: Sequence[PreferencePair], config: SFTConfig, out: Path) -> Path:
+def train_sft(pairs: Sequence[PreferencePair], config: SFTConfig, out: Path, *, votes: Path | None = None) -> Path:
     """Run (or resume) supervised fine-tuning; returns the final checkpoint folder.
 
-    Raises DataError without judgments, ConfigError for a finished or different run in ``out``.
+    ``votes``, a ``votes.jsonl`` of the judge on the same pairs, adds dialogues in which it verifies them. Raises DataError
+    without judgments, ConfigError for a finished or different run in ``out``.
     """
     template = load_template(config.template)
-    rows = sft_rows(pairs, template)
-    resume = open_run(out, config, data=data_fingerprint(pairs))
+    rows = sft_rows(pairs, template, verification_rows(pairs, votes, template) if votes else ())
+    data = data_fingerprint(pairs) + (f" {hashlib.sha256(votes.read_bytes()).hexdigest()[:16]}" if votes else "")
+    resume = open_run(out, config, data=data)
     model, processor = load_policy(config.model, out)
     processor.tokenizer.padding_side = "right"
     trainer = ResumableSFTTrainer(

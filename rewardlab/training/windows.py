@@ -17,6 +17,7 @@ from torch import Tensor
 
 from rewardlab.training.actor_critic import ActorCriticTrainer
 from rewardlab.training.prompt_source import PromptSource
+from rewardlab.training.rollouts import fields_of_rows
 
 
 class WindowedTrainer(ActorCriticTrainer):
@@ -55,12 +56,7 @@ class WindowedTrainer(ActorCriticTrainer):
     ) -> tuple[list[list[int]], Any]:
         """Whole rollouts so far: what was there, and a window more."""
         so_far = [prompt + prefix for prompt, prefix in zip(prompt_ids, self._prefixes, strict=True)]
-        fields = {
-            name: [list(row) + [0] * len(prefix) for row, prefix in zip(value, self._prefixes, strict=True)]
-            if name.endswith("token_type_ids")
-            else value
-            for name, value in multimodal_fields.items()
-        }
+        fields = fields_of_rows(multimodal_fields, images, list(range(len(so_far))), [len(ids) for ids in so_far])
         windows, logprobs = super()._generate_single_turn(so_far, images, fields, *args, **kwargs)
         completions = [prefix + window for prefix, window in zip(self._prefixes, windows, strict=True)]
         ends = set(self.eos_token_ids)

@@ -22,6 +22,7 @@ from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.hf import HFSampler, load_model
 from rewardlab.training import rl as rl_module
 from rewardlab.training.rl import build_trainer, rl_rows, train_rl
+from rewardlab.training.rollouts import RolloutTrainer
 from rewardlab.types import Order
 
 PLAIN = load_template("plain")
@@ -211,6 +212,34 @@ def test_windowed_trainer_equals_reference(make_trainer: Any, tiny_checkpoint: P
     assert any(((half["loss_mask"] != half["completion_mask"]).any(1)).any() for half in second)
 
 
+def test_multi_turn_trainer_equals_reference(make_trainer: Any, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PAG over dialogues of one, two and three turns, whose tokens are given."""
+    changes = {key: value for key, value in RECIPES["pag"].items() if key in METHOD} | {"self_verify": True}
+    trainer = make_trainer(**changes)
+    tokenizer, end, dice = trainer._tokenizer, trainer.eos_token_ids[0], torch.Generator().manual_seed(0)
+    phrases = {row: tokenizer(("The judgment is wrong", "The judgment is correct")[row % 2])["input_ids"] for row in range(8)}
+
+    def scripted(self: Any, prompt_ids: Any, images: Any, fields: Any, *args: Any, **kwargs: Any) -> Any:
+        rows = [n for n, dialogue in enumerate(self._dialogues) if len(dialogue.own) == turn[0] and goes(n)]
+        assert len(rows) == len(prompt_ids) == len(images)
+        said = []
+        for n in rows:
+            words = torch.randint(5, 200, (3 + n % 3,), generator=dice).tolist()
+            said.append([*(phrases[n] if turn[0] == 1 else words), *([] if n == 5 and turn[0] == 0 else [end])])
+        turn[0] += 1
+        return said, None
+
+    def goes(n: int) -> bool:
+        return turn[0] == 0 or (n != 5 and (turn[0] == 1 or n % 2 == 0))
+
+    turn = [0]
+    monkeypatch.setattr(RolloutTrainer, "_generate_single_turn", scripted)
+    record = compare(trainer, config_for(tiny_checkpoint, **changes), 0.3, num_batches=1)
+    turns = torch.cat([half["turns"] for half in record.inputs[:2]])
+    assert sorted(turns.max(1).values.tolist()) == [1, 2, 2, 2, 3, 3, 3, 3]
+    assert all(bool(((half["loss_mask"] > 0) == (half["turns"] > 0)).all()) for half in record.inputs)
+
+
 def compare(trainer: Any, config: RLConfig, noise: float, num_batches: int) -> Recorder:
     """Train, do the same by the reference, and hold the two together."""
     method, checkpoint = method_of(config), config.model
@@ -281,6 +310,7 @@ def reference_step(
         values,
         finished,
         torch.cat([half["loss_mask"] for half in halves]),
+        *(torch.cat([half[name] for half in halves]) for name in ("turns", "turn_rewards") if name in halves[0]),
     )
     if method.positive_nll and finished.all():
         assert 0 < rollouts.right_N.sum() < 8
