@@ -124,6 +124,30 @@ def rl(
 
 
 @app.command()
+def select(
+    data: Annotated[Path, typer.Option("--data", help="Labelled pairs, .parquet or .jsonl.")],
+    votes: Annotated[Path, typer.Option("--votes", help="votes.jsonl of `rewardlab bench pairs` on the same --data.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder for hard.parquet and suspects.parquet.")],
+    share: Annotated[float, typer.Option("--share", min=0.0, max=1.0, help="Of the pairs, the lowest-scored.")] = 0.1,
+    images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the images a .jsonl names.")] = None,
+) -> None:
+    """Choose the pairs a judge does worst on, within each source and category, to train on next (Pre-PPO selection).
+
+    Pairs it gets wrong every time in both orders are more likely mislabelled: they go to suspects.parquet, to be looked at.
+    Pairs that no teacher has tagged are trained on with `attempts: [""]` in the RL config.
+    """
+    from rewardlab.data.pairs import read_pairs, write_parquet
+    from rewardlab.data.votes import read_votes
+    from rewardlab.distill.select import select as run
+
+    chosen = run(read_pairs(data, images=images), read_votes(votes), share)
+    out.mkdir(parents=True, exist_ok=True)
+    for name, pairs in (("hard", chosen.hard), ("suspects", chosen.suspects)):
+        write_parquet(pairs, out / f"{name}.parquet")
+        typer.echo(f"{len(pairs):,} of {len(chosen.scores):,} pairs in {out}/{name}.parquet")
+
+
+@app.command()
 def bench(
     benchmark: Annotated[str, typer.Argument(help="vl_rewardbench, or pairs (your own labelled .parquet/.jsonl).")],
     data: Annotated[Path, typer.Option("--data", help="The benchmark's data file.")],

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from rewardlab.errors import ConfigError
 
-Attempts = Literal["1", "2", "3", "unsolved"]
+Attempts = Literal["", "1", "2", "3", "unsolved"]  # "": no teacher was asked
 
 
 class _Schema(BaseModel):

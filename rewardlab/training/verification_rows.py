@@ -7,45 +7,31 @@ wrong one the teacher's judgment as the revision.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import rewardlab.torchvision_cpu  # noqa: F401  (before transformers)
-
-# isort: split
-from rewardlab.data.files import read_lines
+from rewardlab.data.votes import read_votes
 from rewardlab.errors import DataError
 from rewardlab.prompts import Template
 from rewardlab.rl.verification import CORRECT, REVISE, VERIFY, WRONG
 from rewardlab.training.chat import chat_columns
-from rewardlab.types import Choice, Order, PreferencePair, choice_of
+from rewardlab.types import Choice, PreferencePair, choice_of
 from rewardlab.verdicts import reasoning_of
-
-
-def read_votes(path: Path) -> Iterator[tuple[int, Order, str, str | None]]:
-    """(row, order, text, choice) of the sampled votes in a ``votes.jsonl`` of `rewardlab bench`. Raises DataError."""
-    for line in read_lines(path)[1:]:
-        entry = json.loads(line)
-        for vote in entry["votes"] if entry["pass"] == "votes" else ():
-            if "text" not in vote:
-                raise DataError(f"{path}: holds no texts; expected the votes of a generative judge")
-            yield entry["row"], Order(vote["order"]), vote["text"], vote["choice"]
 
 
 def verification_rows(pairs: Sequence[PreferencePair], votes: Path, template: Template) -> list[dict[str, Any]]:
     """Rows to fine-tune on: one per vote on a pair with a kept judgment, in the order the teacher saw it, and one more per
     wrong vote, whose completion is the revision. Votes without a verdict are left out. Raises DataError where none is left."""
     rows = []
-    for row, order, text, choice in read_votes(votes):
-        pair = pairs[row]
-        if not pair.judgment or order is not pair.order or choice is None or pair.preferred is None:
+    for vote in read_votes(votes):
+        pair = pairs[vote.row]
+        if not pair.judgment or vote.order is not pair.order or vote.choice is None or pair.preferred is None:
             continue
-        better = choice_of(pair.preferred, order)
-        right = choice == better.value
-        columns = chat_columns(pair, order, template)
-        asked = [*columns["prompt"], _turn("assistant", text), _turn("user", VERIFY)]
+        better = choice_of(pair.preferred, vote.order)
+        right = vote.choice is better
+        columns = chat_columns(pair, vote.order, template)
+        asked = [*columns["prompt"], _turn("assistant", vote.text), _turn("user", VERIFY)]
         number = 1 if better is Choice.FIRST else 2
         said = f"{reasoning_of(pair.judgment)} Response {number} is better. {CORRECT if right else WRONG}."
         rows.append({**columns, "prompt": asked, "completion": [_turn("assistant", said)]})

@@ -1,0 +1,37 @@
+"""Votes that `rewardlab bench pairs` left on disk, read again: to choose pairs by them, or to teach a judge about its own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rewardlab.data.files import read_lines
+from rewardlab.errors import DataError
+from rewardlab.types import Choice, Order
+
+
+@dataclass(frozen=True)
+class CastVote:
+    """One sampled vote on pair number ``row`` of the benched file; ``choice`` None where no verdict was read."""
+
+    row: int
+    order: Order
+    choice: Choice | None
+    text: str
+
+
+def read_votes(path: Path) -> Iterator[CastVote]:
+    """The sampled votes of a ``votes.jsonl``, control passes left out. Raises DataError for another kind of file."""
+    lines = read_lines(path)
+    try:
+        if "identity" not in json.loads(lines[0]):
+            raise ValueError("its first line names no judge")
+        for line in lines[1:]:
+            entry = json.loads(line)
+            for vote in entry["votes"] if entry["pass"] == "votes" else ():
+                choice = Choice(vote["choice"]) if vote["choice"] else None
+                yield CastVote(entry["row"], Order(vote["order"]), choice, vote["text"])
+    except (ValueError, KeyError, IndexError, TypeError) as error:
+        raise DataError(f"{path}: not the votes of a generative judge ({error}); expected a votes.jsonl of `bench`") from error
