@@ -25,6 +25,8 @@ app = typer.Typer(
 )
 world_app = typer.Typer(help="The embedded demonstration: a world of pairs with known truth.", no_args_is_help=True)
 app.add_typer(world_app, name="world")
+study_app = typer.Typer(help="Controlled experiments on the training methods.", no_args_is_help=True)
+app.add_typer(study_app, name="study")
 
 Out = Annotated[Path, typer.Option("--out", help="Folder to write to.")]
 ConfigFile = Annotated[Optional[Path], typer.Option("--config", help="YAML of differences from the defaults.")]
@@ -191,6 +193,46 @@ def quickstart(
 
     run(out, configs, seed)
     typer.echo(f"report: {out}/report.html\nserve:  rewardlab serve --judge hf:{out}/rl/final --max-tokens 64")
+
+
+@study_app.command("stability")
+def study_stability(
+    run: Annotated[Path, typer.Option("--run", help="A finished quickstart.")] = Path("runs/quickstart"),
+    out: Out = Path("runs/stability"),
+    arms: Annotated[Optional[str], typer.Option("--arms", help="Some of the arms, comma-separated (default: all).")] = None,
+    rates: Annotated[str, typer.Option("--rates", help="Learning rates, comma-separated.")] = "1e-4,3e-4,6e-4",
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Seeds 0 to N - 1.")] = 5,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Processes, of one thread each.")] = 2,
+) -> None:
+    """Does StableReinforce still matter when the actor sees?
+
+    Trains the quickstart's judge on from where its RL ended, on pairs it mostly gets right, several updates per rollout
+    batch: REINFORCE++, the pre-clip and the 3-sigma filter of StableReinforce alone and together, the filter with the
+    bounds of R1-Reward's released code, clipping instead of deleting, dual-clip, GRPO, and two with the released code's
+    blind actor. All start from the same weights and see the same pairs; only the method, the learning rate and the seed
+    differ.
+
+    Leaves `OUT/stability.md`, `.json` and `.png`: collapses, final accuracy, invalid answers, gradient norms, what was
+    clipped and deleted, and differences paired by seed, with 95 % intervals. Every finished trial is a file in
+    `OUT/trials`: kill it at any time and run the same command again; more seeds, rates or arms add to what is there.
+    """
+    from rewardlab.studies.report import write_report
+    from rewardlab.studies.runner import read_records, run_trials
+    from rewardlab.studies.stability import ARMS, Settings, plan
+    from rewardlab.studies.summary import summarize
+
+    chosen = tuple(arms.split(",")) if arms else tuple(ARMS)
+    trials = plan(chosen, learning_rates(rates), tuple(range(seeds)))
+    start = run_trials(run, Settings(), trials, out, workers=workers)
+    typer.echo(f"report: {write_report(summarize(read_records(out), start, workers), out)}")
+
+
+def learning_rates(text: str) -> tuple[float, ...]:
+    """The numbers of a comma-separated list. Raises ConfigError."""
+    try:
+        return tuple(float(rate) for rate in text.split(","))
+    except ValueError as error:
+        raise ConfigError(f"--rates {text!r}: expected numbers with commas between them, for example 1e-4,3e-4") from error
 
 
 JudgeSpec = Annotated[str, typer.Option("--judge", help="hf:PATH or openai:MODEL@URL.")]

@@ -198,7 +198,13 @@ def consistency_judge(config: RLConfig) -> EndpointConsistencyJudge | None:
 
 
 def build_trainer(
-    rows: Dataset, config: RLConfig, model: PreTrainedModel, processor: Any, template: Template, out: Path
+    rows: Dataset,
+    config: RLConfig,
+    model: PreTrainedModel,
+    processor: Any,
+    template: Template,
+    out: Path,
+    trainer_class: type[PolicyGradientTrainer] = PolicyGradientTrainer,
 ) -> PolicyGradientTrainer:
     """The trainer with its reward, ready to run."""
     judge = consistency_judge(config)
@@ -210,7 +216,7 @@ def build_trainer(
         deadline_s=2 * config.consistency.deadline_s,
     )
     reward = RewardFunction(scorer, judge, end_token_ids(model), out, config.swap_weight)
-    trainer = PolicyGradientTrainer(
+    trainer = trainer_class(
         model=model,
         reward_funcs=[reward],
         args=trainer_arguments(config, out),
