@@ -39,8 +39,8 @@ def identity(run: Path, settings: Settings) -> dict[str, Any]:
 
 def open_study(run: Path, settings: Settings, out: Path) -> dict[str, Any]:
     """What is known of the start: measured, or found in ``out``. Raises ConfigError where ``out`` holds another study."""
-    hold(out)
     own, path = identity(run, settings), out / START
+    hold(out)
     if path.exists():
         found = dict(json.loads(path.read_text(encoding="utf-8")))
         if found["identity"] != own:
