@@ -242,8 +242,9 @@ def test_summary_and_report() -> None:
     assert summary["right_at_start"] == {"mean": pytest.approx(0.91), "lowest": 0.9, "highest": 0.95}
     text = markdown(summary)
     assert "| REINFORCE++ | 2 of 2 [34, 100] | 50.0 [50.0, 50.0] | 10.0 [10.0, 10.0] | 90 50 |" in text
-    assert "| REINFORCE++ | -30.0 [-30.0, -30.0] | 2 / 0 |" in text
-    assert "| GRPO, groups of 8 | +10.0 | 0 / 0 |" in text
+    assert "| REINFORCE++ | -30.0 [-30.0, -30.0] | 2 / 0 | 2 of 2 |" in text
+    assert "| GRPO, groups of 8 | +10.0 | 0 / 0 | 0 of 1 |" in text
+    assert "| REINFORCE++ | 50.0 [50.0, 50.0]; 2 of 2 |" in text
     with pytest.raises(ValueError, match="no finished trial"):
         summarize([], START, 2)
 

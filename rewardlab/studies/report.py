@@ -72,7 +72,23 @@ def _comparison(arm: str, found: dict[str, Any]) -> list[str]:
         ARMS[arm].title,
         _points(found),
         f"{found['only_this_collapsed']} / {found['only_the_other_collapsed']}",
+        f"{found['identical']} of {found['num_seeds']}",
     ]
+
+
+def _overview(summary: dict[str, Any]) -> list[str]:
+    """Final accuracy, and how many seeds collapsed where any did: an arm a row, a rate a column."""
+    rates = [f"{rate:g}" for rate in summary["learning_rates"]]
+    rows = []
+    for arm, cells in summary["cells"].items():
+        shown = [cells.get(rate) for rate in rates]
+        rows.append([ARMS[arm].title, *(_short(found) if found else "–" for found in shown)])
+    return _table(["final accuracy; collapsed", *(f"rate {rate}" for rate in rates)], rows)
+
+
+def _short(cell: dict[str, Any]) -> str:
+    fell = f"; {cell['collapsed']} of {cell['num_seeds']}" if cell["collapsed"] else ""
+    return _with(cell["accuracy"], cell["accuracy_interval"]) + fell
 
 
 def _facts(summary: dict[str, Any]) -> list[str]:
@@ -91,7 +107,8 @@ def _facts(summary: dict[str, Any]) -> list[str]:
         "are no numbers (then no answer can be read: 0 right, all invalid).",
         f"Final accuracy: {2 * pairs * settings['num_votes']} sampled answers, the same pairs for every trial.",
         "Intervals are 95 %: Student's t over seeds for accuracies, invalid shares and paired differences (they tell of the "
-        "randomness of training on these held-out pairs, not of other pairs), Wilson's for collapse.",
+        "randomness of training on these held-out pairs, not of other pairs), Wilson's for collapse. They are not corrected "
+        "for their number: of twenty paired differences that are nothing, one shows an interval without 0.",
         f"Time: {minutes['by_cpu_seconds']} minutes by CPU seconds on {summary['num_workers']} cores, "
         f"{minutes['by_the_clock']} by the clock.",
     ]
@@ -100,7 +117,8 @@ def _facts(summary: dict[str, Any]) -> list[str]:
 def markdown(summary: dict[str, Any]) -> str:
     """The whole study in tables; percent unless named otherwise."""
     lines = ["# Does StableReinforce still matter when the actor sees?", ""]
-    lines += [f"- {fact}" for fact in _facts(summary)] + ["", f"![Accuracy and collapse by arm and rate]({NAME}.png)"]
+    lines += [f"- {fact}" for fact in _facts(summary)] + ["", *_overview(summary)]
+    lines += ["", f"![Accuracy and collapse by arm and rate]({NAME}.png)"]
     for rate in (f"{rate:g}" for rate in summary["learning_rates"]):
         cells = {arm: rates[rate] for arm, rates in summary["cells"].items() if rate in rates}
         lines += ["", f"## Learning rate {rate}", ""]
@@ -114,7 +132,8 @@ def markdown(summary: dict[str, Any]) -> str:
         for base in BASES:
             found = {arm: r[rate] for arm, r in summary.get(f"against_{base}", {}).items() if rate in r and arm != base}
             rows = [_comparison(arm, pair) for arm, pair in found.items() if pair["num_seeds"]]
-            head = [f"against {ARMS[base].title}, by seed", "final accuracy, points", "collapsed: only this / only the other"]
+            head = [f"against {ARMS[base].title}, by seed", "final accuracy, points"]
+            head += ["collapsed: only this / only the other", "the same run, loss by loss"]
             lines += ["", *_table(head, rows)] if rows else []
     return "\n".join(lines) + "\n"
 

@@ -76,7 +76,10 @@ def _by_batch(records: Sequence[Record], series: str) -> list[list[float]]:
 
 
 def paired(records: Sequence[Record], base: Sequence[Record], start: float) -> dict[str, Any]:
-    """The difference in final accuracy to ``base``, seed by seed, and the seeds on which only one of the two collapsed."""
+    """The difference in final accuracy to ``base``, seed by seed, and the seeds on which only one of the two collapsed.
+
+    ``identical`` seeds had every loss in common: what the arms differ in never acted.
+    """
     theirs = {r["seed"]: r for r in base}
     both = [(r, theirs[r["seed"]]) for r in records if r["seed"] in theirs]
     differences = [own["accuracy"] - other["accuracy"] for own, other in both]
@@ -88,6 +91,7 @@ def paired(records: Sequence[Record], base: Sequence[Record], start: float) -> d
         "interval": None if interval is None else list(interval),
         "only_this_collapsed": sum(own and not other for own, other in fell),
         "only_the_other_collapsed": sum(other and not own for own, other in fell),
+        "identical": sum(own["series"]["loss"] == other["series"]["loss"] for own, other in both),
     }
 
 
