@@ -8,7 +8,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "2")
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
@@ -83,3 +85,33 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tiny") / "base"
     save(folder, build_model(tokenizer, hidden=32, layers=2, seed=0), build_processor(tokenizer))
     return folder
+
+
+@pytest.fixture(scope="session")
+def finished_run(tiny_checkpoint: Path, world_pairs: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder as a quickstart leaves it; its judge has learnt to say either verdict, and is right by luck."""
+    from rewardlab.config import SFTConfig
+    from rewardlab.data.pairs import write_parquet
+    from rewardlab.training.sft import train_sft
+    from rewardlab.types import choice_of
+    from rewardlab.verdicts import format_verdict
+
+    run = tmp_path_factory.mktemp("finished")
+    pairs = [
+        replace(p, attempts="1", judgment=format_verdict(choice_of((p.preferred or 0) ^ (n % 2), p.order), "x"))
+        for n, p in enumerate(world_pairs[0])
+    ]
+    config = SFTConfig(
+        model=str(tiny_checkpoint),
+        template="plain",
+        learning_rate=1e-2,
+        max_steps=40,
+        batch_size=8,
+        micro_batch_size=8,
+        gradient_checkpointing=False,
+        save_steps=1000,
+    )
+    train_sft(pairs, config, run / "rl")
+    write_parquet(pairs[:60], run / "distill" / "distilled.parquet")
+    write_parquet(pairs[60:80], run / "world" / "test.parquet")
+    return run

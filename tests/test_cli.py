@@ -26,7 +26,9 @@ def rewardlab(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, env=env, cwd=ROOT)
 
 
-@pytest.mark.parametrize("command", [[], *[[name] for name in COMMANDS], ["world", "build"], ["world", "serve"]])
+@pytest.mark.parametrize(
+    "command", [[], *[[name] for name in COMMANDS], ["world", "build"], ["world", "serve"], ["study", "stability"]]
+)
 def test_help(command: list[str]) -> None:
     """Every command says what it does."""
     done = rewardlab(*command, "--help")
@@ -102,6 +104,9 @@ CASES: list[tuple[str, list[str], str]] = [
         "train it again",
     ),
     ("teacher down", ["distill", "--data", "{pairs}", "--config", "{down}", "--out", "{out}"], "requests in a row failed"),
+    ("no quickstart", ["study", "stability", "--run", "{folder}", "--out", "{out}"], "rewardlab quickstart --out"),
+    ("no rate", ["study", "stability", "--rates", "high", "--out", "{out}"], "for example 1e-4,3e-4"),
+    ("no arm", ["study", "stability", "--arms", "ppo", "--out", "{out}"], "expected some of reinforce_pp"),
     ("teacher not there", ["distill", "--data", "none.jsonl", "--out", "{out}"], "no such file"),
 ]
 
@@ -134,7 +139,7 @@ def test_errors_are_one_sentence(arguments: list[str], said: str, pairs_file: Pa
 
 def test_a_judgment_is_printed_for_a_person(capsys: pytest.CaptureFixture[str]) -> None:
     """Markup in an answer is text."""
-    from rewardlab.cli import print_judgment
+    from rewardlab.cli.judging import print_judgment
     from rewardlab.types import Choice
 
     votes = (

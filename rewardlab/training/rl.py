@@ -123,9 +123,16 @@ def consistency_judge(config: RLConfig) -> EndpointConsistencyJudge | None:
 
 
 def build_trainer(
-    rows: Dataset, config: RLConfig, model: PreTrainedModel, processor: Any, template: Template, out: Path, **more: Any
+    rows: Dataset,
+    config: RLConfig,
+    model: PreTrainedModel,
+    processor: Any,
+    template: Template,
+    out: Path,
+    trainer_class: type[PolicyGradientTrainer] | None = None,
+    **more: Any,
 ) -> PolicyGradientTrainer:
-    """The trainer with its reward, ready to run; ``more`` goes to the trainer as it is."""
+    """The trainer with its reward, ready to run, of the method's class or another; ``more`` goes to the trainer as it is."""
     judge = consistency_judge(config)
     scorer = RolloutScorer(
         template.convention,
@@ -136,8 +143,8 @@ def build_trainer(
     )
     overlong = (config.max_completion_length, config.overlong_margin) if config.overlong_margin else None
     reward = RewardFunction(scorer, judge, end_token_ids(model), out, config.swap_weight, overlong)
-    trainer_class, extra = _method(rows, config)
-    trainer = trainer_class(
+    own_class, extra = _method(rows, config)
+    trainer = (trainer_class or own_class)(
         model=model,
         reward_funcs=[reward],
         args=trainer_arguments(config, out),

@@ -70,12 +70,12 @@ def start(arguments: Sequence[str], log: Path, *, threads: int) -> subprocess.Po
             stdout=sink,
             stderr=sink,
             env=env,
-            preexec_fn=_end_with_parent if sys.platform == "linux" else None,
+            preexec_fn=end_with_parent if sys.platform == "linux" else None,
         )
 
 
-def _end_with_parent() -> None:
-    """Have the kernel stop this process when the quickstart is killed: nothing is left training in its folder."""
+def end_with_parent() -> None:
+    """Have the kernel stop this process when its parent is killed: nothing is left training in its folder."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 

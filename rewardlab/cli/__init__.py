@@ -1,0 +1,24 @@
+"""`rewardlab`: one command per stage, each thin. Heavy imports happen inside the command that needs them."""
+
+from __future__ import annotations
+
+import warnings
+
+from rich.console import Console
+from rich.markup import escape
+
+from rewardlab.cli import judging, making_data, measuring, training  # noqa: F401  (they add their commands)
+from rewardlab.cli.options import app
+from rewardlab.errors import RewardlabError
+
+# transformers renamed an argument of its own that trl and older releases know by its first name; no user can act on it.
+warnings.filterwarnings("ignore", message=".*gradient_checkpointing` is deprecated", category=FutureWarning)
+
+
+def main() -> None:
+    """Entry point: an error the user can act on is one sentence and exit status 2."""
+    try:
+        app()
+    except RewardlabError as error:
+        Console(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False)
+        raise SystemExit(2) from error

@@ -1,0 +1,5 @@
+"""`python -m rewardlab.cli`."""
+
+from rewardlab.cli import main
+
+main()

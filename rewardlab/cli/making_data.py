@@ -1,0 +1,84 @@
+"""Making data: the world, a teacher's judgments, a choice of pairs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+from rich.console import Console
+
+from rewardlab.cli.options import ConfigFile, Out, Seed, app, world_app
+
+
+@world_app.command("build")
+def world_build(out: Out, config: Annotated[Path, typer.Option("--config")], seed: Seed = None) -> None:
+    """Make the world's pairs and its tiny base model (minutes, once; what exists is kept)."""
+    from rewardlab.world.build import WorldConfig, build_base, build_pairs
+
+    world = WorldConfig.load(config, seed=seed)
+    build_pairs(out, world)
+    build_base(out, world)
+    typer.echo(f"world in {out}")
+
+
+@world_app.command("serve")
+def world_serve(
+    world: Annotated[Path, typer.Option("--world", help="Folder made by `rewardlab world build`.")],
+    port: Annotated[int, typer.Option("--port")] = 8321,
+    seed: Annotated[int, typer.Option("--seed")] = 0,
+) -> None:
+    """Serve the world's teacher and consistency checker over an OpenAI-compatible API."""
+    from rewardlab.world.build import TRUTHS
+    from rewardlab.world.server import TeacherConfig, serve
+
+    serve(world / TRUTHS, port=port, config=TeacherConfig(seed=seed))
+
+
+@app.command()
+def distill(
+    data: Annotated[Path, typer.Option("--data", help="Labelled pairs, .parquet or .jsonl.")],
+    out: Out,
+    config: ConfigFile = None,
+    images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the images a .jsonl names.")] = None,
+    base_url: Annotated[Optional[str], typer.Option("--base-url", help="Overrides the config's endpoint.")] = None,
+    limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Only the first N pairs.")] = None,
+    seed: Seed = None,
+) -> None:
+    """Ask a teacher for reasoned judgments; keep those that agree with the label; tag difficulty.
+
+    Every request is journalled: kill it at any time and run the same command again.
+    """
+    from rewardlab.config import DistillConfig, load_config
+    from rewardlab.data.pairs import read_pairs
+    from rewardlab.distill.pipeline import distill as run
+
+    settings = load_config(DistillConfig, config, base_url=base_url, seed=seed)
+    key = os.environ.get(settings.api_key_env, "none")
+    statistics = run(read_pairs(data, images=images)[:limit], settings, out, api_key=key)
+    Console().print_json(data=statistics)
+
+
+@app.command()
+def select(
+    data: Annotated[Path, typer.Option("--data", help="Labelled pairs, .parquet or .jsonl.")],
+    votes: Annotated[Path, typer.Option("--votes", help="votes.jsonl of `rewardlab bench pairs` on the same --data.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder for hard.parquet and suspects.parquet.")],
+    share: Annotated[float, typer.Option("--share", min=0.0, max=1.0, help="Of the pairs, the lowest-scored.")] = 0.1,
+    images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the images a .jsonl names.")] = None,
+) -> None:
+    """Choose the pairs a judge does worst on, within each source and category, to train on next (Pre-PPO selection).
+
+    Pairs it gets wrong every time in both orders are more likely mislabelled: they go to suspects.parquet, to be looked at.
+    Pairs that no teacher has tagged are trained on with `attempts: [""]` in the RL config.
+    """
+    from rewardlab.data.pairs import read_pairs, write_parquet
+    from rewardlab.data.votes import read_votes
+    from rewardlab.distill.select import select as run
+
+    chosen = run(read_pairs(data, images=images), read_votes(votes), share)
+    out.mkdir(parents=True, exist_ok=True)
+    for name, pairs in (("hard", chosen.hard), ("suspects", chosen.suspects)):
+        write_parquet(pairs, out / f"{name}.parquet")
+        typer.echo(f"{len(pairs):,} of {len(chosen.scores):,} pairs in {out}/{name}.parquet")

@@ -1,0 +1,127 @@
+"""Measuring: benchmarks, the whole pipeline, studies."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from rewardlab.cli.options import Out, app, study_app
+from rewardlab.errors import ConfigError
+
+
+@app.command()
+def bench(
+    benchmark: Annotated[str, typer.Argument(help="vl_rewardbench, or pairs (your own labelled .parquet/.jsonl).")],
+    data: Annotated[Path, typer.Option("--data", help="The benchmark's data file.")],
+    judge: Annotated[
+        str,
+        typer.Option(
+            "--judge",
+            help="baseline:longest|shortest|random|first, hf:PATH, openai:MODEL@URL, verify:hf:PATH (verifies and revises its "
+            "own judgments), or replay:FILE (JSON lines).",
+        ),
+    ],
+    out: Out,
+    images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the benchmark's images.")] = None,
+    votes: Annotated[
+        Optional[int], typer.Option("--votes", min=1, help="Samples per pair and order (replay: all; else 1).")
+    ] = None,
+    orders: Annotated[str, typer.Option("--orders", help="both, random (one per pair, drawn) or given.")] = "both",
+    limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Only the first N rows.")] = None,
+    seed: Annotated[int, typer.Option("--seed")] = 0,
+    template: Annotated[Optional[str], typer.Option("--template", help="Prompt template (default: the checkpoint's).")] = None,
+    temperature: Annotated[float, typer.Option("--temperature", min=0.0, help="0 is greedy.")] = 1.0,
+    max_tokens: Annotated[int, typer.Option("--max-tokens", min=1)] = 1024,
+    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Sequences at a time (hf).")] = 64,
+    controls: Annotated[
+        str, typer.Option("--controls", help="Extra greedy passes, comma-separated: greedy, blank, other; '' for none.")
+    ] = "blank",
+    api_key_env: Annotated[str, typer.Option("--api-key-env", help="Variable that holds the API key.")] = "OPENAI_API_KEY",
+) -> None:
+    """Score a judge: votes in both orders, intervals, swap consistency, position lean, baselines; JSON, Markdown, HTML.
+
+    A replay file has one sample a line, `{"row": 0, "order": "given", "text": "..."}`, or one pair of scores of a scalar
+    model, `{"row": 0, "scores": [0.3, 0.7]}`; `row` is the 0-based row of the data file, index 0 its first/chosen response.
+    """
+    from rewardlab.benchmarks.report import markdown, write_reports
+    from rewardlab.benchmarks.runner import BenchSettings, run_bench
+
+    settings = BenchSettings(
+        benchmark=benchmark,
+        data=data,
+        judge=judge,
+        images=images,
+        votes=votes,
+        orders=orders,
+        limit=limit,
+        seed=seed,
+        template=template,
+        temperature=temperature,
+        max_tokens=max_tokens,
+        batch_size=batch_size,
+        controls=tuple(name for name in controls.split(",") if name),
+        api_key=os.environ.get(api_key_env, "none"),
+    )
+    report, rows = run_bench(settings, out)
+    write_reports(report, rows, out)
+    typer.echo(markdown(report))
+    typer.echo(f"written: {out}/report.json, report.md, report.html, votes.jsonl")
+
+
+@app.command()
+def quickstart(
+    out: Out = Path("runs/quickstart"),
+    configs: Annotated[Path, typer.Option("--configs", help="Folder of the stages' configs.")] = Path("configs/tiny"),
+    seed: Annotated[int, typer.Option("--seed")] = 0,
+) -> None:
+    """Run the whole pipeline on the embedded world: pairs, teacher, SFT, StableReinforce, votes, report, endpoint.
+
+    Stages already done in OUT are kept, so an interrupted quickstart continues.
+    """
+    from rewardlab.world.quickstart import quickstart as run
+
+    run(out, configs, seed)
+    typer.echo(f"report: {out}/report.html\nserve:  rewardlab serve --judge hf:{out}/rl/final --max-tokens 64")
+
+
+@study_app.command("stability")
+def study_stability(
+    run: Annotated[Path, typer.Option("--run", help="A finished quickstart.")] = Path("runs/quickstart"),
+    out: Out = Path("runs/stability"),
+    arms: Annotated[Optional[str], typer.Option("--arms", help="Some of the arms, comma-separated (default: all).")] = None,
+    rates: Annotated[str, typer.Option("--rates", help="Learning rates, comma-separated.")] = "1e-4,3e-4,6e-4",
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Seeds 0 to N - 1.")] = 5,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Processes, of one thread each.")] = 2,
+) -> None:
+    """Does StableReinforce still matter when the actor sees?
+
+    Trains the quickstart's judge on from where its RL ended, on pairs it mostly gets right, several updates per rollout
+    batch: REINFORCE++, the pre-clip and the 3-sigma filter of StableReinforce alone and together, the filter with the
+    bounds of R1-Reward's released code, clipping instead of deleting, dual-clip, GRPO, and two with the released code's
+    blind actor. All start from the same weights and see the same pairs; only the method, the learning rate and the seed
+    differ.
+
+    Leaves `OUT/stability.md`, `.json` and `.png`: collapses, final accuracy, invalid answers, gradient norms, what was
+    clipped and deleted, and differences paired by seed, with 95 % intervals. Every finished trial is a file in
+    `OUT/trials`: kill it at any time and run the same command again; more seeds, rates or arms add to what is there.
+    """
+    from rewardlab.studies.report import write_report
+    from rewardlab.studies.runner import read_records, run_trials
+    from rewardlab.studies.stability import ARMS, Settings, plan
+    from rewardlab.studies.summary import summarize
+
+    chosen = tuple(arms.split(",")) if arms else tuple(ARMS)
+    trials = plan(chosen, learning_rates(rates), tuple(range(seeds)))
+    start = run_trials(run, Settings(), trials, out, workers=workers)
+    typer.echo(f"report: {write_report(summarize(read_records(out), start, workers), out)}")
+
+
+def learning_rates(text: str) -> tuple[float, ...]:
+    """The numbers of a comma-separated list. Raises ConfigError."""
+    try:
+        return tuple(float(rate) for rate in text.split(","))
+    except ValueError as error:
+        raise ConfigError(f"--rates {text!r}: expected numbers with commas between them, for example 1e-4,3e-4") from error

@@ -1,0 +1,26 @@
+"""The command line's applications, and the options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+app = typer.Typer(
+    help="Train, benchmark and serve generative multimodal judges whose numbers can be trusted.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+)
+world_app = typer.Typer(help="The embedded demonstration: a world of pairs with known truth.", no_args_is_help=True)
+app.add_typer(world_app, name="world")
+study_app = typer.Typer(help="Controlled experiments on the training methods.", no_args_is_help=True)
+app.add_typer(study_app, name="study")
+
+Out = Annotated[Path, typer.Option("--out", help="Folder to write to.")]
+ConfigFile = Annotated[Optional[Path], typer.Option("--config", help="YAML of differences from the defaults.")]
+Seed = Annotated[Optional[int], typer.Option("--seed", help="Overrides the config's seed.")]
+JudgeSpec = Annotated[
+    str, typer.Option("--judge", help="hf:PATH or openai:MODEL@URL; verify: before it checks its own judgments.")
+]

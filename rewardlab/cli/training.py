@@ -1,0 +1,54 @@
+"""Training: cold start and reinforcement learning."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from rewardlab.cli.options import ConfigFile, Out, Seed, app
+
+
+@app.command()
+def sft(
+    data: Annotated[Path, typer.Option("--data", help="Distilled pairs (.parquet).")],
+    out: Out,
+    config: ConfigFile = None,
+    model: Annotated[Optional[str], typer.Option("--model", help="Checkpoint folder or hub id to start from.")] = None,
+    verify_votes: Annotated[
+        Optional[Path],
+        typer.Option("--verify-votes", help="votes.jsonl of `bench pairs` on the same --data: teaches it to verify them."),
+    ] = None,
+    seed: Seed = None,
+) -> None:
+    """Cold-start a vision-language model on kept judgments. The result is `OUT/final`; an interrupted run resumes."""
+    from rewardlab.config import SFTConfig, load_config
+    from rewardlab.data.pairs import read_pairs
+    from rewardlab.training.sft import train_sft
+
+    settings = load_config(SFTConfig, config, model=model, seed=seed)
+    typer.echo(train_sft(read_pairs(data), settings, out, votes=verify_votes))
+
+
+@app.command()
+def rl(
+    data: Annotated[Path, typer.Option("--data", help="Distilled pairs (.parquet); the hard ones are trained on.")],
+    out: Out,
+    config: ConfigFile = None,
+    model: Annotated[Optional[str], typer.Option("--model", help="SFT checkpoint folder to start from.")] = None,
+    consistency_url: Annotated[
+        Optional[str], typer.Option("--consistency-url", help="Overrides the config's consistency endpoint.")
+    ] = None,
+    seed: Seed = None,
+) -> None:
+    """Train on the hard pairs: with StableReinforce, or a method of `configs/rl/`. `OUT/final`; an interrupted run resumes."""
+    from rewardlab.config import RLConfig, load_config
+    from rewardlab.data.pairs import read_pairs
+    from rewardlab.training.rl import train_rl
+
+    settings = load_config(RLConfig, config, model=model, seed=seed)
+    if consistency_url:
+        changed = settings.consistency.model_copy(update={"base_url": consistency_url})
+        settings = settings.model_copy(update={"consistency": changed})
+    typer.echo(train_rl(read_pairs(data), settings, out))
