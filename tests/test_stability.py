@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -255,7 +256,7 @@ def test_summary_and_report() -> None:
 def test_a_study_in_small(finished_run: Path, tmp_path: Path) -> None:
     """Two trials on two processes; a record of each, a report; run again it does nothing, with a seed more only that."""
     trials = plan(("reinforce_pp", "stable_reinforce"), (1e-2,), (0,))
-    start = run_trials(finished_run, SMALL, trials, tmp_path, workers=2)
+    start = run_trials(partial(Workplace, finished_run, SMALL), trials, tmp_path, workers=2)
     records = read_records(tmp_path)
     assert [r["arm"] for r in records] == ["reinforce_pp", "stable_reinforce"]
     for found in records:
@@ -273,11 +274,11 @@ def test_a_study_in_small(finished_run: Path, tmp_path: Path) -> None:
 
     before = {p: p.stat().st_mtime_ns for p in (tmp_path / "trials").iterdir()}
     more = [*trials, Trial(1, 1e-2, "reinforce_pp")]
-    run_trials(finished_run, SMALL, more, tmp_path, workers=2)
+    run_trials(partial(Workplace, finished_run, SMALL), more, tmp_path, workers=2)
     assert {p: p.stat().st_mtime_ns for p in before} == before
     assert len(read_records(tmp_path)) == 3
     with pytest.raises(ConfigError, match="holds a study that differs in settings"):
-        run_trials(finished_run, replace(SMALL, batch_size=8), trials, tmp_path, workers=1)
+        run_trials(partial(Workplace, finished_run, replace(SMALL, batch_size=8)), trials, tmp_path, workers=1)
 
 
 def test_a_trial_is_the_same_whatever_ran_before(finished_run: Path) -> None:
@@ -311,12 +312,12 @@ def test_a_stopped_study_continues(finished_run: Path, tmp_path: Path, monkeypat
 
     monkeypatch.setattr(Workplace, "run", killed)
     with pytest.raises(KilledError):
-        run_trials(finished_run, SMALL, trials, tmp_path, workers=1)
+        run_trials(partial(Workplace, finished_run, SMALL), trials, tmp_path, workers=1)
     monkeypatch.setattr(Workplace, "run", original)
     kept = {p.name: p.read_bytes() for p in tmp_path.rglob("*.json")}
     assert set(kept) == {"start.json", "reinforce_pp-0.01-0.json"}
     monkeypatch.setattr(Workplace, "start", None)
-    run_trials(finished_run, SMALL, trials, tmp_path, workers=1)
+    run_trials(partial(Workplace, finished_run, SMALL), trials, tmp_path, workers=1)
     assert {name: (next(tmp_path.rglob(name))).read_bytes() for name in kept} == kept
     assert [r["arm"] for r in read_records(tmp_path)] == ["preclip", "reinforce_pp"]
 
@@ -334,7 +335,7 @@ def test_weights_that_are_no_numbers_are_a_collapse(finished_run: Path) -> None:
 def test_what_cannot_be_studied(finished_run: Path, tmp_path: Path) -> None:
     """No quickstart, and a judge that is right too seldom."""
     with pytest.raises(ConfigError, match="rewardlab quickstart --out"):
-        run_trials(tmp_path / "none", SMALL, plan(("grpo",), (1e-3,), (0,)), tmp_path / "out", workers=1)
+        run_trials(partial(Workplace, tmp_path / "none", SMALL), plan(("grpo",), (1e-3,), (0,)), tmp_path / "out", workers=1)
     place = Workplace(finished_run, replace(SMALL, keep_from=0.75))
     with pytest.raises(DataError, match=r"0 of 40 pairs.*train the judge for longer"):
         place.keep_late({pair.pair_id: 1 for pair in place.candidates})

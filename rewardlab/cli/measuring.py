@@ -108,14 +108,17 @@ def study_stability(
     clipped and deleted, and differences paired by seed, with 95 % intervals. Every finished trial is a file in
     `OUT/trials`: kill it at any time and run the same command again; more seeds, rates or arms add to what is there.
     """
+    from functools import partial
+
     from rewardlab.studies.report import write_report
     from rewardlab.studies.runner import read_records, run_trials
     from rewardlab.studies.stability import ARMS, Settings, plan
     from rewardlab.studies.summary import summarize
+    from rewardlab.studies.trials import Workplace
 
     chosen = tuple(arms.split(",")) if arms else tuple(ARMS)
     trials = plan(chosen, learning_rates(rates), tuple(range(seeds)))
-    start = run_trials(run, Settings(), trials, out, workers=workers)
+    start = run_trials(partial(Workplace, run, Settings()), trials, out, workers=workers)
     typer.echo(f"report: {write_report(summarize(read_records(out), start, workers), out)}")
 
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import rewardlab.torchvision_cpu  # noqa: F401  (before transformers)
 
@@ -22,24 +21,45 @@ import torch
 from rewardlab.data.files import hold, write_whole
 from rewardlab.errors import ConfigError, RewardlabError
 from rewardlab.progress import bar
-from rewardlab.studies.stability import Settings, Trial
-from rewardlab.studies.trials import Workplace, files_of
 from rewardlab.world.quickstart import end_with_parent
 
 START, TRIALS, LOG = "start.json", "trials", "workers.log"
+
+
+class Trial(Protocol):
+    """One run of a study; its name is that of its file."""
+
+    @property
+    def name(self) -> str: ...
+
+
+class Workplace(Protocol):
+    """What a study's trials have in common, read once per process."""
+
+    def identity(self) -> dict[str, Any]:
+        """What two trials must share to be compared; trials may be added to a study."""
+        ...
+
+    def start(self) -> dict[str, Any]:
+        """What is measured, or made, once before all trials."""
+        ...
+
+    def prepare(self, start: dict[str, Any]) -> None:
+        """Take up what is known of the start."""
+        ...
+
+    def run(self, trial: Any) -> dict[str, Any]:
+        """The record of a trial."""
+        ...
+
+
+Opener = Callable[[], Workplace]  # picklable: every worker process opens its own
 _place: Workplace  # of a worker process
 
 
-def identity(run: Path, settings: Settings) -> dict[str, Any]:
-    """What two trials must share to be compared; arms, rates and seeds may be added to a study."""
-    digests = {path.name: hashlib.sha256(path.read_bytes()).hexdigest()[:16] for path in files_of(run)[1:]}
-    weights = files_of(run)[0] / "model.safetensors"
-    return {"settings": settings.described(), "judge": hashlib.sha256(weights.read_bytes()).hexdigest()[:16], **digests}
-
-
-def open_study(run: Path, settings: Settings, out: Path) -> dict[str, Any]:
+def open_study(place: Workplace, out: Path) -> dict[str, Any]:
     """What is known of the start: measured, or found in ``out``. Raises ConfigError where ``out`` holds another study."""
-    own, path = identity(run, settings), out / START
+    own, path = place.identity(), out / START
     hold(out)
     if path.exists():
         found = dict(json.loads(path.read_text(encoding="utf-8")))
@@ -48,7 +68,7 @@ def open_study(run: Path, settings: Settings, out: Path) -> dict[str, Any]:
             raise ConfigError(f"{out}: holds a study that differs in {', '.join(names)}; use another --out")
         return found
     wall, cpu = time.perf_counter(), time.process_time()
-    start = {"identity": own, **Workplace(run, settings).start()}
+    start = {"identity": own, **place.start()}
     start |= {"wall_s": round(time.perf_counter() - wall, 1), "cpu_s": round(time.process_time() - cpu, 1)}
     write_whole(path, json.dumps(start, indent=1) + "\n")
     return start
@@ -69,7 +89,7 @@ def work(place: Workplace, trial: Trial, out: Path) -> Trial:
     return trial
 
 
-def _begin(run: Path, settings: Settings, right: dict[str, int], out: Path) -> None:
+def _begin(opener: Opener, start: dict[str, Any], out: Path) -> None:
     """A worker process: one thread, ended with its parent, its chatter in a file."""
     global _place
     if sys.platform == "linux":
@@ -78,24 +98,22 @@ def _begin(run: Path, settings: Settings, right: dict[str, int], out: Path) -> N
     with (out / LOG).open("ab") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
-    _place = Workplace(run, settings)
-    _place.keep_late(right)
+    _place = opener()
+    _place.prepare(start)
 
 
 def _work(trial: Trial, out: Path) -> Trial:
     return work(_place, trial, out)
 
 
-def _results(
-    run: Path, settings: Settings, right: dict[str, int], todo: Sequence[Trial], out: Path, workers: int
-) -> Iterator[Trial]:
+def _results(opener: Opener, start: dict[str, Any], todo: Sequence[Trial], out: Path, workers: int) -> Iterator[Trial]:
     """The trials as they are done; with one worker, in this process."""
     if workers == 1 or len(todo) == 1:
-        place = Workplace(run, settings)
-        place.keep_late(right)
+        place = opener()
+        place.prepare(start)
         yield from (work(place, trial, out) for trial in todo)
         return
-    pool = ProcessPoolExecutor(workers, get_context("spawn"), _begin, (run, settings, right, out))
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), _begin, (opener, start, out))
     try:
         yield from (done.result() for done in as_completed([pool.submit(_work, trial, out) for trial in todo]))
     except BrokenProcessPool as error:
@@ -104,12 +122,12 @@ def _results(
         pool.shutdown(cancel_futures=True)
 
 
-def run_trials(run: Path, settings: Settings, trials: Sequence[Trial], out: Path, *, workers: int) -> dict[str, Any]:
+def run_trials(opener: Opener, trials: Sequence[Trial], out: Path, *, workers: int) -> dict[str, Any]:
     """Run what is not done of ``trials``; returns what is known of the start."""
-    start = open_study(run, settings, out)
+    start = open_study(opener(), out)
     todo = [trial for trial in trials if not path_of(trial, out).exists()]
     with bar("trials", len(trials)) as advance:
         advance(len(trials) - len(todo))
-        for trial in _results(run, settings, start["right"], todo, out, workers):
+        for trial in _results(opener, start, todo, out, workers):
             advance(1, note=trial.name)
     return start

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import math
 import random
 import tempfile
@@ -52,6 +53,11 @@ def files_of(run: Path) -> tuple[Path, Path, Path]:
     return judge, train, test
 
 
+def digest(path: Path) -> str:
+    """Of a file's content."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+
+
 class Watch(TrainerCallback):
     """Keeps what is logged, and stops a training whose weights are no longer numbers."""
 
@@ -82,7 +88,7 @@ class Workplace:
 
     def __init__(self, run: Path, settings: Settings) -> None:
         judge, train, test = files_of(run)
-        self.settings = settings
+        self.settings, self.files = settings, (judge, train, test)
         self.template = template_for(judge, None)
         self.model, self.processor = load_model(str(judge), device="cpu")
         candidates = [pair for pair in read_pairs(train) if pair.preferred is not None]
@@ -91,6 +97,11 @@ class Workplace:
         self.test = read_pairs(test)[: settings.num_test]
         self.rows: Any = None
         self.commit = commit()  # of the code in memory, whatever is done to the files meanwhile
+
+    def identity(self) -> dict[str, Any]:
+        """Arms, rates and seeds may be added to a study; the judge, the pairs and the settings are the same for all."""
+        weights = self.files[0] / "model.safetensors"
+        return {"settings": self.settings.described(), "judge": digest(weights), **{p.name: digest(p) for p in self.files[1:]}}
 
     def _votes(self, model: Any, pairs: Sequence[PreferencePair], num_votes: int, seed: int) -> list[list[Vote]]:
         sampler = HFSampler(model, self.processor, batch_size=512)
@@ -108,6 +119,9 @@ class Workplace:
                     right[pair.pair_id] = sum(vote.winner == pair.preferred for vote in votes)
                 advance(len(pairs))
         return {**self.evaluate(self.model, s.num_start_votes), "right": right}
+
+    def prepare(self, start: dict[str, Any]) -> None:
+        self.keep_late(start["right"])
 
     def keep_late(self, right: dict[str, int]) -> float:
         """Train on the candidates that the start's own draws mostly get right, in both orders; returns their share of right.
