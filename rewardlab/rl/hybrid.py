@@ -29,7 +29,8 @@ class Route(StrEnum):
 class Prompt:
     """A question of some domain. ``truth`` is its known answer, ``best`` the best of N earlier samples; None where unknown.
 
-    ``images`` are encoded files. ``contract`` says where a verifiable answer stands; ``thinking`` whether responses open with ``<think>...</think>``.
+    ``images`` are encoded files. ``contract`` says where a verifiable answer stands; ``thinking`` whether responses open
+    with ``<think>...</think>``.
     """
 
     prompt_id: str

@@ -35,7 +35,7 @@ def is_decimal_of(decimal: Any, number: Any) -> bool:
 
 
 def compare(truth: str, answer: str) -> dict[str, object]:
-    """``{"status": ..., "same": ...}``; an answer left as an integral, a sum or a limit is unreadable unless the truth is one."""
+    """``{"status": ..., "same": ...}``; an answer left as an integral, sum or limit is unreadable unless the truth is one."""
     expected, given = read(truth), read(answer)
     if expected is None:
         return {"status": "error", "same": False}

@@ -8,6 +8,7 @@ one expression without prose, of a kind the truth asks for, gets that far.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import queue
 import re
@@ -15,7 +16,7 @@ import select
 import subprocess
 import sys
 from fractions import Fraction
-from typing import IO
+from typing import IO, Any
 
 from rewardlab.rl.extraction import Status
 from rewardlab.rl.numerals import literal, terminates
@@ -23,13 +24,16 @@ from rewardlab.rl.verifiers import RULES, Compare, Domain, Problem, Verification
 
 DECIMAL_TOLERANCE = Fraction(1, 100_000)  # relative, for decimals of what has no finite decimal; glmv_reward's default
 MAX_CHARS = 512
-_NAMES = "sin cos tan cot sec csc sinh cosh tanh arcsin arccos arctan log exp lim min max sqrt det gcd mod deg".split()
+# fmt: off
+_NAMES = {"sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh", "arcsin", "arccos", "arctan", "log", "exp",
+          "lim", "min", "max", "sqrt", "det", "gcd", "mod", "deg"}
+# fmt: on
 _COMMAND = re.compile(r"\\(?:begin|end)\{[a-z]+\}|\\(?:text|mathrm|mathbf|operatorname)\s*|\\[A-Za-z]+|\\.")
 _WORD = re.compile(r"[A-Za-z]{3,}|\b(?:or|to|is|in|of|at|no|if)\b", re.IGNORECASE)
 _SIGNS = str.maketrans(
     {"−": "-", "×": r"\times ", "·": r"\cdot ", "π": r"\pi ", "∞": r"\infty ", "≤": r"\le ", "≥": r"\ge ", "°": r"^\circ "}
 )
-_NO_MEANING = re.compile(r"\\left|\\right|\\[,;!: ]|\^\s*(?:\\circ|\{\s*\\circ\s*\})|\\?[%$]|\\displaystyle")
+_NO_MEANING = re.compile(r"(\\\\)|\\left|\\right|\\[,;!: ]|\^\s*(?:\\circ|\{\s*\\circ\s*\})|\\?[%$]|\\displaystyle")
 _NAMED = re.compile(r"\s*[A-Za-z](?:_(?:[A-Za-z0-9]|\{[A-Za-z0-9]+\}))?(?:\([a-z]\))?\s*=(?!=)")
 _JUXTAPOSED = re.compile(r"[0-9.]\s+[0-9.]|\\q?quad|\\\\\s*[0-9]|\\pm|\\mp|\\vee|\\lor|;")
 
@@ -42,7 +46,7 @@ def written(text: str) -> str:
             text = text[len(mark) : -len(mark)]
     if "$" in text.replace("\\$", "").lstrip("$"):
         return text  # two formulas: left whole, and refused
-    return _NO_MEANING.sub(" ", text.translate(_SIGNS)).strip()
+    return _NO_MEANING.sub(lambda match: match[1] or " ", text.translate(_SIGNS)).strip()  # a row of a matrix ends in two
 
 
 def has_prose(text: str) -> bool:
@@ -96,7 +100,7 @@ class MathVerifier:
     """
 
     def __init__(self, *, timeout_s: float = 5.0, num_workers: int = 2) -> None:
-        self.timeout_s = timeout_s
+        self.timeout_s, self._num_workers = timeout_s, num_workers
         self._free: queue.LifoQueue[_Worker | None] = queue.LifoQueue()
         for _ in range(num_workers):
             self._free.put(None)
@@ -112,33 +116,33 @@ class MathVerifier:
         early = rule_verdict(problem, answer)
         if early is not None:
             return early
+        status, same = self._ask(written(problem.truth), written(answer))
+        return Verification(float(same and status is Status.OK), status, answer)
+
+    def _ask(self, truth: str, answer: str) -> tuple[Status, bool]:
         worker = self._free.get()
+        answered = False
         try:
             worker = worker or _Worker()
-            reply = worker.ask(written(problem.truth), written(answer), self.timeout_s)
+            reply = worker.ask(truth, answer, self.timeout_s)
+            answered = True
+            return Status(reply["status"]), bool(reply["same"])
         except TimeoutError:
-            worker = _ended(worker)
-            return Verification(0.0, Status.TIMEOUT, answer)
+            return Status.TIMEOUT, False
         except (OSError, ValueError):
-            worker = _ended(worker)
-            return Verification(0.0, Status.ERROR, answer)
-        except BaseException:  # an interrupted wait must not leave a half-read reply to the next caller
-            worker = _ended(worker)
-            raise
-        finally:
-            self._free.put(worker)
-        status = Status(reply["status"])
-        return Verification(float(reply["same"]) if status is Status.OK else 0.0, status, answer)
+            return Status.ERROR, False
+        finally:  # a process that did not answer must not hand its late reply to the next caller
+            if worker is not None and not answered:
+                worker.kill()
+            self._free.put(worker if answered else None)
 
     def close(self) -> None:
         """End the processes; a later comparison starts new ones."""
-        for _ in range(self._free.qsize()):
-            self._free.put_nowait(_ended(self._free.get()))
-
-
-def _ended(worker: _Worker | None) -> None:
-    if worker is not None:
-        worker.kill()
+        held = [self._free.get() for _ in range(self._num_workers)]
+        for worker in held:
+            if worker is not None:
+                worker.kill()
+            self._free.put(None)
 
 
 class _Worker:
@@ -155,7 +159,7 @@ class _Worker:
             self.kill()
             raise
 
-    def ask(self, truth: str, answer: str, timeout_s: float) -> dict[str, object]:
+    def ask(self, truth: str, answer: str, timeout_s: float) -> dict[str, Any]:
         line = json.dumps({"truth": truth, "answer": answer, "timeout_s": timeout_s})
         self._pipe(self._process.stdin).write(line.encode() + b"\n")
         self._pipe(self._process.stdin).flush()
@@ -180,10 +184,8 @@ class _Worker:
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
-            try:
+            with contextlib.suppress(BrokenPipeError):  # what was still to be sent has no reader
                 self._pipe(pipe).close()
-            except BrokenPipeError:  # what was still to be sent has no reader
-                pass
 
 
 def all_verifiers(math: MathVerifier) -> dict[str, Compare]:

@@ -21,10 +21,10 @@ LAYERS = [
     {"types", "errors"},
     {"prompts", "verdicts", "votes", "metrics", "rl"},
     {"config", "progress", "checkpoints", "torchvision_cpu"},
-    {"data", "samplers"},
+    {"data", "samplers", "verifying"},
     {"judge", "distill"},
     {"training", "benchmarks", "serving"},
-    {"world"},
+    {"world", "audit"},
     {"cli"},
 ]
 PURE = [
@@ -42,6 +42,8 @@ OWNERS = {
     **{name: {"training/"} for name in ("trl", "peft", "deepspeed", "accelerate")},
     "datasets": {"data/", "training/"},
     "sklearn": {"world/"},
+    "math_verify": {"verifying/math_worker.py"},
+    "sympy": {"verifying/math_worker.py"},
     "matplotlib": {"benchmarks/report.py", "world/"},
     "rich": {"cli.py", "progress.py", "world/"},
     "typer": {"cli.py"},
