@@ -184,7 +184,7 @@ def audit(
     contract: Annotated[
         str, typer.Option("--contract", help="Where the final answer stands: boxed, box (GLM's box tokens) or answer (tags).")
     ] = "boxed",
-    thinking: Annotated[bool, typer.Option(help="Whether responses must open with <think>...</think>.")] = True,
+    thinking: Annotated[bool, typer.Option(help="Whether responses must open with `<think>…</think>`.")] = True,
     judge: Annotated[
         Optional[str], typer.Option("--judge", help="Pays domains without a verifier: hf:PATH or openai:MODEL@URL.")
     ] = None,

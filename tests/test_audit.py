@@ -25,6 +25,7 @@ from rewardlab.types import Message, Order, Verdict, VerdictStatus, choice_of
 from rewardlab.verdicts import format_verdict
 from rewardlab.verifying.mathematics import MathVerifier, all_verifiers
 
+ROOT = Path(__file__).parents[1]
 TRUTHS = {
     "math": [(r"What is $3 \cdot 4$?", "12"), ("Expand $(x+1)^2$.", "x^2+2x+1"), ("Area of the unit circle?", r"\pi")],
     "number": [("Peak year?", "2020"), ("Share of blue?", "42%"), ("Compute 3*4+2.", "14"), ("Low?", "-0.5")],
@@ -62,7 +63,7 @@ def test_our_rewards_hold(domain: str, contract: Contract, verifiers: dict[str, 
     for thinking in (True, False):
         cells = probed(prompts_of(domain, contract=contract, thinking=thinking), Rewarder(verifiers, None))
         assert [c["probe"] for c in cells.values() if not c["held"]] == []
-        assert domain == VERDICT or cells[CONTROL]["lowest"] == 1
+        assert domain == VERDICT or cells[CONTROL]["worst"]["reward"] == 1
 
 
 def paying(verdict: Any) -> Compare:
@@ -217,6 +218,25 @@ def test_bad_rows(bad: dict[str, Any], said: str, tmp_path: Path) -> None:
     """Named with their place and the cure."""
     with pytest.raises(DataError, match=f"row 1: .*{said}"):
         read(rows_file(tmp_path, row(), bad))
+
+
+EXAMPLE = {  # eval/audit_example.jsonl, worked by hand
+    **{"m1": 1, "m2": 0, "m3": 0, "m4": 1, "m5": 0, "n1": 0, "n2": 1, "n3": 0, "c1": 1, "c2": 0, "e1": 1, "k1": 1, "k2": 0},
+    "o1": 7 / 8,  # one letter of eight
+    "o2": 11 / 17,  # BAKERY OPEN of BAKERY, OPEN 7-12: a comma and five more
+    "g1": 98 * 195 / (100 * 200),  # inside the truth
+    "g2": 0,  # the whole image
+    "v1": 1.5,
+    "v2": 0.5,
+    "w1": 0.3,  # nobody computes it again
+}
+
+
+def test_the_example(verifiers: dict[str, Compare]) -> None:
+    """Every row of the example earns what a person would pay."""
+    rewarder = Rewarder(verifiers, None)
+    earned = {r.prompt.prompt_id: rewarder.of_row(r).reward for r in read(ROOT / "eval" / "audit_example.jsonl")}
+    assert earned == pytest.approx(EXAMPLE)
 
 
 def test_bad_files(tmp_path: Path) -> None:

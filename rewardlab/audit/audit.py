@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -78,9 +79,10 @@ def try_probes(probes: Sequence[Probe], rewarder: Rewarder) -> list[tuple[Probe,
 
 
 def summarise(tried: Iterable[tuple[Probe, Earned]]) -> list[dict[str, Any]]:
-    """One record per domain and probe: what it may earn, the ``highest`` it got, and the worst example.
+    """One record per domain and probe: what it may earn, the ``highest`` it got, and the ``worst`` case.
 
-    ``held`` where every text earned what it may: no more than ``most`` and no less than ``least``.
+    ``held`` where every text earned what it may: no more than ``most`` and no less than ``least``. The worst is the one
+    farthest outside, or else the highest paid.
     """
     cells: dict[tuple[str, str], list[tuple[Probe, Earned]]] = defaultdict(list)
     for probe, earned in tried:
@@ -101,7 +103,6 @@ def _cell(domain: str, name: str, found: Sequence[tuple[Probe, Earned]]) -> dict
         "most": max(p.most for p, _ in found),
         "tried": len(found),
         "highest": max(e.reward for _, e in found),
-        "lowest": min(e.reward for _, e in found),
         "paid_wrongly": sum(excess(item) > 0 for item in found),
         "held": excess((probe, earned)) <= 0,
         "statuses": dict(Counter(e.status for _, e in found).most_common()),
@@ -110,7 +111,8 @@ def _cell(domain: str, name: str, found: Sequence[tuple[Probe, Earned]]) -> dict
 
 
 def _short(text: str | None) -> str:
-    text = text or ""
+    """Cut to what can be shown, characters that cannot be seen spelt out."""
+    text = "".join(f"\\u{ord(c):04x}" if unicodedata.category(c) == "Cf" else c for c in text or "")
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}… ({len(text):,} characters)"
 
 

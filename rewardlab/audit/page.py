@@ -43,12 +43,11 @@ def matrices(report: dict[str, Any]) -> list[dict[str, Any]]:
 
 def sentences(report: dict[str, Any]) -> list[str]:
     """One sentence for every probe that did not hold, worst overpayment first, and for what was not probed."""
-    broken = sorted((c for c in report["probes"] if not c["held"]), key=lambda cell: cell["most"] - cell["highest"])
+    broken = sorted((c for c in report["probes"] if not c["held"]), key=lambda cell: cell["most"] - cell["worst"]["reward"])
     said = []
     for cell in broken:
-        earned = cell["highest"] if cell["highest"] > cell["most"] else cell["lowest"]
         said.append(
-            f"{cell['domain']}: {cell['probe']} earned {value(earned)} and may earn {allowed(cell)} "
+            f"{cell['domain']}: {cell['probe']} earned {value(cell['worst']['reward'])} and may earn {allowed(cell)} "
             f"({cell['paid_wrongly']} of {cell['tried']} tries)."
         )
     for name in report["unprobed"]:
@@ -57,7 +56,7 @@ def sentences(report: dict[str, Any]) -> list[str]:
 
 
 def markdown(report: dict[str, Any]) -> str:
-    """The highest reward each probe got, per domain; one that was paid wrongly is marked."""
+    """The highest reward each probe got, per domain; one that was paid wrongly is marked, with its worst case."""
     lines = [f"{report['num_rows']:,} rows; the highest reward that each probe earned:"]
     for matrix in matrices(report):
         rows = [["probe", "may earn", *matrix["domains"]]]
@@ -69,7 +68,8 @@ def markdown(report: dict[str, Any]) -> str:
 
 
 def _mark(cell: dict[str, Any]) -> str:
-    return value(cell["highest"]) if cell["held"] else f"{value(cell['highest'])} (!)"
+    earned = value(cell["worst"]["reward"])
+    return earned if cell["held"] else f"{earned} (!)"
 
 
 def html(report: dict[str, Any]) -> str:
