@@ -179,7 +179,7 @@ def bench(
 
 @app.command()
 def audit(
-    data: Annotated[Path, typer.Option("--data", help="Rows to audit, .jsonl or .parquet (see above).")],
+    data: Annotated[Path, typer.Option("--data", help="Rows (see above), or the samples.jsonl of `rewardlab rl`.")],
     out: Out,
     contract: Annotated[
         str, typer.Option("--contract", help="Where the final answer stands: boxed, box (GLM's box tokens) or answer (tags).")

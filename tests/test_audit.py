@@ -204,6 +204,28 @@ def test_rows(tmp_path: Path) -> None:
     ]
 
 
+def test_the_samples_of_an_rl_run(tmp_path: Path) -> None:
+    """As the trainer logs them: computed again with the consistency that was said; without a verdict, as recorded."""
+    base = {"step": 3, "pair_id": "a", "order": "swapped", "num_tokens": 9, "status": "ok", "format": True}
+    said = "<think>a</think><answer>2</answer>"
+    rows = read(
+        rows_file(
+            tmp_path,
+            {**base, "text": said, "right": True, "consistency": 1, "reward": 2.0},
+            {**base, "text": said, "right": False, "consistency": 0, "reward": 0.5},
+            {**base, "text": said, "right": True, "consistency": -1, "reward": 1.75},  # 1.0 is what it should be
+            {**base, "text": "both", "status": "no_verdict", "right": False, "consistency": 0, "reward": 0.0},
+            {**base, "text": said, "status": "truncated", "right": False, "consistency": 0, "reward": 0.0},
+        )
+    )
+    assert [r.prompt.truth for r in rows] == ["2", "1", "2", None, None]
+    report = run_audit(rows, Rewarder(RULES, None), num_probed=2, seed=0)
+    found = report["domains"][VERDICT]
+    assert [(v["reward"], v["num_rows"]) for v in found["values"]] == [(0.0, 2), (0.5, 1), (1.0, 1), (2.0, 1)]
+    assert (found["num_differ"], found["sources"]) == (1, {VERDICT: 3, "recorded": 2})
+    assert report["failed"] == 0
+
+
 BAD = [
     (row(response=None), "'response' must be a text"),
     (row(domain=" "), "'domain' is empty"),

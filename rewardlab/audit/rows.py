@@ -19,7 +19,8 @@ from rewardlab.rl.extraction import Contract, Status
 from rewardlab.rl.hybrid import JudgeScore, PairJudge, Prompt, Route, hybrid_reward, route_of
 from rewardlab.rl.verifiers import Compare
 from rewardlab.training.reward import Rollout, RolloutScorer
-from rewardlab.types import Completion, FinishReason, Order, PreferencePair
+from rewardlab.types import Choice, Completion, FinishReason, Order, PreferencePair, VerdictStatus
+from rewardlab.verdicts import parse_verdict
 from rewardlab.verifying.mathematics import MathVerifier, all_verifiers
 
 VERDICT = "verdict"  # the domain of a judge's own judgments: truth "1" or "2", the better answer as shown
@@ -28,11 +29,15 @@ FIELDS = "domain, question, response, truth (or best), and optionally reward, im
 
 @dataclass(frozen=True)
 class AuditRow:
-    """A prompt, one response to it, and the reward that was paid for it where the file says so."""
+    """A prompt, one response to it, and the reward that was paid for it where the file says so.
+
+    ``consistency`` is what was asked of another model about a judgment, -1, 0 or +1; the audit does not ask again.
+    """
 
     prompt: Prompt
     response: str
     recorded: float | None
+    consistency: int = 0
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,8 @@ def read_audit(path: Path, *, images: Path | None, contract: str, thinking: bool
 def _row(row: Any, index: int, where: str, folder: Path, contract: Contract, thinking: bool) -> AuditRow:
     if not isinstance(row, Mapping):
         raise DataError(f"{where}: expected an object with {FIELDS}, got {row!r:.80}")
+    if {"pair_id", "text", "right", "status", "consistency"} <= row.keys():
+        return _rollout(row)
     for name in ("domain", "question", "response"):
         if not isinstance(row.get(name), str):
             raise DataError(f"{where}: {name!r} must be a text, got {row.get(name)!r:.80}; a row has {FIELDS}")
@@ -90,6 +97,28 @@ def _row(row: Any, index: int, where: str, folder: Path, contract: Contract, thi
     return AuditRow(prompt, row["response"], None if reward is None else float(reward))
 
 
+def _rollout(row: Mapping[str, Any]) -> AuditRow:
+    """A line of the ``samples.jsonl`` of ``rewardlab rl``. The better answer follows from what was named and whether rightly.
+
+    Where no verdict was read there is no truth to compute with, so that the reward stands as recorded.
+    """
+    choice = parse_verdict(row["text"], "think_answer").choice if row["status"] == VerdictStatus.OK else None
+    named = None if choice is None else choice if row["right"] else choice.swap()
+    truth = {None: None, Choice.FIRST: "1", Choice.SECOND: "2"}[named]
+    prompt = Prompt(f"step {row['step']}, {row['order']}", VERDICT, f"pair {row['pair_id']}", truth)
+    return AuditRow(prompt, row["text"], float(row["reward"]), int(row["consistency"]))
+
+
+class _Recorded:
+    """A consistency judge that says what was said."""
+
+    def __init__(self, consistency: int) -> None:
+        self._consistency = consistency
+
+    async def score(self, question: str, reasoning: str, verdict: Choice) -> int:
+        return self._consistency
+
+
 def _text(value: Any) -> str | None:
     """A truth as text: numbers and lists (boxes) as JSON writes them."""
     return value if value is None or isinstance(value, str) else json.dumps(value)
@@ -98,7 +127,7 @@ def _text(value: Any) -> str | None:
 class Rewarder:
     """Pays what training would pay: rules and the judge by :mod:`rewardlab.rl.hybrid`, verdicts by the RL stage's scorer.
 
-    The consistency of a judgment is not asked here: a verdict earns 0.5 for its format and 1 for being right.
+    A verdict earns 0.5 for its format and 1 for being right, times what the row says of its consistency, if anything.
     """
 
     def __init__(self, verifiers: Mapping[str, Compare], judge: PairJudge | None) -> None:
@@ -106,17 +135,17 @@ class Rewarder:
 
     def source(self, prompt: Prompt) -> str | None:
         """Who would pay this prompt's responses; None where that is nobody, or a judge and none was given."""
-        if prompt.domain == VERDICT:
-            return VERDICT
         if prompt.truth is None and prompt.best is None:
             return None
+        if prompt.domain == VERDICT:
+            return VERDICT
         route = route_of(prompt, self._verifiers)
         return None if route is not Route.VERIFIER and self._judge is None else route.value
 
-    def reward(self, prompt: Prompt, completion: Completion) -> Earned:
+    def reward(self, prompt: Prompt, completion: Completion, consistency: int = 0) -> Earned:
         if prompt.domain == VERDICT:
             rollout = Rollout(completion, prompt.question, Order.GIVEN, preferred=int(prompt.truth == "2"))
-            parts = asyncio.run(RolloutScorer("think_answer", None).score([rollout]))[0]
+            parts = asyncio.run(RolloutScorer("think_answer", _Recorded(consistency)).score([rollout]))[0]
             return Earned(parts.total, VERDICT, parts.status)
         found = hybrid_reward(prompt, completion, verifiers=self._verifiers, judge=self._judge)
         return Earned(found.score, found.route.value, found.status.value, found.extracted)
@@ -133,7 +162,7 @@ class Rewarder:
     def of_row(self, row: AuditRow) -> Earned:
         """The row's reward, computed again where somebody can, else as recorded."""
         if self.source(row.prompt) is not None:
-            return self.reward(row.prompt, Completion(row.response, FinishReason.STOP))
+            return self.reward(row.prompt, Completion(row.response, FinishReason.STOP), row.consistency)
         assert row.recorded is not None
         return Earned(row.recorded, "recorded", "recorded")
 
