@@ -102,8 +102,24 @@ def contents_of(prompt: Prompt, truth: str) -> dict[str, list[str]]:
     if value is not None:
         low, high = (str(int(value) + step) for step in (-1, 1))
         ranges += [f"between {low} and {high}", f"[{low}, {high}]", f"{low}..{high}"]
-    joined = [" or ", ", ", " ", "/", "; ", " = ", r" \text{ or } ", r" \vee ", r" \quad ", r" \\ ", "$ $"]
+    joined = [
+        " or ",
+        ", ",
+        " ",
+        "/",
+        "; ",
+        " = ",
+        r" \text{ or } ",
+        r" \vee ",
+        r" \quad ",
+        r" \\ ",
+        "$ $",
+        r" \approx ",
+        r" \equiv ",
+        r" \in ",
+    ]
     hedges = [joint.join(order) for joint in joined for order in ((truth, wrong), (wrong, truth))]
+    hedges += [rf"\max({truth}, {wrong})", rf"\fbox{{{truth}}} {wrong}"]
     hedges += [f"either {wrong}, {truth} or neither", f"not {wrong} but {truth}", rf"\pm {truth}", f"{truth}?{wrong}"]
     formulas = [a or b for a, b in _FORMULA.findall(prompt.question)]
     numbers = " ".join(map(str, range(900)))

@@ -34,8 +34,11 @@ _SIGNS = str.maketrans(
     {"−": "-", "×": r"\times ", "·": r"\cdot ", "π": r"\pi ", "∞": r"\infty ", "≤": r"\le ", "≥": r"\ge ", "°": r"^\circ "}
 )
 _NO_MEANING = re.compile(r"(\\\\)|\\left|\\right|\\[,;!: ]|\^\s*(?:\\circ|\{\s*\\circ\s*\})|\\?[%$]|\\displaystyle")
-_NAMED = re.compile(r"\s*[A-Za-z](?:_(?:[A-Za-z0-9]|\{[A-Za-z0-9]+\}))?(?:\([a-z]\))?\s*=(?!=)")
-_JUXTAPOSED = re.compile(r"[0-9.]\s+[0-9.]|\\q?quad|\\\\\s*[0-9]|\\pm|\\mp|\\vee|\\lor|;")
+_NAMED = re.compile(r"\s*[A-Za-z](?:_(?:[A-Za-z0-9]|\{[A-Za-z0-9]+\}))?(?:\([a-z]\))?\s*(?:=(?!=)|\\in\b)")
+# What joins two answers into one text, or wraps one that math-verify then reads alone.
+_JOINED = re.compile(
+    r"[0-9.](?=\s+[0-9.])|\\q?quad|\\\\|\\vee|\\lor|;|\\approx|\\equiv|\\sim|\\in\b|\\ni\b|\\max|\\min|\\f?box(?:ed)?\b"
+)
 
 
 def written(text: str) -> str:
@@ -55,8 +58,19 @@ def has_prose(text: str) -> bool:
     return any(word.lower() not in _NAMES for word in words)
 
 
+def unnamed(answer: str, truth: str) -> str:
+    """The answer without a leading "x =" or "x \\in" where the truth has no relation."""
+    return answer if "=" in truth or "\\in" in truth.replace("\\infty", "") else _NAMED.sub("", answer, count=1)
+
+
+def joints(text: str) -> set[str]:
+    """The signs in a text that can join two answers; juxtaposed numbers count as one sign, whatever their digits."""
+    return {"0" if sign[0].isdigit() or sign[0] == "." else sign for sign in _JOINED.findall(text)}
+
+
 def _compact(text: str) -> str:
-    return "".join(text.split())
+    """Without the blanks that mean nothing: those between two numbers or names stay ("1 2" is not 12)."""
+    return re.sub(r"(?<![0-9A-Za-z.])\s+|\s+(?![0-9A-Za-z.])", "", text)
 
 
 def rule_verdict(problem: Problem, answer: str) -> Verification | None:
@@ -71,14 +85,13 @@ def rule_verdict(problem: Problem, answer: str) -> Verification | None:
         return Verification(0.0, Status.TOO_LONG, answer)
     if not given or not given.isascii() or "$" in given or has_prose(given):
         return unreadable
-    if "=" not in truth:
-        given = _NAMED.sub("", given, count=1)  # "x = 7" for 7
+    given = unnamed(given, truth)
     if given.count("=") > truth.count("="):  # a second equation is an alternative, and math-verify reads the last
         return unreadable
     true_value, value = literal(truth), literal(given)
     if true_value is not None:
         return unreadable if value is None else Verification(float(_same(true_value, value, given)), Status.OK, answer)
-    if _JUXTAPOSED.search(given) and not _JUXTAPOSED.search(truth):
+    if not joints(given) <= joints(truth):
         return unreadable
     if value is None and _compact(given) in _compact(written(problem.question)):
         return Verification(0.0, Status.RESTATED, answer)
@@ -116,7 +129,8 @@ class MathVerifier:
         early = rule_verdict(problem, answer)
         if early is not None:
             return early
-        status, same = self._ask(written(problem.truth), written(answer))
+        truth = written(problem.truth)
+        status, same = self._ask(truth, unnamed(written(answer), truth))
         return Verification(float(same and status is Status.OK), status, answer)
 
     def _ask(self, truth: str, answer: str) -> tuple[Status, bool]:
