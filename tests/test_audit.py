@@ -224,6 +224,7 @@ def test_the_samples_of_an_rl_run(tmp_path: Path) -> None:
     assert [(v["reward"], v["num_rows"]) for v in found["values"]] == [(0.0, 2), (0.5, 1), (1.0, 1), (2.0, 1)]
     assert (found["num_differ"], found["sources"]) == (1, {VERDICT: 3, "recorded": 2})
     assert report["failed"] == 0
+    assert sentences(report) == ["verdict: 1 of 5 recorded rewards differ from ours."]
 
 
 BAD = [

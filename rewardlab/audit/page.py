@@ -42,7 +42,7 @@ def matrices(report: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def sentences(report: dict[str, Any]) -> list[str]:
-    """One sentence for every probe that did not hold, worst overpayment first, and for what was not probed."""
+    """One sentence for every probe that did not hold, worst overpayment first, for recorded rewards that differ, for what was not probed."""
     broken = sorted((c for c in report["probes"] if not c["held"]), key=lambda cell: cell["most"] - cell["worst"]["reward"])
     said = []
     for cell in broken:
@@ -50,6 +50,9 @@ def sentences(report: dict[str, Any]) -> list[str]:
             f"{cell['domain']}: {cell['probe']} earned {value(cell['worst']['reward'])} and may earn {allowed(cell)} "
             f"({cell['paid_wrongly']} of {cell['tried']} tries)."
         )
+    for name, domain in report["domains"].items():
+        if domain["num_differ"]:
+            said.append(f"{name}: {domain['num_differ']} of {domain['num_recorded']} recorded rewards differ from ours.")
     for name in report["unprobed"]:
         said.append(f"{name}: nothing was probed, for no verifier or judge pays it here; give --judge.")
     return said
