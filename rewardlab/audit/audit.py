@@ -33,7 +33,8 @@ def run_audit(
         for row in rows:
             by_domain[row.prompt.domain].append((row, rewarder.of_row(row)))
             advance()
-    drawn = {name: _draw([row.prompt for row, _ in found], num_probed, seed) for name, found in by_domain.items()}
+    paid = {name: [row.prompt for row, _ in found if rewarder.source(row.prompt)] for name, found in by_domain.items()}
+    drawn = {name: _draw(prompts, num_probed, seed) for name, prompts in paid.items()}
     probed = [probe for prompts in drawn.values() for prompt in prompts for probe in probes_of(prompt, rewarder)]
     probes = summarise(try_probes(probed, rewarder))
     return {
@@ -41,7 +42,7 @@ def run_audit(
         "domains": {name: _domain(found, num_samples, seed) for name, found in sorted(by_domain.items())},
         "probes": probes,
         "failed": sum(not cell["held"] for cell in probes),
-        "unprobed": sorted(name for name, prompts in drawn.items() if all(rewarder.source(p) is None for p in prompts)),
+        "unprobed": sorted(name for name, prompts in paid.items() if not prompts),
         "seed": seed,
         "commit": commit(),
         "versions": versions(),
@@ -55,10 +56,8 @@ def _draw(items: Sequence[Any], num: int, seed: int) -> list[Any]:
 
 
 def probes_of(prompt: Prompt, rewarder: Rewarder) -> list[Probe]:
-    """The probes that fit whoever pays this prompt; none where that is a judge and none was given."""
+    """The probes that fit whoever pays this prompt."""
     source = rewarder.source(prompt)
-    if source is None:
-        return []
     if source == VERDICT:
         return list(verdict_probes(prompt))
     if source == Route.VERIFIER:

@@ -42,7 +42,7 @@ def matrices(report: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def sentences(report: dict[str, Any]) -> list[str]:
-    """One sentence for every probe that did not hold, worst overpayment first, for recorded rewards that differ, for what was not probed."""
+    """One sentence for every probe that did not hold, worst overpayment first, every difference, and what was not probed."""
     broken = sorted((c for c in report["probes"] if not c["held"]), key=lambda cell: cell["most"] - cell["worst"]["reward"])
     said = []
     for cell in broken:
