@@ -13,7 +13,7 @@ import pytest
 from rewardlab.audit.audit import probes_of, run_audit, summarise, try_probes
 from rewardlab.audit.page import html, markdown, matrices, sentences, write_audit
 from rewardlab.audit.probes import CONTROL
-from rewardlab.audit.rows import VERDICT, AuditRow, Rewarder, pair_judge, read_audit
+from rewardlab.audit.rows import VERDICT, AuditRow, Rewarder, open_rewarder, pair_judge, read_audit
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.judge import GenerativeJudge
 from rewardlab.prompts import load_template
@@ -179,6 +179,18 @@ def test_a_generative_judge_as_a_reward() -> None:
     assert score(lambda messages, n: "<think>a</think><answer>1</answer>", "RAIN") == JudgeScore(0.5)
     assert score(lambda messages, n: "both", "RAIN").status is Status.UNREADABLE
     assert score(lambda messages, n: "both", " SNOW ") == JudgeScore(0.5)
+
+
+def test_a_judge_that_always_names_the_first_is_no_reward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Opened as the command opens it: it is at parity with everything, so a good answer does not beat a refusal."""
+    judge = GenerativeJudge(ScriptedSampler(lambda *_: "<think>a</think><answer>1</answer>"), load_template("r1_reward"))
+    monkeypatch.setattr("rewardlab.audit.rows.open_judge", lambda spec, **_: judge if spec == "hf:x" else None)
+    poem = row(domain="poem", truth="Rain keeps no count.", response="<think>a</think>It rains.")
+    with open_rewarder("hf:x", votes=1, api_key="none", seed=0) as rewarder:
+        report = run_audit(read(rows_file(tmp_path, poem)), rewarder, num_probed=1, seed=0)
+    assert report["domains"]["poem"]["values"][0]["reward"] == 0.5
+    assert [c["probe"] for c in report["probes"] if not c["held"]] == ["the reference against a refusal"]
+    assert sentences(report) == ["poem: the reference against a refusal earned 0.5 and may earn over 0.5 (1 of 1 tries)."]
 
 
 def rows_file(folder: Path, *rows: dict[str, Any]) -> Path:

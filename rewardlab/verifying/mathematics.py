@@ -16,6 +16,7 @@ import select
 import subprocess
 import sys
 from fractions import Fraction
+from pathlib import Path
 from typing import IO, Any
 
 from rewardlab.rl.extraction import Status
@@ -163,7 +164,7 @@ class _Worker:
     """One process that reads a JSON line and answers with one."""
 
     def __init__(self) -> None:
-        command = [sys.executable, "-m", "rewardlab.verifying.math_worker"]
+        command = [sys.executable, "-P", str(Path(__file__).with_name("math_worker.py"))]  # it needs nothing of this package
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
         )
