@@ -17,7 +17,7 @@ from rewardlab.prompts import load_template
 from rewardlab.types import Completion, FinishReason, Judgment, Order, Outcome, Verdict, VerdictStatus, Vote
 
 ROOT = Path(__file__).parents[1]
-COMMANDS = ["distill", "sft", "rl", "bench", "serve", "judge", "quickstart"]
+COMMANDS = ["distill", "sft", "rl", "bench", "audit", "serve", "judge", "quickstart"]
 
 
 def rewardlab(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -53,6 +53,18 @@ def test_bench(pairs_file: Path, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "out" / "report.json").read_text())["judge"] == "baseline:longest"
 
 
+def test_audit(tmp_path: Path) -> None:
+    """Two files and the probes' table; exit status 1 and a sentence where a probe is paid wrongly."""
+    row = {"domain": "choice", "question": "Which?", "truth": "B", "response": "<think>a</think>\\boxed{B}"}
+    for truth, status in [("B", 0), ("Paris", 1)]:
+        (tmp_path / "rows.jsonl").write_text(json.dumps({**row, "truth": truth}))
+        done = rewardlab("audit", "--data", tmp_path / "rows.jsonl", "--out", tmp_path / "out")
+        assert done.returncode == status, done.stderr
+        assert "| alternatives " in done.stdout
+        assert ("choice: the truth itself earned 0 and may earn 1" in done.stdout) == bool(status)
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["report.html", "report.json"]
+
+
 def test_judge_of_an_endpoint_that_is_down(tmp_path: Path, world_pairs: Any) -> None:
     """An outcome without a verdict; the reason stands with each vote."""
     (tmp_path / "a.png").write_bytes(world_pairs[0][0].images[0])
@@ -86,6 +98,8 @@ CASES: list[tuple[str, list[str], str]] = [
     ("unknown key", ["sft", "--data", "{pairs}", "--config", "{bad}", "--out", "{out}"], "unknown key 'learning_rat'"),
     ("nothing taught", ["sft", "--data", "{pairs}", "--model", "{folder}", "--out", "{out}"], "rewardlab distill"),
     ("nothing hard", ["rl", "--data", "{pairs}", "--model", "{bare}", "--out", "{out}"], "rewardlab distill"),
+    ("nothing to audit", ["audit", "--data", "none.jsonl", "--out", "{out}"], "no such file"),
+    ("unknown contract", ["audit", "--data", "{empty}", "--contract", "x", "--out", "{out}"], "boxed"),
     ("empty set", ["sft", "--data", "{empty}", "--out", "{out}"], "holds no pairs"),
     (
         "missing image",

@@ -127,7 +127,8 @@ def write_parquet(pairs: Iterable[PreferencePair], path: Path) -> int:
     return len(rows)
 
 
-def _rows(path: Path) -> Generator[Mapping[str, Any], None, None]:
+def rows_of(path: Path) -> Generator[Mapping[str, Any], None, None]:
+    """The raw rows of a ``.parquet`` or ``.jsonl`` file, one at a time. Raises DataError where it is neither."""
     if path.suffix == ".parquet":
         import pyarrow.parquet as pq
 
@@ -157,7 +158,7 @@ def read_pairs(path: Path, *, images: Path | None = None) -> list[PreferencePair
     if not path.is_file():
         raise DataError(f"{path}: no such file; expected pairs as .parquet or .jsonl")
     folder = images or path.parent
-    with closing(_rows(path)) as rows:  # a bad row leaves the file at once, not when memory is swept
+    with closing(rows_of(path)) as rows:  # a bad row leaves the file at once, not when memory is swept
         pairs = [from_row(row, index=n, folder=folder, where=f"{path}, row") for n, row in enumerate(rows)]
     if not pairs:
         raise DataError(f"{path}: holds no pairs")

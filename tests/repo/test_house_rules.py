@@ -21,10 +21,10 @@ LAYERS = [
     {"types", "errors"},
     {"prompts", "verdicts", "votes", "metrics", "rl"},
     {"config", "progress", "checkpoints", "torchvision_cpu"},
-    {"data", "samplers"},
+    {"data", "samplers", "verifying"},
     {"judge", "distill"},
     {"training", "benchmarks", "serving"},
-    {"world"},
+    {"world", "audit"},
     {"studies"},
     {"cli"},
 ]
@@ -46,6 +46,8 @@ OWNERS = {
     "matplotlib": {"benchmarks/report.py", "world/", "studies/"},
     "rich": {"cli/", "progress.py", "world/"},
     "typer": {"cli/"},
+    "math_verify": {"verifying/math_worker.py"},
+    "sympy": {"verifying/math_worker.py"},
 }
 
 
