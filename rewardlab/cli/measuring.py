@@ -168,3 +168,31 @@ def learning_rates(text: str) -> tuple[float, ...]:
         return tuple(float(rate) for rate in text.split(","))
     except ValueError as error:
         raise ConfigError(f"--rates {text!r}: expected numbers with commas between them, for example 1e-4,3e-4") from error
+
+
+@study_app.command("methods")
+def study_methods(
+    run: Annotated[Path, typer.Option("--run", help="A finished quickstart.")] = Path("runs/quickstart"),
+    out: Out = Path("runs/methods"),
+    configs: Annotated[Path, typer.Option("--configs", help="Folder of the methods' recipes.")] = Path("configs/rl"),
+    arms: Annotated[Optional[str], typer.Option("--arms", help="Some of the arms, comma-separated (default: all).")] = None,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Seeds 0 to N - 1.")] = 5,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Processes, of one thread each.")] = 2,
+) -> None:
+    """Which method makes a judge better, on the same judge, pairs and budget of generated tokens?
+
+    Trains the quickstart's SFT judge with every recipe of `configs/rl/`, scaled to the world, and with the swap reward.
+    Leaves `OUT/methods.md`, `.json` and `.png`: accuracy, swap consistency, consistency, invalid answers, length, seconds,
+    with 95 % intervals over seeds, and the differences to StableReinforce by seed. A finished trial is a file in
+    `OUT/trials`: kill it at any time and run the same command again; more seeds or arms add to what is there.
+    """
+    from functools import partial
+
+    from rewardlab.studies.method_report import summarize, write_report
+    from rewardlab.studies.method_trials import MethodPlace
+    from rewardlab.studies.methods import ARMS, Settings, plan
+    from rewardlab.studies.runner import read_records, run_trials
+
+    trials = plan(tuple(arms.split(",")) if arms else tuple(ARMS), tuple(range(seeds)))
+    start = run_trials(partial(MethodPlace, run, Settings(), out, configs), trials, out, workers=workers)
+    typer.echo(f"report: {write_report(summarize(read_records(out), start, workers), out)}")

@@ -5,6 +5,7 @@ What is then made of them is in ``policy_gradient.py``.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,16 @@ def fields_of_rows(fields: dict[str, Any], images: Any, rows: list[int], lengths
     return picked
 
 
+class UnscoredRolloutsAreExpected(logging.Filter):
+    """TRL warns of every batch with a rollout that no reward function scored; where some are not finished, that is the rule."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return "All reward functions returned None" not in str(record.msg)
+
+
+logging.getLogger("trl.trainer.grpo_trainer").addFilter(UnscoredRolloutsAreExpected())
+
+
 class RolloutTrainer(LoadsWholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
     """GRPOTrainer that samples with the decoder that benchmarks and serves the judge, and may choose what it trains on.
 
@@ -75,6 +86,7 @@ class RolloutTrainer(LoadsWholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
     right_of_last_batch: Callable[[], list[float]]
     hot_token: HotToken | None = None
     dynamic: DynamicSampling | None = None
+    num_generated_tokens = 0  # by this process, trained on or not
     _chosen: list[Sampled] | None = None
 
     @property
@@ -130,6 +142,7 @@ class RolloutTrainer(LoadsWholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
                 hot=self.hot_token,
             )
         self._drawn_logprobs = draws.logprobs
+        self.num_generated_tokens += sum(map(len, draws.tokens))
         return draws.tokens, draws.logprobs if self.args.importance_cap else None
 
     def _get_train_sampler(self, dataset: Any = None) -> Any:
