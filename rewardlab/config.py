@@ -90,8 +90,8 @@ class SFTConfig(TrainConfig):
 
 
 class RMConfig(SFTConfig):
-    """A Bradley-Terry scalar head. ``batch_size`` counts responses, two per pair, so that a step reads as many sequences as one of
-    SFT; rates and batches are SFT's, for a comparison in which only the head differs."""
+    """A Bradley-Terry scalar head. ``batch_size`` counts responses, two per pair, so that a step reads as many sequences as one
+    of SFT; rates and batches are SFT's, for a comparison in which only the head differs."""
 
     template: str = "single"
 

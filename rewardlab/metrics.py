@@ -243,8 +243,8 @@ def basic_interval(
 
     For what is no plain mean: a resample raises a calibration error above the sample's by about as much as the sample raised it
     above the truth, and the basic interval takes that out where the percentile one doubles it. At a calibration error of
-    exactly 0 neither covers as it should: compare with :func:`least_calibration_error` there. ``least`` is a bound the statistic
-    cannot pass (0 for an error).
+    exactly 0 neither covers as it should: compare with :func:`least_calibration_error` there. ``least`` is a bound the
+    statistic cannot pass (0 for an error).
     """
     whole = statistic(np.arange(num))
     draws = np.random.default_rng(seed).integers(0, num, size=(resamples, num))

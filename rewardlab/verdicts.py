@@ -68,7 +68,8 @@ def verdict_of(completion: Completion, convention: str) -> Verdict:
 def until_verdict(text: str, convention: str) -> str | None:
     """The beginning of an answer up to where its verdict stands, None where it has none that can be read.
 
-    What a judge is given to say its verdict's probability after: "" for ``bare``, reasoning and opening tag for ``think_answer``.
+    What a judge is given to say its verdict's probability after: "" for ``bare``, reasoning and opening tag for
+    ``think_answer``.
     """
     if convention == "bare":
         return ""

@@ -2,13 +2,13 @@
 
 Pairwise-RL (arXiv 2504.04950) has a generative judge compare two responses and takes the probability of its verdict, asked in
 both orders, for the reward. Its full text was not at hand: that both orders are asked is confirmed by Seed1.5-VL (arXiv
-2505.07062, section 4.2), which uses it; *how* the two are combined is not. ``mean`` below is the obvious reading; ``logit``, the
-restricted softmax, coverage, the temperature and the map to rewards other than ``prob`` are this project's own derivations. The
-advantages of all pairs of a group are Think-RM's (arXiv 2505.16265), after its released code.
+2505.07062, section 4.2), which uses it; *how* the two are combined is not. ``mean`` below is the obvious reading; ``logit``,
+the restricted softmax, coverage, the temperature and the map to rewards other than ``prob`` are this project's own derivations.
+The advantages of all pairs of a group are Think-RM's (arXiv 2505.16265), after its released code.
 
-Everything is said in *margins*: the log-odds that a response wins, ``logit p``. A margin of the response shown FIRST comes out of
-the judge; :func:`both_orders` makes of two of them one margin for response 0, which changes its sign, exactly, when the responses
-are exchanged. Margins are never clamped silently.
+Everything is said in *margins*: the log-odds that a response wins, ``logit p``. A margin of the response shown FIRST comes out
+of the judge; :func:`both_orders` makes of two of them one margin for response 0, which changes its sign when the responses are
+exchanged. Margins are never clamped silently.
 
 Shapes: ``N`` judge calls, ``V`` vocabulary, ``B`` pairs, ``K`` rationales, ``G`` responses of a group.
 """
@@ -34,8 +34,8 @@ def verdict_margins(logits_NV: Tensor, first: Sequence[int], second: Sequence[in
     """([N] margin of the response shown first, [N] coverage 0..1) at the verdict position.
 
     ``first`` and ``second`` are the ids of all tokens that spell each verdict (a leading space makes another token). The margin
-    is z_first - z_second with z the logsumexp over the tokens of a verdict, so that sigmoid(margin) is the softmax restricted to
-    verdicts; coverage is the probability all verdict tokens have together. A row of little coverage has no verdict: see
+    is z_first - z_second with z the logsumexp over the tokens of a verdict, so that sigmoid(margin) is the softmax restricted
+    to verdicts; coverage is the probability all verdict tokens have together. A row of little coverage has no verdict: see
     :func:`readable`. Raises ValueError for an empty or shared set of tokens.
     """
     if not first or not second or set(first) & set(second):
@@ -60,8 +60,8 @@ def clamped(margins_N: Tensor, limit: float = MARGIN_LIMIT) -> tuple[Tensor, flo
 def over_rationales(margins_BK: Tensor, readable_BK: Tensor) -> Tensor:
     """[B] margin of the mean probability over the readable rationales of each prompt; nan where none is.
 
-    The mean is taken of probabilities, p = mean_k sigmoid(m_k): each rationale is one draw of the judge's reasoning. nan, not 0,
-    because 0 would be a coin flip.
+    The mean is taken of probabilities, p = mean_k sigmoid(m_k): each rationale is one draw of the judge's reasoning. nan, not
+    0, because 0 would be a coin flip.
     """
     keep_BK = torch.where(readable_BK, 0.0, -torch.inf)
     wins_B = (logsigmoid(margins_BK.double()) + keep_BK).logsumexp(1)
@@ -111,7 +111,8 @@ class Fit(StrEnum):
 
 @dataclass(frozen=True)
 class Temperature:
-    """``tau`` > 0 divides margins; it changes no verdict and keeps p(a, b) + p(b, a) = 1. ``nll`` is that of the fit, in nats."""
+    """``tau`` > 0 divides margins; it changes no verdict and keeps p(a, b) + p(b, a) = 1. ``nll`` is that of the fit, in
+    nats."""
 
     tau: float
     fit: Fit
@@ -124,9 +125,9 @@ class Temperature:
 def fit_temperature(margins_B: Tensor, preferred_B: Tensor, bounds: tuple[float, float] = TAU_BOUNDS) -> Temperature:
     """The tau within ``bounds`` of least mean -log p(preferred), p = sigmoid(margin / tau), on held-out pairs.
 
-    ``margins_B`` are those of response 0, ``preferred_B`` says which response is better (0 or 1). The loss is convex in 1 / tau;
-    its derivative is bisected. There is no intercept: a combined margin is antisymmetric and an intercept would break that.
-    Raises ValueError without pairs or with an unreadable one (leave those out, and count them).
+    ``margins_B`` are those of response 0, ``preferred_B`` says which response is better (0 or 1). The loss is convex in 1 /
+    tau; its derivative is bisected. There is no intercept: a combined margin is antisymmetric and an intercept would break
+    that. Raises ValueError without pairs or with an unreadable one (leave those out, and count them).
     """
     if not margins_B.numel() or not margins_B.isfinite().all():
         raise ValueError("a temperature needs finite margins, at least one")
@@ -146,7 +147,8 @@ def fit_temperature(margins_B: Tensor, preferred_B: Tensor, bounds: tuple[float,
 
 
 def bradley_terry_loss(chosen_B: Tensor, rejected_B: Tensor) -> Tensor:
-    """Mean of -log sigmoid(r(chosen) - r(rejected)): what a scalar head is fitted to. The margin of a pair is the difference."""
+    """Mean of -log sigmoid(r(chosen) - r(rejected)): what a scalar head is fitted to. The margin of a pair is the
+    difference."""
     return softplus(rejected_B - chosen_B).mean()
 
 
@@ -173,8 +175,9 @@ def rewards_of(margins_N: Tensor, phi: str = "prob") -> tuple[Tensor, dict[str, 
 
 
 def without_thinking(response: str) -> str:
-    """What a judge of responses is shown: the text after the last ``</think>``. "" where thinking was opened and never closed."""
-    before, closed, after = response.rpartition("</think>")
+    """What a judge of responses is shown: the text after the last ``</think>``. "" where thinking was opened and never
+    closed."""
+    _, closed, after = response.rpartition("</think>")
     if "<think>" in after:
         return ""
     return after.strip() if closed else response
@@ -185,14 +188,15 @@ def group_differences(first_margins_GG: Tensor, combination: str = "logit") -> T
 
     Both orders of each pair of responses enter (the released code asks one of them only); the diagonal is not looked at.
     """
-    margins_GG = both_orders(first_margins_GG, first_margins_GG.T, combination)
-    return torch.tanh(margins_GG / 2).fill_diagonal_(0)
+    d_GG = torch.tanh(both_orders(first_margins_GG, first_margins_GG.T, combination) / 2).fill_diagonal_(0)
+    return (d_GG - d_GG.T) / 2  # equal already, but for rounding
 
 
 def all_pairs_advantages(differences_GG: Tensor, eps: float = 1e-8) -> Tensor:
     """[G] mean_j d_ij / sqrt(sum d^2 / (2 G (G - 1)) + eps): Think-RM's advantages of a group that is compared with itself.
 
-    With d_ij = r_i - r_j it equals GRPO with the sample's deviation. They sum to 0; all ties give 0, and so does a group of one.
+    With d_ij = r_i - r_j it equals GRPO with the sample's deviation. They sum to 0; all ties give 0, and so does a group of
+    one.
     ``eps`` stands inside the root and is small against differences of unit scale; the released code pairs 1e-6 with differences
     divided by the length of the judge's text, by which advantages shrink four-fold. Raises ValueError for a matrix that is not
     antisymmetric or holds an unreadable comparison.

@@ -1,13 +1,15 @@
 """A scalar reward model: one number for one response, fitted to preferences by the Bradley-Terry likelihood.
 
-Each response is shown alone, with the images and the question, and scored after the last token of its prompt. TRL's RewardTrainer
-tokenizes text only and has no way for an image, so the trainer is our own: transformers' Trainer around a ValueModel.
+Each response is shown alone, with the images and the question, and scored after the last token of its prompt. TRL's
+RewardTrainer tokenizes text only and has no way for an image, so the trainer is our own: transformers' Trainer around a
+ValueModel.
 
 Shapes: ``B`` pairs.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,20 +21,23 @@ import torch
 from torch import Tensor
 from transformers import Trainer, TrainingArguments
 
+from rewardlab.checkpoints import template_for
 from rewardlab.config import RMConfig
-from rewardlab.errors import DataError
+from rewardlab.data.files import write_whole
+from rewardlab.errors import CheckpointError, DataError
 from rewardlab.progress import bar
 from rewardlab.prompts import Template, build_messages, load_template
 from rewardlab.rl.pairwise import bradley_terry_loss
 from rewardlab.samplers.hf import encode_prompts, load_processor
 from rewardlab.training.runs import RunLog, close_run, common_arguments, open_run, run_steps
 from rewardlab.training.sft import data_fingerprint
-from rewardlab.training.value_model import ValueModel
+from rewardlab.training.value_model import WEIGHTS, ValueModel
 from rewardlab.types import BOTH_ORDERS, Message, PreferencePair
 
 
 def alone(pair: PreferencePair, response: int, template: Template) -> tuple[Message, ...]:
-    """The prompt that shows response 0 or 1 and not the other: a template of a single response fills in the first of an order."""
+    """The prompt that shows response 0 or 1 and not the other: a template of a single response fills in the first of an
+    order."""
     return build_messages(pair, order=BOTH_ORDERS[response], template=template)
 
 
@@ -121,6 +126,19 @@ def train_scalar(pairs: Sequence[PreferencePair], config: RMConfig, out: Path) -
         trainer.add_callback(RunLog(out, advance, "loss"))
         run_steps(trainer, config.max_steps, resume)
     return close_run(out, trainer, processor, template=template, stage="rm", base=config.model)
+
+
+def write_scores(folder: Path, pairs: Sequence[PreferencePair], out: Path) -> int:
+    """Write the scores of all pairs as the JSON lines that a replay judge reads; returns how many.
+
+    Raises CheckpointError for a folder that is no scalar reward model or was trained with another template.
+    """
+    template = template_for(folder, None)
+    if not (folder / WEIGHTS).exists():
+        raise CheckpointError(f"{folder}: not a scalar reward model ({WEIGHTS} is missing); expected what `rewardlab rm` left")
+    scores = score(ValueModel.from_pretrained(str(folder)), load_processor(str(folder)), pairs, template).tolist()
+    write_whole(out, "".join(json.dumps({"row": n, "scores": both}) + "\n" for n, both in enumerate(scores)))
+    return len(scores)
 
 
 @torch.inference_mode()

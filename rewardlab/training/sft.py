@@ -69,8 +69,8 @@ def _verdict_rows(pairs: Sequence[PreferencePair], template: Template) -> list[d
 
 
 def sft_rows(pairs: Sequence[PreferencePair], template: Template) -> Dataset:
-    """One row per pair with a kept judgment, in the order the teacher saw it; where the template asks for the verdict alone, two
-    rows per labelled pair, one in each order, so that either verdict is right in exactly half of them.
+    """One row per pair with a kept judgment, in the order the teacher saw it; where the template asks for the verdict alone,
+    two rows per labelled pair, one in each order, so that either verdict is right in exactly half of them.
 
     Raises DataError where there is none.
     """
