@@ -209,10 +209,14 @@ class Bin:
     happened: float
 
 
+def _bin_numbers(p: np.ndarray, num_bins: int) -> np.ndarray:
+    return np.searchsorted(np.linspace(0, 1, num_bins + 1)[1:-1], p)
+
+
 def reliability(probabilities: ArrayLike, happened: ArrayLike, num_bins: int = 10) -> list[Bin]:
     """Bins of equal width over 0..1, each open below and closed above (the first also below); empty ones are left out."""
     p, y = _events(probabilities, happened)
-    number = np.searchsorted(np.linspace(0, 1, num_bins + 1)[1:-1], p)
+    number = _bin_numbers(p, num_bins)
     return [Bin(int(of.sum()), float(p[of].mean()), float(y[of].mean())) for of in (number == n for n in np.unique(number))]
 
 
@@ -222,8 +226,8 @@ def expected_calibration_error(probabilities: ArrayLike, happened: ArrayLike, nu
     Of the event "response 0 is better", over 0..1, not of confidence in the winner. A finite sample raises it; see
     :func:`least_calibration_error`.
     """
-    bins = reliability(probabilities, happened, num_bins)
-    return sum(b.count * abs(b.predicted - b.happened) for b in bins) / sum(b.count for b in bins)
+    p, y = _events(probabilities, happened)
+    return float(np.abs(np.bincount(_bin_numbers(p, num_bins), p - y)).sum() / p.size)
 
 
 def least_calibration_error(probabilities: ArrayLike, num_bins: int = 10, *, seed: int = 0, resamples: int = 200) -> float:

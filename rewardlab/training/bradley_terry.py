@@ -98,7 +98,8 @@ def build_trainer(pairs: Sequence[PreferencePair], config: RMConfig, processor: 
     """The trainer of a config on labelled pairs. Raises ConfigError for an unknown template."""
     model = ValueModel.from_pretrained(config.model)
     if config.gradient_checkpointing:
-        model.backbone.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        enable = getattr(model.backbone, "activation_checkpointing_enable", None)  # transformers' newer name of it
+        (enable or model.backbone.gradient_checkpointing_enable)()
     arguments = common_arguments(config, out) | {
         "per_device_train_batch_size": config.micro_batch_size // 2,
         "gradient_checkpointing": False,  # asked of the backbone above; the Trainer would ask the ValueModel
