@@ -41,9 +41,9 @@ CONFIGS = ROOT.parent / "configs" / "calibration"
 STARTS = {"sft": "sft/final", "base": "world/base"}
 
 
-def train(run: Path, out: Path, start: str, seed: int, steps: int) -> None:
+def train(run: Path, out: Path, start: str, seed: int, steps: int, rate: float) -> None:
     """The classifier and the scalar head of one seed; what is finished is kept."""
-    changes = {"model": str(run / STARTS[start]), "seed": seed, "max_steps": steps}
+    changes = {"model": str(run / STARTS[start]), "seed": seed, "max_steps": steps, "learning_rate": rate}
     pairs = read_pairs(run / "world" / "train.parquet")
     if not (out / "classifier" / "final").exists():
         train_sft(pairs, load_config(SFTConfig, CONFIGS / "sft.yaml", **changes), out / "classifier")
@@ -110,12 +110,13 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, nargs="+", default=[Path("runs/quickstart")], help="finished quickstarts")
     parser.add_argument("--start", choices=sorted(STARTS), default="sft", help="checkpoint that both heads start from")
     parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--learning-rate", type=float, default=2e-4, help="of both heads; at 1e-3 neither learnt anything")
     parser.add_argument("--out", type=Path, default=Path("runs/calibration"))
     parser.add_argument("--name", default="calibration", help="of the files in eval/results/")
     options = parser.parse_args()
     stages, found = ("sft", "rl"), []
     for seed, run in enumerate(options.runs):
-        train(run, options.out / f"seed{seed}", options.start, seed, options.steps)
+        train(run, options.out / f"seed{seed}", options.start, seed, options.steps, options.learning_rate)
         found.append(measure(run, options.out / f"seed{seed}", stages))
     by_method = [methods(f, stages) for f in found]
     rows = [
@@ -124,7 +125,8 @@ def main() -> None:
     ]
     keys = ("classifier", *(f"{stage} margins" for stage in stages))
     result = {
-        "command": f"python eval/calibration.py --start {options.start} --steps {options.steps}",
+        "command": f"python eval/calibration.py --start {options.start} --steps {options.steps} "
+        f"--learning-rate {options.learning_rate:g}",
         "commit": commit(),
         "start": options.start,
         "steps": options.steps,
