@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,6 +16,8 @@ import rewardlab.torchvision_cpu  # noqa: F401
 # isort: split
 import torch
 
+from rewardlab.benchmarks.runner import BenchSettings, run_bench
+from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import CheckpointError, ConfigError
 from rewardlab.judge import ProbabilityJudge, open_judge, weighed
 from rewardlab.prompts import build_messages, load_template
@@ -185,6 +188,18 @@ def test_one_unreadable_order_leaves_no_probability() -> None:
     votes[1] = replace(votes[1], verdict=Verdict(None, VerdictStatus.NO_VERDICT))
     assert weighed("p", votes, [3.0, None]).outcome is Outcome.NO_VALID_VOTE
     assert weighed("p", [], []).share_0 is None
+
+
+def test_an_untrained_judge_is_benchmarked_as_invalid(tiny_checkpoint: Path, world_pairs: Any, tmp_path: Path) -> None:
+    """Its first token is hardly ever a verdict: nothing is right, everything is counted, in the votes and in the control."""
+    write_parquet(world_pairs[0][:6], tmp_path / "pairs.parquet")
+    settings = BenchSettings("pairs", tmp_path / "pairs.parquet", f"prob:{tiny_checkpoint}", template="verdict")
+    report, _ = run_bench(settings, tmp_path / "out")
+    assert report["accuracy"]["micro"] == 0
+    assert report["invalid_rate"] == report["controls"]["blank"]["invalid_rate"] == 1
+    rows = [json.loads(line) for line in (tmp_path / "out" / "votes.jsonl").read_text().splitlines()[1:]]
+    assert {vote["rule"] for row in rows for vote in row["votes"]} == {"low_coverage"}
+    assert {len(row["votes"]) for row in rows} == {2}
 
 
 def test_which_judge_a_spec_opens(tiny_checkpoint: Path) -> None:
