@@ -4,16 +4,30 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from rewardlab.checkpoints import template_for
 from rewardlab.errors import ConfigError
 from rewardlab.prompts import Template, build_messages, load_template
 from rewardlab.samplers.base import Sampler, SamplingParams
 from rewardlab.samplers.self_verifying import SelfVerifying
-from rewardlab.types import BOTH_ORDERS, Judgment, Order, PreferencePair, Vote
-from rewardlab.verdicts import verdict_of
+from rewardlab.types import (
+    BOTH_ORDERS,
+    Choice,
+    Completion,
+    FinishReason,
+    Judgment,
+    Message,
+    Order,
+    Outcome,
+    PreferencePair,
+    Verdict,
+    VerdictStatus,
+    Vote,
+)
+from rewardlab.verdicts import until_verdict, verdict_of
 from rewardlab.votes import judgment
 
 ORDER_POLICIES = ("both", "random", "given")
@@ -89,6 +103,92 @@ class GenerativeJudge:
         return self.compare_many([pair], orders=[BOTH_ORDERS], num_votes=num_votes, seed=seed)[0]
 
 
+class GivesProbabilities(Sampler, Protocol):
+    """A sampler that can also say how likely either verdict is, where the verdict of an answer stands."""
+
+    def verdict_margins(self, prompts: Sequence[tuple[Message, ...]], beginnings: Sequence[str]) -> Any:
+        """(log-odds of the response shown first, probability of a verdict at all), one of each per prompt."""
+        ...
+
+
+class ProbabilityJudge(GenerativeJudge):
+    """Weighs the probability of verdicts instead of counting them (Pairwise-RL, arXiv 2504.04950).
+
+    Where the template asks for reasoning, ``num_votes`` rationales are sampled and the probability is read after each; where it
+    asks for the verdict alone there is nothing to sample and one vote per order. A vote names the likelier response;
+    ``share_0`` is the probability of response 0. An answer without a verdict, and a model about to write something else than
+    one, is an invalid vote; where an order has no valid vote there is neither probability nor outcome.
+    """
+
+    sampler: GivesProbabilities
+
+    def compare_many(
+        self, pairs: Sequence[PreferencePair], *, orders: Sequence[tuple[Order, ...]], num_votes: int, seed: int
+    ) -> list[Judgment]:
+        if self.template.convention == "bare":
+            votes = [[Vote(order, _UNREAD, _NOTHING_WRITTEN) for order in asked] for asked in orders]
+        else:
+            sampled = super().compare_many(pairs, orders=orders, num_votes=num_votes, seed=seed)
+            votes = [list(judged.votes) for judged in sampled]
+        beginnings = {
+            (n, k): beginning
+            for n, cast in enumerate(votes)
+            for k, vote in enumerate(cast)
+            if vote.completion.finish is FinishReason.STOP
+            and (beginning := until_verdict(vote.completion.text, self.template.convention)) is not None
+        }
+        prompts = [build_messages(pairs[n], order=votes[n][k].order, template=self.template) for n, k in beginnings]
+        margins, coverages = self.sampler.verdict_margins(prompts, list(beginnings.values()))
+        for (n, k), margin, coverage in zip(beginnings, margins.tolist(), coverages.tolist(), strict=True):
+            votes[n][k] = replace(votes[n][k], verdict=likelier(margin, coverage))
+        read = dict(zip(beginnings, margins.tolist(), strict=True))
+        return [
+            weighed(pair.pair_id, cast, [read.get((n, k)) for k in range(len(cast))])
+            for n, (pair, cast) in enumerate(zip(pairs, votes, strict=True))
+        ]
+
+
+_UNREAD = Verdict(None, VerdictStatus.NO_VERDICT)
+_NOTHING_WRITTEN = Completion("", FinishReason.STOP)
+
+
+def likelier(margin: float, coverage: float) -> Verdict:
+    """The verdict of the greater probability; none where a verdict was not what the model was about to write."""
+    from rewardlab.rl.pairwise import LEAST_COVERAGE  # torch; this module is loaded without
+
+    if coverage < LEAST_COVERAGE:
+        return Verdict(None, VerdictStatus.NO_VERDICT, "low_coverage")
+    if margin == 0:
+        return Verdict(None, VerdictStatus.TIE, "probability")
+    return Verdict(Choice.FIRST if margin > 0 else Choice.SECOND, VerdictStatus.OK, "probability")
+
+
+def weighed(pair_id: str, votes: Sequence[Vote], margins: Sequence[float | None]) -> Judgment:
+    """The judgment of votes with the log-odds of the response shown first, None where none was read.
+
+    Mean probability over the votes of an order; both orders, where both were asked, by log-odds: a position bias cancels.
+    """
+    import torch
+
+    from rewardlab.rl.pairwise import both_orders, over_rationales
+
+    read: dict[Order, list[float]] = {vote.order: [] for vote in votes}
+    for vote, margin in zip(votes, margins, strict=True):
+        if margin is not None and vote.verdict.status in (VerdictStatus.OK, VerdictStatus.TIE):
+            read[vote.order].append(margin)
+    if not read or not all(read.values()):
+        return Judgment(pair_id, tuple(votes), Outcome.NO_VALID_VOTE, None)
+    mean = {order: over_rationales(torch.tensor([m]), torch.ones(1, len(m), dtype=torch.bool)) for order, m in read.items()}
+    given, swapped = mean.get(Order.GIVEN), mean.get(Order.SWAPPED)
+    if given is None or swapped is None:  # one order was asked
+        total = next(iter(mean.values())) * (-1 if given is None else 1)
+    else:
+        total = both_orders(given, swapped)
+    share = total.sigmoid().item()
+    outcome = Outcome.TIE if share == 0.5 else Outcome.RESPONSE_0 if share > 0.5 else Outcome.RESPONSE_1
+    return Judgment(pair_id, tuple(votes), outcome, share)
+
+
 def _open_hf(target: str, asked: str | None, batch_size: int) -> tuple[Sampler, Template]:
     from rewardlab.samplers.hf import HFSampler
 
@@ -115,18 +215,25 @@ def open_judge(
     batch_size: int = 64,
     api_key: str = "none",
 ) -> GenerativeJudge:
-    """The judge a SPEC names: ``hf:PATH`` (folder or hub id) or ``openai:MODEL@URL``; ``verify:`` before it, and it verifies
-    its own judgments. Raises ConfigError, CheckpointError.
-    """
+    """The judge a SPEC names: ``hf:PATH`` (folder or hub id), ``prob:PATH`` (the same, weighing probabilities; of a checkpoint
+    trained to give the verdict alone ``hf:`` means this too) or ``openai:MODEL@URL``; ``verify:`` before ``hf:`` or
+    ``openai:``, and it verifies its own judgments. Raises ConfigError, CheckpointError."""
     bare = spec.removeprefix("verify:")
     kind, colon, target = bare.partition(":")
     openers: dict[str, Callable[[], tuple[Sampler, Template]]] = {
         "hf": lambda: _open_hf(target, template, batch_size),
+        "prob": lambda: _open_hf(target, template, batch_size),
         "openai": lambda: _open_openai(target, template, api_key),
     }
     if kind not in openers or not colon or not target:
-        raise ConfigError(f"unknown judge {spec!r}; expected hf:PATH or openai:MODEL@URL, or verify: and one of them")
+        raise ConfigError(
+            f"unknown judge {spec!r}; expected hf:PATH, prob:PATH or openai:MODEL@URL, or verify: and one of them"
+        )
     sampler, chosen = openers[kind]()
+    weighs = kind == "prob" or (kind == "hf" and chosen.convention == "bare")
     if bare != spec:
+        if weighs:
+            raise ConfigError(f"{spec!r}: a judge that weighs probabilities of single verdicts has no judgment to verify")
         sampler = SelfVerifying(sampler)
-    return GenerativeJudge(sampler, chosen, temperature=temperature, top_p=top_p, max_tokens=max_tokens)
+    judge = ProbabilityJudge if weighs else GenerativeJudge
+    return judge(sampler, chosen, temperature=temperature, top_p=top_p, max_tokens=max_tokens)

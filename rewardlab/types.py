@@ -192,7 +192,8 @@ class Outcome(StrEnum):
 class Judgment:
     """All votes on one pair and what they come to.
 
-    ``share_0`` is the share of valid votes for response 0, averaged over the orders asked (0..1; None without valid vote).
+    ``share_0`` is the share of valid votes for response 0, averaged over the orders asked (0..1; None without valid vote); of a
+    judge that weighs probabilities, the probability of response 0.
     """
 
     pair_id: str

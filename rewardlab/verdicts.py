@@ -36,7 +36,13 @@ def _think_answer(text: str) -> Verdict:
     return Verdict(choice, VerdictStatus.OK, "answer_tag")
 
 
-CONVENTIONS: dict[str, Callable[[str], Verdict]] = {"think_answer": _think_answer}
+def _bare(text: str) -> Verdict:
+    """The verdict alone: 1 or 2 exactly, surrounding blanks aside."""
+    choice = _CHOICES.get(text.strip())
+    return Verdict(choice, VerdictStatus.OK if choice else VerdictStatus.NOT_A_CHOICE, "bare")
+
+
+CONVENTIONS: dict[str, Callable[[str], Verdict]] = {"think_answer": _think_answer, "bare": _bare}
 
 
 def parse_verdict(text: str, convention: str) -> Verdict:
@@ -59,9 +65,28 @@ def verdict_of(completion: Completion, convention: str) -> Verdict:
     return parse_verdict(completion.text, convention)
 
 
+def until_verdict(text: str, convention: str) -> str | None:
+    """The beginning of an answer up to where its verdict stands, None where it has none that can be read.
+
+    What a judge is given to say its verdict's probability after: "" for ``bare``, reasoning and opening tag for
+    ``think_answer``.
+    """
+    if convention == "bare":
+        return ""
+    if parse_verdict(text, convention).status is not VerdictStatus.OK:
+        return None
+    last = list(_ANSWER.finditer(text, text.rfind("</think>") + 1))[-1]
+    return text[: last.end(1) - len(last[1].lstrip())]
+
+
+def label_of(choice: Choice) -> str:
+    """How a verdict is spelt in every convention."""
+    return "1" if choice is Choice.FIRST else "2"
+
+
 def format_verdict(choice: Choice, reasoning: str) -> str:
     """A well-formed ``think_answer`` judgment."""
-    return f"<think>{reasoning}</think><answer>{1 if choice is Choice.FIRST else 2}</answer>"
+    return f"<think>{reasoning}</think><answer>{label_of(choice)}</answer>"
 
 
 def reasoning_of(text: str) -> str:

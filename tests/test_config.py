@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from rewardlab.config import DistillConfig, RLConfig, SFTConfig, load_config
+from rewardlab.config import DistillConfig, RLConfig, RMConfig, SFTConfig, load_config
 from rewardlab.errors import ConfigError
 from rewardlab.world.build import WorldConfig
 
 CONFIGS = Path(__file__).parents[1] / "configs"
-SCHEMAS = {"distill": DistillConfig, "sft": SFTConfig, "rl": RLConfig}
+SCHEMAS = {"distill": DistillConfig, "sft": SFTConfig, "rm": RMConfig, "rl": RLConfig}
 SHIPPED = sorted(CONFIGS.rglob("*.yaml"))
 
 
@@ -38,6 +38,8 @@ def test_defaults_are_the_paper() -> None:
         (SFTConfig, "learning_rate: fast", "learning_rate"),
         (SFTConfig, "batch_size: 10\nmicro_batch_size: 4", "multiple of micro_batch_size"),
         (RLConfig, "batch_size: 100", "multiple of batch_size"),
+        (RMConfig, "batch_size: 9\nmicro_batch_size: 3", "make it even"),
+        (RMConfig, "lora: {}", "whole model"),
         (RLConfig, "preclip: [2, 3]", "both sides of 1"),
         (RLConfig, "save_steps: 3", "multiple of 2"),
         (RLConfig, "attempts: ['4']", "attempts"),

@@ -17,14 +17,22 @@ import torch
 from rewardlab.checkpoints import read_card, template_for
 from rewardlab.config import LoraConfig, SFTConfig
 from rewardlab.errors import CheckpointError, ConfigError, DataError, OutputError
+from rewardlab.judge import open_judge
 from rewardlab.prompts import build_messages, load_template
-from rewardlab.samplers.hf import HFSampler, load_model
+from rewardlab.samplers.hf import HFSampler, load_model, load_processor
 from rewardlab.training import sft as sft_module
-from rewardlab.training.sft import ResumableSFTTrainer, load_policy, sft_rows, train_sft, trainer_arguments
+from rewardlab.training.sft import (
+    FirstTokenOnly,
+    ResumableSFTTrainer,
+    load_policy,
+    sft_rows,
+    train_sft,
+    trainer_arguments,
+)
 from rewardlab.types import Order, PreferencePair
 from rewardlab.world.judgments import grounded
 
-PLAIN = load_template("plain")
+PLAIN, VERDICT = load_template("plain"), load_template("verdict")
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +81,59 @@ def test_loss_covers_the_judgment_and_nothing_else(tiny_checkpoint: Path, taught
         start = int(trained.nonzero()[0])
         prompt = sampler.encode([build_messages(pair, order=pair.order, template=PLAIN)])["input_ids"][0]
         assert ids[:start].tolist() == prompt.tolist()
+
+
+def test_a_classifier_is_trained_on_both_orders_and_the_verdict_token(
+    tiny_checkpoint: Path, world_pairs: Any, tmp_path: Path
+) -> None:
+    """Either verdict is right in exactly half of the rows, a pair's two rows stand together, and of each row one token is
+    trained: the verdict, at the place where the judge is asked for its probability."""
+    pairs = [replace(world_pairs[0][n], preferred=1) for n in range(6)]  # one-sided labels
+    rows = sft_rows([*pairs, replace(pairs[0], preferred=None)], VERDICT)
+    answers = [row["completion"][0]["content"] for row in rows]
+    assert answers == ["2", "1"] * 6
+    for n, pair in enumerate(pairs):
+        first, second = (rows[2 * n + side]["prompt"][0]["content"] for side in (0, 1))
+        assert f"Response 1: {pair.responses[0]}\n" in first
+        assert f"Response 1: {pair.responses[1]}\n" in second
+    model, processor = load_model(str(tiny_checkpoint), device="cpu")
+    processor.tokenizer.padding_side = "right"
+    trainer = ResumableSFTTrainer(
+        model=model,
+        args=trainer_arguments(config_for(tiny_checkpoint, template="verdict"), tmp_path),
+        train_dataset=rows,
+        processing_class=processor,
+    )
+    batch = FirstTokenOnly(trainer.data_collator)([trainer.train_dataset[n] for n in range(12)])
+    sampler = HFSampler(model.eval(), load_processor(str(tiny_checkpoint)))
+    margins, coverage = sampler.verdict_margins(
+        [build_messages(pair, order=order, template=VERDICT) for pair in pairs for order in Order], [""] * 12
+    )
+    logprobs = []
+    for n, answer in enumerate(answers):
+        ids, trained = batch["input_ids"][n], batch["labels"][n] != -100
+        assert processor.tokenizer.decode(ids[trained]) == answer
+        start = int(trained.nonzero()[0])
+        prompt = sampler.encode([build_messages(pairs[n // 2], order=list(Order)[n % 2], template=VERDICT)])["input_ids"][0]
+        assert ids[:start].tolist() == prompt[prompt != processor.tokenizer.pad_token_id].tolist()
+        margin = margins[n] if answer == "1" else -margins[n]
+        logprobs.append((coverage[n] * margin.sigmoid()).log())
+    with torch.no_grad():
+        loss = trainer.compute_loss(trainer.model.eval(), dict(batch))
+    assert loss.item() == pytest.approx(-torch.stack(logprobs).mean().item(), abs=1e-4)
+
+
+def test_a_classifier_learns_its_labels(tiny_checkpoint: Path, world_pairs: Any, tmp_path: Path) -> None:
+    """The better response says so: after 60 steps the judge that the folder opens is sure of it, in both orders, without a
+    teacher's judgment in the data."""
+    pairs = [replace(pair, responses=("good", "bad"), preferred=0) for pair in world_pairs[0][:16]]
+    config = config_for(tiny_checkpoint, template="verdict", max_steps=60, save_steps=60, learning_rate=1e-2)
+    final = train_sft(pairs, config, tmp_path / "run")
+    judge = open_judge(f"hf:{final}")
+    judged = [judge.compare(pair) for pair in pairs[:4]]
+    assert all(j.share_0 is not None and j.share_0 > 0.9 for j in judged)
+    with pytest.raises(DataError, match="preferred"):
+        train_sft([replace(pair, preferred=None) for pair in pairs], config, tmp_path / "none")
 
 
 def test_training_moves_the_model_and_leaves_a_card(

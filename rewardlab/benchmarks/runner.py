@@ -73,10 +73,10 @@ def open_any_judge(settings: BenchSettings) -> AnyJudge:
         return BaselineJudge(target)
     if kind == "replay":
         return Replay(Path(target), load_template(settings.template or "r1_reward").convention)
-    if kind not in ("hf", "openai", "verify"):
+    if kind not in ("hf", "prob", "openai", "verify"):
         raise ConfigError(
-            f"unknown judge {settings.judge!r}; expected baseline:longest|shortest|random|first, hf:PATH, openai:MODEL@URL, "
-            "verify: and one of these two, or replay:FILE"
+            f"unknown judge {settings.judge!r}; expected baseline:longest|shortest|random|first, hf:PATH, prob:PATH, "
+            "openai:MODEL@URL, verify: and one of these three, or replay:FILE"
         )
     return open_judge(
         settings.judge,
@@ -263,7 +263,7 @@ def _controls(
     """Further passes of one greedy vote per order: as asked, without the image, with another pair's image."""
     if not isinstance(judge, GenerativeJudge):
         return {}
-    greedy = GenerativeJudge(judge.sampler, judge.template, temperature=0.0, max_tokens=judge.max_tokens)
+    greedy = type(judge)(judge.sampler, judge.template, temperature=0.0, max_tokens=judge.max_tokens)
     pairs = [row.pair for row in rows]
     shown = {
         "greedy": lambda: pairs,

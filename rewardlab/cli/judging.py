@@ -77,5 +77,6 @@ def print_judgment(judged: Judgment) -> None:
         console.print(f"  → {found}", highlight=False)
     won = judged.outcome.winner
     text = f"{names[won]} is better" if won is not None else judged.outcome.value.replace("_", " ")
-    share = "" if judged.share_0 is None else f" (share of votes for the first: {judged.share_0:.0%})"
+    said = "probability of" if any(v.verdict.rule == "probability" for v in judged.votes) else "share of votes for"
+    share = "" if judged.share_0 is None else f" ({said} the first: {judged.share_0:.0%})"
     console.print(f"[bold]{text}[/]{share}", highlight=False)

@@ -20,7 +20,8 @@ def bench(
         str,
         typer.Option(
             "--judge",
-            help="baseline:longest|shortest|random|first, hf:PATH, openai:MODEL@URL, verify:hf:PATH (verifies and revises its "
+            help="baseline:longest|shortest|random|first, hf:PATH, prob:PATH (by verdict probabilities), "
+            "openai:MODEL@URL, verify:hf:PATH (verifies and revises its "
             "own judgments), or replay:FILE (JSON lines).",
         ),
     ],

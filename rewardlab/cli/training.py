@@ -22,7 +22,11 @@ def sft(
     ] = None,
     seed: Seed = None,
 ) -> None:
-    """Cold-start a vision-language model on kept judgments. The result is `OUT/final`; an interrupted run resumes."""
+    """Cold-start a vision-language model on kept judgments. The result is `OUT/final`; an interrupted run resumes.
+
+    With `template: verdict` in the config it trains a classifier instead: labels alone, each pair in both orders, loss on the
+    verdict token. Ask such a judge as `hf:OUT/final`: it answers with probabilities.
+    """
     from rewardlab.config import SFTConfig, load_config
     from rewardlab.data.pairs import read_pairs
     from rewardlab.training.sft import train_sft
@@ -52,3 +56,38 @@ def rl(
         changed = settings.consistency.model_copy(update={"base_url": consistency_url})
         settings = settings.model_copy(update={"consistency": changed})
     typer.echo(train_rl(read_pairs(data), settings, out))
+
+
+@app.command()
+def rm(
+    data: Annotated[Path, typer.Option("--data", help="Labelled pairs, .parquet or .jsonl; no teacher is needed.")],
+    out: Out,
+    config: ConfigFile = None,
+    model: Annotated[Optional[str], typer.Option("--model", help="Checkpoint folder or hub id to start from.")] = None,
+    images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the images a .jsonl names.")] = None,
+    seed: Seed = None,
+) -> None:
+    """Fit a scalar reward model (Bradley-Terry): one number for one response, seen with its images and question.
+
+    The result is `OUT/final`; an interrupted run resumes. `rewardlab score` writes its scores for `bench --judge replay:FILE`.
+    """
+    from rewardlab.config import RMConfig, load_config
+    from rewardlab.data.pairs import read_pairs
+    from rewardlab.training.bradley_terry import train_scalar
+
+    settings = load_config(RMConfig, config, model=model, seed=seed)
+    typer.echo(train_scalar(read_pairs(data, images=images), settings, out))
+
+
+@app.command()
+def score(
+    data: Annotated[Path, typer.Option("--data", help="Pairs, .parquet or .jsonl.")],
+    model: Annotated[Path, typer.Option("--model", help="Folder that `rewardlab rm` left, OUT/final.")],
+    out: Annotated[Path, typer.Option("--out", help="JSON lines to write, for `bench pairs --judge replay:FILE`.")],
+    images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the images a .jsonl names.")] = None,
+) -> None:
+    """Score both responses of every pair by a scalar reward model: `{"row": 0, "scores": [0.3, 0.7]}`, one line a pair."""
+    from rewardlab.data.pairs import read_pairs
+    from rewardlab.training.bradley_terry import write_scores
+
+    typer.echo(f"{write_scores(model, read_pairs(data, images=images), out)} pairs scored: {out}")

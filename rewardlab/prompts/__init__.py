@@ -14,14 +14,17 @@ from rewardlab.types import Message, Order, Part, PreferencePair
 # template -> the convention (of rewardlab.verdicts) that reads its answers.
 # r1_reward: the published prompt of R1-Reward (arXiv 2505.02835, Table 1); a judge must be asked what it was trained on.
 # plain: no instructions, for judges whose fine-tuning is the instruction.
-CONVENTIONS = {"r1_reward": "think_answer", "plain": "think_answer"}
+# verdict: the verdict at once, without reasoning, for a judge that is a classifier (Pairwise-RL, arXiv 2504.04950).
+# single: one response alone, the one shown first, for a scalar reward model; nothing is written, so nothing is read.
+CONVENTIONS = {"r1_reward": "think_answer", "plain": "think_answer", "verdict": "bare", "single": "unread"}
 
 _SLOT = re.compile(r"\{(question|first|second)\}")
 
 
 @dataclass(frozen=True)
 class Template:
-    """A prompt text with the slots {question}, {first} and {second}, and the verdict convention it asks for.
+    """A prompt text with the slots {question}, {first} and (but for a single response) {second}, and the verdict convention it
+    asks for.
 
     Images come before the text, in training as in inference. ``hash`` names all of this: it is stored in a checkpoint and
     checked when the checkpoint is loaded, so that a judge is never asked in words it was not trained on.

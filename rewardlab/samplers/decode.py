@@ -81,6 +81,12 @@ def _read_prompts(model: Any, inputs: dict[str, Tensor], cache: Any) -> tuple[Te
 
 
 @torch.inference_mode()
+def read(model: Any, inputs: dict[str, Tensor]) -> Tensor:
+    """[rows, V] float32 logits of the token after each left-padded prompt, in one forward pass."""
+    return _read_prompts(model, inputs, None)[0].float()
+
+
+@torch.inference_mode()
 def draw(
     model: Any,
     inputs: dict[str, Tensor],

@@ -16,9 +16,11 @@ from transformers.utils import logging
 
 from rewardlab.data.images import decode_image
 from rewardlab.errors import CheckpointError
+from rewardlab.rl.pairwise import verdict_margins
 from rewardlab.samplers.base import SamplingParams
-from rewardlab.samplers.decode import draw
-from rewardlab.types import Completion, FinishReason, Message
+from rewardlab.samplers.decode import draw, read
+from rewardlab.types import Choice, Completion, FinishReason, Message
+from rewardlab.verdicts import label_of
 
 
 def load_processor(path: str) -> Any:
@@ -56,6 +58,17 @@ def chat_of(prompt: Sequence[Message]) -> list[dict[str, Any]]:
     ]
 
 
+def encode_prompts(processor: Any, prompts: Sequence[Sequence[Message]], beginnings: Sequence[str] | None = None) -> Any:
+    """Left-padded model inputs, each followed by a given beginning of its answer. Raises MediaError for an image that cannot be
+    decoded."""
+    texts = [
+        processor.apply_chat_template(chat_of(prompt), tokenize=False, add_generation_prompt=True) + beginning
+        for prompt, beginning in zip(prompts, beginnings or [""] * len(prompts), strict=True)
+    ]
+    images = [[decode_image(image) for message in prompt for image in message.images] for prompt in prompts]
+    return processor(text=texts, images=images if any(images) else None, padding=True, return_tensors="pt")
+
+
 def vision_token_ids(model: Any) -> list[int]:
     """Tokens that stand for images and video; a judge writes text, and an image token it wrote would have no image."""
     names = ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")
@@ -67,6 +80,15 @@ def end_token_ids(model: Any) -> frozenset[int]:
     """Tokens that end a completion, by the checkpoint's generation config."""
     ends = model.generation_config.eos_token_id
     return frozenset(ends if isinstance(ends, list) else [ends])
+
+
+def verdict_token_ids(tokenizer: Any, choice: Choice) -> list[int]:
+    """All single tokens that spell a verdict, with and without a leading space. Raises CheckpointError where there is none."""
+    label = label_of(choice)
+    spelt = [tokenizer.encode(text, add_special_tokens=False) for text in (label, f" {label}")]
+    if not (found := sorted({ids[0] for ids in spelt if len(ids) == 1})):
+        raise CheckpointError(f"the tokenizer writes the verdict {label!r} as several tokens; its probability cannot be read")
+    return found
 
 
 class HFSampler:
@@ -89,15 +111,24 @@ class HFSampler:
     def check(self) -> None:
         """A loaded model is always there."""
 
-    def encode(self, prompts: Sequence[Sequence[Message]]) -> dict[str, torch.Tensor]:
-        """Left-padded model inputs. Raises MediaError for an image that cannot be decoded."""
-        texts = [
-            self.processor.apply_chat_template(chat_of(prompt), tokenize=False, add_generation_prompt=True)
-            for prompt in prompts
-        ]
-        images = [[decode_image(image) for message in prompt for image in message.images] for prompt in prompts]
-        batch = self.processor(text=texts, images=images if any(images) else None, padding=True, return_tensors="pt")
-        return dict(batch.to(self.model.device))
+    def encode(self, prompts: Sequence[Sequence[Message]], beginnings: Sequence[str] | None = None) -> dict[str, torch.Tensor]:
+        """Inputs of :func:`encode_prompts`, where the model is."""
+        return dict(encode_prompts(self.processor, prompts, beginnings).to(self.model.device))
+
+    def verdict_margins(
+        self, prompts: Sequence[tuple[Message, ...]], beginnings: Sequence[str]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """([N] margin of the response shown first, [N] coverage) where the verdict of each answer stands, which ``beginnings``
+        go up to; see :func:`rewardlab.rl.pairwise.verdict_margins`. One forward pass per batch, nothing is sampled."""
+        first, second = (verdict_token_ids(self.processor.tokenizer, choice) for choice in (Choice.FIRST, Choice.SECOND))
+        margins, coverages = [torch.empty(0, dtype=torch.float64)], [torch.empty(0, dtype=torch.float64)]
+        for start in range(0, len(prompts), self.batch_size):
+            rows = slice(start, start + self.batch_size)
+            logits_NV = read(self.model, self.encode(prompts[rows], beginnings[rows]))
+            margins_N, coverage_N = verdict_margins(logits_NV, first, second)
+            margins.append(margins_N.cpu())
+            coverages.append(coverage_N.cpu())
+        return torch.cat(margins), torch.cat(coverages)
 
     def sample(self, prompts: Sequence[tuple[Message, ...]], params: SamplingParams) -> list[list[Completion]]:
         """``params.num_samples`` completions per prompt, each with its token ids; ``seed`` fixes them for equal batches."""

@@ -1,16 +1,21 @@
-"""Cold start: fine-tune a vision-language model on the judgments a teacher got right, on assistant tokens only."""
+"""Cold start: fine-tune a vision-language model on the judgments a teacher got right, on assistant tokens only.
+
+With a template that asks for the verdict alone, the same run trains a generative classifier on labels (Pairwise-RL, arXiv
+2504.04950): every pair in both orders, loss on the verdict token only.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import rewardlab.torchvision_cpu  # noqa: F401  (before transformers)
 
 # isort: split
+import torch
 from datasets import Dataset, Features, Image, List, Value
 from trl import SFTConfig as TRLSFTConfig
 from trl import SFTTrainer
@@ -23,7 +28,8 @@ from rewardlab.samplers.hf import load_model, load_processor
 from rewardlab.training.chat import chat_columns
 from rewardlab.training.runs import LoadsWholeCheckpoints, RunLog, close_run, common_arguments, open_run, run_steps
 from rewardlab.training.verification_rows import verification_rows
-from rewardlab.types import PreferencePair
+from rewardlab.types import BOTH_ORDERS, Order, PreferencePair, choice_of
+from rewardlab.verdicts import label_of
 
 
 class ResumableSFTTrainer(LoadsWholeCheckpoints, SFTTrainer):  # type: ignore[misc]
@@ -33,20 +39,53 @@ class ResumableSFTTrainer(LoadsWholeCheckpoints, SFTTrainer):  # type: ignore[mi
 TURNS = List({"role": Value("string"), "content": Value("string")})
 
 
-def sft_rows(pairs: Sequence[PreferencePair], template: Template, more: Sequence[dict[str, Any]] = ()) -> Dataset:
-    """One row per pair with a kept judgment, in the order the teacher saw it, and ``more``. Raises DataError without any."""
-    kept = [pair for pair in pairs if pair.judgment]
-    if not kept:
+def _row(pair: PreferencePair, order: Order, template: Template, answer: str) -> dict[str, Any]:
+    return {**chat_columns(pair, order, template), "completion": [{"role": "assistant", "content": answer}]}
+
+
+def _judgment_rows(pairs: Sequence[PreferencePair], template: Template) -> list[dict[str, Any]]:
+    if not (rows := [_row(pair, pair.order, template, pair.judgment) for pair in pairs if pair.judgment]):
         raise DataError("no pair carries a teacher's judgment; run `rewardlab distill` first and train on its output")
+    return rows
+
+
+def _verdict_rows(pairs: Sequence[PreferencePair], template: Template) -> list[dict[str, Any]]:
     rows = [
-        {
-            **chat_columns(pair, pair.order, template),
-            "completion": [{"role": "assistant", "content": pair.judgment}],
-        }
-        for pair in kept
+        _row(pair, order, template, label_of(choice_of(pair.preferred, order)))
+        for pair in pairs
+        if pair.preferred is not None
+        for order in BOTH_ORDERS
     ]
-    features = Features({"prompt": TURNS, "completion": TURNS, "images": List(Image())})
-    return Dataset.from_list([*rows, *more], features=features)
+    if not rows:
+        raise DataError("no pair says which response is preferred; give `preferred` as 0 or 1")
+    return rows
+
+
+def sft_rows(pairs: Sequence[PreferencePair], template: Template, more: Sequence[dict[str, Any]] = ()) -> Dataset:
+    """One row per pair with a kept judgment, in the order the teacher saw it; where the template asks for the verdict alone,
+    two rows per labelled pair, one in each order, so that either verdict is right in exactly half of them. And ``more``.
+
+    Raises DataError where there is none.
+    """
+    rows = _verdict_rows(pairs, template) if template.convention == "bare" else _judgment_rows(pairs, template)
+    return Dataset.from_list([*rows, *more], features=Features({"prompt": TURNS, "completion": TURNS, "images": List(Image())}))
+
+
+class FirstTokenOnly:
+    """A collator whose labels are those of another, up to the first token of each answer: the verdict, where that is all.
+
+    The loss logged is then the negative log-likelihood of the verdict. Whatever follows it is not learnt: such a judge is asked
+    for its probabilities (``rewardlab.judge.ProbabilityJudge``), not sampled.
+    """
+
+    def __init__(self, collate: Callable[..., dict[str, Any]]) -> None:
+        self._collate = collate
+
+    def __call__(self, rows: list[Any]) -> dict[str, Any]:
+        batch = self._collate(rows)
+        trained = batch["labels"] != -100
+        batch["labels"] = torch.where(trained & (trained.cumsum(1) == 1), batch["labels"], -100)
+        return batch
 
 
 def peft_config(lora: LoraConfig | None) -> Any:
@@ -119,6 +158,8 @@ def train_sft(pairs: Sequence[PreferencePair], config: SFTConfig, out: Path, *, 
         processing_class=processor,
         peft_config=peft_config(config.lora),
     )
+    if template.convention == "bare":
+        trainer.data_collator = FirstTokenOnly(trainer.data_collator)
     steps = config.max_steps if config.max_steps > 0 else int(config.epochs * len(rows) / config.batch_size)
     with bar("sft", steps) as advance:
         trainer.add_callback(RunLog(out, advance, "loss"))

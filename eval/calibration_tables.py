@@ -1,0 +1,183 @@
+"""Tables and diagrams of eval/calibration.py: from margins to numbers with intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+import torch
+
+from rewardlab.metrics import (
+    basic_interval,
+    brier,
+    expected_calibration_error,
+    least_calibration_error,
+    nll,
+    reliability,
+)
+from rewardlab.rl.pairwise import both_orders, fit_temperature, over_rationales, position_gap, smoothed_share_margin
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt
+
+BIASES = (0.0, 1.0, 2.0, 4.0)
+NUM_RATIONALES, NUM_VOTES = 5, (1, 5, 15)
+METRICS: dict[str, Callable[[Any, Any], float]] = {"ece": expected_calibration_error, "brier": brier, "nll": nll}
+
+
+def combined(margins_N2K: np.ndarray, how: str, bias: float = 0.0) -> np.ndarray:
+    """[N, trials] margins of response 0; ``how`` is one (both orders as trials of their own), mean or logit."""
+    shown = torch.from_numpy(margins_N2K + bias)
+    given, swapped = (over_rationales(shown[:, side].nan_to_num(), ~shown[:, side].isnan()) for side in (0, 1))
+    if how == "one":
+        return torch.stack([given, -swapped], 1).numpy()
+    return both_orders(given, swapped, how)[:, None].numpy()
+
+
+def vote_share(votes_N2K: np.ndarray, k: int) -> np.ndarray:
+    """[N, 1] margins of the smoothed share of valid votes for response 0, k from each order."""
+    for_0 = np.concatenate([votes_N2K[:, 0, :k], 1 - votes_N2K[:, 1, :k]], 1)
+    num, total = np.nansum(for_0, 1), (~np.isnan(for_0)).sum(1)
+    return smoothed_share_margin(torch.from_numpy(num), torch.from_numpy(total)).numpy()[:, None]
+
+
+def methods(found: dict[str, np.ndarray], stages: Sequence[str]) -> dict[str, np.ndarray]:
+    """Every method's [N, trials] margins of response 0."""
+    orders = {"one": "one order", "mean": "both, mean", "logit": "both, log-odds"}
+    named = {f"classifier: {text}": combined(found["classifier"], how) for how, text in orders.items()}
+    named["Bradley-Terry head"] = found["rm"][:, None]
+    for stage in stages:
+        name = {"sft": "SFT judge", "rl": "RL judge"}[stage]
+        for how, text in orders.items():
+            named[f"{name}, {NUM_RATIONALES} rationales: {text}"] = combined(found[f"{stage} margins"], how)
+        for k in NUM_VOTES:
+            named[f"{name}, votes: {k} per order"] = vote_share(found[f"{stage} votes"], k)
+    return named
+
+
+def _judged(margins: np.ndarray, happened_N: np.ndarray, tau: float = 1.0) -> dict[str, float]:
+    """Accuracy over all trials (an unreadable or even one is not right) and the proper scores over the readable ones."""
+    happened = np.broadcast_to(happened_N[:, None], margins.shape)
+    read = ~np.isnan(margins)
+    p = torch.from_numpy(margins[read] / tau).sigmoid().numpy()
+    right = np.where(read, margins * (2 * happened - 1), 0) > 0
+    return {"accuracy": float(right.mean()), **{name: metric(p, happened[read]) for name, metric in METRICS.items()}}
+
+
+def evaluate(name: str, seeds: Sequence[tuple[np.ndarray, np.ndarray]]) -> dict[str, Any]:
+    """Means over seeds on the evaluation halves, before and after the temperature of the other halves, with intervals.
+
+    ``seeds`` hold (margins [N, trials], 1 where response 0 is preferred [N]). A resample draws pairs, alike for all seeds.
+    """
+    halves = [np.random.default_rng(0).permutation(len(happened)) for _, happened in seeds]
+    fits, kept = [], []
+    for (margins, happened), order in zip(seeds, halves, strict=True):
+        half = len(order) // 2
+        m, y = margins[order[:half]], np.broadcast_to(happened[order[:half], None], (half, margins.shape[1]))
+        fits.append(fit_temperature(torch.from_numpy(m[~np.isnan(m)]), torch.from_numpy(1 - y[~np.isnan(m)])))
+        kept.append((margins[order[half:]], happened[order[half:]]))
+    num = min(len(happened) for _, happened in kept)
+
+    def mean(taus: Sequence[float], metric: str) -> Callable[[np.ndarray], float]:
+        return lambda i: float(np.mean([_judged(m[i], y[i], tau)[metric] for (m, y), tau in zip(kept, taus, strict=True)]))
+
+    def with_interval(taus: Sequence[float], metric: str) -> list[float]:
+        statistic = mean(taus, metric)
+        return [statistic(np.arange(num)), *basic_interval(statistic, num, resamples=300, least=0.0)]
+
+    ones, taus = [1.0] * len(kept), [fit.tau for fit in fits]
+    least = [least_calibration_error(1 / (1 + np.exp(-m[~np.isnan(m)]))) for m, _ in kept]
+    return {
+        "accuracy": with_interval(ones, "accuracy"),
+        "accuracy_by_seed": [_judged(m, y)["accuracy"] for m, y in kept],
+        "before": {metric: with_interval(ones, metric) for metric in METRICS},
+        "after": {metric: with_interval(taus, metric) for metric in METRICS},
+        "least_ece": float(np.mean(least)),
+        "tau": taus,
+        "fit": [fit.fit.value for fit in fits],
+        "unreadable": float(np.mean([np.isnan(m).mean() for m, _ in kept])),
+        "name": name,
+    }
+
+
+def planted(found: Sequence[dict[str, np.ndarray]], key: str) -> list[dict[str, Any]]:
+    """Accuracy and calibration with a constant added to the first verdict's logit, before any temperature, on all pairs."""
+    rows = []
+    for bias in BIASES:
+        for how in ("one", "mean", "logit"):
+            judged = [_judged(combined(f[key], how, bias), 1 - f["preferred"]) for f in found]
+            rows.append({"bias": bias, "how": how, **{k: float(np.mean([j[k] for j in judged])) for k in judged[0]}})
+    return rows
+
+
+def position(found: dict[str, np.ndarray], key: str) -> dict[str, float]:
+    """How much a judge leans: the mean gap between its orders and the mean first-slot margin beyond the pair's own."""
+    given, swapped = (torch.from_numpy(combined(found[key], "one")[:, side] * (1, -1)[side]) for side in (0, 1))
+    read = ~(given + swapped).isnan()
+    gap, bias = position_gap(given[read], swapped[read]), (given + swapped)[read] / 2
+    return {"gap": gap.mean().item(), "bias": bias.mean().item(), "bias_deviation": bias.std().item()}
+
+
+def _cell(value: Sequence[float], percent: bool = False) -> str:
+    scale, digits = (100, 1) if percent else (1, 3)
+    mean, low, high = (f"{x * scale:.{digits}f}" for x in value)
+    return f"{mean} [{low}, {high}]"
+
+
+def markdown(result: dict[str, Any]) -> str:
+    """The tables, and what was asked."""
+    lines = [
+        f"# Calibration: start {result['start']}, {result['steps']} steps, {result['seeds']} seeds",
+        "",
+        f"`{result['command']}`, commit {result['commit']}.",
+        "",
+        "Accuracy in percent; ECE over ten bins of equal width (least: what the same probabilities would show were they "
+        "exactly right), Brier, negative log-likelihood in nats; means over seeds with 95 % bootstrap intervals over the pairs "
+        "of the evaluation half. After: divided by a temperature fitted on the other half. One half everywhere has Brier .250, "
+        "NLL .693.",
+        "",
+        "| | accuracy | ECE | least | Brier | NLL | tau | ECE after | Brier after | NLL after | unreadable |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in result["methods"]:
+        before, after = ([_cell(row[when][metric]) for metric in METRICS] for when in ("before", "after"))
+        taus = ", ".join(f"{tau:.2f}" if fit == "fitted" else fit for tau, fit in zip(row["tau"], row["fit"], strict=True))
+        cells = [row["name"], _cell(row["accuracy"], True), before[0], f"{row['least_ece']:.3f}", *before[1:], taus, *after]
+        lines.append(f"| {' | '.join(cells)} | {row['unreadable']:.2%} |")
+    for key, rows in result["planted"].items():
+        lines += ["", f"## A constant added to the first verdict's logit: {key}", ""]
+        lines += ["| added | orders | accuracy | ECE | Brier | NLL |", "|---|---|---|---|---|---|"]
+        for row in rows:
+            numbers = " | ".join(f"{row[metric]:.3f}" for metric in METRICS)
+            lines.append(f"| {row['bias']:g} | {row['how']} | {row['accuracy']:.1%} | {numbers} |")
+    lines += [
+        "",
+        "## Own lean",
+        "",
+        "| | mean gap of the two orders | first-slot margin, mean | its deviation |",
+        "|---|---|---|---|",
+    ]
+    for key, by_seed in result["position"].items():
+        numbers = " | ".join(", ".join(f"{p[name]:.3f}" for p in by_seed) for name in ("gap", "bias", "bias_deviation"))
+        lines.append(f"| {key} | {numbers} |")
+    return "\n".join(lines) + "\n"
+
+
+def draw(panels: dict[str, tuple[np.ndarray, np.ndarray]], path: Path) -> None:
+    """One reliability diagram per method: predicted against observed, dots by how many pairs; all seeds together."""
+    figure, axes = plt.subplots(2, 3, figsize=(10.5, 7.2), sharex=True, sharey=True, layout="constrained")
+    for axis, (name, (p, happened)) in zip(axes.flat, panels.items(), strict=False):
+        bins = reliability(p, happened)
+        axis.plot([0, 1], [0, 1], color="0.7", linewidth=1)
+        axis.plot([b.predicted for b in bins], [b.happened for b in bins], color="#1f5fa8", linewidth=1)
+        sizes = [6 + 500 * b.count / len(p) for b in bins]
+        axis.scatter([b.predicted for b in bins], [b.happened for b in bins], sizes, color="#1f5fa8", alpha=0.6)
+        axis.set_title(f"{name}\nECE {expected_calibration_error(p, happened):.3f}", fontsize=10)
+        axis.set_aspect("equal")
+    figure.supxlabel("predicted probability that response 0 is better")
+    figure.supylabel("how often it was")
+    figure.savefig(path, dpi=110)
+    plt.close(figure)

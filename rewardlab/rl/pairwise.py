@@ -1,0 +1,209 @@
+"""Generative pairwise reward: the probability that one response beats another, free of the order they were shown in.
+
+Pairwise-RL (arXiv 2504.04950) has a generative judge compare two responses and takes the probability of its verdict, asked in
+both orders, for the reward. Its full text was not at hand: that both orders are asked is confirmed by Seed1.5-VL (arXiv
+2505.07062, section 4.2), which uses it; *how* the two are combined is not. ``mean`` below is the obvious reading; ``logit``,
+the restricted softmax, coverage, the temperature and the map to rewards other than ``prob`` are this project's own derivations.
+The advantages of all pairs of a group are Think-RM's (arXiv 2505.16265), after its released code.
+
+Everything is said in *margins*: the log-odds that a response wins, ``logit p``. A margin of the response shown FIRST comes out
+of the judge; :func:`both_orders` makes of two of them one margin for response 0, which changes its sign when the responses are
+exchanged. Margins are never clamped silently.
+
+Shapes: ``N`` judge calls, ``V`` vocabulary, ``B`` pairs, ``K`` rationales, ``G`` responses of a group.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid, softplus
+
+LEAST_COVERAGE = 0.5  # below it the model was about to write something other than a verdict
+MARGIN_LIMIT = math.log((1 - 1e-4) / 1e-4)  # 9.21: probabilities within 1e-4 .. 1 - 1e-4
+LOGIT_REWARD_LIMIT = 4.0
+TAU_BOUNDS = (0.01, 100.0)
+
+
+def verdict_margins(logits_NV: Tensor, first: Sequence[int], second: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """([N] margin of the response shown first, [N] coverage 0..1) at the verdict position.
+
+    ``first`` and ``second`` are the ids of all tokens that spell each verdict (a leading space makes another token). The margin
+    is z_first - z_second with z the logsumexp over the tokens of a verdict, so that sigmoid(margin) is the softmax restricted
+    to verdicts; coverage is the probability all verdict tokens have together. A row of little coverage has no verdict: see
+    :func:`readable`. Raises ValueError for an empty or shared set of tokens.
+    """
+    if not first or not second or set(first) & set(second):
+        raise ValueError(f"each verdict needs tokens of its own, got {list(first)} and {list(second)}")
+    logits_NV = logits_NV.double()
+    z_first_N, z_second_N = logits_NV[:, list(first)].logsumexp(1), logits_NV[:, list(second)].logsumexp(1)
+    coverage_N = (torch.logaddexp(z_first_N, z_second_N) - logits_NV.logsumexp(1)).exp().clamp(max=1)
+    return z_first_N - z_second_N, coverage_N
+
+
+def readable(coverage_N: Tensor, least: float = LEAST_COVERAGE) -> Tensor:
+    """[N] whether the model was about to give a verdict at all. What is not readable is counted and never a probability."""
+    return coverage_N >= least
+
+
+def clamped(margins_N: Tensor, limit: float = MARGIN_LIMIT) -> tuple[Tensor, float]:
+    """(margins within +-limit, the share that was beyond). A bias that a clamp met is no longer cancelled exactly."""
+    beyond = (margins_N.abs() > limit).double().mean().item() if margins_N.numel() else 0.0
+    return margins_N.clamp(-limit, limit), beyond
+
+
+def over_rationales(margins_BK: Tensor, readable_BK: Tensor) -> Tensor:
+    """[B] margin of the mean probability over the readable rationales of each prompt; nan where none is.
+
+    The mean is taken of probabilities, p = mean_k sigmoid(m_k): each rationale is one draw of the judge's reasoning. nan, not
+    0, because 0 would be a coin flip.
+    """
+    keep_BK = torch.where(readable_BK, 0.0, -torch.inf)
+    wins_B = (logsigmoid(margins_BK.double()) + keep_BK).logsumexp(1)
+    loses_B = (logsigmoid(-margins_BK.double()) + keep_BK).logsumexp(1)
+    return wins_B - loses_B  # -inf + inf is nan
+
+
+def smoothed_share_margin(num_for_N: Tensor, num_votes_N: Tensor) -> Tensor:
+    """[N] margin of the vote share (n + 1/2) / (K + 1): what is left where a judge gives no probabilities. No votes: nan."""
+    margins_N = ((num_for_N + 0.5) / (num_votes_N - num_for_N + 0.5)).double().log()
+    return torch.where(num_votes_N > 0, margins_N, torch.nan)
+
+
+def _mean(given_B: Tensor, swapped_B: Tensor) -> Tensor:
+    wins_B = torch.logaddexp(logsigmoid(given_B), logsigmoid(-swapped_B))
+    return wins_B - torch.logaddexp(logsigmoid(-given_B), logsigmoid(swapped_B))
+
+
+COMBINATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "logit": lambda given_B, swapped_B: (given_B - swapped_B) / 2,
+    "mean": _mean,
+}
+
+
+def both_orders(given_B: Tensor, swapped_B: Tensor, combination: str = "logit") -> Tensor:
+    """[B] margin of response 0 from the margins of the response shown first, response 0 first (given) and second (swapped).
+
+    ``logit``: half the difference. A position bias that adds a constant to the first verdict's logit is gone, exactly.
+    ``mean``: log-odds of 1/2 [p(given) + 1 - p(swapped)]. Antisymmetric too, but the bias remains as a shrinkage towards 1/2.
+    Identical inputs in both orders give 0, hence p = 1/2. An unreadable order (nan) leaves the pair unreadable.
+    """
+    return COMBINATIONS[combination](given_B.double(), swapped_B.double())
+
+
+def position_gap(given_B: Tensor, swapped_B: Tensor) -> Tensor:
+    """[B] |p(given) + p(swapped) - 1| in 0..1: how far the two orders are from telling the same story."""
+    return (given_B.sigmoid() - (-swapped_B).sigmoid()).abs()
+
+
+class Fit(StrEnum):
+    """What became of fitting a temperature. Only ``FITTED`` is a minimum; the others stand at a bound."""
+
+    FITTED = "fitted"
+    NO_SIGNAL = "no_signal"  # the margins lean to the wrong side, or nowhere: the flatter the better
+    SEPARABLE = "separable"  # every margin names the right response: the sharper the better
+
+
+@dataclass(frozen=True)
+class Temperature:
+    """``tau`` > 0 divides margins; it changes no verdict and keeps p(a, b) + p(b, a) = 1. ``nll`` is that of the fit, in
+    nats."""
+
+    tau: float
+    fit: Fit
+    nll: float
+
+    def __call__(self, margins_N: Tensor) -> Tensor:
+        return margins_N / self.tau
+
+
+def fit_temperature(margins_B: Tensor, preferred_B: Tensor, bounds: tuple[float, float] = TAU_BOUNDS) -> Temperature:
+    """The tau within ``bounds`` of least mean -log p(preferred), p = sigmoid(margin / tau), on held-out pairs.
+
+    ``margins_B`` are those of response 0, ``preferred_B`` says which response is better (0 or 1). The loss is convex in 1 /
+    tau; its derivative is bisected. There is no intercept: a combined margin is antisymmetric and an intercept would break
+    that. Raises ValueError without pairs or with an unreadable one (leave those out, and count them).
+    """
+    if not margins_B.numel() or not margins_B.isfinite().all():
+        raise ValueError("a temperature needs finite margins, at least one")
+    right_B = margins_B.double() * (1 - 2 * preferred_B.double())
+
+    def slope(beta: float) -> float:
+        return -(right_B * (-beta * right_B).sigmoid()).mean().item()
+
+    low, high = 1 / bounds[1], 1 / bounds[0]
+    fit = Fit.NO_SIGNAL if slope(low) >= 0 else Fit.SEPARABLE if slope(high) <= 0 else Fit.FITTED
+    if fit is Fit.FITTED:
+        for _ in range(100):
+            middle = math.sqrt(low * high)
+            low, high = (middle, high) if slope(middle) < 0 else (low, middle)
+    beta = high if fit is Fit.SEPARABLE else low
+    return Temperature(1 / beta, fit, softplus(-beta * right_B).mean().item())
+
+
+def bradley_terry_loss(chosen_B: Tensor, rejected_B: Tensor) -> Tensor:
+    """Mean of -log sigmoid(r(chosen) - r(rejected)): what a scalar head is fitted to. The margin of a pair is the
+    difference."""
+    return softplus(rejected_B - chosen_B).mean()
+
+
+# Phi of the policy's side: what winning with probability p is worth. The gradient of `prob` in the margin is p (1 - p): .25 at
+# parity and .018 at margin 4, so that an anchor far too strong or too weak teaches nothing; `logit` keeps its slope up to +-4.
+REWARDS: dict[str, Callable[[Tensor], Tensor]] = {
+    "prob": lambda margins_N: margins_N.sigmoid(),
+    "centered": lambda margins_N: torch.tanh(margins_N / 2) / 2,
+    "logit": lambda margins_N: margins_N.clamp(-LOGIT_REWARD_LIMIT, LOGIT_REWARD_LIMIT),
+    "binary": lambda margins_N: (margins_N > 0).to(margins_N.dtype),
+}
+
+
+def rewards_of(margins_N: Tensor, phi: str = "prob") -> tuple[Tensor, dict[str, float]]:
+    """([N] rewards, metrics) of winning margins against an anchor. ``prob`` is 0..1 as in Seed1.5-VL, ``centered`` p - 1/2,
+    ``logit`` the margin within +-4, ``binary`` 1 where p > 1/2 (an even margin is no win).
+
+    Raises ValueError for an unreadable margin (nan): it is left out before, and counted, not rewarded.
+    """
+    if margins_N.isnan().any():
+        raise ValueError("an unreadable comparison has no reward; leave its rollout out")
+    beyond = (margins_N.abs() > LOGIT_REWARD_LIMIT).double().mean().item() if phi == "logit" else 0.0
+    return REWARDS[phi](margins_N), {"reward/clipped_frac": beyond, "reward/win_rate": margins_N.sigmoid().mean().item()}
+
+
+def without_thinking(response: str) -> str:
+    """What a judge of responses is shown: the text after the last ``</think>``. "" where thinking was opened and never
+    closed."""
+    _, closed, after = response.rpartition("</think>")
+    if "<think>" in after:
+        return ""
+    return after.strip() if closed else response
+
+
+def group_differences(first_margins_GG: Tensor, combination: str = "logit") -> Tensor:
+    """[G, G] d_ij = p(i beats j) - p(j beats i), in -1..1, from judge calls [i, j] with i shown first; exactly antisymmetric.
+
+    Both orders of each pair of responses enter (the released code asks one of them only); the diagonal is not looked at.
+    """
+    d_GG = torch.tanh(both_orders(first_margins_GG, first_margins_GG.T, combination) / 2).fill_diagonal_(0)
+    return (d_GG - d_GG.T) / 2  # equal already, but for rounding
+
+
+def all_pairs_advantages(differences_GG: Tensor, eps: float = 1e-8) -> Tensor:
+    """[G] mean_j d_ij / sqrt(sum d^2 / (2 G (G - 1)) + eps): Think-RM's advantages of a group that is compared with itself.
+
+    With d_ij = r_i - r_j it equals GRPO with the sample's deviation. They sum to 0; all ties give 0, and so does a group of
+    one.
+    ``eps`` stands inside the root and is small against differences of unit scale; the released code pairs 1e-6 with differences
+    divided by the length of the judge's text, by which advantages shrink four-fold. Raises ValueError for a matrix that is not
+    antisymmetric or holds an unreadable comparison.
+    """
+    d_GG = differences_GG.double()
+    num = len(d_GG)
+    if not torch.equal(d_GG, -d_GG.T):
+        raise ValueError("differences must be antisymmetric, d_ij = -d_ji, and readable (no nan)")
+    variance = (d_GG**2).sum() / (2 * num * max(num - 1, 1))
+    return (d_GG.sum(1) / num / (variance + eps).sqrt()).float()
