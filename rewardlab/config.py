@@ -106,6 +106,48 @@ class HotTokenConfig(_Schema):
     position: int = Field(1, ge=0, description="0 is the first token; 1 the one after an opening <think>")
 
 
+class StepsConfig(_Schema):
+    """Step labels by completing prefixes (arXiv 2410.17621): 20 completions each, of which a guesser gets half right."""
+
+    source: Literal["judge", "pairs"] = Field("judge", description="whose judgments: sampled from the judge, or the pairs' own")
+    completions: int = Field(20, ge=1, description="of each prefix asked about")
+    alpha: float = Field(0.025, gt=0, lt=0.5, description="chance that a guesser passes for knowing; 15 right of 20")
+    judgments_per_order: int = Field(1, ge=1, description="of the judge's own, at most completions")
+    temperature: float = Field(1.0, gt=0)
+    top_p: float = Field(1.0, gt=0, le=1)
+    max_tokens: int = Field(1024, ge=1, description="of a completion, its prefix not counted")
+    batch_size: int = Field(64, ge=1, description="sequences at a time")
+    pairs_per_batch: int = Field(16, ge=1, description="pairs searched side by side; a kill loses one such batch")
+    seed: int = 0
+
+    @model_validator(mode="after")
+    def _can_tell(self) -> Self:
+        if 0.5**self.completions > self.alpha:
+            raise ValueError(
+                f"a guesser gets all of {self.completions} right with chance {0.5**self.completions:.3g}, more than alpha "
+                f"{self.alpha}: raise completions"
+            )
+        if self.judgments_per_order > self.completions:
+            raise ValueError("judgments_per_order are taken from the completions of the empty prefix and cannot be more")
+        return self
+
+
+class PRMConfig(TrainConfig):
+    """A process reward model: squared error at the ends of steps. The paper leaves rate and batch open; these are SFT's."""
+
+    learning_rate: float = Field(1e-5, gt=0)
+    batch_size: int = Field(64, ge=1, description="judgments per optimizer step")
+    micro_batch_size: int = Field(4, ge=1)
+
+    @model_validator(mode="after")
+    def _divides(self) -> Self:
+        if self.batch_size % self.micro_batch_size:
+            raise ValueError(f"batch_size {self.batch_size} must be a multiple of micro_batch_size {self.micro_batch_size}")
+        if self.lora:
+            raise ValueError("a process reward model is trained whole; set lora: null")
+        return self
+
+
 class RLConfig(TrainConfig):
     """StableReinforce: lr 1e-6, no KL term, one sample per prompt, rollouts of 256 trained in batches of 128 (section 5).
 
@@ -154,6 +196,11 @@ class RLConfig(TrainConfig):
     format_weight: float = Field(0.5, ge=0)
     overlong_margin: int | None = Field(None, ge=1, description="tokens before the longest over which length costs up to 1")
     swap_weight: float = Field(0.0, ge=0, description="paid for naming the winner that the other order's rollouts name")
+    process_reward: str | None = Field(
+        None, description="process reward model (`rewardlab prm`) that pays at step ends; null: none"
+    )
+    process_wrong_weight: float = Field(0.25, ge=0, description="of its mean score where the verdict is not right")
+    process_right_weight: float = Field(0.025, ge=0, description="where it is")
     consistency: ConsistencyConfig = Field(default_factory=lambda: ConsistencyConfig.model_validate({}))
     attempts: list[Attempts] = Field(["2", "3", "unsolved"], description="difficulty tags to train on")
     both_orders: bool = Field(True, description="show each pair once in each order, instead of in the teacher's")
@@ -184,6 +231,11 @@ class RLConfig(TrainConfig):
             raise ValueError(f"advantage {self.advantage} compares a group's rollouts; set samples_per_prompt to 2 or more")
         if self.kl == "k1_reward" and self.kl_coef and self.advantage in ("grpo", "dr_grpo", "rloo"):
             raise ValueError(f"advantage {self.advantage} is one number per rollout; use kl: k2_loss or k3_loss")
+        if self.process_reward and (self.advantage not in ("reinforce_pp", "reinforce_pp_baseline", "gae") or self.window):
+            raise ValueError(
+                "process_reward pays single tokens of whole rollouts: it needs advantage reinforce_pp, reinforce_pp_baseline "
+                "or gae, and no window"
+            )
         self._check_sampling()
         period = self.rollout_batch_size // self.batch_size * self.iterations
         if self.save_steps % period:

@@ -17,7 +17,7 @@ from rewardlab.prompts import load_template
 from rewardlab.types import Completion, FinishReason, Judgment, Order, Outcome, Verdict, VerdictStatus, Vote
 
 ROOT = Path(__file__).parents[1]
-COMMANDS = ["distill", "sft", "rl", "bench", "serve", "judge", "quickstart"]
+COMMANDS = ["distill", "sft", "steps", "prm", "rl", "bench", "serve", "judge", "quickstart"]
 
 
 def rewardlab(*arguments: object) -> subprocess.CompletedProcess[str]:
