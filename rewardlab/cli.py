@@ -27,8 +27,6 @@ world_app = typer.Typer(help="The embedded demonstration: a world of pairs with 
 app.add_typer(world_app, name="world")
 
 Out = Annotated[Path, typer.Option("--out", help="Folder to write to.")]
-Labelled = Annotated[Path, typer.Option("--data", help="Labelled pairs, .parquet or .jsonl.")]
-Images = Annotated[Optional[Path], typer.Option("--images", help="Folder of the images a .jsonl names.")]
 ConfigFile = Annotated[Optional[Path], typer.Option("--config", help="YAML of differences from the defaults.")]
 Seed = Annotated[Optional[int], typer.Option("--seed", help="Overrides the config's seed.")]
 
@@ -59,10 +57,10 @@ def world_serve(
 
 @app.command()
 def distill(
-    data: Labelled,
+    data: Annotated[Path, typer.Option("--data", help="Labelled pairs, .parquet or .jsonl.")],
     out: Out,
     config: ConfigFile = None,
-    images: Images = None,
+    images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the images a .jsonl names.")] = None,
     base_url: Annotated[Optional[str], typer.Option("--base-url", help="Overrides the config's endpoint.")] = None,
     limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Only the first N pairs.")] = None,
     seed: Seed = None,
@@ -100,22 +98,19 @@ def sft(
 
 @app.command()
 def steps(
-    data: Labelled,
+    data: Annotated[Path, typer.Option("--data", help="Labelled pairs, .parquet or .jsonl.")],
     judge: Annotated[str, typer.Option("--judge", help="hf:PATH, the judge that completes its own reasoning.")],
     out: Out,
     config: ConfigFile = None,
-    images: Images = None,
-    source: Annotated[
-        Optional[str], typer.Option("--source", help="judge: label what it writes now; pairs: their own.")
-    ] = None,
+    images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the images a .jsonl names.")] = None,
+    source: Annotated[Optional[str], typer.Option("--source", help="Whose judgments: judge (new ones) or pairs.")] = None,
     limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Only the first N pairs.")] = None,
     seed: Seed = None,
 ) -> None:
     """Find the step at which a reasoning goes wrong: +1 before it, -1 from it on, for `rewardlab prm` to learn.
 
-    A prefix of the reasoning is good while 15 of 20 completions of it name the preferred response: a guesser does so once in
-    48 times. The step is found by bisection. Pairs of which the judge knows nothing beforehand, in both orders, are left
-    unlabelled and counted. Kill it at any time and run the same command again; labels are in `OUT/steps.jsonl`.
+    A prefix is good while 15 of 20 completions of it are right, which a guesser manages once in 48 times; bisection finds the
+    first that is not. Where the judge only guesses, nothing is labelled. Labels: `OUT/steps.jsonl`. A killed run continues.
     """
     from rewardlab.config import StepsConfig, load_config
     from rewardlab.data.pairs import read_pairs
@@ -123,17 +118,16 @@ def steps(
     from rewardlab.judge import open_judge
 
     settings = load_config(StepsConfig, config, source=source, seed=seed)
-    held = open_judge(judge, batch_size=settings.batch_size)
-    Console().print_json(data=label_steps(read_pairs(data, images=images)[:limit], settings, held, out))
+    pairs = read_pairs(data, images=images)[:limit]
+    Console().print_json(data=label_steps(pairs, settings, open_judge(judge, batch_size=settings.batch_size), out))
 
 
 @app.command()
 def prm(
-    data: Annotated[Path, typer.Option("--data", help="The pairs that were labelled.")],
+    data: Annotated[Path, typer.Option("--data", help="The pairs that were labelled (.parquet).")],
     steps: Annotated[Path, typer.Option("--steps", help="steps.jsonl of `rewardlab steps`.")],
     out: Out,
     config: ConfigFile = None,
-    images: Images = None,
     model: Annotated[Optional[str], typer.Option("--model", help="Checkpoint folder to start from: the judge's.")] = None,
     seed: Seed = None,
 ) -> None:
@@ -144,7 +138,7 @@ def prm(
     from rewardlab.training.prm import train_prm
 
     settings = load_config(PRMConfig, config, model=model, seed=seed)
-    typer.echo(train_prm(read_pairs(data, images=images), read_steps(steps), settings, out))
+    typer.echo(train_prm(read_pairs(data), read_steps(steps), settings, out))
 
 
 @app.command()
