@@ -1,6 +1,6 @@
 """Step labels against the world's own truth, a process reward model on held-out pairs, and a critic that starts from it.
 
-`python eval/process_rewards.py --run runs/quickstart --out runs/process`, by hand, after `rewardlab quickstart`; about ten minutes
+`python eval/process_rewards.py --run runs/quickstart --out runs/process`, by hand, after a quickstart; about ten minutes
 on one core. A part already in OUT is kept. Results go to eval/results/process_rewards.json and .md.
 """
 
@@ -271,7 +271,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/process"))
     parser.add_argument("--train", type=int, default=400, help="training pairs to label")
     parser.add_argument("--test", type=int, default=200, help="held-out pairs to label")
-    parser.add_argument("--batches", type=int, default=8, help="rollout batches of the value comparison")
+    parser.add_argument("--batches", type=int, default=10, help="rollout batches of the value comparison")
     options = parser.parse_args()
     run, out, judge = options.run, options.out, open_judge(f"hf:{options.run / 'sft' / 'final'}", batch_size=640)
     truths = {truth.image_sha256: truth for truth in read_truths(run / "world" / "truths.jsonl")}
@@ -285,7 +285,8 @@ def main() -> None:
     sets = {"train": train, "natural": test[: options.test], "spoiled": [pair for pair in broken if pair][: options.test]}
     labelling, rows = {}, {}
     for name, pairs in sets.items():
-        config = load_config(StepsConfig, CONFIGS / "steps.yaml", source="pairs" if name == "spoiled" else None)
+        source, per_order = ("pairs" if name == "spoiled" else "judge"), (2 if name == "train" else 1)
+        config = load_config(StepsConfig, CONFIGS / "steps.yaml", source=source, judgments_per_order=per_order)
         labelling[name] = label_steps(pairs, config, judge, out / f"steps-{name}")
         rows[name] = with_truth(read_steps(out / f"steps-{name}" / "steps.jsonl"), {p.pair_id: p for p in pairs}, truths)
     prm = out / "prm" / "final"

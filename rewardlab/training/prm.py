@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -131,7 +132,9 @@ def train_prm(pairs: Sequence[PreferencePair], steps: Sequence[dict[str, Any]], 
         train_dataset=rows,
         data_collator=StepCollator(processor, template),
     )
-    num_steps = config.max_steps if config.max_steps > 0 else int(config.epochs * len(rows) / config.batch_size)
+    num_steps = (
+        config.max_steps if config.max_steps > 0 else math.ceil(config.epochs * math.ceil(len(rows) / config.batch_size))
+    )
     with bar("prm", num_steps) as advance:
         trainer.add_callback(RunLog(out, advance, "loss"))
         run_steps(trainer, config.max_steps, resume)
