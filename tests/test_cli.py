@@ -84,6 +84,8 @@ CASES: list[tuple[str, list[str], str]] = [
     ("unknown key", ["sft", "--data", "{pairs}", "--config", "{bad}", "--out", "{out}"], "unknown key 'learning_rat'"),
     ("nothing taught", ["sft", "--data", "{pairs}", "--model", "{folder}", "--out", "{out}"], "rewardlab distill"),
     ("nothing hard", ["rl", "--data", "{pairs}", "--model", "{bare}", "--out", "{out}"], "rewardlab distill"),
+    ("judge that cannot go on", ["steps", "--data", "{pairs}", "--judge", "openai:m@http://h/v1", "--out", "{out}"], "hf:PATH"),
+    ("no such labels", ["prm", "--data", "{pairs}", "--steps", "none.jsonl", "--out", "{out}"], "rewardlab steps"),
     ("empty set", ["sft", "--data", "{empty}", "--out", "{out}"], "holds no pairs"),
     (
         "missing image",
