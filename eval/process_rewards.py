@@ -10,11 +10,8 @@ import argparse
 import hashlib
 import json
 import random
-import re
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -34,46 +31,17 @@ from rewardlab.distill.steps import label_steps, read_steps
 from rewardlab.judge import open_judge
 from rewardlab.metrics import mean_interval
 from rewardlab.prompts import load_template
-from rewardlab.rl.process import judgment_steps
 from rewardlab.samplers.hf import load_model, load_processor
 from rewardlab.training.prm import StepCollator, prm_rows, step_scores, train_prm
 from rewardlab.training.rl import build_trainer, hard_pairs, rl_rows
 from rewardlab.training.value_model import ValueModel
 from rewardlab.types import Order, PreferencePair
-from rewardlab.world.judgments import Truth, grounded
+from rewardlab.world.judgments import Truth
 from rewardlab.world.pairs import read_truths
+from rewardlab.world.step_truths import first_wrong, spoiled, steps_of, truth_of_steps
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = ROOT / "configs" / "tiny"
-PRAISE = re.compile(r"Response ([12]) (?:sounds|is|reads)\b")
-
-
-def steps_of(text: str, ends: Sequence[int]) -> list[str]:
-    start = text.index("<think>") + len("<think>")
-    return [text[a:b].strip() for a, b in pairwise([start, *ends])]
-
-
-def truth_of_steps(steps: Sequence[str], truth: Truth, shown: tuple[str, str]) -> list[str]:
-    """Each step by what the world knows: true, false, praise of the right or of the wrong response, or unknown.
-
-    A careful judgment of the true picture says one thing about each subject (what stands before the colon); a step that says
-    another about it is false.
-    """
-    text = grounded(truth, shown)[0]
-    known = {step.split(":")[0]: step for step in steps_of(text, judgment_steps(text))}
-    right = str(shown.index(truth.right) + 1)
-
-    def told(step: str) -> str:
-        if praised := PRAISE.match(step):
-            return "praise_right" if praised[1] == right else "praise_wrong"
-        expected = known.get(step.split(":")[0])
-        return "unknown" if expected is None else "true" if step == expected else "false"
-
-    return [told(step) for step in steps]
-
-
-def first_wrong(kinds: Sequence[str]) -> int | None:
-    return next((k for k, kind in enumerate(kinds, start=1) if kind in ("false", "praise_wrong")), None)
 
 
 def with_truth(
@@ -87,18 +55,6 @@ def with_truth(
         kinds = truth_of_steps(steps_of(row["text"], row["ends"]), truth, pair.shown(Order(row["order"])))
         out.append({**row, "kinds": kinds, "wrong": first_wrong(kinds)})
     return out
-
-
-def spoiled(pair: PreferencePair, truth: Truth, order: Order, rng: random.Random) -> PreferencePair | None:
-    """The pair with a careful judgment that is true up to a step drawn at random and of the twin picture from there on."""
-    texts = [grounded(truth, pair.shown(order), misread=misread)[0] for misread in (False, True)]
-    true, twin = (steps_of(text, judgment_steps(text)) for text in texts)
-    places = [k for k, (a, b) in enumerate(zip(true, twin, strict=True)) if a != b]
-    if len(true) != len(twin) or len(places) < 2:
-        return None
-    k = rng.choice(places)
-    judgment = f"<think>{' '.join([*true[:k], *twin[k:]])}{texts[1][texts[1].index('</think>') :]}"
-    return replace(pair, order=order, judgment=judgment)
 
 
 def share(values: Sequence[float], clusters: Sequence[str]) -> dict[str, Any]:
@@ -179,8 +135,13 @@ def prm_accuracy(rows: Sequence[dict[str, Any]], pairs: Sequence[PreferencePair]
     return result
 
 
-def explained(run: Path, out: Path, init: str | None, seed: int, batches: int, pairs: Sequence[PreferencePair]) -> list[float]:
-    """Explained variance of a critic on each of the first rollout batches, before it is fitted to that batch."""
+def explained(
+    run: Path, out: Path, init: str | None, seed: int, batches: int, pairs: Sequence[PreferencePair]
+) -> list[tuple[float, float]]:
+    """How well a critic knows the returns of each of the first rollout batches, before it is fitted to that batch.
+
+    (explained variance, squared correlation): the second does not mind a wrong scale, such as that of labels of +-1.
+    """
     config = RLConfig(
         model=str(run / "sft" / "final"), template="plain", advantage="gae", outliers="keep", preclip=None,
         learning_rate=6e-4, value_learning_rate=6e-4, lr_scheduler="constant", rollout_batch_size=128, batch_size=64,
@@ -190,31 +151,44 @@ def explained(run: Path, out: Path, init: str | None, seed: int, batches: int, p
     template = load_template("plain")
     rows = rl_rows(hard_pairs(random.Random(seed).sample(list(pairs), len(pairs)), config), template, both_orders=True)
     model, processor = load_model(config.model, device="cpu")
-    folder = out / f"value-{seed}"
+    folder, found = out / f"value-{seed}", []
     trainer = build_trainer(rows, config, model, processor, template, folder, value_only=True)
     trainer.remove_callback(PrinterCallback)
-    trainer.save_model = lambda *args, **kwargs: None
     trainer._save_checkpoint = lambda *args, **kwargs: None
+    finish = trainer.finish_batch
+
+    def finish_and_keep(batch: dict[str, Any], inputs: Any) -> None:
+        finish(batch, inputs)
+        values, targets = (batch[key][batch["value_mask"] > 0].double().numpy() for key in ("old_values", "value_targets"))
+        correlation = np.corrcoef(values, targets)[0, 1] if values.std() > 0 else 0.0
+        found.append((float(1 - (targets - values).var() / targets.var()), float(correlation**2)))
+
+    trainer.finish_batch = finish_and_keep
     trainer.train()
     shutil.rmtree(folder, ignore_errors=True)
-    found = [log["value/explained_variance"] for log in trainer.state.log_history if "value/explained_variance" in log]
-    return [float(value) for value in found[:batches]]
+    return found
 
 
 def value_init(run: Path, out: Path, prm: Path, batches: int, pairs: Sequence[PreferencePair]) -> dict[str, Any]:
     """Both beginnings over three seeds: by batch, and the paired difference of the means with a t interval over seeds."""
-    curves: dict[str, list[list[float]]] = {"policy": [], "prm": []}
+    curves: dict[str, list[list[tuple[float, float]]]] = {"policy": [], "prm": []}
     for seed in range(3):
         for name, init in (("policy", None), ("prm", str(prm))):
             curves[name].append(explained(run, out, init, seed, batches, pairs))
-            print(f"seed {seed}, critic from {name}: " + " ".join(f"{v:.2f}" for v in curves[name][-1]), flush=True)
+            print(f"seed {seed}, critic from {name}: " + " ".join(f"{a:.2f}/{b:.2f}" for a, b in curves[name][-1]), flush=True)
     result: dict[str, Any] = {"curves": curves}
-    for label, upto in (("first batch", 1), ("first half", batches // 2), ("all", batches)):
-        means = {name: [float(np.mean(curve[:upto])) for curve in own] for name, own in curves.items()}
-        gain = np.subtract(means["prm"], means["policy"])
-        slack = float(student.ppf(0.975, len(gain) - 1) * gain.std(ddof=1) / len(gain) ** 0.5)
-        mean = float(gain.mean())
-        result[label] = {"batches": upto, **means, "gain": mean, "interval": [mean - slack, mean + slack]}
+    half = batches // 2
+    for place, measure in enumerate(("explained variance", "squared correlation")):
+        for label, (start, stop) in {
+            "batch 1": (0, 1),
+            f"2-{half}": (1, half),
+            f"{half + 1}-{batches}": (half, batches),
+        }.items():
+            means = {name: [float(np.mean([b[place] for b in c[start:stop]])) for c in own] for name, own in curves.items()}
+            gain = np.subtract(means["prm"], means["policy"])
+            slack = float(student.ppf(0.975, len(gain) - 1) * gain.std(ddof=1) / len(gain) ** 0.5)
+            mean = float(gain.mean())
+            result[f"{measure}, {label}"] = {**means, "gain": mean, "interval": [mean - slack, mean + slack]}
     return result
 
 
@@ -253,15 +227,14 @@ def markdown(result: dict[str, Any]) -> str:
     lines += ["", "## Process reward model, AUC over steps of held-out pairs", "", "| | natural | spoiled |", "|---|---|---|"]
     for name in result["auc"]["natural"]:
         lines.append(f"| {name} | {cell(result['auc']['natural'][name])} | {cell(result['auc']['spoiled'][name])} |")
-    lines += ["", "## Explained variance of a critic, from the policy and from the process reward model", ""]
-    lines += ["| | policy, by seed | process reward model, by seed | difference, t interval over seeds |", "|---|---|---|---|"]
-    for name in ("first batch", "first half", "all"):
-        own = result["value_init"][name]
-        curves = [" ".join(f"{v:.2f}" for v in own[key]) for key in ("policy", "prm")]
-        low, high = own["interval"]
-        lines.append(
-            f"| {name} ({own['batches']}) | {curves[0]} | {curves[1]} | {own['gain']:+.2f} [{low:+.2f}, {high:+.2f}] |"
-        )
+    lines += ["", "## What a critic knows of returns: started from the policy, and from the process reward model", ""]
+    lines += ["| rollout batches | policy, by seed | process reward model, by seed | difference, t interval over seeds |"]
+    lines += ["|---|---|---|---|"]
+    for name, own in result["value_init"].items():
+        if name != "curves":
+            curves = [" ".join(f"{v:.2f}" for v in own[key]) for key in ("policy", "prm")]
+            low, high = own["interval"]
+            lines.append(f"| {name} | {curves[0]} | {curves[1]} | {own['gain']:+.2f} [{low:+.2f}, {high:+.2f}] |")
     return "\n".join(lines) + "\n"
 
 
