@@ -89,10 +89,16 @@ def format_verdict(choice: Choice, reasoning: str) -> str:
     return f"<think>{reasoning}</think><answer>{label_of(choice)}</answer>"
 
 
-def reasoning_of(text: str) -> str:
-    """What stands between the first ``<think>`` and the last ``</think>``; "" where either is missing."""
+def reasoning_span(text: str) -> tuple[int, int] | None:
+    """Where the text between the first ``<think>`` and the last ``</think>`` starts and ends; None where either is missing."""
     start, end = text.find("<think>"), text.rfind("</think>")
-    return text[start + len("<think>") : end].strip() if 0 <= start < end else ""
+    return (start + len("<think>"), end) if 0 <= start < end else None
+
+
+def reasoning_of(text: str) -> str:
+    """The reasoning of :func:`reasoning_span`, without blanks around it; "" where there is none."""
+    span = reasoning_span(text)
+    return text[span[0] : span[1]].strip() if span else ""
 
 
 def follows_format(text: str) -> bool:

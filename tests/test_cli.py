@@ -17,7 +17,7 @@ from rewardlab.prompts import load_template
 from rewardlab.types import Completion, FinishReason, Judgment, Order, Outcome, Verdict, VerdictStatus, Vote
 
 ROOT = Path(__file__).parents[1]
-COMMANDS = ["distill", "select", "sft", "rm", "score", "rl", "bench", "audit", "serve", "judge", "quickstart"]
+COMMANDS = ["distill", "select", "steps", "sft", "rm", "score", "prm", "rl", "bench", "audit", "serve", "judge", "quickstart"]
 
 
 def rewardlab(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -100,6 +100,8 @@ CASES: list[tuple[str, list[str], str]] = [
     ("nothing hard", ["rl", "--data", "{pairs}", "--model", "{bare}", "--out", "{out}"], "rewardlab distill"),
     ("nothing to audit", ["audit", "--data", "none.jsonl", "--out", "{out}"], "no such file"),
     ("unknown contract", ["audit", "--data", "{empty}", "--contract", "x", "--out", "{out}"], "boxed"),
+    ("judge that cannot go on", ["steps", "--data", "{pairs}", "--judge", "openai:m@http://h/v1", "--out", "{out}"], "hf:PATH"),
+    ("no such labels", ["prm", "--data", "{pairs}", "--steps", "none.jsonl", "--out", "{out}"], "rewardlab steps"),
     ("empty set", ["sft", "--data", "{empty}", "--out", "{out}"], "holds no pairs"),
     (
         "missing image",

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from rewardlab.config import DistillConfig, RLConfig, RMConfig, SFTConfig, load_config
+from rewardlab.config import DistillConfig, PolicyConfig, PRMConfig, RLConfig, RMConfig, SFTConfig, StepsConfig, load_config
 from rewardlab.errors import ConfigError
 from rewardlab.world.build import WorldConfig
 
 CONFIGS = Path(__file__).parents[1] / "configs"
-SCHEMAS = {"distill": DistillConfig, "sft": SFTConfig, "rm": RMConfig, "rl": RLConfig}
+SCHEMAS = {"distill": DistillConfig, "sft": SFTConfig, "rm": RMConfig, "rl": RLConfig, "prm": PRMConfig, "steps": StepsConfig}
+SCHEMAS["policy"] = PolicyConfig
 SHIPPED = sorted(CONFIGS.rglob("*.yaml"))
 
 

@@ -82,3 +82,29 @@ def select(
     for name, pairs in (("hard", chosen.hard), ("suspects", chosen.suspects)):
         write_parquet(pairs, out / f"{name}.parquet")
         typer.echo(f"{len(pairs):,} of {len(chosen.scores):,} pairs in {out}/{name}.parquet")
+
+
+@app.command()
+def steps(
+    data: Annotated[Path, typer.Option("--data", help="Labelled pairs, .parquet or .jsonl.")],
+    judge: Annotated[str, typer.Option("--judge", help="hf:PATH, the judge that completes its own reasoning.")],
+    out: Out,
+    config: ConfigFile = None,
+    images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the images a .jsonl names.")] = None,
+    source: Annotated[Optional[str], typer.Option("--source", help="Whose judgments: judge (new ones) or pairs.")] = None,
+    limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Only the first N pairs.")] = None,
+    seed: Seed = None,
+) -> None:
+    """Find the step at which a reasoning goes wrong: +1 before it, -1 from it on, for `rewardlab prm` to learn.
+
+    A prefix is good while 15 of 20 completions of it are right, which a guesser manages once in 48 times; bisection finds the
+    first that is not. Where the judge only guesses, nothing is labelled. Labels: `OUT/steps.jsonl`. A killed run continues.
+    """
+    from rewardlab.config import StepsConfig, load_config
+    from rewardlab.data.pairs import read_pairs
+    from rewardlab.distill.steps import label_steps
+    from rewardlab.judge import open_judge
+
+    settings = load_config(StepsConfig, config, source=source, seed=seed)
+    pairs = read_pairs(data, images=images)[:limit]
+    Console().print_json(data=label_steps(pairs, settings, open_judge(judge, batch_size=settings.batch_size), out))

@@ -91,3 +91,22 @@ def score(
     from rewardlab.training.bradley_terry import write_scores
 
     typer.echo(f"{write_scores(model, read_pairs(data, images=images), out)} pairs scored: {out}")
+
+
+@app.command()
+def prm(
+    data: Annotated[Path, typer.Option("--data", help="The pairs that were labelled (.parquet).")],
+    steps: Annotated[Path, typer.Option("--steps", help="steps.jsonl of `rewardlab steps`.")],
+    out: Out,
+    config: ConfigFile = None,
+    model: Annotated[Optional[str], typer.Option("--model", help="Checkpoint folder to start from: the judge's.")] = None,
+    seed: Seed = None,
+) -> None:
+    """Train a process reward model on step labels. `OUT/final` serves `rewardlab rl` as `process_reward` and `value_init`."""
+    from rewardlab.config import PRMConfig, load_config
+    from rewardlab.data.pairs import read_pairs
+    from rewardlab.distill.steps import read_steps
+    from rewardlab.training.prm import train_prm
+
+    settings = load_config(PRMConfig, config, model=model, seed=seed)
+    typer.echo(train_prm(read_pairs(data), read_steps(steps), settings, out))

@@ -129,7 +129,8 @@ async def _run(pairs: Sequence[PreferencePair], config: DistillConfig, journal: 
     return distiller
 
 
-def _fingerprint(pairs: Sequence[PreferencePair]) -> str:
+def fingerprint(pairs: Sequence[PreferencePair]) -> str:
+    """A hash of what a stage reads of labelled pairs: identities, texts, labels, images."""
     digest = hashlib.sha256()
     for pair in pairs:
         digest.update(repr((pair.pair_id, pair.question, pair.responses, pair.preferred)).encode())
@@ -138,9 +139,10 @@ def _fingerprint(pairs: Sequence[PreferencePair]) -> str:
     return digest.hexdigest()[:16]
 
 
-def _checked(pairs: Sequence[PreferencePair]) -> None:
+def check_labelled(pairs: Sequence[PreferencePair]) -> None:
+    """Raises DataError unless there are pairs, each labelled, each with an id of its own."""
     if not pairs:
-        raise DataError("no pairs to distil")
+        raise DataError("there are no pairs")
     unlabeled = [pair.pair_id for pair in pairs if pair.preferred is None]
     if unlabeled:
         raise DataError(f"{len(unlabeled)} pairs have no label ('preferred'), for example {unlabeled[0]}; drop them first")
@@ -154,10 +156,10 @@ def distill(pairs: Sequence[PreferencePair], config: DistillConfig, out: Path, *
     Pairs whose requests failed are left out of the set and counted; the same command asks them again. Raises EndpointError
     when the endpoint is down, ConfigError when ``out`` holds another run's journal.
     """
-    _checked(pairs)
+    check_labelled(pairs)
     template = load_template(config.template)
     identity = {
-        "data": _fingerprint(pairs),
+        "data": fingerprint(pairs),
         "model": config.model,
         "template_hash": template.hash,
         "temperature": config.temperature,

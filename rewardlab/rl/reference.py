@@ -54,6 +54,7 @@ class Rollouts:
     A critic adds ``values_NT``, its values before each token when sampling. Rollouts that grow by windows: ``finished_N`` is 0
     for those to be continued, ``window_NT`` 1 on the tokens the policy is trained on now. Verified judgments: ``turns_NT``
     names the policy's turn of each token (0: the user's), ``turn_rewards_NK`` what each turn earned instead of ``rewards_N``.
+    ``step_rewards_NT`` is what single tokens earn beside the outcome, at the ends of steps.
     """
 
     mask_NT: Tensor
@@ -67,6 +68,7 @@ class Rollouts:
     window_NT: Tensor | None = None
     turns_NT: Tensor | None = None
     turn_rewards_NK: Tensor | None = None
+    step_rewards_NT: Tensor | None = None
 
     @property
     def loss_mask(self) -> Tensor:
@@ -170,7 +172,7 @@ def _returns_to_go(rollouts: Rollouts, method: Method) -> Tensor:
 
 
 def _rewards_by_token(rollouts: Rollouts, method: Method) -> Tensor:
-    """1[last token] R - kl_coef (logp - ref); R less the mean of its group for reinforce_pp_baseline."""
+    """1[last token] R + what steps earn - kl_coef (logp - ref); R less the mean of its group for reinforce_pp_baseline."""
     mask_NT = rollouts.mask_NT.double()
     reward_NT = torch.zeros_like(mask_NT)
     if rollouts.turn_rewards_NK is not None:
@@ -184,6 +186,8 @@ def _rewards_by_token(rollouts: Rollouts, method: Method) -> Tensor:
         if method.advantage == "reinforce_pp_baseline":
             reward = _relative(rollouts, row, "dr_grpo")
         reward_NT[row, int(length) - 1] = reward
+    if rollouts.step_rewards_NT is not None:
+        reward_NT += rollouts.step_rewards_NT
     if rollouts.ref_logprobs_NT is not None and method.kl == "k1_reward":
         reward_NT -= method.kl_coef * (rollouts.old_logprobs_NT - rollouts.ref_logprobs_NT) * mask_NT
     return reward_NT

@@ -91,6 +91,36 @@ def verdict_token_ids(tokenizer: Any, choice: Choice) -> list[int]:
     return found
 
 
+def with_answers(inputs: dict[str, torch.Tensor], answers: Sequence[Sequence[int]], pad: int) -> dict[str, torch.Tensor]:
+    """Left-padded inputs with the tokens of an answer, or of its beginning, behind each prompt; left-padded again."""
+    width, shape = max(map(len, answers)), inputs["input_ids"].shape
+
+    def widened(name: str, values: torch.Tensor) -> torch.Tensor:
+        is_ids, seen = name == "input_ids", int(name == "attention_mask")
+        tails = [row.new_tensor(a) if is_ids else row.new_full((len(a),), seen) for row, a in zip(values, answers, strict=True)]
+        fill = values.new_full((width,), pad if is_ids else 0)
+        return torch.stack([torch.cat([fill[len(tail) :], row, tail]) for row, tail in zip(values, tails, strict=True)])
+
+    return {name: widened(name, values) if values.shape == shape else values for name, values in inputs.items()}
+
+
+def token_texts(tokenizer: Any, ids: Sequence[int]) -> list[str]:
+    """What each token adds to the text: joined, the text of all of them, special tokens left out.
+
+    Where a character is spread over several tokens, the last of them holds it.
+    """
+    texts = [tokenizer.decode([token], skip_special_tokens=True) for token in ids]
+    whole = tokenizer.decode(list(ids), skip_special_tokens=True)
+    if "".join(texts) == whole:
+        return texts
+    done, pieces = 0, []
+    for n in range(1, len(ids) + 1):
+        so_far = len(tokenizer.decode(list(ids[:n]), skip_special_tokens=True).rstrip("\ufffd")) if n < len(ids) else len(whole)
+        pieces.append(whole[done : max(done, so_far)])
+        done = max(done, so_far)
+    return pieces
+
+
 class HFSampler:
     """Samples from a transformers model; at most ``batch_size`` sequences at a time. An undecodable image raises."""
 
@@ -130,27 +160,38 @@ class HFSampler:
             coverages.append(coverage_N.cpu())
         return torch.cat(margins), torch.cat(coverages)
 
-    def sample(self, prompts: Sequence[tuple[Message, ...]], params: SamplingParams) -> list[list[Completion]]:
-        """``params.num_samples`` completions per prompt, each with its token ids; ``seed`` fixes them for equal batches."""
+    def sample(
+        self,
+        prompts: Sequence[tuple[Message, ...]],
+        params: SamplingParams,
+        prefixes: Sequence[Sequence[int]] | None = None,
+    ) -> list[list[Completion]]:
+        """``params.num_samples`` completions per prompt, each with its token ids; ``seed`` fixes them for equal batches.
+
+        ``prefixes`` are the tokens that the answer to each prompt begins with; a completion is what comes after them, and they
+        count as tokens of its prompt. Raises ValueError for a prefix that has ended.
+        """
+        if prefixes is not None and (ended := [n for n, prefix in enumerate(prefixes) if self._ends & set(prefix)]):
+            raise ValueError(f"prefix {ended[0]} holds an end token; nothing comes after the end of an answer")
         per_batch = max(1, self.batch_size // params.num_samples)
         generator = torch.Generator(self.model.device).manual_seed(params.seed)
         done: list[list[Completion]] = []
         for start in range(0, len(prompts), per_batch):
-            batch = prompts[start : start + per_batch]
-            drawn: list[list[Completion]] = [[] for _ in batch]
+            rows = slice(start, start + per_batch)
+            inputs = self.encode(prompts[rows])
+            if prefixes is not None:
+                inputs = with_answers(inputs, prefixes[rows], self.processor.tokenizer.pad_token_id)
+            drawn: list[list[Completion]] = [[] for _ in prompts[rows]]
             for first in range(0, params.num_samples, self.batch_size):
                 num = min(self.batch_size, params.num_samples - first)
-                for row, more in zip(
-                    drawn, self._sample_batch(batch, replace(params, num_samples=num), generator), strict=True
-                ):
+                for row, more in zip(drawn, self._draw(inputs, replace(params, num_samples=num), generator), strict=True):
                     row += more
             done += drawn
         return done
 
-    def _sample_batch(
-        self, prompts: Sequence[tuple[Message, ...]], params: SamplingParams, generator: torch.Generator
+    def _draw(
+        self, inputs: dict[str, torch.Tensor], params: SamplingParams, generator: torch.Generator
     ) -> list[list[Completion]]:
-        inputs = self.encode(prompts)
         draws = draw(
             self.model,
             inputs,
@@ -168,7 +209,7 @@ class HFSampler:
             self._completion(tokens, logprobs, prompt_tokens[row // k])
             for row, (tokens, logprobs) in enumerate(zip(draws.tokens, draws.logprobs, strict=True))
         ]
-        return [flat[i * k : (i + 1) * k] for i in range(len(prompts))]
+        return [flat[i * k : (i + 1) * k] for i in range(len(prompt_tokens))]
 
     def _completion(self, tokens: list[int], logprobs: list[float], num_prompt_tokens: int) -> Completion:
         finish = FinishReason.STOP if tokens[-1] in self._ends else FinishReason.LENGTH

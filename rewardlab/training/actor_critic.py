@@ -20,9 +20,9 @@ from trl.trainer.utils import FusedCausalLMOutput
 
 from rewardlab.rl.gae import explained_variance, gae, length_adaptive_lambda, value_targets
 from rewardlab.rl.objectives import clipped_value_loss
-from rewardlab.training.policy_gradient import FORWARD_KEYS, PolicyGradientTrainer
+from rewardlab.training.policy_gradient import PolicyGradientTrainer
 from rewardlab.training.runs import CRITIC
-from rewardlab.training.value_model import ValueModel
+from rewardlab.training.value_model import FORWARD_KEYS, ValueModel, completion_values
 
 PREFIX = f"{CRITIC}."
 _FOR_CRITIC = ("input_ids", "attention_mask", *FORWARD_KEYS)
@@ -64,21 +64,8 @@ class ActorCriticTrainer(PolicyGradientTrainer):
 
     def _values(self, batch: dict[str, Any]) -> Tensor:
         """[N, T] values of the states before each completion token, without gradient, in micro-batches."""
-        ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], 1)
-        mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], 1)
-        size, width, values = self.args.per_device_train_batch_size, batch["completion_ids"].size(1), []
-        patches = batch["image_grid_thw"].prod(1).tolist() if "image_grid_thw" in batch else []
-        num_images = batch.get("num_images") or [0] * len(ids)
-        for start in range(0, len(ids), size):
-            rows = slice(start, start + size)
-            first, last = sum(num_images[:start]), sum(num_images[: start + size])
-            extra = {key: batch[key][rows] for key in FORWARD_KEYS if key.endswith("token_type_ids") and key in batch}
-            if last > first:
-                extra["image_grid_thw"] = batch["image_grid_thw"][first:last]
-                extra["pixel_values"] = batch["pixel_values"][sum(patches[:first]) : sum(patches[:last])]
-            with torch.no_grad(), self.accelerator.autocast():
-                values.append(self.critic(input_ids=ids[rows], attention_mask=mask[rows], **extra)[:, -width - 1 : -1])
-        return torch.cat(values) * batch["completion_mask"]
+        size, autocast = self.args.per_device_train_batch_size, self.accelerator.autocast
+        return completion_values(self.critic, batch, size=size, autocast=autocast)[:, :-1] * batch["completion_mask"]
 
     def _advantages(
         self, batch: dict[str, Any], inputs: list[dict[str, Any]], rewards_N: Tensor, own: slice

@@ -29,14 +29,20 @@ from rewardlab.rl.objectives import (
     sequence_log_ratio,
     sum_over_constant,
 )
+from rewardlab.training.process_reward import ProcessReward
 from rewardlab.training.rollouts import RolloutTrainer
+from rewardlab.training.value_model import FORWARD_KEYS
 
 RELATIVE = {"grpo": standardized, "dr_grpo": centered, "rloo": leave_one_out}
-FORWARD_KEYS = ("pixel_values", "image_grid_thw", "mm_token_type_ids", "token_type_ids", "num_images")
 
 
 class PolicyGradientTrainer(RolloutTrainer):
-    """The advantages and the loss of ``args``, critic-free ones; ``actor_critic.py`` adds those of a critic."""
+    """The advantages and the loss of ``args``, critic-free ones; ``actor_critic.py`` adds those of a critic.
+
+    ``process`` pays at the ends of steps, beside the outcome.
+    """
+
+    process: ProcessReward | None = None
 
     def finish_batch(self, batch: dict[str, Any], inputs: list[dict[str, Any]]) -> None:
         rewards_N = (self._rewards * self.reward_weights.to(self._rewards.device)).nansum(1)
@@ -65,12 +71,18 @@ class PolicyGradientTrainer(RolloutTrainer):
         return advantages_NT, metrics | treated
 
     def _token_rewards(self, batch: dict[str, Any], rewards_N: Tensor, mask_NT: Tensor) -> Tensor:
-        """[N, T] the reward on the last token, less the KL penalty of each where the method takes it there."""
-        if not (self.beta and self.args.kl == "k1_reward"):
-            return token_rewards(rewards_N, mask_NT)
-        kl_NT = self._kl(batch)
-        self._count({"kl/sampled_k1": mean_of_tokens(kl_NT, mask_NT).item()})
-        return token_rewards(rewards_N, mask_NT, kl_NT, self.beta)
+        """[N, T] the reward on the last token, what the steps earn, less each token's KL penalty where the method takes it."""
+        kl_NT = None
+        if self.beta and self.args.kl == "k1_reward":
+            kl_NT = self._kl(batch)
+            self._count({"kl/sampled_k1": mean_of_tokens(kl_NT, mask_NT).item()})
+        rewards_NT = token_rewards(rewards_N, mask_NT, kl_NT, self.beta)
+        if self.process is None:
+            return rewards_NT
+        size, autocast = self.args.per_device_train_batch_size, self.accelerator.autocast
+        steps_NT, metrics = self.process(batch, self._right, size=size, autocast=autocast)
+        self._count(metrics)
+        return rewards_NT + steps_NT * mask_NT
 
     def _whitened(self, values_NT: Tensor, mask_NT: Tensor) -> tuple[Tensor, dict[str, float]]:
         """Whitened over the tokens of all processes, outliers treated."""

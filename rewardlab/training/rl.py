@@ -28,6 +28,7 @@ from rewardlab.training.chat import chat_columns
 from rewardlab.training.dynamic_sampling import DynamicSampling
 from rewardlab.training.multi_turn import MultiTurnTrainer
 from rewardlab.training.policy_gradient import PolicyGradientTrainer
+from rewardlab.training.process_reward import ProcessReward
 from rewardlab.training.prompt_source import PromptSource
 from rewardlab.training.reward import EndpointConsistencyJudge, RolloutScorer
 from rewardlab.training.reward_function import RewardFunction
@@ -155,6 +156,8 @@ def build_trainer(
         **more,
     )
     trainer.right_of_last_batch = reward.right
+    if config.process_reward:
+        trainer.process = ProcessReward.load(config, template, processor.tokenizer, device=trainer.accelerator.device)
     trainer.hot_token = HotToken(**config.hot_token.model_dump()) if config.hot_token else None
     if config.dynamic_sampling != "off":
         trainer.dynamic = DynamicSampling(

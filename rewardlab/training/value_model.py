@@ -9,6 +9,8 @@ Shapes: ``N`` rows, ``L`` tokens of prompt and completion together, ``T`` of the
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,8 @@ from transformers import AutoConfig, AutoModelForImageTextToText
 from rewardlab.data.files import write_whole
 from rewardlab.errors import CheckpointError
 
+# What a forward pass over a rollout batch takes beside tokens and their mask.
+FORWARD_KEYS = ("pixel_values", "image_grid_thw", "mm_token_type_ids", "token_type_ids", "num_images")
 WEIGHTS, CONFIG = "value_model.safetensors", "config.json"
 
 
@@ -61,7 +65,34 @@ class ValueModel(nn.Module):
         save_file({name: value.detach().cpu().contiguous() for name, value in weights.items()}, folder / WEIGHTS)
         write_whole(folder / CONFIG, json.dumps(self.config.to_dict(), indent=1, default=str) + "\n")
 
+    def activation_checkpointing_enable(self, *args: Any, **kwargs: Any) -> None:
+        self.backbone.activation_checkpointing_enable(*args, **kwargs)  # type: ignore[operator]
+
     def forward(self, **inputs: Any) -> Tensor:
         """[N, L] one number after each token of the inputs, images included."""
         hidden_NLD = self.backbone(**inputs, use_cache=False).last_hidden_state
         return self.head(hidden_NLD)[..., 0].float()  # type: ignore[no-any-return]
+
+
+def completion_values(
+    model: ValueModel, batch: dict[str, Any], *, size: int, autocast: Callable[[], AbstractContextManager[Any]]
+) -> Tensor:
+    """[N, T + 1] of a rollout batch: the number after each prompt, and after each token of its completion.
+
+    So the first T stand before each completion token, the last T after it. Without gradient, ``size`` rollouts at a time.
+    """
+    ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], 1)
+    mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], 1)
+    width, values = batch["completion_ids"].size(1), []
+    patches = batch["image_grid_thw"].prod(1).tolist() if "image_grid_thw" in batch else []
+    num_images = batch.get("num_images") or [0] * len(ids)
+    for start in range(0, len(ids), size):
+        rows = slice(start, start + size)
+        first, last = sum(num_images[:start]), sum(num_images[: start + size])
+        extra = {key: batch[key][rows] for key in FORWARD_KEYS if key.endswith("token_type_ids") and key in batch}
+        if last > first:
+            extra["image_grid_thw"] = batch["image_grid_thw"][first:last]
+            extra["pixel_values"] = batch["pixel_values"][sum(patches[:first]) : sum(patches[:last])]
+        with torch.no_grad(), autocast():
+            values.append(model(input_ids=ids[rows], attention_mask=mask[rows], **extra)[:, -width - 1 :])
+    return torch.cat(values)

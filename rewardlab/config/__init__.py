@@ -1,0 +1,71 @@
+"""Schemas of ``configs/*.yaml``. Class defaults are the paper's recipe (arXiv 2505.02835); a YAML holds only differences.
+
+An unknown key is an error. Numbers without a source in the paper carry a reason beside them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from rewardlab.config.base import LoraConfig, TrainConfig
+from rewardlab.config.data import DistillConfig, StepsConfig
+from rewardlab.config.rl import ConsistencyConfig, HotTokenConfig, MethodConfig, PolicyConfig, RLConfig
+from rewardlab.config.supervised import PRMConfig, RMConfig, SFTConfig
+from rewardlab.errors import ConfigError
+
+__all__ = [
+    "ConsistencyConfig",
+    "DistillConfig",
+    "HotTokenConfig",
+    "LoraConfig",
+    "MethodConfig",
+    "PRMConfig",
+    "PolicyConfig",
+    "RLConfig",
+    "RMConfig",
+    "SFTConfig",
+    "StepsConfig",
+    "TrainConfig",
+    "load_config",
+    "load_yaml",
+]
+
+Config = TypeVar("Config", bound=BaseModel)
+
+
+def load_yaml(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file. Raises ConfigError."""
+    try:
+        value = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}); expected a YAML file") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: not valid YAML ({error})") from error
+    if not isinstance(value or {}, dict):
+        raise ConfigError(f"{path}: expected key: value lines, got a {type(value).__name__}")
+    return value or {}
+
+
+def load_config(schema: type[Config], path: Path | None, **overrides: Any) -> Config:
+    """``schema`` with the YAML's differences and then the non-None ``overrides``. Raises ConfigError naming every bad key."""
+    values = load_yaml(path) if path else {}
+    values |= {name: value for name, value in overrides.items() if value is not None}
+    try:
+        return schema(**values)
+    except ValidationError as error:
+        raise ConfigError(_explain(error, schema, str(path) if path else "options")) from error
+
+
+def _explain(error: ValidationError, schema: type[BaseModel], where: str) -> str:
+    lines = []
+    for item in error.errors():
+        key = ".".join(map(str, item["loc"])) or "(whole)"
+        if item["type"] == "extra_forbidden":
+            lines.append(f"unknown key {key!r}; {schema.__name__} knows {', '.join(sorted(schema.model_fields))}")
+        else:
+            lines.append(f"{key}: {item['msg']}")
+    return f"{where}: " + "; ".join(lines)

@@ -1,0 +1,42 @@
+"""What all schemas share, and what all stages that train have in common."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Schema(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class LoraConfig(Schema):
+    """Low-rank adapters on every linear layer (peft's "all-linear") unless named otherwise."""
+
+    r: int = Field(16, ge=1)
+    alpha: int = Field(32, ge=1)
+    dropout: float = Field(0.0, ge=0, lt=1)
+    target_modules: str | list[str] = "all-linear"
+
+
+class TrainConfig(Schema):
+    """What SFT and RL have in common. ``batch_size`` counts sequences per optimizer step on one process."""
+
+    model: str = "Qwen/Qwen2.5-VL-7B-Instruct"
+    template: str = "r1_reward"
+    learning_rate: float = Field(gt=0)
+    warmup_steps: int = Field(0, ge=0)
+    lr_scheduler: str = "cosine"
+    epochs: float = Field(1.0, gt=0)
+    max_steps: int = Field(-1, description="-1: decided by epochs")
+    batch_size: int = Field(ge=1)
+    micro_batch_size: int = Field(ge=1)
+    max_grad_norm: float = Field(1.0, gt=0)
+    adam_beta2: float = Field(0.95, gt=0, lt=1)
+    weight_decay: float = Field(0.0, ge=0)
+    gradient_checkpointing: bool = True
+    lora: LoraConfig | None = None
+    save_steps: int = Field(100, ge=1)
+    save_total_limit: int = Field(2, ge=1)
+    logging_steps: int = Field(1, ge=1)
+    report_to: str = "none"
+    seed: int = 0

@@ -1,0 +1,197 @@
+"""Reinforcement learning: what tells one method from another, what a judge is paid for, and what a policy under a judge."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from rewardlab.config.base import Schema, TrainConfig
+
+Attempts = Literal["", "1", "2", "3", "unsolved"]  # "": no teacher was asked
+
+
+class ConsistencyConfig(Schema):
+    """Who says whether reasoning and verdict agree. ``weight`` 0 switches the reward and its requests off."""
+
+    base_url: str = "http://127.0.0.1:8000/v1"
+    model: str = "Qwen/Qwen2.5-VL-7B-Instruct"
+    api_key_env: str = "OPENAI_API_KEY"
+    weight: float = Field(0.5, ge=0)
+    concurrency: int = Field(64, ge=1)
+    deadline_s: float = Field(20.0, gt=0, description="after it the consistency is 0 and counted as failed")
+    max_tokens: int = Field(8, ge=1)
+
+
+class HotTokenConfig(Schema):
+    """FIRE (arXiv 2410.21236): one early token is drawn hot, for rollouts that differ; the defaults are verl's."""
+
+    temperature: float = Field(30.0, gt=0)
+    top_k: int = Field(16, ge=1)
+    position: int = Field(1, ge=0, description="0 is the first token; 1 the one after an opening <think>")
+
+
+class MethodConfig(TrainConfig):
+    """How rollouts become a loss: the fields of :class:`rewardlab.rl.reference.Method`, and which rollouts are drawn."""
+
+    learning_rate: float = Field(1e-6, gt=0)
+    epochs: float = Field(5.0, gt=0)
+    rollout_batch_size: int = Field(256, ge=2, description="rollouts between two samplings, on one process")
+    batch_size: int = Field(128, ge=2, description="rollouts per optimizer step")
+    micro_batch_size: int = Field(2, ge=1)
+    samples_per_prompt: int = Field(1, ge=1)
+    iterations: int = Field(1, ge=1, description="passes over each rollout batch")
+    max_completion_length: int = Field(1024, ge=1)
+    temperature: float = Field(1.0, gt=0)
+    hot_token: HotTokenConfig | None = None
+    importance_cap: float | None = Field(None, gt=0, description="bound on p_trainer / p_sampler, multiplied in; null: trusted")
+    dynamic_sampling: Literal["off", "refill", "oversample"] = Field(
+        "off", description="train on groups neither all right nor all wrong: drawn until there are enough, or once, in excess"
+    )
+    max_sampling_rounds: int = Field(10, ge=1, description="of refill; then the undecided groups found are repeated")
+    difficulty_weighted: bool = Field(False, description="dynamic sampling draws prompts of middling pass rate more often")
+    window: int | None = Field(None, ge=1, description="tokens a rollout grows by per step (T-PPO); null: all at once")
+    advantage: Literal["reinforce_pp", "reinforce_pp_baseline", "grpo", "dr_grpo", "rloo", "gae"] = "reinforce_pp"
+    outliers: Literal["delete", "clip", "keep"] = Field("delete", description="of whitened advantages beyond advantage_sigma")
+    advantage_sigma: float = Field(3.0, gt=0, description="in deviations")
+    clip_eps: float = Field(0.2, gt=0)
+    clip_eps_high: float | None = Field(None, gt=0, description="upper clip where it differs (DAPO's clip-higher)")
+    dual_clip: float | None = Field(None, gt=1, description="bound on the loss of a token of negative advantage")
+    preclip: tuple[float, float] | None = Field((1e-3, 1e3), description="of the probability ratio, before exp; null: none")
+    ratio: Literal["token", "sequence"] = "token"
+    average: Literal["sequence", "token", "constant"] = Field(
+        "sequence", description="of token losses: by rollout, over all tokens, or the sum over max_completion_length"
+    )
+    kl: Literal["k1_reward", "k2_loss", "k3_loss"] = "k1_reward"
+    kl_coef: float = Field(0.0, ge=0)
+    positive_nll: float = Field(0.0, ge=0, description="weight of the likelihood of right rollouts")
+    gae_lambda: float = Field(0.95, ge=0, le=1, description="of the policy's advantages (advantage: gae)")
+    gae_lambda_critic: float = Field(1.0, ge=0, le=1, description="of what the critic is fitted to")
+    length_adaptive_alpha: float | None = Field(None, gt=0, description="lambda 1 - 1 / (alpha length), at least 0.95 (VAPO)")
+    value_clip: float = Field(0.2, gt=0)
+    value_learning_rate: float | None = Field(None, gt=0, description="null: twice learning_rate, as VAPO has it")
+    value_pretrain_steps: int = Field(0, ge=0, description="at most so many steps of the critic alone, before the policy moves")
+    value_patience: int = Field(5, ge=1, description="pre-training ends when explained variance has not risen for so many logs")
+    value_init: str | None = Field(None, description="checkpoint or value model to start the critic from; null: the policy's")
+
+    @field_validator("preclip")
+    @classmethod
+    def _around_one(cls, bounds: tuple[float, float] | None) -> tuple[float, float] | None:
+        if bounds is not None and not 0 < bounds[0] < 1 < bounds[1]:
+            raise ValueError(f"preclip bounds the probability ratio on both sides of 1, got {bounds}")
+        return bounds
+
+    @model_validator(mode="after")
+    def _divides(self) -> Self:
+        if self.batch_size % self.micro_batch_size or self.rollout_batch_size % self.batch_size:
+            raise ValueError(
+                f"rollout_batch_size {self.rollout_batch_size} must be a multiple of batch_size {self.batch_size}, and that "
+                f"of micro_batch_size {self.micro_batch_size}"
+            )
+        if self.rollout_batch_size % self.samples_per_prompt:
+            raise ValueError("rollout_batch_size must be a multiple of samples_per_prompt")
+        period = self.rollout_batch_size // self.batch_size * self.iterations
+        if self.save_steps % period:
+            raise ValueError(
+                f"save_steps {self.save_steps} must be a multiple of {period}, the optimizer steps per rollout batch: a "
+                "checkpoint in the middle of a rollout batch could not be resumed exactly"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _fits_the_advantage(self) -> Self:
+        if self.advantage not in ("reinforce_pp", "gae") and self.samples_per_prompt < 2:
+            raise ValueError(f"advantage {self.advantage} compares a group's rollouts; set samples_per_prompt to 2 or more")
+        if self.kl == "k1_reward" and self.kl_coef and self.advantage in ("grpo", "dr_grpo", "rloo"):
+            raise ValueError(f"advantage {self.advantage} is one number per rollout; use kl: k2_loss or k3_loss")
+        if self.advantage == "gae" and self.lora:
+            raise ValueError("advantage gae trains a critic of the policy's full size; set lora: null")
+        return self
+
+    @model_validator(mode="after")
+    def _fits_the_sampling(self) -> Self:
+        if self.dynamic_sampling != "off" and (self.samples_per_prompt < 2 or self.window):
+            raise ValueError("dynamic_sampling needs samples_per_prompt of 2 or more, and no window")
+        if self.difficulty_weighted and self.dynamic_sampling == "off":
+            raise ValueError("difficulty_weighted is a part of dynamic_sampling; set it to refill or oversample")
+        if self.window and (
+            self.advantage != "gae" or self.max_completion_length % self.window or self.kl_coef or self.importance_cap
+        ):
+            raise ValueError(
+                "window needs advantage gae, a max_completion_length that is a multiple of it, and neither kl_coef nor "
+                "importance_cap"
+            )
+        return self
+
+
+class RLConfig(MethodConfig):
+    """StableReinforce: lr 1e-6, no KL term, one sample per prompt, rollouts of 256 trained in batches of 128 (section 5).
+
+    Every other method is a few differences from it: see ``configs/rl/``.
+    """
+
+    self_verify: bool = Field(False, description="rollouts judge, verify the judgment, and revise it where they find it wrong")
+    revision_bonus: float = Field(1.0, ge=0, description="times the gain of a revised judgment over the first (PAG's alpha)")
+    format_weight: float = Field(0.5, ge=0)
+    overlong_margin: int | None = Field(None, ge=1, description="tokens before the longest over which length costs up to 1")
+    swap_weight: float = Field(0.0, ge=0, description="paid for naming the winner that the other order's rollouts name")
+    process_reward: str | None = Field(
+        None, description="process reward model (`rewardlab prm`) that pays at step ends; null: none"
+    )
+    process_wrong_weight: float = Field(0.25, ge=0, description="of its mean score where the verdict is not right")
+    process_right_weight: float = Field(0.025, ge=0, description="where it is")
+    consistency: ConsistencyConfig = Field(default_factory=lambda: ConsistencyConfig.model_validate({}))
+    attempts: list[Attempts] = Field(["2", "3", "unsolved"], description="difficulty tags to train on")
+    both_orders: bool = Field(True, description="show each pair once in each order, instead of in the teacher's")
+    easy_ratio: float = Field(0.0, ge=0, description="easy pairs (attempts 1) added per hard one")
+
+    @model_validator(mode="after")
+    def _fits_the_reward(self) -> Self:
+        if self.swap_weight and (not self.both_orders or self.rollout_batch_size % (2 * self.samples_per_prompt)):
+            raise ValueError(
+                "swap_weight compares the two orders of a pair: set both_orders, and make rollout_batch_size a multiple of "
+                "twice samples_per_prompt"
+            )
+        if self.swap_weight and self.dynamic_sampling != "off":
+            raise ValueError("dynamic_sampling draws single prompts, and swap_weight needs both orders of a pair: choose one")
+        if self.process_reward and (self.advantage not in ("reinforce_pp", "reinforce_pp_baseline", "gae") or self.window):
+            raise ValueError(
+                "process_reward pays single tokens of whole rollouts: it needs advantage reinforce_pp, reinforce_pp_baseline "
+                "or gae, and no window"
+            )
+        if self.overlong_margin and self.overlong_margin > self.max_completion_length:
+            raise ValueError("overlong_margin is a part of max_completion_length and cannot be longer")
+        if self.self_verify and (self.advantage != "gae" or self.window or self.dynamic_sampling != "off" or self.kl_coef):
+            raise ValueError("self_verify needs advantage gae, and neither window nor dynamic_sampling nor kl_coef")
+        return self
+
+
+class PolicyConfig(MethodConfig):
+    """A policy trained on a judge's word: Pairwise-RL (arXiv 2504.04950) with the rates of Seed1.5-VL (arXiv 2505.07062).
+
+    The reward of a response is the probability that it beats an anchor, both orders asked.
+    """
+
+    template: str = "answer"
+    learning_rate: float = Field(6e-7, gt=0)
+    value_learning_rate: float | None = Field(7.5e-7, gt=0)
+    advantage: Literal["reinforce_pp", "reinforce_pp_baseline", "grpo", "dr_grpo", "rloo", "gae"] = "gae"
+    outliers: Literal["delete", "clip", "keep"] = "keep"
+    preclip: tuple[float, float] | None = None
+    kl_coef: float = Field(1e-5, ge=0)
+    judge: str = Field(
+        "prob:runs/rl/final", description="as in `rewardlab bench`, or rm:FOLDER, a scalar head that sees no anchor"
+    )
+    judge_votes: int = Field(1, ge=1, description="rationales (or votes) in each order of a comparison")
+    judge_max_tokens: int = Field(1024, ge=1)
+    judge_batch_size: int = Field(64, ge=1)
+    anchor: Literal["preferred", "start", "group"] = Field(
+        "preferred", description="the pair's better response, the first policy's greedy one, or the other rollouts of the group"
+    )
+    phi: Literal["prob", "centered", "logit", "binary"] = Field("prob", description="what winning with probability p is worth")
+
+    @model_validator(mode="after")
+    def _has_a_group(self) -> Self:
+        if self.anchor == "group" and self.samples_per_prompt < 2:
+            raise ValueError("anchor group compares a group's rollouts; set samples_per_prompt to 2 or more")
+        return self

@@ -1,0 +1,141 @@
+"""A process reward model: a value model fitted to +1 and -1 at the ends of steps by squared error (arXiv 2410.17621).
+
+Its folder serves as ``process_reward`` and as ``value_init`` of `rewardlab rl`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import rewardlab.torchvision_cpu  # noqa: F401  (before transformers)
+
+# isort: split
+import torch
+from torch import Tensor
+from transformers import Trainer, TrainingArguments
+
+from rewardlab.checkpoints import template_for
+from rewardlab.config import PRMConfig
+from rewardlab.errors import DataError
+from rewardlab.progress import bar
+from rewardlab.prompts import Template, build_messages, load_template
+from rewardlab.rl.process import token_ends
+from rewardlab.samplers.hf import encode_prompts, load_processor, token_texts, with_answers
+from rewardlab.training.runs import LoadsWholeCheckpoints, RunLog, close_run, common_arguments, open_run, run_steps
+from rewardlab.training.sft import data_fingerprint
+from rewardlab.training.value_model import ValueModel
+from rewardlab.types import Order, PreferencePair
+
+NO_LABEL = -100.0  # what transformers leaves out when it counts labels
+
+
+def prm_rows(pairs: Sequence[PreferencePair], steps: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Labelled judgments beside their pairs. Raises DataError for a judgment of a pair that is not there."""
+    by_id = {pair.pair_id: pair for pair in pairs}
+    if missing := [row["pair_id"] for row in steps if row["pair_id"] not in by_id]:
+        raise DataError(
+            f"{len(missing)} labelled judgments are of other pairs, for example {missing[0]}; give the pairs labelled"
+        )
+    return [{"pair": by_id[row["pair_id"]], "step": row} for row in steps]
+
+
+class StepCollator:
+    """Rows -> model inputs of prompt and reasoning, left-padded, with ``labels`` [N, L]: +-1 where a step ends."""
+
+    def __init__(self, processor: Any, template: Template) -> None:
+        self.processor, self.template = processor, template
+
+    def __call__(self, rows: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
+        inputs, ends = self.read(rows)
+        labels_NL = torch.full(inputs["input_ids"].shape, NO_LABEL)
+        for n, (row, tokens) in enumerate(zip(rows, ends, strict=True)):
+            for token, label in zip(tokens, row["step"]["labels"], strict=True):
+                labels_NL[n, token] = label  # of two steps in one token, the later: what holds after it
+        return {**inputs, "labels": labels_NL}
+
+    def read(self, rows: Sequence[dict[str, Any]]) -> tuple[dict[str, Tensor], list[list[int]]]:
+        """Model inputs, and where in each row its steps end."""
+        tokenizer = self.processor.tokenizer
+        prompts = [build_messages(row["pair"], order=Order(row["step"]["order"]), template=self.template) for row in rows]
+        answers = [tokenizer.encode(row["step"]["text"], add_special_tokens=False) for row in rows]
+        inputs = with_answers(dict(encode_prompts(self.processor, prompts)), answers, tokenizer.pad_token_id)
+        width = inputs["input_ids"].shape[1]
+        ends = [
+            [width - len(ids) + token for token in token_ends(row["step"]["ends"], token_texts(tokenizer, ids))]
+            for row, ids in zip(rows, answers, strict=True)
+        ]
+        return inputs, ends
+
+
+class PRMTrainer(LoadsWholeCheckpoints, Trainer):  # type: ignore[misc]
+    """transformers' Trainer on a value model."""
+
+    def compute_loss(
+        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """Mean squared error over the step ends of the whole batch, micro-batches and processes together."""
+        labels_NL = inputs["labels"]
+        values_NL = model(**{name: value for name, value in inputs.items() if name != "labels"})
+        errors = (values_NL - labels_NL)[labels_NL != NO_LABEL] ** 2
+        if num_items_in_batch is None:
+            loss = errors.mean()
+        else:
+            loss = errors.sum() / num_items_in_batch * self.accelerator.num_processes
+        return (loss, values_NL) if return_outputs else loss
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        if self.args.should_save:
+            model: ValueModel = self.accelerator.unwrap_model(self.model)
+            model.save(Path(output_dir or self.args.output_dir), state_dict)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        saved = ValueModel.from_pretrained(resume_from_checkpoint)
+        (model or self.model).load_state_dict(saved.state_dict())
+
+
+@torch.no_grad()
+def step_scores(
+    model: ValueModel, collator: StepCollator, rows: Sequence[dict[str, Any]], *, size: int = 32
+) -> list[list[float]]:
+    """What a model says at the end of each step of each row, unclamped."""
+    scores: list[list[float]] = []
+    device = next(model.parameters()).device
+    for start in range(0, len(rows), size):
+        inputs, ends = collator.read(rows[start : start + size])
+        values_NL = model.eval()(**{name: value.to(device) for name, value in inputs.items()})
+        scores += [values[tokens].tolist() for values, tokens in zip(values_NL, ends, strict=True)]
+    return scores
+
+
+def train_prm(pairs: Sequence[PreferencePair], steps: Sequence[dict[str, Any]], config: PRMConfig, out: Path) -> Path:
+    """Train (or resume) from ``config.model``, a judge's checkpoint; returns the final folder, read by ``ValueModel``.
+
+    Raises DataError for labels of other pairs, CheckpointError where the checkpoint was trained on another template,
+    ConfigError for a finished or different run in ``out``.
+    """
+    template = (
+        template_for(Path(config.model), config.template) if Path(config.model).exists() else load_template(config.template)
+    )
+    rows = prm_rows(pairs, steps)
+    labels = hashlib.sha256(json.dumps([row["step"] for row in rows], sort_keys=True).encode()).hexdigest()[:16]
+    resume = open_run(out, config, data=data_fingerprint([row["pair"] for row in rows]) + labels)
+    processor = load_processor(config.model)
+    arguments = TrainingArguments(remove_unused_columns=False, **common_arguments(config, out))
+    trainer = PRMTrainer(
+        model=ValueModel.from_pretrained(config.model).train(),
+        args=arguments,
+        train_dataset=rows,
+        data_collator=StepCollator(processor, template),
+    )
+    num_steps = (
+        config.max_steps if config.max_steps > 0 else math.ceil(config.epochs * math.ceil(len(rows) / config.batch_size))
+    )
+    with bar("prm", num_steps) as advance:
+        trainer.add_callback(RunLog(out, advance, "loss"))
+        run_steps(trainer, config.max_steps, resume)
+    return close_run(out, trainer, processor, template=template, stage="prm", base=config.model)
