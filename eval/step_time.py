@@ -28,7 +28,8 @@ from rewardlab.config import RLConfig, load_yaml
 from rewardlab.data.pairs import read_pairs
 from rewardlab.prompts import load_template
 from rewardlab.samplers.hf import load_model, vision_token_ids
-from rewardlab.training.rl import build_trainer, rl_rows, trainer_arguments
+from rewardlab.training.methods import trainer_arguments
+from rewardlab.training.rl import build_trainer, rl_rows
 
 ROOT = Path(__file__).parents[1]
 METHOD = ("advantage", "outliers", "preclip", "clip_eps_high", "ratio", "average", "kl", "kl_coef")

@@ -17,7 +17,22 @@ from rewardlab.prompts import load_template
 from rewardlab.types import Completion, FinishReason, Judgment, Order, Outcome, Verdict, VerdictStatus, Vote
 
 ROOT = Path(__file__).parents[1]
-COMMANDS = ["distill", "select", "steps", "sft", "rm", "score", "prm", "rl", "bench", "audit", "serve", "judge", "quickstart"]
+COMMANDS = [
+    "distill",
+    "select",
+    "steps",
+    "sft",
+    "rm",
+    "score",
+    "prm",
+    "rl",
+    "policy",
+    "bench",
+    "audit",
+    "serve",
+    "judge",
+    "quickstart",
+]
 
 
 def rewardlab(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -27,7 +42,8 @@ def rewardlab(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    "command", [[], *[[name] for name in COMMANDS], ["world", "build"], ["world", "serve"], ["study", "stability"]]
+    "command",
+    [[], *[[name] for name in COMMANDS], ["world", "build"], ["world", "serve"], ["study", "stability"], ["study", "methods"]],
 )
 def test_help(command: list[str]) -> None:
     """Every command says what it does."""

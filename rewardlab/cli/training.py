@@ -110,3 +110,28 @@ def prm(
 
     settings = load_config(PRMConfig, config, model=model, seed=seed)
     typer.echo(train_prm(read_pairs(data), read_steps(steps), settings, out))
+
+
+@app.command()
+def policy(
+    data: Annotated[Path, typer.Option("--data", help="Questions with images, as pairs (.parquet or .jsonl).")],
+    out: Out,
+    config: ConfigFile = None,
+    model: Annotated[Optional[str], typer.Option("--model", help="Checkpoint folder or hub id of the policy.")] = None,
+    judge: Annotated[
+        Optional[str], typer.Option("--judge", help="prob:PATH, hf:PATH, openai:MODEL@URL, or rm:FOLDER (a scalar head).")
+    ] = None,
+    images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the images a .jsonl names.")] = None,
+    seed: Seed = None,
+) -> None:
+    """Train a policy on a judge's word: each answer is paid the probability that it beats an anchor, both orders asked.
+
+    The anchor is the pair's preferred response, the first policy's own greedy answer, or the other answers of the group
+    (`anchor` in the config). Any method of `configs/rl/` works. Watch `reward` against a truth of your own: judges get hacked.
+    """
+    from rewardlab.config import PolicyConfig, load_config
+    from rewardlab.data.pairs import read_pairs
+    from rewardlab.training.policy import train_policy
+
+    settings = load_config(PolicyConfig, config, model=model, judge=judge, seed=seed)
+    typer.echo(train_policy(read_pairs(data, images=images), settings, out))

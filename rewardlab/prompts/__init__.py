@@ -16,7 +16,8 @@ from rewardlab.types import Message, Order, Part, PreferencePair
 # plain: no instructions, for judges whose fine-tuning is the instruction.
 # verdict: the verdict at once, without reasoning, for a judge that is a classifier (Pairwise-RL, arXiv 2504.04950).
 # single: one response alone, the one shown first, for a scalar reward model; nothing is written, so nothing is read.
-CONVENTIONS = {"r1_reward": "think_answer", "plain": "think_answer", "verdict": "bare", "single": "unread"}
+# answer: the question itself, asked of a policy whose answers a judge compares.
+CONVENTIONS = {"r1_reward": "think_answer", "plain": "think_answer", "verdict": "bare", "single": "unread", "answer": "unread"}
 
 _SLOT = re.compile(r"\{(question|first|second)\}")
 

@@ -36,6 +36,16 @@ def group_means(values_N: Tensor, groups_N: Tensor) -> Tensor:
     return _sums(values_N, groups_N) / group_sizes(groups_N)
 
 
+def filled(rewards_N: Tensor, groups_N: Tensor) -> Tensor:
+    """Rewards with nan, of rollouts that could not be scored, replaced by the mean of the scored ones of their group.
+
+    So they do not move the group's mean, and are none better or worse than it; 0 where none of a group was scored.
+    """
+    scored_N = ~rewards_N.isnan()
+    total_N, count_N = _sums(rewards_N.nan_to_num(), groups_N), _sums(scored_N, groups_N)
+    return torch.where(scored_N, rewards_N.double(), total_N / count_N.clamp(min=1)).float()
+
+
 def centered(rewards_N: Tensor, groups_N: Tensor) -> Tensor:
     """R - mean of the group (Dr. GRPO, arXiv 2503.20783: not divided by the deviation). A group of one gets 0."""
     return (rewards_N.double() - group_means(rewards_N, groups_N)).float()

@@ -162,6 +162,10 @@ REWARDS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+LEAST = {"prob": 0.0, "centered": -0.5, "logit": -LOGIT_REWARD_LIMIT, "binary": 0.0}  # a certain loss
+PARITY = {"prob": 0.5, "centered": 0.0, "logit": 0.0, "binary": 0.5}  # above it, a response has beaten its anchor
+
+
 def rewards_of(margins_N: Tensor, phi: str = "prob") -> tuple[Tensor, dict[str, float]]:
     """([N] rewards, metrics) of winning margins against an anchor. ``prob`` is 0..1 as in Seed1.5-VL, ``centered`` p - 1/2,
     ``logit`` the margin within +-4, ``binary`` 1 where p > 1/2 (an even margin is no win).

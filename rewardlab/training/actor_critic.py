@@ -72,7 +72,8 @@ class ActorCriticTrainer(PolicyGradientTrainer):
     ) -> tuple[Tensor, dict[str, float]]:
         args, mask_NT, finished_N = self.args, batch["completion_mask"], self.finished(batch)
         values_NT, segments = self._values(batch), self.segments(batch)
-        rewards_NT = self._token_rewards(batch, rewards_N[own], mask_NT)
+        rewards_NT = self._token_rewards(batch, rewards_N[own].nan_to_num(), mask_NT)
+        known_N = finished_N * batch["loss_mask"].any(1)  # what the critic may be fitted to
         lam: float | Tensor = args.gae_lambda
         if args.length_adaptive_alpha is not None:
             lam = length_adaptive_lambda(mask_NT.sum(1), alpha=args.length_adaptive_alpha)
@@ -80,7 +81,7 @@ class ActorCriticTrainer(PolicyGradientTrainer):
         for segment_NT in segments:
             raw_NT += gae(rewards_NT, values_NT, segment_NT, lam=lam, finished_N=finished_N)
             targets_NT += value_targets(rewards_NT, values_NT, segment_NT, lam=args.gae_lambda_critic)
-            value_mask_NT += segment_NT * finished_N[:, None]
+            value_mask_NT += segment_NT * known_N[:, None]
         batch |= {"old_values": values_NT, "value_targets": targets_NT, "value_mask": value_mask_NT}
         advantages_NT, metrics = torch.zeros_like(raw_NT), self._by_position(raw_NT, batch["loss_mask"])
         for role, role_mask_NT in self.roles(batch).items():

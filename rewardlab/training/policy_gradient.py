@@ -17,7 +17,7 @@ from accelerate.utils import gather_object
 from torch import Tensor
 
 from rewardlab.rl.advantages import Moments, returns_to_go, token_rewards, treat_outliers, whiten
-from rewardlab.rl.groups import centered, group_ids, leave_one_out, standardized, varying_frac
+from rewardlab.rl.groups import centered, filled, group_ids, leave_one_out, standardized, varying_frac
 from rewardlab.rl.kl import ESTIMATORS, k1
 from rewardlab.rl.objectives import (
     importance_weights,
@@ -44,9 +44,17 @@ class PolicyGradientTrainer(RolloutTrainer):
 
     process: ProcessReward | None = None
 
+    drops_unscored = True  # rollouts that no reward function scored are left out of the update
+
     def finish_batch(self, batch: dict[str, Any], inputs: list[dict[str, Any]]) -> None:
-        rewards_N = (self._rewards * self.reward_weights.to(self._rewards.device)).nansum(1)
-        batch["advantages"], metrics = self._advantages(batch, inputs, rewards_N, self._own(len(inputs)))
+        own, weights = self._own(len(inputs)), self.reward_weights.to(self._rewards.device)
+        rewards_N = (self._rewards * weights).nansum(1)
+        unscored_N = self._rewards.isnan().all(1)
+        if self.drops_unscored:
+            rewards_N = rewards_N.masked_fill(unscored_N, torch.nan)
+            batch["loss_mask"] = batch["loss_mask"] * ~unscored_N[own][:, None]
+            self._count({"reward/unscored_frac": unscored_N.float().mean().item()})
+        batch["advantages"], metrics = self._advantages(batch, inputs, rewards_N, own)
         if self.args.positive_nll:
             batch["nll_weights"] = self._nll_weights(batch["loss_mask"])
         self._count(metrics)
@@ -54,19 +62,20 @@ class PolicyGradientTrainer(RolloutTrainer):
     def _advantages(
         self, batch: dict[str, Any], inputs: list[dict[str, Any]], rewards_N: Tensor, own: slice
     ) -> tuple[Tensor, dict[str, float]]:
-        """[own N, T] and what became of outliers; ``rewards_N`` are those of all processes."""
+        """[own N, T] and what became of outliers; ``rewards_N`` are those of all processes, nan where there is none."""
         mask_NT, method = batch["loss_mask"], self.args.advantage
         metrics: dict[str, float] = {}
         if method != "reinforce_pp":
             keys = gather_object([(row["pair_id"], row["order"]) for row in inputs])
             pairs, orders = zip(*keys, strict=True)
             groups_N = group_ids(pairs, orders).to(rewards_N.device)
+            rewards_N = filled(rewards_N, groups_N)
             metrics["advantage/varying_groups_frac"] = varying_frac(rewards_N, groups_N)
         if method in RELATIVE:
             return RELATIVE[method](rewards_N, groups_N)[own][:, None] * mask_NT, metrics
         if method == "reinforce_pp_baseline":
             rewards_N = centered(rewards_N, groups_N)
-        returns_NT = returns_to_go(self._token_rewards(batch, rewards_N[own], mask_NT), mask_NT)
+        returns_NT = returns_to_go(self._token_rewards(batch, rewards_N[own].nan_to_num(), mask_NT), mask_NT)
         advantages_NT, treated = self._whitened(returns_NT, mask_NT)
         return advantages_NT, metrics | treated
 

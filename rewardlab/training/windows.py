@@ -23,6 +23,8 @@ from rewardlab.training.rollouts import fields_of_rows
 class WindowedTrainer(ActorCriticTrainer):
     """ActorCriticTrainer whose rollouts grow by ``args.window`` tokens; unfinished ones go ahead of new prompts."""
 
+    drops_unscored = False  # an unfinished rollout has no reward yet, and is trained on
+
     def __init__(self, *args: Any, source: PromptSource, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._source = source

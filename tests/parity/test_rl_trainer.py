@@ -457,8 +457,8 @@ def test_resume_after_a_kill_continues_the_same_run(
     config = config_for(tiny_checkpoint, iterations=1, save_steps=2, learning_rate=1e-2)
     original = rl_module.build_trainer
 
-    def rewarding_trainer(*args: Any) -> Any:
-        trainer = original(*args)
+    def rewarding_trainer(*args: Any, **kwargs: Any) -> Any:
+        trainer = original(*args, **kwargs)
         reward = PseudoReward()
         trainer.reward_funcs, trainer.right_of_last_batch = [reward], lambda: reward.last
         return trainer
@@ -473,8 +473,8 @@ def test_resume_after_a_kill_continues_the_same_run(
         def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             raise KilledError
 
-    def killed_trainer(*args: Any) -> Any:
-        trainer = rewarding_trainer(*args)
+    def killed_trainer(*args: Any, **kwargs: Any) -> Any:
+        trainer = rewarding_trainer(*args, **kwargs)
         trainer.add_callback(Kill())
         return trainer
 

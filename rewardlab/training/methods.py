@@ -1,0 +1,160 @@
+"""From the config of a method to its trainer, and the run around it: what RL of judges and of policies have in common."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Protocol
+
+import rewardlab.torchvision_cpu  # noqa: F401  (before transformers)
+
+# isort: split
+from datasets import Dataset
+from transformers import PreTrainedModel
+
+from rewardlab.config import MethodConfig
+from rewardlab.progress import bar
+from rewardlab.prompts import Template
+from rewardlab.samplers.decode import HotToken
+from rewardlab.training.actor_critic import ActorCriticTrainer, StopAtPlateau
+from rewardlab.training.arguments import PolicyGradientConfig
+from rewardlab.training.dynamic_sampling import DynamicSampling
+from rewardlab.training.policy_gradient import PolicyGradientTrainer
+from rewardlab.training.prompt_source import PromptSource
+from rewardlab.training.runs import CRITIC, RunLog, close_run, common_arguments, open_run, run_steps
+from rewardlab.training.sft import load_policy, peft_config
+from rewardlab.training.value_model import ValueModel
+from rewardlab.training.windows import WindowedTrainer
+
+
+class Build(Protocol):
+    """Makes a stage's trainer of a config, a policy and its processor; ``more`` goes to the trainer as it is."""
+
+    def __call__(self, *, config: Any, model: Any, processor: Any, out: Path, **more: Any) -> PolicyGradientTrainer: ...
+
+
+def trainer_arguments(config: MethodConfig, out: Path, **own: Any) -> PolicyGradientConfig:
+    """TRL's arguments for a config, and a stage's ``own``."""
+    low, high = config.preclip or (None, 1.0)
+    return PolicyGradientConfig(
+        steps_per_generation=config.rollout_batch_size // config.micro_batch_size,
+        num_iterations=config.iterations,
+        num_generations=config.samples_per_prompt,
+        max_completion_length=config.max_completion_length,
+        temperature=config.temperature,
+        top_p=1.0,
+        top_k=0,
+        advantage=config.advantage,
+        outliers=config.outliers,
+        sigma=config.advantage_sigma,
+        epsilon=config.clip_eps,
+        clip_high=config.clip_eps_high,
+        dual_clip=config.dual_clip,
+        preclip_min=low,
+        preclip_max=high,
+        ratio=config.ratio,
+        average=config.average,
+        kl=config.kl,
+        beta=config.kl_coef,
+        positive_nll=config.positive_nll,
+        importance_cap=config.importance_cap,
+        gae_lambda=config.gae_lambda,
+        gae_lambda_critic=config.gae_lambda_critic,
+        length_adaptive_alpha=config.length_adaptive_alpha,
+        value_clip=config.value_clip,
+        value_learning_rate=config.value_learning_rate or 2 * config.learning_rate,
+        window=config.window,
+        **own,
+        **common_arguments(config, out),
+    )
+
+
+def prompt_source(rows: Dataset, config: MethodConfig) -> PromptSource:
+    """The stream that this process draws its prompts from."""
+    process, num_processes = (int(os.environ.get(name, default)) for name, default in (("RANK", 0), ("WORLD_SIZE", 1)))
+    return PromptSource(
+        rows, seed=config.seed, process=process, num_processes=num_processes, weighted=config.difficulty_weighted
+    )
+
+
+def make_trainer(
+    rows: Dataset,
+    config: MethodConfig,
+    model: PreTrainedModel,
+    processor: Any,
+    reward: Any,
+    out: Path,
+    trainer_class: type[PolicyGradientTrainer] | None,
+    own: dict[str, Any],
+    **more: Any,
+) -> PolicyGradientTrainer:
+    """The trainer of the method, or of ``trainer_class``; a stage's ``own`` arguments go to TRL's, ``more`` to the trainer."""
+    with_critic = config.advantage == "gae"
+    if with_critic:
+        more = {"critic": ValueModel.from_pretrained(config.value_init or config.model), **more}
+    if config.window:
+        more = {"source": prompt_source(rows, config), **more}
+    plain = ActorCriticTrainer if with_critic else PolicyGradientTrainer
+    trainer = (trainer_class or (WindowedTrainer if config.window else plain))(
+        model=model,
+        reward_funcs=[reward],
+        args=trainer_arguments(config, out, **own),
+        train_dataset=rows,
+        processing_class=processor,
+        peft_config=peft_config(config.lora),
+        **more,
+    )
+    trainer.hot_token = HotToken(**config.hot_token.model_dump()) if config.hot_token else None
+    if config.dynamic_sampling != "off":
+        trainer.dynamic = DynamicSampling(
+            prompt_source(rows, config),
+            group=config.samples_per_prompt,
+            refill=config.dynamic_sampling == "refill",
+            max_rounds=config.max_sampling_rounds,
+        )
+    return trainer
+
+
+def pretrain_value(build: Build, config: MethodConfig, out: Path, data: str) -> Path:
+    """Fit the critic to rollouts of the policy as it is, into ``out/value/critic``; returns that folder, made once.
+
+    At most ``value_pretrain_steps`` steps at a constant rate; fewer where explained variance stops rising.
+    """
+    folder = out / "value"
+    if (folder / CRITIC / "config.json").exists():
+        return folder / CRITIC
+    alone = config.model_copy(
+        update={
+            "max_steps": config.value_pretrain_steps,
+            "lr_scheduler": "constant",
+            "warmup_steps": 0,
+            "learning_rate": config.value_learning_rate or 2 * config.learning_rate,
+        }
+    )
+    resume = open_run(folder, alone, data=data)
+    model, processor = load_policy(config.model, out)
+    trainer = build(config=alone, model=model, processor=processor, out=folder, value_only=True)
+    trainer.add_callback(StopAtPlateau(config.value_patience))
+    with bar("value", alone.max_steps) as advance:
+        trainer.add_callback(RunLog(folder, advance, "value/explained_variance"))
+        run_steps(trainer, alone.max_steps, resume)
+    trainer.save_model(str(folder))
+    return folder / CRITIC
+
+
+def train(build: Build, config: MethodConfig, out: Path, data: str, template: Template, *, stage: str, num_rows: int) -> Path:
+    """Run (or resume) a stage; returns the final checkpoint folder. ``data`` is the fingerprint of what it trains on.
+
+    Raises ConfigError for a finished or different run in ``out``.
+    """
+    resume = open_run(out, config, data=data)
+    if config.value_pretrain_steps and resume is None:
+        config = config.model_copy(update={"value_init": str(pretrain_value(build, config, out, data))})
+    model, processor = load_policy(config.model, out)
+    trainer = build(config=config, model=model, processor=processor, out=out)
+    per_epoch = num_rows * config.samples_per_prompt * config.iterations // config.batch_size
+    steps = config.max_steps if config.max_steps > 0 else int(config.epochs * per_epoch)
+    with bar(stage, steps) as advance:
+        trainer.add_callback(RunLog(out, advance, "reward"))
+        run_steps(trainer, config.max_steps, resume)
+    return close_run(out, trainer, processor, template=template, stage=stage, base=config.model)

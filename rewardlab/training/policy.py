@@ -1,0 +1,160 @@
+"""Training a policy on a judge's word: its answers to questions about images, paid by the chance of beating an anchor."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import rewardlab.torchvision_cpu  # noqa: F401  (before transformers)
+
+# isort: split
+from datasets import Dataset, Features, Image, List, Value
+
+from rewardlab.config import PolicyConfig
+from rewardlab.data.files import read_lines, write_whole
+from rewardlab.errors import DataError
+from rewardlab.progress import bar
+from rewardlab.prompts import Template, build_messages, load_template
+from rewardlab.samplers.base import SamplingParams
+from rewardlab.samplers.hf import HFSampler, end_token_ids, load_model
+from rewardlab.training.chat import chat_columns
+from rewardlab.training.methods import make_trainer, train
+from rewardlab.training.pairwise_reward import PolicyReward, open_reward
+from rewardlab.training.policy_gradient import PolicyGradientTrainer
+from rewardlab.training.reward import as_completion
+from rewardlab.training.runs import SAMPLES
+from rewardlab.training.sft import TURNS, data_fingerprint
+from rewardlab.types import FinishReason, Order, PreferencePair
+
+ANCHORS, SAMPLES_PER_STEP, CHUNK = "anchors.jsonl", 4, 64
+
+
+def policy_rows(pairs: Sequence[PreferencePair], template: Template) -> Dataset:
+    """One row per question; ``order`` is there because a prompt is named by pair and order, and is always the same."""
+    rows = [{**chat_columns(pair, Order.GIVEN, template), "pair_id": pair.pair_id, "order": "given"} for pair in pairs]
+    text = Value("string")
+    features = Features({"prompt": TURNS, "images": List(Image()), "pair_id": text, "order": text})
+    return Dataset.from_list(rows, features=features)
+
+
+def greedy_answers(model: str, pairs: Sequence[PreferencePair], template: Template, max_tokens: int) -> list[str]:
+    """What a checkpoint answers at temperature 0."""
+    sampler, answers = HFSampler(*load_model(model), batch_size=CHUNK), []
+    with bar("anchors", len(pairs)) as advance:
+        for start in range(0, len(pairs), CHUNK):
+            asked = [build_messages(p, order=Order.GIVEN, template=template) for p in pairs[start : start + CHUNK]]
+            answers += [row[0].text for row in sampler.sample(asked, SamplingParams(temperature=0.0, max_tokens=max_tokens))]
+            advance(len(asked))
+    return answers
+
+
+def anchors_of(pairs: Sequence[PreferencePair], config: PolicyConfig, template: Template, out: Path) -> dict[str, str] | None:
+    """What each question's responses must beat, by pair_id; None where they are compared with each other.
+
+    The first policy's own answers are made once and kept in ``out/anchors.jsonl``. Raises DataError where the preferred
+    response is asked for and unknown.
+    """
+    if config.anchor == "group":
+        return None
+    if config.anchor == "preferred":
+        if any(pair.preferred is None for pair in pairs):
+            raise DataError("a pair does not say which response is preferred; label it, or set anchor to start or group")
+        return {pair.pair_id: pair.responses[pair.preferred or 0] for pair in pairs}
+    path = out / ANCHORS
+    if not path.exists():
+        answers = greedy_answers(config.model, pairs, template, config.max_completion_length)
+        rows = [{"pair_id": pair.pair_id, "answer": answer} for pair, answer in zip(pairs, answers, strict=True)]
+        write_whole(path, "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows))
+    return {row["pair_id"]: row["answer"] for row in map(json.loads, read_lines(path))}
+
+
+class PolicyRewardFunction:
+    """What TRL calls on each batch of rollouts. An answer that was cut off pays the least there is, whatever it says."""
+
+    __name__ = "policy_reward"
+
+    def __init__(
+        self,
+        reward: PolicyReward,
+        pairs: Sequence[PreferencePair],
+        anchors: dict[str, str] | None,
+        ends: frozenset[int],
+        out: Path,
+    ) -> None:
+        self._reward, self._anchors, self._ends, self._path = reward, anchors, ends, out / SAMPLES
+        self._pairs = {pair.pair_id: pair for pair in pairs}
+        self._right: list[float] = []
+
+    def __call__(
+        self,
+        *,
+        completions: list[Any],
+        completion_ids: list[list[int]],
+        pair_id: list[str],
+        log_metric: Any,
+        trainer_state: Any,
+        **_: Any,
+    ) -> list[float | None]:
+        texts = [turns[0]["content"] for turns in completions]
+        drawn = [as_completion(text, ids, self._ends) for text, ids in zip(texts, completion_ids, strict=True)]
+        whole = [n for n, one in enumerate(drawn) if one.finish is FinishReason.STOP]
+        anchors = None if self._anchors is None else [self._anchors[pair_id[n]] for n in whole]
+        paid, metrics = self._reward([self._pairs[pair_id[n]] for n in whole], [drawn[n].text for n in whole], anchors)
+        read = [reward for reward in paid if reward is not None]
+        least = self._reward.least if self._reward.least is not None else min(read, default=0.0)
+        parity = self._reward.parity if self._reward.parity is not None else sum(read) / max(1, len(read))
+        rewards: list[float | None] = [least] * len(drawn)
+        for n, reward in zip(whole, paid, strict=True):
+            rewards[n] = reward
+        metrics |= {"policy/cut_off_frac": 1 - len(whole) / max(1, len(drawn))}
+        for name, value in metrics.items():
+            log_metric(name, value)
+        self._right = [float(reward is not None and reward > parity) for reward in rewards]
+        self._keep(trainer_state.global_step, pair_id, texts, rewards)
+        return rewards
+
+    def right(self) -> list[float]:
+        """1 for each response that beat its anchor (the batch's mean where there is none), else 0."""
+        return self._right
+
+    def _keep(self, step: int, names: list[str], texts: list[str], rewards: list[float | None]) -> None:
+        with self._path.open("a", encoding="utf-8", errors="backslashreplace") as file:
+            for name, text, reward in list(zip(names, texts, rewards, strict=True))[:SAMPLES_PER_STEP]:
+                anchor = None if self._anchors is None else self._anchors[name]
+                row = {"step": step, "pair_id": name, "text": text, "anchor": anchor, "reward": reward}
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+
+def build_trainer(
+    rows: Dataset,
+    pairs: Sequence[PreferencePair],
+    reward: PolicyReward,
+    anchors: dict[str, str] | None,
+    config: PolicyConfig,
+    model: Any,
+    processor: Any,
+    out: Path,
+    **more: Any,
+) -> PolicyGradientTrainer:
+    """The trainer with its reward, ready to run; ``more`` goes to the trainer as it is."""
+    function = PolicyRewardFunction(reward, pairs, anchors, end_token_ids(model), out)
+    trainer = make_trainer(rows, config, model, processor, function, out, None, {}, **more)
+    trainer.right_of_last_batch = function.right
+    return trainer
+
+
+def train_policy(pairs: Sequence[PreferencePair], config: PolicyConfig, out: Path) -> Path:
+    """Run (or resume) a policy's training; returns the final checkpoint folder.
+
+    Raises DataError where anchors are missing, ConfigError and CheckpointError for a judge that cannot be opened, ConfigError
+    for a finished or different run in ``out``.
+    """
+    template, reward = load_template(config.template), open_reward(config)
+    out.mkdir(parents=True, exist_ok=True)
+    anchors = anchors_of(pairs, config, template, out)
+    rows = policy_rows(pairs, template)
+    build = partial(build_trainer, rows, pairs, reward, anchors)
+    return train(build, config, out, data_fingerprint(pairs), template, stage="policy", num_rows=len(rows))

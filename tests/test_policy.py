@@ -1,0 +1,202 @@
+"""Training a policy on a judge's word: what is asked, what is paid, and that it learns what the judge prefers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import rewardlab.torchvision_cpu  # noqa: F401
+
+# isort: split
+import torch
+
+from rewardlab.config import PolicyConfig, RMConfig
+from rewardlab.errors import DataError
+from rewardlab.prompts import load_template
+from rewardlab.rl.groups import centered, filled
+from rewardlab.training import policy as policy_module
+from rewardlab.training.bradley_terry import train_scalar
+from rewardlab.training.pairwise_reward import PairwiseReward, ScalarReward
+from rewardlab.training.policy import PolicyRewardFunction, anchors_of, train_policy
+from rewardlab.types import BOTH_ORDERS, Judgment, Outcome, PreferencePair
+
+END = 7
+
+
+class Prefers:
+    """In a judge's place: the probability is ``score(first) - score(second)`` on a line; counts what it is asked."""
+
+    def __init__(self, score: Callable[[str], float], unreadable: frozenset[str] = frozenset()) -> None:
+        self._score, self._unreadable = score, unreadable
+        self.asked: list[tuple[str, str]] = []
+
+    def compare_many(self, pairs: Any, *, orders: Any, num_votes: int, seed: int) -> list[Judgment]:
+        assert list(orders) == [BOTH_ORDERS] * len(pairs)
+        self.asked += [pair.responses for pair in pairs]
+        return [Judgment(pair.pair_id, (), Outcome.TIE, self._share(*pair.responses)) for pair in pairs]
+
+    def _share(self, first: str, second: str) -> float | None:
+        if self._unreadable & {first, second}:
+            return None
+        return 0.5 + (self._score(first) - self._score(second)) / 2
+
+
+def question(name: str) -> PreferencePair:
+    return PreferencePair(name, "q", ("good", "bad"), 0)
+
+
+def grade(text: str) -> float:
+    return {"good": 0.9, "fair": 0.5, "bad": 0.1}[text]
+
+
+def test_paid_by_the_chance_of_beating_the_anchor() -> None:
+    """Worked by hand; thinking is not judged, equal texts are even and an empty answer has lost, without asking."""
+    judge = Prefers(grade)
+    reward = PairwiseReward(judge)  # type: ignore[arg-type]
+    answers = ["good", "<think>bad</think> good", "fair", "bad", ""]
+    paid, metrics = reward([question(str(n)) for n in range(5)], answers, ["fair"] * 5)
+    assert paid == pytest.approx([0.7, 0.7, 0.5, 0.3, 0.0], abs=1e-3)
+    assert judge.asked == [("good", "fair"), ("good", "fair"), ("bad", "fair")]
+    assert metrics["judge/unreadable_frac"] == 0
+    centred, _ = PairwiseReward(judge, phi="centered")([question("x")], ["good"], ["fair"])  # type: ignore[arg-type]
+    assert centred == pytest.approx([0.2], abs=1e-3)
+
+
+def test_a_group_is_compared_with_itself() -> None:
+    """Each against the others, every distinct pair of texts asked once: good beats fair .7 and bad .9, so .8."""
+    judge = Prefers(grade)
+    paid, _ = PairwiseReward(judge)([question("a")] * 3 + [question("b")] * 2, ["good", "fair", "bad", "good", "good"], None)  # type: ignore[arg-type]
+    assert paid == pytest.approx([0.8, 0.5, 0.2, 0.5, 0.5], abs=1e-3)
+    assert sorted(judge.asked) == [("fair", "bad"), ("good", "bad"), ("good", "fair")]
+
+
+def test_what_cannot_be_read_is_not_paid() -> None:
+    """Neither a reward nor a punishment nor one half."""
+    judge = Prefers(grade, unreadable=frozenset({"bad"}))
+    paid, metrics = PairwiseReward(judge)([question("a"), question("b")], ["good", "bad"], ["fair", "fair"])  # type: ignore[arg-type]
+    assert paid[0] == pytest.approx(0.7)
+    assert paid[1] is None
+    assert metrics["judge/unreadable_frac"] == 0.5
+
+
+def test_unscored_rollouts_do_not_move_their_group() -> None:
+    """1, nan and 0: the one without a reward gets the mean of the others, whose advantages are what they were without it."""
+    rewards, groups = torch.tensor([1.0, torch.nan, 0.0, torch.nan]), torch.tensor([0, 0, 0, 1])
+    assert filled(rewards, groups).tolist() == [1.0, 0.5, 0.0, 0.0]
+    assert centered(filled(rewards, groups), groups).tolist() == [0.5, 0.0, -0.5, 0.0]
+
+
+def called(function: PolicyRewardFunction, texts: list[str], ids: list[list[int]], names: list[str]) -> Any:
+    return function(
+        completions=[[{"role": "assistant", "content": text}] for text in texts],
+        completion_ids=ids,
+        pair_id=names,
+        log_metric=lambda name, value: None,
+        trainer_state=SimpleNamespace(global_step=0),
+    )
+
+
+@pytest.mark.parametrize(("phi", "least"), [("prob", 0.0), ("centered", -0.5), ("logit", -4.0)])
+def test_a_cut_off_answer_pays_the_least(tmp_path: Path, phi: str, least: float) -> None:
+    """Though the judge would like it; under ``centered``, 0 would be parity."""
+    pairs = [question("a"), question("b")]
+    reward = PairwiseReward(Prefers(grade), phi=phi)  # type: ignore[arg-type]
+    function = PolicyRewardFunction(reward, pairs, {"a": "fair", "b": "fair"}, frozenset({END}), tmp_path)
+    paid = called(function, ["good", "good"], [[1, END], [1, 2]], ["a", "b"])
+    assert paid[1] == least
+    assert paid[0] > least
+    assert function.right() == [1.0, 0.0]
+    kept = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines()]
+    assert [row["anchor"] for row in kept] == ["fair", "fair"]
+
+
+def config_for(checkpoint: Path, **changes: Any) -> PolicyConfig:
+    values: dict[str, Any] = {
+        "model": str(checkpoint),
+        "advantage": "grpo",
+        "samples_per_prompt": 4,
+        "kl_coef": 0.0,
+        "learning_rate": 1e-2,
+        "lr_scheduler": "constant",
+        "rollout_batch_size": 16,
+        "batch_size": 16,
+        "micro_batch_size": 16,
+        "max_steps": 12,
+        "save_steps": 4,
+        "max_completion_length": 6,
+        "gradient_checkpointing": False,
+    }
+    return PolicyConfig(**(values | changes))
+
+
+def test_anchors(world_pairs: Any, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """The preferred response; the first policy's own answers, made once; none for a group."""
+    pairs, template = world_pairs[0][:4], load_template("answer")
+    known = anchors_of(pairs, config_for(tiny_checkpoint), template, tmp_path)
+    assert known == {pair.pair_id: pair.responses[pair.preferred] for pair in pairs}
+    start = config_for(tiny_checkpoint, anchor="start")
+    made = anchors_of(pairs, start, template, tmp_path)
+    assert set(made or {}) == {pair.pair_id for pair in pairs}
+    (tmp_path / "anchors.jsonl").write_text((tmp_path / "anchors.jsonl").read_text().replace('"answer": "', '"answer": "x'))
+    assert all(text.startswith("x") for text in (anchors_of(pairs, start, template, tmp_path) or {}).values())
+    assert anchors_of(pairs, config_for(tiny_checkpoint, anchor="group"), template, tmp_path) is None
+    with pytest.raises(DataError, match="anchor"):
+        anchors_of([replace(pairs[0], preferred=None)], config_for(tiny_checkpoint), template, tmp_path)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_policy_learns_what_its_judge_likes(
+    world_pairs: Any, tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """A judge that prefers short answers: an untrained policy, which never stops, comes to write shorter ones."""
+    judge = PairwiseReward(Prefers(lambda text: -min(len(text), 20) / 20))  # type: ignore[arg-type]
+    monkeypatch.setattr(policy_module, "open_reward", lambda config: judge)
+    monkeypatch.setattr(PolicyRewardFunction, "__call__", uncut(PolicyRewardFunction.__call__))
+    final = train_policy(
+        world_pairs[0][:16],
+        config_for(tiny_checkpoint, anchor="group", seed=seed, max_steps=30, learning_rate=2e-2),
+        tmp_path / "run",
+    )
+    lines = [json.loads(line) for line in (tmp_path / "run" / "samples.jsonl").read_text().splitlines()]
+    lengths = [sum(len(row["text"]) for row in lines[n : n + 20]) / 20 for n in (0, len(lines) - 20)]
+    assert lengths[1] < 0.8 * lengths[0]
+    assert (final / "model.safetensors").exists()
+
+
+def uncut(call: Callable[..., Any]) -> Callable[..., Any]:
+    """An untrained policy ends none of its answers; here they count as ended."""
+
+    def ended(self: Any, *, completion_ids: list[list[int]], **rest: Any) -> Any:
+        end = next(iter(self._ends))
+        return call(self, completion_ids=[[*ids, end] for ids in completion_ids], **rest)
+
+    return ended
+
+
+def test_a_scalar_head_pays_pointwise(world_pairs: Any, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """One number per response, seen with its question and image, whatever the anchor; the same text earns the same."""
+    config = RMConfig(
+        model=str(tiny_checkpoint),
+        learning_rate=1e-3,
+        max_steps=2,
+        batch_size=8,
+        micro_batch_size=8,
+        gradient_checkpointing=False,
+    )
+    reward = ScalarReward(train_scalar(world_pairs[0][:16], config, tmp_path / "rm"))
+    asked = [world_pairs[0][0], world_pairs[0][0], world_pairs[0][1]]
+    paid, _ = reward(asked, ["red", "<think>x</think>red", "red"], ["a", "b", "c"])
+    assert paid[0] == pytest.approx(paid[1])
+    assert paid[0] != pytest.approx(paid[2], abs=1e-7)
+
+
+def test_trl_takes_the_reward_function(tmp_path: Path) -> None:
+    """It is no coroutine, and says so."""
+    assert not asyncio.iscoroutinefunction(PolicyRewardFunction.__call__)
