@@ -33,6 +33,8 @@ COMMANDS = [
     "judge",
     "quickstart",
 ]
+GROUPED = ["world build", "world serve", "study stability", "study methods", "study policy"]
+GROUPED = ["world build", "world serve", "study stability", "study methods", "study policy"]
 
 
 def rewardlab(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -41,10 +43,7 @@ def rewardlab(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, env=env, cwd=ROOT)
 
 
-@pytest.mark.parametrize(
-    "command",
-    [[], *[[name] for name in COMMANDS], ["world", "build"], ["world", "serve"], ["study", "stability"], ["study", "methods"]],
-)
+@pytest.mark.parametrize("command", [[], *(name.split() for name in [*COMMANDS, *GROUPED])])
 def test_help(command: list[str]) -> None:
     """Every command says what it does."""
     done = rewardlab(*command, "--help")

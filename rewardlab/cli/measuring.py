@@ -197,3 +197,29 @@ def study_methods(
     trials = plan(tuple(arms.split(",")) if arms else tuple(ARMS), tuple(range(seeds)))
     start = run_trials(partial(MethodPlace, run, Settings(), out, configs), trials, out, workers=workers)
     typer.echo(f"report: {write_report(summarize(read_records(out), start, workers), out)}")
+
+
+@study_app.command("policy")
+def study_policy(
+    run: Annotated[Path, typer.Option("--run", help="A finished quickstart.")] = Path("runs/quickstart"),
+    out: Out = Path("runs/policy"),
+    arms: Annotated[Optional[str], typer.Option("--arms", help="Some of the arms, comma-separated (default: all).")] = None,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Seeds 0 to N - 1.")] = 5,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Processes, of one thread each.")] = 2,
+) -> None:
+    """What does a judge make of a policy, beside a scalar head and the truth?
+
+    Trains one policy, right about half the time, on what each of them pays. Leaves `OUT/policy.md`, `.json` and `.png`:
+    held-out accuracy with 95 % intervals over seeds, and at every step what was paid beside what was true (where the two
+    part, the reward is being hacked). A finished trial is a file in `OUT/trials`: kill it and run the same command again.
+    """
+    from functools import partial
+
+    from rewardlab.studies.policy import ARMS, Settings, plan
+    from rewardlab.studies.policy_report import summarize, write_report
+    from rewardlab.studies.policy_trials import PolicyPlace
+    from rewardlab.studies.runner import read_records, run_trials
+
+    trials = plan(tuple(arms.split(",")) if arms else tuple(ARMS), tuple(range(seeds)))
+    start = run_trials(partial(PolicyPlace, run, Settings(), out), trials, out, workers=workers)
+    typer.echo(f"report: {write_report(summarize(read_records(out), start, workers), out)}")

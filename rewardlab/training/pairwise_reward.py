@@ -135,6 +135,8 @@ class ScalarReward:
     def __call__(
         self, questions: Sequence[PreferencePair], responses: Sequence[str], anchors: Sequence[str] | None
     ) -> tuple[list[float | None], Metrics]:
+        if not responses:  # all were cut off
+            return [], {}
         shown = [without_thinking(response) for response in responses]
         pairs = [replace(question, responses=(answer, answer)) for question, answer in zip(questions, shown, strict=True)]
         scores = score(self._model, self._processor, pairs, self._template, batch_size=self._batch_size)[:, 0]

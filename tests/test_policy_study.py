@@ -1,0 +1,115 @@
+"""The policy study: what counts as right, the plan, the report's arithmetic, and every arm in small."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rewardlab.torchvision_cpu  # noqa: F401
+
+# isort: split
+from rewardlab.data.pairs import read_pairs, write_parquet
+from rewardlab.errors import ConfigError
+from rewardlab.studies.policy import ARMS, Settings, Trial, plan, policy_config
+from rewardlab.studies.policy_report import markdown, summarize, write_report
+from rewardlab.studies.policy_trials import MANY_WORDED, PolicyPlace, TruthReward, Watched, is_right
+from rewardlab.studies.runner import read_records, run_trials
+from rewardlab.types import PreferencePair
+
+SMALL = Settings(
+    steps=2, rollout_batch_size=8, group=4, max_tokens=8, judge_tokens=16, start_steps=2, scalar_steps=2, num_test=4
+)
+
+
+@pytest.mark.parametrize(
+    ("answer", "right"),
+    [("It is red.", True), (" It is red ", True), ("<think>blue</think>It is red.", True), ("It is blue.", False), ("", False)],
+)
+def test_what_is_right(answer: str, right: bool) -> None:
+    """The preferred response, with or without its full stop; thinking is not the answer."""
+    assert is_right(answer, PreferencePair("p", "q", ("It is blue.", "It is red."), 1)) is right
+
+
+def test_only_the_pay_differs() -> None:
+    """Configs of all arms are one but for the anchor; seeds and arms are planned seed by seed."""
+    configs = [policy_config(Trial(0, arm), Settings(), model=Path("m")) for arm in ARMS]
+    assert len({config.model_copy(update={"anchor": "group"}).model_dump_json() for config in configs}) == 1
+    assert {config.anchor for config in configs} == {"preferred", "start", "group"}
+    assert [trial.name for trial in plan(("truth", "scalar"), (0, 1))] == ["truth-0", "scalar-0", "truth-1", "scalar-1"]
+    with pytest.raises(ConfigError, match="unknown arm judge"):
+        plan(("judge",), (0,))
+
+
+def test_what_was_paid_beside_what_was_true() -> None:
+    """A reward that pays the wrong answer: it is seen in what right and wrong earned."""
+
+    class Hacked(TruthReward):
+        def __call__(self, questions: Any, responses: Any, anchors: Any) -> Any:
+            rewards, metrics = super().__call__(questions, responses, anchors)
+            return [None if text == "?" else 1 - r for r, text in zip(rewards, responses, strict=True)], metrics
+
+    watched, pair = Watched(Hacked()), PreferencePair("p", "q", ("yes", "no"), 0)
+    watched([pair] * 4, ["yes", "no", "no", "?"], None)
+    watched([pair] * 2, ["no", "no"], None)
+    assert watched.paid == [pytest.approx(2 / 3), 1.0]
+    assert watched.true == [0.25, 0.0]
+    assert (watched.paid_for_right, watched.paid_for_wrong, watched.unreadable) == ([0.0, None], [1.0, 1.0], 1)
+
+
+def record(arm: str, seed: int, accuracy: float) -> dict[str, Any]:
+    curves = {"paid": [0.1, 0.5], "true": [0.4, accuracy], "paid_for_right": [0.6, None], "paid_for_wrong": [0.2, 0.3]}
+    times = {"cpu_s": 6.0, "wall_s": 12.0}
+    return {
+        "arm": arm,
+        "seed": seed,
+        "accuracy": accuracy,
+        "greedy_accuracy": 0.9,
+        "unreadable": 1,
+        "curves": curves,
+        **times,
+    } | {
+        "commit": "abc",
+        "answers": [],
+    }
+
+
+def test_the_report(tmp_path: Path) -> None:
+    """Ten points better than the scalar head on both seeds; right answers were paid 0.4 more than wrong ones."""
+    rows = [record(arm, seed, base + 0.1 * seed) for arm, base in (("scalar", 0.5), ("right_answer", 0.6)) for seed in range(2)]
+    start = {"identity": {"settings": Settings().described(), "judge": "j"}, "cpu_s": 6.0, "wall_s": 6.0}
+    start |= {"accuracy": 0.4, "greedy_accuracy": 0.5, "num_questions": 4}
+    summary = summarize(rows, start, 2)
+    found = summary["table"]["right_answer"]
+    assert found["against"] == (pytest.approx(0.1), pytest.approx([0.1, 0.1]))
+    assert found["separation"][0] == pytest.approx(0.4)
+    assert found["curves"]["true"] == [0.4, pytest.approx(0.65)]
+    assert found["unreadable"] == 2
+    write_report(summary, tmp_path)
+    assert "| judge, against the right answer | 65.0 [" in (tmp_path / "policy.md").read_text()
+    assert (tmp_path / "policy.png").stat().st_size > 5000
+    assert markdown(json.loads((tmp_path / "policy.json").read_text())) == (tmp_path / "policy.md").read_text()
+
+
+def test_every_arm_in_small(finished_run: Path, tiny_checkpoint: Path, world_pairs: Any, tmp_path: Path) -> None:
+    """From an untaught base model: start, scalar head and all five rewards, through the trainers users get."""
+    run = tmp_path / "run"
+    shutil.copytree(finished_run / "rl", run / "rl")
+    shutil.copytree(tiny_checkpoint, run / "world" / "base")
+    pairs = [pair for pair in world_pairs[0] if pair.question != MANY_WORDED]
+    write_parquet([replace(pair, judgment="") for pair in pairs[:16]], run / "world" / "train.parquet")
+    write_parquet(read_pairs(finished_run / "world" / "test.parquet"), run / "world" / "test.parquet")
+    opener = partial(PolicyPlace, run, SMALL, tmp_path / "out")
+    start = run_trials(opener, plan(tuple(ARMS), (0,)), tmp_path / "out", workers=1)
+    records = {row["arm"]: row for row in read_records(tmp_path / "out")}
+    assert set(records) == set(ARMS)
+    assert all(0 <= row["accuracy"] <= 1 for row in records.values())
+    assert (tmp_path / "out" / "anchors.jsonl").exists()
+    assert "Bradley-Terry" in markdown(summarize(list(records.values()), start, 1))
+    with pytest.raises(ConfigError, match="finished quickstart"):
+        PolicyPlace(tmp_path / "none", SMALL, tmp_path / "out")
