@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from rewardlab.config import DistillConfig, RLConfig, SFTConfig, load_config
+from rewardlab.config import DistillConfig, PRMConfig, RLConfig, SFTConfig, StepsConfig, load_config
 from rewardlab.errors import ConfigError
 from rewardlab.world.build import WorldConfig
 
 CONFIGS = Path(__file__).parents[1] / "configs"
-SCHEMAS = {"distill": DistillConfig, "sft": SFTConfig, "rl": RLConfig}
+SCHEMAS = {"distill": DistillConfig, "sft": SFTConfig, "steps": StepsConfig, "prm": PRMConfig, "rl": RLConfig}
 SHIPPED = sorted(CONFIGS.rglob("*.yaml"))
 
 
@@ -37,6 +37,10 @@ def test_defaults_are_the_paper() -> None:
         (RLConfig, "consistency: {wieght: 1}", "unknown key 'consistency.wieght'"),
         (SFTConfig, "learning_rate: fast", "learning_rate"),
         (SFTConfig, "batch_size: 10\nmicro_batch_size: 4", "multiple of micro_batch_size"),
+        (StepsConfig, "completions: 5", "raise completions"),
+        (StepsConfig, "judgments_per_order: 21", "cannot be more"),
+        (PRMConfig, "lora: {}", "lora: null"),
+        (RLConfig, "process_reward: x\nadvantage: rloo\nsamples_per_prompt: 2", "process_reward"),
         (RLConfig, "batch_size: 100", "multiple of batch_size"),
         (RLConfig, "preclip: [2, 3]", "both sides of 1"),
         (RLConfig, "save_steps: 3", "multiple of 2"),
