@@ -68,7 +68,8 @@ def share(values: Sequence[float], clusters: Sequence[str]) -> dict[str, Any]:
 def agreement(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Monte Carlo's first bad step against the first that is wrong by the world; baselines name a step without looking."""
     known = [row for row in rows if "unknown" not in row["kinds"]]
-    wrong = [row for row in known if row["wrong"] is not None]
+    wrong = [row for row in known if row["wrong"] is not None and not row["right"]]
+    harmless = [row for row in known if row["wrong"] is not None and row["right"]]
     careful = [row for row in known if row["wrong"] is None and "praise_right" not in row["kinds"]]
     lucky = [row for row in known if row["wrong"] is None and "praise_right" in row["kinds"]]
 
@@ -78,12 +79,16 @@ def agreement(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {
         "num_judgments": len(rows),
         "with_unknown_steps": len(rows) - len(known),
-        "wrong: same step": told(wrong, lambda row: row["first_bad"] == row["wrong"]),
-        "wrong: some step found": told(wrong, lambda row: row["first_bad"] is not None),
-        "wrong: by the first step": told(wrong, lambda row: row["wrong"] == 1),
-        "wrong: by the last step": told(wrong, lambda row: row["wrong"] == len(row["ends"])),
-        "wrong: by a random step": told(wrong, lambda row: 1 / len(row["ends"])),
-        "careful and true: none found": told(careful, lambda row: row["first_bad"] is None),
+        "wrong step, wrong verdict: same step": told(wrong, lambda row: row["first_bad"] == row["wrong"]),
+        "some step found": told(wrong, lambda row: row["first_bad"] is not None),
+        "right by the first step": told(wrong, lambda row: row["wrong"] == 1),
+        "right by the last step": told(wrong, lambda row: row["wrong"] == len(row["ends"])),
+        "right by a random step": told(wrong, lambda row: 1 / len(row["ends"])),
+        "wrong step, but not the last: same step": told(
+            [row for row in wrong if row["wrong"] < len(row["ends"])], lambda row: row["first_bad"] == row["wrong"]
+        ),
+        "false step, right verdict: none found": told(harmless, lambda row: row["first_bad"] is None),
+        "all true: none found": told(careful, lambda row: row["first_bad"] is None),
         "praise of the right response: found bad": told(lucky, lambda row: row["first_bad"] is not None),
         "steps_per_judgment": float(np.mean([len(row["ends"]) for row in rows])) if rows else None,
     }
@@ -204,7 +209,9 @@ def markdown(result: dict[str, Any]) -> str:
     """The tables."""
     lines = [
         "# Process rewards", "",
-        f"`{result['command']}`, commit {result['commit']}. Percent, 95 % bootstrap intervals over pairs, (number).", "",
+        f"`{result['command']}`, commit {result['commit'][:7]} ("
+        + ", ".join(f"{name}: {made[:7]}" for name, made in result["commits_of_parts"].items())
+        + "). Percent, 95 % bootstrap intervals over pairs, (number).", "",
         "## Step labels against the world's truth", "",
         "| | judgments of the SFT judge | of two steps or more | spoiled at a random step |", "|---|---|---|---|",
     ]  # fmt: skip
@@ -224,9 +231,10 @@ def markdown(result: dict[str, Any]) -> str:
                  "num_completions", "invalid_completions"):  # fmt: skip
         values = [told[name] for told in result["labelling"].values()]
         lines.append(f"| {name} | " + " | ".join(f"{v:.3f}" if isinstance(v, float) else str(v) for v in values) + " |")
-    lines += ["", "## Process reward model, AUC over steps of held-out pairs", "", "| | natural | spoiled |", "|---|---|---|"]
-    for name in result["auc"]["natural"]:
-        lines.append(f"| {name} | {cell(result['auc']['natural'][name])} | {cell(result['auc']['spoiled'][name])} |")
+    lines += ["", "## Process reward model, AUC over steps of held-out pairs", ""]
+    lines += ["| | " + " | ".join(result["auc"]) + " |", "|---" * (1 + len(result["auc"])) + "|"]
+    for name in next(iter(result["auc"].values())):
+        lines.append(f"| {name} | " + " | ".join(cell(own[name]) for own in result["auc"].values()) + " |")
     lines += ["", "## What a critic knows of returns: started from the policy, and from the process reward model", ""]
     lines += ["| rollout batches | policy, by seed | process reward model, by seed | difference, t interval over seeds |"]
     lines += ["|---|---|---|---|"]
@@ -251,33 +259,55 @@ def main() -> None:
     distilled = read_pairs(run / "distill" / "distilled.parquet")
     train, test = distilled[: options.train], read_pairs(run / "world" / "test.parquet")
     rng = random.Random(0)
-    broken = [
-        spoiled(pair, truths[hashlib.sha256(pair.images[0]).hexdigest()], rng.choice(list(Order)), rng)
-        for pair in test[options.test :]
-    ]
-    sets = {"train": train, "natural": test[: options.test], "spoiled": [pair for pair in broken if pair][: options.test]}
+
+    def broken(pairs: Sequence[PreferencePair]) -> list[PreferencePair]:
+        made = (spoiled(p, truths[hashlib.sha256(p.images[0]).hexdigest()], rng.choice(list(Order)), rng) for p in pairs)
+        return [pair for pair in made if pair is not None]
+
+    sets = {
+        "train": train,
+        "natural": test[: options.test],
+        "spoiled": broken(test[options.test :])[: options.test],
+        "train spoiled": broken(distilled[options.train :])[: options.train],
+    }
     labelling, rows = {}, {}
     for name, pairs in sets.items():
-        source, per_order = ("pairs" if name == "spoiled" else "judge"), (2 if name == "train" else 1)
+        source, per_order = ("pairs" if "spoiled" in name else "judge"), (2 if name == "train" else 1)
         config = load_config(StepsConfig, CONFIGS / "steps.yaml", source=source, judgments_per_order=per_order)
-        labelling[name] = label_steps(pairs, config, judge, out / f"steps-{name}")
-        rows[name] = with_truth(read_steps(out / f"steps-{name}" / "steps.jsonl"), {p.pair_id: p for p in pairs}, truths)
-    prm = out / "prm" / "final"
-    if not prm.exists():
-        config = load_config(PRMConfig, CONFIGS / "prm.yaml", model=str(run / "sft" / "final"))
-        train_prm(train, read_steps(out / "steps-train" / "steps.jsonl"), config, out / "prm")
+        folder = out / f"steps-{name.replace(' ', '-')}"
+        labelling[name] = label_steps(pairs, config, judge, folder)
+        rows[name] = with_truth(read_steps(folder / "steps.jsonl"), {p.pair_id: p for p in pairs}, truths)
+    models = {"prm": ("train",), "prm-both": ("train", "train spoiled")}
+    for name, taught in models.items():
+        if not (out / name / "final").exists():
+            config = load_config(PRMConfig, CONFIGS / "prm.yaml", model=str(run / "sft" / "final"))
+            known = [{k: v for k, v in row.items() if k not in ("kinds", "wrong")} for part in taught for row in rows[part]]
+            train_prm([pair for part in taught for pair in sets[part]], known, config, out / name)
+    if not (out / "value.json").exists():
+        rest = distilled[options.train : options.train + 4000]
+        found = value_init(run, out, out / "prm" / "final", options.batches, rest)
+        write_whole(out / "value.json", json.dumps({**found, "commit": commit()}))
+    value = json.loads((out / "value.json").read_text())
     longer = [row for row in rows["natural"] if len(row["ends"]) > 1]
     result = {
         "command": f"python eval/process_rewards.py --train {options.train} --test {options.test} --batches {options.batches}",
         "commit": commit(),
+        "commits_of_parts": {
+            "critics": value.pop("commit"),
+            **{name: json.loads((out / name / "run.json").read_text())["commit"] for name in models},
+        },
         "labelling": labelling,
         "agreement": {
             "natural": agreement(rows["natural"]),
             "natural, longer": agreement(longer),
             "spoiled": agreement(rows["spoiled"]),
         },
-        "auc": {name: prm_accuracy(rows[name], sets[name], prm) for name in ("natural", "spoiled")},
-        "value_init": value_init(run, out, prm, options.batches, distilled[options.train : options.train + 4000]),
+        "auc": {
+            f"{name}, {model}": prm_accuracy(rows[name], sets[name], out / model / "final")
+            for model in models
+            for name in ("natural", "spoiled")
+        },
+        "value_init": value,
     }
     write_whole(ROOT / "eval" / "results" / "process_rewards.json", json.dumps(result, indent=1) + "\n")
     write_whole(ROOT / "eval" / "results" / "process_rewards.md", markdown(result))
