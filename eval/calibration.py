@@ -124,6 +124,7 @@ def main() -> None:
         for name in by_method[0]
     ]
     keys = ("classifier", *(f"{stage} margins" for stage in stages))
+    biased = [("classifier", 1), *((key, k) for key in keys[1:] for k in (1, NUM_RATIONALES))]
     result = {
         "command": f"python eval/calibration.py --start {options.start} --steps {options.steps} "
         f"--learning-rate {options.learning_rate:g}",
@@ -132,13 +133,15 @@ def main() -> None:
         "steps": options.steps,
         "seeds": len(found),
         "methods": rows,
-        "planted": {key: planted(found, key) for key in keys},
+        "planted": {f"{key}, {k}": planted(found, key, k) for key, k in biased},
         "position": {key: [position(f, key) for f in found] for key in keys},
     }
     write_whole(ROOT / "results" / f"{options.name}.json", json.dumps(result, indent=1) + "\n")
     write_whole(ROOT / "results" / f"{options.name}.md", markdown(result))
-    chosen = ("classifier: one order", "classifier: both, log-odds", "Bradley-Terry head")
-    chosen += tuple(n for n in by_method[0] if n.startswith("RL") and n.endswith((" log-odds", "mean", "15 per order")))
+    chosen = ["classifier: both, log-odds", "Bradley-Terry head"]
+    chosen += [
+        n for n in by_method[0] if n.endswith((f"{NUM_RATIONALES} rationales: both, log-odds by pairs", ", 5 votes per order"))
+    ]
     panels = {}
     for name in chosen:
         margins = np.concatenate([m[name][:, 0] for m in by_method])

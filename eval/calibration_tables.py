@@ -18,7 +18,14 @@ from rewardlab.metrics import (
     nll,
     reliability,
 )
-from rewardlab.rl.pairwise import both_orders, fit_temperature, over_rationales, position_gap, smoothed_share_margin
+from rewardlab.rl.pairwise import (
+    both_orders,
+    fit_temperature,
+    over_rationale_pairs,
+    over_rationales,
+    position_gap,
+    smoothed_share_margin,
+)
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
@@ -29,19 +36,25 @@ METRICS: dict[str, Callable[[Any, Any], float]] = {"ece": expected_calibration_e
 
 
 def combined(margins_N2K: np.ndarray, how: str, bias: float = 0.0) -> np.ndarray:
-    """[N, trials] margins of response 0; ``how`` is one (both orders as trials of their own), mean or logit."""
+    """[N, trials] margins of response 0; ``how`` is one (both orders as trials of their own), mean, logit (of the orders' means)
+    or pairs (logit of each pair of rationales, then their mean)."""
     shown = torch.from_numpy(margins_N2K + bias)
+    if how == "pairs":
+        zeroed, read = shown.nan_to_num(), ~shown.isnan()
+        return over_rationale_pairs(zeroed[:, 0], zeroed[:, 1], read[:, 0], read[:, 1])[:, None].numpy()
     given, swapped = (over_rationales(shown[:, side].nan_to_num(), ~shown[:, side].isnan()) for side in (0, 1))
     if how == "one":
         return torch.stack([given, -swapped], 1).numpy()
     return both_orders(given, swapped, how)[:, None].numpy()
 
 
-def vote_share(votes_N2K: np.ndarray, k: int) -> np.ndarray:
-    """[N, 1] margins of the smoothed share of valid votes for response 0, k from each order."""
-    for_0 = np.concatenate([votes_N2K[:, 0, :k], 1 - votes_N2K[:, 1, :k]], 1)
-    num, total = np.nansum(for_0, 1), (~np.isnan(for_0)).sum(1)
-    return smoothed_share_margin(torch.from_numpy(num), torch.from_numpy(total)).numpy()[:, None]
+def vote_share(votes_N2K: np.ndarray, k: int, *, pooled: bool) -> np.ndarray:
+    """[N, trials] margins of the smoothed share of valid votes for response 0: k votes of one order, or k of each, pooled."""
+    for_0 = np.stack([votes_N2K[:, 0, :k], 1 - votes_N2K[:, 1, :k]], 1)
+    if pooled:
+        for_0 = for_0.reshape(len(for_0), 1, -1)
+    num, total = np.nansum(for_0, 2), (~np.isnan(for_0)).sum(2)
+    return smoothed_share_margin(torch.from_numpy(num), torch.from_numpy(total)).numpy()
 
 
 def methods(found: dict[str, np.ndarray], stages: Sequence[str]) -> dict[str, np.ndarray]:
@@ -53,8 +66,11 @@ def methods(found: dict[str, np.ndarray], stages: Sequence[str]) -> dict[str, np
         name = {"sft": "SFT judge", "rl": "RL judge"}[stage]
         for how, text in orders.items():
             named[f"{name}, {NUM_RATIONALES} rationales: {text}"] = combined(found[f"{stage} margins"], how)
+        named[f"{name}, {NUM_RATIONALES} rationales: both, log-odds by pairs"] = combined(found[f"{stage} margins"], "pairs")
         for k in NUM_VOTES:
-            named[f"{name}, votes: {k} per order"] = vote_share(found[f"{stage} votes"], k)
+            named[f"{name}, {k} votes: one order"] = vote_share(found[f"{stage} votes"], k, pooled=False)
+        for k in NUM_VOTES:
+            named[f"{name}, {k} votes per order"] = vote_share(found[f"{stage} votes"], k, pooled=True)
     return named
 
 
@@ -103,12 +119,13 @@ def evaluate(name: str, seeds: Sequence[tuple[np.ndarray, np.ndarray]]) -> dict[
     }
 
 
-def planted(found: Sequence[dict[str, np.ndarray]], key: str) -> list[dict[str, Any]]:
-    """Accuracy and calibration with a constant added to the first verdict's logit, before any temperature, on all pairs."""
+def planted(found: Sequence[dict[str, np.ndarray]], key: str, k: int) -> list[dict[str, Any]]:
+    """Accuracy and calibration with a constant added to the first verdict's logit after each of k rationales, before any
+    temperature, on all pairs."""
     rows = []
     for bias in BIASES:
-        for how in ("one", "mean", "logit"):
-            judged = [_judged(combined(f[key], how, bias), 1 - f["preferred"]) for f in found]
+        for how in ("one", "mean", "logit", "pairs"):
+            judged = [_judged(combined(f[key][:, :, :k], how, bias), 1 - f["preferred"]) for f in found]
             rows.append({"bias": bias, "how": how, **{k: float(np.mean([j[k] for j in judged])) for k in judged[0]}})
     return rows
 
@@ -137,7 +154,7 @@ def markdown(result: dict[str, Any]) -> str:
         "Accuracy in percent; ECE over ten bins of equal width (least: what the same probabilities would show were they "
         "exactly right), Brier, negative log-likelihood in nats; means over seeds with 95 % bootstrap intervals over the pairs "
         "of the evaluation half. After: divided by a temperature fitted on the other half. One half everywhere has Brier .250, "
-        "NLL .693.",
+        "NLL .693. An even share of votes is not right.",
         "",
         "| | accuracy | ECE | least | Brier | NLL | tau | ECE after | Brier after | NLL after | unreadable |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
@@ -169,7 +186,7 @@ def markdown(result: dict[str, Any]) -> str:
 def draw(panels: dict[str, tuple[np.ndarray, np.ndarray]], path: Path) -> None:
     """One reliability diagram per method: predicted against observed, dots by how many pairs; all seeds together."""
     figure, axes = plt.subplots(2, 3, figsize=(10.5, 7.2), sharex=True, sharey=True, layout="constrained")
-    for axis, (name, (p, happened)) in zip(axes.flat, panels.items(), strict=False):
+    for axis, (name, (p, happened)) in zip(axes.flat, panels.items(), strict=True):
         bins = reliability(p, happened)
         axis.plot([0, 1], [0, 1], color="0.7", linewidth=1)
         axis.plot([b.predicted for b in bins], [b.happened for b in bins], color="#1f5fa8", linewidth=1)
