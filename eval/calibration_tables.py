@@ -36,8 +36,8 @@ METRICS: dict[str, Callable[[Any, Any], float]] = {"ece": expected_calibration_e
 
 
 def combined(margins_N2K: np.ndarray, how: str, bias: float = 0.0) -> np.ndarray:
-    """[N, trials] margins of response 0; ``how`` is one (both orders as trials of their own), mean, logit (of the orders' means)
-    or pairs (logit of each pair of rationales, then their mean)."""
+    """[N, trials] margins of response 0; ``how`` is one (both orders as trials of their own), mean, logit (of the orders'
+    means) or pairs (logit of each pair of rationales, then their mean)."""
     shown = torch.from_numpy(margins_N2K + bias)
     if how == "pairs":
         zeroed, read = shown.nan_to_num(), ~shown.isnan()
