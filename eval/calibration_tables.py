@@ -192,7 +192,7 @@ def draw(panels: dict[str, tuple[np.ndarray, np.ndarray]], path: Path) -> None:
         axis.plot([b.predicted for b in bins], [b.happened for b in bins], color="#1f5fa8", linewidth=1)
         sizes = [6 + 500 * b.count / len(p) for b in bins]
         axis.scatter([b.predicted for b in bins], [b.happened for b in bins], sizes, color="#1f5fa8", alpha=0.6)
-        axis.set_title(f"{name}\nECE {expected_calibration_error(p, happened):.3f}", fontsize=10)
+        axis.set_title(f"{name}\nECE {expected_calibration_error(p, happened):.3f}", fontsize=9)
         axis.set_aspect("equal")
     figure.supxlabel("predicted probability that response 0 is better")
     figure.supylabel("how often it was")
