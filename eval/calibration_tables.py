@@ -30,6 +30,7 @@ from rewardlab.rl.pairwise import (
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
+JUDGES = {"sft": "SFT judge", "rl": "RL judge"}
 BIASES = (0.0, 1.0, 2.0, 4.0)
 NUM_RATIONALES, NUM_VOTES = 5, (1, 5, 15)
 METRICS: dict[str, Callable[[Any, Any], float]] = {"ece": expected_calibration_error, "brier": brier, "nll": nll}
@@ -57,20 +58,24 @@ def vote_share(votes_N2K: np.ndarray, k: int, *, pooled: bool) -> np.ndarray:
     return smoothed_share_margin(torch.from_numpy(num), torch.from_numpy(total)).numpy()
 
 
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" + "s" * (number > 1)
+
+
 def methods(found: dict[str, np.ndarray], stages: Sequence[str]) -> dict[str, np.ndarray]:
     """Every method's [N, trials] margins of response 0."""
     orders = {"one": "one order", "mean": "both, mean", "logit": "both, log-odds"}
     named = {f"classifier: {text}": combined(found["classifier"], how) for how, text in orders.items()}
     named["Bradley-Terry head"] = found["rm"][:, None]
     for stage in stages:
-        name = {"sft": "SFT judge", "rl": "RL judge"}[stage]
+        name = JUDGES[stage]
         for how, text in orders.items():
             named[f"{name}, {NUM_RATIONALES} rationales: {text}"] = combined(found[f"{stage} margins"], how)
         named[f"{name}, {NUM_RATIONALES} rationales: both, log-odds by pairs"] = combined(found[f"{stage} margins"], "pairs")
         for k in NUM_VOTES:
-            named[f"{name}, {k} votes: one order"] = vote_share(found[f"{stage} votes"], k, pooled=False)
+            named[f"{name}, {_count(k, 'vote')}: one order"] = vote_share(found[f"{stage} votes"], k, pooled=False)
         for k in NUM_VOTES:
-            named[f"{name}, {k} votes per order"] = vote_share(found[f"{stage} votes"], k, pooled=True)
+            named[f"{name}, {_count(k, 'vote')} per order"] = vote_share(found[f"{stage} votes"], k, pooled=True)
     return named
 
 
@@ -147,14 +152,15 @@ def _cell(value: Sequence[float], percent: bool = False) -> str:
 def markdown(result: dict[str, Any]) -> str:
     """The tables, and what was asked."""
     lines = [
-        f"# Calibration: start {result['start']}, {result['steps']} steps, {result['seeds']} seeds",
+        f"# Calibration: start {result['start']}, {result['steps']} steps, {len(result['runs'])} seed(s)",
         "",
-        f"`{result['command']}`, commit {result['commit']}.",
+        f"`{result['command']}` on the quickstarts {', '.join(result['runs'])}; commit {result['commit']}.",
         "",
         "Accuracy in percent; ECE over ten bins of equal width (least: what the same probabilities would show were they "
         "exactly right), Brier, negative log-likelihood in nats; means over seeds with 95 % bootstrap intervals over the pairs "
         "of the evaluation half. After: divided by a temperature fitted on the other half. One half everywhere has Brier .250, "
-        "NLL .693. An even share of votes is not right.",
+        "NLL .693. An even share of votes is not right. The intervals of ECE take out what a finite sample adds to it and can lie "
+        "below the estimate.",
         "",
         "| | accuracy | ECE | least | Brier | NLL | tau | ECE after | Brier after | NLL after | unreadable |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
