@@ -159,8 +159,8 @@ def markdown(result: dict[str, Any]) -> str:
         "Accuracy in percent; ECE over ten bins of equal width (least: what the same probabilities would show were they "
         "exactly right), Brier, negative log-likelihood in nats; means over seeds with 95 % bootstrap intervals over the pairs "
         "of the evaluation half. After: divided by a temperature fitted on the other half. One half everywhere has Brier .250, "
-        "NLL .693. An even share of votes is not right. The intervals of ECE take out what a finite sample adds to it and can lie "
-        "below the estimate.",
+        "NLL .693. An even share of votes is not right. The intervals of ECE take out what a finite sample adds to it and can "
+        "lie below the estimate.",
         "",
         "| | accuracy | ECE | least | Brier | NLL | tau | ECE after | Brier after | NLL after | unreadable |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
