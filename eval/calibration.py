@@ -20,7 +20,7 @@ import rewardlab.torchvision_cpu  # noqa: F401  (before transformers)
 
 # isort: split
 import torch
-from calibration_tables import NUM_RATIONALES, draw, evaluate, markdown, methods, planted, position
+from calibration_tables import JUDGES, NUM_RATIONALES, draw, evaluate, markdown, methods, planted, position
 
 from rewardlab.checkpoints import commit, template_for
 from rewardlab.config import RMConfig, SFTConfig, load_config
@@ -123,22 +123,27 @@ def main() -> None:
         evaluate(name, [(margins[name], 1 - f["preferred"]) for margins, f in zip(by_method, found, strict=True)])
         for name in by_method[0]
     ]
-    keys = ("classifier", *(f"{stage} margins" for stage in stages))
+    biased = [("classifier", "classifier", 1)]
+    for stage in stages:
+        biased.append((f"{JUDGES[stage]}, 1 rationale", f"{stage} margins", 1))
+        biased.append((f"{JUDGES[stage]}, {NUM_RATIONALES} rationales", f"{stage} margins", NUM_RATIONALES))
     result = {
         "command": f"python eval/calibration.py --start {options.start} --steps {options.steps} "
         f"--learning-rate {options.learning_rate:g}",
         "commit": commit(),
         "start": options.start,
         "steps": options.steps,
-        "seeds": len(found),
+        "runs": [run.name for run in options.runs],
         "methods": rows,
-        "planted": {key: planted(found, key) for key in keys},
-        "position": {key: [position(f, key) for f in found] for key in keys},
+        "planted": {name: planted(found, key, k) for name, key, k in biased},
+        "position": {name: [position(f, key) for f in found] for name, key, _ in biased if not name.endswith(" 1 rationale")},
     }
     write_whole(ROOT / "results" / f"{options.name}.json", json.dumps(result, indent=1) + "\n")
     write_whole(ROOT / "results" / f"{options.name}.md", markdown(result))
-    chosen = ("classifier: one order", "classifier: both, log-odds", "Bradley-Terry head")
-    chosen += tuple(n for n in by_method[0] if n.startswith("RL") and n.endswith((" log-odds", "mean", "15 per order")))
+    chosen = ["classifier: both, log-odds", "Bradley-Terry head"]
+    chosen += [
+        n for n in by_method[0] if n.endswith((f"{NUM_RATIONALES} rationales: both, log-odds by pairs", ", 5 votes per order"))
+    ]
     panels = {}
     for name in chosen:
         margins = np.concatenate([m[name][:, 0] for m in by_method])

@@ -18,30 +18,48 @@ from rewardlab.metrics import (
     nll,
     reliability,
 )
-from rewardlab.rl.pairwise import both_orders, fit_temperature, over_rationales, position_gap, smoothed_share_margin
+from rewardlab.rl.pairwise import (
+    both_orders,
+    fit_temperature,
+    over_rationale_pairs,
+    over_rationales,
+    position_gap,
+    smoothed_share_margin,
+)
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
+JUDGES = {"sft": "SFT judge", "rl": "RL judge"}
 BIASES = (0.0, 1.0, 2.0, 4.0)
 NUM_RATIONALES, NUM_VOTES = 5, (1, 5, 15)
 METRICS: dict[str, Callable[[Any, Any], float]] = {"ece": expected_calibration_error, "brier": brier, "nll": nll}
 
 
 def combined(margins_N2K: np.ndarray, how: str, bias: float = 0.0) -> np.ndarray:
-    """[N, trials] margins of response 0; ``how`` is one (both orders as trials of their own), mean or logit."""
+    """[N, trials] margins of response 0; ``how`` is one (both orders as trials of their own), mean, logit (of the orders'
+    means) or pairs (logit of each pair of rationales, then their mean)."""
     shown = torch.from_numpy(margins_N2K + bias)
+    if how == "pairs":
+        zeroed, read = shown.nan_to_num(), ~shown.isnan()
+        return over_rationale_pairs(zeroed[:, 0], zeroed[:, 1], read[:, 0], read[:, 1])[:, None].numpy()
     given, swapped = (over_rationales(shown[:, side].nan_to_num(), ~shown[:, side].isnan()) for side in (0, 1))
     if how == "one":
         return torch.stack([given, -swapped], 1).numpy()
     return both_orders(given, swapped, how)[:, None].numpy()
 
 
-def vote_share(votes_N2K: np.ndarray, k: int) -> np.ndarray:
-    """[N, 1] margins of the smoothed share of valid votes for response 0, k from each order."""
-    for_0 = np.concatenate([votes_N2K[:, 0, :k], 1 - votes_N2K[:, 1, :k]], 1)
-    num, total = np.nansum(for_0, 1), (~np.isnan(for_0)).sum(1)
-    return smoothed_share_margin(torch.from_numpy(num), torch.from_numpy(total)).numpy()[:, None]
+def vote_share(votes_N2K: np.ndarray, k: int, *, pooled: bool) -> np.ndarray:
+    """[N, trials] margins of the smoothed share of valid votes for response 0: k votes of one order, or k of each, pooled."""
+    for_0 = np.stack([votes_N2K[:, 0, :k], 1 - votes_N2K[:, 1, :k]], 1)
+    if pooled:
+        for_0 = for_0.reshape(len(for_0), 1, -1)
+    num, total = np.nansum(for_0, 2), (~np.isnan(for_0)).sum(2)
+    return smoothed_share_margin(torch.from_numpy(num), torch.from_numpy(total)).numpy()
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" + "s" * (number > 1)
 
 
 def methods(found: dict[str, np.ndarray], stages: Sequence[str]) -> dict[str, np.ndarray]:
@@ -50,11 +68,14 @@ def methods(found: dict[str, np.ndarray], stages: Sequence[str]) -> dict[str, np
     named = {f"classifier: {text}": combined(found["classifier"], how) for how, text in orders.items()}
     named["Bradley-Terry head"] = found["rm"][:, None]
     for stage in stages:
-        name = {"sft": "SFT judge", "rl": "RL judge"}[stage]
+        name = JUDGES[stage]
         for how, text in orders.items():
             named[f"{name}, {NUM_RATIONALES} rationales: {text}"] = combined(found[f"{stage} margins"], how)
+        named[f"{name}, {NUM_RATIONALES} rationales: both, log-odds by pairs"] = combined(found[f"{stage} margins"], "pairs")
         for k in NUM_VOTES:
-            named[f"{name}, votes: {k} per order"] = vote_share(found[f"{stage} votes"], k)
+            named[f"{name}, {_count(k, 'vote')}: one order"] = vote_share(found[f"{stage} votes"], k, pooled=False)
+        for k in NUM_VOTES:
+            named[f"{name}, {_count(k, 'vote')} per order"] = vote_share(found[f"{stage} votes"], k, pooled=True)
     return named
 
 
@@ -103,12 +124,13 @@ def evaluate(name: str, seeds: Sequence[tuple[np.ndarray, np.ndarray]]) -> dict[
     }
 
 
-def planted(found: Sequence[dict[str, np.ndarray]], key: str) -> list[dict[str, Any]]:
-    """Accuracy and calibration with a constant added to the first verdict's logit, before any temperature, on all pairs."""
+def planted(found: Sequence[dict[str, np.ndarray]], key: str, k: int) -> list[dict[str, Any]]:
+    """Accuracy and calibration with a constant added to the first verdict's logit after each of k rationales, before any
+    temperature, on all pairs."""
     rows = []
     for bias in BIASES:
-        for how in ("one", "mean", "logit"):
-            judged = [_judged(combined(f[key], how, bias), 1 - f["preferred"]) for f in found]
+        for how in ("one", "mean", "logit", "pairs"):
+            judged = [_judged(combined(f[key][:, :, :k], how, bias), 1 - f["preferred"]) for f in found]
             rows.append({"bias": bias, "how": how, **{k: float(np.mean([j[k] for j in judged])) for k in judged[0]}})
     return rows
 
@@ -130,14 +152,15 @@ def _cell(value: Sequence[float], percent: bool = False) -> str:
 def markdown(result: dict[str, Any]) -> str:
     """The tables, and what was asked."""
     lines = [
-        f"# Calibration: start {result['start']}, {result['steps']} steps, {result['seeds']} seeds",
+        f"# Calibration: start {result['start']}, {result['steps']} steps, {len(result['runs'])} seed(s)",
         "",
-        f"`{result['command']}`, commit {result['commit']}.",
+        f"`{result['command']}` on the quickstarts {', '.join(result['runs'])}; commit {result['commit']}.",
         "",
         "Accuracy in percent; ECE over ten bins of equal width (least: what the same probabilities would show were they "
         "exactly right), Brier, negative log-likelihood in nats; means over seeds with 95 % bootstrap intervals over the pairs "
         "of the evaluation half. After: divided by a temperature fitted on the other half. One half everywhere has Brier .250, "
-        "NLL .693.",
+        "NLL .693. An even share of votes is not right. The intervals of ECE take out what a finite sample adds to it and can "
+        "lie below the estimate.",
         "",
         "| | accuracy | ECE | least | Brier | NLL | tau | ECE after | Brier after | NLL after | unreadable |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
@@ -169,13 +192,13 @@ def markdown(result: dict[str, Any]) -> str:
 def draw(panels: dict[str, tuple[np.ndarray, np.ndarray]], path: Path) -> None:
     """One reliability diagram per method: predicted against observed, dots by how many pairs; all seeds together."""
     figure, axes = plt.subplots(2, 3, figsize=(10.5, 7.2), sharex=True, sharey=True, layout="constrained")
-    for axis, (name, (p, happened)) in zip(axes.flat, panels.items(), strict=False):
+    for axis, (name, (p, happened)) in zip(axes.flat, panels.items(), strict=True):
         bins = reliability(p, happened)
         axis.plot([0, 1], [0, 1], color="0.7", linewidth=1)
         axis.plot([b.predicted for b in bins], [b.happened for b in bins], color="#1f5fa8", linewidth=1)
         sizes = [6 + 500 * b.count / len(p) for b in bins]
         axis.scatter([b.predicted for b in bins], [b.happened for b in bins], sizes, color="#1f5fa8", alpha=0.6)
-        axis.set_title(f"{name}\nECE {expected_calibration_error(p, happened):.3f}", fontsize=10)
+        axis.set_title(f"{name}\nECE {expected_calibration_error(p, happened):.3f}", fontsize=9)
         axis.set_aspect("equal")
     figure.supxlabel("predicted probability that response 0 is better")
     figure.supylabel("how often it was")

@@ -166,11 +166,12 @@ def likelier(margin: float, coverage: float) -> Verdict:
 def weighed(pair_id: str, votes: Sequence[Vote], margins: Sequence[float | None]) -> Judgment:
     """The judgment of votes with the log-odds of the response shown first, None where none was read.
 
-    Mean probability over the votes of an order; both orders, where both were asked, by log-odds: a position bias cancels.
+    Where both orders were asked, each vote of one is combined with each of the other by log-odds, by which a position bias
+    cancels, and the probabilities are averaged; of one order alone, the votes' probabilities.
     """
     import torch
 
-    from rewardlab.rl.pairwise import both_orders, over_rationales
+    from rewardlab.rl.pairwise import over_rationale_pairs, over_rationales
 
     read: dict[Order, list[float]] = {vote.order: [] for vote in votes}
     for vote, margin in zip(votes, margins, strict=True):
@@ -178,12 +179,14 @@ def weighed(pair_id: str, votes: Sequence[Vote], margins: Sequence[float | None]
             read[vote.order].append(margin)
     if not read or not all(read.values()):
         return Judgment(pair_id, tuple(votes), Outcome.NO_VALID_VOTE, None)
-    mean = {order: over_rationales(torch.tensor([m]), torch.ones(1, len(m), dtype=torch.bool)) for order, m in read.items()}
-    given, swapped = mean.get(Order.GIVEN), mean.get(Order.SWAPPED)
-    if given is None or swapped is None:  # one order was asked
-        total = next(iter(mean.values())) * (-1 if given is None else 1)
+    found = {order: torch.tensor([m], dtype=torch.float64) for order, m in read.items()}
+    every = {order: torch.ones_like(m, dtype=torch.bool) for order, m in found.items()}
+    if len(found) == 2:
+        given, swapped = Order.GIVEN, Order.SWAPPED
+        total = over_rationale_pairs(found[given], found[swapped], every[given], every[swapped])
     else:
-        total = both_orders(given, swapped)
+        ((order, margins_1K),) = found.items()
+        total = over_rationales(margins_1K, every[order]) * (1 if order is Order.GIVEN else -1)
     share = total.sigmoid().item()
     outcome = Outcome.TIE if share == 0.5 else Outcome.RESPONSE_0 if share > 0.5 else Outcome.RESPONSE_1
     return Judgment(pair_id, tuple(votes), outcome, share)

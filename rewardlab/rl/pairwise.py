@@ -61,7 +61,8 @@ def over_rationales(margins_BK: Tensor, readable_BK: Tensor) -> Tensor:
     """[B] margin of the mean probability over the readable rationales of each prompt; nan where none is.
 
     The mean is taken of probabilities, p = mean_k sigmoid(m_k): each rationale is one draw of the judge's reasoning. nan, not
-    0, because 0 would be a coin flip.
+    0, because 0 would be a coin flip. A bias of the verdict's logit goes through this mean, so that both orders combined by
+    log-odds cancel it exactly only where each has a single rationale: with more, see :func:`over_rationale_pairs`.
     """
     keep_BK = torch.where(readable_BK, 0.0, -torch.inf)
     wins_B = (logsigmoid(margins_BK.double()) + keep_BK).logsumexp(1)
@@ -94,6 +95,16 @@ def both_orders(given_B: Tensor, swapped_B: Tensor, combination: str = "logit") 
     Identical inputs in both orders give 0, hence p = 1/2. An unreadable order (nan) leaves the pair unreadable.
     """
     return COMBINATIONS[combination](given_B.double(), swapped_B.double())
+
+
+def over_rationale_pairs(given_BK: Tensor, swapped_BL: Tensor, readable_BK: Tensor, readable_BL: Tensor) -> Tensor:
+    """[B] margin of response 0 from K rationales of one order and L of the other: the mean probability over all K L pairs of
+    them, each pair combined by log-odds. nan where an order has no readable one.
+
+    Unlike :func:`both_orders` of two means it cancels a bias of the verdict's logit exactly, whatever K and L.
+    """
+    margins_BKL = both_orders(given_BK[:, :, None], swapped_BL[:, None, :])
+    return over_rationales(margins_BKL.flatten(1), (readable_BK[:, :, None] & readable_BL[:, None, :]).flatten(1))
 
 
 def position_gap(given_B: Tensor, swapped_B: Tensor) -> Tensor:

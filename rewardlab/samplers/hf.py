@@ -58,7 +58,9 @@ def chat_of(prompt: Sequence[Message]) -> list[dict[str, Any]]:
     ]
 
 
-def encode_prompts(processor: Any, prompts: Sequence[Sequence[Message]], beginnings: Sequence[str] | None = None) -> Any:
+def encode(
+    processor: Any, prompts: Sequence[Sequence[Message]], beginnings: Sequence[str] | None = None
+) -> dict[str, torch.Tensor]:
     """Left-padded model inputs, each followed by a given beginning of its answer. Raises MediaError for an image that cannot be
     decoded."""
     texts = [
@@ -66,7 +68,7 @@ def encode_prompts(processor: Any, prompts: Sequence[Sequence[Message]], beginni
         for prompt, beginning in zip(prompts, beginnings or [""] * len(prompts), strict=True)
     ]
     images = [[decode_image(image) for message in prompt for image in message.images] for prompt in prompts]
-    return processor(text=texts, images=images if any(images) else None, padding=True, return_tensors="pt")
+    return dict(processor(text=texts, images=images if any(images) else None, padding=True, return_tensors="pt"))
 
 
 def vision_token_ids(model: Any) -> list[int]:
@@ -142,8 +144,9 @@ class HFSampler:
         """A loaded model is always there."""
 
     def encode(self, prompts: Sequence[Sequence[Message]], beginnings: Sequence[str] | None = None) -> dict[str, torch.Tensor]:
-        """Inputs of :func:`encode_prompts`, where the model is."""
-        return dict(encode_prompts(self.processor, prompts, beginnings).to(self.model.device))
+        """:func:`encode`, on the model's device."""
+        inputs = encode(self.processor, prompts, beginnings)
+        return {name: values.to(self.model.device) for name, values in inputs.items()}
 
     def verdict_margins(
         self, prompts: Sequence[tuple[Message, ...]], beginnings: Sequence[str]

@@ -28,7 +28,7 @@ from rewardlab.errors import CheckpointError, DataError
 from rewardlab.progress import bar
 from rewardlab.prompts import Template, build_messages, load_template
 from rewardlab.rl.pairwise import bradley_terry_loss
-from rewardlab.samplers.hf import encode_prompts, load_processor
+from rewardlab.samplers.hf import encode, load_processor
 from rewardlab.training.runs import RunLog, close_run, common_arguments, open_run, run_steps
 from rewardlab.training.sft import data_fingerprint
 from rewardlab.training.value_model import WEIGHTS, ValueModel
@@ -57,7 +57,7 @@ class ScalarCollator:
     def __call__(self, pairs: Sequence[PreferencePair]) -> dict[str, Tensor]:
         chosen = [alone(pair, int(pair.preferred == 1), self._template) for pair in pairs]
         rejected = [alone(pair, int(pair.preferred == 0), self._template) for pair in pairs]
-        return dict(encode_prompts(self._processor, chosen + rejected))
+        return encode(self._processor, chosen + rejected)
 
 
 class BradleyTerryTrainer(Trainer):
@@ -150,6 +150,6 @@ def score(
     device, scores = next(model.parameters()).device, [torch.empty(0)]
     prompts = [alone(pair, response, template) for pair in pairs for response in (0, 1)]
     for start in range(0, len(prompts), batch_size):
-        inputs = encode_prompts(processor, prompts[start : start + batch_size]).to(device)
-        scores.append(model.eval()(**inputs)[:, -1].cpu())
+        inputs = encode(processor, prompts[start : start + batch_size])
+        scores.append(model.eval()(**{name: values.to(device) for name, values in inputs.items()})[:, -1].cpu())
     return torch.cat(scores).view(-1, 2)

@@ -15,6 +15,7 @@ from rewardlab.rl.pairwise import (
     both_orders,
     fit_temperature,
     group_differences,
+    over_rationale_pairs,
     over_rationales,
     rewards_of,
     verdict_margins,
@@ -121,6 +122,20 @@ def test_all_pairs_advantages_sum_to_nothing(seed: int, size: int, combination: 
     advantages = all_pairs_advantages(differences)
     assert advantages.sum().item() == pytest.approx(0, abs=1e-5)
     assert advantages.isfinite().all()
+
+
+@given(seeds, st.integers(1, 4), st.integers(1, 4), st.floats(-5, 5))
+def test_pairs_of_rationales_cancel_a_bias(seed: int, num: int, other: int, bias: float) -> None:
+    """Whatever the number of rationales; exchanging the responses turns it over; of one each it is both_orders."""
+    given_, swapped = normal(seed, 3, num), normal(seed + 1, 3, other)
+    read = torch.ones(3, num, dtype=torch.bool), torch.ones(3, other, dtype=torch.bool)
+    plain = over_rationale_pairs(given_, swapped, *read)
+    torch.testing.assert_close(over_rationale_pairs(given_ + bias, swapped + bias, *read), plain, atol=1e-9, rtol=0)
+    torch.testing.assert_close(over_rationale_pairs(swapped, given_, *read[::-1]), -plain, atol=1e-9, rtol=0)
+    expected = sum(both_orders(given_[:, k], swapped[:, n]).sigmoid() for k in range(num) for n in range(other)) / num / other
+    torch.testing.assert_close(plain.sigmoid(), expected)
+    read[0][0] = False
+    assert over_rationale_pairs(given_, swapped, *read).isnan().tolist() == [True, False, False]
 
 
 @given(seeds)
