@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rewardlab.rl import reference
-from rewardlab.rl.advantages import Moments, returns_to_go, token_rewards, treat_outliers, whiten
+from rewardlab.rl.advantages import Moments, returns_to_go, token_rewards, treat_outliers, weights, whiten
 
 
 def one_token(rewards: list[float]) -> tuple[Tensor, Tensor]:
@@ -100,3 +100,14 @@ def test_equal_to_the_reference_step(kl_coef: float) -> None:
     expected = reference.advantages(rollouts, reference.Method(kl_coef=kl_coef, sigma=1.2))
     torch.testing.assert_close(kept, expected * mask, atol=1e-5, rtol=1e-5)
     assert (kept != own).any()
+
+
+def test_rollouts_of_any_length_count_alike() -> None:
+    """Rewards 1, 1, 0 on rollouts of 1, 1 and 8 tokens. By token the mean is 0.2; by rollout 2/3 with deviation 0.4714."""
+    mask = torch.tensor([[1.0] + [0.0] * 7] * 2 + [[1.0] * 8])
+    values = torch.tensor([1.0, 1.0, 0.0])[:, None] * mask
+    by_token = whiten(values, mask, Moments.of(values, weights(mask, "token")))
+    by_rollout = whiten(values, mask, Moments.of(values, weights(mask, "sequence")))
+    assert by_token[:, 0].tolist() == pytest.approx([2.0, 2.0, -0.5])
+    assert by_rollout[:, 0].tolist() == pytest.approx([0.70711, 0.70711, -1.41421], abs=1e-4)
+    assert not by_rollout[:2, 1:].any()

@@ -20,11 +20,14 @@ import torch
 from rewardlab.config import PolicyConfig, RMConfig
 from rewardlab.errors import DataError
 from rewardlab.prompts import load_template
+from rewardlab.rl.extraction import Contract
 from rewardlab.rl.groups import centered, filled
+from rewardlab.rl.verifiers import RULES
 from rewardlab.training import policy as policy_module
 from rewardlab.training.bradley_terry import train_scalar
 from rewardlab.training.pairwise_reward import PairwiseReward, ScalarReward
 from rewardlab.training.policy import PolicyRewardFunction, anchors_of, train_policy
+from rewardlab.training.verified_reward import VerifiedReward
 from rewardlab.types import BOTH_ORDERS, Judgment, Outcome, PreferencePair
 
 END = 7
@@ -157,7 +160,7 @@ def test_a_policy_learns_what_its_judge_likes(
 ) -> None:
     """A judge that prefers short answers: an untrained policy, which never stops, comes to write shorter ones."""
     judge = PairwiseReward(Prefers(lambda text: -min(len(text), 20) / 20))  # type: ignore[arg-type]
-    monkeypatch.setattr(policy_module, "open_reward", lambda config: judge)
+    monkeypatch.setattr(policy_module, "open_reward", lambda config, pairs: judge)
     monkeypatch.setattr(PolicyRewardFunction, "__call__", uncut(PolicyRewardFunction.__call__))
     final = train_policy(
         world_pairs[0][:16],
@@ -200,3 +203,25 @@ def test_a_scalar_head_pays_pointwise(world_pairs: Any, tiny_checkpoint: Path, t
 def test_trl_takes_the_reward_function(tmp_path: Path) -> None:
     """It is no coroutine, and says so."""
     assert not asyncio.iscoroutinefunction(PolicyRewardFunction.__call__)
+
+
+def test_a_rule_pays_where_it_can_and_the_judge_where_not() -> None:
+    """A number by its rule, format or not; another category by the judge; without a judge that is refused before training."""
+    number = PreferencePair("n", "how many?", ("7", "8"), 0, category="number")
+    verified = VerifiedReward(RULES, PairwiseReward(Prefers(grade)), contract=Contract.BOXED, thinking=True)  # type: ignore[arg-type]
+    said = [
+        "<think>x</think>\\boxed{7}",
+        "<think>x</think>\\boxed{8}",
+        "\\boxed{7}",
+        "<think>x</think>between 0 and 10",
+        "good",
+    ]
+    paid, metrics = verified([number] * 4 + [question("q")], said, ["7"] * 4 + ["fair"])
+    assert paid == [1.0, 0.0, 0.0, 0.0, pytest.approx(0.7, abs=1e-3)]
+    assert metrics["verifier/share"] == 0.8
+    assert sum(value for name, value in metrics.items() if name.startswith("verifier/") and name != "verifier/share") == 1
+    assert verified.check([number, question("q")]) == {"verifier": 1, "judge_truth": 1, "judge_best": 0}
+    with pytest.raises(DataError, match="1 of 2 pairs"):
+        VerifiedReward(RULES, None, contract=Contract.BOXED, thinking=True).check([number, question("q")])
+    with pytest.raises(ValueError, match="phi prob"):
+        config_for(Path("x"), verified=True, phi="logit")

@@ -52,6 +52,7 @@ class MethodConfig(TrainConfig):
     difficulty_weighted: bool = Field(False, description="dynamic sampling draws prompts of middling pass rate more often")
     window: int | None = Field(None, ge=1, description="tokens a rollout grows by per step (T-PPO); null: all at once")
     advantage: Literal["reinforce_pp", "reinforce_pp_baseline", "grpo", "dr_grpo", "rloo", "gae"] = "reinforce_pp"
+    whiten_by: Literal["token", "sequence"] = Field("token", description="what counts alike in mean and deviation")
     outliers: Literal["delete", "clip", "keep"] = Field("delete", description="of whitened advantages beyond advantage_sigma")
     advantage_sigma: float = Field(3.0, gt=0, description="in deviations")
     clip_eps: float = Field(0.2, gt=0)
@@ -189,6 +190,15 @@ class PolicyConfig(MethodConfig):
         "preferred", description="the pair's better response, the first policy's greedy one, or the other rollouts of the group"
     )
     phi: Literal["prob", "centered", "logit", "binary"] = Field("prob", description="what winning with probability p is worth")
+    verified: bool = Field(False, description="pairs of a category that a rule can check (math, number, ...) are paid by it")
+    contract: Literal["boxed", "box", "answer"] = Field("boxed", description="where a checkable answer stands")
+    thinking: bool = Field(True, description="responses to checkable questions must open with <think>...</think>")
+
+    @model_validator(mode="after")
+    def _one_scale(self) -> Self:
+        if self.verified and (self.phi != "prob" or self.judge.startswith("rm:")):
+            raise ValueError("verified mixes rules that pay 0 to 1 with the judge: it needs phi prob and no scalar head")
+        return self
 
     @model_validator(mode="after")
     def _has_a_group(self) -> Self:

@@ -33,7 +33,7 @@ def returns_to_go(rewards_NT: Tensor, mask_NT: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Moments:
-    """Count, sum and sum of squares of masked values, in float64; those of several processes add up."""
+    """Count, sum and sum of squares of weighted values, in float64; those of several processes add up."""
 
     values_3: Tensor
 
@@ -52,10 +52,18 @@ class Moments:
         return (self.values_3[2] / self.values_3[0] - self.mean**2).clamp(min=0).sqrt()
 
 
+def weights(mask_NT: Tensor, by: str) -> Tensor:
+    """What each token counts when moments are taken: 1 (``token``, as REINFORCE++ has it), or 1 by the length of its rollout,
+    so that long rollouts do not count for more (``sequence``)."""
+    mask_NT = mask_NT.double()
+    return mask_NT if by == "token" else mask_NT / mask_NT.sum(1, keepdim=True).clamp(min=1)
+
+
 def whiten(values_NT: Tensor, mask_NT: Tensor, moments: Moments | None = None) -> Tensor:
     """(A - mean) / std over all tokens of the (global) batch; exactly 0 where nothing varies and outside the mask.
 
-    Needs no group: one sample per prompt is enough. Long rollouts weigh more, as in REINFORCE++. The paper's epsilon is
+    Needs no group: one sample per prompt is enough. ``moments`` may be of several processes, or weighted by :func:`weights`;
+    by default long rollouts weigh more, as in REINFORCE++. The paper's epsilon is
     left out: a deviation below 1e-6 of the mean's scale is float noise, which the released code amplifies 10,000 times.
     """
     moments = moments or Moments.of(values_NT, mask_NT)

@@ -20,13 +20,15 @@ from torch import Tensor
 class Method:
     """What tells one method from another. The defaults are StableReinforce's (arXiv 2505.02835).
 
-    ``advantage``: reinforce_pp, reinforce_pp_baseline, grpo, dr_grpo, rloo or gae. ``outliers``: what becomes of whitened
+    ``advantage``: reinforce_pp, reinforce_pp_baseline, grpo, dr_grpo, rloo or gae. ``whiten_by``: token or
+    sequence counts alike. ``outliers``: what becomes of whitened
     advantages beyond ``sigma``: delete, clip or keep. ``ratio``: token or sequence. ``average``: sequence, token, or constant
     (the sum over ``max_length``). ``kl``: k1_reward, k2_loss or k3_loss. ``positive_nll`` weighs the likelihood of right
     rollouts. For gae, ``lam`` is the policy's (``alpha``: by length instead) and ``lam_critic`` that of the critic's targets.
     """
 
     advantage: str = "reinforce_pp"
+    whiten_by: str = "token"
     outliers: str = "delete"
     sigma: float = 3.0
     clip_low: float = 0.2
@@ -104,9 +106,14 @@ def advantages(rollouts: Rollouts, method: Method) -> Tensor:
 def _whiten(return_NT: Tensor, mask_NT: Tensor, method: Method) -> Tensor:
     """Mean 0 and deviation 1 over the tokens of the mask, outliers treated, 0 elsewhere."""
     tokens = return_NT[mask_NT.bool()]
-    if len(tokens) == 0 or tokens.std(correction=0) < 1e-6 * (1 + tokens.mean().abs()):
+    mean, deviation = tokens.mean(), tokens.std(correction=0) if len(tokens) else torch.tensor(0.0)
+    if method.whiten_by == "sequence":
+        rows = [row[kept.bool()] for row, kept in zip(return_NT, mask_NT, strict=True) if kept.any()]
+        mean = torch.stack([row.mean() for row in rows]).mean()
+        deviation = torch.stack([((row - mean) ** 2).mean() for row in rows]).mean().sqrt()
+    if not deviation > 1e-6 * (1 + mean.abs()):
         return torch.zeros_like(return_NT)
-    whitened_NT = (return_NT - tokens.mean()) / tokens.std(correction=0)
+    whitened_NT = (return_NT - mean) / deviation
     if method.outliers == "delete":
         whitened_NT = torch.where(whitened_NT.abs() <= method.sigma, whitened_NT, torch.zeros_like(whitened_NT))
     elif method.outliers == "clip":

@@ -42,7 +42,8 @@ class Settings:
     learning_rate: float = 3e-4
     max_tokens: int = 24  # of an answer
     judge_tokens: int = 64
-    start_steps: int = 300  # of SFT on either answer of a pair, by a coin: the policy all arms start from
+    start_steps: int = 400  # of SFT on the answers of pairs: the policy all arms start from
+    start_right: float = 0.8  # share of the right answer among them
     scalar_steps: int = 400  # of the scalar head, as in ``eval/calibration.py``, which chose its rate
     scalar_rate: float = 2e-4
     num_test: int = 400  # held-out questions

@@ -102,11 +102,15 @@ class PolicyPlace:
         return {"settings": self.settings.described(), "judge": weights, **{path.name: digest(path) for path in self.files}}
 
     def start(self) -> dict[str, Any]:
-        """Make the first policy, which says either answer of a pair by a coin, and the scalar head; examine the policy."""
+        """Make the first policy, taught on right and wrong answers, and the scalar head; examine the policy."""
         if not is_finished(self.out / START):
-            coin = random.Random(self.settings.seed)
-            either = [replace(pair, judgment=pair.responses[coin.randrange(2)], order=Order.GIVEN) for pair in self.pairs]
-            train_sft(either, start_config(self.settings, base=self.base), self.out / START)
+            dice = random.Random(self.settings.seed)
+            right = [dice.random() < self.settings.start_right for _ in self.pairs]
+            told = [
+                replace(pair, judgment=pair.responses[pair.preferred if ok else 1 - pair.preferred], order=Order.GIVEN)
+                for pair, ok in zip(self.pairs, right, strict=True)
+            ]
+            train_sft(told, start_config(self.settings, base=self.base), self.out / START)
         if not is_finished(self.out / SCALAR):
             train_scalar(self.pairs, scalar_config(self.settings, base=self.base), self.out / SCALAR)
         return self.examine(load_model(str(self.out / START / FINAL), device="cpu")[0])

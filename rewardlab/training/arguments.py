@@ -15,6 +15,7 @@ class PolicyGradientConfig(GRPOConfig):
     """GRPOConfig plus the method. One sample per prompt is allowed where no group is needed."""
 
     advantage: str = field(default="reinforce_pp", metadata={"help": "reinforce_pp[_baseline], grpo, dr_grpo, rloo, gae"})
+    whiten_by: str = field(default="token", metadata={"help": "what counts alike when whitening: token or sequence"})
     outliers: str = field(default="delete", metadata={"help": "whitened advantages beyond sigma: delete, clip or keep"})
     sigma: float = field(default=3.0, metadata={"help": "how many deviations are beyond"})
     preclip_min: float | None = field(default=1e-3, metadata={"help": "lower bound of the ratio before exp; None: no pre-clip"})

@@ -45,6 +45,7 @@ def trainer_arguments(config: MethodConfig, out: Path, **own: Any) -> PolicyGrad
         top_p=1.0,
         top_k=0,
         advantage=config.advantage,
+        whiten_by=config.whiten_by,
         outliers=config.outliers,
         sigma=config.advantage_sigma,
         epsilon=config.clip_eps,

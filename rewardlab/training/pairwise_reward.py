@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import rewardlab.torchvision_cpu  # noqa: F401  (before transformers)
 
@@ -141,15 +141,3 @@ class ScalarReward:
         pairs = [replace(question, responses=(answer, answer)) for question, answer in zip(questions, shown, strict=True)]
         scores = score(self._model, self._processor, pairs, self._template, batch_size=self._batch_size)[:, 0]
         return [float(value) for value in scores], {"reward/scalar_std": float(scores.std(correction=0))}
-
-
-def open_reward(config: Any) -> PolicyReward:
-    """The reward of a PolicyConfig. Raises ConfigError, CheckpointError."""
-    kind, _, target = config.judge.partition(":")
-    if kind == "rm":
-        return ScalarReward(Path(target), batch_size=config.judge_batch_size)
-    from rewardlab.judge import open_judge
-
-    judge = open_judge(config.judge, max_tokens=config.judge_max_tokens, batch_size=config.judge_batch_size)
-    judge.check()
-    return PairwiseReward(judge, num_votes=config.judge_votes, phi=config.phi, seed=config.seed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 from collections.abc import Sequence
 from functools import partial
@@ -16,20 +17,42 @@ from datasets import Dataset, Features, Image, List, Value
 from rewardlab.config import PolicyConfig
 from rewardlab.data.files import read_lines, write_whole
 from rewardlab.errors import DataError
+from rewardlab.judge import open_judge
 from rewardlab.progress import bar
 from rewardlab.prompts import Template, build_messages, load_template
+from rewardlab.rl.extraction import Contract
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.hf import HFSampler, end_token_ids, load_model
 from rewardlab.training.chat import chat_columns
 from rewardlab.training.methods import make_trainer, train
-from rewardlab.training.pairwise_reward import PolicyReward, open_reward
+from rewardlab.training.pairwise_reward import PairwiseReward, PolicyReward, ScalarReward
 from rewardlab.training.policy_gradient import PolicyGradientTrainer
 from rewardlab.training.reward import as_completion
 from rewardlab.training.runs import SAMPLES
 from rewardlab.training.sft import TURNS, data_fingerprint
+from rewardlab.training.verified_reward import VerifiedReward
 from rewardlab.types import FinishReason, Order, PreferencePair
+from rewardlab.verifying.mathematics import MathVerifier, all_verifiers
 
 ANCHORS, SAMPLES_PER_STEP, CHUNK = "anchors.jsonl", 4, 64
+
+
+def open_reward(config: PolicyConfig, pairs: Sequence[PreferencePair]) -> PolicyReward:
+    """What pays. Raises ConfigError and CheckpointError for a judge that cannot be opened, EndpointError for one that is away,
+    DataError for pairs that nothing can pay."""
+    kind, _, target = config.judge.partition(":")
+    if kind == "rm":
+        return ScalarReward(Path(target), batch_size=config.judge_batch_size)
+    judge = open_judge(config.judge, max_tokens=config.judge_max_tokens, batch_size=config.judge_batch_size)
+    judge.check()
+    pairwise = PairwiseReward(judge, num_votes=config.judge_votes, phi=config.phi, seed=config.seed)
+    if not config.verified:
+        return pairwise
+    math = MathVerifier()
+    atexit.register(math.close)
+    verified = VerifiedReward(all_verifiers(math), pairwise, contract=Contract(config.contract), thinking=config.thinking)
+    verified.check(pairs)
+    return verified
 
 
 def policy_rows(pairs: Sequence[PreferencePair], template: Template) -> Dataset:
@@ -152,7 +175,7 @@ def train_policy(pairs: Sequence[PreferencePair], config: PolicyConfig, out: Pat
     Raises DataError where anchors are missing, ConfigError and CheckpointError for a judge that cannot be opened, ConfigError
     for a finished or different run in ``out``.
     """
-    template, reward = load_template(config.template), open_reward(config)
+    template, reward = load_template(config.template), open_reward(config, pairs)
     out.mkdir(parents=True, exist_ok=True)
     anchors = anchors_of(pairs, config, template, out)
     rows = policy_rows(pairs, template)

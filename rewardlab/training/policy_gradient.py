@@ -16,7 +16,7 @@ import torch
 from accelerate.utils import gather_object
 from torch import Tensor
 
-from rewardlab.rl.advantages import Moments, returns_to_go, token_rewards, treat_outliers, whiten
+from rewardlab.rl.advantages import Moments, returns_to_go, token_rewards, treat_outliers, weights, whiten
 from rewardlab.rl.groups import centered, filled, group_ids, leave_one_out, standardized, varying_frac
 from rewardlab.rl.kl import ESTIMATORS, k1
 from rewardlab.rl.objectives import (
@@ -94,8 +94,9 @@ class PolicyGradientTrainer(RolloutTrainer):
         return rewards_NT + steps_NT * mask_NT
 
     def _whitened(self, values_NT: Tensor, mask_NT: Tensor) -> tuple[Tensor, dict[str, float]]:
-        """Whitened over the tokens of all processes, outliers treated."""
-        moments = Moments(self.accelerator.reduce(Moments.of(values_NT, mask_NT).values_3, reduction="sum"))
+        """Whitened over the tokens, or the rollouts, of all processes; outliers treated."""
+        own = Moments.of(values_NT, weights(mask_NT, self.args.whiten_by))
+        moments = Moments(self.accelerator.reduce(own.values_3, reduction="sum"))
         return treat_outliers(whiten(values_NT, mask_NT, moments), mask_NT, self.args.sigma, self.args.outliers)
 
     def _nll_weights(self, mask_NT: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ from rewardlab.errors import DataError
 from rewardlab.progress import bar
 from rewardlab.prompts import Template, build_messages, load_template
 from rewardlab.rl.process import token_ends
-from rewardlab.samplers.hf import encode_prompts, load_processor, token_texts, with_answers
+from rewardlab.samplers.hf import encode, load_processor, token_texts, with_answers
 from rewardlab.training.runs import LoadsWholeCheckpoints, RunLog, close_run, common_arguments, open_run, run_steps
 from rewardlab.training.sft import data_fingerprint
 from rewardlab.training.value_model import ValueModel
@@ -63,7 +63,7 @@ class StepCollator:
         tokenizer = self.processor.tokenizer
         prompts = [build_messages(row["pair"], order=Order(row["step"]["order"]), template=self.template) for row in rows]
         answers = [tokenizer.encode(row["step"]["text"], add_special_tokens=False) for row in rows]
-        inputs = with_answers(dict(encode_prompts(self.processor, prompts)), answers, tokenizer.pad_token_id)
+        inputs = with_answers(dict(encode(self.processor, prompts)), answers, tokenizer.pad_token_id)
         width = inputs["input_ids"].shape[1]
         ends = [
             [width - len(ids) + token for token in token_ends(row["step"]["ends"], token_texts(tokenizer, ids))]

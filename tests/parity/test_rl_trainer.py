@@ -148,6 +148,7 @@ def method_of(config: RLConfig) -> reference.Method:
     """A config in the words of the reference."""
     return reference.Method(
         advantage=config.advantage,
+        whiten_by=config.whiten_by,
         outliers=config.outliers,
         sigma=config.advantage_sigma,
         clip_low=config.clip_eps,
@@ -184,6 +185,7 @@ CASES: dict[str, tuple[float, dict[str, Any]]] = {  # name: (drift of the sampli
     "kl in the reward": (0.0, {"kl_coef": 0.2}),
     "k2 in the loss": (0.3, {"advantage": "reinforce_pp_baseline", "samples_per_prompt": 4, "kl": "k2_loss", "kl_coef": 0.3}),
     "clipped outliers": (0.3, {"outliers": "clip", "advantage_sigma": 0.7}),
+    "rollouts alike": (0.3, {"whiten_by": "sequence", "outliers": "clip", "advantage_sigma": 0.7, "max_completion_length": 12}),
     "one ratio": (0.3, {"ratio": "sequence", "preclip": None}),
     "dual clip": (3.0, {"dual_clip": 2.0, "preclip": None, "average": "token"}),
     "likelihood": (0.3, {"positive_nll": 0.5}),

@@ -1,0 +1,67 @@
+"""A policy paid by rule where its answer can be checked, and by a judge where it cannot (arXiv 2503.22230, 2505.07062)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rewardlab.errors import DataError
+from rewardlab.rl.extraction import Contract
+from rewardlab.rl.hybrid import Prompt, Route, hybrid_reward, route_of
+from rewardlab.rl.verifiers import Compare
+from rewardlab.training.pairwise_reward import Metrics, PolicyReward
+from rewardlab.types import Completion, FinishReason, PreferencePair
+
+
+class VerifiedReward:
+    """Pairs whose category is a verifier's domain (math, number, choice, ...) are paid by it, the preferred response being the
+    truth; the others by ``judge``, against their anchor. Both pay 0..1.
+
+    ``contract`` names where a checkable answer stands, ``thinking`` says whether responses must open with
+    ``<think>...</think>``. What a rule cannot read earns 0, and is counted by its status.
+    """
+
+    least: float | None = 0.0
+    parity: float | None = 0.5
+
+    def __init__(
+        self, verifiers: Mapping[str, Compare], judge: PolicyReward | None, *, contract: Contract, thinking: bool
+    ) -> None:
+        self._verifiers, self._judge, self._contract, self._thinking = verifiers, judge, contract, thinking
+
+    def _prompt(self, pair: PreferencePair) -> Prompt:
+        truth = None if pair.preferred is None else pair.responses[pair.preferred]
+        best = None if truth is not None else "the anchor"  # which one, the judge is told with each comparison
+        return Prompt(pair.pair_id, pair.category, pair.question, truth, best, pair.images, self._contract, self._thinking)
+
+    def check(self, pairs: Sequence[PreferencePair]) -> dict[str, int]:
+        """How many pairs take which route. Raises DataError where some want a judge and there is none."""
+        routes = [route_of(self._prompt(pair), self._verifiers) for pair in pairs]
+        judged = sum(route is not Route.VERIFIER for route in routes)
+        if judged and self._judge is None:
+            raise DataError(
+                f"{judged:,} of {len(pairs):,} pairs are of no category that a rule can check; expected a category among "
+                f"{', '.join(sorted(self._verifiers))}, or a judge for them"
+            )
+        return {route.value: routes.count(route) for route in Route}
+
+    def __call__(
+        self, questions: Sequence[PreferencePair], responses: Sequence[str], anchors: Sequence[str] | None
+    ) -> tuple[list[float | None], Metrics]:
+        rewards: list[float | None] = [None] * len(questions)
+        metrics: Metrics = {}
+        prompts = [self._prompt(pair) for pair in questions]
+        ruled = [n for n, prompt in enumerate(prompts) if route_of(prompt, self._verifiers) is Route.VERIFIER]
+        for n in ruled:
+            completion = Completion(responses[n], FinishReason.STOP)
+            found = hybrid_reward(prompts[n], completion, verifiers=self._verifiers, judge=None)
+            rewards[n] = found.score
+            name = f"verifier/{found.status.value}"
+            metrics[name] = metrics.get(name, 0.0) + 1 / len(ruled)
+        judged = [n for n in range(len(questions)) if rewards[n] is None]
+        if judged and self._judge is not None:
+            own = None if anchors is None else [anchors[n] for n in judged]
+            paid, told = self._judge([questions[n] for n in judged], [responses[n] for n in judged], own)
+            metrics |= told
+            for n, reward in zip(judged, paid, strict=True):
+                rewards[n] = reward
+        return rewards, {**metrics, "verifier/share": len(ruled) / max(1, len(questions))}
