@@ -99,7 +99,8 @@ def test_the_report(tmp_path: Path) -> None:
 def test_every_arm_in_small(finished_run: Path, tiny_checkpoint: Path, world_pairs: Any, tmp_path: Path) -> None:
     """From an untaught base model: start, scalar head and all five rewards, through the trainers users get."""
     run = tmp_path / "run"
-    shutil.copytree(finished_run / "rl", run / "rl")
+    for stage in ("sft", "rl"):
+        shutil.copytree(finished_run / "rl", run / stage)
     shutil.copytree(tiny_checkpoint, run / "world" / "base")
     pairs = [pair for pair in world_pairs[0] if pair.question != MANY_WORDED]
     write_parquet([replace(pair, judgment="") for pair in pairs[:16]], run / "world" / "train.parquet")

@@ -121,7 +121,7 @@ def start_config(settings: Settings, *, base: Path) -> SFTConfig:
 
 
 def scalar_config(settings: Settings, *, base: Path) -> RMConfig:
-    """Of the scalar head, on the backbone that the judge began from."""
+    """Of the scalar head, from the SFT judge, as the judge: from the base model it learns nothing (``eval/calibration.py``)."""
     size = min(32, settings.rollout_batch_size)
     return RMConfig(
         model=str(base),

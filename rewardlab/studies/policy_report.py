@@ -105,7 +105,7 @@ def markdown(summary: dict[str, Any]) -> str:
         f"- A trial: {settings['steps']} steps of {settings['rollout_batch_size']} answers, groups of {settings['group']}, "
         f"REINFORCE++-baseline without KL, rate {settings['learning_rate']:g}. Only what pays differs. An answer is right that "
         "says what the preferred response says.",
-        f"- The scalar head: {settings['scalar_steps']} steps on the same base model and pairs.",
+        f"- The scalar head: {settings['scalar_steps']} steps from the judge after SFT, on the same pairs.",
         "- Paid right less wrong: how much more right answers earned than wrong ones in the last five batches, in the reward's "
         "own unit (probability times 100; a scalar's times 100). At 0 the reward no longer tells them apart.",
         "- Intervals are Student's 95 % over seeds.",

@@ -86,9 +86,9 @@ class PolicyPlace:
     """The policy that all trials start from, what pays them, the questions to train and to be examined on."""
 
     def __init__(self, run: Path, settings: Settings, out: Path) -> None:
-        self.base, self.judge = run / "world" / BASE, run / "rl" / FINAL
+        self.base, self.sft, self.judge = run / "world" / BASE, run / "sft" / FINAL, run / "rl" / FINAL
         train, test = run / "world" / TRAIN, run / "world" / TEST
-        if not is_finished(run / "rl") or not train.exists() or not test.exists():
+        if not is_finished(run / "rl") or not is_finished(run / "sft") or not train.exists() or not test.exists():
             raise ConfigError(f"{run}: holds no finished quickstart; make one with `rewardlab quickstart --out {run}`")
         self.settings, self.out, self.files = settings, out, (train, test)
         self.pairs = [pair for pair in read_pairs(train) if pair.question != MANY_WORDED]
@@ -112,7 +112,7 @@ class PolicyPlace:
             ]
             train_sft(told, start_config(self.settings, base=self.base), self.out / START)
         if not is_finished(self.out / SCALAR):
-            train_scalar(self.pairs, scalar_config(self.settings, base=self.base), self.out / SCALAR)
+            train_scalar(self.pairs, scalar_config(self.settings, base=self.sft), self.out / SCALAR)
         return self.examine(load_model(str(self.out / START / FINAL), device="cpu")[0])
 
     def prepare(self, start: dict[str, Any]) -> None:
