@@ -36,7 +36,7 @@ ARMS: dict[str, Arm] = {
 class Settings:
     """What all trials share."""
 
-    steps: int = 30  # of the optimizer, one per rollout batch
+    steps: int = 80  # of the optimizer, one per rollout batch
     rollout_batch_size: int = 128
     group: int = 4
     learning_rate: float = 3e-4
