@@ -200,11 +200,27 @@ def test_resume(
         ({"window": 4, "kl_coef": 0.1}, "kl_coef"),
         ({"window": 4, "advantage": "reinforce_pp"}, "gae"),
         ({"lora": {}}, "lora"),
+        ({"window": 4, "hot_token": {}}, "hot_token"),
+        ({"window": 4, "samples_per_prompt": 2}, "samples_per_prompt"),
+        ({"window": 4, "swap_weight": 1.0}, "swap_weight"),
+        ({"self_verify": True, "swap_weight": 1.0}, "self_verify"),
+        ({"self_verify": True, "positive_nll": 0.1}, "self_verify"),
+        ({"advantage": "reinforce_pp", "value_pretrain_steps": 2}, "no critic"),
     ],
 )
 def test_what_does_not_go_together(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         config_for(Path("x"), **changes)
+
+
+def test_windows_with_the_judges_own_reward(hard: list[Any], tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """Nothing is finished in the first step, and nothing is paid: there is no reward to log, and the run goes on."""
+    config = config_for(tiny_checkpoint, window=4, max_completion_length=12)
+    assert train_rl(hard, config, tmp_path / "run").exists()
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert "reward" not in lines[0]
+    assert lines[0]["window/unfinished_frac"] == 1
+    assert "reward/accuracy" not in lines[0]
 
 
 def test_each_token_is_trained_on_once(hard: list[Any], tiny_checkpoint: Path, tmp_path: Path) -> None:
@@ -255,6 +271,9 @@ def test_two_processes_agree(tiny_checkpoint: Path, tmp_path: Path, zero: int) -
     for part in ("policy", "critic"):
         assert told[0]["before"][part] != told[0]["after"][part]
     assert told[0]["rollouts"] != told[1]["rollouts"]  # each process had rollouts of its own
+    if not zero:
+        assert told[0]["pretrained"] == told[1]["pretrained"] > 0  # both stopped at the same step
+        assert told[0]["factor"] == told[1]["factor"] > 1  # both drew as many prompts, though one had more decided groups
 
 
 def test_lora_is_refused_where_a_critic_is_trained() -> None:

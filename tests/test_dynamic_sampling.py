@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,6 +28,12 @@ from rewardlab.training.rl import train_rl
 GROUP = 4
 
 
+@dataclass(frozen=True)
+class Drawn:
+    row: dict[str, Any]
+    right: float
+
+
 class Candidates:
     """In a trainer's place: rollouts that are right with the probability their row names."""
 
@@ -39,10 +44,13 @@ class Candidates:
     def everywhere(self, flag: bool) -> bool:
         return flag
 
+    def mean_everywhere(self, value: float) -> float:
+        return value
+
     def sample_and_score(self, rows: list[dict[str, Any]]) -> list[Any]:
         self.rounds.append(len(rows) // GROUP)
         luck = torch.rand(len(rows), generator=self._generator).tolist()
-        return [SimpleNamespace(row=row, right=float(draw < row["p"])) for row, draw in zip(rows, luck, strict=True)]
+        return [Drawn(row, float(draw < row["p"])) for row, draw in zip(rows, luck, strict=True)]
 
 
 def rows(*rates: float) -> list[dict[str, Any]]:
@@ -165,6 +173,7 @@ def test_a_run_on_undecided_groups(
             return list(last)
 
         trainer.reward_funcs, trainer.right_of_last_batch = [reward], lambda: list(last)
+        trainer.read_of_last_batch = lambda: [True] * len(last)
         generate = trainer._generate_and_score_completions
 
         def spy(inputs: Any) -> Any:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from rewardlab.rl.advantages import returns_to_go
-from rewardlab.rl.gae import explained_variance, gae, length_adaptive_lambda, value_targets
+from rewardlab.rl.gae import explained_variance, explained_variance_of, gae, length_adaptive_lambda, value_sums, value_targets
 
 
 def drawn(rows: int = 6, width: int = 9, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
@@ -116,6 +116,11 @@ def test_explained_variance() -> None:
     """1 for a perfect critic, 0 for a constant one, below for a bad one, nothing where nothing varies."""
     returns, mask = torch.tensor([[1.0, 2.0, 3.0]]), torch.ones(1, 3)
     assert explained_variance(returns, returns, mask) == 1.0
-    assert explained_variance(torch.full_like(returns, 2.0), returns, mask) == 0.0
+    assert explained_variance(torch.full_like(returns, 2.0), returns, mask) == pytest.approx(0.0)
     assert explained_variance(-returns, returns, mask) == pytest.approx(-3.0)
     assert explained_variance(returns, torch.ones_like(returns), mask) is None
+    assert explained_variance(returns, returns, torch.zeros(1, 3)) is None
+    halves = value_sums(returns[:, :1], 3 * returns[:, :1], mask[:, :1]) + value_sums(
+        returns[:, 1:], 3 * returns[:, 1:], mask[:, 1:]
+    )
+    assert explained_variance_of(halves) == pytest.approx(explained_variance(returns, 3 * returns, mask) or 0.0)

@@ -63,7 +63,7 @@ def test_every_recipe_is_in_the_table() -> None:
 def test_scaling_changes_sizes_only() -> None:
     recipe = load_yaml(RECIPES / "t_ppo.yaml")
     changed = {name for name, value in scaled(recipe, Settings()).items() if recipe[name] != value}
-    assert changed == {"samples_per_prompt", "window", "value_pretrain_steps"}
+    assert changed == {"window", "value_pretrain_steps"}
 
 
 def test_the_plan() -> None:
@@ -79,6 +79,11 @@ def test_the_budget_lowers_the_rate_and_stops() -> None:
     trainer = SimpleNamespace(
         num_generated_tokens=0, optimizer=SimpleNamespace(param_groups=groups), add_callback=lambda callback: None
     )
+    groups_of_before, trainer.num_generated_tokens = groups, 40
+    late = Budget(trainer, 140, decay=True)
+    late.on_step_begin(None, None, None)
+    assert [group["lr"] for group in groups_of_before] == [1.0, 2.0]  # what was spent before does not lower the rate
+    trainer.num_generated_tokens = 0
     budget, control = Budget(trainer, 100, decay=True), SimpleNamespace(should_training_stop=False)
     for spent, rates, stops in ((0, [1.0, 2.0], False), (50, [0.5, 1.0], False), (130, [0.0, 0.0], True)):
         trainer.num_generated_tokens = spent

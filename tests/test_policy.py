@@ -28,7 +28,18 @@ from rewardlab.training.bradley_terry import train_scalar
 from rewardlab.training.pairwise_reward import PairwiseReward, ScalarReward
 from rewardlab.training.policy import PolicyRewardFunction, anchors_of, train_policy
 from rewardlab.training.verified_reward import VerifiedReward
-from rewardlab.types import BOTH_ORDERS, Judgment, Outcome, PreferencePair
+from rewardlab.types import (
+    BOTH_ORDERS,
+    Completion,
+    FinishReason,
+    Judgment,
+    Order,
+    Outcome,
+    PreferencePair,
+    Verdict,
+    VerdictStatus,
+    Vote,
+)
 
 END = 7
 
@@ -36,14 +47,22 @@ END = 7
 class Prefers:
     """In a judge's place: the probability is ``score(first) - score(second)`` on a line; counts what it is asked."""
 
-    def __init__(self, score: Callable[[str], float], unreadable: frozenset[str] = frozenset()) -> None:
-        self._score, self._unreadable = score, unreadable
+    def __init__(
+        self, score: Callable[[str], float], unreadable: frozenset[str] = frozenset(), orders: Any = BOTH_ORDERS
+    ) -> None:
+        self._score, self._unreadable, self._orders = score, unreadable, orders
         self.asked: list[tuple[str, str]] = []
 
     def compare_many(self, pairs: Any, *, orders: Any, num_votes: int, seed: int) -> list[Judgment]:
         assert list(orders) == [BOTH_ORDERS] * len(pairs)
         self.asked += [pair.responses for pair in pairs]
-        return [Judgment(pair.pair_id, (), Outcome.TIE, self._share(*pair.responses)) for pair in pairs]
+        return [self._judgment(pair) for pair in pairs]
+
+    def _judgment(self, pair: Any) -> Judgment:
+        share = self._share(*pair.responses)
+        verdict = Verdict(None, VerdictStatus.NO_VERDICT if share is None else VerdictStatus.TIE)
+        votes = tuple(Vote(order, verdict, Completion("", FinishReason.STOP)) for order in self._orders)
+        return Judgment(pair.pair_id, votes, Outcome.TIE, share)
 
     def _share(self, first: str, second: str) -> float | None:
         if self._unreadable & {first, second}:
@@ -64,18 +83,18 @@ def test_paid_by_the_chance_of_beating_the_anchor() -> None:
     judge = Prefers(grade)
     reward = PairwiseReward(judge)  # type: ignore[arg-type]
     answers = ["good", "<think>bad</think> good", "fair", "bad", ""]
-    paid, metrics = reward([question(str(n)) for n in range(5)], answers, ["fair"] * 5)
+    paid, metrics = reward([question(str(n)) for n in range(5)], answers, ["<think>x</think>fair"] * 5, 0)
     assert paid == pytest.approx([0.7, 0.7, 0.5, 0.3, 0.0], abs=1e-3)
     assert judge.asked == [("good", "fair"), ("good", "fair"), ("bad", "fair")]
     assert metrics["judge/unreadable_frac"] == 0
-    centred, _ = PairwiseReward(judge, phi="centered")([question("x")], ["good"], ["fair"])  # type: ignore[arg-type]
+    centred, _ = PairwiseReward(judge, phi="centered")([question("x")], ["good"], ["fair"], 0)  # type: ignore[arg-type]
     assert centred == pytest.approx([0.2], abs=1e-3)
 
 
 def test_a_group_is_compared_with_itself() -> None:
     """Each against the others, every distinct pair of texts asked once: good beats fair .7 and bad .9, so .8."""
     judge = Prefers(grade)
-    paid, _ = PairwiseReward(judge)([question("a")] * 3 + [question("b")] * 2, ["good", "fair", "bad", "good", "good"], None)  # type: ignore[arg-type]
+    paid, _ = PairwiseReward(judge)([question("a")] * 3 + [question("b")] * 2, ["good", "fair", "bad", "good", "good"], None, 0)  # type: ignore[arg-type]
     assert paid == pytest.approx([0.8, 0.5, 0.2, 0.5, 0.5], abs=1e-3)
     assert sorted(judge.asked) == [("fair", "bad"), ("good", "bad"), ("good", "fair")]
 
@@ -83,10 +102,14 @@ def test_a_group_is_compared_with_itself() -> None:
 def test_what_cannot_be_read_is_not_paid() -> None:
     """Neither a reward nor a punishment nor one half."""
     judge = Prefers(grade, unreadable=frozenset({"bad"}))
-    paid, metrics = PairwiseReward(judge)([question("a"), question("b")], ["good", "bad"], ["fair", "fair"])  # type: ignore[arg-type]
+    paid, metrics = PairwiseReward(judge)([question("a"), question("b")], ["good", "bad"], ["fair", "fair"], 0)  # type: ignore[arg-type]
     assert paid[0] == pytest.approx(0.7)
     assert paid[1] is None
     assert metrics["judge/unreadable_frac"] == 0.5
+    one_order = PairwiseReward(Prefers(grade, orders=(Order.GIVEN,)))  # type: ignore[arg-type]
+    assert one_order([question("a")], ["good"], ["fair"], 0)[0] == [None]  # the other order failed: what is left is biased
+    nothing = PairwiseReward(judge)([question("a"), question("b")], ["good", "good"], ["", None], 0)  # type: ignore[arg-type]
+    assert nothing[0] == [None, None]  # no anchor, no win
 
 
 def test_unscored_rollouts_do_not_move_their_group() -> None:
@@ -147,8 +170,10 @@ def test_anchors(world_pairs: Any, tiny_checkpoint: Path, tmp_path: Path) -> Non
     start = config_for(tiny_checkpoint, anchor="start")
     made = anchors_of(pairs, start, template, tmp_path)
     assert set(made or {}) == {pair.pair_id for pair in pairs}
-    (tmp_path / "anchors.jsonl").write_text((tmp_path / "anchors.jsonl").read_text().replace('"answer": "', '"answer": "x'))
-    assert all(text.startswith("x") for text in (anchors_of(pairs, start, template, tmp_path) or {}).values())
+    assert set((made or {}).values()) == {None}  # an untrained policy finishes none of its answers: cut off, they are no anchor
+    kept = tmp_path / "anchors.jsonl"
+    kept.write_text(kept.read_text().replace("null", '"x"'))
+    assert set((anchors_of(pairs, start, template, tmp_path) or {}).values()) == {"x"}  # made once
     assert anchors_of(pairs, config_for(tiny_checkpoint, anchor="group"), template, tmp_path) is None
     with pytest.raises(DataError, match="anchor"):
         anchors_of([replace(pairs[0], preferred=None)], config_for(tiny_checkpoint), template, tmp_path)
@@ -195,7 +220,7 @@ def test_a_scalar_head_pays_pointwise(world_pairs: Any, tiny_checkpoint: Path, t
     )
     reward = ScalarReward(train_scalar(world_pairs[0][:16], config, tmp_path / "rm"))
     asked = [world_pairs[0][0], world_pairs[0][0], world_pairs[0][1]]
-    paid, _ = reward(asked, ["red", "<think>x</think>red", "red"], ["a", "b", "c"])
+    paid, _ = reward(asked, ["red", "<think>x</think>red", "red"], ["a", "b", "c"], 0)
     assert paid[0] == pytest.approx(paid[1])
     assert paid[0] != pytest.approx(paid[2], abs=1e-7)
 
@@ -216,7 +241,7 @@ def test_a_rule_pays_where_it_can_and_the_judge_where_not() -> None:
         "<think>x</think>between 0 and 10",
         "good",
     ]
-    paid, metrics = verified([number] * 4 + [question("q")], said, ["7"] * 4 + ["fair"])
+    paid, metrics = verified([number] * 4 + [question("q")], said, ["7"] * 4 + ["fair"], 0)
     assert paid == [1.0, 0.0, 0.0, 0.0, pytest.approx(0.7, abs=1e-3)]
     assert metrics["verifier/share"] == 0.8
     assert sum(value for name, value in metrics.items() if name.startswith("verifier/") and name != "verifier/share") == 1

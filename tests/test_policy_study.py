@@ -18,7 +18,7 @@ from rewardlab.data.pairs import read_pairs, write_parquet
 from rewardlab.errors import ConfigError
 from rewardlab.studies.policy import ARMS, Settings, Trial, plan, policy_config
 from rewardlab.studies.policy_report import markdown, summarize, write_report
-from rewardlab.studies.policy_trials import MANY_WORDED, PolicyPlace, TruthReward, Watched, is_right
+from rewardlab.studies.policy_trials import MANY_WORDED, Curves, PolicyPlace, is_right
 from rewardlab.studies.runner import read_records, run_trials
 from rewardlab.types import PreferencePair
 
@@ -47,19 +47,14 @@ def test_only_the_pay_differs() -> None:
 
 
 def test_what_was_paid_beside_what_was_true() -> None:
-    """A reward that pays the wrong answer: it is seen in what right and wrong earned."""
-
-    class Hacked(TruthReward):
-        def __call__(self, questions: Any, responses: Any, anchors: Any) -> Any:
-            rewards, metrics = super().__call__(questions, responses, anchors)
-            return [None if text == "?" else 1 - r for r, text in zip(rewards, responses, strict=True)], metrics
-
-    watched, pair = Watched(Hacked()), PreferencePair("p", "q", ("yes", "no"), 0)
-    watched([pair] * 4, ["yes", "no", "no", "?"], None)
-    watched([pair] * 2, ["no", "no"], None)
-    assert watched.paid == [pytest.approx(2 / 3), 1.0]
-    assert watched.true == [0.25, 0.0]
-    assert (watched.paid_for_right, watched.paid_for_wrong, watched.unreadable) == ([0.0, None], [1.0, 1.0], 1)
+    """Worked by hand: a cut-off answer is not right whatever it says; one that was not paid counts in what was true only."""
+    curves, pair = Curves(), PreferencePair("p", "q", ("yes", "no"), 0)
+    curves([pair] * 5, ["yes", "no", "no", "yes", "yes"], [True, True, True, True, False], [0.0, 1.0, 0.5, None, 0.0])
+    curves([pair] * 2, ["no", "no"], [True, True], [None, None])
+    assert curves.true == [0.4, 0.0]
+    assert curves.paid == [0.375, None]
+    assert (curves.paid_for_right, curves.paid_for_wrong) == ([0.0, None], [0.5, None])
+    assert curves.unreadable == 3
 
 
 def record(arm: str, seed: int, accuracy: float) -> dict[str, Any]:
@@ -90,6 +85,9 @@ def test_the_report(tmp_path: Path) -> None:
     assert found["separation"][0] == pytest.approx(0.4)
     assert found["curves"]["true"] == [0.4, pytest.approx(0.65)]
     assert found["unreadable"] == 2
+    perfect = record("truth", 0, 1.0)
+    perfect["curves"] = {**perfect["curves"], "paid_for_wrong": [None, None]}
+    assert summarize([perfect], start, 2)["table"]["truth"]["separation"] is None  # not 0: nothing was there to tell apart
     write_report(summary, tmp_path)
     assert "| judge, against the right answer | 65.0 [" in (tmp_path / "policy.md").read_text()
     assert (tmp_path / "policy.png").stat().st_size > 5000

@@ -179,6 +179,7 @@ class Written:
         model, processor = load_model(config.model, device="cpu")
         self.trainer = build_trainer(rows, config, model, processor, PLAIN, folder)
         self.trainer.reward_funcs, self.trainer.right_of_last_batch = [self.reward], lambda: [1.0, 0.0] * 4
+        self.trainer.read_of_last_batch = lambda: [True] * 8
         encode, end = processor.tokenizer.encode, self.trainer.eos_token_ids[0]
         ids = [[*encode(text, add_special_tokens=False), end] for text in texts]
 

@@ -55,8 +55,10 @@ def replace_choice(vote: CastVote, choice: Choice) -> CastVote:
 
 def test_a_vote_without_a_verdict_is_not_right(world_pairs: Any) -> None:
     pairs = [world_pairs[0][0]]
-    votes = [CastVote(0, order, None, "") for order in BOTH_ORDERS]
-    assert select(pairs, votes, 1.0).scores == {pairs[0].pair_id: 0.0}
+    votes = [CastVote(0, order, None, "") for order in BOTH_ORDERS for _ in range(4)]
+    chosen = select(pairs, votes, 1.0)
+    assert chosen.scores == {pairs[0].pair_id: 0.0}
+    assert (chosen.hard, chosen.suspects) == (pairs, [])  # nor is it a word against the label
 
 
 def test_other_files_are_refused(world_pairs: Any, tmp_path: Path) -> None:

@@ -6,8 +6,10 @@ import hashlib
 import json
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import rewardlab.torchvision_cpu  # noqa: F401
 
@@ -17,7 +19,9 @@ import torch
 from rewardlab.config import ConsistencyConfig, RLConfig
 from rewardlab.prompts import load_template
 from rewardlab.samplers.hf import load_model
+from rewardlab.training.actor_critic import StopAtPlateau
 from rewardlab.training.rl import build_trainer, rl_rows
+from rewardlab.types import PreferencePair
 from rewardlab.world.pairs import make_pairs
 
 
@@ -73,11 +77,42 @@ def main(checkpoint: Path, out: Path) -> None:
         after = dict(trainer.accelerator.unwrap_model(trainer.model).named_parameters())
     told = {"before": before, "after": digests({name: weight.detach() for name, weight in after.items()}), "rollouts": seen}
     trainer.save_model(str(out / "saved"))
+    if not trainer.is_deepspeed_enabled:
+        told |= plans_agree(config, pairs, checkpoint, out / "plans", rank)
     (out / f"rank{rank}.json").write_text(json.dumps(told))
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
     sys.stdout.flush()
     os._exit(0)  # DeepSpeed's threads sometimes abort an interpreter that ends by itself
+
+
+def plans_agree(config: RLConfig, pairs: list[PreferencePair], checkpoint: Path, out: Path, rank: int) -> dict[str, float]:
+    """Value pre-training that stops at a plateau, and oversampling, where what each process sees differs."""
+    template = load_template("plain")
+    rows = rl_rows(pairs, template, both_orders=True)
+    out.mkdir(exist_ok=True)
+
+    def built(changes: dict[str, Any], right: Callable[[list[int], int], float], **more: Any) -> Any:
+        model, processor = load_model(str(checkpoint), device="cpu")
+        asked = RLConfig(**{**config.model_dump(), **changes})
+        trainer = build_trainer(rows, asked, model, processor, template, out, **more)
+        last: list[float] = []
+
+        def reward(completion_ids: list[list[int]], **_: object) -> list[float]:
+            last[:] = [right(ids, n) for n, ids in enumerate(completion_ids)]
+            return list(last)
+
+        trainer.reward_funcs, trainer.right_of_last_batch = [reward], lambda: list(last)
+        trainer.read_of_last_batch = lambda: [True] * len(last)
+        return trainer
+
+    alone = built({"max_steps": 12}, lambda ids, n: float(sum(ids) % (3 + 4 * rank)), value_only=True)
+    alone.add_callback(StopAtPlateau(1))
+    alone.train()
+    sampling = {"advantage": "grpo", "samples_per_prompt": 2, "dynamic_sampling": "oversample", "max_steps": 4}
+    over = built(sampling, lambda ids, n: float(n % 2) if rank == 0 else float(n % 8 == 0))  # decided: none, and three in four
+    over.train()
+    return {"pretrained": alone.state.global_step, "factor": over.dynamic.state_dict()["factor"]}
 
 
 if __name__ == "__main__":

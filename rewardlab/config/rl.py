@@ -105,6 +105,8 @@ class MethodConfig(TrainConfig):
             raise ValueError(f"advantage {self.advantage} compares a group's rollouts; set samples_per_prompt to 2 or more")
         if self.kl == "k1_reward" and self.kl_coef and self.advantage in ("grpo", "dr_grpo", "rloo"):
             raise ValueError(f"advantage {self.advantage} is one number per rollout; use kl: k2_loss or k3_loss")
+        if self.value_pretrain_steps and self.advantage != "gae":
+            raise ValueError(f"advantage {self.advantage} has no critic; value_pretrain_steps goes with advantage gae")
         if self.advantage == "gae" and self.lora:
             raise ValueError("advantage gae trains a critic of the policy's full size; set lora: null")
         return self
@@ -115,13 +117,10 @@ class MethodConfig(TrainConfig):
             raise ValueError("dynamic_sampling needs samples_per_prompt of 2 or more, and no window")
         if self.difficulty_weighted and self.dynamic_sampling == "off":
             raise ValueError("difficulty_weighted is a part of dynamic_sampling; set it to refill or oversample")
-        if self.window and (
-            self.advantage != "gae" or self.max_completion_length % self.window or self.kl_coef or self.importance_cap
-        ):
-            raise ValueError(
-                "window needs advantage gae, a max_completion_length that is a multiple of it, and neither kl_coef nor "
-                "importance_cap"
-            )
+        if self.window and (self.advantage != "gae" or self.max_completion_length % self.window):
+            raise ValueError("window needs advantage gae and a max_completion_length that is a multiple of it")
+        if self.window and (self.kl_coef or self.importance_cap or self.hot_token or self.samples_per_prompt > 1):
+            raise ValueError("window goes with neither kl_coef nor importance_cap nor hot_token nor samples_per_prompt above 1")
         return self
 
 
@@ -153,8 +152,8 @@ class RLConfig(MethodConfig):
                 "swap_weight compares the two orders of a pair: set both_orders, and make rollout_batch_size a multiple of "
                 "twice samples_per_prompt"
             )
-        if self.swap_weight and self.dynamic_sampling != "off":
-            raise ValueError("dynamic_sampling draws single prompts, and swap_weight needs both orders of a pair: choose one")
+        if self.swap_weight and (self.dynamic_sampling != "off" or self.window):
+            raise ValueError("dynamic_sampling and window draw single prompts, and swap_weight needs both orders of a pair")
         if self.process_reward and (self.advantage not in ("reinforce_pp", "reinforce_pp_baseline", "gae") or self.window):
             raise ValueError(
                 "process_reward pays single tokens of whole rollouts: it needs advantage reinforce_pp, reinforce_pp_baseline "
@@ -164,6 +163,8 @@ class RLConfig(MethodConfig):
             raise ValueError("overlong_margin is a part of max_completion_length and cannot be longer")
         if self.self_verify and (self.advantage != "gae" or self.window or self.dynamic_sampling != "off" or self.kl_coef):
             raise ValueError("self_verify needs advantage gae, and neither window nor dynamic_sampling nor kl_coef")
+        if self.self_verify and (self.swap_weight or self.process_reward or self.importance_cap or self.positive_nll):
+            raise ValueError("self_verify goes with neither swap_weight nor process_reward nor importance_cap nor positive_nll")
         return self
 
 
@@ -198,6 +199,12 @@ class PolicyConfig(MethodConfig):
     def _one_scale(self) -> Self:
         if self.verified and (self.phi != "prob" or self.judge.startswith("rm:")):
             raise ValueError("verified mixes rules that pay 0 to 1 with the judge: it needs phi prob and no scalar head")
+        return self
+
+    @model_validator(mode="after")
+    def _whole_answers(self) -> Self:
+        if self.window:
+            raise ValueError("window lets rollouts grow over steps, and a judge is asked about whole answers: set it to null")
         return self
 
     @model_validator(mode="after")

@@ -34,6 +34,7 @@ def select(pairs: Sequence[PreferencePair], votes: Iterable[CastVote], share: fl
     votes name pairs that are not there, or no labelled pair has any.
     """
     right: dict[int, dict[Order, list[bool]]] = {}
+    unread: set[int] = set()
     for vote in votes:
         if vote.row >= len(pairs):
             raise DataError(
@@ -43,9 +44,12 @@ def select(pairs: Sequence[PreferencePair], votes: Iterable[CastVote], share: fl
         if preferred is not None:
             cast = right.setdefault(vote.row, {order: [] for order in BOTH_ORDERS})
             cast[vote.order].append(vote.choice is choice_of(preferred, vote.order))
+            if vote.choice is None:
+                unread.add(vote.row)
     if not right:
         raise DataError("no labelled pair has a vote; run `rewardlab bench pairs` on the same data first")
-    doubtful = {row for row, cast in right.items() if all(len(own) >= SURE and not any(own) for own in cast.values())}
+    always_wrong = {row for row, cast in right.items() if all(len(own) >= SURE and not any(own) for own in cast.values())}
+    doubtful = always_wrong - unread  # a judge that gave no verdict has not contradicted the label
     rows = sorted(set(right) - doubtful)
     scores = {row: _mean([hit for own in right[row].values() for hit in own]) for row in right}
     domains = [f"{pairs[row].source} {pairs[row].category}" for row in rows]

@@ -66,9 +66,22 @@ def length_adaptive_lambda(lengths_N: Tensor, *, alpha: float = 0.05, floor: flo
     return (1 - 1 / (alpha * lengths_N.double().clamp(min=1))).clamp(min=floor, max=1.0).float()
 
 
+def value_sums(values_NT: Tensor, returns_NT: Tensor, mask_NT: Tensor) -> Tensor:
+    """[5] count, sums of G and G^2, sums of G - V and (G - V)^2 over tokens, in float64; those of several processes add up."""
+    m, g = mask_NT.double(), returns_NT.double()
+    rest = g - values_NT.double()
+    return torch.stack([m.sum(), (g * m).sum(), (g * g * m).sum(), (rest * m).sum(), (rest * rest * m).sum()])
+
+
+def explained_variance_of(sums_5: Tensor) -> float | None:
+    """:func:`explained_variance` of the sums of :func:`value_sums`."""
+    count, g, gg, rest, rest2 = (float(value) for value in sums_5)
+    variance = gg / count - (g / count) ** 2 if count else 0.0
+    if variance <= 1e-9 * (1 + (gg / count if count else 0.0)):
+        return None
+    return 1 - max(0.0, rest2 / count - (rest / count) ** 2) / variance
+
+
 def explained_variance(values_NT: Tensor, returns_NT: Tensor, mask_NT: Tensor) -> float | None:
     """1 - Var(G - V) / Var(G) over tokens: 1 for a perfect critic, 0 for a constant. None where all returns are equal."""
-    returns, values = returns_NT[mask_NT > 0].double(), values_NT[mask_NT > 0].double()
-    if not len(returns) or not (variance := returns.var(correction=0)) > 1e-12:
-        return None
-    return (1 - (returns - values).var(correction=0) / variance).item()
+    return explained_variance_of(value_sums(values_NT, returns_NT, mask_NT))

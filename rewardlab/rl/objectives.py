@@ -78,8 +78,13 @@ def clipped_value_loss(values_NT: Tensor, old_values_NT: Tensor, targets_NT: Ten
 
 
 def mean_of_sequence_means(values_NT: Tensor, mask_NT: Tensor) -> Tensor:
-    """Mean over each rollout's tokens, then over rollouts: every rollout weighs the same, whatever its length."""
-    return ((values_NT * mask_NT).sum(1) / mask_NT.sum(1).clamp(min=1)).mean()
+    """Mean over each rollout's tokens, then over rollouts that have any: every one weighs the same, whatever its length."""
+    return sum_of_sequence_means(values_NT, mask_NT) / mask_NT.any(1).sum().clamp(min=1)
+
+
+def sum_of_sequence_means(values_NT: Tensor, mask_NT: Tensor) -> Tensor:
+    """Sum over rollouts of the means over their tokens; 0 for one without tokens."""
+    return ((values_NT * mask_NT).sum(1) / mask_NT.sum(1).clamp(min=1)).sum()
 
 
 def mean_of_tokens(values_NT: Tensor, mask_NT: Tensor) -> Tensor:

@@ -233,13 +233,14 @@ def loss(
 
 
 def _average(token_loss_MT: Tensor, mask_MT: Tensor, mask_NT: Tensor, method: Method, num_minibatches: int) -> Tensor:
-    """By token: over the tokens of an average minibatch, so that every token of the rollout batch weighs the same."""
+    """By token: over the tokens of an average minibatch, so that every token of the rollout batch weighs the same; by sequence
+    every rollout that has a token does."""
     if method.average == "token":
         return (token_loss_MT * mask_MT).sum() / (mask_NT.sum() / num_minibatches)
     if method.average == "constant":
         return (token_loss_MT * mask_MT).sum() / (len(mask_MT) * method.max_length)
-    rows = [row[mask.bool()].mean() if mask.any() else row.sum() * 0 for row, mask in zip(token_loss_MT, mask_MT, strict=True)]
-    return torch.stack(rows).mean()
+    rows = [row[mask.bool()].mean() for row, mask in zip(token_loss_MT, mask_MT, strict=True) if mask.any()]
+    return torch.stack([*rows, token_loss_MT.sum() * 0]).sum() / (mask_NT.any(1).sum().clamp(min=1) / num_minibatches)
 
 
 def step(

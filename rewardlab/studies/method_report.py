@@ -26,6 +26,7 @@ COLUMNS = {
     "invalid": ("invalid", 100),
     "length": ("tokens", 1),
     "steps": ("steps", 1),
+    "num_tokens": ("tokens generated, thousands", 0.001),
     "train_cpu_s": ("CPU seconds", 1),
 }
 STARTS = ("plain", "verifying", "verified")  # PAG's before and after it verifies its judgments
@@ -57,7 +58,6 @@ def summarize(records: Sequence[Record], start: Record, num_workers: int) -> dic
     table: dict[str, Any] = {}
     for arm, own in arms.items():
         table[arm] = {"num_seeds": len(own), **{name: _mean(own, name) for name in COLUMNS}}
-        table[arm]["num_tokens"] = _mean(own, "num_tokens")
         table[arm]["against"] = {name: _paired(own, base, name) for name in ("accuracy", "swap_consistency", "flipped")}
         if "verified" in own[0]:
             table[arm]["verified"] = _mean([r["verified"] for r in own], "accuracy")
@@ -109,8 +109,9 @@ def markdown(summary: dict[str, Any]) -> str:
         f"right, {100 * plain['greedy_accuracy']:.1f} % greedy, the same winner in both orders "
         f"{100 * plain['swap_consistency']:.1f} %.",
         f"- Budget: {settings['num_tokens']:,} generated tokens a trial, those of the critic alone and of unused candidates "
-        f"included; rate {settings['learning_rate']:g}, lowered to 0 over the budget. One rate for all, the one the quickstart "
-        "was tuned for with StableReinforce: another method may do better at its own.",
+        "included (a trial ends with the step that reaches it); rate "
+        f"{settings['learning_rate']:g}, lowered to 0 over what the critic left of the budget. One rate for all, the one the "
+        "quickstart was tuned for with StableReinforce: another method may do better at its own.",
         "- Reward: format 0.5 and result 1, without consistency (its endpoint), plus what the recipe adds.",
         f"- PAG starts from a judge taught to verify its own judgments ({settings['verify_steps']} more steps of SFT): "
         f"{100 * start['verifying']['accuracy']:.1f} % sampled at its first judgment, {100 * verified['accuracy']:.1f} % after "

@@ -41,16 +41,17 @@ VERIFYING = "verifying"  # folder of PAG's start
 
 
 class Budget(TrainerCallback):
-    """Stops at ``num_tokens`` generated, and lowers the rate linearly to 0 until then, whatever a step costs a method."""
+    """Stops once ``num_tokens`` are generated, and lowers the rate linearly to 0 until then, whatever a step costs a method."""
 
     def __init__(self, trainer: Any, num_tokens: float, *, decay: bool) -> None:
         self._trainer, self._num_tokens, self._decay = trainer, num_tokens, decay
+        self._spent = trainer.num_generated_tokens  # before: by the critic's pre-training
         self._rates: list[float] = []
         trainer.add_callback(self)
 
     @property
     def left(self) -> float:
-        return max(0.0, 1 - self._trainer.num_generated_tokens / self._num_tokens)
+        return max(0.0, 1 - (self._trainer.num_generated_tokens - self._spent) / max(1, self._num_tokens - self._spent))
 
     def on_step_begin(self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any) -> None:
         groups = self._trainer.optimizer.param_groups
@@ -135,7 +136,8 @@ class MethodPlace:
         clock, cpu = time.perf_counter(), time.process_time()
         verifies = ARMS[trial.arm].recipe == "pag"
         model = copy.deepcopy(self._verifying if verifies else self.model)
-        config = config_of(trial, self.settings, model=str(self.judge), template=self.template.name, configs=self.configs)
+        start = self.out / VERIFYING / FINAL if verifies else self.judge
+        config = config_of(trial, self.settings, model=str(start), template=self.template.name, configs=self.configs)
         with tempfile.TemporaryDirectory() as folder:
             trained = self._train(config, model, Path(folder))
         trained |= {"train_s": round(time.perf_counter() - clock, 1), "train_cpu_s": round(time.process_time() - cpu, 1)}
@@ -156,8 +158,7 @@ class MethodPlace:
         rows = rl_rows(hard_pairs(self.pairs, config), self.template, both_orders=True)
         spent, value_steps = 0, 0
         if config.value_pretrain_steps:
-            alone = config.model_copy(update={"learning_rate": 2 * config.learning_rate})
-            trainer = self._trainer(rows, alone, copy.deepcopy(model), folder / "value", value_only=True)
+            trainer = self._trainer(rows, config, copy.deepcopy(model), folder / "value", value_only=True)
             trainer.add_callback(StopAtPlateau(config.value_patience))
             trainer.args.max_steps = config.value_pretrain_steps
             trainer.train()

@@ -34,11 +34,11 @@ def _curve(records: Sequence[Record], name: str) -> list[float | None]:
     return [float(np.mean(values)) if values else None for values in kept]
 
 
-def _separation(record: Record) -> float:
-    """What right answers were paid more than wrong ones, in the last five batches: 0, and the reward has been hacked."""
+def _separation(record: Record) -> float | None:
+    """What right answers were paid more than wrong ones, in the last five batches that hold both; None where none does."""
     pairs = list(zip(record["curves"]["paid_for_right"], record["curves"]["paid_for_wrong"], strict=True))[-5:]
     gaps = [right - wrong for right, wrong in pairs if right is not None and wrong is not None]
-    return float(np.mean(gaps)) if gaps else 0.0
+    return float(np.mean(gaps)) if gaps else None
 
 
 def _against(own: Sequence[Record], base: dict[int, float]) -> Found | None:
@@ -59,7 +59,7 @@ def summarize(records: Sequence[Record], start: Record, num_workers: int) -> dic
             "num_seeds": len(own),
             "accuracy": _over_seeds([r["accuracy"] for r in own]),
             "greedy_accuracy": _over_seeds([r["greedy_accuracy"] for r in own]),
-            "separation": _over_seeds([_separation(r) for r in own]),
+            "separation": _over_seeds(told) if (told := [s for r in own if (s := _separation(r)) is not None]) else None,
             "unreadable": sum(r["unreadable"] for r in own),
             "curves": {name: _curve(own, name) for name in ("paid", "true", "paid_for_right", "paid_for_wrong")},
             "against": _against(own, base),

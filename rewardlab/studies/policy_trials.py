@@ -27,11 +27,11 @@ from rewardlab.samplers.hf import HFSampler, load_model
 from rewardlab.studies.policy import ARMS, Settings, Trial, policy_config, scalar_config, start_config
 from rewardlab.studies.trials import digest
 from rewardlab.training.bradley_terry import train_scalar
-from rewardlab.training.pairwise_reward import Metrics, PairwiseReward, PolicyReward, ScalarReward
+from rewardlab.training.pairwise_reward import Anchors, Metrics, PairwiseReward, PolicyReward, ScalarReward
 from rewardlab.training.policy import anchors_of, build_trainer, policy_rows
 from rewardlab.training.runs import FINAL, is_finished
 from rewardlab.training.sft import train_sft
-from rewardlab.types import Order, PreferencePair
+from rewardlab.types import FinishReason, Order, PreferencePair
 from rewardlab.world.build import BASE, TEST, TRAIN
 
 START, SCALAR = "start", "scalar"
@@ -50,36 +50,39 @@ class TruthReward:
     parity: float | None = 0.5
 
     def __call__(
-        self, questions: Sequence[PreferencePair], responses: Sequence[str], anchors: Sequence[str] | None
+        self, questions: Sequence[PreferencePair], responses: Sequence[str], anchors: Anchors, step: int
     ) -> tuple[list[float | None], Metrics]:
         return [float(is_right(text, pair)) for text, pair in zip(responses, questions, strict=True)], {}
 
 
-class Watched:
-    """A reward that also remembers, batch by batch, what it paid, and what was right."""
+class Curves:
+    """What was paid, and what was right, batch by batch, over all answers; one that was cut off is not right."""
 
-    def __init__(self, reward: PolicyReward) -> None:
-        self._reward, self.least, self.parity = reward, reward.least, reward.parity
-        self.paid: list[float] = []
-        self.true: list[float] = []
-        self.unreadable = 0
+    def __init__(self) -> None:
+        self.paid: list[float | None] = []
+        self.true: list[float | None] = []
         self.paid_for_right: list[float | None] = []
         self.paid_for_wrong: list[float | None] = []
+        self.unreadable = 0
 
     def __call__(
-        self, questions: Sequence[PreferencePair], responses: Sequence[str], anchors: Sequence[str] | None
-    ) -> tuple[list[float | None], Metrics]:
-        rewards, metrics = self._reward(questions, responses, anchors)
-        right = [is_right(text, pair) for text, pair in zip(responses, questions, strict=True)]
+        self,
+        questions: Sequence[PreferencePair],
+        responses: Sequence[str],
+        finished: Sequence[bool],
+        rewards: Sequence[float | None],
+    ) -> None:
+        right = [done and is_right(text, pair) for text, done, pair in zip(responses, finished, questions, strict=True)]
         read = [(reward, ok) for reward, ok in zip(rewards, right, strict=True) if reward is not None]
         self.unreadable += len(rewards) - len(read)
-        if read:
-            self.paid.append(sum(reward for reward, _ in read) / len(read))
-            self.true.append(sum(right) / len(right))
-            for told, kept in ((True, self.paid_for_right), (False, self.paid_for_wrong)):
-                own = [reward for reward, ok in read if ok is told]
-                kept.append(sum(own) / len(own) if own else None)
-        return rewards, metrics
+        self.true.append(_mean([float(ok) for ok in right]))
+        self.paid.append(_mean([reward for reward, _ in read]))
+        self.paid_for_right.append(_mean([reward for reward, ok in read if ok]))
+        self.paid_for_wrong.append(_mean([reward for reward, ok in read if not ok]))
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
 
 
 class PolicyPlace:
@@ -134,7 +137,11 @@ class PolicyPlace:
         for name, temperature, draws in (("accuracy", 1.0, 2), ("greedy_accuracy", 0.0, 1)):
             params = SamplingParams(draws, temperature, max_tokens=self.settings.max_tokens, seed=self.settings.seed)
             drawn = sampler.sample(prompts, params)
-            right = [is_right(one.text, pair) for row, pair in zip(drawn, self.test, strict=True) for one in row]
+            right = [
+                one.finish is FinishReason.STOP and is_right(one.text, pair)
+                for row, pair in zip(drawn, self.test, strict=True)
+                for one in row
+            ]
             found[name] = sum(right) / len(right)
         found["answers"] = [f"{pair.question} {row[0].text}" for pair, row in list(zip(self.test, drawn, strict=True))[:4]]
         return found
@@ -142,13 +149,13 @@ class PolicyPlace:
     def run(self, trial: Trial) -> dict[str, Any]:
         """Train and examine; the curves have a point per rollout batch."""
         clock, cpu = time.perf_counter(), time.process_time()
-        model, watched = copy.deepcopy(self.model), Watched(self.rewards[ARMS[trial.arm].judge])
+        model, curves, reward = copy.deepcopy(self.model), Curves(), self.rewards[ARMS[trial.arm].judge]
         config = policy_config(trial, self.settings, model=self.out / START / FINAL)
         with tempfile.TemporaryDirectory() as folder:
             # The first policy's own answers are made once for all trials, beside it.
             anchors = anchors_of(self.pairs, config, self.template, self.out)
             rows = policy_rows(self.pairs, self.template)
-            trainer = build_trainer(rows, self.pairs, watched, anchors, config, model, self.processor, Path(folder))
+            trainer = build_trainer(rows, self.pairs, reward, anchors, config, model, self.processor, Path(folder), curves)
             trainer.args.save_strategy = "no"
             trainer.remove_callback(PrinterCallback)
             trainer.train()
@@ -156,8 +163,8 @@ class PolicyPlace:
             "arm": trial.arm,
             "seed": trial.seed,
             **self.examine(model),
-            "unreadable": watched.unreadable,
-            "curves": {name: getattr(watched, name) for name in ("paid", "true", "paid_for_right", "paid_for_wrong")},
+            "unreadable": curves.unreadable,
+            "curves": {name: getattr(curves, name) for name in ("paid", "true", "paid_for_right", "paid_for_wrong")},
             "wall_s": round(time.perf_counter() - clock, 1),
             "cpu_s": round(time.process_time() - cpu, 1),
             "commit": self.commit,

@@ -16,9 +16,10 @@ import rewardlab.torchvision_cpu  # noqa: F401  (before transformers)
 import torch
 from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_callback import ExportableState
 from trl.trainer.utils import FusedCausalLMOutput
 
-from rewardlab.rl.gae import explained_variance, gae, length_adaptive_lambda, value_targets
+from rewardlab.rl.gae import explained_variance_of, gae, length_adaptive_lambda, value_sums, value_targets
 from rewardlab.rl.objectives import clipped_value_loss
 from rewardlab.training.policy_gradient import PolicyGradientTrainer
 from rewardlab.training.runs import CRITIC
@@ -76,7 +77,8 @@ class ActorCriticTrainer(PolicyGradientTrainer):
         known_N = finished_N * batch["loss_mask"].any(1)  # what the critic may be fitted to
         lam: float | Tensor = args.gae_lambda
         if args.length_adaptive_alpha is not None:
-            lam = length_adaptive_lambda(mask_NT.sum(1), alpha=args.length_adaptive_alpha)
+            own_NT = torch.stack(segments).sum(0)  # without the user's turns
+            lam = length_adaptive_lambda(own_NT.sum(1), alpha=args.length_adaptive_alpha)
         raw_NT, targets_NT, value_mask_NT = (torch.zeros_like(values_NT) for _ in range(3))
         for segment_NT in segments:
             raw_NT += gae(rewards_NT, values_NT, segment_NT, lam=lam, finished_N=finished_N)
@@ -88,7 +90,8 @@ class ActorCriticTrainer(PolicyGradientTrainer):
             whitened_NT, treated = self._whitened(raw_NT, role_mask_NT)
             advantages_NT += whitened_NT
             metrics |= {f"{role}{name}": value for name, value in treated.items()}
-        explained = explained_variance(values_NT, targets_NT, value_mask_NT)
+        sums_5 = value_sums(values_NT, targets_NT, value_mask_NT)  # of all processes: all must stop pre-training at once
+        explained = explained_variance_of(self.accelerator.reduce(sums_5, reduction="sum"))
         if explained is not None:  # of rollouts the critic has not been fitted to yet
             metrics["value/explained_variance"] = explained
         return advantages_NT, metrics
@@ -124,13 +127,14 @@ class ActorCriticTrainer(PolicyGradientTrainer):
         finally:
             self._seen_values = None
         token_loss_NT = clipped_value_loss(values_NT, inputs["old_values"], inputs["value_targets"], self.args.value_clip)
-        value_loss = self.averaged(token_loss_NT, inputs["value_mask"], inputs["num_value_tokens"])
+        numbers = inputs["num_value_tokens"], inputs["num_value_rows"]
+        value_loss = self.averaged(token_loss_NT, inputs["value_mask"], *numbers)
         self._count({"value/loss": value_loss.item() * self.current_gradient_accumulation_steps})
         return value_loss + policy_loss * (not self.value_only)
 
     def finish_batch(self, batch: dict[str, Any], inputs: list[dict[str, Any]]) -> None:
         super().finish_batch(batch, inputs)
-        batch["num_value_tokens"] = self.accelerator.gather(batch["value_mask"].sum()).sum()
+        batch["num_value_tokens"], batch["num_value_rows"] = self.totals(batch["value_mask"])
 
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
         """TRL's optimizer, the critic's weights in groups of their own rate."""
@@ -170,8 +174,8 @@ class ActorCriticTrainer(PolicyGradientTrainer):
         model.critic.load_state_dict(critic.state_dict())
 
 
-class StopAtPlateau(TrainerCallback):
-    """Ends value pre-training once the explained variance of fresh rollouts has not risen for ``patience`` of them.
+class StopAtPlateau(TrainerCallback, ExportableState):  # type: ignore[misc]
+    """Ends value pre-training once the explained variance of fresh rollouts has not risen for ``patience`` batches of them.
 
     More of it is not better: a critic fitted for long to one frozen policy overfits it (VC-PPO, arXiv 2503.01491).
     """
@@ -179,6 +183,13 @@ class StopAtPlateau(TrainerCallback):
     def __init__(self, patience: int, least: float = 0.01) -> None:
         self._patience, self._least = patience, least
         self._best, self._since = float("-inf"), 0
+
+    def state(self) -> dict[str, Any]:
+        """What a resumed run goes on with."""
+        return {
+            "args": {"patience": self._patience, "least": self._least},
+            "attributes": {"_best": self._best, "_since": self._since},
+        }
 
     def on_log(
         self,

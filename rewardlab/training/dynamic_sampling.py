@@ -9,7 +9,7 @@ Whether a group is decided is asked of the verdicts, not of the rewards: a rewar
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -30,6 +30,7 @@ class Sampled:
     images: Any
     rewards: torch.Tensor
     right: float
+    read: bool
     drawn_logprobs: list[float] | None
 
 
@@ -44,7 +45,8 @@ class DynamicSampling:
         """``num_rollouts`` rollouts in whole groups, and what share was used, undecided and repeated.
 
         Where ``max_rounds`` bring too few undecided groups, those found are repeated (and counted). Oversampling fills up
-        with decided groups instead, whose advantage is 0. Raises DataError where not one group is undecided.
+        with decided groups instead, which differ in format or consistency at most. Raises DataError where not one group is
+        undecided.
         """
         wanted, drawn = num_rollouts // self._group, 0
         undecided: list[list[Sampled]] = []
@@ -56,7 +58,7 @@ class DynamicSampling:
                 (undecided if 0 < sum(one.right for one in group) < len(group) else decided).append(group)
             if trainer.everywhere(len(undecided) >= wanted):
                 break
-        self._factor = oversampling(self._factor, len(decided) / drawn)
+        self._factor = oversampling(self._factor, trainer.mean_everywhere(len(decided) / drawn))
         metrics = {
             "sampling/undecided_frac": len(undecided) / drawn,
             "sampling/used_frac": min(1.0, min(wanted, len(undecided)) / drawn),
@@ -72,10 +74,12 @@ class DynamicSampling:
             chosen = (undecided * math.ceil(wanted / len(undecided)))[:wanted]
         else:
             raise DataError(
-                f"{drawn:,} groups of {self._group} rollouts were drawn and every one is all right or all wrong: nothing to "
-                "learn from. Take harder (or easier) pairs, more samples_per_prompt, or a higher temperature"
+                f"{drawn:,} groups of {self._group} rollouts were drawn by each process, and every one of one process's is all "
+                "right or all wrong: nothing to learn from. Take harder (or easier) pairs, more samples_per_prompt, or a "
+                "higher temperature"
             )
-        return [one for group in chosen for one in group], metrics
+        # A prompt may come twice, repeated or drawn again: each time it is a group of its own.
+        return [replace(one, row={**one.row, "draw": n}) for n, group in enumerate(chosen) for one in group], metrics
 
     def _draw(self, trainer: Any, num_groups: int) -> list[list[Sampled]]:
         prompts = self._source.take(num_groups)

@@ -129,7 +129,8 @@ def pretrain_value(build: Build, config: MethodConfig, out: Path, data: str) -> 
             "max_steps": config.value_pretrain_steps,
             "lr_scheduler": "constant",
             "warmup_steps": 0,
-            "learning_rate": config.value_learning_rate or 2 * config.learning_rate,
+            "value_learning_rate": config.value_learning_rate or 2 * config.learning_rate,
+            "logging_steps": 1,
         }
     )
     resume = open_run(folder, alone, data=data)
@@ -140,6 +141,7 @@ def pretrain_value(build: Build, config: MethodConfig, out: Path, data: str) -> 
         trainer.add_callback(RunLog(folder, advance, "value/explained_variance"))
         run_steps(trainer, alone.max_steps, resume)
     trainer.save_model(str(folder))
+    trainer.accelerator.wait_for_everyone()  # one process writes what all will read
     return folder / CRITIC
 
 

@@ -1,7 +1,8 @@
 """What a policy is paid under a judge: the probability that its response beats another (Pairwise-RL, arXiv 2504.04950).
 
-Both orders are asked and combined by log-odds. A comparison that cannot be read pays nothing and costs nothing: its rollout is
-left out of the update, and counted. ``ScalarReward`` is the pointwise reward it is compared with.
+Both orders are asked: a judge that gives probabilities combines them by log-odds, one that votes by the mean of its shares. A
+comparison that cannot be read in both orders pays nothing and costs nothing: its rollout is left out of the update, and
+counted. ``ScalarReward`` is the pointwise reward it is compared with.
 
 Shapes: ``N`` responses.
 """
@@ -24,13 +25,14 @@ from rewardlab.rl.pairwise import LEAST, PARITY, rewards_of, without_thinking
 from rewardlab.samplers.hf import load_processor
 from rewardlab.training.bradley_terry import score
 from rewardlab.training.value_model import ValueModel
-from rewardlab.types import BOTH_ORDERS, PreferencePair
+from rewardlab.types import BOTH_ORDERS, Judgment, PreferencePair, VerdictStatus
 
 Metrics = dict[str, float]
+Anchors = Sequence[str | None] | None
 
 
 class PolicyReward(Protocol):
-    """Pays responses to questions; ``anchors`` are what each is compared with, where anything is.
+    """Pays responses to questions.
 
     ``least`` is what the worst response earns and ``parity`` what one earns that is as good as its anchor; None where rewards
     have no such place.
@@ -40,84 +42,83 @@ class PolicyReward(Protocol):
     parity: float | None
 
     def __call__(
-        self, questions: Sequence[PreferencePair], responses: Sequence[str], anchors: Sequence[str] | None
+        self, questions: Sequence[PreferencePair], responses: Sequence[str], anchors: Anchors, step: int
     ) -> tuple[list[float | None], Metrics]:
-        """[N] rewards, None where a comparison could not be read, and metrics. ``questions`` give question and images."""
+        """[N] rewards, None for a response that could not be compared, and metrics.
+
+        ``questions`` give question and images; ``anchors`` are what each response is compared with (None: that one has none;
+        all None: the other responses to the same question). ``step`` is that of training: it seeds what is drawn.
+        """
         ...
 
 
 class PairwiseReward:
     """Asks a judge whether a response beats its anchor; ``phi`` says what winning with probability p is worth.
 
-    Thinking is stripped from the response: it is the answer that is judged. Equal texts are even without asking. Without
-    anchors the responses of each question (same ``pair_id``) are compared with each other: the reward is the mean over all
-    others of the group.
+    Thinking is stripped from both: it is the answer that is judged. Equal answers are even and an empty one has lost, without
+    asking; an empty anchor says nothing of who is compared with it. Without anchors a response earns the mean over the other
+    responses to its question (same ``pair_id``).
     """
 
     def __init__(self, judge: GenerativeJudge, *, num_votes: int = 1, phi: str = "prob", seed: int = 0) -> None:
         self._judge, self._num_votes, self._phi, self._seed = judge, num_votes, phi, seed
         self.least: float | None = LEAST[phi]
         self.parity: float | None = PARITY[phi]
-        self._calls = 0
 
     def __call__(
-        self, questions: Sequence[PreferencePair], responses: Sequence[str], anchors: Sequence[str] | None
+        self, questions: Sequence[PreferencePair], responses: Sequence[str], anchors: Anchors, step: int
     ) -> tuple[list[float | None], Metrics]:
         shown = [without_thinking(response) for response in responses]
-        if anchors is not None:
-            rows = [
-                (n, question, answer, anchor)
-                for n, (question, answer, anchor) in enumerate(zip(questions, shown, anchors, strict=True))
-            ]
-        else:
-            ids = [question.pair_id for question in questions]
-            rows = [
-                (n, questions[n], shown[n], shown[m])
-                for n in range(len(ids))
-                for m in range(len(ids))
-                if m != n and ids[m] == ids[n]
-            ]
-        wins = self._probabilities([(question, answer, other) for _, question, answer, other in rows])
-        margins: list[list[float]] = [[] for _ in questions]
-        for (n, *_), p in zip(rows, wins, strict=True):
+        asked = [(n, other) for n in range(len(shown)) for other in _others(n, questions, shown, anchors)]
+        wins = self._probabilities([(questions[n], shown[n], other) for n, other in asked], step)
+        read: dict[int, list[float]] = {}
+        for (n, _), p in zip(asked, wins, strict=True):
             if p is not None:
-                margins[n].append(p)
-        read = [n for n, own in enumerate(margins) if own]
-        mean = torch.tensor([sum(margins[n]) / len(margins[n]) for n in read], dtype=torch.float64)
-        paid, metrics = rewards_of(torch.logit(mean, eps=1e-4), self._phi)
+                read.setdefault(n, []).append(p)
+        mean = torch.tensor([sum(own) / len(own) for own in read.values()], dtype=torch.float64)
         rewards: list[float | None] = [None] * len(questions)
-        for n, reward in zip(read, paid.tolist(), strict=True):
-            rewards[n] = reward
-        return rewards, {**metrics, "judge/unreadable_frac": sum(p is None for p in wins) / max(1, len(wins))}
+        metrics: Metrics = {"judge/unreadable_frac": sum(p is None for p in wins) / max(1, len(wins))}
+        if read:
+            paid, told = rewards_of(torch.logit(mean, eps=1e-4), self._phi)
+            metrics |= told
+            for n, reward in zip(read, paid.tolist(), strict=True):
+                rewards[n] = reward
+        return rewards, metrics
 
-    @staticmethod
-    def _others(n: int, questions: Sequence[PreferencePair], shown: Sequence[str], anchors: Sequence[str] | None) -> list[str]:
-        """What response ``n`` is compared with."""
-        if anchors is not None:
-            return [anchors[n]]
-        mine = questions[n].pair_id
-        return [shown[m] for m, question in enumerate(questions) if m != n and question.pair_id == mine]
-
-    def _probabilities(self, asked: Sequence[tuple[PreferencePair, str, str]]) -> list[float | None]:
-        """That the first text beats the second, each distinct comparison asked once and in both orders; 1/2 for equal texts."""
+    def _probabilities(self, asked: Sequence[tuple[PreferencePair, str, str]], step: int) -> list[float | None]:
+        """That the first text beats the second, each distinct comparison asked once and in both orders."""
         known: dict[tuple[str, str, str], float | None] = {}
         todo: dict[tuple[str, str, str], PreferencePair] = {}
         for question, first, second in asked:
             key = (question.pair_id, first, second)
-            if first == second:
+            if not first or not second:
+                known[key] = None if first else 0.0
+            elif first == second:
                 known[key] = 0.5
-            elif not first or not second:
-                known[key] = 0.0 if second else 1.0  # nothing was answered: there is nothing to ask a judge about
             elif (question.pair_id, second, first) not in todo:
                 todo[key] = replace(question, responses=(first, second), preferred=None)
-        self._calls += 1
-        cast = self._judge.compare_many(
-            list(todo.values()), orders=[BOTH_ORDERS] * len(todo), num_votes=self._num_votes, seed=self._seed + self._calls
-        )
+        orders = [BOTH_ORDERS] * len(todo)
+        cast = self._judge.compare_many(list(todo.values()), orders=orders, num_votes=self._num_votes, seed=self._seed + step)
         for (name, first, second), judgment in zip(todo, cast, strict=True):
-            known[name, first, second] = judgment.share_0
-            known[name, second, first] = None if judgment.share_0 is None else 1 - judgment.share_0
+            share = _in_both_orders(judgment)
+            known[name, first, second] = share
+            known[name, second, first] = None if share is None else 1 - share
         return [known[question.pair_id, first, second] for question, first, second in asked]
+
+
+def _others(n: int, questions: Sequence[PreferencePair], shown: Sequence[str], anchors: Anchors) -> list[str]:
+    """What response ``n`` is compared with."""
+    if anchors is not None:
+        anchor = anchors[n]
+        return [] if anchor is None else [without_thinking(anchor)]
+    mine = questions[n].pair_id
+    return [shown[m] for m, question in enumerate(questions) if m != n and question.pair_id == mine]
+
+
+def _in_both_orders(judgment: Judgment) -> float | None:
+    """The share for response 0, where either order had a vote that could be read: one order alone holds its bias."""
+    read = {vote.order for vote in judgment.votes if vote.verdict.status in (VerdictStatus.OK, VerdictStatus.TIE)}
+    return judgment.share_0 if read == set(BOTH_ORDERS) else None
 
 
 class ScalarReward:
@@ -133,7 +134,7 @@ class ScalarReward:
         self._batch_size = batch_size
 
     def __call__(
-        self, questions: Sequence[PreferencePair], responses: Sequence[str], anchors: Sequence[str] | None
+        self, questions: Sequence[PreferencePair], responses: Sequence[str], anchors: Anchors, step: int
     ) -> tuple[list[float | None], Metrics]:
         if not responses:  # all were cut off
             return [], {}

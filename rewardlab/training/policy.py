@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import atexit
 import json
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +34,9 @@ from rewardlab.types import FinishReason, Order, PreferencePair
 from rewardlab.verifying.mathematics import MathVerifier, all_verifiers
 
 ANCHORS, SAMPLES_PER_STEP, CHUNK = "anchors.jsonl", 4, 64
+AnchorsById = dict[str, str | None]
+Watch = Callable[[Sequence[PreferencePair], Sequence[str], Sequence[bool], Sequence[float | None]], None]
+"""Told of every batch: questions, answers, whether each was finished, rewards."""
 
 
 def open_reward(config: PolicyConfig, pairs: Sequence[PreferencePair]) -> PolicyReward:
@@ -63,21 +65,23 @@ def policy_rows(pairs: Sequence[PreferencePair], template: Template) -> Dataset:
     return Dataset.from_list(rows, features=features)
 
 
-def greedy_answers(model: str, pairs: Sequence[PreferencePair], template: Template, max_tokens: int) -> list[str]:
-    """What a checkpoint answers at temperature 0."""
-    sampler, answers = HFSampler(*load_model(model), batch_size=CHUNK), []
+def greedy_answers(model: str, pairs: Sequence[PreferencePair], template: Template, max_tokens: int) -> list[str | None]:
+    """What a checkpoint answers at temperature 0; None for an answer that was cut off or is empty."""
+    sampler, answers = HFSampler(*load_model(model), batch_size=CHUNK), list[str | None]()
     with bar("anchors", len(pairs)) as advance:
         for start in range(0, len(pairs), CHUNK):
             asked = [build_messages(p, order=Order.GIVEN, template=template) for p in pairs[start : start + CHUNK]]
-            answers += [row[0].text for row in sampler.sample(asked, SamplingParams(temperature=0.0, max_tokens=max_tokens))]
+            drawn = sampler.sample(asked, SamplingParams(temperature=0.0, max_tokens=max_tokens))
+            answers += [row[0].text if row[0].finish is FinishReason.STOP and row[0].text else None for row in drawn]
             advance(len(asked))
     return answers
 
 
-def anchors_of(pairs: Sequence[PreferencePair], config: PolicyConfig, template: Template, out: Path) -> dict[str, str] | None:
+def anchors_of(pairs: Sequence[PreferencePair], config: PolicyConfig, template: Template, out: Path) -> AnchorsById | None:
     """What each question's responses must beat, by pair_id; None where they are compared with each other.
 
-    The first policy's own answers are made once and kept in ``out/anchors.jsonl``. Raises DataError where the preferred
+    The first policy's own answers are made once and kept in ``out/anchors.jsonl``; a question it did not finish answering has
+    no anchor, and its rollouts are left out of the update. Raises DataError where the preferred
     response is asked for and unknown.
     """
     if config.anchor == "group":
@@ -103,13 +107,16 @@ class PolicyRewardFunction:
         self,
         reward: PolicyReward,
         pairs: Sequence[PreferencePair],
-        anchors: dict[str, str] | None,
+        anchors: AnchorsById | None,
         ends: frozenset[int],
         out: Path,
+        watch: Watch | None = None,
     ) -> None:
         self._reward, self._anchors, self._ends, self._path = reward, anchors, ends, out / SAMPLES
+        self._watch = watch
         self._pairs = {pair.pair_id: pair for pair in pairs}
         self._right: list[float] = []
+        self._read: list[bool] = []
 
     def __call__(
         self,
@@ -125,9 +132,11 @@ class PolicyRewardFunction:
         drawn = [as_completion(text, ids, self._ends) for text, ids in zip(texts, completion_ids, strict=True)]
         whole = [n for n, one in enumerate(drawn) if one.finish is FinishReason.STOP]
         anchors = None if self._anchors is None else [self._anchors[pair_id[n]] for n in whole]
-        paid, metrics = self._reward([self._pairs[pair_id[n]] for n in whole], [drawn[n].text for n in whole], anchors)
+        asked = [self._pairs[name] for name in pair_id]
+        step = trainer_state.global_step
+        paid, metrics = self._reward([asked[n] for n in whole], [texts[n] for n in whole], anchors, step)
         read = [reward for reward in paid if reward is not None]
-        least = self._reward.least if self._reward.least is not None else min(read, default=0.0)
+        least = self._reward.least if self._reward.least is not None else min(read, default=None)
         parity = self._reward.parity if self._reward.parity is not None else sum(read) / max(1, len(read))
         rewards: list[float | None] = [least] * len(drawn)
         for n, reward in zip(whole, paid, strict=True):
@@ -136,12 +145,19 @@ class PolicyRewardFunction:
         for name, value in metrics.items():
             log_metric(name, value)
         self._right = [float(reward is not None and reward > parity) for reward in rewards]
-        self._keep(trainer_state.global_step, pair_id, texts, rewards)
+        self._read = [reward is not None for reward in rewards]
+        if self._watch:
+            self._watch(asked, texts, [one.finish is FinishReason.STOP for one in drawn], rewards)
+        self._keep(step, pair_id, texts, rewards)
         return rewards
 
     def right(self) -> list[float]:
         """1 for each response that beat its anchor (the batch's mean where there is none), else 0."""
         return self._right
+
+    def read(self) -> list[bool]:
+        """Whether each response that was scored last has a reward."""
+        return self._read
 
     def _keep(self, step: int, names: list[str], texts: list[str], rewards: list[float | None]) -> None:
         with self._path.open("a", encoding="utf-8", errors="backslashreplace") as file:
@@ -155,17 +171,18 @@ def build_trainer(
     rows: Dataset,
     pairs: Sequence[PreferencePair],
     reward: PolicyReward,
-    anchors: dict[str, str] | None,
+    anchors: AnchorsById | None,
     config: PolicyConfig,
     model: Any,
     processor: Any,
     out: Path,
+    watch: Watch | None = None,
     **more: Any,
 ) -> PolicyGradientTrainer:
-    """The trainer with its reward, ready to run; ``more`` goes to the trainer as it is."""
-    function = PolicyRewardFunction(reward, pairs, anchors, end_token_ids(model), out)
+    """The trainer with its reward, ready to run; ``watch`` is told of every batch, ``more`` goes to the trainer as it is."""
+    function = PolicyRewardFunction(reward, pairs, anchors, end_token_ids(model), out, watch)
     trainer = make_trainer(rows, config, model, processor, function, out, None, {}, **more)
-    trainer.right_of_last_batch = function.right
+    trainer.right_of_last_batch, trainer.read_of_last_batch = function.right, function.read
     return trainer
 
 
@@ -175,9 +192,12 @@ def train_policy(pairs: Sequence[PreferencePair], config: PolicyConfig, out: Pat
     Raises DataError where anchors are missing, ConfigError and CheckpointError for a judge that cannot be opened, ConfigError
     for a finished or different run in ``out``.
     """
+    if len({pair.pair_id for pair in pairs}) < len(pairs):
+        raise DataError("two pairs have the same pair_id; each question needs one of its own, for its anchor is kept by it")
     template, reward = load_template(config.template), open_reward(config, pairs)
-    out.mkdir(parents=True, exist_ok=True)
-    anchors = anchors_of(pairs, config, template, out)
     rows = policy_rows(pairs, template)
-    build = partial(build_trainer, rows, pairs, reward, anchors)
+
+    def build(**told: Any) -> PolicyGradientTrainer:  # once the folder is known to be this run's
+        return build_trainer(rows, pairs, reward, anchors_of(pairs, config, template, out), **told)
+
     return train(build, config, out, data_fingerprint(pairs), template, stage="policy", num_rows=len(rows))

@@ -21,12 +21,12 @@ from rewardlab.rl.groups import centered, filled, group_ids, leave_one_out, stan
 from rewardlab.rl.kl import ESTIMATORS, k1
 from rewardlab.rl.objectives import (
     importance_weights,
-    mean_of_sequence_means,
     mean_of_tokens,
     outside,
     ppo_clip,
     preclip,
     sequence_log_ratio,
+    sum_of_sequence_means,
     sum_over_constant,
 )
 from rewardlab.training.process_reward import ProcessReward
@@ -66,8 +66,10 @@ class PolicyGradientTrainer(RolloutTrainer):
         mask_NT, method = batch["loss_mask"], self.args.advantage
         metrics: dict[str, float] = {}
         if method != "reinforce_pp":
-            keys = gather_object([(row["pair_id"], row["order"]) for row in inputs])
-            pairs, orders = zip(*keys, strict=True)
+            # ``draw`` tells two groups of one prompt apart, which dynamic sampling makes, whole and in one process.
+            here = self.accelerator.process_index
+            keys = [(f"{row['pair_id']} {(here, row['draw']) if 'draw' in row else ''}", row["order"]) for row in inputs]
+            pairs, orders = zip(*gather_object(keys), strict=True)
             groups_N = group_ids(pairs, orders).to(rewards_N.device)
             rewards_N = filled(rewards_N, groups_N)
             metrics["advantage/varying_groups_frac"] = varying_frac(rewards_N, groups_N)
@@ -89,7 +91,7 @@ class PolicyGradientTrainer(RolloutTrainer):
         if self.process is None:
             return rewards_NT
         size, autocast = self.args.per_device_train_batch_size, self.accelerator.autocast
-        steps_NT, metrics = self.process(batch, self._right, size=size, autocast=autocast)
+        steps_NT, metrics = self.process(batch, self._right, self._read, size=size, autocast=autocast)
         self._count(metrics)
         return rewards_NT + steps_NT * mask_NT
 
@@ -167,7 +169,7 @@ class PolicyGradientTrainer(RolloutTrainer):
 
     def _averaged(self, loss_NT: Tensor, logprobs_NT: Tensor, inputs: dict[str, Any]) -> Tensor:
         """The share of this micro-batch in the loss of its optimizer step."""
-        total = self.averaged(loss_NT, inputs["loss_mask"], inputs["num_items_in_batch"])
+        total = self.averaged(loss_NT, inputs["loss_mask"], inputs["num_items_in_batch"], inputs["num_rows"])
         if self.args.positive_nll:
             nll = -(logprobs_NT * inputs["loss_mask"] * inputs["nll_weights"][:, None]).sum()
             total = total + self.args.positive_nll * nll * self._minibatches * self.accelerator.num_processes
@@ -183,15 +185,15 @@ class PolicyGradientTrainer(RolloutTrainer):
         """Optimizer steps per rollout batch (in one pass over it)."""
         return self.args.steps_per_generation / self._parts
 
-    def averaged(self, values_NT: Tensor, mask_NT: Tensor, num_tokens: Tensor) -> Tensor:
-        """A micro-batch's share in the mean that ``args.average`` names; ``num_tokens`` are those of the whole rollout batch.
+    def averaged(self, values_NT: Tensor, mask_NT: Tensor, num_tokens: Tensor, num_rows: Tensor) -> Tensor:
+        """A micro-batch's share in the mean that ``args.average`` names; the numbers are those of the whole rollout batch.
 
-        By token, every token of the rollout batch weighs the same, so that neither micro-batches nor minibatches of short
-        rollouts count for more.
+        By token, every token of the rollout batch weighs the same, and by sequence every rollout that has any: neither
+        micro-batches nor minibatches of short rollouts, nor of few, count for more.
         """
+        share = self._minibatches * self.accelerator.num_processes
         if self.args.average == "token":
-            tokens = num_tokens.clamp(min=1) / self.accelerator.num_processes
-            return (values_NT * mask_NT).sum() / (tokens / self._minibatches)
+            return (values_NT * mask_NT).sum() * share / num_tokens.clamp(min=1)
         if self.args.average == "constant":
             return sum_over_constant(values_NT, mask_NT, self.max_completion_length) / self._parts
-        return mean_of_sequence_means(values_NT, mask_NT) / self._parts
+        return sum_of_sequence_means(values_NT, mask_NT) * share / num_rows.clamp(min=1)

@@ -58,18 +58,20 @@ class ProcessReward:
         self,
         batch: dict[str, Any],
         right: Sequence[float],
+        read: Sequence[bool],
         *,
         size: int,
         autocast: Callable[[], AbstractContextManager[Any]],
     ) -> tuple[Tensor, dict[str, float]]:
-        """[N, T] rewards of a rollout batch, none but at step ends, and what to log. ``right`` is 1 for right rollouts."""
+        """[N, T] rewards of a rollout batch, none but at step ends, and what to log. ``right`` is 1 for right rollouts; one
+        whose verdict could not be ``read`` (cut off, none, two) earns nothing for its steps."""
         mask_NT = batch["completion_mask"]
         lengths = mask_NT.sum(1).tolist()
         ends = [
             step_tokens(self.tokenizer, ids[:length].tolist())
             for ids, length in zip(batch["completion_ids"], lengths, strict=True)
         ]
-        counts_NT = step_counts(ends, mask_NT)
+        counts_NT = step_counts([own if ok else [] for own, ok in zip(ends, read, strict=True)], mask_NT)
         scores_NT = completion_values(self.model, batch, size=size, autocast=autocast)[:, 1:]
         right_N = torch.tensor(right, device=mask_NT.device)
         weights = {"wrong_weight": self.wrong_weight, "right_weight": self.right_weight}

@@ -14,6 +14,7 @@ from rewardlab.rl.selection import overlong_penalty
 from rewardlab.rl.swap import swap_agreement
 from rewardlab.training.reward import EndpointConsistencyJudge, Rollout, RolloutScorer, as_completion, reward_metrics, unpack
 from rewardlab.training.runs import SAMPLES
+from rewardlab.types import VerdictStatus
 
 SAMPLES_PER_STEP = 4
 
@@ -35,6 +36,7 @@ class RewardFunction:
         self._swap_weight, self._overlong = swap_weight, overlong
         self._scorer, self._judge, self._ends, self._path = scorer, judge, ends, out / SAMPLES
         self._right: list[float] = []
+        self._read: list[bool] = []
 
     async def __call__(
         self,
@@ -67,8 +69,9 @@ class RewardFunction:
                     trainer_state,
                 )
             )
-            right = iter(self._right)
+            right, read = iter(self._right), iter(self._read)
             self._right = [next(right) if flag else 0.0 for flag in done]
+            self._read = [next(read) if flag else False for flag in done]
             return [next(scored) if flag else None for flag in done]
         return list(await self.score(completions, completion_ids, columns, log_metric, trainer_state))
 
@@ -89,7 +92,7 @@ class RewardFunction:
         if self._swap_weight:
             winners = [winner_of(part, rollout.preferred) for part, rollout in zip(parts, rollouts, strict=True)]
             agreements = swap_agreement(columns["pair_id"], columns["order"], winners)
-            log_metric("reward/swap_agreement", sum(agreements) / len(agreements))
+            log_metric("reward/swap_agreement", sum(agreements) / max(1, len(agreements)))
             parts = [
                 replace(part, total=part.total + self._swap_weight * agreement)
                 for part, agreement in zip(parts, agreements, strict=True)
@@ -101,7 +104,8 @@ class RewardFunction:
             log_metric("reward/overlong", sum(penalties) / max(1, len(penalties)))
             parts = [replace(part, total=part.total + cost) for part, cost in zip(parts, penalties, strict=True)]
         self._right = [float(part.right) for part in parts]
-        for name, value in reward_metrics(parts).items():
+        self._read = [part.status == VerdictStatus.OK for part in parts]
+        for name, value in reward_metrics(parts).items() if parts else ():  # of no rollouts there is nothing to tell
             log_metric(name, value)
         if self._judge:
             for name, count in self._counts().items():
@@ -112,6 +116,10 @@ class RewardFunction:
     def right(self) -> list[float]:
         """1 for each right verdict of the rollouts that were scored last, else 0."""
         return self._right
+
+    def read(self) -> list[bool]:
+        """Whether a verdict was read of each rollout that was scored last."""
+        return self._read
 
     def _counts(self) -> dict[str, int]:
         """How the questions about consistency have gone so far."""

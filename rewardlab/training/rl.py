@@ -104,7 +104,7 @@ def build_trainer(
     if config.self_verify:
         trainer_class = trainer_class or MultiTurnTrainer
     trainer = make_trainer(rows, config, model, processor, reward, out, trainer_class, own, **more)
-    trainer.right_of_last_batch = reward.right
+    trainer.right_of_last_batch, trainer.read_of_last_batch = reward.right, reward.read
     if config.process_reward:
         trainer.process = ProcessReward.load(config, template, processor.tokenizer, device=trainer.accelerator.device)
     return trainer

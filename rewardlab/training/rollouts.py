@@ -20,6 +20,7 @@ from trl import GRPOTrainer
 from trl.data_utils import prepare_multimodal_messages
 from trl.models import unwrap_model_for_generation
 
+from rewardlab.errors import CheckpointError
 from rewardlab.samplers.decode import HotToken, draw
 from rewardlab.samplers.hf import vision_token_ids
 from rewardlab.training.dynamic_sampling import DynamicSampling, Sampled
@@ -79,11 +80,13 @@ logging.getLogger("trl.trainer.grpo_trainer").addFilter(UnscoredRolloutsAreExpec
 class RolloutTrainer(LoadsWholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
     """GRPOTrainer that samples with the decoder that benchmarks and serves the judge, and may choose what it trains on.
 
-    ``right_of_last_batch`` tells which of this process's last rollouts were right. ``dynamic`` chooses groups itself, from
+    ``right_of_last_batch`` tells which of this process's last rollouts were right, ``read_of_last_batch`` which could be read
+    at all. ``dynamic`` chooses groups itself, from
     its own stream of prompts, instead of taking those of the data loader.
     """
 
     right_of_last_batch: Callable[[], list[float]]
+    read_of_last_batch: Callable[[], list[bool]]
     hot_token: HotToken | None = None
     dynamic: DynamicSampling | None = None
     num_generated_tokens = 0  # by this process, trained on or not
@@ -110,6 +113,11 @@ class RolloutTrainer(LoadsWholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         """Whether ``flag`` holds in every process."""
         told = torch.tensor([flag], device=self.accelerator.device)
         return bool(self.accelerator.gather(told).all().item())
+
+    def mean_everywhere(self, value: float) -> float:
+        """The mean of ``value`` over all processes."""
+        told = torch.tensor([value], dtype=torch.float64, device=self.accelerator.device)
+        return float(self.accelerator.gather(told).mean().item())
 
     def _generate_single_turn(
         self,
@@ -170,11 +178,11 @@ class RolloutTrainer(LoadsWholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         """[global N, functions]; kept, because TRL hands on only the advantages it makes of them."""
         if self._chosen is None:
             self._rewards = super()._calculate_rewards(inputs, *args)
-            self._right = self.right_of_last_batch()
+            self._right, self._read = self.right_of_last_batch(), self.read_of_last_batch()
         else:
             own = torch.stack([one.rewards for one in self._chosen]).to(self.accelerator.device)
             self._rewards = self.accelerator.gather(own)
-            self._right = [one.right for one in self._chosen]
+            self._right, self._read = [one.right for one in self._chosen], [one.read for one in self._chosen]
         return self._rewards
 
     def sample_and_score(self, rows: list[dict[str, Any]]) -> list[Sampled]:
@@ -184,12 +192,12 @@ class RolloutTrainer(LoadsWholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
             prompts = [prepare_multimodal_messages(row["prompt"], images=row["images"]) for row in rows]
         prompt_ids, completion_ids, _, completions, _, _, images, _ = super()._generate(prompts)
         rewards = super()._calculate_rewards(rows, prompts, completions, completion_ids)[self._own(len(rows))].cpu()
-        right = self.right_of_last_batch()
+        right, read = self.right_of_last_batch(), self.read_of_last_batch()
         drawn = [None] * len(rows) if self.use_vllm else self._drawn_logprobs
         shown = [None] * len(rows) if images is None else images
         return [
             Sampled(*fields)
-            for fields in zip(rows, prompt_ids, completion_ids, completions, shown, rewards, right, drawn, strict=True)
+            for fields in zip(rows, prompt_ids, completion_ids, completions, shown, rewards, right, read, drawn, strict=True)
         ]
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -202,8 +210,15 @@ class RolloutTrainer(LoadsWholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         self._chosen = None
         batch["loss_mask"] = batch["completion_mask"] * batch.pop("tool_mask", 1)
         self.finish_batch(batch, inputs)
-        batch["num_items_in_batch"] = self.accelerator.gather(batch["loss_mask"].sum()).sum()
+        batch["num_items_in_batch"], batch["num_rows"] = self.totals(batch["loss_mask"])
         return batch
+
+    def totals(self, mask_NT: Tensor) -> tuple[Tensor, Tensor]:
+        """(tokens, rollouts with any) of a mask, of all processes; without a dimension, so that TRL neither shuffles nor
+        splits them."""
+        own_2 = torch.stack([mask_NT.sum(), mask_NT.any(1).sum()]).long()
+        all_2 = self.accelerator.reduce(own_2, reduction="sum")
+        return all_2[0], all_2[1]
 
     def finish_batch(self, batch: dict[str, Any], inputs: list[dict[str, Any]]) -> None:
         """What a method adds to ``batch`` once its rollouts, of the rows ``inputs``, have their rewards."""
@@ -228,5 +243,11 @@ class RolloutTrainer(LoadsWholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
         path = Path(checkpoint or "") / STATE.format(process=self.accelerator.process_index)
-        if checkpoint is not None and path.exists():
-            self.load_rollout_state(torch.load(path))
+        if checkpoint is None or not self.rollout_state():
+            return
+        if not path.exists():
+            raise CheckpointError(
+                f"{path}: missing; resume with as many processes as the run had, or delete the checkpoint to go back to the "
+                "one before"
+            )
+        self.load_rollout_state(torch.load(path))

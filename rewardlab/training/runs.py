@@ -192,10 +192,10 @@ class RunLog(TrainerCallback):
         logs: dict[str, float] | None = None,
         **kwargs: Any,
     ) -> None:
-        if not logs or not state.is_world_process_zero:
+        said = {name: value for name, value in (logs or {}).items() if value is not None and value == value}  # nan: of nothing
+        if not said or not state.is_world_process_zero:
             return
         with self._path.open("a", encoding="utf-8") as file:
-            said = {name: value for name, value in logs.items() if value == value}
             file.write(json.dumps({"step": state.global_step, **said}) + "\n")
-        if self._note in logs:
-            self._advance(0, note=f"{self._note} {float(logs[self._note]):.3f}")
+        if self._note in said:
+            self._advance(0, note=f"{self._note} {float(said[self._note]):.3f}")

@@ -8,7 +8,7 @@ from rewardlab.errors import DataError
 from rewardlab.rl.extraction import Contract
 from rewardlab.rl.hybrid import Prompt, Route, hybrid_reward, route_of
 from rewardlab.rl.verifiers import Compare
-from rewardlab.training.pairwise_reward import Metrics, PolicyReward
+from rewardlab.training.pairwise_reward import Anchors, Metrics, PolicyReward
 from rewardlab.types import Completion, FinishReason, PreferencePair
 
 
@@ -45,7 +45,7 @@ class VerifiedReward:
         return {route.value: routes.count(route) for route in Route}
 
     def __call__(
-        self, questions: Sequence[PreferencePair], responses: Sequence[str], anchors: Sequence[str] | None
+        self, questions: Sequence[PreferencePair], responses: Sequence[str], anchors: Anchors, step: int
     ) -> tuple[list[float | None], Metrics]:
         rewards: list[float | None] = [None] * len(questions)
         metrics: Metrics = {}
@@ -60,7 +60,7 @@ class VerifiedReward:
         judged = [n for n in range(len(questions)) if rewards[n] is None]
         if judged and self._judge is not None:
             own = None if anchors is None else [anchors[n] for n in judged]
-            paid, told = self._judge([questions[n] for n in judged], [responses[n] for n in judged], own)
+            paid, told = self._judge([questions[n] for n in judged], [responses[n] for n in judged], own, step)
             metrics |= told
             for n, reward in zip(judged, paid, strict=True):
                 rewards[n] = reward
