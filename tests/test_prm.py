@@ -172,6 +172,9 @@ def rl_config(checkpoint: Path, **changes: Any) -> RLConfig:
     return RLConfig(**(values | changes))
 
 
+UNREAD = 2  # of this rollout no verdict could be read
+
+
 class Written:
     """Has a trainer "sample" given texts, right and wrong by turns, and keeps its batch."""
 
@@ -179,7 +182,7 @@ class Written:
         model, processor = load_model(config.model, device="cpu")
         self.trainer = build_trainer(rows, config, model, processor, PLAIN, folder)
         self.trainer.reward_funcs, self.trainer.right_of_last_batch = [self.reward], lambda: [1.0, 0.0] * 4
-        self.trainer.read_of_last_batch = lambda: [True] * 8
+        self.trainer.read_of_last_batch = lambda: [n != UNREAD for n in range(8)]
         encode, end = processor.tokenizer.encode, self.trainer.eos_token_ids[0]
         ids = [[*encode(text, add_special_tokens=False), end] for text in texts]
 
@@ -216,7 +219,7 @@ def test_rewards_land_on_step_ends(
     batch, tokenizer = run.batch, load_processor(str(prm)).tokenizer
     model = ValueModel.from_pretrained(str(prm)).eval()
     expected_NT = torch.zeros_like(run.rewards_NT)
-    for n in range(7):
+    for n in (0, 1, 3, 4, 5, 6):
         row = {key: batch[key][n : n + 1] for key in ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")}
         row |= {
             "mm_token_type_ids": batch["mm_token_type_ids"][n : n + 1],
@@ -234,8 +237,9 @@ def test_rewards_land_on_step_ends(
     torch.testing.assert_close(run.rewards_NT, expected_NT, atol=1e-5, rtol=1e-4)
     assert expected_NT[1].any()
     assert not run.rewards_NT[7].any()
+    assert not run.rewards_NT[UNREAD].any()  # however good its steps: a failure is not paid
     assert run.rewards_NT.sum(1).abs().max() <= 0.25
-    assert run.metrics["process/without_steps_frac"][-1] == pytest.approx(1 / 8)
+    assert run.metrics["process/without_steps_frac"][-1] == pytest.approx(2 / 8)
     told = reference.Rollouts(
         mask_NT=batch["completion_mask"],
         rewards_N=run.trainer._rewards.nansum(1),

@@ -127,7 +127,7 @@ def policy(
     """Train a policy on a judge's word: each answer is paid the probability that it beats an anchor, both orders asked.
 
     The anchor is the pair's preferred response, the first policy's own greedy answer, or the other answers of the group
-    (`anchor` in the config). Any method of `configs/rl/` works. Watch `reward` against a truth of your own: judges get hacked.
+    (`anchor` in the config). Methods as in `configs/rl/`. Watch `reward` against a truth of your own: judges get hacked.
     """
     from rewardlab.config import PolicyConfig, load_config
     from rewardlab.data.pairs import read_pairs
