@@ -18,7 +18,8 @@ from rewardlab.config import load_yaml
 from rewardlab.errors import ConfigError
 from rewardlab.studies.method_report import markdown, summarize, write_report
 from rewardlab.studies.method_trials import Budget, MethodPlace, scores_of
-from rewardlab.studies.methods import ARMS, Settings, Trial, config_of, plan, scaled
+from rewardlab.studies.methods import ARMS, Settings, config_of, scaled
+from rewardlab.studies.plans import Trial, plan
 from rewardlab.studies.runner import read_records, run_trials
 from rewardlab.types import (
     Choice,
@@ -67,10 +68,10 @@ def test_scaling_changes_sizes_only() -> None:
 
 
 def test_the_plan() -> None:
-    assert len(plan(tuple(ARMS), tuple(range(5)))) == 5 * len(ARMS)
-    assert [trial.name for trial in plan(("grpo", "ppo"), (0, 1))] == ["grpo-0", "ppo-0", "grpo-1", "ppo-1"]
+    assert len(plan(ARMS, tuple(ARMS), tuple(range(5)))) == 5 * len(ARMS)
+    assert [trial.name for trial in plan(ARMS, ("grpo", "ppo"), (0, 1))] == ["grpo-0", "ppo-0", "grpo-1", "ppo-1"]
     with pytest.raises(ConfigError, match="unknown arm nothing"):
-        plan(("nothing",), (0,))
+        plan(ARMS, ("nothing",), (0,))
 
 
 def test_the_budget_lowers_the_rate_and_stops() -> None:
@@ -172,7 +173,7 @@ def test_trials_in_small(finished_run: Path, tmp_path: Path) -> None:
     path = run / "distill" / "distilled.parquet"
     write_parquet([replace(pair, attempts="2") for pair in read_pairs(path)], path)
     opener = partial(MethodPlace, run, SMALL, tmp_path / "out", RECIPES)
-    start = run_trials(opener, plan(("dapo", "t_ppo", "pag"), (0,)), tmp_path / "out", workers=1)
+    start = run_trials(opener, plan(ARMS, ("dapo", "t_ppo", "pag"), (0,)), tmp_path / "out", workers=1)
     records = {row["arm"]: row for row in read_records(tmp_path / "out")}
     assert {row["num_tokens"] >= 300 for row in records.values()} == {True}
     assert records["t_ppo"]["value_steps"] == 2

@@ -16,7 +16,8 @@ import rewardlab.torchvision_cpu  # noqa: F401
 # isort: split
 from rewardlab.data.pairs import read_pairs, write_parquet
 from rewardlab.errors import ConfigError
-from rewardlab.studies.policy import ARMS, Settings, Trial, plan, policy_config
+from rewardlab.studies.plans import Trial, plan
+from rewardlab.studies.policy import ARMS, Settings, policy_config
 from rewardlab.studies.policy_report import markdown, summarize, write_report
 from rewardlab.studies.policy_trials import MANY_WORDED, Curves, PolicyPlace, is_right
 from rewardlab.studies.runner import read_records, run_trials
@@ -41,9 +42,9 @@ def test_only_the_pay_differs() -> None:
     configs = [policy_config(Trial(0, arm), Settings(), model=Path("m")) for arm in ARMS]
     assert len({config.model_copy(update={"anchor": "group"}).model_dump_json() for config in configs}) == 1
     assert {config.anchor for config in configs} == {"preferred", "start", "group"}
-    assert [trial.name for trial in plan(("truth", "scalar"), (0, 1))] == ["truth-0", "scalar-0", "truth-1", "scalar-1"]
+    assert [trial.name for trial in plan(ARMS, ("truth", "scalar"), (0, 1))] == ["truth-0", "scalar-0", "truth-1", "scalar-1"]
     with pytest.raises(ConfigError, match="unknown arm judge"):
-        plan(("judge",), (0,))
+        plan(ARMS, ("judge",), (0,))
 
 
 def test_what_was_paid_beside_what_was_true() -> None:
@@ -104,7 +105,7 @@ def test_every_arm_in_small(finished_run: Path, tiny_checkpoint: Path, world_pai
     write_parquet([replace(pair, judgment="") for pair in pairs[:16]], run / "world" / "train.parquet")
     write_parquet(read_pairs(finished_run / "world" / "test.parquet"), run / "world" / "test.parquet")
     opener = partial(PolicyPlace, run, SMALL, tmp_path / "out")
-    start = run_trials(opener, plan(tuple(ARMS), (0,)), tmp_path / "out", workers=1)
+    start = run_trials(opener, plan(ARMS, tuple(ARMS), (0,)), tmp_path / "out", workers=1)
     records = {row["arm"]: row for row in read_records(tmp_path / "out")}
     assert set(records) == set(ARMS)
     assert all(0 <= row["accuracy"] <= 1 for row in records.values())

@@ -191,10 +191,11 @@ def study_methods(
 
     from rewardlab.studies.method_report import summarize, write_report
     from rewardlab.studies.method_trials import MethodPlace
-    from rewardlab.studies.methods import ARMS, Settings, plan
+    from rewardlab.studies.methods import ARMS, Settings
+    from rewardlab.studies.plans import plan
     from rewardlab.studies.runner import read_records, run_trials
 
-    trials = plan(tuple(arms.split(",")) if arms else tuple(ARMS), tuple(range(seeds)))
+    trials = plan(ARMS, arms.split(",") if arms else list(ARMS), range(seeds))
     start = run_trials(partial(MethodPlace, run, Settings(), out, configs), trials, out, workers=workers)
     typer.echo(f"report: {write_report(summarize(read_records(out), start, workers), out)}")
 
@@ -215,11 +216,12 @@ def study_policy(
     """
     from functools import partial
 
-    from rewardlab.studies.policy import ARMS, Settings, plan
+    from rewardlab.studies.plans import plan
+    from rewardlab.studies.policy import ARMS, Settings
     from rewardlab.studies.policy_report import summarize, write_report
     from rewardlab.studies.policy_trials import PolicyPlace
     from rewardlab.studies.runner import read_records, run_trials
 
-    trials = plan(tuple(arms.split(",")) if arms else tuple(ARMS), tuple(range(seeds)))
+    trials = plan(ARMS, arms.split(",") if arms else list(ARMS), range(seeds))
     start = run_trials(partial(PolicyPlace, run, Settings(), out), trials, out, workers=workers)
     typer.echo(f"report: {write_report(summarize(read_records(out), start, workers), out)}")

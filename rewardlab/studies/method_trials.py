@@ -26,7 +26,8 @@ from rewardlab.metrics import Labeled, invalid_rate, position_lean, swap_consist
 from rewardlab.samplers.base import Sampler
 from rewardlab.samplers.hf import HFSampler, load_model
 from rewardlab.samplers.self_verifying import SelfVerifying
-from rewardlab.studies.methods import ARMS, Settings, Trial, config_of
+from rewardlab.studies.methods import ARMS, Settings, config_of
+from rewardlab.studies.plans import Trial
 from rewardlab.studies.trials import digest
 from rewardlab.training.actor_critic import StopAtPlateau
 from rewardlab.training.rl import build_trainer, hard_pairs, rl_rows

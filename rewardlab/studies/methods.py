@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rewardlab.config import RLConfig, load_yaml
-from rewardlab.errors import ConfigError
+from rewardlab.studies.plans import Trial
 
 
 @dataclass(frozen=True)
@@ -61,28 +61,6 @@ class Settings:
 
     def described(self) -> dict[str, Any]:
         return asdict(self)
-
-
-@dataclass(frozen=True, order=True)
-class Trial:
-    """One training run. Ordered by seed first, so that a study that was stopped has whole seeds."""
-
-    seed: int
-    arm: str
-
-    @property
-    def name(self) -> str:
-        return f"{self.arm}-{self.seed}"
-
-
-def plan(arms: tuple[str, ...], seeds: tuple[int, ...]) -> list[Trial]:
-    """Every arm with every seed, seed by seed. Raises ConfigError for an unknown arm or an empty plan."""
-    if unknown := [arm for arm in arms if arm not in ARMS]:
-        raise ConfigError(f"unknown arm {', '.join(unknown)}; expected some of {', '.join(ARMS)}")
-    trials = [Trial(seed, arm) for seed in seeds for arm in arms]
-    if not trials:
-        raise ConfigError("a study needs at least one arm and one seed")
-    return trials
 
 
 def scaled(recipe: dict[str, Any], settings: Settings) -> dict[str, Any]:

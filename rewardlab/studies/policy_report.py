@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ matplotlib.use("Agg")
 import numpy as np
 from matplotlib import pyplot as plt
 
-from rewardlab.data.files import write_whole
+from rewardlab.studies.plans import write_files
 from rewardlab.studies.policy import ARMS
 from rewardlab.studies.summary import t_interval
 
@@ -144,9 +143,5 @@ def draw(summary: dict[str, Any], path: Path) -> None:
 
 
 def write_report(summary: dict[str, Any], out: Path) -> Path:
-    """Write ``policy.md``, ``.json`` and ``.png`` into ``out``; returns the first."""
-    out.mkdir(parents=True, exist_ok=True)
-    draw(summary, out / f"{NAME}.png")
-    write_whole(out / f"{NAME}.json", json.dumps(summary, indent=1) + "\n")
-    write_whole(out / f"{NAME}.md", markdown(summary))
-    return out / f"{NAME}.md"
+    """The three files of the report in ``out``; returns the first."""
+    return write_files(NAME, summary, out, markdown=markdown, draw=draw)

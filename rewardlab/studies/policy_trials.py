@@ -24,7 +24,8 @@ from rewardlab.prompts import build_messages, load_template
 from rewardlab.rl.pairwise import without_thinking
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.hf import HFSampler, load_model
-from rewardlab.studies.policy import ARMS, Settings, Trial, policy_config, scalar_config, start_config
+from rewardlab.studies.plans import Trial
+from rewardlab.studies.policy import ARMS, Settings, policy_config, scalar_config, start_config
 from rewardlab.studies.trials import digest
 from rewardlab.training.bradley_terry import train_scalar
 from rewardlab.training.pairwise_reward import Anchors, Metrics, PairwiseReward, PolicyReward, ScalarReward

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import matplotlib
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
-from rewardlab.data.files import write_whole
+from rewardlab.studies.plans import write_files
 from rewardlab.studies.stability import ARMS, COLLAPSE
 from rewardlab.studies.summary import BASES
 
@@ -166,9 +165,5 @@ def draw(summary: dict[str, Any], path: Path) -> None:
 
 
 def write_report(summary: dict[str, Any], out: Path) -> Path:
-    """Write ``stability.md``, ``.json`` and ``.png`` into ``out``; returns the first."""
-    out.mkdir(parents=True, exist_ok=True)
-    draw(summary, out / f"{NAME}.png")
-    write_whole(out / f"{NAME}.json", json.dumps(summary, indent=1) + "\n")
-    write_whole(out / f"{NAME}.md", markdown(summary))
-    return out / f"{NAME}.md"
+    """The three files of the report in ``out``; returns the first."""
+    return write_files(NAME, summary, out, markdown=markdown, draw=draw)

@@ -1,0 +1,50 @@
+"""What studies of arms and seeds have in common: a trial, the plan of all, and the three files of a report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rewardlab.data.files import write_whole
+from rewardlab.errors import ConfigError
+
+
+@dataclass(frozen=True, order=True)
+class Trial:
+    """One training run. Ordered by seed first, so that a study that was stopped has whole seeds."""
+
+    seed: int
+    arm: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.arm}-{self.seed}"
+
+
+def plan(known: Collection[str], arms: Sequence[str], seeds: Sequence[int]) -> list[Trial]:
+    """Every arm with every seed, seed by seed. Raises ConfigError for an arm that is not ``known``, or an empty plan."""
+    if unknown := [arm for arm in arms if arm not in known]:
+        raise ConfigError(f"unknown arm {', '.join(unknown)}; expected some of {', '.join(known)}")
+    trials = [Trial(seed, arm) for seed in seeds for arm in arms]
+    if not trials:
+        raise ConfigError("a study needs at least one arm and one seed")
+    return trials
+
+
+def write_files(
+    name: str,
+    summary: dict[str, Any],
+    out: Path,
+    *,
+    markdown: Callable[[dict[str, Any]], str],
+    draw: Callable[[dict[str, Any], Path], None],
+) -> Path:
+    """Write ``name.md``, ``.json`` and ``.png`` into ``out``; returns the first."""
+    out.mkdir(parents=True, exist_ok=True)
+    draw(summary, out / f"{name}.png")
+    write_whole(out / f"{name}.json", json.dumps(summary, indent=1) + "\n")
+    write_whole(out / f"{name}.md", markdown(summary))
+    return out / f"{name}.md"
