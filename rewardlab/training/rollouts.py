@@ -171,7 +171,7 @@ class RolloutTrainer(LoadsWholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         logprobs = [one.drawn_logprobs for one in c] if self.args.importance_cap else None
         self._drawn_logprobs = [one.drawn_logprobs for one in c]
         ids, completions = [one.prompt_ids for one in c], [one.completion for one in c]
-        images = None if c[0].images is None else [one.images for one in c]
+        images = [one.images for one in c] if any(one.images for one in c) else None
         return ids, [one.completion_ids for one in c], None, completions, logprobs, {}, images, []
 
     def _calculate_rewards(self, inputs: list[dict[str, Any]], *args: Any) -> Tensor:
