@@ -183,6 +183,17 @@ class ProbabilityJudge(GenerativeJudge):
         return [weighed(pair.pair_id, cast) for pair, cast in zip(pairs, votes, strict=True)]
 
 
+def weigher_of(judge: GenerativeJudge) -> ProbabilityJudge | None:
+    """The same judge weighing probabilities; None where its sampler or its convention has none to tell."""
+    if isinstance(judge, ProbabilityJudge):
+        return judge
+    if not hasattr(judge.sampler, "verdict_margins") or judge.convention not in READ_BY_PROBABILITY:
+        return None
+    options = {"temperature": judge.temperature, "top_p": judge.top_p, "max_tokens": judge.max_tokens}
+    return ProbabilityJudge(judge.sampler, judge.template, **options)  # type: ignore[arg-type]
+
+
+READ_BY_PROBABILITY = ("bare", "think_answer")
 _UNREAD = Verdict(None, VerdictStatus.NO_VERDICT)
 _NOTHING_WRITTEN = Completion("", FinishReason.STOP)
 
@@ -240,7 +251,7 @@ def open_judge(
         )
     sampler, chosen = openers[kind]()
     weighs = kind == "prob" or (kind == "hf" and chosen.convention == "bare")
-    if weighs and chosen.convention not in ("bare", "think_answer"):
+    if weighs and chosen.convention not in READ_BY_PROBABILITY:
         raise ConfigError(
             f"{spec!r}: probabilities are read where <answer> stands, or of a bare verdict, not in {chosen.convention}; use hf:"
         )

@@ -22,6 +22,7 @@ from rewardlab.judge import GenerativeJudge
 from rewardlab.prompts import load_template
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import build_app
+from rewardlab.serving.keys import Key
 from rewardlab.serving.service import GroupRules
 from rewardlab.serving.text import content_of, conversation, label_of, plain, split_sequence
 from rewardlab.types import Choice, Completion, FinishReason, Message
@@ -279,7 +280,7 @@ def test_the_openai_package(url: str) -> None:
 
 def test_keys_and_rates() -> None:
     """Without a key nothing but health; a good one asks as often as its rate allows, another's rate is its own."""
-    with running(build_app(judge(), keys=["alpha", "beta"], per_minute=30)) as url, httpx.Client(base_url=url) as client:
+    with running(build_app(judge(), keys=[Key.of(key, per_minute=30) for key in ("alpha", "beta")])) as url, httpx.Client(base_url=url) as client:
         assert client.get("/health").status_code == client.get("/ready").status_code == 200
         for bad in ({}, {"Authorization": "Bearer gamma"}, {"Authorization": "alpha"}, {"Authorization": "Basic alpha"}):
             assert client.get("/metrics", headers=bad).status_code == 401

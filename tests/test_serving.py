@@ -23,7 +23,7 @@ from rewardlab.judge import GenerativeJudge, open_judge
 from rewardlab.prompts import load_template
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import MAX_BODY_BYTES, build_app
-from rewardlab.serving.media import UploadStore
+from rewardlab.serving.media import Media
 from rewardlab.types import Message
 
 PLAIN = load_template("plain")
@@ -125,13 +125,13 @@ def test_bad_uploads(client: httpx.Client) -> None:
 def test_the_store_forgets_the_oldest() -> None:
     """Within its size; what is used stays."""
     sizes = [png((20 + n, 20)) for n in range(4)]
-    store = UploadStore(max_bytes=sum(map(len, sizes[:3])))
-    names = [store.add(data) for data in sizes[:3]]
-    store.get(names[0])
-    store.add(sizes[3])
-    assert store.get(names[0]) == sizes[0]
+    media = Media(max_bytes=sum(map(len, sizes[:3])))
+    names = [media.upload(data) for data in sizes[:3]]
+    media.image(f"upload:{names[0]}")
+    media.upload(sizes[3])
+    assert media.image(f"upload:{names[0]}") == sizes[0]
     with pytest.raises(MediaError, match="displaced"):
-        store.get(names[1])
+        media.image(f"upload:{names[1]}")
 
 
 def test_concurrent_requests_each_get_their_own_answer(client: httpx.Client) -> None:
@@ -173,7 +173,10 @@ def test_the_api_describes_itself(client: httpx.Client) -> None:
     native = {"/health", "/ready", "/metrics", "/v1/models", "/v1/uploads", "/v1/judge", "/v1/rewards", "/v1/judge/batch"}
     assert native < set(spec["paths"])
     fields = spec["components"]["schemas"]["JudgeRequest"]["properties"]
-    assert set(fields) == {"question", "responses", "images", "votes", "orders", "seed", "priority", "timeout_s"}
+    assert set(fields) == {
+        *("question", "responses", "images", "videos", "frames", "votes", "orders", "policy", "error"),
+        *("seed", "priority", "timeout_s"),
+    }
     assert json.dumps(spec)
 
 

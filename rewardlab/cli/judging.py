@@ -29,6 +29,10 @@ def serve(
     votes: Annotated[
         int, typer.Option("--votes", min=1, max=64, help="Samples in each order, where a framework's request cannot say it.")
     ] = 1,
+    policy: Annotated[
+        Optional[str],
+        typer.Option("--policy", help="majority, weighted or sequential there (default: the judge's own)."),
+    ] = None,
     strategy: Annotated[
         str, typer.Option("--strategy", help="How a group is compared there: all_pairs, circular, knockout or bradley_terry.")
     ] = "all_pairs",
@@ -40,9 +44,19 @@ def serve(
     queue: Annotated[int, typer.Option("--queue", min=1, help="Most pairs that wait; beyond it requests get 429.")] = 1024,
     engine_timeout: Annotated[float, typer.Option("--engine-timeout", min=0.1, help="Most seconds of one batch.")] = 600.0,
     keys: Annotated[
-        Optional[Path], typer.Option("--keys", help="File with an API key a line; without it everybody may ask.")
+        Optional[Path],
+        typer.Option(
+            "--keys",
+            help="File with an API key a line, or sha256:HEX of it, and its limits after it: per_minute=600 max_bytes=2000000. "
+            "Without it everybody may ask.",
+        ),
     ] = None,
     rate: Annotated[float, typer.Option("--rate", min=0.1, help="Most requests of a key per minute.")] = 1e9,
+    allow_url: Annotated[
+        Optional[list[str]],
+        typer.Option("--allow-url", help="Media are fetched from URLs that begin with this; repeat for several."),
+    ] = None,
+    media: Annotated[Optional[Path], typer.Option("--media", help="Folder whose files requests name as media:NAME.")] = None,
     api_key_env: Annotated[
         str, typer.Option("--api-key-env", help="Variable with the key of an openai: judge.")
     ] = "OPENAI_API_KEY",
@@ -57,7 +71,10 @@ def serve(
     try:
         from rewardlab.serving.app import check_port
         from rewardlab.serving.app import serve as run
+        from rewardlab.serving.asking import POLICIES, Asking
         from rewardlab.serving.groups import STRATEGIES
+        from rewardlab.serving.keys import read_keys
+        from rewardlab.serving.media import Media
         from rewardlab.serving.service import GroupRules
     except ModuleNotFoundError as error:
         raise ConfigError(f"serving needs {error.name}: pip install 'rewardlab[serve]'") from error
@@ -65,26 +82,16 @@ def serve(
     check_port(host, port)
     if strategy not in STRATEGIES or strategy == "anchor":
         raise ConfigError(f"--strategy {strategy}: expected all_pairs, circular, knockout or bradley_terry")
+    if policy not in (None, *POLICIES):
+        raise ConfigError(f"--policy {policy}: expected {', '.join(POLICIES)}")
+    let_in, sources = read_keys(keys, per_minute=rate) if keys else [], Media(allowed_urls=allow_url or (), folder=media)
     key = os.environ.get(api_key_env, "none")
     held = open_judge(
         judge, template=template, temperature=temperature, max_tokens=max_tokens, batch_size=batch_size, api_key=key
     )
-    rules = GroupRules(votes, strategy, cohort, cohort_timeout)
+    rules = GroupRules(Asking(votes, policy), strategy, cohort, cohort_timeout)
     limits = {"max_waiting": queue, "engine_timeout_s": engine_timeout, "max_sequences": 4 * batch_size}
-    run(held, host=host, port=port, rules=rules, keys=_keys_of(keys), per_minute=rate, **limits)
-
-
-def _keys_of(path: Path | None) -> list[str]:
-    """The lines of a file of keys. Raises ConfigError."""
-    if path is None:
-        return []
-    try:
-        found = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--keys {path}: cannot be read ({error})") from error
-    if not found:
-        raise ConfigError(f"--keys {path}: holds no key; leave the option out to let everybody ask")
-    return found
+    run(held, host=host, port=port, rules=rules, keys=let_in, media=sources, **limits)
 
 
 @app.command("judge")

@@ -8,21 +8,36 @@ for it, never a verdict. Answers are kept by the content of what was asked.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import heapq
 import itertools
 import time
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from rewardlab.errors import InputError
 from rewardlab.judge import Judge
 from rewardlab.types import Judgment, Order, PreferencePair, VerdictStatus
 
 T = TypeVar("T")
+
+
+# What is counted, and what of.
+COUNTS = {
+    "asked": "pairs asked about",
+    "cached": "answered from the cache",
+    "judged": "judged by the engine",
+    "failed": "that the engine failed to judge",
+    "late": "whose deadline passed in the queue",
+    "gone": "whose caller hung up",
+    "refused": "refused because the queue was full",
+    "batches": "calls of the engine",
+    "sequences": "samples asked of the engine",
+}
 
 
 class OverloadedError(Exception):
@@ -43,12 +58,13 @@ class EngineFailedError(Exception):
 
 @dataclass(frozen=True)
 class Ask:
-    """One pair in the orders given, ``num_votes`` times each."""
+    """One pair in the orders given, ``num_votes`` times each; ``weighs``: by the probability of the verdicts."""
 
     pair: PreferencePair
     orders: tuple[Order, ...]
     num_votes: int
     seed: int
+    weighs: bool = False
 
     @property
     def num_sequences(self) -> int:
@@ -57,7 +73,8 @@ class Ask:
     def key(self) -> str:
         """Of everything that the answer depends on but the judge; equal for equal content."""
         digest = hashlib.sha256()
-        for text in (self.pair.question, *self.pair.responses, ",".join(self.orders), str(self.num_votes), str(self.seed)):
+        rest = (",".join(self.orders), str(self.num_votes), str(self.seed), str(self.weighs))
+        for text in (self.pair.question, *self.pair.responses, *rest):
             digest.update(f"{len(text)}:".encode() + text.encode(errors="surrogatepass"))
         for image in self.pair.images:
             digest.update(hashlib.sha256(image).digest())
@@ -72,28 +89,42 @@ class _Waiting:
     answer: asyncio.Future[Judgment] = field(compare=False)
 
 
+class Engine(Judge, Protocol):
+    """A judge that can be looked after."""
+
+    def check(self) -> None:
+        """Raise where nothing would answer."""
+        ...
+
+
 class Batcher:
     """Asks ``judge`` from one thread of its own. Create it, ``start()`` it within a running loop, ``await stop()`` it.
 
+    ``weigher`` is asked where probabilities are wanted (default: the judge itself).
     ``max_sequences`` bounds a batch (votes times orders over its pairs), ``max_waiting`` the queue, ``engine_timeout_s`` one
-    call of the engine, ``cache_size`` the answers kept. ``counts`` are totals: asked, cached, judged, failed, late, gone,
-    refused, batches, sequences.
+    call of the engine, ``cache_size`` the answers kept; a failing engine is checked every ``recheck_s``. ``counts`` are totals,
+    of :data:`COUNTS`.
     """
 
     def __init__(
         self,
-        judge: Judge,
+        judge: Engine,
         *,
+        weigher: Judge | None = None,
         max_sequences: int = 256,
         max_waiting: int = 1024,
         engine_timeout_s: float = 600.0,
         cache_size: int = 10_000,
+        recheck_s: float = 5.0,
     ) -> None:
-        self.judge = judge
+        self.judge, self.weigher = judge, weigher or judge
         self.max_sequences, self.max_waiting, self.engine_timeout_s = max_sequences, max_waiting, engine_timeout_s
+        self.recheck_s = recheck_s
         self.counts: Counter[str] = Counter()
+        self.statuses: Counter[str] = Counter()  # of votes
         self.failing = False  # whether the last call of the engine broke
         self.batch_seconds = 1.0  # moving average
+        self.recent: deque[tuple[float, float, int]] = deque(maxlen=500)  # Unix time, milliseconds, pairs that waited
         self._queue: list[_Waiting] = []
         self._arrivals = itertools.count()
         self._wake = asyncio.Event()
@@ -102,7 +133,7 @@ class Batcher:
         self._cache_size = cache_size
         self._draining = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="engine")
-        self._worker: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def num_waiting(self) -> int:
@@ -115,7 +146,8 @@ class Batcher:
 
     def start(self) -> None:
         self._idle.set()
-        self._worker = asyncio.get_running_loop().create_task(self._work())
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(self._work()), loop.create_task(self._watch())]
 
     async def stop(self, timeout_s: float = 60.0) -> None:
         """Take nothing new, finish what waits, for at most so long; what is left then fails as EngineFailedError."""
@@ -125,8 +157,8 @@ class Batcher:
                 await self._idle.wait()
         except TimeoutError:
             pass
-        if self._worker is not None:
-            self._worker.cancel()
+        for task in self._tasks:
+            task.cancel()
         for one in self._queue:
             if not one.answer.done():
                 one.answer.set_exception(EngineFailedError("the server is shutting down"))
@@ -140,6 +172,7 @@ class Batcher:
         Cancelling the caller takes the question out of the queue; one that the engine has begun is finished, and kept.
         """
         self.counts["asked"] += 1
+        begun = time.monotonic()
         if (found := self._cache.get(key := ask.key())) is not None:
             self._cache.move_to_end(key)
             self.counts["cached"] += 1
@@ -154,7 +187,9 @@ class Batcher:
         self._idle.clear()
         self._wake.set()
         try:
-            return await waiting.answer
+            judged = await waiting.answer
+            self.recent.append((time.time(), 1000 * (time.monotonic() - begun), len(self._queue)))
+            return judged
         except asyncio.CancelledError:
             self.counts["gone"] += 1
             waiting.answer.cancel()
@@ -186,8 +221,16 @@ class Batcher:
             self.batch_seconds = 0.7 * self.batch_seconds + 0.3 * (time.monotonic() - begun)
             for one, result in zip(batch, judged, strict=True):
                 self._settle(one, result)
-            # What a request itself got wrong says nothing of the engine.
-            self.failing = all(isinstance(result, Exception) and not isinstance(result, InputError) for result in judged)
+            self.failing = all(_broke(result) for result in judged)
+
+    async def _watch(self) -> None:
+        """A failing engine is looked after even where nobody asks, as behind a balancer that heeds /ready."""
+        while True:
+            await asyncio.sleep(self.recheck_s)
+            if self.failing:
+                with contextlib.suppress(Exception):  # it may be down in any way; then it stays failing
+                    await asyncio.get_running_loop().run_in_executor(None, self.judge.check)
+                    self.failing = False
 
     def _take(self) -> list[_Waiting]:
         """The first in the queue and those behind it that can be asked in the same call, up to a batch."""
@@ -231,7 +274,8 @@ class Batcher:
 
     def _call(self, asks: Sequence[Ask]) -> list[Judgment]:
         pairs, orders = [one.pair for one in asks], [one.orders for one in asks]
-        return self.judge.compare_many(pairs, orders=orders, num_votes=asks[0].num_votes, seed=asks[0].seed)
+        judge = self.weigher if asks[0].weighs else self.judge
+        return judge.compare_many(pairs, orders=orders, num_votes=asks[0].num_votes, seed=asks[0].seed)
 
     def _settle(self, one: _Waiting, result: Judgment | Exception) -> None:
         if isinstance(result, Exception):
@@ -241,6 +285,7 @@ class Batcher:
                 one.answer.set_exception(told)
             return
         self.counts["judged"] += 1
+        self.statuses.update(vote.verdict.status.value for vote in result.votes)
         if not any(vote.verdict.status in (VerdictStatus.ERROR, VerdictStatus.TIMEOUT) for vote in result.votes):
             self._cache[one.ask.key()] = result
             while len(self._cache) > self._cache_size:
@@ -259,6 +304,13 @@ class Batcher:
                 one.answer.set_exception(EngineFailedError(f"the engine gave no answer within {self.engine_timeout_s:g} s"))
 
 
+def _broke(result: Judgment | Exception) -> bool:
+    """Whether the engine failed: raised, or in every vote. What a request itself got wrong says nothing of it."""
+    if isinstance(result, Exception):
+        return not isinstance(result, InputError)
+    return all(vote.verdict.status in (VerdictStatus.ERROR, VerdictStatus.TIMEOUT) for vote in result.votes)
+
+
 async def together(asked: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """The results of all; when one fails the others are cancelled, so that nothing is judged that nobody will read."""
     tasks = [asyncio.ensure_future(one) for one in asked]
@@ -271,4 +323,4 @@ async def together(asked: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 def _alike(one: Ask, other: Ask) -> bool:
-    return (one.num_votes, one.seed) == (other.num_votes, other.seed)
+    return (one.num_votes, one.seed, one.weighs) == (other.num_votes, other.seed, other.weighs)

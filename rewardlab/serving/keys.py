@@ -4,43 +4,91 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import math
+import re
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
 
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-OPEN = ("/health", "/ready")  # for those who watch the server; they say nothing of what was asked
+from rewardlab.errors import ConfigError
+
+OPEN = ("/health", "/ready", "/ui")  # for those who watch the server, and a page that asks for the key; they tell nothing
+_HASH = re.compile(r"sha256:([0-9a-f]{64})")
+
+
+@dataclass(frozen=True)
+class Key:
+    """The SHA-256 of a key, how many requests it may send a minute, as many at once as a tenth of a minute allows, and how many
+    bytes in each."""
+
+    digest: bytes
+    per_minute: float = math.inf
+    max_bytes: float = math.inf
+
+    @staticmethod
+    def of(key: str, **limits: float) -> Key:
+        return Key(hashlib.sha256(key.encode()).digest(), **limits)
+
+
+def read_keys(path: Path, *, per_minute: float = math.inf) -> list[Key]:
+    """A key a line, itself or as ``sha256:HEX``, and after it what limits it: ``per_minute=600 max_bytes=2000000``.
+
+    ``#`` begins a remark. Raises ConfigError for a file that cannot be read or holds none, and a limit that is none.
+    """
+    try:
+        lines = [line.partition("#")[0].split() for line in path.read_text(encoding="utf-8").splitlines()]
+        found = [_key(*line, per_minute=per_minute) for line in lines if line]
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--keys {path}: cannot be read ({error})") from error
+    except ValueError as error:
+        raise ConfigError(f"--keys {path}: {error}; expected KEY or sha256:HEX, per_minute=N, max_bytes=N") from error
+    if not found:
+        raise ConfigError(f"--keys {path}: holds no key; leave the option out to let everybody ask")
+    return found
+
+
+def _key(key: str, *limits: str, per_minute: float) -> Key:
+    told = {"per_minute": per_minute} | {name: float(value) for name, _, value in (one.partition("=") for one in limits)}
+    if unknown := set(told) - {"per_minute", "max_bytes"}:
+        raise ValueError(f"unknown limit {min(unknown)!r}")
+    if not all(value > 0 for value in told.values()):
+        raise ValueError("a limit is not above 0")
+    hashed = _HASH.fullmatch(key)
+    return Key(bytes.fromhex(hashed[1]), **told) if hashed else Key.of(key, **told)
 
 
 class Keys:
-    """The hashes of the keys that are let in; without any, everybody is. ``per_minute`` requests of one key, with as many at
-    once as a tenth of a minute allows (token bucket)."""
+    """The keys that are let in; without any, everybody is. Each has a rate of its own (token bucket)."""
 
-    def __init__(self, keys: Iterable[str], *, per_minute: float = float("inf")) -> None:
-        self._hashes = [hashlib.sha256(key.encode()).digest() for key in keys]
-        self._rate, self._burst = per_minute / 60, max(1.0, per_minute / 10)
+    def __init__(self, keys: Iterable[Key]) -> None:
+        self._keys = list(keys)
         self._buckets: dict[bytes, tuple[float, float]] = {}  # tokens, when
 
-    def find(self, header: str) -> bytes | None:
-        """The hash of the key in an Authorization header if it is let in. Every key is compared, whichever fits."""
+    def find(self, header: str) -> Key | None:
+        """The key of an Authorization header if it is let in. Every key is compared, whichever fits."""
         scheme, _, key = header.partition(" ")
         offered = hashlib.sha256(key.encode() if scheme.lower() == "bearer" else b"").digest()
         found = None
-        for known in self._hashes:
-            if hmac.compare_digest(known, offered):
+        for known in self._keys:
+            if hmac.compare_digest(known.digest, offered):
                 found = known
-        return found if self._hashes else b""
+        return found if self._keys else Key(b"")
 
-    def wait_s(self, key: bytes) -> float:
+    def wait_s(self, key: Key) -> float:
         """0 and one request is taken from the key's rate, or the seconds until there is one."""
-        now = time.monotonic()
-        tokens, then = self._buckets.get(key, (self._burst, now))
-        tokens = min(self._burst, tokens + (now - then) * self._rate)
+        rate, burst, now = key.per_minute / 60, max(1.0, key.per_minute / 10), time.monotonic()
+        if math.isinf(rate):
+            return 0.0
+        tokens, then = self._buckets.get(key.digest, (burst, now))
+        tokens = min(burst, tokens + (now - then) * rate)
         if tokens < 1:
-            self._buckets[key] = (tokens, now)
-            return (1 - tokens) / self._rate
-        self._buckets[key] = (tokens - 1, now)
+            self._buckets[key.digest] = (tokens, now)
+            return (1 - tokens) / rate
+        self._buckets[key.digest] = (tokens - 1, now)
         return 0.0
 
 
@@ -63,6 +111,6 @@ class KeyGate:
         elif wait := self._keys.wait_s(key):
             answer = JSONResponse({"error": "this key asks too often"}, 429, {"Retry-After": str(max(1, round(wait)))})
         else:
-            await self._app(scope, receive, send)
+            await self._app({**scope, "max_bytes": key.max_bytes}, receive, send)
             return
         await answer(scope, receive, send)

@@ -1,60 +1,157 @@
-"""Images of requests: data URLs, and uploads kept in memory under the hash of their content."""
+"""Images and videos of requests: data URLs, uploads kept in memory, and what the server's owner lets it fetch or open.
+
+Nothing else is fetched or opened: a URL must begin with an allowed one, on the same host and port; redirects are not followed;
+a name leads to nothing outside the folder.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+from urllib.parse import SplitResult, unquote, urlsplit
+
+import httpx
 
 from rewardlab.data.images import from_data_url, plain_image
-from rewardlab.errors import MediaError
+from rewardlab.data.video import frames_of_video
+from rewardlab.errors import ConfigError, MediaError
 
 MAX_IMAGE_BYTES = 20_000_000
+MAX_VIDEO_BYTES = 100_000_000
 MAX_STORE_BYTES = 1_000_000_000
+MAX_CHECKED_BYTES = 200_000_000
+FETCH_TIMEOUT_S = 20.0
 
 
-class UploadStore:
-    """Holds checked images up to a total size; the least recently used leave first."""
+class Store:
+    """Keeps bytes under names up to a total size; the least recently used leave first."""
 
     def __init__(self, max_bytes: int = MAX_STORE_BYTES) -> None:
         self._max_bytes, self._bytes = max_bytes, 0
-        self._images: OrderedDict[str, bytes] = OrderedDict()
+        self._kept: OrderedDict[str, bytes] = OrderedDict()
         self._lock = threading.Lock()  # requests are served by several threads
 
-    def add(self, data: bytes) -> str:
-        """Keep an image and return its id. Raises MediaError for what is no usable image."""
-        data = checked(data, "upload")
-        name = hashlib.sha256(data).hexdigest()[:32]
+    def add(self, name: str, data: bytes) -> None:
         with self._lock:
-            if name not in self._images:
-                self._images[name] = data
+            if name not in self._kept:
+                self._kept[name] = data
                 self._bytes += len(data)
-            self._images.move_to_end(name)
-            while self._bytes > self._max_bytes and len(self._images) > 1:
-                self._bytes -= len(self._images.popitem(last=False)[1])
+            self._kept.move_to_end(name)
+            while self._bytes > self._max_bytes and len(self._kept) > 1:
+                self._bytes -= len(self._kept.popitem(last=False)[1])
+
+    def get(self, name: str) -> bytes | None:
+        with self._lock:
+            if name in self._kept:
+                self._kept.move_to_end(name)
+            return self._kept.get(name)
+
+
+class Media:
+    """Where the media of requests come from. ``allowed_urls`` are beginnings of URLs, ``folder`` what ``media:NAME`` is in.
+
+    Raises ConfigError for an allowed URL without host or path, and a folder that is none.
+    """
+
+    def __init__(
+        self, *, allowed_urls: Sequence[str] = (), folder: Path | None = None, max_bytes: int = MAX_STORE_BYTES
+    ) -> None:
+        for url in allowed_urls:
+            if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname or not url.endswith("/"):
+                raise ConfigError(f"{url}: expected a URL that ends with /, as https://images.host/dataset/")
+        if folder is not None and not folder.is_dir():
+            raise ConfigError(f"{folder}: no such folder of media")
+        self._allowed = tuple(allowed_urls)
+        self._folder = None if folder is None else folder.resolve()
+        self._uploads, self._checked = Store(max_bytes), Store(MAX_CHECKED_BYTES)
+
+    def upload(self, data: bytes, *, video: bool = False) -> str:
+        """Keep an image or video, and return the id it is named by. Raises MediaError for what is neither."""
+        if video:
+            frames_of_video(data, 1, where="upload")
+        else:
+            data = self._plain(data, "upload")
+        name = hashlib.sha256(data).hexdigest()[:32]
+        self._uploads.add(name, data)
         return name
 
-    def get(self, name: str) -> bytes:
-        """Raises MediaError for an unknown id."""
-        with self._lock:
-            if name not in self._images:
-                raise MediaError(f"upload {name!r} is not here (never sent, or displaced by newer ones); send it again")
-            self._images.move_to_end(name)
-            return self._images[name]
+    def image(self, reference: str, number: int = 0) -> bytes:
+        """The image that a request means, as :func:`plain_image` gives it. Raises MediaError."""
+        where = f"image {number}"
+        return self._plain(self._bytes(reference, where, MAX_IMAGE_BYTES), where)
+
+    def frames(self, reference: str, num_frames: int, number: int = 0) -> tuple[bytes, ...]:
+        """Frames of the video that a request means. Raises MediaError."""
+        where = f"video {number}"
+        return frames_of_video(self._bytes(reference, where, MAX_VIDEO_BYTES), num_frames, where=where)
+
+    def _plain(self, data: bytes, where: str) -> bytes:
+        """Checked once: decoding is most of the work of a request."""
+        if len(data) > MAX_IMAGE_BYTES:
+            raise MediaError(f"{where}: {len(data):,} bytes, more than {MAX_IMAGE_BYTES:,}; resize it first")
+        name = hashlib.sha256(data).hexdigest()
+        if (found := self._checked.get(name)) is None:
+            found = plain_image(data, where=where)
+            self._checked.add(name, found)
+        return found
+
+    def _bytes(self, reference: str, where: str, max_bytes: int) -> bytes:
+        kind, _, rest = reference.partition(":")
+        if kind == "upload":
+            if (found := self._uploads.get(rest)) is None:
+                raise MediaError(f"upload {rest[:40]!r} is not here (never sent, or displaced by newer ones); send it again")
+            return found
+        if kind == "data":
+            return from_data_url(reference)
+        if kind == "media" and self._folder is not None:
+            return self._open(rest, where, max_bytes)
+        if kind in ("http", "https") and self._allows(reference):
+            return fetch(reference, where, max_bytes)
+        known = "a data URL or upload:ID" + (", or media:NAME" if self._folder else "")
+        raise MediaError(f"{where}: expected {known}, got {reference[:40]!r}; other URLs and paths are not fetched")
+
+    def _open(self, name: str, where: str, max_bytes: int) -> bytes:
+        assert self._folder is not None
+        try:
+            path = (self._folder / name).resolve()
+            inside = path.is_relative_to(self._folder) and path.is_file()
+            data = path.read_bytes() if inside and path.stat().st_size <= max_bytes else None
+        except (OSError, ValueError) as error:  # ValueError: a name with a null byte
+            raise MediaError(f"{where}: media:{name[:80]!r} cannot be read") from error
+        if data is None:
+            raise MediaError(f"{where}: media:{name[:80]} is no file of the server's folder of at most {max_bytes:,} bytes")
+        return data
+
+    def _allows(self, url: str) -> bool:
+        try:
+            asked = urlsplit(url)
+            if asked.username or ".." in unquote(unquote(asked.path)).split("/") or "\\" in url:
+                return False
+            known = [urlsplit(own) for own in self._allowed]
+            return any(_origin(asked) == _origin(own) and asked.path.startswith(own.path) for own in known)
+        except ValueError:  # a port that is none
+            return False
 
 
-def checked(data: bytes, where: str) -> bytes:
-    """The image, as :func:`plain_image` gives it, if it is one of a bearable size. Raises MediaError."""
-    if len(data) > MAX_IMAGE_BYTES:
-        raise MediaError(f"{where}: {len(data):,} bytes, more than {MAX_IMAGE_BYTES:,}; resize it first")
-    return plain_image(data, where=where)
+def _origin(url: SplitResult) -> tuple[str, str | None, int | None]:
+    scheme, port = url.scheme, url.port
+    return scheme, url.hostname, port or {"http": 80, "https": 443}.get(scheme)
 
 
-def resolve(reference: str, store: UploadStore, number: int) -> bytes:
-    """The bytes that an image reference of a request stands for. Raises MediaError."""
-    where = f"image {number}"
-    if reference.startswith("upload:"):
-        return store.get(reference.removeprefix("upload:"))
-    if reference.startswith("data:"):
-        return checked(from_data_url(reference), where)
-    raise MediaError(f"{where}: expected a data URL or upload:ID, got {reference[:40]!r}; URLs and paths are not fetched")
+def fetch(url: str, where: str, max_bytes: int) -> bytes:
+    """What a URL answers with. Redirects are not followed. Raises MediaError."""
+    try:
+        with httpx.stream("GET", url, follow_redirects=False, timeout=FETCH_TIMEOUT_S) as answer:
+            if answer.status_code != 200:
+                raise MediaError(f"{where}: its host answers HTTP {answer.status_code}; redirects are not followed")
+            body = bytearray()
+            for chunk in answer.iter_bytes():
+                body += chunk
+                if len(body) > max_bytes:
+                    raise MediaError(f"{where}: more than {max_bytes:,} bytes; resize it first")
+            return bytes(body)
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise MediaError(f"{where}: cannot be fetched ({type(error).__name__})") from error

@@ -8,19 +8,9 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 
+from rewardlab.serving.batching import COUNTS
 from rewardlab.serving.service import JudgeService
-
-COUNTS = {
-    "asked": "pairs asked about",
-    "cached": "answered from the cache",
-    "judged": "judged by the engine",
-    "failed": "that the engine failed to judge",
-    "late": "whose deadline passed in the queue",
-    "gone": "whose caller hung up",
-    "refused": "refused because the queue was full",
-    "batches": "calls of the engine",
-    "sequences": "samples asked of the engine",
-}
+from rewardlab.types import VerdictStatus
 
 
 class ServiceCollector:
@@ -33,6 +23,10 @@ class ServiceCollector:
         batcher, cohorts = self._service.batcher, self._service.cohorts
         for name, told in COUNTS.items():
             yield CounterMetricFamily(f"rewardlab_{name}", told, value=batcher.counts[name])
+        votes = CounterMetricFamily("rewardlab_votes", "samples by what was read in them", labels=["status"])
+        for status in VerdictStatus:
+            votes.add_metric([status.value], batcher.statuses[status.value])
+        yield votes
         yield CounterMetricFamily(
             "rewardlab_cohorts_dissolved", "cohorts that did not fill in time", value=cohorts.num_dissolved
         )

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
 
 from fastapi.concurrency import run_in_threadpool
 
 from rewardlab.data.pairs import validate
-from rewardlab.judge import GenerativeJudge
-from rewardlab.serving.batching import Ask, Batcher, together
+from rewardlab.judge import GenerativeJudge, weigher_of
+from rewardlab.serving.answers import answer_of, rewards_of, wire_vote
+from rewardlab.serving.asking import Asker, Asking
+from rewardlab.serving.batching import Batcher, together
 from rewardlab.serving.cohorts import Cohorts
-from rewardlab.serving.groups import GroupRewards, JudgedMatch, group_rewards
-from rewardlab.serving.media import UploadStore, resolve
+from rewardlab.serving.groups import GroupRewards, group_rewards
+from rewardlab.serving.media import Media
 from rewardlab.serving.text import Sample
-from rewardlab.serving.wire import JudgeRequest, JudgeResponse, RewardsRequest, RewardsResponse, WireMatch, WireVote
+from rewardlab.serving.wire import Asked, JudgeRequest, JudgeResponse, RewardsRequest, RewardsResponse, WireVote
 from rewardlab.types import BOTH_ORDERS, Candidates, Judgment, Order, PreferencePair
 
 ORDERS = {"both": BOTH_ORDERS, "given": (Order.GIVEN,), "swapped": (Order.SWAPPED,)}
@@ -26,11 +27,11 @@ ORDERS = {"both": BOTH_ORDERS, "given": (Order.GIVEN,), "swapped": (Order.SWAPPE
 class GroupRules:
     """How responses are compared where a framework's request cannot say it.
 
-    ``votes`` in each order of every comparison; ``strategy`` of a group; responses that come one at a time wait for ``cohort``
-    of their prompt, at most ``cohort_timeout_s``.
+    ``asking`` about every two of them, by the ``strategy`` of a group; responses that come one at a time wait for ``cohort`` of
+    their prompt, at most ``cohort_timeout_s``.
     """
 
-    votes: int = 1
+    asking: Asking = field(default_factory=Asking)
     strategy: str = "all_pairs"
     cohort: int = 8
     cohort_timeout_s: float = 60.0
@@ -41,10 +42,13 @@ class UnjudgedError(Exception):
 
 
 class JudgeService:
-    """One judge, its queue and the images sent to it."""
+    """One judge, its queue and the media sent to it."""
 
-    def __init__(self, judge: GenerativeJudge, batcher: Batcher, rules: GroupRules | None = None) -> None:
-        self.judge, self.batcher, self.store, self.rules = judge, batcher, UploadStore(), rules or GroupRules()
+    def __init__(
+        self, judge: GenerativeJudge, batcher: Batcher, rules: GroupRules | None = None, media: Media | None = None
+    ) -> None:
+        self.judge, self.batcher, self.rules, self.media = judge, batcher, rules or GroupRules(), media or Media()
+        self.asker = Asker(batcher, weighs=weigher_of(judge) is not None)
         self.cohorts: Cohorts[Sample, float] = Cohorts(
             self._group_rewards, size=self.rules.cohort, timeout_s=self.rules.cohort_timeout_s
         )
@@ -78,7 +82,7 @@ class JudgeService:
         anchored = first.anchor is not None
         responses = (*(one.response for one in samples), *([first.anchor] if first.anchor is not None else []))
         group = Candidates("samples", first.question, responses, images)
-        found = await self.play(group, "anchor" if anchored else self.rules.strategy, votes=self.rules.votes)
+        found = await self.play(group, "anchor" if anchored else "")
         if any(reward is None for reward in found.rewards):
             errors = sorted({match.error for match in found.matches if match.error})
             failed = sum(reward is None for reward in found.rewards)
@@ -89,90 +93,59 @@ class JudgeService:
         """Raises MediaError."""
         if not references:
             return ()
-        return await run_in_threadpool(lambda: tuple(resolve(one, self.store, n) for n, one in enumerate(references)))
+        return await run_in_threadpool(lambda: tuple(self.media.image(one, n) for n, one in enumerate(references)))
+
+    async def seen(self, asked: Asked) -> tuple[bytes, ...]:
+        """The images of a native request, then the frames of its videos. Raises MediaError."""
+        shown = await self.images(asked.images)
+        for n, one in enumerate(asked.videos):
+            shown += await run_in_threadpool(self.media.frames, one, asked.frames, n)
+        return shown
+
+    async def _pair(self, request: JudgeRequest) -> PreferencePair:
+        shown = await self.seen(request)
+        return validate(PreferencePair("request", request.question, request.responses, None, shown), where="request")
 
     async def judge_pair(self, request: JudgeRequest) -> JudgeResponse:
         """Raises InputError, OverloadedError, TooLateError, EngineFailedError."""
-        images, begun = await self.images(request.images), time.perf_counter()
-        pair = validate(PreferencePair("request", request.question, request.responses, None, images), where="request")
-        ask = Ask(pair, ORDERS[request.orders], request.votes, request.seed)
-        judged = await self.batcher.ask(ask, priority=request.priority, timeout_s=request.timeout_s)
+        pair, begun = await self._pair(request), time.perf_counter()
+        judged = await self.asker.ask(pair, _asking(request, ORDERS[request.orders]))
         return answer_of(judged, self.judge, time.perf_counter() - begun)
+
+    async def judge_live(self, request: JudgeRequest) -> AsyncIterator[WireVote | JudgeResponse]:
+        """The votes as they are cast, a round of all orders at a time, and the answer at last. Raises as judge_pair does."""
+        pair, begun = await self._pair(request), time.perf_counter()
+        judged, told = None, 0
+        async for judged in self.asker.rounds(pair, _asking(request, ORDERS[request.orders])):
+            for vote in judged.votes[told:]:
+                yield wire_vote(vote)
+            told = len(judged.votes)
+        if judged is not None:
+            yield answer_of(judged, self.judge, time.perf_counter() - begun)
 
     async def rewards(self, request: RewardsRequest) -> RewardsResponse:
         """Raises InputError, OverloadedError. What fails after that is a match without a judgment."""
-        images, begun = await self.images(request.images), time.perf_counter()
+        shown, begun = await self.seen(request), time.perf_counter()
         responses = (*request.responses, *([request.anchor] if request.anchor is not None else []))
-        group = Candidates("request", request.question, responses, images)
-        options = {"priority": request.priority, "timeout_s": request.timeout_s}
-        found = await self.play(group, request.strategy, request.budget, request.votes, request.seed, **options)
+        group = Candidates("request", request.question, responses, shown)
+        found = await self.play(group, request.strategy, request.budget, _asking(request))
         return rewards_of(found, self.judge, len(request.responses), time.perf_counter() - begun)
 
     async def play(
-        self,
-        group: Candidates,
-        strategy: str,
-        budget: int | None = None,
-        votes: int = 1,
-        seed: int = 0,
-        *,
-        priority: int = 0,
-        timeout_s: float = 120.0,
+        self, group: Candidates, strategy: str = "", budget: int | None = None, how: Asking | None = None
     ) -> GroupRewards:
-        """The rewards of a group. Equal or empty responses are compared as they are: policies write such."""
+        """The rewards of a group, by the server's own rules where nothing else is said.
+
+        Equal or empty responses are compared as they are: policies write such.
+        """
 
         async def ask(pair: PreferencePair) -> Judgment:
-            return await self.batcher.ask(Ask(pair, BOTH_ORDERS, votes, seed), priority=priority, timeout_s=timeout_s)
+            return await self.asker.ask(pair, how or self.rules.asking)
 
-        return await group_rewards(ask, group, strategy=strategy, budget=budget)
-
-
-def answer_of(judged: Judgment, judge: GenerativeJudge, seconds: float) -> JudgeResponse:
-    votes = [
-        WireVote(
-            order=vote.order.value,
-            status=vote.verdict.status.value,
-            winner=0 if vote.winner == 0 else 1 if vote.winner == 1 else None,
-            text=vote.completion.text,
-            num_tokens=vote.completion.num_tokens,
-        )
-        for vote in judged.votes
-    ]
-    return JudgeResponse(
-        p_first_better=judged.share_0,
-        outcome=judged.outcome.value,
-        num_valid=sum(vote.winner is not None for vote in votes),
-        votes=votes,
-        judge=judge.name,
-        template_hash=judge.template.hash,
-        seconds=round(seconds, 4),
-    )
+        return await group_rewards(ask, group, strategy=strategy or self.rules.strategy, budget=budget)
 
 
-def rewards_of(found: GroupRewards, judge: GenerativeJudge, num: int, seconds: float) -> RewardsResponse:
-    """The answer about ``num`` responses; an anchor beyond them has no place in it."""
-    judged = [match.judgment for match in found.matches if match.judgment is not None]
-    return RewardsResponse(
-        rewards=found.rewards,
-        deviations=found.deviations,
-        tiers=[kept for tier in found.ranking.tiers if (kept := [n for n in tier if n < num])],
-        matches=[_wire_match(match, num) for match in found.matches],
-        num_failed=sum(match.judgment is None or match.judgment.share_0 is None for match in found.matches),
-        num_tokens=sum(vote.completion.num_tokens for one in judged for vote in one.votes),
-        judge=judge.name,
-        template_hash=judge.template.hash,
-        seconds=round(seconds, 4),
-    )
-
-
-def _wire_match(match: JudgedMatch, num: int) -> WireMatch:
-    judged = match.judgment
-    statuses = Counter(vote.verdict.status.value for vote in judged.votes) if judged else Counter()
-    return WireMatch(
-        first=match.first,
-        second=match.second if match.second < num else None,
-        share_first=judged.share_0 if judged else None,
-        outcome=judged.outcome.value if judged else None,
-        statuses=dict(statuses),
-        error=match.error,
+def _asking(request: Asked, orders: tuple[Order, ...] = BOTH_ORDERS) -> Asking:
+    return Asking(
+        request.votes, request.policy, request.error, orders, request.seed, request.priority, timeout_s=request.timeout_s
     )

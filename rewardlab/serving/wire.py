@@ -6,25 +6,34 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-MAX_VOTES, MAX_IMAGES, MAX_CHARS, MAX_RESPONSES = 64, 16, 100_000, 32
+MAX_VOTES, MAX_IMAGES, MAX_VIDEOS, MAX_CHARS, MAX_RESPONSES = 64, 16, 2, 100_000, 32
 
 
 class _Wire(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class _Asked(_Wire):
-    """What every question has. An image is a data URL, or ``upload:ID`` with an id from ``POST /v1/uploads``."""
+class Asked(_Wire):
+    """What every question has. An image or video is a data URL, ``upload:ID`` with an id from ``POST /v1/uploads``, or, where
+    the server allows it, a URL or ``media:NAME``, a file in its folder. A video is shown as frames, after the images."""
 
     question: str = Field(min_length=1, max_length=MAX_CHARS)
     images: list[str] = Field(default_factory=list, max_length=MAX_IMAGES)
-    votes: int = Field(1, ge=1, le=MAX_VOTES, description="samples in each order")
+    videos: list[str] = Field(default_factory=list, max_length=MAX_VIDEOS)
+    frames: int = Field(8, ge=1, le=32, description="frames of each video, evenly spread")
+    votes: int = Field(1, ge=1, le=MAX_VOTES, description="samples in each order; of the policy sequential, at most")
+    policy: Literal["majority", "weighted", "sequential"] | None = Field(
+        None,
+        description="majority of the votes; weighted: by the probability of the verdict after each; sequential: vote by vote "
+        "until the majority is settled; default: as the judge was opened",
+    )
+    error: float = Field(0.05, ge=0, lt=1, description="of the policy sequential: probability of stopping too early")
     seed: int = Field(0, ge=0, lt=2**63)
     priority: int = Field(0, ge=-9, le=9, description="lower goes first")
     timeout_s: float = Field(120.0, gt=0, le=3600, description="how long to wait for the judge to be free")
 
 
-class JudgeRequest(_Asked):
+class JudgeRequest(Asked):
     """One pair."""
 
     responses: tuple[str, str] = Field(description="the two responses; index 0 and 1 in the answer refer to them")
@@ -51,13 +60,19 @@ class JudgeRequest(_Asked):
 
 
 class WireVote(_Wire):
-    """One sample: the order it was shown in, what was read and how, which response it is for (null: none)."""
+    """One sample: the order it was shown in, what was read and how, which response it is for (null: none).
+
+    ``p_first_shown`` is the probability of the response shown first, of the policy weighted. ``error`` says why a vote of the
+    status error has no text.
+    """
 
     order: Literal["given", "swapped"]
     status: str
     winner: Literal[0, 1] | None
     text: str
     num_tokens: int
+    p_first_shown: float | None = None
+    error: str = ""
 
 
 class JudgeResponse(_Wire):
@@ -70,12 +85,13 @@ class JudgeResponse(_Wire):
     outcome: str
     num_valid: int
     votes: list[WireVote]
+    num_tokens: int
     judge: str
     template_hash: str
     seconds: float
 
 
-class RewardsRequest(_Asked):
+class RewardsRequest(Asked):
     """One question and a group of responses to it, compared two at a time in both orders."""
 
     responses: list[str] = Field(min_length=1, max_length=MAX_RESPONSES)
@@ -136,9 +152,34 @@ class RewardsResponse(_Wire):
 
 
 class Upload(_Wire):
-    """The id to name an uploaded image by, as ``upload:ID``."""
+    """The id to name an uploaded image or video by, as ``upload:ID``."""
 
     id: str
+
+
+class Moment(_Wire):
+    """One answered pair: when (Unix seconds), how long it took, how many waited then."""
+
+    at: float
+    ms: float
+    waiting: int
+
+
+class Status(_Wire):
+    """The queue, the engine and the last answers, for a person to watch."""
+
+    ready: bool
+    failing: bool
+    waiting: int
+    max_waiting: int
+    judge: str
+    template: str
+    weighs: bool = Field(description="whether the policy weighted can be asked for")
+    batch_seconds: float
+    counts: dict[str, int]
+    median_ms: float | None
+    p95_ms: float | None
+    recent: list[Moment]
 
 
 class Health(_Wire):

@@ -72,7 +72,7 @@ def routes(service: JudgeService) -> APIRouter:
         if len(responses) == 1:
             return {"rewards": [None], "comparison_results": [], "metrics": {"num_failed": 0}}
         group = Candidates("compare", with_principle(question, request.principle), responses, await service.images(references))
-        found = await service.play(group, service.rules.strategy, votes=service.rules.votes)
+        found = await service.play(group)
         results = scores_of(found)
         every = [row[name] for row in results for name in ("score_1", "score_2") if row[name] is not None]
         mean = sum(every) / len(every) if every else None

@@ -1,0 +1,63 @@
+"""How many votes a pair gets and what they come to: all at once, by their probabilities, or until the majority is settled."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from rewardlab.errors import ConfigError
+from rewardlab.sequential import settles
+from rewardlab.serving.batching import Ask, Batcher
+from rewardlab.types import BOTH_ORDERS, Judgment, Order, PreferencePair, Vote
+from rewardlab.votes import judgment, reduced
+
+POLICIES = ("majority", "weighted", "sequential")
+
+
+@dataclass(frozen=True)
+class Asking:
+    """``votes`` in each of ``orders``, at most that many where the ``policy`` is sequential, which stops as soon as the
+    majority of all of them is known but for a probability of ``error``. A policy of None is the judge's own."""
+
+    votes: int = 1
+    policy: str | None = None
+    error: float = 0.05
+    orders: tuple[Order, ...] = BOTH_ORDERS
+    seed: int = 0
+    priority: int = 0
+    timeout_s: float = 120.0
+
+
+class Asker:
+    """Asks a queue about pairs. Raises what :meth:`Batcher.ask` raises, and ConfigError where the judge cannot weigh."""
+
+    def __init__(self, batcher: Batcher, *, weighs: bool) -> None:
+        self._batcher, self.weighs = batcher, weighs
+
+    async def ask(self, pair: PreferencePair, how: Asking) -> Judgment:
+        """All votes at once; of a sequential policy round by round."""
+        if how.policy != "sequential":
+            return await self._cast(pair, how, how.votes, how.seed)
+        return [judged async for judged in self.rounds(pair, how)][-1]
+
+    async def rounds(self, pair: PreferencePair, how: Asking) -> AsyncIterator[Judgment]:
+        """What the votes so far come to, after each round of one vote in every order."""
+        votes: list[Vote] = []
+        for turn in range(how.votes):
+            votes += (await self._cast(pair, how, 1, how.seed + turn)).votes
+            yield self._reduced(pair, votes, how)
+            left = len(how.orders) * (how.votes - turn - 1)
+            if how.policy == "sequential" and settles(votes, left, how.error):
+                return
+
+    async def _cast(self, pair: PreferencePair, how: Asking, num_votes: int, seed: int) -> Judgment:
+        if how.policy == "weighted" and not self.weighs:
+            raise ConfigError("this judge tells no probabilities of its verdicts: ask for the policy majority or sequential")
+        ask = Ask(pair, how.orders, num_votes, seed, weighs=how.policy == "weighted")
+        judged = await self._batcher.ask(ask, priority=how.priority, timeout_s=how.timeout_s)
+        return self._reduced(pair, judged.votes, how)
+
+    @staticmethod
+    def _reduced(pair: PreferencePair, votes: list[Vote] | tuple[Vote, ...], how: Asking) -> Judgment:
+        by_count = how.policy in ("majority", "sequential")
+        return judgment(pair.pair_id, votes) if by_count else reduced(pair.pair_id, votes)
