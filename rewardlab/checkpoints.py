@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -42,8 +43,8 @@ def commit() -> str:
 
 def weights_id(spec: str) -> str:
     """Which weights a judge's SPEC stands for now: names, sizes and times of its files; "" for what is no local folder."""
-    kind, _, target = spec.removeprefix("verify:").partition(":")
-    files = sorted(Path(target).glob("*.safetensors")) if kind in ("hf", "prob") else []
+    local = re.fullmatch(r"(?:(?:verify|prob|hf|vllm):)+(?P<target>.+)", spec)
+    files = sorted(Path(local["target"]).glob("*.safetensors")) if local else []
     return " ".join(f"{path.name}:{path.stat().st_size}:{path.stat().st_mtime_ns}" for path in files)
 
 

@@ -216,13 +216,23 @@ def _open_hf(target: str, asked: str | None, batch_size: int) -> tuple[Sampler, 
     return HFSampler.load(target, batch_size=batch_size), template
 
 
+def _open_vllm(target: str, asked: str | None, args: str, serves: bool) -> tuple[Sampler, Template]:
+    from rewardlab.samplers.vllm import VLLMSampler
+    from rewardlab.samplers.vllm_server import VLLMServerSampler
+
+    template = template_for(Path(target), asked) if Path(target).exists() else load_template(asked or "r1_reward")
+    return (VLLMServerSampler if serves else VLLMSampler).load(target, args=args), template
+
+
 def _open_openai(target: str, asked: str | None, api_key: str) -> tuple[Sampler, Template]:
     from rewardlab.samplers.openai_api import OpenAISampler
 
     model, at, url = target.partition("@")
     if not (model and at and url.startswith(("http://", "https://"))):
-        raise ConfigError(f"openai:{target}: expected openai:MODEL@URL, for example openai:gpt-4o@https://host/v1")
-    return OpenAISampler(url, model, api_key=api_key), load_template(asked or "r1_reward")
+        raise ConfigError(
+            f"openai:{target}: expected openai:MODEL@URL, for example openai:gpt-4o@https://host/v1; several as URL,URL"
+        )
+    return OpenAISampler(url.split(","), model, api_key=api_key), load_template(asked or "r1_reward")
 
 
 def open_judge(
@@ -234,23 +244,32 @@ def open_judge(
     max_tokens: int = 1024,
     batch_size: int = 64,
     api_key: str = "none",
+    engine_args: str = "",
+    vllm_serves: bool = False,
 ) -> GenerativeJudge:
-    """The judge a SPEC names: ``hf:PATH`` (folder or hub id), ``prob:PATH`` (the same, weighing probabilities; of a checkpoint
-    trained to give the verdict alone ``hf:`` means this too) or ``openai:MODEL@URL``; ``verify:`` before ``hf:`` or
-    ``openai:``, and it verifies its own judgments. Raises ConfigError, CheckpointError."""
+    """The judge a SPEC names: ``hf:PATH`` (folder or hub id), ``vllm:PATH`` (the same through vLLM; behind a server of its own
+    where ``vllm_serves``, with ``engine_args`` as of ``vllm serve``) or ``openai:MODEL@URL`` (or URL,URL,...).
+
+    ``prob:PATH`` or ``prob:vllm:PATH`` weighs probabilities (of a checkpoint trained to give the verdict alone ``hf:`` and
+    ``vllm:`` mean this too); ``verify:`` before another, and it verifies its own judgments. Raises ConfigError,
+    CheckpointError, EndpointError.
+    """
     bare = spec.removeprefix("verify:")
-    kind, colon, target = bare.partition(":")
+    weighed = bare.removeprefix("prob:")
+    if weighed != bare and not weighed.startswith(("vllm:", "hf:")):
+        weighed = f"hf:{weighed}" if weighed else weighed
+    kind, colon, target = weighed.partition(":")
     openers: dict[str, Callable[[], tuple[Sampler, Template]]] = {
         "hf": lambda: _open_hf(target, template, batch_size),
-        "prob": lambda: _open_hf(target, template, batch_size),
+        "vllm": lambda: _open_vllm(target, template, engine_args, vllm_serves),
         "openai": lambda: _open_openai(target, template, api_key),
     }
     if kind not in openers or not colon or not target:
         raise ConfigError(
-            f"unknown judge {spec!r}; expected hf:PATH, prob:PATH or openai:MODEL@URL, or verify: and one of them"
+            f"unknown judge {spec!r}; expected hf:PATH, vllm:PATH, prob:PATH or openai:MODEL@URL, or verify: and one of them"
         )
     sampler, chosen = openers[kind]()
-    weighs = kind == "prob" or (kind == "hf" and chosen.convention == "bare")
+    weighs = weighed != bare or (kind != "openai" and chosen.convention == "bare")
     if weighs and chosen.convention not in READ_BY_PROBABILITY:
         raise ConfigError(
             f"{spec!r}: probabilities are read where <answer> stands, or of a bare verdict, not in {chosen.convention}; use hf:"

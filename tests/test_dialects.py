@@ -280,7 +280,8 @@ def test_the_openai_package(url: str) -> None:
 
 def test_keys_and_rates() -> None:
     """Without a key nothing but health; a good one asks as often as its rate allows, another's rate is its own."""
-    with running(build_app(judge(), keys=[Key.of(key, per_minute=30) for key in ("alpha", "beta")])) as url, httpx.Client(base_url=url) as client:
+    keys = [Key.of(key, per_minute=30) for key in ("alpha", "beta")]
+    with running(build_app(judge(), keys=keys)) as url, httpx.Client(base_url=url) as client:
         assert client.get("/health").status_code == client.get("/ready").status_code == 200
         for bad in ({}, {"Authorization": "Bearer gamma"}, {"Authorization": "alpha"}, {"Authorization": "Basic alpha"}):
             assert client.get("/metrics", headers=bad).status_code == 401

@@ -57,7 +57,7 @@ def test_greedy_equals_generate(sampler: HFSampler, prompts: list[Any]) -> None:
     for prompt, completion in zip(prompts, ours, strict=True):
         inputs = sampler.encode([prompt])
         theirs = sampler.model.generate(
-            **inputs, do_sample=False, max_new_tokens=24, suppress_tokens=vision_token_ids(sampler.model)
+            **inputs, do_sample=False, max_new_tokens=24, suppress_tokens=vision_token_ids(sampler.model.config)
         )[0, inputs["input_ids"].shape[1] :].tolist()
         assert list(completion.token_ids) == theirs[: len(completion.token_ids)]
         assert len(completion.token_ids) == len(theirs)
@@ -91,7 +91,7 @@ def test_text_alone_after_images(sampler: HFSampler, prompts: list[Any], world_p
     together = [row[0] for row in sampler.sample(plain, SamplingParams(temperature=0, max_tokens=12))]
     for prompt, completion in zip(plain, together, strict=True):
         inputs = sampler.encode([prompt])
-        suppressed = vision_token_ids(sampler.model)
+        suppressed = vision_token_ids(sampler.model.config)
         theirs = sampler.model.generate(**inputs, do_sample=False, max_new_tokens=12, suppress_tokens=suppressed)
         assert list(completion.token_ids) == theirs[0, inputs["input_ids"].shape[1] :].tolist()
 
@@ -221,7 +221,7 @@ def test_a_cut_off_draw_says_so(sampler: HFSampler, prompts: list[Any]) -> None:
         assert (completion.token_ids[-1] in ends) == (completion.finish is FinishReason.STOP)
         assert not ends & set(completion.token_ids[:-1])
         assert len(completion.token_ids) == len(completion.logprobs) == completion.num_tokens
-        assert not set(completion.token_ids) & set(vision_token_ids(sampler.model))
+        assert not set(completion.token_ids) & set(vision_token_ids(sampler.model.config))
 
 
 def test_the_image_is_looked_at(sampler: HFSampler, world_pairs: Any) -> None:

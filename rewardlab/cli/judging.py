@@ -52,6 +52,9 @@ def serve(
         ),
     ] = None,
     rate: Annotated[float, typer.Option("--rate", min=0.1, help="Most requests of a key per minute.")] = 1e9,
+    engine_args: Annotated[
+        str, typer.Option("--engine-args", help="Of a vllm: judge: options of `vllm serve`, as one text.")
+    ] = "",
     allow_url: Annotated[
         Optional[list[str]],
         typer.Option("--allow-url", help="Media are fetched from URLs that begin with this; repeat for several."),
@@ -87,7 +90,14 @@ def serve(
     let_in, sources = read_keys(keys, per_minute=rate) if keys else [], Media(allowed_urls=allow_url or (), folder=media)
     key = os.environ.get(api_key_env, "none")
     held = open_judge(
-        judge, template=template, temperature=temperature, max_tokens=max_tokens, batch_size=batch_size, api_key=key
+        judge,
+        template=template,
+        temperature=temperature,
+        max_tokens=max_tokens,
+        batch_size=batch_size,
+        api_key=key,
+        engine_args=engine_args,
+        vllm_serves=True,
     )
     rules = GroupRules(Asking(votes, policy), strategy, cohort, cohort_timeout)
     limits = {"max_waiting": queue, "engine_timeout_s": engine_timeout, "max_sequences": 4 * batch_size}

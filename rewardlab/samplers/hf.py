@@ -80,10 +80,10 @@ def encode(
     return dict(processor(text=texts, images=images if any(images) else None, padding=True, return_tensors="pt"))
 
 
-def vision_token_ids(model: Any) -> list[int]:
-    """Tokens that stand for images and video; a judge writes text, and an image token it wrote would have no image."""
+def vision_token_ids(config: Any) -> list[int]:
+    """By a model's config, the tokens for images and video: a judge writes text, and one that it wrote would have no image."""
     names = ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")
-    found = [getattr(model.config, name, None) for name in names]
+    found = [getattr(config, name, None) for name in names]
     return [token for token in found if isinstance(token, int)]
 
 
@@ -138,7 +138,7 @@ class HFSampler:
     def __init__(self, model: Any, processor: Any, *, name: str = "hf", batch_size: int = 64) -> None:
         self.model, self.processor, self.batch_size = model, processor, batch_size
         self._name = name
-        self._suppressed, self._ends = vision_token_ids(model), end_token_ids(model)
+        self._suppressed, self._ends = vision_token_ids(model.config), end_token_ids(model)
 
     @staticmethod
     def load(path: str | Path, *, batch_size: int = 64, device: str | None = None) -> HFSampler:

@@ -20,8 +20,8 @@ import torch
 
 from rewardlab.data.files import hold, write_whole
 from rewardlab.errors import ConfigError, RewardlabError
+from rewardlab.processes import end_with_parent
 from rewardlab.progress import bar
-from rewardlab.world.quickstart import end_with_parent
 
 START, TRIALS, LOG = "start.json", "trials", "workers.log"
 

@@ -152,7 +152,7 @@ class RolloutTrainer(LoadsWholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
                 temperature=self.temperature,
                 top_p=self.top_p,
                 ends=frozenset(self.eos_token_ids),
-                suppress=vision_token_ids(policy),
+                suppress=vision_token_ids(policy.config),
                 hot=self.hot_token,
             )
         self._drawn_logprobs = draws.logprobs

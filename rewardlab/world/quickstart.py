@@ -6,11 +6,9 @@ see, and a judge is benchmarked while the next one trains.
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -28,12 +26,12 @@ from rewardlab.data.files import hold, write_whole
 from rewardlab.data.images import to_data_url
 from rewardlab.data.pairs import read_pairs
 from rewardlab.errors import ConfigError, EndpointError, RewardlabError
+from rewardlab.processes import end_with_parent
 from rewardlab.world.build import BASE, TEST, TRAIN, WorldConfig, build_pairs
 from rewardlab.world.page import write_page
 from rewardlab.world.summary import print_tables, summarize
 
 console = Console()
-PR_SET_PDEATHSIG = 1
 RUN = "quickstart.json"
 
 
@@ -70,13 +68,8 @@ def start(arguments: Sequence[str], log: Path, *, threads: int) -> subprocess.Po
             stdout=sink,
             stderr=sink,
             env=env,
-            preexec_fn=end_with_parent if sys.platform == "linux" else None,
+            preexec_fn=end_with_parent,
         )
-
-
-def end_with_parent() -> None:
-    """Have the kernel stop this process when its parent is killed: nothing is left training in its folder."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def open_url(request: str | urllib.request.Request, timeout: float) -> Any:

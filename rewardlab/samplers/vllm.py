@@ -1,0 +1,135 @@
+"""A local checkpoint through vLLM in this process; behind a server of its own see :mod:`rewardlab.samplers.vllm_server`."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rewardlab.data.images import decode_image
+from rewardlab.errors import CheckpointError, ConfigError
+from rewardlab.samplers.base import SamplingParams
+from rewardlab.samplers.hf import chat_of, check_folder, vision_token_ids
+from rewardlab.types import Choice, Completion, FinishReason, Message
+from rewardlab.verdicts import label_of
+
+TOP_LOGPROBS = 20  # what vLLM's servers and engines tell at most by default
+FORBIDDEN = -100.0  # added to the logits of tokens that stand for images: a judge writes text
+VERDICT_TEXTS = tuple((label_of(choice), f" {label_of(choice)}") for choice in (Choice.FIRST, Choice.SECOND))
+
+
+def margin_of(logprobs: dict[str, float]) -> tuple[float, float]:
+    """(log-odds of the response shown first, probability of a verdict at all) by the likeliest next tokens, text -> logprob.
+
+    A verdict that is not among them is at most as likely as the least of them, and taken to be so: the margin is then a lower
+    bound of its size. Raises ValueError for an empty mapping.
+    """
+    least = min(logprobs.values())
+    first, second = (
+        math.log(sum(math.exp(logprobs[text]) for text in texts if text in logprobs) or math.exp(least))
+        for texts in VERDICT_TEXTS
+    )
+    coverage = sum(math.exp(logprobs[text]) for texts in VERDICT_TEXTS for text in texts if text in logprobs)
+    return first - second, coverage
+
+
+def engine_args(text: str) -> dict[str, Any]:
+    """Options as of ``vllm serve``, as keyword arguments of its LLM. Raises ConfigError."""
+    from vllm.engine.arg_utils import EngineArgs
+
+    class Parser(argparse.ArgumentParser):
+        def error(self, message: str) -> Any:
+            raise ConfigError(f"--engine-args {text!r}: {message}; expected options of vllm serve")
+
+    parser = EngineArgs.add_cli_args(Parser(add_help=False))
+    defaults = vars(parser.parse_args([]))
+    return {name: value for name, value in vars(parser.parse_args(shlex.split(text))).items() if value != defaults[name]}
+
+
+class VLLMSampler:
+    """Samples from ``vllm.LLM``. A prompt is read once for all its draws, and what several begin with once for all of them.
+
+    Log-probs are the model's own at temperature 1, before suppression and top_p.
+    """
+
+    def __init__(self, llm: Any, *, name: str = "vllm") -> None:
+        self._llm, self._name = llm, name
+        self._tokenizer = llm.get_tokenizer()
+        self._bias = dict.fromkeys(vision_token_ids(llm.llm_engine.model_config.hf_config), FORBIDDEN)
+
+    @staticmethod
+    def load(path: str | Path, *, args: str = "") -> VLLMSampler:
+        """Raises CheckpointError where vLLM cannot load it, ConfigError where vLLM is not installed."""
+        check_folder(str(path))
+        try:
+            import vllm
+        except ModuleNotFoundError as error:
+            raise ConfigError(f"vllm:{path} needs vLLM ({error.name} is missing): pip install 'rewardlab[vllm]'") from error
+        options = {"enable_prefix_caching": True, "disable_log_stats": True} | engine_args(args)
+        try:
+            return VLLMSampler(vllm.LLM(model=str(path), **options), name=f"vllm:{path}")
+        except (OSError, ValueError, RuntimeError) as error:
+            raise CheckpointError(f"vllm:{path}: vLLM cannot load it ({error})") from error
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def draws_alone(self) -> bool:
+        return True  # every request has a generator of its own
+
+    def check(self) -> None:
+        """A loaded model is always there."""
+
+    def _requests(self, prompts: Sequence[Sequence[Message]], beginnings: Sequence[str]) -> list[dict[str, Any]]:
+        asked = []
+        for prompt, beginning in zip(prompts, beginnings, strict=True):
+            text = self._tokenizer.apply_chat_template(chat_of(prompt), tokenize=False, add_generation_prompt=True)
+            images = [decode_image(image) for message in prompt for image in message.images]
+            request: dict[str, Any] = {"prompt": text + beginning}
+            asked.append(request | ({"multi_modal_data": {"image": images}} if images else {}))
+        return asked
+
+    def sample(self, prompts: Sequence[tuple[Message, ...]], params: SamplingParams) -> list[list[Completion]]:
+        """Raises MediaError for an image that cannot be decoded."""
+        from vllm import SamplingParams as Params
+
+        drawn = Params(
+            n=params.num_samples,
+            temperature=params.temperature,
+            top_p=params.top_p,
+            max_tokens=params.max_tokens,
+            seed=params.seed if params.temperature > 0 else None,
+            logprobs=0,
+            logit_bias=self._bias or None,
+        )
+        answers = self._llm.generate(self._requests(prompts, [""] * len(prompts)), drawn, use_tqdm=False)
+        return [[_completion(one, len(answer.prompt_token_ids)) for one in answer.outputs] for answer in answers]
+
+    def verdict_margins(
+        self, prompts: Sequence[tuple[Message, ...]], beginnings: Sequence[str]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """As :meth:`rewardlab.samplers.hf.HFSampler.verdict_margins`, by the likeliest :data:`TOP_LOGPROBS` tokens."""
+        from vllm import SamplingParams as Params
+
+        params = Params(temperature=0.0, max_tokens=1, logprobs=TOP_LOGPROBS)
+        answers = self._llm.generate(self._requests(prompts, beginnings), params, use_tqdm=False)
+        found = [
+            margin_of({one.decoded_token: one.logprob for one in answer.outputs[0].logprobs[0].values()}) for answer in answers
+        ]
+        values = torch.tensor(found, dtype=torch.float64).reshape(-1, 2)
+        return values[:, 0], values[:, 1]
+
+
+def _completion(answer: Any, num_prompt_tokens: int) -> Completion:
+    finish = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}.get(answer.finish_reason, FinishReason.ERROR)
+    logprobs = tuple(row[token].logprob for row, token in zip(answer.logprobs, answer.token_ids, strict=True))
+    error = f"vLLM ended it: {answer.finish_reason}" if finish is FinishReason.ERROR else ""
+    ids = tuple(answer.token_ids)
+    return Completion(answer.text, finish, len(ids), num_prompt_tokens, ids, logprobs, error=error)

@@ -1,0 +1,207 @@
+"""``vllm serve`` as a child process that is watched: what dies, or no longer answers, is started again."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import logging
+import os
+import secrets
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import torch
+from transformers import AutoConfig
+
+from rewardlab.errors import ConfigError, EndpointError
+from rewardlab.samplers.hf import check_folder, vision_token_ids
+from rewardlab.samplers.openai_api import ChatEndpoint, OpenAISampler, ask_any
+from rewardlab.samplers.vllm import FORBIDDEN, TOP_LOGPROBS, margin_of
+from rewardlab.types import Completion, Message, Part
+
+LOG = logging.getLogger(__name__)
+LONGEST_WAIT_S = 60.0  # between two starts
+SILENT_S = 30.0  # how long a server may leave /health unanswered
+
+
+def find_vllm() -> str:
+    """The ``vllm`` program: ``$REWARDLAB_VLLM`` (it often wants an environment of its own), beside this Python, or on the path.
+
+    Raises ConfigError.
+    """
+    if named := os.environ.get("REWARDLAB_VLLM"):
+        found = shutil.which(named)
+    else:
+        found = shutil.which("vllm", path=os.path.dirname(sys.executable)) or shutil.which("vllm")
+    if found is None:
+        raise ConfigError("no vllm program is found: pip install vllm, or name that of another environment in REWARDLAB_VLLM")
+    return found
+
+
+class VLLMServer:
+    """One ``vllm serve`` on a free local port, with a key that nobody else knows. ``args`` are further options of it, as text.
+
+    ``num_starts`` counts the starts, ``log`` is the file with its output. Raises EndpointError where it is not ready within
+    ``start_timeout_s`` of the first start, or ends before.
+    """
+
+    def __init__(self, model: str, *, args: str = "", log: Path | None = None, start_timeout_s: float = 900.0) -> None:
+        check_folder(model)
+        self.model, self.log, self.num_starts = model, log, 0
+        self.key, self._program = secrets.token_hex(16), find_vllm()
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self._args = shlex.split(args)
+        self._stopping = threading.Event()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._up = threading.Event()
+        self._first_error = ""
+        threading.Thread(target=self._watch, name="vllm-watch", daemon=True).start()
+        atexit.register(self.stop)
+        begun = time.monotonic()
+        while not self._up.wait(0.2):
+            if self._first_error or time.monotonic() - begun > start_timeout_s:
+                self.stop()
+                said = self._first_error or f"not ready within {start_timeout_s:g} s"
+                raise EndpointError(f"vllm serve {model}: {said}" + (f"; see {log}" if log else ""))
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    @property
+    def healthy(self) -> bool:
+        return self._up.is_set()
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._end()
+
+    def _start(self) -> None:
+        command = [self._program, "serve", self.model, "--served-model-name", "judge", "--host", "127.0.0.1"]
+        command += ["--port", str(self.port), "--enable-prefix-caching", "--logprobs-mode", "raw_logprobs", *self._args]
+        out = self.log.open("ab") if self.log else subprocess.DEVNULL
+        env = {**os.environ, "VLLM_API_KEY": self.key}  # not in the arguments, where everybody on the machine reads it
+        # ours would shadow its own packages where it has another environment
+        env.pop("PYTHONPATH", None)
+        self._process = subprocess.Popen(
+            command, stdout=out, stderr=subprocess.STDOUT, env=env, start_new_session=True, preexec_fn=end_with_parent
+        )
+        self.num_starts += 1
+
+    def _end(self) -> None:
+        """The whole process group: an engine whose front end has died holds its memory."""
+        self._up.clear()
+        if self._process is None:
+            return
+        for kind, wait_s in ((signal.SIGTERM, 20), (signal.SIGKILL, 5)):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, kind)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(wait_s)
+                break
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)  # children that outlived it
+
+    def _watch(self) -> None:
+        wait_s, answered = 1.0, time.monotonic()
+        self._start()
+        while not self._stopping.wait(0.5):
+            assert self._process is not None
+            healthy = self._answers()
+            if healthy:
+                answered, wait_s = time.monotonic(), 1.0
+                self._up.set()
+                continue
+            ended = self._process.poll() is not None
+            if not ended and not (self._up.is_set() and time.monotonic() - answered > SILENT_S) and healthy is None:
+                continue  # still starting, or a short silence
+            if not self._up.is_set() and self.num_starts == 1:
+                self._first_error = f"ended with status {self._process.returncode}" if ended else "unhealthy from the start"
+                return
+            LOG.warning("vllm serve %s: %s; it is started again", self.model, "ended" if ended else "no longer answers")
+            self._end()
+            if self._stopping.wait(wait_s):
+                return
+            wait_s, answered = min(2 * wait_s, LONGEST_WAIT_S), time.monotonic()
+            self._start()
+
+    def _answers(self) -> bool | None:
+        """Whether /health says that the engine is alive; None without an answer, or before it is served."""
+        try:
+            status = httpx.get(f"http://127.0.0.1:{self.port}/health", timeout=5).status_code
+        except httpx.HTTPError:
+            return None
+        return True if status == 200 else False if status >= 500 else None
+
+
+class VLLMServerSampler(OpenAISampler):
+    """A Sampler over a :class:`VLLMServer`. All draws of a prompt are one request; each has its tokens and their log-probs."""
+
+    def __init__(self, server: VLLMServer, *, concurrency: int = 256, deadline_s: float = 600.0) -> None:
+        self.server = server
+        config = AutoConfig.from_pretrained(server.model)
+        bias = {str(token): FORBIDDEN for token in vision_token_ids(config)}
+        super().__init__(
+            server.url,
+            "judge",
+            api_key=server.key,
+            concurrency=concurrency,
+            deadline_s=deadline_s,
+            many=True,
+            body={"logprobs": True, "return_token_ids": True} | ({"logit_bias": bias} if bias else {}),
+            name=f"vllm:{server.model}",
+        )
+
+    @staticmethod
+    def load(path: str, *, args: str = "", log: Path | None = None) -> VLLMServerSampler:
+        return VLLMServerSampler(VLLMServer(path, args=args, log=log))
+
+    def check(self) -> None:
+        """Raise EndpointError while the server is down."""
+        if not self.server.healthy:
+            raise EndpointError(f"{self.name}: vLLM is being started again")
+        super().check()
+
+    def verdict_margins(
+        self, prompts: Sequence[tuple[Message, ...]], beginnings: Sequence[str]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """As :meth:`rewardlab.samplers.hf.HFSampler.verdict_margins`, by the likeliest tokens; where the request fails, or the
+        answer is not continued as it was begun, the coverage is 0."""
+        body = {"temperature": 0.0, "max_tokens": 1, "logprobs": True, "top_logprobs": TOP_LOGPROBS}
+
+        async def ask(endpoints: Sequence[ChatEndpoint]) -> list[tuple[float, float]]:
+            async def one(prompt: tuple[Message, ...], beginning: str) -> tuple[float, float]:
+                begun = (*prompt, Message("assistant", (Part(text=beginning),))) if beginning else prompt
+                how = {"continue_final_message": True, "add_generation_prompt": False} if beginning else {}
+                return _margin(await ask_any(endpoints, begun, body | how))
+
+            return list(await asyncio.gather(*(one(*each) for each in zip(prompts, beginnings, strict=True))))
+
+        values = torch.tensor(self._background.run(ask), dtype=torch.float64).reshape(-1, 2)
+        return values[:, 0], values[:, 1]
+
+
+def _margin(answer: Any) -> tuple[float, float]:
+    if isinstance(answer, Completion):
+        return 0.0, 0.0
+    try:
+        return margin_of({one.token: one.logprob for one in answer.choices[0].logprobs.content[0].top_logprobs})
+    except (AttributeError, IndexError, TypeError, ValueError):
+        return 0.0, 0.0
