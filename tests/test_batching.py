@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from rewardlab.errors import DataError
-from rewardlab.serving.batching import Ask, Batcher, EngineFailedError, OverloadedError, TooLateError, together
+from rewardlab.serving.batching import Batcher, together
 from rewardlab.serving.cohorts import Cohorts
+from rewardlab.serving.failures import EngineFailedError, OverloadedError, TooLateError
+from rewardlab.serving.questions import Ask
 from rewardlab.types import (
     BOTH_ORDERS,
     Choice,

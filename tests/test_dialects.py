@@ -24,13 +24,14 @@ from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import build_app
 from rewardlab.serving.keys import Key
 from rewardlab.serving.service import GroupRules
-from rewardlab.serving.text import content_of, conversation, label_of, plain, split_sequence
+from rewardlab.serving.text import content_of, conversation, label_of, labeled_sample, plain, split_sequence
 from rewardlab.types import Choice, Completion, FinishReason, Message
 from rewardlab.verdicts import format_verdict
 
 QUESTION = "What color is the star?"
-CHATML = "<|im_start|>user\n<|vision_start|><|image_pad|><|vision_end|>{q}<|im_end|>\n<|im_start|>assistant\n"
+CHATML = "<|im_start|>user\n{q}<|im_end|>\n<|im_start|>assistant\n"
 PROMPT = CHATML.format(q=QUESTION)
+SEEN = CHATML.format(q=f"<|vision_start|><|image_pad|><|vision_end|>{QUESTION}")
 
 
 def quality(text: str) -> int:
@@ -150,8 +151,10 @@ def test_openrlhf_and_r1_reward(client: httpx.Client) -> None:
     assert client.post("/get_reward", json=empty).json() == {"rewards": [], "scores": [], "extra_logs": {"judge_reward": []}}
     name = client.post("/v1/uploads", content=png()).json()["id"]
     label = json.dumps({"media": [f"upload:{name}"], "question": "Do you see the star?"})
-    seen = client.post("/get_reward", json={**body, "labels": [label] * 3})
+    shown = {"query": [SEEN + a + "<|im_end|>" for a in ANSWERS]}
+    seen = client.post("/get_reward", json={**shown, "labels": [label] * 3})
     assert seen.json()["rewards"] == [-1, 1, 0]
+    assert "no image came" in client.post("/get_reward", json=shown).json()["error"]
     blind = client.post("/get_reward", json={**body, "labels": [json.dumps({"question": "Do you see the star?"})] * 3})
     assert blind.status_code == 503
 
@@ -278,6 +281,39 @@ def test_the_openai_package(url: str) -> None:
     assert asyncio.run(main()) == ["reward:-1.0000", "reward:1.0000", "reward:0.0000"]
 
 
+def test_plain_judging_by_the_openai_package(url: str) -> None:
+    """A chat that ends with the user is completed by the judge's model: its own prompt, n choices, whole or as a stream."""
+
+    async def main() -> None:
+        async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as api:
+            asked: Any = [{"role": "user", "content": "Response 1: I say 1.\nResponse 2: I say 2."}]
+            told = await api.chat.completions.create(model="m", messages=asked, n=3, temperature=0.5, max_tokens=9)
+            texts = [choice.message.content for choice in told.choices]
+            assert len(texts) == 3
+            assert all(text and text.endswith("</answer>") for text in texts)
+            assert told.usage is not None
+            assert told.usage.completion_tokens > 0
+            parts = await api.chat.completions.create(model="m", messages=asked, stream=True)
+            assert "".join([part.choices[0].delta.content or "" async for part in parts]) == texts[0]
+            answered = [*asked, {"role": "assistant", "content": "I say 1."}]
+            with pytest.raises(openai.UnprocessableEntityError) as refused:
+                await api.chat.completions.create(model="m", messages=answered, n=2)
+            assert "n must be 1" in str(refused.value.body)
+
+    asyncio.run(main())
+
+
+def test_documents_of_other_kinds(client: httpx.Client) -> None:
+    """What holds no text is refused, not judged as empty; one document alone has no rank."""
+    query = {"query": "Do you see it?"}
+    for documents in ([{"title": "a"}, {"title": "b"}], ["one alone"], [{"text": "a", "year": 3}, "b"]):
+        assert client.post("/v1/rerank", json={**query, "documents": documents}).status_code == 422
+    for bad in ({"image": "x"}, {"content": None}, ""):
+        assert client.post("/v1/rerank", json={"query": bad, "documents": list(ANSWERS)}).status_code == 422
+    shown = {"query": {"text": "Do you see it?", "image": to_data_url(png())}, "documents": list(ANSWERS)}
+    assert [one["index"] for one in client.post("/v1/rerank", json=shown).json()["results"]] == [1, 2, 0]
+
+
 def test_keys_and_rates() -> None:
     """Without a key nothing but health; a good one asks as often as its rate allows, another's rate is its own."""
     keys = [Key.of(key, per_minute=30) for key in ("alpha", "beta")]
@@ -331,12 +367,35 @@ def test_metrics(client: httpx.Client) -> None:
         (PROMPT + "It is red.<|im_end|>", PROMPT, (QUESTION, "It is red.")),
         (PROMPT + "It is red.<|im_end|>\n", "", (QUESTION, "It is red.")),
         ("Q? A.", "Q?", ("Q?", "A.")),
-        ("<s>[INST] Q? [/INST] A.</s>", "", ("[INST] Q?", "A.")),
-        ("USER: Q?\nASSISTANT: A.", "other", ("USER: Q?", "A.")),
+        ("<s>[INST] Q? [/INST] A.</s>", "", ("Q?", "A.")),
+        ("USER: Q?\nASSISTANT: A.", "other", ("Q?", "A.")),
+        ("A chat with a helper. USER: Q? ASSISTANT: A.</s>", "", ("Q?", "A.")),
+        ("Human: Q?\n\nAssistant: A.", "", ("Q?", "A.")),
+        (
+            "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\nQ?<|eot_id|>"
+            "<|start_header_id|>assistant<|end_header_id|>\n\nA.<|eot_id|>",
+            "",
+            ("Q?", "A."),
+        ),
+        ("<bos><start_of_turn>user\nQ?<end_of_turn>\n<start_of_turn>model\nA.<end_of_turn>", "", ("Q?", "A.")),
+        ("<|user|>\nQ?<|end|>\n<|assistant|>\nA.<|end|>", "", ("Q?", "A.")),
+        ("<｜begin▁of▁sentence｜><｜User｜>Q?<｜Assistant｜>A.<｜end▁of▁sentence｜>", "", ("Q?", "A.")),
     ],
 )
 def test_sequences(sequence: str, prompt: str, found: tuple[str, str]) -> None:
-    assert split_sequence(sequence, prompt) == found
+    """Question and response of every common chat template, its marks gone."""
+    sample = labeled_sample(*split_sequence(sequence, prompt))
+    assert (sample.question, sample.response) == found
+
+
+def test_a_response_does_not_choose_where_it_begins() -> None:
+    """Words that look like a turn's begin, twice, are no begin; and an image that stayed behind is not judged without."""
+    with pytest.raises(DataError, match="cannot tell"):
+        split_sequence("USER: Q? ASSISTANT: Bad. ASSISTANT: Good.")
+    with pytest.raises(DataError, match=r"place for an image \(<\|vision_start"):
+        labeled_sample("<|vision_start|><|image_pad|><|vision_end|>Q?", "A.")
+    seen = labeled_sample("<|vision_start|><|image_pad|><|vision_end|>Q?", "A.", {"media": ["upload:1"]})
+    assert (seen.question, seen.images) == ("Q?", ("upload:1",))
 
 
 def test_texts() -> None:

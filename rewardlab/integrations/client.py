@@ -19,12 +19,12 @@ LOG = logging.getLogger(__name__)
 
 
 def image_url(image: Any) -> str:
-    """A reference that the server understands, of what datasets hold: a data URL or upload id as it is, a path, encoded
-    bytes, ``{"bytes", "path"}``, or a PIL image. Raises MediaError or OSError for a file that is none."""
-    if isinstance(image, str) and image.startswith(("data:", "upload:")):
-        return image
+    """A reference that the server understands, of what datasets hold: a URL, upload id or ``media:NAME`` as it is, a path,
+    encoded bytes, ``{"bytes", "path"}``, or a PIL image. Raises MediaError or OSError for a file that is none."""
     if isinstance(image, dict):
         image = image.get("bytes") or image.get("path")
+    if isinstance(image, str) and image.startswith(("data:", "upload:", "media:", "http://", "https://")):
+        return image
     if isinstance(image, str | Path):
         image = Path(str(image).removeprefix("file://")).read_bytes()
     return to_data_url(image if isinstance(image, bytes) else encode_png(image.convert("RGB")))
@@ -44,10 +44,12 @@ class RewardClient:
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
         self.num_failed = 0
 
-    async def rewards(self, question: str, responses: Sequence[str], images: Sequence[Any] = ()) -> list[float | None]:
-        """One reward for each response, in -1..1, None where it could not be judged."""
+    async def rewards(
+        self, question: str, responses: Sequence[str], images: Sequence[Any] = (), **options: Any
+    ) -> list[float | None]:
+        """One reward for each response, in -1..1, None where it could not be judged. ``options`` go before those of all."""
         body = {"question": question, "responses": list(responses), "images": [image_url(image) for image in images]}
-        answer = await self.post("/v1/rewards", body | self.options)
+        answer = await self.post("/v1/rewards", body | self.options | options)
         if answer is None:
             self.num_failed += len(responses)
             return [None] * len(responses)

@@ -1,7 +1,7 @@
 """ms-swift: an outcome reward for ``--external_plugins``.
 
     # plugin.py
-    from swift.plugin import orms
+    from swift.rewards import orms
     from rewardlab.integrations.ms_swift import JudgeORM
 
     class Judge(JudgeORM):
@@ -10,12 +10,14 @@
     orms["judge"] = Judge  # swift rlhf ... --external_plugins plugin.py --reward_funcs judge
 
 Rows carry ``messages`` and ``images``, as its datasets do. What cannot be judged is None, as in TRL, on whose trainer its own
-is built; ``num_failed`` counts it. Not exercised against ms-swift itself.
+is built; ``num_failed`` counts it. Exercised against ms-swift 4.6's own
+loader and ``compute_rewards_per_func``.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from rewardlab.integrations.chats import group_rewards, text_of
@@ -36,6 +38,11 @@ class JudgeORM:
         return self.client.num_failed
 
     def __call__(self, completions: list[str], **columns: Any) -> list[float | None]:
-        asked = [text_of([turn for turn in row if turn.get("role") != "assistant"]) for row in columns["messages"]]
+        asked = [text_of(_prompt(row)).replace("<image>", "").strip() for row in columns["messages"]]
         images = [own or [] for own in columns.get("images") or [[]] * len(completions)]
         return asyncio.run(group_rewards(self.client, asked, completions, images))
+
+
+def _prompt(messages: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
+    """The turns before the one to be rewarded."""
+    return messages[:-1] if messages[-1].get("role") == "assistant" else messages

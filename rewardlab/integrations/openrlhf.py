@@ -16,7 +16,7 @@ from rewardlab.integrations.client import RewardClient
 
 def reward_func(queries: list[str], prompts: list[str], labels: list[Any], **kwargs: Any) -> dict[str, Any]:
     """``{"rewards", "scores", "extra_logs"}``, tensors of one per query. Raises EndpointError where there is no reward to give:
-    OpenRLHF logs it and leaves the sample out."""
+    OpenRLHF tries again, and after its last try ends with an error."""
     import torch
 
     client = RewardClient(os.environ.get("REWARDLAB_URL", "http://localhost:8000"))

@@ -2,7 +2,8 @@
 
 The server is ``REWARDLAB_URL`` (http://localhost:8000). verl asks about one sample at a time and passes neither prompt nor
 image: put ``question`` and ``images`` (paths, data URLs or upload ids) into the dataset's ``extra_info``. Samples of one prompt
-wait on the server for each other: start it with ``--cohort`` at ``rollout.n``.
+wait on the server for each other: start it with ``--cohort`` at ``rollout.n``; for validation with one sample a prompt give
+``anchor``, an answer to be compared with. :mod:`rewardlab.integrations.verl_groups` needs none of this.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ async def compute_score(
     if not told.get("question"):
         raise DataError(f"{data_source}: extra_info has no 'question'; a judge must know what was asked")
     client = RewardClient(os.environ.get("REWARDLAB_URL", "http://localhost:8000"))
-    label = {"question": told["question"], "media": [image_url(image) for image in told.get("images") or ()]}
+    images = told.get("images")  # datasets hand arrays on, which have no truth value
+    label = {"question": told["question"], "media": [image_url(image) for image in (() if images is None else images)]}
     if told.get("anchor"):
         label["anchor"] = told["anchor"]
     reward = await client.post("/slime", {"prompt": told["question"], "response": solution_str, "label": label})

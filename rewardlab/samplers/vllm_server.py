@@ -25,6 +25,7 @@ import torch
 from transformers import AutoConfig
 
 from rewardlab.errors import ConfigError, EndpointError
+from rewardlab.processes import end_with_parent
 from rewardlab.samplers.hf import check_folder, vision_token_ids
 from rewardlab.samplers.openai_api import ChatEndpoint, OpenAISampler, ask_any
 from rewardlab.samplers.vllm import FORBIDDEN, TOP_LOGPROBS, margin_of

@@ -11,24 +11,18 @@ import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
-from rewardlab.errors import InputError, OutputError
+from rewardlab.errors import OutputError
 from rewardlab.judge import GenerativeJudge, weigher_of
 from rewardlab.serving import native
-from rewardlab.serving.batching import Batcher, EngineFailedError, OverloadedError, TooLateError
-from rewardlab.serving.dialects import nemo_gym, openrlhf, scalar_models, scoring
+from rewardlab.serving.batching import Batcher
+from rewardlab.serving.dialects import chat, nemo_gym, openrlhf, scalar_models, scoring
+from rewardlab.serving.failures import KNOWN, status_of, told
 from rewardlab.serving.keys import Key, KeyGate, Keys
 from rewardlab.serving.media import Media
 from rewardlab.serving.middleware import BodyLimit, HangUp
-from rewardlab.serving.service import GroupRules, JudgeService, UnjudgedError
+from rewardlab.serving.service import GroupRules, JudgeService
 
 MAX_BODY_BYTES = 100_000_000
-
-
-def failure(error: Exception) -> tuple[int, dict[str, str]]:
-    """Status and headers for what can go wrong after a request was understood."""
-    if isinstance(error, OverloadedError):
-        return 429, {"Retry-After": str(error.retry_after_s)}
-    return (504 if isinstance(error, TooLateError) else 503), {}
 
 
 def build_app(
@@ -53,18 +47,14 @@ def build_app(
     app.add_middleware(HangUp)
     app.add_middleware(KeyGate, keys=Keys(keys))
 
-    @app.exception_handler(InputError)
-    async def bad_input(request: Request, error: InputError) -> JSONResponse:
-        return JSONResponse({"error": str(error)}, status_code=422)
-
-    for kind in (OverloadedError, TooLateError, EngineFailedError, UnjudgedError):
+    for kind in KNOWN:
 
         @app.exception_handler(kind)
         async def not_judged(request: Request, error: Exception) -> JSONResponse:
-            status, headers = failure(error)
-            return JSONResponse(native.told(error), status_code=status, headers=headers)
+            status, headers = status_of(error)
+            return JSONResponse(told(error), status_code=status, headers=headers)
 
-    for dialect in (native, openrlhf, nemo_gym, scoring, scalar_models):
+    for dialect in (native, openrlhf, nemo_gym, scoring, scalar_models, chat):
         app.include_router(dialect.routes(service))
     return app
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from rewardlab.errors import ConfigError
 from rewardlab.sequential import settles
-from rewardlab.serving.batching import Ask, Batcher
+from rewardlab.serving.batching import Batcher
+from rewardlab.serving.questions import Ask
 from rewardlab.types import BOTH_ORDERS, Judgment, Order, PreferencePair, Vote
 from rewardlab.votes import judgment, reduced
 
@@ -54,7 +55,7 @@ class Asker:
         if how.policy == "weighted" and not self.weighs:
             raise ConfigError("this judge tells no probabilities of its verdicts: ask for the policy majority or sequential")
         ask = Ask(pair, how.orders, num_votes, seed, weighs=how.policy == "weighted")
-        judged = await self._batcher.ask(ask, priority=how.priority, timeout_s=how.timeout_s)
+        judged: Judgment = await self._batcher.ask(ask, priority=how.priority, timeout_s=how.timeout_s)
         return self._reduced(pair, judged.votes, how)
 
     @staticmethod

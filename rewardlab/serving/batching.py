@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import heapq
 import itertools
 import time
@@ -17,11 +16,12 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from rewardlab.errors import InputError
 from rewardlab.judge import Judge
-from rewardlab.types import Judgment, Order, PreferencePair, VerdictStatus
+from rewardlab.serving.failures import EngineFailedError, OverloadedError, TooLateError
+from rewardlab.serving.questions import Engine, Question
 
 T = TypeVar("T")
 
@@ -40,61 +40,12 @@ COUNTS = {
 }
 
 
-class OverloadedError(Exception):
-    """The queue is full; ``retry_after_s`` is when there may be room."""
-
-    def __init__(self, retry_after_s: int) -> None:
-        super().__init__(f"the judge is busy; try again in {retry_after_s} s")
-        self.retry_after_s = retry_after_s
-
-
-class TooLateError(Exception):
-    """The deadline passed before the engine was free."""
-
-
-class EngineFailedError(Exception):
-    """The engine raised, or did not come back in time."""
-
-
-@dataclass(frozen=True)
-class Ask:
-    """One pair in the orders given, ``num_votes`` times each; ``weighs``: by the probability of the verdicts."""
-
-    pair: PreferencePair
-    orders: tuple[Order, ...]
-    num_votes: int
-    seed: int
-    weighs: bool = False
-
-    @property
-    def num_sequences(self) -> int:
-        return len(self.orders) * self.num_votes
-
-    def key(self) -> str:
-        """Of everything that the answer depends on but the judge; equal for equal content."""
-        digest = hashlib.sha256()
-        rest = (",".join(self.orders), str(self.num_votes), str(self.seed), str(self.weighs))
-        for text in (self.pair.question, *self.pair.responses, *rest):
-            digest.update(f"{len(text)}:".encode() + text.encode(errors="surrogatepass"))
-        for image in self.pair.images:
-            digest.update(hashlib.sha256(image).digest())
-        return digest.hexdigest()
-
-
 @dataclass(order=True)
 class _Waiting:
     rank: tuple[int, int]  # lower priority number first, then by arrival
-    ask: Ask = field(compare=False)
+    ask: Question = field(compare=False)
     deadline: float = field(compare=False)  # time.monotonic
-    answer: asyncio.Future[Judgment] = field(compare=False)
-
-
-class Engine(Judge, Protocol):
-    """A judge that can be looked after."""
-
-    def check(self) -> None:
-        """Raise where nothing would answer."""
-        ...
+    answer: asyncio.Future[Any] = field(compare=False)
 
 
 class Batcher:
@@ -129,7 +80,7 @@ class Batcher:
         self._arrivals = itertools.count()
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
-        self._cache: OrderedDict[str, Judgment] = OrderedDict()
+        self._cache: OrderedDict[str, Any] = OrderedDict()
         self._cache_size = cache_size
         self._draining = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="engine")
@@ -165,8 +116,8 @@ class Batcher:
         self._queue.clear()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    async def ask(self, ask: Ask, *, priority: int = 0, timeout_s: float = 120.0) -> Judgment:
-        """The judgment, from the cache or the engine. Raises OverloadedError, TooLateError, EngineFailedError, or the
+    async def ask(self, ask: Question, *, priority: int = 0, timeout_s: float = 120.0) -> Any:
+        """The answer, from the cache or the engine. Raises OverloadedError, TooLateError, EngineFailedError, or the
         InputError with which the judge refused the pair.
 
         Cancelling the caller takes the question out of the queue; one that the engine has begun is finished, and kept.
@@ -221,7 +172,7 @@ class Batcher:
             self.batch_seconds = 0.7 * self.batch_seconds + 0.3 * (time.monotonic() - begun)
             for one, result in zip(batch, judged, strict=True):
                 self._settle(one, result)
-            self.failing = all(_broke(result) for result in judged)
+            self.failing = all(_broke(one.ask, result) for one, result in zip(batch, judged, strict=True))
 
     async def _watch(self) -> None:
         """A failing engine is looked after even where nobody asks, as behind a balancer that heeds /ready."""
@@ -244,7 +195,7 @@ class Batcher:
             if one.deadline <= time.monotonic():
                 self.counts["late"] += 1
                 one.answer.set_exception(TooLateError("the deadline passed before the judge was free"))
-            elif batch and (one.ask.num_sequences > room or not _alike(one.ask, batch[0].ask)):
+            elif batch and (one.ask.num_sequences > room or one.ask.kind != batch[0].ask.kind):
                 kept.append(one)
                 if room < 2 or len(kept) > 256:
                     break
@@ -257,27 +208,22 @@ class Batcher:
             heapq.heappush(self._queue, one)
         return batch
 
-    def _judge(self, asks: Sequence[Ask]) -> list[Judgment | Exception]:
-        """In the engine's thread. A call that breaks is tried again pair by pair."""
+    def _judge(self, asks: Sequence[Question]) -> list[Any]:
+        """In the engine's thread. A call that breaks is tried again one by one."""
         try:
-            return list(self._call(asks))
+            return asks[0].ask(asks, self.judge, self.weigher)
         except Exception as error:  # the boundary: an engine may break in any way, and each request must hear of it
             if len(asks) == 1:
                 return [error]
-        done: list[Judgment | Exception] = []
+        done: list[Any] = []
         for one in asks:
             try:
-                done += self._call([one])
+                done += one.ask([one], self.judge, self.weigher)
             except Exception as error:
                 done.append(error)
         return done
 
-    def _call(self, asks: Sequence[Ask]) -> list[Judgment]:
-        pairs, orders = [one.pair for one in asks], [one.orders for one in asks]
-        judge = self.weigher if asks[0].weighs else self.judge
-        return judge.compare_many(pairs, orders=orders, num_votes=asks[0].num_votes, seed=asks[0].seed)
-
-    def _settle(self, one: _Waiting, result: Judgment | Exception) -> None:
+    def _settle(self, one: _Waiting, result: Any) -> None:
         if isinstance(result, Exception):
             self.counts["failed"] += 1
             if not one.answer.done():
@@ -285,8 +231,8 @@ class Batcher:
                 one.answer.set_exception(told)
             return
         self.counts["judged"] += 1
-        self.statuses.update(vote.verdict.status.value for vote in result.votes)
-        if not any(vote.verdict.status in (VerdictStatus.ERROR, VerdictStatus.TIMEOUT) for vote in result.votes):
+        self.statuses.update(one.ask.statuses(result))
+        if not one.ask.failed(result)[0]:
             self._cache[one.ask.key()] = result
             while len(self._cache) > self._cache_size:
                 self._cache.popitem(last=False)
@@ -304,11 +250,9 @@ class Batcher:
                 one.answer.set_exception(EngineFailedError(f"the engine gave no answer within {self.engine_timeout_s:g} s"))
 
 
-def _broke(result: Judgment | Exception) -> bool:
-    """Whether the engine failed: raised, or in every vote. What a request itself got wrong says nothing of it."""
-    if isinstance(result, Exception):
-        return not isinstance(result, InputError)
-    return all(vote.verdict.status in (VerdictStatus.ERROR, VerdictStatus.TIMEOUT) for vote in result.votes)
+def _broke(ask: Question, result: Any) -> bool:
+    """Whether the engine failed: raised, or in every sample. What a request itself got wrong says nothing of it."""
+    return not isinstance(result, InputError) if isinstance(result, Exception) else ask.failed(result)[1]
 
 
 async def together(asked: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
@@ -320,7 +264,3 @@ async def together(asked: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
         for task in tasks:
             task.cancel()
         raise
-
-
-def _alike(one: Ask, other: Ask) -> bool:
-    return (one.num_votes, one.seed, one.weighs) == (other.num_votes, other.seed, other.weighs)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
-from rewardlab.serving.batching import TooLateError
+from rewardlab.serving.failures import TooLateError
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from rewardlab.errors import ConfigError
 from rewardlab.ranking import PLANS, Match, Played, Ranking, fitted_strengths, net_win_rates
-from rewardlab.serving.batching import EngineFailedError, TooLateError, together
+from rewardlab.serving.batching import together
+from rewardlab.serving.failures import EngineFailedError, TooLateError
 from rewardlab.types import Candidates, Judgment, PreferencePair
 
 # Strategy of a request -> plan of comparisons.

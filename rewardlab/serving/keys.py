@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import hashlib
 import hmac
 import math
@@ -69,9 +71,17 @@ class Keys:
         self._buckets: dict[bytes, tuple[float, float]] = {}  # tokens, when
 
     def find(self, header: str) -> Key | None:
-        """The key of an Authorization header if it is let in. Every key is compared, whichever fits."""
-        scheme, _, key = header.partition(" ")
-        offered = hashlib.sha256(key.encode() if scheme.lower() == "bearer" else b"").digest()
+        """The key of an Authorization header if it is let in. Every key is compared, whichever fits.
+
+        Clients that cannot send a header of their own may have the key in their URL, ``http://x:KEY@host``, which becomes the
+        password of Basic.
+        """
+        scheme, _, value = header.partition(" ")
+        key = value.encode() if scheme.lower() == "bearer" else b""
+        if scheme.lower() == "basic":
+            with contextlib.suppress(ValueError):
+                key = base64.b64decode(value).partition(b":")[2]
+        offered = hashlib.sha256(key).digest()
         found = None
         for known in self._keys:
             if hmac.compare_digest(known.digest, offered):

@@ -13,12 +13,12 @@ from fastapi import APIRouter, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 
-from rewardlab.errors import InputError, MediaError
+from rewardlab.errors import MediaError
 from rewardlab.serving.answers import status_of
-from rewardlab.serving.batching import EngineFailedError, OverloadedError, TooLateError
+from rewardlab.serving.failures import KNOWN, told
 from rewardlab.serving.media import MAX_IMAGE_BYTES, MAX_VIDEO_BYTES
 from rewardlab.serving.metrics import metrics_text
-from rewardlab.serving.service import JudgeService, UnjudgedError
+from rewardlab.serving.service import JudgeService
 from rewardlab.serving.wire import (
     Health,
     JudgeRequest,
@@ -30,14 +30,7 @@ from rewardlab.serving.wire import (
     WireVote,
 )
 
-# What can go wrong with a request, told to who asked; anything else is a fault of ours.
-KNOWN = (InputError, OverloadedError, TooLateError, EngineFailedError, UnjudgedError)
 PAGE = Path(__file__).parent / "page.html"
-
-
-def told(error: BaseException) -> dict[str, str]:
-    """What an answer says of a failure: never a number."""
-    return {"error": str(error), "status": type(error).__name__.removesuffix("Error").lower()}
 
 
 async def each(asked: Sequence[Awaitable[Any]]) -> list[dict[str, Any]]:

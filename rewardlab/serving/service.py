@@ -14,6 +14,7 @@ from rewardlab.serving.answers import answer_of, rewards_of, wire_vote
 from rewardlab.serving.asking import Asker, Asking
 from rewardlab.serving.batching import Batcher, together
 from rewardlab.serving.cohorts import Cohorts
+from rewardlab.serving.failures import UnjudgedError
 from rewardlab.serving.groups import GroupRewards, group_rewards
 from rewardlab.serving.media import Media
 from rewardlab.serving.text import Sample
@@ -35,10 +36,6 @@ class GroupRules:
     strategy: str = "all_pairs"
     cohort: int = 8
     cohort_timeout_s: float = 60.0
-
-
-class UnjudgedError(Exception):
-    """No comparison of a response could be judged: there is no reward to give, and none is made up."""
 
 
 class JudgeService:

@@ -10,12 +10,23 @@ from typing import Any
 
 from rewardlab.errors import DataError
 
-# <|im_start|>, <|endoftext|>, <|vision_start|> ..., </s>, <pad>: what tokenizers put around text and decoders leave in
-_SPECIAL = re.compile(r"<\|[\w\-]{1,40}\|>|</?s>|<pad>|<eos>|<bos>")
-_ASSISTANT = re.compile(
-    r"<\|im_start\|>assistant\n?|<\|start_header_id\|>assistant<\|end_header_id\|>\s*|\[/INST\]|\nASSISTANT:"
+# What chat templates put around text, and decoders leave in: Qwen, Llama 2 and 3, Mistral, Gemma, Phi, GLM, DeepSeek.
+_ROLE = r"(?:system|user|assistant|model|tool|ipython)"
+_TURN = re.compile(
+    rf"<\|im_start\|>{_ROLE}\n?|<\|start_header_id\|>{_ROLE}<\|end_header_id\|>\s*|<start_of_turn>{_ROLE}\n?|<\|{_ROLE}\|>\n?"
 )
-_TURN = re.compile(r"<\|im_start\|>(?:system|user|assistant)\n?")
+_SPECIAL = re.compile(
+    r"<\|[\w\-]{1,40}\|>|<｜[^<>｜]{1,40}｜>|<(?:start|end)_of_(?:turn|image)>|</?s>|<pad>|<eos>|<bos>|\[/?INST\]|<</?SYS>>"
+)
+# Where the assistant's turn begins. The first ones are tokens of their own, which no policy writes as text; the last are words.
+_ASSISTANT = re.compile(
+    r"<\|im_start\|>assistant\n?|<\|start_header_id\|>assistant<\|end_header_id\|>\s*|<start_of_turn>model\n?"
+    r"|<\|assistant\|>\n?|<｜Assistant｜>|\[/INST\]"
+)
+_SPOKEN = re.compile(r"(?:^|\s)(?:ASSISTANT:|Assistant:)\s?")
+_SPOKEN_USER = re.compile(r"^(?:.*?\s)?(?:USER:|Human:|User:)\s?", re.DOTALL)
+# Where an image stood before the text was sent on without it.
+_LOST_IMAGE = re.compile(r"<\|(?:image_pad|video_pad|vision_start|image|image_1)\|>|<image>|<start_of_image>")
 
 
 def plain(text: str) -> str:
@@ -25,15 +36,20 @@ def plain(text: str) -> str:
 
 def split_sequence(text: str, prompt: str = "") -> tuple[str, str]:
     """(question, response) of a decoded sequence: after ``prompt`` where it begins with that, else after the last mark of an
-    assistant's turn (ChatML, Llama 3, Mistral, Vicuna). Raises DataError where neither says where the response begins."""
+    assistant's turn, as a special token or as ``ASSISTANT:``.
+
+    Neither is cleaned of its marks yet; see :func:`labeled_sample`. Raises DataError where nothing says, or several words say,
+    where the response begins: a response may hold such a word, and must not choose where it begins.
+    """
     if prompt and text.startswith(prompt):
-        return plain(prompt), plain(text[len(prompt) :])
-    marks = list(_ASSISTANT.finditer(text))
-    if not marks:
-        raise DataError(
-            "cannot tell where the response begins: send the prompt too, or a chat with marks such as <|im_start|>assistant"
-        )
-    return plain(text[: marks[-1].start()]), plain(text[marks[-1].end() :])
+        return prompt, text[len(prompt) :]
+    if marks := list(_ASSISTANT.finditer(text)):
+        return text[: marks[-1].start()], text[marks[-1].end() :]
+    if len(words := list(_SPOKEN.finditer(text))) == 1:
+        return _SPOKEN_USER.sub("", text[: words[0].start()]), text[words[0].end() :]
+    raise DataError(
+        "cannot tell where the response begins: send the prompt too, or a chat with marks such as <|im_start|>assistant"
+    )
 
 
 @dataclass(frozen=True)
@@ -98,12 +114,30 @@ def label_of(label: Any) -> dict[str, Any]:
     return dict(label) if isinstance(label, Mapping) else {}
 
 
-def labeled_sample(question: str, response: str, label: Any) -> Sample:
-    """The sample with what its label carries. Raises DataError for media or an anchor of another kind."""
+def labeled_sample(question: str, response: str, label: Any = None) -> Sample:
+    """The sample with what its label carries, its texts without chat markup.
+
+    Raises DataError for media or an anchor of another kind, and for a question that shows where an image stood when none came
+    with it: judged blind, it would get a number that means nothing.
+    """
     told = label_of(label)
     media, anchor = told.get("media") or [], told.get("anchor")
     if not isinstance(media, list) or not all(isinstance(one, str) for one in media):
         raise DataError(f"a label's media is {media!r:.80}; expected a list of image references such as upload:ID")
     if anchor is not None and not isinstance(anchor, str):
         raise DataError(f"a label's anchor is {anchor!r:.80}; expected a text to be compared with")
-    return Sample(str(told.get("question") or question), response, tuple(media), anchor)
+    if not media and (lost := _LOST_IMAGE.search(question)):
+        raise DataError(
+            f"the prompt has a place for an image ({lost[0]}) and no image came: upload it, and name it in the label as "
+            '{"media": ["upload:ID"]}, or ask in a form that carries images'
+        )
+    asked = plain(_LOST_IMAGE.sub("", str(told.get("question") or question)))
+    return Sample(asked, plain(response), tuple(media), anchor)
+
+
+def sample_of_chat(messages: Sequence[dict[str, Any]]) -> Sample:
+    """The last turn, the assistant's, as the response to the turns before it. Raises DataError for another last turn."""
+    if len(messages) < 2 or messages[-1].get("role") != "assistant":
+        raise DataError("expected messages that end with the assistant's: a question and the response to be rewarded")
+    question, images = conversation(messages[:-1])
+    return Sample(question, content_of(messages[-1].get("content"))[0], images)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -92,8 +91,7 @@ def work(place: Workplace, trial: Trial, out: Path) -> Trial:
 def _begin(opener: Opener, start: dict[str, Any], out: Path) -> None:
     """A worker process: one thread, ended with its parent, its chatter in a file."""
     global _place
-    if sys.platform == "linux":
-        end_with_parent()
+    end_with_parent()
     torch.set_num_threads(1)  # the matrices are small: two processes of one thread outrun one of two
     with (out / LOG).open("ab") as log:
         os.dup2(log.fileno(), 1)

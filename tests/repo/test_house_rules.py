@@ -20,7 +20,7 @@ SOURCES = [*MODULES, *sorted((ROOT / "eval").rglob("*.py")), *sorted((ROOT / "da
 LAYERS = [
     {"types", "errors"},
     {"conventions", "prompts", "verdicts", "votes", "sequential", "metrics", "calibration", "ranking", "rl"},
-    {"config", "progress", "checkpoints", "torchvision_cpu"},
+    {"config", "progress", "processes", "checkpoints", "torchvision_cpu"},
     {"data", "samplers", "verifying"},
     {"judge", "best_of_n", "distill"},
     {"training", "benchmarks", "serving", "integrations"},

@@ -8,7 +8,8 @@ Images do not travel in these requests: a label that is JSON may name uploaded o
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 from fastapi.responses import JSONResponse
@@ -16,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rewardlab.errors import DataError
 from rewardlab.serving.service import JudgeService
-from rewardlab.serving.text import Sample, labeled_sample, plain, split_sequence
+from rewardlab.serving.text import Sample, conversation, labeled_sample, split_sequence
 from rewardlab.serving.wire import MAX_CHARS
 
 MAX_SAMPLES = 1024
@@ -32,10 +33,10 @@ class GetReward(BaseModel):
 
 
 class Slime(BaseModel):
-    """One sample; the answer is the bare number."""
+    """One sample, its prompt as text or as messages; the answer is the bare number."""
 
     model_config = ConfigDict(extra="ignore")
-    prompt: str = Field(max_length=4 * MAX_CHARS)
+    prompt: Annotated[str, Field(max_length=4 * MAX_CHARS)] | list[dict[str, Any]]
     response: str = Field(max_length=MAX_CHARS)
     label: Any = None
 
@@ -78,7 +79,8 @@ def routes(service: JudgeService) -> APIRouter:
     @router.post("/slime", response_class=JSONResponse)
     async def slime(request: Slime) -> float:
         """The reward of one sample, as a bare number."""
-        sample = labeled_sample(plain(request.prompt), plain(request.response), request.label)
-        return (await service.sample_rewards([sample]))[0]
+        asked, shown = (request.prompt, ()) if isinstance(request.prompt, str) else conversation(request.prompt)
+        sample = labeled_sample(asked, request.response, request.label)
+        return (await service.sample_rewards([replace(sample, images=sample.images + shown)]))[0]
 
     return router

@@ -1,5 +1,5 @@
 """Standing in for a scalar reward model, one conversation at a time: ``/classify``, ``/v1/embeddings``, ``/pooling`` (verl,
-vLLM, SGLang), ``/v1/score/evaluation`` (LLaMA-Factory), ``/v1/chat/completions`` (NVIDIA NIM's reward models).
+vLLM, SGLang), ``/v1/score/evaluation`` (LLaMA-Factory).
 
 An input is a chat that ends with the assistant, as messages or as one text with chat marks. Those of one prompt within a
 request are compared with each other; one alone waits for its cohort. The reward is in -1..1.
@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Sequence
 from typing import Any
 
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
-from rewardlab.errors import DataError
 from rewardlab.serving.service import JudgeService
-from rewardlab.serving.text import Sample, content_of, conversation, split_sequence
+from rewardlab.serving.text import Sample, labeled_sample, sample_of_chat, split_sequence
 
 Chat = list[dict[str, Any]]
 
@@ -35,29 +33,15 @@ class Evaluation(BaseModel):
     messages: list[str] = Field(max_length=1024)
 
 
-class Completions(BaseModel):
-    model_config = ConfigDict(extra="ignore")
-    model: str = ""
-    messages: Chat = Field(min_length=2)
-
-
-def sample_of_chat(messages: Sequence[dict[str, Any]]) -> Sample:
-    """The last turn, the assistant's, as the response to the turns before it. Raises DataError for another last turn."""
-    if len(messages) < 2 or messages[-1].get("role") != "assistant":
-        raise DataError("expected messages that end with the assistant's: a question and the response to be rewarded")
-    question, images = conversation(messages[:-1])
-    return Sample(question, content_of(messages[-1].get("content"))[0], images)
-
-
 def samples_of(request: Inputs) -> list[Sample]:
     if request.messages is not None:
         return [sample_of_chat(request.messages)]
     texts = [request.input] if isinstance(request.input, str) else request.input or []
-    return [Sample(*split_sequence(text)) for text in texts]
+    return [labeled_sample(*split_sequence(text)) for text in texts]
 
 
 def routes(service: JudgeService) -> APIRouter:
-    router = APIRouter(tags=["scalar reward models: verl, vLLM, SGLang, LLaMA-Factory, NIM"])
+    router = APIRouter(tags=["scalar reward models: verl, vLLM, SGLang, LLaMA-Factory"])
 
     def listed(model: str, kind: str, data: list[dict[str, Any]]) -> dict[str, Any]:
         head = {"id": f"{kind}-{uuid.uuid4().hex}", "object": "list", "created": int(time.time())}
@@ -89,18 +73,8 @@ def routes(service: JudgeService) -> APIRouter:
     @router.post("/v1/score/evaluation")
     async def evaluation(request: Evaluation) -> dict[str, Any]:
         """``scores``, one for each text."""
-        scores = await service.sample_rewards([Sample(*split_sequence(text)) for text in request.messages])
+        scores = await service.sample_rewards([labeled_sample(*split_sequence(text)) for text in request.messages])
         head = {"id": f"scoreval-{uuid.uuid4().hex}", "object": "score.evaluation"}
         return head | {"model": request.model or service.judge.name, "scores": scores}
-
-    @router.post("/v1/chat/completions")
-    async def completions(request: Completions) -> dict[str, Any]:
-        """The reward as text, ``reward:0.5``, in the message of the first choice."""
-        reward = (await service.sample_rewards([sample_of_chat(request.messages)]))[0]
-        message = {"role": "assistant", "content": f"reward:{reward:.4f}"}
-        usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
-        head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "object": "chat.completion", "created": int(time.time())}
-        choices = [{"index": 0, "message": message, "finish_reason": "stop", "logprobs": None}]
-        return head | {"model": request.model or service.judge.name, "choices": choices, "usage": usage}
 
     return router

@@ -52,9 +52,12 @@ class Score(BaseModel):
 def _read(document: Document) -> tuple[str, tuple[str, ...]]:
     if isinstance(document, str):
         return document, ()
-    if isinstance(document.get("text"), str):
-        return document["text"], ()
-    return content_of(document.get("content"))
+    text, image = document.get("text"), document.get("image")
+    if set(document) <= {"text", "image"} and isinstance(text, str) and isinstance(image, str | None):
+        return text, (image,) if image else ()
+    if "content" not in document:
+        raise DataError(f'a document has {sorted(document)[:5]}; expected a text, {{"text"}}, or {{"content": [parts]}}')
+    return content_of(document["content"])
 
 
 def samples_of(queries: list[Document], documents: list[Document], anchor: str | None) -> list[Sample]:
@@ -65,6 +68,8 @@ def samples_of(queries: list[Document], documents: list[Document], anchor: str |
     made = []
     for query, document in zip(every, documents, strict=True):
         (question, shown), (response, within) = _read(query), _read(document)
+        if not question.strip():
+            raise DataError("a query has no text; a judge must know what was asked")
         if within:
             raise DataError("a document has an image; images are understood in the query alone")
         made.append(Sample(question, response, shown, anchor))
@@ -99,6 +104,8 @@ def routes(service: JudgeService) -> APIRouter:
         return head | {"model": request.model or service.judge.name, "data": data, "usage": usage}
 
     async def ranked(request: Rerank) -> list[tuple[int, float]]:
+        if len(request.documents) == 1 and request.anchor is None:
+            raise DataError("one document cannot be ranked among others; give two or more, or an anchor to compare it with")
         found = await scores(samples_of([request.query], request.documents, request.anchor))
         order = sorted(range(len(found)), key=lambda n: -found[n])
         return [(n, found[n]) for n in order][: request.top_n]

@@ -1,0 +1,68 @@
+"""verl: a reward manager that sees the whole group and the images in its prompts; nothing need be put into ``extra_info``.
+
+    reward.num_workers=1
+    reward.reward_manager.source=importlib
+    reward.reward_manager.name=JudgeGroups
+    reward.reward_manager.module.path=pkg://rewardlab.integrations.verl_groups
+
+The server is ``REWARDLAB_URL`` (http://localhost:8000). verl asks for one sample at a time: those of one ``uid`` wait here for
+each other until ``rollout.n`` have come (``rollout.val_kwargs.n`` in validation), so that there must be one worker. A single
+sample needs an ``anchor`` in ``extra_info``. Written against verl 0.9.1, whose own loop it is tried in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Any
+
+from verl import DataProto
+from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
+
+from rewardlab.errors import EndpointError
+from rewardlab.integrations.chats import images_of, text_of
+from rewardlab.integrations.client import RewardClient
+
+
+class JudgeGroups(RewardManagerBase):  # type: ignore[misc]
+    """Rewards in -1..1. Raises EndpointError for a sample without a reward: verl knows none without."""
+
+    def __init__(self, config: Any, tokenizer: Any, compute_score: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(config, tokenizer, compute_score)
+        self.client = RewardClient(os.environ.get("REWARDLAB_URL", "http://localhost:8000"))
+        rollout = config.actor_rollout_ref.rollout
+        self._sizes = {False: int(rollout.n), True: int(rollout.get("val_kwargs", {}).get("n", 1))}
+        self._waiting: dict[tuple[str, bool], list[tuple[str, asyncio.Future[float | None]]]] = {}
+
+    async def run_single(self, data: DataProto) -> dict[str, Any]:
+        item = data[-1:][0]
+        rows = item.non_tensor_batch
+        ids = item.batch["responses"]
+        length = int(item.batch["attention_mask"][-ids.shape[-1] :].sum())
+        response = await asyncio.to_thread(self.tokenizer.decode, ids[:length], skip_special_tokens=True)
+        turns, told = list(rows["raw_prompt"]), rows.get("extra_info") or {}
+        is_validation = bool(item.meta_info.get("validate", False))
+        if self._sizes[is_validation] == 1:
+            reward = (await self._rewards(turns, [response], told.get("anchor")))[0]
+        else:
+            reward = await self._among_its_group((str(rows["uid"]), is_validation), turns, response)
+        if reward is None:
+            raise EndpointError(f"{self.client.url}: no reward for a sample; see the log")
+        return {"reward_score": reward, "reward_extra_info": {"score": reward}}
+
+    async def _among_its_group(self, key: tuple[str, bool], turns: list[Any], response: str) -> float | None:
+        own: asyncio.Future[float | None] = asyncio.get_running_loop().create_future()
+        group = self._waiting.setdefault(key, [])
+        group.append((response, own))
+        if len(group) == self._sizes[key[1]]:
+            del self._waiting[key]
+            for (_, waiting), reward in zip(group, await self._rewards(turns, [text for text, _ in group]), strict=True):
+                if not waiting.done():
+                    waiting.set_result(reward)
+        return await own
+
+    async def _rewards(self, turns: list[Any], responses: list[str], anchor: str | None = None) -> list[float | None]:
+        if len(responses) == 1 and not anchor:
+            raise EndpointError("one sample of a prompt cannot be compared with anything: give extra_info an 'anchor'")
+        options = {"strategy": "anchor", "anchor": anchor} if anchor else {}
+        return await self.client.rewards(text_of(turns), responses, images_of(turns), **options)

@@ -1,0 +1,129 @@
+"""What waits in the queue: a pair to be judged, or a chat to be completed by the judge's model as it is."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import astuple, dataclass
+from typing import Any, Protocol
+
+from rewardlab.judge import Judge
+from rewardlab.samplers.base import Sampler, SamplingParams
+from rewardlab.types import Completion, FinishReason, Judgment, Message, Order, PreferencePair, VerdictStatus, Vote
+
+FAILED = (VerdictStatus.ERROR, VerdictStatus.TIMEOUT)
+
+
+class Engine(Judge, Protocol):
+    """A judge that can be looked after."""
+
+    sampler: Sampler
+
+    def check(self) -> None:
+        """Raise where nothing would answer."""
+        ...
+
+
+class Question(Protocol):
+    """Asked of an engine together with others of equal ``kind``."""
+
+    @property
+    def num_sequences(self) -> int:
+        """Samples that it takes."""
+        ...
+
+    @property
+    def kind(self) -> Hashable: ...
+
+    def key(self) -> str:
+        """Of everything that the answer depends on but the engine; equal for equal content."""
+        ...
+
+    def ask(self, together: Sequence[Any], engine: Engine, weigher: Judge) -> list[Any]:
+        """The answers to all of ``together``."""
+        ...
+
+    def failed(self, answer: Any) -> tuple[bool, bool]:
+        """Whether any, and whether all, of an answer's samples failed."""
+        ...
+
+    def statuses(self, answer: Any) -> Iterable[str]:
+        """What was read in its votes."""
+        ...
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One pair in the orders given, ``num_votes`` times each; ``weighs``: by the probability of the verdicts."""
+
+    pair: PreferencePair
+    orders: tuple[Order, ...]
+    num_votes: int
+    seed: int
+    weighs: bool = False
+
+    @property
+    def num_sequences(self) -> int:
+        return len(self.orders) * self.num_votes
+
+    @property
+    def kind(self) -> Hashable:
+        return ("pair", self.num_votes, self.seed, self.weighs)
+
+    def key(self) -> str:
+        rest = (",".join(self.orders), str(self.num_votes), str(self.seed), str(self.weighs))
+        return _digest(["pair", self.pair.question, *self.pair.responses, *rest], self.pair.images)
+
+    def ask(self, together: Sequence[Ask], engine: Engine, weigher: Judge) -> list[Judgment]:
+        judge: Judge = weigher if self.weighs else engine
+        pairs, orders = [one.pair for one in together], [one.orders for one in together]
+        return list(judge.compare_many(pairs, orders=orders, num_votes=self.num_votes, seed=self.seed))
+
+    def failed(self, answer: Judgment) -> tuple[bool, bool]:
+        lost = [vote.verdict.status in FAILED for vote in answer.votes]
+        return any(lost), all(lost)
+
+    def statuses(self, answer: Judgment) -> Iterable[str]:
+        votes: tuple[Vote, ...] = answer.votes
+        return (vote.verdict.status.value for vote in votes)
+
+
+@dataclass(frozen=True)
+class Chat:
+    """Messages, to be completed."""
+
+    prompt: tuple[Message, ...]
+    params: SamplingParams
+
+    @property
+    def num_sequences(self) -> int:
+        return self.params.num_samples
+
+    @property
+    def kind(self) -> Hashable:
+        return ("chat", self.params)
+
+    def key(self) -> str:
+        said = [text for message in self.prompt for text in (message.role, message.text)]
+        images = [image for message in self.prompt for image in message.images]
+        return _digest(["chat", *map(str, astuple(self.params)), *said], images)
+
+    def ask(self, together: Sequence[Chat], engine: Engine, weigher: Judge) -> list[list[Completion]]:
+        return list(engine.sampler.sample([one.prompt for one in together], self.params))
+
+    def failed(self, answer: list[Completion]) -> tuple[bool, bool]:
+        lost = [one.finish in (FinishReason.ERROR, FinishReason.TIMEOUT) for one in answer]
+        return any(lost), all(lost)
+
+    def statuses(self, answer: list[Completion]) -> Iterable[str]:
+        return ()
+
+
+def _digest(texts: Iterable[str], images: Iterable[bytes]) -> str:
+    digest = hashlib.sha256()
+    for text in texts:
+        data = text.encode(errors="surrogatepass")
+        digest.update(f"{len(data)}:".encode() + data)
+    for image in images:
+        digest.update(hashlib.sha256(image).digest())
+    return digest.hexdigest()
