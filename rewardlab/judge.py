@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -209,19 +210,23 @@ def likelier(margin: float, coverage: float) -> Verdict:
     return Verdict(Choice.FIRST if margin > 0 else Choice.SECOND, VerdictStatus.OK, "probability")
 
 
-def _open_hf(target: str, asked: str | None, batch_size: int) -> tuple[Sampler, Template]:
+def _open_hf(target: str, asked: str | None, batch_size: int, apart: float | None) -> tuple[Sampler, Template]:
     from rewardlab.samplers.hf import HFSampler
+    from rewardlab.samplers.process import ProcessSampler
 
     template = template_for(Path(target), asked) if Path(target).exists() else load_template(asked or "r1_reward")
-    return HFSampler.load(target, batch_size=batch_size), template
+    opener = partial(HFSampler.load, target, batch_size=batch_size)
+    return (opener() if apart is None else ProcessSampler(opener, timeout_s=apart)), template
 
 
-def _open_vllm(target: str, asked: str | None, args: str, serves: bool) -> tuple[Sampler, Template]:
+def _open_vllm(target: str, asked: str | None, args: str, apart: float | None) -> tuple[Sampler, Template]:
     from rewardlab.samplers.vllm import VLLMSampler
     from rewardlab.samplers.vllm_server import VLLMServerSampler
 
     template = template_for(Path(target), asked) if Path(target).exists() else load_template(asked or "r1_reward")
-    return (VLLMServerSampler if serves else VLLMSampler).load(target, args=args), template
+    if apart is None:
+        return VLLMSampler.load(target, args=args), template
+    return VLLMServerSampler.load(target, args=args, deadline_s=apart), template
 
 
 def _open_openai(target: str, asked: str | None, api_key: str) -> tuple[Sampler, Template]:
@@ -245,10 +250,11 @@ def open_judge(
     batch_size: int = 64,
     api_key: str = "none",
     engine_args: str = "",
-    vllm_serves: bool = False,
+    apart: float | None = None,
 ) -> GenerativeJudge:
-    """The judge a SPEC names: ``hf:PATH`` (folder or hub id), ``vllm:PATH`` (the same through vLLM; behind a server of its own
-    where ``vllm_serves``, with ``engine_args`` as of ``vllm serve``) or ``openai:MODEL@URL`` (or URL,URL,...).
+    """The judge a SPEC names: ``hf:PATH`` (folder or hub id), ``vllm:PATH`` (the same through vLLM, with ``engine_args`` as of
+    ``vllm serve``) or ``openai:MODEL@URL`` (or URL,URL,...). ``apart``: the engine runs in a process of its own, which is
+    started again where it dies or takes more than so many seconds.
 
     ``prob:PATH`` or ``prob:vllm:PATH`` weighs probabilities (of a checkpoint trained to give the verdict alone ``hf:`` and
     ``vllm:`` mean this too); ``verify:`` before another, and it verifies its own judgments. Raises ConfigError,
@@ -260,8 +266,8 @@ def open_judge(
         weighed = f"hf:{weighed}" if weighed else weighed
     kind, colon, target = weighed.partition(":")
     openers: dict[str, Callable[[], tuple[Sampler, Template]]] = {
-        "hf": lambda: _open_hf(target, template, batch_size),
-        "vllm": lambda: _open_vllm(target, template, engine_args, vllm_serves),
+        "hf": lambda: _open_hf(target, template, batch_size, apart),
+        "vllm": lambda: _open_vllm(target, template, engine_args, apart),
         "openai": lambda: _open_openai(target, template, api_key),
     }
     if kind not in openers or not colon or not target:

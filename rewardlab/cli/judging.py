@@ -16,6 +16,8 @@ from rewardlab.cli.options import JudgeSpec, Out, app
 from rewardlab.errors import ConfigError
 from rewardlab.types import Judgment
 
+REMOTE_LANES = 16  # calls at a time of an engine that batches by itself
+
 
 @app.command()
 def serve(
@@ -97,10 +99,12 @@ def serve(
         batch_size=batch_size,
         api_key=key,
         engine_args=engine_args,
-        vllm_serves=True,
+        apart=engine_timeout,
     )
     rules = GroupRules(Asking(votes, policy), strategy, cohort, cohort_timeout)
-    limits = {"max_waiting": queue, "engine_timeout_s": engine_timeout, "max_sequences": 4 * batch_size}
+    # An engine apart watches over its own time; the queue's is for what is beyond it.
+    limits = {"max_waiting": queue, "engine_timeout_s": 2 * engine_timeout, "max_sequences": 4 * batch_size}
+    limits["lanes"] = REMOTE_LANES if held.sampler.draws_alone else 1
     run(held, host=host, port=port, rules=rules, keys=let_in, media=sources, **limits)
 
 

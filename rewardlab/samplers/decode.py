@@ -1,7 +1,8 @@
 """Sampling many completions of each prompt from a transformers model.
 
 ``generate()`` copies every prompt K times before it reads any, and steps finished rows until the last one is done. Here a
-prompt, images included, is read once; its cache is copied K times; finished rows leave the batch.
+prompt, images included, is read once; its cache is copied K times; finished rows leave the batch. What prompts about the same
+images begin with alike is read once for all of them.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 from rewardlab.samplers.kv_cache import growing_cache
+from rewardlab.samplers.shared_prefix import split
 
 COMPACT_BELOW = 0.75  # drop finished rows from the batch once fewer than this share are alive
 
@@ -65,6 +67,34 @@ def hot_logits(logits_RV: Tensor, hot: HotToken, suppress: Sequence[int]) -> Ten
     return logits_RV.masked_fill(logits_RV < least_R1, -torch.inf)
 
 
+def _read_shared(
+    model: Any, inputs: dict[str, Tensor], cache: Any, groups: Sequence[int] | None
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """:func:`_read_prompts`, and the attention mask of what the cache then holds.
+
+    Where ``groups`` says which prompts show the same images, what those begin with alike is read once.
+    """
+    shared = split(inputs, groups, getattr(model.config, "image_token_id", None)) if groups else None
+    if shared is None:
+        return *_read_prompts(model, inputs, cache), inputs["attention_mask"]
+    _, offset = _read_prompts(model, shared.prefix, cache)
+    cache.batch_select_indices(shared.group)
+    offset = None if offset is None else offset[shared.group]
+    mask = torch.cat([shared.prefix["attention_mask"][shared.group], shared.rest_mask], 1)
+    positions = (mask.cumsum(1) - 1)[:, -shared.rest_ids.shape[1] :]
+    if offset is not None:
+        positions = (positions + offset)[None].expand(3, -1, -1)
+    output = model(
+        input_ids=shared.rest_ids,
+        attention_mask=mask,
+        position_ids=positions,
+        past_key_values=cache,
+        use_cache=True,
+        logits_to_keep=1,
+    )
+    return output.logits[:, -1], offset, mask
+
+
 def _read_prompts(model: Any, inputs: dict[str, Tensor], cache: Any) -> tuple[Tensor, Tensor | None]:
     """The logits after each prompt, and [rows, 1] what M-RoPE adds to a text position after images (None: nothing).
 
@@ -81,9 +111,9 @@ def _read_prompts(model: Any, inputs: dict[str, Tensor], cache: Any) -> tuple[Te
 
 
 @torch.inference_mode()
-def read(model: Any, inputs: dict[str, Tensor]) -> Tensor:
-    """[rows, V] float32 logits of the token after each left-padded prompt, in one forward pass."""
-    return _read_prompts(model, inputs, None)[0].float()
+def read(model: Any, inputs: dict[str, Tensor], groups: Sequence[int] | None = None) -> Tensor:
+    """[rows, V] float32 logits of the token after each left-padded prompt; ``groups`` as of :func:`draw`."""
+    return _read_shared(model, inputs, growing_cache(model), groups)[0].float()
 
 
 @torch.inference_mode()
@@ -99,14 +129,15 @@ def draw(
     suppress: Sequence[int] = (),
     generator: torch.Generator | None = None,
     hot: HotToken | None = None,
+    groups: Sequence[int] | None = None,
 ) -> Draws:
     """``num_draws`` completions of each left-padded prompt in ``inputs``. ``temperature`` 0 is greedy, a hot token aside.
 
+    ``groups`` numbers the prompts, equally where they show the same images: see :mod:`rewardlab.samplers.shared_prefix`.
     ``logprobs`` are the model's own at ``temperature`` (1 when greedy), before suppression and top_p: what a trainer computes.
     """
-    mask = inputs["attention_mask"]
     cache = growing_cache(model)
-    logits, offset = _read_prompts(model, inputs, cache)
+    logits, offset, mask = _read_shared(model, inputs, cache, groups)
     if num_draws > 1:
         cache.batch_repeat_interleave(num_draws)
     logits = logits.repeat_interleave(num_draws, 0)

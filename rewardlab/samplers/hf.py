@@ -19,6 +19,7 @@ from rewardlab.errors import CheckpointError
 from rewardlab.rl.pairwise import verdict_margins
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.decode import draw, read
+from rewardlab.samplers.shared_prefix import groups_of
 from rewardlab.types import Choice, Completion, FinishReason, Message
 from rewardlab.verdicts import label_of
 
@@ -132,6 +133,11 @@ def token_texts(tokenizer: Any, ids: Sequence[int]) -> list[str]:
     return pieces
 
 
+def _groups(prompts: Sequence[Sequence[Message]]) -> list[int]:
+    """Prompts that show the same images are of one group."""
+    return groups_of([tuple(image for message in prompt for image in message.images) for prompt in prompts])
+
+
 class HFSampler:
     """Samples from a transformers model; at most ``batch_size`` sequences at a time. An undecodable image raises."""
 
@@ -170,7 +176,7 @@ class HFSampler:
         margins, coverages = [torch.empty(0, dtype=torch.float64)], [torch.empty(0, dtype=torch.float64)]
         for start in range(0, len(prompts), self.batch_size):
             rows = slice(start, start + self.batch_size)
-            logits_NV = read(self.model, self.encode(prompts[rows], beginnings[rows]))
+            logits_NV = read(self.model, self.encode(prompts[rows], beginnings[rows]), _groups(prompts[rows]))
             margins_N, coverage_N = verdict_margins(logits_NV, first, second)
             margins.append(margins_N.cpu())
             coverages.append(coverage_N.cpu())
@@ -200,13 +206,18 @@ class HFSampler:
             drawn: list[list[Completion]] = [[] for _ in prompts[rows]]
             for first in range(0, params.num_samples, self.batch_size):
                 num = min(self.batch_size, params.num_samples - first)
-                for row, more in zip(drawn, self._draw(inputs, replace(params, num_samples=num), generator), strict=True):
+                asked, groups = replace(params, num_samples=num), _groups(prompts[rows])
+                for row, more in zip(drawn, self._draw(inputs, asked, generator, groups), strict=True):
                     row += more
             done += drawn
         return done
 
     def _draw(
-        self, inputs: dict[str, torch.Tensor], params: SamplingParams, generator: torch.Generator
+        self,
+        inputs: dict[str, torch.Tensor],
+        params: SamplingParams,
+        generator: torch.Generator,
+        groups: Sequence[int] | None = None,
     ) -> list[list[Completion]]:
         draws = draw(
             self.model,
@@ -218,6 +229,7 @@ class HFSampler:
             ends=self._ends,
             suppress=self._suppressed,
             generator=generator,
+            groups=groups,
         )
         prompt_tokens = inputs["attention_mask"].sum(1).tolist()
         k = params.num_samples

@@ -19,7 +19,8 @@ from rewardlab.samplers.base import SamplingParams
 from rewardlab.types import Completion, FinishReason, Message
 
 REST_S = 10.0  # how long an endpoint that failed is left alone where there is another
-_EXTRA = {"continue_final_message", "add_generation_prompt", "return_token_ids"}  # vLLM's own fields
+# vLLM's own fields.
+_EXTRA = {"continue_final_message", "add_generation_prompt", "return_token_ids", "top_k", "min_p", "repetition_penalty"}
 
 # Some servers leave the reason out; any other (a content filter, a tool call) means the answer is not the whole judgment.
 _FINISH = {"stop": FinishReason.STOP, None: FinishReason.STOP, "length": FinishReason.LENGTH}
@@ -186,7 +187,8 @@ class OpenAISampler:
         self._urls = [base_urls] if isinstance(base_urls, str) else list(base_urls)
         self._many, self._body = many, dict(body or {})
         self._model, self._name = model, name
-        options = {"api_key": api_key, "concurrency": concurrency, "deadline_s": deadline_s}
+        options: dict[str, Any] = {"api_key": api_key, "concurrency": concurrency, "deadline_s": deadline_s}
+        options["retries"] = 4 if len(self._urls) == 1 else 1  # another endpoint is the better second try
         self._background = Background(partial(_opened, self._urls, model, options))
 
     @property

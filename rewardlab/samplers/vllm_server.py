@@ -33,6 +33,7 @@ from rewardlab.types import Completion, Message, Part
 
 LOG = logging.getLogger(__name__)
 LONGEST_WAIT_S = 60.0  # between two starts
+NEUTRAL = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}  # vLLM else takes them from the checkpoint's generation config
 SILENT_S = 30.0  # how long a server may leave /health unanswered
 
 
@@ -53,8 +54,8 @@ def find_vllm() -> str:
 class VLLMServer:
     """One ``vllm serve`` on a free local port, with a key that nobody else knows. ``args`` are further options of it, as text.
 
-    ``num_starts`` counts the starts, ``log`` is the file with its output. Raises EndpointError where it is not ready within
-    ``start_timeout_s`` of the first start, or ends before.
+    ``num_starts`` counts the starts; its output goes into the file ``log``, or beside ours. Raises EndpointError where it is
+    not ready within ``start_timeout_s`` of the first start, or ends before.
     """
 
     def __init__(self, model: str, *, args: str = "", log: Path | None = None, start_timeout_s: float = 900.0) -> None:
@@ -97,7 +98,7 @@ class VLLMServer:
     def _start(self) -> None:
         command = [self._program, "serve", self.model, "--served-model-name", "judge", "--host", "127.0.0.1"]
         command += ["--port", str(self.port), "--enable-prefix-caching", "--logprobs-mode", "raw_logprobs", *self._args]
-        out = self.log.open("ab") if self.log else subprocess.DEVNULL
+        out = self.log.open("ab") if self.log else None  # None: beside our own
         env = {**os.environ, "VLLM_API_KEY": self.key}  # not in the arguments, where everybody on the machine reads it
         # ours would shadow its own packages where it has another environment
         env.pop("PYTHONPATH", None)
@@ -166,13 +167,13 @@ class VLLMServerSampler(OpenAISampler):
             concurrency=concurrency,
             deadline_s=deadline_s,
             many=True,
-            body={"logprobs": True, "return_token_ids": True} | ({"logit_bias": bias} if bias else {}),
+            body={"logprobs": True, "return_token_ids": True, **NEUTRAL} | ({"logit_bias": bias} if bias else {}),
             name=f"vllm:{server.model}",
         )
 
     @staticmethod
-    def load(path: str, *, args: str = "", log: Path | None = None) -> VLLMServerSampler:
-        return VLLMServerSampler(VLLMServer(path, args=args, log=log))
+    def load(path: str, *, args: str = "", log: Path | None = None, deadline_s: float = 600.0) -> VLLMServerSampler:
+        return VLLMServerSampler(VLLMServer(path, args=args, log=log), deadline_s=deadline_s)
 
     def check(self) -> None:
         """Raise EndpointError while the server is down."""

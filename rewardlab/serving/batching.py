@@ -14,13 +14,14 @@ import itertools
 import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Coroutine, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 from rewardlab.errors import InputError
 from rewardlab.judge import Judge
 from rewardlab.serving.failures import EngineFailedError, OverloadedError, TooLateError
+from rewardlab.serving.lane import Lane
 from rewardlab.serving.questions import Engine, Question
 
 T = TypeVar("T")
@@ -52,6 +53,7 @@ class Batcher:
     """Asks ``judge`` from one thread of its own. Create it, ``start()`` it within a running loop, ``await stop()`` it.
 
     ``weigher`` is asked where probabilities are wanted (default: the judge itself).
+    ``lanes`` batches are asked at a time: one of an engine that computes here, several of one that batches by itself.
     ``max_sequences`` bounds a batch (votes times orders over its pairs), ``max_waiting`` the queue, ``engine_timeout_s`` one
     call of the engine, ``cache_size`` the answers kept; a failing engine is checked every ``recheck_s``. ``counts`` are totals,
     of :data:`COUNTS`.
@@ -67,6 +69,7 @@ class Batcher:
         engine_timeout_s: float = 600.0,
         cache_size: int = 10_000,
         recheck_s: float = 5.0,
+        lanes: int = 1,
     ) -> None:
         self.judge, self.weigher = judge, weigher or judge
         self.max_sequences, self.max_waiting, self.engine_timeout_s = max_sequences, max_waiting, engine_timeout_s
@@ -83,8 +86,8 @@ class Batcher:
         self._cache: OrderedDict[str, Any] = OrderedDict()
         self._cache_size = cache_size
         self._draining = False
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="engine")
         self._tasks: list[asyncio.Task[None]] = []
+        self._num_lanes, self._busy = lanes, 0
 
     @property
     def num_waiting(self) -> int:
@@ -98,7 +101,7 @@ class Batcher:
     def start(self) -> None:
         self._idle.set()
         loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._work()), loop.create_task(self._watch())]
+        self._tasks = [loop.create_task(self._work()) for _ in range(self._num_lanes)] + [loop.create_task(self._watch())]
 
     async def stop(self, timeout_s: float = 60.0) -> None:
         """Take nothing new, finish what waits, for at most so long; what is left then fails as EngineFailedError."""
@@ -114,7 +117,6 @@ class Batcher:
             if not one.answer.done():
                 one.answer.set_exception(EngineFailedError("the server is shutting down"))
         self._queue.clear()
-        self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def ask(self, ask: Question, *, priority: int = 0, timeout_s: float = 120.0) -> Any:
         """The answer, from the cache or the engine. Raises OverloadedError, TooLateError, EngineFailedError, or the
@@ -152,23 +154,31 @@ class Batcher:
         return max(1, round(self.batch_seconds * (1 + sequences / self.max_sequences)))
 
     async def _work(self) -> None:
-        loop = asyncio.get_running_loop()
+        """One lane: a thread that asks the engine about what waits, again and again."""
+        lane = Lane()
         while True:
             batch = self._take()
             if not batch:
-                self._idle.set()
+                if not self._busy:
+                    self._idle.set()
                 self._wake.clear()
                 await self._wake.wait()
                 continue
+            self._busy += 1
             begun = time.monotonic()
             self.counts["batches"] += 1
             self.counts["sequences"] += sum(one.ask.num_sequences for one in batch)
             try:
                 async with asyncio.timeout(self.engine_timeout_s):
-                    judged = await loop.run_in_executor(self._thread, self._judge, [one.ask for one in batch])
+                    judged = await lane.run(partial(self._judge, [one.ask for one in batch]))
             except TimeoutError:
+                # The thread cannot be stopped: it is left behind, and another one asks from now on.
+                lane.close()
+                lane = Lane()
                 self._hung(batch)
                 continue
+            finally:
+                self._busy -= 1
             self.batch_seconds = 0.7 * self.batch_seconds + 0.3 * (time.monotonic() - begun)
             for one, result in zip(batch, judged, strict=True):
                 self._settle(one, result)
@@ -240,10 +250,7 @@ class Batcher:
             one.answer.set_result(result)
 
     def _hung(self, batch: Sequence[_Waiting]) -> None:
-        """The thread cannot be stopped: it is left behind, and another one asks from now on."""
         self.failing = True
-        self._thread.shutdown(wait=False)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="engine")
         for one in batch:
             self.counts["failed"] += 1
             if not one.answer.done():

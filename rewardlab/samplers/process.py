@@ -1,0 +1,148 @@
+"""A sampler in a process of its own: one that crashes or hangs is ended and started again.
+
+For a server: a request that kills the engine must not kill what tells of it, and Python code of one process would slow
+that of the other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import multiprocessing
+import threading
+import time
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from typing import Any
+
+from rewardlab.errors import EndpointError
+from rewardlab.samplers.base import Sampler, SamplingParams
+from rewardlab.types import Completion, Message
+
+LOG = logging.getLogger(__name__)
+LONGEST_WAIT_S = 60.0  # between two starts
+
+
+def _work(pipe: Connection, opener: Callable[[], Sampler]) -> None:
+    """The child: opens the sampler, says its name or why it cannot, then answers call after call until the parent is gone."""
+    try:
+        sampler = opener()
+    except BaseException as error:  # the boundary: whatever it is, the parent tells of it
+        pipe.send((None, _sendable(error)))
+        return
+    pipe.send((sampler.name, None))
+    while True:
+        try:
+            method, args = pipe.recv()
+        except (EOFError, KeyboardInterrupt):
+            return
+        try:
+            pipe.send((getattr(sampler, method)(*args), None))
+        except Exception as error:
+            pipe.send((None, _sendable(error)))
+
+
+def _sendable(error: BaseException) -> BaseException:
+    """An error of this project as it is, any other by its text: not every exception survives the way."""
+    own = type(error).__module__.startswith("rewardlab.")
+    return error if own else EndpointError(f"{type(error).__name__}: {error}")
+
+
+class ProcessSampler:
+    """The sampler that ``opener`` (to be pickled) gives, in a child. Raises what the opener raises.
+
+    A call that takes more than ``timeout_s``, or in which the child ends, raises EndpointError; the child is then started
+    again in the background, and until it is ready every call raises EndpointError. ``num_starts`` counts.
+    """
+
+    def __init__(self, opener: Callable[[], Sampler], *, timeout_s: float = 600.0) -> None:
+        self._opener, self._timeout_s = opener, timeout_s
+        self._call = threading.Lock()
+        self._ready = threading.Event()
+        self.num_starts = 0
+        self._name = self._start()
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def draws_alone(self) -> bool:
+        return False  # whatever it is, it is asked one call at a time
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid
+
+    def check(self) -> None:
+        """Raise EndpointError while there is no child to ask."""
+        if not self._ready.is_set():
+            raise EndpointError(f"{self._name}: the engine is being started again")
+        if not self._process.is_alive():
+            self._start_again("it ended")
+            raise EndpointError(f"{self._name}: the engine ended")
+
+    def sample(self, prompts: Sequence[tuple[Message, ...]], params: SamplingParams) -> list[list[Completion]]:
+        return list(self._ask("sample", tuple(prompts), params))
+
+    def verdict_margins(self, prompts: Sequence[tuple[Message, ...]], beginnings: Sequence[str]) -> Any:
+        """As the child's."""
+        return self._ask("verdict_margins", tuple(prompts), tuple(beginnings))
+
+    def close(self) -> None:
+        """End the child; nothing can be asked any more."""
+        self._ready.clear()
+        self._process.kill()
+        self._process.join()
+        self._pipe.close()
+
+    def _ask(self, method: str, *args: Any) -> Any:
+        with self._call:
+            self.check()
+            try:
+                self._pipe.send((method, args))
+                if not self._pipe.poll(self._timeout_s):
+                    self._start_again(f"no answer within {self._timeout_s:g} s")
+                    raise EndpointError(f"{self._name}: no answer within {self._timeout_s:g} s; the engine is started again")
+                result, error = self._pipe.recv()
+            except (EOFError, OSError) as broken:
+                self._start_again("it ended")
+                raise EndpointError(f"{self._name}: the engine ended; it is started again") from broken
+        if error is not None:
+            raise error
+        return result
+
+    def _start(self) -> str:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_work, args=(theirs, self._opener), name="engine", daemon=True)
+        self._process.start()
+        theirs.close()
+        self.num_starts += 1
+        try:
+            name, error = self._pipe.recv()
+        except EOFError:
+            name, error = None, EndpointError("the engine ended while it was opened")
+        if error is not None:
+            raise error
+        self._ready.set()
+        return str(name)
+
+    def _start_again(self, why: str) -> None:
+        LOG.warning("%s: %s; the engine is started again", self._name, why)
+        self._ready.clear()
+        threading.Thread(target=self._revive, name="engine-start", daemon=True).start()
+
+    def _revive(self) -> None:
+        wait_s = 1.0
+        while not self._ready.is_set():
+            with contextlib.suppress(Exception):
+                self._process.kill()
+                self._process.join()
+                self._pipe.close()
+            try:
+                self._start()
+            except Exception as error:  # the boundary: it may be anything, and is tried again
+                LOG.warning("%s: the engine does not start (%s); again in %g s", self._name, error, wait_s)
+                time.sleep(wait_s)
+                wait_s = min(2 * wait_s, LONGEST_WAIT_S)

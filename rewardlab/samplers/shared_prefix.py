@@ -1,0 +1,105 @@
+"""What several prompts begin with, their images included, is read once: the two orders of a pair, the pairs of a group, a
+prompt's many rationales.
+
+A template that puts the responses last lets the image and the question be shared. Rows of one group must show the same
+images; how much of their tokens they share is found out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Shared:
+    """``prefix``: inputs of [G, P]; ``rest``: [R, S] token ids and mask, both left-padded; ``group`` [R]: whose prefix a row
+    continues."""
+
+    prefix: dict[str, Tensor]
+    rest_ids: Tensor
+    rest_mask: Tensor
+    group: Tensor
+
+
+def common_length(rows: Sequence[Tensor]) -> int:
+    """How many tokens all rows begin with alike; at least one of each is left over."""
+    least = min(len(row) for row in rows) - 1
+    first = rows[0][:least]
+    differs = torch.zeros(least, dtype=torch.bool, device=first.device)
+    for row in rows[1:]:
+        differs |= row[:least] != first
+    return int(differs.nonzero()[0]) if differs.any() else least
+
+
+def split(inputs: dict[str, Tensor], groups: Sequence[int], image_token: int | None) -> Shared | None:
+    """Left-padded inputs of [R, T] as prefixes and what follows them; None where there is nothing to share, or where rows of
+    a group differ before the last of their images.
+
+    ``groups`` [R] are numbers from 0 on, in the order in which they first occur.
+    """
+    ids, mask = inputs["input_ids"], inputs["attention_mask"]
+    num_groups = max(groups) + 1
+    if num_groups == len(groups):
+        return None
+    rows = [row[len(row) - length :] for row, length in zip(ids, mask.sum(1).tolist(), strict=True)]
+    members: list[list[int]] = [[] for _ in range(num_groups)]
+    for row, group in enumerate(groups):
+        members[group].append(row)
+    lengths = [common_length([rows[n] for n in own]) for own in members]
+    if image_token is not None and any(
+        (rows[n][lengths[group] :] == image_token).any() for group, own in enumerate(members) for n in own
+    ):
+        return None
+    leaders = [own[0] for own in members]
+    begins = [rows[leader][:length] for leader, length in zip(leaders, lengths, strict=True)]
+    prefix = dict(zip(("input_ids", "attention_mask"), _left_padded(begins), strict=True))
+    for name, values in inputs.items():
+        if name not in prefix and values.shape == ids.shape:  # token types and the like, aligned with the tokens
+            own = [values[n][-len(rows[n]) :][:length] for n, length in zip(leaders, lengths, strict=True)]
+            prefix[name] = _left_padded(own)[0]
+    if "image_grid_thw" in inputs:
+        prefix |= _images_of(inputs, leaders, rows, image_token)
+    rest_ids, rest_mask = _left_padded([row[lengths[group] :] for row, group in zip(rows, groups, strict=True)])
+    return Shared(prefix, rest_ids, rest_mask, torch.tensor(list(groups), device=ids.device))
+
+
+def _left_padded(rows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """[N, longest] values, zero where there are none, and the mask of where there are some."""
+    width = max(map(len, rows))
+    values, mask = rows[0].new_zeros(len(rows), width), rows[0].new_zeros(len(rows), width)
+    for n, row in enumerate(rows):
+        values[n, width - len(row) :] = row
+        mask[n, width - len(row) :] = 1
+    return values, mask
+
+
+def _images_of(
+    inputs: dict[str, Tensor], leaders: Sequence[int], rows: Sequence[Tensor], image_token: int | None
+) -> dict[str, Tensor]:
+    """The patches and grids of some rows, whose images follow one another in the inputs."""
+    grids = inputs["image_grid_thw"]
+    patches = grids.prod(1).tolist()
+    merged = sum(patches) // max(1, sum(int((row == image_token).sum()) for row in rows))  # patches behind one token
+    chosen, ranges, image, patch = [], [], 0, 0
+    wanted = set(leaders)
+    for n, row in enumerate(rows):
+        left = int((row == image_token).sum()) * merged
+        while left > 0:
+            if n in wanted:
+                chosen.append(image)
+                ranges.append(inputs["pixel_values"][patch : patch + patches[image]])
+            left -= patches[image]
+            patch += patches[image]
+            image += 1
+    return {"image_grid_thw": grids[chosen], "pixel_values": torch.cat(ranges)} if chosen else {}
+
+
+def groups_of(keys: Sequence[Any]) -> list[int]:
+    """Equal keys get equal numbers, from 0 on in the order in which they first occur."""
+    known: dict[Any, int] = {}
+    return [known.setdefault(key, len(known)) for key in keys]
