@@ -1,8 +1,9 @@
-"""Pairs per second of one judge, K votes in both orders: a plain script, the batched engine, and the endpoint over it.
+"""Pairs per second of one judge, K votes in both orders: a plain script, the engines, and the endpoint over each of them.
 
-``python eval/serving_rate.py`` after a quickstart. All in one process, in
-turns, medians of ``--repeats``; the endpoint's client shares the process, too. The script is what a benchmark's own inference
-does: one prompt at a time through ``generate``, one draw after the other. Writes ``eval/results/serving_rate.json``.
+``python eval/serving_rate.py`` after a quickstart; with ``--vllm-args`` (options of ``vllm serve``, may be "") vLLM takes part,
+and Python must be one that has it. In turns, medians of ``--repeats``. The script is what a benchmark's own inference does: one
+prompt at a time through ``generate``, one draw after the other. An endpoint is ``rewardlab serve`` in a process of its own; its
+client runs here and shares the machine with it. Writes ``eval/results/serving_rate.json``.
 """
 
 from __future__ import annotations
@@ -10,13 +11,16 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import shlex
 import socket
 import statistics
+import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +38,7 @@ from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import build_app
 from rewardlab.types import BOTH_ORDERS, PreferencePair
 
-VOTES, CONCURRENCY = 4, 64
+VOTES, CONCURRENCY, MAX_TOKENS, BATCH = 4, 64, 64, 256
 
 
 def script(judge: GenerativeJudge, pairs: Sequence[PreferencePair]) -> None:
@@ -46,7 +50,7 @@ def script(judge: GenerativeJudge, pairs: Sequence[PreferencePair]) -> None:
             for _ in range(VOTES):
                 inputs = sampler.encode([build_messages(pair, order=order, template=judge.template)])
                 with torch.no_grad():
-                    out = sampler.model.generate(**inputs, do_sample=True, temperature=1.0, max_new_tokens=judge.max_tokens)
+                    out = sampler.model.generate(**inputs, do_sample=True, temperature=1.0, max_new_tokens=MAX_TOKENS)
                 sampler.processor.tokenizer.decode(out[0, inputs["input_ids"].shape[1] :])
 
 
@@ -54,22 +58,46 @@ def offline(judge: GenerativeJudge, pairs: Sequence[PreferencePair]) -> None:
     judge.compare_many(pairs, orders=[BOTH_ORDERS] * len(pairs), num_votes=VOTES, seed=0)
 
 
-def served(app: Any) -> tuple[str, Callable[[], None]]:
-    """Start a server in a thread; its address, and what stops it."""
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def endpoint(judge: str, *options: str) -> Iterator[str]:
+    """``rewardlab serve`` until it is ready; yields its address."""
+    url = f"http://127.0.0.1:{(port := free_port())}"
+    command = [sys.executable, "-m", "rewardlab.cli", "serve", "--judge", judge, "--port", str(port), *options]
+    command += ["--max-tokens", str(MAX_TOKENS), "--batch-size", str(BATCH), "--template", "plain"]
+    # torch's threads may spin for a moment only: the client and the server need the cores, too
+    process = subprocess.Popen(command, env={**os.environ, "GOMP_SPINCOUNT": "1000"}, stdout=subprocess.DEVNULL)
+    try:
+        for _ in range(1200):
+            assert process.poll() is None, f"{shlex.join(command)} ended"
+            try:
+                if httpx.get(f"{url}/ready").status_code == 200:
+                    break
+            except httpx.HTTPError:
+                time.sleep(0.25)
+        yield url
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+@contextmanager
+def served(app: Any) -> Iterator[str]:
+    """An app in a thread."""
+    port = free_port()
     server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="error"))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:
         time.sleep(0.01)
-
-    def stop() -> None:
-        server.should_exit = True
-        thread.join(20)
-
-    return f"http://127.0.0.1:{port}", stop
+    yield f"http://127.0.0.1:{port}"
+    server.should_exit = True
+    thread.join(20)
 
 
 async def over_http(url: str, pairs: Sequence[PreferencePair], concurrency: int, seed: int) -> list[float]:
@@ -79,7 +107,7 @@ async def over_http(url: str, pairs: Sequence[PreferencePair], concurrency: int,
         {
             "question": p.question,
             "responses": p.responses,
-            "images": [to_data_url(i) for i in p.images],
+            "images": list(map(to_data_url, p.images)),
             "votes": VOTES,
             "seed": seed,
         }
@@ -90,8 +118,9 @@ async def over_http(url: str, pairs: Sequence[PreferencePair], concurrency: int,
         async def ask(body: dict[str, Any]) -> None:
             async with slots:
                 begun = time.perf_counter()
-                (await client.post("/v1/judge", json=body)).raise_for_status()
+                answer = (await client.post("/v1/judge", json=body)).raise_for_status().json()
                 latencies.append(time.perf_counter() - begun)
+                assert len(answer["votes"]) == 2 * VOTES
 
         await asyncio.gather(*map(ask, bodies))
     return latencies
@@ -109,37 +138,48 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path("runs/quickstart/world/test.parquet"))
     parser.add_argument("--pairs", type=int, default=256)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--vllm-args")
     parser.add_argument("--out", type=Path, default=Path("eval/results/serving_rate.json"))
     options = parser.parse_args()
     pairs = read_pairs(options.data)[: options.pairs]
-    judge = open_judge(f"hf:{options.judge}", template="plain", max_tokens=64, batch_size=256)
-    url, stop = served(build_app(judge, cache_size=0))
-    few = pairs[:8]
-    rates: dict[str, list[float]] = {"script": [], "engine": [], "endpoint": []}
-    offline(judge, pairs[:64])  # warm
-    for turn in range(options.repeats):
-        rates["script"].append(rate(lambda: script(judge, few), len(few)))
-        rates["engine"].append(rate(lambda: offline(judge, pairs), len(pairs)))
-        rates["endpoint"].append(rate(lambda n=turn: asyncio.run(over_http(url, pairs, CONCURRENCY, n)), len(pairs)))  # type: ignore[misc]
-        print({name: round(values[-1], 1) for name, values in rates.items()}, flush=True)
-    stop()
-    instant = GenerativeJudge(ScriptedSampler(lambda p, n: "<answer>1</answer>"), judge.template)
-    url, stop = served(build_app(instant, cache_size=0))
-    alone = asyncio.run(over_http(url, pairs, 1, 0))
-    stop()
+    few, bounds = pairs[:8], {"template": "plain", "max_tokens": MAX_TOKENS}
+    works: dict[str, tuple[int, Callable[[int], Any]]] = {}
+    with ExitStack() as stack:
+        hf = open_judge(f"hf:{options.judge}", batch_size=BATCH, **bounds)
+        url = stack.enter_context(endpoint(f"hf:{options.judge}"))
+        works["script"] = len(few), lambda turn: script(hf, few)
+        works["hf"] = len(pairs), lambda turn: offline(hf, pairs)
+        works["endpoint over hf"] = len(pairs), lambda turn: asyncio.run(over_http(url, pairs, CONCURRENCY, turn))
+        if options.vllm_args is not None:
+            vllm = open_judge(f"vllm:{options.judge}", engine_args=options.vllm_args, **bounds)
+            other = stack.enter_context(endpoint(f"vllm:{options.judge}", "--engine-args", options.vllm_args))
+            works["vllm"] = len(pairs), lambda turn: offline(vllm, pairs)
+            works["endpoint over vllm"] = len(pairs), lambda turn: asyncio.run(over_http(other, pairs, CONCURRENCY, turn))
+        rates: dict[str, list[float]] = {name: [] for name in works}
+        for turn in range(options.repeats + 1):
+            for name, (num, work) in works.items():
+                if (found := rate(lambda work=work, turn=turn: work(turn), num)) and turn:  # the first turn warms up
+                    rates[name].append(found)
+            print({name: round(values[-1], 1) for name, values in rates.items() if values}, flush=True)
+    instant = GenerativeJudge(ScriptedSampler(lambda p, n: "<answer>1</answer>"), hf.template)
+    with served(build_app(instant, cache_size=0)) as url:
+        alone = asyncio.run(over_http(url, pairs, 1, 0))
     medians = {name: statistics.median(values) for name, values in rates.items()}
-    result = {
+    result: dict[str, Any] = {
         "command": shlex.join(["python", *sys.argv]),
         "commit": commit(),
         "pairs": len(pairs),
         "votes": VOTES,
-        "pairs_per_second": rates,
-        "engine_over_script": medians["engine"] / medians["script"],
-        "endpoint_over_engine": medians["endpoint"] / medians["engine"],
-        "http_latency_ms": {"median": 1000 * statistics.median(alone), "p95": 1000 * sorted(alone)[int(0.95 * len(alone))]},
     }
+    result |= {"pairs_per_second": rates, "medians": medians, "hf_over_script": medians["hf"] / medians["script"]}
+    for name in ("hf", "vllm"):
+        if name in medians:  # turn by turn: the machine's speed changes between turns
+            ratios = [a / b for a, b in zip(rates[f"endpoint over {name}"], rates[name], strict=True)]
+            result[f"endpoint_over_{name}"] = {"median": statistics.median(ratios), "turns": ratios}
+    latencies = sorted(1000 * one for one in alone)
+    result["http_latency_ms"] = {"median": statistics.median(latencies), "p95": latencies[int(0.95 * len(latencies))]}
     options.out.write_text(json.dumps(result, indent=1) + "\n")
-    print(json.dumps({k: v for k, v in result.items() if k != "pairs_per_second"}, indent=1))
+    print(json.dumps({name: value for name, value in result.items() if name != "pairs_per_second"}, indent=1))
 
 
 if __name__ == "__main__":
