@@ -13,7 +13,7 @@ import pytest
 from rewardlab.errors import DataError
 from rewardlab.serving.batching import Batcher, together
 from rewardlab.serving.cohorts import Cohorts
-from rewardlab.serving.failures import EngineFailedError, OverloadedError, TooLateError
+from rewardlab.serving.failures import AloneError, EngineFailedError, OverloadedError, TooLateError
 from rewardlab.serving.questions import Ask
 from rewardlab.types import (
     BOTH_ORDERS,
@@ -304,7 +304,7 @@ def test_cohorts() -> None:
         cohorts: Cohorts[int, float] = Cohorts(reward, size=3, timeout_s=0.2)
         full = [asyncio.create_task(cohorts.join("a", n)) for n in (1, 2, 3)]
         begun = time.monotonic()
-        with pytest.raises(TooLateError, match="only 1 of 3"):
+        with pytest.raises(AloneError, match="only 1 of 3"):
             await cohorts.join("b", 4)
         assert time.monotonic() - begun < 5
         assert await asyncio.gather(*full) == [1, 2, 3]

@@ -173,7 +173,7 @@ def test_one_by_one(client: httpx.Client) -> None:
         assert list(pool.map(ask, ANSWERS)) == [-1, 1, 0]
         assert list(pool.map(slime, ANSWERS)) == [-1, 1, 0]
     alone = client.post("/slime", json={"prompt": "Another?", "response": "I say 1."})
-    assert alone.status_code == 504
+    assert alone.status_code == 408
     assert "only 1 of 3" in alone.json()["error"]
     for bad in ({"anchor": 3}, {"media": "upload:x"}):
         assert client.post("/slime", json={"prompt": "Q?", "response": "I say 1.", "label": bad}).status_code == 422

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
-from rewardlab.serving.failures import TooLateError
+from rewardlab.serving.failures import AloneError
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -15,7 +15,7 @@ R = TypeVar("R")
 class Cohorts(Generic[T, R]):
     """Collects ``size`` members of a key, then asks ``reward`` about all of them once; each caller gets its own.
 
-    A cohort that is not full after ``timeout_s`` is dissolved: every member hears TooLateError, nobody waits for a lost
+    A cohort that is not full after ``timeout_s`` is dissolved: every member hears AloneError, nobody waits for a lost
     rollout.
     """
 
@@ -30,7 +30,7 @@ class Cohorts(Generic[T, R]):
         return sum(map(len, self._open.values()))
 
     async def join(self, key: str, member: T) -> R:
-        """The reward of ``member`` within its cohort. Raises TooLateError, and what ``reward`` raises."""
+        """The reward of ``member`` within its cohort. Raises AloneError, and what ``reward`` raises."""
         loop = asyncio.get_running_loop()
         own: asyncio.Future[R] = loop.create_future()
         cohort = self._open.setdefault(key, [])
@@ -72,5 +72,5 @@ class Cohorts(Generic[T, R]):
         for _, own in cohort:
             if not own.done():
                 own.set_exception(
-                    TooLateError(f"only {len(cohort)} of {self.size} responses to this prompt came within {self.timeout_s:g} s")
+                    AloneError(f"only {len(cohort)} of {self.size} responses to this prompt came within {self.timeout_s:g} s")
                 )

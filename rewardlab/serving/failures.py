@@ -14,7 +14,11 @@ class OverloadedError(Exception):
 
 
 class TooLateError(Exception):
-    """The deadline passed before the engine was free, or the others of a cohort did not come."""
+    """The deadline passed before the engine was free."""
+
+
+class AloneError(Exception):
+    """The others of a cohort did not come in time: there was nothing to compare a response with."""
 
 
 class EngineFailedError(Exception):
@@ -26,7 +30,7 @@ class UnjudgedError(Exception):
 
 
 # Of a request or of the engine; anything else is a fault of ours.
-KNOWN = (InputError, OverloadedError, TooLateError, EngineFailedError, UnjudgedError)
+KNOWN = (InputError, OverloadedError, TooLateError, AloneError, EngineFailedError, UnjudgedError)
 
 
 def told(error: BaseException) -> dict[str, str]:
@@ -40,4 +44,6 @@ def status_of(error: Exception) -> tuple[int, dict[str, str]]:
         return 422, {}
     if isinstance(error, OverloadedError):
         return 429, {"Retry-After": str(error.retry_after_s)}
+    if isinstance(error, AloneError):
+        return 408, {}
     return (504 if isinstance(error, TooLateError) else 503), {}

@@ -54,7 +54,7 @@ class JudgeService:
         """A reward for each, in -1..1: those of one prompt are compared with each other, one alone with its anchor, or with the
         next ones that come for its prompt.
 
-        Raises UnjudgedError, TooLateError (a cohort that did not fill), OverloadedError, InputError.
+        Raises UnjudgedError, AloneError (a cohort that did not fill), OverloadedError, InputError.
         """
         groups: dict[str, list[int]] = {}
         for n, sample in enumerate(samples):
