@@ -16,7 +16,7 @@ from rewardlab.cli.options import JudgeSpec, Out, app
 from rewardlab.errors import ConfigError
 from rewardlab.types import Judgment
 
-REMOTE_LANES = 16  # calls at a time of an engine that batches by itself
+REMOTE_LANES = 64  # calls at a time of an engine that batches by itself
 
 
 @app.command()

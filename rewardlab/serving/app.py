@@ -34,7 +34,8 @@ def build_app(
     **queue: Any,
 ) -> FastAPI:
     """The application around one judge. ``queue`` are the options of :class:`Batcher`; ``keys`` are let in (none: all)."""
-    service = JudgeService(judge, Batcher(judge, weigher=weigher_of(judge), **queue), rules, media)
+    queue = {"weigher": weigher_of(judge), "mixes_seeds": not judge.sampler.draws_alone, **queue}
+    service = JudgeService(judge, Batcher(judge, **queue), rules, media)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

@@ -13,7 +13,7 @@ import heapq
 import itertools
 import time
 from collections import Counter, OrderedDict, deque
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -53,7 +53,9 @@ class Batcher:
     """Asks ``judge`` from one thread of its own. Create it, ``start()`` it within a running loop, ``await stop()`` it.
 
     ``weigher`` is asked where probabilities are wanted (default: the judge itself).
-    ``lanes`` batches are asked at a time: one of an engine that computes here, several of one that batches by itself.
+    ``lanes`` batches are asked at a time: one of an engine that computes here, several of one that batches by itself. With
+    ``mixes_seeds`` questions of different seeds are asked together, with the first one's: of an engine whose draws depend on
+    the batch anyway.
     ``max_sequences`` bounds a batch (votes times orders over its pairs), ``max_waiting`` the queue, ``engine_timeout_s`` one
     call of the engine, ``cache_size`` the answers kept; a failing engine is checked every ``recheck_s``. ``counts`` are totals,
     of :data:`COUNTS`.
@@ -70,6 +72,7 @@ class Batcher:
         cache_size: int = 10_000,
         recheck_s: float = 5.0,
         lanes: int = 1,
+        mixes_seeds: bool = False,
     ) -> None:
         self.judge, self.weigher = judge, weigher or judge
         self.max_sequences, self.max_waiting, self.engine_timeout_s = max_sequences, max_waiting, engine_timeout_s
@@ -88,6 +91,7 @@ class Batcher:
         self._draining = False
         self._tasks: list[asyncio.Task[None]] = []
         self._num_lanes, self._busy = lanes, 0
+        self._mixes_seeds = mixes_seeds
 
     @property
     def num_waiting(self) -> int:
@@ -184,6 +188,10 @@ class Batcher:
                 self._settle(one, result)
             self.failing = all(_broke(one.ask, result) for one, result in zip(batch, judged, strict=True))
 
+    def _kind(self, ask: Question) -> Hashable:
+        """Questions of one kind are asked together."""
+        return (ask.kind, None if self._mixes_seeds else ask.seed)
+
     async def _watch(self) -> None:
         """A failing engine is looked after even where nobody asks, as behind a balancer that heeds /ready."""
         while True:
@@ -205,7 +213,7 @@ class Batcher:
             if one.deadline <= time.monotonic():
                 self.counts["late"] += 1
                 one.answer.set_exception(TooLateError("the deadline passed before the judge was free"))
-            elif batch and (one.ask.num_sequences > room or one.ask.kind != batch[0].ask.kind):
+            elif batch and (one.ask.num_sequences > room or self._kind(one.ask) != self._kind(batch[0].ask)):
                 kept.append(one)
                 if room < 2 or len(kept) > 256:
                     break

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import Any, Protocol
 
 from rewardlab.judge import Judge
@@ -25,7 +25,10 @@ class Engine(Judge, Protocol):
 
 
 class Question(Protocol):
-    """Asked of an engine together with others of equal ``kind``."""
+    """Asked of an engine together with others of equal ``kind``; where each is drawn alone, of equal ``seed`` too."""
+
+    @property
+    def seed(self) -> int: ...
 
     @property
     def num_sequences(self) -> int:
@@ -68,7 +71,7 @@ class Ask:
 
     @property
     def kind(self) -> Hashable:
-        return ("pair", self.num_votes, self.seed, self.weighs)
+        return ("pair", self.num_votes, self.weighs)
 
     def key(self) -> str:
         rest = (",".join(self.orders), str(self.num_votes), str(self.seed), str(self.weighs))
@@ -77,7 +80,8 @@ class Ask:
     def ask(self, together: Sequence[Ask], engine: Engine, weigher: Judge) -> list[Judgment]:
         judge: Judge = weigher if self.weighs else engine
         pairs, orders = [one.pair for one in together], [one.orders for one in together]
-        return list(judge.compare_many(pairs, orders=orders, num_votes=self.num_votes, seed=self.seed))
+        judged = judge.compare_many(pairs, orders=orders, num_votes=self.num_votes, seed=self.seed)
+        return [replace(one, votes=tuple(_told(vote) for vote in one.votes)) for one in judged]
 
     def failed(self, answer: Judgment) -> tuple[bool, bool]:
         lost = [vote.verdict.status in FAILED for vote in answer.votes]
@@ -101,7 +105,11 @@ class Chat:
 
     @property
     def kind(self) -> Hashable:
-        return ("chat", self.params)
+        return ("chat", replace(self.params, seed=0))
+
+    @property
+    def seed(self) -> int:
+        return self.params.seed
 
     def key(self) -> str:
         said = [text for message in self.prompt for text in (message.role, message.text)]
@@ -117,6 +125,11 @@ class Chat:
 
     def statuses(self, answer: list[Completion]) -> Iterable[str]:
         return ()
+
+
+def _told(vote: Vote) -> Vote:
+    """Without tokens and their log-probs: thousands of answers are kept, and nobody is told of these."""
+    return replace(vote, completion=replace(vote.completion, token_ids=(), logprobs=()))
 
 
 def _digest(texts: Iterable[str], images: Iterable[bytes]) -> str:

@@ -28,7 +28,7 @@ class Asked(_Wire):
         "until the majority is settled; default: as the judge was opened",
     )
     error: float = Field(0.05, ge=0, lt=1, description="of the policy sequential: probability of stopping too early")
-    seed: int = Field(0, ge=0, lt=2**63)
+    seed: int = Field(0, ge=0, lt=2**63, description="of the draws, where the engine draws for each pair alone (vllm, openai)")
     priority: int = Field(0, ge=-9, le=9, description="lower goes first")
     timeout_s: float = Field(120.0, gt=0, le=3600, description="how long to wait for the judge to be free")
 

@@ -1,0 +1,282 @@
+"""What an endpoint does under fire: a crowd of which some misbehave, and engines that die, hang or answer garbage mid-load.
+
+``python eval/serving_drills.py`` after a quickstart. The judge is greedy, so that every answer can be compared with what
+the same judge says offline. Writes ``eval/results/serving_drills.json``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import psutil
+from serving_rate import free_port, served
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from rewardlab.checkpoints import commit
+from rewardlab.data.images import to_data_url
+from rewardlab.data.pairs import read_pairs
+from rewardlab.judge import open_judge
+from rewardlab.types import BOTH_ORDERS, PreferencePair
+
+MAX_BYTES = 1_000_000
+Answer = tuple[float | None, list[str]]
+
+
+@contextmanager
+def endpoint(judge: str, *options: str) -> Iterator[tuple[str, psutil.Process]]:
+    """A greedy ``rewardlab serve``, once it is ready."""
+    import httpx
+
+    url = f"http://127.0.0.1:{(port := free_port())}"
+    command = [sys.executable, "-m", "rewardlab.cli", "serve", "--judge", judge, "--port", str(port), "--template", "plain"]
+    command += ["--temperature", "0", "--max-tokens", "64", "--batch-size", "256", *options]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        for _ in range(1200):
+            assert process.poll() is None, f"{shlex.join(command)} ended"
+            try:
+                if httpx.get(f"{url}/ready").status_code == 200:
+                    break
+            except httpx.HTTPError:
+                time.sleep(0.25)
+        yield url, psutil.Process(process.pid)
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def body_of(pair: PreferencePair, seed: int) -> dict[str, Any]:
+    return {"question": pair.question, "responses": pair.responses, "images": list(map(to_data_url, pair.images)), "seed": seed}
+
+
+def offline(judge: str, pairs: Sequence[PreferencePair]) -> list[Answer]:
+    held = open_judge(judge, template="plain", temperature=0, max_tokens=64, batch_size=256)
+    judged = held.compare_many(pairs, orders=[BOTH_ORDERS] * len(pairs), num_votes=1, seed=0)
+    return [(one.share_0, [vote.completion.text for vote in one.votes]) for one in judged]
+
+
+def malformed(body: dict[str, Any], rng: random.Random) -> bytes:
+    """One of the ways to get a request wrong."""
+    whole = json.dumps(body)
+    return rng.choice(
+        [
+            lambda: whole[: len(whole) // 2].encode(),
+            lambda: b"\xff\xfe" + whole.encode(),
+            lambda: json.dumps({**body, "responses": ["one alone"]}).encode(),
+            lambda: json.dumps({**body, "images": ["data:image/png;base64,AAAA"]}).encode(),
+            lambda: json.dumps({**body, "images": ["file:///etc/passwd"]}).encode(),
+            lambda: json.dumps({**body, "votes": "many"}).encode(),
+            lambda: json.dumps([body]).encode(),
+        ]
+    )()
+
+
+def oversized(body: dict[str, Any], rng: random.Random) -> bytes:
+    """Beyond what a key may send, or a text longer than any may be."""
+    longer = MAX_BYTES if rng.random() < 0.5 else 150_000
+    return json.dumps({**body, "responses": ["x" * longer, "y"]}).encode()
+
+
+async def crowd(
+    url: str, key: str, pairs: Sequence[PreferencePair], right: Sequence[Answer], num: int, seed: int
+) -> Counter[str]:
+    """``num`` requests, 256 at a time: 5 % malformed, 5 % oversized, 5 % hung up on. What became of each kind."""
+    rng, seen = random.Random(seed), Counter[str]()
+    kinds = [(rng.choices(["good", "malformed", "oversized", "cancelled"], [85, 5, 5, 5])[0], n) for n in range(num)]
+    slots = asyncio.Semaphore(256)
+    headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+    async with aiohttp.ClientSession(url, headers=headers, connector=aiohttp.TCPConnector(limit=256)) as client:
+
+        async def ask(kind: str, n: int) -> None:
+            body = body_of(pairs[n % len(pairs)], seed * num + n)
+            data = {"malformed": malformed, "oversized": oversized}.get(kind, lambda b, r: json.dumps(b).encode())(body, rng)
+            async with slots:
+                try:
+                    patience = rng.uniform(0, 0.2) if kind == "cancelled" else 600
+                    async with asyncio.timeout(patience), client.post("/v1/judge", data=data) as response:
+                        told = await response.json()
+                except TimeoutError:
+                    seen[f"{kind}: hung up"] += 1
+                    return
+                except aiohttp.ClientError as error:
+                    seen[f"{kind}: {type(error).__name__}"] += 1
+                    return
+            if response.status != 200:
+                seen[f"{kind}: {response.status}"] += 1
+                assert "p_first_better" not in told
+                return
+            share, texts = right[n % len(pairs)]
+            same = told["p_first_better"] == share
+            words = [vote["text"] for vote in told["votes"]] == texts
+            seen[f"{kind}: 200, {'right' if same else 'WRONG'}{'' if words else ', in other words'}"] += 1
+
+        await asyncio.gather(*(ask(kind, n) for kind, n in kinds))
+    return seen
+
+
+def rss_mb(process: psutil.Process) -> dict[str, float]:
+    """Of the server and of its engine."""
+    engine = [child for child in process.children(recursive=True) if "resource_tracker" not in " ".join(child.cmdline())]
+    return {"server": process.memory_info().rss / 2**20, "engine": sum(child.memory_info().rss for child in engine) / 2**20}
+
+
+def drill_crowd(judge: str, pairs: Sequence[PreferencePair], right: Sequence[Answer], num: int) -> dict[str, Any]:
+    with tempfile.NamedTemporaryFile("w", suffix=".keys") as keys:
+        keys.write(f"a-key max_bytes={MAX_BYTES}\n")
+        keys.flush()
+        with endpoint(judge, "--keys", keys.name) as (url, process):
+            asyncio.run(crowd(url, "a-key", pairs, right, num, seed=1))  # warm-up: caches fill, allocators settle
+            before = rss_mb(process)
+            begun = time.perf_counter()
+            seen = asyncio.run(crowd(url, "a-key", pairs, right, num, seed=2))
+            seconds, after = time.perf_counter() - begun, rss_mb(process)
+    growth = {name: after[name] / before[name] - 1 for name in after}
+    return {"requests": num, "seconds": seconds, "seen": dict(seen), "rss_mb": [before, after], "rss_growth": growth}
+
+
+async def load(
+    url: str,
+    pairs: Sequence[PreferencePair],
+    right: Sequence[Answer],
+    acts: Sequence[tuple[float, Callable[[], Any]]],
+    seconds: float,
+) -> dict[str, Any]:
+    """Sixteen clients that never stop; ``acts`` happen at their seconds. What was answered, and /ready, second by second."""
+    begun, done = time.perf_counter(), False
+    answers: list[tuple[float, str]] = []
+    ready: list[tuple[float, bool]] = []
+    async with aiohttp.ClientSession(url) as client:
+
+        async def ask(n: int) -> None:
+            while not done:
+                at = n % len(pairs)
+                try:
+                    async with client.post("/v1/judge", json=body_of(pairs[at], n)) as response:
+                        told = await response.json()
+                    if response.status == 200 and told["p_first_better"] is not None:
+                        what = "right" if told["p_first_better"] == right[at][0] else "WRONG"
+                    elif response.status == 200:
+                        what = "no verdict: " + ", ".join(sorted({vote["status"] for vote in told["votes"]}))
+                    else:
+                        what = f"{response.status} {told['status']}"
+                except aiohttp.ClientError as error:
+                    what = type(error).__name__
+                answers.append((time.perf_counter() - begun, what))
+                n += 16
+                await asyncio.sleep(0 if what == "right" else 0.2)
+
+        async def watch() -> None:
+            while not done:
+                async with client.get("/ready") as response:
+                    ready.append((time.perf_counter() - begun, response.status == 200))
+                await asyncio.sleep(0.25)
+
+        tasks = [asyncio.create_task(ask(n)) for n in range(16)] + [asyncio.create_task(watch())]
+        for at, act in acts:
+            await asyncio.sleep(max(0, at - (time.perf_counter() - begun)))
+            act()
+        await asyncio.sleep(max(0, seconds - (time.perf_counter() - begun)))
+        done = True
+        await asyncio.gather(*tasks)
+    hit = acts[0][0]
+    failed = [at for at, what in answers if what != "right" and at > hit]
+    again = [at for at, what in answers if what == "right" and failed and at > failed[-1]]
+    down = [at for at, good in ready if not good]
+    return {
+        "answers": dict(Counter(what for _, what in answers)),
+        "first_failure_s": failed[0] - hit if failed else None,
+        "last_failure_s": failed[-1] - hit if failed else None,
+        "right_answers_after": len(again),
+        "unready_s": [down[0] - hit, down[-1] - hit] if down else None,
+        "ready_at_the_end": ready[-1][1],
+    }
+
+
+def engine_of(process: psutil.Process) -> psutil.Process:
+    """The child that holds the model: the largest."""
+    return max(process.children(recursive=True), key=lambda child: child.memory_info().rss)
+
+
+def drill_engine(
+    judge: str, pairs: Sequence[PreferencePair], right: Sequence[Answer], sign: signal.Signals, seconds: float, *options: str
+) -> dict[str, Any]:
+    with endpoint(judge, *options) as (url, process):
+        act = lambda: os.kill(engine_of(process).pid, sign)  # noqa: E731
+        return asyncio.run(load(url, pairs, right, [(4.0, act)], seconds))
+
+
+def drill_garbage(pairs: Sequence[PreferencePair], kind: str) -> dict[str, Any]:
+    """An OpenAI-compatible model that always says 1, and for five seconds something else, or nothing."""
+    state = {"good": True}
+
+    async def chat(request: Request) -> Response:
+        if not state["good"] and kind == "hangs":
+            await asyncio.sleep(60)
+        if not state["good"] and kind == "garbled":
+            return Response(b"<html>502</html>", media_type="application/json")
+        text = (
+            "lorem <answer>3</answer> ipsum" if not state["good"] and kind == "babble" else "<think>x</think><answer>1</answer>"
+        )
+        choices = [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}]
+        return JSONResponse({"id": "x", "object": "chat.completion", "created": 0, "model": "m", "choices": choices})
+
+    async def models(request: Request) -> Response:
+        return JSONResponse({"object": "list", "data": []})
+
+    app = Starlette(routes=[Route("/v1/chat/completions", chat, methods=["POST"]), Route("/v1/models", models)])
+    with served(app) as url, endpoint(f"openai:m@{url}/v1", "--engine-timeout", "3") as (address, _):
+        acts = [(3.0, lambda: state.update(good=False)), (8.0, lambda: state.update(good=True))]
+        return asyncio.run(load(address, pairs, [(0.5, [])] * len(pairs), acts, 18.0))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--judge", default="runs/quickstart/rl/final")
+    parser.add_argument("--data", type=Path, default=Path("runs/quickstart/world/test.parquet"))
+    parser.add_argument("--requests", type=int, default=10_000)
+    parser.add_argument("--vllm-args", help="drill `vllm serve` too; its program is REWARDLAB_VLLM or on the path")
+    parser.add_argument("--out", type=Path, default=Path("eval/results/serving_drills.json"))
+    options = parser.parse_args()
+    pairs = read_pairs(options.data)[:1000]
+    judge = f"hf:{options.judge}"
+    right = offline(judge, pairs)
+    result: dict[str, Any] = {"command": shlex.join(["python", *sys.argv]), "commit": commit()}
+
+    def note(name: str, found: dict[str, Any]) -> None:
+        result[name] = found
+        print(name, json.dumps(found), flush=True)
+        options.out.write_text(json.dumps(result, indent=1) + "\n")
+
+    for kind in ("garbled", "babble", "hangs"):
+        note(f"openai engine {kind}", drill_garbage(pairs[:64], kind))
+    note("hf engine killed", drill_engine(judge, pairs, right, signal.SIGKILL, 40.0))
+    note("hf engine hung", drill_engine(judge, pairs, right, signal.SIGSTOP, 50.0, "--engine-timeout", "5"))
+    if options.vllm_args is not None:
+        args = ("--engine-args", options.vllm_args)
+        note("vllm engine killed", drill_engine(f"vllm:{options.judge}", pairs, right, signal.SIGKILL, 90.0, *args))
+        hung = ("--engine-timeout", "5", *args)
+        note("vllm engine hung", drill_engine(f"vllm:{options.judge}", pairs, right, signal.SIGSTOP, 150.0, *hung))
+    note("crowd", drill_crowd(judge, pairs, right, options.requests))
+
+
+if __name__ == "__main__":
+    main()
