@@ -103,7 +103,7 @@ def test_a_failing_judge_gives_no_reward(client: httpx.Client) -> None:
     told = client.post("/v1/rewards", json={"question": "down", "responses": ANSWERS}).json()
     assert told["rewards"] == [None] * 3
     assert told["num_failed"] == 3
-    assert all(match["statuses"] == {"error": 2} for match in told["matches"])
+    assert all(match["error"] == "the engine failed: HTTP 503" for match in told["matches"])
     asked = client.post("/get_reward", json={"query": [f"down?{a}" for a in ANSWERS], "prompts": ["down?"] * 3})
     assert asked.status_code == 503
     assert asked.json()["status"] == "unjudged"
@@ -136,7 +136,8 @@ def test_batches(client: httpx.Client) -> None:
     assert "send it again" in told[1]["error"]
     pairs = [{"question": QUESTION, "responses": ANSWERS[:2]}, {"question": "down", "responses": ANSWERS[:2]}]
     told = client.post("/v1/judge/batch", json=pairs).json()
-    assert [one["outcome"] for one in told] == ["response_1", "no_valid_vote"]
+    assert [one.get("outcome") for one in told] == ["response_1", None]
+    assert told[1] == {"error": "the engine failed: HTTP 503", "status": "enginefailed"}
 
 
 def test_openrlhf_and_r1_reward(client: httpx.Client) -> None:

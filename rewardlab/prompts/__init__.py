@@ -12,6 +12,7 @@ from pathlib import Path
 
 from rewardlab.conventions import CONVENTIONS as READERS
 from rewardlab.errors import ConfigError, DataError
+from rewardlab.prompts.fence import fenced
 from rewardlab.types import IMAGE_MARK, Message, Order, Part, PreferencePair
 
 # template -> the convention (of rewardlab.verdicts) that reads its answers.
@@ -76,9 +77,14 @@ def _own_template(name: str, convention: str, path: Path) -> Template:
 
 
 def render(template: Template, question: str, first: str, second: str) -> str:
-    """Fill the slots, all at once: braces inside a question or an answer are plain text."""
-    values = {"question": question, "first": first, "second": second}
+    """Fill the slots, all at once: braces inside a question or an answer are plain text, and so is what looks like a part of
+    the prompt (:mod:`rewardlab.prompts.fence`)."""
+    values = _fenced(template, {"question": question, "first": first, "second": second})
     return _SLOT.sub(lambda match: values[match.group(1)], template.text)
+
+
+def _fenced(template: Template, values: dict[str, str]) -> dict[str, str]:
+    return {name: fenced(text, template.text) for name, text in values.items()}
 
 
 def build_messages(pair: PreferencePair, *, order: Order, template: Template) -> tuple[Message, ...]:
@@ -93,7 +99,7 @@ def build_messages(pair: PreferencePair, *, order: Order, template: Template) ->
     ahead = [Part(image=image) for image in (() if placed else pair.images)]
     if not any(within.values()):
         return (Message("user", (*ahead, Part(text=render(template, pair.question, first, second)))),)
-    values, parts = {"question": pair.question, "first": first, "second": second}, ahead
+    values, parts = _fenced(template, {"question": pair.question, "first": first, "second": second}), ahead
     for place, piece in enumerate(_SLOT.split(template.text)):  # text, slot, text, slot, ..., text
         slot = place % 2 == 1
         own = within[piece] if slot else ()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rewardlab.errors import ConfigError
 from rewardlab.sequential import settles
 from rewardlab.serving.batching import Batcher
 from rewardlab.serving.questions import Ask
-from rewardlab.types import BOTH_ORDERS, Judgment, Order, PreferencePair, Vote
-from rewardlab.votes import judgment, reduced
+from rewardlab.types import BOTH_ORDERS, Judgment, Order, Outcome, PreferencePair, Vote
+from rewardlab.votes import in_order, judgment, reduced
 
 POLICIES = ("majority", "weighted", "sequential")
 
@@ -30,7 +30,10 @@ class Asking:
 
 
 class Asker:
-    """Asks a queue about pairs. Raises what :meth:`Batcher.ask` raises, and ConfigError where the judge cannot weigh."""
+    """Asks a queue about pairs. Where an order has no valid vote there is no outcome: the other one leans to a place.
+
+    Raises what :meth:`Batcher.ask` raises, and ConfigError where the judge cannot weigh.
+    """
 
     def __init__(self, batcher: Batcher, *, weighs: bool) -> None:
         self._batcher, self.weighs = batcher, weighs
@@ -61,4 +64,8 @@ class Asker:
     @staticmethod
     def _reduced(pair: PreferencePair, votes: list[Vote] | tuple[Vote, ...], how: Asking) -> Judgment:
         by_count = how.policy in ("majority", "sequential")
-        return judgment(pair.pair_id, votes) if by_count else reduced(pair.pair_id, votes)
+        judged = judgment(pair.pair_id, votes) if by_count else reduced(pair.pair_id, votes)
+        one_sided = any(
+            all(vote.winner is None and vote.margin is None for vote in in_order(votes, order)) for order in how.orders
+        )
+        return replace(judged, outcome=Outcome.NO_VALID_VOTE, share_0=None) if one_sided else judged

@@ -250,11 +250,16 @@ class Batcher:
             return
         self.counts["judged"] += 1
         self.statuses.update(one.ask.statuses(result))
-        if not one.ask.failed(result)[0]:
+        lost = one.ask.lost(result)
+        if not lost:
             self._cache[one.ask.key()] = result
             while len(self._cache) > self._cache_size:
                 self._cache.popitem(last=False)
-        if not one.answer.done():
+        if one.answer.done():
+            return
+        if one.ask.is_lost(result):
+            one.answer.set_exception(EngineFailedError(f"the engine failed: {lost[0] or 'no answer'}"))
+        else:
             one.answer.set_result(result)
 
     def _hung(self, batch: Sequence[_Waiting]) -> None:
@@ -266,8 +271,8 @@ class Batcher:
 
 
 def _broke(ask: Question, result: Any) -> bool:
-    """Whether the engine failed: raised, or in every sample. What a request itself got wrong says nothing of it."""
-    return not isinstance(result, InputError) if isinstance(result, Exception) else ask.failed(result)[1]
+    """Whether the engine failed. What a request itself got wrong says nothing of it."""
+    return not isinstance(result, InputError) if isinstance(result, Exception) else ask.is_lost(result)
 
 
 async def together(asked: Iterable[Coroutine[Any, Any, T]]) -> list[T]:

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from rewardlab.judge import Judge
 from rewardlab.samplers.base import Sampler, SamplingParams
 from rewardlab.types import Completion, FinishReason, Judgment, Message, Order, PreferencePair, VerdictStatus, Vote
+from rewardlab.votes import in_order
 
 FAILED = (VerdictStatus.ERROR, VerdictStatus.TIMEOUT)
 
@@ -46,8 +47,12 @@ class Question(Protocol):
         """The answers to all of ``together``."""
         ...
 
-    def failed(self, answer: Any) -> tuple[bool, bool]:
-        """Whether any, and whether all, of an answer's samples failed."""
+    def lost(self, answer: Any) -> list[str]:
+        """What went wrong with samples that the engine failed to draw."""
+        ...
+
+    def is_lost(self, answer: Any) -> bool:
+        """Whether so many of them failed that there is no answer."""
         ...
 
     def statuses(self, answer: Any) -> Iterable[str]:
@@ -83,9 +88,12 @@ class Ask:
         judged = judge.compare_many(pairs, orders=orders, num_votes=self.num_votes, seed=self.seed)
         return [replace(one, votes=tuple(_told(vote) for vote in one.votes)) for one in judged]
 
-    def failed(self, answer: Judgment) -> tuple[bool, bool]:
-        lost = [vote.verdict.status in FAILED for vote in answer.votes]
-        return any(lost), all(lost)
+    def lost(self, answer: Judgment) -> list[str]:
+        return [vote.completion.error for vote in answer.votes if vote.verdict.status in FAILED]
+
+    def is_lost(self, answer: Judgment) -> bool:
+        """All of one order: what is left would lean to one place."""
+        return any(all(v.verdict.status in FAILED for v in in_order(answer.votes, order)) for order in self.orders)
 
     def statuses(self, answer: Judgment) -> Iterable[str]:
         votes: tuple[Vote, ...] = answer.votes
@@ -119,9 +127,12 @@ class Chat:
     def ask(self, together: Sequence[Chat], engine: Engine, weigher: Judge) -> list[list[Completion]]:
         return list(engine.sampler.sample([one.prompt for one in together], self.params))
 
-    def failed(self, answer: list[Completion]) -> tuple[bool, bool]:
-        lost = [one.finish in (FinishReason.ERROR, FinishReason.TIMEOUT) for one in answer]
-        return any(lost), all(lost)
+    def lost(self, answer: list[Completion]) -> list[str]:
+        return [one.error for one in answer if one.finish in (FinishReason.ERROR, FinishReason.TIMEOUT)]
+
+    def is_lost(self, answer: list[Completion]) -> bool:
+        """Any: a client knows no choice without."""
+        return bool(self.lost(answer))
 
     def statuses(self, answer: list[Completion]) -> Iterable[str]:
         return ()

@@ -30,7 +30,7 @@ class Asked(_Wire):
     error: float = Field(0.05, ge=0, lt=1, description="of the policy sequential: probability of stopping too early")
     seed: int = Field(0, ge=0, lt=2**63, description="of the draws, where the engine draws for each pair alone (vllm, openai)")
     priority: int = Field(0, ge=-9, le=9, description="lower goes first")
-    timeout_s: float = Field(120.0, gt=0, le=3600, description="how long to wait for the judge to be free")
+    timeout_s: float = Field(120.0, ge=1, le=3600, description="how long to wait for the judge to be free")
 
 
 class JudgeRequest(Asked):
@@ -76,9 +76,10 @@ class WireVote(_Wire):
 
 
 class JudgeResponse(_Wire):
-    """``p_first_better``: share of valid votes for response 0, both orders weighing the same; null without a valid vote.
+    """``p_first_better``: share of valid votes for response 0, both orders weighing the same; null where an order
+    has no valid vote: the other one alone would lean to a place.
 
-    ``outcome`` is the majority of all valid votes: response_0, response_1, tie or no_valid_vote.
+    ``outcome`` is the majority of all valid votes: response_0, response_1, tie; without a p_first_better no_valid_vote.
     """
 
     p_first_better: float | None

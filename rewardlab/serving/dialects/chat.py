@@ -15,11 +15,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rewardlab.errors import DataError
 from rewardlab.samplers.base import SamplingParams
-from rewardlab.serving.failures import EngineFailedError
 from rewardlab.serving.questions import Chat
 from rewardlab.serving.service import JudgeService
 from rewardlab.serving.text import content_of, sample_of_chat
-from rewardlab.types import Completion, FinishReason, Message, Part
+from rewardlab.types import Completion, Message, Part
 
 MAX_TOKENS = 32768
 
@@ -38,9 +37,6 @@ class Completions(BaseModel):
 
 
 def choices_of(completions: Sequence[Completion]) -> list[dict[str, Any]]:
-    """Raises EngineFailedError where one of them failed: a client knows no choice without."""
-    if lost := next((one for one in completions if one.finish in (FinishReason.ERROR, FinishReason.TIMEOUT)), None):
-        raise EngineFailedError(lost.error or "the engine gave no answer")
     return [_choice(n, one.text, one.finish.value) for n, one in enumerate(completions)]
 
 

@@ -1,0 +1,49 @@
+"""What a question or an answer says stays inside its place: it cannot end the turn, pose as the other answer, or speak for the
+judge.
+
+Three kinds of text are altered, as little as makes them something else to a machine; all other text is left as it is.
+Control tokens of chat templates, and the tags a judge writes, get a zero-width space after their first character. A line
+that begins as one of the template's own headings is quoted.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+MARK = "\u200b"  # ZERO WIDTH SPACE
+QUOTE = "> "
+
+# Special tokens of the common tokenizers: <|im_end|>, <｜User｜>, </s>, [INST], <start_of_turn>, <image>, ...
+_CONTROL = re.compile(
+    r"<(?=\|[^|<>\s]{1,40}\|>|｜[^<>｜]{1,40}｜>|/?s>|pad>|eos>|bos>|unk>|/?(?:start|end)_of_(?:turn|image)>|image>|video>|<?/?SYS>)"
+    r"|\[(?=/?(?:INST|IMG|SYSTEM_PROMPT|AVAILABLE_TOOLS)\])"
+)
+_TAGS = re.compile(r"<(?=\s*/?\s*(?:think|answer|reasoning|tool_call|tool_response)\s*>)", re.IGNORECASE)
+_SLOT = re.compile(r"\{(?:question|first|second)\}")
+
+
+@cache
+def headings(template: str) -> re.Pattern[str] | None:
+    """The lines of a template right before and after its slots, at the beginning of a line; None where it has none."""
+    pieces, found = _SLOT.split(template), set()
+    for place, piece in enumerate(pieces):
+        lines = [line.strip() for line in piece.split("\n")]
+        before, after = [line for line in lines if line][-1:], [line for line in lines[1:] if line][:1]
+        found |= set(before if place < len(pieces) - 1 else []) | set(after if place else [])
+    told = sorted((line for line in found if re.search(r"\w", line)), key=len, reverse=True)
+    if not told:
+        return None
+    loose = [r"\s+".join(map(re.escape, line.split())) for line in told]
+    return re.compile(rf"^(?=[^\S\n]*(?:{'|'.join(loose)}))", re.MULTILINE | re.IGNORECASE)
+
+
+def fenced(text: str, template: str) -> str:
+    """``text`` as it may stand in a slot of ``template``; idempotent on what it has altered."""
+    text = _CONTROL.sub(lambda m: m[0] + MARK, text)
+    text = _TAGS.sub(lambda m: m[0] + MARK, text)
+    heading = headings(template)
+    if heading is None:
+        return text
+    # The first line stands behind a heading already, where the template puts it on the same line.
+    return heading.sub(QUOTE, text.replace("\r\n", "\n").replace("\r", "\n")) if heading.search(text) else text
