@@ -9,6 +9,7 @@ that begins as one of the template's own headings is quoted.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import cache
 
 MARK = "\u200b"  # ZERO WIDTH SPACE
@@ -36,6 +37,14 @@ def headings(template: str) -> re.Pattern[str] | None:
         return None
     loose = [r"\s+".join(map(re.escape, line.split())) for line in told]
     return re.compile(rf"^(?=[^\S\n]*(?:{'|'.join(loose)}))", re.MULTILINE | re.IGNORECASE)
+
+
+def without_tokens(text: str, tokens: Sequence[str]) -> str:
+    """``text`` in which none of a tokenizer's own special ``tokens`` is left whole."""
+    for token in tokens:
+        if token in text:
+            text = text.replace(token, token[0] + MARK + token[1:])
+    return text
 
 
 def fenced(text: str, template: str) -> str:

@@ -16,6 +16,7 @@ from transformers.utils import logging
 
 from rewardlab.data.images import decode_image
 from rewardlab.errors import CheckpointError
+from rewardlab.prompts.fence import without_tokens
 from rewardlab.rl.pairwise import verdict_margins
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.decode import draw, read
@@ -55,13 +56,21 @@ def load_model(path: str, *, device: str | None = None) -> tuple[Any, Any]:
     return model.to(target).eval(), processor
 
 
-def chat_of(prompt: Sequence[Message]) -> list[dict[str, Any]]:
-    """Messages in the form chat templates take; images as placeholders, in place."""
+def special_tokens(tokenizer: Any) -> tuple[str, ...]:
+    """The texts that a tokenizer takes for special tokens wherever they stand, the longest first."""
+    found = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
+    return tuple(sorted(found | set(tokenizer.all_special_tokens), key=len, reverse=True))
+
+
+def chat_of(prompt: Sequence[Message], specials: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """Messages in the form chat templates take; images as placeholders, in place. No text keeps one of ``specials``: it would
+    be read as what the template writes."""
     return [
         {
             "role": message.role,
             "content": [
-                {"type": "image"} if part.image is not None else {"type": "text", "text": part.text} for part in message.parts
+                {"type": "image"} if part.image is not None else {"type": "text", "text": without_tokens(part.text, specials)}
+                for part in message.parts
             ],
         }
         for message in prompt
@@ -73,8 +82,9 @@ def encode(
 ) -> dict[str, torch.Tensor]:
     """Left-padded model inputs, each followed by a given beginning of its answer. Raises MediaError for an image that cannot be
     decoded."""
+    specials = special_tokens(processor.tokenizer)
     texts = [
-        processor.apply_chat_template(chat_of(prompt), tokenize=False, add_generation_prompt=True) + beginning
+        processor.apply_chat_template(chat_of(prompt, specials), tokenize=False, add_generation_prompt=True) + beginning
         for prompt, beginning in zip(prompts, beginnings or [""] * len(prompts), strict=True)
     ]
     images = [[decode_image(image) for message in prompt for image in message.images] for prompt in prompts]

@@ -14,7 +14,7 @@ import torch
 from rewardlab.data.images import decode_image
 from rewardlab.errors import CheckpointError, ConfigError
 from rewardlab.samplers.base import SamplingParams
-from rewardlab.samplers.hf import chat_of, check_folder, vision_token_ids
+from rewardlab.samplers.hf import chat_of, check_folder, special_tokens, vision_token_ids
 from rewardlab.types import Choice, Completion, FinishReason, Message
 from rewardlab.verdicts import label_of
 
@@ -60,6 +60,7 @@ class VLLMSampler:
     def __init__(self, llm: Any, *, name: str = "vllm") -> None:
         self._llm, self._name = llm, name
         self._tokenizer = llm.get_tokenizer()
+        self._specials = special_tokens(self._tokenizer)
         self._bias = dict.fromkeys(vision_token_ids(llm.llm_engine.model_config.hf_config), FORBIDDEN)
 
     @staticmethod
@@ -90,7 +91,9 @@ class VLLMSampler:
     def _requests(self, prompts: Sequence[Sequence[Message]], beginnings: Sequence[str]) -> list[dict[str, Any]]:
         asked = []
         for prompt, beginning in zip(prompts, beginnings, strict=True):
-            text = self._tokenizer.apply_chat_template(chat_of(prompt), tokenize=False, add_generation_prompt=True)
+            text = self._tokenizer.apply_chat_template(
+                chat_of(prompt, self._specials), tokenize=False, add_generation_prompt=True
+            )
             images = [decode_image(image) for message in prompt for image in message.images]
             request: dict[str, Any] = {"prompt": text + beginning}
             asked.append(request | ({"multi_modal_data": {"image": images}} if images else {}))
