@@ -1,4 +1,4 @@
-"""A tiny policy trained by TRL's GRPO against a running endpoint, and best-of-N by that judge: held-out answers, before and after.
+"""A tiny policy trained by TRL's GRPO against a running endpoint, and best-of-N by its judge: right answers before and after.
 
 ``python eval/closed_loop.py`` after a quickstart (some 15 minutes on two cores for three seeds). Accuracies of one policy have
 intervals over questions (bootstrap), those of trained ones over seeds (Student's). A finished seed is kept in ``--work``; run

@@ -114,7 +114,7 @@ def dataset(pairs: Sequence[PreferencePair]) -> Dataset:
 
 
 def train(policy: Path, pairs: Sequence[PreferencePair], url: str, settings: Settings, *, seed: int, out: Path) -> GRPOTrainer:
-    """TRL's trainer after its steps; the policy's answers to a question are compared with each other by the judge at ``url``."""
+    """TRL's trainer after its steps; answers to one question are compared with each other by the judge at ``url``."""
     model, processor = load_model(str(policy), device="cpu")
     config = GRPOConfig(
         output_dir=str(out),
