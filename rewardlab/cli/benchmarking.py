@@ -28,7 +28,7 @@ def bench_run(
         str,
         typer.Option(
             "--judge",
-            help="baseline:longest|shortest|random|first, hf:PATH, prob:PATH (by verdict probabilities), "
+            help="baseline:longest|shortest|random|first, hf:PATH, vllm:PATH, prob:PATH (by verdict probabilities), "
             "openai:MODEL@URL, verify:hf:PATH (verifies and revises its "
             "own judgments), or replay:FILE (JSON lines).",
         ),

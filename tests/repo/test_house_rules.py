@@ -48,8 +48,11 @@ OWNERS = {
     "datasketch": {"data/decontaminate.py"},
     "imagehash": {"data/decontaminate.py"},
     "av": {"data/video.py"},
-    **{name: {"training/"} for name in ("trl", "peft", "deepspeed", "accelerate")},
-    "datasets": {"data/", "training/"},
+    **{name: {"training/"} for name in ("peft", "deepspeed", "accelerate")},
+    "trl": {"training/", "studies/closed_loop.py"},  # there it is somebody else's trainer
+    "datasets": {"data/", "training/", "studies/closed_loop.py"},
+    "verl": {"integrations/verl_groups.py"},
+    "verifiers": {"integrations/verifiers.py"},
     "sklearn": {"world/"},
     "matplotlib": {"benchmarks/plots.py", "world/", "studies/"},
     "rich": {"cli/", "progress.py", "world/"},
