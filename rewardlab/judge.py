@@ -226,7 +226,7 @@ def _open_vllm(target: str, asked: str | None, args: str, apart: float | None) -
     template = template_for(Path(target), asked) if Path(target).exists() else load_template(asked or "r1_reward")
     if apart is None:
         return VLLMSampler.load(target, args=args), template
-    return VLLMServerSampler.load(target, args=args, deadline_s=apart), template
+    return VLLMServerSampler.load(target, args=args, deadline_s=apart, logprobs=False), template
 
 
 def _open_openai(target: str, asked: str | None, api_key: str) -> tuple[Sampler, Template]:

@@ -44,5 +44,9 @@ Out = Annotated[Path, typer.Option("--out", help="Folder to write to.")]
 ConfigFile = Annotated[Optional[Path], typer.Option("--config", help="YAML of differences from the defaults.")]
 Seed = Annotated[Optional[int], typer.Option("--seed", help="Overrides the config's seed.")]
 JudgeSpec = Annotated[
-    str, typer.Option("--judge", help="hf:PATH, vllm:PATH, prob:PATH (by verdict probabilities), openai:MODEL@URL[,URL], or verify: before one.")
+    str,
+    typer.Option(
+        "--judge",
+        help="hf:PATH, vllm:PATH, prob:PATH (by verdict probabilities), openai:MODEL@URL (or URL,URL), or verify: before one.",
+    ),
 ]

@@ -62,7 +62,7 @@ class ChatEndpoint:
             api_key=api_key,
             max_retries=retries,
             timeout=deadline_s,
-            http_client=httpx.AsyncClient(limits=limits, timeout=deadline_s),
+            http_client=openai.DefaultAsyncHttpxClient(limits=limits, timeout=deadline_s),
         )
         self._slots = asyncio.Semaphore(concurrency)
         self.in_flight, self.rests_until = 0, 0.0
@@ -224,6 +224,8 @@ class OpenAISampler:
             many = {"n": number} if number > 1 else {}
             return _completions(await ask_any(endpoints, prompt, {**self._body, **sampling, **many, "seed": seed}), number)
 
+        if self._many and params.temperature == 0:  # all draws are the same one, and vLLM refuses to make it twice
+            return [one * k for one in await asyncio.gather(*(drawn(prompt, params.seed, 1) for prompt in prompts))]
         if self._many:
             return list(await asyncio.gather(*(drawn(prompt, params.seed, k) for prompt in prompts)))
         singles = await asyncio.gather(*(drawn(prompt, params.seed + n, 1) for prompt in prompts for n in range(k)))

@@ -104,7 +104,7 @@ class VLLMSampler:
         from vllm import SamplingParams as Params
 
         drawn = Params(
-            n=params.num_samples,
+            n=params.num_samples if params.temperature > 0 else 1,
             temperature=params.temperature,
             top_p=params.top_p,
             max_tokens=params.max_tokens,
@@ -113,7 +113,9 @@ class VLLMSampler:
             logit_bias=self._bias or None,
         )
         answers = self._llm.generate(self._requests(prompts, [""] * len(prompts)), drawn, use_tqdm=False)
-        return [[_completion(one, len(answer.prompt_token_ids)) for one in answer.outputs] for answer in answers]
+        rows = [[_completion(one, len(answer.prompt_token_ids)) for one in answer.outputs] for answer in answers]
+        # Of greedy draws vLLM makes one; they are all the same.
+        return rows if params.temperature > 0 else [row * params.num_samples for row in rows]
 
     def verdict_margins(
         self, prompts: Sequence[tuple[Message, ...]], beginnings: Sequence[str]

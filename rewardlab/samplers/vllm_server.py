@@ -154,9 +154,10 @@ class VLLMServer:
 
 
 class VLLMServerSampler(OpenAISampler):
-    """A Sampler over a :class:`VLLMServer`. All draws of a prompt are one request; each has its tokens and their log-probs."""
+    """A Sampler over a :class:`VLLMServer`. All draws of a prompt are one request; each has its tokens, and with ``logprobs``
+    their log-probs, which cost as much to send as the rest."""
 
-    def __init__(self, server: VLLMServer, *, concurrency: int = 256, deadline_s: float = 600.0) -> None:
+    def __init__(self, server: VLLMServer, *, concurrency: int = 256, deadline_s: float = 600.0, logprobs: bool = True) -> None:
         self.server = server
         config = AutoConfig.from_pretrained(server.model)
         bias = {str(token): FORBIDDEN for token in vision_token_ids(config)}
@@ -167,13 +168,15 @@ class VLLMServerSampler(OpenAISampler):
             concurrency=concurrency,
             deadline_s=deadline_s,
             many=True,
-            body={"logprobs": True, "return_token_ids": True, **NEUTRAL} | ({"logit_bias": bias} if bias else {}),
+            body={"logprobs": logprobs, "return_token_ids": True, **NEUTRAL} | ({"logit_bias": bias} if bias else {}),
             name=f"vllm:{server.model}",
         )
 
     @staticmethod
-    def load(path: str, *, args: str = "", log: Path | None = None, deadline_s: float = 600.0) -> VLLMServerSampler:
-        return VLLMServerSampler(VLLMServer(path, args=args, log=log), deadline_s=deadline_s)
+    def load(
+        path: str, *, args: str = "", log: Path | None = None, deadline_s: float = 600.0, logprobs: bool = True
+    ) -> VLLMServerSampler:
+        return VLLMServerSampler(VLLMServer(path, args=args, log=log), deadline_s=deadline_s, logprobs=logprobs)
 
     def check(self) -> None:
         """Raise EndpointError while the server is down."""
