@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import shlex
 import socket
 import statistics
@@ -19,7 +20,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -143,24 +144,28 @@ def main() -> None:
     options = parser.parse_args()
     pairs = read_pairs(options.data)[: options.pairs]
     few, bounds = pairs[:8], {"template": "plain", "max_tokens": MAX_TOKENS}
-    works: dict[str, tuple[int, Callable[[int], Any]]] = {}
-    with ExitStack() as stack:
-        hf = open_judge(f"hf:{options.judge}", batch_size=BATCH, **bounds)
-        url = stack.enter_context(endpoint(f"hf:{options.judge}"))
-        works["script"] = len(few), lambda turn: script(hf, few)
-        works["hf"] = len(pairs), lambda turn: offline(hf, pairs)
-        works["endpoint over hf"] = len(pairs), lambda turn: asyncio.run(over_http(url, pairs, CONCURRENCY, turn))
-        if options.vllm_args is not None:
-            vllm = open_judge(f"vllm:{options.judge}", engine_args=options.vllm_args, **bounds)
-            other = stack.enter_context(endpoint(f"vllm:{options.judge}", "--engine-args", options.vllm_args))
-            works["vllm"] = len(pairs), lambda turn: offline(vllm, pairs)
-            works["endpoint over vllm"] = len(pairs), lambda turn: asyncio.run(over_http(other, pairs, CONCURRENCY, turn))
-        rates: dict[str, list[float]] = {name: [] for name in works}
+    rates: dict[str, list[float]] = {}
+
+    def turns(works: dict[str, tuple[int, Callable[[int], Any]]]) -> None:
         for turn in range(options.repeats + 1):
             for name, (num, work) in works.items():
                 if (found := rate(lambda work=work, turn=turn: work(turn), num)) and turn:  # the first turn warms up
-                    rates[name].append(found)
-            print({name: round(values[-1], 1) for name, values in rates.items() if values}, flush=True)
+                    rates.setdefault(name, []).append(found)
+            print({name: round(values[-1], 1) for name, values in rates.items()}, flush=True)
+
+    def asked(url: str) -> tuple[int, Callable[[int], Any]]:
+        return len(pairs), lambda turn: asyncio.run(over_http(url, pairs, CONCURRENCY, turn))
+
+    # One engine after the other, each beside its endpoint: an idle vLLM does not leave the cores to others.
+    hf = open_judge(f"hf:{options.judge}", batch_size=BATCH, **bounds)
+    with endpoint(f"hf:{options.judge}") as url:
+        own = {"script": (len(few), lambda turn: script(hf, few)), "hf": (len(pairs), lambda turn: offline(hf, pairs))}
+        turns({**own, "endpoint over hf": asked(url)})
+    if options.vllm_args is not None:
+        os.environ["VLLM_SLEEP_WHEN_IDLE"] = "1"
+        vllm = open_judge(f"vllm:{options.judge}", engine_args=options.vllm_args, **bounds)
+        with endpoint(f"vllm:{options.judge}", "--engine-args", options.vllm_args) as url:
+            turns({"vllm": (len(pairs), lambda turn: offline(vllm, pairs)), "endpoint over vllm": asked(url)})
     instant = GenerativeJudge(ScriptedSampler(lambda p, n: "<answer>1</answer>"), hf.template)
     with served(build_app(instant, cache_size=0)) as url:
         alone = asyncio.run(over_http(url, pairs, 1, 0))

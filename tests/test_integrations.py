@@ -7,6 +7,7 @@ import atexit
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -17,7 +18,7 @@ from test_dialects import ANSWERS, PROMPT, QUESTION, handler
 from test_serving import png
 
 from rewardlab.errors import DataError, EndpointError
-from rewardlab.integrations import easyr1, openrlhf, verl
+from rewardlab.integrations import easyr1, openrlhf, slime, verl
 from rewardlab.integrations.client import RewardClient, image_url
 from rewardlab.integrations.ms_swift import JudgeORM
 from rewardlab.integrations.trl import judge_reward
@@ -168,6 +169,47 @@ def test_ms_swift(url: str) -> None:
     assert orm(ANSWERS, messages=messages, images=images, solution=["red"] * 3) == [-1, 1, 0]
     assert orm(ANSWERS, messages=[[{"role": "user", "content": "down"}]] * 3) == [None] * 3
     assert orm.num_failed == 3
+
+
+def test_ms_swift_asks_about_the_last_turn(url: str) -> None:
+    """Earlier answers are part of the question; its image's mark is not."""
+
+    class Judge(JudgeORM):
+        address = url
+
+    before = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
+    asked = [*before, {"role": "user", "content": "<image>Do you see it?"}]
+    messages = [[*asked, {"role": "assistant", "content": a}] for a in ANSWERS]
+    assert Judge()(ANSWERS, messages=messages, images=[[{"bytes": png(), "path": None}]] * 3) == [-1, 1, 0]
+
+
+def test_slime(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group with its image, prompts with chat marks; slime knows no sample without a reward."""
+    monkeypatch.setenv("REWARDLAB_URL", url)
+
+    def group(question: str) -> list[Any]:
+        prompt = f"<|im_start|>user\n<|vision_start|><|image_pad|><|vision_end|>{question}<|im_end|>\n<|im_start|>assistant\n"
+        seen = {"images": [Image.new("RGB", (28, 28), "red")]}
+        return [
+            SimpleNamespace(prompt=prompt, response=f"{answer}<|im_end|>", metadata=None, multimodal_inputs=seen)
+            for answer in ANSWERS
+        ]
+
+    assert asyncio.run(slime.judge_group(None, [*group("Do you see it?"), *group("See?")])) == [-1, 1, 0] * 2
+    with pytest.raises(EndpointError, match="3 of 3"):
+        asyncio.run(slime.judge_group(None, group("down")))
+
+
+@pytest.mark.filterwarnings("ignore:.*:DeprecationWarning:cohere")
+def test_cohere(url: str) -> None:
+    """Its package's own rerank, old and new; one document alone is refused, not ranked."""
+    import cohere
+
+    for client in (cohere.ClientV2(base_url=url, api_key="none"), cohere.Client(base_url=url, api_key="none")):
+        told = client.rerank(model="m", query=QUESTION, documents=list(ANSWERS), top_n=2)
+        assert [(one.index, one.relevance_score) for one in told.results] == [(1, 1.0), (2, 0.5)]
+        with pytest.raises(cohere.UnprocessableEntityError):
+            client.rerank(model="m", query=QUESTION, documents=["one alone"])
 
 
 def test_a_client_without_a_server(url: str) -> None:

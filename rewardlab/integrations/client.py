@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import ssl
 import time
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,12 @@ def image_url(image: Any) -> str:
     if isinstance(image, str | Path):
         image = Path(str(image).removeprefix("file://")).read_bytes()
     return to_data_url(image if isinstance(image, bytes) else encode_png(image.convert("RGB")))
+
+
+@cache
+def _certificates() -> ssl.SSLContext:
+    """Read once: it takes longer than a request."""
+    return httpx.create_ssl_context()
 
 
 class RewardClient:
@@ -60,7 +68,7 @@ class RewardClient:
     async def post(self, path: str, body: Any) -> Any:
         """The JSON that the server answers, or None where it fails."""
         end = time.monotonic() + self.deadline_s
-        async with httpx.AsyncClient(headers=self._headers, timeout=self.deadline_s) as client:
+        async with httpx.AsyncClient(headers=self._headers, timeout=self.deadline_s, verify=_certificates()) as client:
             while True:
                 try:
                     answer = await client.post(self.url + path, json=body)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import multiprocessing
+import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -25,6 +26,7 @@ LONGEST_WAIT_S = 60.0  # between two starts
 
 def _work(pipe: Connection, opener: Callable[[], Sampler]) -> None:
     """The child: opens the sampler, says its name or why it cannot, then answers call after call until the parent is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, which finishes what waits
     try:
         sampler = opener()
     except BaseException as error:  # the boundary: whatever it is, the parent tells of it
@@ -34,7 +36,7 @@ def _work(pipe: Connection, opener: Callable[[], Sampler]) -> None:
     while True:
         try:
             method, args = pipe.recv()
-        except (EOFError, KeyboardInterrupt):
+        except EOFError:
             return
         try:
             pipe.send((getattr(sampler, method)(*args), None))
