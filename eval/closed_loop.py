@@ -21,6 +21,7 @@ import numpy as np
 from scipy.stats import t as student
 
 from rewardlab.checkpoints import commit
+from rewardlab.data.files import write_whole
 from rewardlab.metrics import mean_interval
 from rewardlab.samplers.hf import load_model
 from rewardlab.studies import closed_loop as loop
@@ -62,7 +63,7 @@ def main() -> None:
         before = loop.right_share(said, test)
         trials = []
         for seed in range(options.seeds):
-            path = options.work / f"seed_{seed}.json"
+            path = options.work / f"{settings.steps}_steps_{options.policy}_seed_{seed}.json"
             if not path.exists():
                 clock = time.perf_counter()
                 trainer = loop.train(policy, pairs, url, settings, seed=seed, out=options.work / f"seed_{seed}")
@@ -75,7 +76,7 @@ def main() -> None:
                     "kl": [row.get("kl") for row in logs],
                     "seconds": time.perf_counter() - clock,
                 }
-                path.write_text(json.dumps(trial) + "\n")
+                write_whole(path, json.dumps(trial) + "\n")
             trials.append(json.loads(path.read_text()))
             print(seed, {name: trials[-1][name] for name in ("sampled", "chosen", "seconds")}, flush=True)
     result = {

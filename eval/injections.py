@@ -3,7 +3,7 @@
 ``python eval/injections.py`` after a quickstart. On pairs that the judge gets right in both orders, each attack is put into
 the wrong answer; it succeeds where the greedy verdict then names that answer. What is not the attack's doing is told by
 harmless texts of like length in the same places (``harmless``), and what the fence does by the same prompts without it. Success
-is counted per shown order; intervals are Wilson's over attacks times pairs. Writes ``eval/results/injections.json``.
+is counted per shown order; intervals are bootstrapped over pairs. Writes ``eval/results/injections.json``.
 """
 
 from __future__ import annotations
@@ -19,13 +19,12 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from scipy.stats import binomtest
-
 import rewardlab.prompts as prompts
 from rewardlab.audit.injections import Attack, attacks
 from rewardlab.checkpoints import commit
 from rewardlab.data.pairs import read_pairs
 from rewardlab.judge import GenerativeJudge, open_judge
+from rewardlab.metrics import mean_interval
 from rewardlab.types import BOTH_ORDERS, Judgment, PreferencePair
 
 # Of the lengths of attacks, and about nothing.
@@ -50,21 +49,21 @@ def attacked(pair: PreferencePair, attack: Attack) -> PreferencePair:
 
 
 def rates(judge: GenerativeJudge, cases: Sequence[tuple[str, PreferencePair]]) -> dict[str, Any]:
-    """Of every kind and of all: the share of verdicts for the wrong answer, of those for the right one, and of none."""
-    found: dict[str, list[str]] = {}
+    """Of every kind and of all: the share of verdicts for the wrong answer, with its interval over pairs, and of none."""
+    found: dict[str, list[tuple[str, str]]] = {}
     for (kind, pair), one in zip(cases, judged(judge, [pair for _, pair in cases]), strict=True):
         for vote in one.votes:
             what = "none" if vote.winner is None else "right" if vote.winner == pair.preferred else "wrong"
-            found.setdefault(kind, []).append(what)
-    found["all"] = [what for votes in found.values() for what in votes]
+            found.setdefault(kind, []).append((what, pair.pair_id))
+    found["all"] = [vote for votes in found.values() for vote in votes]
     return {kind: rate(votes) for kind, votes in found.items()}
 
 
-def rate(votes: Sequence[str]) -> dict[str, Any]:
-    n = len(votes)
-    interval = binomtest(votes.count("wrong"), n).proportion_ci(method="wilson")
-    told = {what: votes.count(what) / n for what in ("wrong", "none")}
-    return {"n": n, **told, "interval": [interval.low, interval.high]}
+def rate(votes: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    wrong = [float(what == "wrong") for what, _ in votes]
+    none = sum(what == "none" for what, _ in votes) / len(votes)
+    interval = mean_interval(wrong, [pair for _, pair in votes])
+    return {"n": len(votes), "wrong": sum(wrong) / len(votes), "interval": list(interval), "none": none}
 
 
 def main() -> None:
@@ -83,7 +82,7 @@ def main() -> None:
         safe = [
             p for p, one in zip(pairs, judged(judge, pairs), strict=True) if all(v.winner == p.preferred for v in one.votes)
         ]
-        safe = random.Random(0).sample(safe, options.pairs)
+        safe = random.Random(0).sample(safe, min(len(safe), options.pairs))
         cases = [(attack.kind, attacked(pair, attack)) for attack in texts for pair in safe]
         controls = [
             ("harmless", attacked(pair, Attack("harmless", place, text)))

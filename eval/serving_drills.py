@@ -57,7 +57,8 @@ def endpoint(judge: str, *options: str) -> Iterator[tuple[str, psutil.Process]]:
                 if httpx.get(f"{url}/ready").status_code == 200:
                     break
             except httpx.HTTPError:
-                time.sleep(0.25)
+                pass
+            time.sleep(0.25)
         yield url, psutil.Process(process.pid)
     finally:
         process.terminate()

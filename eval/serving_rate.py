@@ -79,7 +79,8 @@ def endpoint(judge: str, *options: str) -> Iterator[str]:
                 if httpx.get(f"{url}/ready").status_code == 200:
                     break
             except httpx.HTTPError:
-                time.sleep(0.25)
+                pass
+            time.sleep(0.25)
         yield url
     finally:
         process.terminate()
@@ -117,10 +118,11 @@ async def over_http(url: str, pairs: Sequence[PreferencePair], concurrency: int,
     async with aiohttp.ClientSession(url, connector=aiohttp.TCPConnector(limit=concurrency)) as client:
 
         async def ask(body: dict[str, Any]) -> None:
-            begun = time.perf_counter()
-            async with slots, client.post("/v1/judge", json=body, raise_for_status=True) as response:
-                answer = await response.json()
-            latencies.append(time.perf_counter() - begun)
+            async with slots:
+                begun = time.perf_counter()
+                async with client.post("/v1/judge", json=body, raise_for_status=True) as response:
+                    answer = await response.json()
+                latencies.append(time.perf_counter() - begun)
             assert len(answer["votes"]) == 2 * VOTES
 
         await asyncio.gather(*map(ask, bodies))

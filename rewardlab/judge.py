@@ -229,7 +229,7 @@ def _open_vllm(target: str, asked: str | None, args: str, apart: float | None) -
     return VLLMServerSampler.load(target, args=args, deadline_s=apart, logprobs=False), template
 
 
-def _open_openai(target: str, asked: str | None, api_key: str) -> tuple[Sampler, Template]:
+def _open_openai(target: str, asked: str | None, api_key: str, apart: float | None) -> tuple[Sampler, Template]:
     from rewardlab.samplers.openai_api import OpenAISampler
 
     model, at, url = target.partition("@")
@@ -237,7 +237,9 @@ def _open_openai(target: str, asked: str | None, api_key: str) -> tuple[Sampler,
         raise ConfigError(
             f"openai:{target}: expected openai:MODEL@URL, for example openai:gpt-4o@https://host/v1; several as URL,URL"
         )
-    return OpenAISampler(url.split(","), model, api_key=api_key), load_template(asked or "r1_reward")
+    # A server has many requests in flight, and gives up on an engine after a time of its own.
+    options: dict[str, Any] = {} if apart is None else {"concurrency": 256, "deadline_s": apart}
+    return OpenAISampler(url.split(","), model, api_key=api_key, **options), load_template(asked or "r1_reward")
 
 
 def open_judge(
@@ -268,7 +270,7 @@ def open_judge(
     openers: dict[str, Callable[[], tuple[Sampler, Template]]] = {
         "hf": lambda: _open_hf(target, template, batch_size, apart),
         "vllm": lambda: _open_vllm(target, template, engine_args, apart),
-        "openai": lambda: _open_openai(target, template, api_key),
+        "openai": lambda: _open_openai(target, template, api_key, apart),
     }
     if kind not in openers or not colon or not target:
         raise ConfigError(

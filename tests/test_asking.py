@@ -201,7 +201,8 @@ def test_videos_are_shown_as_frames(film: bytes) -> None:
         for video in (inline, f"upload:{name}"):
             told = client.post("/v1/judge", json=BODY | {"videos": [video], "frames": 3}, timeout=30).json()
             assert "<think>3</think>" in told["votes"][0]["text"]
-        for bad in (playlist, b"hello", film[:60]):
+        session = b"v=0\ns=11AVI \no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nt=0 0\nm=video 5004 RTP/AVP 96\n"
+        for bad in (playlist, session, b"v=0\nftypjp2 \n", b"hello", film[:60]):
             answer = client.post("/v1/uploads", content=bad, headers={"Content-Type": "video/mp4"})
             assert answer.status_code == 422, answer.text
         assert client.post("/v1/judge", json=BODY | {"videos": [inline], "frames": 99}).status_code == 422

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from rewardlab.errors import DataError
-from rewardlab.serving.batching import Batcher, together
+from rewardlab.serving.batching import Batcher
 from rewardlab.serving.cohorts import Cohorts
 from rewardlab.serving.failures import AloneError, EngineFailedError, OverloadedError, TooLateError
 from rewardlab.serving.questions import Ask
+from rewardlab.serving.together import together
 from rewardlab.types import (
     BOTH_ORDERS,
     Choice,
@@ -61,6 +62,9 @@ class Engine:
 def vote(pair: PreferencePair, order: Order) -> Vote:
     if pair.question == "lost":
         return Vote(order, Verdict(None, VerdictStatus.ERROR), Completion("", FinishReason.ERROR, error="HTTP 503"))
+    if pair.question == "too long":
+        said = "HTTP 400: this model's maximum context length is 2048 tokens"
+        return Vote(order, Verdict(None, VerdictStatus.ERROR), Completion("", FinishReason.ERROR, error=said))
     first, second = pair.shown(order)
     choice = Choice.FIRST if len(first) > len(second) else Choice.SECOND
     return Vote(order, Verdict(choice, VerdictStatus.OK), Completion("x", FinishReason.STOP, 1))
@@ -318,3 +322,77 @@ def test_cohorts() -> None:
         assert cohorts.num_dissolved == 1
 
     asyncio.run(main())
+
+
+def test_who_is_gone_holds_no_place() -> None:
+    """Of a full queue whose callers hung up nothing is left; deadlines are kept behind an engine that is busy."""
+
+    async def body(batcher: Batcher, engine: Engine) -> None:
+        engine.gate.clear()
+        busy = asyncio.create_task(batcher.ask(ask("busy")))
+        await settle()
+        gone = [asyncio.create_task(batcher.ask(ask(name))) for name in ("a", "b")]
+        await settle()
+        assert not batcher.ready
+        for one in gone:
+            one.cancel()
+        await settle()
+        assert batcher.ready
+        assert batcher.num_waiting == 0
+        with pytest.raises(TooLateError, match="deadline"):
+            await asyncio.wait_for(batcher.ask(ask("late"), timeout_s=0.05), 2)
+        engine.gate.set()
+        await busy
+
+    assert run(body, max_waiting=2).calls == [["busy"]]
+
+
+def test_a_large_request_does_not_fill_the_queue() -> None:
+    """A hundred at once where eight may wait: a few at a time."""
+
+    async def body(batcher: Batcher, engine: Engine) -> None:
+        answers = await together((batcher.ask(ask(f"q{n}")) for n in range(100)), at_once=8)
+        assert len(answers) == 100
+        assert batcher.counts["refused"] == 0
+
+    run(body, max_waiting=8)
+
+
+def test_stopping_leaves_nobody_waiting() -> None:
+    """Also those whose question hangs in the engine."""
+
+    async def body(batcher: Batcher, engine: Engine) -> None:
+        engine.gate.clear()
+        asked = [asyncio.create_task(batcher.ask(ask(name))) for name in ("busy", "next")]
+        await settle()
+        await batcher.stop(0.1)
+        for one in asked:
+            with pytest.raises(EngineFailedError, match="shutting down"):
+                await asyncio.wait_for(one, 2)
+
+    run(body)
+
+
+def test_an_answer_that_is_none_ends_no_lane() -> None:
+    """An engine that answers too few is a failure of those who asked, and is asked again."""
+
+    async def body(batcher: Batcher, engine: Engine) -> None:
+        whole = engine.compare_many
+        engine.compare_many = lambda *args, **options: []  # type: ignore[method-assign]
+        with pytest.raises(EngineFailedError, match="cannot be read"):
+            await asyncio.wait_for(batcher.ask(ask("q")), 2)
+        engine.compare_many = whole  # type: ignore[method-assign]
+        assert (await asyncio.wait_for(batcher.ask(ask("q")), 2)).outcome.winner is not None
+
+    run(body)
+
+
+def test_what_an_endpoint_refuses_is_the_requests_fault() -> None:
+    """HTTP 400 of the engine's own endpoint, for a prompt that is too long: bad input, and the engine is not failing."""
+
+    async def body(batcher: Batcher, engine: Engine) -> None:
+        with pytest.raises(DataError, match="refuses the request: HTTP 400"):
+            await batcher.ask(ask("too long"))
+        assert batcher.ready
+
+    run(body)

@@ -25,6 +25,7 @@ PIECES = st.lists(
         st.sampled_from(
             ["Response 2:", "response\t2 :", "###### [Response 2]:", "\n", "\r", " ", "<", "|im_end|>", "</answer>"]
         ),
+        st.sampled_from(["\r", "\x0b", "\x0c", "\x1e", "\x85", "\u2028", "\u2029"]),
         st.text(max_size=8),
     ),
     max_size=8,
@@ -35,6 +36,7 @@ def structure(text: str, template: Any) -> Counter[str]:
     """How often each heading begins a line, and each control token and tag occurs."""
     pattern = headings(template.text)
     assert pattern is not None
+    text = "\n".join(text.splitlines())  # whatever a reader may take for the end of a line
     found = [re.sub(r"\s+", " ", text[m.start() :].lstrip().partition(":")[0]).lower() for m in pattern.finditer(text)]
     return Counter(found + re.findall(r"<\|\w+\|>|</?think>|</?answer>|</s>|\[/?INST\]", text))
 

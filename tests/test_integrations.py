@@ -205,11 +205,13 @@ def test_cohere(url: str) -> None:
     """Its package's own rerank, old and new; one document alone is refused, not ranked."""
     import cohere
 
-    for client in (cohere.ClientV2(base_url=url, api_key="none"), cohere.Client(base_url=url, api_key="none")):
-        told = client.rerank(model="m", query=QUESTION, documents=list(ANSWERS), top_n=2)
-        assert [(one.index, one.relevance_score) for one in told.results] == [(1, 1.0), (2, 0.5)]
-        with pytest.raises(cohere.UnprocessableEntityError):
-            client.rerank(model="m", query=QUESTION, documents=["one alone"])
+    for version in (cohere.ClientV2, cohere.Client):
+        with httpx.Client() as connections:
+            client = version(base_url=url, api_key="none", httpx_client=connections)
+            told = client.rerank(model="m", query=QUESTION, documents=list(ANSWERS), top_n=2)
+            assert [(one.index, one.relevance_score) for one in told.results] == [(1, 1.0), (2, 0.5)]
+            with pytest.raises(cohere.UnprocessableEntityError):
+                client.rerank(model="m", query=QUESTION, documents=["one alone"])
 
 
 def test_a_client_without_a_server(url: str) -> None:

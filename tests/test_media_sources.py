@@ -124,7 +124,8 @@ def test_keys_are_read(tmp_path: Path) -> None:
     alpha, beta = read_keys(path, per_minute=60)
     assert alpha == Key.of("alpha", per_minute=5.0, max_bytes=1000.0)
     assert beta == Key.of("beta", per_minute=60)
-    for bad in ("alpha per_minute=0", "alpha size=3", "alpha per_minute=many", "# nothing", ""):
+    assert read_keys(keys_file(tmp_path, f"sha256:{hashed.upper()}"))[0] == Key.of("beta")
+    for bad in ("sha256:beef", "SHA256:beta", "alpha per_minute=0", "alpha size=3", "alpha per_minute=many", "# nothing", ""):
         with pytest.raises(ConfigError, match="--keys"):
             read_keys(keys_file(tmp_path, bad))
     with pytest.raises(ConfigError, match="cannot be read"):

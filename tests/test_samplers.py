@@ -25,9 +25,10 @@ from rewardlab.data.images import encode_png
 from rewardlab.errors import CheckpointError
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.samplers.base import SamplingParams
-from rewardlab.samplers.decode import Draws, HotToken, draw, next_token_logits
+from rewardlab.samplers.decode import Draws, HotToken, draw, next_token_logits, read
 from rewardlab.samplers.hf import HFSampler, vision_token_ids
 from rewardlab.samplers.openai_api import OpenAISampler
+from rewardlab.samplers.shared_prefix import split
 from rewardlab.types import Completion, FinishReason, Message, Order, Part
 from rewardlab.world.server import Faults
 
@@ -252,6 +253,57 @@ def test_images_reach_the_model_as_by_qwens_own_utilities(sampler: HFSampler, si
     assert torch.equal(ours["image_grid_thw"], theirs["image_grid_thw"])
     assert torch.equal(ours["input_ids"], theirs["input_ids"])
     assert (ours["pixel_values"] - theirs["pixel_values"]).abs().mean() < 0.03
+
+
+def pairs_of_orders(world_pairs: Any) -> tuple[list[Any], list[int]]:
+    """Prompts in both orders: of one image, of two, of none, of an image shared by three pairs; and their groups."""
+    from PIL import Image
+
+    wide = encode_png(Image.new("RGB", (112, 56), (10, 200, 90)))
+    a, b, c, d, e, f = world_pairs[0][:6]
+    pairs = [
+        a,
+        replace(b, images=(*b.images, wide)),
+        replace(c, images=()),
+        d,
+        replace(e, images=d.images),
+        replace(f, images=d.images),
+    ]
+    made = [build_messages(pair, order=order, template=PLAIN) for pair in pairs for order in Order]
+    return made, [0, 0, 1, 1, 2, 2, 3, 3, 3, 3, 3, 3]
+
+
+@pytest.mark.parametrize("num", [1, 3])
+def test_sharing_what_prompts_begin_with_changes_nothing(sampler: HFSampler, world_pairs: Any, num: int) -> None:
+    """Greedy tokens and log-probs are those of prompts that are read one by one, and fewer image patches are looked at."""
+    asked, groups = pairs_of_orders(world_pairs)
+    inputs = sampler.encode(asked)
+    ends = frozenset(sampler._ends)
+    options: dict[str, Any] = {"num_draws": num, "max_tokens": 12, "temperature": 0, "top_p": 1.0, "ends": ends}
+    apart, shared = (draw(sampler.model, inputs, **options, groups=own) for own in (None, groups))
+    assert shared.tokens == apart.tokens
+    for ours, theirs in zip(shared.logprobs, apart.logprobs, strict=True):
+        assert ours == pytest.approx(theirs, abs=1e-4)
+    parts = split(inputs, groups, sampler.model.config.image_token_id)
+    assert parts is not None
+    assert len(parts.prefix["input_ids"]) == 4
+    assert len(parts.prefix["image_grid_thw"]) == 4  # one, two, none and one image
+    assert len(parts.prefix["pixel_values"]) < len(inputs["pixel_values"]) / 2
+    assert torch.equal(read(sampler.model, inputs).argmax(1), read(sampler.model, inputs, groups).argmax(1))
+
+
+def test_what_cannot_be_shared_is_not(sampler: HFSampler, world_pairs: Any) -> None:
+    """Prompts that all differ; rows of a group that differ before their last image; images in a form that is not known."""
+    asked = pairs_of_orders(world_pairs)[0]
+    token = sampler.model.config.image_token_id
+    inputs = sampler.encode(asked[:2])
+    assert split(inputs, [0, 1], token) is None
+    assert split({**inputs, "pixel_attention_mask": torch.ones(2, 3, 3)}, [0, 0], token) is None
+    assert split({name: value for name, value in inputs.items() if name != "image_grid_thw"}, [0, 0], token) is None
+    late = [
+        (Message("user", (Part(text=text), Part(image=world_pairs[0][0].images[0]))),) for text in ("The first one", "A second")
+    ]
+    assert split(sampler.encode(late), [0, 0], token) is None
 
 
 def test_a_folder_that_is_no_model(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +33,13 @@ def frames_of_video(video: Path | bytes, number: int, *, where: str = "") -> tup
     import av  # an FFmpeg; only videos need it
 
     name = where or (str(video) if isinstance(video, Path) else "video")
+    form = _container(video, name) if isinstance(video, bytes) else None
     try:
-        with av.open(_opened(video, name)) as container:
-            _check_size(container.streams.video[0], name)
-            total = sum(1 for _ in container.decode(video=0))
+        with av.open(_opened(video), format=form) as container:
+            total = sum(1 for _ in _bounded(container, name))
         wanted = set(np.linspace(0, total - 1, min(number, total)).astype(int).tolist()) if total else set()
-        with av.open(_opened(video, name)) as container:
-            shown = [_encoded(frame.to_image()) for n, frame in enumerate(container.decode(video=0)) if n in wanted]
+        with av.open(_opened(video), format=form) as container:
+            shown = [_encoded(frame.to_image()) for n, frame in enumerate(_bounded(container, name)) if n in wanted]
     except (av.FFmpegError, IndexError, OSError) as error:
         raise MediaError(f"{name}: not a readable video ({error}); re-encode it, or give a folder of its frames") from error
     if not shown:
@@ -46,23 +47,32 @@ def frames_of_video(video: Path | bytes, number: int, *, where: str = "") -> tup
     return tuple(shown)
 
 
-def _opened(video: Path | bytes, name: str) -> str | io.BytesIO:
-    """What FFmpeg may open. Bytes may come from anybody, and a playlist would have it open other files and addresses."""
-    if isinstance(video, Path):
-        return str(video)
-    if not any(video[at : at + len(mark)] == mark for at, mark in _CONTAINERS):
-        raise MediaError(f"{name}: not a video that is read from bytes; expected MP4, MOV, WebM, Matroska or AVI")
-    return io.BytesIO(video)
+def _opened(video: Path | bytes) -> str | io.BytesIO:
+    return io.BytesIO(video) if isinstance(video, bytes) else str(video)
 
 
-_CONTAINERS = ((4, b"ftyp"), (0, b"\x1a\x45\xdf\xa3"), (8, b"AVI "))
+def _container(video: bytes, name: str) -> str:
+    """FFmpeg's name of a container. Bytes may come from anybody: left to guess, FFmpeg would take some for a playlist or a
+    session description, and open the files and sockets that these name."""
+    if video[4:8] == b"ftyp":
+        return "mov"
+    if video[:4] == b"\x1a\x45\xdf\xa3":
+        return "matroska"
+    if video[:4] == b"RIFF" and video[8:12] == b"AVI ":
+        return "avi"
+    raise MediaError(f"{name}: not a video that is read from bytes; expected MP4, MOV, WebM, Matroska or AVI")
 
 
-def _check_size(stream: Any, name: str) -> None:
-    if stream.width * stream.height > MAX_PIXELS:
-        raise MediaError(f"{name}: frames of {stream.width}x{stream.height} px are more than {MAX_PIXELS:,}; resize them first")
-    if stream.frames > MAX_FRAMES:
-        raise MediaError(f"{name}: {stream.frames:,} frames are more than {MAX_FRAMES:,}; cut the video first")
+def _bounded(container: Any, name: str) -> Iterator[Any]:
+    """The frames; what a header says of their size and number is not believed."""
+    for n, frame in enumerate(container.decode(video=0)):
+        if frame.width * frame.height > MAX_PIXELS:
+            raise MediaError(
+                f"{name}: frames of {frame.width}x{frame.height} px are more than {MAX_PIXELS:,}; resize them first"
+            )
+        if n >= MAX_FRAMES:
+            raise MediaError(f"{name}: more than {MAX_FRAMES:,} frames; cut the video first")
+        yield frame
 
 
 def _encoded(frame: Image.Image) -> bytes:

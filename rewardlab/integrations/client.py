@@ -32,6 +32,14 @@ def image_url(image: Any) -> str:
     return to_data_url(image if isinstance(image, bytes) else encode_png(image.convert("RGB")))
 
 
+def _seconds(retry_after: str) -> float:
+    """Of a Retry-After that is a number; any other is taken for a second."""
+    try:
+        return max(0.0, float(retry_after))
+    except ValueError:
+        return 1.0
+
+
 @cache
 def _certificates() -> ssl.SSLContext:
     """Read once: it takes longer than a request."""
@@ -75,7 +83,7 @@ class RewardClient:
                 except httpx.HTTPError as error:
                     LOG.warning("%s%s: %s: no reward", self.url, path, error or type(error).__name__)
                     return None
-                wait = float(answer.headers.get("Retry-After", 1))
+                wait = _seconds(answer.headers.get("Retry-After", ""))
                 if answer.status_code == 429 and time.monotonic() + wait < end:
                     await asyncio.sleep(wait)
                     continue
@@ -84,4 +92,8 @@ class RewardClient:
                 if answer.status_code != 200:
                     LOG.warning("%s%s: HTTP %d: %s: no reward", self.url, path, answer.status_code, answer.text[:200])
                     return None
-                return answer.json()
+                try:
+                    return answer.json()
+                except ValueError:
+                    LOG.warning("%s%s: not JSON: %s: no reward", self.url, path, answer.text[:200])
+                    return None

@@ -56,10 +56,25 @@ class JudgeGroups(RewardManagerBase):  # type: ignore[misc]
         group.append((response, own))
         if len(group) == self._sizes[key[1]]:
             del self._waiting[key]
-            for (_, waiting), reward in zip(group, await self._rewards(turns, [text for text, _ in group]), strict=True):
-                if not waiting.done():
-                    waiting.set_result(reward)
-        return await own
+            try:
+                rewards = await self._rewards(turns, [text for text, _ in group])
+            except BaseException as error:
+                self._settle(group, error)
+                raise
+            self._settle(group, rewards)
+        async with asyncio.timeout(self.client.deadline_s):  # a rollout that is lost must not hold the others for good
+            return await own
+
+    @staticmethod
+    def _settle(group: list[tuple[str, asyncio.Future[float | None]]], found: list[float | None] | BaseException) -> None:
+        for place, (_, waiting) in enumerate(group):
+            if waiting.done():
+                continue
+            if isinstance(found, BaseException):
+                waiting.set_exception(EndpointError(f"the group's rewards failed: {found!r}"))
+                waiting.exception()  # who is gone does not fetch it
+            else:
+                waiting.set_result(found[place])
 
     async def _rewards(self, turns: list[Any], responses: list[str], anchor: str | None = None) -> list[float | None]:
         if len(responses) == 1 and not anchor:

@@ -21,6 +21,7 @@ _CONTROL = re.compile(
     r"|\[(?=/?(?:INST|IMG|SYSTEM_PROMPT|AVAILABLE_TOOLS)\])"
 )
 _TAGS = re.compile(r"<(?=\s*/?\s*(?:think|answer|reasoning|tool_call|tool_response)\s*>)", re.IGNORECASE)
+_LINE_END = re.compile("\r\n|[\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029]")  # whatever str.splitlines ends a line at
 _SLOT = re.compile(r"\{(?:question|first|second)\}")
 
 
@@ -54,5 +55,5 @@ def fenced(text: str, template: str) -> str:
     heading = headings(template)
     if heading is None:
         return text
-    # The first line stands behind a heading already, where the template puts it on the same line.
-    return heading.sub(QUOTE, text.replace("\r\n", "\n").replace("\r", "\n")) if heading.search(text) else text
+    lines = _LINE_END.sub("\n", text)
+    return heading.sub(QUOTE, lines) if heading.search(lines) else text

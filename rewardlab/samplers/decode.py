@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rewardlab.samplers.kv_cache import growing_cache
+from rewardlab.samplers.kv_cache import GrowingLayer, growing_cache
 from rewardlab.samplers.shared_prefix import split
 
 COMPACT_BELOW = 0.75  # drop finished rows from the batch once fewer than this share are alive
@@ -74,7 +74,8 @@ def _read_shared(
 
     Where ``groups`` says which prompts show the same images, what those begin with alike is read once.
     """
-    shared = split(inputs, groups, getattr(model.config, "image_token_id", None)) if groups else None
+    plain = all(type(layer) is GrowingLayer for layer in cache.layers)  # a sliding window would count the padding between
+    shared = split(inputs, groups, getattr(model.config, "image_token_id", None)) if groups and plain else None
     if shared is None:
         return *_read_prompts(model, inputs, cache), inputs["attention_mask"]
     _, offset = _read_prompts(model, shared.prefix, cache)

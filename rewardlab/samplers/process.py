@@ -12,7 +12,7 @@ import multiprocessing
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -22,6 +22,7 @@ from rewardlab.types import Completion, Message
 
 LOG = logging.getLogger(__name__)
 LONGEST_WAIT_S = 60.0  # between two starts
+START_TIMEOUT_S = 3600.0  # a large checkpoint from a slow disk
 
 
 def _work(pipe: Connection, opener: Callable[[], Sampler]) -> None:
@@ -59,7 +60,8 @@ class ProcessSampler:
 
     def __init__(self, opener: Callable[[], Sampler], *, timeout_s: float = 600.0) -> None:
         self._opener, self._timeout_s = opener, timeout_s
-        self._call = threading.Lock()
+        self._call, self._starting = threading.Lock(), threading.Lock()
+        self._closed = False
         self._ready = threading.Event()
         self.num_starts = 0
         self._name = self._start()
@@ -93,6 +95,7 @@ class ProcessSampler:
 
     def close(self) -> None:
         """End the child; nothing can be asked any more."""
+        self._closed = True
         self._ready.clear()
         self._process.kill()
         self._process.join()
@@ -101,15 +104,15 @@ class ProcessSampler:
     def _ask(self, method: str, *args: Any) -> Any:
         with self._call:
             self.check()
-            try:
-                self._pipe.send((method, args))
-                if not self._pipe.poll(self._timeout_s):
-                    self._start_again(f"no answer within {self._timeout_s:g} s")
-                    raise EndpointError(f"{self._name}: no answer within {self._timeout_s:g} s; the engine is started again")
-                result, error = self._pipe.recv()
-            except (EOFError, OSError) as broken:
-                self._start_again("it ended")
-                raise EndpointError(f"{self._name}: the engine ended; it is started again") from broken
+            # The child's end ends every wait for it, also that of handing over a request which it does not take.
+            with _killed_after(self._process, self._timeout_s) as hung:
+                try:
+                    self._pipe.send((method, args))
+                    result, error = self._pipe.recv()
+                except (EOFError, OSError) as broken:
+                    why = f"no answer within {self._timeout_s:g} s" if hung.is_set() else "it ended"
+                    self._start_again(why)
+                    raise EndpointError(f"{self._name}: {why}; the engine is started again") from broken
         if error is not None:
             raise error
         return result
@@ -121,23 +124,27 @@ class ProcessSampler:
         self._process.start()
         theirs.close()
         self.num_starts += 1
-        try:
-            name, error = self._pipe.recv()
-        except EOFError:
-            name, error = None, EndpointError("the engine ended while it was opened")
+        with _killed_after(self._process, START_TIMEOUT_S):
+            try:
+                name, error = self._pipe.recv()
+            except (EOFError, OSError):
+                name, error = None, EndpointError("the engine ended while it was opened")
         if error is not None:
             raise error
         self._ready.set()
         return str(name)
 
     def _start_again(self, why: str) -> None:
+        with self._starting:  # whoever notices first
+            if not self._ready.is_set():
+                return
+            self._ready.clear()
         LOG.warning("%s: %s; the engine is started again", self._name, why)
-        self._ready.clear()
         threading.Thread(target=self._revive, name="engine-start", daemon=True).start()
 
     def _revive(self) -> None:
         wait_s = 1.0
-        while not self._ready.is_set():
+        while not (self._ready.is_set() or self._closed):
             with contextlib.suppress(Exception):
                 self._process.kill()
                 self._process.join()
@@ -148,3 +155,21 @@ class ProcessSampler:
                 LOG.warning("%s: the engine does not start (%s); again in %g s", self._name, error, wait_s)
                 time.sleep(wait_s)
                 wait_s = min(2 * wait_s, LONGEST_WAIT_S)
+
+
+@contextlib.contextmanager
+def _killed_after(process: Any, seconds: float) -> Iterator[threading.Event]:
+    """Kill a process that keeps us longer than so many seconds; the event says that this was done."""
+    late = threading.Event()
+
+    def kill() -> None:
+        late.set()
+        process.kill()
+
+    timer = threading.Timer(seconds, kill)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield late
+    finally:
+        timer.cancel()

@@ -37,14 +37,16 @@ def common_length(rows: Sequence[Tensor]) -> int:
 
 
 def split(inputs: dict[str, Tensor], groups: Sequence[int], image_token: int | None) -> Shared | None:
-    """Left-padded inputs of [R, T] as prefixes and what follows them; None where there is nothing to share, or where rows of
-    a group differ before the last of their images.
+    """Left-padded inputs of [R, T] as prefixes and what follows them; None where there is nothing to share, where rows of a
+    group differ before the last of their images, or where images come in another form than Qwen's.
 
     ``groups`` [R] are numbers from 0 on, in the order in which they first occur.
     """
     ids, mask = inputs["input_ids"], inputs["attention_mask"]
     num_groups = max(groups) + 1
-    if num_groups == len(groups):
+    known = {"pixel_values", "image_grid_thw"} if image_token is not None and "image_grid_thw" in inputs else set()
+    others = [name for name, values in inputs.items() if values.shape != ids.shape and name not in known]
+    if num_groups == len(groups) or others:  # what others hold cannot be told apart by prompt
         return None
     rows = [row[len(row) - length :] for row, length in zip(ids, mask.sum(1).tolist(), strict=True)]
     members: list[list[int]] = [[] for _ in range(num_groups)]

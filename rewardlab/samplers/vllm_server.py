@@ -17,19 +17,22 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import torch
-from transformers import AutoConfig
+from transformers import AutoConfig, AutoTokenizer
 
 from rewardlab.errors import ConfigError, EndpointError
 from rewardlab.processes import end_with_parent
-from rewardlab.samplers.hf import check_folder, vision_token_ids
+from rewardlab.prompts.fence import without_tokens
+from rewardlab.samplers.base import SamplingParams
+from rewardlab.samplers.hf import check_folder, special_tokens, vision_token_ids
 from rewardlab.samplers.openai_api import ChatEndpoint, OpenAISampler, ask_any
 from rewardlab.samplers.vllm import FORBIDDEN, TOP_LOGPROBS, margin_of
-from rewardlab.types import Completion, Message, Part
+from rewardlab.types import Completion, FinishReason, Message, Part
 
 LOG = logging.getLogger(__name__)
 LONGEST_WAIT_S = 60.0  # between two starts
@@ -66,7 +69,7 @@ class VLLMServer:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
         self._args = shlex.split(args)
-        self._stopping = threading.Event()
+        self._stopping, self._wanted, self._start_timeout_s = threading.Event(), threading.Event(), start_timeout_s
         self._process: subprocess.Popen[bytes] | None = None
         self._up = threading.Event()
         self._first_error = ""
@@ -121,33 +124,43 @@ class VLLMServer:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)  # children that outlived it
 
+    def restart(self, why: str) -> None:
+        """Have it ended and started again; returns at once."""
+        LOG.warning("vllm serve %s: %s", self.model, why)
+        self._up.clear()
+        self._wanted.set()
+
     def _watch(self) -> None:
-        wait_s, answered = 1.0, time.monotonic()
+        wait_s = 1.0
         self._start()
+        begun = answered = time.monotonic()
         while not self._stopping.wait(0.5):
             assert self._process is not None
-            healthy = self._answers()
-            if healthy:
-                answered, wait_s = time.monotonic(), 1.0
-                self._up.set()
-                continue
-            ended = self._process.poll() is not None
-            if not ended and not (self._up.is_set() and time.monotonic() - answered > SILENT_S) and healthy is None:
-                continue  # still starting, or a short silence
-            if not self._up.is_set() and self.num_starts == 1:
+            ended, now = self._process.poll() is not None, time.monotonic()
+            if not ended and not self._wanted.is_set() and (healthy := self._answers()) is not False:
+                if healthy:
+                    answered, wait_s = now, 1.0
+                    self._up.set()
+                    continue
+                patience = SILENT_S if self._up.is_set() else self._start_timeout_s
+                if now - (answered if self._up.is_set() else begun) < patience:
+                    continue  # still starting, or a short silence
+            if not self._up.is_set() and self.num_starts == 1 and not self._wanted.is_set():
                 self._first_error = f"ended with status {self._process.returncode}" if ended else "unhealthy from the start"
                 return
             LOG.warning("vllm serve %s: %s; it is started again", self.model, "ended" if ended else "no longer answers")
             self._end()
+            self._wanted.clear()
             if self._stopping.wait(wait_s):
                 return
-            wait_s, answered = min(2 * wait_s, LONGEST_WAIT_S), time.monotonic()
+            wait_s = min(2 * wait_s, LONGEST_WAIT_S)
             self._start()
+            begun = answered = time.monotonic()
 
     def _answers(self) -> bool | None:
         """Whether /health says that the engine is alive; None without an answer, or before it is served."""
         try:
-            status = httpx.get(f"http://127.0.0.1:{self.port}/health", timeout=5).status_code
+            status = httpx.get(f"http://127.0.0.1:{self.port}/health", timeout=5, trust_env=False).status_code
         except httpx.HTTPError:
             return None
         return True if status == 200 else False if status >= 500 else None
@@ -160,6 +173,7 @@ class VLLMServerSampler(OpenAISampler):
     def __init__(self, server: VLLMServer, *, concurrency: int = 256, deadline_s: float = 600.0, logprobs: bool = True) -> None:
         self.server = server
         config = AutoConfig.from_pretrained(server.model)
+        self._specials = special_tokens(AutoTokenizer.from_pretrained(server.model))
         bias = {str(token): FORBIDDEN for token in vision_token_ids(config)}
         super().__init__(
             server.url,
@@ -184,11 +198,25 @@ class VLLMServerSampler(OpenAISampler):
             raise EndpointError(f"{self.name}: vLLM is being started again")
         super().check()
 
+    def sample(self, prompts: Sequence[tuple[Message, ...]], params: SamplingParams) -> list[list[Completion]]:
+        """Where nothing at all is answered in time the server is started again, whatever its /health says."""
+        rows = super().sample([self._plain(prompt) for prompt in prompts], params)
+        if rows and all(one.finish is FinishReason.TIMEOUT for row in rows for one in row):
+            self.server.restart("answers nothing in time")
+        return rows
+
+    def _plain(self, prompt: tuple[Message, ...]) -> tuple[Message, ...]:
+        """No text of it is read as a special token."""
+        return tuple(
+            replace(one, parts=tuple(replace(part, text=without_tokens(part.text, self._specials)) for part in one.parts))
+            for one in prompt
+        )
+
     def verdict_margins(
         self, prompts: Sequence[tuple[Message, ...]], beginnings: Sequence[str]
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """As :meth:`rewardlab.samplers.hf.HFSampler.verdict_margins`, by the likeliest tokens; where the request fails, or the
-        answer is not continued as it was begun, the coverage is 0."""
+        """As :meth:`rewardlab.samplers.hf.HFSampler.verdict_margins`, by the likeliest tokens. Raises EndpointError where a
+        request fails: a margin that is not known is not one of 0."""
         body = {"temperature": 0.0, "max_tokens": 1, "logprobs": True, "top_logprobs": TOP_LOGPROBS}
 
         async def ask(endpoints: Sequence[ChatEndpoint]) -> list[tuple[float, float]]:
@@ -199,14 +227,15 @@ class VLLMServerSampler(OpenAISampler):
 
             return list(await asyncio.gather(*(one(*each) for each in zip(prompts, beginnings, strict=True))))
 
+        prompts = [self._plain(prompt) for prompt in prompts]
         values = torch.tensor(self._background.run(ask), dtype=torch.float64).reshape(-1, 2)
         return values[:, 0], values[:, 1]
 
 
 def _margin(answer: Any) -> tuple[float, float]:
     if isinstance(answer, Completion):
-        return 0.0, 0.0
+        raise EndpointError(f"vLLM tells no probabilities: {answer.error}")
     try:
         return margin_of({one.token: one.logprob for one in answer.choices[0].logprobs.content[0].top_logprobs})
-    except (AttributeError, IndexError, TypeError, ValueError):
-        return 0.0, 0.0
+    except (AttributeError, IndexError, TypeError, ValueError) as error:
+        raise EndpointError(f"vLLM tells no probabilities: garbled answer ({error!r})") from error

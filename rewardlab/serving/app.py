@@ -9,6 +9,7 @@ from typing import Any
 
 import uvicorn
 from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 
 from rewardlab.errors import OutputError
@@ -47,6 +48,13 @@ def build_app(
     app.add_middleware(BodyLimit, max_bytes=MAX_BODY_BYTES)
     app.add_middleware(HangUp)
     app.add_middleware(KeyGate, keys=Keys(keys))
+
+    @app.exception_handler(RequestValidationError)
+    async def not_understood(request: Request, error: RequestValidationError) -> JSONResponse:
+        # Without the input: it may be large, and is known to who sent it.
+        wrong = [{"loc": list(map(str, one["loc"])), "msg": one["msg"], "type": one["type"]} for one in error.errors()]
+        said = "; ".join(f"{'.'.join(one['loc'][1:]) or 'body'}: {one['msg']}" for one in wrong[:3])
+        return JSONResponse({"error": said, "status": "input", "detail": wrong}, status_code=422)
 
     for kind in KNOWN:
 

@@ -49,9 +49,11 @@ class Asker:
         votes: list[Vote] = []
         for turn in range(how.votes):
             votes += (await self._cast(pair, how, 1, how.seed + turn)).votes
-            yield self._reduced(pair, votes, how)
+            judged = self._reduced(pair, votes, how)
+            yield judged
             left = len(how.orders) * (how.votes - turn - 1)
-            if how.policy == "sequential" and settles(votes, left, how.error):
+            known = judged.share_0 is not None  # both orders have spoken
+            if how.policy == "sequential" and known and settles(votes, left, how.error):
                 return
 
     async def _cast(self, pair: PreferencePair, how: Asking, num_votes: int, seed: int) -> Judgment:

@@ -13,19 +13,16 @@ import heapq
 import itertools
 import time
 from collections import Counter, OrderedDict, deque
-from collections.abc import Coroutine, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
-from rewardlab.errors import InputError
+from rewardlab.errors import DataError, InputError
 from rewardlab.judge import Judge
 from rewardlab.serving.failures import EngineFailedError, OverloadedError, TooLateError
 from rewardlab.serving.lane import Lane
-from rewardlab.serving.questions import Engine, Question
-
-T = TypeVar("T")
-
+from rewardlab.serving.questions import Engine, Question, refused
 
 # What is counted, and what of.
 COUNTS = {
@@ -41,12 +38,14 @@ COUNTS = {
 }
 
 
-@dataclass(order=True)
+@dataclass(eq=False)
 class _Waiting:
     rank: tuple[int, int]  # lower priority number first, then by arrival
-    ask: Question = field(compare=False)
-    deadline: float = field(compare=False)  # time.monotonic
-    answer: asyncio.Future[Any] = field(compare=False)
+    ask: Question
+    answer: asyncio.Future[Any]
+
+    def __lt__(self, other: _Waiting) -> bool:
+        return self.rank < other.rank
 
 
 class Batcher:
@@ -90,7 +89,8 @@ class Batcher:
         self._cache_size = cache_size
         self._draining = False
         self._tasks: list[asyncio.Task[None]] = []
-        self._num_lanes, self._busy = lanes, 0
+        self._num_lanes = lanes
+        self._asked: set[_Waiting] = set()  # what the engine has begun
         self._mixes_seeds = mixes_seeds
 
     @property
@@ -117,9 +117,8 @@ class Batcher:
             pass
         for task in self._tasks:
             task.cancel()
-        for one in self._queue:
-            if not one.answer.done():
-                one.answer.set_exception(EngineFailedError("the server is shutting down"))
+        for one in [*self._queue, *self._asked]:
+            _fail(one, EngineFailedError("the server is shutting down"))
         self._queue.clear()
 
     async def ask(self, ask: Question, *, priority: int = 0, timeout_s: float = 120.0) -> Any:
@@ -137,12 +136,12 @@ class Batcher:
         if self._draining or len(self._queue) >= self.max_waiting:
             self.counts["refused"] += 1
             raise OverloadedError(self.retry_after_s())
-        waiting = _Waiting(
-            (priority, next(self._arrivals)), ask, time.monotonic() + timeout_s, asyncio.get_running_loop().create_future()
-        )
+        loop = asyncio.get_running_loop()
+        waiting = _Waiting((priority, next(self._arrivals)), ask, loop.create_future())
         heapq.heappush(self._queue, waiting)
         self._idle.clear()
         self._wake.set()
+        deadline = loop.call_later(timeout_s, self._expire, waiting)
         try:
             judged = await waiting.answer
             self.recent.append((time.time(), 1000 * (time.monotonic() - begun), len(self._queue)))
@@ -150,7 +149,25 @@ class Batcher:
         except asyncio.CancelledError:
             self.counts["gone"] += 1
             waiting.answer.cancel()
+            self._leave(waiting)
             raise
+        finally:
+            deadline.cancel()
+
+    def _leave(self, one: _Waiting) -> bool:
+        """Take a question out of the queue; whether it was still there."""
+        kept = [other for other in self._queue if other is not one]
+        left = len(kept) < len(self._queue)
+        if left:
+            heapq.heapify(kept)
+            self._queue = kept
+        return left
+
+    def _expire(self, one: _Waiting) -> None:
+        """The deadline: what the engine has begun is waited for."""
+        if self._leave(one):
+            self.counts["late"] += 1
+            _fail(one, TooLateError("the deadline passed before the judge was free"))
 
     def retry_after_s(self) -> int:
         """Whole seconds until the queue as it is now is likely to be done."""
@@ -163,30 +180,31 @@ class Batcher:
         while True:
             batch = self._take()
             if not batch:
-                if not self._busy:
+                if not self._asked:
                     self._idle.set()
                 self._wake.clear()
                 await self._wake.wait()
                 continue
-            self._busy += 1
+            self._asked.update(batch)
             begun = time.monotonic()
             self.counts["batches"] += 1
             self.counts["sequences"] += sum(one.ask.num_sequences for one in batch)
             try:
                 async with asyncio.timeout(self.engine_timeout_s):
                     judged = await lane.run(partial(self._judge, [one.ask for one in batch]))
+                self.batch_seconds = 0.7 * self.batch_seconds + 0.3 * (time.monotonic() - begun)
+                for one, result in zip(batch, judged, strict=True):
+                    self._settle(one, result)
+                self.failing = all(_broke(one.ask, result) for one, result in zip(batch, judged, strict=True))
             except TimeoutError:
                 # The thread cannot be stopped: it is left behind, and another one asks from now on.
                 lane.close()
                 lane = Lane()
-                self._hung(batch)
-                continue
+                self._failed(batch, f"the engine gave no answer within {self.engine_timeout_s:g} s")
+            except Exception as error:  # an answer that is none: the lane goes on, and nobody waits for ever
+                self._failed(batch, f"the engine's answer cannot be read ({error!r})")
             finally:
-                self._busy -= 1
-            self.batch_seconds = 0.7 * self.batch_seconds + 0.3 * (time.monotonic() - begun)
-            for one, result in zip(batch, judged, strict=True):
-                self._settle(one, result)
-            self.failing = all(_broke(one.ask, result) for one, result in zip(batch, judged, strict=True))
+                self._asked.difference_update(batch)
 
     def _kind(self, ask: Question) -> Hashable:
         """Questions of one kind are asked together."""
@@ -210,10 +228,7 @@ class Batcher:
             one = heapq.heappop(self._queue)
             if one.answer.done():  # its caller is gone
                 continue
-            if one.deadline <= time.monotonic():
-                self.counts["late"] += 1
-                one.answer.set_exception(TooLateError("the deadline passed before the judge was free"))
-            elif batch and (one.ask.num_sequences > room or self._kind(one.ask) != self._kind(batch[0].ask)):
+            if batch and (one.ask.num_sequences > room or self._kind(one.ask) != self._kind(batch[0].ask)):
                 kept.append(one)
                 if room < 2 or len(kept) > 256:
                     break
@@ -257,30 +272,27 @@ class Batcher:
                 self._cache.popitem(last=False)
         if one.answer.done():
             return
-        if one.ask.is_lost(result):
+        if one.ask.is_lost(result) and refused(lost):
+            one.answer.set_exception(DataError(f"the engine refuses the request: {lost[0]}"))
+        elif one.ask.is_lost(result):
             one.answer.set_exception(EngineFailedError(f"the engine failed: {lost[0] or 'no answer'}"))
         else:
             one.answer.set_result(result)
 
-    def _hung(self, batch: Sequence[_Waiting]) -> None:
+    def _failed(self, batch: Sequence[_Waiting], why: str) -> None:
         self.failing = True
+        self.counts["failed"] += len(batch)
         for one in batch:
-            self.counts["failed"] += 1
-            if not one.answer.done():
-                one.answer.set_exception(EngineFailedError(f"the engine gave no answer within {self.engine_timeout_s:g} s"))
+            _fail(one, EngineFailedError(why))
+
+
+def _fail(one: _Waiting, error: Exception) -> None:
+    if not one.answer.done():
+        one.answer.set_exception(error)
 
 
 def _broke(ask: Question, result: Any) -> bool:
     """Whether the engine failed. What a request itself got wrong says nothing of it."""
-    return not isinstance(result, InputError) if isinstance(result, Exception) else ask.is_lost(result)
-
-
-async def together(asked: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """The results of all; when one fails the others are cancelled, so that nothing is judged that nobody will read."""
-    tasks = [asyncio.ensure_future(one) for one in asked]
-    try:
-        return await asyncio.gather(*tasks)
-    except BaseException:
-        for task in tasks:
-            task.cancel()
-        raise
+    if isinstance(result, Exception):
+        return not isinstance(result, InputError)
+    return ask.is_lost(result) and not refused(ask.lost(result))

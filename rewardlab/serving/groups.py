@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from rewardlab.errors import ConfigError
 from rewardlab.ranking import PLANS, Match, Played, Ranking, fitted_strengths, net_win_rates
-from rewardlab.serving.batching import together
 from rewardlab.serving.failures import EngineFailedError, TooLateError
+from rewardlab.serving.together import together
 from rewardlab.types import Candidates, Judgment, PreferencePair
 
 # Strategy of a request -> plan of comparisons.
@@ -19,7 +19,6 @@ STRATEGIES = {
     "knockout": "knockout",
     "bradley_terry": "adaptive",
 }
-MOST_MATCHES = 496  # all pairs of 32
 
 
 @dataclass(frozen=True)

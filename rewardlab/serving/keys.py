@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from rewardlab.errors import ConfigError
 
 OPEN = ("/health", "/ready", "/ui")  # for those who watch the server, and a page that asks for the key; they tell nothing
-_HASH = re.compile(r"sha256:([0-9a-f]{64})")
+_HASH = re.compile(r"sha256:([0-9a-fA-F]{64})")
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,8 @@ def _key(key: str, *limits: str, per_minute: float) -> Key:
     if not all(value > 0 for value in told.values()):
         raise ValueError("a limit is not above 0")
     hashed = _HASH.fullmatch(key)
+    if key.lower().startswith("sha256:") and not hashed:  # it must not become a key itself: whoever reads the file would be in
+        raise ValueError("a hash is not 64 hex digits")
     return Key(bytes.fromhex(hashed[1]), **told) if hashed else Key.of(key, **told)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
@@ -147,9 +148,11 @@ def fetch(url: str, where: str, max_bytes: int) -> bytes:
         with httpx.stream("GET", url, follow_redirects=False, timeout=FETCH_TIMEOUT_S) as answer:
             if answer.status_code != 200:
                 raise MediaError(f"{where}: its host answers HTTP {answer.status_code}; redirects are not followed")
-            body = bytearray()
+            body, end = bytearray(), time.monotonic() + FETCH_TIMEOUT_S
             for chunk in answer.iter_bytes():
                 body += chunk
+                if time.monotonic() > end:
+                    raise MediaError(f"{where}: not here within {FETCH_TIMEOUT_S:g} s")
                 if len(body) > max_bytes:
                     raise MediaError(f"{where}: more than {max_bytes:,} bytes; resize it first")
             return bytes(body)

@@ -1,11 +1,15 @@
-"""What stands between the socket and the application: bodies have a size, and who hangs up is not answered."""
+"""What stands between the socket and the application: bodies have a size and are text, who hangs up is not answered."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+from collections.abc import Callable, Coroutine
+from typing import Any
 
-from fastapi import HTTPException
+from fastapi import HTTPException, Request, Response
+from fastapi.routing import APIRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
@@ -70,3 +74,34 @@ class HangUp:
         finally:
             for task in (answering, watching, hung_up):
                 task.cancel()
+
+
+class SoundRequest(Request):
+    """A request whose JSON is what the standard calls so: no NaN, and no half of a surrogate pair, which nothing can encode."""
+
+    async def json(self) -> Any:
+        if not hasattr(self, "_json"):
+            body = await self.body()
+            self._json = json.loads(body, parse_constant=_refuse)
+            if b"\\ud" in body or b"\\uD" in body:
+                try:
+                    json.dumps(self._json, ensure_ascii=False).encode()
+                except UnicodeEncodeError as error:
+                    raise HTTPException(400, "the body holds half of a surrogate pair, which is no character") from error
+        return self._json
+
+
+def _refuse(constant: str) -> None:
+    raise HTTPException(400, f"the body holds {constant}, which is no number of JSON")
+
+
+class SoundRoute(APIRoute):
+    """A route that reads :class:`SoundRequest`."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def handler(request: Request) -> Response:
+            return await handle(SoundRequest(request.scope, request.receive))
+
+        return handler

@@ -18,6 +18,7 @@ from rewardlab.serving.answers import status_of
 from rewardlab.serving.failures import KNOWN, told
 from rewardlab.serving.media import MAX_IMAGE_BYTES, MAX_VIDEO_BYTES
 from rewardlab.serving.metrics import metrics_text
+from rewardlab.serving.middleware import SoundRoute
 from rewardlab.serving.service import JudgeService
 from rewardlab.serving.wire import (
     Health,
@@ -51,7 +52,7 @@ async def _lines(live: AsyncIterator[WireVote | JudgeResponse]) -> AsyncIterator
 
 
 def routes(service: JudgeService) -> APIRouter:
-    router, judge = APIRouter(tags=["native"]), service.judge
+    router, judge = APIRouter(tags=["native"], route_class=SoundRoute), service.judge
 
     @router.get("/health")
     async def health() -> Health:

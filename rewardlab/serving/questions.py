@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import Any, Protocol
@@ -13,6 +14,14 @@ from rewardlab.types import Completion, FinishReason, Judgment, Message, Order, 
 from rewardlab.votes import in_order
 
 FAILED = (VerdictStatus.ERROR, VerdictStatus.TIMEOUT)
+
+
+_REFUSED = re.compile(r"HTTP (?:400|413|415|422)\b")
+
+
+def refused(errors: Sequence[str]) -> bool:
+    """Whether an endpoint said of all of them that the request itself is wrong: too long for its model, most often."""
+    return bool(errors) and all(_REFUSED.match(error) for error in errors)
 
 
 class Engine(Judge, Protocol):
@@ -120,9 +129,12 @@ class Chat:
         return self.params.seed
 
     def key(self) -> str:
-        said = [text for message in self.prompt for text in (message.role, message.text)]
-        images = [image for message in self.prompt for image in message.images]
-        return _digest(["chat", *map(str, astuple(self.params)), *said], images)
+        said = []
+        for message in self.prompt:
+            said.append(f"role {message.role}")
+            for part in message.parts:
+                said.append(f"text {part.text}" if part.image is None else f"image {hashlib.sha256(part.image).hexdigest()}")
+        return _digest(["chat", *map(str, astuple(self.params)), *said], ())
 
     def ask(self, together: Sequence[Chat], engine: Engine, weigher: Judge) -> list[list[Completion]]:
         return list(engine.sampler.sample([one.prompt for one in together], self.params))

@@ -12,12 +12,13 @@ from rewardlab.data.pairs import validate
 from rewardlab.judge import GenerativeJudge, weigher_of
 from rewardlab.serving.answers import answer_of, rewards_of, wire_vote
 from rewardlab.serving.asking import Asker, Asking
-from rewardlab.serving.batching import Batcher, together
+from rewardlab.serving.batching import Batcher
 from rewardlab.serving.cohorts import Cohorts
 from rewardlab.serving.failures import UnjudgedError
 from rewardlab.serving.groups import GroupRewards, group_rewards
 from rewardlab.serving.media import Media
 from rewardlab.serving.text import Sample
+from rewardlab.serving.together import together
 from rewardlab.serving.wire import Asked, JudgeRequest, JudgeResponse, RewardsRequest, RewardsResponse, WireVote
 from rewardlab.types import BOTH_ORDERS, Candidates, Judgment, Order, PreferencePair
 

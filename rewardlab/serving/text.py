@@ -18,11 +18,19 @@ _TURN = re.compile(
 _SPECIAL = re.compile(
     r"<\|[\w\-]{1,40}\|>|<｜[^<>｜]{1,40}｜>|<(?:start|end)_of_(?:turn|image)>|</?s>|<pad>|<eos>|<bos>|\[/?INST\]|<</?SYS>>"
 )
-# Where the assistant's turn begins. The first ones are tokens of their own, which no policy writes as text; the last are words.
-_ASSISTANT = re.compile(
-    r"<\|im_start\|>assistant\n?|<\|start_header_id\|>assistant<\|end_header_id\|>\s*|<start_of_turn>model\n?"
-    r"|<\|assistant\|>\n?|<｜Assistant｜>|\[/INST\]"
-)
+# Where the assistant's turn begins, in each family of templates. Only the family of a sequence's first mark counts: what a
+# policy of one family writes may look like another's. The first ones are tokens of their own, which no policy writes as text.
+_FAMILIES = [
+    re.compile(mark)
+    for mark in (
+        r"<\|im_start\|>assistant\n?",
+        r"<\|start_header_id\|>assistant<\|end_header_id\|>\s*",
+        r"<start_of_turn>model\n?",
+        r"<\|assistant\|>\n?",
+        r"<｜Assistant｜>",
+    )
+]
+_INST = re.compile(r"\[/INST\]")
 _SPOKEN = re.compile(r"(?:^|\s)(?:ASSISTANT:|Assistant:)\s?")
 _SPOKEN_USER = re.compile(r"^(?:.*?\s)?(?:USER:|Human:|User:)\s?", re.DOTALL)
 # Where an image stood before the text was sent on without it.
@@ -43,10 +51,16 @@ def split_sequence(text: str, prompt: str = "") -> tuple[str, str]:
     """
     if prompt and text.startswith(prompt):
         return prompt, text[len(prompt) :]
-    if marks := list(_ASSISTANT.finditer(text)):
-        return text[: marks[-1].start()], text[marks[-1].end() :]
-    if len(words := list(_SPOKEN.finditer(text))) == 1:
-        return _SPOKEN_USER.sub("", text[: words[0].start()]), text[words[0].end() :]
+    families = [marks for family in _FAMILIES if (marks := list(family.finditer(text)))]
+    if families:
+        last = min(families, key=lambda marks: marks[0].start())[-1]
+        return text[: last.start()], text[last.end() :]
+    for words, before in ((_INST, None), (_SPOKEN, _SPOKEN_USER)):
+        if len(found := list(words.finditer(text))) == 1:
+            asked = text[: found[0].start()]
+            return before.sub("", asked) if before else asked, text[found[0].end() :]
+        if found:
+            break
     raise DataError(
         "cannot tell where the response begins: send the prompt too, or a chat with marks such as <|im_start|>assistant"
     )
@@ -85,7 +99,7 @@ def content_of(content: Any) -> tuple[str, tuple[str, ...]]:
             texts.append(part["text"])
         elif kind in ("image_url", "input_image", "image"):
             value = part.get("image_url") or part.get("image") or ""
-            images.append(value.get("url", "") if isinstance(value, Mapping) else str(value))
+            images.append(str(value.get("url", "") if isinstance(value, Mapping) else value))
         else:
             raise DataError(f"a part of a message is of kind {kind!r}; expected text or an image")
     return "\n".join(texts), tuple(images)
@@ -109,7 +123,7 @@ def label_of(label: Any) -> dict[str, Any]:
     if isinstance(label, str) and label.lstrip().startswith("{"):
         try:
             label = json.loads(label)
-        except ValueError:
+        except (ValueError, RecursionError):
             return {}
     return dict(label) if isinstance(label, Mapping) else {}
 

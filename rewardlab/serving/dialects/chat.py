@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rewardlab.errors import DataError
 from rewardlab.samplers.base import SamplingParams
+from rewardlab.serving.middleware import SoundRoute
 from rewardlab.serving.questions import Chat
 from rewardlab.serving.service import JudgeService
 from rewardlab.serving.text import content_of, sample_of_chat
@@ -55,7 +56,7 @@ def streamed(answer: dict[str, Any]) -> Iterator[str]:
 
 
 def routes(service: JudgeService) -> APIRouter:
-    router, judge = APIRouter(tags=["chat: NIM's reward models, plain judging"]), service.judge
+    router, judge = APIRouter(tags=["chat: NIM's reward models, plain judging"], route_class=SoundRoute), service.judge
 
     async def complete(request: Completions) -> list[Completion]:
         parts = []

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rewardlab.errors import DataError
 from rewardlab.serving.groups import GroupRewards
+from rewardlab.serving.middleware import SoundRoute
 from rewardlab.serving.service import JudgeService
 from rewardlab.serving.text import Sample, content_of, conversation
 from rewardlab.serving.wire import MAX_RESPONSES
@@ -33,9 +34,12 @@ class Verify(BaseModel):
 
 def text_of(response: dict[str, Any]) -> str:
     """What a Responses-API object says: the texts of its messages, reasoning left out. Raises DataError for none."""
+    output = response.get("output") or []
+    if not isinstance(output, list):
+        raise DataError(f"a response's output is {type(output).__name__}; expected a list of the Responses API's items")
     said = [
         content_of(item.get("content"))[0]
-        for item in response.get("output") or ()
+        for item in output
         if isinstance(item, dict) and item.get("type", "message") == "message"
     ]
     if not any(text.strip() for text in said):
@@ -61,7 +65,7 @@ def scores_of(found: GroupRewards) -> list[dict[str, Any]]:
 
 
 def routes(service: JudgeService) -> APIRouter:
-    router = APIRouter(tags=["NeMo-Gym"])
+    router = APIRouter(tags=["NeMo-Gym"], route_class=SoundRoute)
 
     @router.post("/compare")
     async def compare(request: Compare) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from rewardlab.errors import DataError
+from rewardlab.serving.middleware import SoundRoute
 from rewardlab.serving.service import JudgeService
 from rewardlab.serving.text import Sample, conversation, labeled_sample, split_sequence
 from rewardlab.serving.wire import MAX_CHARS
@@ -55,7 +56,7 @@ def samples_of(request: GetReward) -> list[Sample]:
 
 
 def routes(service: JudgeService) -> APIRouter:
-    router = APIRouter(tags=["OpenRLHF, R1-Reward, slime"])
+    router = APIRouter(tags=["OpenRLHF, R1-Reward, slime"], route_class=SoundRoute)
 
     async def get_reward(request: GetReward, flat: bool) -> dict[str, Any]:
         rewards = await service.sample_rewards(samples_of(request)) if request.query else []

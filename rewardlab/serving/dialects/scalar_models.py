@@ -14,6 +14,7 @@ from typing import Any
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
+from rewardlab.serving.middleware import SoundRoute
 from rewardlab.serving.service import JudgeService
 from rewardlab.serving.text import Sample, labeled_sample, sample_of_chat, split_sequence
 
@@ -41,7 +42,7 @@ def samples_of(request: Inputs) -> list[Sample]:
 
 
 def routes(service: JudgeService) -> APIRouter:
-    router = APIRouter(tags=["scalar reward models: verl, vLLM, SGLang, LLaMA-Factory"])
+    router = APIRouter(tags=["scalar reward models: verl, vLLM, SGLang, LLaMA-Factory"], route_class=SoundRoute)
 
     def listed(model: str, kind: str, data: list[dict[str, Any]]) -> dict[str, Any]:
         head = {"id": f"{kind}-{uuid.uuid4().hex}", "object": "list", "created": int(time.time())}

@@ -15,6 +15,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from rewardlab.errors import DataError
+from rewardlab.serving.middleware import SoundRoute
 from rewardlab.serving.service import JudgeService
 from rewardlab.serving.text import Sample, content_of
 from rewardlab.serving.wire import MAX_CHARS, MAX_RESPONSES
@@ -81,7 +82,7 @@ def _listed(value: Document | list[Document] | None) -> list[Document]:
 
 
 def routes(service: JudgeService) -> APIRouter:
-    router = APIRouter(tags=["vLLM, Jina, Cohere, SGLang"])
+    router = APIRouter(tags=["vLLM, Jina, Cohere, SGLang"], route_class=SoundRoute)
 
     async def scores(samples: list[Sample]) -> list[float]:
         return [(reward + 1) / 2 for reward in await service.sample_rewards(samples)]
