@@ -173,8 +173,9 @@ async def load(
                 try:
                     async with client.post("/v1/judge", json=body_of(pairs[at], n)) as response:
                         told = await response.json()
-                    if response.status == 200 and told["p_first_better"] is not None:
-                        what = "right" if told["p_first_better"] == right[at][0] else "WRONG"
+                    same = response.status == 200 and told["p_first_better"] == right[at][0]  # both may say that there is none
+                    if same or (response.status == 200 and told["p_first_better"] is not None):
+                        what = "right" if same else "WRONG"
                     elif response.status == 200:
                         what = "no verdict: " + ", ".join(sorted({vote["status"] for vote in told["votes"]}))
                     else:

@@ -1,7 +1,12 @@
 """verifiers (0.4 and on): a judge to plug in by its id, which compares a rollout's last reply with an anchor of its task.
 
+An id is the name of a module without dots, so that a line of your own is wanted:
+
+    # pairwise.py
+    from rewardlab.integrations.verifiers import PairwiseJudge, __all__
+
     [[eval.judges]]
-    id = "rewardlab.integrations.verifiers"
+    id = "pairwise"
     base_url = "http://localhost:8000"
     anchor_field = "answer"  # the field of the task's data with the response to beat
 
@@ -22,7 +27,7 @@ __all__ = ["PairwiseJudge"]
 
 
 class PairwiseJudgeConfig(vf.JudgeConfig):  # type: ignore[misc]
-    id: str = "rewardlab.integrations.verifiers"
+    id: str = "pairwise"
     base_url: str = "http://localhost:8000"
     anchor_field: str = "answer"
     votes: int = 1

@@ -25,7 +25,14 @@ MAX_TOKENS = 32768
 
 
 class Completions(BaseModel):
-    model_config = ConfigDict(extra="ignore")
+    model_config = ConfigDict(
+        extra="ignore",
+        json_schema_extra={
+            "example": {
+                "messages": [{"role": "user", "content": "What color is it?"}, {"role": "assistant", "content": "It is red."}]
+            }
+        },
+    )
     model: str = ""
     messages: list[dict[str, Any]] = Field(min_length=1, max_length=256)
     n: int = Field(1, ge=1, le=64)

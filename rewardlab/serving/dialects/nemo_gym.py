@@ -18,14 +18,34 @@ from rewardlab.types import Candidates
 
 
 class Compare(BaseModel):
-    model_config = ConfigDict(extra="ignore")
+    model_config = ConfigDict(
+        extra="ignore",
+        json_schema_extra={
+            "example": {
+                "conversation_history": [{"role": "user", "content": "What color is it?"}],
+                "response_objs": [
+                    {"output": [{"type": "message", "content": [{"type": "output_text", "text": text}]}]}
+                    for text in ("Red.", "Blue.")
+                ],
+            }
+        },
+    )
     conversation_history: list[dict[str, Any]] = Field(min_length=1)
     response_objs: list[dict[str, Any]] = Field(min_length=1, max_length=MAX_RESPONSES)
     principle: str | None = None
 
 
 class Verify(BaseModel):
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(
+        extra="allow",
+        json_schema_extra={
+            "example": {
+                "responses_create_params": {"input": "What color is it?"},
+                "response": {"output": [{"type": "message", "content": [{"type": "output_text", "text": "Red."}]}]},
+                "prompt_id": "1",
+            }
+        },
+    )
     responses_create_params: dict[str, Any]
     response: dict[str, Any]
     principle: str | None = None

@@ -27,7 +27,16 @@ MAX_SAMPLES = 1024
 class GetReward(BaseModel):
     """``query`` holds whole sequences, special tokens included; ``prompts`` what they begin with."""
 
-    model_config = ConfigDict(extra="ignore")
+    model_config = ConfigDict(
+        extra="ignore",
+        json_schema_extra={
+            "example": {
+                "query": ["What color is it? It is red.", "What color is it? It is blue."],
+                "prompts": ["What color is it?"] * 2,
+                "labels": ['{"media": ["upload:ID"]}'] * 2,
+            }
+        },
+    )
     query: list[str] = Field(max_length=MAX_SAMPLES)
     prompts: list[str] | None = None
     labels: list[Any] | None = None
@@ -36,7 +45,16 @@ class GetReward(BaseModel):
 class Slime(BaseModel):
     """One sample, its prompt as text or as messages; the answer is the bare number."""
 
-    model_config = ConfigDict(extra="ignore")
+    model_config = ConfigDict(
+        extra="ignore",
+        json_schema_extra={
+            "example": {
+                "prompt": "What color is it?",
+                "response": "It is red.",
+                "label": {"media": ["upload:ID"], "anchor": "It is blue."},
+            }
+        },
+    )
     prompt: Annotated[str, Field(max_length=4 * MAX_CHARS)] | list[dict[str, Any]]
     response: str = Field(max_length=MAX_CHARS)
     label: Any = None

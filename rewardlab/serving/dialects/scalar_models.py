@@ -22,14 +22,34 @@ Chat = list[dict[str, Any]]
 
 
 class Inputs(BaseModel):
-    model_config = ConfigDict(extra="ignore")
+    model_config = ConfigDict(
+        extra="ignore",
+        json_schema_extra={
+            "example": {
+                "input": [
+                    f"<|im_start|>user\nWhat color is it?<|im_end|>\n<|im_start|>assistant\n{text}<|im_end|>"
+                    for text in ("Red.", "Blue.")
+                ]
+            }
+        },
+    )
     model: str = ""
     input: str | list[str] | None = None
     messages: Chat | None = None
 
 
 class Evaluation(BaseModel):
-    model_config = ConfigDict(extra="ignore")
+    model_config = ConfigDict(
+        extra="ignore",
+        json_schema_extra={
+            "example": {
+                "messages": [
+                    f"<|im_start|>user\nWhat color is it?<|im_end|>\n<|im_start|>assistant\n{text}<|im_end|>"
+                    for text in ("Red.", "Blue.")
+                ]
+            }
+        },
+    )
     model: str = ""
     messages: list[str] = Field(max_length=1024)
 

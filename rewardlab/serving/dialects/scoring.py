@@ -26,7 +26,10 @@ Document = str | dict[str, Any]
 class Rerank(BaseModel):
     """``documents`` are texts or ``{"content": [parts]}``; images count where they stand in the query."""
 
-    model_config = ConfigDict(extra="ignore")
+    model_config = ConfigDict(
+        extra="ignore",
+        json_schema_extra={"example": {"query": "What color is it?", "documents": ["It is red.", "It is blue."], "top_n": 1}},
+    )
     query: Document
     documents: list[Document] = Field(min_length=1, max_length=MAX_RESPONSES)
     top_n: int | None = Field(None, ge=1)
@@ -38,7 +41,9 @@ class Rerank(BaseModel):
 class Score(BaseModel):
     """vLLM's names, old and new; one query for all documents, or one for each."""
 
-    model_config = ConfigDict(extra="ignore")
+    model_config = ConfigDict(
+        extra="ignore", json_schema_extra={"example": {"text_1": "What color is it?", "text_2": ["It is red.", "It is blue."]}}
+    )
     text_1: Document | list[Document] | None = None
     text_2: Document | list[Document] | None = None
     queries: Document | list[Document] | None = None
