@@ -20,6 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -256,28 +257,28 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path("runs/quickstart/world/test.parquet"))
     parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("--vllm-args", help="drill `vllm serve` too; its program is REWARDLAB_VLLM or on the path")
+    parser.add_argument("--only", help="one drill, by its name in the results, which it replaces there")
     parser.add_argument("--out", type=Path, default=Path("eval/results/serving_drills.json"))
     options = parser.parse_args()
     pairs = read_pairs(options.data)[:1000]
-    judge = f"hf:{options.judge}"
-    right = offline(judge, pairs)
-    result: dict[str, Any] = {"command": shlex.join(["python", *sys.argv]), "commit": commit()}
-
-    def note(name: str, found: dict[str, Any]) -> None:
-        result[name] = found
-        print(name, json.dumps(found), flush=True)
+    hf, vllm = f"hf:{options.judge}", f"vllm:{options.judge}"
+    right = offline(hf, pairs)
+    args = ("--engine-args", options.vllm_args or "")
+    drills: dict[str, Callable[[], dict[str, Any]]] = {
+        **{f"openai engine {kind}": partial(drill_garbage, pairs[:64], kind) for kind in ("garbled", "babble", "hangs")},
+        "hf engine killed": lambda: drill_engine(hf, pairs, right, signal.SIGKILL, 40.0),
+        "hf engine hung": lambda: drill_engine(hf, pairs, right, signal.SIGSTOP, 50.0, "--engine-timeout", "5"),
+        "vllm engine killed": lambda: drill_engine(vllm, pairs, right, signal.SIGKILL, 90.0, *args),
+        "vllm engine hung": lambda: drill_engine(vllm, pairs, right, signal.SIGSTOP, 150.0, "--engine-timeout", "5", *args),
+        "crowd": lambda: drill_crowd(hf, pairs, right, options.requests),
+    }
+    result = json.loads(options.out.read_text()) if options.only and options.out.exists() else {}
+    for name, drill in drills.items():
+        if (options.only and name != options.only) or (name.startswith("vllm") and options.vllm_args is None):
+            continue
+        result[name] = {"command": shlex.join(["python", *sys.argv]), "commit": commit(), **drill()}
+        print(name, json.dumps(result[name]), flush=True)
         options.out.write_text(json.dumps(result, indent=1) + "\n")
-
-    for kind in ("garbled", "babble", "hangs"):
-        note(f"openai engine {kind}", drill_garbage(pairs[:64], kind))
-    note("hf engine killed", drill_engine(judge, pairs, right, signal.SIGKILL, 40.0))
-    note("hf engine hung", drill_engine(judge, pairs, right, signal.SIGSTOP, 50.0, "--engine-timeout", "5"))
-    if options.vllm_args is not None:
-        args = ("--engine-args", options.vllm_args)
-        note("vllm engine killed", drill_engine(f"vllm:{options.judge}", pairs, right, signal.SIGKILL, 90.0, *args))
-        hung = ("--engine-timeout", "5", *args)
-        note("vllm engine hung", drill_engine(f"vllm:{options.judge}", pairs, right, signal.SIGSTOP, 150.0, *hung))
-    note("crowd", drill_crowd(judge, pairs, right, options.requests))
 
 
 if __name__ == "__main__":
