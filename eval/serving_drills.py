@@ -269,7 +269,7 @@ def main() -> None:
         "hf engine killed": lambda: drill_engine(hf, pairs, right, signal.SIGKILL, 40.0),
         "hf engine hung": lambda: drill_engine(hf, pairs, right, signal.SIGSTOP, 50.0, "--engine-timeout", "5"),
         "vllm engine killed": lambda: drill_engine(vllm, pairs, right, signal.SIGKILL, 90.0, *args),
-        "vllm engine hung": lambda: drill_engine(vllm, pairs, right, signal.SIGSTOP, 150.0, "--engine-timeout", "5", *args),
+        "vllm engine hung": lambda: drill_engine(vllm, pairs, right, signal.SIGSTOP, 150.0, "--engine-timeout", "20", *args),
         "crowd": lambda: drill_crowd(hf, pairs, right, options.requests),
     }
     result = json.loads(options.out.read_text()) if options.only and options.out.exists() else {}

@@ -125,7 +125,9 @@ class VLLMServer:
             os.killpg(self._process.pid, signal.SIGKILL)  # children that outlived it
 
     def restart(self, why: str) -> None:
-        """Have it ended and started again; returns at once."""
+        """Have it ended and started again; returns at once. One that is not up is left to start."""
+        if not self._up.is_set():
+            return
         LOG.warning("vllm serve %s: %s", self.model, why)
         self._up.clear()
         self._wanted.set()
