@@ -71,9 +71,13 @@ def body_of(pair: PreferencePair, seed: int) -> dict[str, Any]:
 
 
 def offline(judge: str, pairs: Sequence[PreferencePair]) -> list[Answer]:
+    """What the endpoint should say of each: the share of votes for response 0, None where an order has no verdict; the texts."""
     held = open_judge(judge, template="plain", temperature=0, max_tokens=64, batch_size=256)
     judged = held.compare_many(pairs, orders=[BOTH_ORDERS] * len(pairs), num_votes=1, seed=0)
-    return [(one.share_0, [vote.completion.text for vote in one.votes]) for one in judged]
+    return [
+        (one.share_0 if all(vote.winner is not None for vote in one.votes) else None, [v.completion.text for v in one.votes])
+        for one in judged
+    ]
 
 
 def malformed(body: dict[str, Any], rng: random.Random) -> bytes:
@@ -267,7 +271,7 @@ def main() -> None:
     drills: dict[str, Callable[[], dict[str, Any]]] = {
         **{f"openai engine {kind}": partial(drill_garbage, pairs[:64], kind) for kind in ("garbled", "babble", "hangs")},
         "hf engine killed": lambda: drill_engine(hf, pairs, right, signal.SIGKILL, 40.0),
-        "hf engine hung": lambda: drill_engine(hf, pairs, right, signal.SIGSTOP, 50.0, "--engine-timeout", "5"),
+        "hf engine hung": lambda: drill_engine(hf, pairs, right, signal.SIGSTOP, 60.0, "--engine-timeout", "10"),
         "vllm engine killed": lambda: drill_engine(vllm, pairs, right, signal.SIGKILL, 90.0, *args),
         "vllm engine hung": lambda: drill_engine(vllm, pairs, right, signal.SIGSTOP, 150.0, "--engine-timeout", "20", *args),
         "crowd": lambda: drill_crowd(hf, pairs, right, options.requests),
