@@ -71,7 +71,7 @@ def body_of(pair: PreferencePair, seed: int) -> dict[str, Any]:
 
 
 def offline(judge: str, pairs: Sequence[PreferencePair]) -> list[Answer]:
-    """What the endpoint should say of each: the share of votes for response 0 (None where an order has no verdict), the texts."""
+    """What the endpoint should say of each: the share of votes for response 0, None where an order has no verdict; texts."""
     held = open_judge(judge, template="plain", temperature=0, max_tokens=64, batch_size=256)
     judged = held.compare_many(pairs, orders=[BOTH_ORDERS] * len(pairs), num_votes=1, seed=0)
     return [
