@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -175,7 +176,8 @@ async def chosen(said: Sequence[Sequence[str]], pairs: Sequence[PreferencePair],
 
 def best_of_n(said: Sequence[Sequence[str]], pairs: Sequence[PreferencePair], url: str) -> dict[str, list[float]]:
     """Of each question: whether the chosen answer is right, and whether any is (what no choice can be better than)."""
-    picked = asyncio.run(chosen(said, pairs, url))
+    with ThreadPoolExecutor(1) as thread:  # a notebook has a loop of its own running
+        picked = thread.submit(lambda: asyncio.run(chosen(said, pairs, url))).result()
     return {
         "chosen": [float(text is not None and is_right(text, pair)) for text, pair in zip(picked, pairs, strict=True)],
         "any": [float(share > 0) for share in right_share(said, pairs)],
