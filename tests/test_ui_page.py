@@ -50,7 +50,7 @@ def opened(
     wrong: list[str] = []
     with running(build_app(GenerativeJudge(ScriptedSampler(handler), load_template("plain")), **options)) as url:
         # The page's own policy forbids eval, by which the driver waits.
-            context = chromium.new_context(viewport={"width": size[0], "height": size[1]}, bypass_csp=True)
+        context = chromium.new_context(viewport={"width": size[0], "height": size[1]}, bypass_csp=True)
         page = context.new_page()
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.on("console", lambda line: wrong.append(line.text) if line.type == "error" else None)
