@@ -26,6 +26,7 @@ from typing import Any
 
 import aiohttp
 import httpx
+import psutil
 import torch
 import uvicorn
 
@@ -129,6 +130,19 @@ async def over_http(url: str, pairs: Sequence[PreferencePair], concurrency: int,
     return latencies
 
 
+@contextmanager
+def stopped(processes: Sequence[psutil.Process]) -> Iterator[None]:
+    """Hold these and their children still: an idle vLLM waits by spinning, and would take a core from who is measured."""
+    held = [one for process in processes for one in (process, *process.children(recursive=True))]
+    for one in held:
+        one.suspend()
+    try:
+        yield
+    finally:
+        for one in held:
+            one.resume()
+
+
 def rate(work: Callable[[], Any], num: int) -> float:
     begun = time.perf_counter()
     work()
@@ -158,7 +172,7 @@ def main() -> None:
     def asked(url: str) -> tuple[int, Callable[[int], Any]]:
         return len(pairs), lambda turn: asyncio.run(over_http(url, pairs, CONCURRENCY, turn))
 
-    # One engine after the other, each beside its endpoint: an idle vLLM does not leave the cores to others.
+    # One engine after the other, each beside its endpoint; of vLLM, which is not idle while it waits, one at a time.
     hf = open_judge(f"hf:{options.judge}", batch_size=BATCH, **bounds)
     with endpoint(f"hf:{options.judge}") as url:
         own = {"script": (len(few), lambda turn: script(hf, few)), "hf": (len(pairs), lambda turn: offline(hf, pairs))}
@@ -166,8 +180,20 @@ def main() -> None:
     if options.vllm_args is not None:
         os.environ["VLLM_SLEEP_WHEN_IDLE"] = "1"
         vllm = open_judge(f"vllm:{options.judge}", engine_args=options.vllm_args, **bounds)
+        engine = psutil.Process().children()
         with endpoint(f"vllm:{options.judge}", "--engine-args", options.vllm_args) as url:
-            turns({"vllm": (len(pairs), lambda turn: offline(vllm, pairs)), "endpoint over vllm": asked(url)})
+            server = [one for one in psutil.Process().children() if one not in engine]
+            num, ask = asked(url)
+
+            def engine_alone(turn: int) -> None:
+                with stopped(server):
+                    offline(vllm, pairs)
+
+            def endpoint_alone(turn: int) -> None:
+                with stopped(engine):
+                    ask(turn)
+
+            turns({"vllm": (num, engine_alone), "endpoint over vllm": (num, endpoint_alone)})
     instant = GenerativeJudge(ScriptedSampler(lambda p, n: "<answer>1</answer>"), hf.template)
     with served(build_app(instant, cache_size=0)) as url:
         alone = asyncio.run(over_http(url, pairs, 1, 0))

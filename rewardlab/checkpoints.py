@@ -31,11 +31,12 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> str:
-    """The commit this source tree stands at, "+dirty" with uncommitted changes, "unknown" outside a checkout."""
+    """The commit this source tree stands at, "unknown" outside a checkout; "+dirty" with uncommitted changes, results aside."""
     git = ["git", "-C", str(Path(__file__).parent)]
     try:
         head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True, timeout=10)
-        dirty = subprocess.run([*git, "status", "--porcelain", "-uno"], capture_output=True, text=True, timeout=10)
+        changed = [*git, "status", "--porcelain", "-uno", "--", ":/", ":(exclude,top)eval/results"]
+        dirty = subprocess.run(changed, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.SubprocessError):
         return "unknown"
     return head.stdout.strip() + ("+dirty" if dirty.stdout.strip() else "")

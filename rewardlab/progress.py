@@ -12,8 +12,8 @@ Advance = Callable[..., None]
 
 
 @contextmanager
-def bar(label: str, total: int) -> Iterator[Advance]:
-    """Yield ``advance(n=1, note="")``; the note stands behind the bar."""
+def bar(label: str, total: int | None) -> Iterator[Advance]:
+    """Yield ``advance(n=1, note="")``; the note stands behind the bar. ``total`` None: nobody knows how many there are."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

@@ -32,6 +32,7 @@ class Choice(StrEnum):
 
 
 IMAGE_MARK = "\ufffc"  # OBJECT REPLACEMENT CHARACTER: where an image stands within a text
+VIDEO_MARK = "\ufff9"  # where a video stands within a question, until its frames are taken; a mark no text uses
 BOTH_ORDERS = (Order.GIVEN, Order.SWAPPED)
 
 
@@ -51,8 +52,10 @@ class PreferencePair:
 
     ``images`` hold encoded files (PNG, JPEG, ...), never decoded pixels. ``order`` is how a training row is shown and
     ``judgment`` a teacher's text on it in that order; ``level`` the difficulty its maker gave it; ``attempts`` how many
-    asks the teacher needed ("1".."3", "unsolved", "" not asked). ``response_images`` stand within the responses, each at an
-    ``IMAGE_MARK`` of its text.
+    asks the teacher needed ("1".."3", "unsolved", "" not asked); ``teacher_share`` the share of the teacher's votes, as many in
+    either order, that named the preferred response (None: not asked). ``response_images`` stand within the responses, each at
+    an ``IMAGE_MARK`` of its text. ``videos`` are encoded files too; a judge is shown their frames
+    (:func:`rewardlab.data.rows.with_frames`). ``provenance`` names recipe and source row: ``rlaif_v:3f2a...``.
     """
 
     pair_id: str
@@ -67,6 +70,10 @@ class PreferencePair:
     order: Order = Order.GIVEN
     judgment: str = ""
     response_images: tuple[tuple[bytes, ...], tuple[bytes, ...]] = ((), ())
+    videos: tuple[bytes, ...] = ()
+    teacher_share: float | None = None
+    licence: str = ""
+    provenance: str = ""
 
     def swap(self) -> PreferencePair:
         """The same pair with the responses exchanged; the preferred *text* and the texts' places as shown stay."""
@@ -142,7 +149,8 @@ class FinishReason(StrEnum):
 class Completion:
     """What a sampler returned for one draw. ``token_ids`` and ``logprobs`` (one per token, natural log) where it has them.
 
-    ``num_tokens`` counts generated tokens, the end token included; 0 where the draw failed.
+    ``num_tokens`` counts generated tokens, the end token included; 0 where the draw failed. ``num_cached_tokens`` of the
+    prompt's were in the endpoint's cache, and may be cheaper.
     """
 
     text: str
@@ -152,6 +160,12 @@ class Completion:
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
     error: str = ""
+    num_cached_tokens: int = 0
+
+    @property
+    def failed(self) -> bool:
+        """Whether nobody answered."""
+        return self.finish in (FinishReason.ERROR, FinishReason.TIMEOUT)
 
 
 class VerdictStatus(StrEnum):

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -60,7 +61,7 @@ class Engine:
 
 
 def vote(pair: PreferencePair, order: Order) -> Vote:
-    if pair.question == "lost":
+    if pair.question == "lost" or (pair.question == "half" and order is Order.SWAPPED):
         return Vote(order, Verdict(None, VerdictStatus.ERROR), Completion("", FinishReason.ERROR, error="HTTP 503"))
     if pair.question == "too long":
         said = "HTTP 400: this model's maximum context length is 2048 tokens"
@@ -192,12 +193,23 @@ def test_answers_are_kept_by_content() -> None:
         first, second = await batcher.ask(ask("q")), await batcher.ask(ask("q"))
         assert first is second
         await batcher.ask(Ask(ask("q").pair, BOTH_ORDERS, 1, seed=1))
+        await batcher.ask(Ask(replace(ask("q").pair, images=(b"another",)), BOTH_ORDERS, 1, seed=0))
         for _ in range(2):
             with pytest.raises(EngineFailedError, match="HTTP 503"):
                 await batcher.ask(ask("lost"))
         assert batcher.counts["cached"] == 1
 
-    assert run(body).calls == [["q"], ["q"], ["lost"], ["lost"]]
+    assert run(body).calls == [["q"], ["q"], ["q"], ["lost"], ["lost"]]
+
+
+def test_an_order_that_is_lost_is_not_made_up_by_the_other() -> None:
+    """Votes of one order alone would lean to a place: the pair has no answer."""
+
+    async def body(batcher: Batcher, engine: Engine) -> None:
+        with pytest.raises(EngineFailedError, match="HTTP 503"):
+            await batcher.ask(ask("half"))
+
+    run(body)
 
 
 def test_a_bad_request_fails_alone() -> None:

@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[1]
 COMMANDS = [
     "distill",
     "select",
+    "self-distil",
     "steps",
     "sft",
     "rm",
@@ -41,6 +42,14 @@ GROUPED = [
     "bench suite",
     "bench prepare",
     "bench listwise",
+    "data recipes",
+    "data build",
+    "data validate",
+    "data stats",
+    "data balance",
+    "data split",
+    "data convert",
+    "data filter",
     "data decontaminate",
     "world build",
     "world serve",
@@ -187,7 +196,7 @@ def test_errors_are_one_sentence(arguments: list[str], said: str, pairs_file: Pa
     assert said in done.stderr
     assert "Traceback" not in done.stderr
     written = {p.name for p in out.rglob("*")} if out.exists() else set()
-    assert written <= {"journal.jsonl"}
+    assert written <= {"journal.sqlite", "journal.lock"}
 
 
 def test_a_judgment_is_printed_for_a_person(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from rewardlab.config import (
     DistillConfig,
+    MappingConfig,
     MethodConfig,
     PolicyConfig,
     PRMConfig,
@@ -23,7 +24,7 @@ from rewardlab.world.build import WorldConfig
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 SCHEMAS = {"distill": DistillConfig, "sft": SFTConfig, "rm": RMConfig, "rl": RLConfig, "prm": PRMConfig, "steps": StepsConfig}
-SCHEMAS["policy"] = PolicyConfig
+SCHEMAS |= {"policy": PolicyConfig, "recipes": MappingConfig}
 SHIPPED = sorted(CONFIGS.rglob("*.yaml"))
 
 

@@ -15,9 +15,10 @@ import pytest
 from PIL import Image
 
 from rewardlab.data.images import decode_image, encode_png, from_data_url, plain_image, read_image, to_data_url
-from rewardlab.data.pairs import read_pairs, validate, with_blank_images, with_other_images, write_parquet
+from rewardlab.data.pairs import read_pairs, with_blank_images, with_other_images, write_parquet
+from rewardlab.data.rows import validate
 from rewardlab.errors import DataError, MediaError, OutputError
-from rewardlab.types import Order, PreferencePair
+from rewardlab.types import IMAGE_MARK, Order, PreferencePair
 
 
 def png(width: int = 28, height: int = 28, color: tuple[int, int, int] = (200, 30, 30)) -> bytes:
@@ -118,7 +119,13 @@ ROW: dict[str, Any] = {"question": "Which?", "responses": ["a", "b"], "preferred
         ({"responses": ["a", " "]}, "empty"),
         ({"responses": ["a"]}, "list of two texts"),
         ({"responses": "ab"}, "list of two texts"),
-        ({"responses": ["a", 3]}, "list of two texts"),
+        ({"responses": ["a", 3]}, "'responses' must be a text, or a list of"),
+        ({"responses": ["a", [{"type": "video", "video": "x.mp4"}]]}, "no such|holds a video"),
+        ({"question": [{"type": "text"}]}, "list of text, image and video parts"),
+        ({"question": "Which \ufffc of \ufffc?", "images": []}, "2 places for images and 0"),
+        ({"responses": ["a \ufffc", "b"]}, "1 places"),
+        ({"response_images": [[]]}, "two lists"),
+        ({"teacher_share": 1.5}, "from 0 to 1"),
         ({"question": " "}, "question is empty"),
         ({"question": None}, "'question' must be a text"),
         ({"preferred": 2}, "expected 0 or 1"),
@@ -173,6 +180,16 @@ def test_controls_change_the_images_only() -> None:
     assert all(a.images != b.images for a, b in zip(pairs, other, strict=True))
     assert {p.images for p in other} == {p.images for p in pairs}
     assert [replace(p, images=()) for p in other] == [replace(p, images=()) for p in pairs]
+
+
+def test_answers_that_are_images_alone() -> None:
+    """Unread, nobody knows whether they differ, and the pair stays; two that are read and the same are refused."""
+    mark, one, other = IMAGE_MARK, png(), png(color=(0, 0, 200))
+    unread = PreferencePair("a", "Which is better?", (mark, mark), 0)
+    assert validate(unread, where="x") is unread
+    validate(replace(unread, response_images=((one,), (other,))), where="x")
+    with pytest.raises(DataError, match="equal"):
+        validate(replace(unread, response_images=((one,), (one,))), where="x")
 
 
 def test_validate_returns_the_pair() -> None:

@@ -50,6 +50,12 @@ def png(size: tuple[int, int] = (28, 28)) -> bytes:
     return buffer.getvalue()
 
 
+def test_the_front_door_leads_to_the_page(client: httpx.Client) -> None:
+    """Who opens the address in a browser sees something."""
+    answer = client.get("/", follow_redirects=True)
+    assert (answer.status_code, answer.url.path) == (200, "/ui")
+
+
 def test_health(client: httpx.Client) -> None:
     """Which judge, in which words it is asked."""
     answer = client.get("/health").json()

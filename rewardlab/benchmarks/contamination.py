@@ -56,18 +56,8 @@ def decontaminate(
     """
     if (out / CLEAN).exists():
         raise OutputError(f"{out / CLEAN}: exists already; choose another --out")
-    known, notes = [], []
-    names = [one.name for one in against]
-    labels = [one.name if names.count(one.name) == 1 else f"{one.name} ({one.data})" for one in against]
-    if len(set(labels)) < len(labels):
-        raise ConfigError("--against names the same file twice")
-    for label, one in zip(labels, against, strict=True):
-        rows = BENCHMARKS[one.name].load(one.data, images=one.images, with_images=not one.texts_only)
-        known += [Known(label, row.row, row.pair) for row in rows]
-        if not any(row.pair.images or any(row.pair.response_images) for row in rows):
-            notes.append(f"{label}: its images were not compared, there are none")
-        if sources := BENCHMARKS[one.name].sources:
-            notes.append(f"{label} is made of {', '.join(sources)}: pairs of other splits of these are near it in kind")
+    labels = labels_of(against)
+    known, notes = known_of(against)
     pairs = read_pairs(train, images=images)
     if short := num_short(pairs, limits):
         few = f"{short:,} of {3 * len(pairs):,} training texts have fewer than {limits.least_words} words"
@@ -89,6 +79,30 @@ def decontaminate(
     }
     _write(report, pairs, known, matches, gone, out)
     return report
+
+
+def labels_of(against: Sequence[Against]) -> list[str]:
+    """What each is called: by its name, and its file where the name is there twice. Raises ConfigError."""
+    names = [one.name for one in against]
+    labels = [one.name if names.count(one.name) == 1 else f"{one.name} ({one.data})" for one in against]
+    if len(set(labels)) < len(labels):
+        raise ConfigError("--against names the same file twice")
+    return labels
+
+
+def known_of(against: Sequence[Against]) -> tuple[list[Known], list[str]]:
+    """The pairs of benchmarks, and what should be known about comparing with them. Raises what the loaders raise."""
+    known: list[Known] = []
+    notes: list[str] = []
+    labels = labels_of(against)
+    for label, one in zip(labels, against, strict=True):
+        rows = BENCHMARKS[one.name].load(one.data, images=one.images, with_images=not one.texts_only)
+        known += [Known(label, row.row, row.pair) for row in rows]
+        if not any(row.pair.images or any(row.pair.response_images) for row in rows):
+            notes.append(f"{label}: its images were not compared, there are none")
+        if sources := BENCHMARKS[one.name].sources:
+            notes.append(f"{label} is made of {', '.join(sources)}: pairs of other splits of these are near it in kind")
+    return known, notes
 
 
 def _nothing() -> dict[str, int]:

@@ -15,7 +15,7 @@ from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.media import check_all, read_media
 from rewardlab.benchmarks.official.mm_rlhf import category_of
 from rewardlab.data.files import read_lines
-from rewardlab.data.pairs import validate
+from rewardlab.data.rows import validate
 from rewardlab.errors import DataError
 from rewardlab.types import PreferencePair
 

@@ -15,7 +15,7 @@ from typing import Any
 from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.media import check_all
 from rewardlab.data.images import read_image
-from rewardlab.data.pairs import validate
+from rewardlab.data.rows import validate
 from rewardlab.errors import DataError
 from rewardlab.types import IMAGE_MARK, PreferencePair
 

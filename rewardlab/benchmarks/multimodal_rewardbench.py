@@ -16,7 +16,8 @@ from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.media import check_all, read_media
 from rewardlab.benchmarks.official.multimodal_rewardbench import category_of
 from rewardlab.data.images import plain_image
-from rewardlab.data.pairs import rows_of, validate
+from rewardlab.data.pairs import rows_of
+from rewardlab.data.rows import validate
 from rewardlab.errors import DataError
 from rewardlab.types import PreferencePair
 

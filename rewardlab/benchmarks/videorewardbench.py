@@ -15,7 +15,8 @@ from typing import Any
 
 from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.media import check_all, read_media
-from rewardlab.data.pairs import rows_of, validate
+from rewardlab.data.pairs import rows_of
+from rewardlab.data.rows import validate
 from rewardlab.errors import DataError
 from rewardlab.types import PreferencePair
 

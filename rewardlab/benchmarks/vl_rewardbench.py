@@ -17,7 +17,8 @@ from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.media import check_all
 from rewardlab.data.files import read_lines
 from rewardlab.data.images import plain_image, read_image
-from rewardlab.data.pairs import rows_of, validate
+from rewardlab.data.pairs import rows_of
+from rewardlab.data.rows import validate
 from rewardlab.errors import DataError
 from rewardlab.types import PreferencePair
 

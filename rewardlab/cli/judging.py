@@ -124,7 +124,7 @@ def judge_one(
 ) -> None:
     """Judge one pair in both orders and print every vote."""
     from rewardlab.data.images import read_image
-    from rewardlab.data.pairs import validate
+    from rewardlab.data.rows import validate
     from rewardlab.judge import open_judge
     from rewardlab.types import PreferencePair
 

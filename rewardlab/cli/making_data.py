@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import shlex
-import sys
 from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
 from rich.console import Console
 
-from rewardlab.cli.options import ConfigFile, Out, Seed, app, data_app, world_app
+from rewardlab.cli.options import ConfigFile, Out, Seed, app, world_app
+from rewardlab.errors import ConfigError
 
 
 @world_app.command("build")
@@ -40,50 +38,128 @@ def world_serve(
 
 @app.command()
 def distill(
-    data: Annotated[Path, typer.Option("--data", help="Labelled pairs, .parquet or .jsonl.")],
+    data: Annotated[Path, typer.Option("--data", help="Labelled pairs: .parquet, .jsonl, or a folder of them.")],
     out: Out,
     config: ConfigFile = None,
     images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the images a .jsonl names.")] = None,
-    base_url: Annotated[Optional[str], typer.Option("--base-url", help="Overrides the config's endpoint.")] = None,
+    base_url: Annotated[Optional[str], typer.Option("--base-url", help="Of the endpoint, or URL,URL of several.")] = None,
+    budget_usd: Annotated[
+        Optional[float],
+        typer.Option("--budget-usd", min=0.0, help="Most to spend, earlier runs in OUT included."),
+    ] = None,
+    votes: Annotated[
+        Optional[int], typer.Option("--votes", min=0, help="Ask this often whatever is said, half in each order (even).")
+    ] = None,
+    ray_workers: Annotated[
+        Optional[int], typer.Option("--ray-workers", min=1, help="Ask from so many Ray actors; --data are Parquet shards then.")
+    ] = None,
+    ray_address: Annotated[
+        Optional[str], typer.Option("--ray-address", help="Of a Ray cluster, or auto; without it a local one is started.")
+    ] = None,
     limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Only the first N pairs.")] = None,
     seed: Seed = None,
 ) -> None:
     """Ask a teacher for reasoned judgments; keep those that agree with the label; tag difficulty.
 
-    Every request is journalled: kill it at any time and run the same command again.
+    Every request is journalled in `journal.sqlite`: kill it at any time and run the same command again. `transport: batch` in
+    the config sends files through the provider's batch API. Prices and budget are the config's; see `configs/distill/`.
     """
     from rewardlab.config import DistillConfig, load_config
-    from rewardlab.data.pairs import read_pairs
+    from rewardlab.data.pairs import PairSet
     from rewardlab.distill.pipeline import distill as run
 
-    settings = load_config(DistillConfig, config, base_url=base_url, seed=seed)
-    key = os.environ.get(settings.api_key_env, "none")
-    statistics = run(read_pairs(data, images=images)[:limit], settings, out, api_key=key)
+    urls = None if base_url is None else base_url.split(",") if "," in base_url else base_url
+    settings = load_config(DistillConfig, config, base_url=urls, votes=votes, seed=seed)
+    if budget_usd is not None:
+        budget = settings.budget.model_dump() | {"usd": budget_usd}
+        settings = load_config(DistillConfig, None, **settings.model_dump() | {"budget": budget})
+    if ray_workers is not None:
+        from rewardlab.distill.on_ray import distill_on_ray
+
+        if limit is not None or images is not None:
+            raise ConfigError("--ray-workers takes shards with media inside, and all of them; leave --limit and --images out")
+        statistics = distill_on_ray(data, settings, out, workers=ray_workers, address=ray_address)
+    else:
+        statistics = run(PairSet(data, images=images, frames=None, limit=limit), settings, out)
     Console().print_json(data=statistics)
+    if statistics["stopped_by_budget"]:
+        typer.echo(
+            f"The budget is spent: {statistics['num_pairs']:,} of {statistics['num_pairs_asked_about']:,} pairs have their "
+            "answers. Raise it and run the same command again.",
+            err=True,
+        )
 
 
 @app.command()
 def select(
-    data: Annotated[Path, typer.Option("--data", help="Labelled pairs, .parquet or .jsonl.")],
-    votes: Annotated[Path, typer.Option("--votes", help="votes.jsonl of `rewardlab bench run pairs` on the same --data.")],
-    out: Annotated[Path, typer.Option("--out", help="Folder for hard.parquet and suspects.parquet.")],
-    share: Annotated[float, typer.Option("--share", min=0.0, max=1.0, help="Of the pairs, the lowest-scored.")] = 0.1,
+    data: Annotated[Path, typer.Option("--data", help="Labelled pairs: .parquet, .jsonl, or a folder of them.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder for hard.parquet, suspects.parquet and report.json.")],
+    plan: Annotated[
+        str, typer.Option("--plan", help="all, attempts>=2, tiers:medium,hard, hardest:0.1, rlcs:0.5, mix:easy=0.2,hard=0.8")
+    ] = "attempts>=2",
+    votes: Annotated[
+        Optional[Path], typer.Option("--votes", help="votes.jsonl of `rewardlab bench run pairs` on the same --data.")
+    ] = None,
     images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the images a .jsonl names.")] = None,
+    seed: Seed = None,
 ) -> None:
-    """Choose the pairs a judge does worst on, within each source and category, to train on next (Pre-PPO selection).
+    """Choose the pairs to train on next by how hard they are: for the teacher, and with --votes for the judge itself.
 
-    Pairs it gets wrong every time in both orders are more likely mislabelled: they go to suspects.parquet, to be looked at.
+    Tiers by the share of right votes: easy from 90 %, medium from 60, hard from 25, very_hard below; without votes by the
+    teacher's share or attempts. Pairs that the judge gets wrong every time in both orders are more likely mislabelled: they go
+    to suspects.parquet, to be looked at. `report.json` has the histograms before and after, and how far the measures agree.
     Pairs that no teacher has tagged are trained on with `attempts: [""]` in the RL config.
     """
-    from rewardlab.data.pairs import read_pairs, write_parquet
+    from rewardlab.data.pairs import PairSet
     from rewardlab.data.votes import read_votes
     from rewardlab.distill.select import select as run
+    from rewardlab.distill.select import write_selection
 
-    chosen = run(read_pairs(data, images=images), read_votes(votes), share)
-    out.mkdir(parents=True, exist_ok=True)
-    for name, pairs in (("hard", chosen.hard), ("suspects", chosen.suspects)):
-        write_parquet(pairs, out / f"{name}.parquet")
-        typer.echo(f"{len(pairs):,} of {len(chosen.scores):,} pairs in {out}/{name}.parquet")
+    pairs = PairSet(data, images=images, frames=None)
+    report = write_selection(pairs, run(pairs, read_votes(votes) if votes else None, plan, seed=seed or 0), plan, out)
+    Console().print_json(data=report)
+    typer.echo(f"{report['num_chosen']:,} of {report['num_pairs']:,} pairs in {out}/hard.parquet")
+    typer.echo(f"{report['num_suspects']:,} in {out}/suspects.parquet")
+
+
+@app.command("self-distil")
+def self_distil(
+    data: Annotated[Path, typer.Option("--data", help="Labelled pairs: .parquet, .jsonl, or a folder of them.")],
+    judge: Annotated[
+        str, typer.Option("--judge", help="The judge whose own right judgments are kept; hf:PATH for --hot-token.")
+    ],
+    out: Out,
+    samples: Annotated[int, typer.Option("--samples", min=1, help="Of each pair in each order.")] = 8,
+    keep: Annotated[int, typer.Option("--keep", min=1, help="Judgments of a pair, at most; different openings first.")] = 1,
+    alpha: Annotated[
+        float, typer.Option("--alpha", min=0.0, max=1.0, help="Chance that a guesser is right as often; 1 keeps lucky ones.")
+    ] = 0.05,
+    hot_token: Annotated[
+        Optional[float],
+        typer.Option("--hot-token", min=0.1, help="FIRE: temperature of the first token after <think>, say 30."),
+    ] = None,
+    max_tokens: Annotated[int, typer.Option("--max-tokens", min=1)] = 1024,
+    batch_size: Annotated[int, typer.Option("--batch-size", min=1)] = 64,
+    images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the images a .jsonl names.")] = None,
+    limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Only the first N pairs.")] = None,
+    seed: Annotated[int, typer.Option("--seed")] = 0,
+) -> None:
+    """More to teach from without a teacher: a judge's own right judgments (rejection sampling), with FIRE drawn further apart.
+
+    Kept of a pair only where the judge is right more often than a guesser might be. A killed run continues.
+    """
+    from rewardlab.curation.rejection import RejectionRules, heated
+    from rewardlab.curation.rejection import self_distil as run
+    from rewardlab.data.pairs import read_pairs
+    from rewardlab.judge import GenerativeJudge, open_judge
+
+    pairs = read_pairs(data, images=images)[:limit]
+    opened = open_judge(judge, max_tokens=max_tokens, batch_size=batch_size)
+    if not isinstance(opened, GenerativeJudge):
+        raise ConfigError(f"{judge}: writes no judgments; use hf:PATH, vllm:PATH or openai:MODEL@URL")
+    if hot_token is not None:
+        heated(opened, hot_token)
+    Console().print_json(data=run(pairs, opened, RejectionRules(samples, keep, alpha, hot_token, max_tokens, seed), out))
 
 
 @app.command()
@@ -110,40 +186,3 @@ def steps(
     settings = load_config(StepsConfig, config, source=source, seed=seed)
     pairs = read_pairs(data, images=images)[:limit]
     Console().print_json(data=label_steps(pairs, settings, open_judge(judge, batch_size=settings.batch_size), out))
-
-
-@data_app.command("decontaminate")
-def data_decontaminate(
-    train: Annotated[Path, typer.Argument(help="Training pairs, .parquet or .jsonl.")],
-    against: Annotated[
-        list[str],
-        typer.Option(
-            "--against",
-            help="NAME=DATA or NAME=DATA,IMAGES, as in `bench run NAME --data DATA --images IMAGES`; again for another. "
-            "IMAGES may be - where none are at hand: texts alone are compared then.",
-        ),
-    ],
-    out: Out,
-    images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the images a .jsonl of pairs names.")] = None,
-    image_bits: Annotated[
-        int, typer.Option("--image-bits", min=0, max=32, help="Bits of 64 that perceptual hashes of one picture may differ in.")
-    ] = 8,
-    similarity: Annotated[
-        float, typer.Option("--similarity", min=0.1, max=1.0, help="Least Jaccard similarity of two texts' word triples.")
-    ] = 0.7,
-    least_words: Annotated[int, typer.Option("--least-words", min=1, help="Shorter texts are not compared.")] = 8,
-) -> None:
-    """Take out of a training set what benchmarks contain: same or near-same images, prompts, answers.
-
-    Writes `clean.parquet`, `contaminated.jsonl` (each pair taken out, and why), `report.json`, and `report.html`, which shows
-    the least certain finds side by side. `rewardlab data decontaminate pairs.parquet --against
-    vl_rewardbench=vl_rewardbench.jsonl,images/ --out runs/clean`
-    """
-    from rewardlab.benchmarks.contamination import decontaminate, markdown, parse_against
-    from rewardlab.data.decontaminate import Limits
-
-    limits = Limits(image_bits=image_bits, similarity=similarity, least_words=least_words)
-    command = shlex.join(["rewardlab", *sys.argv[1:]])
-    specs = [parse_against(spec) for spec in against]
-    typer.echo(markdown(decontaminate(train, specs, out, images=images, limits=limits, command=command)))
-    typer.echo(f"written: {out}/clean.parquet, contaminated.jsonl, report.json, report.html")

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from rewardlab.config.base import LoraConfig, TrainConfig
 from rewardlab.config.bench import BenchEntry, SuiteConfig
-from rewardlab.config.data import DistillConfig, StepsConfig
+from rewardlab.config.data import DistillConfig, MappingConfig, StepsConfig
 from rewardlab.config.rl import ConsistencyConfig, HotTokenConfig, MethodConfig, PolicyConfig, RLConfig
 from rewardlab.config.supervised import PRMConfig, RMConfig, SFTConfig
 from rewardlab.errors import ConfigError
@@ -25,6 +25,7 @@ __all__ = [
     "DistillConfig",
     "HotTokenConfig",
     "LoraConfig",
+    "MappingConfig",
     "MethodConfig",
     "PRMConfig",
     "PolicyConfig",

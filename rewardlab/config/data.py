@@ -9,23 +9,74 @@ from pydantic import Field, model_validator
 from rewardlab.config.base import Schema
 
 
+class Prices(Schema):
+    """US dollars per million tokens, as the provider lists them; 0: not known, or one's own machine."""
+
+    prompt: float = Field(0.0, ge=0)
+    cached_prompt: float | None = Field(None, ge=0, description="of the prompt's cached tokens; null: as others")
+    completion: float = Field(0.0, ge=0)
+
+    def usd(self, prompt: int, completion: int, cached: int = 0) -> float:
+        """The price of one answer; ``cached`` are among ``prompt``."""
+        of_cached = self.prompt if self.cached_prompt is None else self.cached_prompt
+        return ((prompt - cached) * self.prompt + cached * of_cached + completion * self.completion) / 1e6
+
+
+class Budget(Schema):
+    """What a run may spend in all, its earlier parts included; null: no limit."""
+
+    usd: float | None = Field(None, gt=0)
+    tokens: int | None = Field(None, gt=0, description="of prompts and answers together")
+
+
 class DistillConfig(Schema):
     """The teacher stage. The paper's text says temperature 0 and its authors' notes 1; retrying at 0 asks the same again."""
 
     model: str = "gpt-4o"
-    base_url: str = "https://api.openai.com/v1"
-    api_key_env: str = Field("OPENAI_API_KEY", description="environment variable that holds the key")
+    base_url: str | list[str] = Field("https://api.openai.com/v1", description="one, or several that serve the same model")
+    api_key_env: str | list[str] = Field("OPENAI_API_KEY", description="environment variable of the key; or one for each URL")
     template: str = "r1_reward"
     max_attempts: int = Field(3, ge=1, le=3)
+    votes: int = Field(0, ge=0, le=64, description="attempts whatever they say, half in each order, for teacher_share")
     temperature: float = Field(1.0, ge=0)
     top_p: float = Field(1.0, gt=0, le=1)
     max_tokens: int = Field(2048, ge=1, description="twice R1-Reward's generation length, so that few are cut off")
-    concurrency: int = Field(32, ge=1)
-    deadline_s: float = Field(120.0, gt=0, description="one request, retries included")
+    transport: Literal["chat", "batch"] = Field("chat", description="batch: files of requests, cheaper, answered within a day")
+    concurrency: int = Field(32, ge=1, description="requests in flight for each URL; fewer while it refuses many")
+    try_s: float = Field(60.0, gt=0, description="one try of a request")
+    deadline_s: float = Field(300.0, gt=0, description="one request, retries included")
     retries: int = Field(4, ge=0)
-    usd_per_million_prompt_tokens: float = Field(0.0, ge=0)
-    usd_per_million_completion_tokens: float = Field(0.0, ge=0)
+    batch_requests: int = Field(10_000, ge=1, le=50_000, description="in one batch; providers take 50,000 and some 200 MB")
+    batch_bytes: int = Field(150_000_000, ge=1000)
+    poll_s: float = Field(30.0, gt=0, description="between looks at the batches")
+    prices: Prices = Field(default_factory=lambda: Prices(**{}))
+    budget: Budget = Field(default_factory=lambda: Budget(**{}))
     seed: int = 0
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.votes % 2:
+            raise ValueError(f"votes is {self.votes}; an even number asks as often in either order")
+        if not self.base_urls:
+            raise ValueError("base_url is an empty list; name an endpoint")
+        keys = self.api_key_env
+        if isinstance(keys, list) and len(keys) != len(self.base_urls):
+            raise ValueError(f"{len(keys)} of api_key_env for {len(self.base_urls)} of base_url; give one, or one for each")
+        if self.budget.usd is not None and not (self.prices.prompt or self.prices.completion):
+            raise ValueError("budget.usd needs prices (US dollars per million tokens); without them nothing is ever spent")
+        if self.transport == "batch" and len(self.base_urls) > 1:
+            raise ValueError("transport: batch takes one base_url; a batch lives with the provider that it was sent to")
+        return self
+
+    @property
+    def base_urls(self) -> list[str]:
+        return [self.base_url] if isinstance(self.base_url, str) else self.base_url
+
+    @property
+    def api_key_envs(self) -> list[str]:
+        """One for each of ``base_urls``."""
+        keys = self.api_key_env
+        return [keys] * len(self.base_urls) if isinstance(keys, str) else keys
 
 
 class StepsConfig(Schema):
@@ -51,4 +102,37 @@ class StepsConfig(Schema):
             )
         if self.judgments_per_order > self.completions:
             raise ValueError("judgments_per_order are taken from the completions of the empty prefix and cannot be more")
+        return self
+
+
+class MappingConfig(Schema):
+    """A source of pairs without a recipe of its own: which of its columns are what. ``a.b.0`` reaches into nested values."""
+
+    name: str = Field(pattern=r"^[a-z0-9_]+$")
+    url: str = ""
+    licence: str = ""
+    published: int | None = Field(None, description="rows the source says it has")
+    files: list[str] = Field(
+        ["**/*.parquet", "**/*.jsonl", "**/*.json", "**/*.csv", "**/*.tsv"], description="patterns, tried in turn"
+    )
+    question: str
+    images: list[str] = Field([], description="columns, each with one image or a list: embedded, or paths")
+    chosen: str | None = None
+    rejected: str | None = None
+    responses: list[str] = Field([], description="two columns, in place of chosen and rejected")
+    preferred: str | None = Field(None, description="the column that names the better of responses")
+    first: str = Field("0", description="its value where the first is better")
+    second: str = "1"
+    ties: list[str] = Field([], description="its values for which the row is dropped")
+    category: str | None = None
+    source: str | None = None
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        placed = self.chosen is not None and self.rejected is not None
+        labelled = len(self.responses) == 2 and self.preferred is not None
+        if placed == labelled:
+            raise ValueError("name either chosen and rejected, or two responses and preferred")
+        if len({self.first, self.second, *self.ties}) < 2 + len(self.ties):
+            raise ValueError(f"first, second and ties must be different values, got {[self.first, self.second, *self.ties]}")
         return self

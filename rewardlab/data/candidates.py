@@ -7,7 +7,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from rewardlab.data.pairs import image_bytes, rows_of
+from rewardlab.data.pairs import rows_of
+from rewardlab.data.rows import Files
 from rewardlab.errors import DataError
 from rewardlab.types import Candidates
 
@@ -45,7 +46,7 @@ def _candidates(row: Mapping[str, Any], number: int, folder: Path, where: str) -
         raise DataError(f"{where}: has {len(responses)} responses; expected two or more to choose from")
     if not all(0 <= n < len(responses) for n in best):
         raise DataError(f"{where}: best is {list(best)}; expected places 0 to {len(responses) - 1}")
-    shown = tuple(image_bytes(image, folder, f"{where}, image {n}") for n, image in enumerate(row.get("images") or ()))
+    shown = tuple(Files(folder).image(image, f"{where}, image {n}") for n, image in enumerate(row.get("images") or ()))
     group = str(row.get("group") or row.get("subset") or "all")
     return Candidates(str(row.get("id", number)), question, responses, shown, best, group)
 

@@ -1,53 +1,42 @@
 """Which training pairs a benchmark already contains: the same or nearly the same image, prompt, or answer.
 
-Images: equal pixels, or a perceptual hash (DCT, 64 bits) that is near, confirmed on thumbnails: pages, charts and drawings have
-near hashes and differ by what is drawn on them, so that a difference is measured against the picture's own contrast. Cropped,
-mirrored and repainted copies are not found, nor are some of pictures with nothing on them, such as a piece of sky.
-
-Texts: word shingles, candidates by MinHash (LSH), confirmed by their exact Jaccard similarity. Short texts ("What is in the
+Images: :mod:`rewardlab.data.pictures`. Texts: the Jaccard similarity of their word shingles. Short texts ("What is in the
 image?") are everybody's and compared with nothing, unless question and both responses are equal; a longer prompt about another
 image is told, and is no match.
 """
 
 from __future__ import annotations
 
-import hashlib
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-import imagehash
-import numpy as np
-from datasketch import MinHash, MinHashLSH
-
-from rewardlab.data.images import decode_image
+from rewardlab.data import pictures
+from rewardlab.data.pictures import Picture, PictureIndex, picture
 from rewardlab.types import PreferencePair
 
 OTHER_IMAGE = "prompt about another image"  # many ask the same of different pictures: told, but nothing the benchmark contains
 SHARED = ("image", "prompt", "answer", "whole pair", OTHER_IMAGE)
 SHINGLE = 3  # words
-NUM_PERM = 128
-THUMBNAIL_PX = 32
 _CJK = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
 _WORD = re.compile(rf"[{_CJK}]|[^\W{_CJK}]+")  # scripts written without blanks: a character is a word
 
 
 @dataclass(frozen=True)
 class Limits:
-    """When two things are the same.
-
-    ``image_bits``: most bits of 64 that the hashes of one picture may differ in; ``image_change``: most mean difference of
-    their thumbnails by their mean deviation from their own mean colour, which may differ by ``image_shift`` levels of 255;
-    ``similarity``: least Jaccard similarity of texts (0..1);
-    ``least_words`` a text must have.
+    """When two things are the same: ``image_bits`` of 64 by which the hashes of one picture may differ, and the other
+    ``image`` limits of :class:`rewardlab.data.pictures.Limits`; the least Jaccard ``similarity`` of texts (0..1), which must
+    have ``least_words``.
     """
 
     image_bits: int = 8
-    image_change: float = 0.12
-    image_shift: float = 16.0
     similarity: float = 0.7
     least_words: int = 8
+
+    @property
+    def image(self) -> pictures.Limits:
+        return pictures.Limits(bits=self.image_bits)
 
 
 @dataclass(frozen=True)
@@ -92,117 +81,76 @@ def jaccard(one: frozenset[str], other: frozenset[str]) -> float:
     return len(one & other) / len(one | other)
 
 
-def _sketch(grams: Iterable[str]) -> MinHash:
-    sketch = MinHash(num_perm=NUM_PERM, seed=1)
-    sketch.update_batch([gram.encode(errors="replace") for gram in grams])
-    return sketch
-
-
 class TextIndex:
     """The prompts, or the answers, of benchmarks, to look texts up in."""
 
     def __init__(self, texts: Sequence[tuple[str, int, str]], limits: Limits) -> None:
         """``texts``: (benchmark, row, text)."""
         self._limits = limits
-        kept = [(name, row, text) for name, row, text in texts if len(words_of(text)) >= limits.least_words]
         self._rows: dict[frozenset[str], set[tuple[str, int]]] = defaultdict(set)
-        for name, row, text in kept:
-            self._rows[shingles(text)].add((name, row))
+        for name, row, text in texts:
+            if len(words_of(text)) >= limits.least_words:
+                self._rows[shingles(text)].add((name, row))
         self._grams = list(self._rows)
-        # Candidates are asked for below the limit: what a sketch underrates is found, what it overrates is not confirmed.
-        self._lsh = MinHashLSH(threshold=max(0.1, limits.similarity - 0.15), num_perm=NUM_PERM)
+        self._having: dict[str, list[int]] = defaultdict(list)  # shingle -> texts that have it
         for number, grams in enumerate(self._grams):
-            self._lsh.insert(number, _sketch(grams))
+            for gram in grams:
+                self._having[gram].append(number)
 
     def find(self, text: str) -> dict[tuple[str, int], float]:
         """Rows with this text or one nearly it, and their similarity."""
-        if len(words_of(text)) < self._limits.least_words or not self._grams:
+        if len(words_of(text)) < self._limits.least_words:
             return {}
-        grams = shingles(text)
-        near = {self._grams[n]: jaccard(grams, self._grams[n]) for n in self._lsh.query(_sketch(grams))}
-        return {where: s for found, s in near.items() if s >= self._limits.similarity for where in self._rows[found]}
-
-
-@dataclass(frozen=True)
-class Picture:
-    """What images are compared by: hash of the pixels, perceptual hash as 8 bytes, mean colour, a small RGB copy less that."""
-
-    pixels: bytes
-    bits: np.ndarray
-    colour: np.ndarray
-    small: np.ndarray
-
-    def change_to(self, other: Picture) -> float:
-        """Mean difference of the two by the greater of their contrasts, of which the least is one level; 0 for equal ones."""
-        contrast = max(1.0, float(np.abs(self.small).mean()), float(np.abs(other.small).mean()))
-        return float(np.abs(self.small - other.small).mean()) / contrast
-
-    def is_near(self, other: Picture, limits: Limits) -> bool:
-        """Whether the two are one picture, but for how it was stored; the hashes are not looked at."""
-        shift = float(np.abs(self.colour - other.colour).max())
-        return self.change_to(other) <= limits.image_change and shift <= limits.image_shift
-
-
-def picture(image: bytes) -> Picture:
-    seen = decode_image(image)
-    digest = hashlib.sha256(repr(seen.size).encode() + seen.tobytes()).digest()
-    small = np.asarray(seen.resize((THUMBNAIL_PX, THUMBNAIL_PX)), dtype=np.float32)
-    colour = small.mean((0, 1))
-    return Picture(digest, np.packbits(imagehash.phash(seen).hash.ravel()), colour, small - colour)
-
-
-class ImageIndex:
-    """The images of benchmarks, to look images up in."""
-
-    def __init__(self, images: Sequence[tuple[str, int, bytes]], limits: Limits, advance: Callable[[int], None]) -> None:
-        self._limits = limits
-        seen: dict[bytes, Picture] = {}
-        self._rows: dict[bytes, set[tuple[str, int]]] = defaultdict(set)
-        for name, row, image in images:
-            found = picture(image)
-            seen[found.pixels] = found
-            self._rows[found.pixels].add((name, row))
-            advance(1)
-        self._pictures = list(seen.values())
-        self._bits = np.array([one.bits for one in self._pictures], dtype=np.uint8).reshape(-1, 8)
-
-    def find(self, image: bytes) -> dict[tuple[str, int], float]:
-        """Rows with this image or one nearly it, and their similarity."""
-        mine, found = picture(image), {}
-        distances = np.bitwise_count(self._bits ^ mine.bits).sum(1)
-        for n in np.flatnonzero(distances <= self._limits.image_bits):
-            other = self._pictures[n]
-            same = other.pixels == mine.pixels
-            if same or mine.is_near(other, self._limits):
-                near = 1.0 if same else min(1 - float(distances[n]) / 64, 0.999)
-                found.update(dict.fromkeys(self._rows[other.pixels], near))
+        grams, found = shingles(text), {}
+        shared = Counter(number for gram in grams for number in self._having.get(gram, ()))
+        for number, both in shared.items():
+            similarity = both / (len(grams) + len(self._grams[number]) - both)
+            if similarity >= self._limits.similarity:
+                found.update(dict.fromkeys(self._rows[self._grams[number]], similarity))
         return found
 
 
-def find_matches(
-    pairs: Sequence[PreferencePair], known: Sequence[Known], limits: Limits, advance: Callable[[int], None]
-) -> list[Match]:
-    """Every match of a training pair with a benchmark's row, best first within a pair; ``advance`` hears of each step."""
-    images = [(one.name, one.row, image) for one in known for image in _images(one.pair)]
-    pictures = ImageIndex(images, limits, advance)
-    prompts = TextIndex([(one.name, one.row, one.pair.question) for one in known], limits)
-    answers = TextIndex([(one.name, one.row, text) for one in known for text in one.pair.responses], limits)
-    whole: dict[tuple[object, ...], list[tuple[str, int]]] = defaultdict(list)
-    for one in known:
-        whole[_whole(one.pair)].append((one.name, one.row))
-    with_images, matches = {(one.name, one.row) for one in known if one.pair.images}, []
-    for index, pair in enumerate(pairs):
+class Contamination:
+    """Benchmarks, to look training pairs up in; ``advance`` hears of each of their images."""
+
+    def __init__(self, known: Sequence[Known], limits: Limits, advance: Callable[[int], None]) -> None:
+        self._pictures: PictureIndex[tuple[str, int]] = PictureIndex(limits.image, crops=True)
+        for one in known:
+            for image in images_of(one.pair):
+                self._pictures.add(image, (one.name, one.row))
+                advance(1)
+        self._prompts = TextIndex([(one.name, one.row, one.pair.question) for one in known], limits)
+        self._answers = TextIndex([(one.name, one.row, text) for one in known for text in one.pair.responses], limits)
+        self._whole: dict[tuple[object, ...], list[tuple[str, int]]] = defaultdict(list)
+        for one in known:
+            self._whole[_whole(one.pair)].append((one.name, one.row))
+        self._with_images = {(one.name, one.row) for one in known if one.pair.images}
+
+    def matches(self, index: int, pair: PreferencePair, seen: Sequence[Picture] | None = None) -> list[Match]:
+        """Every match of training pair ``index``, best first; ``seen`` are the pictures of its images, if they are known."""
         found: dict[tuple[str, str, int], float] = {}
-        looked = [("image", pictures.find(image)) for image in _images(pair)]
-        looked += [("prompt", prompts.find(pair.question)), *(("answer", answers.find(text)) for text in pair.responses)]
-        looked.append(("whole pair", dict.fromkeys(whole.get(_whole(pair), ()), 1.0)))
+        if seen is None:
+            seen = [picture(image) for image in images_of(pair)]
+        looked = [("image", self._pictures.find(one)) for one in seen]
+        looked += [("prompt", self._prompts.find(pair.question))]
+        looked += [("answer", self._answers.find(text)) for text in pair.responses]
+        looked.append(("whole pair", dict.fromkeys(self._whole.get(_whole(pair), ()), 1.0)))
         for what, hits in looked:
             for (name, row), similarity in hits.items():
-                elsewhere = what == "prompt" and pair.images and (name, row) in with_images
+                elsewhere = what == "prompt" and pair.images and (name, row) in self._with_images
                 key = (OTHER_IMAGE if elsewhere else what, name, row)
                 found[key] = max(similarity, found.get(key, 0.0))
         ranked = sorted(found.items(), key=lambda item: (-item[1], item[0]))
-        matches += [Match(index, what, name, row, similarity) for (what, name, row), similarity in ranked]
+        return [Match(index, what, name, row, similarity) for (what, name, row), similarity in ranked]
+
+
+def find_matches(
+    pairs: Iterable[PreferencePair], known: Sequence[Known], limits: Limits, advance: Callable[[int], None]
+) -> list[Match]:
+    """Every match of a training pair with a benchmark's row, best first within a pair; ``advance`` hears of each step."""
+    index, matches = Contamination(known, limits, advance), []
+    for number, pair in enumerate(pairs):
+        matches += index.matches(number, pair)
         advance(1)
     return matches
 
@@ -217,12 +165,17 @@ def num_short(pairs: Sequence[PreferencePair], limits: Limits) -> int:
     return sum(len(words_of(text)) < limits.least_words for pair in pairs for text in (pair.question, *pair.responses))
 
 
+def num_images(known: Sequence[Known]) -> int:
+    """How often a :class:`Contamination` will call ``advance``."""
+    return sum(len(images_of(one.pair)) for one in known)
+
+
 def num_steps(pairs: Sequence[PreferencePair], known: Sequence[Known]) -> int:
     """How often :func:`find_matches` will call ``advance``."""
-    return len(pairs) + sum(len(_images(one.pair)) for one in known)
+    return len(pairs) + num_images(known)
 
 
-def _images(pair: PreferencePair) -> tuple[bytes, ...]:
+def images_of(pair: PreferencePair) -> tuple[bytes, ...]:
     return (*pair.images, *pair.response_images[0], *pair.response_images[1])
 
 

@@ -94,17 +94,29 @@ def read_image(path: Path) -> bytes:
     """A file's image, checked, as :func:`plain_image` gives it. Raises MediaError."""
     try:
         data = path.read_bytes()
-    except OSError as error:
-        raise MediaError(f"{path}: cannot be read ({error.strerror}); check --images and the file name") from error
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise MediaError(f"{path}: cannot be read ({why}); check --images and the file name") from error
     return plain_image(data, where=str(path))
 
 
 _SIGNATURES = ((b"\x89PNG", "png"), (b"\xff\xd8", "jpeg"), (b"GIF8", "gif"), (b"RIFF", "webp"), (b"BM", "bmp"))
 
 
+def kind_of(data: bytes) -> str:
+    """The suffix of an encoded image or video by its first bytes; "png" where they say nothing."""
+    if data[4:8] == b"ftyp":
+        return "mp4"
+    if data[:4] == b"\x1a\x45\xdf\xa3":
+        return "mkv"
+    if data[:4] == b"RIFF" and data[8:12] == b"AVI ":
+        return "avi"
+    return next((kind for signature, kind in _SIGNATURES if data.startswith(signature)), "png")
+
+
 def to_data_url(data: bytes) -> str:
     """An encoded image as an RFC 2397 data URL, as the OpenAI API takes it."""
-    kind = next((kind for signature, kind in _SIGNATURES if data.startswith(signature)), "png")
+    kind = kind_of(data)
     return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
 
 

@@ -1,131 +1,174 @@
-"""Pairs on disk: Parquet (images inside, loadable by ``datasets``) or JSON lines (images as paths).
+"""Files of pairs: Parquet (media inside, or by content in a folder beside it; loadable by ``datasets``) and JSON lines.
 
-A row: ``pair_id, question, responses[2], preferred, images, category, source, level, attempts, order, judgment``. Only
-``question``, ``responses`` and ``preferred`` are required; ``judgment`` is a teacher's reasoned verdict in ``order``.
+What a row holds says :mod:`rewardlab.data.rows`. A set is one file, or a folder of them (shards), read in the order of their
+names. Everything streams: a set larger than memory is read, checked and written a few rows at a time.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-import re
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from rewardlab.data.images import blank_like, plain_image, read_image
-from rewardlab.errors import DataError, MediaError, OutputError
-from rewardlab.types import IMAGE_MARK, Order, PreferencePair
+from rewardlab.data.images import blank_like, kind_of
+from rewardlab.data.rows import FRAMES, VERSION, Files, features, from_row, to_row, with_frames
+from rewardlab.errors import DataError, InputError, MediaError, OutputError
+from rewardlab.types import PreferencePair
 
-_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
-
-
-def validate(pair: PreferencePair, *, where: str) -> PreferencePair:
-    """Return the pair if it can be judged. Raises DataError for an empty question, empty or equal responses, a bad label."""
-    if any(_LONE_SURROGATE.search(text) for text in (pair.question, *pair.responses, pair.judgment)):
-        raise DataError(f"{where}: a text holds half of a surrogate pair, which is no character; clean it up")
-    if not pair.question.strip():
-        raise DataError(f"{where}: the question is empty")
-    if not all(response.strip() for response in pair.responses):
-        raise DataError(f"{where}: a response is empty; both must be non-empty text")
-    if pair.responses[0].strip() == pair.responses[1].strip() and IMAGE_MARK not in pair.responses[0]:
-        raise DataError(f"{where}: the two responses are equal, so neither can be better; drop the pair")
-    if pair.preferred not in (0, 1, None) or isinstance(pair.preferred, bool):
-        raise DataError(f"{where}: preferred is {pair.preferred!r}; expected 0 or 1, the index of the better response")
-    return pair
+MARK = b"rewardlab_pairs"  # in a Parquet file's metadata: the version of the format; its images were checked
+SHARD_ROWS = 10_000
+GROUP_ROWS, GROUP_BYTES = 1000, 32 << 20  # of a row group, which is held in memory to be written or read
 
 
-def to_row(pair: PreferencePair) -> dict[str, Any]:
-    return {
-        "pair_id": pair.pair_id,
-        "question": pair.question,
-        "responses": list(pair.responses),
-        "preferred": pair.preferred,
-        "images": [{"bytes": image, "path": None} for image in pair.images],
-        "category": pair.category,
-        "source": pair.source,
-        "level": pair.level,
-        "attempts": pair.attempts,
-        "order": pair.order.value,
-        "judgment": pair.judgment,
-    }
+@dataclass(frozen=True)
+class BadRow:
+    """A row that is no pair: its number in the set, from 0, and why."""
+
+    index: int
+    error: InputError
+
+    @property
+    def reason(self) -> str:
+        return str(self.error)
 
 
-def image_bytes(value: Any, folder: Path | None, where: str) -> bytes:
-    """An image as rows hold it: ``{"bytes", "path"}``, or a path from ``folder``. Raises MediaError, naming ``where``."""
-    if isinstance(value, Mapping) and value.get("bytes"):
-        return plain_image(bytes(value["bytes"]), where=where)
-    path = value.get("path") if isinstance(value, Mapping) else value
-    if not isinstance(path, str):
-        raise MediaError(f"{where}: expected an image path or embedded bytes, got {type(value).__name__}")
-    return read_image((folder or Path()) / path)
+class Shard:
+    """One Parquet file in the making; ``path`` is whole, when closed, or absent."""
+
+    def __init__(self, path: Path, media: Path | None = None) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        schema = features().arrow_schema
+        self._schema = schema.with_metadata({**(schema.metadata or {}), MARK: str(VERSION).encode()})
+        self._table, self._path, self._media = pa.Table, path, media
+        self._partial = path.with_suffix(".partial")
+        self._rows: list[dict[str, Any]] = []
+        self._bytes = self.num_rows = 0
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._writer = pq.ParquetWriter(self._partial, self._schema)
+        except OSError as error:
+            raise unwritable(path, error) from error
+
+    def add(self, pair: PreferencePair) -> None:
+        row = to_row(pair)
+        lists = (row["images"], row["videos"], *row["response_images"])
+        self._bytes += sum(len(one["bytes"]) for own in lists for one in own)
+        if self._media is not None:
+            for own in lists:
+                own[:] = [{"bytes": None, "path": _stored(one["bytes"], self._media, self._path.parent)} for one in own]
+        self._rows.append(row)
+        self.num_rows += 1
+        if len(self._rows) >= GROUP_ROWS or self._bytes >= GROUP_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        try:
+            self._writer.write_table(self._table.from_pylist(self._rows, schema=self._schema))
+        except OSError as error:
+            raise unwritable(self._path, error) from error
+        self._rows, self._bytes = [], 0
+
+    def close(self) -> None:
+        """The file is in its place when this returns."""
+        if self._rows or not self.num_rows:
+            self._flush()
+        try:
+            self._writer.close()
+            self._partial.replace(self._path)
+        except OSError as error:
+            raise unwritable(self._path, error) from error
 
 
-def from_row(row: Mapping[str, Any], *, index: int, folder: Path | None = None, where: str = "row") -> PreferencePair:
-    """One checked pair; image paths are taken from ``folder``. Raises DataError or MediaError, naming the row."""
-    where = f"{where} {index}"
-    if not isinstance(row, Mapping):
-        raise DataError(f"{where}: expected an object with question, responses and preferred, got {row!r:.80}")
-    responses = row.get("responses")
-    if not (isinstance(responses, list | tuple) and len(responses) == 2 and all(isinstance(r, str) for r in responses)):
-        raise DataError(f"{where}: 'responses' must be a list of two texts, got {responses!r:.80}")
-    if not isinstance(row.get("question"), str):
-        raise DataError(f"{where}: 'question' must be a text, got {row.get('question')!r:.80}")
-    if row.get("order", "given") not in (None, *Order):
-        raise DataError(f"{where}: 'order' is {row['order']!r}; expected given or swapped")
-    level = row.get("level")
-    if level is not None and (not isinstance(level, int) or not 0 <= level < 128):
-        raise DataError(f"{where}: 'level' is {level!r}; expected a whole number from 0 to 127, or nothing")
-    if not isinstance(row.get("images") or [], list | tuple):
-        raise DataError(f"{where}: 'images' must be a list, got {row['images']!r:.80}")
-    pair = PreferencePair(
-        pair_id=str(row.get("pair_id") or f"row-{index}"),
-        question=row["question"],
-        responses=(responses[0], responses[1]),
-        preferred=row.get("preferred"),
-        images=tuple(image_bytes(image, folder, f"{where}, image {n}") for n, image in enumerate(row.get("images") or ())),
-        category=row.get("category") or "",
-        source=row.get("source") or "",
-        level=level,
-        attempts=row.get("attempts") or "",
-        order=Order(row.get("order") or "given"),
-        judgment=row.get("judgment") or "",
-    )
-    return validate(pair, where=where)
+def unwritable(path: Path, error: OSError) -> OutputError:
+    return OutputError(f"{path}: cannot be written ({error}); choose a writable folder")
+
+
+def _stored(data: bytes, media: Path, base: Path) -> str:
+    """Put a file into the media folder, by its content; its path from ``base``."""
+    digest = hashlib.sha256(data).hexdigest()
+    path = media / digest[:2] / f"{digest}.{kind_of(data)}"
+    if not path.exists():
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            partial = path.with_suffix(".partial")
+            partial.write_bytes(data)
+            partial.replace(path)
+        except OSError as error:
+            raise unwritable(path, error) from error
+    return str(path.relative_to(base))
 
 
 def write_parquet(pairs: Iterable[PreferencePair], path: Path) -> int:
-    """Write all pairs, images inside, by way of a temporary file: ``path`` is whole or absent. Returns how many."""
-    from datasets import Dataset, Features, Image, List, Value, disable_progress_bars
+    """Write all pairs, media inside, by way of a temporary file: ``path`` is whole or absent. Returns how many.
 
-    disable_progress_bars()
-    text = Value("string")
-    features = Features(
-        {
-            "pair_id": text,
-            "question": text,
-            "responses": List(text),
-            "preferred": Value("int8"),
-            "images": List(Image()),
-            "category": text,
-            "source": text,
-            "level": Value("int8"),
-            "attempts": text,
-            "order": text,
-            "judgment": text,
-        }
-    )
-    rows = [to_row(pair) for pair in pairs]
-    table = Dataset.from_dict({name: [row[name] for row in rows] for name in features}, features=features)
-    partial = path.with_suffix(".partial")
+    Raises OutputError.
+    """
+    shard = Shard(path)
+    for pair in pairs:
+        shard.add(pair)
+    shard.close()
+    return shard.num_rows
+
+
+def write_shards(
+    pairs: Iterable[PreferencePair], folder: Path, *, rows_per_shard: int = SHARD_ROWS, embed: bool = True
+) -> Iterator[Path]:
+    """Write pairs as ``part-00000.parquet`` and so on; yields each file once it is whole, and takes pairs as it is asked for
+    the next. Without ``embed`` media go into ``folder/media``, each once, named by its SHA-256. Raises OutputError where the
+    folder holds shards already: with fewer new ones, old pairs would stay among them.
+    """
+    if any(folder.glob("part-*.parquet")):
+        raise OutputError(f"{folder}: holds shards already; choose another folder, or remove them")
+    media, shard, number = None if embed else folder / "media", None, 0
+    for pair in pairs:
+        shard = shard or Shard(folder / f"part-{number:05d}.parquet", media)
+        shard.add(pair)
+        if shard.num_rows >= rows_per_shard:
+            shard.close()
+            yield folder / f"part-{number:05d}.parquet"
+            shard, number = None, number + 1
+    if shard is not None:
+        shard.close()
+        yield folder / f"part-{number:05d}.parquet"
+
+
+def write_jsonl(pairs: Iterable[PreferencePair], path: Path) -> int:
+    """As JSON lines, media in a folder ``media`` beside the file. Returns how many. Raises OutputError."""
+    number, partial = 0, path.with_name(f".{path.name}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        table.to_parquet(str(partial))
+        with partial.open("w", encoding="utf-8") as file:
+            for number, pair in enumerate(pairs, start=1):  # noqa: B007
+                row = {name: value for name, value in to_row(pair).items() if value not in ("", None, [], [[], []])}
+                for name in ("images", "videos"):
+                    if name in row:
+                        row[name] = [_stored(one["bytes"], path.parent / "media", path.parent) for one in row[name]]
+                if "response_images" in row:
+                    row["response_images"] = [
+                        [_stored(one["bytes"], path.parent / "media", path.parent) for one in own]
+                        for own in row["response_images"]
+                    ]
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
         partial.replace(path)
     except OSError as error:
-        raise OutputError(f"{path}: cannot be written ({error}); choose a writable folder") from error
-    return len(rows)
+        raise unwritable(path, error) from error
+    return number
+
+
+def files_of(path: Path) -> list[Path]:
+    """The data files of a set: itself, or a folder's Parquet files by name, or else its JSON lines. Raises DataError."""
+    if not path.is_dir():
+        return [path]
+    if not (files := sorted(path.rglob("*.parquet")) or sorted(path.rglob("*.jsonl"))):
+        raise DataError(f"{path}: a folder without .parquet or .jsonl files")
+    return files
 
 
 def rows_of(path: Path) -> Generator[Mapping[str, Any], None, None]:
@@ -133,48 +176,110 @@ def rows_of(path: Path) -> Generator[Mapping[str, Any], None, None]:
 
     Raises DataError where it is neither.
     """
-    if path.is_dir():
-        if not (files := sorted([*path.rglob("*.parquet"), *path.rglob("*.jsonl")])):
-            raise DataError(f"{path}: a folder without .parquet or .jsonl files")
-        for file in files:
-            yield from rows_of(file)
-        return
-    if path.suffix == ".parquet":
-        import pyarrow.parquet as pq
+    for file in files_of(path):
+        yield from _rows_of_parquet(file) if file.suffix == ".parquet" else _rows_of_lines(file)
 
-        try:
-            with pq.ParquetFile(path) as file:
-                for batch in file.iter_batches():
-                    yield from batch.to_pylist()
-        except (OSError, ValueError) as error:
-            raise DataError(f"{path}: not a readable Parquet file ({error})") from error
-        return
+
+def _rows_of_parquet(path: Path) -> Iterator[Mapping[str, Any]]:
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path) as file:
+            # One row group at a time and few rows of it: images may be large, and all of a group's are read at once.
+            for batch in file.iter_batches(batch_size=256):
+                yield from batch.to_pylist()
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: not a readable Parquet file ({error})") from error
+
+
+def lines_of(path: Path) -> Iterator[Mapping[str, Any] | DataError]:
+    """The objects of JSON lines, and in place of a line that is none, why. Raises DataError where there is no file."""
     if not path.is_file():
         raise DataError(f"{path}: no such file; expected .parquet or JSON lines")
-    with path.open(encoding="utf-8") as lines:
+    # Bytes that are no UTF-8 become lone surrogates, which no row may hold: the row is bad, not the file.
+    with path.open(encoding="utf-8", errors="surrogateescape") as lines:
         for number, line in enumerate(lines, start=1):
             if line.strip():
                 try:
                     yield json.loads(line)
-                except json.JSONDecodeError as error:
-                    raise DataError(f"{path}, line {number}: not JSON ({error})") from error
+                except ValueError as error:
+                    yield DataError(f"{path}, line {number}: not JSON ({error})")
 
 
-def read_pairs(path: Path, *, images: Path | None = None) -> list[PreferencePair]:
-    """All pairs of a ``.parquet`` or ``.jsonl`` file; relative image paths start at ``images`` or else beside the file.
+def _rows_of_lines(path: Path) -> Iterator[Mapping[str, Any]]:
+    for one in lines_of(path):
+        if isinstance(one, DataError):
+            raise one
+        yield one
 
-    Raises DataError (or MediaError) for the first bad row, and for a file without any.
+
+def is_checked(path: Path) -> bool:
+    """Whether a file's embedded images were checked when it was written."""
+    import pyarrow.parquet as pq
+
+    if path.suffix != ".parquet":
+        return False
+    try:
+        return MARK in (pq.read_schema(path).metadata or {})
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: not a readable Parquet file ({error})") from error
+
+
+def examined(path: Path, *, images: Path | None = None) -> Generator[PreferencePair | BadRow, None, None]:
+    """Every row of a set as a pair, or the reason why it is none. Raises DataError for a file that cannot be read at all."""
+    index = 0
+    for file in files_of(path):
+        if file.suffix not in (".parquet", ".jsonl"):
+            raise DataError(f"{file}: expected a .parquet or .jsonl file of pairs")
+        if not file.is_file():
+            raise DataError(f"{file}: no such file; expected pairs as .parquet or .jsonl")
+        files = Files(images or file.parent, checked=is_checked(file))
+        read = lines_of(file) if file.suffix == ".jsonl" else rows_of(file)
+        with closing(read) as rows:  # type: ignore[type-var]  # a bad row leaves the file at once, not when memory is swept
+            for row in rows:
+                try:
+                    if isinstance(row, DataError):
+                        raise row
+                    yield from_row(row, index=index, files=files, where=f"{path}, row")
+                except (DataError, MediaError) as error:
+                    yield BadRow(index, error)
+                index += 1
+
+
+def stream_pairs(
+    path: Path, *, images: Path | None = None, frames: int | None = FRAMES
+) -> Generator[PreferencePair, None, None]:
+    """The pairs of a set, one at a time, of videos ``frames`` (None: videos as they are); relative media paths start at
+    ``images`` or else beside the file. Raises DataError (or MediaError) at the first bad row.
     """
-    if path.suffix not in (".parquet", ".jsonl"):
-        raise DataError(f"{path}: expected a .parquet or .jsonl file of pairs")
-    if not path.is_file():
-        raise DataError(f"{path}: no such file; expected pairs as .parquet or .jsonl")
-    folder = images or path.parent
-    with closing(rows_of(path)) as rows:  # a bad row leaves the file at once, not when memory is swept
-        pairs = [from_row(row, index=n, folder=folder, where=f"{path}, row") for n, row in enumerate(rows)]
+    for one in examined(path, images=images):
+        if isinstance(one, BadRow):
+            raise one.error
+        yield one if frames is None else with_frames(one, frames)
+
+
+def read_pairs(path: Path, *, images: Path | None = None, frames: int | None = FRAMES) -> list[PreferencePair]:
+    """All pairs of a set, as :func:`stream_pairs` gives them. Raises DataError also for a set without any."""
+    pairs = list(stream_pairs(path, images=images, frames=frames))
     if not pairs:
         raise DataError(f"{path}: holds no pairs")
     return pairs
+
+
+class PairSet:
+    """A set on disk, to be gone through any number of times without being held in memory: the first ``limit`` pairs of it.
+
+    Raises what :func:`stream_pairs` raises, when it is gone through.
+    """
+
+    def __init__(
+        self, path: Path, *, images: Path | None = None, frames: int | None = FRAMES, limit: int | None = None
+    ) -> None:
+        self.path, self._images, self._frames, self._limit = path, images, frames, limit
+
+    def __iter__(self) -> Iterator[PreferencePair]:
+        with closing(stream_pairs(self.path, images=self._images, frames=self._frames)) as pairs:
+            yield from islice(pairs, self._limit)
 
 
 def with_blank_images(pairs: Sequence[PreferencePair]) -> list[PreferencePair]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from rewardlab.data.images import MAX_PIXELS
+from rewardlab.data.images import MAX_PIXELS, kind_of
 from rewardlab.errors import MediaError
 
 SUFFIXES = {".mp4", ".mkv", ".webm", ".avi", ".mov", ".m4v"}
@@ -54,12 +54,8 @@ def _opened(video: Path | bytes) -> str | io.BytesIO:
 def _container(video: bytes, name: str) -> str:
     """FFmpeg's name of a container. Bytes may come from anybody: left to guess, FFmpeg would take some for a playlist or a
     session description, and open the files and sockets that these name."""
-    if video[4:8] == b"ftyp":
-        return "mov"
-    if video[:4] == b"\x1a\x45\xdf\xa3":
-        return "matroska"
-    if video[:4] == b"RIFF" and video[8:12] == b"AVI ":
-        return "avi"
+    if (found := {"mp4": "mov", "mkv": "matroska", "avi": "avi"}.get(kind_of(video))) is not None:
+        return found
     raise MediaError(f"{name}: not a video that is read from bytes; expected MP4, MOV, WebM, Matroska or AVI")
 
 

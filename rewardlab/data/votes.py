@@ -24,7 +24,7 @@ class CastVote:
 
 
 def read_votes(path: Path) -> Iterator[CastVote]:
-    """The sampled votes of a ``votes.jsonl``, control passes left out. Raises DataError for another kind of file."""
+    """The votes of a ``votes.jsonl``, but control passes and votes never cast. Raises DataError for another kind of file."""
     lines = read_lines(path)
     try:
         if "identity" not in json.loads(lines[0]):
@@ -32,6 +32,8 @@ def read_votes(path: Path) -> Iterator[CastVote]:
         for line in lines[1:]:
             entry = json.loads(line)
             for vote in entry["votes"] if entry["pass"] == "votes" else ():
+                if vote.get("status") in (VerdictStatus.ERROR, VerdictStatus.TIMEOUT):
+                    continue  # the endpoint's failure, which says nothing of the pair
                 choice = Choice(vote["choice"]) if vote["choice"] else None
                 yield CastVote(entry["row"], Order(vote["order"]), choice, vote["text"])
     except (ValueError, KeyError, IndexError, TypeError) as error:

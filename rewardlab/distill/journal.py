@@ -1,94 +1,230 @@
-"""What was asked, what came back, what it cost: the single truth of a distillation.
+"""What was asked, what came back, what it cost: the single truth of a distillation, as one SQLite file.
 
 Every request is written before it is sent and again when it is answered. The next run asks only what has no answer: what
-was in flight at a kill, and what had failed.
+was in flight at a kill, and what had failed. Nothing of it is held in memory. Look into it at any time, also while it grows::
+
+    sqlite3 journal.sqlite "SELECT finish, COUNT(*), SUM(usd) FROM calls GROUP BY finish"
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import asdict, dataclass
+import fcntl
+import json
+import os
+import secrets
+import sqlite3
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from rewardlab.data.append_log import AppendLog
-from rewardlab.errors import DataError
-from rewardlab.types import Completion, FinishReason
+from rewardlab.errors import ConfigError, DataError, OutputError
+from rewardlab.types import Completion, FinishReason, Order
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS run (identity TEXT NOT NULL, id TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS calls (
+    pair TEXT NOT NULL, attempt INTEGER NOT NULL, shown TEXT NOT NULL,
+    asked INTEGER NOT NULL DEFAULT 0, failures INTEGER NOT NULL DEFAULT 0, error TEXT NOT NULL DEFAULT '',
+    finish TEXT, text TEXT, tokens INTEGER, prompt_tokens INTEGER, cached_tokens INTEGER, usd REAL,
+    wasted_tokens INTEGER NOT NULL DEFAULT 0, wasted_usd REAL NOT NULL DEFAULT 0,
+    PRIMARY KEY (pair, attempt)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS batches (
+    name TEXT PRIMARY KEY, id TEXT, calls TEXT NOT NULL, status TEXT NOT NULL
+) WITHOUT ROWID;
+"""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The part of a completion that the journal keeps."""
+    """What the journal keeps of a completion: attempt number (from 1), the order shown, and the answer itself."""
 
+    attempt: int
+    shown: Order
     text: str
-    finish: str
+    finish: FinishReason
     num_tokens: int
     num_prompt_tokens: int
-    error: str
-
-    @staticmethod
-    def of(completion: Completion) -> Answer:
-        c = completion
-        return Answer(c.text, c.finish.value, c.num_tokens, c.num_prompt_tokens, c.error)
 
     def completion(self) -> Completion:
-        return Completion(self.text, FinishReason(self.finish), self.num_tokens, self.num_prompt_tokens, error=self.error)
+        return Completion(self.text, self.finish, self.num_tokens, self.num_prompt_tokens)
+
+
+@dataclass(frozen=True)
+class Spent:
+    """Of all answers: how many, their tokens, their price in US dollars, with that of answers that were paid and of no use."""
+
+    answers: int
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    usd: float
+    wasted_tokens: int
 
     @property
-    def failed(self) -> bool:
-        return self.finish in (FinishReason.ERROR, FinishReason.TIMEOUT)
+    def tokens(self) -> int:
+        return self.prompt_tokens + self.completion_tokens + self.wasted_tokens
 
 
 class Journal:
-    """The journal at ``path`` of the run that ``identity`` describes; raises what :class:`AppendLog` raises."""
+    """Open, or continue, the journal at ``path`` of the run that ``identity`` describes. One process writes at a time.
+
+    Raises ConfigError if the file belongs to another run, DataError if it is no journal, OutputError if the path cannot be
+    written or another process holds it.
+    """
 
     def __init__(self, path: Path, identity: dict[str, Any]) -> None:
         self.path = path
-        self.answers: dict[str, Answer] = {}
-        self.asked: Counter[str] = Counter()
-        self.failures = 0
-        self._log = AppendLog(path, identity)
-        for row in self._log.rows:
-            self._replay(row)
-
-    def _replay(self, row: dict[str, Any]) -> None:
         try:
-            if row["event"] == "ask":
-                self.asked[row["key"]] += 1
-            else:
-                self._record(row["key"], Answer(**row["answer"]))
-        except (KeyError, TypeError) as error:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT)
+        except OSError as error:
+            raise OutputError(f"{path}: cannot be written ({error.strerror}); choose a writable --out") from error
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._db = sqlite3.connect(path, isolation_level=None)  # every statement is a transaction of its own
+        except BlockingIOError as error:
+            os.close(self._lock)
+            raise OutputError(f"{path}: another process is writing it; wait for it or stop it") from error
+        try:
+            # What a killed process has written is in the file; only a power cut may take the last moments.
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=NORMAL")
+            self._db.executescript(SCHEMA)
+            self._identify(identity)
+        except sqlite3.DatabaseError as error:
             self.close()
-            raise DataError(f"{self.path}: not a journal of a distillation ({error!r})") from error
+            raise DataError(f"{path}: not a journal of a distillation ({error}); restore it or start anew") from error
+        except ConfigError:
+            self.close()
+            raise
 
-    def _record(self, key: str, answer: Answer) -> None:
-        if answer.failed:
-            self.failures += 1
-        else:
-            self.answers[key] = answer
+    def _identify(self, identity: dict[str, Any]) -> None:
+        found = self._db.execute("SELECT identity, id FROM run").fetchone()
+        known = json.loads(found[0]) if found else None
+        self._run = found[1] if found else secrets.token_hex(8)  # another run of the same settings has batches of its own
+        if known == identity:
+            return
+        if known is not None and self._db.execute("SELECT 1 FROM calls LIMIT 1").fetchone():
+            names = sorted(k for k in {**identity, **known} if identity.get(k) != known.get(k))
+            raise ConfigError(
+                f"{self.path}: belongs to a run that differs in {', '.join(names)}; use another --out, or the same settings"
+            )
+        self._db.execute("DELETE FROM run")  # nothing is in it yet that could be lost
+        self._write("INSERT INTO run VALUES (?, ?)", (json.dumps(identity), self._run))
 
-    def ask(self, key: str) -> None:
-        """Record that ``key`` is about to be asked."""
-        self.asked[key] += 1
-        self._log.append({"event": "ask", "key": key})
+    def _write(self, statement: str, values: Sequence[Any]) -> int:
+        """How many rows it changed."""
+        try:
+            return self._db.execute(statement, values).rowcount
+        except sqlite3.OperationalError as error:
+            raise OutputError(f"{self.path}: {error}; nothing is lost: make room and run again") from error
 
-    def answer(self, key: str, completion: Completion) -> Answer:
-        """Record what came back; a failed request is recorded as such and will be asked again by the next run."""
-        answer = Answer.of(completion)
-        self._record(key, answer)
-        self._log.append({"event": "answer", "key": key, "answer": asdict(answer)})
-        return answer
+    def ask(self, pair: str, attempt: int, shown: Order) -> None:
+        """Record that an attempt is about to be asked."""
+        self._write(
+            "INSERT INTO calls (pair, attempt, shown, asked) VALUES (?, ?, ?, 1) "
+            "ON CONFLICT DO UPDATE SET asked = asked + 1, shown = excluded.shown",
+            (pair, attempt, shown.value),
+        )
 
-    @property
-    def asked_again(self) -> int:
-        """Requests sent more than once: those in flight at a kill, and those that had failed."""
-        return sum(count - 1 for count in self.asked.values())
+    def answer(self, pair: str, attempt: int, completion: Completion, usd: float) -> bool:
+        """Record what came back and its price; whether it is a new answer. A failure is recorded as such, and will be asked
+        again; an attempt that has an answer keeps it."""
+        c = completion
+        if c.failed:
+            self._write(
+                "UPDATE calls SET failures = failures + 1, error = ?, wasted_tokens = wasted_tokens + ?, "
+                "wasted_usd = wasted_usd + ? WHERE pair = ? AND attempt = ?",
+                (c.error, c.num_tokens + c.num_prompt_tokens, usd, pair, attempt),
+            )
+            return False
+        kept = (c.finish.value, c.text, c.num_tokens, c.num_prompt_tokens, c.num_cached_tokens, usd, pair, attempt)
+        new = self._write(
+            "UPDATE calls SET finish = ?, text = ?, tokens = ?, prompt_tokens = ?, cached_tokens = ?, usd = ? "
+            "WHERE pair = ? AND attempt = ? AND finish IS NULL",
+            kept,
+        )
+        return new > 0
+
+    def answers(self, pair: str) -> list[Answer]:
+        """The answers about a pair, by attempt."""
+        rows = self._db.execute(
+            "SELECT attempt, shown, text, finish, tokens, prompt_tokens FROM calls "
+            "WHERE pair = ? AND finish IS NOT NULL ORDER BY attempt",
+            (pair,),
+        )
+        return [_answer(row) for row in rows]
+
+    def all_answers(self) -> Iterator[tuple[str, Answer]]:
+        """(pair, answer) of all, in the order of pairs and attempts."""
+        rows = self._db.execute(
+            "SELECT pair, attempt, shown, text, finish, tokens, prompt_tokens FROM calls WHERE finish IS NOT NULL"
+        )
+        return ((row[0], _answer(row[1:])) for row in rows)
+
+    def spent(self) -> Spent:
+        row = self._db.execute(
+            "SELECT COALESCE(SUM(finish IS NOT NULL), 0), COALESCE(SUM(prompt_tokens), 0), COALESCE(SUM(tokens), 0), "
+            "COALESCE(SUM(cached_tokens), 0), COALESCE(SUM(usd), 0.0) + COALESCE(SUM(wasted_usd), 0.0), "
+            "COALESCE(SUM(wasted_tokens), 0) FROM calls"
+        ).fetchone()
+        return Spent(*row)
+
+    def longest_prompt(self) -> int:
+        """Tokens of the longest prompt answered; 0 before any."""
+        return int(self._db.execute("SELECT COALESCE(MAX(prompt_tokens), 0) FROM calls").fetchone()[0])
+
+    def counts(self) -> dict[str, int]:
+        """``asked`` requests, those ``asked_again`` (in flight at a kill, or failed), ``failures``, and those still open."""
+        row = self._db.execute(
+            "SELECT COALESCE(SUM(asked), 0), COALESCE(SUM(asked - 1), 0), COALESCE(SUM(failures), 0), "
+            "COALESCE(SUM(finish IS NULL), 0) FROM calls"
+        ).fetchone()
+        return dict(zip(("asked", "asked_again", "failures", "open"), row, strict=True))
+
+    def errors(self) -> list[tuple[str, int]]:
+        """What failed requests said, most frequent first."""
+        return list(
+            self._db.execute("SELECT error, COUNT(*) FROM calls WHERE failures > 0 GROUP BY error ORDER BY 2 DESC LIMIT 5")
+        )
+
+    def put_batch(self, calls: Sequence[tuple[str, int, Order]]) -> str:
+        """Record, in one piece, a batch about to be sent and the calls in it; its name."""
+        name = f"{self._run}-{self._db.execute('SELECT COUNT(*) FROM batches').fetchone()[0]:06d}"
+        listed = json.dumps([[pair, attempt] for pair, attempt, _ in calls])
+        self._db.execute("BEGIN")
+        try:
+            for pair, attempt, shown in calls:
+                self.ask(pair, attempt, shown)
+            self._write("INSERT INTO batches VALUES (?, NULL, ?, 'new')", (name, listed))
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+        self._db.execute("COMMIT")
+        return name
+
+    def mark_batch(self, name: str, status: str, batch_id: str | None = None) -> None:
+        """Record that a batch was sent (then with the provider's id), or what became of it."""
+        self._write("UPDATE batches SET status = ?, id = COALESCE(?, id) WHERE name = ?", (status, batch_id, name))
+
+    def open_batches(self) -> list[tuple[str, str | None, list[tuple[str, int]]]]:
+        """Batches begun and not collected: (name, the provider's id if it is known, calls)."""
+        rows = self._db.execute("SELECT name, id, calls FROM batches WHERE status IN ('new', 'sent') ORDER BY name")
+        return [(name, found, [(pair, attempt) for pair, attempt in json.loads(calls)]) for name, found, calls in rows]
 
     def close(self) -> None:
-        self._log.close()
+        self._db.close()
+        os.close(self._lock)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _answer(row: Sequence[Any]) -> Answer:
+    attempt, shown, text, finish, tokens, prompt_tokens = row
+    return Answer(attempt, Order(shown), text, FinishReason(finish), tokens, prompt_tokens)

@@ -1,65 +1,83 @@
-"""Which pairs to train on next: those the judge itself does worst on, and not those whose label it has reason to doubt.
+"""Which pairs to train on next, as a plan says; those whose label the student has reason to doubt are put aside.
 
-Pre-PPO selection (arXiv 2503.22230): the current policy's scores, compared within each domain only, lowest first; a tenth was
-best there, a fifth and a half did worse. A pair that a judge gets wrong every time, in both orders, is as likely mislabelled
-as hard: it is put aside to be labelled again. That guard is ours.
+A pair that a judge gets wrong every time, in both orders, is as likely mislabelled as hard: it is to be labelled again. That
+guard is ours.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+from rewardlab.data.files import write_whole
+from rewardlab.data.pairs import Shard
 from rewardlab.data.votes import CastVote
+from rewardlab.distill.difficulty import Difficulty, agreement, difficulty_of, histogram, student_votes
+from rewardlab.distill.plans import parse_plan
 from rewardlab.errors import DataError
-from rewardlab.rl.selection import hardest_within
-from rewardlab.types import BOTH_ORDERS, Order, PreferencePair, choice_of
+from rewardlab.types import PreferencePair
 
-SURE = 4  # votes in each order that must all be wrong: by chance that is 1 pair in 256
+HARD, SUSPECTS, REPORT = "hard.parquet", "suspects.parquet", "report.json"
 
 
 @dataclass(frozen=True)
 class Selection:
-    """``hard`` to train on, ``suspects`` to label again; ``scores`` holds each voted pair's share of right votes."""
+    """Places of the ``chosen`` pairs and of the ``suspects``, and what is ``known`` of each pair."""
 
-    hard: list[PreferencePair]
-    suspects: list[PreferencePair]
-    scores: dict[str, float]
+    chosen: list[int]
+    suspects: list[int]
+    known: list[Difficulty]
+
+    def report(self, plan: str) -> dict[str, Any]:
+        """Histograms before and after, and how far the measures of difficulty agree."""
+        return {
+            "plan": plan,
+            "num_pairs": len(self.known),
+            "num_chosen": len(self.chosen),
+            "num_suspects": len(self.suspects),
+            "before": histogram(self.known),
+            "after": histogram(self.known[n] for n in self.chosen),
+            "agreement": agreement(self.known),
+        }
 
 
-def select(pairs: Sequence[PreferencePair], votes: Iterable[CastVote], share: float) -> Selection:
-    """The ``share`` (0..1) of the voted, labelled pairs with the lowest scores within their domain (source and category).
-
-    A vote without a verdict counts as wrong. Suspects are taken out before the share is counted. Raises DataError where the
-    votes name pairs that are not there, or no labelled pair has any.
-    """
-    right: dict[int, dict[Order, list[bool]]] = {}
-    unread: set[int] = set()
-    for vote in votes:
-        if vote.row >= len(pairs):
-            raise DataError(
-                f"the votes are on at least {vote.row + 1:,} pairs, the data hold {len(pairs):,}: not the same file"
-            )
-        preferred = pairs[vote.row].preferred
-        if preferred is not None:
-            cast = right.setdefault(vote.row, {order: [] for order in BOTH_ORDERS})
-            cast[vote.order].append(vote.choice is choice_of(preferred, vote.order))
-            if vote.choice is None:
-                unread.add(vote.row)
-    if not right:
+def select(pairs: Iterable[PreferencePair], votes: Iterable[CastVote] | None, plan: str, *, seed: int = 0) -> Selection:
+    """The pairs that ``plan`` (:mod:`rewardlab.distill.plans`) chooses. Raises ConfigError for an unknown plan, DataError where
+    the votes name pairs that are not there, or nothing is known that the plan could go by."""
+    chooses = parse_plan(plan)
+    labels: list[int | None] = []
+    domains: list[str] = []
+    asked: list[Difficulty] = []
+    for pair in pairs:
+        labels.append(pair.preferred)
+        domains.append(f"{pair.source} {pair.category}")
+        asked.append(difficulty_of(pair))
+    student = student_votes(labels, votes or ())
+    if votes is not None and not student:
         raise DataError("no labelled pair has a vote; run `rewardlab bench run pairs` on the same data first")
-    always_wrong = {row for row, cast in right.items() if all(len(own) >= SURE and not any(own) for own in cast.values())}
-    doubtful = always_wrong - unread  # a judge that gave no verdict has not contradicted the label
-    rows = sorted(set(right) - doubtful)
-    scores = {row: _mean([hit for own in right[row].values() for hit in own]) for row in right}
-    domains = [f"{pairs[row].source} {pairs[row].category}" for row in rows]
-    chosen = hardest_within([scores[row] for row in rows], domains, share)
-    return Selection(
-        [pairs[rows[n]] for n in chosen],
-        [pairs[row] for row in sorted(doubtful)],
-        {pairs[row].pair_id: score for row, score in scores.items()},
-    )
+    known = [
+        Difficulty(one.attempts, one.teacher_share, student[n].student_rate, student[n].suspect) if n in student else one
+        for n, one in enumerate(asked)
+    ]
+    if plan.startswith(("hardest", "rlcs")) and not student:
+        raise DataError(f"plan {plan!r} goes by a judge's votes; give --votes, the votes.jsonl of `rewardlab bench run pairs`")
+    if plan.startswith("attempts") and all(one.attempts is None for one in known):
+        raise DataError(f"plan {plan!r} goes by the teacher's attempts, and no pair has any; run `rewardlab distill` first")
+    return Selection(chooses(known, domains, seed), [n for n, one in enumerate(known) if one.suspect], known)
 
 
-def _mean(hits: list[bool]) -> float:
-    return sum(hits) / len(hits)
+def write_selection(pairs: Iterable[PreferencePair], selection: Selection, plan: str, out: Path) -> dict[str, Any]:
+    """``hard.parquet``, ``suspects.parquet`` and ``report.json``; returns the report. Raises OutputError."""
+    chosen, suspects = set(selection.chosen), set(selection.suspects)
+    shards = Shard(out / HARD), Shard(out / SUSPECTS)
+    for n, pair in enumerate(pairs):
+        if n in chosen or n in suspects:
+            shards[n in suspects].add(pair)
+    for shard in shards:
+        shard.close()
+    report = selection.report(plan)
+    write_whole(out / REPORT, json.dumps(report, indent=1) + "\n")
+    return report

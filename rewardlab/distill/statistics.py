@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scipy.stats import spearmanr
+from scipy.stats import binomtest, spearmanr
 
 from rewardlab.config import DistillConfig
-from rewardlab.distill.journal import Journal
-from rewardlab.prompts import load_template
-from rewardlab.types import Choice, PreferencePair
-from rewardlab.verdicts import verdict_of
+from rewardlab.distill.journal import Answer, Journal
+from rewardlab.types import Order, PreferencePair, choice_of
 
 TAGS = ("1", "2", "3", "unsolved")
 
@@ -22,43 +20,99 @@ def difficulty(tag: str) -> int:
     return TAGS.index(tag) + 1
 
 
-def rank_correlation(pairs: Sequence[PreferencePair]) -> float | None:
-    """Spearman's rho between the maker's level and the teacher's tag; None where no level is known or nothing varies."""
-    known = [(pair.level, difficulty(pair.attempts)) for pair in pairs if pair.level is not None]
-    if len({level for level, _ in known}) < 2 or len({tag for _, tag in known}) < 2:
+def rank_correlation(counts: Mapping[tuple[int, int], int]) -> float | None:
+    """Spearman's rho of two ranks, given how often each pair of them occurred; None where one of them does not vary."""
+    if len({one for one, _ in counts}) < 2 or len({other for _, other in counts}) < 2:
         return None
-    levels, tags = zip(*known, strict=True)
-    return float(spearmanr(levels, tags).statistic)
+    both = [pair for pair, number in counts.items() for _ in range(number)]
+    return float(spearmanr([one for one, _ in both], [other for _, other in both]).statistic)
 
 
-def summarize(pairs: Sequence[PreferencePair], journal: Journal, config: DistillConfig, *, num_failed: int) -> dict[str, Any]:
-    """The statistics of a finished run, from its tagged pairs and its journal."""
-    convention = load_template(config.template).convention
-    answers = list(journal.answers.values())
-    verdicts = [verdict_of(answer.completion(), convention) for answer in answers]
-    choices = [verdict.choice for verdict in verdicts if verdict.choice is not None]
-    tokens_in = sum(answer.num_prompt_tokens for answer in answers)
-    tokens_out = sum(answer.num_tokens for answer in answers)
-    usd = (tokens_in * config.usd_per_million_prompt_tokens + tokens_out * config.usd_per_million_completion_tokens) / 1e6
-    levels = sorted({pair.level for pair in pairs if pair.level is not None})
-    return {
-        "num_pairs": len(pairs),
-        "num_kept": sum(bool(pair.judgment) for pair in pairs),
-        "num_failed_pairs": num_failed,
-        "attempts": {tag: sum(pair.attempts == tag for pair in pairs) for tag in TAGS},
-        "attempts_by_level": {
-            str(level): {tag: sum(p.attempts == tag and p.level == level for p in pairs) for tag in TAGS} for level in levels
-        },
-        "level_tag_spearman": rank_correlation(pairs),
-        "num_requests": sum(journal.asked.values()),
-        "num_asked_again": journal.asked_again,
-        "num_failed_requests": journal.failures,
-        "verdict_statuses": dict(Counter(verdict.status.value for verdict in verdicts)),
-        "teacher_position_lean": choices.count(Choice.FIRST) / len(choices) - 0.5 if choices else None,
-        "prompt_tokens": tokens_in,
-        "completion_tokens": tokens_out,
-        "cost_usd": round(usd, 6),
-        "model": config.model,
-        "template": config.template,
-        "seed": config.seed,
-    }
+class Tally:
+    """Counts that grow pair by pair."""
+
+    def __init__(self) -> None:
+        self._attempts: Counter[str] = Counter()
+        self._levels: Counter[tuple[int, str]] = Counter()
+        self._statuses: Counter[str] = Counter()
+        self._named: Counter[str] = Counter()
+        self._right_at: Counter[tuple[str, bool]] = Counter()
+        self._both: Counter[str] = Counter()
+        self._shares: Counter[float] = Counter()
+        self._kept = self._tagged = self._rejected = 0
+
+    def add(
+        self, pair: PreferencePair, answers: Sequence[Answer], tagged: PreferencePair | None, rows: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """A pair, all its answers, what they came to, and their rows of ``attempts.parquet``."""
+        said: dict[Order, int] = {}
+        for answer, row in zip(answers, rows, strict=True):
+            self._statuses[row["verdict"]] += 1
+            self._rejected += not row["kept"]
+            if row["verdict"] != "ok":
+                continue
+            assert pair.preferred is not None
+            preferred_at = choice_of(pair.preferred, answer.shown)
+            named = preferred_at if row["agrees"] else preferred_at.swap()
+            self._named[named.value] += 1
+            self._right_at[preferred_at.value, row["agrees"]] += 1
+            said.setdefault(answer.shown, pair.preferred if row["agrees"] else 1 - pair.preferred)
+        if len(said) == 2:  # the first readable word in either order
+            self._both["same answer" if len(set(said.values())) == 1 else "same place"] += 1
+        if tagged is None:
+            return
+        self._tagged += 1
+        self._kept += bool(tagged.judgment)
+        self._attempts[tagged.attempts] += 1
+        if tagged.level is not None:
+            self._levels[tagged.level, tagged.attempts] += 1
+        if tagged.teacher_share is not None:
+            self._shares[round(tagged.teacher_share, 3)] += 1
+
+    def summary(self, journal: Journal, config: DistillConfig) -> dict[str, Any]:
+        """The statistics. Rates come with their 95 % intervals (Wilson's)."""
+        spent, counts = journal.spent(), journal.counts()
+        levels = sorted({level for level, _ in self._levels})
+        ranks = {(level, difficulty(tag)): number for (level, tag), number in self._levels.items()}
+        return {
+            "num_pairs": self._tagged,
+            "num_kept": self._kept,
+            "num_rejected_attempts": self._rejected,
+            "attempts": {tag: self._attempts[tag] for tag in TAGS},
+            "attempts_by_level": {str(level): {tag: self._levels[level, tag] for tag in TAGS} for level in levels},
+            "level_tag_spearman": rank_correlation(ranks),
+            "teacher_shares": {str(share): number for share, number in sorted(self._shares.items())},
+            "num_requests": counts["asked"],
+            "num_asked_again": counts["asked_again"],
+            "num_failed_requests": counts["failures"],
+            "verdict_statuses": dict(self._statuses),
+            "teacher_lean": self._lean(),
+            "prompt_tokens": spent.prompt_tokens,
+            "completion_tokens": spent.completion_tokens,
+            "cached_tokens": spent.cached_tokens,
+            "cost_usd": round(spent.usd, 6),
+            "model": config.model,
+            "template": config.template,
+            "seed": config.seed,
+        }
+
+    def _lean(self) -> dict[str, Any]:
+        """``named_first``: share of readable verdicts for the response shown first, less 0.5. ``right_when_first`` and
+        ``right_when_second``: how often the teacher agrees with the label where the preferred response is shown there; without
+        a lean it is as good in both. ``same_place``: of pairs read in both orders, those where it named the same place."""
+        first, second = (sum(self._right_at[place, hit] for hit in (True, False)) for place in ("first", "second"))
+        both, named = sum(self._both.values()), sum(self._named.values())
+        return {
+            "named_first": self._named["first"] / named - 0.5 if named else None,
+            "right_when_first": _rate(self._right_at["first", True], first),
+            "right_when_second": _rate(self._right_at["second", True], second),
+            "same_place": _rate(self._both["same place"], both),
+        }
+
+
+def _rate(hits: int, number: int) -> list[float] | None:
+    """[rate, lower, upper] of a share; None of nothing."""
+    if not number:
+        return None
+    within = binomtest(hits, number).proportion_ci(method="wilson")
+    return [hits / number, float(within.low), float(within.high)]

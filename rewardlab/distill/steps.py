@@ -23,7 +23,7 @@ from typing import Any
 from rewardlab.config import StepsConfig
 from rewardlab.data.append_log import AppendLog
 from rewardlab.data.files import read_lines, write_whole
-from rewardlab.distill.pipeline import check_labelled, fingerprint
+from rewardlab.distill.pipeline import survey
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.judge import GenerativeJudge
 from rewardlab.metrics import mean_interval
@@ -214,7 +214,7 @@ def label_steps(pairs: Sequence[PreferencePair], config: StepsConfig, judge: Gen
     A run killed and started again gives the labels of the uninterrupted one. Raises ConfigError for a judge that cannot
     continue a text, or where ``out`` holds another run's journal; DataError for pairs without label or, as asked, judgments.
     """
-    check_labelled(pairs)
+    _, data = survey(pairs)
     if config.source == "pairs" and not any(pair.judgment for pair in pairs):
         raise DataError("no pair carries a judgment; use source: judge, or the output of `rewardlab distill`")
     if not isinstance(judge.sampler, HFSampler):
@@ -224,7 +224,7 @@ def label_steps(pairs: Sequence[PreferencePair], config: StepsConfig, judge: Gen
         )
     judged = [(pair.order.value, pair.judgment) for pair in pairs] if config.source == "pairs" else []
     identity = {
-        "data": fingerprint(pairs) + hashlib.sha256(repr(judged).encode()).hexdigest()[:8],
+        "data": data + hashlib.sha256(repr(judged).encode()).hexdigest()[:8],
         "judge": judge.name,
         "template_hash": judge.template.hash,
         **config.model_dump(mode="json"),

@@ -19,7 +19,7 @@ from rewardlab.errors import CheckpointError
 from rewardlab.prompts.fence import without_tokens
 from rewardlab.rl.pairwise import verdict_margins
 from rewardlab.samplers.base import SamplingParams
-from rewardlab.samplers.decode import draw, read
+from rewardlab.samplers.decode import HotToken, draw, read
 from rewardlab.samplers.shared_prefix import groups_of
 from rewardlab.types import Choice, Completion, FinishReason, Message
 from rewardlab.verdicts import label_of
@@ -149,10 +149,15 @@ def _groups(prompts: Sequence[Sequence[Message]]) -> list[int]:
 
 
 class HFSampler:
-    """Samples from a transformers model; at most ``batch_size`` sequences at a time. An undecodable image raises."""
+    """Samples from a transformers model; at most ``batch_size`` sequences at a time. An undecodable image raises.
 
-    def __init__(self, model: Any, processor: Any, *, name: str = "hf", batch_size: int = 64) -> None:
-        self.model, self.processor, self.batch_size = model, processor, batch_size
+    ``hot``: FIRE sampling, for draws that differ; their log-probs are still the model's own.
+    """
+
+    def __init__(
+        self, model: Any, processor: Any, *, name: str = "hf", batch_size: int = 64, hot: HotToken | None = None
+    ) -> None:
+        self.model, self.processor, self.batch_size, self.hot = model, processor, batch_size, hot
         self._name = name
         self._suppressed, self._ends = vision_token_ids(model.config), end_token_ids(model)
 
@@ -240,6 +245,7 @@ class HFSampler:
             suppress=self._suppressed,
             generator=generator,
             groups=groups,
+            hot=self.hot,
         )
         prompt_tokens = inputs["attention_mask"].sum(1).tolist()
         k = params.num_samples

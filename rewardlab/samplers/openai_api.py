@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -16,6 +19,7 @@ from rewardlab.data.images import to_data_url
 from rewardlab.errors import EndpointError
 from rewardlab.samplers.background import Background
 from rewardlab.samplers.base import SamplingParams
+from rewardlab.samplers.slots import Slots, retry_after_s
 from rewardlab.types import Completion, FinishReason, Message
 
 REST_S = 10.0  # how long an endpoint that failed is left alone where there is another
@@ -38,11 +42,24 @@ def content_of(message: Message) -> str | list[dict[str, Any]]:
     ]
 
 
+@dataclass(frozen=True)
+class _Failed:
+    """A try that gave nothing: as a completion would say it, in a word, how long to wait, whether to try again."""
+
+    finish: FinishReason
+    error: str
+    said: str
+    wait_s: float = 0.0
+    again: bool = True
+    its_fault: bool = True
+
+
 class ChatEndpoint:
     """One model behind one base URL.
 
-    429, 5xx and connection errors are retried ``retries`` times with back-off (a Retry-After is honoured); every request,
-    retries included, ends within ``deadline_s`` seconds. ``concurrency`` bounds the requests in flight.
+    408, 409, 429, 5xx, garbled answers and connection errors are tried again ``retries`` times with back-off (a Retry-After is
+    honoured), and so is a try that took ``try_s``; every request, retries included, ends within ``deadline_s`` seconds of its
+    first try. ``concurrency`` bounds the requests in flight, which are fewer while many are refused (:class:`Slots`).
     """
 
     def __init__(
@@ -53,61 +70,97 @@ class ChatEndpoint:
         api_key: str = "none",
         concurrency: int = 32,
         deadline_s: float = 120.0,
+        try_s: float | None = None,
         retries: int = 4,
     ) -> None:
-        self.base_url, self.model, self.deadline_s = base_url, model, deadline_s
+        self.base_url, self.model, self.deadline_s, self.retries = base_url, model, deadline_s, retries
+        self.try_s = min(try_s or deadline_s, deadline_s)
         limits = httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency)
         self._client = openai.AsyncOpenAI(
             base_url=base_url,
             api_key=api_key,
-            max_retries=retries,
-            timeout=deadline_s,
-            http_client=openai.DefaultAsyncHttpxClient(limits=limits, timeout=deadline_s),
+            max_retries=0,
+            timeout=None,  # ours is for the whole request; a connection that is refused would look like one of theirs
+            # httpx goes through its whole pool at every request: with 256 connections it is half as fast as aiohttp.
+            http_client=openai.DefaultAioHttpClient(limits=limits, timeout=None),
         )
-        self._slots = asyncio.Semaphore(concurrency)
+        self.slots = Slots(concurrency)
         self.in_flight, self.rests_until = 0, 0.0
+        self.told: Counter[str] = Counter()  # failed tries by what was heard
 
     async def complete(
         self, prompt: Sequence[Message], *, temperature: float, top_p: float, max_tokens: int, seed: int
     ) -> Completion:
         """One draw. Never raises for a failing endpoint: the failure is the completion's finish and error."""
         sampling = {"temperature": temperature, "top_p": top_p, "max_tokens": max_tokens, "seed": seed}
-        return _completions(await self.ask(prompt, sampling), 1)[0]
+        return completion_from(await self.ask(prompt, sampling))
 
     async def ask(self, prompt: Sequence[Message], body: Mapping[str, Any]) -> Any:
         """The API's answer to a chat and further fields, or a Completion that says why there is none."""
         self.in_flight += 1
         try:
-            async with self._slots, asyncio.timeout(self.deadline_s):
-                messages = [{"role": m.role, "content": content_of(m)} for m in prompt]
-                known = {name: value for name, value in body.items() if name not in _EXTRA}
-                extra = {name: value for name, value in body.items() if name in _EXTRA}
-                answer = await self._client.chat.completions.create(
-                    model=self.model, messages=messages, extra_body=extra or None, **known
-                )
-                self.rests_until = 0.0
-                return answer
-        except (TimeoutError, openai.APITimeoutError):
-            return self._failed(FinishReason.TIMEOUT, f"no answer within {self.deadline_s:g} s")
-        except openai.APIStatusError as error:
-            fault = error.status_code == 429 or error.status_code >= 500
-            return self._failed(FinishReason.ERROR, f"HTTP {error.status_code}: {error.message}", its_fault=fault)
-        except openai.OpenAIError as error:
-            return self._failed(FinishReason.ERROR, f"{type(error).__name__}: {error}")
-        except ValueError as error:  # a body that is no JSON
-            return self._failed(FinishReason.ERROR, f"garbled answer: {error}")
+            return await self._ask(prompt, body)
         finally:
             self.in_flight -= 1
 
-    def _failed(self, finish: FinishReason, error: str, *, its_fault: bool = True) -> Completion:
-        if its_fault:
+    async def _ask(self, prompt: Sequence[Message], body: Mapping[str, Any]) -> Any:
+        messages = [{"role": m.role, "content": content_of(m)} for m in prompt]
+        known: dict[str, Any] = {name: value for name, value in body.items() if name not in _EXTRA}
+        extra = {name: value for name, value in body.items() if name in _EXTRA}
+        ends = None
+        for tried in range(self.retries + 1):
+            async with self.slots:
+                ends = ends or time.monotonic() + self.deadline_s
+                heard = await self._try(messages, known, extra, min(self.try_s, ends - time.monotonic()))
+            if not isinstance(heard, _Failed):
+                self.rests_until = 0.0
+                return heard
+            self.told[heard.said] += 1
+            wait_s = max(heard.wait_s, min(8.0, 0.25 * 2**tried) * random.uniform(0.75, 1.25))
+            if not heard.again or tried == self.retries or time.monotonic() + wait_s >= ends:
+                break
+            await asyncio.sleep(wait_s)
+        if heard.its_fault:
             self.rests_until = time.monotonic() + REST_S
-        return _failed(finish, error)
+        return _failed(heard.finish, heard.error)
+
+    async def _try(self, messages: Any, known: Mapping[str, Any], extra: Mapping[str, Any], seconds: float) -> Any:
+        """The API's answer, or a _Failed."""
+        try:
+            async with asyncio.timeout(seconds):
+                answer = await self._client.chat.completions.create(
+                    model=self.model, messages=messages, extra_body=extra or None, **known
+                )
+            self.slots.heard(refused=False)
+            if not getattr(answer, "choices", None):
+                return _Failed(FinishReason.ERROR, "garbled answer: it has no choices", "garbled")
+            return answer
+        except TimeoutError:
+            again = seconds < self.deadline_s
+            return _Failed(FinishReason.TIMEOUT, f"no answer within {seconds:g} s", "time-out", again=again)
+        except openai.APIStatusError as error:
+            refused, said = error.status_code == 429, f"HTTP {error.status_code}"
+            wait_s = retry_after_s(error.response.headers.get("retry-after"))
+            self.slots.heard(refused=refused, wait_s=wait_s)
+            again = error.status_code in (408, 409, 429) or error.status_code >= 500
+            fault = refused or error.status_code >= 500
+            return _Failed(FinishReason.ERROR, f"{said}: {error.message}", said, wait_s, again=again, its_fault=fault)
+        except openai.APIConnectionError as error:
+            return _Failed(FinishReason.ERROR, f"no connection: {error.__cause__}", "no connection")
+        except openai.OpenAIError as error:
+            return _Failed(FinishReason.ERROR, str(error), type(error).__name__)
+        except ValueError as error:  # a body that is no JSON
+            return _Failed(FinishReason.ERROR, f"garbled answer: {error}", "garbled")
 
     @property
     def rests(self) -> bool:
         """Whether it failed lately; another one is asked first."""
         return time.monotonic() < self.rests_until
+
+    @property
+    def busy(self) -> float:
+        """Requests in flight or waiting, by how many it is sent at a time."""
+        return self.in_flight / self.slots.limit
 
     async def check(self) -> None:
         """Raise EndpointError unless the endpoint answers to a request for its models."""
@@ -129,6 +182,11 @@ def _failed(finish: FinishReason, error: str) -> Completion:
     return Completion("", finish, error=error[:500])
 
 
+def completion_from(answer: Any) -> Completion:
+    """The one completion of an answer of :meth:`ChatEndpoint.ask`; a failure is one, too."""
+    return _completions(answer, 1)[0]
+
+
 def _completions(answer: Any, number: int) -> list[Completion]:
     """``number`` Completions from the API's object; an answer without the fields it promises is an ERROR."""
     if isinstance(answer, Completion):
@@ -137,14 +195,16 @@ def _completions(answer: Any, number: int) -> list[Completion]:
         choices = sorted(answer.choices, key=lambda choice: choice.index or 0)
         prompt_tokens = (answer.usage.prompt_tokens or 0) if answer.usage else 0
         written = (answer.usage.completion_tokens or 0) if answer.usage else 0
+        details = getattr(answer.usage, "prompt_tokens_details", None)
+        cached = (getattr(details, "cached_tokens", None) or 0) if number == 1 else 0
     except (AttributeError, TypeError) as error:
         return [_failed(FinishReason.ERROR, f"garbled answer: {error!r}")] * number
     if len(choices) != number:
         return [_failed(FinishReason.ERROR, f"garbled answer: {len(choices)} choices in place of {number}")] * number
-    return [_completion(choice, written if number == 1 else None, prompt_tokens) for choice in choices]
+    return [_completion(choice, written if number == 1 else None, prompt_tokens, cached) for choice in choices]
 
 
-def _completion(choice: Any, num_tokens: int | None, num_prompt_tokens: int) -> Completion:
+def _completion(choice: Any, num_tokens: int | None, num_prompt_tokens: int, num_cached: int = 0) -> Completion:
     try:
         text, reason = choice.message.content, choice.finish_reason
         # Servers with a reasoning parser strip <think>...</think> into a field of its own: put it back where it was.
@@ -155,12 +215,13 @@ def _completion(choice: Any, num_tokens: int | None, num_prompt_tokens: int) -> 
     except (AttributeError, TypeError) as error:
         return _failed(FinishReason.ERROR, f"garbled answer: {error!r}")
     if not isinstance(text, str) or reason not in _FINISH:
-        return _failed(FinishReason.ERROR, f"no text in the answer, or not to its end (finish reason {reason!r})")
+        failed = _failed(FinishReason.ERROR, f"no text in the answer, or not to its end (finish reason {reason!r})")
+        return replace(failed, num_tokens=num_tokens or 0, num_prompt_tokens=num_prompt_tokens)  # it is billed all the same
     if isinstance(reasoning, str) and reasoning and "<think>" not in text:
         text = f"<think>{reasoning}</think>{text}"
     text = text.encode(errors="replace").decode()  # half a surrogate pair is no character and cannot be stored
     count = num_tokens if num_tokens is not None else len(ids) or len(logprobs)
-    return Completion(text, _FINISH[reason], count, num_prompt_tokens, ids, logprobs)
+    return Completion(text, _FINISH[reason], count, num_prompt_tokens, ids, logprobs, num_cached_tokens=num_cached)
 
 
 class OpenAISampler:
@@ -248,7 +309,7 @@ async def ask_any(endpoints: Sequence[ChatEndpoint], prompt: Sequence[Message], 
     answer: Any = None
     tried: set[int] = set()
     while len(tried) < len(endpoints):
-        at = min(set(range(len(endpoints))) - tried, key=lambda n: (endpoints[n].rests, endpoints[n].in_flight))
+        at = min(set(range(len(endpoints))) - tried, key=lambda n: (endpoints[n].rests, endpoints[n].busy))
         tried.add(at)
         answer = await endpoints[at].ask(prompt, body)
         # A time-out has used up the request's time; a request that is refused is refused everywhere.

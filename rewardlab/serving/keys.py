@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rewardlab.errors import ConfigError
 
-OPEN = ("/health", "/ready", "/ui")  # for those who watch the server, and a page that asks for the key; they tell nothing
+OPEN = ("/", "/health", "/ready", "/ui")  # for those who watch, and a page that asks for the key; they tell nothing
 _HASH = re.compile(r"sha256:([0-9a-fA-F]{64})")
 
 

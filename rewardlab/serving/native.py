@@ -11,7 +11,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.concurrency import run_in_threadpool
-from fastapi.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
 
 from rewardlab.errors import MediaError
 from rewardlab.serving.answers import status_of
@@ -70,6 +70,10 @@ def routes(service: JudgeService) -> APIRouter:
     async def metrics() -> Response:
         """For Prometheus."""
         return Response(metrics_text(service), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    @router.get("/", include_in_schema=False)
+    async def front() -> RedirectResponse:
+        return RedirectResponse("ui")
 
     @router.get("/ui", response_class=HTMLResponse)
     async def page() -> HTMLResponse:

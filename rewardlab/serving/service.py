@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from fastapi.concurrency import run_in_threadpool
 
-from rewardlab.data.pairs import validate
+from rewardlab.data.rows import validate
 from rewardlab.judge import GenerativeJudge, weigher_of
 from rewardlab.serving.answers import answer_of, rewards_of, wire_vote
 from rewardlab.serving.asking import Asker, Asking

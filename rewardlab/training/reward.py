@@ -33,12 +33,13 @@ class EndpointConsistencyJudge:
     def __init__(self, config: ConsistencyConfig, *, api_key: str = "none") -> None:
         self._config, self._api_key = config, api_key
         self._endpoint: ChatEndpoint | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._cache: dict[tuple[str, str, Choice], asyncio.Task[int]] = {}
         self.counts: Counter[str] = Counter()
 
     def _open(self) -> ChatEndpoint:
         if self._endpoint is None:  # inside the event loop that will use it
-            c = self._config
+            c, self._loop = self._config, asyncio.get_running_loop()
             self._endpoint = ChatEndpoint(
                 c.base_url,
                 c.model,
@@ -73,14 +74,21 @@ class EndpointConsistencyJudge:
 
     async def check(self) -> None:
         """Raise EndpointError unless the endpoint is there; leaves no connection open."""
-        await self._open().check()
-        await self.aclose()
+        try:
+            await self._open().check()
+        finally:
+            await self.aclose()
 
     async def aclose(self) -> None:
         """Close the connections, inside the loop that opened them."""
         if self._endpoint is not None:
             await self._endpoint.aclose()
             self._endpoint = None
+
+    def close(self) -> None:
+        """As :meth:`aclose`, from another thread than that of the loop, while it runs."""
+        if self._endpoint is not None and self._loop is not None and self._loop.is_running():
+            asyncio.run_coroutine_threadsafe(self.aclose(), self._loop).result(10)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import rewardlab.torchvision_cpu  # noqa: F401  (before transformers)
 
 # isort: split
 from datasets import Dataset, Features, Image, List, Value
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, TrainerCallback
 
 from rewardlab.checkpoints import template_for
 from rewardlab.config import RLConfig
@@ -79,6 +79,16 @@ def consistency_judge(config: RLConfig) -> EndpointConsistencyJudge | None:
     return EndpointConsistencyJudge(config.consistency, api_key=os.environ.get(config.consistency.api_key_env, "none"))
 
 
+class HangUp(TrainerCallback):
+    """Closes a consistency judge's connections when training ends: rewards are asked for in a loop of the trainer's own."""
+
+    def __init__(self, judge: EndpointConsistencyJudge) -> None:
+        self._judge = judge
+
+    def on_train_end(self, *args: Any, **more: Any) -> None:
+        self._judge.close()
+
+
 def build_trainer(
     rows: Dataset,
     config: RLConfig,
@@ -104,6 +114,8 @@ def build_trainer(
     if config.self_verify:
         trainer_class = trainer_class or MultiTurnTrainer
     trainer = make_trainer(rows, config, model, processor, reward, out, trainer_class, own, **more)
+    if judge is not None:
+        trainer.add_callback(HangUp(judge))
     trainer.right_of_last_batch, trainer.read_of_last_batch = reward.right, reward.read
     if config.process_reward:
         trainer.process = ProcessReward.load(config, template, processor.tokenizer, device=trainer.accelerator.device)

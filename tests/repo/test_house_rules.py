@@ -24,7 +24,7 @@ LAYERS = [
     {"data", "samplers", "verifying"},
     {"judge", "best_of_n", "distill"},
     {"training", "benchmarks", "serving", "integrations"},
-    {"world", "audit"},
+    {"world", "audit", "curation"},
     {"studies"},
     {"cli"},
 ]
@@ -41,12 +41,13 @@ PURE = [
     *(f"rl/{p.name}" for p in PACKAGE.glob("rl/*.py")),
 ]
 OWNERS = {
-    "openai": {"samplers/openai_api.py"},
+    "openai": {"samplers/openai_api.py", "samplers/openai_batch.py"},
     "vllm": {"samplers/vllm.py"},
     "fastapi": {"serving/"},
     "prometheus_client": {"serving/metrics.py"},
-    "datasketch": {"data/decontaminate.py"},
-    "imagehash": {"data/decontaminate.py"},
+    "datasketch": {"curation/duplicates.py"},
+    "imagehash": {"data/pictures.py"},
+    "ray": {"distill/on_ray.py"},
     "av": {"data/video.py"},
     **{name: {"training/"} for name in ("peft", "deepspeed", "accelerate")},
     "trl": {"training/", "studies/closed_loop.py"},  # there it is somebody else's trainer

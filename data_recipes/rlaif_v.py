@@ -1,0 +1,23 @@
+"""RLAIF-V (arXiv 2405.17220): pairs of model answers, split into claims that an open model checked.
+
+``ds_name, image {bytes, path}, question, chosen, rejected, origin_dataset, origin_split, idx, image_path``. No ties. Several
+pairs share an image and a question; ``idx`` is no unique key. 83,132 rows by the card; R1-Reward used 74,802 of an earlier
+state. 233 rows of VL-RewardBench come from here: decontaminate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rewardlab.data.recipes import Dropped, Recipe, Source, compared, text_of
+from rewardlab.types import PreferencePair
+
+
+def convert(row: Mapping[str, Any], source: Source) -> Iterator[PreferencePair | Dropped]:
+    """One pair."""
+    question, better, worse = (text_of(row[name], name) for name in ("question", "chosen", "rejected"))
+    yield compared(question, better, worse, source.one_image(row["image"], "image"), category=row.get("origin_dataset") or "")
+
+
+RECIPE = Recipe("rlaif_v", "https://huggingface.co/datasets/openbmb/RLAIF-V-Dataset", "cc-by-nc-4.0", 83_132, convert)

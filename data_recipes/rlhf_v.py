@@ -1,0 +1,25 @@
+"""RLHF-V (arXiv 2312.00849): answers and their corrections by people, segment by segment.
+
+``text`` is a JSON text ``{"question", "chosen", "rejected"}``; ``image {bytes, path}, ds_name, origin_dataset, origin_split,
+idx, image_path`` beside it. The chosen answer is an edit of the rejected one, so the two are near each other; at least one is
+empty. 5,733 rows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rewardlab.data.recipes import Dropped, Recipe, Source, compared, text_of
+from rewardlab.types import PreferencePair
+
+
+def convert(row: Mapping[str, Any], source: Source) -> Iterator[PreferencePair | Dropped]:
+    """One pair."""
+    text = json.loads(row["text"]) if isinstance(row["text"], str) else row["text"]
+    question, better, worse = (text_of(text[name], name) for name in ("question", "chosen", "rejected"))
+    yield compared(question, better, worse, source.one_image(row["image"], "image"), category=row.get("origin_dataset") or "")
+
+
+RECIPE = Recipe("rlhf_v", "https://huggingface.co/datasets/openbmb/RLHF-V-Dataset", "cc-by-nc-4.0", 5_733, convert)

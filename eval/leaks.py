@@ -1,0 +1,187 @@
+"""Does decontamination find what leaks, and nothing else? ``python eval/leaks.py``.
+
+Benchmark: 1,000 drawn scenes, and pieces of photographs. Planted into the training side: each of them re-encoded, resized,
+cropped, and all of it at once. False alarms: 10,000 other scenes, each of which differs from every one of the benchmark in what
+is drawn. Also how fast a set is built and read: 200,000 text pairs through a recipe into validated shards, and back. Writes
+``eval/results/leaks.json``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import random
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+from scipy.stats import binomtest
+from sklearn.datasets import load_sample_images
+
+from rewardlab.checkpoints import commit
+from rewardlab.data.images import encode_png
+from rewardlab.data.pictures import Limits, PictureIndex, picture
+from rewardlab.world.pairs import make_pairs
+
+
+def cropped(image: Image.Image, left: float, top: float, right: float, bottom: float) -> Image.Image:
+    width, height = image.size
+    return image.crop((round(left * width), round(top * height), round((1 - right) * width), round((1 - bottom) * height)))
+
+
+def encoded(image: Image.Image, quality: int = 0) -> bytes:
+    if not quality:
+        return encode_png(image)
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=quality)
+    return buffer.getvalue()
+
+
+def scaled(image: Image.Image, by: float) -> Image.Image:
+    return image.resize((round(by * image.width), round(by * image.height)))
+
+
+COPIES: dict[str, Callable[[Image.Image], bytes]] = {
+    "JPEG, quality 90": lambda image: encoded(image, 90),
+    "JPEG, quality 50": lambda image: encoded(image, 50),
+    "half the size": lambda image: encoded(scaled(image, 0.5)),
+    "1.7 times the size": lambda image: encoded(scaled(image, 1.7)),
+    "5 % cut off the left": lambda image: encoded(cropped(image, 0.05, 0, 0, 0)),
+    "5 % cut off the bottom": lambda image: encoded(cropped(image, 0, 0, 0, 0.05)),
+    "3 % cut off the right": lambda image: encoded(cropped(image, 0, 0, 0.03, 0)),
+    "2.5 % cut off all around": lambda image: encoded(cropped(image, 0.025, 0.025, 0.025, 0.025)),
+    "5 % cut off all around": lambda image: encoded(cropped(image, 0.05, 0.05, 0.05, 0.05)),
+    "5 % cut off two sides, half the size, JPEG 70": lambda image: encoded(scaled(cropped(image, 0.05, 0.05, 0, 0), 0.5), 70),
+    "mirrored": lambda image: encoded(image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)),
+}
+
+
+def photographs(side: int = 140) -> list[Image.Image]:
+    wholes = load_sample_images().images
+    return [
+        Image.fromarray(one[y : y + side, x : x + side])
+        for one in wholes
+        for y in range(3, one.shape[0] - side, side)
+        for x in range(7, one.shape[1] - side, side)
+    ]
+
+
+def scenes(number: int) -> list[bytes]:
+    found: dict[bytes, bytes] = {}
+    seed = 0
+    while len(found) < number:
+        for pair in make_pairs(4000, seed=seed, held_out=False)[0]:
+            if len(pair.images) == 1:
+                found.setdefault(picture(pair.images[0]).pixels, pair.images[0])
+        seed += 1
+    return list(found.values())[:number]
+
+
+def share(hits: int, number: int) -> dict[str, Any]:
+    within = binomtest(hits, number).proportion_ci(method="wilson")
+    return {"found": hits, "of": number, "percent": 100 * hits / number, "interval": [100 * within.low, 100 * within.high]}
+
+
+def planted(images: Sequence[Image.Image], index: PictureIndex[int]) -> dict[str, Any]:
+    found = {}
+    for name, copy in COPIES.items():
+        hits = [index.find(picture(copy(image))) for image in images]
+        right = sum(n in hit for n, hit in enumerate(hits))
+        found[name] = share(right, len(images)) | {"taken_for_another": sum(bool(set(hit) - {n}) for n, hit in enumerate(hits))}
+    return found
+
+
+def leaks(limits: Limits, num_scenes: int) -> dict[str, Any]:
+    drawn = scenes(num_scenes + 1000)
+    random.Random(0).shuffle(drawn)
+    known, others = [Image.open(io.BytesIO(one)).convert("RGB") for one in drawn[:1000]], drawn[1000:]
+    index: PictureIndex[int] = PictureIndex(limits, crops=True)
+    for n, image in enumerate(known):
+        index.add(encoded(image), n)
+    begun = time.perf_counter()
+    alarms = sum(bool(index.find(picture(one))) for one in others)
+    took = time.perf_counter() - begun
+    photos: PictureIndex[int] = PictureIndex(limits, crops=True)
+    pieces = photographs()
+    for n, image in enumerate(pieces):
+        photos.add(encoded(image), n)
+    return {
+        "false_alarms": share(alarms, len(others)),
+        "ms_a_picture": 1000 * took / len(others),
+        "scenes": planted(known, index),
+        "photographs": planted(pieces, photos),
+    }
+
+
+BUILD = """
+import json, resource, sys, time
+from pathlib import Path
+from rewardlab.cli.curating import find_recipe
+from rewardlab.curation.build import BuildOptions, build
+source, out = Path(sys.argv[1]), Path(sys.argv[2])
+options = BuildOptions(similarity=0.9 if sys.argv[3] == "clean" else None)
+begun = time.perf_counter()
+report = build(find_recipe(str(source / "map.yaml")), source / "rows.jsonl", out, contamination=None, options=options,
+               advance=lambda: None, facts={})
+print(json.dumps({"seconds": time.perf_counter() - begun, "kept": report["kept"],
+                  "mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}))
+"""
+READ = """
+import json, resource, sys, time
+from pathlib import Path
+from rewardlab.data.pairs import PairSet
+begun = time.perf_counter()
+number = sum(1 for _ in PairSet(Path(sys.argv[1])))
+print(json.dumps({"seconds": time.perf_counter() - begun, "pairs": number,
+                  "mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}))
+"""
+WORDS = [f"w{n}" for n in range(5000)]
+
+
+def speeds(work: Path, number: int) -> dict[str, Any]:
+    """Pairs a second and peak memory of building and of reading back; texts of 20 and 2 times 60 words."""
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    dice = random.Random(0)
+    with (work / "rows.jsonl").open("w") as file:
+        for n in range(number):
+            question, good, bad = (" ".join(dice.choices(WORDS, k=size)) for size in (20, 60, 60))
+            file.write(json.dumps({"q": f"{question} {n}", "good": good, "bad": bad}) + "\n")
+    (work / "map.yaml").write_text("name: made\nquestion: q\nchosen: good\nrejected: bad\n")
+    found: dict[str, Any] = {}
+    for name in ("validated", "clean"):
+        done = subprocess.run(
+            [sys.executable, "-c", BUILD, str(work), str(work / name), name], check=True, capture_output=True, text=True
+        )
+        told = json.loads(done.stdout.splitlines()[-1])
+        found[name] = {"pairs_a_second": told["kept"] / told["seconds"], "kept": told["kept"], "peak_mib": told["mib"]}
+    done = subprocess.run([sys.executable, "-c", READ, str(work / "validated")], check=True, capture_output=True, text=True)
+    told = json.loads(done.stdout.splitlines()[-1])
+    found["read"] = {"pairs_a_second": told["pairs"] / told["seconds"], "peak_mib": told["mib"]}
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--scenes", type=int, default=10_000)
+    parser.add_argument("--pairs", type=int, default=200_000)
+    parser.add_argument("--work", type=Path, default=Path("runs/leaks"))
+    parser.add_argument("--out", type=Path, default=Path("eval/results/leaks.json"))
+    options = parser.parse_args()
+    result: dict[str, Any] = {"command": shlex.join(["python", *sys.argv]), "commit": commit()}
+    result["speeds"] = speeds(options.work, options.pairs)
+    print(json.dumps(result["speeds"], indent=1), flush=True)
+    result |= leaks(Limits(), options.scenes)
+    options.out.write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()

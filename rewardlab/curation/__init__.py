@@ -1,0 +1,1 @@
+"""From sources to sets: built, cleaned, balanced, split, looked at."""

@@ -1,0 +1,154 @@
+"""From a public source to a clean set of pairs: converted, checked, freed of repetitions and of what benchmarks contain.
+
+One pass, pair by pair. Everything that is not in the set is in ``rejected.jsonl`` with its reason; ``report.json`` is written
+last, so that a folder without it is not a finished set. A build that was killed starts anew.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rewardlab.curation.balance import Balance
+from rewardlab.curation.duplicates import Duplicates
+from rewardlab.curation.overview import Overview
+from rewardlab.data.decontaminate import Contamination, images_of
+from rewardlab.data.files import hold, write_whole
+from rewardlab.data.pairs import SHARD_ROWS, write_shards
+from rewardlab.data.pictures import picture
+from rewardlab.data.recipes import Recipe, Rejected, converted, files_of
+from rewardlab.data.rows import FRAMES
+from rewardlab.errors import DataError, OutputError
+from rewardlab.progress import Advance
+from rewardlab.types import PreferencePair
+
+REPORT, REJECTED, UNFINISHED = "report.json", "rejected.jsonl", ".unfinished"  # the last: what is here is ours to remove
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """``similarity``: of texts from which on pairs of the same pictures repeat each other, None: repetitions stay. ``embed``:
+    media in the Parquet files, else in a folder beside them. ``frames``: of a folder of frames.
+    """
+
+    similarity: float | None = 0.9
+    embed: bool = True
+    frames: int = FRAMES
+    rows_per_shard: int = SHARD_ROWS
+    limit: int | None = None
+    seed: int = 0
+
+
+class _Build:
+    def __init__(self, options: BuildOptions, contamination: Contamination | None, rejected: Any, advance: Advance) -> None:
+        self.options, self.contamination, self.rejected, self.advance = options, contamination, rejected, advance
+        self.duplicates = None if options.similarity is None else Duplicates(options.similarity)
+        self.balance = Balance(options.seed)
+        self.counts: Counter[str] = Counter()
+        self.ids: Counter[str] = Counter()
+        self.reasons: dict[str, Counter[str]] = {
+            "dropped": Counter(),
+            "bad": Counter(),
+            "duplicate": Counter(),
+            "contaminated": Counter(),
+        }
+        self.overview = Overview(options.seed)
+
+    def pairs(self, recipe: Recipe, source: Path) -> Iterator[PreferencePair]:
+        """What goes into the set."""
+        for one in converted(recipe, source, frames=self.options.frames):
+            self.advance()
+            if isinstance(one, Rejected):
+                self.reject(one.kind, one.reason, file=one.file, row=one.row)
+                continue
+            self.counts["converted"] += 1
+            if (kept := self._kept(one)) is not None:
+                self.counts["kept"] += 1
+                if self.duplicates is None:  # repeated pairs have repeated ids
+                    self.ids[kept.pair_id] += 1
+                    if self.ids[kept.pair_id] > 1:
+                        kept = replace(kept, pair_id=f"{kept.pair_id}#{self.ids[kept.pair_id]}")
+                self.overview.add(kept)
+                yield kept
+                if self.counts["kept"] == self.options.limit:
+                    return
+
+    def _kept(self, pair: PreferencePair) -> PreferencePair | None:
+        looks = self.contamination is not None or self.duplicates is not None
+        seen = [picture(image) for image in images_of(pair)] if looks else []
+        if self.contamination is not None:
+            held = [one for one in self.contamination.matches(self.counts["converted"], pair, seen) if one.contains]
+            if held:
+                best = held[0]
+                return self.reject("contaminated", f"{best.what} of {best.name}", pair=pair, with_row=best.row)
+        if self.duplicates is not None and (earlier := self.duplicates.find_or_add(pair, seen)) is not None:
+            reason = "repeats a pair, with the other preferred" if earlier.contradicts else "repeats a pair"
+            return self.reject("duplicate", reason, pair=pair, of=earlier.pair_id)
+        return self.balance.place(pair)
+
+    def reject(self, kind: str, reason: str, *, pair: PreferencePair | None = None, **facts: Any) -> None:
+        self.counts[kind] += 1
+        told = _short(reason)
+        if told in self.reasons[kind] or len(self.reasons[kind]) < 100:
+            self.reasons[kind][told] += 1
+        else:
+            self.reasons[kind]["other"] += 1
+        named = {} if pair is None else {"pair_id": pair.pair_id, "provenance": pair.provenance}
+        self.rejected.write(json.dumps({"kind": kind, "reason": reason, **named, **facts}, ensure_ascii=False) + "\n")
+
+
+def _short(reason: str) -> str:
+    """A reason without what is only this row's: its number and its texts."""
+    return reason.partition(", row ")[2].partition(": ")[2][:80] or reason[:80] if ", row " in reason else reason[:80]
+
+
+def build(
+    recipe: Recipe,
+    source: Path,
+    out: Path,
+    *,
+    contamination: Contamination | None,
+    options: BuildOptions,
+    advance: Advance,
+    facts: dict[str, Any],
+) -> dict[str, Any]:
+    """Write ``part-*.parquet``, ``rejected.jsonl``, ``stats.json``, ``stats.html`` and ``report.json`` into ``out``; returns
+    the report. ``facts`` go into it as they are.
+
+    Raises OutputError where ``out`` holds a finished set, DataError where nothing is left.
+
+    """
+    if (out / REPORT).exists():
+        raise OutputError(f"{out / REPORT}: a finished set; choose another --out")
+    files_of(recipe, source)  # nothing is begun where there is nothing to build from
+    hold(out)
+    if (out / UNFINISHED).exists():
+        for old in [*out.glob("part-*.parquet"), *out.glob("part-*.partial")]:
+            old.unlink()
+    (out / UNFINISHED).touch()
+    with (out / REJECTED).open("w", encoding="utf-8", errors="backslashreplace") as rejected:
+        run = _Build(options, contamination, rejected, advance)
+        pairs = run.pairs(recipe, source)
+        shards = list(write_shards(pairs, out, rows_per_shard=options.rows_per_shard, embed=options.embed))
+    if not shards:
+        raise DataError(f"{source}: no pair is left of it; see {out / REJECTED} for the reasons")
+    report = {
+        "recipe": recipe.name,
+        "url": recipe.url,
+        "licence": recipe.licence or "not stated",
+        "published_rows": recipe.published,
+        "source": str(source),
+        **{name: run.counts[name] for name in ("converted", "kept", "dropped", "bad", "duplicate", "contaminated")},
+        "reasons": {kind: dict(counts.most_common()) for kind, counts in run.reasons.items() if counts},
+        "options": asdict(options),
+        "shards": len(shards),
+        **facts,
+    }
+    run.overview.write(out, title=f"{recipe.name}: {run.counts['kept']:,} pairs")
+    write_whole(out / REPORT, json.dumps(report, indent=1) + "\n")
+    (out / UNFINISHED).unlink()
+    return report

@@ -1,0 +1,133 @@
+"""Pairs that a set holds twice: of the same pictures, and nearly the same words.
+
+Candidates by MinHash (locality-sensitive: eight bands of eight), confirmed by the exact Jaccard similarity of question and
+responses each for itself, and by the pictures. What is kept of a pair is some 2 kB.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from zlib import crc32
+
+import numpy as np
+from datasketch import MinHash
+
+from rewardlab.data.decontaminate import SHINGLE, words_of
+from rewardlab.data.pictures import Limits, Picture
+from rewardlab.types import PreferencePair
+
+BANDS, ROWS = 8, 8  # finds 99 % of what is alike by 0.9, and looks at 38 % of what is by 0.7
+
+
+@dataclass(frozen=True)
+class Look:
+    """What is kept of a picture: hashes, mean colour, and 8 by 8 thumbnail less that, as whole levels."""
+
+    pixels: bytes
+    bits: int
+    colour: np.ndarray
+    small: np.ndarray
+
+    @staticmethod
+    def of(seen: Picture) -> Look:
+        small = seen.small.reshape(8, 4, 8, 4, 3).mean((1, 3))
+        bits = int.from_bytes(seen.bits.tobytes())
+        return Look(seen.pixels, bits, seen.colour.astype(np.uint8), small.round().astype(np.int16))
+
+    def is_near(self, other: Look, limits: Limits) -> bool:
+        """As :meth:`rewardlab.data.pictures.Picture.is_near`, more coarsely."""
+        if self.pixels == other.pixels:
+            return True
+        if (self.bits ^ other.bits).bit_count() > limits.bits:
+            return False
+        shift = np.abs(self.colour.astype(np.int16) - other.colour).max()
+        contrast = max(1.0, float(np.abs(self.small).mean()), float(np.abs(other.small).mean()))
+        return bool(shift <= limits.shift and np.abs(self.small - other.small).mean() / contrast <= limits.change)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The pair that was there first."""
+
+    pair_id: str
+    texts: tuple[np.ndarray, np.ndarray, np.ndarray]  # of question and responses
+    pictures: tuple[Look, ...]
+    preferred: int | None
+
+
+@dataclass(frozen=True)
+class Duplicate:
+    """An earlier pair, and whether it prefers the other response."""
+
+    pair_id: str
+    contradicts: bool
+
+
+def grams_of(text: str) -> np.ndarray:
+    """Hashes of its runs of three words, [N] uint32; of a shorter text, of all of it. As many hashes as different runs, but for
+    one collision in four thousand million."""
+    words = np.array([crc32(word.encode(errors="replace")) for word in words_of(text)], dtype=np.uint64)
+    if len(words) < SHINGLE:
+        return np.array([crc32(words.tobytes())], dtype=np.uint32)
+    mixed = (words[:-2] * np.uint64(0x9E3779B1) + words[1:-1]) * np.uint64(0x85EBCA77) + words[2:]
+    return (mixed ^ (mixed >> np.uint64(32))).astype(np.uint32)
+
+
+class Duplicates:
+    """Pairs so far. ``similarity``: least Jaccard similarity (0..1) of two pairs' word triples."""
+
+    def __init__(self, similarity: float = 0.9) -> None:
+        self._similarity = similarity
+        self._kept: list[Kept] = []
+        self._bands: list[dict[bytes, list[int]]] = [defaultdict(list) for _ in range(BANDS)]
+        self._empty = MinHash(num_perm=BANDS * ROWS, seed=1, hashfunc=_itself)
+
+    def find_or_add(self, pair: PreferencePair, seen: Sequence[Picture]) -> Duplicate | None:
+        """The earlier pair that this one repeats; else it is one to be repeated, and None is returned."""
+        question, first, second = (np.unique(grams_of(text)) for text in (pair.question, *pair.responses))
+        mine = Kept(pair.pair_id, (question, first, second), tuple(map(Look.of, seen)), pair.preferred)
+        keys = self._keys(np.unique(np.concatenate(mine.texts)))
+        tried: set[int] = set()
+        for band, key in zip(self._bands, keys, strict=True):
+            for number in band.get(key, ()):
+                if number in tried:
+                    continue
+                tried.add(number)
+                if (found := self._repeats(self._kept[number], mine)) is not None:
+                    return found
+        for band, key in zip(self._bands, keys, strict=True):
+            band[key].append(len(self._kept))
+        self._kept.append(mine)
+        return None
+
+    def _keys(self, grams: np.ndarray) -> list[bytes]:
+        sketch = self._empty.copy()
+        sketch.update_batch(grams.tolist())
+        values = sketch.hashvalues.reshape(BANDS, ROWS)
+        return [row.tobytes() for row in values]
+
+    def _repeats(self, other: Kept, mine: Kept) -> Duplicate | None:
+        """Question by question, picture by picture, and each response like one of the other's."""
+        limits = Limits()
+        if len(other.pictures) != len(mine.pictures) or not self._alike(other.texts[0], mine.texts[0]):
+            return None
+        straight = self._alike(other.texts[1], mine.texts[1]) and self._alike(other.texts[2], mine.texts[2])
+        crossed = self._alike(other.texts[1], mine.texts[2]) and self._alike(other.texts[2], mine.texts[1])
+        if not (straight or crossed):
+            return None
+        if not all(one.is_near(two, limits) for one, two in zip(other.pictures, mine.pictures, strict=True)):
+            return None
+        if straight and crossed:  # all four are alike: nobody can say which is which
+            return Duplicate(other.pair_id, contradicts=False)
+        told = None not in (other.preferred, mine.preferred)
+        return Duplicate(other.pair_id, contradicts=told and (other.preferred == mine.preferred) != straight)
+
+    def _alike(self, one: np.ndarray, other: np.ndarray) -> bool:
+        both = len(np.intersect1d(one, other, assume_unique=True))
+        return both / (len(one) + len(other) - both) >= self._similarity
+
+
+def _itself(value: int) -> int:
+    return value

@@ -1,0 +1,163 @@
+"""What a set of pairs holds, in numbers and to look at: counts, balance, lengths, how far "longer wins" gets, example pairs."""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from scipy.stats import binomtest
+
+from rewardlab.benchmarks.report import environment
+from rewardlab.data.decontaminate import words_of
+from rewardlab.data.files import write_whole
+from rewardlab.data.images import decode_image, thumbnail, to_data_url
+from rewardlab.data.rows import VERSION
+from rewardlab.types import IMAGE_MARK, VIDEO_MARK, PreferencePair
+
+STATS, PAGE = "stats.json", "stats.html"
+SHOWN = 24
+WORDS = (0, 5, 10, 20, 40, 80, 160, 320, 640)  # lower edges of the histograms
+SIDES_PX = (0, 64, 128, 256, 512, 1024, 2048)
+
+
+def share_of(hits: int, number: int) -> list[float] | None:
+    """[share, lower, upper], 95 %, Wilson's; None of nothing."""
+    if not number:
+        return None
+    within = binomtest(hits, number).proportion_ci(method="wilson")
+    return [hits / number, float(within.low), float(within.high)]
+
+
+def bin_of(value: int, edges: Sequence[int]) -> int:
+    """The largest edge that is not above ``value``."""
+    return max(edge for edge in edges if edge <= value)
+
+
+class Overview:
+    """Grows pair by pair; of the pairs themselves it keeps :data:`SHOWN`, drawn by the seed."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self._seed = seed
+        self._counts: dict[str, Counter[Any]] = {}
+        self._longer: dict[str, Counter[bool]] = {}
+        self._images: Counter[bytes] = Counter()
+        self._examples: list[tuple[int, int, PreferencePair]] = []
+        self.num_pairs = 0
+
+    def _count(self, name: str, value: Any) -> None:
+        self._counts.setdefault(name, Counter())[value] += 1
+
+    def add(self, pair: PreferencePair) -> None:
+        self.num_pairs += 1
+        for name in ("source", "category", "licence", "attempts"):
+            self._count(name, getattr(pair, name) or "not said")
+        self._count("preferred", "not said" if pair.preferred is None else pair.preferred)
+        self._count("level", "not said" if pair.level is None else pair.level)
+        self._count("teacher_share", "not asked" if pair.teacher_share is None else round(pair.teacher_share, 2))
+        self._count("order", pair.order.value)
+        self._count("images", len(pair.images))
+        if pair.preferred is not None and pair.judgment:
+            self._count("judgment", f"{pair.order.value}, {pair.preferred} preferred")
+        self._count("question_words", bin_of(len(words_of(pair.question)), WORDS))
+        for response in pair.responses:
+            self._count("response_words", bin_of(len(words_of(response)), WORDS))
+        for image in pair.images:
+            self._images[hashlib.sha256(image).digest()[:12]] += 1
+            self._count("image_side", bin_of(max(decode_image(image).size), SIDES_PX))
+        self._lengths(pair)
+        self._keep(pair)
+
+    def _lengths(self, pair: PreferencePair) -> None:
+        lengths = [len(text.replace(IMAGE_MARK, "").replace(VIDEO_MARK, "")) for text in pair.responses]
+        if pair.preferred is not None and lengths[0] != lengths[1]:
+            hit = lengths[pair.preferred] == max(lengths)
+            for name in ("all", f"source {pair.source or 'not said'}"):
+                self._longer.setdefault(name, Counter())[hit] += 1
+
+    def _keep(self, pair: PreferencePair) -> None:
+        rank = -int.from_bytes(hashlib.sha256(f"{self._seed} {pair.pair_id}".encode()).digest()[:8])
+        item = (rank, self.num_pairs, pair)
+        if len(self._examples) < SHOWN:
+            heapq.heappush(self._examples, item)
+        elif rank > self._examples[0][0]:
+            heapq.heapreplace(self._examples, item)
+
+    def numbers(self) -> dict[str, Any]:
+        """``longer_wins``: of labelled pairs whose responses differ in length, how often the longer one is preferred."""
+        ordered = {
+            name: dict(sorted(counts.items(), key=lambda item: (isinstance(item[0], str), item[0])))
+            if not all(isinstance(value, str) for value in counts)
+            else dict(counts.most_common())
+            for name, counts in sorted(self._counts.items())
+        }
+        repeated = Counter(self._images.values())
+        return {
+            "schema_version": VERSION,
+            "num_pairs": self.num_pairs,
+            "num_distinct_images": len(self._images),
+            "pairs_per_image": {str(times): number for times, number in sorted(repeated.items())},
+            "longer_wins": {name: share_of(hits[True], hits.total()) for name, hits in sorted(self._longer.items())},
+            **{name: {str(value): number for value, number in counts.items()} for name, counts in ordered.items()},
+        }
+
+    def write(self, out: Path, *, title: str) -> dict[str, Any]:
+        """``stats.json`` and ``stats.html`` in ``out``; returns the numbers. Raises OutputError."""
+        numbers = self.numbers()
+        out.mkdir(parents=True, exist_ok=True)
+        write_whole(out / STATS, json.dumps(numbers, indent=1) + "\n")
+        examples = [_shown(pair) for _, _, pair in sorted(self._examples, key=lambda item: item[:2], reverse=True)]
+        page = environment("rewardlab.curation").get_template("overview.html")
+        write_whole(out / PAGE, page.render(title=title, numbers=numbers, charts=charts_of(numbers), examples=examples))
+        return numbers
+
+
+CHARTS = {
+    "source": "Source",
+    "category": "Category",
+    "licence": "Licence",
+    "preferred": "Preferred response",
+    "order": "Order shown",
+    "judgment": "Judgments: order, label",
+    "attempts": "Teacher's attempts",
+    "teacher_share": "Share of the teacher's votes for the label",
+    "level": "Level by its maker",
+    "images": "Images in a question",
+    "image_side": "Longer side, px, from",
+    "question_words": "Words in a question, from",
+    "response_words": "Words in a response, from",
+}
+MOST_BARS = 12
+
+
+def charts_of(numbers: dict[str, Any]) -> list[dict[str, Any]]:
+    """Bars to draw: of each count with more than one value, the first twelve and the rest together."""
+    charts = []
+    for name, title in CHARTS.items():
+        counts = numbers.get(name, {})
+        if len(counts) < 2:
+            continue
+        items = list(counts.items())
+        if (more := sum(number for _, number in items[MOST_BARS:])) > 0:
+            items = [*items[:MOST_BARS], (f"{len(counts) - MOST_BARS} more", more)]
+        most = max(number for _, number in items)
+        bars = [{"label": label, "number": number, "width": round(100 * number / most, 1)} for label, number in items]
+        charts.append({"title": title, "bars": bars})
+    return charts
+
+
+def _shown(pair: PreferencePair) -> dict[str, Any]:
+    def plain(text: str) -> str:
+        return text.replace(IMAGE_MARK, "[image]").replace(VIDEO_MARK, "[video]")
+
+    return {
+        "pair": pair,
+        "question": plain(pair.question),
+        "responses": [plain(text) for text in pair.responses],
+        "images": [to_data_url(thumbnail(image)) for image in pair.images[:8]],
+        "response_images": [[to_data_url(thumbnail(image)) for image in own[:4]] for own in pair.response_images],
+    }

@@ -1,0 +1,220 @@
+"""Is a judgment fit to teach from? What is taken out of a cold-start set, each rule with its reason and its count.
+
+*contradiction*: the reasoning favours the other response, by a consistency judge (or asked of nobody). *leaked label*: it
+speaks of a label it was told, which no judge will have. *collapse*: its opening is everybody's: of judgments that begin with
+the same words only so many are kept, or the student learns a template. *length*: far from the others of its set. Pure but for
+the judge that is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from rewardlab.data.decontaminate import words_of
+from rewardlab.data.files import write_whole
+from rewardlab.data.pairs import PairSet, Shard
+from rewardlab.errors import EndpointError, OutputError
+from rewardlab.rl.consistency import consistency_prompt, read_consistency
+from rewardlab.samplers.openai_api import ChatEndpoint
+from rewardlab.types import Choice, Message, Part, PreferencePair, choice_of
+from rewardlab.verdicts import reasoning_of
+
+KEPT, FILTERED, REPORT = "kept.parquet", "filtered.jsonl", "report.json"
+OPENING = 8  # words
+FENCE = 3.0  # interquartile ranges beyond the quartiles (Tukey's "far out"), of log lengths
+
+_LABEL = (
+    r"(?:label|ground[- ]truth|gold(?:en)?(?: answer| label)?|reference (?:answer|label)|human (?:annotat\w+|preference|label))"
+)
+_LEAKS = re.compile(
+    r"\b(?:as|since|because|given that|according to|based on|per) (?:the |its |this )?(?:given |provided |known |correct )?"
+    rf"{_LABEL}s?\b"
+    rf"|\bthe {_LABEL}s? (?:says?|states?|is|indicates?|shows?|prefers?|tells?|confirms?)\b"
+    r"|\b(?:I (?:was|am|have been) told|we (?:were|are) told|it is given) (?:that )?(?:response|answer) ?[12AB]\b"
+    r"|\bthe (?:correct|preferred|chosen|right) (?:choice|response|answer|verdict) "
+    r"(?:is|was) (?:given|provided|known|labell?ed)\b",
+    re.IGNORECASE,
+)
+
+
+def leaks_label(judgment: str) -> bool:
+    """Whether it appeals to a label. A scene's own label ("the bottle's label says") is none."""
+    return _LEAKS.search(judgment) is not None and not re.search(
+        r"\b(?:bottle|box|can|jar|product|price)'?s? label\b", judgment
+    )
+
+
+def opening_of(judgment: str) -> tuple[str, ...]:
+    """Its first eight words, numbers and case aside, those of the format not counted."""
+    words = words_of(re.sub(r"<[^>]*>", " ", judgment))
+    return tuple("#" if word.isdigit() else word for word in words[:OPENING])
+
+
+def length_fences(lengths: Sequence[int], most: float = FENCE) -> tuple[float, float]:
+    """(shortest, longest) that is no outlier: so many interquartile ranges of the logarithms beyond the quartiles."""
+    low, high = np.quantile(np.log([max(1, one) for one in lengths]), [0.25, 0.75])
+    spread = max(high - low, 0.05)
+    return math.exp(low - most * spread), math.exp(high + most * spread)
+
+
+class ConsistencyJudge(Protocol):
+    """-1 where a reasoning favours the other verdict, 0 where nobody can tell, +1 where it agrees."""
+
+    async def check(self) -> None:
+        """Raise EndpointError where nobody would answer."""
+        ...
+
+    async def score(self, question: str, reasoning: str, verdict: Choice) -> int: ...
+
+    async def aclose(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Rules:
+    """``most_alike``: judgments kept of those with one opening, as a share of all (0..1; 1: any number)."""
+
+    most_alike: float = 0.02
+    length_fence: float = FENCE
+    leaks: bool = True
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """Why each pair (by its place) is taken out; the others stay. ``unclear`` contradiction checks keep theirs."""
+
+    reasons: dict[int, str]
+    openings: list[tuple[str, int]]
+    fences: tuple[float, float]
+    unclear: int = 0
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return dict(Counter(self.reasons.values()).most_common())
+
+
+async def _contradictions(pairs: Sequence[tuple[int, PreferencePair]], judge: ConsistencyJudge) -> dict[int, int]:
+    async def score(pair: PreferencePair) -> int:
+        if pair.preferred is None:
+            return 0
+        return await judge.score(pair.question, reasoning_of(pair.judgment), choice_of(pair.preferred, pair.order))
+
+    try:
+        await judge.check()
+        scores = await asyncio.gather(*(score(pair) for _, pair in pairs))
+    finally:
+        await judge.aclose()
+    return {place: found for (place, _), found in zip(pairs, scores, strict=True)}
+
+
+def examine(pairs: Iterable[PreferencePair], rules: Rules, judge: ConsistencyJudge | None = None) -> Verdicts:
+    """What is wrong with the judgments of ``pairs``; pairs without one are passed over.
+
+    A pair has the first reason that applies: leaked label, length, contradiction, collapse. Collapse keeps the first ones of an
+    opening.
+    """
+    judged = [(place, pair) for place, pair in enumerate(pairs) if pair.judgment]
+    if not judged:
+        return Verdicts({}, [], (0.0, 0.0))
+    reasons: dict[int, str] = {}
+    lengths = [len(pair.judgment) for _, pair in judged]
+    low, high = length_fences(lengths, rules.length_fence)
+    for (place, pair), length in zip(judged, lengths, strict=True):
+        if rules.leaks and leaks_label(pair.judgment):
+            reasons[place] = "leaked label"
+        elif not low <= length <= high:
+            reasons[place] = "length"
+    unclear = 0
+    if judge is not None:
+        scores = asyncio.run(_contradictions([one for one in judged if one[0] not in reasons], judge))
+        unclear = sum(score == 0 for score in scores.values())
+        reasons |= {place: "contradiction" for place, score in scores.items() if score < 0}
+    most, seen = max(1, math.ceil(rules.most_alike * len(judged))), Counter[tuple[str, ...]]()
+    for place, pair in judged:
+        if place in reasons:
+            continue
+        opening = opening_of(pair.judgment)
+        seen[opening] += 1
+        if seen[opening] > most:
+            reasons[place] = "collapse"
+    common = [(" ".join(words), number) for words, number in seen.most_common(10)]
+    return Verdicts(reasons, common, (low, high), unclear)
+
+
+def filter_set(
+    data: Path, rules: Rules, out: Path, *, images: Path | None = None, endpoint: tuple[str | None, str] = (None, "")
+) -> dict[str, Any]:
+    """Write ``kept.parquet``, ``filtered.jsonl`` and ``report.json`` into ``out``; returns the report. ``endpoint``: base URL
+    and model of the consistency judge, None: nobody is asked. Raises OutputError where ``out`` holds a result.
+    """
+    if (out / REPORT).exists():
+        raise OutputError(f"{out / REPORT}: exists already; choose another --out")
+    pairs = PairSet(data, images=images, frames=None)
+    url, model = endpoint
+    judge = None if url is None else Checker(url, model)
+    found = examine((replace(pair, images=()) for pair in pairs), rules, judge)
+    if judge is not None and judge.asked and judge.failed == judge.asked:
+        raise EndpointError(f"{url}: every one of {judge.asked:,} questions failed; is {model!r} what it serves?")
+    shard, lines, judged = Shard(out / KEPT), [], 0
+    for place, pair in enumerate(pairs):
+        judged += bool(pair.judgment)
+        if place not in found.reasons:
+            shard.add(pair)
+        else:
+            told = {"row": place, "pair_id": pair.pair_id, "reason": found.reasons[place], "judgment": pair.judgment}
+            lines.append(json.dumps(told, ensure_ascii=False) + "\n")
+    shard.close()
+    write_whole(out / FILTERED, "".join(lines))
+    report = {
+        "data": str(data),
+        "num_pairs": shard.num_rows + len(lines),
+        "num_judgments": judged,
+        "num_kept": shard.num_rows,
+        "reasons": found.counts,
+        "unclear": found.unclear,
+        "consistency_asked": judge.asked if judge else 0,
+        "consistency_failed": judge.failed if judge else 0,
+        "length_fences": found.fences,
+        "common_openings": found.openings,
+        **asdict(rules),
+    }
+    write_whole(out / REPORT, json.dumps(report, indent=1) + "\n")
+    return report
+
+
+class Checker:
+    """A consistency judge behind an endpoint; a failure or an unclear answer is 0, and keeps its pair."""
+
+    def __init__(self, url: str, model: str) -> None:
+        self._url, self._model = url, model
+        self._endpoint: ChatEndpoint | None = None
+        self.asked = self.failed = 0
+
+    def _open(self) -> ChatEndpoint:
+        if self._endpoint is None:  # inside the event loop that will use it
+            self._endpoint = ChatEndpoint(self._url, self._model, api_key=os.environ.get("OPENAI_API_KEY", "none"))
+        return self._endpoint
+
+    async def check(self) -> None:
+        await self._open().check()
+
+    async def score(self, question: str, reasoning: str, verdict: Choice) -> int:
+        prompt = (Message("user", (Part(text=consistency_prompt(question, reasoning, verdict)),)),)
+        answer = await self._open().complete(prompt, temperature=0.0, top_p=1.0, max_tokens=8, seed=0)
+        self.asked, self.failed = self.asked + 1, self.failed + answer.failed
+        return 0 if answer.failed else read_consistency(answer.text)
+
+    async def aclose(self) -> None:
+        if self._endpoint is not None:
+            await self._endpoint.aclose()
+            self._endpoint = None

@@ -1,0 +1,172 @@
+"""Is this that picture? Re-encoded, resized, a little brighter, cropped by up to a tenth of a side: yes. Mirrored, repainted:
+no.
+
+Equal pixels, or a perceptual hash (DCT, 64 bits) that is near, confirmed on thumbnails: pages, charts and drawings have near
+hashes and differ by what is drawn on them, so that a difference is measured against the picture's own contrast. A crop is
+looked for among the hashes of the known picture's own crops, and confirmed by the crop that fits best. Some copies of pictures
+with nothing on them, such as a piece of sky, are not found.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from dataclasses import dataclass
+from itertools import product
+from typing import Generic, TypeVar
+
+import imagehash
+import numpy as np
+from PIL import Image
+
+from rewardlab.data.images import decode_image
+
+THUMBNAIL_PX = 32
+KEPT_PX = 128  # of a known picture, to crop from
+CROP = 0.05  # of a side, at each side or not: the 16 crops whose hashes are known
+STEPS = (0.02, 0.01, 0.005)  # of a side, by which a crop's edges are moved to fit
+MOST_CROP = 0.1
+
+Owner = TypeVar("Owner")
+Box = tuple[float, float, float, float]  # left, top, right, bottom; 0..1
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When two pictures are the same.
+
+    ``bits``: most bits of 64 that the hashes of one picture may differ in; ``change``: most mean difference of their thumbnails
+    by their mean deviation from their own mean colour, which may differ by ``shift`` levels of 255; ``crop_change``: the same
+    for a crop, which has more freedom to fit.
+    """
+
+    bits: int = 8
+    change: float = 0.12
+    shift: float = 16.0
+    crop_change: float = 0.12
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What images are compared by: hash of the pixels, perceptual hash as 8 bytes, mean colour, a small RGB copy less that."""
+
+    pixels: bytes
+    bits: np.ndarray
+    colour: np.ndarray
+    small: np.ndarray
+
+    def change_to(self, other: Picture) -> float:
+        """Mean difference of the two by the greater of their contrasts, of which the least is one level; 0 for equal ones."""
+        return _change(self.small, other.small)
+
+    def is_near(self, other: Picture, limits: Limits) -> bool:
+        """Whether the two are one picture, but for how it was stored; the hashes are not looked at."""
+        shift = float(np.abs(self.colour - other.colour).max())
+        return self.change_to(other) <= limits.change and shift <= limits.shift
+
+
+def _change(one: np.ndarray, other: np.ndarray) -> float:
+    contrast = max(1.0, float(np.abs(one).mean()), float(np.abs(other).mean()))
+    return float(np.abs(one - other).mean()) / contrast
+
+
+def _bits(image: Image.Image) -> np.ndarray:
+    return np.packbits(imagehash.phash(image).hash.ravel())
+
+
+def _thumbnail(image: Image.Image) -> tuple[np.ndarray, np.ndarray]:
+    """(mean colour, the small copy less that)"""
+    small = np.asarray(image.resize((THUMBNAIL_PX, THUMBNAIL_PX)), dtype=np.float32)
+    colour = small.mean((0, 1))
+    return colour, small - colour
+
+
+def picture(image: bytes) -> Picture:
+    """Raises MediaError."""
+    seen = decode_image(image)
+    digest = hashlib.sha256(repr(seen.size).encode() + seen.tobytes()).digest()
+    return Picture(digest, _bits(seen), *_thumbnail(seen))
+
+
+def _cropped(image: Image.Image, box: Box) -> Image.Image:
+    width, height = image.size
+    return image.crop((round(box[0] * width), round(box[1] * height), round(box[2] * width), round(box[3] * height)))
+
+
+CROPS: tuple[Box, ...] = tuple(
+    (left, top, 1 - right, 1 - bottom)
+    for left, top, right, bottom in product((0.0, CROP), repeat=4)
+    if left or top or right or bottom
+)
+
+
+class PictureIndex(Generic[Owner]):
+    """Pictures and whose they are, to look others up in. With ``crops`` those cropped from one of them are found, too."""
+
+    def __init__(self, limits: Limits, *, crops: bool = False) -> None:
+        self._limits, self._crops = limits, crops
+        self._owners: dict[bytes, set[Owner]] = defaultdict(set)
+        self._pictures: list[Picture] = []
+        self._kept: list[Image.Image] = []  # with crops: to crop from
+        self._bits = np.zeros((64, 1 + len(CROPS) * crops), dtype=np.uint64)  # by picture: its hash, and those of its crops
+
+    def __len__(self) -> int:
+        return len(self._pictures)
+
+    def add(self, image: bytes, owner: Owner) -> Picture:
+        """Raises MediaError."""
+        found = picture(image)
+        self.put(found, owner, image)
+        return found
+
+    def put(self, found: Picture, owner: Owner, image: bytes) -> None:
+        """As :meth:`add`, of an image whose picture is known."""
+        if found.pixels not in self._owners:
+            number = len(self._pictures)
+            if number == len(self._bits):
+                self._bits = np.concatenate([self._bits, np.zeros_like(self._bits)])
+            self._pictures.append(found)
+            self._bits[number, 0] = found.bits.view(np.uint64)[0]
+            if self._crops:
+                kept = decode_image(image)
+                kept.thumbnail((2 * KEPT_PX, 2 * KEPT_PX))
+                self._kept.append(kept)
+                for place, box in enumerate(CROPS, start=1):
+                    self._bits[number, place] = _bits(_cropped(kept, box)).view(np.uint64)[0]
+        self._owners[found.pixels].add(owner)
+
+    def find(self, mine: Picture) -> dict[Owner, float]:
+        """Owners of this picture or one nearly it, and their similarity: 1 for equal pixels, else 1 - differing bits / 64,
+        below 1.
+        """
+        if not self._pictures:
+            return {}
+        found: dict[Owner, float] = {}
+        distances = np.bitwise_count(self._bits[: len(self._pictures)] ^ mine.bits.view(np.uint64)[0])
+        for number in np.flatnonzero(distances.min(1) <= self._limits.bits):
+            other, least = self._pictures[number], int(distances[number].min())
+            same = other.pixels == mine.pixels
+            near = same or (distances[number, 0] <= self._limits.bits and mine.is_near(other, self._limits))
+            if near or (self._crops and self._is_crop(mine, int(number), int(distances[number].argmin()))):
+                found.update(dict.fromkeys(self._owners[other.pixels], 1.0 if same else min(1 - least / 64, 0.999)))
+        return found
+
+    def _is_crop(self, mine: Picture, number: int, place: int) -> bool:
+        """Whether it is what some crop of a known picture shows, begun at the crop of the nearest hash."""
+        whole = self._kept[number]
+
+        def change(box: Box) -> tuple[float, float]:
+            colour, small = _thumbnail(_cropped(whole, box))
+            return _change(mine.small, small), float(np.abs(mine.colour - colour).max())
+
+        box: Box = (0.0, 0.0, 1.0, 1.0) if place == 0 else CROPS[place - 1]
+        least, shift = change(box)
+        if least > 6 * self._limits.crop_change:  # too far for any edge to mend
+            return False
+        for step in STEPS:
+            for side, by in product(range(4), (step, -step)):
+                moved: Box = (*box[:side], box[side] + by, *box[side + 1 :])  # type: ignore[assignment]
+                inside = all(0 <= edge <= MOST_CROP for edge in (moved[0], moved[1], 1 - moved[2], 1 - moved[3]))
+                if inside and (tried := change(moved))[0] < least:
+                    box, (least, shift) = moved, tried
+        return least <= self._limits.crop_change and shift <= self._limits.shift

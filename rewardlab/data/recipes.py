@@ -1,0 +1,253 @@
+"""How a public source becomes pairs: what every file of ``data_recipes/`` is made of.
+
+A :class:`Recipe` is a function from one row of the source to the pairs in it, and what is known of the source: licence, place,
+number of rows published. The function is pure but for reading media. What it leaves out on purpose it yields as
+:class:`Dropped`; what is wrong with a row it raises. Both are counted and listed, never silent.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rewardlab.data.images import read_image
+from rewardlab.data.pairs import lines_of, rows_of
+from rewardlab.data.rows import FRAMES, Files, check_marks, provenance, validate
+from rewardlab.errors import DataError, InputError, MediaError
+from rewardlab.types import IMAGE_MARK, VIDEO_MARK, PreferencePair
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """What a recipe leaves out on purpose: "tie", "empty answer", ..."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Source:
+    """The folder a source was downloaded to, and how many frames a folder of frames is read as."""
+
+    folder: Path
+    frames: int = FRAMES
+
+    def image(self, value: Any, where: str) -> bytes:
+        """Embedded bytes, a data URL, or a path from the folder. Raises MediaError."""
+        if isinstance(value, str) and not value.startswith("data:"):
+            return read_image(self._found(value))
+        return Files(self.folder).image(value, where)
+
+    def one_image(self, value: Any, where: str) -> tuple[bytes, ...]:
+        """The image of a row that must have one. Raises DataError, MediaError."""
+        if not value:
+            raise DataError(f"{where}: is missing, in a source where every row has one")
+        return (self.image(value, where),)
+
+    def images(self, value: Any, where: str) -> tuple[bytes, ...]:
+        """One image or a list of them; none for null, "" and []."""
+        listed = value if isinstance(value, list | tuple) else [value] if value else []
+        return tuple(self.image(one, where) for one in listed)
+
+    def _found(self, path: str) -> Path:
+        """A published path, or its last parts: archives unpack with and without their top folder."""
+        parts = Path(path.lstrip("/")).parts
+        tried = [self.folder.joinpath(*parts[n:]) for n in range(len(parts))]
+        return next((one for one in tried if one.exists()), tried[0])
+
+    def frame_folder(self, path: str, where: str) -> tuple[bytes, ...]:
+        """At most ``frames`` images of a folder, evenly spread, by name (frame2 before frame10). Raises MediaError."""
+        folder = self._found(path)
+        if not folder.is_dir():
+            raise MediaError(f"{where}: {folder}: no such folder of frames; unpack the source's archives below {self.folder}")
+        files = sorted((one for one in folder.iterdir() if one.is_file()), key=lambda one: (_number(one.stem), one.name))
+        if not files:
+            raise MediaError(f"{where}: {folder}: a folder without frames")
+        chosen = np.linspace(0, len(files) - 1, min(self.frames, len(files))).astype(int)
+        return tuple(read_image(files[n]) for n in chosen)
+
+
+def _number(stem: str) -> int:
+    digits = "".join(filter(str.isdigit, stem))
+    return int(digits) if digits else 0
+
+
+Convert = Callable[[Mapping[str, Any], Source], Iterable[PreferencePair | Dropped]]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """``licence`` as the source states it, "" where it states none; ``published``: rows it says it has, None where unknown.
+
+    ``files`` are patterns of the data files within the folder, tried in turn until one matches.
+    """
+
+    name: str
+    url: str
+    licence: str
+    published: int | None
+    convert: Convert
+    files: tuple[str, ...] = ("**/*.parquet", "**/*.jsonl", "**/*.json")
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """Row ``row`` of ``file`` gave no pair, or one pair less: ``kind`` "bad" or "dropped"; later stages add their own."""
+
+    file: str
+    row: int
+    kind: str
+    reason: str
+
+
+def source_rows(path: Path) -> Generator[Mapping[str, Any] | DataError, None, None]:
+    """Rows of .parquet, .jsonl (in place of a broken line why it is), .json with one list, .csv, .tsv. Raises DataError."""
+    if path.suffix in (".csv", ".tsv"):
+        yield from _rows_of_csv(path)
+        return
+    if path.suffix == ".jsonl":
+        yield from lines_of(path)
+        return
+    if path.suffix != ".json":
+        yield from rows_of(path)
+        return
+    try:
+        rows = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: not readable as JSON ({error})") from error
+    if not isinstance(rows, list):
+        raise DataError(f"{path}: expected one JSON list of rows, got {type(rows).__name__}")
+    yield from rows
+
+
+def _rows_of_csv(path: Path) -> Iterator[Mapping[str, Any]]:
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            yield from csv.DictReader(file, delimiter="\t" if path.suffix == ".tsv" else ",")
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path}: not readable as CSV ({error})") from error
+
+
+def fetched(source: str) -> Path:
+    """A folder or file as it is; of ``hf:OWNER/NAME`` or ``hf:OWNER/NAME@REVISION`` the folder that the Hub's data set was
+    downloaded to, which continues where it was cut off. Raises DataError."""
+    if not source.startswith("hf:"):
+        return Path(source)
+    from huggingface_hub import snapshot_download
+
+    name, _, revision = source.removeprefix("hf:").partition("@")
+    try:
+        return Path(snapshot_download(name, repo_type="dataset", revision=revision or None))
+    except Exception as error:  # the boundary: a download may break in any way of the library's
+        raise DataError(
+            f"{source}: cannot be fetched ({error}); accept its terms and log in by `hf auth login`, or fetch it on a machine "
+            "with a network and name its folder"
+        ) from error
+
+
+def files_of(recipe: Recipe, source: Path) -> list[Path]:
+    """The source's data files: itself, or by the recipe's patterns. Raises DataError."""
+    if source.is_file():
+        return [source]
+    for pattern in recipe.files:
+        if found := sorted(source.glob(pattern)):
+            return found
+    raise DataError(f"{source}: no file of {recipe.name} in it (looked for {', '.join(recipe.files)}); download {recipe.url}")
+
+
+def converted(recipe: Recipe, path: Path, *, frames: int = FRAMES) -> Iterator[PreferencePair | Rejected]:
+    """Every pair of a source, checked, with an id by its content, and every row that gave none or fewer, with the reason.
+
+    Raises DataError for a file that cannot be read at all.
+    """
+    source = Source(path if path.is_dir() else path.parent, frames)
+    for file in files_of(recipe, path):
+        name = str(file.relative_to(source.folder))
+        for number, row in enumerate(source_rows(file)):
+            try:
+                if isinstance(row, DataError):
+                    raise row
+                if not isinstance(row, Mapping):
+                    raise DataError(f"expected an object, got {row!r:.60}")
+                origin = provenance(recipe.name, row)
+                for one in recipe.convert(row, source):
+                    if isinstance(one, Dropped):
+                        yield Rejected(name, number, "dropped", one.reason)
+                        continue
+                    try:  # one pair of a row that is wrong is not the row's others' fault
+                        yield _finished(one, recipe, origin, f"{name}, row {number}")
+                    except InputError as error:
+                        yield Rejected(name, number, "bad", str(error))
+            except InputError as error:
+                yield Rejected(name, number, "bad", str(error))
+            except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+                yield Rejected(name, number, "bad", f"{name}, row {number}: not of {recipe.name}'s shape ({error!r:.200})")
+
+
+def _finished(pair: PreferencePair, recipe: Recipe, origin: str, where: str) -> PreferencePair:
+    """With names and licence. Raises DataError for what is no pair."""
+    digest = hashlib.sha256(repr((pair.question, sorted(pair.responses))).encode(errors="backslashreplace"))
+    for image in (*pair.images, *pair.videos):
+        digest.update(hashlib.sha256(image).digest())
+    named = replace(
+        pair,
+        pair_id=f"{recipe.name}-{digest.hexdigest()[:16]}",
+        source=pair.source or recipe.name,
+        licence=recipe.licence,
+        provenance=origin,
+    )
+    check_marks(named, where)
+    return validate(named, where=where)
+
+
+def placed(question: str, better: str, worse: str, images: tuple[bytes, ...] = (), **fields: Any) -> PreferencePair:
+    """A pair whose better answer is response 0 or 1 by a coin that the texts alone decide: sources put it first throughout."""
+    first = hashlib.sha256("\0".join((question, *sorted((better, worse)))).encode(errors="backslashreplace")).digest()[0] % 2
+    # Which of the sorted two is put first does not depend on which is better.
+    responses = sorted((better, worse), reverse=bool(first))
+    return PreferencePair("", question, (responses[0], responses[1]), responses.index(better), images, **fields)
+
+
+def compared(question: str, better: str, worse: str, images: tuple[bytes, ...] = (), **fields: Any) -> PreferencePair | Dropped:
+    """:func:`placed`, or why these two texts are no pair."""
+    if not (better and worse):
+        return Dropped("an answer is empty")
+    if better == worse:
+        return Dropped("the answers are equal")
+    return placed(question, better, worse, images, **fields)
+
+
+def ranked(
+    question: str, scored: Iterable[tuple[str, float | None]], images: tuple[bytes, ...] = (), **fields: Any
+) -> Iterator[PreferencePair | Dropped]:
+    """Every two of several answers as a pair that the higher score wins; equal scores are ties. None: no score is known."""
+    known: list[tuple[str, float]] = []
+    for text, score in scored:
+        if not text:
+            yield Dropped("an answer is empty")
+        elif score is None:
+            yield Dropped("a score is missing")
+        else:
+            known.append((text, score))
+    for (one, of_one), (other, of_other) in combinations(known, 2):
+        if of_one == of_other:
+            yield Dropped("tie")
+        else:
+            better, worse = (one, other) if of_one > of_other else (other, one)
+            yield compared(question, better, worse, images, **fields)
+
+
+def text_of(value: Any, name: str) -> str:
+    """A text of a row, without media marks and outer blanks. Raises DataError where it is none."""
+    if not isinstance(value, str):
+        raise DataError(f"{name!r} must be a text, got {value!r:.60}")
+    for mark in ("<image>", "<video>", "<ImageHere>", IMAGE_MARK, VIDEO_MARK):
+        value = value.replace(mark, "")
+    return value.strip()

@@ -1,0 +1,291 @@
+"""The pair format, version 2: what a row of a file holds, and how it becomes a pair.
+
+=================  ==================  =================================================================================
+column             type                meaning
+=================  ==================  =================================================================================
+pair_id            string              unique within a set
+question           string              an image stands at each U+FFFC, a video at each U+FFF9; without any, media come first
+images             list of images      ``{"bytes", "path"}``: embedded, or a path from the file's folder
+videos             list of the same    MP4, MOV, WebM, Matroska, AVI; read as frames
+responses          list of 2 strings   with a U+FFFC for each of its own images
+response_images    2 lists of images
+preferred          int8                0 or 1, the better response; null: unknown
+category, source   string
+licence            string              of the source, as it names it
+level              int8                0..127, difficulty by its maker; null: unknown
+attempts           string              "1".."3": the teacher's first right answer; "unsolved"; "": not asked
+teacher_share      float32             0..1, share of the teacher's votes over both orders for ``preferred``; null: not asked
+order              string              "given" or "swapped": how ``judgment`` saw the responses
+judgment           string              a teacher's reasoned verdict, "" without
+provenance         string              ``RECIPE:HASH``, the SHA-256 (16 digits) of the source's row
+=================  ==================  =================================================================================
+
+Only ``question``, ``responses`` and ``preferred`` are required; a file of version 1 lacks some columns and reads the same. In
+JSON lines an image or a video is a path, and a question or a response may be a list of parts, as chats have them:
+``{"type": "text", "text": ...}``, ``{"type": "image", "image": PATH}``, ``{"type": "video", "video": PATH}``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rewardlab.data.images import from_data_url, plain_image, read_image
+from rewardlab.data.video import frames_of_video
+from rewardlab.errors import DataError, MediaError
+from rewardlab.types import IMAGE_MARK, VIDEO_MARK, Order, PreferencePair
+
+VERSION = 2
+TEXTS = ("category", "source", "licence", "attempts", "judgment", "provenance")
+FRAMES = 8  # of a video, where nobody says how many
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def validate(pair: PreferencePair, *, where: str) -> PreferencePair:
+    """Return the pair if it can be judged. Raises DataError for an empty question, empty or equal responses, a bad label."""
+    if any(_LONE_SURROGATE.search(text) for text in (pair.pair_id, pair.question, *pair.responses, pair.judgment)):
+        raise DataError(f"{where}: a text holds half of a surrogate pair, which is no character; clean it up")
+    if not pair.question.strip():
+        raise DataError(f"{where}: the question is empty")
+    if not all(response.strip() for response in pair.responses):
+        raise DataError(f"{where}: a response is empty; both must be non-empty text")
+    same = pair.responses[0].strip() == pair.responses[1].strip()
+    looks = pair.response_images  # empty where a judge that does not look is asked: two images that are not read may differ
+    if same and (IMAGE_MARK not in pair.responses[0] or (looks[0] and looks[0] == looks[1])):
+        raise DataError(f"{where}: the two responses are equal, so neither can be better; drop the pair")
+    if pair.preferred not in (0, 1, None) or isinstance(pair.preferred, bool | float):
+        raise DataError(f"{where}: preferred is {pair.preferred!r}; expected 0 or 1, the index of the better response")
+    return pair
+
+
+def features() -> Any:
+    """The columns as ``datasets`` knows them."""
+    from datasets import Features, Image, List, Value
+
+    text, file = Value("string"), {"bytes": Value("binary"), "path": Value("string")}
+    return Features(
+        {
+            "pair_id": text,
+            "question": text,
+            "images": List(Image()),
+            "videos": List(file),
+            "responses": List(text),
+            "response_images": List(List(Image())),
+            "preferred": Value("int8"),
+            "category": text,
+            "source": text,
+            "licence": text,
+            "level": Value("int8"),
+            "attempts": text,
+            "teacher_share": Value("float32"),
+            "order": text,
+            "judgment": text,
+            "provenance": text,
+        }
+    )
+
+
+def to_row(pair: PreferencePair) -> dict[str, Any]:
+    """The row of a pair, media embedded."""
+    return {
+        "pair_id": pair.pair_id,
+        "question": pair.question,
+        "images": _embedded(pair.images),
+        "videos": _embedded(pair.videos),
+        "responses": list(pair.responses),
+        "response_images": [_embedded(own) for own in pair.response_images],
+        "preferred": pair.preferred,
+        "category": pair.category,
+        "source": pair.source,
+        "licence": pair.licence,
+        "level": pair.level,
+        "attempts": pair.attempts,
+        "teacher_share": pair.teacher_share,
+        "order": pair.order.value,
+        "judgment": pair.judgment,
+        "provenance": pair.provenance,
+    }
+
+
+def _embedded(media: Sequence[bytes]) -> list[dict[str, Any]]:
+    return [{"bytes": one, "path": None} for one in media]
+
+
+@dataclass(frozen=True)
+class Files:
+    """Where a row's media are: paths start at ``folder``; with ``checked`` embedded images were checked when written."""
+
+    folder: Path = Path()
+    checked: bool = False
+
+    def image(self, value: Any, where: str) -> bytes:
+        """An image as rows hold it: ``{"bytes", "path"}``, a path, or a data URL. Raises MediaError, naming ``where``."""
+        if isinstance(value, Mapping) and isinstance(value.get("bytes"), bytes) and value["bytes"]:
+            data = value["bytes"]
+            return data if self.checked else plain_image(data, where=where)
+        path = value.get("path") if isinstance(value, Mapping) else value
+        if not isinstance(path, str):
+            raise MediaError(f"{where}: expected an image path or embedded bytes, got {type(value).__name__}")
+        return plain_image(from_data_url(path), where=where) if path.startswith("data:") else read_image(self.folder / path)
+
+    def video(self, value: Any, where: str) -> bytes:
+        """A video file, undecoded. Raises MediaError."""
+        if isinstance(value, Mapping) and isinstance(value.get("bytes"), bytes) and value["bytes"]:
+            return value["bytes"]
+        path = value.get("path") if isinstance(value, Mapping) else value
+        if not isinstance(path, str):
+            raise MediaError(f"{where}: expected a video path or embedded bytes, got {type(value).__name__}")
+        try:
+            return (self.folder / path).read_bytes()
+        except (OSError, ValueError) as error:
+            raise MediaError(f"{self.folder / path}: cannot be read ({error}); check --images and the name") from error
+
+
+@dataclass
+class _Said:
+    """A text and the media that stand within it."""
+
+    text: str
+    images: list[Any]
+    videos: list[Any]
+
+    @staticmethod
+    def of(value: Any, name: str, where: str) -> _Said:
+        """From a text, or a list of parts. Raises DataError."""
+        if isinstance(value, str):
+            return _Said(value, [], [])
+        said = _Said("", [], [])
+        for part in value if isinstance(value, list | tuple) else [None]:
+            kind = part.get("type") if isinstance(part, Mapping) else None
+            if kind == "text" and isinstance(part.get("text"), str):
+                said.text += part["text"]
+            elif kind == "image" and part.get("image"):
+                said.text += IMAGE_MARK
+                said.images.append(part["image"])
+            elif kind == "video" and part.get("video"):
+                said.text += VIDEO_MARK
+                said.videos.append(part["video"])
+            else:
+                raise DataError(f"{where}: {name!r} must be a text, or a list of text, image and video parts; got {part!r:.80}")
+        return said
+
+
+def from_row(row: Mapping[str, Any], *, index: int, files: Files | None = None, where: str = "row") -> PreferencePair:
+    """One checked pair, its videos as they are. Raises DataError or MediaError, naming the row."""
+    where, files = f"{where} {index}", files or Files()
+    if not isinstance(row, Mapping):
+        raise DataError(f"{where}: expected an object with question, responses and preferred, got {row!r:.80}")
+    responses = row.get("responses")
+    if not (isinstance(responses, list | tuple) and len(responses) == 2):
+        raise DataError(f"{where}: 'responses' must be a list of two texts, got {responses!r:.80}")
+    question = _Said.of(row.get("question"), "question", where)
+    said = [_Said.of(one, "responses", where) for one in responses]
+    if any(VIDEO_MARK in one.text for one in said):
+        raise DataError(f"{where}: a response holds a video, which no judge is shown; give its frames as images")
+    if row.get("order", "given") not in (None, *Order):
+        raise DataError(f"{where}: 'order' is {row['order']!r}; expected given or swapped")
+    for name in TEXTS:
+        if not isinstance(row.get(name) or "", str):
+            raise DataError(f"{where}: {name!r} must be a text, got {row[name]!r:.60}")
+    level, share = row.get("level"), row.get("teacher_share")
+    if level is not None and (not isinstance(level, int) or not 0 <= level < 128):
+        raise DataError(f"{where}: 'level' is {level!r}; expected a whole number from 0 to 127, or nothing")
+    if share is not None and not (isinstance(share, int | float) and 0 <= share <= 1):
+        raise DataError(f"{where}: 'teacher_share' is {share!r}; expected a number from 0 to 1, or nothing")
+    within = _list(row, "response_images", where) or [[], []]
+    if len(within) != 2 or not all(isinstance(own, list | tuple) for own in within):
+        raise DataError(f"{where}: 'response_images' must be two lists, got {within!r:.80}")
+    pair = PreferencePair(
+        pair_id=str(row.get("pair_id") or f"row-{index}"),
+        question=question.text,
+        responses=(said[0].text, said[1].text),
+        preferred=row.get("preferred"),
+        images=_images([*question.images, *_list(row, "images", where)], files, where),
+        category=row.get("category") or "",
+        source=row.get("source") or "",
+        level=level,
+        attempts=row.get("attempts") or "",
+        order=Order(row.get("order") or "given"),
+        judgment=row.get("judgment") or "",
+        response_images=(
+            _images([*said[0].images, *within[0]], files, where),
+            _images([*said[1].images, *within[1]], files, where),
+        ),
+        videos=tuple(files.video(one, where) for one in [*question.videos, *_list(row, "videos", where)]),
+        teacher_share=share,
+        licence=row.get("licence") or "",
+        provenance=row.get("provenance") or "",
+    )
+    check_marks(pair, where)
+    return validate(pair, where=where)
+
+
+def _list(row: Mapping[str, Any], name: str, where: str) -> Sequence[Any]:
+    value = row.get(name)
+    if value is None:
+        return []
+    if not isinstance(value, list | tuple):
+        raise DataError(f"{where}: {name!r} must be a list, got {value!r:.80}")
+    return value
+
+
+def _images(values: Sequence[Any], files: Files, where: str) -> tuple[bytes, ...]:
+    return tuple(files.image(image, f"{where}, image {n}") for n, image in enumerate(values))
+
+
+def check_marks(pair: PreferencePair, where: str) -> None:
+    """Raises DataError where a text has places for more or fewer media than there are."""
+    for text, own in zip(pair.responses, pair.response_images, strict=True):
+        if text.count(IMAGE_MARK) != len(own):
+            raise DataError(
+                f"{where}: a response has {text.count(IMAGE_MARK)} places (U+FFFC) for images and {len(own)} response_images"
+            )
+    for mark, media, name in ((IMAGE_MARK, pair.images, "images"), (VIDEO_MARK, pair.videos, "videos")):
+        if (places := pair.question.count(mark)) not in (0, len(media)):
+            raise DataError(f"{where}: the question has {places} places for {name} and {len(media)} {name}")
+
+
+def with_frames(pair: PreferencePair, number: int = FRAMES, *, where: str = "") -> PreferencePair:
+    """The pair with at most ``number`` frames of each video among its images, where it stands or else after them.
+
+    Raises MediaError for a video that cannot be read.
+    """
+    if not pair.videos:
+        return pair
+    shown = [frames_of_video(video, number, where=where or pair.pair_id) for video in pair.videos]
+    if VIDEO_MARK not in pair.question and IMAGE_MARK not in pair.question:
+        return replace(pair, images=(*pair.images, *(frame for video in shown for frame in video)), videos=())
+    question, images = "", []
+    own, videos = iter(pair.images), iter(shown)
+    if VIDEO_MARK not in pair.question:
+        question, images = "".join(IMAGE_MARK * len(video) for video in shown), [frame for video in shown for frame in video]
+    if IMAGE_MARK not in pair.question:
+        question, images = IMAGE_MARK * len(pair.images), list(pair.images)
+    for piece in re.split(f"([{IMAGE_MARK}{VIDEO_MARK}])", pair.question):
+        if piece == VIDEO_MARK:
+            frames = next(videos)
+            question, images = question + IMAGE_MARK * len(frames), [*images, *frames]
+        else:
+            question += piece
+            images += [next(own)] if piece == IMAGE_MARK else []
+    return replace(pair, question=question, images=tuple(images), videos=())
+
+
+def media_of(pair: PreferencePair) -> tuple[bytes, ...]:
+    """All its encoded files."""
+    return (*pair.images, *pair.response_images[0], *pair.response_images[1], *pair.videos)
+
+
+def provenance(recipe: str, row: Mapping[str, Any]) -> str:
+    """``RECIPE:HASH`` of a source's row; media count by what is in them."""
+
+    def plain(value: Any) -> Any:
+        return hashlib.sha256(value).hexdigest() if isinstance(value, bytes | bytearray) else str(value)
+
+    text = json.dumps(row, sort_keys=True, ensure_ascii=False, default=plain)
+    return f"{recipe}:{hashlib.sha256(text.encode(errors='backslashreplace')).hexdigest()[:16]}"

@@ -1,0 +1,50 @@
+"""A Parquet file of plain columns, written row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rewardlab.errors import OutputError
+
+GROUP_ROWS = 5000
+
+
+class TableFile:
+    """``path`` is whole once this is closed, or absent. ``columns``: name -> type as pyarrow names it ("string", "int8").
+
+    Raises OutputError.
+    """
+
+    def __init__(self, path: Path, columns: Mapping[str, str]) -> None:
+        self._schema = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in columns.items()])
+        self._path, self._partial, self._rows = path, path.with_suffix(".partial"), []
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._writer = pq.ParquetWriter(self._partial, self._schema)
+        except OSError as error:
+            raise OutputError(f"{path}: cannot be written ({error}); choose a writable folder") from error
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        self._rows.append(row)
+        if len(self._rows) >= GROUP_ROWS:
+            self._flush()
+
+    def _flush(self) -> None:
+        try:
+            self._writer.write_table(pa.Table.from_pylist(self._rows, schema=self._schema))
+        except OSError as error:
+            raise OutputError(f"{self._path}: cannot be written ({error}); choose a writable folder") from error
+        self._rows = []
+
+    def close(self) -> None:
+        self._flush()
+        try:
+            self._writer.close()
+            self._partial.replace(self._path)
+        except OSError as error:
+            raise OutputError(f"{self._path}: cannot be written ({error}); choose a writable folder") from error

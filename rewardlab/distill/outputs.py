@@ -1,0 +1,64 @@
+"""What a distillation leaves: the tagged pairs, every attempt as data, and what both come to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from rewardlab.config import DistillConfig
+from rewardlab.data.pairs import Shard
+from rewardlab.data.tables import TableFile
+from rewardlab.distill.journal import Answer, Journal
+from rewardlab.distill.statistics import Tally
+from rewardlab.distill.tagging import agrees, tag
+from rewardlab.prompts import load_template
+from rewardlab.types import PreferencePair
+from rewardlab.verdicts import verdict_of
+
+DISTILLED, ATTEMPTS = "distilled.parquet", "attempts.parquet"
+ATTEMPT_COLUMNS = {
+    "pair_id": "string",
+    "attempt": "int8",
+    "order": "string",
+    "verdict": "string",
+    "agrees": "bool",
+    "kept": "bool",
+    "text": "string",
+    "tokens": "int32",
+    "prompt_tokens": "int32",
+}
+
+
+def write_outputs(pairs: Iterable[PreferencePair], journal: Journal, config: DistillConfig, out: Path) -> dict[str, Any]:
+    """Write both files, pair by pair, and return the statistics. Raises OutputError."""
+    distilled, attempts, tally = Shard(out / DISTILLED), TableFile(out / ATTEMPTS, ATTEMPT_COLUMNS), Tally()
+    convention = load_template(config.template).convention
+    for pair in pairs:
+        answers = journal.answers(pair.pair_id)
+        tagged = tag(pair, answers, config)
+        rows = [_attempt(pair, answer, convention) for answer in answers]
+        if tagged is not None and tagged.judgment:
+            rows[int(tagged.attempts) - 1]["kept"] = True
+        for row in rows:
+            attempts.add(row)
+        tally.add(pair, answers, tagged, rows)
+        if tagged is not None:
+            distilled.add(tagged)
+    attempts.close()
+    distilled.close()
+    return tally.summary(journal, config)
+
+
+def _attempt(pair: PreferencePair, answer: Answer, convention: str) -> dict[str, Any]:
+    return {
+        "pair_id": pair.pair_id,
+        "attempt": answer.attempt,
+        "order": answer.shown.value,
+        "verdict": verdict_of(answer.completion(), convention).status.value,
+        "agrees": agrees(pair, answer, convention),
+        "kept": False,
+        "text": answer.text,
+        "tokens": answer.num_tokens,
+        "prompt_tokens": answer.num_prompt_tokens,
+    }

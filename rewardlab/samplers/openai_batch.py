@@ -1,0 +1,131 @@
+"""The batch API of OpenAI and those who speak it: a file of chats goes up, a file of answers comes down, within a day."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import openai
+from openai.types.chat import ChatCompletion
+
+from rewardlab.errors import EndpointError
+from rewardlab.samplers.openai_api import completion_from, content_of
+from rewardlab.types import Completion, FinishReason, Message
+
+OPEN = ("validating", "in_progress", "finalizing", "cancelling")
+PURPOSE: Any = "batch"
+
+
+@dataclass(frozen=True)
+class BatchState:
+    """A batch as the provider tells of it. ``status``: one of :data:`OPEN`, or completed, failed, expired, cancelled."""
+
+    id: str
+    status: str
+    done: int
+    output_file: str | None
+    error_file: str | None
+    error: str
+
+    @property
+    def open(self) -> bool:
+        return self.status in OPEN
+
+
+def request_line(custom_id: str, model: str, prompt: Sequence[Message], body: Mapping[str, Any]) -> bytes:
+    """One line of the file that goes up."""
+    messages = [{"role": one.role, "content": content_of(one)} for one in prompt]
+    request = {"custom_id": custom_id, "method": "POST", "url": "/v1/chat/completions"}
+    return (json.dumps({**request, "body": {"model": model, "messages": messages, **body}}) + "\n").encode()
+
+
+def answer_of(line: str) -> tuple[str, Completion]:
+    """(custom id, completion) of a line that came down; a request that failed is a completion that says why.
+
+    Raises ValueError for a line that is none.
+    """
+    try:
+        row = json.loads(line)
+        name, error, response = str(row["custom_id"]), row.get("error"), dict(row.get("response") or {})
+    except (KeyError, TypeError, AttributeError, ValueError) as wrong:
+        raise ValueError(f"not an answer of a batch: {wrong!r}") from wrong
+    if error or response.get("status_code") != 200:
+        told = error or response.get("body")
+        return name, Completion("", FinishReason.ERROR, error=f"HTTP {response.get('status_code')}: {json.dumps(told):.400}")
+    body = response.get("body")
+    return name, completion_from(ChatCompletion.construct(**(body if isinstance(body, dict) else {})))
+
+
+class BatchClient:
+    """Use as ``async with``. Every method raises EndpointError where the provider fails (after the client's own retries)."""
+
+    def __init__(self, base_url: str, *, api_key: str = "none", timeout_s: float = 600.0) -> None:
+        self.base_url = base_url
+        self._client = openai.AsyncOpenAI(base_url=base_url, api_key=api_key, timeout=timeout_s, max_retries=4)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        await self._client.close()
+
+    async def send(self, name: str, file: Path) -> str:
+        """Upload a file of :func:`request_line` and start it as a batch called ``name``; its id."""
+        try:
+            uploaded = await self._client.files.create(file=file, purpose=PURPOSE)
+            # Not tried again: it may have been created though the answer did not reach us, and a second one is paid, too.
+            batch = await self._client.with_options(max_retries=0).batches.create(
+                input_file_id=uploaded.id,
+                endpoint="/v1/chat/completions",
+                completion_window="24h",
+                metadata={"rewardlab": name},
+            )
+        except openai.OpenAIError as error:
+            if (found := await self.find(name)) is not None:
+                return found
+            raise self._failed(error) from error
+        return batch.id
+
+    async def find(self, name: str) -> str | None:
+        """The id of the batch of that name, if the provider has one: the answer to its creation may not have reached us."""
+        try:
+            async for batch in self._client.batches.list(limit=100):
+                if (batch.metadata or {}).get("rewardlab") == name:
+                    return batch.id
+        except openai.OpenAIError as error:
+            raise self._failed(error) from error
+        return None
+
+    async def look(self, batch_id: str) -> BatchState:
+        try:
+            found = await self._client.batches.retrieve(batch_id)
+        except openai.OpenAIError as error:
+            raise self._failed(error) from error
+        told = [one.message or "" for one in (found.errors.data or [])] if found.errors else []
+        done = found.request_counts.completed + found.request_counts.failed if found.request_counts else 0
+        return BatchState(found.id, found.status, done, found.output_file_id, found.error_file_id, "; ".join(told))
+
+    async def lines(self, file_id: str) -> AsyncIterator[str]:
+        """The lines of a file, as they come."""
+        rest = b""
+        try:
+            async with self._client.files.with_streaming_response.content(file_id) as response:
+                async for piece in response.iter_bytes():
+                    # Not by the client's own lines, which also end at U+2028 within a text.
+                    *whole, rest = (rest + piece).split(b"\n")
+                    for line in whole:
+                        if line.strip():
+                            yield line.decode(errors="replace")
+        except Exception as error:  # the boundary: a download may break in any way of the transport's
+            raise self._failed(error) from error
+        if rest.strip():
+            yield rest.decode(errors="replace")
+
+    def _failed(self, error: Exception) -> EndpointError:
+        return EndpointError(
+            f"{self.base_url}: the batch API fails ({type(error).__name__}: {error}); nothing is lost: cure it and run again"
+        )
