@@ -231,7 +231,7 @@ def test_each_token_is_trained_on_once(hard: list[Any], tiny_checkpoint: Path, t
     trainer.model.train()
     rounds: dict[tuple[int, ...], int] = {}
     sampled = by_policy = by_critic = 0
-    for _ in range(6):
+    for _ in range(5):
         before = [tuple(prefix) for _, prefix in trainer._unfinished[:8]]
         batch = trainer._generate_and_score_completions([{}] * 8)
         for row in range(8):

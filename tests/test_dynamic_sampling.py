@@ -146,7 +146,7 @@ def test_a_source_goes_on_where_it_stopped() -> None:
     source.learn(2, 1.0)
     state = source.state_dict()
     resumed = PromptSource(rows(*[0.5] * 10), seed=4, weighted=True)
-    resumed.load_state_dict(state)
+    resumed.load_state_dicts([state])
     assert [place for place, _ in source.take(25)] == [place for place, _ in resumed.take(25)]
 
 

@@ -194,7 +194,7 @@ class Written:
         self.trainer.model.train()
         self.batch = self.trainer._generate_and_score_completions([rows[n] for n in range(8)])
         self.rewards_NT = self.trainer._token_rewards(self.batch, torch.zeros(8), self.batch["loss_mask"])
-        self.metrics = self.trainer._metrics["train"]
+        self.metrics = self.trainer._tallies["train"].tell(list)
 
     @staticmethod
     def reward(completion_ids: list[list[int]], **_: Any) -> list[float]:
@@ -239,7 +239,7 @@ def test_rewards_land_on_step_ends(
     assert not run.rewards_NT[7].any()
     assert not run.rewards_NT[UNREAD].any()  # however good its steps: a failure is not paid
     assert run.rewards_NT.sum(1).abs().max() <= 0.25
-    assert run.metrics["process/without_steps_frac"][-1] == pytest.approx(2 / 8)
+    assert run.metrics["process/without_steps_frac"] == pytest.approx(2 / 8)
     told = reference.Rollouts(
         mask_NT=batch["completion_mask"],
         rewards_N=run.trainer._rewards.nansum(1),

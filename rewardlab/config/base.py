@@ -19,7 +19,8 @@ class LoraConfig(Schema):
 
 
 class TrainConfig(Schema):
-    """What SFT and RL have in common. ``batch_size`` counts sequences per optimizer step on one process."""
+    """What SFT and RL have in common. ``batch_size`` counts the sequences of an optimizer step, on however many processes, so
+    that a run is the same run on any number of them; ``micro_batch_size`` those that one process reads at once."""
 
     model: str = "Qwen/Qwen2.5-VL-7B-Instruct"
     template: str = "r1_reward"

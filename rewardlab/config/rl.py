@@ -41,7 +41,7 @@ class MethodConfig(TrainConfig):
 
     learning_rate: float = Field(1e-6, gt=0)
     epochs: float = Field(5.0, gt=0)
-    rollout_batch_size: int = Field(256, ge=2, description="rollouts between two samplings, on one process")
+    rollout_batch_size: int = Field(256, ge=2, description="rollouts between two samplings, of all processes")
     batch_size: int = Field(128, ge=2, description="rollouts per optimizer step")
     micro_batch_size: int = Field(2, ge=1)
     samples_per_prompt: int = Field(1, ge=1)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -65,6 +66,19 @@ def hot_logits(logits_RV: Tensor, hot: HotToken, suppress: Sequence[int]) -> Ten
     logits_RV = next_token_logits(logits_RV, hot.temperature, 1.0, suppress)
     least_R1 = logits_RV.topk(min(hot.top_k, logits_RV.shape[1]), dim=1).values[:, -1:]
     return logits_RV.masked_fill(logits_RV < least_R1, -torch.inf)
+
+
+def uniforms(key: Sequence[int], rows: Sequence[int], number: int) -> Tensor:
+    """[len(rows), number] float64 in [0, 1), each row by ``key`` and its own number alone, whatever rows stand beside it."""
+    return torch.from_numpy(np.stack([np.random.default_rng([*key, row]).random(number) for row in rows]))
+
+
+def pick(scores_RV: Tensor, chances_R: Tensor) -> Tensor:
+    """[R] tokens by inverting the distribution: each is the first whose cumulated probability exceeds its chance."""
+    cumulated_RV = scores_RV.double().softmax(-1).cumsum(-1)
+    aims_R1 = chances_R[:, None] * cumulated_RV[:, -1:]
+    picked_R = torch.searchsorted(cumulated_RV, aims_R1, right=True)[:, 0]
+    return picked_R.clamp(max=scores_RV.shape[1] - 1)
 
 
 def _read_shared(
@@ -131,8 +145,12 @@ def draw(
     generator: torch.Generator | None = None,
     hot: HotToken | None = None,
     groups: Sequence[int] | None = None,
+    chances: Tensor | None = None,
 ) -> Draws:
     """``num_draws`` completions of each left-padded prompt in ``inputs``. ``temperature`` 0 is greedy, a hot token aside.
+
+    ``chances`` [prompts * num_draws, max_tokens], uniform in [0, 1), decide the draws instead of ``generator``: see
+    :func:`uniforms`.
 
     ``groups`` numbers the prompts, equally where they show the same images: see :mod:`rewardlab.samplers.shared_prefix`.
     ``logprobs`` are the model's own at ``temperature`` (1 when greedy), before suppression and top_p: what a trainer computes.
@@ -152,7 +170,10 @@ def draw(
         is_hot = hot is not None and step == hot.position
         scores = hot_logits(logits, hot, suppress) if is_hot else next_token_logits(logits, temperature, top_p, suppress)
         if temperature > 0 or is_hot:
-            tokens = torch.multinomial(scores.softmax(-1), 1, generator=generator)[:, 0]
+            if chances is None:
+                tokens = torch.multinomial(scores.softmax(-1), 1, generator=generator)[:, 0]
+            else:
+                tokens = pick(scores, chances[rows, step])
         else:
             tokens = scores.argmax(-1)
         policy = (logits.float() / (temperature or 1.0)).log_softmax(-1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -45,9 +46,9 @@ def load_processor(path: str) -> Any:
 
 
 def load_model(path: str, *, device: str | None = None) -> tuple[Any, Any]:
-    """(model in eval mode, processor) of a checkpoint folder or hub id, on ``device`` (default: CUDA where there is one)."""
+    """(model in eval mode, processor) of a checkpoint folder or hub id, on ``device`` (default: this process's GPU where there is one)."""
     logging.disable_progress_bar()  # of reading and writing weights: seconds, and in the way of our own bar
-    target = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    target = device or (f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if torch.cuda.is_available() else "cpu")
     processor = load_processor(path)
     try:
         model = AutoModelForImageTextToText.from_pretrained(path, dtype="auto" if target != "cpu" else torch.float32)

@@ -23,6 +23,7 @@ from rewardlab.rl.gae import explained_variance_of, gae, length_adaptive_lambda,
 from rewardlab.rl.objectives import clipped_value_loss
 from rewardlab.training.policy_gradient import PolicyGradientTrainer
 from rewardlab.training.runs import CRITIC
+from rewardlab.training.tallies import Mean
 from rewardlab.training.value_model import FORWARD_KEYS, ValueModel, completion_values
 
 PREFIX = f"{CRITIC}."
@@ -89,7 +90,7 @@ class ActorCriticTrainer(PolicyGradientTrainer):
         for role, role_mask_NT in self.roles(batch).items():
             whitened_NT, treated = self._whitened(raw_NT, role_mask_NT)
             advantages_NT += whitened_NT
-            metrics |= {f"{role}{name}": value for name, value in treated.items()}
+            metrics |= {f"{role}{name}": Mean(value, role_mask_NT.sum()) for name, value in treated.items()}
         sums_5 = value_sums(values_NT, targets_NT, value_mask_NT)  # of all processes: all must stop pre-training at once
         explained = explained_variance_of(self.accelerator.reduce(sums_5, reduction="sum"))
         if explained is not None:  # of rollouts the critic has not been fitted to yet
@@ -114,8 +115,8 @@ class ActorCriticTrainer(PolicyGradientTrainer):
         place_NT = (mask_NT.cumsum(1) - 1) / mask_NT.sum(1, keepdim=True).clamp(min=1)
         first_NT, last_NT = mask_NT * (place_NT < 0.1), mask_NT * (place_NT >= 0.9)
         return {
-            "advantage/first_tenth": ((advantages_NT * first_NT).sum() / first_NT.sum().clamp(min=1)).item(),
-            "advantage/last_tenth": ((advantages_NT * last_NT).sum() / last_NT.sum().clamp(min=1)).item(),
+            f"advantage/{part}_tenth": Mean((advantages_NT * own_NT).sum() / own_NT.sum().clamp(min=1), own_NT.sum())
+            for part, own_NT in (("first", first_NT), ("last", last_NT))
         }
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:

@@ -11,6 +11,7 @@ rollout without a reward decides nothing.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +20,7 @@ import torch
 from rewardlab.errors import DataError
 from rewardlab.rl.selection import balanced, oversampling
 from rewardlab.training.prompt_source import PromptSource
+from rewardlab.training.tallies import Mean
 
 
 @dataclass(frozen=True)
@@ -63,8 +65,8 @@ class DynamicSampling:
                 break
         self._factor = oversampling(self._factor, trainer.mean_everywhere(len(decided) / drawn))
         metrics = {
-            "sampling/undecided_frac": len(undecided) / drawn,
-            "sampling/used_frac": min(1.0, min(wanted, len(undecided)) / drawn),
+            "sampling/undecided_frac": Mean(len(undecided) / drawn, drawn),
+            "sampling/used_frac": Mean(min(1.0, min(wanted, len(undecided)) / drawn), drawn),
             "sampling/oversampling": self._factor,
             "sampling/short_frac": max(0, wanted - len(undecided)) / wanted,
         }
@@ -93,9 +95,10 @@ class DynamicSampling:
     def state_dict(self) -> dict[str, Any]:
         return {"factor": self._factor, "source": self._source.state_dict()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._factor = state["factor"]
-        self._source.load_state_dict(state["source"])
+    def load_state_dicts(self, states: Sequence[dict[str, Any]]) -> None:
+        """Those of all processes of the run so far."""
+        self._factor = states[0]["factor"]
+        self._source.load_state_dicts([state["source"] for state in states])
 
 
 def _paid(group: list[Sampled]) -> list[float]:

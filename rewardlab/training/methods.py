@@ -22,7 +22,7 @@ from rewardlab.training.dynamic_sampling import DynamicSampling
 from rewardlab.training.policy_gradient import PolicyGradientTrainer
 from rewardlab.training.prompt_source import PromptSource
 from rewardlab.training.rollout_sampler import InItsEpoch
-from rewardlab.training.runs import CRITIC, RunLog, close_run, common_arguments, open_run, run_steps
+from rewardlab.training.runs import CRITIC, RunLog, close_run, common_arguments, micro_batches, num_processes, open_run, run_steps
 from rewardlab.training.sft import load_policy, peft_config
 from rewardlab.training.value_model import ValueModel
 from rewardlab.training.windows import WindowedTrainer
@@ -38,7 +38,7 @@ def trainer_arguments(config: MethodConfig, out: Path, **own: Any) -> PolicyGrad
     """TRL's arguments for a config, and a stage's ``own``."""
     low, high = config.preclip or (None, 1.0)
     return PolicyGradientConfig(
-        steps_per_generation=config.rollout_batch_size // config.micro_batch_size,
+        steps_per_generation=micro_batches(config, config.rollout_batch_size),
         num_iterations=config.iterations,
         num_generations=config.samples_per_prompt,
         max_completion_length=config.max_completion_length,
@@ -73,9 +73,9 @@ def trainer_arguments(config: MethodConfig, out: Path, **own: Any) -> PolicyGrad
 
 def prompt_source(rows: Dataset, config: MethodConfig) -> PromptSource:
     """The stream that this process draws its prompts from."""
-    process, num_processes = (int(os.environ.get(name, default)) for name, default in (("RANK", 0), ("WORLD_SIZE", 1)))
+    process = int(os.environ.get("RANK", "0"))
     return PromptSource(
-        rows, seed=config.seed, process=process, num_processes=num_processes, weighted=config.difficulty_weighted
+        rows, seed=config.seed, process=process, num_processes=num_processes(), weighted=config.difficulty_weighted
     )
 
 

@@ -19,6 +19,7 @@ from rewardlab.rl.multi_turn import VERIFICATION, at_turn_ends, segments, turn_r
 from rewardlab.rl.verification import REVISE, VERIFY, read_verification
 from rewardlab.training.actor_critic import ActorCriticTrainer
 from rewardlab.training.rollouts import fields_of_rows
+from rewardlab.training.tallies import Mean
 
 
 @dataclass
@@ -159,7 +160,7 @@ def verification_metrics(
         "verify/lost_frac": sum(a and not b for a, b in zip(right, final, strict=True)) / total,
     }
     if of_right:
-        metrics["verify/right_recognised"] = sum(said is True for said in of_right) / len(of_right)
+        metrics["verify/right_recognised"] = Mean(sum(said is True for said in of_right) / len(of_right), len(of_right))
     if of_wrong:
-        metrics["verify/wrong_recognised"] = sum(said is False for said in of_wrong) / len(of_wrong)
+        metrics["verify/wrong_recognised"] = Mean(sum(said is False for said in of_wrong) / len(of_wrong), len(of_wrong))
     return metrics

@@ -24,6 +24,7 @@ from rewardlab.judge import GenerativeJudge
 from rewardlab.rl.pairwise import LEAST, PARITY, rewards_of, without_thinking
 from rewardlab.samplers.hf import load_processor
 from rewardlab.training.bradley_terry import score
+from rewardlab.training.tallies import Mean
 from rewardlab.training.value_model import ValueModel
 from rewardlab.types import BOTH_ORDERS, Judgment, PreferencePair, VerdictStatus
 
@@ -77,7 +78,7 @@ class PairwiseReward:
                 read.setdefault(n, []).append(p)
         mean = torch.tensor([sum(own) / len(own) for own in read.values()], dtype=torch.float64)
         rewards: list[float | None] = [None] * len(questions)
-        metrics: Metrics = {"judge/unreadable_frac": sum(p is None for p in wins) / max(1, len(wins))}
+        metrics: Metrics = {"judge/unreadable_frac": Mean(sum(p is None for p in wins) / max(1, len(wins)), len(wins))}
         if read:
             paid, told = rewards_of(torch.logit(mean, eps=1e-4), self._phi)
             metrics |= told

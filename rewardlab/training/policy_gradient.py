@@ -59,7 +59,7 @@ class PolicyGradientTrainer(RolloutTrainer):
         batch["advantages"], metrics = self._advantages(batch, inputs, rewards_N, own)
         if self.args.positive_nll:
             batch |= self._right_ones(batch["loss_mask"])
-        self._count(metrics)
+        self._count(metrics, batch["loss_mask"].sum())
 
     def _advantages(
         self, batch: dict[str, Any], inputs: list[dict[str, Any]], rewards_N: Tensor, own: slice
@@ -88,7 +88,7 @@ class PolicyGradientTrainer(RolloutTrainer):
         kl_NT = None
         if self.beta and self.args.kl == "k1_reward":
             kl_NT = self._kl(batch)
-            self._count({"kl/sampled_k1": mean_of_tokens(kl_NT, mask_NT).item()})
+            self._count({"kl/sampled_k1": mean_of_tokens(kl_NT, mask_NT).item()}, mask_NT.sum())
         rewards_NT = token_rewards(rewards_N, mask_NT, kl_NT, self.beta)
         if self.process is None:
             return rewards_NT
@@ -140,13 +140,14 @@ class PolicyGradientTrainer(RolloutTrainer):
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         args, mask_NT, advantages_NT = self.args, inputs["loss_mask"], inputs["advantages"]
+        tokens = mask_NT.sum()
         logprobs_NT, entropies_NT = self._logprobs(model, inputs)
         old_NT = inputs.get("old_per_token_logps")
         old_NT = logprobs_NT.detach() if old_NT is None else old_NT
         log_ratio_NT = logprobs_NT - old_NT
         if args.preclip_min is not None:
             bounds = (args.preclip_min, args.preclip_max)
-            self._count({"loss/preclip_frac": outside(logprobs_NT.detach(), old_NT, mask_NT, bounds)})
+            self._count({"loss/preclip_frac": outside(logprobs_NT.detach(), old_NT, mask_NT, bounds)}, tokens)
             log_ratio_NT = preclip(logprobs_NT, old_NT, bounds)
         if args.ratio == "sequence":
             log_ratio_NT = sequence_log_ratio(log_ratio_NT, mask_NT)
@@ -154,18 +155,19 @@ class PolicyGradientTrainer(RolloutTrainer):
         loss_NT = ppo_clip(ratio_NT, advantages_NT, args.epsilon, args.clip_high, args.dual_clip)
         if args.importance_cap and "sampling_per_token_logps" in inputs:
             weights_NT, metrics = importance_weights(old_NT, inputs["sampling_per_token_logps"], mask_NT, args.importance_cap)
-            self._count(metrics)
+            self._count(metrics, tokens)
             loss_NT = loss_NT * weights_NT
         if self.beta and args.kl != "k1_reward":
             kl_NT = ESTIMATORS[args.kl.removesuffix("_loss")](logprobs_NT, inputs["ref_per_token_logps"])
-            self._count({"kl/loss": mean_of_tokens(kl_NT.detach(), mask_NT).item()})
+            self._count({"kl/loss": mean_of_tokens(kl_NT.detach(), mask_NT).item()}, tokens)
             loss_NT = loss_NT + self.beta * kl_NT
         clipped_NT = (ratio_NT < 1 - args.epsilon) | (ratio_NT > 1 + (args.clip_high or args.epsilon))
         self._count(
             {
                 "loss/clip_frac": mean_of_tokens(clipped_NT.float(), mask_NT).item(),
                 "entropy": mean_of_tokens(entropies_NT.detach(), mask_NT).item(),
-            }
+            },
+            tokens,
         )
         return self._averaged(loss_NT, logprobs_NT, inputs)
 

@@ -19,6 +19,7 @@ from rewardlab.errors import CheckpointError
 from rewardlab.prompts import Template
 from rewardlab.rl.process import judgment_steps, process_rewards, step_counts, token_ends
 from rewardlab.samplers.hf import load_processor, token_texts
+from rewardlab.training.tallies import Mean
 from rewardlab.training.value_model import WEIGHTS, ValueModel, completion_values
 
 
@@ -85,7 +86,7 @@ class ProcessReward:
         }
         if len(scores):
             metrics |= {
-                "process/score": scores.mean().item(),
-                "process/clamped_frac": (scores.abs() > 1).float().mean().item(),
+                "process/score": Mean(scores.mean().item(), len(scores)),
+                "process/clamped_frac": Mean((scores.abs() > 1).float().mean().item(), len(scores)),
             }
         return rewards_NT, metrics

@@ -12,6 +12,7 @@ from rewardlab.config import ConsistencyConfig
 from rewardlab.rl.consistency import consistency_prompt, read_consistency
 from rewardlab.rl.rewards import RewardParts, judge_reward
 from rewardlab.samplers.openai_api import ChatEndpoint
+from rewardlab.training.tallies import Mean
 from rewardlab.types import Choice, Completion, FinishReason, Message, Order, Part, VerdictStatus, choice_of
 from rewardlab.verdicts import follows_format, reasoning_of, verdict_of
 
@@ -160,14 +161,13 @@ def reward_metrics(parts: Sequence[RewardParts]) -> dict[str, float]:
     n = max(1, len(parts))
     right = [part for part in parts if part.right]
     metrics = {
-        "reward/format": sum(part.format for part in parts) / n,
-        "reward/accuracy": len(right) / n,
-        "reward/consistency_of_right": sum(part.consistency for part in right) / max(1, len(right)),
-        "reward/invalid_frac": sum(part.status != VerdictStatus.OK for part in parts) / n,
+        "reward/format": Mean(sum(part.format for part in parts) / n, len(parts)),
+        "reward/accuracy": Mean(len(right) / n, len(parts)),
+        "reward/consistency_of_right": Mean(sum(part.consistency for part in right) / max(1, len(right)), len(right)),
+        "reward/invalid_frac": Mean(sum(part.status != VerdictStatus.OK for part in parts) / n, len(parts)),
     }
-    for status, count in sorted(Counter(part.status for part in parts).items()):
-        metrics[f"verdict/{status}"] = count / n
-    return metrics
+    counts = Counter(part.status for part in parts)  # each status, met here or not: another process may have met it
+    return metrics | {f"verdict/{status}": Mean(counts[status] / n, len(parts)) for status in VerdictStatus}
 
 
 def as_completion(text: str, token_ids: Sequence[int], ends: frozenset[int]) -> Completion:

@@ -133,11 +133,10 @@ def train_rl(pairs: Sequence[PreferencePair], config: RLConfig, out: Path) -> Pa
     )
     rows = rl_rows(hard_pairs(pairs, config), template, both_orders=config.both_orders)
     num_rollouts = len(rows) * config.samples_per_prompt
-    needed = config.rollout_batch_size * int(os.environ.get("WORLD_SIZE", "1"))
-    if num_rollouts < needed:
+    if num_rollouts < config.rollout_batch_size:
         raise DataError(
-            f"{len(rows):,} hard pairs and orders make {num_rollouts:,} rollouts, fewer than the {needed:,} of one batch; "
-            "add pairs or easy_ratio, or lower rollout_batch_size"
+            f"{len(rows):,} hard pairs and orders make {num_rollouts:,} rollouts, fewer than the "
+            f"{config.rollout_batch_size:,} of one batch; add pairs or easy_ratio, or lower rollout_batch_size"
         )
     if judge := consistency_judge(config):
         try:  # hours of training without the reward that was asked for would be a poor way to find out

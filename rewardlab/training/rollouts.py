@@ -6,7 +6,7 @@ What is then made of them is in ``policy_gradient.py``.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +15,25 @@ import rewardlab.torchvision_cpu  # noqa: F401  (before transformers)
 # isort: split
 import numpy as np
 import torch
+from accelerate.utils import gather_object
 from torch import Tensor
 from trl import GRPOTrainer
 from trl.data_utils import prepare_multimodal_messages
 from trl.models import unwrap_model_for_generation
 
 from rewardlab.errors import CheckpointError
-from rewardlab.samplers.decode import HotToken, draw
+from rewardlab.samplers.decode import HotToken, draw, uniforms
 from rewardlab.samplers.hf import vision_token_ids
 from rewardlab.training.dynamic_sampling import DynamicSampling, Sampled
 from rewardlab.training.rollout_sampler import RolloutSampler
 from rewardlab.training.runs import LoadsWholeCheckpoints
+from rewardlab.training.tallies import Tallies
 
 STATE = "rollouts-{process}.pt"
+
+
+def _process_of(path: Path) -> int:
+    return int(path.stem.rsplit("-", 1)[1])
 
 
 def left_padded(prompt_ids: list[list[int]], fields: dict[str, Any], pad: int) -> dict[str, Tensor]:
@@ -98,6 +104,11 @@ class RolloutTrainer(LoadsWholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
     num_generated_tokens = 0  # by this process, trained on or not
     _chosen: list[Sampled] | None = None
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._tallies = {"train": Tallies(), "eval": Tallies()}
+        self._draws = (-1, 0)  # the step that drew last, and how often it did
+        super().__init__(*args, **kwargs)
+
     @property
     def _mode(self) -> str:
         return "train" if self.model.training else "eval"
@@ -106,9 +117,18 @@ class RolloutTrainer(LoadsWholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
     def max_new_tokens(self) -> int:
         return int(self.max_completion_length)
 
-    def _count(self, metrics: dict[str, float]) -> None:
+    def _count(self, metrics: dict[str, float], weight: float | Tensor = 1.0) -> None:
+        """Log what holds of ``weight`` tokens, rollouts or batches of this process; what is logged is the mean over all."""
         for name, value in metrics.items():
-            self._metrics[self._mode][name].append(value)
+            self._tallies[self._mode].add(name, value, getattr(value, "weight", float(weight)))
+
+    def _log_metric(self, name: str, value: float) -> None:
+        self._count({name: value})
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        for name, mean in self._tallies[self._mode].tell(gather_object).items():
+            self._metrics[self._mode][name].append(mean)
+        super().log(logs, start_time)
 
     def _own(self, num_rows: int) -> slice:
         """Where this process's ``num_rows`` stand among those of all."""
@@ -138,6 +158,7 @@ class RolloutTrainer(LoadsWholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
             return super()._generate_single_turn(prompt_ids, images, multimodal_fields, num_generations, has_tool_images)
         inputs = left_padded(prompt_ids, multimodal_fields, self._tokenizer.pad_token_id)
         inputs = {name: value.to(self.accelerator.device) for name, value in inputs.items()}
+        chances_NT = self._chances(len(prompt_ids))
         with (
             unwrap_model_for_generation(
                 self.model_wrapped, self.accelerator, gather_deepspeed3_params=self.args.ds3_gather_for_generation
@@ -154,10 +175,20 @@ class RolloutTrainer(LoadsWholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
                 ends=frozenset(self.eos_token_ids),
                 suppress=vision_token_ids(policy.config),
                 hot=self.hot_token,
+                chances=chances_NT,
             )
         self._drawn_logprobs = draws.logprobs
         self.num_generated_tokens += sum(map(len, draws.tokens))
         return draws.tokens, draws.logprobs if self.args.importance_cap else None
+
+    def _chances(self, num_rows: int) -> Tensor:
+        """[own N, max_new_tokens] what decides each draw: by the seed, the step and the place in the batch of all processes, so
+        that a rollout is the same on however many processes it is drawn, and in a run that was resumed on another number."""
+        step = self.state.global_step
+        self._draws = (step, self._draws[1] + 1 if self._draws[0] == step else 0)
+        first = self.accelerator.process_index * num_rows
+        key = (self.args.seed, *self._draws)
+        return uniforms(key, range(first, first + num_rows), self.max_new_tokens).to(self.accelerator.device)
 
     def _get_train_sampler(self, dataset: Any = None) -> Any:
         self.rollout_sampler = RolloutSampler(
@@ -233,29 +264,32 @@ class RolloutTrainer(LoadsWholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         raise NotImplementedError
 
     def rollout_state(self) -> dict[str, Any]:
-        """What a resumed run needs to go on with the same prompts."""
+        """What a resumed run needs to go on with the same prompts, of this process."""
         return {"dynamic": self.dynamic.state_dict()} if self.dynamic else {}
 
-    def load_rollout_state(self, state: dict[str, Any]) -> None:
+    def load_rollout_states(self, states: Sequence[dict[str, Any]]) -> None:
+        """Go on where the processes of the run so far, of which there may have been more or fewer, have stopped."""
         if self.dynamic:
-            self.dynamic.load_state_dict(state["dynamic"])
+            self.dynamic.load_state_dicts([state["dynamic"] for state in states])
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """The state of the rollouts first: the trainer's own, written last, is what says that a checkpoint is whole."""
         if state := self.rollout_state():
             folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
             folder.mkdir(exist_ok=True)
-            torch.save(state, folder / STATE.format(process=self.accelerator.process_index))
+            told = {**state, "num_processes": self.accelerator.num_processes}
+            torch.save(told, folder / STATE.format(process=self.accelerator.process_index))
         super()._save_checkpoint(model, trial)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
-        path = Path(checkpoint or "") / STATE.format(process=self.accelerator.process_index)
         if checkpoint is None or not self.rollout_state():
             return
-        if not path.exists():
+        states = [torch.load(path) for path in sorted(Path(checkpoint).glob(STATE.format(process="*")), key=_process_of)]
+        if not states or len(states) != states[0]["num_processes"]:
+            needed = states[0]["num_processes"] if states else "those"
             raise CheckpointError(
-                f"{path}: missing; resume with as many processes as the run had, or delete the checkpoint to go back to the "
-                "one before"
+                f"{checkpoint}: the rollouts of {len(states)} of {needed} processes are in it; restore the others' files "
+                f"({STATE.format(process='N')}), or delete the checkpoint to go back to the one before"
             )
-        self.load_rollout_state(torch.load(path))
+        self.load_rollout_states(states)

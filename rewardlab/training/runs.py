@@ -115,6 +115,26 @@ def close_run(out: Path, trainer: Any, processor: Any, *, template: Template, st
     return final
 
 
+def num_processes() -> int:
+    """How many processes train together, as the launcher says."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def micro_batches(config: TrainConfig, sequences: int) -> int:
+    """How many micro-batches each process reads of a batch of ``sequences``, which counts those of all processes.
+
+    Raises ConfigError where they cannot be dealt out evenly.
+    """
+    at_once = config.micro_batch_size * num_processes()
+    if sequences % at_once:
+        raise ConfigError(
+            f"a batch of {sequences} is that of all processes together, and {num_processes()} of them with micro_batch_size "
+            f"{config.micro_batch_size} read {at_once} sequences at once, which does not divide it; lower micro_batch_size, or "
+            f"take another number of processes"
+        )
+    return sequences // at_once
+
+
 def common_arguments(config: TrainConfig, out: Path) -> dict[str, Any]:
     """What every stage tells its trainer alike; bfloat16 on an accelerator, float32 on a CPU."""
     on_gpu = torch.cuda.is_available()
@@ -127,7 +147,7 @@ def common_arguments(config: TrainConfig, out: Path) -> dict[str, Any]:
         "num_train_epochs": config.epochs,
         "max_steps": config.max_steps,
         "per_device_train_batch_size": config.micro_batch_size,
-        "gradient_accumulation_steps": config.batch_size // config.micro_batch_size,
+        "gradient_accumulation_steps": micro_batches(config, config.batch_size),
         "gradient_checkpointing": config.gradient_checkpointing,
         "max_grad_norm": config.max_grad_norm,
         "adam_beta2": config.adam_beta2,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from rewardlab.errors import DataError
@@ -9,6 +10,7 @@ from rewardlab.rl.extraction import Contract, Status, extract
 from rewardlab.rl.hybrid import Prompt, Route, hybrid_reward, route_of
 from rewardlab.rl.verifiers import Compare, Domain, Problem, verify
 from rewardlab.training.pairwise_reward import Anchors, Metrics, PolicyReward
+from rewardlab.training.tallies import Mean
 from rewardlab.types import Completion, FinishReason, PreferencePair
 
 MARKED = {
@@ -82,15 +84,17 @@ class VerifiedReward:
         self, questions: Sequence[PreferencePair], responses: Sequence[str], anchors: Anchors, step: int
     ) -> tuple[list[float | None], Metrics]:
         rewards: list[float | None] = [None] * len(questions)
-        metrics: Metrics = {}
+        counts: Counter[Status] = Counter()
         prompts = [self._prompt(pair) for pair in questions]
         ruled = [n for n, prompt in enumerate(prompts) if route_of(prompt, self._verifiers) is Route.VERIFIER]
         for n in ruled:
             completion = Completion(responses[n], FinishReason.STOP)
             found = hybrid_reward(prompts[n], completion, verifiers=self._verifiers, judge=None)
             rewards[n] = found.score
-            name = f"verifier/{found.status.value}"
-            metrics[name] = metrics.get(name, 0.0) + 1 / len(ruled)
+            counts[found.status] += 1
+        metrics: Metrics = {
+            f"verifier/{status.value}": Mean(counts[status] / max(1, len(ruled)), len(ruled)) for status in Status
+        }
         judged = [n for n in range(len(questions)) if rewards[n] is None]
         if judged and self._judge is not None:
             own = None if anchors is None else [anchors[n] for n in judged]

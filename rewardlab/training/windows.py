@@ -7,6 +7,7 @@ by the policy, and once by the critic.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import rewardlab.torchvision_cpu  # noqa: F401  (before transformers)
@@ -80,9 +81,11 @@ class WindowedTrainer(ActorCriticTrainer):
         return torch.tensor(self._finished, device=batch["completion_mask"].device).long()
 
     def rollout_state(self) -> dict[str, Any]:
-        return {**super().rollout_state(), "unfinished": self._unfinished, "source": self._source.state_dict()}
+        unfinished = [(self._source.number(place), tokens) for place, tokens in self._unfinished]
+        return {**super().rollout_state(), "unfinished": unfinished, "source": self._source.state_dict()}
 
-    def load_rollout_state(self, state: dict[str, Any]) -> None:
-        super().load_rollout_state(state)
-        self._unfinished = state["unfinished"]
-        self._source.load_state_dict(state["source"])
+    def load_rollout_states(self, states: Sequence[dict[str, Any]]) -> None:
+        super().load_rollout_states(states)
+        everyones = [(self._source.place(number), tokens) for state in states for number, tokens in state["unfinished"]]
+        self._unfinished = [(place, tokens) for place, tokens in everyones if place is not None]
+        self._source.load_state_dicts([state["source"] for state in states])
