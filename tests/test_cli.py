@@ -51,6 +51,7 @@ GROUPED = [
     "data convert",
     "data filter",
     "data decontaminate",
+    "data verl",
     "world build",
     "world serve",
     "study stability",

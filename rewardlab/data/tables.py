@@ -15,14 +15,16 @@ GROUP_ROWS = 5000
 
 
 class TableFile:
-    """``path`` is whole once this is closed, or absent. ``columns``: name -> type as pyarrow names it ("string", "int8").
+    """``path`` is whole once this is closed, or absent. ``columns``: name -> type of pyarrow, or its name ("string", "int8").
+    ``group_rows`` are held in memory to be written or read.
 
     Raises OutputError.
     """
 
-    def __init__(self, path: Path, columns: Mapping[str, str]) -> None:
-        self._schema = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in columns.items()])
-        self._path, self._partial, self._rows = path, path.with_suffix(".partial"), []
+    def __init__(self, path: Path, columns: Mapping[str, str | pa.DataType], *, group_rows: int = GROUP_ROWS) -> None:
+        types = {name: pa.type_for_alias(kind) if isinstance(kind, str) else kind for name, kind in columns.items()}
+        self._schema = pa.schema(list(types.items()))
+        self._path, self._partial, self._rows, self._group_rows = path, path.with_suffix(".partial"), [], group_rows
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._writer = pq.ParquetWriter(self._partial, self._schema)
@@ -31,7 +33,7 @@ class TableFile:
 
     def add(self, row: Mapping[str, Any]) -> None:
         self._rows.append(row)
-        if len(self._rows) >= GROUP_ROWS:
+        if len(self._rows) >= self._group_rows:
             self._flush()
 
     def _flush(self) -> None:

@@ -52,7 +52,7 @@ OWNERS = {
     **{name: {"training/"} for name in ("peft", "deepspeed", "accelerate")},
     "trl": {"training/", "studies/closed_loop.py"},  # there it is somebody else's trainer
     "datasets": {"data/", "training/", "studies/closed_loop.py"},
-    "verl": {"integrations/verl_groups.py"},
+    "verl": {"integrations/verl_groups.py", "integrations/verl_judge_reward.py", "integrations/verl_stable_reinforce.py"},
     "verifiers": {"integrations/verifiers.py"},
     "sklearn": {"world/"},
     "matplotlib": {"benchmarks/plots.py", "world/", "studies/"},

@@ -1,0 +1,111 @@
+"""verl: the reward of a judge's rollout, the very one of ``rewardlab rl``, for a dataset of ``rewardlab data verl``.
+
+    reward.reward_manager.source=importlib
+    reward.reward_manager.name=JudgeReward
+    reward.reward_manager.module.path=pkg://rewardlab.integrations.verl_judge_reward
+
+R = 0.5 format + right (1 + 0.5 consistency). Consistency is asked of the model ``REWARDLAB_CONSISTENCY_MODEL`` at the
+OpenAI-compatible endpoint ``REWARDLAB_CONSISTENCY_URL`` (its key: ``OPENAI_API_KEY``); without a URL its weight is 0. Ray's
+processes must be given them: ``+ray_kwargs.ray_init.runtime_env.env_vars.REWARDLAB_CONSISTENCY_URL=http://HOST:8000/v1``.
+Weights are ``+reward.reward_kwargs.format_weight=0.5``, ``consistency_weight``, and ``swap_weight`` (0), paid for naming the
+winner that the other order's rollouts name. It needs both orders of a pair in one batch, and one worker that sees both:
+
+    rewardlab data verl PAIRS --both-orders --shuffle 0 --out train.parquet
+    data.shuffle=False  data.train_batch_size=<even>  reward.num_workers=1  +reward.reward_kwargs.swap_weight=0.5
+
+and the same of the validation file, with ``rollout.val_kwargs.n`` as ``rollout.n``. Up to 1,000 rollouts (Ray's limit on one
+actor) may be on their way then. verl logs the parts of the reward in validation. Whatever fails raises, and verl's agent loop
+marks the prompt as failed: it is never a reward. Written against verl 0.9.1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from verl import DataProto
+from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
+
+from rewardlab.config import ConsistencyConfig
+from rewardlab.errors import ConfigError, DataError
+from rewardlab.integrations.judge_rewards import JudgeRewards
+from rewardlab.training.reward import EndpointConsistencyJudge, Rollout, as_completion
+from rewardlab.types import Order
+
+WEIGHTS = {"format_weight": 0.5, "consistency_weight": 0.5, "swap_weight": 0.0, "pair_deadline_s": 600.0}
+TOLD = ("pair_id", "question", "order", "preferred", "convention")
+
+
+class JudgeReward(RewardManagerBase):  # type: ignore[misc]
+    """Raises ConfigError, when made, for options that do not fit together, and DataError for a row without its label."""
+
+    def __init__(self, config: Any, tokenizer: Any, compute_score: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(config, tokenizer, compute_score)
+        given = dict(config.reward.get("reward_kwargs") or {})
+        weights = {name: float(given.get(name, default)) for name, default in WEIGHTS.items()}
+        rollout = config.actor_rollout_ref.rollout
+        if weights["swap_weight"]:
+            self._fits_a_swap(config, rollout)
+        judge = consistency_judge(weights["consistency_weight"], asked_for="consistency_weight" in given)
+        self._ends = end_token_ids(tokenizer, str(config.actor_rollout_ref.model.path))
+        self._rewards = JudgeRewards(
+            judge,
+            format_weight=weights["format_weight"],
+            consistency_weight=weights["consistency_weight"],
+            swap_weight=weights["swap_weight"],
+            num_samples=int(rollout.n),
+            deadline_s=weights["pair_deadline_s"],
+        )
+
+    @staticmethod
+    def _fits_a_swap(config: Any, rollout: Any) -> None:
+        if int(config.reward.num_workers) != 1:
+            raise ConfigError(
+                f"swap_weight compares two rollouts in one process; set reward.num_workers=1, not {config.reward.num_workers}"
+            )
+        if int(rollout.n) != int(rollout.val_kwargs.n):
+            raise ConfigError("swap_weight waits for as many rollouts in validation: set rollout.val_kwargs.n to rollout.n")
+        if config.data.shuffle or int(config.data.train_batch_size) % 2:
+            raise ConfigError("swap_weight needs both orders in one batch: data.shuffle=False, data.train_batch_size even")
+
+    async def run_single(self, data: DataProto) -> dict[str, Any]:
+        item = data[-1:][0]
+        told = item.non_tensor_batch.get("extra_info") or {}
+        if missing := [name for name in TOLD if told.get(name) is None]:
+            raise DataError(f"extra_info has no {', '.join(missing)}; write the dataset with `rewardlab data verl`")
+        ids = item.batch["responses"]
+        ids = ids[: int(item.batch["attention_mask"][-ids.shape[-1] :].sum())]
+        text = await asyncio.to_thread(self.tokenizer.decode, ids, skip_special_tokens=True)
+        completion = as_completion(text, ids.tolist(), self._ends)
+        rollout = Rollout(completion, told["question"], Order(told["order"]), int(told["preferred"]))
+        found = await self._rewards.reward(rollout, told["pair_id"], told["convention"])
+        return {"reward_score": found["score"], "reward_extra_info": found}
+
+
+def consistency_judge(weight: float, *, asked_for: bool) -> EndpointConsistencyJudge | None:
+    """The endpoint of the environment, or None. Raises ConfigError for a weight that was asked for and nobody to ask."""
+    url = os.environ.get("REWARDLAB_CONSISTENCY_URL")
+    if not url or not weight:
+        if weight and asked_for:
+            raise ConfigError("consistency_weight is set and REWARDLAB_CONSISTENCY_URL is not; name an endpoint, or drop it")
+        return None
+    named = {"model": model} if (model := os.environ.get("REWARDLAB_CONSISTENCY_MODEL")) else {}
+    config = ConsistencyConfig.model_validate({"base_url": url, "weight": weight, **named})
+    return EndpointConsistencyJudge(config, api_key=os.environ.get(config.api_key_env, "none"))
+
+
+def end_token_ids(tokenizer: Any, model: str) -> frozenset[int]:
+    """Tokens that end a completion: the tokenizer's, and those of the generation config in a local checkpoint folder."""
+    ends = {tokenizer.eos_token_id} - {None}
+    path = Path(model) / "generation_config.json"
+    if path.is_file():
+        told: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        own = told.get("eos_token_id")
+        ends |= set(own if isinstance(own, list) else [] if own is None else [own])
+    if not ends:
+        raise ConfigError(f"{model}: neither tokenizer nor generation config names a token that ends a completion")
+    return frozenset(ends)
