@@ -33,6 +33,7 @@ plugin = importlib.import_module("rewardlab.integrations.verl_stable_reinforce")
 ROOT = Path(__file__).parents[2]
 LAUNCH = ROOT / "configs" / "verl" / "stable_reinforce_7b.sh"
 ALGORITHM = SimpleNamespace(gamma=1.0)
+LEAN = "a lean environment: this part of verl wants datasets, aiohttp, torchdata and more; see make parity"
 
 
 def actor(**changes: Any) -> Any:
@@ -98,7 +99,7 @@ def test_advantages_are_a_plain_loops(batch: SimpleNamespace) -> None:
 
 def test_verl_itself_computes_them(batch: SimpleNamespace) -> None:
     """By its own compute_advantage, over a DataProto, with its AlgoConfig as the trainer has it."""
-    ray_trainer = pytest.importorskip("verl.trainer.ppo.ray_trainer", reason="wants torchdata and datasets")
+    ray_trainer = pytest.importorskip("verl.trainer.ppo.ray_trainer", reason=LEAN)
     from omegaconf import OmegaConf
     from verl import DataProto
 
@@ -187,6 +188,37 @@ def test_micro_batches_add_up_to_the_minibatch(batch: SimpleNamespace) -> None:
     close(doubled, 2 * whole)
 
 
+def test_verls_actor_computes_it(batch: SimpleNamespace) -> None:
+    """Its ppo_loss, from the model's ragged log-probs of prompts and responses: the reference's loss and gradient."""
+    losses = pytest.importorskip("verl.workers.utils.losses", reason=LEAN)
+    from tensordict import TensorDict
+    from verl.utils import tensordict_utils
+
+    def ragged(values: Tensor) -> Tensor:
+        return torch.nested.as_nested_tensor(
+            [row[:k] for row, k in zip(values, batch.lengths, strict=True)], layout=torch.jagged
+        )
+
+    new = batch.new.clone().requires_grad_()
+    gains, prompts = estimate(batch)[0], torch.nested.as_nested_tensor([torch.ones(2)] * 64, layout=torch.jagged)
+    rows = zip(new, batch.lengths, strict=True)  # two tokens of prompt; what is said of a token stands one before it
+    said = torch.nested.as_nested_tensor(
+        [torch.cat([torch.zeros(1), row[:k], torch.zeros(1)]) for row, k in rows], layout=torch.jagged
+    )
+    fields = {"response_mask": batch.mask, "old_log_probs": batch.old, "advantages": gains, "responses": batch.mask}
+    data = TensorDict({"prompts": prompts, **{name: ragged(value) for name, value in fields.items()}}, batch_size=64)
+    tokens = {"dp_size": 1, "batch_num_tokens": int(batch.mask.sum()), "global_batch_size": 64}
+    for name, value in tokens.items():
+        tensordict_utils.assign_non_tensor_data(data, name, value)
+    config = actor(policy_loss=plugin.StableReinforceLossConfig(), loss_agg_mode="seq-mean-token-mean")
+    found, metrics = losses.ppo_loss(config, {"log_probs": said}, data)
+    rollouts = Rollouts(batch.mask, batch.rewards, batch.old)
+    reference = loss(new, rollouts, gains, torch.arange(64), Method(), 1)
+    close(found, reference)
+    close(torch.autograd.grad(found, new)[0], torch.autograd.grad(reference, new)[0])
+    assert metrics["actor/preclip_frac"].aggregate() == pytest.approx(2 / batch.mask.sum().item())
+
+
 @pytest.mark.parametrize("far", [200.0, -200.0, math.inf])
 def test_far_away_policies_stay_finite(batch: SimpleNamespace, far: float) -> None:
     """A log-ratio of 200, with verl's metrics, and whatever stands in padding."""
@@ -254,16 +286,9 @@ def composed(overrides: list[str]) -> Any:
 
 
 @pytest.mark.parametrize("settings", LAUNCHES)
-def test_the_launch_is_valid(settings: dict[str, str], tmp_path: Path) -> None:
-    """Every key is one of verl's config tree, which takes no unknown ones, and verl's own validation passes."""
-    from verl.trainer.ppo.utils import need_critic, need_reference_policy
-    from verl.utils.config import validate_config
-
+def test_the_launch_has_verls_keys(settings: dict[str, str], tmp_path: Path) -> None:
+    """Every key is one of verl's config tree, which takes no unknown ones; what it names is there."""
     config = composed(overrides_of(tmp_path, **settings))
-    with pytest.warns(UserWarning, match="Disabled critic"):
-        assert not need_critic(config)
-    assert not need_reference_policy(config)
-    validate_config(config, use_reference_policy=False, use_critic=False)
     assert (config.data.train_batch_size, config.actor_rollout_ref.actor.ppo_mini_batch_size) == (256, 128)
     assert config.algorithm.adv_estimator == config.actor_rollout_ref.actor.policy_loss.loss_mode == "stable_reinforce"
     core_algos.get_adv_estimator_fn(config.algorithm.adv_estimator)
@@ -272,6 +297,20 @@ def test_the_launch_is_valid(settings: dict[str, str], tmp_path: Path) -> None:
     if settings:
         given = dict(config.ray_kwargs.ray_init.runtime_env.env_vars)
         assert given["REWARDLAB_CONSISTENCY_URL"] == settings["CONSISTENCY_URL"]
+
+
+@pytest.mark.parametrize("settings", LAUNCHES)
+def test_the_launch_passes_verls_validation(settings: dict[str, str], tmp_path: Path) -> None:
+    """As main_ppo validates it; there is neither critic nor reference model."""
+    pytest.importorskip("verl.trainer.ppo.ray_trainer", reason=LEAN)
+    from verl.trainer.ppo.utils import need_critic, need_reference_policy
+    from verl.utils.config import validate_config
+
+    config = composed(overrides_of(tmp_path, **settings))
+    with pytest.warns(UserWarning, match="Disabled critic"):
+        assert not need_critic(config)
+    assert not need_reference_policy(config)
+    validate_config(config, use_reference_policy=False, use_critic=False)
 
 
 def test_an_unknown_key_would_be_noticed(tmp_path: Path) -> None:
@@ -291,7 +330,7 @@ def picture(color: str) -> bytes:
 
 def test_rows_are_read_by_verls_dataset(tmp_path: Path) -> None:
     """Its own RLHFDataset finds the template's prompt, every image in its place, and what the reward pays by."""
-    datasets = pytest.importorskip("verl.utils.dataset.rl_dataset", reason="wants datasets")
+    datasets = pytest.importorskip("verl.utils.dataset.rl_dataset", reason=LEAN)
     from omegaconf import OmegaConf
 
     from rewardlab.integrations.verl_rows import write_verl_rows
@@ -360,7 +399,7 @@ def sample(words: Words, text: str, info: dict[str, Any] | None, *, cut: bool = 
 
 def test_rewards_of_verls_reward_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Found by verl's own loader from the launch's config: the paper's rewards, cut off ones invalid; the swap by pairs."""
-    pytest.importorskip("verl.experimental.reward_loop", reason="wants aiohttp and datasets")
+    pytest.importorskip("verl.experimental.reward_loop", reason=LEAN)
     from verl.trainer.ppo.reward import load_reward_manager
 
     monkeypatch.delenv("REWARDLAB_CONSISTENCY_URL", raising=False)
