@@ -146,7 +146,7 @@ def test_a_run_leaves_its_records(
     assert (card["stage"], card["template_hash"]) == ("rl", PLAIN.hash)
     logged = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     names = set().union(*logged)
-    assert {"reward", "reward/format", "reward/accuracy", "reward/invalid_frac", "verdict/truncated", "consistency/asked"} <= names
+    assert {"reward", "reward/format", "reward/accuracy", "reward/invalid_frac", "verdict/truncated"} <= names
     assert {"advantage/outlier_frac", "loss/preclip_frac", "consistency/failed", "entropy", "grad_norm"} <= names
     samples = [json.loads(line) for line in (tmp_path / "run" / "samples.jsonl").read_text().splitlines()]
     assert {"pair_id", "order", "text", "status", "reward"} <= set(samples[0])

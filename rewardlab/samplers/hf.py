@@ -46,7 +46,7 @@ def load_processor(path: str) -> Any:
 
 
 def load_model(path: str, *, device: str | None = None) -> tuple[Any, Any]:
-    """(model in eval mode, processor) of a checkpoint folder or hub id, on ``device`` (default: this process's GPU where there is one)."""
+    """(model in eval mode, processor) of a checkpoint folder or hub id, on ``device`` (default: this process's GPU, if any)."""
     logging.disable_progress_bar()  # of reading and writing weights: seconds, and in the way of our own bar
     target = device or (f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if torch.cuda.is_available() else "cpu")
     processor = load_processor(path)
@@ -54,7 +54,7 @@ def load_model(path: str, *, device: str | None = None) -> tuple[Any, Any]:
         model = AutoModelForImageTextToText.from_pretrained(path, dtype="auto" if target != "cpu" else torch.float32)
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path}: cannot be loaded as an image-text model ({error})") from error
-    return model.to(target).eval(), processor
+    return (model.eval() if target == "cpu" else model.to(target).eval()), processor
 
 
 def special_tokens(tokenizer: Any) -> tuple[str, ...]:

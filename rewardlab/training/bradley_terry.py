@@ -29,8 +29,9 @@ from rewardlab.progress import bar
 from rewardlab.prompts import Template, build_messages, load_template
 from rewardlab.rl.pairwise import bradley_terry_loss
 from rewardlab.samplers.hf import encode, load_processor
-from rewardlab.training.runs import RunLog, close_run, common_arguments, open_run, run_steps
+from rewardlab.training.runs import RunLog, close_run, common_arguments, open_run
 from rewardlab.training.sft import data_fingerprint
+from rewardlab.training.steps import run_steps
 from rewardlab.training.value_model import WEIGHTS, ValueModel
 from rewardlab.types import BOTH_ORDERS, Message, PreferencePair
 

@@ -22,8 +22,9 @@ from rewardlab.training.dynamic_sampling import DynamicSampling
 from rewardlab.training.policy_gradient import PolicyGradientTrainer
 from rewardlab.training.prompt_source import PromptSource
 from rewardlab.training.rollout_sampler import InItsEpoch
-from rewardlab.training.runs import CRITIC, RunLog, close_run, common_arguments, micro_batches, num_processes, open_run, run_steps
+from rewardlab.training.runs import CRITIC, RunLog, close_run, common_arguments, micro_batches, num_processes, open_run
 from rewardlab.training.sft import load_policy, peft_config
+from rewardlab.training.steps import run_steps
 from rewardlab.training.value_model import ValueModel
 from rewardlab.training.windows import WindowedTrainer
 
@@ -158,8 +159,10 @@ def train(build: Build, config: MethodConfig, out: Path, data: str, template: Te
     resume = open_run(out, config, data=data)
     if config.value_pretrain_steps and resume is None:
         config = config.model_copy(update={"value_init": str(pretrain_value(build, config, out, data))})
+    alive = trainer_arguments(config, out)  # ZeRO-3 deals weights out as they are read, while such arguments exist
     model, processor = load_policy(config.model, out)
     trainer = build(config=config, model=model, processor=processor, out=out)
+    del alive
     per_epoch = num_rows * config.samples_per_prompt * config.iterations // config.batch_size
     steps = config.max_steps if config.max_steps > 0 else int(config.epochs * per_epoch)
     with bar(stage, steps) as advance:

@@ -25,7 +25,7 @@ from rewardlab.training.methods import make_trainer, train
 from rewardlab.training.pairwise_reward import PairwiseReward, PolicyReward, ScalarReward
 from rewardlab.training.policy_gradient import PolicyGradientTrainer
 from rewardlab.training.reward import as_completion
-from rewardlab.training.runs import SAMPLES
+from rewardlab.training.runs import SAMPLES, is_main
 from rewardlab.training.sft import TURNS, data_fingerprint
 from rewardlab.training.verified_reward import VerifiedReward
 from rewardlab.types import FinishReason, Order, PreferencePair
@@ -124,6 +124,8 @@ class PolicyRewardFunction:
         return self._read
 
     def _keep(self, step: int, names: list[str], texts: list[str], rewards: list[float | None]) -> None:
+        if not is_main():
+            return
         with self._path.open("a", encoding="utf-8", errors="backslashreplace") as file:
             for name, text, reward in list(zip(names, texts, rewards, strict=True))[:SAMPLES_PER_STEP]:
                 anchor = None if self._anchors is None else self._anchors[name]

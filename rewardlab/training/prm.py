@@ -26,8 +26,9 @@ from rewardlab.progress import bar
 from rewardlab.prompts import Template, build_messages, load_template
 from rewardlab.rl.process import token_ends
 from rewardlab.samplers.hf import encode, load_processor, token_texts, with_answers
-from rewardlab.training.runs import LoadsWholeCheckpoints, RunLog, close_run, common_arguments, open_run, run_steps
+from rewardlab.training.runs import LoadsWholeCheckpoints, RunLog, close_run, common_arguments, open_run
 from rewardlab.training.sft import data_fingerprint
+from rewardlab.training.steps import run_steps
 from rewardlab.training.value_model import ValueModel
 from rewardlab.types import Order, PreferencePair
 

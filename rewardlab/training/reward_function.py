@@ -13,7 +13,7 @@ from rewardlab.rl.rewards import RewardParts, winner_of
 from rewardlab.rl.selection import overlong_penalty
 from rewardlab.rl.swap import swap_agreement
 from rewardlab.training.reward import EndpointConsistencyJudge, Rollout, RolloutScorer, as_completion, reward_metrics, unpack
-from rewardlab.training.runs import SAMPLES
+from rewardlab.training.runs import SAMPLES, is_main, num_processes
 from rewardlab.types import VerdictStatus
 
 SAMPLES_PER_STEP = 4
@@ -109,7 +109,7 @@ class RewardFunction:
             log_metric(name, value)
         if self._judge:
             for name, count in self._counts().items():
-                log_metric(f"consistency/{name}", float(count - before[name]))
+                log_metric(f"consistency/{name}", float(count - before[name]) * num_processes())  # the mean is their sum
         self._keep(trainer_state.global_step, rollouts, parts, columns["pair_id"])
         return [part.total for part in parts]
 
@@ -130,6 +130,8 @@ class RewardFunction:
         }
 
     def _keep(self, step: int, rollouts: list[Rollout], parts: list[RewardParts], names: list[str]) -> None:
+        if not is_main():
+            return
         with self._path.open("a", encoding="utf-8", errors="backslashreplace") as file:
             for rollout, part, name in list(zip(rollouts, parts, names, strict=True))[:SAMPLES_PER_STEP]:
                 row = {

@@ -13,14 +13,13 @@ import rewardlab.torchvision_cpu  # noqa: F401  (before transformers)
 # isort: split
 import torch
 from pydantic import BaseModel
-from transformers import PreTrainedModel, PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
-from transformers.trainer_utils import get_last_checkpoint
 
 from rewardlab.checkpoints import CARD, commit, versions, write_card
 from rewardlab.config import TrainConfig
 from rewardlab.data.files import hold, write_whole
-from rewardlab.errors import CheckpointError, ConfigError, DataError
+from rewardlab.errors import CheckpointError, ConfigError
 from rewardlab.progress import Advance
 from rewardlab.prompts import Template
 
@@ -48,7 +47,7 @@ def open_run(out: Path, config: BaseModel, *, data: str) -> str | None:
     described: dict[str, Any] = {"config": config.model_dump(mode="json"), "data": data}
     if is_finished(out):
         raise ConfigError(f"{out}: holds a finished run; choose another --out, or delete it to train anew")
-    if os.environ.get("RANK", "0") == "0":
+    if is_main():
         hold(out)
     path = out / CONFIG
     if path.exists():
@@ -56,7 +55,8 @@ def open_run(out: Path, config: BaseModel, *, data: str) -> str | None:
         if (identity(before["config"]), before["data"]) != (identity(described["config"]), data):
             raise ConfigError(f"{out}: holds an interrupted run with other settings or data; use another --out, or the same")
         return _last_checkpoint(out)
-    write_whole(path, json.dumps({**described, "versions": versions(), "commit": commit()}, indent=1) + "\n")
+    if is_main():  # the others may look before or after: a run that has just begun has no checkpoint
+        write_whole(path, json.dumps({**described, "versions": versions(), "commit": commit()}, indent=1) + "\n")
     return None
 
 
@@ -69,13 +69,24 @@ def _is_whole(checkpoint: Path) -> bool:
 
 
 def _last_checkpoint(out: Path) -> str | None:
-    """The newest whole checkpoint, if any. Half-saved ones are removed; what was logged after it is cut off, because the
+    """The newest whole checkpoint, if any. The main process removes half-saved ones, and what was logged after it, because the
     resumed run will log it again."""
-    last = get_last_checkpoint(str(out))
-    while last and not _is_whole(Path(last)):
-        shutil.rmtree(last)
-        last = get_last_checkpoint(str(out))
-    step = int(last.rsplit("-", 1)[1]) if last else 0
+    whole = [path for path in out.glob("checkpoint-*") if _is_whole(path)]
+    last = max(whole, key=_step_of, default=None)
+    if is_main():
+        _tidy(out, last)
+    return None if last is None else str(last)
+
+
+def _step_of(checkpoint: Path) -> int:
+    return int(checkpoint.name.rsplit("-", 1)[1])
+
+
+def _tidy(out: Path, last: Path | None) -> None:
+    for path in out.glob("checkpoint-*"):
+        if not _is_whole(path):
+            shutil.rmtree(path)
+    step = 0 if last is None else _step_of(last)
     for name in (METRICS, SAMPLES):
         path = out / name
         if path.exists():
@@ -83,18 +94,6 @@ def _last_checkpoint(out: Path) -> str | None:
             last_kept = step if name == METRICS else step - 1  # samples of step s are drawn after checkpoint s was saved
             kept = [line for line in whole.split("\n") if line and json.loads(line)["step"] <= last_kept]
             write_whole(path, "".join(f"{line}\n" for line in kept))
-    return last
-
-
-def run_steps(trainer: Any, max_steps: int, resume: str | None) -> None:
-    """Train, from checkpoint ``resume`` on where there is one. Raises DataError where the data make not one step."""
-    if resume and 0 < max_steps <= int(resume.rsplit("-", 1)[1]):  # killed between the last step and the final folder
-        trainer._load_from_checkpoint(resume)
-        return
-    trainer.remove_callback(PrinterCallback)  # every record is in metrics.jsonl; the terminal has the bar
-    trainer.train(resume_from_checkpoint=resume)
-    if trainer.state.global_step == 0:
-        raise DataError("the data are too few for one optimizer step; add pairs, or lower the batch sizes")
 
 
 def close_run(out: Path, trainer: Any, processor: Any, *, template: Template, stage: str, **facts: Any) -> Path:
@@ -113,6 +112,11 @@ def close_run(out: Path, trainer: Any, processor: Any, *, template: Template, st
         partial.rename(final)
     trainer.accelerator.wait_for_everyone()
     return final
+
+
+def is_main() -> bool:
+    """Whether this process is the one that writes what all have in common."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def num_processes() -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,8 @@ from rewardlab.progress import bar
 from rewardlab.prompts import Template, load_template
 from rewardlab.samplers.hf import load_model, load_processor
 from rewardlab.training.chat import chat_columns
-from rewardlab.training.runs import LoadsWholeCheckpoints, RunLog, close_run, common_arguments, open_run, run_steps
+from rewardlab.training.runs import LoadsWholeCheckpoints, RunLog, close_run, common_arguments, is_main, open_run
+from rewardlab.training.steps import run_steps
 from rewardlab.training.verification_rows import verification_rows
 from rewardlab.types import BOTH_ORDERS, Order, PreferencePair, choice_of
 from rewardlab.verdicts import label_of
@@ -115,12 +117,14 @@ def load_policy(path: str, out: Path) -> tuple[Any, Any]:
     import peft
 
     processor, merged = load_processor(path), (out / "base").resolve()
-    if not merged.exists():
+    if is_main() and not merged.exists():
         base, _ = load_model(json.loads(adapter.read_text(encoding="utf-8"))["base_model_name_or_path"], device="cpu")
         partial = merged.with_name("base.partial")
         peft.PeftModel.from_pretrained(base, path).merge_and_unload().save_pretrained(partial)
         processor.save_pretrained(partial)
         partial.rename(merged)
+    while not merged.exists():  # another process of this run is making it
+        time.sleep(0.5)
     return load_model(str(merged), device="cpu")[0], processor
 
 
@@ -149,11 +153,12 @@ def train_sft(pairs: Sequence[PreferencePair], config: SFTConfig, out: Path, *, 
     rows = sft_rows(pairs, template, verification_rows(pairs, votes, template) if votes else ())
     data = data_fingerprint(pairs) + (f" {hashlib.sha256(votes.read_bytes()).hexdigest()[:16]}" if votes else "")
     resume = open_run(out, config, data=data)
+    arguments = trainer_arguments(config, out)  # before the model: ZeRO-3 deals its weights out as they are read
     model, processor = load_policy(config.model, out)
     processor.tokenizer.padding_side = "right"
     trainer = ResumableSFTTrainer(
         model=model.train(),
-        args=trainer_arguments(config, out),
+        args=arguments,
         train_dataset=rows,
         processing_class=processor,
         peft_config=peft_config(config.lora),

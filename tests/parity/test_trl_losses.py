@@ -82,7 +82,9 @@ def theirs(given: dict[str, torch.Tensor], logprobs: torch.Tensor, loss_type: st
 def ours(given: dict[str, torch.Tensor], logprobs: torch.Tensor, average: str, ratio: str, kl: float) -> torch.Tensor:
     settings = {"preclip_min": None, "ratio": ratio, "epsilon": 0.2, "clip_high": 0.28, "dual_clip": None, "kl": "k3_loss"}
     settings |= {"importance_cap": None, "average": average, "positive_nll": 0.0, "steps_per_generation": 1}
-    trainer = stub(logprobs, args=SimpleNamespace(**settings), beta=kl, _parts=1, _minibatches=1.0, _count=lambda metrics, weight=1: None)
+    trainer = stub(
+        logprobs, args=SimpleNamespace(**settings), beta=kl, _parts=1, _minibatches=1.0, _count=lambda metrics, weight=1: None
+    )
     trainer._logprobs = lambda model, inputs: (logprobs, torch.zeros(N, T))
     for name in ("averaged", "_averaged"):
         setattr(trainer, name, getattr(PolicyGradientTrainer, name).__get__(trainer))

@@ -1,0 +1,140 @@
+"""A run is the same run on any number of processes, and goes on from a checkpoint on another number of them."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import scaled_runs
+
+import rewardlab.torchvision_cpu  # noqa: F401  (before transformers)
+
+# isort: split
+import torch
+
+from rewardlab.config import SFTConfig
+from rewardlab.errors import ConfigError
+from rewardlab.samplers.hf import load_model
+from rewardlab.training.prompt_source import PromptSource
+from rewardlab.training.runs import micro_batches
+from rewardlab.training.tallies import Mean, Tallies
+
+ROOT = Path(__file__).parents[1]
+CURVE = ("loss", "grad_norm", "reward", "entropy", "completions/mean_length", "advantage/outlier_frac", "reward_std")
+
+
+def launched(checkpoint: Path, folder: Path, *wanted: str, processes: int = 2, zero: int = 0) -> None:
+    """Train on ``processes`` under torchrun, or under the launcher's configuration that ships for a ZeRO stage."""
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "DS_ACCELERATOR": "cpu"}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)]
+    if zero:
+        file = ROOT / "configs" / "accelerate" / f"zero{zero}.yaml"
+        command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(file)]
+        command += ["--num_processes", str(processes), "--main_process_port", "0"]
+    command += [str(ROOT / "tests" / "scaled_runs.py"), str(checkpoint), str(folder), *wanted]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr[-6000:]
+
+
+def same(one: Path, other: Path) -> None:
+    """Both curves within a ten-thousandth, and weights within 1e-5 of each other and away from where they began."""
+
+    def curve(run: Path) -> list[list[float]]:
+        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        return [[line.get(name, 0.0) for name in CURVE] for line in lines if "loss" in line]
+
+    torch.testing.assert_close(torch.tensor(curve(one)), torch.tensor(curve(other)), atol=1e-5, rtol=1e-4)
+    assert len(curve(one)) == 4
+    assert len({line[1] for line in curve(one)}) == 4
+    a, b = (load_model(str(run / "final"), device="cpu")[0].state_dict() for run in (one, other))
+    for name, weight in a.items():
+        torch.testing.assert_close(weight, b[name], atol=1e-5, rtol=1e-4)
+
+
+@pytest.fixture(scope="module")
+def alone(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What one process makes of the runs: whole ones, and a begun one of each stage for every launcher to go on with."""
+    folder = tmp_path_factory.mktemp("alone")
+    for stage in ("sft", "rl"):
+        scaled_runs.run(stage, tiny_checkpoint, folder / stage)
+        scaled_runs.run(stage, tiny_checkpoint, folder / f"{stage}_begun", kill=True)
+    return folder
+
+
+def test_two_processes_are_as_one(tiny_checkpoint: Path, alone: Path, tmp_path: Path) -> None:
+    """DDP: cold start and reinforcement learning; runs begun by one go on with two, and the other way round."""
+    for stage in ("sft", "rl"):
+        shutil.copytree(alone / f"{stage}_begun", tmp_path / f"{stage}_grown")  # without the lock that this process holds
+    kinds = [f"{stage}:{stage}{end}" for stage in ("sft", "rl") for end in ("", "_grown", "_begun:kill")]
+    launched(tiny_checkpoint, tmp_path, *kinds)
+    for stage in ("sft", "rl"):
+        same(alone / stage, tmp_path / stage)
+        same(alone / stage, tmp_path / f"{stage}_grown")
+        scaled_runs.run(stage, tiny_checkpoint, tmp_path / f"{stage}_begun")
+        same(alone / stage, tmp_path / f"{stage}_begun")
+
+
+@pytest.mark.parametrize("zero", [2, 3])
+@pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="deepspeed is not installed")
+def test_zero_is_as_one_process(tiny_checkpoint: Path, alone: Path, tmp_path: Path, zero: int) -> None:
+    """Under the configurations that ship; shards that two have left are joined for one."""
+    kinds = [f"{stage}:{stage}{end}" for stage in ("sft", "rl") for end in ("", "_begun:kill")]
+    launched(tiny_checkpoint, tmp_path, *kinds, zero=zero)
+    launched(tiny_checkpoint, tmp_path, "sft:sft_begun", "rl:rl_begun", processes=1, zero=zero)
+    for stage in ("sft", "rl"):
+        same(alone / stage, tmp_path / stage)
+        same(alone / stage, tmp_path / f"{stage}_begun")
+
+
+def test_a_batch_is_dealt_out_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """256 sequences are 64 micro-batches of 4 for one process, 8 for each of eight; 6 processes cannot share them."""
+    config = SFTConfig(batch_size=256, micro_batch_size=4)
+    for processes, parts in ((1, 64), (8, 8), (64, 1)):
+        monkeypatch.setenv("WORLD_SIZE", str(processes))
+        assert micro_batches(config, 256) == parts
+    monkeypatch.setenv("WORLD_SIZE", "6")
+    with pytest.raises(ConfigError, match="read 24 sequences at once"):
+        micro_batches(config, 256)
+
+
+def test_metrics_of_unequal_shards() -> None:
+    """One process saw 30 tokens of which 3 were clipped, the other 10 of which 9 were: 12 of 40, not the mean of the means."""
+    mine, others = Tallies(), Tallies()
+    mine.add("clip", 0.1, 30)
+    others.add("clip", 0.9, 10)
+    others.add("seen_by_one", Mean(0.5, 8), 8)
+    mine.add("advantage/max_abs", 2.0)
+    others.add("advantage/max_abs", 5.0)
+    mine.add("of_nothing", float("nan"), 0)
+    kept: list[object] = []
+    others.tell(lambda told: kept.extend(told) or told)
+    found = mine.tell(lambda told: [*told, *kept])
+    assert found == {"clip": pytest.approx(12 / 40), "seen_by_one": 0.5, "advantage/max_abs": 5.0}
+    assert mine.tell(list) == {}
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 1), (2, 2)])
+def test_prompts_are_dealt_out_anew(before: int, after: int) -> None:
+    """Of twelve prompts, those not drawn yet and every pass rate are there once, whoever draws them now."""
+    rows = [{"name": str(n)} for n in range(12)]
+
+    def sources(number: int) -> list[PromptSource]:
+        return [PromptSource(rows, seed=0, process=n, num_processes=number) for n in range(number)]
+
+    old = sources(before)
+    drawn = {row["name"] for source in old for place, row in source.take(2)}
+    old[0].learn(0, 1.0)  # row 0
+    states = [source.state_dict() for source in old]
+    new = sources(after)
+    for source in new:
+        source.load_state_dicts(states)
+    left = [source.state_dict()["left"] for source in new]
+    assert sorted(number for own in left for number in own) == sorted(set(range(12)) - {int(name) for name in drawn})
+    rates = {number: rate for source in new for number, rate in source.state_dict()["pass_rates"].items()}
+    assert rates == {0: 0.75} | dict.fromkeys(range(1, 12), 0.5)
