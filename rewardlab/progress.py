@@ -11,6 +11,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 Advance = Callable[..., None]
 
 
+def say(text: str) -> None:
+    """A line beside the bar."""
+    Console(stderr=True).print(text, highlight=False, markup=False, soft_wrap=True)
+
+
 @contextmanager
 def bar(label: str, total: int | None) -> Iterator[Advance]:
     """Yield ``advance(n=1, note="")``; the note stands behind the bar. ``total`` None: nobody knows how many there are."""

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import av
+import numpy as np
 
 import rewardlab.torchvision_cpu  # noqa: F401  (before transformers)
 
@@ -15,6 +20,7 @@ import torch
 from transformers import TrainerCallback
 
 from rewardlab.config import ConsistencyConfig, RLConfig, SFTConfig
+from rewardlab.data.rows import with_frames
 from rewardlab.training import rl as rl_module
 from rewardlab.training import sft as sft_module
 from rewardlab.training.rl import train_rl
@@ -49,7 +55,44 @@ def pairs() -> list[PreferencePair]:
     return [replace(pair, attempts="2", judgment=text) for pair, text in zip(made, said, strict=True)]
 
 
-def run(stage: str, checkpoint: Path, out: Path, *, kill: bool = False, **changes: Any) -> None:
+def film(seed: int) -> bytes:
+    """Sixteen frames of 56 x 84 px, in a real MP4."""
+    buffer, dice = io.BytesIO(), np.random.default_rng(seed)
+    with av.open(buffer, "w", format="mp4") as container:
+        stream = container.add_stream("mpeg4", rate=8)
+        stream.width, stream.height, stream.pix_fmt = 84, 56, "yuv420p"
+        for _ in range(16):
+            frame = av.VideoFrame.from_ndarray(dice.integers(0, 255, (56, 84, 3), dtype=np.uint8), format="rgb24")
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    return buffer.getvalue()
+
+
+def mixed() -> list[PreferencePair]:
+    """Of every eight: four with one image, two with none, one with three of two sizes, one with a video of four frames."""
+    made = pairs()[:16]
+    for n, pair in enumerate(made):
+        kind = n % 8
+        if kind in (1, 5):
+            made[n] = replace(pair, images=())
+        elif kind == 3:
+            larger = with_frames(replace(pair, images=(), videos=(film(n),)), 1).images
+            made[n] = replace(pair, images=pair.images * 2 + larger)
+        elif kind == 6:
+            made[n] = with_frames(replace(pair, images=(), videos=(film(n),)), 4)
+    assert sorted({len(pair.images) for pair in made}) == [0, 1, 3, 4]
+    return made
+
+
+def run(
+    stage: str,
+    checkpoint: Path,
+    out: Path,
+    *,
+    kill: bool = False,
+    data: Sequence[PreferencePair] | None = None,
+    **changes: Any,
+) -> None:
     """Train ``stage`` into ``out``, or go on with it; ``kill`` ends it right after its first checkpoint."""
     if stage == "sft":
         config: Any = SFTConfig(model=str(checkpoint), **({**SHARED, "batch_size": 8} | changes))
@@ -78,7 +121,7 @@ def run(stage: str, checkpoint: Path, out: Path, *, kill: bool = False, **change
 
     setattr(module, name, build)
     try:
-        train(pairs(), config, out)
+        train(pairs() if data is None else data, config, out)
     except KilledError:
         pass
     finally:
@@ -89,7 +132,8 @@ def main(checkpoint: Path, folder: Path, *wanted: str) -> None:
     """``STAGE:NAME`` trains into FOLDER/NAME, ``STAGE:NAME:kill`` begins only."""
     for what in wanted:
         stage, name, *kill = what.split(":")
-        run(stage.partition("+")[0], checkpoint, folder / name, kill=bool(kill), **CHANGES.get(stage, {}))
+        data = mixed() if stage.endswith("+mixed") else None
+        run(stage.partition("+")[0], checkpoint, folder / name, kill=bool(kill), data=data, **CHANGES.get(stage, {}))
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
     sys.stdout.flush()
@@ -101,6 +145,8 @@ CHANGES: dict[str, dict[str, Any]] = {
     "rl+windows": {"advantage": "gae", "window": 4, "outliers": "keep", "preclip": None},
     "rl+lora": {"lora": {"r": 4}},
     "sft+lora": {"lora": {"r": 4}},
+    "sft+mixed": {"micro_batch_size": 1},
+    "rl+mixed": {"micro_batch_size": 1},
 }
 
 if __name__ == "__main__":

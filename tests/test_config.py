@@ -32,6 +32,11 @@ SHIPPED = sorted(CONFIGS.rglob("*.yaml"))
 def test_shipped_configs_load(path: Path) -> None:
     """configs/STAGE/*.yaml and configs/*/STAGE.yaml."""
     name = path.stem if path.stem in (*SCHEMAS, "world") else path.parent.name
+    if name == "accelerate":  # a key that accelerate does not know is an error to it
+        from accelerate.commands.config.config_args import load_config_from_file
+
+        assert load_config_from_file(str(path)).num_processes >= 1
+        return
     assert WorldConfig.load(path) if name == "world" else load_config(SCHEMAS[name], path)
 
 

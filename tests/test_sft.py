@@ -21,10 +21,10 @@ from rewardlab.judge import open_judge
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.samplers.hf import HFSampler, load_model, load_processor
 from rewardlab.training import sft as sft_module
+from rewardlab.training.loading import load_policy
 from rewardlab.training.sft import (
     FirstTokenOnly,
     ResumableSFTTrainer,
-    load_policy,
     sft_rows,
     train_sft,
     trainer_arguments,
@@ -194,7 +194,7 @@ def test_lora_trains_adapters_only(tiny_checkpoint: Path, taught: list[Preferenc
     assert not (final / "model.safetensors").exists()
     assert template_for(final, None) == PLAIN
     prompt = [build_messages(taught[0], order=Order.GIVEN, template=PLAIN)]
-    attached, merged = load_model(str(final), device="cpu")[0], load_policy(str(final), tmp_path / "next")[0]
+    attached, merged = load_model(str(final), device="cpu")[0], load_policy(config_for(final), tmp_path / "next")[0]
     logits = [model(**HFSampler(model, load_model(str(final))[1]).encode(prompt)).logits for model in (attached, merged)]
     torch.testing.assert_close(logits[0], logits[1], atol=1e-4, rtol=1e-4)
     plain = load_model(str(tiny_checkpoint), device="cpu")[0]

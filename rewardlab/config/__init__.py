@@ -12,7 +12,7 @@ from typing import Any, TypeVar, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from rewardlab.config.base import LoraConfig, TrainConfig
+from rewardlab.config.base import LoraConfig, PixelConfig, TrainConfig
 from rewardlab.config.bench import BenchEntry, SuiteConfig
 from rewardlab.config.data import DistillConfig, MappingConfig, StepsConfig
 from rewardlab.config.rl import ConsistencyConfig, HotTokenConfig, MethodConfig, PolicyConfig, RLConfig
@@ -28,6 +28,7 @@ __all__ = [
     "MappingConfig",
     "MethodConfig",
     "PRMConfig",
+    "PixelConfig",
     "PolicyConfig",
     "RLConfig",
     "RMConfig",

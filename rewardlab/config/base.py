@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class Schema(BaseModel):
@@ -16,6 +18,23 @@ class LoraConfig(Schema):
     alpha: int = Field(32, ge=1)
     dropout: float = Field(0.0, ge=0, lt=1)
     target_modules: str | list[str] = "all-linear"
+    quantize: Literal["nf4"] | None = Field(None, description="QLoRA: the weights below the adapter in 4 bits")
+
+
+class PixelConfig(Schema):
+    """How large an image is shown, in pixels of area: what is smaller or larger is resized.
+
+    The checkpoint's processor keeps it, so that trainer, benchmark and server show the same. Qwen2.5-VL makes one token of 784
+    pixels, Qwen3-VL one of 1,024."""
+
+    min: int = Field(3_136, ge=1)
+    max: int = Field(1_003_520, ge=1)
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.min > self.max:
+            raise ValueError(f"min {self.min} is more than max {self.max}")
+        return self
 
 
 class TrainConfig(Schema):
@@ -36,6 +55,14 @@ class TrainConfig(Schema):
     weight_decay: float = Field(0.0, ge=0)
     gradient_checkpointing: bool = True
     lora: LoraConfig | None = None
+    freeze: list[str] = Field([], description="do not learn: vision, merger, language, or patterns of weights' names")
+    pixels: PixelConfig | None = Field(None, description="how large images are shown; null: as the checkpoint has it")
+    frames: int = Field(8, ge=1, description="of each video, evenly spread; each is an image within the pixel budget")
+    max_tokens: int | None = Field(
+        None,
+        ge=1,
+        description="longest sample trained on; longer ones are left out and listed. null: none may be",
+    )
     save_steps: int = Field(100, ge=1)
     save_total_limit: int = Field(2, ge=1)
     logging_steps: int = Field(1, ge=1)

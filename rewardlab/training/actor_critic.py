@@ -45,7 +45,8 @@ class ActorCriticTrainer(PolicyGradientTrainer):
     def __init__(self, *args: Any, critic: ValueModel, value_only: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.value_only = value_only
-        self.model.requires_grad_(not value_only)
+        if value_only:
+            self.model.requires_grad_(False)
         self._seen_values: list[Tensor] | None = None
         self.model.add_module(CRITIC, critic.to(self.model.device))
         self.model.register_forward_hook(self._run_critic, with_kwargs=True)

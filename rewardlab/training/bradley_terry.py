@@ -29,6 +29,8 @@ from rewardlab.progress import bar
 from rewardlab.prompts import Template, build_messages, load_template
 from rewardlab.rl.pairwise import bradley_terry_loss
 from rewardlab.samplers.hf import encode, load_processor
+from rewardlab.training.loading import freeze
+from rewardlab.training.preflight import fitting, processor_of
 from rewardlab.training.runs import RunLog, close_run, common_arguments, open_run
 from rewardlab.training.sft import data_fingerprint
 from rewardlab.training.steps import run_steps
@@ -98,6 +100,7 @@ class BradleyTerryTrainer(Trainer):
 def build_trainer(pairs: Sequence[PreferencePair], config: RMConfig, processor: Any, out: Path) -> BradleyTerryTrainer:
     """The trainer of a config on labelled pairs. Raises ConfigError for an unknown template."""
     model = ValueModel.from_pretrained(config.model)
+    freeze(model, config.freeze)
     if config.gradient_checkpointing:
         enable = getattr(model.backbone, "activation_checkpointing_enable", None)  # transformers' newer name of it
         (enable or model.backbone.gradient_checkpointing_enable)()
@@ -119,9 +122,10 @@ def train_scalar(pairs: Sequence[PreferencePair], config: RMConfig, out: Path) -
 
     Raises DataError without labels, ConfigError for a finished or different run in ``out``.
     """
-    kept, template = labelled(pairs), load_template(config.template)
+    template = load_template(config.template)
+    kept = fitting(labelled(pairs), config, template, out)
     resume = open_run(out, config, data=data_fingerprint(kept))
-    processor = load_processor(config.model)
+    processor = processor_of(config)
     trainer = build_trainer(kept, config, processor, out)
     steps = config.max_steps if config.max_steps > 0 else int(config.epochs * 2 * len(kept) / config.batch_size)
     with bar("rm", steps) as advance:

@@ -19,11 +19,11 @@ from rewardlab.samplers.decode import HotToken
 from rewardlab.training.actor_critic import ActorCriticTrainer, StopAtPlateau
 from rewardlab.training.arguments import PolicyGradientConfig
 from rewardlab.training.dynamic_sampling import DynamicSampling
+from rewardlab.training.loading import load_policy, peft_config
 from rewardlab.training.policy_gradient import PolicyGradientTrainer
 from rewardlab.training.prompt_source import PromptSource
 from rewardlab.training.rollout_sampler import InItsEpoch
 from rewardlab.training.runs import CRITIC, RunLog, close_run, common_arguments, micro_batches, num_processes, open_run
-from rewardlab.training.sft import load_policy, peft_config
 from rewardlab.training.steps import run_steps
 from rewardlab.training.value_model import ValueModel
 from rewardlab.training.windows import WindowedTrainer
@@ -104,7 +104,7 @@ def make_trainer(
         args=trainer_arguments(config, out, **own),
         train_dataset=rows,
         processing_class=processor,
-        peft_config=peft_config(config.lora),
+        peft_config=peft_config(config.lora, model, config.freeze),
         **more,
     )
     trainer.add_callback(InItsEpoch(trainer))
@@ -140,7 +140,7 @@ def pretrain_value(build: Build, config: MethodConfig, out: Path, data: str) -> 
         }
     )
     resume = open_run(folder, alone, data=data)
-    model, processor = load_policy(config.model, out)
+    model, processor = load_policy(config, out)
     trainer = build(config=alone, model=model, processor=processor, out=folder, value_only=True)
     trainer.add_callback(StopAtPlateau(config.value_patience))
     with bar("value", alone.max_steps) as advance:
@@ -160,7 +160,7 @@ def train(build: Build, config: MethodConfig, out: Path, data: str, template: Te
     if config.value_pretrain_steps and resume is None:
         config = config.model_copy(update={"value_init": str(pretrain_value(build, config, out, data))})
     alive = trainer_arguments(config, out)  # ZeRO-3 deals weights out as they are read, while such arguments exist
-    model, processor = load_policy(config.model, out)
+    model, processor = load_policy(config, out)
     trainer = build(config=config, model=model, processor=processor, out=out)
     del alive
     per_epoch = num_rows * config.samples_per_prompt * config.iterations // config.batch_size

@@ -24,6 +24,7 @@ from rewardlab.training.chat import chat_columns
 from rewardlab.training.methods import make_trainer, train
 from rewardlab.training.pairwise_reward import PairwiseReward, PolicyReward, ScalarReward
 from rewardlab.training.policy_gradient import PolicyGradientTrainer
+from rewardlab.training.preflight import fitting
 from rewardlab.training.reward import as_completion
 from rewardlab.training.runs import SAMPLES, is_main
 from rewardlab.training.sft import TURNS, data_fingerprint
@@ -161,9 +162,10 @@ def train_policy(pairs: Sequence[PreferencePair], config: PolicyConfig, out: Pat
     if len({pair.pair_id for pair in pairs}) < len(pairs):
         raise DataError("two pairs have the same pair_id; each question needs one of its own, for its anchor is kept by it")
     template, reward = load_template(config.template), open_reward(config, pairs)
-    rows = policy_rows(pairs, template)
+    asked = fitting(pairs, config, template, out, room=config.max_completion_length)
+    rows = policy_rows(asked, template)
 
     def build(**told: Any) -> PolicyGradientTrainer:  # once the folder is known to be this run's
-        return build_trainer(rows, pairs, reward, anchors_of(pairs, config, template, out, reward), **told)
+        return build_trainer(rows, asked, reward, anchors_of(asked, config, template, out, reward), **told)
 
     return train(build, config, out, data_fingerprint(pairs), template, stage="policy", num_rows=len(rows))

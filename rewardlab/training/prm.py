@@ -25,7 +25,9 @@ from rewardlab.errors import DataError
 from rewardlab.progress import bar
 from rewardlab.prompts import Template, build_messages, load_template
 from rewardlab.rl.process import token_ends
-from rewardlab.samplers.hf import encode, load_processor, token_texts, with_answers
+from rewardlab.samplers.hf import encode, token_texts, with_answers
+from rewardlab.training.loading import freeze
+from rewardlab.training.preflight import processor_of
 from rewardlab.training.runs import LoadsWholeCheckpoints, RunLog, close_run, common_arguments, open_run
 from rewardlab.training.sft import data_fingerprint
 from rewardlab.training.steps import run_steps
@@ -125,10 +127,12 @@ def train_prm(pairs: Sequence[PreferencePair], steps: Sequence[dict[str, Any]], 
     rows = prm_rows(pairs, steps)
     labels = hashlib.sha256(json.dumps([row["step"] for row in rows], sort_keys=True).encode()).hexdigest()[:16]
     resume = open_run(out, config, data=data_fingerprint([row["pair"] for row in rows]) + labels)
-    processor = load_processor(config.model)
+    processor = processor_of(config)
     arguments = TrainingArguments(remove_unused_columns=False, **common_arguments(config, out))
+    model = ValueModel.from_pretrained(config.model)
+    freeze(model, config.freeze)
     trainer = PRMTrainer(
-        model=ValueModel.from_pretrained(config.model).train(),
+        model=model.train(),
         args=arguments,
         train_dataset=rows,
         data_collator=StepCollator(processor, template),

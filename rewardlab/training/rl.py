@@ -25,6 +25,7 @@ from rewardlab.training.chat import chat_columns
 from rewardlab.training.methods import make_trainer, train
 from rewardlab.training.multi_turn import MultiTurnTrainer
 from rewardlab.training.policy_gradient import PolicyGradientTrainer
+from rewardlab.training.preflight import fitting
 from rewardlab.training.process_reward import ProcessReward
 from rewardlab.training.reward import EndpointConsistencyJudge, RolloutScorer
 from rewardlab.training.reward_function import RewardFunction
@@ -131,7 +132,8 @@ def train_rl(pairs: Sequence[PreferencePair], config: RLConfig, out: Path) -> Pa
     template = (
         template_for(Path(config.model), config.template) if Path(config.model).exists() else load_template(config.template)
     )
-    rows = rl_rows(hard_pairs(pairs, config), template, both_orders=config.both_orders)
+    hard = fitting(hard_pairs(pairs, config), config, template, out, room=config.max_completion_length)
+    rows = rl_rows(hard, template, both_orders=config.both_orders)
     num_rollouts = len(rows) * config.samples_per_prompt
     if num_rollouts < config.rollout_batch_size:
         raise DataError(

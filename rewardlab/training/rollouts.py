@@ -28,6 +28,7 @@ from rewardlab.training.dynamic_sampling import DynamicSampling, Sampled
 from rewardlab.training.rollout_sampler import RolloutSampler
 from rewardlab.training.runs import LoadsWholeCheckpoints
 from rewardlab.training.tallies import Tallies
+from rewardlab.training.value_model import FORWARD_KEYS, fields_of
 
 STATE = "rollouts-{process}.pt"
 
@@ -221,6 +222,34 @@ class RolloutTrainer(LoadsWholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
             self._rewards = self.accelerator.gather(own)
             self._right, self._read = [one.right for one in self._chosen], [one.read for one in self._chosen]
         return self._rewards
+
+    def _get_per_token_logps_and_entropies(
+        self,
+        model: Any,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        logits_to_keep: int,
+        batch_size: int | None = None,
+        **more: Any,
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """TRL's, some rows at a time, which may be rows without an image beside rows with."""
+        fields = {key: more.pop(key) for key in list(more) if key in FORWARD_KEYS}
+        size = batch_size or len(input_ids)
+        parts = []
+        for start in range(0, len(input_ids), size):
+            rows = slice(start, start + size)
+            own = fields_of(fields, rows)
+            parts.append(
+                super()._get_per_token_logps_and_entropies(
+                    model, input_ids[rows], attention_mask[rows], logits_to_keep, **own, **more
+                )
+            )
+        logps, entropies, losses = zip(*parts, strict=True)
+        return (
+            torch.cat(logps),
+            None if entropies[0] is None else torch.cat(entropies),
+            None if losses[0] is None else torch.stack(losses).mean(),
+        )
 
     def sample_and_score(self, rows: list[dict[str, Any]]) -> list[Sampled]:
         """One rollout of each row, with its rewards; what every candidate earned is in the metrics, used or not."""

@@ -25,6 +25,7 @@ from rewardlab.prompts import Template
 
 # Where a run finds its endpoint and what it prints: not what it is. Another value continues the same run.
 _SURROUNDINGS = {"base_url", "api_key_env", "concurrency", "deadline_s", "report_to", "logging_steps", "save_total_limit"}
+_SURROUNDINGS |= {"micro_batch_size", "gradient_checkpointing"}  # how a batch is read, not what is in it
 FINAL, METRICS, SAMPLES, CONFIG, CRITIC = "final", "metrics.jsonl", "samples.jsonl", "run.json", "critic"
 
 

@@ -7,8 +7,6 @@ With a template that asks for the verdict alone, the same run trains a generativ
 from __future__ import annotations
 
 import hashlib
-import json
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,13 +19,14 @@ from datasets import Dataset, Features, Image, List, Value
 from trl import SFTConfig as TRLSFTConfig
 from trl import SFTTrainer
 
-from rewardlab.config import LoraConfig, SFTConfig
+from rewardlab.config import SFTConfig
 from rewardlab.errors import DataError
 from rewardlab.progress import bar
 from rewardlab.prompts import Template, load_template
-from rewardlab.samplers.hf import load_model, load_processor
 from rewardlab.training.chat import chat_columns
-from rewardlab.training.runs import LoadsWholeCheckpoints, RunLog, close_run, common_arguments, is_main, open_run
+from rewardlab.training.loading import load_policy, peft_config
+from rewardlab.training.preflight import fitting
+from rewardlab.training.runs import LoadsWholeCheckpoints, RunLog, close_run, common_arguments, open_run
 from rewardlab.training.steps import run_steps
 from rewardlab.training.verification_rows import verification_rows
 from rewardlab.types import BOTH_ORDERS, Order, PreferencePair, choice_of
@@ -35,7 +34,13 @@ from rewardlab.verdicts import label_of
 
 
 class ResumableSFTTrainer(LoadsWholeCheckpoints, SFTTrainer):  # type: ignore[misc]
-    """TRL's SFTTrainer, whose resumed runs start from the checkpoint's weights."""
+    """TRL's SFTTrainer; resumed runs start from the checkpoint's weights, and all tokens of a batch weigh the same."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # The Qwen-VL classes say no, and a batch would be the mean of its micro-batches' means, however few their tokens; TRL's
+        # loss does take the number of tokens in the whole batch, and nothing of it reaches the model.
+        self.model_accepts_loss_kwargs = True
 
 
 TURNS = List({"role": Value("string"), "content": Value("string")})
@@ -90,44 +95,6 @@ class FirstTokenOnly:
         return batch
 
 
-def peft_config(lora: LoraConfig | None) -> Any:
-    """A peft config, or None for full fine-tuning."""
-    if lora is None:
-        return None
-    import peft
-
-    return peft.LoraConfig(
-        r=lora.r,
-        lora_alpha=lora.alpha,
-        lora_dropout=lora.dropout,
-        target_modules=lora.target_modules,
-        task_type="CAUSAL_LM",
-    )
-
-
-def load_policy(path: str, out: Path) -> tuple[Any, Any]:
-    """(model, processor) to train on from a checkpoint.
-
-    An adapter is merged into the model it was trained on, and the result kept in ``out/base``: a new adapter trained on
-    it names that folder as its base.
-    """
-    adapter = Path(path) / "adapter_config.json"
-    if not adapter.exists():
-        return load_model(path, device="cpu")
-    import peft
-
-    processor, merged = load_processor(path), (out / "base").resolve()
-    if is_main() and not merged.exists():
-        base, _ = load_model(json.loads(adapter.read_text(encoding="utf-8"))["base_model_name_or_path"], device="cpu")
-        partial = merged.with_name("base.partial")
-        peft.PeftModel.from_pretrained(base, path).merge_and_unload().save_pretrained(partial)
-        processor.save_pretrained(partial)
-        partial.rename(merged)
-    while not merged.exists():  # another process of this run is making it
-        time.sleep(0.5)
-    return load_model(str(merged), device="cpu")[0], processor
-
-
 def data_fingerprint(pairs: Sequence[PreferencePair]) -> str:
     """A hash of what a training run reads of its pairs."""
     digest = hashlib.sha256()
@@ -150,18 +117,19 @@ def train_sft(pairs: Sequence[PreferencePair], config: SFTConfig, out: Path, *, 
     without judgments, ConfigError for a finished or different run in ``out``.
     """
     template = load_template(config.template)
-    rows = sft_rows(pairs, template, verification_rows(pairs, votes, template) if votes else ())
+    kept = fitting(pairs, config, template, out, answer=lambda pair: pair.judgment)
+    rows = sft_rows(kept, template, verification_rows(kept, votes, template) if votes else ())
     data = data_fingerprint(pairs) + (f" {hashlib.sha256(votes.read_bytes()).hexdigest()[:16]}" if votes else "")
     resume = open_run(out, config, data=data)
     arguments = trainer_arguments(config, out)  # before the model: ZeRO-3 deals its weights out as they are read
-    model, processor = load_policy(config.model, out)
+    model, processor = load_policy(config, out)
     processor.tokenizer.padding_side = "right"
     trainer = ResumableSFTTrainer(
         model=model.train(),
         args=arguments,
         train_dataset=rows,
         processing_class=processor,
-        peft_config=peft_config(config.lora),
+        peft_config=peft_config(config.lora, model, config.freeze),
     )
     if template.convention == "bare":
         trainer.data_collator = FirstTokenOnly(trainer.data_collator)

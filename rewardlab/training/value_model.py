@@ -30,6 +30,31 @@ FORWARD_KEYS = ("pixel_values", "image_grid_thw", "mm_token_type_ids", "token_ty
 WEIGHTS, CONFIG = "value_model.safetensors", "config.json"
 
 
+def fields_of(batch: dict[str, Any], rows: slice) -> dict[str, Any]:
+    """What a forward pass over some rows of a batch takes beside tokens and their mask; of rows without images no pixels, for
+    no family takes none of them.
+
+    Pixels are one stack of patches (``image_grid_thw`` says how many each image has) or one entry an image.
+    """
+    found = {key: batch[key][rows] for key in FORWARD_KEYS if key.endswith("token_type_ids") and batch.get(key) is not None}
+    num_images = batch.get("num_images")
+    if batch.get("pixel_values") is None or num_images is None:
+        return found
+    first, own = sum(num_images[: rows.start]), num_images[rows]
+    if not (images := sum(own)):
+        return found
+    last, pixels, grid = first + images, batch["pixel_values"], batch.get("image_grid_thw")
+    if grid is not None:
+        patches = grid.prod(1).tolist()
+        found["image_grid_thw"] = grid[first:last]
+        found["pixel_values"] = pixels[sum(patches[:first]) : sum(patches[:last])]
+    elif pixels.size(0) == sum(num_images):
+        found["pixel_values"] = pixels[first:last]
+    else:
+        raise NotImplementedError(f"{pixels.size(0)} entries of pixels for {sum(num_images)} images: no rule to deal them out")
+    return {**found, "num_images": own}
+
+
 class ValueModel(nn.Module):
     """A backbone and a linear head that starts at zero, so that an untrained one says 0 everywhere."""
 
@@ -84,15 +109,10 @@ def completion_values(
     ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], 1)
     mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], 1)
     width, values = batch["completion_ids"].size(1), []
-    patches = batch["image_grid_thw"].prod(1).tolist() if "image_grid_thw" in batch else []
-    num_images = batch.get("num_images") or [0] * len(ids)
     for start in range(0, len(ids), size):
         rows = slice(start, start + size)
-        first, last = sum(num_images[:start]), sum(num_images[: start + size])
-        extra = {key: batch[key][rows] for key in FORWARD_KEYS if key.endswith("token_type_ids") and key in batch}
-        if last > first:
-            extra["image_grid_thw"] = batch["image_grid_thw"][first:last]
-            extra["pixel_values"] = batch["pixel_values"][sum(patches[:first]) : sum(patches[:last])]
+        extra = fields_of(batch, rows)
+        extra.pop("num_images", None)
         with torch.no_grad(), autocast():
             values.append(model(input_ids=ids[rows], attention_mask=mask[rows], **extra)[:, -width - 1 :])
     return torch.cat(values)
