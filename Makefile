@@ -71,7 +71,7 @@ $(VLLM)/.ready: rewardlab/torchvision_cpu.py
 	@touch $@
 
 vllm: $(READY) $(VLLM)/.ready
-	REWARDLAB_VLLM=$(VLLM)/bin/vllm $(BIN)/python -m pytest tests/test_vllm.py
+	REWARDLAB_VLLM=$(VLLM)/bin/vllm $(BIN)/python -m pytest tests/test_vllm.py tests/test_engine_rollouts.py
 
 clean:
 	rm -rf $(VENV) $(PARITY) $(VLLM) runs

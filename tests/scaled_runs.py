@@ -140,7 +140,14 @@ def main(checkpoint: Path, folder: Path, *wanted: str) -> None:
     os._exit(0)  # DeepSpeed's threads sometimes abort an interpreter that ends by itself
 
 
+# Of a model this small, on a CPU; a request's own seed breaks vLLM's CPU generator where prompts are read in chunks.
+VLLM_ARGS = (
+    "--max-model-len 1024 --enforce-eager --dtype float32 --block-size 32 --kv-cache-memory-bytes 134217728 "
+    "--no-enable-chunked-prefill --max-num-batched-tokens 8192"
+)
+ENGINE: dict[str, Any] = {"engine": {"kind": "serve", "args": VLLM_ARGS}, "importance_cap": 2.0}
 CHANGES: dict[str, dict[str, Any]] = {
+    "rl+engine": ENGINE,
     "rl+groups": {"advantage": "grpo", "samples_per_prompt": 2, "dynamic_sampling": "refill"},
     "rl+windows": {"advantage": "gae", "window": 4, "outliers": "keep", "preclip": None},
     "rl+lora": {"lora": {"r": 4}},

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 from rewardlab.config.base import LoraConfig, PixelConfig, TrainConfig
 from rewardlab.config.bench import BenchEntry, SuiteConfig
 from rewardlab.config.data import DistillConfig, MappingConfig, StepsConfig
-from rewardlab.config.rl import ConsistencyConfig, HotTokenConfig, MethodConfig, PolicyConfig, RLConfig
+from rewardlab.config.rl import ConsistencyConfig, EngineConfig, HotTokenConfig, MethodConfig, PolicyConfig, RLConfig
 from rewardlab.config.supervised import PRMConfig, RMConfig, SFTConfig
 from rewardlab.errors import ConfigError
 
@@ -23,6 +23,7 @@ __all__ = [
     "BenchEntry",
     "ConsistencyConfig",
     "DistillConfig",
+    "EngineConfig",
     "HotTokenConfig",
     "LoraConfig",
     "MappingConfig",

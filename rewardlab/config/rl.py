@@ -36,6 +36,22 @@ class HotTokenConfig(Schema):
     )
 
 
+class EngineConfig(Schema):
+    """Who samples rollouts instead of the trainer's own decoder.
+
+    ``serve``: a ``vllm serve`` of its own on this machine, given new weights through a file after every update. ``colocate``
+    and ``server``: TRL's two ways, vLLM within each process (asleep while training), or servers that take weights over NCCL;
+    both need GPUs.
+    """
+
+    kind: Literal["serve", "colocate", "server"] = "serve"
+    args: str = Field("", description="serve: further options of `vllm serve`")
+    deadline_s: float = Field(600.0, gt=0, description="serve: for one rollout, its retries included")
+    base_url: str | None = Field(None, description="server: where `vllm serve` with --weight-transfer-config listens")
+    gpu_memory_utilization: float = Field(0.3, gt=0, le=1, description="colocate: vLLM's share of each card")
+    tensor_parallel: int = Field(1, ge=1, description="colocate: cards that share one vLLM")
+
+
 class MethodConfig(TrainConfig):
     """How rollouts become a loss: the fields of :class:`rewardlab.rl.reference.Method`, and which rollouts are drawn."""
 
@@ -49,6 +65,7 @@ class MethodConfig(TrainConfig):
     max_completion_length: int = Field(1024, ge=1)
     temperature: float = Field(1.0, gt=0)
     hot_token: HotTokenConfig | None = None
+    engine: EngineConfig | None = Field(None, description="who samples rollouts; null: the trainer's own decoder")
     importance_cap: float | None = Field(None, gt=0, description="bound on p_trainer / p_sampler, multiplied in; null: trusted")
     dynamic_sampling: Literal["off", "refill", "oversample"] = Field(
         "off", description="train on groups neither all right nor all wrong: drawn until there are enough, or once, in excess"
@@ -117,6 +134,16 @@ class MethodConfig(TrainConfig):
         return self
 
     @model_validator(mode="after")
+    def _fits_the_engine(self) -> Self:
+        if self.engine and (self.window or self.hot_token):
+            raise ValueError("an engine samples whole rollouts, each token alike: set window and hot_token to null")
+        if self.engine and self.engine.kind == "serve" and self.lora:
+            raise ValueError("engine serve is given whole weights; use colocate, server or the trainer's own decoder with lora")
+        if self.engine and self.importance_cap is None:
+            raise ValueError("an engine samples a little unlike the trainer; set importance_cap (2 is usual) to correct for it")
+        return self
+
+    @model_validator(mode="after")
     def _fits_the_sampling(self) -> Self:
         if self.dynamic_sampling != "off" and (self.samples_per_prompt < 2 or self.window):
             raise ValueError("dynamic_sampling needs samples_per_prompt of 2 or more, and no window")
@@ -168,6 +195,8 @@ class RLConfig(MethodConfig):
             raise ValueError("overlong_margin is a part of max_completion_length and cannot be longer")
         if self.self_verify and (self.advantage != "gae" or self.window or self.dynamic_sampling != "off" or self.kl_coef):
             raise ValueError("self_verify needs advantage gae, and neither window nor dynamic_sampling nor kl_coef")
+        if self.self_verify and self.engine:
+            raise ValueError("self_verify is sampled turn by turn by the trainer's own decoder; set engine to null")
         if self.self_verify and (self.swap_weight or self.process_reward or self.importance_cap or self.positive_nll):
             raise ValueError("self_verify goes with neither swap_weight nor process_reward nor importance_cap nor positive_nll")
         return self

@@ -70,6 +70,7 @@ def importance_weights(
     return weights_NT, {
         "importance/capped_frac": (hit_NT.sum() / tokens).item(),
         "importance/mean": ((ratio_NT * mask_NT).sum() / tokens).item(),
+        "importance/gap": ((old_logprobs_NT - sampled_logprobs_NT).abs() * mask_NT).sum().item() / tokens.item(),
     }
 
 

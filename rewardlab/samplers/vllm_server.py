@@ -19,7 +19,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import httpx
 import torch
@@ -61,8 +61,11 @@ class VLLMServer:
     not ready within ``start_timeout_s`` of the first start, or ends before.
     """
 
-    def __init__(self, model: str, *, args: str = "", log: Path | None = None, start_timeout_s: float = 900.0) -> None:
+    def __init__(
+        self, model: str, *, args: str = "", log: Path | None = None, start_timeout_s: float = 900.0, dev: bool = False
+    ) -> None:
         check_folder(model)
+        self._dev = dev
         self.model, self.log, self.num_starts = model, log, 0
         self.key, self._program = secrets.token_hex(16), find_vllm()
         with socket.socket() as probe:
@@ -94,6 +97,11 @@ class VLLMServer:
     def pid(self) -> int | None:
         return self._process.pid if self._process else None
 
+    def await_start(self) -> None:
+        """Return once it answers. Raises EndpointError where it does not within ``start_timeout_s``."""
+        if not self._up.wait(self._start_timeout_s):
+            raise EndpointError(f"vllm serve {self.model}: not up again within {self._start_timeout_s:g} s")
+
     def stop(self) -> None:
         self._stopping.set()
         self._end()
@@ -103,11 +111,15 @@ class VLLMServer:
         command += ["--port", str(self.port), "--enable-prefix-caching", "--logprobs-mode", "raw_logprobs", *self._args]
         out = self.log.open("ab") if self.log else None  # None: beside our own
         env = {**os.environ, "VLLM_API_KEY": self.key}  # not in the arguments, where everybody on the machine reads it
+        if self._dev:
+            env["VLLM_SERVER_DEV_MODE"] = "1"
         # ours would shadow its own packages where it has another environment
         env.pop("PYTHONPATH", None)
         self._process = subprocess.Popen(
             command, stdout=out, stderr=subprocess.STDOUT, env=env, start_new_session=True, preexec_fn=end_with_parent
         )
+        if out is not None:
+            out.close()  # it has a handle of its own
         self.num_starts += 1
 
     def _end(self) -> None:
@@ -168,11 +180,26 @@ class VLLMServer:
         return True if status == 200 else False if status >= 500 else None
 
 
+class Served(Protocol):
+    """What a sampler needs of a server: this process's own, or what is known of another's."""
+
+    model: str
+    key: str
+
+    @property
+    def url(self) -> str: ...
+
+    @property
+    def healthy(self) -> bool: ...
+
+    def restart(self, why: str) -> None: ...
+
+
 class VLLMServerSampler(OpenAISampler):
     """A Sampler over a :class:`VLLMServer`. All draws of a prompt are one request; each has its tokens, and with ``logprobs``
     their log-probs, which cost as much to send as the rest."""
 
-    def __init__(self, server: VLLMServer, *, concurrency: int = 256, deadline_s: float = 600.0, logprobs: bool = True) -> None:
+    def __init__(self, server: Served, *, concurrency: int = 256, deadline_s: float = 600.0, logprobs: bool = True) -> None:
         self.server = server
         config = AutoConfig.from_pretrained(server.model)
         self._specials = special_tokens(AutoTokenizer.from_pretrained(server.model))

@@ -67,9 +67,26 @@ def trainer_arguments(config: MethodConfig, out: Path, **own: Any) -> PolicyGrad
         value_clip=config.value_clip,
         value_learning_rate=config.value_learning_rate or 2 * config.learning_rate,
         window=config.window,
+        **_vllm(config),
         **own,
         **common_arguments(config, out),
     )
+
+
+def _vllm(config: MethodConfig) -> dict[str, Any]:
+    """TRL's arguments for its own two ways of sampling by vLLM; its correction is ours (``importance_cap``)."""
+    engine = config.engine
+    if engine is None or engine.kind == "serve":
+        return {}
+    return {
+        "use_vllm": True,
+        "vllm_mode": engine.kind,
+        "vllm_server_base_url": engine.base_url,
+        "vllm_gpu_memory_utilization": engine.gpu_memory_utilization,
+        "vllm_tensor_parallel_size": engine.tensor_parallel,
+        "vllm_enable_sleep_mode": engine.kind == "colocate",
+        "vllm_importance_sampling_correction": False,
+    }
 
 
 def prompt_source(rows: Dataset, config: MethodConfig) -> PromptSource:
@@ -108,6 +125,8 @@ def make_trainer(
         **more,
     )
     trainer.add_callback(InItsEpoch(trainer))
+    if config.engine and config.engine.kind == "serve":
+        trainer.engine = config.engine
     if hot := config.hot_token:
         opening = len(trainer._tokenizer.encode("<think>", add_special_tokens=False))
         position = opening if hot.position is None else hot.position

@@ -116,7 +116,7 @@ class PolicyGradientTrainer(RolloutTrainer):
         test holds it), and an engine's, which may differ, are computed again.
         """
         old_NT, ref_NT = batch.get("old_per_token_logps"), batch["ref_per_token_logps"]
-        if old_NT is None and self.use_vllm:
+        if old_NT is None and (self.use_vllm or self.engine):
             with torch.no_grad():
                 old_NT = self._logprobs(self.model, batch, self.args.per_device_train_batch_size)[0]
         elif old_NT is None:

@@ -14,7 +14,7 @@ import rewardlab.torchvision_cpu  # noqa: F401  (before transformers)
 
 # isort: split
 from datasets import Dataset, Features, Image, List, Value
-from transformers import PreTrainedModel, TrainerCallback
+from transformers import PreTrainedModel
 
 from rewardlab.checkpoints import template_for
 from rewardlab.config import RLConfig
@@ -29,6 +29,7 @@ from rewardlab.training.preflight import fitting
 from rewardlab.training.process_reward import ProcessReward
 from rewardlab.training.reward import EndpointConsistencyJudge, RolloutScorer
 from rewardlab.training.reward_function import RewardFunction
+from rewardlab.training.rollouts import AtTheEnd
 from rewardlab.training.sft import TURNS, data_fingerprint
 from rewardlab.types import BOTH_ORDERS, PreferencePair
 
@@ -80,16 +81,6 @@ def consistency_judge(config: RLConfig) -> EndpointConsistencyJudge | None:
     return EndpointConsistencyJudge(config.consistency, api_key=os.environ.get(config.consistency.api_key_env, "none"))
 
 
-class HangUp(TrainerCallback):
-    """Closes a consistency judge's connections when training ends: rewards are asked for in a loop of the trainer's own."""
-
-    def __init__(self, judge: EndpointConsistencyJudge) -> None:
-        self._judge = judge
-
-    def on_train_end(self, *args: Any, **more: Any) -> None:
-        self._judge.close()
-
-
 def build_trainer(
     rows: Dataset,
     config: RLConfig,
@@ -116,7 +107,7 @@ def build_trainer(
         trainer_class = trainer_class or MultiTurnTrainer
     trainer = make_trainer(rows, config, model, processor, reward, out, trainer_class, own, **more)
     if judge is not None:
-        trainer.add_callback(HangUp(judge))
+        trainer.add_callback(AtTheEnd(judge.close))  # rewards are asked for in a loop of the trainer's own
     trainer.right_of_last_batch, trainer.read_of_last_batch = reward.right, reward.read
     if config.process_reward:
         trainer.process = ProcessReward.load(config, template, processor.tokenizer, device=trainer.accelerator.device)

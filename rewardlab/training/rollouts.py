@@ -17,14 +17,18 @@ import numpy as np
 import torch
 from accelerate.utils import gather_object
 from torch import Tensor
+from transformers import TrainerCallback
 from trl import GRPOTrainer
 from trl.data_utils import prepare_multimodal_messages
 from trl.models import unwrap_model_for_generation
 
+from rewardlab.config import EngineConfig
 from rewardlab.errors import CheckpointError
+from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.decode import HotToken, draw, uniforms
 from rewardlab.samplers.hf import vision_token_ids
 from rewardlab.training.dynamic_sampling import DynamicSampling, Sampled
+from rewardlab.training.engine import RolloutEngine, messages_of
 from rewardlab.training.rollout_sampler import RolloutSampler
 from rewardlab.training.runs import LoadsWholeCheckpoints
 from rewardlab.training.tallies import Tallies
@@ -89,6 +93,16 @@ class UnscoredRolloutsAreExpected(logging.Filter):
 logging.getLogger("trl.trainer.grpo_trainer").addFilter(UnscoredRolloutsAreExpected())
 
 
+class AtTheEnd(TrainerCallback):
+    """Does something when training ends."""
+
+    def __init__(self, close: Callable[[], None]) -> None:
+        self._close = close
+
+    def on_train_end(self, *args: Any, **kwargs: Any) -> None:
+        self._close()
+
+
 class RolloutTrainer(LoadsWholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
     """GRPOTrainer that samples with the decoder that benchmarks and serves the judge, and may choose what it trains on.
 
@@ -102,6 +116,8 @@ class RolloutTrainer(LoadsWholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
     hot_token: HotToken | None = None
     rollout_sampler: RolloutSampler | None = None
     dynamic: DynamicSampling | None = None
+    engine: EngineConfig | None = None
+    _engine: RolloutEngine | None = None
     num_generated_tokens = 0  # by this process, trained on or not
     _chosen: list[Sampled] | None = None
 
@@ -155,6 +171,8 @@ class RolloutTrainer(LoadsWholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         has_tool_images: bool = False,
     ) -> tuple[list[list[int]], Any]:
         """Completions of each prompt, and what the sampler says of their log-probs where it is to be corrected for."""
+        if self.engine is not None:
+            return self._from_engine(prompt_ids)
         if self.use_vllm:
             return super()._generate_single_turn(prompt_ids, images, multimodal_fields, num_generations, has_tool_images)
         inputs = left_padded(prompt_ids, multimodal_fields, self._tokenizer.pad_token_id)
@@ -181,6 +199,30 @@ class RolloutTrainer(LoadsWholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         self._drawn_logprobs = draws.logprobs
         self.num_generated_tokens += sum(map(len, draws.tokens))
         return draws.tokens, draws.logprobs if self.args.importance_cap else None
+
+    def _tokenize_prompts(self, prompts: list[Any]) -> Any:
+        self._asked = prompts  # an engine is asked in words and images, not in tokens
+        return super()._tokenize_prompts(prompts)
+
+    def _from_engine(self, prompt_ids: list[list[int]]) -> tuple[list[list[int]], list[list[float]]]:
+        assert self.engine is not None
+        if self._engine is None:
+            out = Path(self.args.output_dir)
+            self._engine = RolloutEngine(
+                self.engine, self.model_wrapped, self.processing_class, out, self.accelerator, apart=self.kept_elsewhere
+            )
+            self.add_callback(AtTheEnd(self._engine.close))
+        elif self._synced != self.state.global_step:
+            self._engine.sync(self.model_wrapped)
+        self._synced, engine = self.state.global_step, self._engine
+        self._draws = (self._synced, self._draws[1] + 1 if self._draws[0] == self._synced else 0)
+        seed = np.random.SeedSequence([self.args.seed, *self._draws, self.accelerator.process_index]).generate_state(1)[0]
+        params = SamplingParams(1, self.temperature, self.top_p, self.max_new_tokens, int(seed >> 1))
+        asked, lengths = [messages_of(prompt) for prompt in self._asked], [len(ids) for ids in prompt_ids]
+        tokens, logprobs = engine.drawn_by_the_policy(lambda: engine.draw(asked, lengths, params), self.model_wrapped)
+        self._drawn_logprobs = logprobs
+        self.num_generated_tokens += sum(map(len, tokens))
+        return tokens, logprobs
 
     def _chances(self, num_rows: int) -> Tensor:
         """[own N, max_new_tokens] what decides each draw: by the seed, the step and the place in the batch of all processes, so

@@ -1,0 +1,142 @@
+"""Reinforcement learning whose rollouts come from a real ``vllm serve``, another process that is given each update's weights.
+
+Needs a vLLM, named in REWARDLAB_VLLM: ``make vllm`` installs one for a CPU and runs this file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import scaled_runs
+from test_processes import launched
+
+import rewardlab.torchvision_cpu  # noqa: F401  (before transformers)
+
+# isort: split
+from transformers import AutoTokenizer
+
+from rewardlab.config import RLConfig
+from rewardlab.errors import EndpointError
+from rewardlab.training.engine import RolloutEngine, messages_of
+from rewardlab.types import Part
+from rewardlab.world.base_model import build_model, build_processor, save
+
+needs_vllm = pytest.mark.skipif(
+    not os.environ.get("REWARDLAB_VLLM"), reason="needs vLLM, its program named in REWARDLAB_VLLM (make vllm)"
+)
+pytestmark = pytest.mark.timeout(600)
+ENGINE = scaled_runs.ENGINE
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Heads of 32, which vLLM's attention on a CPU wants."""
+    folder = tmp_path_factory.mktemp("engine") / "base"
+    tokenizer = AutoTokenizer.from_pretrained(tiny_checkpoint)
+    save(folder, build_model(tokenizer, hidden=128, layers=2, seed=0), build_processor(tokenizer))
+    return folder
+
+
+def gaps(run: Path) -> list[float]:
+    """How far the engine's log-probs are from the trainer's of the same tokens, by step."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [line["importance/gap"] for line in lines if "importance/gap" in line]
+
+
+@needs_vllm
+def test_the_engine_draws_by_the_newest_weights(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its log-probs stay the trainer's, but for the mass of tokens that stand for images (four in 700, which it never draws).
+    Of an engine that is given no new weights they do not. It is gone when training ends."""
+    scaled_runs.run("rl", checkpoint, tmp_path / "synced", **ENGINE, data=scaled_runs.mixed())
+    assert len(gaps(tmp_path / "synced")) == 4
+    assert max(gaps(tmp_path / "synced")) < 0.006
+    assert not [p for p in psutil.Process().children(recursive=True) if "vllm" in " ".join(p.cmdline())]
+    monkeypatch.setattr(RolloutEngine, "sync", lambda self, model: None)
+    scaled_runs.run("rl", checkpoint, tmp_path / "stale", **ENGINE, data=scaled_runs.mixed())
+    assert gaps(tmp_path / "stale")[-1] > 0.02
+
+
+@needs_vllm
+def test_an_engine_that_dies_comes_back_with_the_weights_of_now(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed before the third batch is asked for: what it would have drawn by the first weights is not used."""
+    draw, calls = RolloutEngine.draw, []
+
+    def killing(self: Any, *args: Any) -> Any:
+        calls.append(self._server.num_starts)
+        if len(calls) == 3:
+            os.killpg(self._server.pid, signal.SIGKILL)
+        return draw(self, *args)
+
+    monkeypatch.setattr(RolloutEngine, "draw", killing)
+    scaled_runs.run("rl", checkpoint, tmp_path / "run", **ENGINE)
+    assert calls[-1] == 2
+    assert len(gaps(tmp_path / "run")) == 4
+    assert max(gaps(tmp_path / "run")) < 0.006
+
+
+@needs_vllm
+def test_one_engine_for_two_processes(checkpoint: Path, tmp_path: Path) -> None:
+    launched(checkpoint, tmp_path, "rl+engine:run")
+    assert len(gaps(tmp_path / "run")) == 4
+    assert max(gaps(tmp_path / "run")) < 0.006
+
+
+def test_a_chat_in_words_and_images() -> None:
+    """Images lose nothing on their way."""
+    pair = scaled_runs.pairs()[0]
+    from rewardlab.data.images import decode_image
+
+    image = decode_image(pair.images[0])
+    turns = [{"role": "user", "content": [{"type": "image", "image": image}, {"type": "text", "text": "Which?"}]}]
+    (message,) = messages_of([*turns])
+    assert message.parts[1] == Part(text="Which?")
+    assert decode_image(message.images[0]).tobytes() == image.tobytes()
+    assert messages_of([{"role": "user", "content": "Which?"}])[0].text == "Which?"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"importance_cap": None}, "importance_cap"),
+        ({"lora": {"r": 2}}, "whole weights"),
+        ({"hot_token": {}}, "each token alike"),
+        ({"advantage": "gae", "self_verify": True}, "turn by turn"),
+    ],
+)
+def test_what_goes_with_no_engine(change: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        RLConfig(**({"engine": {"kind": "serve"}, "importance_cap": 2.0} | change))
+
+
+def test_a_failed_rollout_is_no_rollout() -> None:
+    """Neither an error nor a prompt that the engine reads otherwise becomes a completion."""
+    from rewardlab.samplers.base import SamplingParams
+    from rewardlab.types import Completion, FinishReason
+
+    engine = object.__new__(RolloutEngine)
+    engine._url, engine._folder = "http://127.0.0.1:9", Path("runs/engine")
+    prompt = messages_of([{"role": "user", "content": "Which?"}])
+
+    def answering(completion: Completion) -> Any:
+        class Fixed:
+            def sample(self, prompts: Any, params: Any) -> Any:
+                return [[completion] * params.num_samples for _ in prompts]
+
+        return Fixed()
+
+    good = Completion("x", FinishReason.STOP, 2, 7, (5, 6), (-0.5, -0.25))
+    engine._sampler = answering(good)
+    assert engine.draw([prompt] * 3, [7] * 3, SamplingParams()) == ([[5, 6]] * 3, [[-0.5, -0.25]] * 3)
+    with pytest.raises(EndpointError, match="reads a prompt as 7 tokens, the trainer as 8"):
+        engine.draw([prompt], [8], SamplingParams())
+    engine._sampler = answering(Completion("", FinishReason.TIMEOUT, error="no answer within 5 s"))
+    with pytest.raises(EndpointError, match="no answer within 5 s"):
+        engine.draw([prompt], [7], SamplingParams())
