@@ -6,6 +6,7 @@ RewardlabError
 │   ├── DataError                    a pair, a data file, an empty set
 │   ├── MediaError                   an image that is missing, corrupt, empty or a bomb
 │   └── CheckpointError              a folder that is no checkpoint, or was trained with another template
+├── HealthError                      a run showed a sign of going wrong and was ended
 ├── EndpointError                    a remote model failed: down, 429, 5xx, garbage, out of time
 └── OutputError (also OSError)       a place that cannot be written
 """
@@ -33,6 +34,10 @@ class MediaError(InputError):
 
 class CheckpointError(InputError):
     """A checkpoint folder is missing, incomplete, or does not fit the template asked for."""
+
+
+class HealthError(RewardlabError):
+    """A training run was ended because of what it logged."""
 
 
 class EndpointError(RewardlabError):

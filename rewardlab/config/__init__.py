@@ -12,7 +12,7 @@ from typing import Any, TypeVar, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from rewardlab.config.base import LoraConfig, PixelConfig, TrainConfig
+from rewardlab.config.base import HealthConfig, LoraConfig, PixelConfig, TrainConfig
 from rewardlab.config.bench import BenchEntry, SuiteConfig
 from rewardlab.config.data import DistillConfig, MappingConfig, StepsConfig
 from rewardlab.config.rl import ConsistencyConfig, EngineConfig, HotTokenConfig, MethodConfig, PolicyConfig, RLConfig
@@ -24,6 +24,7 @@ __all__ = [
     "ConsistencyConfig",
     "DistillConfig",
     "EngineConfig",
+    "HealthConfig",
     "HotTokenConfig",
     "LoraConfig",
     "MappingConfig",

@@ -37,6 +37,24 @@ class PixelConfig(Schema):
         return self
 
 
+class HealthConfig(Schema):
+    """When a run is taken to go wrong, and what is then done.
+
+    ``stop`` ends it, ``roll_back`` goes on from the checkpoint before with half the rate and other draws (at most
+    ``max_rollbacks`` times), ``warn`` only tells.
+    """
+
+    policy: Literal["stop", "roll_back", "warn"] = "stop"
+    patience: int = Field(5, ge=1, description="logs in a row that must show a sign; no number for a loss is one at once")
+    window: int = Field(20, ge=1, description="logs that are averaged where a trend is a sign")
+    min_entropy: float = Field(0.005, ge=0, description="nats a token, of rollouts")
+    max_invalid_frac: float = Field(0.95, gt=0, le=1)
+    length_factor: float = Field(4.0, gt=1, description="times the mean length of the first logs")
+    max_position_lean: float = Field(0.45, gt=0, le=0.5, description="of verdicts for the response shown first, from a half")
+    hacking_drop: float = Field(0.1, gt=0, description="of accuracy over a window in which the reward rises")
+    max_rollbacks: int = Field(2, ge=1)
+
+
 class TrainConfig(Schema):
     """What SFT and RL have in common. ``batch_size`` counts the sequences of an optimizer step, on however many processes, so
     that a run is the same run on any number of them; ``micro_batch_size`` those that one process reads at once."""
@@ -66,5 +84,6 @@ class TrainConfig(Schema):
     save_steps: int = Field(100, ge=1)
     save_total_limit: int = Field(2, ge=1)
     logging_steps: int = Field(1, ge=1)
-    report_to: str = "none"
+    report_to: str = Field("none", description="none, tensorboard, wandb, trackio, or several with commas")
+    health: HealthConfig = Field(default_factory=lambda: HealthConfig.model_validate({}))
     seed: int = 0

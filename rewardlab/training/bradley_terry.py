@@ -130,7 +130,7 @@ def train_scalar(pairs: Sequence[PreferencePair], config: RMConfig, out: Path) -
     steps = config.max_steps if config.max_steps > 0 else int(config.epochs * 2 * len(kept) / config.batch_size)
     with bar("rm", steps) as advance:
         trainer.add_callback(RunLog(out, advance, "loss"))
-        run_steps(trainer, config.max_steps, resume)
+        run_steps(trainer, config, out, resume)
     return close_run(out, trainer, processor, template=template, stage="rm", base=config.model)
 
 

@@ -26,6 +26,7 @@ from rewardlab.training.rollout_sampler import InItsEpoch
 from rewardlab.training.runs import CRITIC, RunLog, close_run, common_arguments, micro_batches, num_processes, open_run
 from rewardlab.training.steps import run_steps
 from rewardlab.training.value_model import ValueModel
+from rewardlab.training.watchdog import rollbacks, watched
 from rewardlab.training.windows import WindowedTrainer
 
 
@@ -164,7 +165,7 @@ def pretrain_value(build: Build, config: MethodConfig, out: Path, data: str) -> 
     trainer.add_callback(StopAtPlateau(config.value_patience))
     with bar("value", alone.max_steps) as advance:
         trainer.add_callback(RunLog(folder, advance, "value/explained_variance"))
-        run_steps(trainer, alone.max_steps, resume)
+        run_steps(trainer, alone, folder, resume)
     trainer.save_model(str(folder))
     trainer.accelerator.wait_for_everyone()  # one process writes what all will read
     return folder / CRITIC
@@ -173,8 +174,12 @@ def pretrain_value(build: Build, config: MethodConfig, out: Path, data: str) -> 
 def train(build: Build, config: MethodConfig, out: Path, data: str, template: Template, *, stage: str, num_rows: int) -> Path:
     """Run (or resume) a stage; returns the final checkpoint folder. ``data`` is the fingerprint of what it trains on.
 
-    Raises ConfigError for a finished or different run in ``out``.
+    Raises ConfigError for a finished or different run in ``out``, HealthError for one that went wrong.
     """
+    return watched(config, out, lambda: _attempt(build, config, out, data, template, stage, num_rows))
+
+
+def _attempt(build: Build, config: MethodConfig, out: Path, data: str, template: Template, stage: str, num_rows: int) -> Path:
     resume = open_run(out, config, data=data)
     if config.value_pretrain_steps and resume is None:
         config = config.model_copy(update={"value_init": str(pretrain_value(build, config, out, data))})
@@ -182,9 +187,10 @@ def train(build: Build, config: MethodConfig, out: Path, data: str, template: Te
     model, processor = load_policy(config, out)
     trainer = build(config=config, model=model, processor=processor, out=out)
     del alive
+    trainer.num_rollbacks = len(rollbacks(out))
     per_epoch = num_rows * config.samples_per_prompt * config.iterations // config.batch_size
     steps = config.max_steps if config.max_steps > 0 else int(config.epochs * per_epoch)
     with bar(stage, steps) as advance:
         trainer.add_callback(RunLog(out, advance, "reward"))
-        run_steps(trainer, config.max_steps, resume)
+        run_steps(trainer, config, out, resume)
     return close_run(out, trainer, processor, template=template, stage=stage, base=config.model)

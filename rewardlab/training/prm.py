@@ -142,5 +142,5 @@ def train_prm(pairs: Sequence[PreferencePair], steps: Sequence[dict[str, Any]], 
     )
     with bar("prm", num_steps) as advance:
         trainer.add_callback(RunLog(out, advance, "loss"))
-        run_steps(trainer, config.max_steps, resume)
+        run_steps(trainer, config, out, resume)
     return close_run(out, trainer, processor, template=template, stage="prm", base=config.model)

@@ -14,7 +14,8 @@ from rewardlab.rl.selection import overlong_penalty
 from rewardlab.rl.swap import swap_agreement
 from rewardlab.training.reward import EndpointConsistencyJudge, Rollout, RolloutScorer, as_completion, reward_metrics, unpack
 from rewardlab.training.runs import SAMPLES, is_main, num_processes
-from rewardlab.types import VerdictStatus
+from rewardlab.training.tallies import Mean
+from rewardlab.types import Choice, VerdictStatus, choice_of
 
 SAMPLES_PER_STEP = 4
 
@@ -103,6 +104,13 @@ class RewardFunction:
             penalties = overlong_penalty(lengths_N, longest=longest, margin=margin).tolist()
             log_metric("reward/overlong", sum(penalties) / max(1, len(penalties)))
             parts = [replace(part, total=part.total + cost) for part, cost in zip(parts, penalties, strict=True)]
+        firsts = [
+            (choice_of(rollout.preferred, rollout.order) is Choice.FIRST) == part.right
+            for part, rollout in zip(parts, rollouts, strict=True)
+            if part.status == VerdictStatus.OK
+        ]
+        if firsts:
+            log_metric("verdict/first_frac", Mean(sum(firsts) / len(firsts), len(firsts)))
         self._right = [float(part.right) for part in parts]
         self._read = [part.status == VerdictStatus.OK for part in parts]
         for name, value in reward_metrics(parts).items() if parts else ():  # of no rollouts there is nothing to tell

@@ -118,6 +118,7 @@ class RolloutTrainer(LoadsWholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
     dynamic: DynamicSampling | None = None
     engine: EngineConfig | None = None
     _engine: RolloutEngine | None = None
+    num_rollbacks = 0  # of this run: what led astray is not drawn again
     num_generated_tokens = 0  # by this process, trained on or not
     _chosen: list[Sampled] | None = None
 
@@ -216,7 +217,9 @@ class RolloutTrainer(LoadsWholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
             self._engine.sync(self.model_wrapped)
         self._synced, engine = self.state.global_step, self._engine
         self._draws = (self._synced, self._draws[1] + 1 if self._draws[0] == self._synced else 0)
-        seed = np.random.SeedSequence([self.args.seed, *self._draws, self.accelerator.process_index]).generate_state(1)[0]
+        seed = np.random.SeedSequence(
+            [self.args.seed, self.num_rollbacks, *self._draws, self.accelerator.process_index]
+        ).generate_state(1)[0]
         params = SamplingParams(1, self.temperature, self.top_p, self.max_new_tokens, int(seed >> 1))
         asked, lengths = [messages_of(prompt) for prompt in self._asked], [len(ids) for ids in prompt_ids]
         tokens, logprobs = engine.drawn_by_the_policy(lambda: engine.draw(asked, lengths, params), self.model_wrapped)
@@ -230,7 +233,7 @@ class RolloutTrainer(LoadsWholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         step = self.state.global_step
         self._draws = (step, self._draws[1] + 1 if self._draws[0] == step else 0)
         first = self.accelerator.process_index * num_rows
-        key = (self.args.seed, *self._draws)
+        key = (self.args.seed, self.num_rollbacks, *self._draws)
         return uniforms(key, range(first, first + num_rows), self.max_new_tokens).to(self.accelerator.device)
 
     def _get_train_sampler(self, dataset: Any = None) -> Any:

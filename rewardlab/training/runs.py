@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 from pathlib import Path
@@ -25,7 +26,7 @@ from rewardlab.prompts import Template
 
 # Where a run finds its endpoint and what it prints: not what it is. Another value continues the same run.
 _SURROUNDINGS = {"base_url", "api_key_env", "concurrency", "deadline_s", "report_to", "logging_steps", "save_total_limit"}
-_SURROUNDINGS |= {"micro_batch_size", "gradient_checkpointing"}  # how a batch is read, not what is in it
+_SURROUNDINGS |= {"health", "micro_batch_size", "gradient_checkpointing"}  # how a batch is read, not what is in it
 FINAL, METRICS, SAMPLES, CONFIG, CRITIC = "final", "metrics.jsonl", "samples.jsonl", "run.json", "critic"
 
 
@@ -160,7 +161,8 @@ def common_arguments(config: TrainConfig, out: Path) -> dict[str, Any]:
         "save_steps": config.save_steps,
         "save_total_limit": config.save_total_limit,
         "logging_steps": config.logging_steps,
-        "report_to": config.report_to,
+        "report_to": config.report_to.split(","),
+        "logging_nan_inf_filter": False,  # a loss that is no number is to be seen
         "seed": config.seed,
         "disable_tqdm": True,
         "bf16": on_gpu,
@@ -220,10 +222,13 @@ class RunLog(TrainerCallback):
         logs: dict[str, float] | None = None,
         **kwargs: Any,
     ) -> None:
-        said = {name: value for name, value in (logs or {}).items() if value is not None and value == value}  # nan: of nothing
+        told = {name: value for name, value in (logs or {}).items() if value is not None}
+        # nan is a mean of nothing, but for what every step has
+        said = {name: value for name, value in told.items() if value == value or name in ("loss", "grad_norm", "reward")}
         if not said or not state.is_world_process_zero:
             return
         with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"step": state.global_step, **said}) + "\n")
+            finite = {name: value if math.isfinite(value) else str(value) for name, value in said.items()}  # JSON has no nan
+            file.write(json.dumps({"step": state.global_step, **finite}) + "\n")
         if self._note in said:
             self._advance(0, note=f"{self._note} {float(said[self._note]):.3f}")

@@ -29,6 +29,7 @@ from rewardlab.training.preflight import fitting
 from rewardlab.training.runs import LoadsWholeCheckpoints, RunLog, close_run, common_arguments, open_run
 from rewardlab.training.steps import run_steps
 from rewardlab.training.verification_rows import verification_rows
+from rewardlab.training.watchdog import watched
 from rewardlab.types import BOTH_ORDERS, Order, PreferencePair, choice_of
 from rewardlab.verdicts import label_of
 
@@ -120,6 +121,10 @@ def train_sft(pairs: Sequence[PreferencePair], config: SFTConfig, out: Path, *, 
     kept = fitting(pairs, config, template, out, answer=lambda pair: pair.judgment)
     rows = sft_rows(kept, template, verification_rows(kept, votes, template) if votes else ())
     data = data_fingerprint(pairs) + (f" {hashlib.sha256(votes.read_bytes()).hexdigest()[:16]}" if votes else "")
+    return watched(config, out, lambda: _attempt(rows, config, out, data, template))
+
+
+def _attempt(rows: Dataset, config: SFTConfig, out: Path, data: str, template: Template) -> Path:
     resume = open_run(out, config, data=data)
     arguments = trainer_arguments(config, out)  # before the model: ZeRO-3 deals its weights out as they are read
     model, processor = load_policy(config, out)
@@ -136,5 +141,5 @@ def train_sft(pairs: Sequence[PreferencePair], config: SFTConfig, out: Path, *, 
     steps = config.max_steps if config.max_steps > 0 else int(config.epochs * len(rows) / config.batch_size)
     with bar("sft", steps) as advance:
         trainer.add_callback(RunLog(out, advance, "loss"))
-        run_steps(trainer, config.max_steps, resume)
+        run_steps(trainer, config, out, resume)
     return close_run(out, trainer, processor, template=template, stage="sft", base=config.model)

@@ -18,19 +18,26 @@ import rewardlab.torchvision_cpu  # noqa: F401  (before transformers)
 import torch
 from transformers import PrinterCallback, TrainerCallback
 
+from rewardlab.config import TrainConfig
 from rewardlab.errors import CheckpointError, DataError
 from rewardlab.training.runs import is_main, num_processes
+from rewardlab.training.watchdog import Gentler, Watchdog, rollbacks
 
 _WHOLE = "latest_universal"  # DeepSpeed's name for what says which folder holds the joined state; written last
 
 
-def run_steps(trainer: Any, max_steps: int, resume: str | None) -> None:
-    """Train, from checkpoint ``resume`` on where there is one. Raises DataError where the data make not one step."""
+def run_steps(trainer: Any, config: TrainConfig, out: Path, resume: str | None) -> None:
+    """Train, watched, from checkpoint ``resume`` on where there is one. Raises DataError where the data make not one step,
+    HealthError where the run goes wrong."""
+    max_steps = config.max_steps
     if resume and 0 < max_steps <= int(resume.rsplit("-", 1)[1]):  # killed between the last step and the final folder
         trainer._load_from_checkpoint(resume)
         return
     if resume:
         fit_to_processes(trainer, Path(resume))
+    trainer.add_callback(Watchdog(config.health, out))
+    if times := len(rollbacks(out)):
+        trainer.add_callback(Gentler(times, max(config.learning_rate, getattr(config, "value_learning_rate", None) or 0)))
     trainer.remove_callback(PrinterCallback)  # every record is in metrics.jsonl; the terminal has the bar
     trainer.train(resume_from_checkpoint=resume)
     if trainer.state.global_step == 0:

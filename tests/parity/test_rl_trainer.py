@@ -204,7 +204,7 @@ def test_trainer_equals_reference(make_trainer: Any, tiny_checkpoint: Path, case
 def test_windowed_trainer_equals_reference(make_trainer: Any, tiny_checkpoint: Path) -> None:
     """T-PPO over two rollout batches: the second continues what the first left unfinished."""
     changes = {key: value for key, value in RECIPES["t_ppo"].items() if key in METHOD}
-    changes |= {"samples_per_prompt": 1, "seed": 1, "window": 9, "max_completion_length": 18, "max_steps": 8}
+    changes |= {"samples_per_prompt": 1, "seed": 7, "window": 9, "max_completion_length": 18, "max_steps": 8}
     trainer = make_trainer(**changes)
     record = compare(trainer, config_for(tiny_checkpoint, **changes), 0.0, num_batches=2)
     first, second = record.inputs[:2], record.inputs[4:6]

@@ -1,0 +1,140 @@
+"""Signs of a run that goes wrong, each at its bound; what is then done, in real runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import scaled_runs
+
+from rewardlab.config import HealthConfig
+from rewardlab.errors import HealthError
+from rewardlab.training.rollouts import RolloutTrainer
+from rewardlab.training.watchdog import Signs, rollbacks
+
+FINE = {
+    "loss": 0.1,
+    "grad_norm": 1.0,
+    "reward": 1.0,
+    "entropy": 0.5,
+    "reward/invalid_frac": 0.1,
+    "completions/mean_length": 100.0,
+    "verdict/first_frac": 0.5,
+    "reward/accuracy": 0.7,
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "sign"),
+    [
+        ({}, None),
+        ({"loss": float("nan")}, "not_finite"),
+        ({"grad_norm": float("inf")}, "not_finite"),
+        ({"entropy": 0.0049}, "entropy_collapse"),
+        ({"entropy": 0.0051}, None),
+        ({"reward/invalid_frac": 0.96}, "invalid"),
+        ({"completions/mean_length": 401.0}, "length_runaway"),
+        ({"completions/mean_length": 399.0}, None),
+        ({"verdict/first_frac": 0.04}, "one_position"),
+        ({"verdict/first_frac": 0.96}, "one_position"),
+        ({"verdict/first_frac": 0.94}, None),
+    ],
+)
+def test_signs(change: dict[str, float], sign: str | None) -> None:
+    signs = Signs(HealthConfig(window=20))
+    for _ in range(20):
+        assert not signs.of(FINE)
+    assert set(signs.of(FINE | change)) == ({sign} if sign else set())
+
+
+def test_low_entropy_of_a_cold_start_is_no_sign() -> None:
+    """Of labels, not of rollouts: it is meant to fall."""
+    assert not Signs(HealthConfig()).of({"loss": 0.1, "entropy": 0.001})
+
+
+def test_reward_hacking() -> None:
+    """Consistency pays more and more while verdicts get worse; the same fall of accuracy with the reward is none."""
+
+    def seen(reward_by_step: float) -> list[str]:
+        signs = Signs(HealthConfig(window=10))
+        found: list[str] = []
+        for step in range(20):
+            row = {"reward": 1.0 + reward_by_step * step, "reward/accuracy": 0.8 - 0.015 * step}
+            found += signs.of(FINE | row)
+        return found
+
+    assert seen(0.01) == ["reward_hacking"]
+    assert seen(-0.01) == []
+
+
+def collapsing(monkeypatch: pytest.MonkeyPatch, from_step: int, times: int) -> list[tuple[int, float]]:
+    """Have the first ``times`` runs log no verdicts from a step on; returns (step, rate) of every log."""
+    log, seen = RolloutTrainer.log, []
+
+    def faulty(self: Any, logs: dict[str, float], start_time: float | None = None) -> None:
+        if "loss" in logs:
+            seen.append((self.state.global_step, self.optimizer.param_groups[0]["lr"]))
+            if self.state.global_step >= from_step and self.num_rollbacks < times:
+                self._count({"reward/invalid_frac": 1.0})
+        log(self, logs, start_time)
+
+    monkeypatch.setattr(RolloutTrainer, "log", faulty)
+    return seen
+
+
+def test_a_run_is_ended(tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After two logs of the sign; the event is there, the run is not called finished."""
+    seen = collapsing(monkeypatch, 3, 9)
+    with pytest.raises(HealthError, match=r"step 4: 100% of the rollouts have no verdict.*lower learning_rate"):
+        scaled_runs.run("rl", tiny_checkpoint, tmp_path / "run", max_steps=6, health={"patience": 2})
+    assert [step for step, _ in seen] == [1, 2, 3, 4]
+    event = json.loads((tmp_path / "run" / "health.jsonl").read_text())
+    assert (event["step"], event["signs"], event["done"]) == (4, ["invalid"], "stop")
+    assert not (tmp_path / "run" / "final").exists()
+
+
+def test_a_run_is_only_told(tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    collapsing(monkeypatch, 3, 9)
+    scaled_runs.run("rl", tiny_checkpoint, tmp_path / "run", max_steps=6, health={"patience": 2, "policy": "warn"})
+    assert (tmp_path / "run" / "final").exists()
+    assert json.loads((tmp_path / "run" / "health.jsonl").read_text())["done"] == "warn"
+
+
+def test_a_run_is_taken_back(tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the checkpoint before the sign built up, at half the rate, with other draws; then it ends as any run."""
+    seen = collapsing(monkeypatch, 3, 1)
+    health = {"patience": 2, "policy": "roll_back"}
+    scaled_runs.run("rl", tiny_checkpoint, tmp_path / "run", max_steps=6, health=health)
+    assert (tmp_path / "run" / "final").exists()
+    assert rollbacks(tmp_path / "run") == [4]
+    usual = scaled_runs.SHARED["learning_rate"]
+    assert seen[:4] == [(step, usual) for step in (1, 2, 3, 4)]
+    assert seen[4:] == [(step, usual / 2) for step in (3, 4, 5, 6)]
+    steps = [json.loads(line)["step"] for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert steps == [1, 2, 3, 4, 5, 6, 6]
+
+
+def test_not_for_ever(tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    collapsing(monkeypatch, 3, 9)
+    health = {"patience": 1, "policy": "roll_back", "max_rollbacks": 1}
+    with pytest.raises(HealthError):
+        scaled_runs.run("rl", tiny_checkpoint, tmp_path / "run", max_steps=6, health=health)
+    assert len((tmp_path / "run" / "health.jsonl").read_text().splitlines()) == 2
+
+
+def test_a_loss_that_is_no_number(tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Is seen in the metrics, and ends a cold start at once."""
+    from rewardlab.training.sft import ResumableSFTTrainer
+
+    compute = ResumableSFTTrainer.compute_loss
+
+    def faulty(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return compute(self, *args, **kwargs) * (float("nan") if self.state.global_step == 1 else 1.0)
+
+    monkeypatch.setattr(ResumableSFTTrainer, "compute_loss", faulty)
+    with pytest.raises(HealthError, match=r"step 2: .*nan"):
+        scaled_runs.run("sft", tiny_checkpoint, tmp_path / "run")
+    last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert (last["step"], last["loss"]) == (2, "nan")
