@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from rewardlab.config import (
-    DistillConfig,
-    MappingConfig,
+    SCHEMAS,
     MethodConfig,
     PolicyConfig,
     PRMConfig,
@@ -23,8 +22,6 @@ from rewardlab.errors import ConfigError
 from rewardlab.world.build import WorldConfig
 
 CONFIGS = Path(__file__).parents[1] / "configs"
-SCHEMAS = {"distill": DistillConfig, "sft": SFTConfig, "rm": RMConfig, "rl": RLConfig, "prm": PRMConfig, "steps": StepsConfig}
-SCHEMAS |= {"policy": PolicyConfig, "recipes": MappingConfig}
 SHIPPED = sorted(CONFIGS.rglob("*.yaml"))
 
 

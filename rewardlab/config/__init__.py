@@ -20,6 +20,7 @@ from rewardlab.config.supervised import PRMConfig, RMConfig, SFTConfig
 from rewardlab.errors import ConfigError
 
 __all__ = [
+    "SCHEMAS",
     "BenchEntry",
     "ConsistencyConfig",
     "DistillConfig",
@@ -41,6 +42,18 @@ __all__ = [
     "load_config",
     "load_yaml",
 ]
+
+# stage -> schema, of configs/STAGE/*.yaml and of files called STAGE.yaml
+SCHEMAS: dict[str, type[BaseModel]] = {
+    "distill": DistillConfig,
+    "sft": SFTConfig,
+    "rm": RMConfig,
+    "rl": RLConfig,
+    "prm": PRMConfig,
+    "steps": StepsConfig,
+    "policy": PolicyConfig,
+    "recipes": MappingConfig,
+}
 
 Config = TypeVar("Config", bound=BaseModel)
 

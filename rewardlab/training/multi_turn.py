@@ -18,7 +18,7 @@ from torch import Tensor
 from rewardlab.rl.multi_turn import VERIFICATION, at_turn_ends, segments, turn_rewards
 from rewardlab.rl.verification import REVISE, VERIFY, read_verification
 from rewardlab.training.actor_critic import ActorCriticTrainer
-from rewardlab.training.rollouts import fields_of_rows
+from rewardlab.training.prompt_batches import fields_of_rows
 from rewardlab.training.tallies import Mean
 
 

@@ -17,10 +17,10 @@ from transformers import AutoConfig
 
 from rewardlab.config import TrainConfig
 from rewardlab.data.files import write_whole
-from rewardlab.errors import DataError
+from rewardlab.errors import CheckpointError, DataError
 from rewardlab.progress import bar, say
 from rewardlab.prompts import Template, build_messages
-from rewardlab.samplers.hf import chat_of, load_processor, special_tokens
+from rewardlab.samplers.hf import chat_of, check_folder, load_processor, special_tokens
 from rewardlab.training.loading import set_pixels
 from rewardlab.training.runs import is_main
 from rewardlab.types import BOTH_ORDERS, Message, Order, PreferencePair
@@ -92,10 +92,15 @@ def processor_of(config: TrainConfig) -> Any:
 
 
 def context_of(model: str) -> int | None:
-    """How many tokens a checkpoint (of an adapter, its base) allows, if it says."""
+    """How many tokens a checkpoint (of an adapter, its base) allows, if it says. Raises CheckpointError."""
     adapter = Path(model) / "adapter_config.json"
     path = json.loads(adapter.read_text(encoding="utf-8"))["base_model_name_or_path"] if adapter.exists() else model
-    found = getattr(AutoConfig.from_pretrained(path).get_text_config(), "max_position_embeddings", None)
+    check_folder(path)
+    try:
+        config = AutoConfig.from_pretrained(path)
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path}: its configuration cannot be loaded ({error})") from error
+    found = getattr(config.get_text_config(), "max_position_embeddings", None)
     return int(found) if found else None
 
 

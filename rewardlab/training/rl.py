@@ -29,7 +29,7 @@ from rewardlab.training.preflight import fitting
 from rewardlab.training.process_reward import ProcessReward
 from rewardlab.training.reward import EndpointConsistencyJudge, RolloutScorer
 from rewardlab.training.reward_function import RewardFunction
-from rewardlab.training.rollouts import AtTheEnd
+from rewardlab.training.runs import AtTheEnd
 from rewardlab.training.sft import TURNS, data_fingerprint
 from rewardlab.types import BOTH_ORDERS, PreferencePair
 

@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from accelerate.utils import gather_object
 from torch import Tensor
-from transformers import TrainerCallback
 from trl import GRPOTrainer
 from trl.data_utils import prepare_multimodal_messages
 from trl.models import unwrap_model_for_generation
@@ -29,8 +28,9 @@ from rewardlab.samplers.decode import HotToken, draw, uniforms
 from rewardlab.samplers.hf import vision_token_ids
 from rewardlab.training.dynamic_sampling import DynamicSampling, Sampled
 from rewardlab.training.engine import RolloutEngine, messages_of
+from rewardlab.training.prompt_batches import left_padded, shown
 from rewardlab.training.rollout_sampler import RolloutSampler
-from rewardlab.training.runs import LoadsWholeCheckpoints
+from rewardlab.training.runs import AtTheEnd, LoadsWholeCheckpoints
 from rewardlab.training.tallies import Tallies
 from rewardlab.training.value_model import FORWARD_KEYS, fields_of
 
@@ -39,48 +39,6 @@ STATE = "rollouts-{process}.pt"
 
 def _process_of(path: Path) -> int:
     return int(path.stem.rsplit("-", 1)[1])
-
-
-def left_padded(prompt_ids: list[list[int]], fields: dict[str, Any], pad: int) -> dict[str, Tensor]:
-    """Prompts of different length as one batch; per-token fields are padded alike, per-image ones are taken as they are."""
-    width = max(map(len, prompt_ids))
-
-    def rows(values: list[list[int]], filler: int) -> Tensor:
-        return torch.tensor([[filler] * (width - len(row)) + list(row) for row in values])
-
-    batch = {"input_ids": rows(prompt_ids, pad), "attention_mask": rows([[1] * len(ids) for ids in prompt_ids], 0)}
-    for name, value in fields.items():
-        if isinstance(value, list) and value and isinstance(value[0], list):
-            batch[name] = rows(value, 0)
-        else:
-            batch[name] = value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
-    return batch
-
-
-def fields_of_rows(fields: dict[str, Any], images: Any, rows: list[int], lengths: list[int]) -> dict[str, Any]:
-    """The multimodal fields of some prompts, whose token ids have grown to ``lengths`` by text."""
-    if images is None:
-        return {}
-    counts = [len(shown or ()) for shown in images]
-    own = [sum(counts[:row]) + n for row in rows for n in range(counts[row])]
-    picked: dict[str, Any] = {}
-    for name, value in fields.items():
-        if name.endswith("token_type_ids"):
-            picked[name] = [list(value[row]) + [0] * (n - len(value[row])) for row, n in zip(rows, lengths, strict=True)]
-        elif name == "image_grid_thw":
-            picked[name] = torch.as_tensor(np.asarray(value))[own]
-        elif name == "pixel_values":
-            patches = torch.as_tensor(np.asarray(fields["image_grid_thw"])).prod(1).tolist()
-            parts = torch.as_tensor(np.asarray(value)).split(patches)
-            picked[name] = torch.cat([parts[n] for n in own])
-        else:
-            raise NotImplementedError(f"no rule for picking some prompts' part of {name}")
-    return picked
-
-
-def _shown(images: Any) -> list[list[Any]] | None:
-    """The images of each prompt, [] for one of text alone; None where no prompt has any."""
-    return [own or [] for own in images] if images and any(images) else None
 
 
 class UnscoredRolloutsAreExpected(logging.Filter):
@@ -93,22 +51,11 @@ class UnscoredRolloutsAreExpected(logging.Filter):
 logging.getLogger("trl.trainer.grpo_trainer").addFilter(UnscoredRolloutsAreExpected())
 
 
-class AtTheEnd(TrainerCallback):
-    """Does something when training ends."""
-
-    def __init__(self, close: Callable[[], None]) -> None:
-        self._close = close
-
-    def on_train_end(self, *args: Any, **kwargs: Any) -> None:
-        self._close()
-
-
 class RolloutTrainer(LoadsWholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
     """GRPOTrainer that samples with the decoder that benchmarks and serves the judge, and may choose what it trains on.
 
     ``right_of_last_batch`` tells which of this process's last rollouts were right, ``read_of_last_batch`` which could be read
-    at all. ``dynamic`` chooses groups itself, from
-    its own stream of prompts, instead of taking those of the data loader.
+    at all. ``dynamic`` chooses groups itself, from its own stream of prompts, instead of taking those of the data loader.
     """
 
     right_of_last_batch: Callable[[], list[float]]
@@ -184,6 +131,7 @@ class RolloutTrainer(LoadsWholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
                 self.model_wrapped, self.accelerator, gather_deepspeed3_params=self.args.ds3_gather_for_generation
             ) as policy,
             torch.no_grad(),
+            self.accelerator.autocast(),  # as the log-probs that training computes of the same tokens
         ):
             draws = draw(
                 policy,
@@ -250,12 +198,12 @@ class RolloutTrainer(LoadsWholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
     def _generate(self, prompts: list[Any]) -> Any:
         if self._chosen is None:
             *head, images, extra = super()._generate(prompts)
-            return *head, _shown(images), extra
+            return *head, shown(images), extra
         c = self._chosen
         logprobs = [one.drawn_logprobs for one in c] if self.args.importance_cap else None
         self._drawn_logprobs = [one.drawn_logprobs for one in c]
         ids, completions = [one.prompt_ids for one in c], [one.completion for one in c]
-        return ids, [one.completion_ids for one in c], None, completions, logprobs, {}, _shown([one.images for one in c]), []
+        return ids, [one.completion_ids for one in c], None, completions, logprobs, {}, shown([one.images for one in c]), []
 
     def _calculate_rewards(self, inputs: list[dict[str, Any]], *args: Any) -> Tensor:
         """[global N, functions]; kept, because TRL hands on only the advantages it makes of them."""

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -197,6 +198,16 @@ class LoadsWholeCheckpoints:
         missing, unexpected = model.load_state_dict(saved.state_dict(), strict=False)
         if left := [name for name in missing if not name.startswith(self.kept_elsewhere)] + list(unexpected):
             raise CheckpointError(f"{checkpoint}: its weights do not fit the model; these have no counterpart: {left[:5]}")
+
+
+class AtTheEnd(TrainerCallback):
+    """Does something when training ends."""
+
+    def __init__(self, close: Callable[[], None]) -> None:
+        self._close = close
+
+    def on_train_end(self, *args: Any, **kwargs: Any) -> None:
+        self._close()
 
 
 class RunLog(TrainerCallback):

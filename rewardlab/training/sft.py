@@ -118,7 +118,8 @@ def train_sft(pairs: Sequence[PreferencePair], config: SFTConfig, out: Path, *, 
     without judgments, ConfigError for a finished or different run in ``out``.
     """
     template = load_template(config.template)
-    kept = fitting(pairs, config, template, out, answer=lambda pair: pair.judgment)
+    taught = [pair for pair in pairs if pair.judgment or template.convention == "bare"]
+    kept = fitting(taught, config, template, out, answer=lambda pair: pair.judgment) if taught else []
     rows = sft_rows(kept, template, verification_rows(kept, votes, template) if votes else ())
     data = data_fingerprint(pairs) + (f" {hashlib.sha256(votes.read_bytes()).hexdigest()[:16]}" if votes else "")
     return watched(config, out, lambda: _attempt(rows, config, out, data, template))

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from rewardlab.training.actor_critic import ActorCriticTrainer
+from rewardlab.training.prompt_batches import fields_of_rows
 from rewardlab.training.prompt_source import PromptSource
-from rewardlab.training.rollouts import fields_of_rows
 
 
 class WindowedTrainer(ActorCriticTrainer):

@@ -24,7 +24,7 @@ LAYERS = [
     {"data", "samplers", "verifying"},
     {"judge", "best_of_n", "distill"},
     {"training", "benchmarks", "serving", "integrations"},
-    {"world", "audit", "curation"},
+    {"world", "audit", "curation", "health"},
     {"studies"},
     {"cli"},
 ]

@@ -1,0 +1,80 @@
+"""How much memory a training run asks of each device: an estimate from shapes, before anything is loaded."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import rewardlab.torchvision_cpu  # noqa: F401  (before transformers)
+
+# isort: split
+from rewardlab.config import MethodConfig, TrainConfig
+from rewardlab.training.loading import PARTS
+
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Bytes on each device, by what for; what a step needs while it reads, and while it samples, is not there at once."""
+
+    weights: float
+    gradients: float
+    moments: float
+    reading: float
+    sampling: float
+
+    @property
+    def total(self) -> float:
+        return self.weights + self.gradients + self.moments + max(self.reading, self.sampling)
+
+
+def counts(model: Any, config: TrainConfig) -> tuple[int, int]:
+    """(weights, weights that learn) of a model under a config."""
+    total = sum(weight.numel() for weight in model.parameters())
+    patterns = [re.compile(PARTS.get(part, part)) for part in config.freeze]
+
+    def is_frozen(name: str) -> bool:
+        return any(pattern.search(name) for pattern in patterns)
+
+    if config.lora is None:
+        return total, sum(weight.numel() for name, weight in model.named_parameters() if not is_frozen(name))
+    linear = [(name, module) for name, module in model.named_modules() if type(module).__name__ == "Linear"]
+    adapted = sum(
+        config.lora.r * (module.in_features + module.out_features)
+        for name, module in linear
+        if "lm_head" not in name and not is_frozen(f"{name}.")
+    )
+    return total + adapted, adapted
+
+
+def estimate(model: Any, config: TrainConfig, *, processes: int, zero: int, prompt_tokens: int) -> Estimate:
+    """Of ``model`` (it may be without memory of its own) on ``processes`` devices under ZeRO stage 0, 2 or 3.
+
+    Weights that learn are float32 with Adam's two moments, 16 bytes with their gradient; below LoRA weights are bfloat16, or
+    half a byte. Reading: activations in bfloat16, checkpointed by layer where the config says so, logits of the answer in
+    float32. Sampling: the cache of keys and values, in bfloat16, of a device's whole rollout batch, and under ZeRO-3 the
+    gathered weights.
+    """
+    total, learning = counts(model, config)
+    critics = 2 if isinstance(config, MethodConfig) and config.advantage == "gae" else 1
+    shared = processes if zero == 3 else 1
+    shared_moments = processes if zero >= 2 else 1
+    frozen_bytes = 4.0 if config.lora is None else 0.55 if config.lora.quantize else 2.0
+    weights = critics * (frozen_bytes * (total - learning) + 4.0 * learning) / shared
+    text = model.config.get_text_config()
+    answer = config.max_completion_length if isinstance(config, MethodConfig) else 512
+    length = prompt_tokens + answer
+    per_layer = config.micro_batch_size * length * text.hidden_size * 2.0
+    kept = text.num_hidden_layers * per_layer if config.gradient_checkpointing else 14 * text.num_hidden_layers * per_layer
+    reading = critics * (kept + 14 * per_layer) + config.micro_batch_size * answer * text.vocab_size * 4.0
+    sampling = 0.0
+    if isinstance(config, MethodConfig) and config.engine is None:
+        rows = config.rollout_batch_size / processes
+        heads = text.num_key_value_heads * (getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads)
+        sampling = rows * length * text.num_hidden_layers * heads * 2 * 2.0
+        if zero == 3:
+            sampling += 4.0 * total
+    moments = critics * 8.0 * learning / shared_moments
+    return Estimate(weights, critics * 4.0 * learning / shared_moments, moments, reading, sampling)

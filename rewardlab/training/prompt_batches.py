@@ -1,0 +1,54 @@
+"""Tokenised prompts with images, of different length, as one batch, or some of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import rewardlab.torchvision_cpu  # noqa: F401  (before transformers)
+
+# isort: split
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def left_padded(prompt_ids: list[list[int]], fields: dict[str, Any], pad: int) -> dict[str, Tensor]:
+    """Prompts of different length as one batch; per-token fields are padded alike, per-image ones are taken as they are."""
+    width = max(map(len, prompt_ids))
+
+    def rows(values: list[list[int]], filler: int) -> Tensor:
+        return torch.tensor([[filler] * (width - len(row)) + list(row) for row in values])
+
+    batch = {"input_ids": rows(prompt_ids, pad), "attention_mask": rows([[1] * len(ids) for ids in prompt_ids], 0)}
+    for name, value in fields.items():
+        if isinstance(value, list) and value and isinstance(value[0], list):
+            batch[name] = rows(value, 0)
+        else:
+            batch[name] = value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
+    return batch
+
+
+def fields_of_rows(fields: dict[str, Any], images: Any, rows: list[int], lengths: list[int]) -> dict[str, Any]:
+    """The multimodal fields of some prompts, whose token ids have grown to ``lengths`` by text."""
+    if images is None:
+        return {}
+    counts = [len(shown or ()) for shown in images]
+    own = [sum(counts[:row]) + n for row in rows for n in range(counts[row])]
+    picked: dict[str, Any] = {}
+    for name, value in fields.items():
+        if name.endswith("token_type_ids"):
+            picked[name] = [list(value[row]) + [0] * (n - len(value[row])) for row, n in zip(rows, lengths, strict=True)]
+        elif name == "image_grid_thw":
+            picked[name] = torch.as_tensor(np.asarray(value))[own]
+        elif name == "pixel_values":
+            patches = torch.as_tensor(np.asarray(fields["image_grid_thw"])).prod(1).tolist()
+            parts = torch.as_tensor(np.asarray(value)).split(patches)
+            picked[name] = torch.cat([parts[n] for n in own])
+        else:
+            raise NotImplementedError(f"no rule for picking some prompts' part of {name}")
+    return picked
+
+
+def shown(images: Any) -> list[list[Any]] | None:
+    """The images of each prompt, [] for one of text alone; None where no prompt has any."""
+    return [own or [] for own in images] if images and any(images) else None

@@ -1,0 +1,141 @@
+"""Every configuration that ships passes without weights; what would not work is told before a run, by its cure."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import scaled_runs
+from typer.testing import CliRunner
+
+import rewardlab.torchvision_cpu  # noqa: F401  (before transformers)
+
+# isort: split
+from rewardlab.cli import app
+from rewardlab.config import LoraConfig, RLConfig, SFTConfig
+from rewardlab.data.pairs import write_parquet
+from rewardlab.errors import DataError
+from rewardlab.health.architectures import on_meta
+from rewardlab.health.memory import GIB, counts, estimate
+from rewardlab.health.run_page import curve, write_run_page
+from rewardlab.samplers.hf import load_model
+from rewardlab.training.loading import freeze
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+SHIPPED = sorted(path for path in CONFIGS.rglob("*.yaml") if path.parent.name != "launch")  # a Kubernetes Job is no run's
+
+
+def ask(*words: str) -> Any:
+    return CliRunner().invoke(app, ["doctor", *words])
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.relative_to(CONFIGS)))
+def test_what_ships_passes(path: Path) -> None:
+    done = ask(str(path), "--dry-run")
+    assert done.exit_code == 0, done.output
+    assert "FAILED" not in done.output
+    assert done.output.startswith("ok")
+
+
+@pytest.mark.parametrize(
+    ("name", "millions"),
+    [
+        ("Qwen/Qwen2.5-VL-3B-Instruct", 3754.6),
+        ("Qwen/Qwen2.5-VL-7B-Instruct", 8292.2),
+        ("Qwen/Qwen3-VL-4B-Instruct", 4437.8),
+        ("Qwen/Qwen3-VL-8B-Instruct", 8767.1),
+    ],
+)
+def test_known_sizes(name: str, millions: float) -> None:
+    """Weights as the published checkpoints have them, counted without any."""
+    model = on_meta(name)
+    assert model is not None
+    assert sum(weight.numel() for weight in model.parameters()) / 1e6 == pytest.approx(millions, abs=0.1)
+
+
+def test_memory_by_hand(tiny_checkpoint: Path) -> None:
+    """Of 8.292 B weights that all learn: 4 bytes each for weights and gradients, 8 for moments; what ZeRO deals out."""
+    model, config = on_meta("Qwen/Qwen2.5-VL-7B-Instruct"), SFTConfig()
+    alone, two, three = (estimate(model, config, processes=8, zero=zero, prompt_tokens=100) for zero in (0, 2, 3))
+    assert alone.weights / GIB == pytest.approx(8.292166656e9 * 4 / 2**30)
+    assert (alone.gradients, alone.moments) == (alone.weights, 2 * alone.weights)
+    assert (two.weights, two.moments) == (alone.weights, alone.moments / 8)
+    assert (three.weights, three.gradients, three.moments) == (alone.weights / 8, alone.gradients / 8, alone.moments / 8)
+    rl = estimate(model, RLConfig(max_completion_length=156), processes=8, zero=0, prompt_tokens=100)
+    assert rl.sampling == 32 * 256 * 28 * 4 * 128 * 2 * 2  # rows, tokens, layers, heads of keys and of values, bfloat16
+    tiny = load_model(str(tiny_checkpoint), device="cpu")[0]
+    total, learning = counts(tiny, SFTConfig(freeze=["vision", "merger"]))
+    assert total - learning == freeze(tiny, ["vision", "merger"])
+
+
+def test_adapters_are_counted_as_peft_makes_them(tiny_checkpoint: Path) -> None:
+    import peft
+
+    from rewardlab.training.loading import peft_config
+
+    model = load_model(str(tiny_checkpoint), device="cpu")[0]
+    config = SFTConfig(lora=LoraConfig(r=3), freeze=["merger"])
+    total, learning = counts(model, config)
+    adapted = peft.get_peft_model(model, peft_config(config.lora, model, config.freeze))
+    assert learning == sum(weight.numel() for weight in adapted.parameters() if weight.requires_grad)
+    assert total == sum(weight.numel() for weight in adapted.parameters())
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "said"),
+    [
+        ("learning_rat: 1", (), "unknown key 'learning_rat'"),
+        ("template: nobody", (), "unknown prompt template 'nobody'"),
+        ("model: Qwen/Qwen2.5-VL-7B-Instruct", ("--memory", "80"), "more than the 80 there are"),
+        ("batch_size: 128", ("--processes", "6"), "cannot be dealt out to 6 processes"),
+    ],
+)
+def test_what_would_not_work(text: str, words: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    (tmp_path / "rl.yaml").write_text(text)
+    done = ask(str(tmp_path / "rl.yaml"), "--dry-run", *words)
+    assert done.exit_code == 1
+    assert said in done.output
+
+
+def test_tried_with_weights_and_data(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """A judgment, a step, the tokens; a consistency endpoint that is away is a failure, and the rest is still looked at."""
+    data, config = tmp_path / "pairs.parquet", tmp_path / "rl.yaml"
+    write_parquet([replace(pair, judgment="") for pair in scaled_runs.pairs()], data)
+    settings = {**scaled_runs.SHARED, "model": str(tiny_checkpoint), "rollout_batch_size": 8, "batch_size": 8}
+    settings |= {"max_completion_length": 8, "consistency": {"weight": 0.0}}
+    config.write_text(json.dumps(settings))  # JSON is YAML
+    done = ask(str(config), "--data", str(data))
+    assert done.exit_code == 0, done.output
+    for line in ("32 pairs", "of 32 samples: median", "0 of 4 have a verdict", "one step: taken and saved in"):
+        assert line in done.output
+    config.write_text(json.dumps(settings | {"consistency": {"base_url": "http://127.0.0.1:9/v1"}}))
+    done = ask(str(config), "--data", str(data))
+    assert done.exit_code == 1
+    assert "FAILED consistency" in done.output
+    assert "0 of 4 have a verdict" in done.output
+
+
+def test_a_curve() -> None:
+    """From the lowest to the highest value over its steps; what was no number is told apart, and is not drawn."""
+    found = curve("loss", [(1, 2.0), (2, "nan"), (3, 4.0)])
+    assert found is not None
+    assert (found.low, found.high, found.last, found.steps, found.breaks) == (2.0, 4.0, 4.0, (1, 3), (2,))
+    assert found.points == "4.0,116.0 316.0,4.0"
+    assert curve("loss", [(1, "nan")]) is None
+
+
+def test_a_run_page(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """Of a real run: every metric, what the watchdog saw, rollouts whose text is text."""
+    scaled_runs.run("rl", tiny_checkpoint, tmp_path / "run")
+    (tmp_path / "run" / "health.jsonl").write_text('{"step": 3, "signs": ["invalid"], "said": "no verdicts", "done": "warn"}\n')
+    row = {"step": 3, "pair_id": "p", "order": "given", "text": "<script>alert(1)</script>", "status": "ok", "right": True}
+    (tmp_path / "run" / "samples.jsonl").write_text(json.dumps(row | {"reward": 1.5, "num_tokens": 3}) + "\n{half a li")
+    page = write_run_page(tmp_path / "run").read_text()
+    for shown in ("grad_norm", "advantage/outlier_frac", "no verdicts", "&lt;script&gt;alert(1)", "reward 1.5"):
+        assert shown in page
+    assert "<script" not in page
+    with pytest.raises(DataError, match="not a training run"):
+        write_run_page(tmp_path)
