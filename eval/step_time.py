@@ -3,7 +3,7 @@
 All take the same model, pairs, prompts per batch, group size and completion length, in one process and in turns; a step is
 sampling, scoring and one update. A recipe with a KL term (a forward pass of the reference more) is compared with TRL's with
 one, one without with TRL's without. Dynamic sampling draws more rollouts than it trains on and is left out. Prints the median
-ratio over the turns and its range.
+ratio over the turns and its range, and the ratio of what training took of memory at its height.
 """
 
 from __future__ import annotations
@@ -66,8 +66,14 @@ KEPT = {
 }
 
 
-def seconds_per_step(name: str, recipe: dict[str, Any], run: Path, rows: Any, steps: int) -> float:
-    """One short run from the SFT checkpoint, the first step left out."""
+def memory_mib(field: str) -> float:
+    """VmRSS or, since it was last reset, VmHWM of this process (Linux)."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith(field)).split()[1]) / 1024
+
+
+def measured(name: str, recipe: dict[str, Any], run: Path, rows: Any, steps: int) -> tuple[float, float]:
+    """(seconds a step, the first left out; MiB that training took at its height) of one short run from the SFT checkpoint."""
     config = RLConfig(model=str(run / "sft" / "final"), max_steps=steps + 1, **SHAPES, **recipe)
     model, processor = load_model(config.model, device="cpu")
     with tempfile.TemporaryDirectory() as folder:
@@ -85,8 +91,11 @@ def seconds_per_step(name: str, recipe: dict[str, Any], run: Path, rows: Any, st
             return result
 
         trainer.training_step = timed
+        before = memory_mib("VmRSS")
+        Path("/proc/self/clear_refs").write_text("5")  # VmHWM starts anew
         trainer.train()
-    return statistics.median(times[1:])
+        peak = memory_mib("VmHWM")
+    return statistics.median(times[1:]), peak - before
 
 
 def main() -> None:
@@ -94,28 +103,38 @@ def main() -> None:
     parser.add_argument("--run", type=Path, default=Path("runs/quickstart"), help="a finished quickstart")
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--only", help="recipes beside TRL's, with commas")
     parser.add_argument("--out", type=Path, default=ROOT / "eval" / "results" / "step_time.json")
     options = parser.parse_args()
     pairs = [pair for pair in read_pairs(options.run / "distill" / "distilled.parquet") if pair.attempts != "1"][:400]
     rows = rl_rows(pairs, load_template("plain"), both_orders=True)
     recipes: dict[str, dict[str, Any]] = {name: {"advantage": "grpo", **recipe} for name, recipe in BASELINES.items()}
     for path in sorted((ROOT / "configs" / "rl").glob("*.yaml")):
-        if (recipe := load_yaml(path)).get("advantage") != "gae":  # a critic costs what it costs
+        of_hardware = path.stem.startswith("stable_reinforce_")
+        if not of_hardware and (recipe := load_yaml(path)).get("advantage") != "gae":  # a critic costs what it costs
             recipes[path.stem] = {key: value for key, value in recipe.items() if key in METHOD}
+    if options.only:
+        recipes = {name: recipe for name, recipe in recipes.items() if name in BASELINES or name in options.only.split(",")}
     times: dict[str, list[float]] = {name: [] for name in recipes}
+    peaks: dict[str, list[float]] = {name: [] for name in recipes}
     for turn in range(options.turns):
         for name, recipe in recipes.items():
-            times[name].append(seconds_per_step(name, recipe, options.run, rows, options.steps))
+            seconds, peak = measured(name, recipe, options.run, rows, options.steps)
+            times[name].append(seconds)
+            peaks[name].append(peak)
         print(f"turn {turn + 1} of {options.turns}: " + ", ".join(f"{n} {t[-1]:.2f} s" for n, t in times.items()), flush=True)
     shown = Table(title=f"seconds per step by TRL's GRPO step, {options.turns} turns")
-    for column in ("recipe", "against", "median ratio", "lowest", "highest"):
+    for column in ("recipe", "against", "median ratio", "lowest", "highest", "peak memory"):
         shown.add_column(column)
     result = {}
     for name, own in times.items():
         baseline = "trl grpo" if recipes[name].get("kl_coef") else "trl grpo, no KL"
         ratios = [a / b for a, b in zip(own, times[baseline], strict=True)]
         result[name] = {"against": baseline, "median_ratio": statistics.median(ratios), "ratios": ratios, "seconds": own}
-        shown.add_row(name, baseline, *(f"{value:.2f}" for value in (statistics.median(ratios), min(ratios), max(ratios))))
+        result[name]["peak_mib"] = peaks[name]
+        result[name]["memory_ratio"] = statistics.median(peaks[name]) / statistics.median(peaks[baseline])
+        figures = (statistics.median(ratios), min(ratios), max(ratios), result[name]["memory_ratio"])
+        shown.add_row(name, baseline, *(f"{value:.2f}" for value in figures))
     Console().print(shown)
     options.out.write_text(json.dumps({"commit": commit(), "shapes": SHAPES, "recipes": result}, indent=1) + "\n")
 

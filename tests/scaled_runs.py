@@ -154,6 +154,14 @@ CHANGES: dict[str, dict[str, Any]] = {
     "sft+lora": {"lora": {"r": 4}},
     "sft+mixed": {"micro_batch_size": 1},
     "rl+mixed": {"micro_batch_size": 1},
+    # log-probs without gradient, a critic and a reference beside the policy
+    "rl+halves+mixed": {
+        "micro_batch_size": 1,
+        "rollout_batch_size": 16,
+        "advantage": "gae",
+        "kl_coef": 0.1,
+        "outliers": "keep",
+    },
 }
 
 if __name__ == "__main__":

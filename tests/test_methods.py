@@ -53,7 +53,8 @@ SMALL = Settings(
 
 def test_every_recipe_is_in_the_table() -> None:
     """And every arm's config is valid, with nothing but its method of its own."""
-    assert {path.stem for path in RECIPES.glob("*.yaml")} == {arm.recipe for arm in ARMS.values()}
+    methods = {path.stem for path in RECIPES.glob("*.yaml") if not path.stem.startswith("stable_reinforce_")}  # of hardware
+    assert methods == {arm.recipe for arm in ARMS.values()}
     configs = {arm: config_of(Trial(0, arm), Settings(), model="x", template="plain", configs=RECIPES) for arm in ARMS}
     assert {config.learning_rate for arm, config in configs.items() if not arm.endswith("_slow")} == {3e-4}
     assert (configs["ppo_slow"].learning_rate, configs["ppo_slow"].value_learning_rate) == (1e-4, 6e-4)

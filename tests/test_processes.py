@@ -74,7 +74,8 @@ def test_two_processes_are_as_one(tiny_checkpoint: Path, alone: Path, tmp_path: 
         shutil.copytree(alone / f"{stage}_begun", tmp_path / f"{stage}_grown")  # without the lock that this process holds
         scaled_runs.run(stage, tiny_checkpoint, tmp_path / f"{stage}_alone", data=scaled_runs.mixed(), micro_batch_size=1)
     kinds = [f"{stage}:{stage}{end}" for stage in ("sft", "rl") for end in ("", "_grown", "_begun:kill")]
-    launched(tiny_checkpoint, tmp_path, *kinds, "sft+mixed:sft_mixed", "rl+mixed:rl_mixed")
+    launched(tiny_checkpoint, tmp_path, *kinds, "sft+mixed:sft_mixed", "rl+mixed:rl_mixed", "rl+halves+mixed:halves")
+    assert (tmp_path / "halves" / "final").exists()
     for stage in ("sft", "rl"):
         same(tmp_path / f"{stage}_alone", tmp_path / f"{stage}_mixed")  # text alone on one process, images on the other
         same(alone / stage, tmp_path / stage)
@@ -89,7 +90,8 @@ def test_zero_is_as_one_process(tiny_checkpoint: Path, alone: Path, tmp_path: Pa
     """Under the configurations that ship; shards that two have left are joined for one."""
     kinds = [f"{stage}:{stage}{end}" for stage in ("sft", "rl") for end in ("", "_begun:kill")]
     scaled_runs.run("sft", tiny_checkpoint, tmp_path / "sft_alone", data=scaled_runs.mixed(), micro_batch_size=1)
-    launched(tiny_checkpoint, tmp_path, *kinds, "sft+mixed:sft_mixed", zero=zero)
+    launched(tiny_checkpoint, tmp_path, *kinds, "sft+mixed:sft_mixed", "rl+halves+mixed:halves", zero=zero)
+    assert (tmp_path / "halves" / "final").exists()
     same(tmp_path / "sft_alone", tmp_path / "sft_mixed")
     launched(tiny_checkpoint, tmp_path, "sft:sft_begun", "rl:rl_begun", processes=1, zero=zero)
     for stage in ("sft", "rl"):

@@ -31,9 +31,10 @@ from rewardlab.rl.pairwise import bradley_terry_loss
 from rewardlab.samplers.hf import encode, load_processor
 from rewardlab.training.loading import freeze
 from rewardlab.training.preflight import fitting, processor_of
-from rewardlab.training.runs import RunLog, close_run, common_arguments, open_run
+from rewardlab.training.runs import RunLog, close_run, common_arguments, num_processes, open_run
 from rewardlab.training.sft import data_fingerprint
 from rewardlab.training.steps import run_steps
+from rewardlab.training.text_only import see_always
 from rewardlab.training.value_model import WEIGHTS, ValueModel
 from rewardlab.types import BOTH_ORDERS, Message, PreferencePair
 
@@ -101,6 +102,8 @@ def build_trainer(pairs: Sequence[PreferencePair], config: RMConfig, processor: 
     """The trainer of a config on labelled pairs. Raises ConfigError for an unknown template."""
     model = ValueModel.from_pretrained(config.model)
     freeze(model, config.freeze)
+    if num_processes() > 1:
+        see_always(model, processor)
     if config.gradient_checkpointing:
         enable = getattr(model.backbone, "activation_checkpointing_enable", None)  # transformers' newer name of it
         (enable or model.backbone.gradient_checkpointing_enable)()

@@ -117,10 +117,11 @@ class RolloutEngine:
         state = self._accelerator.get_state_dict(model)
         if self._server is not None:
             self._write(self._accelerator.unwrap_model(model), state)
+            written = self._server.num_starts
             for _ in range(TRIES):
                 starts = self._server.num_starts
-                if self._server.healthy and (starts != self._starts or self._reload()):
-                    self._starts = starts  # one that was started since has read the new file
+                if self._server.healthy and (starts > written or self._reload()):
+                    self._starts = starts  # one that was started after the new file was there has read it
                     break
                 self._server.await_start()
             else:
@@ -172,7 +173,9 @@ class RolloutEngine:
                     f"{self._url}: the engine reads a prompt as {one.num_prompt_tokens} tokens, the trainer as {length}: they "
                     "do not see the same images or text; check --mm-processor-kwargs and the checkpoint's processor"
                 )
-        return [list(one.token_ids) for one in ordered], [list(one.logprobs or ()) for one in ordered]
+            if len(one.logprobs) != len(one.token_ids):
+                raise EndpointError(f"{self._url}: {len(one.token_ids)} tokens came with {len(one.logprobs)} log-probs")
+        return [list(one.token_ids) for one in ordered], [list(one.logprobs) for one in ordered]
 
     def drawn_by_the_policy(self, ask: Callable[[], Any], model: Any) -> Any:
         """What ``ask`` returns, by weights that were the policy's all the time: asked again where the server began anew."""

@@ -20,6 +20,7 @@ from rewardlab.errors import CheckpointError, ConfigError
 from rewardlab.samplers.hf import load_model, load_processor
 from rewardlab.training.runs import is_main, num_processes
 from rewardlab.training.text_only import see_always
+from rewardlab.training.value_model import read_whole
 
 # How transformers calls what sees and what joins it to the language model; anything else is a regular expression.
 PARTS = {
@@ -47,6 +48,8 @@ def load_policy(config: TrainConfig, out: Path) -> tuple[Any, Any]:
         model, processor = _quantised(path), load_processor(path)
     else:
         model, processor = load_model(path, device="cpu")
+        if config.lora and torch.cuda.is_available():
+            model = model.to(torch.bfloat16)  # below the adapters, whose weights peft keeps in float32
     if config.pixels:
         set_pixels(processor, config.pixels)
     freeze(model, config.freeze)
@@ -81,7 +84,8 @@ def merge_adapter(adapter: Path, out: Path) -> Path:
         raise CheckpointError(f"{adapter}: not an adapter (no adapter_config.json in it); a whole checkpoint needs no merging")
     if out.exists():
         raise CheckpointError(f"{out}: exists; choose another --out")
-    base, _ = load_model(json.loads(told.read_text(encoding="utf-8"))["base_model_name_or_path"], device="cpu")
+    with read_whole():
+        base, _ = load_model(json.loads(told.read_text(encoding="utf-8"))["base_model_name_or_path"], device="cpu")
     partial = out.with_name(f"{out.name}.partial")
     peft.PeftModel.from_pretrained(base, str(adapter)).merge_and_unload().save_pretrained(partial)
     load_processor(str(adapter)).save_pretrained(partial)

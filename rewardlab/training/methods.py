@@ -13,6 +13,7 @@ from datasets import Dataset
 from transformers import PreTrainedModel
 
 from rewardlab.config import MethodConfig
+from rewardlab.errors import ConfigError
 from rewardlab.progress import bar
 from rewardlab.prompts import Template
 from rewardlab.samplers.decode import HotToken
@@ -25,6 +26,7 @@ from rewardlab.training.prompt_source import PromptSource
 from rewardlab.training.rollout_sampler import InItsEpoch
 from rewardlab.training.runs import CRITIC, RunLog, close_run, common_arguments, micro_batches, num_processes, open_run
 from rewardlab.training.steps import run_steps
+from rewardlab.training.text_only import see_always
 from rewardlab.training.value_model import ValueModel
 from rewardlab.training.watchdog import rollbacks, watched
 from rewardlab.training.windows import WindowedTrainer
@@ -83,6 +85,7 @@ def _vllm(config: MethodConfig) -> dict[str, Any]:
         "use_vllm": True,
         "vllm_mode": engine.kind,
         "vllm_server_base_url": engine.base_url,
+        "vllm_max_model_length": config.max_tokens,  # else room for the longest prompt that the model allows
         "vllm_gpu_memory_utilization": engine.gpu_memory_utilization,
         "vllm_tensor_parallel_size": engine.tensor_parallel,
         "vllm_enable_sleep_mode": engine.kind == "colocate",
@@ -112,7 +115,10 @@ def make_trainer(
     """The trainer of the method, or of ``trainer_class``; a stage's ``own`` arguments go to TRL's, ``more`` to the trainer."""
     with_critic = config.advantage == "gae"
     if with_critic:
-        more = {"critic": ValueModel.from_pretrained(config.value_init or config.model), **more}
+        critic = ValueModel.from_pretrained(config.value_init or config.model)
+        if num_processes() > 1:
+            see_always(critic, processor)
+        more = {"critic": critic, **more}
     if config.window:
         more = {"source": prompt_source(rows, config), **more}
     plain = ActorCriticTrainer if with_critic else PolicyGradientTrainer
@@ -125,6 +131,8 @@ def make_trainer(
         peft_config=peft_config(config.lora, model, config.freeze),
         **more,
     )
+    if trainer.ref_model is not None and num_processes() > 1:
+        see_always(trainer.ref_model, processor)
     trainer.add_callback(InItsEpoch(trainer))
     if config.engine and config.engine.kind == "serve":
         trainer.engine = config.engine
@@ -133,6 +141,12 @@ def make_trainer(
         position = opening if hot.position is None else hot.position
         trainer.hot_token = HotToken(hot.temperature, hot.top_k, position)
     if config.dynamic_sampling != "off":
+        own = config.rollout_batch_size // num_processes()
+        if own % config.samples_per_prompt:
+            raise ConfigError(
+                f"dynamic_sampling chooses whole groups on each process: {own} rollouts are not a multiple of "
+                f"samples_per_prompt {config.samples_per_prompt}; raise rollout_batch_size, or take fewer processes"
+            )
         trainer.dynamic = DynamicSampling(
             prompt_source(rows, config),
             group=config.samples_per_prompt,
@@ -157,6 +171,8 @@ def pretrain_value(build: Build, config: MethodConfig, out: Path, data: str) -> 
             "warmup_steps": 0,
             "value_learning_rate": config.value_learning_rate or 2 * config.learning_rate,
             "logging_steps": 1,
+            # of a frozen policy the same draws come again: nothing is won by taking it back
+            "health": config.health.model_copy(update={"policy": "warn" if config.health.policy == "warn" else "stop"}),
         }
     )
     resume = open_run(folder, alone, data=data)
@@ -190,7 +206,10 @@ def _attempt(build: Build, config: MethodConfig, out: Path, data: str, template:
     trainer.num_rollbacks = len(rollbacks(out))
     per_epoch = num_rows * config.samples_per_prompt * config.iterations // config.batch_size
     steps = config.max_steps if config.max_steps > 0 else int(config.epochs * per_epoch)
-    with bar(stage, steps) as advance:
-        trainer.add_callback(RunLog(out, advance, "reward"))
-        run_steps(trainer, config, out, resume)
+    try:
+        with bar(stage, steps) as advance:
+            trainer.add_callback(RunLog(out, advance, "reward"))
+            run_steps(trainer, config, out, resume)
+    finally:
+        trainer.close_engine()
     return close_run(out, trainer, processor, template=template, stage=stage, base=config.model)

@@ -28,9 +28,10 @@ from rewardlab.rl.process import token_ends
 from rewardlab.samplers.hf import encode, token_texts, with_answers
 from rewardlab.training.loading import freeze
 from rewardlab.training.preflight import processor_of
-from rewardlab.training.runs import LoadsWholeCheckpoints, RunLog, close_run, common_arguments, open_run
+from rewardlab.training.runs import LoadsWholeCheckpoints, RunLog, close_run, common_arguments, num_processes, open_run
 from rewardlab.training.sft import data_fingerprint
 from rewardlab.training.steps import run_steps
+from rewardlab.training.text_only import see_always
 from rewardlab.training.value_model import ValueModel
 from rewardlab.types import Order, PreferencePair
 
@@ -131,6 +132,8 @@ def train_prm(pairs: Sequence[PreferencePair], steps: Sequence[dict[str, Any]], 
     arguments = TrainingArguments(remove_unused_columns=False, **common_arguments(config, out))
     model = ValueModel.from_pretrained(config.model)
     freeze(model, config.freeze)
+    if num_processes() > 1:
+        see_always(model, processor)
     trainer = PRMTrainer(
         model=model.train(),
         args=arguments,

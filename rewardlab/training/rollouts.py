@@ -30,7 +30,7 @@ from rewardlab.training.dynamic_sampling import DynamicSampling, Sampled
 from rewardlab.training.engine import RolloutEngine, messages_of
 from rewardlab.training.prompt_batches import left_padded, shown
 from rewardlab.training.rollout_sampler import RolloutSampler
-from rewardlab.training.runs import AtTheEnd, LoadsWholeCheckpoints
+from rewardlab.training.runs import LoadsWholeCheckpoints
 from rewardlab.training.tallies import Tallies
 from rewardlab.training.value_model import FORWARD_KEYS, fields_of
 
@@ -122,7 +122,12 @@ class RolloutTrainer(LoadsWholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         if self.engine is not None:
             return self._from_engine(prompt_ids)
         if self.use_vllm:
-            return super()._generate_single_turn(prompt_ids, images, multimodal_fields, num_generations, has_tool_images)
+            tokens, logprobs = super()._generate_single_turn(
+                prompt_ids, images, multimodal_fields, num_generations, has_tool_images
+            )
+            self._drawn_logprobs = logprobs
+            self.num_generated_tokens += sum(map(len, tokens))
+            return tokens, logprobs
         inputs = left_padded(prompt_ids, multimodal_fields, self._tokenizer.pad_token_id)
         inputs = {name: value.to(self.accelerator.device) for name, value in inputs.items()}
         chances_NT = self._chances(len(prompt_ids))
@@ -160,7 +165,6 @@ class RolloutTrainer(LoadsWholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
             self._engine = RolloutEngine(
                 self.engine, self.model_wrapped, self.processing_class, out, self.accelerator, apart=self.kept_elsewhere
             )
-            self.add_callback(AtTheEnd(self._engine.close))
         elif self._synced != self.state.global_step:
             self._engine.sync(self.model_wrapped)
         self._synced, engine = self.state.global_step, self._engine
@@ -174,6 +178,11 @@ class RolloutTrainer(LoadsWholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         self._drawn_logprobs = logprobs
         self.num_generated_tokens += sum(map(len, tokens))
         return tokens, logprobs
+
+    def close_engine(self) -> None:
+        """End the engine's process, if there is one, however training ended."""
+        if self._engine is not None:
+            self._engine.close()
 
     def _chances(self, num_rows: int) -> Tensor:
         """[own N, max_new_tokens] what decides each draw: by the seed, the step and the place in the batch of all processes, so
@@ -252,7 +261,7 @@ class RolloutTrainer(LoadsWholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         prompt_ids, completion_ids, _, completions, _, _, images, _ = super()._generate(prompts)
         rewards = super()._calculate_rewards(rows, prompts, completions, completion_ids)[self._own(len(rows))].cpu()
         right, read = self.right_of_last_batch(), self.read_of_last_batch()
-        drawn = [None] * len(rows) if self.use_vllm else self._drawn_logprobs
+        drawn = self._drawn_logprobs
         shown = [None] * len(rows) if images is None else images
         return [
             Sampled(*fields)

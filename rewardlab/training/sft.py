@@ -119,7 +119,8 @@ def train_sft(pairs: Sequence[PreferencePair], config: SFTConfig, out: Path, *, 
     """
     template = load_template(config.template)
     taught = [pair for pair in pairs if pair.judgment or template.convention == "bare"]
-    kept = fitting(taught, config, template, out, answer=lambda pair: pair.judgment) if taught else []
+    answer_of = (lambda pair: "") if template.convention == "bare" else (lambda pair: pair.judgment)
+    kept = fitting(taught, config, template, out, answer=answer_of) if taught else []
     rows = sft_rows(kept, template, verification_rows(kept, votes, template) if votes else ())
     data = data_fingerprint(pairs) + (f" {hashlib.sha256(votes.read_bytes()).hexdigest()[:16]}" if votes else "")
     return watched(config, out, lambda: _attempt(rows, config, out, data, template))

@@ -30,14 +30,19 @@ def run_steps(trainer: Any, config: TrainConfig, out: Path, resume: str | None) 
     """Train, watched, from checkpoint ``resume`` on where there is one. Raises DataError where the data make not one step,
     HealthError where the run goes wrong."""
     max_steps = config.max_steps
-    if resume and 0 < max_steps <= int(resume.rsplit("-", 1)[1]):  # killed between the last step and the final folder
+    sharded = trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled  # whose weights are there only once training has begun
+    if (
+        resume and not sharded and 0 < max_steps <= int(resume.rsplit("-", 1)[1])
+    ):  # killed between the last step and the final folder
         trainer._load_from_checkpoint(resume)
         return
     if resume:
         fit_to_processes(trainer, Path(resume))
     trainer.add_callback(Watchdog(config.health, out))
     if times := len(rollbacks(out)):
-        trainer.add_callback(Gentler(times, max(config.learning_rate, getattr(config, "value_learning_rate", None) or 0)))
+        with_critic = getattr(config, "advantage", "") == "gae"
+        rates = [config.learning_rate, *([trainer.args.value_learning_rate] if with_critic else [])]
+        trainer.add_callback(Gentler(times, max(rates)))
     trainer.remove_callback(PrinterCallback)  # every record is in metrics.jsonl; the terminal has the bar
     trainer.train(resume_from_checkpoint=resume)
     if trainer.state.global_step == 0:

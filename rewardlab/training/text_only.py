@@ -11,7 +11,6 @@ from typing import Any
 import rewardlab.torchvision_cpu  # noqa: F401  (before transformers)
 
 # isort: split
-import torch
 from PIL import Image
 from torch import Tensor, nn
 
@@ -29,7 +28,7 @@ def see_always(model: nn.Module, processor: Any) -> None:
 
     def before(module: Any, args: Any, kwargs: dict[str, Any]) -> None:
         decoding = kwargs.get("past_key_values") is not None
-        unseen[0] = kwargs.get("pixel_values") is None and torch.is_grad_enabled() and not decoding
+        unseen[0] = kwargs.get("pixel_values") is None and not decoding  # without a gradient, too: ZeRO-3 gathers weights
 
     def before_language(module: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         if not unseen[0]:
@@ -41,8 +40,8 @@ def see_always(model: nn.Module, processor: Any) -> None:
         nothing = 0.0 * sum(part.sum() for part in _tensors(inner.get_image_features(**shown)))
         return args, {**kwargs, "inputs_embeds": embedded + nothing.to(embedded)}
 
-    inner.register_forward_pre_hook(before, with_kwargs=True)
-    inner.language_model.register_forward_pre_hook(before_language, with_kwargs=True)
+    inner.register_forward_pre_hook(before, with_kwargs=True, prepend=True)
+    inner.language_model.register_forward_pre_hook(before_language, with_kwargs=True, prepend=True)
 
 
 def _tensors(features: Any) -> list[Tensor]:

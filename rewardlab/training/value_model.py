@@ -9,8 +9,8 @@ Shapes: ``N`` rows, ``L`` tokens of prompt and completion together, ``T`` of the
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForImageTextToText
+from transformers.integrations import deepspeed
 
 from rewardlab.data.files import write_whole
 from rewardlab.errors import CheckpointError
@@ -55,6 +56,16 @@ def fields_of(batch: dict[str, Any], rows: slice) -> dict[str, Any]:
     return {**found, "num_images": own}
 
 
+@contextmanager
+def read_whole() -> Iterator[None]:
+    """Within it weights are read as they are, also where ZeRO-3 would deal them out over the processes while they are read."""
+    kept, deepspeed._hf_deepspeed_config_weak_ref = deepspeed._hf_deepspeed_config_weak_ref, None
+    try:
+        yield
+    finally:
+        deepspeed._hf_deepspeed_config_weak_ref = kept
+
+
 class ValueModel(nn.Module):
     """A backbone and a linear head that starts at zero, so that an untrained one says 0 everywhere."""
 
@@ -76,7 +87,8 @@ class ValueModel(nn.Module):
             whole = AutoModelForImageTextToText.from_pretrained(model, dtype=dtype)
             return cls(whole.model, whole.config)
         config = AutoConfig.from_pretrained(folder)
-        value_model = cls(AutoModelForImageTextToText.from_config(config, dtype=dtype).model, config)
+        with read_whole():
+            value_model = cls(AutoModelForImageTextToText.from_config(config, dtype=dtype).model, config)
         try:
             value_model.load_state_dict(load_file(folder / WEIGHTS))
         except RuntimeError as error:

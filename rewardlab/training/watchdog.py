@@ -121,7 +121,8 @@ def watched(config: TrainConfig, out: Path, attempt: Callable[[], Path]) -> Path
         try:
             return attempt()
         except HealthError:
-            if config.health.policy != "roll_back" or len(rollbacks(out)) > config.health.max_rollbacks:
+            times = len(rollbacks(out))  # none here: what ended is a part of the run in a folder of its own
+            if config.health.policy != "roll_back" or not 0 < times <= config.health.max_rollbacks:
                 raise
             PartialState().wait_for_everyone()  # the event is on disk
             if is_main():

@@ -173,7 +173,10 @@ def is_right(ids: torch.Tensor) -> float:
     return float(ids.sum() % 3 == 0)
 
 
-RECIPES = {path.stem: load_yaml(path) for path in sorted((ROOT / "configs" / "rl").glob("*.yaml"))}
+FILES = sorted((ROOT / "configs" / "rl").glob("*.yaml"))
+RECIPES = {
+    path.stem: load_yaml(path) for path in FILES if not path.stem.startswith("stable_reinforce_")
+}  # those are of hardware
 METHOD = {*reference.Method.__dataclass_fields__, "clip_eps", "clip_eps_high", "advantage_sigma", "samples_per_prompt"}
 METHOD |= {"gae_lambda", "gae_lambda_critic", "length_adaptive_alpha"}
 CASES: dict[str, tuple[float, dict[str, Any]]] = {  # name: (drift of the sampling policy, differences from the defaults)
@@ -204,7 +207,7 @@ def test_trainer_equals_reference(make_trainer: Any, tiny_checkpoint: Path, case
 def test_windowed_trainer_equals_reference(make_trainer: Any, tiny_checkpoint: Path) -> None:
     """T-PPO over two rollout batches: the second continues what the first left unfinished."""
     changes = {key: value for key, value in RECIPES["t_ppo"].items() if key in METHOD}
-    changes |= {"samples_per_prompt": 1, "seed": 7, "window": 9, "max_completion_length": 18, "max_steps": 8}
+    changes |= {"samples_per_prompt": 1, "seed": 8, "window": 9, "max_completion_length": 18, "max_steps": 8}
     trainer = make_trainer(**changes)
     record = compare(trainer, config_for(tiny_checkpoint, **changes), 0.0, num_batches=2)
     first, second = record.inputs[:2], record.inputs[4:6]
