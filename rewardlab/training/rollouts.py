@@ -5,7 +5,6 @@ What is then made of them is in ``policy_gradient.py``.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,16 +38,6 @@ STATE = "rollouts-{process}.pt"
 
 def _process_of(path: Path) -> int:
     return int(path.stem.rsplit("-", 1)[1])
-
-
-class UnscoredRolloutsAreExpected(logging.Filter):
-    """TRL warns of every batch with a rollout that no reward function scored; where some are not finished, that is the rule."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        return "All reward functions returned None" not in str(record.msg)
-
-
-logging.getLogger("trl.trainer.grpo_trainer").addFilter(UnscoredRolloutsAreExpected())
 
 
 class RolloutTrainer(LoadsWholeCheckpoints, GRPOTrainer):  # type: ignore[misc]

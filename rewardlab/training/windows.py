@@ -7,6 +7,7 @@ by the policy, and once by the critic.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +20,16 @@ from torch import Tensor
 from rewardlab.training.actor_critic import ActorCriticTrainer
 from rewardlab.training.prompt_batches import fields_of_rows
 from rewardlab.training.prompt_source import PromptSource
+
+
+class UnscoredRolloutsAreExpected(logging.Filter):
+    """TRL warns of every batch with a rollout that no reward function scored; where some are not finished, that is the rule."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return "All reward functions returned None" not in str(record.msg)
+
+
+logging.getLogger("trl.trainer.grpo_trainer").addFilter(UnscoredRolloutsAreExpected())
 
 
 class WindowedTrainer(ActorCriticTrainer):
