@@ -16,8 +16,11 @@ import rewardlab.torchvision_cpu  # noqa: F401  (before transformers)
 # isort: split
 import torch
 from transformers import AutoTokenizer
+from typer.testing import CliRunner
 
+from rewardlab.cli import app
 from rewardlab.config import PixelConfig, SFTConfig
+from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.samplers.base import SamplingParams
@@ -189,3 +192,18 @@ def test_marks_of_images_are_not_read_as_text(tiny_checkpoint: Path) -> None:
     placed = replace(pair, question=f"Look: {IMAGE_MARK} What is it?")
     inputs = sampler.encode([build_messages(placed, order=Order.GIVEN, template=PLAIN)])
     assert TokenCounter(sampler.processor).sample(placed, Order.GIVEN, PLAIN).total == inputs["input_ids"].shape[1]
+
+
+@pytest.mark.parametrize("stage", ["sft", "rl"])
+def test_the_configs_frames_are_what_is_trained_on(stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a video of sixteen frames as many as the config says, not as many as reading defaults to."""
+    pair = replace(scaled_runs.pairs()[0], images=(), videos=(scaled_runs.film(0),))
+    write_parquet([pair], tmp_path / "pairs.parquet")
+    (tmp_path / f"{stage}.yaml").write_text("frames: 3")
+    shown: list[int] = []
+    monkeypatch.setattr(
+        f"rewardlab.training.{stage}.train_{stage}", lambda pairs, *args, **kwargs: shown.extend(len(p.images) for p in pairs)
+    )
+    options = ["--data", str(tmp_path / "pairs.parquet"), "--config", str(tmp_path / f"{stage}.yaml"), "--out", str(tmp_path)]
+    assert CliRunner().invoke(app, [stage, *options]).exit_code == 0
+    assert shown == [3]
