@@ -1,7 +1,7 @@
 """Seconds per RL step of every critic-free recipe against TRL's own GRPO step: `python eval/step_time.py`, by hand.
 
-All take the same model, pairs, prompts per batch, group size and completion length, in one process and in turns; a step is
-sampling, scoring and one update. A recipe with a KL term (a forward pass of the reference more) is compared with TRL's with
+All take the same model, pairs, prompts per batch, group size and completion length, in turns, each in a process of its own (what
+one leaves in memory is not the next one's); a step is sampling, scoring and one update. A recipe with a KL term (a forward pass of the reference more) is compared with TRL's with
 one, one without with TRL's without. Dynamic sampling draws more rollouts than it trains on and is left out. Prints the median
 ratio over the turns and its range, and the ratio of what training took of memory at its height.
 """
@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import statistics
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -72,8 +74,10 @@ def memory_mib(field: str) -> float:
     return int(next(line for line in lines if line.startswith(field)).split()[1]) / 1024
 
 
-def measured(name: str, recipe: dict[str, Any], run: Path, rows: Any, steps: int) -> tuple[float, float]:
+def measured(name: str, recipe: dict[str, Any], run: Path, steps: int) -> tuple[float, float]:
     """(seconds a step, the first left out; MiB that training took at its height) of one short run from the SFT checkpoint."""
+    pairs = [pair for pair in read_pairs(run / "distill" / "distilled.parquet") if pair.attempts != "1"][:400]
+    rows = rl_rows(pairs, load_template("plain"), both_orders=True)
     config = RLConfig(model=str(run / "sft" / "final"), max_steps=steps + 1, **SHAPES, **recipe)
     model, processor = load_model(config.model, device="cpu")
     with tempfile.TemporaryDirectory() as folder:
@@ -106,8 +110,6 @@ def main() -> None:
     parser.add_argument("--only", help="recipes beside TRL's, with commas")
     parser.add_argument("--out", type=Path, default=ROOT / "eval" / "results" / "step_time.json")
     options = parser.parse_args()
-    pairs = [pair for pair in read_pairs(options.run / "distill" / "distilled.parquet") if pair.attempts != "1"][:400]
-    rows = rl_rows(pairs, load_template("plain"), both_orders=True)
     recipes: dict[str, dict[str, Any]] = {name: {"advantage": "grpo", **recipe} for name, recipe in BASELINES.items()}
     for path in sorted((ROOT / "configs" / "rl").glob("*.yaml")):
         of_hardware = path.stem.startswith("stable_reinforce_")
@@ -119,7 +121,8 @@ def main() -> None:
     peaks: dict[str, list[float]] = {name: [] for name in recipes}
     for turn in range(options.turns):
         for name, recipe in recipes.items():
-            seconds, peak = measured(name, recipe, options.run, rows, options.steps)
+            with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
+                seconds, peak = process.submit(measured, name, recipe, options.run, options.steps).result()
             times[name].append(seconds)
             peaks[name].append(peak)
         print(f"turn {turn + 1} of {options.turns}: " + ", ".join(f"{n} {t[-1]:.2f} s" for n, t in times.items()), flush=True)
