@@ -1,9 +1,10 @@
 """Seconds per RL step of every critic-free recipe against TRL's own GRPO step: `python eval/step_time.py`, by hand.
 
-All take the same model, pairs, prompts per batch, group size and completion length, in turns, each in a process of its own (what
-one leaves in memory is not the next one's); a step is sampling, scoring and one update. A recipe with a KL term (a forward pass of the reference more) is compared with TRL's with
-one, one without with TRL's without. Dynamic sampling draws more rollouts than it trains on and is left out. Prints the median
-ratio over the turns and its range, and the ratio of what training took of memory at its height.
+All take the same model, pairs, prompts per batch, group size and completion length, in turns, each in a process of its
+own: what one leaves in memory is not the next one's. A step is sampling, scoring and one update. A recipe with a KL term
+(a forward pass of the reference more) is compared with TRL's with one, one without with TRL's without. Dynamic sampling
+draws more rollouts than it trains on and is left out. Prints the median ratio over the turns and its range, and the ratio
+of what training took of memory at its height.
 """
 
 from __future__ import annotations

@@ -84,6 +84,22 @@ def mixed() -> list[PreferencePair]:
     return made
 
 
+UNEQUAL = (0.0, 1.0, 0.0, 1.0, 50.0, 3.0, 3.0, 3.0)  # rewards of a batch of eight
+
+
+def make_unequal(trainer: Any) -> None:
+    """Rollouts of the second half of a batch are one token long and paid more, and the first of them much more."""
+    draw = trainer._generate_single_turn
+
+    def cut(*args: Any, **kwargs: Any) -> Any:
+        tokens, logprobs = draw(*args, **kwargs)
+        start = trainer._own(len(tokens)).start
+        return [ids[: 12 if start + n < 4 else 1] for n, ids in enumerate(tokens)], logprobs
+
+    trainer._generate_single_turn = cut
+    trainer.reward_funcs = [lambda completion_ids, **_: list(UNEQUAL[trainer._own(len(completion_ids))])]
+
+
 def run(
     stage: str,
     checkpoint: Path,
@@ -91,9 +107,11 @@ def run(
     *,
     kill: bool = False,
     data: Sequence[PreferencePair] | None = None,
+    unequal: bool = False,
     **changes: Any,
 ) -> None:
-    """Train ``stage`` into ``out``, or go on with it; ``kill`` ends it right after its first checkpoint."""
+    """Train ``stage`` into ``out``, or go on with it; ``kill`` ends it right after its first checkpoint, ``unequal`` has the
+    halves of each batch differ as :func:`make_unequal` says."""
     if stage == "sft":
         config: Any = SFTConfig(model=str(checkpoint), **({**SHARED, "batch_size": 8} | changes))
         module, name, train = sft_module, "ResumableSFTTrainer", train_sft
@@ -115,6 +133,8 @@ def run(
 
             trainer.reward_funcs, trainer.right_of_last_batch = [reward], lambda: list(last)
             trainer.read_of_last_batch = lambda: [True] * len(last)
+            if unequal:
+                make_unequal(trainer)
         if kill:
             trainer.add_callback(KillAtFirstSave())
         return trainer
@@ -151,6 +171,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "rl+groups": {"advantage": "grpo", "samples_per_prompt": 2, "dynamic_sampling": "refill"},
     "rl+windows": {"advantage": "gae", "window": 4, "outliers": "keep", "preclip": None},
     "rl+lora": {"lora": {"r": 4}},
+    "rl+unequal": {"unequal": True},
     "sft+lora": {"lora": {"r": 4}},
     "sft+mixed": {"micro_batch_size": 1},
     "rl+mixed": {"micro_batch_size": 1},

@@ -21,9 +21,11 @@ import rewardlab.torchvision_cpu  # noqa: F401  (before transformers)
 # isort: split
 from transformers import AutoTokenizer
 
-from rewardlab.config import RLConfig
-from rewardlab.errors import EndpointError
-from rewardlab.training.engine import RolloutEngine, messages_of
+from rewardlab.config import EngineConfig, RLConfig
+from rewardlab.errors import ConfigError, EndpointError
+from rewardlab.samplers.hf import load_processor
+from rewardlab.training.engine import RolloutEngine, checked, messages_of
+from rewardlab.training.loading import load_policy
 from rewardlab.types import Part
 from rewardlab.world.base_model import build_model, build_processor, save
 
@@ -108,12 +110,37 @@ def test_a_chat_in_words_and_images() -> None:
         ({"importance_cap": None}, "importance_cap"),
         ({"lora": {"r": 2}}, "whole weights"),
         ({"hot_token": {}}, "each token alike"),
+        ({"rollouts_at_once": 4}, "own decoder"),
+        ({"engine": {"kind": "colocate"}, "health": {"policy": "roll_back"}}, "cannot be started twice"),
         ({"advantage": "gae", "self_verify": True}, "turn by turn"),
     ],
 )
 def test_what_goes_with_no_engine(change: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         RLConfig(**({"engine": {"kind": "serve"}, "importance_cap": 2.0} | change))
+
+
+def test_where_an_engine_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a card that is trained on, unless it is told its share; on several nodes."""
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    with pytest.raises(ConfigError, match=r"name cards that no process has in engine.devices"):
+        checked(EngineConfig())
+    for config in (EngineConfig(devices="7"), EngineConfig(args="--gpu-memory-utilization 0.3")):
+        assert checked(config) is config
+    monkeypatch.setenv("WORLD_SIZE", "16")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
+    with pytest.raises(ConfigError, match="on several use kind: server"):
+        checked(EngineConfig(devices="7"))
+
+
+def test_vllm_within_the_trainer_reads_images_by_the_checkpoint(checkpoint: Path, tmp_path: Path) -> None:
+    """Another pixel budget than the checkpoint's would be the trainer's alone."""
+    size = load_processor(str(checkpoint)).image_processor.size
+    own = {"min": size["shortest_edge"], "max": size["longest_edge"]}
+    changes: dict[str, Any] = {"model": str(checkpoint), "engine": {"kind": "colocate"}, "importance_cap": 2.0}
+    load_policy(RLConfig(**changes, pixels=own), tmp_path)
+    with pytest.raises(ConfigError, match="train the cold start with the same pixels"):
+        load_policy(RLConfig(**changes, pixels=own | {"max": 784 * 9}), tmp_path)
 
 
 def test_a_failed_rollout_is_no_rollout() -> None:

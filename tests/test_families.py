@@ -49,12 +49,13 @@ def checkpoint_of(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactor
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("stage", ["sft", "rl"])
 def test_a_mixed_batch_is_its_samples(name: str, stage: str, checkpoint_of: Callable[[str], Path], tmp_path: Path) -> None:
-    """Read four at once or one by one: the same losses, gradient norms, rollouts and weights. A drop into the wrong row, or a
-    pixel to the wrong image, would not be."""
+    """Read four at once or one by one, drawn all together or three by three: the same losses, gradient norms, rollouts
+    and weights. A drop into the wrong row, or a pixel to the wrong image, would not be."""
     runs = []
     for size in (4, 1):
         runs.append(tmp_path / f"{stage}{size}")
         changes = {"micro_batch_size": size, "max_steps": 2}
+        changes |= {"rollouts_at_once": 3} if (stage, size) == ("rl", 1) else {}
         scaled_runs.run(stage, checkpoint_of(name), runs[-1], data=scaled_runs.mixed(), **changes)
     curves = [
         [
@@ -119,6 +120,9 @@ def test_what_is_too_long(tiny_checkpoint: Path, tmp_path: Path, capsys: pytest.
     assert row["pair_id"] == "long"
     assert row["total"] > 5000
     assert "1 of 17 samples are longer than 200 tokens" in capsys.readouterr().err
+    (tmp_path / "run.json").write_text("{}")  # of this run, begun, or of another that is refused: its list is its own
+    fitting([*pairs, replace(long, pair_id="other")], SFTConfig(**told, max_tokens=200), PLAIN, tmp_path)
+    assert json.loads((tmp_path / "too_long.jsonl").read_text()) == row
     with pytest.raises(DataError, match=r"longer than 8,192 tokens; the longest, long"):
         fitting([replace(long, question="x " * 9000)], SFTConfig(**told), PLAIN, tmp_path)
 

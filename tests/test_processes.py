@@ -73,9 +73,16 @@ def test_two_processes_are_as_one(tiny_checkpoint: Path, alone: Path, tmp_path: 
     for stage in ("sft", "rl"):
         shutil.copytree(alone / f"{stage}_begun", tmp_path / f"{stage}_grown")  # without the lock that this process holds
         scaled_runs.run(stage, tiny_checkpoint, tmp_path / f"{stage}_alone", data=scaled_runs.mixed(), micro_batch_size=1)
+    scaled_runs.run("rl", tiny_checkpoint, tmp_path / "unequal_alone", unequal=True)
     kinds = [f"{stage}:{stage}{end}" for stage in ("sft", "rl") for end in ("", "_grown", "_begun:kill")]
-    launched(tiny_checkpoint, tmp_path, *kinds, "sft+mixed:sft_mixed", "rl+mixed:rl_mixed", "rl+halves+mixed:halves")
+    kinds += ["sft+mixed:sft_mixed", "rl+mixed:rl_mixed", "rl+halves+mixed:halves", "rl+unequal:unequal"]
+    launched(tiny_checkpoint, tmp_path, *kinds)
     assert (tmp_path / "halves" / "final").exists()
+    same(tmp_path / "unequal_alone", tmp_path / "unequal")
+    for line in map(json.loads, (tmp_path / "unequal" / "metrics.jsonl").read_text().splitlines()[:4]):
+        # among the four tokens of its own process it would be no outlier: none of four is beyond 1.8 deviations
+        assert line["advantage/outlier_frac"] == pytest.approx(1 / (8 * line["completions/mean_length"]))
+        assert line["reward"] == pytest.approx(sum(scaled_runs.UNEQUAL) / 8)
     for stage in ("sft", "rl"):
         same(tmp_path / f"{stage}_alone", tmp_path / f"{stage}_mixed")  # text alone on one process, images on the other
         same(alone / stage, tmp_path / stage)

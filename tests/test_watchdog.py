@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import scaled_runs
 
-from rewardlab.config import HealthConfig
+from rewardlab.config import HealthConfig, RLConfig
 from rewardlab.errors import HealthError
 from rewardlab.training.rollouts import RolloutTrainer
 from rewardlab.training.watchdog import Signs, rollbacks
@@ -114,6 +114,35 @@ def test_a_run_is_taken_back(tiny_checkpoint: Path, tmp_path: Path, monkeypatch:
     assert seen[4:] == [(step, usual / 2) for step in (3, 4, 5, 6)]
     steps = [json.loads(line)["step"] for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert steps == [1, 2, 3, 4, 5, 6, 6]
+
+
+def test_a_run_that_was_ended_is_not_gone_on_with(
+    tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever starts jobs again is told why; who sees it otherwise goes on from the checkpoint."""
+    seen = collapsing(monkeypatch, 3, 9)
+    with pytest.raises(HealthError, match="no verdict"):
+        scaled_runs.run("rl", tiny_checkpoint, tmp_path / "run", health={"patience": 2})
+    with pytest.raises(HealthError, match=r"was ended at step 4: 100% of the rollouts.*policy: warn"):
+        scaled_runs.run("rl", tiny_checkpoint, tmp_path / "run", health={"patience": 2})
+    assert [step for step, _ in seen] == [1, 2, 3, 4]
+    scaled_runs.run("rl", tiny_checkpoint, tmp_path / "run", health={"patience": 2, "policy": "warn"})
+    assert [step for step, _ in seen] == [1, 2, 3, 4, 3, 4]
+    assert (tmp_path / "run" / "final").exists()
+
+
+def test_what_was_seen_before_a_kill_counts(tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sign that held at the last log before the checkpoint, and at the first after it, held twice."""
+    collapsing(monkeypatch, 2, 9)
+    scaled_runs.run("rl", tiny_checkpoint, tmp_path / "run", kill=True, health={"patience": 2})
+    with pytest.raises(HealthError, match="step 3: 100%"):
+        scaled_runs.run("rl", tiny_checkpoint, tmp_path / "run", health={"patience": 2})
+
+
+def test_going_back_needs_something_to_go_back_to() -> None:
+    with pytest.raises(ValueError, match=r"patience x logging_steps = 50 steps, and save_total_limit 2 keeps the last 40"):
+        RLConfig(health={"policy": "roll_back"}, logging_steps=10, save_steps=40)
+    RLConfig(health={"policy": "roll_back"}, logging_steps=8, save_steps=40)
 
 
 def test_not_for_ever(tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

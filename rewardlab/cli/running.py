@@ -38,7 +38,7 @@ def doctor(
     from rewardlab.training.launching import launcher_plan
 
     if config.parent.name == "accelerate":
-        number, zero = launcher_plan(config)
+        number, zero, _ = launcher_plan(config)
         typer.echo(f"{MARKS['ok']} launcher: {number} processes, ZeRO stage {zero} or its like")
         return
     if config.stem == "world":
@@ -47,9 +47,9 @@ def doctor(
         WorldConfig.load(config)
         typer.echo(f"{MARKS['ok']} config: the demonstration's world")
         return
-    number, zero = launcher_plan(launcher) if launcher else (1, 0)
+    number, zero, offload = launcher_plan(launcher) if launcher else (1, 0, False)
     failed = False
-    plan = Plan(processes or number, zero, memory, model)
+    plan = Plan(processes or number, zero, offload, memory, model)
     for found in examine(config, stage or stage_of(config), plan, data, dry=dry_run):
         typer.echo(f"{MARKS[found.outcome]} {found.name}: {found.said}")
         failed |= found.outcome == "failed"

@@ -87,3 +87,13 @@ class TrainConfig(Schema):
     report_to: str = Field("none", description="none, tensorboard, wandb, trackio, or several with commas")
     health: HealthConfig = Field(default_factory=lambda: HealthConfig.model_validate({}))
     seed: int = 0
+
+    @model_validator(mode="after")
+    def _can_go_back(self) -> Self:
+        builds_up, kept = self.health.patience * self.logging_steps, (self.save_total_limit - 1) * self.save_steps
+        if self.health.policy == "roll_back" and builds_up > kept:
+            raise ValueError(
+                f"health.policy roll_back goes back by patience x logging_steps = {builds_up} steps, and save_total_limit "
+                f"{self.save_total_limit} keeps the last {kept} at least; raise save_total_limit, or lower patience"
+            )
+        return self

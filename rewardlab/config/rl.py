@@ -46,6 +46,7 @@ class EngineConfig(Schema):
 
     kind: Literal["serve", "colocate", "server"] = "serve"
     args: str = Field("", description="serve: further options of `vllm serve`")
+    devices: str | None = Field(None, description="serve: its own cards, as CUDA_VISIBLE_DEVICES has them; null: a CPU's vLLM")
     deadline_s: float = Field(600.0, gt=0, description="serve: for one rollout, its retries included")
     base_url: str | None = Field(None, description="server: where `vllm serve` with --weight-transfer-config listens")
     gpu_memory_utilization: float = Field(0.3, gt=0, le=1, description="colocate: vLLM's share of each card")
@@ -63,6 +64,9 @@ class MethodConfig(TrainConfig):
     samples_per_prompt: int = Field(1, ge=1)
     iterations: int = Field(1, ge=1, description="passes over each rollout batch")
     max_completion_length: int = Field(1024, ge=1)
+    rollouts_at_once: int | None = Field(
+        None, ge=1, description="that a process's own decoder has in memory side by side; null: all of its rollout batch"
+    )
     temperature: float = Field(1.0, gt=0)
     hot_token: HotTokenConfig | None = None
     engine: EngineConfig | None = Field(None, description="who samples rollouts; null: the trainer's own decoder")
@@ -137,6 +141,10 @@ class MethodConfig(TrainConfig):
     def _fits_the_engine(self) -> Self:
         if self.engine and (self.window or self.hot_token):
             raise ValueError("an engine samples whole rollouts, each token alike: set window and hot_token to null")
+        if self.engine and self.rollouts_at_once:
+            raise ValueError("rollouts_at_once is of the trainer's own decoder; an engine minds its memory itself")
+        if self.engine and self.engine.kind == "colocate" and self.health.policy == "roll_back":
+            raise ValueError("an engine in the trainer's process cannot be started twice: set health.policy to stop or warn")
         if self.engine and self.engine.kind == "serve" and self.lora:
             raise ValueError("engine serve is given whole weights; use colocate, server or the trainer's own decoder with lora")
         if self.engine and self.importance_cap is None:

@@ -47,13 +47,15 @@ class Finding:
 
 @dataclass(frozen=True)
 class Plan:
-    """Where a run is meant to go: devices, ZeRO stage, their memory in GiB (None: this machine's, if any).
+    """Where a run is meant to go: devices, ZeRO stage, whether the optimizer's state is kept in the host's memory, and the
+    devices' own in GiB (None: this machine's, if any).
 
     ``model`` is what is trained, where the config names a folder that is yet to be.
     """
 
     processes: int = 1
     zero: int = 0
+    offload: bool = False
     memory_gib: float | None = None
     model: str | None = None
 
@@ -130,7 +132,7 @@ def _memory(config: TrainConfig, plan: Plan) -> Iterator[Finding]:
         yield Finding("memory", "look", said)
         return
     total, learning = counts(model, config)
-    found = estimate(model, config, processes=plan.processes, zero=plan.zero, prompt_tokens=PROMPT_TOKENS)
+    found = estimate(model, config, processes=plan.processes, zero=plan.zero, prompt_tokens=PROMPT_TOKENS, offload=plan.offload)
     said = f"{total / 1e9:.2f} B weights, {learning / 1e9:.2f} B learn; estimated GiB a device: {_shown(found)}"
     there = plan.memory_gib
     if there is None and torch.cuda.is_available():
@@ -138,7 +140,7 @@ def _memory(config: TrainConfig, plan: Plan) -> Iterator[Finding]:
     if there is None:
         yield Finding("memory", "ok", f"{said} (say --memory to hold it against a card)")
     elif found.total / GIB > 0.95 * there:
-        cure = "more processes with --zero 2 or 3, a smaller rollout_batch_size or micro_batch_size, an engine, or lora"
+        cure = "more processes with --zero 2 or 3, fewer rollouts_at_once, a smaller micro_batch_size, an engine, or lora"
         yield Finding("memory", "failed", f"{said}, more than the {there:.0f} there are: {cure}")
     else:
         yield Finding("memory", "ok", f"{said} of {there:.0f}")

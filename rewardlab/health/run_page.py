@@ -14,6 +14,7 @@ from jinja2 import Environment, PackageLoader
 
 from rewardlab.data.files import write_whole
 from rewardlab.errors import DataError
+from rewardlab.training.runs import logged
 
 PAGE = "run.html"
 WIDTH, HEIGHT, PAD = 320, 120, 4
@@ -52,14 +53,6 @@ def curve(name: str, values: Sequence[tuple[int, Any]]) -> Curve | None:
     return Curve(name, points, low, high, numbers[-1], (min(steps), max(steps)), breaks)
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a file that may still be written to."""
-    if not path.exists():
-        return []
-    whole, _, _ = path.read_text(encoding="utf-8").rpartition("\n")
-    return [json.loads(line) for line in whole.split("\n") if line]
-
-
 def grouped(rows: Sequence[dict[str, Any]]) -> dict[str, list[Curve]]:
     """Curves by what stands before the slash of their names; the ones to look at first ahead, under ''."""
     values: dict[str, list[tuple[int, Any]]] = defaultdict(list)
@@ -87,7 +80,7 @@ def write_run_page(run: Path) -> Path:
     if not (run / "run.json").exists():
         raise DataError(f"{run}: not a training run (no run.json in it); give the --out of sft, rl, rm, prm or policy")
     told = json.loads((run / "run.json").read_text(encoding="utf-8"))
-    rows = read_lines(run / "metrics.jsonl")
+    rows = logged(run / "metrics.jsonl")
     page = Environment(loader=PackageLoader("rewardlab.health", "."), autoescape=True).get_template("run_page.html")
     text = page.render(
         name=run.name,
@@ -97,8 +90,8 @@ def write_run_page(run: Path) -> Path:
         finished=(run / "final").exists(),
         last_step=max((row["step"] for row in rows), default=0),
         groups=grouped(rows),
-        events=read_lines(run / "health.jsonl"),
-        samples=spread(read_lines(run / "samples.jsonl")),
+        events=logged(run / "health.jsonl"),
+        samples=spread(logged(run / "samples.jsonl")),
         width=WIDTH,
         height=HEIGHT,
     )

@@ -57,15 +57,24 @@ def find_vllm() -> str:
 class VLLMServer:
     """One ``vllm serve`` on a free local port, with a key that nobody else knows. ``args`` are further options of it, as text.
 
-    ``num_starts`` counts the starts; its output goes into the file ``log``, or beside ours. Raises EndpointError where it is
-    not ready within ``start_timeout_s`` of the first start, or ends before.
+    ``devices`` are the cards it sees, ``dev`` opens its routes for developers. ``num_starts`` counts the starts; its output
+    goes into the file ``log``, or beside ours. Raises EndpointError where it is not ready within ``start_timeout_s`` of the
+    first start, or ends before.
     """
 
     def __init__(
-        self, model: str, *, args: str = "", log: Path | None = None, start_timeout_s: float = 900.0, dev: bool = False
+        self,
+        model: str,
+        *,
+        args: str = "",
+        log: Path | None = None,
+        start_timeout_s: float = 900.0,
+        dev: bool = False,
+        devices: str | None = None,
     ) -> None:
         check_folder(model)
-        self._dev = dev
+        self._own_env = {"VLLM_SERVER_DEV_MODE": "1"} if dev else {}
+        self._own_env |= {"CUDA_VISIBLE_DEVICES": devices} if devices else {}
         self.model, self.log, self.num_starts = model, log, 0
         self.key, self._program = secrets.token_hex(16), find_vllm()
         with socket.socket() as probe:
@@ -110,9 +119,11 @@ class VLLMServer:
         command = [self._program, "serve", self.model, "--served-model-name", "judge", "--host", "127.0.0.1"]
         command += ["--port", str(self.port), "--enable-prefix-caching", "--logprobs-mode", "raw_logprobs", *self._args]
         out = self.log.open("ab") if self.log else None  # None: beside our own
-        env = {**os.environ, "VLLM_API_KEY": self.key}  # not in the arguments, where everybody on the machine reads it
-        if self._dev:
-            env["VLLM_SERVER_DEV_MODE"] = "1"
+        env = {
+            **os.environ,
+            "VLLM_API_KEY": self.key,
+            **self._own_env,
+        }  # not in the arguments, where everybody on the machine reads it
         # ours would shadow its own packages where it has another environment
         env.pop("PYTHONPATH", None)
         self._process = subprocess.Popen(

@@ -7,6 +7,7 @@ dies comes back with them. What the engine says of its own draws is corrected fo
 from __future__ import annotations
 
 import io
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from PIL.Image import Image
 from safetensors.torch import load_file, save_file
 
 from rewardlab.config import EngineConfig
-from rewardlab.errors import EndpointError
+from rewardlab.errors import ConfigError, EndpointError
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.vllm_server import VLLMServer, VLLMServerSampler
 from rewardlab.types import Completion, FinishReason, Message, Part
@@ -50,6 +51,19 @@ def _png(image: Image) -> bytes:
     buffer = io.BytesIO()
     image.save(buffer, format="PNG", compress_level=1)
     return buffer.getvalue()
+
+
+def checked(config: EngineConfig) -> EngineConfig:
+    """``config``, where its engine has room. Raises ConfigError where it has no card of its own and no share of one, and on
+    several nodes, whose processes it does not listen to."""
+    if os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("WORLD_SIZE", "1")) != os.environ.get("WORLD_SIZE", "1"):
+        raise ConfigError("engine serve is a server of one node; on several use kind: server, or colocate")
+    if torch.cuda.is_available() and config.devices is None and "--gpu-memory-utilization" not in config.args:
+        raise ConfigError(
+            "engine serve would fill a card that is trained on: name cards that no process has in engine.devices, or its share "
+            "of one by --gpu-memory-utilization in engine.args"
+        )
+    return config
 
 
 @dataclass(frozen=True)
@@ -90,7 +104,9 @@ class RolloutEngine:
             processor.save_pretrained(self._folder)
             self._write(unwrapped, state)
             # dev: the routes that replace weights. They ask for no key, and listen on this machine only.
-            server = VLLMServer(str(self._folder), args=f"{_ARGS} {config.args}", log=out / LOG, dev=True)
+            server = VLLMServer(
+                str(self._folder), args=f"{_ARGS} {config.args}", log=out / LOG, dev=True, devices=config.devices
+            )
             self._server, self._starts, told = server, server.num_starts, [(server.url, server.key)]
         if accelerator.num_processes > 1:
             broadcast_object_list(told)

@@ -15,7 +15,7 @@ import torch
 from transformers import AutoModelForImageTextToText, BitsAndBytesConfig
 
 from rewardlab.checkpoints import CARD
-from rewardlab.config import LoraConfig, PixelConfig, TrainConfig
+from rewardlab.config import LoraConfig, MethodConfig, PixelConfig, TrainConfig
 from rewardlab.errors import CheckpointError, ConfigError
 from rewardlab.samplers.hf import load_model, load_processor
 from rewardlab.training.runs import is_main, num_processes
@@ -51,11 +51,23 @@ def load_policy(config: TrainConfig, out: Path) -> tuple[Any, Any]:
         if config.lora and torch.cuda.is_available():
             model = model.to(torch.bfloat16)  # below the adapters, whose weights peft keeps in float32
     if config.pixels:
+        before = dict(processor.image_processor.size)
         set_pixels(processor, config.pixels)
+        now = processor.image_processor.size
+        if _reads_for_itself(config) and any(before.get(edge) != now[edge] for edge in now):
+            raise ConfigError(
+                f"pixels: vLLM reads images by the processor of {path}, which shows {before}; train the cold start with the "
+                "same pixels, or leave them out here"
+            )
     freeze(model, config.freeze)
     if num_processes() > 1:
         see_always(model, processor)
     return model, processor
+
+
+def _reads_for_itself(config: TrainConfig) -> bool:
+    """Whether TRL has vLLM open the checkpoint itself, processor and all."""
+    return isinstance(config, MethodConfig) and config.engine is not None and config.engine.kind != "serve"
 
 
 def _quantised(path: str) -> Any:

@@ -20,6 +20,7 @@ from rewardlab.samplers.decode import HotToken
 from rewardlab.training.actor_critic import ActorCriticTrainer, StopAtPlateau
 from rewardlab.training.arguments import PolicyGradientConfig
 from rewardlab.training.dynamic_sampling import DynamicSampling
+from rewardlab.training.engine import checked
 from rewardlab.training.loading import load_policy, peft_config
 from rewardlab.training.policy_gradient import PolicyGradientTrainer
 from rewardlab.training.prompt_source import PromptSource
@@ -28,7 +29,7 @@ from rewardlab.training.runs import CRITIC, RunLog, close_run, common_arguments,
 from rewardlab.training.steps import run_steps
 from rewardlab.training.text_only import see_always
 from rewardlab.training.value_model import ValueModel
-from rewardlab.training.watchdog import rollbacks, watched
+from rewardlab.training.watchdog import refuse_ended, rollbacks, watched
 from rewardlab.training.windows import WindowedTrainer
 
 
@@ -134,8 +135,9 @@ def make_trainer(
     if trainer.ref_model is not None and num_processes() > 1:
         see_always(trainer.ref_model, processor)
     trainer.add_callback(InItsEpoch(trainer))
+    trainer.rollouts_at_once = config.rollouts_at_once
     if config.engine and config.engine.kind == "serve":
-        trainer.engine = config.engine
+        trainer.engine = checked(config.engine)
     if hot := config.hot_token:
         opening = len(trainer._tokenizer.encode("<think>", add_special_tokens=False))
         position = opening if hot.position is None else hot.position
@@ -175,6 +177,7 @@ def pretrain_value(build: Build, config: MethodConfig, out: Path, data: str) -> 
             "health": config.health.model_copy(update={"policy": "warn" if config.health.policy == "warn" else "stop"}),
         }
     )
+    refuse_ended(alone.health, folder)
     resume = open_run(folder, alone, data=data)
     model, processor = load_policy(config, out)
     trainer = build(config=alone, model=model, processor=processor, out=folder, value_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import rewardlab.torchvision_cpu  # noqa: F401  (before transformers)
@@ -10,6 +11,8 @@ import rewardlab.torchvision_cpu  # noqa: F401  (before transformers)
 import numpy as np
 import torch
 from torch import Tensor
+
+from rewardlab.training.value_model import FORWARD_KEYS, fields_of
 
 
 def left_padded(prompt_ids: list[list[int]], fields: dict[str, Any], pad: int) -> dict[str, Tensor]:
@@ -24,8 +27,31 @@ def left_padded(prompt_ids: list[list[int]], fields: dict[str, Any], pad: int) -
         if isinstance(value, list) and value and isinstance(value[0], list):
             batch[name] = rows(value, 0)
         else:
-            batch[name] = value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
+            batch[name] = _tensor(value)
     return batch
+
+
+def in_slices(
+    prompt_ids: list[list[int]], fields: dict[str, Any], images: Any, pad: int, size: int
+) -> Iterator[tuple[slice, dict[str, Tensor]]]:
+    """Batches of at most ``size`` prompts as a model reads them, left-padded, and which prompts they are.
+
+    ``images`` are those of each prompt, or None where no prompt has any. Raises NotImplementedError for a field that there is
+    no rule for dealing out.
+    """
+    if unknown := set(fields) - set(FORWARD_KEYS):
+        raise NotImplementedError(f"no rule for dealing out {sorted(unknown)}")
+    whole = {name: value if name.endswith("token_type_ids") else _tensor(value) for name, value in fields.items()}
+    whole["num_images"] = [len(own or ()) for own in images or [()] * len(prompt_ids)]
+    for start in range(0, len(prompt_ids), size):
+        rows = slice(start, start + size)
+        own = fields_of(whole, rows)
+        own.pop("num_images", None)
+        yield rows, left_padded(prompt_ids[rows], own, pad)
+
+
+def _tensor(value: Any) -> Tensor:
+    return value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
 
 
 def fields_of_rows(fields: dict[str, Any], images: Any, rows: list[int], lengths: list[int]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from rewardlab.samplers.decode import HotToken, draw, uniforms
 from rewardlab.samplers.hf import vision_token_ids
 from rewardlab.training.dynamic_sampling import DynamicSampling, Sampled
 from rewardlab.training.engine import RolloutEngine, messages_of
-from rewardlab.training.prompt_batches import left_padded, shown
+from rewardlab.training.prompt_batches import in_slices, shown
 from rewardlab.training.rollout_sampler import RolloutSampler
 from rewardlab.training.runs import LoadsWholeCheckpoints
 from rewardlab.training.tallies import Tallies
@@ -52,6 +52,7 @@ class RolloutTrainer(LoadsWholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
     hot_token: HotToken | None = None
     rollout_sampler: RolloutSampler | None = None
     dynamic: DynamicSampling | None = None
+    rollouts_at_once: int | None = None
     engine: EngineConfig | None = None
     _engine: RolloutEngine | None = None
     num_rollbacks = 0  # of this run: what led astray is not drawn again
@@ -117,9 +118,9 @@ class RolloutTrainer(LoadsWholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
             self._drawn_logprobs = logprobs
             self.num_generated_tokens += sum(map(len, tokens))
             return tokens, logprobs
-        inputs = left_padded(prompt_ids, multimodal_fields, self._tokenizer.pad_token_id)
-        inputs = {name: value.to(self.accelerator.device) for name, value in inputs.items()}
         chances_NT = self._chances(len(prompt_ids))
+        size = self.rollouts_at_once or len(prompt_ids)
+        tokens, logprobs = [], []
         with (
             unwrap_model_for_generation(
                 self.model_wrapped, self.accelerator, gather_deepspeed3_params=self.args.ds3_gather_for_generation
@@ -127,21 +128,24 @@ class RolloutTrainer(LoadsWholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
             torch.no_grad(),
             self.accelerator.autocast(),  # as the log-probs that training computes of the same tokens
         ):
-            draws = draw(
-                policy,
-                inputs,
-                num_draws=1,
-                max_tokens=self.max_new_tokens,
-                temperature=self.temperature,
-                top_p=self.top_p,
-                ends=frozenset(self.eos_token_ids),
-                suppress=vision_token_ids(policy.config),
-                hot=self.hot_token,
-                chances=chances_NT,
-            )
-        self._drawn_logprobs = draws.logprobs
-        self.num_generated_tokens += sum(map(len, draws.tokens))
-        return draws.tokens, draws.logprobs if self.args.importance_cap else None
+            for rows, batch in in_slices(prompt_ids, multimodal_fields, images, self._tokenizer.pad_token_id, size):
+                draws = draw(
+                    policy,
+                    {name: value.to(self.accelerator.device) for name, value in batch.items()},
+                    num_draws=1,
+                    max_tokens=self.max_new_tokens,
+                    temperature=self.temperature,
+                    top_p=self.top_p,
+                    ends=frozenset(self.eos_token_ids),
+                    suppress=vision_token_ids(policy.config),
+                    hot=self.hot_token,
+                    chances=chances_NT[rows],
+                )
+                tokens += draws.tokens
+                logprobs += draws.logprobs
+        self._drawn_logprobs = logprobs
+        self.num_generated_tokens += sum(map(len, tokens))
+        return tokens, logprobs if self.args.importance_cap else None
 
     def _tokenize_prompts(self, prompts: list[Any]) -> Any:
         self._asked = prompts  # an engine is asked in words and images, not in tokens

@@ -27,7 +27,8 @@ from rewardlab.prompts import Template
 
 # Where a run finds its endpoint and what it prints: not what it is. Another value continues the same run.
 _SURROUNDINGS = {"base_url", "api_key_env", "concurrency", "deadline_s", "report_to", "logging_steps", "save_total_limit"}
-_SURROUNDINGS |= {"health", "micro_batch_size", "gradient_checkpointing"}  # how a batch is read, not what is in it
+_SURROUNDINGS |= {"health", "devices"}
+_SURROUNDINGS |= {"micro_batch_size", "rollouts_at_once", "gradient_checkpointing"}  # how a batch is read, not what is in it
 FINAL, METRICS, SAMPLES, CONFIG, CRITIC = "final", "metrics.jsonl", "samples.jsonl", "run.json", "critic"
 
 
@@ -61,6 +62,14 @@ def open_run(out: Path, config: BaseModel, *, data: str) -> str | None:
     if is_main():  # the others may look before or after: a run that has just begun has no checkpoint
         write_whole(path, json.dumps({**described, "versions": versions(), "commit": commit()}, indent=1) + "\n")
     return None
+
+
+def logged(path: Path) -> list[dict[str, Any]]:
+    """The whole lines of a file that may still be written to."""
+    if not path.exists():
+        return []
+    whole, _, _ = path.read_text(encoding="utf-8").rpartition("\n")
+    return [json.loads(line) for line in whole.split("\n") if line]
 
 
 def _is_whole(checkpoint: Path) -> bool:

@@ -24,7 +24,7 @@ from transformers import TrainerCallback
 from rewardlab.config import HealthConfig, TrainConfig
 from rewardlab.errors import HealthError
 from rewardlab.progress import say
-from rewardlab.training.runs import is_main
+from rewardlab.training.runs import METRICS, is_main, logged
 
 HEALTH = "health.jsonl"
 Logs = Mapping[str, float]
@@ -74,20 +74,34 @@ class Signs:
 
 
 class Watchdog(TrainerCallback):
-    """Reads every log. Under the policies stop and roll_back it raises HealthError, after the event is on disk."""
+    """Reads every log. Under the policies stop and roll_back it raises HealthError, after the event is on disk.
+
+    What a run that is gone on with has logged up to its checkpoint is read first, so that it knows what was usual.
+    """
 
     def __init__(self, config: HealthConfig, out: Path) -> None:
         self._config, self._path = config, out / HEALTH
         self._signs = Signs(config)
         self._held: dict[str, int] = {}
+        self._metrics = out / METRICS
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
-        if not logs or "loss" not in logs:
-            return
-        seen = self._signs.of({name: value for name, value in logs.items() if value is not None})  # None: a mean of nothing
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        for row in logged(self._metrics):
+            if row["step"] <= state.global_step:
+                self._alarms({name: float(value) for name, value in row.items()})
+
+    def _alarms(self, logs: Logs) -> dict[str, str]:
+        """The signs that have now been there for long enough, with what they say."""
+        if "loss" not in logs:
+            return {}
+        seen = self._signs.of(logs)
         self._held = {name: self._held.get(name, 0) + 1 for name in seen}
         patience = self._config.patience
-        alarms = {name: said for name, said in seen.items() if name == "not_finite" or self._held[name] == patience}
+        return {name: said for name, said in seen.items() if name == "not_finite" or self._held[name] == patience}
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
+        told = {name: value for name, value in (logs or {}).items() if value is not None}  # None: a mean of nothing
+        alarms = self._alarms(told)
         if not alarms:
             return
         said = "; ".join(alarms.values())
@@ -105,18 +119,26 @@ class Watchdog(TrainerCallback):
 
 def rollbacks(out: Path) -> list[int]:
     """The steps at which a run was taken back, oldest first."""
-    path = out / HEALTH
-    if not path.exists():
-        return []
-    events = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return [event["step"] for event in events if event["done"] == "roll_back"]
+    return [event["step"] for event in logged(out / HEALTH) if event["done"] == "roll_back"]
+
+
+def refuse_ended(config: HealthConfig, out: Path) -> None:
+    """Raise HealthError for a run that the watchdog ended for good: whoever starts jobs again would go on with it for ever."""
+    events = logged(out / HEALTH)
+    stopped = bool(events) and events[-1]["done"] == "stop" and config.policy == "stop"
+    if stopped or (config.policy == "roll_back" and len(rollbacks(out)) > config.max_rollbacks):
+        raise HealthError(
+            f"{out}: this run was ended at step {events[-1]['step']}: {events[-1]['said']}. To go on all the same, set "
+            "`health: {policy: warn}`; else begin anew in another --out, from one of its checkpoints or with a lower rate"
+        )
 
 
 def watched(config: TrainConfig, out: Path, attempt: Callable[[], Path]) -> Path:
     """What ``attempt`` returns, tried again from an older checkpoint where the watchdog ends it and the policy is roll_back.
 
-    Raises HealthError where it was taken back ``max_rollbacks`` times already.
+    Raises HealthError where it was taken back ``max_rollbacks`` times already, or ended before.
     """
+    refuse_ended(config.health, out)
     while True:
         try:
             return attempt()
