@@ -10,8 +10,9 @@ import pytest
 import scaled_runs
 
 from rewardlab.config import HealthConfig, RLConfig
-from rewardlab.errors import HealthError
+from rewardlab.errors import ConfigError, HealthError
 from rewardlab.training.rollouts import RolloutTrainer
+from rewardlab.training.runs import common_arguments
 from rewardlab.training.watchdog import Signs, rollbacks
 
 FINE = {
@@ -137,6 +138,14 @@ def test_what_was_seen_before_a_kill_counts(tiny_checkpoint: Path, tmp_path: Pat
     scaled_runs.run("rl", tiny_checkpoint, tmp_path / "run", kill=True, health={"patience": 2})
     with pytest.raises(HealthError, match="step 3: 100%"):
         scaled_runs.run("rl", tiny_checkpoint, tmp_path / "run", health={"patience": 2})
+
+
+def test_trackers_are_there_before_a_run_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match=r"tensorbord is no tracker; there are none, tensorboard, wandb, trackio"):
+        RLConfig(report_to="tensorbord")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"pip install wandb trackio, or report_to: none"):
+        common_arguments(RLConfig(report_to="wandb,trackio"), tmp_path)
 
 
 def test_going_back_needs_something_to_go_back_to() -> None:

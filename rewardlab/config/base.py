@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+TRACKERS = ("tensorboard", "wandb", "trackio")
 
 
 class Schema(BaseModel):
@@ -87,6 +89,13 @@ class TrainConfig(Schema):
     report_to: str = Field("none", description="none, tensorboard, wandb, trackio, or several with commas")
     health: HealthConfig = Field(default_factory=lambda: HealthConfig.model_validate({}))
     seed: int = 0
+
+    @field_validator("report_to")
+    @classmethod
+    def _known_trackers(cls, named: str) -> str:
+        if unknown := set(named.split(",")) - {"none", *TRACKERS}:
+            raise ValueError(f"{', '.join(sorted(unknown))} is no tracker; there are none, {', '.join(TRACKERS)}, with commas")
+        return named
 
     @model_validator(mode="after")
     def _can_go_back(self) -> Self:

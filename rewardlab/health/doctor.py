@@ -27,6 +27,7 @@ from rewardlab.samplers.hf import HFSampler
 from rewardlab.training.loading import load_policy
 from rewardlab.training.preflight import TokenCounter, processor_of
 from rewardlab.training.rl import consistency_judge, train_rl
+from rewardlab.training.runs import trackers
 from rewardlab.training.sft import train_sft
 from rewardlab.types import PreferencePair, VerdictStatus
 from rewardlab.verdicts import parse_verdict
@@ -156,6 +157,8 @@ def _tried(config: TrainConfig, data: Path | None) -> Iterator[Finding]:
     gpus = torch.cuda.device_count()
     device = f"{gpus} x {torch.cuda.get_device_name(0)}" if gpus else f"no GPU; {os.cpu_count()} cores"
     yield Finding("devices", "ok" if gpus else "look", device)
+    if config.report_to != "none":
+        yield _try("trackers", lambda: ", ".join(trackers(config.report_to)))
     if data is None:
         yield Finding("data", "look", "none given: --data PAIRS has tokens counted, a judgment made and a step taken")
         return

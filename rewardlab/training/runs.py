@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
 import os
@@ -151,6 +152,14 @@ def micro_batches(config: TrainConfig, sequences: int) -> int:
     return sequences // at_once
 
 
+def trackers(named: str) -> list[str]:
+    """The names in ``report_to``. Raises ConfigError for one that is not installed."""
+    found = named.split(",")
+    if missing := [name for name in found if name != "none" and importlib.util.find_spec(name) is None]:
+        raise ConfigError(f"report_to: {named}: not installed here; pip install {' '.join(missing)}, or report_to: none")
+    return found
+
+
 def common_arguments(config: TrainConfig, out: Path) -> dict[str, Any]:
     """What every stage tells its trainer alike; bfloat16 on an accelerator, float32 on a CPU."""
     on_gpu = torch.cuda.is_available()
@@ -171,7 +180,7 @@ def common_arguments(config: TrainConfig, out: Path) -> dict[str, Any]:
         "save_steps": config.save_steps,
         "save_total_limit": config.save_total_limit,
         "logging_steps": config.logging_steps,
-        "report_to": config.report_to.split(","),
+        "report_to": trackers(config.report_to),
         "logging_nan_inf_filter": False,  # a loss that is no number is to be seen
         "seed": config.seed,
         "disable_tqdm": True,
