@@ -57,7 +57,7 @@ def trl_grpo(rows: Any, config: RLConfig, model: Any, processor: Any, reward: An
     """TRL's trainer as it comes, with the shapes and the reward of ours."""
     ours = trainer_arguments(config, out)
     shared = {f.name: getattr(ours, f.name) for f in fields(GRPOConfig) if f.init and f.name in KEPT}
-    suppress = {"suppress_tokens": vision_token_ids(model)}
+    suppress = {"suppress_tokens": vision_token_ids(model.config)}
     args = GRPOConfig(**shared, loss_type="grpo", beta=config.kl_coef, generation_kwargs=suppress)
     return GRPOTrainer(model=model, reward_funcs=[reward], args=args, train_dataset=rows, processing_class=processor)
 

@@ -24,6 +24,7 @@ from rewardlab.data.rows import with_frames
 from rewardlab.training import rl as rl_module
 from rewardlab.training import sft as sft_module
 from rewardlab.training.rl import train_rl
+from rewardlab.training.rollouts import RolloutTrainer
 from rewardlab.training.sft import train_sft
 from rewardlab.types import PreferencePair, choice_of
 from rewardlab.verdicts import format_verdict
@@ -82,6 +83,20 @@ def mixed() -> list[PreferencePair]:
             made[n] = with_frames(replace(pair, images=(), videos=(film(n),)), 4)
     assert sorted({len(pair.images) for pair in made}) == [0, 1, 3, 4]
     return made
+
+
+def collapsing(from_step: int, times: int) -> tuple[Any, list[tuple[int, float]]]:
+    """A ``log`` by which the first ``times`` runs log no verdicts from a step on, and where it notes (step, rate)."""
+    log, seen = RolloutTrainer.log, []
+
+    def faulty(self: Any, logs: dict[str, float], start_time: float | None = None) -> None:
+        if "loss" in logs:
+            seen.append((self.state.global_step, self.optimizer.param_groups[0]["lr"]))
+            if self.state.global_step >= from_step and self.num_rollbacks < times:
+                self._count({"reward/invalid_frac": 1.0})
+        log(self, logs, start_time)
+
+    return faulty, seen
 
 
 UNEQUAL = (0.0, 1.0, 0.0, 1.0, 50.0, 3.0, 3.0, 3.0)  # rewards of a batch of eight
@@ -152,6 +167,8 @@ def main(checkpoint: Path, folder: Path, *wanted: str) -> None:
     """``STAGE:NAME`` trains into FOLDER/NAME, ``STAGE:NAME:kill`` begins only."""
     for what in wanted:
         stage, name, *kill = what.split(":")
+        if stage == "rl+taken_back":
+            RolloutTrainer.log = collapsing(3, 1)[0]  # type: ignore[method-assign]
         data = mixed() if stage.endswith("+mixed") else None
         run(stage.partition("+")[0], checkpoint, folder / name, kill=bool(kill), data=data, **CHANGES.get(stage, {}))
     torch.distributed.barrier()
@@ -172,6 +189,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "rl+windows": {"advantage": "gae", "window": 4, "outliers": "keep", "preclip": None},
     "rl+lora": {"lora": {"r": 4}},
     "rl+unequal": {"unequal": True},
+    "rl+taken_back": {"health": {"patience": 2, "policy": "roll_back"}},  # the last of its process: it stays collapsing
     "sft+lora": {"lora": {"r": 4}},
     "sft+mixed": {"micro_batch_size": 1},
     "rl+mixed": {"micro_batch_size": 1},

@@ -27,6 +27,7 @@ from rewardlab.samplers.hf import HFSampler, load_model
 from rewardlab.training import rl as rl_module
 from rewardlab.training.actor_critic import StopAtPlateau
 from rewardlab.training.rl import build_trainer, rl_rows, train_rl
+from rewardlab.training.rollouts import RolloutTrainer
 from rewardlab.training.value_model import ValueModel
 from rewardlab.types import Order
 
@@ -118,8 +119,16 @@ def test_a_critic_of_another_size(tiny_checkpoint: Path, tmp_path: Path) -> None
         ValueModel.from_pretrained(str(tmp_path))
 
 
-def test_value_pretraining(hard: list[Any], tiny_checkpoint: Path, tmp_path: Path, rewarded: Callable[..., None]) -> None:
+def test_value_pretraining(
+    hard: list[Any],
+    tiny_checkpoint: Path,
+    tmp_path: Path,
+    rewarded: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """On a constant reward the critic comes to say that reward at every position; the policy is not touched by a bit."""
+    closed = []
+    monkeypatch.setattr(RolloutTrainer, "close_engine", lambda self: closed.append(Path(self.args.output_dir).name))
     rewarded(constant)
     config = config_for(tiny_checkpoint, value_pretrain_steps=60, max_steps=2, learning_rate=1e-9, value_learning_rate=1e-2)
     out = tmp_path / "run"
@@ -132,6 +141,7 @@ def test_value_pretraining(hard: list[Any], tiny_checkpoint: Path, tmp_path: Pat
     torch.testing.assert_close(weights(final), weights(tiny_checkpoint), atol=1e-7, rtol=0)
     first = json.loads((out / "metrics.jsonl").read_text().splitlines()[0])
     assert first["value/loss"] < 0.2 * losses[0]  # the run began with the critic that was made
+    assert closed == ["value", "run"]  # two engines at once would not fit
 
 
 def test_the_policy_does_not_move_while_the_critic_learns(

@@ -22,6 +22,7 @@ from rewardlab.health.architectures import on_meta
 from rewardlab.health.memory import GIB, counts, estimate
 from rewardlab.health.run_page import curve, write_run_page
 from rewardlab.samplers.hf import load_model
+from rewardlab.training.launching import Launch
 from rewardlab.training.loading import freeze
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -60,18 +61,23 @@ def test_memory_by_hand(tiny_checkpoint: Path) -> None:
     """Of 8.292 B weights that all learn: 4 bytes each for weights and gradients, 8 for moments; DeepSpeed's 16 are 2 for
     weights and for gradients, 12 for moments and float32 weights, of which ZeRO deals out all but, at stage 2, the first."""
     model, config = on_meta("Qwen/Qwen2.5-VL-7B-Instruct"), SFTConfig()
-    alone, two, three = (estimate(model, config, processes=8, zero=zero, prompt_tokens=100) for zero in (0, 2, 3))
+    alone, two, three = (estimate(model, config, Launch(8 if zero else 1, zero), prompt_tokens=100) for zero in (0, 2, 3))
     assert alone.weights / GIB == pytest.approx(8.292166656e9 * 4 / 2**30)
     assert (alone.gradients, alone.moments) == (alone.weights, 2 * alone.weights)
     b = 8.292166656e9
     assert [part / b for part in (two.weights, two.gradients, two.moments)] == pytest.approx([2, 2 / 8, 12 / 8])
     assert [part / b for part in (three.weights, three.gradients, three.moments)] == pytest.approx([2 / 8, 2 / 8, 12 / 8])
-    rl = estimate(model, RLConfig(max_completion_length=156), processes=8, zero=0, prompt_tokens=100)
+    rl = estimate(model, RLConfig(max_completion_length=156), Launch(8), prompt_tokens=100)
+    assert rl.gradients == 2 * alone.gradients  # and the buckets they travel in
     cache = 256 * 28 * 4 * 128 * 2 * 2  # of a row: tokens, layers, heads of keys and of values, bfloat16
     drawn = cache + 100 * 14 * 3584 * 2
     assert rl.sampling == pytest.approx(32 * drawn + 2 * b)
     sliced = RLConfig(max_completion_length=156, rollouts_at_once=4)
-    assert estimate(model, sliced, processes=8, zero=3, prompt_tokens=100).sampling == pytest.approx(4 * drawn + 2 * b)
+    assert estimate(model, sliced, Launch(8, 3), prompt_tokens=100).sampling == pytest.approx(4 * drawn + 2 * b)
+    kl = RLConfig(kl="k3_loss", kl_coef=0.1)
+    assert (estimate(model, kl, Launch(8, 3), prompt_tokens=100).weights / b) == pytest.approx(2 * 2 / 8)  # a reference
+    colocated = RLConfig(engine={"kind": "colocate", "gpu_memory_utilization": 0.4}, importance_cap=2.0)
+    assert estimate(model, colocated, Launch(8, 3), prompt_tokens=100, card=80.0).sampling == pytest.approx(32)
     tiny = load_model(str(tiny_checkpoint), device="cpu")[0]
     total, learning = counts(tiny, SFTConfig(freeze=["vision", "merger"]))
     assert total - learning == freeze(tiny, ["vision", "merger"])

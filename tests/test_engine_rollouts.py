@@ -112,6 +112,7 @@ def test_a_chat_in_words_and_images() -> None:
         ({"hot_token": {}}, "each token alike"),
         ({"rollouts_at_once": 4}, "own decoder"),
         ({"engine": {"kind": "colocate"}, "health": {"policy": "roll_back"}}, "cannot be started twice"),
+        ({"engine": {"kind": "server"}, "advantage": "gae"}, "the critic's weights"),
         ({"advantage": "gae", "self_verify": True}, "turn by turn"),
     ],
 )
@@ -125,6 +126,7 @@ def test_where_an_engine_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     with pytest.raises(ConfigError, match=r"name cards that no process has in engine.devices"):
         checked(EngineConfig())
+    assert checked(EngineConfig(devices="7", args="--dtype half"), 4096).args == "--max-model-len 4096 --dtype half"
     for config in (EngineConfig(devices="7"), EngineConfig(args="--gpu-memory-utilization 0.3")):
         assert checked(config) is config
     monkeypatch.setenv("WORLD_SIZE", "16")

@@ -22,19 +22,44 @@ from rewardlab.config import SFTConfig
 from rewardlab.errors import ConfigError
 from rewardlab.samplers.hf import load_model
 from rewardlab.training.prompt_source import PromptSource
-from rewardlab.training.runs import micro_batches
+from rewardlab.training.runs import common_arguments, micro_batches
 from rewardlab.training.tallies import Mean, Tallies
+from rewardlab.training.watchdog import rollbacks
 
 ROOT = Path(__file__).parents[1]
 CURVE = ("loss", "grad_norm", "reward", "entropy", "completions/mean_length", "advantage/outlier_frac", "reward_std")
 
 
-def launched(checkpoint: Path, folder: Path, *wanted: str, processes: int = 2, zero: int = 0) -> None:
-    """Train on ``processes`` under torchrun, or under the launcher's configuration that ships for a ZeRO stage."""
+# Stage 3 with no weight kept whole: DeepSpeed leaves those below 100,000 numbers, all of a small model's, with every process.
+DEALT_OUT = {
+    "train_batch_size": "auto",
+    "train_micro_batch_size_per_gpu": "auto",
+    "gradient_accumulation_steps": "auto",
+    "gradient_clipping": "auto",
+    "zero_optimization": {
+        "stage": 3,
+        "stage3_gather_16bit_weights_on_model_save": True,
+        "stage3_param_persistence_threshold": 0,
+        "stage3_max_live_parameters": 1000,
+        "stage3_prefetch_bucket_size": 1000,
+        "reduce_bucket_size": 5000,
+    },
+}
+
+
+def launched(checkpoint: Path, folder: Path, *wanted: str, processes: int = 2, zero: str = "") -> None:
+    """Train on ``processes`` under torchrun, or under the launcher's configuration that ships for a ZeRO stage, 2 or 3, or as
+    :data:`DEALT_OUT` has it."""
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "DS_ACCELERATOR": "cpu"}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)]
     if zero:
         file = ROOT / "configs" / "accelerate" / f"zero{zero}.yaml"
+        if zero == "3 dealt out":
+            (folder / "deepspeed.json").write_text(json.dumps(DEALT_OUT))
+            file = folder / "launcher.yaml"
+            told = {"deepspeed_config_file": str(folder / "deepspeed.json"), "zero3_init_flag": True}
+            settings = {"compute_environment": "LOCAL_MACHINE", "distributed_type": "DEEPSPEED", "num_processes": processes}
+            file.write_text(json.dumps({**settings, "num_machines": 1, "deepspeed_config": told}))  # JSON is YAML
         command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(file)]
         command += ["--num_processes", str(processes), "--main_process_port", "0"]
     command += [str(ROOT / "tests" / "scaled_runs.py"), str(checkpoint), str(folder), *wanted]
@@ -75,9 +100,11 @@ def test_two_processes_are_as_one(tiny_checkpoint: Path, alone: Path, tmp_path: 
         scaled_runs.run(stage, tiny_checkpoint, tmp_path / f"{stage}_alone", data=scaled_runs.mixed(), micro_batch_size=1)
     scaled_runs.run("rl", tiny_checkpoint, tmp_path / "unequal_alone", unequal=True)
     kinds = [f"{stage}:{stage}{end}" for stage in ("sft", "rl") for end in ("", "_grown", "_begun:kill")]
-    kinds += ["sft+mixed:sft_mixed", "rl+mixed:rl_mixed", "rl+halves+mixed:halves", "rl+unequal:unequal"]
+    kinds += ["sft+mixed:sft_mixed", "rl+mixed:rl_mixed", "rl+halves+mixed:halves", "rl+unequal:unequal", "rl+taken_back:back"]
     launched(tiny_checkpoint, tmp_path, *kinds)
     assert (tmp_path / "halves" / "final").exists()
+    assert rollbacks(tmp_path / "back") == [4]
+    assert (tmp_path / "back" / "final").exists()
     same(tmp_path / "unequal_alone", tmp_path / "unequal")
     for line in map(json.loads, (tmp_path / "unequal" / "metrics.jsonl").read_text().splitlines()[:4]):
         # among the four tokens of its own process it would be no outlier: none of four is beyond 1.8 deviations
@@ -91,9 +118,9 @@ def test_two_processes_are_as_one(tiny_checkpoint: Path, alone: Path, tmp_path: 
         same(alone / stage, tmp_path / f"{stage}_begun")
 
 
-@pytest.mark.parametrize("zero", [2, 3])
+@pytest.mark.parametrize("zero", ["2", "3", "3 dealt out"])
 @pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="deepspeed is not installed")
-def test_zero_is_as_one_process(tiny_checkpoint: Path, alone: Path, tmp_path: Path, zero: int) -> None:
+def test_zero_is_as_one_process(tiny_checkpoint: Path, alone: Path, tmp_path: Path, zero: str) -> None:
     """Under the configurations that ship; shards that two have left are joined for one."""
     kinds = [f"{stage}:{stage}{end}" for stage in ("sft", "rl") for end in ("", "_begun:kill")]
     scaled_runs.run("sft", tiny_checkpoint, tmp_path / "sft_alone", data=scaled_runs.mixed(), micro_batch_size=1)
@@ -104,6 +131,25 @@ def test_zero_is_as_one_process(tiny_checkpoint: Path, alone: Path, tmp_path: Pa
     for stage in ("sft", "rl"):
         same(alone / stage, tmp_path / stage)
         same(alone / stage, tmp_path / f"{stage}_begun")
+
+
+def test_several_cards_want_a_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trainer would split each batch over them by rows, its images anyhow."""
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 8)
+    with pytest.raises(ConfigError, match=r"8 GPUs are here without a launcher: .*CUDA_VISIBLE_DEVICES=0 on one"):
+        common_arguments(SFTConfig(), tmp_path)
+
+
+def test_killed_before_its_final_folder(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """Gone on with, the run has made all its steps: it makes none more, also where epochs end within one."""
+    for _ in range(2):
+        scaled_runs.run("rl", tiny_checkpoint, tmp_path / "run", epochs=0.3, max_steps=-1, save_steps=1)
+        lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+        assert [line["step"] for line in lines if "loss" in line] == [1, 2, 3]
+        weights = load_model(str(tmp_path / "run" / "final"), device="cpu")[0].state_dict()
+        shutil.rmtree(tmp_path / "run" / "final")
+    last = load_model(str(tmp_path / "run" / "checkpoint-3"), device="cpu")[0].state_dict()
+    assert all(torch.equal(weight, last[name]) for name, weight in weights.items())
 
 
 def test_a_batch_is_dealt_out_evenly(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ import torch
 from rewardlab.data.images import encode_png
 from rewardlab.errors import CheckpointError
 from rewardlab.prompts import build_messages, load_template
-from rewardlab.samplers.base import SamplingParams
+from rewardlab.samplers.base import SamplingParams, own_seed
 from rewardlab.samplers.decode import Draws, HotToken, draw, next_token_logits, read
 from rewardlab.samplers.hf import HFSampler, vision_token_ids
 from rewardlab.samplers.openai_api import OpenAISampler
@@ -322,6 +322,20 @@ def test_openai_sampler_over_http(world_pairs: Any, world_server: Callable[..., 
     assert all(c.finish is FinishReason.STOP and c.num_tokens > 0 and c.text.startswith("<think>") for row in rows for c in row)
     assert any(len({c.text for c in row}) > 1 for row in rows)
     assert rows == sampler.sample(prompts, SamplingParams(num_samples=6, seed=1))
+
+
+def test_every_prompt_has_a_seed_of_its_own() -> None:
+    """By what it says and shows, whoever stands beside it; draw n of it has the n-th after that."""
+
+    def prompt(text: str, image: bytes = b"") -> tuple[Message, ...]:
+        return (Message("user", (Part(text=text), *([Part(image=image)] if image else []))),)
+
+    asked = [prompt("a"), prompt("b"), prompt("a", b"x"), prompt("a", b"y"), prompt("\ud800")]
+    seeds = [own_seed(3, one) for one in asked]
+    assert len(set(seeds)) == 5
+    assert all(3 <= seed < 2**30 + 3 for seed in seeds)
+    assert own_seed(3, prompt("a")) == seeds[0]
+    assert own_seed(4, prompt("a")) == seeds[0] + 1
 
 
 @pytest.mark.parametrize(

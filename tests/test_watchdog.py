@@ -71,16 +71,8 @@ def test_reward_hacking() -> None:
 
 
 def collapsing(monkeypatch: pytest.MonkeyPatch, from_step: int, times: int) -> list[tuple[int, float]]:
-    """Have the first ``times`` runs log no verdicts from a step on; returns (step, rate) of every log."""
-    log, seen = RolloutTrainer.log, []
-
-    def faulty(self: Any, logs: dict[str, float], start_time: float | None = None) -> None:
-        if "loss" in logs:
-            seen.append((self.state.global_step, self.optimizer.param_groups[0]["lr"]))
-            if self.state.global_step >= from_step and self.num_rollbacks < times:
-                self._count({"reward/invalid_frac": 1.0})
-        log(self, logs, start_time)
-
+    """As :func:`scaled_runs.collapsing`; returns (step, rate) of every log."""
+    faulty, seen = scaled_runs.collapsing(from_step, times)
     monkeypatch.setattr(RolloutTrainer, "log", faulty)
     return seen
 

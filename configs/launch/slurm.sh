@@ -15,7 +15,7 @@ DATA=${DATA:-runs/distill/distilled.parquet}
 OUT=${OUT:-runs/rl}
 HEAD=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 # One task a node; accelerate starts a process for each of its cards.
-srun --kill-on-bad-exit=1 bash -c "accelerate launch --config_file configs/accelerate/zero3.yaml \\
+srun --kill-on-bad-exit=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" bash -c "accelerate launch --config_file configs/accelerate/zero3.yaml \\
   --num_machines $SLURM_NNODES --num_processes $((SLURM_NNODES * 8)) --machine_rank \$SLURM_NODEID \\
   --main_process_ip $HEAD --main_process_port 29500 \\
   -m rewardlab.cli rl --config $CONFIG --data $DATA --out $OUT"

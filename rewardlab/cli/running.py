@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Optional
 
@@ -35,11 +36,11 @@ def doctor(
     Exit status 1 where something failed. Memory is an estimate from shapes; the step's peak, on a GPU, is measured.
     """
     from rewardlab.health.doctor import Plan, examine, stage_of
-    from rewardlab.training.launching import launcher_plan
+    from rewardlab.training.launching import Launch, read_launch
 
     if config.parent.name == "accelerate":
-        number, zero, _ = launcher_plan(config)
-        typer.echo(f"{MARKS['ok']} launcher: {number} processes, ZeRO stage {zero} or its like")
+        found = read_launch(config)
+        typer.echo(f"{MARKS['ok']} launcher: {found.processes} processes, ZeRO stage {found.zero} or its like")
         return
     if config.stem == "world":
         from rewardlab.world.build import WorldConfig
@@ -47,12 +48,14 @@ def doctor(
         WorldConfig.load(config)
         typer.echo(f"{MARKS['ok']} config: the demonstration's world")
         return
-    number, zero, offload = launcher_plan(launcher) if launcher else (1, 0, False)
+    launch = read_launch(launcher) if launcher else Launch()
+    if processes:
+        launch = replace(launch, processes=processes)
     failed = False
-    plan = Plan(processes or number, zero, offload, memory, model)
-    for found in examine(config, stage or stage_of(config), plan, data, dry=dry_run):
-        typer.echo(f"{MARKS[found.outcome]} {found.name}: {found.said}")
-        failed |= found.outcome == "failed"
+    plan = Plan(launch, memory, model)
+    for finding in examine(config, stage or stage_of(config), plan, data, dry=dry_run):
+        typer.echo(f"{MARKS[finding.outcome]} {finding.name}: {finding.said}")
+        failed |= finding.outcome == "failed"
     if failed:
         raise typer.Exit(1)
 

@@ -143,8 +143,10 @@ class MethodConfig(TrainConfig):
             raise ValueError("an engine samples whole rollouts, each token alike: set window and hot_token to null")
         if self.engine and self.rollouts_at_once:
             raise ValueError("rollouts_at_once is of the trainer's own decoder; an engine minds its memory itself")
-        if self.engine and self.engine.kind == "colocate" and self.health.policy == "roll_back":
-            raise ValueError("an engine in the trainer's process cannot be started twice: set health.policy to stop or warn")
+        if self.engine and self.engine.kind != "serve" and self.health.policy == "roll_back":
+            raise ValueError("TRL's vLLM modes cannot be started twice in a process: set health.policy to stop or warn")
+        if self.engine and self.engine.kind != "serve" and self.advantage == "gae":
+            raise ValueError("TRL's vLLM modes would be sent the critic's weights with the policy's: use kind: serve with gae")
         if self.engine and self.engine.kind == "serve" and self.lora:
             raise ValueError("engine serve is given whole weights; use colocate, server or the trainer's own decoder with lora")
         if self.engine and self.importance_cap is None:

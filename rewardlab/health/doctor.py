@@ -6,7 +6,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,6 +24,7 @@ from rewardlab.health.memory import GIB, Estimate, counts, estimate
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.hf import HFSampler
+from rewardlab.training.launching import Launch
 from rewardlab.training.loading import load_policy
 from rewardlab.training.preflight import TokenCounter, processor_of
 from rewardlab.training.rl import consistency_judge, train_rl
@@ -48,15 +49,12 @@ class Finding:
 
 @dataclass(frozen=True)
 class Plan:
-    """Where a run is meant to go: devices, ZeRO stage, whether the optimizer's state is kept in the host's memory, and the
-    devices' own in GiB (None: this machine's, if any).
+    """Where a run is meant to go, on devices of how many GiB (None: this machine's, if any).
 
     ``model`` is what is trained, where the config names a folder that is yet to be.
     """
 
-    processes: int = 1
-    zero: int = 0
-    offload: bool = False
+    launch: Launch = field(default_factory=Launch)
     memory_gib: float | None = None
     model: str | None = None
 
@@ -86,10 +84,10 @@ def examine(path: Path, stage: str, plan: Plan, data: Path | None = None, *, dry
     if not isinstance(config, TrainConfig):
         return
     yield _try("template", lambda: f"{config.template}, hash {load_template(config.template).hash}")
-    yield _try("batches", lambda: _batches(config, plan))
+    yield _try("batches", lambda: _batches(config, plan.launch.processes))
     yield from _memory(config, plan)
     if not dry:
-        yield from _tried(config, data)
+        yield from _tried(config.model_copy(update={"model": plan.model} if plan.model else {}), plan, data)
 
 
 def _try(name: str, ask: Callable[[], str]) -> Finding:
@@ -107,21 +105,19 @@ def _teacher(config: DistillConfig) -> Iterator[Finding]:
     yield Finding("keys", "look" if missing else "ok", said)
 
 
-def _batches(config: TrainConfig, plan: Plan) -> str:
+def _batches(config: TrainConfig, processes: int) -> str:
     def parts(sequences: int) -> int:
-        at_once = config.micro_batch_size * plan.processes
+        at_once = config.micro_batch_size * processes
         if sequences % at_once:
             raise ConfigError(
-                f"a batch of {sequences} cannot be dealt out to {plan.processes} processes by {config.micro_batch_size}; "
+                f"a batch of {sequences} cannot be dealt out to {processes} processes by {config.micro_batch_size}; "
                 "change micro_batch_size or the number of processes"
             )
         return sequences // at_once
 
-    said = f"{config.batch_size} = {plan.processes} x {config.micro_batch_size} x {parts(config.batch_size)} micro-batches"
+    said = f"{config.batch_size} = {processes} x {config.micro_batch_size} x {parts(config.batch_size)} micro-batches"
     if isinstance(config, MethodConfig):
-        said += (
-            f"; {config.rollout_batch_size} rollouts between two samplings, {config.rollout_batch_size // plan.processes} each"
-        )
+        said += f"; {config.rollout_batch_size} rollouts between two samplings, {config.rollout_batch_size // processes} each"
         parts(config.rollout_batch_size)
     return said
 
@@ -133,15 +129,16 @@ def _memory(config: TrainConfig, plan: Plan) -> Iterator[Finding]:
         yield Finding("memory", "look", said)
         return
     total, learning = counts(model, config)
-    found = estimate(model, config, processes=plan.processes, zero=plan.zero, prompt_tokens=PROMPT_TOKENS, offload=plan.offload)
-    said = f"{total / 1e9:.2f} B weights, {learning / 1e9:.2f} B learn; estimated GiB a device: {_shown(found)}"
     there = plan.memory_gib
     if there is None and torch.cuda.is_available():
         there = torch.cuda.get_device_properties(0).total_memory / GIB
+    found = estimate(model, config, plan.launch, prompt_tokens=PROMPT_TOKENS, card=(there or 0) * GIB)
+    said = f"{total / 1e9:.2f} B weights, {learning / 1e9:.2f} B learn; with prompts of {PROMPT_TOKENS:,} tokens, estimated "
+    said += f"GiB a device: {_shown(found)}"
     if there is None:
         yield Finding("memory", "ok", f"{said} (say --memory to hold it against a card)")
     elif found.total / GIB > 0.95 * there:
-        cure = "more processes with --zero 2 or 3, fewer rollouts_at_once, a smaller micro_batch_size, an engine, or lora"
+        cure = "more processes under ZeRO, fewer rollouts_at_once, a smaller micro_batch_size, an engine, or lora"
         yield Finding("memory", "failed", f"{said}, more than the {there:.0f} there are: {cure}")
     else:
         yield Finding("memory", "ok", f"{said} of {there:.0f}")
@@ -152,7 +149,7 @@ def _shown(found: Estimate) -> str:
     return ", ".join(f"{name} {value:.1f}" for name, value in parts.items()) + f"; at most {found.total / GIB:.1f}"
 
 
-def _tried(config: TrainConfig, data: Path | None) -> Iterator[Finding]:
+def _tried(config: TrainConfig, plan: Plan, data: Path | None) -> Iterator[Finding]:
     """What takes weights and data: tokens, a judgment, the consistency judge, a step."""
     gpus = torch.cuda.device_count()
     device = f"{gpus} x {torch.cuda.get_device_name(0)}" if gpus else f"no GPU; {os.cpu_count()} cores"
@@ -170,7 +167,10 @@ def _tried(config: TrainConfig, data: Path | None) -> Iterator[Finding]:
     if isinstance(config, RLConfig) and config.consistency.weight:
         yield _try("consistency", lambda: _asked(config))
     yield _try("judgment", lambda: _judged(config, pairs))
-    if isinstance(config, SFTConfig | RLConfig):
+    if plan.launch.processes > 1:
+        said = f"not taken: it is one of {plan.launch.processes} processes; start the run under its launcher with max_steps: 1"
+        yield Finding("one step", "look", said)
+    elif isinstance(config, SFTConfig | RLConfig):
         yield _try("one step", lambda: _stepped(config, pairs))
 
 

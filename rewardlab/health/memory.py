@@ -11,6 +11,7 @@ import rewardlab.torchvision_cpu  # noqa: F401  (before transformers)
 
 # isort: split
 from rewardlab.config import MethodConfig, TrainConfig
+from rewardlab.training.launching import Launch
 from rewardlab.training.loading import PARTS
 
 GIB = 2**30
@@ -50,43 +51,60 @@ def counts(model: Any, config: TrainConfig) -> tuple[int, int]:
     return total + adapted, adapted
 
 
-def estimate(
-    model: Any, config: TrainConfig, *, processes: int, zero: int, prompt_tokens: int, offload: bool = False
-) -> Estimate:
-    """Of ``model`` (it may be without memory of its own) on ``processes`` devices under ZeRO stage 0, 2 or 3.
+def _bytes_below(model: Any, config: TrainConfig, zero: int, frozen: int) -> float:
+    """Of the ``frozen`` weights that do not learn."""
+    if config.lora and config.lora.quantize:
+        linear = sum(
+            m.weight.numel() for name, m in model.named_modules() if type(m).__name__ == "Linear" and "lm_head" not in name
+        )
+        return 0.55 * linear + 2.0 * (frozen - linear)  # embeddings, norms and the head are not quantised
+    return (2.0 if config.lora or zero else 4.0) * frozen
 
-    Without ZeRO weights that learn, their gradients and Adam's two moments are float32, 16 bytes, and autocast keeps a bfloat16
-    copy for the time of a pass. DeepSpeed has weights and gradients in bfloat16, and float32 weights, which count as moments
-    here, and moments dealt out: 2 + 14 / N bytes at stage 2, 16 / N at stage 3. Weights below adapters are bfloat16, or half a
-    byte. Reading: activations in bfloat16, checkpointed by layer where the config says so, logits of the answer in float32.
-    Sampling: the rollouts that are drawn side by side, one layer of their prompts and the cache of keys and values in bfloat16,
-    and under ZeRO-3 the gathered weights.
+
+def estimate(model: Any, config: TrainConfig, launch: Launch, *, prompt_tokens: int, card: float = 0.0) -> Estimate:
+    """Of ``model`` (it may be without memory of its own) under a launch, on devices of ``card`` bytes.
+
+    Without ZeRO weights that learn, their gradients and Adam's two moments are float32, 16 bytes, autocast keeps a bfloat16
+    copy for the time of a pass, and several processes add 4 for the buckets that gradients travel in. DeepSpeed has weights
+    and gradients in bfloat16, and float32 weights, which count as moments here, and moments dealt out: 2 + 14 / N bytes at
+    stage 2, 16 / N at stage 3. Weights below adapters are bfloat16, or half a byte. A reference for a KL term is a second
+    model, of adapters none. Reading: activations in bfloat16 of ``max_tokens``, or of a prompt and its answer, checkpointed
+    by layer where the config says so, logits of the answer in float32. Sampling: the rollouts that are drawn side by side,
+    one layer of their prompts and the cache of keys and values in bfloat16, and under ZeRO-3 the gathered weights; or the
+    share of the card that a vLLM in the same process takes. A process reward model is not counted.
     """
     total, learning = counts(model, config)
-    models = 2 if isinstance(config, MethodConfig) and config.advantage == "gae" else 1  # a critic beside the policy
-    frozen = 0.55 if config.lora and config.lora.quantize else 2.0 if config.lora or zero else 4.0
-    if zero:
-        weights = (frozen * (total - learning) + 2.0 * learning) / (processes if zero == 3 else 1)
-        gradients, moments, copies = 2.0 * learning / processes, 12.0 * learning / processes, 0.0
-        if offload:  # to the host, the optimizer's share of the gradients as well
+    method = config if isinstance(config, MethodConfig) else None
+    models = 2 if method and method.advantage == "gae" else 1  # a critic beside the policy
+    weights = _bytes_below(model, config, launch.zero, total - learning)
+    if launch.zero:
+        weights += 2.0 * learning
+        gradients, moments, copies = 2.0 * learning / launch.processes, 12.0 * learning / launch.processes, 0.0
+        if launch.offload:
             gradients = moments = 0.0
     else:
-        weights, gradients, moments = frozen * (total - learning) + 4.0 * learning, 4.0 * learning, 8.0 * learning
-        copies = 2.0 * learning
+        weights += 4.0 * learning
+        gradients, moments, copies = (8.0 if launch.processes > 1 else 4.0) * learning, 8.0 * learning, 2.0 * learning
+    weights *= models
+    if method and method.kl_coef and method.lora is None:
+        weights += (2.0 if launch.zero else 4.0) * total
+    if launch.zero == 3:
+        weights /= launch.processes
     text = model.config.get_text_config()
-    answer = config.max_completion_length if isinstance(config, MethodConfig) else 512
+    answer = method.max_completion_length if method else 512
     length = prompt_tokens + answer
     layer = 14 * text.hidden_size * 2.0  # bytes a token that a layer keeps for its backward pass, roughly
     kept = text.hidden_size * 2.0 if config.gradient_checkpointing else layer
-    tokens = config.micro_batch_size * length
-    reading = (
-        models * tokens * (text.num_hidden_layers * kept + layer) + config.micro_batch_size * answer * text.vocab_size * 4.0
-    )
+    tokens = config.micro_batch_size * (config.max_tokens or length)
+    reading = models * tokens * (text.num_hidden_layers * kept + layer)
+    reading += config.micro_batch_size * answer * text.vocab_size * 4.0
     sampling = 0.0
-    if isinstance(config, MethodConfig) and config.engine is None:
-        rows = min(config.rollouts_at_once or math.inf, config.rollout_batch_size / processes)
+    if method and method.engine is None:
+        rows = min(method.rollouts_at_once or math.inf, method.rollout_batch_size / launch.processes)
         heads = text.num_key_value_heads * (getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads)
         sampling = rows * (length * text.num_hidden_layers * heads * 2 * 2.0 + prompt_tokens * layer)
-        if zero == 3:
-            sampling += 2.0 * total
-    return Estimate(models * weights, models * gradients, models * moments, reading + copies, sampling + copies)
+        if launch.zero == 3:
+            sampling += models * 2.0 * total
+    elif method and method.engine and method.engine.kind == "colocate":
+        sampling = method.engine.gpu_memory_utilization * card
+    return Estimate(weights, models * gradients, models * moments, reading + copies, sampling + copies)

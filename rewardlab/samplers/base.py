@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -18,6 +19,17 @@ class SamplingParams:
     top_p: float = 1.0
     max_tokens: int = 1024
     seed: int = 0
+
+
+def own_seed(seed: int, prompt: Sequence[Message]) -> int:
+    """The seed of one prompt's request, by ``seed`` and what it says and shows: an engine gives each request a generator by its
+    seed, and of prompts with one and the same all would be drawn by the same luck."""
+    digest = hashlib.sha256()
+    for message in prompt:
+        for part in message.parts:
+            digest.update(f"{message.role} {part.text!r}".encode("utf-8", "backslashreplace"))
+            digest.update(part.image or b"")
+    return seed + int.from_bytes(digest.digest()[:4], "big") // 4
 
 
 class Sampler(Protocol):

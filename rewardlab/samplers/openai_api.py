@@ -18,7 +18,7 @@ import openai
 from rewardlab.data.images import to_data_url
 from rewardlab.errors import EndpointError
 from rewardlab.samplers.background import Background
-from rewardlab.samplers.base import SamplingParams
+from rewardlab.samplers.base import SamplingParams, own_seed
 from rewardlab.samplers.slots import Slots, retry_after_s
 from rewardlab.types import Completion, FinishReason, Message
 
@@ -227,8 +227,8 @@ def _completion(choice: Any, num_tokens: int | None, num_prompt_tokens: int, num
 class OpenAISampler:
     """A Sampler over one or several :class:`ChatEndpoint` that serve the same model.
 
-    Draw ``n`` of a prompt is a request of its own with seed ``seed + n``; with ``many`` all draws of a prompt are one request
-    with ``n``, which not every server knows. The endpoint with the fewest requests in flight is asked; one that fails is left
+    Draw ``n`` of a prompt is a request of its own with the prompt's own seed plus ``n``; with ``many`` all are one request with
+    ``n``, which not every server knows. The endpoint with the fewest requests in flight is asked; one that fails is left
     alone for a while, and what it failed at is asked of another. ``body`` are further fields of every request. Connections are
     kept between calls.
     """
@@ -286,10 +286,12 @@ class OpenAISampler:
             return _completions(await ask_any(endpoints, prompt, {**self._body, **sampling, **many, "seed": seed}), number)
 
         if self._many and params.temperature == 0:  # all draws are the same one, and vLLM refuses to make it twice
-            return [one * k for one in await asyncio.gather(*(drawn(prompt, params.seed, 1) for prompt in prompts))]
+            return [one * k for one in await asyncio.gather(*(drawn(p, own_seed(params.seed, p), 1) for p in prompts))]
         if self._many:
-            return list(await asyncio.gather(*(drawn(prompt, params.seed, k) for prompt in prompts)))
-        singles = await asyncio.gather(*(drawn(prompt, params.seed + n, 1) for prompt in prompts for n in range(k)))
+            return list(await asyncio.gather(*(drawn(p, own_seed(params.seed, p), k) for p in prompts)))
+        seeds = [own_seed(params.seed, p) for p in prompts]
+        asked = [(p, seed + n, 1) for p, seed in zip(prompts, seeds, strict=True) for n in range(k)]
+        singles = await asyncio.gather(*(drawn(*one) for one in asked))
         flat = [one for [one] in singles]
         return [flat[i * k : (i + 1) * k] for i in range(len(prompts))]
 

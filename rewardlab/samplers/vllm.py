@@ -13,7 +13,7 @@ import torch
 
 from rewardlab.data.images import decode_image
 from rewardlab.errors import CheckpointError, ConfigError
-from rewardlab.samplers.base import SamplingParams
+from rewardlab.samplers.base import SamplingParams, own_seed
 from rewardlab.samplers.hf import chat_of, check_folder, special_tokens, vision_token_ids
 from rewardlab.types import Choice, Completion, FinishReason, Message
 from rewardlab.verdicts import label_of
@@ -103,15 +103,18 @@ class VLLMSampler:
         """Raises MediaError for an image that cannot be decoded."""
         from vllm import SamplingParams as Params
 
-        drawn = Params(
-            n=params.num_samples if params.temperature > 0 else 1,
-            temperature=params.temperature,
-            top_p=params.top_p,
-            max_tokens=params.max_tokens,
-            seed=params.seed if params.temperature > 0 else None,
-            logprobs=0,
-            logit_bias=self._bias or None,
-        )
+        drawn = [
+            Params(
+                n=params.num_samples if params.temperature > 0 else 1,
+                temperature=params.temperature,
+                top_p=params.top_p,
+                max_tokens=params.max_tokens,
+                seed=own_seed(params.seed, prompt) if params.temperature > 0 else None,
+                logprobs=0,
+                logit_bias=self._bias or None,
+            )
+            for prompt in prompts
+        ]
         answers = self._llm.generate(self._requests(prompts, [""] * len(prompts)), drawn, use_tqdm=False)
         rows = [[_completion(one, len(answer.prompt_token_ids)) for one in answer.outputs] for answer in answers]
         # Of greedy draws vLLM makes one; they are all the same.

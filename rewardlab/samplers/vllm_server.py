@@ -37,6 +37,7 @@ from rewardlab.types import Completion, FinishReason, Message, Part
 LOG = logging.getLogger(__name__)
 LONGEST_WAIT_S = 60.0  # between two starts
 NEUTRAL = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}  # vLLM else takes them from the checkpoint's generation config
+LAUNCHER = ("TORCHELASTIC_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_", "ROLE_", "MASTER_")
 SILENT_S = 30.0  # how long a server may leave /health unanswered
 
 
@@ -124,8 +125,9 @@ class VLLMServer:
             "VLLM_API_KEY": self.key,
             **self._own_env,
         }  # not in the arguments, where everybody on the machine reads it
-        # ours would shadow its own packages where it has another environment
-        env.pop("PYTHONPATH", None)
+        # ours would shadow its own packages where it has another environment; a launcher's would have it wait for our processes
+        for name in ("PYTHONPATH", *(name for name in os.environ if name.startswith(LAUNCHER))):
+            env.pop(name, None)
         self._process = subprocess.Popen(
             command, stdout=out, stderr=subprocess.STDOUT, env=env, start_new_session=True, preexec_fn=end_with_parent
         )

@@ -6,14 +6,13 @@ In the order of how hard the reward then is to exploit (arXiv 2503.22230): the t
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import rewardlab.torchvision_cpu  # noqa: F401  (before transformers)
 
 # isort: split
-from accelerate import PartialState
-
 from rewardlab.config import PolicyConfig
 from rewardlab.data.append_log import AppendLog
 from rewardlab.errors import DataError
@@ -22,6 +21,8 @@ from rewardlab.prompts import Template, build_messages
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.hf import HFSampler, load_model
 from rewardlab.training.pairwise_reward import PolicyReward
+from rewardlab.training.runs import is_main
+from rewardlab.training.value_model import read_whole
 from rewardlab.types import FinishReason, Order, PreferencePair
 
 ANCHORS, CHUNK = "anchors.jsonl", 64
@@ -98,13 +99,15 @@ def anchors_of(
             raise DataError("a pair does not say which response is preferred; label it, or set anchor to start, best or group")
         return {pair.pair_id: pair.responses[pair.preferred or 0] for pair in pairs}
     path, identity = out / ANCHORS, {"anchor": config.anchor, "samples": config.anchor_samples, "model": config.model}
-    with PartialState().main_process_first():  # the others find all of it there
-        if not {pair.pair_id for pair in pairs} <= _kept(path).keys():
-            with AppendLog(path, identity) as log:
-                known = {row["pair_id"] for row in log.rows}
-                todo = [pair for pair in pairs if pair.pair_id not in known]
-                for pair, answer in first_answers(todo, config, template, reward):
-                    log.append({"pair_id": pair.pair_id, "answer": answer})
+    asked = {pair.pair_id for pair in pairs}
+    if is_main() and not asked <= _kept(path).keys():
+        with AppendLog(path, identity) as log, read_whole():
+            known = {row["pair_id"] for row in log.rows}
+            todo = [pair for pair in pairs if pair.pair_id not in known]
+            for pair, answer in first_answers(todo, config, template, reward):
+                log.append({"pair_id": pair.pair_id, "answer": answer})
+    while not asked <= _kept(path).keys():  # a barrier would time out
+        time.sleep(2.0)
     return _kept(path)
 
 

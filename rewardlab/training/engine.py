@@ -11,7 +11,6 @@ import os
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +52,9 @@ def _png(image: Image) -> bytes:
     return buffer.getvalue()
 
 
-def checked(config: EngineConfig) -> EngineConfig:
-    """``config``, where its engine has room. Raises ConfigError where it has no card of its own and no share of one, and on
+def checked(config: EngineConfig, max_tokens: int | None = None) -> EngineConfig:
+    """``config``, where its engine has room; for no more than ``max_tokens``, lest it keep room for a model's longest context.
+    Raises ConfigError where it has no card of its own and no share of one, and on
     several nodes, whose processes it does not listen to."""
     if os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("WORLD_SIZE", "1")) != os.environ.get("WORLD_SIZE", "1"):
         raise ConfigError("engine serve is a server of one node; on several use kind: server, or colocate")
@@ -63,7 +63,9 @@ def checked(config: EngineConfig) -> EngineConfig:
             "engine serve would fill a card that is trained on: name cards that no process has in engine.devices, or its share "
             "of one by --gpu-memory-utilization in engine.args"
         )
-    return config
+    if max_tokens is None or "--max-model-len" in config.args:
+        return config
+    return config.model_copy(update={"args": f"--max-model-len {max_tokens} {config.args}"})
 
 
 @dataclass(frozen=True)
@@ -169,9 +171,12 @@ class RolloutEngine:
     ) -> tuple[list[list[int]], list[list[float]]]:
         """Tokens and log-probs of one completion of each prompt; ``lengths`` are the prompts' tokens as the trainer has them.
 
-        Equal neighbours are one request. ``params.num_samples`` is not looked at.
+        Equal ones are one request. ``params.num_samples`` is not looked at.
         """
-        groups = [list(group) for _, group in groupby(range(len(prompts)), key=lambda n: prompts[n])]
+        equal: dict[tuple[Message, ...], list[int]] = {}
+        for n, prompt in enumerate(prompts):
+            equal.setdefault(prompt, []).append(n)
+        groups = list(equal.values())
         sizes = sorted({len(group) for group in groups})
         drawn: dict[int, Completion] = {}
         for size in sizes:

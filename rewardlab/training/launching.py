@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import rewardlab.torchvision_cpu  # noqa: F401  (before transformers)
@@ -12,12 +13,18 @@ from accelerate.commands.config.config_args import load_config_from_file
 from rewardlab.errors import ConfigError
 
 
-def launcher_plan(path: Path) -> tuple[int, int, bool]:
-    """(processes, ZeRO stage, whether the optimizer's state is kept in the host's memory) of a file; FSDP deals out as much as
-    stage 3, and counts as it.
+@dataclass(frozen=True)
+class Launch:
+    """How many processes train, at which ZeRO stage (FSDP deals out as much as stage 3, and counts as it), and whether the
+    optimizer's state is kept in the host's memory."""
 
-    Raises ConfigError for a file that accelerate does not take.
-    """
+    processes: int = 1
+    zero: int = 0
+    offload: bool = False
+
+
+def read_launch(path: Path) -> Launch:
+    """What a file says. Raises ConfigError for one that accelerate does not take."""
     try:
         config = load_config_from_file(str(path))
     except (OSError, ValueError, TypeError, KeyError) as error:
@@ -25,4 +32,4 @@ def launcher_plan(path: Path) -> tuple[int, int, bool]:
     kind = str(getattr(config.distributed_type, "value", config.distributed_type))
     own = (config.deepspeed_config or {}) if kind == "DEEPSPEED" else {}
     zero = 3 if kind == "FSDP" else int(own.get("zero_stage", 0))
-    return int(config.num_processes), zero, own.get("offload_optimizer_device", "none") != "none"
+    return Launch(int(config.num_processes), zero, own.get("offload_optimizer_device", "none") != "none")

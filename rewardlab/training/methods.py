@@ -17,6 +17,8 @@ from rewardlab.errors import ConfigError
 from rewardlab.progress import bar
 from rewardlab.prompts import Template
 from rewardlab.samplers.decode import HotToken
+from rewardlab.samplers.hf import vision_token_ids
+from rewardlab.samplers.vllm import FORBIDDEN
 from rewardlab.training.actor_critic import ActorCriticTrainer, StopAtPlateau
 from rewardlab.training.arguments import PolicyGradientConfig
 from rewardlab.training.dynamic_sampling import DynamicSampling
@@ -26,7 +28,7 @@ from rewardlab.training.policy_gradient import PolicyGradientTrainer
 from rewardlab.training.prompt_source import PromptSource
 from rewardlab.training.rollout_sampler import InItsEpoch
 from rewardlab.training.runs import CRITIC, RunLog, close_run, common_arguments, micro_batches, num_processes, open_run
-from rewardlab.training.steps import run_steps
+from rewardlab.training.steps import release, run_steps
 from rewardlab.training.text_only import see_always
 from rewardlab.training.value_model import ValueModel
 from rewardlab.training.watchdog import refuse_ended, rollbacks, watched
@@ -123,6 +125,8 @@ def make_trainer(
     if config.window:
         more = {"source": prompt_source(rows, config), **more}
     plain = ActorCriticTrainer if with_critic else PolicyGradientTrainer
+    if config.engine and config.engine.kind != "serve":  # which would else draw tokens that stand for images
+        own = own | {"generation_kwargs": {"logit_bias": dict.fromkeys(vision_token_ids(model.config), FORBIDDEN)}}
     trainer = (trainer_class or (WindowedTrainer if config.window else plain))(
         model=model,
         reward_funcs=[reward],
@@ -137,7 +141,7 @@ def make_trainer(
     trainer.add_callback(InItsEpoch(trainer))
     trainer.rollouts_at_once = config.rollouts_at_once
     if config.engine and config.engine.kind == "serve":
-        trainer.engine = checked(config.engine)
+        trainer.engine = checked(config.engine, config.max_tokens)
     if hot := config.hot_token:
         opening = len(trainer._tokenizer.encode("<think>", add_special_tokens=False))
         position = opening if hot.position is None else hot.position
@@ -182,11 +186,15 @@ def pretrain_value(build: Build, config: MethodConfig, out: Path, data: str) -> 
     model, processor = load_policy(config, out)
     trainer = build(config=alone, model=model, processor=processor, out=folder, value_only=True)
     trainer.add_callback(StopAtPlateau(config.value_patience))
-    with bar("value", alone.max_steps) as advance:
-        trainer.add_callback(RunLog(folder, advance, "value/explained_variance"))
-        run_steps(trainer, alone, folder, resume)
-    trainer.save_model(str(folder))
-    trainer.accelerator.wait_for_everyone()  # one process writes what all will read
+    try:
+        with bar("value", alone.max_steps) as advance:
+            trainer.add_callback(RunLog(folder, advance, "value/explained_variance"))
+            run_steps(trainer, alone, folder, resume)
+        trainer.save_model(str(folder))
+        trainer.accelerator.wait_for_everyone()  # one process writes what all will read
+    finally:
+        trainer.close_engine()
+        release(trainer)
     return folder / CRITIC
 
 

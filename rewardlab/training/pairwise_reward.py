@@ -9,6 +9,7 @@ Shapes: ``N`` responses.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -130,7 +131,7 @@ class ScalarReward:
 
     def __init__(self, folder: Path, *, batch_size: int = 64) -> None:
         self._template = template_for(folder, None)
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+        device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if torch.cuda.is_available() else "cpu"
         self._model, self._processor = ValueModel.from_pretrained(str(folder)).to(device), load_processor(str(folder))
         self._batch_size = batch_size
 

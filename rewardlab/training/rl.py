@@ -123,7 +123,8 @@ def train_rl(pairs: Sequence[PreferencePair], config: RLConfig, out: Path) -> Pa
     template = (
         template_for(Path(config.model), config.template) if Path(config.model).exists() else load_template(config.template)
     )
-    hard = fitting(hard_pairs(pairs, config), config, template, out, room=config.max_completion_length)
+    room = (3 if config.self_verify else 1) * config.max_completion_length  # a judgment, its verification, another judgment
+    hard = fitting(hard_pairs(pairs, config), config, template, out, room=room)
     rows = rl_rows(hard, template, both_orders=config.both_orders)
     num_rollouts = len(rows) * config.samples_per_prompt
     if num_rollouts < config.rollout_batch_size:

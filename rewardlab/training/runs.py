@@ -161,7 +161,16 @@ def trackers(named: str) -> list[str]:
 
 
 def common_arguments(config: TrainConfig, out: Path) -> dict[str, Any]:
-    """What every stage tells its trainer alike; bfloat16 on an accelerator, float32 on a CPU."""
+    """What every stage tells its trainer alike; bfloat16 on an accelerator, float32 on a CPU.
+
+    Raises ConfigError for one process that sees several cards: Trainer would split each batch over them, images and all, as if
+    every row had as many.
+    """
+    if "WORLD_SIZE" not in os.environ and (cards := torch.cuda.device_count()) > 1:
+        raise ConfigError(
+            f"{cards} GPUs are here without a launcher: `accelerate launch --num_processes {cards} -m rewardlab.cli ...` "
+            "trains on all of them (configs/accelerate/), CUDA_VISIBLE_DEVICES=0 on one"
+        )
     on_gpu = torch.cuda.is_available()
     deepspeed = os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true"  # on a CPU, accelerate takes use_cpu to mean one process
     return {
@@ -209,6 +218,13 @@ class LoadsWholeCheckpoints:
             super()._load_from_checkpoint(resume_from_checkpoint, model)  # type: ignore[misc]
             return
         self.load_weights(model, resume_from_checkpoint)
+
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        """Nothing where a run was killed between its last step and its final folder: Trainer would take another step."""
+        if self.state.global_step >= self.state.max_steps:  # type: ignore[attr-defined]
+            self.control.should_training_stop = True  # type: ignore[attr-defined]
+        else:
+            super()._run_epoch(*args, **kwargs)  # type: ignore[misc]
 
     def load_weights(self, model: Any, checkpoint: str) -> None:
         """Every weight of ``checkpoint`` into ``model``, but those ``kept_elsewhere``. Raises CheckpointError."""

@@ -106,6 +106,8 @@ class Watchdog(TrainerCallback):
             return
         said = "; ".join(alarms.values())
         if is_main():
+            if self._config.policy == "roll_back":  # before the event: killed between the two, the run sees the sign again
+                self._forget(state.global_step - self._config.patience * args.logging_steps)
             event = {"step": state.global_step, "signs": list(alarms), "said": said, "done": self._config.policy}
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(event) + "\n")
@@ -115,6 +117,12 @@ class Watchdog(TrainerCallback):
                 f"step {state.global_step}: {said}. The checkpoints before it are in "
                 f"{self._path.parent}; lower learning_rate, or set `health: {{policy: warn}}` if this is as it should be"
             )
+
+    def _forget(self, step: int) -> None:
+        """Remove the checkpoints after ``step``: they were saved while the sign built up."""
+        for path in self._path.parent.glob("checkpoint-*"):
+            if int(path.name.rsplit("-", 1)[1]) > step:
+                shutil.rmtree(path)
 
 
 def rollbacks(out: Path) -> list[int]:
@@ -143,22 +151,14 @@ def watched(config: TrainConfig, out: Path, attempt: Callable[[], Path]) -> Path
         try:
             return attempt()
         except HealthError:
-            times = len(rollbacks(out))  # none here: what ended is a part of the run in a folder of its own
-            if config.health.policy != "roll_back" or not 0 < times <= config.health.max_rollbacks:
+            if config.health.policy != "roll_back":
                 raise
             PartialState().wait_for_everyone()  # the event is on disk
-            if is_main():
-                _forget(out, config)
-            PartialState().wait_for_everyone()
+            times = len(rollbacks(out))
+            if not 0 < times <= config.health.max_rollbacks:  # none: what ended is a part of the run in a folder of its own
+                raise
+            PartialState().wait_for_everyone()  # all have read it
         gc.collect()  # the model of the attempt that failed
-
-
-def _forget(out: Path, config: TrainConfig) -> None:
-    """Remove the checkpoints that were saved while the last sign built up."""
-    built_up = config.health.patience * config.logging_steps
-    for path in out.glob("checkpoint-*"):
-        if int(path.name.rsplit("-", 1)[1]) > rollbacks(out)[-1] - built_up:
-            shutil.rmtree(path)
 
 
 class Gentler(TrainerCallback):
