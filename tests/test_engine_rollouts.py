@@ -34,6 +34,7 @@ needs_vllm = pytest.mark.skipif(
 )
 pytestmark = pytest.mark.timeout(600)
 ENGINE = scaled_runs.ENGINE
+MASS = 0.01  # nats: the engine never draws the four tokens of 700 that stand for images, 0.0057 of a policy that knows nothing
 
 
 @pytest.fixture(scope="module")
@@ -53,15 +54,25 @@ def gaps(run: Path) -> list[float]:
 
 @needs_vllm
 def test_the_engine_draws_by_the_newest_weights(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its log-probs stay the trainer's, but for the mass of tokens that stand for images (four in 700, which it never draws).
-    Of an engine that is given no new weights they do not. It is gone when training ends."""
+    """Its log-probs stay the trainer's, but for the mass of tokens that stand for images.
+    Of an engine that is given no new weights they do not. It is gone when training ends. Prompts do not share their luck: eight
+    of a model that knows nothing begin in different ways."""
+    draw, firsts = RolloutEngine.draw, []
+
+    def noted(self: Any, *args: Any) -> Any:
+        tokens, logprobs = draw(self, *args)
+        firsts.append({ids[0] for ids in tokens})
+        return tokens, logprobs
+
+    monkeypatch.setattr(RolloutEngine, "draw", noted)
     scaled_runs.run("rl", checkpoint, tmp_path / "synced", **ENGINE, data=scaled_runs.mixed())
     assert len(gaps(tmp_path / "synced")) == 4
-    assert max(gaps(tmp_path / "synced")) < 0.006
+    assert max(gaps(tmp_path / "synced")) < MASS
+    assert len(firsts[0]) >= 6
     assert not [p for p in psutil.Process().children(recursive=True) if "vllm" in " ".join(p.cmdline())]
     monkeypatch.setattr(RolloutEngine, "sync", lambda self, model: None)
     scaled_runs.run("rl", checkpoint, tmp_path / "stale", **ENGINE, data=scaled_runs.mixed())
-    assert gaps(tmp_path / "stale")[-1] > 0.02
+    assert gaps(tmp_path / "stale")[-1] > 0.1
 
 
 @needs_vllm
@@ -81,14 +92,14 @@ def test_an_engine_that_dies_comes_back_with_the_weights_of_now(
     scaled_runs.run("rl", checkpoint, tmp_path / "run", **ENGINE)
     assert calls[-1] == 2
     assert len(gaps(tmp_path / "run")) == 4
-    assert max(gaps(tmp_path / "run")) < 0.006
+    assert max(gaps(tmp_path / "run")) < MASS
 
 
 @needs_vllm
 def test_one_engine_for_two_processes(checkpoint: Path, tmp_path: Path) -> None:
     launched(checkpoint, tmp_path, "rl+engine:run")
     assert len(gaps(tmp_path / "run")) == 4
-    assert max(gaps(tmp_path / "run")) < 0.006
+    assert max(gaps(tmp_path / "run")) < MASS
 
 
 def test_a_chat_in_words_and_images() -> None:
