@@ -17,7 +17,7 @@ import rewardlab.torchvision_cpu  # noqa: F401  (before transformers)
 from rewardlab.cli import app
 from rewardlab.config import LoraConfig, RLConfig, SFTConfig
 from rewardlab.data.pairs import write_parquet
-from rewardlab.errors import DataError
+from rewardlab.errors import ConfigError, DataError
 from rewardlab.health.architectures import on_meta
 from rewardlab.health.memory import GIB, counts, estimate
 from rewardlab.health.run_page import curve, write_run_page
@@ -102,7 +102,11 @@ def test_adapters_are_counted_as_peft_makes_them(tiny_checkpoint: Path) -> None:
         ("learning_rat: 1", (), "unknown key 'learning_rat'"),
         ("template: nobody", (), "unknown prompt template 'nobody'"),
         ("model: Qwen/Qwen2.5-VL-7B-Instruct", ("--memory", "80"), "more than the 80 there are"),
+        ("{engine: {kind: colocate}, importance_cap: 2}", ("--memory", "24"), "= 7.2 GiB, is less than the weights it holds"),
         ("batch_size: 128", ("--processes", "6"), "cannot be dealt out to 6 processes"),
+        ("lr_scheduler: bogus", (), "'cosine', 'linear'"),
+        ("freeze: ['(']", (), "nor a regular expression"),
+        ("engine: {kind: server}", (), "needs base_url"),
     ],
 )
 def test_what_would_not_work(text: str, words: tuple[str, ...], said: str, tmp_path: Path) -> None:
@@ -128,6 +132,38 @@ def test_tried_with_weights_and_data(tiny_checkpoint: Path, tmp_path: Path) -> N
     assert done.exit_code == 1
     assert "FAILED consistency" in done.output
     assert "0 of 4 have a verdict" in done.output
+
+
+def test_what_is_not_there(tmp_path: Path) -> None:
+    """A sentence each; of weights that are yet to be trained what can be known is told, and the rest left out."""
+    data, config = tmp_path / "pairs.parquet", tmp_path / "rl.yaml"
+    write_parquet(scaled_runs.pairs(), data)
+    config.write_text("{model: runs/of/nobody, consistency: {weight: 0}}")
+    done = ask(str(config), "--data", str(data))
+    assert done.exit_code == 0, done.output
+    assert "look   memory: runs/of/nobody is neither a checkpoint here nor known by name" in done.output
+    assert "Qwen/Qwen3-VL-8B-Instruct" in done.output
+    assert "look   weights: runs/of/nobody: no such folder" in done.output
+    assert ask(str(tmp_path / "no.yaml")).exit_code == 2
+    done = ask(str(config), "--stage", "bogus")
+    assert isinstance(done.exception, ConfigError)
+    assert "--stage bogus: no such stage" in str(done.exception)
+
+
+def test_of_many_processes_and_long_samples(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """``--model`` is what is tried; what max_tokens leaves out is told; a step of many processes is not taken by one."""
+    data, config = tmp_path / "pairs.parquet", tmp_path / "rl.yaml"
+    write_parquet(scaled_runs.pairs(), data)
+    settings = {**scaled_runs.SHARED, "model": "runs/of/nobody", "rollout_batch_size": 8, "batch_size": 8}
+    settings |= {"max_completion_length": 8, "consistency": {"weight": 0.0}}
+    words = ("--data", str(data), "--model", str(tiny_checkpoint), "--processes", "2")
+    for limit, outcome in ((60, "look  "), (9, "FAILED")):
+        config.write_text(json.dumps(settings | {"max_tokens": limit}))
+        done = ask(str(config), *words)
+        assert f"{outcome} tokens: of 32 samples" in done.output, done.output
+        assert f"longer than max_tokens {limit} and would be left out" in done.output
+        assert "look   one step: not taken: it is one of 2 processes" in done.output
+        assert "0 of 4 have a verdict" in done.output
 
 
 def test_a_curve() -> None:

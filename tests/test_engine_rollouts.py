@@ -123,7 +123,8 @@ def test_a_chat_in_words_and_images() -> None:
         ({"hot_token": {}}, "each token alike"),
         ({"rollouts_at_once": 4}, "own decoder"),
         ({"engine": {"kind": "colocate"}, "health": {"policy": "roll_back"}}, "cannot be started twice"),
-        ({"engine": {"kind": "server"}, "advantage": "gae"}, "the critic's weights"),
+        ({"engine": {"kind": "server"}}, "needs base_url"),
+        ({"engine": {"kind": "colocate"}, "advantage": "gae"}, "the critic's weights"),
         ({"advantage": "gae", "self_verify": True}, "turn by turn"),
     ],
 )
@@ -133,7 +134,13 @@ def test_what_goes_with_no_engine(change: dict[str, Any], said: str) -> None:
 
 
 def test_where_an_engine_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a card that is trained on, unless it is told its share; on several nodes."""
+    """On a card that is trained on, unless it is told its share; on several nodes; where it is not installed."""
+    with pytest.raises(ConfigError, match=r"pip install 'rewardlab\[vllm\]'"):
+        checked(EngineConfig(kind="colocate"))
+    monkeypatch.setenv("REWARDLAB_VLLM", "no-such-program")
+    with pytest.raises(ConfigError, match="no vllm program is found"):
+        checked(EngineConfig())
+    monkeypatch.setenv("REWARDLAB_VLLM", "true")
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     with pytest.raises(ConfigError, match=r"name cards that no process has in engine.devices"):
         checked(EngineConfig())

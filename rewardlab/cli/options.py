@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Optional
@@ -14,6 +15,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
+
+
+def tell(what: object) -> None:
+    """Print it once, however many processes of a run have come to it."""
+    if os.environ.get("RANK", "0") == "0":
+        typer.echo(what)
 
 
 def _version(asked: bool) -> None:

@@ -15,18 +15,24 @@ MARKS = {"ok": "ok    ", "look": "look  ", "failed": "FAILED"}
 
 @app.command()
 def doctor(
-    config: Annotated[Path, typer.Argument(help="A YAML of configs/, or your own.")],
+    config: Annotated[Path, typer.Argument(help="A YAML of configs/, or your own.", exists=True, dir_okay=False)],
     stage: Annotated[Optional[str], typer.Option("--stage", help="sft, rl, ...; else by the file's folder or name.")] = None,
     data: Annotated[
-        Optional[Path], typer.Option("--data", help="Pairs: tokens are counted, some judged, one step taken.")
+        Optional[Path], typer.Option("--data", exists=True, help="Pairs: tokens are counted, some judged, one step taken.")
     ] = None,
     launcher: Annotated[
-        Optional[Path], typer.Option("--launcher", help="accelerate's YAML of the planned run: processes and ZeRO stage.")
+        Optional[Path],
+        typer.Option(
+            "--launcher",
+            exists=True,
+            dir_okay=False,
+            help="accelerate's YAML of the planned run: processes and ZeRO stage.",
+        ),
     ] = None,
     processes: Annotated[Optional[int], typer.Option("--processes", min=1, help="Of that run; else the launcher's.")] = None,
     model: Annotated[Optional[str], typer.Option("--model", help="What is trained, if not there yet.")] = None,
     memory: Annotated[
-        Optional[float], typer.Option("--memory", help="GiB of each of those devices; else this machine's.")
+        Optional[float], typer.Option("--memory", min=1, help="GiB of each of those devices; else this machine's.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="No weights: the config, batches and memory alone.")] = False,
 ) -> None:
@@ -53,7 +59,7 @@ def doctor(
         launch = replace(launch, processes=processes)
     failed = False
     plan = Plan(launch, memory, model)
-    for finding in examine(config, stage or stage_of(config), plan, data, dry=dry_run):
+    for finding in examine(config, stage_of(config, stage), plan, data, dry=dry_run):
         typer.echo(f"{MARKS[finding.outcome]} {finding.name}: {finding.said}")
         failed |= finding.outcome == "failed"
     if failed:

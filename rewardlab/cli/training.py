@@ -7,7 +7,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from rewardlab.cli.options import ConfigFile, Out, Seed, app
+from rewardlab.cli.options import ConfigFile, Out, Seed, app, tell
 
 
 @app.command()
@@ -32,7 +32,7 @@ def sft(
     from rewardlab.training.sft import train_sft
 
     settings = load_config(SFTConfig, config, model=model, seed=seed)
-    typer.echo(train_sft(read_pairs(data, frames=settings.frames), settings, out, votes=verify_votes))
+    tell(train_sft(read_pairs(data, frames=settings.frames), settings, out, votes=verify_votes))
 
 
 @app.command()
@@ -55,7 +55,7 @@ def rl(
     if consistency_url:
         changed = settings.consistency.model_copy(update={"base_url": consistency_url})
         settings = settings.model_copy(update={"consistency": changed})
-    typer.echo(train_rl(read_pairs(data, frames=settings.frames), settings, out))
+    tell(train_rl(read_pairs(data, frames=settings.frames), settings, out))
 
 
 @app.command()
@@ -76,7 +76,7 @@ def rm(
     from rewardlab.training.bradley_terry import train_scalar
 
     settings = load_config(RMConfig, config, model=model, seed=seed)
-    typer.echo(train_scalar(read_pairs(data, images=images, frames=settings.frames), settings, out))
+    tell(train_scalar(read_pairs(data, images=images, frames=settings.frames), settings, out))
 
 
 @app.command()
@@ -109,7 +109,7 @@ def prm(
     from rewardlab.training.prm import train_prm
 
     settings = load_config(PRMConfig, config, model=model, seed=seed)
-    typer.echo(train_prm(read_pairs(data, frames=settings.frames), read_steps(steps), settings, out))
+    tell(train_prm(read_pairs(data, frames=settings.frames), read_steps(steps), settings, out))
 
 
 @app.command()
@@ -135,4 +135,4 @@ def policy(
     from rewardlab.training.policy import train_policy
 
     settings = load_config(PolicyConfig, config, model=model, judge=judge, seed=seed)
-    typer.echo(train_policy(read_pairs(data, images=images, frames=settings.frames), settings, out))
+    tell(train_policy(read_pairs(data, images=images, frames=settings.frames), settings, out))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -65,7 +66,7 @@ class TrainConfig(Schema):
     template: str = "r1_reward"
     learning_rate: float = Field(gt=0)
     warmup_steps: int = Field(0, ge=0)
-    lr_scheduler: str = "cosine"
+    lr_scheduler: Literal["cosine", "linear", "constant", "constant_with_warmup", "polynomial", "inverse_sqrt"] = "cosine"
     epochs: float = Field(1.0, gt=0)
     max_steps: int = Field(-1, description="-1: decided by epochs")
     batch_size: int = Field(ge=1)
@@ -90,9 +91,22 @@ class TrainConfig(Schema):
     health: HealthConfig = Field(default_factory=lambda: HealthConfig.model_validate({}))
     seed: int = 0
 
+    @field_validator("freeze")
+    @classmethod
+    def _patterns(cls, parts: list[str]) -> list[str]:
+        for part in parts:
+            try:
+                re.compile(part)
+            except re.error as error:
+                raise ValueError(
+                    f"{part!r} is neither vision, merger or language nor a regular expression ({error})"
+                ) from error
+        return parts
+
     @field_validator("report_to")
     @classmethod
     def _known_trackers(cls, named: str) -> str:
+        named = named.replace(" ", "")
         if unknown := set(named.split(",")) - {"none", *TRACKERS}:
             raise ValueError(f"{', '.join(sorted(unknown))} is no tracker; there are none, {', '.join(TRACKERS)}, with commas")
         return named

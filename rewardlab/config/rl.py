@@ -52,6 +52,12 @@ class EngineConfig(Schema):
     gpu_memory_utilization: float = Field(0.3, gt=0, le=1, description="colocate: vLLM's share of each card")
     tensor_parallel: int = Field(1, ge=1, description="colocate: cards that share one vLLM")
 
+    @model_validator(mode="after")
+    def _says_where(self) -> Self:
+        if self.kind == "server" and self.base_url is None:
+            raise ValueError("kind server needs base_url, where `vllm serve` with --weight-transfer-config listens")
+        return self
+
 
 class MethodConfig(TrainConfig):
     """How rollouts become a loss: the fields of :class:`rewardlab.rl.reference.Method`, and which rollouts are drawn."""

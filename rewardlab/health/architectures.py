@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -46,9 +47,12 @@ ARCHITECTURES = {
 
 
 def config_of(model: str) -> Any | None:
-    """The configuration of a checkpoint folder or of a model known by name; None for any other."""
+    """The configuration of a checkpoint folder (of an adapter, its base), or of a model known by name; None for any other."""
     if model in ARCHITECTURES:
         return ARCHITECTURES[model]()
+    adapter = Path(model) / "adapter_config.json"
+    if adapter.exists():
+        return config_of(json.loads(adapter.read_text(encoding="utf-8"))["base_model_name_or_path"])
     return AutoConfig.from_pretrained(model) if (Path(model) / "config.json").exists() else None
 
 

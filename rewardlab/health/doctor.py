@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,14 +17,15 @@ import rewardlab.torchvision_cpu  # noqa: F401  (before transformers)
 import torch
 
 from rewardlab.checkpoints import template_for
-from rewardlab.config import SCHEMAS, DistillConfig, HealthConfig, MethodConfig, RLConfig, SFTConfig, TrainConfig, load_config
+from rewardlab.config import SCHEMAS, DistillConfig, MethodConfig, RLConfig, SFTConfig, TrainConfig, load_config
 from rewardlab.data.pairs import read_pairs
-from rewardlab.errors import ConfigError, RewardlabError
-from rewardlab.health.architectures import on_meta
+from rewardlab.errors import CheckpointError, ConfigError, RewardlabError
+from rewardlab.health.architectures import ARCHITECTURES, on_meta
 from rewardlab.health.memory import GIB, Estimate, counts, estimate
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.samplers.base import SamplingParams
-from rewardlab.samplers.hf import HFSampler
+from rewardlab.samplers.hf import HFSampler, check_folder
+from rewardlab.training.engine import checked
 from rewardlab.training.launching import Launch
 from rewardlab.training.loading import load_policy
 from rewardlab.training.preflight import TokenCounter, processor_of
@@ -59,11 +61,13 @@ class Plan:
     model: str | None = None
 
 
-def stage_of(path: Path) -> str:
-    """``rl`` of ``configs/rl/x.yaml`` and of ``rl.yaml``. Raises ConfigError where neither says."""
-    for name in (path.stem, path.parent.name):
+def stage_of(path: Path, named: str | None = None) -> str:
+    """``named``, else ``rl`` of ``configs/rl/x.yaml`` and of ``rl.yaml``. Raises ConfigError where none is a stage."""
+    for name in (named,) if named else (path.stem, path.parent.name):
         if name in SCHEMAS:
             return name
+    if named:
+        raise ConfigError(f"--stage {named}: no such stage; expected one of {sorted(SCHEMAS)}")
     raise ConfigError(
         f"{path}: neither its name nor its folder says of what stage it is; add --stage, one of {sorted(SCHEMAS)}"
     )
@@ -76,8 +80,8 @@ def examine(path: Path, stage: str, plan: Plan, data: Path | None = None, *, dry
     except ConfigError as error:
         yield Finding("config", "failed", str(error))
         return
-    given = {name for name in type(config).model_fields if getattr(config, name) != type(config).model_fields[name].default}
-    given -= {"health"} if getattr(config, "health", None) == HealthConfig() else set()
+    usual = {name: field.get_default(call_default_factory=True) for name, field in type(config).model_fields.items()}
+    given = {name for name in usual if getattr(config, name) != usual[name]}
     yield Finding("config", "ok", f"stage {stage}; differs from the defaults in {', '.join(sorted(given)) or 'nothing'}")
     if isinstance(config, DistillConfig):
         yield from _teacher(config)
@@ -86,6 +90,10 @@ def examine(path: Path, stage: str, plan: Plan, data: Path | None = None, *, dry
     yield _try("template", lambda: f"{config.template}, hash {load_template(config.template).hash}")
     yield _try("batches", lambda: _batches(config, plan.launch.processes))
     yield from _memory(config, plan)
+    if plan.launch.zero and not dry and find_spec("deepspeed") is None:
+        yield Finding(
+            "launcher", "look", "DeepSpeed is not installed here: pip install 'rewardlab[deepspeed]' where the run goes"
+        )
     if not dry:
         yield from _tried(config.model_copy(update={"model": plan.model} if plan.model else {}), plan, data)
 
@@ -125,7 +133,8 @@ def _batches(config: TrainConfig, processes: int) -> str:
 def _memory(config: TrainConfig, plan: Plan) -> Iterator[Finding]:
     model = on_meta(plan.model or config.model)
     if model is None:
-        said = f"{plan.model or config.model} is not there yet and not known by name; --model NAME says what it will be"
+        said = f"{plan.model or config.model} is neither a checkpoint here nor known by name: --model says what it will be, a "
+        said += f"folder or one of {', '.join(ARCHITECTURES)}"
         yield Finding("memory", "look", said)
         return
     total, learning = counts(model, config)
@@ -135,10 +144,19 @@ def _memory(config: TrainConfig, plan: Plan) -> Iterator[Finding]:
     found = estimate(model, config, plan.launch, prompt_tokens=PROMPT_TOKENS, card=(there or 0) * GIB)
     said = f"{total / 1e9:.2f} B weights, {learning / 1e9:.2f} B learn; with prompts of {PROMPT_TOKENS:,} tokens, estimated "
     said += f"GiB a device: {_shown(found)}"
+    engine = config.engine if isinstance(config, MethodConfig) else None
+    if there and engine and engine.kind == "colocate":
+        share, needed = engine.gpu_memory_utilization * there, 2.0 * total / engine.tensor_parallel / GIB
+        if share < needed:
+            short = (
+                f"vLLM's share of a card, gpu_memory_utilization x {there:.0f} = {share:.1f} GiB, is less than the weights it"
+            )
+            yield Finding("engine", "failed", f"{short} holds there, {needed:.1f}: raise it, or tensor_parallel")
     if there is None:
         yield Finding("memory", "ok", f"{said} (say --memory to hold it against a card)")
     elif found.total / GIB > 0.95 * there:
-        cure = "more processes under ZeRO, fewer rollouts_at_once, a smaller micro_batch_size, an engine, or lora"
+        own = ", fewer rollouts_at_once, an engine" if isinstance(config, MethodConfig) else ""
+        cure = f"more processes under ZeRO, a smaller micro_batch_size{own}, or lora"
         yield Finding("memory", "failed", f"{said}, more than the {there:.0f} there are: {cure}")
     else:
         yield Finding("memory", "ok", f"{said} of {there:.0f}")
@@ -161,11 +179,20 @@ def _tried(config: TrainConfig, plan: Plan, data: Path | None) -> Iterator[Findi
         return
     pairs: list[PreferencePair] = []
     yield _try("data", lambda: f"{len(pairs.extend(read_pairs(data, frames=config.frames)) or pairs):,} pairs")
-    if not pairs:
-        return
-    yield _try("tokens", lambda: _tokens(config, pairs))
+    if isinstance(config, MethodConfig) and (engine := config.engine):
+        yield _try("engine", lambda: f"{checked(engine).kind}: vLLM is there")
     if isinstance(config, RLConfig) and config.consistency.weight:
         yield _try("consistency", lambda: _asked(config))
+    if not pairs:
+        return
+    try:
+        check_folder(config.model)
+    except CheckpointError as error:
+        yield Finding(
+            "weights", "look", f"{error}. Tokens, judgment and step are left out; --model NAME says what to try them with"
+        )
+        return
+    yield _tokens(config, pairs)
     yield _try("judgment", lambda: _judged(config, pairs))
     if plan.launch.processes > 1:
         said = f"not taken: it is one of {plan.launch.processes} processes; start the run under its launcher with max_steps: 1"
@@ -174,12 +201,25 @@ def _tried(config: TrainConfig, plan: Plan, data: Path | None) -> Iterator[Findi
         yield _try("one step", lambda: _stepped(config, pairs))
 
 
-def _tokens(config: TrainConfig, pairs: list[PreferencePair]) -> str:
+def _tokens(config: TrainConfig, pairs: list[PreferencePair]) -> Finding:
+    try:
+        told = _counted(config, pairs)
+    except RewardlabError as error:
+        return Finding("tokens", "failed", str(error))
+    said = f"of {len(told):,} samples: median {told[len(told) // 2]:,}, longest {told[-1]:,}, the room of an answer included"
+    beyond = sum(tokens > config.max_tokens for tokens in told) if config.max_tokens else 0
+    if not beyond:
+        return Finding("tokens", "ok", said)
+    left = f"{said}; {beyond:,} are longer than max_tokens {config.max_tokens:,} and would be left out"
+    return Finding("tokens", "failed" if beyond == len(told) else "look", left)
+
+
+def _counted(config: TrainConfig, pairs: list[PreferencePair]) -> list[int]:
+    """Tokens of some of the pairs, the shortest first."""
     counter, template = TokenCounter(processor_of(config)), load_template(config.template)
     room = config.max_completion_length if isinstance(config, MethodConfig) else 0
     some = pairs[:: max(1, len(pairs) // NUM_COUNTED)]
-    told = sorted(counter.sample(p, p.order, template, answer=p.judgment, room=room).total for p in some)
-    return f"of {len(some):,} samples: median {told[len(told) // 2]:,}, longest {told[-1]:,}, the room of an answer included"
+    return sorted(counter.sample(p, p.order, template, answer=p.judgment, room=room).total for p in some)
 
 
 def _asked(config: RLConfig) -> str:

@@ -6,6 +6,7 @@ dies comes back with them. What the engine says of its own draws is corrected fo
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import os
 import shutil
@@ -26,7 +27,7 @@ from safetensors.torch import load_file, save_file
 from rewardlab.config import EngineConfig
 from rewardlab.errors import ConfigError, EndpointError
 from rewardlab.samplers.base import SamplingParams
-from rewardlab.samplers.vllm_server import VLLMServer, VLLMServerSampler
+from rewardlab.samplers.vllm_server import VLLMServer, VLLMServerSampler, find_vllm
 from rewardlab.types import Completion, FinishReason, Message, Part
 
 FOLDER, WEIGHTS, LOG = "engine", "model.safetensors", "engine.log"
@@ -53,9 +54,16 @@ def _png(image: Image) -> bytes:
 
 
 def checked(config: EngineConfig, max_tokens: int | None = None) -> EngineConfig:
-    """``config``, where its engine has room; for no more than ``max_tokens``, lest it keep room for a model's longest context.
-    Raises ConfigError where it has no card of its own and no share of one, and on
-    several nodes, whose processes it does not listen to."""
+    """``config``, where its engine is installed and has room; for no more than ``max_tokens``, lest it keep room for a model's
+    longest context. Raises ConfigError where it is not, has no card of its own and no share of one, and on several nodes, whose
+    processes it does not listen to."""
+    if config.kind != "serve":
+        if importlib.util.find_spec("vllm") is None:
+            raise ConfigError(
+                f"engine {config.kind} is vLLM in this environment: pip install 'rewardlab[vllm]', or kind: serve"
+            )
+        return config
+    find_vllm()
     if os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("WORLD_SIZE", "1")) != os.environ.get("WORLD_SIZE", "1"):
         raise ConfigError("engine serve is a server of one node; on several use kind: server, or colocate")
     if torch.cuda.is_available() and config.devices is None and "--gpu-memory-utilization" not in config.args:

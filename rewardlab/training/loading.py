@@ -44,6 +44,8 @@ def load_policy(config: TrainConfig, out: Path) -> tuple[Any, Any]:
         while not merged.exists():  # another process of this run is making it
             time.sleep(0.5)
         path = str(merged)
+    if config.lora and Path(path).exists():  # an adapter names its base, and is asked from other folders than this one
+        path = str(Path(path).resolve())
     if config.lora and config.lora.quantize:
         model, processor = _quantised(path), load_processor(path)
     else:
@@ -96,8 +98,12 @@ def merge_adapter(adapter: Path, out: Path) -> Path:
         raise CheckpointError(f"{adapter}: not an adapter (no adapter_config.json in it); a whole checkpoint needs no merging")
     if out.exists():
         raise CheckpointError(f"{out}: exists; choose another --out")
-    with read_whole():
-        base, _ = load_model(json.loads(told.read_text(encoding="utf-8"))["base_model_name_or_path"], device="cpu")
+    name = json.loads(told.read_text(encoding="utf-8"))["base_model_name_or_path"]
+    try:
+        with read_whole():
+            base, _ = load_model(name, device="cpu")
+    except CheckpointError as error:
+        raise CheckpointError(f"{adapter}: the model it was trained on is not there: {error}") from error
     partial = out.with_name(f"{out.name}.partial")
     peft.PeftModel.from_pretrained(base, str(adapter)).merge_and_unload().save_pretrained(partial)
     load_processor(str(adapter)).save_pretrained(partial)

@@ -203,6 +203,8 @@ def train(build: Build, config: MethodConfig, out: Path, data: str, template: Te
 
     Raises ConfigError for a finished or different run in ``out``, HealthError for one that went wrong.
     """
+    if config.engine:
+        checked(config.engine)  # before anything is loaded
     return watched(config, out, lambda: _attempt(build, config, out, data, template, stage, num_rows))
 
 

@@ -22,7 +22,7 @@ from rewardlab.progress import bar, say
 from rewardlab.prompts import Template, build_messages
 from rewardlab.samplers.hf import chat_of, check_folder, load_processor, special_tokens
 from rewardlab.training.loading import set_pixels
-from rewardlab.training.runs import CONFIG, is_main
+from rewardlab.training.runs import CONFIG, is_main, refuse_finished
 from rewardlab.types import BOTH_ORDERS, Message, Order, PreferencePair
 
 TOO_LONG = "too_long.jsonl"
@@ -118,6 +118,7 @@ def fitting(
     Each is counted in the order that makes it longer. Where no ``max_tokens`` is given, raises DataError for a pair longer than
     the model's context: it could not be read, and cutting it could cut an image. Also where none fits.
     """
+    refuse_finished(out)
     limit = config.max_tokens or context_of(config.model)
     if limit is None:
         return list(pairs)
@@ -136,7 +137,8 @@ def fitting(
         f"{worst.text:,} of text, {worst.images:,} of {worst.num_images} images and {worst.answer:,} for the answer"
     )
     if config.max_tokens is None or not kept:
-        raise DataError(f"{said}. Lower pixels.max or frames, or set max_tokens to have them left out")
+        cure = "raise max_tokens" if config.max_tokens else "set max_tokens to have them left out"
+        raise DataError(f"{said}. Lower pixels.max or frames, or {cure}")
     if is_main() and not (out / CONFIG).exists():  # a run that is gone on with, or refused, has its list
         write_whole(out / TOO_LONG, "".join(json.dumps({**asdict(one), "total": one.total}) + "\n" for one in dropped))
         say(f"{said}: left out, see {out / TOO_LONG}")

@@ -23,7 +23,7 @@ from rewardlab.checkpoints import CARD, commit, versions, write_card
 from rewardlab.config import TrainConfig
 from rewardlab.data.files import hold, write_whole
 from rewardlab.errors import CheckpointError, ConfigError
-from rewardlab.progress import Advance
+from rewardlab.progress import Advance, say
 from rewardlab.prompts import Template
 
 # Where a run finds its endpoint and what it prints: not what it is. Another value continues the same run.
@@ -43,6 +43,17 @@ def identity(config: dict[str, Any]) -> dict[str, Any]:
     return {name: identity(value) if isinstance(value, dict) else value for name, value in kept.items()}
 
 
+def refuse_finished(out: Path) -> None:
+    """Raise ConfigError for the folder of a finished run: it is never overwritten."""
+    if is_finished(out):
+        raise ConfigError(f"{out}: holds a finished run; choose another --out, or delete it to train anew")
+
+
+def _has_begun(out: Path) -> bool:
+    """Whether there is anything that a run with other settings would lose: one that failed at its start left its config."""
+    return (out / METRICS).exists() or any(out.glob("checkpoint-*"))
+
+
 def open_run(out: Path, config: BaseModel, *, data: str) -> str | None:
     """Create run folder ``out`` or continue the interrupted run in it; returns the checkpoint to resume from, if any.
 
@@ -50,15 +61,18 @@ def open_run(out: Path, config: BaseModel, *, data: str) -> str | None:
     where ``out`` cannot be written or another process trains in it.
     """
     described: dict[str, Any] = {"config": config.model_dump(mode="json"), "data": data}
-    if is_finished(out):
-        raise ConfigError(f"{out}: holds a finished run; choose another --out, or delete it to train anew")
+    refuse_finished(out)
     if is_main():
         hold(out)
     path = out / CONFIG
-    if path.exists():
+    if path.exists() and _has_begun(out):
         before = json.loads(path.read_text(encoding="utf-8"))
-        if (identity(before["config"]), before["data"]) != (identity(described["config"]), data):
-            raise ConfigError(f"{out}: holds an interrupted run with other settings or data; use another --out, or the same")
+        mine, theirs = ({**identity(one["config"]), "data": one["data"]} for one in (described, before))
+        if other := [name for name in sorted(mine.keys() | theirs.keys()) if mine.get(name) != theirs.get(name)]:
+            raise ConfigError(
+                f"{out}: holds an interrupted run with other settings or data ({', '.join(other)}); use another --out, or "
+                "the same settings"
+            )
         return _last_checkpoint(out)
     if is_main():  # the others may look before or after: a run that has just begun has no checkpoint
         write_whole(path, json.dumps({**described, "versions": versions(), "commit": commit()}, indent=1) + "\n")
@@ -88,6 +102,7 @@ def _last_checkpoint(out: Path) -> str | None:
     last = max(whole, key=_step_of, default=None)
     if is_main():
         _tidy(out, last)
+        say(f"{out}: goes on from {last.name}" if last else f"{out}: begins anew, for there is no checkpoint yet")
     return None if last is None else str(last)
 
 
