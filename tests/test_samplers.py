@@ -27,7 +27,7 @@ from rewardlab.prompts import build_messages, load_template
 from rewardlab.samplers.base import SamplingParams, own_seed
 from rewardlab.samplers.decode import Draws, HotToken, draw, next_token_logits, read
 from rewardlab.samplers.hf import HFSampler, vision_token_ids
-from rewardlab.samplers.openai_api import OpenAISampler
+from rewardlab.samplers.openai_api import OpenAISampler, ask_any
 from rewardlab.samplers.shared_prefix import split
 from rewardlab.types import Completion, FinishReason, Message, Order, Part
 from rewardlab.world.server import Faults
@@ -311,6 +311,23 @@ def test_a_folder_that_is_no_model(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(CheckpointError, match="cannot be loaded"):
         HFSampler.load(tmp_path)
+
+
+@pytest.mark.parametrize(("many", "asked"), [(False, 30), (True, 5)])
+def test_seeds_that_are_asked_with(
+    world_pairs: Any, world_server: Callable[..., str], monkeypatch: pytest.MonkeyPatch, many: bool, asked: int
+) -> None:
+    """No two requests have the same: prompts of one seed would share their luck."""
+    seeds = []
+
+    async def noted(endpoints: Any, prompt: Any, body: dict[str, Any]) -> Any:
+        seeds.append(body["seed"])
+        return await ask_any(endpoints, prompt, body)
+
+    monkeypatch.setattr("rewardlab.samplers.openai_api.ask_any", noted)
+    prompts = [build_messages(pair, order=Order.SWAPPED, template=PLAIN) for pair in world_pairs[0][:5]]
+    OpenAISampler(world_server(), "world-teacher", many=many).sample(prompts, SamplingParams(num_samples=6, seed=1))
+    assert len(seeds) == len(set(seeds)) == asked
 
 
 def test_openai_sampler_over_http(world_pairs: Any, world_server: Callable[..., str]) -> None:

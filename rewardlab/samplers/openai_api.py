@@ -285,13 +285,12 @@ class OpenAISampler:
             many = {"n": number} if number > 1 else {}
             return _completions(await ask_any(endpoints, prompt, {**self._body, **sampling, **many, "seed": seed}), number)
 
+        seeded = [(prompt, own_seed(params.seed, prompt)) for prompt in prompts]
         if self._many and params.temperature == 0:  # all draws are the same one, and vLLM refuses to make it twice
-            return [one * k for one in await asyncio.gather(*(drawn(p, own_seed(params.seed, p), 1) for p in prompts))]
+            return [one * k for one in await asyncio.gather(*(drawn(prompt, seed, 1) for prompt, seed in seeded))]
         if self._many:
-            return list(await asyncio.gather(*(drawn(p, own_seed(params.seed, p), k) for p in prompts)))
-        seeds = [own_seed(params.seed, p) for p in prompts]
-        asked = [(p, seed + n, 1) for p, seed in zip(prompts, seeds, strict=True) for n in range(k)]
-        singles = await asyncio.gather(*(drawn(*one) for one in asked))
+            return list(await asyncio.gather(*(drawn(prompt, seed, k) for prompt, seed in seeded)))
+        singles = await asyncio.gather(*(drawn(prompt, seed + n, 1) for prompt, seed in seeded for n in range(k)))
         flat = [one for [one] in singles]
         return [flat[i * k : (i + 1) * k] for i in range(len(prompts))]
 
