@@ -102,7 +102,11 @@ def test_adapters_are_counted_as_peft_makes_them(tiny_checkpoint: Path) -> None:
         ("learning_rat: 1", (), "unknown key 'learning_rat'"),
         ("template: nobody", (), "unknown prompt template 'nobody'"),
         ("model: Qwen/Qwen2.5-VL-7B-Instruct", ("--memory", "80"), "more than the 80 there are"),
-        ("{engine: {kind: colocate}, importance_cap: 2}", ("--memory", "24"), "= 7.2 GiB, is less than the weights it holds"),
+        (
+            "{engine: {kind: colocate, gpu_memory_utilization: 0.1}, importance_cap: 2}",
+            ("--memory", "100", "--processes", "2", "--launcher", str(CONFIGS / "accelerate" / "zero3.yaml")),
+            "= 10.0 GiB, is less than the weights it holds there, 15.4",
+        ),
         ("batch_size: 128", ("--processes", "6"), "cannot be dealt out to 6 processes"),
         ("lr_scheduler: bogus", (), "'cosine', 'linear'"),
         ("freeze: ['(']", (), "nor a regular expression"),

@@ -25,7 +25,7 @@ from rewardlab.health.memory import GIB, Estimate, counts, estimate
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.hf import HFSampler, check_folder
-from rewardlab.training.engine import checked
+from rewardlab.training.engine import check_engine
 from rewardlab.training.launching import Launch
 from rewardlab.training.loading import load_policy
 from rewardlab.training.preflight import TokenCounter, processor_of
@@ -89,7 +89,7 @@ def examine(path: Path, stage: str, plan: Plan, data: Path | None = None, *, dry
         return
     yield _try("template", lambda: f"{config.template}, hash {load_template(config.template).hash}")
     yield _try("batches", lambda: _batches(config, plan.launch.processes))
-    yield from _memory(config, plan)
+    yield _try("memory", lambda: _memory(config, plan))
     if plan.launch.zero and not dry and find_spec("deepspeed") is None:
         yield Finding(
             "launcher", "look", "DeepSpeed is not installed here: pip install 'rewardlab[deepspeed]' where the run goes"
@@ -98,9 +98,10 @@ def examine(path: Path, stage: str, plan: Plan, data: Path | None = None, *, dry
         yield from _tried(config.model_copy(update={"model": plan.model} if plan.model else {}), plan, data)
 
 
-def _try(name: str, ask: Callable[[], str]) -> Finding:
+def _try(name: str, ask: Callable[[], str | Finding]) -> Finding:
     try:
-        return Finding(name, "ok", ask())
+        found = ask()
+        return found if isinstance(found, Finding) else Finding(name, "ok", found)
     except RewardlabError as error:
         return Finding(name, "failed", str(error))
     except Exception as error:  # the boundary: whatever a library raises is what would have ended the run
@@ -130,13 +131,12 @@ def _batches(config: TrainConfig, processes: int) -> str:
     return said
 
 
-def _memory(config: TrainConfig, plan: Plan) -> Iterator[Finding]:
+def _memory(config: TrainConfig, plan: Plan) -> Finding:
     model = on_meta(plan.model or config.model)
     if model is None:
         said = f"{plan.model or config.model} is neither a checkpoint here nor known by name: --model says what it will be, a "
         said += f"folder or one of {', '.join(ARCHITECTURES)}"
-        yield Finding("memory", "look", said)
-        return
+        return Finding("memory", "look", said)
     total, learning = counts(model, config)
     there = plan.memory_gib
     if there is None and torch.cuda.is_available():
@@ -144,22 +144,20 @@ def _memory(config: TrainConfig, plan: Plan) -> Iterator[Finding]:
     found = estimate(model, config, plan.launch, prompt_tokens=PROMPT_TOKENS, card=(there or 0) * GIB)
     said = f"{total / 1e9:.2f} B weights, {learning / 1e9:.2f} B learn; with prompts of {PROMPT_TOKENS:,} tokens, estimated "
     said += f"GiB a device: {_shown(found)}"
-    engine = config.engine if isinstance(config, MethodConfig) else None
-    if there and engine and engine.kind == "colocate":
-        share, needed = engine.gpu_memory_utilization * there, 2.0 * total / engine.tensor_parallel / GIB
-        if share < needed:
-            short = (
-                f"vLLM's share of a card, gpu_memory_utilization x {there:.0f} = {share:.1f} GiB, is less than the weights it"
-            )
-            yield Finding("engine", "failed", f"{short} holds there, {needed:.1f}: raise it, or tensor_parallel")
     if there is None:
-        yield Finding("memory", "ok", f"{said} (say --memory to hold it against a card)")
-    elif found.total / GIB > 0.95 * there:
+        return Finding("memory", "ok", f"{said} (say --memory to hold it against a card)")
+    if found.total / GIB > 0.95 * there:
         own = ", fewer rollouts_at_once, an engine" if isinstance(config, MethodConfig) else ""
         cure = f"more processes under ZeRO, a smaller micro_batch_size{own}, or lora"
-        yield Finding("memory", "failed", f"{said}, more than the {there:.0f} there are: {cure}")
-    else:
-        yield Finding("memory", "ok", f"{said} of {there:.0f}")
+        return Finding("memory", "failed", f"{said}, more than the {there:.0f} there are: {cure}")
+    engine = config.engine if isinstance(config, MethodConfig) else None
+    if engine and engine.kind == "colocate":
+        share, needed = engine.gpu_memory_utilization * there, 2.0 * total / engine.tensor_parallel / GIB
+        if share < needed:
+            cure = f"{needed:.1f}: raise it, or tensor_parallel"
+            short = f"gpu_memory_utilization x {there:.0f} = {share:.1f} GiB, is less than the weights it holds there"
+            return Finding("memory", "failed", f"{said}; vLLM's share of a card, {short}, {cure}")
+    return Finding("memory", "ok", f"{said} of {there:.0f}")
 
 
 def _shown(found: Estimate) -> str:
@@ -180,7 +178,7 @@ def _tried(config: TrainConfig, plan: Plan, data: Path | None) -> Iterator[Findi
     pairs: list[PreferencePair] = []
     yield _try("data", lambda: f"{len(pairs.extend(read_pairs(data, frames=config.frames)) or pairs):,} pairs")
     if isinstance(config, MethodConfig) and (engine := config.engine):
-        yield _try("engine", lambda: f"{checked(engine).kind}: vLLM is there")
+        yield _try("engine", lambda: f"{check_engine(engine) or engine.kind}: vLLM is there")
     if isinstance(config, RLConfig) and config.consistency.weight:
         yield _try("consistency", lambda: _asked(config))
     if not pairs:
@@ -192,7 +190,7 @@ def _tried(config: TrainConfig, plan: Plan, data: Path | None) -> Iterator[Findi
             "weights", "look", f"{error}. Tokens, judgment and step are left out; --model NAME says what to try them with"
         )
         return
-    yield _tokens(config, pairs)
+    yield _try("tokens", lambda: _tokens(config, pairs))
     yield _try("judgment", lambda: _judged(config, pairs))
     if plan.launch.processes > 1:
         said = f"not taken: it is one of {plan.launch.processes} processes; start the run under its launcher with max_steps: 1"
@@ -202,10 +200,7 @@ def _tried(config: TrainConfig, plan: Plan, data: Path | None) -> Iterator[Findi
 
 
 def _tokens(config: TrainConfig, pairs: list[PreferencePair]) -> Finding:
-    try:
-        told = _counted(config, pairs)
-    except RewardlabError as error:
-        return Finding("tokens", "failed", str(error))
+    told = _counted(config, pairs)
     said = f"of {len(told):,} samples: median {told[len(told) // 2]:,}, longest {told[-1]:,}, the room of an answer included"
     beyond = sum(tokens > config.max_tokens for tokens in told) if config.max_tokens else 0
     if not beyond:
