@@ -1,12 +1,18 @@
-"""Child processes that do not outlive their parent."""
+"""Processes: which of a run's writes and tells, and children that do not outlive their parent."""
 
 from __future__ import annotations
 
 import ctypes
+import os
 import signal
 import sys
 
 PR_SET_PDEATHSIG = 1
+
+
+def is_main() -> bool:
+    """Whether this process is the one that writes and tells what all processes of a run have in common."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def end_with_parent() -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from rewardlab.processes import is_main
 
 Advance = Callable[..., None]
 
@@ -28,8 +29,7 @@ def bar(label: str, total: int | None) -> Iterator[Advance]:
         TimeRemainingColumn(),
         TextColumn("{task.fields[note]}"),
     )
-    alone = os.environ.get("RANK", "0") == "0"  # of the processes of a run one tells
-    with Progress(*columns, console=Console(stderr=True), disable=not alone) as progress:
+    with Progress(*columns, console=Console(stderr=True), disable=not is_main()) as progress:
         task = progress.add_task(label, total=total, note="")
 
         def advance(n: int = 1, note: str | None = None) -> None:

@@ -24,7 +24,7 @@ from transformers import AutoTokenizer
 from rewardlab.config import EngineConfig, RLConfig
 from rewardlab.errors import ConfigError, EndpointError
 from rewardlab.samplers.hf import load_processor
-from rewardlab.training.engine import RolloutEngine, checked, messages_of
+from rewardlab.training.engine import RolloutEngine, check_engine, limited, messages_of
 from rewardlab.training.loading import load_policy
 from rewardlab.types import Part
 from rewardlab.world.base_model import build_model, build_processor, save
@@ -136,21 +136,22 @@ def test_what_goes_with_no_engine(change: dict[str, Any], said: str) -> None:
 def test_where_an_engine_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a card that is trained on, unless it is told its share; on several nodes; where it is not installed."""
     with pytest.raises(ConfigError, match=r"pip install 'rewardlab\[vllm\]'"):
-        checked(EngineConfig(kind="colocate"))
+        check_engine(EngineConfig(kind="colocate"))
     monkeypatch.setenv("REWARDLAB_VLLM", "no-such-program")
     with pytest.raises(ConfigError, match="no vllm program is found"):
-        checked(EngineConfig())
+        check_engine(EngineConfig())
     monkeypatch.setenv("REWARDLAB_VLLM", "true")
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     with pytest.raises(ConfigError, match=r"name cards that no process has in engine.devices"):
-        checked(EngineConfig())
-    assert checked(EngineConfig(devices="7", args="--dtype half"), 4096).args == "--max-model-len 4096 --dtype half"
+        check_engine(EngineConfig())
+    assert limited(EngineConfig(args="--dtype half"), 4096).args == "--max-model-len 4096 --dtype half"
     for config in (EngineConfig(devices="7"), EngineConfig(args="--gpu-memory-utilization 0.3")):
-        assert checked(config) is config
+        check_engine(config)
+        assert limited(config, None) is config
     monkeypatch.setenv("WORLD_SIZE", "16")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
     with pytest.raises(ConfigError, match="on several use kind: server"):
-        checked(EngineConfig(devices="7"))
+        check_engine(EngineConfig(devices="7"))
 
 
 def test_vllm_within_the_trainer_reads_images_by_the_checkpoint(checkpoint: Path, tmp_path: Path) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
+
+from rewardlab.processes import is_main
 
 app = typer.Typer(
     help="Train, benchmark and serve generative multimodal judges whose numbers can be trusted.",
@@ -19,7 +20,7 @@ app = typer.Typer(
 
 def tell(what: object) -> None:
     """Print it once, however many processes of a run have come to it."""
-    if os.environ.get("RANK", "0") == "0":
+    if is_main():
         typer.echo(what)
 
 

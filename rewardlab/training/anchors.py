@@ -16,12 +16,12 @@ import rewardlab.torchvision_cpu  # noqa: F401  (before transformers)
 from rewardlab.config import PolicyConfig
 from rewardlab.data.append_log import AppendLog
 from rewardlab.errors import DataError
+from rewardlab.processes import is_main
 from rewardlab.progress import bar
 from rewardlab.prompts import Template, build_messages
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.hf import HFSampler, load_model
 from rewardlab.training.pairwise_reward import PolicyReward
-from rewardlab.training.runs import is_main
 from rewardlab.training.value_model import read_whole
 from rewardlab.types import FinishReason, Order, PreferencePair
 

@@ -53,16 +53,13 @@ def _png(image: Image) -> bytes:
     return buffer.getvalue()
 
 
-def checked(config: EngineConfig, max_tokens: int | None = None) -> EngineConfig:
-    """``config``, where its engine is installed and has room; for no more than ``max_tokens``, lest it keep room for a model's
-    longest context. Raises ConfigError where it is not, has no card of its own and no share of one, and on several nodes, whose
-    processes it does not listen to."""
+def check_engine(config: EngineConfig) -> None:
+    """Raise ConfigError for an engine that is not installed, or has no card of its own and no share of one, and for ``serve``
+    on several nodes, whose processes it does not listen to."""
     if config.kind != "serve":
         if importlib.util.find_spec("vllm") is None:
-            raise ConfigError(
-                f"engine {config.kind} is vLLM in this environment: pip install 'rewardlab[vllm]', or kind: serve"
-            )
-        return config
+            raise ConfigError(f"engine {config.kind} is vLLM within Python: pip install 'rewardlab[vllm]', or kind: serve")
+        return
     find_vllm()
     if os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("WORLD_SIZE", "1")) != os.environ.get("WORLD_SIZE", "1"):
         raise ConfigError("engine serve is a server of one node; on several use kind: server, or colocate")
@@ -71,6 +68,10 @@ def checked(config: EngineConfig, max_tokens: int | None = None) -> EngineConfig
             "engine serve would fill a card that is trained on: name cards that no process has in engine.devices, or its share "
             "of one by --gpu-memory-utilization in engine.args"
         )
+
+
+def limited(config: EngineConfig, max_tokens: int | None) -> EngineConfig:
+    """``config`` for no more than ``max_tokens``, lest a server keep room for the model's longest context."""
     if max_tokens is None or "--max-model-len" in config.args:
         return config
     return config.model_copy(update={"args": f"--max-model-len {max_tokens} {config.args}"})

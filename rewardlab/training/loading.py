@@ -17,8 +17,9 @@ from transformers import AutoModelForImageTextToText, BitsAndBytesConfig
 from rewardlab.checkpoints import CARD
 from rewardlab.config import LoraConfig, MethodConfig, PixelConfig, TrainConfig
 from rewardlab.errors import CheckpointError, ConfigError
+from rewardlab.processes import is_main
 from rewardlab.samplers.hf import load_model, load_processor
-from rewardlab.training.runs import is_main, num_processes
+from rewardlab.training.runs import num_processes
 from rewardlab.training.text_only import see_always
 from rewardlab.training.value_model import read_whole
 

@@ -22,7 +22,7 @@ from rewardlab.samplers.vllm import FORBIDDEN
 from rewardlab.training.actor_critic import ActorCriticTrainer, StopAtPlateau
 from rewardlab.training.arguments import PolicyGradientConfig
 from rewardlab.training.dynamic_sampling import DynamicSampling
-from rewardlab.training.engine import checked
+from rewardlab.training.engine import check_engine, limited
 from rewardlab.training.loading import load_policy, peft_config
 from rewardlab.training.policy_gradient import PolicyGradientTrainer
 from rewardlab.training.prompt_source import PromptSource
@@ -141,7 +141,7 @@ def make_trainer(
     trainer.add_callback(InItsEpoch(trainer))
     trainer.rollouts_at_once = config.rollouts_at_once
     if config.engine and config.engine.kind == "serve":
-        trainer.engine = checked(config.engine, config.max_tokens)
+        trainer.engine = limited(config.engine, config.max_tokens)
     if hot := config.hot_token:
         opening = len(trainer._tokenizer.encode("<think>", add_special_tokens=False))
         position = opening if hot.position is None else hot.position
@@ -204,7 +204,7 @@ def train(build: Build, config: MethodConfig, out: Path, data: str, template: Te
     Raises ConfigError for a finished or different run in ``out``, HealthError for one that went wrong.
     """
     if config.engine:
-        checked(config.engine)  # before anything is loaded
+        check_engine(config.engine)  # before anything is loaded
     return watched(config, out, lambda: _attempt(build, config, out, data, template, stage, num_rows))
 
 

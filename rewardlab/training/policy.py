@@ -16,6 +16,7 @@ from datasets import Dataset, Features, Image, List, Value
 from rewardlab.config import PolicyConfig
 from rewardlab.errors import DataError
 from rewardlab.judge import open_judge
+from rewardlab.processes import is_main
 from rewardlab.prompts import Template, load_template
 from rewardlab.rl.extraction import Contract
 from rewardlab.samplers.hf import end_token_ids
@@ -26,7 +27,7 @@ from rewardlab.training.pairwise_reward import PairwiseReward, PolicyReward, Sca
 from rewardlab.training.policy_gradient import PolicyGradientTrainer
 from rewardlab.training.preflight import fitting
 from rewardlab.training.reward import as_completion
-from rewardlab.training.runs import SAMPLES, is_main
+from rewardlab.training.runs import SAMPLES
 from rewardlab.training.sft import TURNS, data_fingerprint
 from rewardlab.training.verified_reward import VerifiedReward
 from rewardlab.types import FinishReason, Order, PreferencePair

@@ -18,11 +18,12 @@ from transformers import AutoConfig
 from rewardlab.config import TrainConfig
 from rewardlab.data.files import write_whole
 from rewardlab.errors import CheckpointError, DataError
+from rewardlab.processes import is_main
 from rewardlab.progress import bar, say
 from rewardlab.prompts import Template, build_messages
 from rewardlab.samplers.hf import chat_of, check_folder, load_processor, special_tokens
 from rewardlab.training.loading import set_pixels
-from rewardlab.training.runs import CONFIG, is_main, refuse_finished
+from rewardlab.training.runs import CONFIG, refuse_finished
 from rewardlab.types import BOTH_ORDERS, Message, Order, PreferencePair
 
 TOO_LONG = "too_long.jsonl"

@@ -9,11 +9,12 @@ from typing import Any
 
 import torch
 
+from rewardlab.processes import is_main
 from rewardlab.rl.rewards import RewardParts, winner_of
 from rewardlab.rl.selection import overlong_penalty
 from rewardlab.rl.swap import swap_agreement
 from rewardlab.training.reward import EndpointConsistencyJudge, Rollout, RolloutScorer, as_completion, reward_metrics, unpack
-from rewardlab.training.runs import SAMPLES, is_main, num_processes
+from rewardlab.training.runs import SAMPLES, num_processes
 from rewardlab.training.tallies import Mean
 from rewardlab.types import Choice, VerdictStatus, choice_of
 

@@ -23,6 +23,7 @@ from rewardlab.checkpoints import CARD, commit, versions, write_card
 from rewardlab.config import TrainConfig
 from rewardlab.data.files import hold, write_whole
 from rewardlab.errors import CheckpointError, ConfigError
+from rewardlab.processes import is_main
 from rewardlab.progress import Advance, say
 from rewardlab.prompts import Template
 
@@ -140,11 +141,6 @@ def close_run(out: Path, trainer: Any, processor: Any, *, template: Template, st
         partial.rename(final)
     trainer.accelerator.wait_for_everyone()
     return final
-
-
-def is_main() -> bool:
-    """Whether this process is the one that writes what all have in common."""
-    return os.environ.get("RANK", "0") == "0"
 
 
 def num_processes() -> int:

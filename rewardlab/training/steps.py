@@ -20,7 +20,8 @@ from transformers import PrinterCallback, TrainerCallback
 
 from rewardlab.config import TrainConfig
 from rewardlab.errors import CheckpointError, DataError, HealthError
-from rewardlab.training.runs import is_main, num_processes
+from rewardlab.processes import is_main
+from rewardlab.training.runs import num_processes
 from rewardlab.training.watchdog import Gentler, Watchdog, rollbacks
 
 _WHOLE = "latest_universal"  # DeepSpeed's name for what says which folder holds the joined state; written last

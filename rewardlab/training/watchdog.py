@@ -23,8 +23,9 @@ from transformers import TrainerCallback
 
 from rewardlab.config import HealthConfig, TrainConfig
 from rewardlab.errors import HealthError
+from rewardlab.processes import is_main
 from rewardlab.progress import say
-from rewardlab.training.runs import METRICS, is_main, logged
+from rewardlab.training.runs import METRICS, logged
 
 HEALTH = "health.jsonl"
 Logs = Mapping[str, float]
