@@ -18,6 +18,7 @@ import torch
 from transformers import AutoTokenizer
 from typer.testing import CliRunner
 
+from rewardlab.checkpoints import CARD
 from rewardlab.cli import app
 from rewardlab.config import PixelConfig, SFTConfig
 from rewardlab.data.pairs import write_parquet
@@ -123,6 +124,10 @@ def test_what_is_too_long(tiny_checkpoint: Path, tmp_path: Path, capsys: pytest.
     (tmp_path / "run.json").write_text("{}")  # of this run, begun, or of another that is refused: its list is its own
     fitting([*pairs, replace(long, pair_id="other")], SFTConfig(**told, max_tokens=200), PLAIN, tmp_path)
     assert json.loads((tmp_path / "too_long.jsonl").read_text()) == row
+    (tmp_path / "done" / "final").mkdir(parents=True)
+    (tmp_path / "done" / "final" / CARD).write_text("{}")
+    with pytest.raises(ConfigError, match="holds a finished run"):  # before anything is counted
+        fitting(pairs, SFTConfig(**told), PLAIN, tmp_path / "done")
     with pytest.raises(DataError, match=r"longer than 8,192 tokens; the longest, long"):
         fitting([replace(long, question="x " * 9000)], SFTConfig(**told), PLAIN, tmp_path)
 

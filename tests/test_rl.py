@@ -176,8 +176,10 @@ def test_an_interrupted_run_may_move_its_endpoint(tagged: list[PreferencePair], 
     assert open_run(tmp_path / "run", config, data="d") is None
     moved = config.model_copy(update={"consistency": ConsistencyConfig(weight=0.0, base_url="http://127.0.0.1:9/v1")})
     assert open_run(tmp_path / "run", moved, data="d") is None
-    (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 1, "loss": 0.1}\n')
     slower = config_for(tiny_checkpoint, learning_rate=2e-3)
+    for other in (slower, config):  # of a run that has done nothing yet, nothing would be lost
+        assert open_run(tmp_path / "run", other, data="d") is None
+    (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 1, "loss": 0.1}\n')
     for other, data, named in ((config, "e", "data"), (slower, "d", "learning_rate")):
         with pytest.raises(ConfigError, match=rf"other settings or data \({named}\)"):
             open_run(tmp_path / "run", other, data=data)

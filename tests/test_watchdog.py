@@ -96,10 +96,11 @@ def test_a_run_is_only_told(tiny_checkpoint: Path, tmp_path: Path, monkeypatch: 
 
 
 def test_a_run_is_taken_back(tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """To the checkpoint before the sign built up, at half the rate, with other draws; then it ends as any run."""
+    """To the checkpoint before the sign built up (not that of step 3), at half the rate, with other draws; then it ends as any
+    run."""
     seen = collapsing(monkeypatch, 3, 1)
-    health = {"patience": 2, "policy": "roll_back"}
-    scaled_runs.run("rl", tiny_checkpoint, tmp_path / "run", max_steps=6, health=health)
+    changes = {"health": {"patience": 2, "policy": "roll_back"}, "save_steps": 1, "save_total_limit": 3}
+    scaled_runs.run("rl", tiny_checkpoint, tmp_path / "run", max_steps=6, **changes)
     assert (tmp_path / "run" / "final").exists()
     assert rollbacks(tmp_path / "run") == [4]
     usual = scaled_runs.SHARED["learning_rate"]
