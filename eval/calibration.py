@@ -15,10 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-import rewardlab.torchvision_cpu  # noqa: F401  (before transformers)
-
-# isort: split
 import torch
 from calibration_tables import JUDGES, NUM_RATIONALES, draw, evaluate, markdown, methods, planted, position
 
@@ -26,15 +22,15 @@ from rewardlab.checkpoints import commit, template_for
 from rewardlab.config import RMConfig, SFTConfig, load_config
 from rewardlab.data.files import write_whole
 from rewardlab.data.pairs import read_pairs
+from rewardlab.models.value_model import ValueModel
 from rewardlab.progress import bar
 from rewardlab.prompts import build_messages
-from rewardlab.rl.pairwise import LEAST_COVERAGE
 from rewardlab.samplers.hf import HFSampler, load_processor
-from rewardlab.training.bradley_terry import score, train_scalar
+from rewardlab.training.reward_model import score, train_scalar
 from rewardlab.training.sft import train_sft
-from rewardlab.training.value_model import ValueModel
 from rewardlab.types import BOTH_ORDERS, PreferencePair
-from rewardlab.verdicts import until_verdict
+from rewardlab.verdicts.margins import LEAST_COVERAGE
+from rewardlab.verdicts.parse import until_verdict
 
 ROOT = Path(__file__).parent
 CONFIGS = ROOT.parent / "configs" / "calibration"

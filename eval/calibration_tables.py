@@ -10,7 +10,7 @@ import matplotlib
 import numpy as np
 import torch
 
-from rewardlab.calibration import (
+from rewardlab.metrics.calibration import (
     basic_interval,
     brier,
     expected_calibration_error,
@@ -18,7 +18,7 @@ from rewardlab.calibration import (
     nll,
     reliability,
 )
-from rewardlab.rl.pairwise import (
+from rewardlab.verdicts.margins import (
     both_orders,
     fit_temperature,
     over_rationale_pairs,

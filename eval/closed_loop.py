@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 from scipy.stats import t as student
 
+from eval.studies import closed_loop as loop
 from rewardlab.checkpoints import commit
 from rewardlab.data.files import write_whole
-from rewardlab.metrics import mean_interval
+from rewardlab.metrics.accuracy import mean_interval
 from rewardlab.samplers.hf import load_model
-from rewardlab.studies import closed_loop as loop
 
 
 def over_seeds(values: Sequence[float]) -> dict[str, Any]:

@@ -26,27 +26,24 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT)]
 
-import rewardlab.torchvision_cpu  # noqa: E402, F401  (before transformers)
-
-# isort: split
 from safetensors.torch import load_file
 
 from rewardlab.benchmarks.runner import BenchSettings, run_bench
 from rewardlab.config import DistillConfig, PolicyConfig, PRMConfig, RLConfig, RMConfig, SFTConfig, load_yaml
 from rewardlab.data.pairs import read_pairs, write_parquet
+from rewardlab.demo.base_model import build_model, build_processor, save, train_tokenizer
+from rewardlab.demo.build import corpus
+from rewardlab.demo.judgments import grounded
+from rewardlab.demo.pairs import make_pairs
+from rewardlab.demo.server import TeacherConfig, build_app
 from rewardlab.distill.pipeline import distill
-from rewardlab.rl.process import judgment_steps, step_labels
-from rewardlab.training.bradley_terry import train_scalar
+from rewardlab.rewards.steps import judgment_steps, step_labels
 from rewardlab.training.policy import train_policy
 from rewardlab.training.prm import train_prm
+from rewardlab.training.reward_model import train_scalar
 from rewardlab.training.rl import train_rl
 from rewardlab.training.sft import train_sft
 from rewardlab.types import Order
-from rewardlab.world.base_model import build_model, build_processor, save, train_tokenizer
-from rewardlab.world.build import corpus
-from rewardlab.world.judgments import grounded
-from rewardlab.world.pairs import make_pairs
-from rewardlab.world.server import TeacherConfig, build_app
 
 CLOCKS = ("time", "per_second", "seconds", "epoch_s", "runtime", "flos")  # parts of names of what a clock says
 OPTIMIZER = {
@@ -186,7 +183,7 @@ class Golden:
     def bench(self) -> Any:
         write_parquet(self.pairs[:24], self.folder / "test.parquet")
         out = self.folder / "bench"
-        report, _ = run_bench(
+        run_bench(
             BenchSettings(
                 benchmark="pairs",
                 data=self.folder / "test.parquet",
@@ -205,8 +202,7 @@ class Golden:
         return {"scores": scores, **without_clocks({name: value for name, value in written.items() if name not in dropped})}
 
     def distillation(self) -> Any:
-        sys.path[:0] = [str(ROOT / "tests")]
-        from conftest import running
+        from tests.conftest import running
 
         out = self.folder / "distill"
         with running(build_app(self.truths, TeacherConfig(), None)) as url:

@@ -22,9 +22,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import rewardlab.torchvision_cpu  # noqa: F401  (before transformers)
-
-# isort: split
 import torch
 from PIL import Image
 from step_time import trl_grpo
@@ -34,14 +31,14 @@ from transformers.trainer_callback import PrinterCallback
 from rewardlab.checkpoints import commit
 from rewardlab.config import RLConfig, SFTConfig
 from rewardlab.data.images import encode_png
-from rewardlab.health.architectures import config_of
+from rewardlab.demo.base_model import CHAT_TEMPLATE, train_tokenizer
+from rewardlab.demo.build import corpus
+from rewardlab.demo.pairs import make_pairs
+from rewardlab.models.architectures import config_of
 from rewardlab.prompts import load_template
 from rewardlab.training.rl import build_trainer, rl_rows
 from rewardlab.training.sft import ResumableSFTTrainer, sft_rows, trainer_arguments
 from rewardlab.types import PreferencePair
-from rewardlab.world.base_model import CHAT_TEMPLATE, train_tokenizer
-from rewardlab.world.build import corpus
-from rewardlab.world.pairs import make_pairs
 
 ROOT = Path(__file__).parents[1]
 GIB = 2**30

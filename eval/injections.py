@@ -20,11 +20,11 @@ from typing import Any
 from unittest.mock import patch
 
 import rewardlab.prompts as prompts
-from rewardlab.audit.injections import Attack, attacks
 from rewardlab.checkpoints import commit
 from rewardlab.data.pairs import read_pairs
-from rewardlab.judge import GenerativeJudge, open_judge
-from rewardlab.metrics import mean_interval
+from rewardlab.judging.judge import GenerativeJudge, open_judge
+from rewardlab.metrics.accuracy import mean_interval
+from rewardlab.rewards.audit.injections import Attack, attacks
 from rewardlab.types import BOTH_ORDERS, Judgment, PreferencePair
 
 # Of the lengths of attacks, and about nothing.

@@ -26,9 +26,9 @@ from scipy.stats import binomtest
 from sklearn.datasets import load_sample_images
 
 from rewardlab.checkpoints import commit
+from rewardlab.curation.image_hashes import Limits, PictureIndex, picture
 from rewardlab.data.images import encode_png
-from rewardlab.data.pictures import Limits, PictureIndex, picture
-from rewardlab.world.pairs import make_pairs
+from rewardlab.demo.pairs import make_pairs
 
 
 def cropped(image: Image.Image, left: float, top: float, right: float, bottom: float) -> Image.Image:
@@ -123,7 +123,7 @@ def leaks(limits: Limits, num_scenes: int) -> dict[str, Any]:
 BUILD = """
 import json, resource, sys, time
 from pathlib import Path
-from rewardlab.cli.curating import find_recipe
+from rewardlab.cli.data import find_recipe
 from rewardlab.curation.build import BuildOptions, build
 source, out = Path(sys.argv[1]), Path(sys.argv[2])
 options = BuildOptions(similarity=0.9 if sys.argv[3] == "clean" else None)

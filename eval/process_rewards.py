@@ -15,9 +15,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import rewardlab.torchvision_cpu  # noqa: F401  (before transformers)
-
-# isort: split
 import numpy as np
 from scipy.stats import rankdata
 from scipy.stats import t as student
@@ -27,18 +24,18 @@ from rewardlab.checkpoints import commit
 from rewardlab.config import PRMConfig, RLConfig, StepsConfig, load_config
 from rewardlab.data.files import write_whole
 from rewardlab.data.pairs import read_pairs, with_blank_images
-from rewardlab.distill.steps import label_steps, read_steps
-from rewardlab.judge import open_judge
-from rewardlab.metrics import mean_interval
+from rewardlab.demo.judgments import Truth
+from rewardlab.demo.pairs import read_truths
+from rewardlab.demo.step_truths import first_wrong, spoiled, steps_of, truth_of_steps
+from rewardlab.distill.step_labels import label_steps, read_steps
+from rewardlab.judging.judge import open_judge
+from rewardlab.metrics.accuracy import mean_interval
+from rewardlab.models.value_model import ValueModel
 from rewardlab.prompts import load_template
 from rewardlab.samplers.hf import load_model, load_processor
 from rewardlab.training.prm import StepCollator, prm_rows, step_scores, train_prm
 from rewardlab.training.rl import build_trainer, hard_pairs, rl_rows
-from rewardlab.training.value_model import ValueModel
 from rewardlab.types import Order, PreferencePair
-from rewardlab.world.judgments import Truth
-from rewardlab.world.pairs import read_truths
-from rewardlab.world.step_truths import first_wrong, spoiled, steps_of, truth_of_steps
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = ROOT / "configs" / "tiny"

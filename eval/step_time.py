@@ -20,9 +20,6 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import rewardlab.torchvision_cpu  # noqa: F401  (before transformers)
-
-# isort: split
 from rich.console import Console
 from rich.table import Table
 from transformers.trainer_callback import PrinterCallback
@@ -33,7 +30,7 @@ from rewardlab.config import RLConfig, load_yaml
 from rewardlab.data.pairs import read_pairs
 from rewardlab.prompts import load_template
 from rewardlab.samplers.hf import load_model, vision_token_ids
-from rewardlab.training.methods import trainer_arguments
+from rewardlab.training.policy_gradient.build import trainer_arguments
 from rewardlab.training.rl import build_trainer, rl_rows
 
 ROOT = Path(__file__).parents[1]

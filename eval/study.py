@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from rewardlab.data.files import write_whole
-from rewardlab.world.quickstart import quickstart
-from rewardlab.world.summary import STAGES, TITLES, sentences, table
+from rewardlab.demo.quickstart import quickstart
+from rewardlab.demo.summary import STAGES, TITLES, sentences, table
 
 ROOT = Path(__file__).parent
 

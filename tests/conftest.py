@@ -21,10 +21,10 @@ import pytest
 import uvicorn
 from hypothesis import settings
 
+from rewardlab.demo.judgments import Truth
+from rewardlab.demo.pairs import make_pairs
+from rewardlab.demo.server import Faults, TeacherConfig, build_app
 from rewardlab.types import PreferencePair
-from rewardlab.world.judgments import Truth
-from rewardlab.world.pairs import make_pairs
-from rewardlab.world.server import Faults, TeacherConfig, build_app
 
 # The same examples at every run and no limit in milliseconds: a failing law is one that anybody can see fail again.
 # `--hypothesis-profile default` explores further.
@@ -77,8 +77,8 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint folder of a real, tiny, untrained Qwen2.5-VL with processor and trained tokenizer."""
     import random
 
-    from rewardlab.world.base_model import build_model, build_processor, save, train_tokenizer
-    from rewardlab.world.build import corpus
+    from rewardlab.demo.base_model import build_model, build_processor, save, train_tokenizer
+    from rewardlab.demo.build import corpus
 
     pairs, truths = make_pairs(300, seed=0, held_out=False)
     tokenizer = train_tokenizer(corpus(pairs, truths, random.Random(0)), 700)
@@ -94,7 +94,7 @@ def finished_run(tiny_checkpoint: Path, world_pairs: Any, tmp_path_factory: pyte
     from rewardlab.data.pairs import write_parquet
     from rewardlab.training.sft import train_sft
     from rewardlab.types import choice_of
-    from rewardlab.verdicts import format_verdict
+    from rewardlab.verdicts.parse import format_verdict
 
     run = tmp_path_factory.mktemp("finished")
     pairs = [

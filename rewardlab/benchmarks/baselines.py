@@ -19,7 +19,7 @@ from rewardlab.types import (
     Vote,
     response_at,
 )
-from rewardlab.votes import judgment
+from rewardlab.verdicts.votes import judgment
 
 Rule = Callable[[tuple[str, str], random.Random], Choice | None]
 

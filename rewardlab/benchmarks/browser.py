@@ -15,7 +15,7 @@ from rewardlab.data.files import read_lines
 from rewardlab.data.images import thumbnail, to_data_url
 from rewardlab.data.votes import vote_of
 from rewardlab.types import IMAGE_MARK, Order, Outcome, Vote
-from rewardlab.votes import in_order, reduced
+from rewardlab.verdicts.votes import in_order, reduced
 
 T = TypeVar("T")
 _PLACE = re.compile(r'\{"pass": "votes", "row": (\d+),')  # how a line of the log begins

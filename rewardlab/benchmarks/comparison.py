@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rewardlab.benchmarks.tables import percent, table, with_interval
 from rewardlab.data.files import read_lines
 from rewardlab.errors import ConfigError, DataError
-from rewardlab.metrics import difference_interval, sign_flip_p
+from rewardlab.metrics.accuracy import difference_interval, sign_flip_p
+from rewardlab.reporting.tables import percent, table, with_interval
 
 REPORT, SCORES = "report.json", "scores.jsonl"
 
@@ -135,8 +135,8 @@ def markdown(runs: Sequence[Run]) -> str:
 
 def html(runs: Sequence[Run]) -> str:
     """The leaderboard as one self-contained page, with the intervals drawn. Raises ConfigError as :func:`markdown`."""
-    from rewardlab.benchmarks.plots import plot_leaderboard
     from rewardlab.benchmarks.report import environment
+    from rewardlab.reporting.plots import plot_leaderboard
 
     columns, rows = leaderboard(runs)
     return (

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from rewardlab.calibration import (
+from rewardlab.metrics.accuracy import Labeled
+from rewardlab.metrics.calibration import (
     area_under_risk,
     brier,
     calibration_error_interval,
@@ -18,9 +19,8 @@ from rewardlab.calibration import (
     reliability,
     risk_coverage,
 )
-from rewardlab.metrics import Labeled
 from rewardlab.types import BOTH_ORDERS
-from rewardlab.votes import in_order, probability_of_0, share_for_0
+from rewardlab.verdicts.votes import in_order, probability_of_0, share_for_0
 
 MOST_POINTS = 60  # of a risk-coverage curve
 

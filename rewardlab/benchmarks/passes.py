@@ -12,10 +12,10 @@ from rewardlab.benchmarks.baselines import BaselineJudge
 from rewardlab.benchmarks.replay import Replay
 from rewardlab.data.append_log import AppendLog
 from rewardlab.data.votes import num_failed, vote_of, vote_row
-from rewardlab.judge import GenerativeJudge, compare_until_settled
+from rewardlab.judging.judge import GenerativeJudge, compare_until_settled
 from rewardlab.progress import bar
 from rewardlab.types import Judgment, Order, Vote
-from rewardlab.votes import reduced
+from rewardlab.verdicts.votes import reduced
 
 CHUNK = 64  # pairs between two writes of the log
 AnyJudge = GenerativeJudge | BaselineJudge | Replay

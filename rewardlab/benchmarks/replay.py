@@ -17,7 +17,7 @@ from rewardlab.data.files import read_lines
 from rewardlab.data.votes import vote_of
 from rewardlab.errors import DataError
 from rewardlab.types import Choice, Completion, FinishReason, Order, Verdict, VerdictStatus, Vote, choice_of
-from rewardlab.verdicts import verdict_of
+from rewardlab.verdicts.parse import verdict_of
 
 MISSING = "not in the replay file"
 EXPECTED = 'expected {"row", "order", "text"}, {"row", "scores"}, or the votes.jsonl of a run'

@@ -12,10 +12,10 @@ from rewardlab.benchmarks.arithmetic import addition
 from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.browser import MOST_OF_A_KIND, judgments
 from rewardlab.benchmarks.kinds import KINDS
-from rewardlab.benchmarks.plots import NAMES, plots
 from rewardlab.benchmarks.runner import REPORT
-from rewardlab.benchmarks.tables import percent, table, with_interval
 from rewardlab.data.files import write_whole
+from rewardlab.reporting.plots import NAMES, plots
+from rewardlab.reporting.tables import percent, table, with_interval
 
 
 def table_rows(report: dict[str, Any]) -> list[tuple[str, str, str]]:

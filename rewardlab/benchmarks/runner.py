@@ -12,26 +12,26 @@ from typing import Any
 from rewardlab.benchmarks.arithmetic import problems
 from rewardlab.benchmarks.base import Benchmark, Row, size_notes, wordless_notes
 from rewardlab.benchmarks.baselines import BaselineJudge
+from rewardlab.benchmarks.exports import write_official
 from rewardlab.benchmarks.kinds import kinds_of
-from rewardlab.benchmarks.mm_rlhf import MMRLHF
-from rewardlab.benchmarks.mmrb2 import MMRB2
-from rewardlab.benchmarks.multimodal_rewardbench import MultimodalRewardBench
-from rewardlab.benchmarks.official.exports import write_official
-from rewardlab.benchmarks.own_pairs import OwnPairs
+from rewardlab.benchmarks.mm_rlhf.loader import MMRLHF
+from rewardlab.benchmarks.mmrb2.loader import MMRB2
+from rewardlab.benchmarks.multimodal_rewardbench.loader import MultimodalRewardBench
+from rewardlab.benchmarks.own_pairs.loader import OwnPairs
 from rewardlab.benchmarks.passes import AnyJudge, Pass
 from rewardlab.benchmarks.replay import MISSING, Replay
-from rewardlab.benchmarks.rewardbench2 import RewardBench2
+from rewardlab.benchmarks.rewardbench2.loader import RewardBench2
 from rewardlab.benchmarks.scores import baseline_rows, core, score
-from rewardlab.benchmarks.videorewardbench import VideoRewardBench
-from rewardlab.benchmarks.vl_rewardbench import VLRewardBench
+from rewardlab.benchmarks.videorewardbench.loader import VideoRewardBench
+from rewardlab.benchmarks.vl_rewardbench.loader import VLRewardBench
 from rewardlab.checkpoints import commit, versions, weights_id
 from rewardlab.data.append_log import AppendLog
 from rewardlab.data.files import data_hash, write_whole
 from rewardlab.data.pairs import with_blank_images, with_other_images
 from rewardlab.data.votes import num_failed
 from rewardlab.errors import ConfigError, DataError
-from rewardlab.judge import GenerativeJudge, ProbabilityJudge, draw_orders, open_judge
-from rewardlab.metrics import Labeled, pair_score
+from rewardlab.judging.judge import GenerativeJudge, ProbabilityJudge, draw_orders, open_judge
+from rewardlab.metrics.accuracy import Labeled, pair_score
 from rewardlab.prompts import load_template
 from rewardlab.types import (
     Judgment,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rewardlab.benchmarks.base import Row
-from rewardlab.metrics import (
+from rewardlab.metrics.accuracy import (
     Labeled,
     any_correct_score,
     balanced_accuracy,
@@ -15,9 +15,9 @@ from rewardlab.metrics import (
     score_of,
     smallest_pool,
 )
-from rewardlab.sequential import Stopped, stop, turns
 from rewardlab.types import BOTH_ORDERS
-from rewardlab.votes import in_order, majority, weighed
+from rewardlab.verdicts.early_stopping import Stopped, stop, turns
+from rewardlab.verdicts.votes import in_order, majority, weighed
 
 ERRORS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2)  # of stopping on the side that all votes together reject
 

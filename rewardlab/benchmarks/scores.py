@@ -9,7 +9,7 @@ from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.baselines import RULES, BaselineJudge, num_characters
 from rewardlab.benchmarks.confidence import confidence_report
 from rewardlab.benchmarks.scaling import decision, k_curve, mean_cell, sequential
-from rewardlab.metrics import (
+from rewardlab.metrics.accuracy import (
     Labeled,
     by_group,
     invalid_rate,

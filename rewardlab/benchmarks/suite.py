@@ -9,10 +9,10 @@ from typing import Any
 
 from rewardlab.benchmarks.report import write_reports
 from rewardlab.benchmarks.runner import BenchSettings, check_names, run_bench
-from rewardlab.benchmarks.tables import percent, table, with_interval
 from rewardlab.config import SuiteConfig
 from rewardlab.data.files import write_whole
 from rewardlab.errors import DataError
+from rewardlab.reporting.tables import percent, table, with_interval
 
 COLUMNS = (
     "benchmark",

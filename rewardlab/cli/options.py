@@ -45,8 +45,6 @@ data_app = typer.Typer(help="Pairs to train on.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 bench_app = typer.Typer(help="Benchmarks of judges, by their own rules and by ours.", no_args_is_help=True)
 app.add_typer(bench_app, name="bench")
-study_app = typer.Typer(help="Controlled experiments on the training methods.", no_args_is_help=True)
-app.add_typer(study_app, name="study")
 
 Out = Annotated[Path, typer.Option("--out", help="Folder to write to.")]
 ConfigFile = Annotated[Optional[Path], typer.Option("--config", help="YAML of differences from the defaults.")]

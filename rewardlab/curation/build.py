@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from rewardlab.curation.balance import Balance
+from rewardlab.curation.decontaminate import Contamination, images_of
 from rewardlab.curation.duplicates import Duplicates
+from rewardlab.curation.image_hashes import picture
 from rewardlab.curation.overview import Overview
-from rewardlab.data.decontaminate import Contamination, images_of
 from rewardlab.data.files import hold, write_whole
 from rewardlab.data.pairs import SHARD_ROWS, write_shards
-from rewardlab.data.pictures import picture
 from rewardlab.data.recipes import Recipe, Rejected, converted, files_of
 from rewardlab.data.rows import FRAMES
 from rewardlab.errors import DataError, OutputError

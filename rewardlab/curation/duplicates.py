@@ -14,8 +14,8 @@ from zlib import crc32
 import numpy as np
 from datasketch import MinHash
 
-from rewardlab.data.decontaminate import SHINGLE, words_of
-from rewardlab.data.pictures import Limits, Picture
+from rewardlab.curation.decontaminate import SHINGLE, words_of
+from rewardlab.curation.image_hashes import Limits, Picture
 from rewardlab.types import PreferencePair
 
 BANDS, ROWS = 8, 8  # finds 99 % of what is alike by 0.9, and looks at 38 % of what is by 0.7
@@ -37,7 +37,7 @@ class Look:
         return Look(seen.pixels, bits, seen.colour.astype(np.uint8), small.round().astype(np.int16))
 
     def is_near(self, other: Look, limits: Limits) -> bool:
-        """As :meth:`rewardlab.data.pictures.Picture.is_near`, more coarsely."""
+        """As :meth:`rewardlab.curation.image_hashes.Picture.is_near`, more coarsely."""
         if self.pixels == other.pixels:
             return True
         if (self.bits ^ other.bits).bit_count() > limits.bits:

@@ -13,7 +13,7 @@ from typing import Any
 from scipy.stats import binomtest
 
 from rewardlab.benchmarks.report import environment
-from rewardlab.data.decontaminate import words_of
+from rewardlab.curation.decontaminate import words_of
 from rewardlab.data.files import write_whole
 from rewardlab.data.images import decode_image, thumbnail, to_data_url
 from rewardlab.data.rows import VERSION

@@ -21,14 +21,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from rewardlab.data.decontaminate import words_of
+from rewardlab.curation.decontaminate import words_of
 from rewardlab.data.files import write_whole
 from rewardlab.data.pairs import PairSet, Shard
 from rewardlab.errors import EndpointError, OutputError
-from rewardlab.rl.consistency import consistency_prompt, read_consistency
+from rewardlab.rewards.consistency import consistency_prompt, read_consistency
 from rewardlab.samplers.openai_api import ChatEndpoint
 from rewardlab.types import Choice, Message, Part, PreferencePair, choice_of
-from rewardlab.verdicts import reasoning_of
+from rewardlab.verdicts.parse import reasoning_of
 
 KEPT, FILTERED, REPORT = "kept.parquet", "filtered.jsonl", "report.json"
 OPENING = 8  # words

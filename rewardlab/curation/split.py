@@ -9,8 +9,8 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
-from rewardlab.data.decontaminate import images_of, words_of
-from rewardlab.data.pictures import Limits, PictureIndex, picture
+from rewardlab.curation.decontaminate import images_of, words_of
+from rewardlab.curation.image_hashes import Limits, PictureIndex, picture
 from rewardlab.types import PreferencePair
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from rewardlab.distill.budget import Purse
 from rewardlab.distill.journal import Answer, Journal
-from rewardlab.distill.purse import Purse
 from rewardlab.types import Completion, Order
 
 

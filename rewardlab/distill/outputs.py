@@ -14,7 +14,7 @@ from rewardlab.distill.statistics import Tally
 from rewardlab.distill.tagging import agrees, tag
 from rewardlab.prompts import load_template
 from rewardlab.types import PreferencePair
-from rewardlab.verdicts import verdict_of
+from rewardlab.verdicts.parse import verdict_of
 
 DISTILLED, ATTEMPTS = "distilled.parquet", "attempts.parquet"
 ATTEMPT_COLUMNS = {

@@ -16,12 +16,12 @@ from typing import Any
 from rewardlab.config import DistillConfig
 from rewardlab.data.files import write_whole
 from rewardlab.data.rows import media_of
-from rewardlab.distill.asking import Asker, note_of, open_endpoints
-from rewardlab.distill.batches import BatchAsker
+from rewardlab.distill.batch_transport import BatchAsker
+from rewardlab.distill.budget import Purse
+from rewardlab.distill.chat_transport import Asker, note_of, open_endpoints
 from rewardlab.distill.journal import Journal
 from rewardlab.distill.ledger import LocalLedger
 from rewardlab.distill.outputs import write_outputs
-from rewardlab.distill.purse import Purse
 from rewardlab.distill.tagging import Progress, tag
 from rewardlab.errors import ConfigError, DataError, EndpointError
 from rewardlab.progress import bar

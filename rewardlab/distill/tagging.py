@@ -11,7 +11,7 @@ from rewardlab.config import DistillConfig
 from rewardlab.distill.journal import Answer
 from rewardlab.prompts import load_template
 from rewardlab.types import BOTH_ORDERS, Order, PreferencePair, choice_of
-from rewardlab.verdicts import verdict_of
+from rewardlab.verdicts.parse import verdict_of
 
 
 @dataclass

@@ -11,29 +11,26 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
-import rewardlab.torchvision_cpu  # noqa: F401  (before transformers)
-
-# isort: split
 import torch
 
 from rewardlab.checkpoints import template_for
 from rewardlab.config import SCHEMAS, DistillConfig, MethodConfig, RLConfig, SFTConfig, TrainConfig, load_config
 from rewardlab.data.pairs import read_pairs
 from rewardlab.errors import CheckpointError, ConfigError, RewardlabError
-from rewardlab.health.architectures import ARCHITECTURES, on_meta
 from rewardlab.health.memory import GIB, Estimate, counts, estimate
+from rewardlab.models.architectures import ARCHITECTURES, on_meta
+from rewardlab.models.loading import load_policy
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.hf import HFSampler, check_folder
-from rewardlab.training.engine import check_engine
-from rewardlab.training.launching import Launch
-from rewardlab.training.loading import load_policy
-from rewardlab.training.preflight import TokenCounter, processor_of
+from rewardlab.training.policy_gradient.rollouts.engine import check_engine
 from rewardlab.training.rl import consistency_judge, train_rl
-from rewardlab.training.runs import trackers
+from rewardlab.training.run.folder import trackers
+from rewardlab.training.run.launcher import Launch
+from rewardlab.training.run.preflight import TokenCounter, processor_of
 from rewardlab.training.sft import train_sft
 from rewardlab.types import PreferencePair, VerdictStatus
-from rewardlab.verdicts import parse_verdict
+from rewardlab.verdicts.parse import parse_verdict
 
 Outcome = Literal["ok", "look", "failed"]
 PROMPT_TOKENS = 2048  # of a pair with one image of a megapixel, where no data say better

@@ -7,12 +7,9 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-import rewardlab.torchvision_cpu  # noqa: F401  (before transformers)
-
-# isort: split
 from rewardlab.config import MethodConfig, TrainConfig
-from rewardlab.training.launching import Launch
-from rewardlab.training.loading import PARTS
+from rewardlab.models.loading import PARTS
+from rewardlab.training.run.launcher import Launch
 
 GIB = 2**30
 

@@ -6,9 +6,9 @@ import asyncio
 from dataclasses import dataclass
 
 from rewardlab.errors import EndpointError
-from rewardlab.rl.rewards import RewardParts, winner_of
-from rewardlab.rl.swap import swap_agreement
-from rewardlab.training.reward import EndpointConsistencyJudge, Rollout, RolloutScorer
+from rewardlab.rewards.judgment import RewardParts, winner_of
+from rewardlab.rewards.scorer import EndpointConsistencyJudge, Rollout, RolloutScorer
+from rewardlab.rewards.swap import swap_agreement
 from rewardlab.types import BOTH_ORDERS, VerdictStatus
 
 
@@ -22,8 +22,8 @@ class Waiting:
 
 
 class JudgeRewards:
-    """R = ``format_weight`` F + right (1 + ``consistency_weight`` C), as in :mod:`rewardlab.training.reward`, plus
-    ``swap_weight`` times the agreement with the pair's other order (:mod:`rewardlab.rl.swap`).
+    """R = ``format_weight`` F + right (1 + ``consistency_weight`` C), as in :mod:`rewardlab.rewards.scorer`, plus
+    ``swap_weight`` times the agreement with the pair's other order (:mod:`rewardlab.rewards.swap`).
 
     ``judge`` None: no consistency. With a swap weight the ``num_samples`` rollouts of either order must all come within
     ``deadline_s``.

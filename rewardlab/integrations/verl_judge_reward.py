@@ -33,7 +33,7 @@ from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
 from rewardlab.config import ConsistencyConfig
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.integrations.judge_rewards import JudgeRewards
-from rewardlab.training.reward import EndpointConsistencyJudge, Rollout, as_completion
+from rewardlab.rewards.scorer import EndpointConsistencyJudge, Rollout, as_completion
 from rewardlab.types import Order
 
 WEIGHTS = {"format_weight": 0.5, "consistency_weight": 0.5, "swap_weight": 0.0, "pair_deadline_s": 600.0}

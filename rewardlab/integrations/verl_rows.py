@@ -25,7 +25,7 @@ import pyarrow as pa
 from rewardlab.data.tables import TableFile
 from rewardlab.errors import DataError
 from rewardlab.prompts import Template, build_messages
-from rewardlab.prompts.fence import MARK
+from rewardlab.prompts.sanitize import MARK
 from rewardlab.types import BOTH_ORDERS, Order, PreferencePair, choice_of
 
 IMAGE = "<image>"

@@ -10,12 +10,12 @@ from functools import cache
 from itertools import groupby
 from pathlib import Path
 
-from rewardlab.conventions import CONVENTIONS as READERS
 from rewardlab.errors import ConfigError, DataError
-from rewardlab.prompts.fence import fenced
+from rewardlab.prompts.sanitize import fenced
 from rewardlab.types import IMAGE_MARK, Message, Order, Part, PreferencePair
+from rewardlab.verdicts.formats import CONVENTIONS as READERS
 
-# template -> the convention (of rewardlab.verdicts) that reads its answers.
+# template -> the convention (of rewardlab.verdicts.parse) that reads its answers.
 # r1_reward: the published prompt of R1-Reward (arXiv 2505.02835, Table 1); a judge must be asked what it was trained on.
 # plain: no instructions, for judges whose fine-tuning is the instruction.
 # verdict: the verdict at once, without reasoning, for a judge that is a classifier (Pairwise-RL, arXiv 2504.04950).
@@ -78,7 +78,7 @@ def _own_template(name: str, convention: str, path: Path) -> Template:
 
 def render(template: Template, question: str, first: str, second: str) -> str:
     """Fill the slots, all at once: braces inside a question or an answer are plain text, and so is what looks like a part of
-    the prompt (:mod:`rewardlab.prompts.fence`)."""
+    the prompt (:mod:`rewardlab.prompts.sanitize`)."""
     values = _fenced(template, {"question": question, "first": first, "second": second})
     return _SLOT.sub(lambda match: values[match.group(1)], template.text)
 

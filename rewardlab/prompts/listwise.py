@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from rewardlab.conventions import after_thinking, last_line, letters_in_last_line
 from rewardlab.errors import ConfigError
 from rewardlab.types import Completion, FinishReason, Message, Part, VerdictStatus
+from rewardlab.verdicts.formats import after_thinking, last_line, letters_in_last_line
 
 LETTERS = "ABCD"
 SLOTS = {"choice": ("{question}", "{a}", "{b}", "{c}", "{d}"), "rating": ("{question}", "{a}")}

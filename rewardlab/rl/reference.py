@@ -1,6 +1,7 @@
 """One whole RL step in plain torch, top to bottom, to be read first.
 
-``training/policy_gradient.py`` does the same on TRL's trainer; a test holds the two equal, for every recipe of ``configs/rl``,
+``training/policy_gradient/trainer.py`` does the same on TRL's
+trainer; a test holds the two equal, for every recipe of ``configs/rl``,
 in loss, gradient and weights over several minibatches and epochs. Nothing here is shared with the code it checks, on purpose.
 
 Shapes: ``N`` rollouts in the batch, ``M`` in a minibatch, ``T`` completion tokens.

@@ -8,22 +8,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import rewardlab.torchvision_cpu  # noqa: F401  (before transformers)
-
-# isort: split
 import torch
 from transformers import AutoModelForImageTextToText, AutoProcessor
 from transformers.utils import logging
 
 from rewardlab.data.images import decode_image
 from rewardlab.errors import CheckpointError
-from rewardlab.prompts.fence import without_tokens
-from rewardlab.rl.pairwise import verdict_margins
+from rewardlab.prompts.sanitize import without_tokens
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.decode import HotToken, draw, read
 from rewardlab.samplers.shared_prefix import groups_of
 from rewardlab.types import Choice, Completion, FinishReason, Message
-from rewardlab.verdicts import label_of
+from rewardlab.verdicts.margins import verdict_margins
+from rewardlab.verdicts.parse import label_of
 
 
 def check_folder(path: str) -> None:
@@ -187,7 +184,7 @@ class HFSampler:
         self, prompts: Sequence[tuple[Message, ...]], beginnings: Sequence[str]
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """([N] margin of the response shown first, [N] coverage) where the verdict of each answer stands, which ``beginnings``
-        go up to; see :func:`rewardlab.rl.pairwise.verdict_margins`. One forward pass per batch, nothing is sampled."""
+        go up to; see :func:`rewardlab.verdicts.margins.verdict_margins`. One forward pass per batch, nothing is sampled."""
         first, second = (verdict_token_ids(self.processor.tokenizer, choice) for choice in (Choice.FIRST, Choice.SECOND))
         margins, coverages = [torch.empty(0, dtype=torch.float64)], [torch.empty(0, dtype=torch.float64)]
         for start in range(0, len(prompts), self.batch_size):

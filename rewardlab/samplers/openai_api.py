@@ -17,9 +17,9 @@ import openai
 
 from rewardlab.data.images import to_data_url
 from rewardlab.errors import EndpointError
-from rewardlab.samplers.background import Background
 from rewardlab.samplers.base import SamplingParams, own_seed
-from rewardlab.samplers.slots import Slots, retry_after_s
+from rewardlab.samplers.concurrency import Slots, retry_after_s
+from rewardlab.samplers.event_loop import Background
 from rewardlab.types import Completion, FinishReason, Message
 
 REST_S = 10.0  # how long an endpoint that failed is left alone where there is another

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rewardlab.rl.verification import REVISE, VERIFY, read_verification
+from rewardlab.prompts.verification import REVISE, VERIFY, read_verification
 from rewardlab.samplers.base import Sampler, SamplingParams
 from rewardlab.types import Completion, FinishReason, Message, Part
 

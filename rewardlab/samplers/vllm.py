@@ -16,7 +16,7 @@ from rewardlab.errors import CheckpointError, ConfigError
 from rewardlab.samplers.base import SamplingParams, own_seed
 from rewardlab.samplers.hf import chat_of, check_folder, special_tokens, vision_token_ids
 from rewardlab.types import Choice, Completion, FinishReason, Message
-from rewardlab.verdicts import label_of
+from rewardlab.verdicts.parse import label_of
 
 TOP_LOGPROBS = 20  # what vLLM's servers and engines tell at most by default
 FORBIDDEN = -100.0  # added to the logits of tokens that stand for images: a judge writes text

@@ -27,7 +27,7 @@ from transformers import AutoConfig, AutoTokenizer
 
 from rewardlab.errors import ConfigError, EndpointError
 from rewardlab.processes import end_with_parent
-from rewardlab.prompts.fence import without_tokens
+from rewardlab.prompts.sanitize import without_tokens
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.hf import check_folder, special_tokens, vision_token_ids
 from rewardlab.samplers.openai_api import ChatEndpoint, OpenAISampler, ask_any

@@ -13,14 +13,14 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 
 from rewardlab.errors import OutputError
-from rewardlab.judge import GenerativeJudge, weigher_of
-from rewardlab.serving import native
-from rewardlab.serving.batching import Batcher
+from rewardlab.judging.judge import GenerativeJudge, weigher_of
+from rewardlab.serving import routes as native
+from rewardlab.serving.auth import Key, KeyGate, Keys
 from rewardlab.serving.dialects import chat, nemo_gym, openrlhf, scalar_models, scoring
-from rewardlab.serving.failures import KNOWN, status_of, told
-from rewardlab.serving.keys import Key, KeyGate, Keys
+from rewardlab.serving.errors import KNOWN, status_of, told
 from rewardlab.serving.media import Media
 from rewardlab.serving.middleware import BodyLimit, HangUp
+from rewardlab.serving.queue import Batcher
 from rewardlab.serving.service import GroupRules, JudgeService
 
 MAX_BODY_BYTES = 100_000_000

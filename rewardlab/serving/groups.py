@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from rewardlab.errors import ConfigError
-from rewardlab.ranking import PLANS, Match, Played, Ranking, fitted_strengths, net_win_rates
-from rewardlab.serving.failures import EngineFailedError, TooLateError
-from rewardlab.serving.together import together
+from rewardlab.judging.ranking import PLANS, Match, Played, Ranking, fitted_strengths, net_win_rates
+from rewardlab.serving.errors import EngineFailedError, TooLateError
+from rewardlab.serving.gather import together
 from rewardlab.types import Candidates, Judgment, PreferencePair
 
 # Strategy of a request -> plan of comparisons.

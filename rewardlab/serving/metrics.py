@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 
-from rewardlab.serving.batching import COUNTS
+from rewardlab.serving.queue import COUNTS
 from rewardlab.serving.service import JudgeService
 from rewardlab.types import VerdictStatus
 

@@ -9,17 +9,17 @@ from dataclasses import dataclass, field
 from fastapi.concurrency import run_in_threadpool
 
 from rewardlab.data.rows import validate
-from rewardlab.judge import GenerativeJudge, weigher_of
-from rewardlab.serving.answers import answer_of, rewards_of, wire_vote
-from rewardlab.serving.asking import Asker, Asking
-from rewardlab.serving.batching import Batcher
-from rewardlab.serving.cohorts import Cohorts
-from rewardlab.serving.failures import UnjudgedError
+from rewardlab.judging.judge import GenerativeJudge, weigher_of
+from rewardlab.serving.errors import UnjudgedError
+from rewardlab.serving.gather import together
+from rewardlab.serving.group_buffer import Cohorts
 from rewardlab.serving.groups import GroupRewards, group_rewards
 from rewardlab.serving.media import Media
+from rewardlab.serving.queue import Batcher
+from rewardlab.serving.responses import answer_of, rewards_of, wire_vote
+from rewardlab.serving.schemas import Asked, JudgeRequest, JudgeResponse, RewardsRequest, RewardsResponse, WireVote
 from rewardlab.serving.text import Sample
-from rewardlab.serving.together import together
-from rewardlab.serving.wire import Asked, JudgeRequest, JudgeResponse, RewardsRequest, RewardsResponse, WireVote
+from rewardlab.serving.voting import Asker, Asking
 from rewardlab.types import BOTH_ORDERS, Candidates, Judgment, Order, PreferencePair
 
 ORDERS = {"both": BOTH_ORDERS, "given": (Order.GIVEN,), "swapped": (Order.SWAPPED,)}

@@ -8,30 +8,27 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import rewardlab.torchvision_cpu  # noqa: F401  (before transformers)
-
-# isort: split
 from datasets import Dataset, Features, Image, List, Value
 
 from rewardlab.config import PolicyConfig
 from rewardlab.errors import DataError
-from rewardlab.judge import open_judge
+from rewardlab.judging.judge import open_judge
 from rewardlab.processes import is_main
 from rewardlab.prompts import Template, load_template
-from rewardlab.rl.extraction import Contract
+from rewardlab.rewards.anchors import AnchorsById, anchors_of
+from rewardlab.rewards.pairwise import PairwiseReward, PolicyReward, ScalarReward
+from rewardlab.rewards.scorer import as_completion
+from rewardlab.rewards.verifiable.extraction import Contract
+from rewardlab.rewards.verifiable.mathematics import MathVerifier, all_verifiers
+from rewardlab.rewards.verified import VerifiedReward
 from rewardlab.samplers.hf import end_token_ids
-from rewardlab.training.anchors import AnchorsById, anchors_of
-from rewardlab.training.chat import chat_columns
-from rewardlab.training.methods import make_trainer, train
-from rewardlab.training.pairwise_reward import PairwiseReward, PolicyReward, ScalarReward
-from rewardlab.training.policy_gradient import PolicyGradientTrainer
-from rewardlab.training.preflight import fitting
-from rewardlab.training.reward import as_completion
-from rewardlab.training.runs import SAMPLES
+from rewardlab.training.policy_gradient.build import make_trainer, train
+from rewardlab.training.policy_gradient.trainer import PolicyGradientTrainer
+from rewardlab.training.run.folder import SAMPLES
+from rewardlab.training.run.preflight import fitting
+from rewardlab.training.run.rows import chat_columns
 from rewardlab.training.sft import TURNS, data_fingerprint
-from rewardlab.training.verified_reward import VerifiedReward
 from rewardlab.types import FinishReason, Order, PreferencePair
-from rewardlab.verifying.mathematics import MathVerifier, all_verifiers
 
 SAMPLES_PER_STEP = 4
 Watch = Callable[[Sequence[PreferencePair], Sequence[str], Sequence[bool], Sequence[float | None]], None]

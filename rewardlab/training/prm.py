@@ -12,9 +12,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import rewardlab.torchvision_cpu  # noqa: F401  (before transformers)
-
-# isort: split
 import torch
 from torch import Tensor
 from transformers import Trainer, TrainingArguments
@@ -22,17 +19,17 @@ from transformers import Trainer, TrainingArguments
 from rewardlab.checkpoints import template_for
 from rewardlab.config import PRMConfig
 from rewardlab.errors import DataError
+from rewardlab.models.loading import freeze
+from rewardlab.models.value_model import ValueModel
+from rewardlab.models.vision_hooks import see_always
 from rewardlab.progress import bar
 from rewardlab.prompts import Template, build_messages, load_template
-from rewardlab.rl.process import token_ends
+from rewardlab.rewards.steps import token_ends
 from rewardlab.samplers.hf import encode, token_texts, with_answers
-from rewardlab.training.loading import freeze
-from rewardlab.training.preflight import processor_of
-from rewardlab.training.runs import LoadsWholeCheckpoints, RunLog, close_run, common_arguments, num_processes, open_run
+from rewardlab.training.run.folder import LoadsWholeCheckpoints, RunLog, close_run, common_arguments, num_processes, open_run
+from rewardlab.training.run.preflight import processor_of
+from rewardlab.training.run.resume import run_steps
 from rewardlab.training.sft import data_fingerprint
-from rewardlab.training.steps import run_steps
-from rewardlab.training.text_only import see_always
-from rewardlab.training.value_model import ValueModel
 from rewardlab.types import Order, PreferencePair
 
 NO_LABEL = -100.0  # what transformers leaves out when it counts labels

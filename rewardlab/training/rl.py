@@ -10,9 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import rewardlab.torchvision_cpu  # noqa: F401  (before transformers)
-
-# isort: split
 from datasets import Dataset, Features, Image, List, Value
 from transformers import PreTrainedModel
 
@@ -20,16 +17,16 @@ from rewardlab.checkpoints import template_for
 from rewardlab.config import RLConfig
 from rewardlab.errors import DataError, EndpointError
 from rewardlab.prompts import Template, load_template
+from rewardlab.rewards.judgment_function import RewardFunction
+from rewardlab.rewards.process_reward import ProcessReward
+from rewardlab.rewards.scorer import EndpointConsistencyJudge, RolloutScorer
 from rewardlab.samplers.hf import end_token_ids
-from rewardlab.training.chat import chat_columns
-from rewardlab.training.methods import make_trainer, train
-from rewardlab.training.multi_turn import MultiTurnTrainer
-from rewardlab.training.policy_gradient import PolicyGradientTrainer
-from rewardlab.training.preflight import fitting
-from rewardlab.training.process_reward import ProcessReward
-from rewardlab.training.reward import EndpointConsistencyJudge, RolloutScorer
-from rewardlab.training.reward_function import RewardFunction
-from rewardlab.training.runs import AtTheEnd
+from rewardlab.training.policy_gradient.build import make_trainer, train
+from rewardlab.training.policy_gradient.rollouts.dialogue import MultiTurnTrainer
+from rewardlab.training.policy_gradient.trainer import PolicyGradientTrainer
+from rewardlab.training.run.folder import AtTheEnd
+from rewardlab.training.run.preflight import fitting
+from rewardlab.training.run.rows import chat_columns
 from rewardlab.training.sft import TURNS, data_fingerprint
 from rewardlab.types import BOTH_ORDERS, PreferencePair
 

@@ -11,9 +11,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import rewardlab.torchvision_cpu  # noqa: F401  (before transformers)
-
-# isort: split
 import torch
 from datasets import Dataset, Features, Image, List, Value
 from trl import SFTConfig as TRLSFTConfig
@@ -21,17 +18,17 @@ from trl import SFTTrainer
 
 from rewardlab.config import SFTConfig
 from rewardlab.errors import DataError
+from rewardlab.models.loading import load_policy, peft_config
 from rewardlab.progress import bar
 from rewardlab.prompts import Template, load_template
-from rewardlab.training.chat import chat_columns
-from rewardlab.training.loading import load_policy, peft_config
-from rewardlab.training.preflight import fitting
-from rewardlab.training.runs import LoadsWholeCheckpoints, RunLog, close_run, common_arguments, open_run
-from rewardlab.training.steps import run_steps
-from rewardlab.training.verification_rows import verification_rows
-from rewardlab.training.watchdog import watched
+from rewardlab.training.run.folder import LoadsWholeCheckpoints, RunLog, close_run, common_arguments, open_run
+from rewardlab.training.run.preflight import fitting
+from rewardlab.training.run.resume import run_steps
+from rewardlab.training.run.rows import chat_columns
+from rewardlab.training.run.verification_rows import verification_rows
+from rewardlab.training.run.watchdog import watched
 from rewardlab.types import BOTH_ORDERS, Order, PreferencePair, choice_of
-from rewardlab.verdicts import label_of
+from rewardlab.verdicts.parse import label_of
 
 
 class ResumableSFTTrainer(LoadsWholeCheckpoints, SFTTrainer):  # type: ignore[misc]
@@ -83,7 +80,7 @@ class FirstTokenOnly:
     """A collator whose labels are those of another, up to the first token of each answer: the verdict, where that is all.
 
     The loss logged is then the negative log-likelihood of the verdict. Whatever follows it is not learnt: such a judge is asked
-    for its probabilities (``rewardlab.judge.ProbabilityJudge``), not sampled.
+    for its probabilities (``rewardlab.judging.judge.ProbabilityJudge``), not sampled.
     """
 
     def __init__(self, collate: Callable[..., dict[str, Any]]) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rewardlab.metrics import any_correct, vote_accuracy
+from rewardlab.metrics.accuracy import any_correct, vote_accuracy
 from rewardlab.prompts import CONVENTIONS, build_messages, load_template, render
 from rewardlab.types import (
     Choice,
@@ -25,8 +25,8 @@ from rewardlab.types import (
     choice_of,
     response_at,
 )
-from rewardlab.verdicts import format_verdict, parse_verdict, verdict_of
-from rewardlab.votes import judgment, majority, share_for_0
+from rewardlab.verdicts.parse import format_verdict, parse_verdict, verdict_of
+from rewardlab.verdicts.votes import judgment, majority, share_for_0
 
 orders = st.sampled_from(Order)
 choices = st.sampled_from(Choice)

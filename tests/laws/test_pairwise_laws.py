@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rewardlab.rl.groups import centered
-from rewardlab.rl.pairwise import (
+from rewardlab.types import Choice, Completion, FinishReason, Order, Verdict, VerdictStatus, Vote
+from rewardlab.verdicts.margins import (
     COMBINATIONS,
     Temperature,
     all_pairs_advantages,
@@ -20,8 +21,7 @@ from rewardlab.rl.pairwise import (
     rewards_of,
     verdict_margins,
 )
-from rewardlab.types import Choice, Completion, FinishReason, Order, Verdict, VerdictStatus, Vote
-from rewardlab.votes import probability_of_0
+from rewardlab.verdicts.votes import probability_of_0
 
 margins = st.floats(-30, 30)
 combinations = st.sampled_from(sorted(COMBINATIONS))

@@ -7,10 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-import rewardlab.torchvision_cpu  # noqa: F401
-
-# isort: split
 import torch
 from transformers import AutoModelForImageTextToText, TrainerCallback
 
@@ -21,8 +17,8 @@ from rewardlab.rl.groups import group_ids
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.hf import HFSampler, load_model
 from rewardlab.training import rl as rl_module
+from rewardlab.training.policy_gradient.rollouts.whole import RolloutTrainer
 from rewardlab.training.rl import build_trainer, rl_rows, train_rl
-from rewardlab.training.rollouts import RolloutTrainer
 from rewardlab.types import Order
 
 PLAIN = load_template("plain")

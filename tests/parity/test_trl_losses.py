@@ -10,14 +10,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
-import rewardlab.torchvision_cpu  # noqa: F401
-
-# isort: split
 import torch
 from trl import GRPOTrainer
 
-from rewardlab.training.policy_gradient import PolicyGradientTrainer
+from rewardlab.training.policy_gradient.trainer import PolicyGradientTrainer
 
 N, T, LONGEST = 6, 9, 16
 # TRL's loss type -> our average. TRL's "grpo" weighs rollouts alike, its "dapo" tokens of the whole rollout batch.

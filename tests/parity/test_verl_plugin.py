@@ -25,7 +25,7 @@ from torch import Tensor
 from rewardlab.errors import ConfigError, DataError, EndpointError
 from rewardlab.rl.reference import Method, Rollouts, advantages, loss
 from rewardlab.types import Choice
-from rewardlab.verdicts import format_verdict
+from rewardlab.verdicts.parse import format_verdict
 
 core_algos = pytest.importorskip("verl.trainer.ppo.core_algos", reason="verl is not installed; see make parity")
 plugin = importlib.import_module("rewardlab.integrations.verl_stable_reinforce")

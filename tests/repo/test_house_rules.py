@@ -19,26 +19,18 @@ SOURCES = [*MODULES, *sorted((ROOT / "eval").rglob("*.py")), *sorted((ROOT / "da
 # A module may import from its own layer and from lower ones.
 LAYERS = [
     {"types", "errors"},
-    {"conventions", "prompts", "verdicts", "votes", "sequential", "metrics", "calibration", "ranking", "rl"},
-    {"config", "progress", "processes", "checkpoints", "torchvision_cpu"},
-    {"data", "samplers", "verifying"},
-    {"judge", "best_of_n", "distill"},
+    {"prompts", "verdicts", "metrics", "rl"},
+    {"config", "progress", "processes", "checkpoints", "reporting"},
+    {"data", "samplers", "models"},
+    {"judging", "rewards", "distill"},
     {"training", "benchmarks", "serving", "integrations"},
-    {"world", "audit", "curation", "health"},
-    {"studies"},
+    {"demo", "curation", "health"},
     {"cli"},
 ]
 PURE = [
     "types.py",
-    "conventions.py",
-    "verdicts.py",
-    "votes.py",
-    "sequential.py",
-    "metrics.py",
-    "calibration.py",
-    "ranking.py",
-    "prompts/__init__.py",
-    *(f"rl/{p.name}" for p in PACKAGE.glob("rl/*.py")),
+    *(f"{room}/{p.name}" for room in ("prompts", "verdicts", "metrics", "rl") for p in PACKAGE.glob(f"{room}/*.py")),
+    "judging/ranking.py",
 ]
 OWNERS = {
     "openai": {"samplers/openai_api.py", "samplers/openai_batch.py"},
@@ -46,20 +38,20 @@ OWNERS = {
     "fastapi": {"serving/"},
     "prometheus_client": {"serving/metrics.py"},
     "datasketch": {"curation/duplicates.py"},
-    "imagehash": {"data/pictures.py"},
-    "ray": {"distill/on_ray.py"},
+    "imagehash": {"curation/image_hashes.py"},
+    "ray": {"distill/ray_transport.py"},
     "av": {"data/video.py"},
-    **{name: {"training/"} for name in ("peft", "deepspeed", "accelerate")},
-    "trl": {"training/", "studies/closed_loop.py"},  # there it is somebody else's trainer
-    "datasets": {"data/", "training/", "studies/closed_loop.py"},
+    **{name: {"training/", "models/"} for name in ("peft", "deepspeed", "accelerate")},
+    "trl": {"training/"},
+    "datasets": {"data/", "training/"},
     "verl": {"integrations/verl_groups.py", "integrations/verl_judge_reward.py", "integrations/verl_stable_reinforce.py"},
     "verifiers": {"integrations/verifiers.py"},
-    "sklearn": {"world/"},
-    "matplotlib": {"benchmarks/plots.py", "world/", "studies/"},
-    "rich": {"cli/", "progress.py", "world/"},
+    "sklearn": {"demo/"},
+    "matplotlib": {"reporting/plots.py", "demo/"},
+    "rich": {"cli/", "progress.py", "demo/"},
     "typer": {"cli/"},
-    "math_verify": {"verifying/math_worker.py"},
-    "sympy": {"verifying/math_worker.py"},
+    "math_verify": {"rewards/verifiable/math_worker.py"},
+    "sympy": {"rewards/verifiable/math_worker.py"},
 }
 
 
@@ -102,7 +94,11 @@ def test_the_pure_middle_is_pure(name: str) -> None:
     """No I/O, no network, no logging, no config object; ``rl`` adds torch, ``metrics`` numpy, and nothing else."""
     allowed = {*sys.stdlib_module_names, "rewardlab"} - {"logging", "subprocess", "socket", "urllib", "asyncio", "os", "random"}
     allowed |= (
-        {"torch"} if name.startswith("rl/") else {"numpy"} if name in ("metrics.py", "calibration.py", "ranking.py") else set()
+        {"torch"}
+        if name.startswith("rl/") or name == "verdicts/margins.py"
+        else {"numpy"}
+        if name.startswith(("metrics/", "judging/"))
+        else set()
     )
     for imported in imports(PACKAGE / name):
         assert imported.split(".")[0] in allowed, imported
@@ -126,21 +122,24 @@ def test_heavy_packages_have_one_owner(package: str) -> None:
 def test_import_is_slim() -> None:
     """``import rewardlab`` and the command line load neither torch nor any other heavy package."""
     heavy = ["torch", "transformers", "trl", "datasets", "openai", "fastapi", "matplotlib", "numpy", "pydantic", "sklearn"]
-    for module, free_of in [("rewardlab", heavy), ("rewardlab.cli", heavy), ("rewardlab.metrics", ["torch", "transformers"])]:
+    for module, free_of in [
+        ("rewardlab", heavy),
+        ("rewardlab.cli", heavy),
+        ("rewardlab.metrics.accuracy", ["torch", "transformers"]),
+    ]:
         code = f"import sys, {module}; print(*[name for name in {free_of!r} if name in sys.modules])"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
         assert done.stdout.strip() == "", f"{module} loads {done.stdout}"
 
 
-def test_only_the_world_knows_that_the_model_is_tiny() -> None:
-    """No branch, no constant, no word of it elsewhere; only the command line and the studies import the world."""
+def test_only_the_demo_knows_that_the_model_is_tiny() -> None:
+    """No branch, no constant, no word of it elsewhere; only the command line imports the demonstration."""
     for path in MODULES:
-        if room_of(path) in ("world",):
+        if room_of(path) == "demo":
             continue
         text = path.read_text(encoding="utf-8")
-        if room_of(path) != "studies" and room_of(path) != "cli":
-            assert not any(name.startswith("rewardlab.world") for name in imports(path)), path
         if room_of(path) != "cli":
+            assert not any(name.startswith("rewardlab.demo") for name in imports(path)), path
             assert "tiny" not in text.lower(), path
     for path in (PACKAGE / "cli").glob("*.py"):
         assert not re.search(r"\bif\b[^\n]*tiny", path.read_text())
@@ -148,11 +147,11 @@ def test_only_the_world_knows_that_the_model_is_tiny() -> None:
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_habits_of_files(path: Path) -> None:
-    """A docstring, at most 320 lines, no bare except, no leftover; prompt builders know no label."""
+    """A docstring, at most 400 lines, no bare except, no leftover; prompt builders know no label."""
     text = path.read_text(encoding="utf-8")
     tree = ast.parse(text)
     assert ast.get_docstring(tree), "module docstring"
-    assert len(text.splitlines()) <= 320
+    assert len(text.splitlines()) <= 400
     assert not re.search(r"\b(TODO|FIXME|XXX|HACK)\b", text)
     for node in ast.walk(tree):
         if isinstance(node, ast.ExceptHandler):

@@ -15,8 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rewardlab.errors import DataError
 from rewardlab.samplers.base import SamplingParams
+from rewardlab.serving.jobs import Chat
 from rewardlab.serving.middleware import SoundRoute
-from rewardlab.serving.questions import Chat
 from rewardlab.serving.service import JudgeService
 from rewardlab.serving.text import content_of, sample_of_chat
 from rewardlab.types import Completion, Message, Part

@@ -11,9 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from rewardlab.errors import DataError
 from rewardlab.serving.groups import GroupRewards
 from rewardlab.serving.middleware import SoundRoute
+from rewardlab.serving.schemas import MAX_RESPONSES
 from rewardlab.serving.service import JudgeService
 from rewardlab.serving.text import Sample, content_of, conversation
-from rewardlab.serving.wire import MAX_RESPONSES
 from rewardlab.types import Candidates
 
 

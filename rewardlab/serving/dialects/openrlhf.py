@@ -17,9 +17,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rewardlab.errors import DataError
 from rewardlab.serving.middleware import SoundRoute
+from rewardlab.serving.schemas import MAX_CHARS
 from rewardlab.serving.service import JudgeService
 from rewardlab.serving.text import Sample, conversation, labeled_sample, split_sequence
-from rewardlab.serving.wire import MAX_CHARS
 
 MAX_SAMPLES = 1024
 

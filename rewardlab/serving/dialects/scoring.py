@@ -16,9 +16,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rewardlab.errors import DataError
 from rewardlab.serving.middleware import SoundRoute
+from rewardlab.serving.schemas import MAX_CHARS, MAX_RESPONSES
 from rewardlab.serving.service import JudgeService
 from rewardlab.serving.text import Sample, content_of
-from rewardlab.serving.wire import MAX_CHARS, MAX_RESPONSES
 
 Document = str | dict[str, Any]
 

@@ -1,0 +1,1 @@
+"""Controlled experiments on the training methods: one file per question, run by ``python -m eval.studies``."""

@@ -1,0 +1,132 @@
+"""Studies, from a checkout: `python -m eval.studies stability --run runs/quickstart --out runs/stability`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from rewardlab.cli.options import Out
+from rewardlab.errors import ConfigError, RewardlabError
+
+app = typer.Typer(
+    help="Controlled experiments on the training methods.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+)
+
+
+@app.command("stability")
+def study_stability(
+    run: Annotated[Path, typer.Option("--run", help="A finished quickstart.")] = Path("runs/quickstart"),
+    out: Out = Path("runs/stability"),
+    arms: Annotated[Optional[str], typer.Option("--arms", help="Some of the arms, comma-separated (default: all).")] = None,
+    rates: Annotated[str, typer.Option("--rates", help="Learning rates, comma-separated.")] = "1e-4,3e-4,6e-4",
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Seeds 0 to N - 1.")] = 5,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Processes, of one thread each.")] = 2,
+) -> None:
+    """Does StableReinforce still matter when the actor sees?
+
+    Trains the quickstart's judge on from where its RL ended, on pairs it mostly gets right, several updates per rollout
+    batch: REINFORCE++, the pre-clip and the 3-sigma filter of StableReinforce alone and together, the filter with the
+    bounds of R1-Reward's released code, clipping instead of deleting, dual-clip, GRPO, and two with the released code's
+    blind actor. All start from the same weights and see the same pairs; only the method, the learning rate and the seed
+    differ.
+
+    Leaves `OUT/stability.md`, `.json` and `.png`: collapses, final accuracy, invalid answers, gradient norms, what was
+    clipped and deleted, and differences paired by seed, with 95 % intervals. Every finished trial is a file in
+    `OUT/trials`: kill it at any time and run the same command again; more seeds, rates or arms add to what is there.
+    """
+    from functools import partial
+
+    from eval.studies.report import write_report
+    from eval.studies.runner import read_records, run_trials
+    from eval.studies.stability import ARMS, Settings, plan
+    from eval.studies.summary import summarize
+    from eval.studies.trials import Workplace
+
+    chosen = tuple(arms.split(",")) if arms else tuple(ARMS)
+    trials = plan(chosen, learning_rates(rates), tuple(range(seeds)))
+    start = run_trials(partial(Workplace, run, Settings()), trials, out, workers=workers)
+    typer.echo(f"report: {write_report(summarize(read_records(out), start, workers), out)}")
+
+
+def learning_rates(text: str) -> tuple[float, ...]:
+    """The numbers of a comma-separated list. Raises ConfigError."""
+    try:
+        return tuple(float(rate) for rate in text.split(","))
+    except ValueError as error:
+        raise ConfigError(f"--rates {text!r}: expected numbers with commas between them, for example 1e-4,3e-4") from error
+
+
+@app.command("methods")
+def study_methods(
+    run: Annotated[Path, typer.Option("--run", help="A finished quickstart.")] = Path("runs/quickstart"),
+    out: Out = Path("runs/methods"),
+    configs: Annotated[Path, typer.Option("--configs", help="Folder of the methods' recipes.")] = Path("configs/rl"),
+    arms: Annotated[Optional[str], typer.Option("--arms", help="Some of the arms, comma-separated (default: all).")] = None,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Seeds 0 to N - 1.")] = 5,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Processes, of one thread each.")] = 2,
+) -> None:
+    """Which method makes a judge better, on the same judge, pairs and budget of generated tokens?
+
+    Trains the quickstart's SFT judge with every recipe of `configs/rl/`, scaled to the world, and with the swap reward.
+    Leaves `OUT/methods.md`, `.json` and `.png`: accuracy, swap consistency, consistency, invalid answers, length, seconds,
+    with 95 % intervals over seeds, and the differences to StableReinforce by seed. A finished trial is a file in
+    `OUT/trials`: kill it at any time and run the same command again; more seeds or arms add to what is there.
+    """
+    from functools import partial
+
+    from eval.studies.method_report import summarize, write_report
+    from eval.studies.method_trials import MethodPlace
+    from eval.studies.methods import ARMS, Settings
+    from eval.studies.plans import plan
+    from eval.studies.runner import read_records, run_trials
+
+    trials = plan(ARMS, arms.split(",") if arms else list(ARMS), range(seeds))
+    start = run_trials(partial(MethodPlace, run, Settings(), out, configs), trials, out, workers=workers)
+    typer.echo(f"report: {write_report(summarize(read_records(out), start, workers), out)}")
+
+
+@app.command("policy")
+def study_policy(
+    run: Annotated[Path, typer.Option("--run", help="A finished quickstart.")] = Path("runs/quickstart"),
+    out: Out = Path("runs/policy"),
+    arms: Annotated[Optional[str], typer.Option("--arms", help="Some of the arms, comma-separated (default: all).")] = None,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Seeds 0 to N - 1.")] = 5,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Processes, of one thread each.")] = 2,
+) -> None:
+    """What does a judge make of a policy, beside a scalar head and the truth?
+
+    Trains one policy, right about half the time, on what each of them pays. Leaves `OUT/policy.md`, `.json` and `.png`:
+    held-out accuracy with 95 % intervals over seeds, and at every step what was paid beside what was true (where the two
+    part, the reward is being hacked). A finished trial is a file in `OUT/trials`: kill it and run the same command again.
+    """
+    from functools import partial
+
+    from eval.studies.plans import plan
+    from eval.studies.policy import ARMS, Settings
+    from eval.studies.policy_report import summarize, write_report
+    from eval.studies.policy_trials import PolicyPlace
+    from eval.studies.runner import read_records, run_trials
+
+    trials = plan(ARMS, arms.split(",") if arms else list(ARMS), range(seeds))
+    start = run_trials(partial(PolicyPlace, run, Settings(), out), trials, out, workers=workers)
+    typer.echo(f"report: {write_report(summarize(read_records(out), start, workers), out)}")
+
+
+def main() -> None:
+    """Entry point: an error the user can act on is one sentence and exit status 2."""
+    try:
+        app(prog_name="python -m eval.studies")
+    except RewardlabError as error:
+        Console(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False)
+        raise SystemExit(2) from error
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""What does a judge make of a policy? One that is right about half the time, paid by a judge, a scalar head, or the truth.
+
+Pairwise-RL (arXiv 2504.04950), the policy's half, in the world: questions about images whose answer is known. All arms have one
+start, one method (REINFORCE++-baseline in groups), one rate, the same questions; only what pays differs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from eval.studies.plans import Trial
+from rewardlab.config import PolicyConfig, RMConfig, SFTConfig
+
+
+@dataclass(frozen=True)
+class Arm:
+    """``judge`` is pairwise (the quickstart's judge after RL, by verdict probabilities), scalar or truth.
+
+    ``kl_coef`` weighs the divergence from the start in the loss (k2): what is usually done against hacked rewards.
+    """
+
+    title: str
+    judge: str
+    anchor: str = "preferred"
+    kl_coef: float = 0.0
+
+
+ARMS: dict[str, Arm] = {
+    "truth": Arm("the truth", "truth"),
+    "right_answer": Arm("judge, against the right answer", "pairwise"),
+    "right_answer_kl": Arm("the same, held near the start (KL 0.1)", "pairwise", kl_coef=0.1),
+    "first_policy": Arm("judge, against the first policy's answer", "pairwise", "start"),
+    "group": Arm("judge, within the group", "pairwise", "group"),
+    "scalar": Arm("Bradley-Terry scalar head", "scalar"),
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What all trials share."""
+
+    steps: int = 80  # of the optimizer, one per rollout batch
+    rollout_batch_size: int = 128
+    group: int = 4
+    learning_rate: float = 3e-4
+    max_tokens: int = 24  # of an answer
+    judge_tokens: int = 64
+    start_steps: int = 400  # of SFT on the answers of pairs: the policy all arms start from
+    start_right: float = 0.8  # share of the right answer among them
+    scalar_steps: int = 400  # of the scalar head, as in ``eval/calibration.py``, which chose its rate
+    scalar_rate: float = 2e-4
+    num_test: int = 400  # held-out questions
+    seed: int = 1000
+
+    def described(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+OPTIMIZER: dict[str, Any] = {
+    "lr_scheduler": "linear",
+    "adam_beta2": 0.98,
+    "gradient_checkpointing": False,
+    "save_steps": 10_000,
+}
+
+
+def policy_config(trial: Trial, settings: Settings, *, model: Path) -> PolicyConfig:
+    """The config of a trial: of an arm the anchor and the KL term stand in it; what pays is opened once for all trials."""
+    return PolicyConfig(
+        model=str(model),
+        seed=trial.seed,
+        advantage="reinforce_pp_baseline",
+        outliers="keep",
+        preclip=None,
+        samples_per_prompt=settings.group,
+        learning_rate=settings.learning_rate,
+        warmup_steps=3,
+        max_steps=settings.steps,
+        rollout_batch_size=settings.rollout_batch_size,
+        batch_size=settings.rollout_batch_size,
+        micro_batch_size=min(64, settings.rollout_batch_size),
+        max_completion_length=settings.max_tokens,
+        kl_coef=ARMS[trial.arm].kl_coef,
+        kl="k2_loss",
+        anchor=ARMS[trial.arm].anchor,  # type: ignore[arg-type]
+        **OPTIMIZER,
+    )
+
+
+def start_config(settings: Settings, *, base: Path) -> SFTConfig:
+    """Of the policy that all trials start from."""
+    size = min(32, settings.rollout_batch_size)
+    return SFTConfig(
+        model=str(base),
+        template="answer",
+        learning_rate=1e-3,
+        warmup_steps=10,
+        max_steps=settings.start_steps,
+        batch_size=size,
+        micro_batch_size=size,
+        seed=settings.seed,
+        **OPTIMIZER,
+    )
+
+
+def scalar_config(settings: Settings, *, base: Path) -> RMConfig:
+    """Of the scalar head, from the SFT judge, as the judge: from the base model it learns nothing (``eval/calibration.py``)."""
+    size = min(32, settings.rollout_batch_size)
+    return RMConfig(
+        model=str(base),
+        learning_rate=settings.scalar_rate,
+        warmup_steps=30,
+        max_steps=settings.scalar_steps,
+        batch_size=size,
+        micro_batch_size=size,
+        seed=settings.seed,
+        **OPTIMIZER,
+    )

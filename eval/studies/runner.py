@@ -1,0 +1,128 @@
+"""All trials of a study, on processes of one thread each; a finished trial is one file, so that a killed study continues."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from rewardlab.data.files import hold, write_whole
+from rewardlab.errors import ConfigError, RewardlabError
+from rewardlab.processes import end_with_parent
+from rewardlab.progress import bar
+
+START, TRIALS, LOG = "start.json", "trials", "workers.log"
+
+
+class Trial(Protocol):
+    """One run of a study; its name is that of its file."""
+
+    @property
+    def name(self) -> str: ...
+
+
+class Workplace(Protocol):
+    """What a study's trials have in common, read once per process."""
+
+    def identity(self) -> dict[str, Any]:
+        """What two trials must share to be compared; trials may be added to a study."""
+        ...
+
+    def start(self) -> dict[str, Any]:
+        """What is measured, or made, once before all trials."""
+        ...
+
+    def prepare(self, start: dict[str, Any]) -> None:
+        """Take up what is known of the start."""
+        ...
+
+    def run(self, trial: Any) -> dict[str, Any]:
+        """The record of a trial."""
+        ...
+
+
+Opener = Callable[[], Workplace]  # picklable: every worker process opens its own
+_place: Workplace  # of a worker process
+
+
+def open_study(place: Workplace, out: Path) -> dict[str, Any]:
+    """What is known of the start: measured, or found in ``out``. Raises ConfigError where ``out`` holds another study."""
+    own, path = place.identity(), out / START
+    hold(out)
+    if path.exists():
+        found = dict(json.loads(path.read_text(encoding="utf-8")))
+        if found["identity"] != own:
+            names = sorted(name for name in own if found["identity"].get(name) != own[name])
+            raise ConfigError(f"{out}: holds a study that differs in {', '.join(names)}; use another --out")
+        return found
+    wall, cpu = time.perf_counter(), time.process_time()
+    start = {"identity": own, **place.start()}
+    start |= {"wall_s": round(time.perf_counter() - wall, 1), "cpu_s": round(time.process_time() - cpu, 1)}
+    write_whole(path, json.dumps(start, indent=1) + "\n")
+    return start
+
+
+def read_records(out: Path) -> list[dict[str, Any]]:
+    """The finished trials in a study's folder, by name."""
+    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted((out / TRIALS).glob("*.json"))]
+
+
+def path_of(trial: Trial, out: Path) -> Path:
+    return out / TRIALS / f"{trial.name}.json"
+
+
+def work(place: Workplace, trial: Trial, out: Path) -> Trial:
+    """Run one trial and leave its record."""
+    write_whole(path_of(trial, out), json.dumps(place.run(trial), indent=1, allow_nan=False) + "\n")
+    return trial
+
+
+def _begin(opener: Opener, start: dict[str, Any], out: Path) -> None:
+    """A worker process: one thread, ended with its parent, its chatter in a file."""
+    global _place
+    end_with_parent()
+    torch.set_num_threads(1)  # the matrices are small: two processes of one thread outrun one of two
+    with (out / LOG).open("ab") as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+    _place = opener()
+    _place.prepare(start)
+
+
+def _work(trial: Trial, out: Path) -> Trial:
+    return work(_place, trial, out)
+
+
+def _results(opener: Opener, start: dict[str, Any], todo: Sequence[Trial], out: Path, workers: int) -> Iterator[Trial]:
+    """The trials as they are done; with one worker, in this process."""
+    if workers == 1 or len(todo) == 1:
+        place = opener()
+        place.prepare(start)
+        yield from (work(place, trial, out) for trial in todo)
+        return
+    pool = ProcessPoolExecutor(workers, get_context("spawn"), _begin, (opener, start, out))
+    try:
+        yield from (done.result() for done in as_completed([pool.submit(_work, trial, out) for trial in todo]))
+    except BrokenProcessPool as error:
+        raise RewardlabError(f"a worker process ended; the end of {out / LOG} says why; run again to continue") from error
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def run_trials(opener: Opener, trials: Sequence[Trial], out: Path, *, workers: int) -> dict[str, Any]:
+    """Run what is not done of ``trials``; returns what is known of the start."""
+    start = open_study(opener(), out)
+    todo = [trial for trial in trials if not path_of(trial, out).exists()]
+    with bar("trials", len(trials)) as advance:
+        advance(len(trials) - len(todo))
+        for trial in _results(opener, start, todo, out, workers):
+            advance(1, note=trial.name)
+    return start

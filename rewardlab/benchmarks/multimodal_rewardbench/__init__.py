@@ -1,0 +1,1 @@
+"""multimodal_rewardbench"""

@@ -1,0 +1,285 @@
+"""Benchmarks: run one, score outputs as its own scorer does, check a published row."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Optional
+
+import typer
+
+from rewardlab.cli.options import Out, bench_app
+from rewardlab.errors import ConfigError
+
+
+@bench_app.command("run")
+def bench_run(
+    benchmark: Annotated[
+        str,
+        typer.Argument(
+            help="vl_rewardbench, mm_rlhf, multimodal_rewardbench, mmrb2, videorewardbench, "
+            "rewardbench2, or pairs (your own labelled .parquet/.jsonl)."
+        ),
+    ],
+    data: Annotated[Path, typer.Option("--data", help="The benchmark's data file (mmrb2: or the folder of its four).")],
+    judge: Annotated[
+        str,
+        typer.Option(
+            "--judge",
+            help="baseline:longest|shortest|random|first, hf:PATH, vllm:PATH, prob:PATH (by verdict probabilities), "
+            "openai:MODEL@URL, verify:hf:PATH (verifies and revises its "
+            "own judgments), or replay:FILE (JSON lines).",
+        ),
+    ],
+    out: Out,
+    images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the benchmark's images.")] = None,
+    votes: Annotated[
+        Optional[int], typer.Option("--votes", min=1, help="Samples per pair and order (replay: all; else 1).")
+    ] = None,
+    orders: Annotated[str, typer.Option("--orders", help="both, random (one per pair, drawn) or given.")] = "both",
+    limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Only the first N rows.")] = None,
+    seed: Annotated[int, typer.Option("--seed")] = 0,
+    template: Annotated[
+        Optional[str],
+        typer.Option(
+            "--template",
+            help="Prompt template (default: the checkpoint's), or CONVENTION:FILE with your own, such as a benchmark's.",
+        ),
+    ] = None,
+    temperature: Annotated[float, typer.Option("--temperature", min=0.0, help="0 is greedy.")] = 1.0,
+    top_p: Annotated[float, typer.Option("--top-p", min=0.0, max=1.0, help="Nucleus of sampling.")] = 1.0,
+    max_tokens: Annotated[int, typer.Option("--max-tokens", min=1)] = 1024,
+    stop_error: Annotated[
+        Optional[float],
+        typer.Option(
+            "--stop-error",
+            min=0.0,
+            max=0.5,
+            help="Ask in turns until the majority of all --votes is settled but for this probability, such as 0.05.",
+        ),
+    ] = None,
+    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Sequences at a time (hf).")] = 64,
+    controls: Annotated[
+        str, typer.Option("--controls", help="Extra greedy passes, comma-separated: greedy, blank, other; '' for none.")
+    ] = "blank",
+    api_key_env: Annotated[str, typer.Option("--api-key-env", help="Variable that holds the API key.")] = "OPENAI_API_KEY",
+) -> None:
+    """Score a judge: votes in both orders, intervals, swap consistency, position lean, baselines; JSON, Markdown, HTML.
+
+    A replay file has one sample a line, `{"row": 0, "order": "given", "text": "..."}`, or one pair of scores of a scalar
+    model, `{"row": 0, "scores": [0.3, 0.7]}`; `row` is the 0-based row of the data file, index 0 its first/chosen response. A
+    finished run's `votes.jsonl` is one too. Texts are read as R1-Reward writes them (`<answer>1</answer>`) unless `--template`
+    names another convention; a run's votes stand as they were read.
+    """
+    from rewardlab.benchmarks.report import markdown, write_reports
+    from rewardlab.benchmarks.runner import BenchSettings, run_bench
+
+    settings = BenchSettings(
+        benchmark=benchmark,
+        data=data,
+        judge=judge,
+        images=images,
+        votes=votes,
+        orders=orders,
+        limit=limit,
+        seed=seed,
+        template=template,
+        temperature=temperature,
+        top_p=top_p,
+        stop_error=stop_error,
+        max_tokens=max_tokens,
+        batch_size=batch_size,
+        controls=tuple(name for name in controls.split(",") if name),
+        api_key=os.environ.get(api_key_env, "none"),
+        command=shlex.join(["rewardlab", *sys.argv[1:]]),
+    )
+    report, rows = run_bench(settings, out)
+    write_reports(report, rows, out)
+    typer.echo(markdown(report))
+    own = "; official.jsonl (for bench official)" if report["official"] else ""
+    typer.echo(f"written: {out}/report.json, report.md, report.html; votes.jsonl, scores.jsonl (for bench compare){own}")
+
+
+@bench_app.command("suite")
+def bench_suite(
+    suite: Annotated[Path, typer.Argument(help="YAML of the benchmarks and how each is asked, such as eval/images.yaml.")],
+    judge: Annotated[str, typer.Option("--judge", help="As in `bench run`.")],
+    root: Annotated[Path, typer.Option("--root", help="Folder that holds the suite's data files.")],
+    out: Out,
+    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Sequences at a time (hf).")] = 64,
+    limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Only the first N rows of each.")] = None,
+    api_key_env: Annotated[str, typer.Option("--api-key-env", help="Variable that holds the API key.")] = "OPENAI_API_KEY",
+) -> None:
+    """Run every benchmark of a suite, one folder each with its reports, and a table over all in `suite.md`.
+
+    Missing data is told before anything is asked; the same command continues a killed run. `bench prepare` fetches data.
+    """
+    from rewardlab.benchmarks.suite import entry_settings, run_suite
+    from rewardlab.config import SuiteConfig, load_config
+
+    config = load_config(SuiteConfig, suite)
+    shared: dict[str, Any] = {"judge": judge, "batch_size": batch_size, "api_key": os.environ.get(api_key_env, "none")}
+    shared |= {"command": shlex.join(["rewardlab", *sys.argv[1:]]), **({"limit": limit} if limit else {})}
+    typer.echo(run_suite(config, entry_settings(config, root, **shared), out))
+    typer.echo(f"written: {out}/suite.md, and a folder for each benchmark")
+
+
+@bench_app.command("prepare")
+def bench_prepare(
+    benchmark: Annotated[
+        str, typer.Argument(help="vl_rewardbench, mm_rlhf, multimodal_rewardbench, mmrb2, rewardbench2 or videorewardbench.")
+    ],
+    out: Annotated[Optional[Path], typer.Option("--out", help="Folder to fetch to (needs a network).")] = None,
+    at: Annotated[
+        Optional[Path], typer.Option("--check", help="A file or folder at hand: check it instead of fetching.")
+    ] = None,
+) -> None:
+    """Fetch a benchmark's files, or check those at hand: hashes against the known ones, rows and labels per group.
+
+    Everything is fetched at one revision, which `prepared.json` names beside the files' hashes. **Exit status 1** where a file
+    is not the known one, or a group not of the published size. What licences say of the data is for you to read.
+    """
+    from rewardlab.benchmarks.prepare import check, fetch
+
+    if (out is None) == (at is None):
+        raise ConfigError("expected either --out FOLDER, to fetch, or --check PATH")
+    if out is not None:
+        record = fetch(benchmark, out)
+        typer.echo(f"fetched {len(record['files']):,} files of {benchmark} at {record['revision']} to {out}")
+    told, good = check(benchmark, out or at)
+    typer.echo("\n".join(told))
+    if not good:
+        raise typer.Exit(1)
+
+
+@bench_app.command("listwise")
+def bench_listwise(
+    data: Annotated[Path, typer.Option("--data", help="RewardBench 2: the Hub's parquet, or the same as JSON lines.")],
+    judge: Annotated[str, typer.Option("--judge", help="hf:PATH or openai:MODEL@URL.")],
+    out: Out,
+    protocol: Annotated[
+        str,
+        typer.Option("--protocol", help="choice (one of four, in four placings) or ratings (every answer alone, Ties too)."),
+    ] = "choice",
+    words: Annotated[
+        Optional[Path],
+        typer.Option(
+            "--words", help="File with your words: {question} {a} {b} {c} {d} of a choice, {question} {a} of a rating."
+        ),
+    ] = None,
+    limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Only the first N prompts.")] = None,
+    seed: Annotated[int, typer.Option("--seed")] = 0,
+    temperature: Annotated[float, typer.Option("--temperature", min=0.0, help="0, as the benchmark has it, is greedy.")] = 0.0,
+    max_tokens: Annotated[int, typer.Option("--max-tokens", min=1)] = 2048,
+    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Sequences at a time (hf).")] = 64,
+    api_key_env: Annotated[str, typer.Option("--api-key-env", help="Variable that holds the API key.")] = "OPENAI_API_KEY",
+) -> None:
+    """RewardBench 2 by its own protocols: one of four at once, or every answer rated alone; its scorer's figures beside ours.
+
+    A judge of pairs takes `bench run rewardbench2` instead (every right answer against each wrong one), or `rewardlab rank`.
+    """
+    from rewardlab.benchmarks.rewardbench2.listwise import ListSettings, markdown, run_listwise
+    from rewardlab.judging.judge import open_judge
+
+    key = os.environ.get(api_key_env, "none")
+    if not judge.startswith(("hf:", "openai:")):
+        raise ConfigError(f"--judge {judge}: expected hf:PATH or openai:MODEL@URL, which write an answer of their own")
+    held = open_judge(judge, temperature=temperature, max_tokens=max_tokens, batch_size=batch_size, api_key=key)
+    command = shlex.join(["rewardlab", *sys.argv[1:]])
+    report = run_listwise(held, ListSettings(data, protocol, words, limit, seed, command), out)
+    typer.echo(markdown(report))
+    typer.echo(f"written: {out}/report.json, report.md, answers.jsonl, official.jsonl (for bench official)")
+
+
+@bench_app.command("official")
+def bench_official(
+    benchmark: Annotated[
+        str, typer.Argument(help="vl_rewardbench, multimodal_rewardbench, mm_rlhf, mmrb2, rewardbench2 or rewardbench2_ties.")
+    ],
+    outputs: Annotated[
+        Path, typer.Argument(help="The file that the benchmark's own inference writes, or `bench run` exports.")
+    ],
+    data: Annotated[
+        Optional[Path], typer.Option("--data", help="mmrb2: a task's benchmark file, or the folder of all, for the labels.")
+    ] = None,
+) -> None:
+    """Print what the benchmark's own scorer prints on these outputs, to the digit, quirks included.
+
+    Inputs: `vl_rewardbench` the JSON lines of its inference.py; `multimodal_rewardbench` JSON lines with ID, Label, Meta,
+    output; `mm_rlhf` JSON lines with id, image or video, rewards; `mmrb2` its predictions.json and --data; `rewardbench2`
+    the official.jsonl of `bench listwise`; `rewardbench2_ties` JSON lines with id, num_correct, scores. Numbers to compare with
+    published ones, not to trust: see each scorer's docstring.
+    """
+    from rewardlab.benchmarks.official_output import printed
+
+    typer.echo("\n".join(printed(benchmark, outputs, data)))
+
+
+@bench_app.command("compare")
+def bench_compare(
+    runs: Annotated[
+        list[Path], typer.Argument(help="Folders of finished runs of one benchmark; others are compared with the first.")
+    ],
+    out: Annotated[Optional[Path], typer.Option("--out", help="Also write the table to this .md or .html file.")] = None,
+) -> None:
+    """Leaderboard of several runs: accuracies with intervals, and each against the first, pair by pair, with a p-value."""
+    from rewardlab.benchmarks.comparison import html, markdown, read_run
+    from rewardlab.data.files import write_whole
+
+    if out is not None and out.suffix not in (".md", ".html"):
+        raise ConfigError(f"--out {out}: expected a .md or .html file")
+    found = [read_run(folder) for folder in runs]
+    text = markdown(found)
+    typer.echo(text)
+    if out is not None:
+        write_whole(out, html(found) if out.suffix == ".html" else text)
+
+
+@bench_app.command("check")
+def bench_check(
+    numbers: Annotated[
+        list[str], typer.Argument(help="NAME=PERCENT for each group, and overall=PERCENT; or folders of finished runs.")
+    ],
+    benchmark: Annotated[
+        str, typer.Option("--benchmark", help="Whose groupings are known: vl_rewardbench.")
+    ] = "vl_rewardbench",
+) -> None:
+    """Do the numbers add up? Of a published row: under whose grouping. Of a run: from its rows to its overall.
+
+    `rewardlab bench check general=63.84 hallucination=85.71 reasoning=64.78 overall=71.92`, `rewardlab bench check runs/bench`.
+    **Exit status 1** where they do not. Of a run its groups, overall, macro, invalid rate and the curve's end are looked at.
+    """
+    from rewardlab.benchmarks.arithmetic import addition, fits, problems, sentence
+    from rewardlab.benchmarks.comparison import read_run
+    from rewardlab.benchmarks.vl_rewardbench.loader import GROUPINGS
+
+    if any("=" in one for one in numbers) != all("=" in one for one in numbers):
+        raise ConfigError("expected NAME=PERCENT throughout, or folders of runs throughout")
+    if all("=" not in one for one in numbers):
+        failed = False
+        for run in map(read_run, map(Path, numbers)):
+            found = problems(run.report, run.rows)
+            typer.echo(f"{run.name}: " + ("; ".join(found) if found else f"adds up: {addition(run.report)}"))
+            failed = failed or bool(found)
+        if failed:
+            raise typer.Exit(1)
+        return
+    if benchmark != "vl_rewardbench":
+        raise ConfigError(f"no groupings of {benchmark!r} are known; expected vl_rewardbench")
+    groups = dict(_percentage(number) for number in numbers)
+    if "overall" not in groups:
+        raise ConfigError("expected overall=PERCENT beside the groups")
+    overall = groups.pop("overall")
+    typer.echo(sentence(groups, overall, GROUPINGS, "official"))
+    if not any(fit.adds_up for fit in fits(groups, overall, GROUPINGS)):
+        raise typer.Exit(1)
+
+
+def _percentage(number: str) -> tuple[str, float]:
+    name, _, value = number.partition("=")
+    try:
+        return name, float(value)
+    except ValueError as error:
+        raise ConfigError(f"{number!r}: expected NAME=PERCENT, for example overall=71.92") from error

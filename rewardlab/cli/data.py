@@ -1,0 +1,313 @@
+"""`rewardlab data`: sources to sets, and sets looked at, checked, balanced, split, freed of what benchmarks contain."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import shlex
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Optional
+
+import typer
+
+from rewardlab.cli.options import Out, data_app
+from rewardlab.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rewardlab.curation.decontaminate import Contamination
+    from rewardlab.data.recipes import Recipe
+    from rewardlab.types import PreferencePair
+
+Data = Annotated[Path, typer.Argument(help="Pairs: .parquet, .jsonl, or a folder of them.")]
+Images = Annotated[Optional[Path], typer.Option("--images", help="Folder that paths of images and videos start at.")]
+SeedOf = Annotated[int, typer.Option("--seed")]
+AGAINST = (
+    "NAME=DATA or NAME=DATA,IMAGES, as in `bench run NAME --data DATA --images IMAGES`; again for another. "
+    "IMAGES may be - where none are at hand: texts alone are compared then."
+)
+
+
+def find_recipe(name: str) -> Recipe:
+    """By the name of a file in ``data_recipes``, a .py file with a ``RECIPE``, or a .yaml mapping. Raises ConfigError."""
+    from rewardlab.config import MappingConfig, load_config
+    from rewardlab.data.mapping import recipe_of
+    from rewardlab.data.recipes import Recipe
+
+    if name.endswith((".yaml", ".yml")):
+        return recipe_of(load_config(MappingConfig, Path(name)))
+    try:
+        if name.endswith(".py"):
+            spec = importlib.util.spec_from_file_location(Path(name).stem, name)
+            assert spec is not None
+            assert spec.loader is not None
+            module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+        else:
+            module = importlib.import_module(f"data_recipes.{name}")
+    except (ModuleNotFoundError, FileNotFoundError) as error:
+        raise ConfigError(f"no recipe {name!r}; there are {', '.join(recipe_names())}, or give a .py or .yaml file") from error
+    found = getattr(module, "RECIPE", None)
+    if not isinstance(found, Recipe):
+        raise ConfigError(f"{name}: has no RECIPE of rewardlab.data.recipes.Recipe")
+    return found
+
+
+def recipe_names() -> list[str]:
+    """Recipes are looked up by name and never imported from here: they know rewardlab, not the other way round."""
+    found = importlib.util.find_spec("data_recipes")
+    folders = found.submodule_search_locations if found else None
+    return sorted(path.stem for folder in folders or () for path in Path(folder).glob("[!_]*.py"))
+
+
+@data_app.command("recipes")
+def data_recipes_list() -> None:
+    """The public sources there are recipes for: licence, rows published, where they are, what to know of them."""
+    for name in recipe_names():
+        recipe = find_recipe(name)
+        rows = "unknown" if recipe.published is None else f"{recipe.published:,}"
+        typer.echo(f"{name}: {rows} rows, licence {recipe.licence or 'not stated'}, {recipe.url}")
+        typer.echo(f"  {(sys.modules[f'data_recipes.{name}'].__doc__ or '').splitlines()[0]}")
+
+
+def _contamination(against: list[str]) -> tuple[Contamination | None, list[str]]:
+    from rewardlab.curation.contamination import known_of, parse_against
+    from rewardlab.curation.decontaminate import Contamination, Limits, num_images
+    from rewardlab.progress import bar
+
+    if not against:
+        return None, ["compared with no benchmark (--no-decontaminate)"]
+    known, notes = known_of([parse_against(spec) for spec in against])
+    with bar("benchmarks", num_images(known)) as advance:
+        return Contamination(known, Limits(), advance), notes
+
+
+@data_app.command("build")
+def data_build(
+    recipe: Annotated[str, typer.Argument(help="A name of `rewardlab data recipes`, a .py with a RECIPE, or a .yaml mapping.")],
+    source: Annotated[
+        str, typer.Option("--from", help="The source: its folder, one file of it, or hf:OWNER/NAME[@REVISION] to fetch it.")
+    ],
+    out: Out,
+    against: Annotated[list[str], typer.Option("--against", help=AGAINST)] = [],  # noqa: B006
+    decontaminate: Annotated[
+        bool, typer.Option("--decontaminate/--no-decontaminate", help="Leave out what the benchmarks of --against contain.")
+    ] = True,
+    similarity: Annotated[
+        float, typer.Option("--similarity", min=0.5, max=1.0, help="From which on pairs of one picture repeat each other.")
+    ] = 0.9,
+    keep_repeated: Annotated[bool, typer.Option("--keep-repeated", help="Leave near-duplicates in.")] = False,
+    media_folder: Annotated[
+        bool, typer.Option("--media-folder", help="Media by content in OUT/media, not in the Parquet.")
+    ] = False,
+    frames: Annotated[int, typer.Option("--frames", min=1, help="Of a video that comes as a folder of frames.")] = 8,
+    limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Stop after so many pairs.")] = None,
+    seed: SeedOf = 0,
+) -> None:
+    """Make a set of pairs from a public source: converted, checked, balanced, without repetitions and benchmark rows.
+
+    Writes Parquet shards, `rejected.jsonl` (everything left out, and why), `stats.json`, `stats.html` and `report.json`.
+    `rewardlab data build rlaif_v --from downloads/rlaif_v --against vl_rewardbench=vlrb.jsonl,images --out sets/rlaif_v`
+    """
+    from rewardlab.curation.build import BuildOptions, build
+    from rewardlab.data.recipes import fetched
+    from rewardlab.progress import bar
+
+    if decontaminate and not against:
+        raise ConfigError(
+            "name the benchmarks that the set must not contain (--against vl_rewardbench=FILE), or say --no-decontaminate"
+        )
+    chosen = find_recipe(recipe)
+    contamination, notes = _contamination(against if decontaminate else [])
+    options = BuildOptions(None if keep_repeated else similarity, not media_folder, frames, limit=limit, seed=seed)
+    facts = {"against": against if decontaminate else [], "notes": notes, "command": shlex.join(["rewardlab", *sys.argv[1:]])}
+    folder = fetched(source)
+    with bar(recipe, chosen.published) as advance:
+        report = build(chosen, folder, out, contamination=contamination, options=options, advance=advance, facts=facts)
+    counts = ("converted", "kept", "dropped", "bad", "duplicate", "contaminated")
+    typer.echo(", ".join(f"{name} {report[name]:,}" for name in counts))
+    for kind, reasons in report["reasons"].items():
+        for reason, number in list(reasons.items())[:5]:
+            typer.echo(f"  {kind}: {number:,} × {reason}")
+    typer.echo(f"written: {out}/part-*.parquet, rejected.jsonl, stats.json, stats.html, report.json")
+
+
+@data_app.command("validate")
+def data_validate(
+    data: Data,
+    out: Annotated[Optional[Path], typer.Option("--out", help="Folder for the good rows, as Parquet shards.")] = None,
+    images: Images = None,
+) -> None:
+    """Check every row: list the bad ones with their reasons, and with --out keep the good ones. Exit status 1 if any is bad."""
+    from rewardlab.data.pairs import BadRow, examined, write_shards
+
+    bad, names = 0, set[str]()
+
+    def checked() -> Iterator[PreferencePair]:
+        nonlocal bad
+        with closing(examined(data, images=images)) as rows:
+            for one in rows:
+                if isinstance(one, BadRow):
+                    bad += 1
+                    typer.echo(one.reason)
+                elif one.pair_id in names:
+                    bad += 1
+                    typer.echo(f"{data}: pair_id {one.pair_id!r} is there twice; every pair needs its own")
+                else:
+                    names.add(one.pair_id)
+                    yield one
+
+    for _ in write_shards(checked(), out) if out else checked():
+        pass
+    typer.echo(f"{len(names):,} good, {bad:,} bad")
+    if bad:
+        raise typer.Exit(1)
+
+
+@data_app.command("stats")
+def data_stats(data: Data, out: Out, images: Images = None, seed: SeedOf = 0) -> None:
+    """Numbers of a set as `stats.json`, and with example pairs to look at as `stats.html`: balance, lengths, length lean."""
+    from rewardlab.curation.overview import Overview
+    from rewardlab.data.pairs import stream_pairs
+    from rewardlab.progress import bar
+
+    overview = Overview(seed)
+    with bar("stats", None) as advance:
+        for pair in stream_pairs(data, images=images):
+            overview.add(pair)
+            advance()
+    numbers = overview.write(out, title=f"{data.name}: {overview.num_pairs:,} pairs")
+    told = ("num_pairs", "num_distinct_images", "longer_wins", "preferred")
+    typer.echo(json.dumps({name: numbers.get(name) for name in told}))
+    typer.echo(f"written: {out}/stats.json, stats.html")
+
+
+@data_app.command("balance")
+def data_balance(data: Data, out: Out, images: Images = None, seed: SeedOf = 0) -> None:
+    """Exchange responses so that of each source and category as many pairs prefer either response, shown first as often."""
+    from rewardlab.curation.balance import Balance
+    from rewardlab.data.pairs import stream_pairs, write_shards
+
+    balance = Balance(seed)
+    pairs = stream_pairs(data, images=images, frames=None)
+    shards = list(write_shards((balance.place(pair) for pair in pairs), out))
+    typer.echo(f"written: {out} ({len(shards)} shards)")
+
+
+@data_app.command("split")
+def data_split(
+    data: Data,
+    out: Annotated[Path, typer.Option("--out", help="Folder for train/ and test/.")],
+    share: Annotated[float, typer.Option("--share", min=0.0, max=0.5, help="Of the pairs, to hold out.")] = 0.05,
+    images: Images = None,
+    seed: SeedOf = 0,
+) -> None:
+    """Two parts that share no picture, not even a re-encoded copy: `train/` and `test/`."""
+    from rewardlab.curation.split import groups_of, held_out
+    from rewardlab.data.pairs import PairSet, write_shards
+    from rewardlab.progress import bar
+
+    pairs = PairSet(data, images=images, frames=None)
+    with bar("pictures", None) as advance:
+        groups = groups_of(PairSet(data, images=images), advance)  # of videos, by their frames
+    chosen = held_out(groups, share, seed)
+    if not chosen:
+        raise DataError(f"{data}: no picture's pairs fit into {share:g} of {len(groups):,}; give a larger --share")
+    for name, wanted in (("train", False), ("test", True)):
+        own = (pair for pair, group in zip(pairs, groups, strict=True) if (group in chosen) == wanted)
+        list(write_shards(own, out / name))
+    num_test = sum(group in chosen for group in groups)
+    typer.echo(f"{len(set(groups)):,} groups; train {len(groups) - num_test:,} pairs, test {num_test:,}")
+
+
+@data_app.command("convert")
+def data_convert(
+    data: Data,
+    out: Annotated[Path, typer.Option("--out", help="A .jsonl or .parquet file, or a folder for shards.")],
+    images: Images = None,
+) -> None:
+    """The same pairs in another form: JSON lines with a media folder beside them, one Parquet file, or a folder of shards."""
+    from rewardlab.data.pairs import stream_pairs, write_jsonl, write_parquet, write_shards
+
+    pairs = stream_pairs(data, images=images, frames=None)
+    if out.suffix == ".jsonl":
+        number = write_jsonl(pairs, out)
+    elif out.suffix == ".parquet":
+        number = write_parquet(pairs, out)
+    else:
+        number = sum(1 for _ in write_shards(pairs, out))
+        typer.echo(f"{number:,} shards in {out}")
+        return
+    typer.echo(f"{number:,} pairs in {out}")
+
+
+@data_app.command("filter")
+def data_filter(
+    data: Data,
+    out: Out,
+    most_alike: Annotated[
+        float,
+        typer.Option("--most-alike", min=0.0, max=1.0, help="Share of judgments that may begin with the same eight words."),
+    ] = 0.02,
+    length_fence: Annotated[
+        float,
+        typer.Option("--length-fence", min=0.0, help="Interquartile ranges of log length beyond which one is an outlier."),
+    ] = 3.0,
+    consistency_url: Annotated[
+        Optional[str], typer.Option("--consistency-url", help="Endpoint that is asked whether verdict and reasoning agree.")
+    ] = None,
+    consistency_model: Annotated[str, typer.Option("--consistency-model")] = "Qwen/Qwen2.5-VL-7B-Instruct",
+    images: Images = None,
+) -> None:
+    """Take judgments out of a cold-start set that are not fit to teach from: contradictions, leaked labels, templates,
+    outliers.
+
+    Writes `kept.parquet`, `filtered.jsonl` (each with its reason) and `report.json`. Pairs without a judgment stay.
+
+    """
+    from rewardlab.curation.quality import Rules, filter_set
+
+    rules = Rules(most_alike, length_fence)
+    report = filter_set(data, rules, out, images=images, endpoint=(consistency_url, consistency_model))
+    typer.echo(json.dumps({name: report[name] for name in ("num_pairs", "num_judgments", "num_kept", "reasons", "unclear")}))
+    typer.echo(f"written: {out}/kept.parquet, filtered.jsonl, report.json")
+
+
+@data_app.command("decontaminate")
+def data_decontaminate(
+    train: Annotated[Path, typer.Argument(help="Training pairs, .parquet or .jsonl.")],
+    against: Annotated[
+        list[str],
+        typer.Option(
+            "--against",
+            help=AGAINST,
+        ),
+    ],
+    out: Out,
+    images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the images a .jsonl of pairs names.")] = None,
+    image_bits: Annotated[
+        int, typer.Option("--image-bits", min=0, max=32, help="Bits of 64 that perceptual hashes of one picture may differ in.")
+    ] = 8,
+    similarity: Annotated[
+        float, typer.Option("--similarity", min=0.1, max=1.0, help="Least Jaccard similarity of two texts' word triples.")
+    ] = 0.7,
+    least_words: Annotated[int, typer.Option("--least-words", min=1, help="Shorter texts are not compared.")] = 8,
+) -> None:
+    """Take out of a training set what benchmarks contain: same or near-same images, prompts, answers.
+
+    Writes `clean.parquet`, `contaminated.jsonl` (each pair taken out, and why), `report.json`, and `report.html`, which shows
+    the least certain finds side by side. `rewardlab data decontaminate pairs.parquet --against
+    vl_rewardbench=vl_rewardbench.jsonl,images/ --out runs/clean`
+    """
+    from rewardlab.curation.contamination import decontaminate, markdown, parse_against
+    from rewardlab.curation.decontaminate import Limits
+
+    limits = Limits(image_bits=image_bits, similarity=similarity, least_words=least_words)
+    command = shlex.join(["rewardlab", *sys.argv[1:]])
+    specs = [parse_against(spec) for spec in against]
+    typer.echo(markdown(decontaminate(train, specs, out, images=images, limits=limits, command=command)))
+    typer.echo(f"written: {out}/clean.parquet, contaminated.jsonl, report.json, report.html")

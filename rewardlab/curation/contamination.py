@@ -1,0 +1,184 @@
+"""Training pairs freed of what benchmarks contain: a cleaned file, what was taken out and why, and a page to look at."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rewardlab.benchmarks.report import environment
+from rewardlab.benchmarks.runner import BENCHMARKS
+from rewardlab.curation.decontaminate import (
+    OTHER_IMAGE,
+    SHARED,
+    Known,
+    Limits,
+    Match,
+    find_matches,
+    num_short,
+    num_steps,
+    summary,
+)
+from rewardlab.data.files import write_whole
+from rewardlab.data.images import thumbnail, to_data_url
+from rewardlab.data.pairs import read_pairs, write_parquet
+from rewardlab.errors import ConfigError, OutputError
+from rewardlab.progress import bar
+from rewardlab.reporting.tables import table
+from rewardlab.types import PreferencePair
+
+CLEAN, TAKEN = "clean.parquet", "contaminated.jsonl"
+SHOWN = 60
+
+
+@dataclass(frozen=True)
+class Against:
+    """A benchmark to compare with: its name, data file, and folder of images (None: beside the data, or inside it)."""
+
+    name: str
+    data: Path
+    images: Path | None
+    texts_only: bool = False
+
+
+def parse_against(spec: str) -> Against:
+    """``NAME=DATA``, ``NAME=DATA,IMAGES``, or ``NAME=DATA,-`` where no images are at hand. Raises ConfigError."""
+    name, equals, rest = spec.partition("=")
+    data, comma, images = rest.partition(",")
+    if not equals or not data or (comma and not images):
+        raise ConfigError(f"--against {spec}: expected NAME=DATA or NAME=DATA,IMAGES (IMAGES a folder, or - for none at hand)")
+    if name not in BENCHMARKS:
+        raise ConfigError(f"--against {spec}: unknown benchmark {name!r}; expected one of {', '.join(BENCHMARKS)}")
+    folder = Path(images) if images and images != "-" else None
+    return Against(name, Path(data), folder, texts_only=images == "-")
+
+
+def decontaminate(
+    train: Path, against: Sequence[Against], out: Path, *, images: Path | None, limits: Limits, command: str
+) -> dict[str, Any]:
+    """Write ``clean.parquet``, ``contaminated.jsonl``, ``report.json`` and ``report.html`` to ``out``; returns the report.
+
+    A training pair goes if it shares an image, a prompt (unless about another image) or an answer with any row. Raises what
+    the loaders raise, and OutputError where ``out`` holds a result already.
+    """
+    if (out / CLEAN).exists():
+        raise OutputError(f"{out / CLEAN}: exists already; choose another --out")
+    labels = labels_of(against)
+    known, notes = known_of(against)
+    pairs = read_pairs(train, images=images)
+    if short := num_short(pairs, limits):
+        few = f"{short:,} of {3 * len(pairs):,} training texts have fewer than {limits.least_words} words"
+        notes.append(f"{few} and were not compared alone")
+    with bar("comparing", num_steps(pairs, known)) as advance:
+        matches = find_matches(pairs, known, limits, advance)
+    gone = {match.index for match in matches if match.contains}
+    report = {
+        "train": str(train),
+        "against": {label: str(one.data) for label, one in zip(labels, against, strict=True)},
+        "limits": asdict(limits),
+        "num_pairs": len(pairs),
+        "num_removed": len(gone),
+        "num_kept": len(pairs) - len(gone),
+        "by_benchmark": {**{label: _nothing() for label in labels}, **summary(matches)},
+        "removed_by_source": dict(Counter(pairs[index].source or "unknown" for index in gone).most_common()),
+        "notes": notes,
+        "command": command,
+    }
+    _write(report, pairs, known, matches, gone, out)
+    return report
+
+
+def labels_of(against: Sequence[Against]) -> list[str]:
+    """What each is called: by its name, and its file where the name is there twice. Raises ConfigError."""
+    names = [one.name for one in against]
+    labels = [one.name if names.count(one.name) == 1 else f"{one.name} ({one.data})" for one in against]
+    if len(set(labels)) < len(labels):
+        raise ConfigError("--against names the same file twice")
+    return labels
+
+
+def known_of(against: Sequence[Against]) -> tuple[list[Known], list[str]]:
+    """The pairs of benchmarks, and what should be known about comparing with them. Raises what the loaders raise."""
+    known: list[Known] = []
+    notes: list[str] = []
+    labels = labels_of(against)
+    for label, one in zip(labels, against, strict=True):
+        rows = BENCHMARKS[one.name].load(one.data, images=one.images, with_images=not one.texts_only)
+        known += [Known(label, row.row, row.pair) for row in rows]
+        if not any(row.pair.images or any(row.pair.response_images) for row in rows):
+            notes.append(f"{label}: its images were not compared, there are none")
+        if sources := BENCHMARKS[one.name].sources:
+            notes.append(f"{label} is made of {', '.join(sources)}: pairs of other splits of these are near it in kind")
+    return known, notes
+
+
+def _nothing() -> dict[str, int]:
+    return dict.fromkeys((*SHARED, "contained", "benchmark_rows"), 0)
+
+
+def _write(
+    report: dict[str, Any],
+    pairs: Sequence[PreferencePair],
+    known: Sequence[Known],
+    matches: Sequence[Match],
+    gone: set[int],
+    out: Path,
+) -> None:
+    of: dict[int, list[Match]] = {}
+    for match in (match for match in matches if match.contains):
+        of.setdefault(match.index, []).append(match)
+    lines = []
+    for index, own in sorted(of.items()):
+        found = [{"what": m.what, "benchmark": m.name, "row": m.row, "similarity": round(m.similarity, 3)} for m in own]
+        lines.append(json.dumps({"row": index, "pair_id": pairs[index].pair_id, "matches": found}))
+    out.mkdir(parents=True, exist_ok=True)
+    write_whole(out / TAKEN, "".join(line + "\n" for line in lines))
+    write_whole(out / "report.json", json.dumps(report, indent=1) + "\n")
+    rows = {(one.name, one.row): one.pair for one in known}
+    # The least alike first: where a limit is too loose it shows there.
+    shown = [_side_by_side(own[0], pairs, rows) for own in sorted(of.values(), key=lambda own: own[0].similarity)[:SHOWN]]
+    page = (
+        environment()
+        .get_template("contamination.html")
+        .render(report=report, columns=COLUMNS, limits=LIMITS, table=table_rows(report), shown=shown)
+    )
+    write_whole(out / "report.html", page)
+    write_parquet((pair for index, pair in enumerate(pairs) if index not in gone), out / CLEAN)
+
+
+def _side_by_side(match: Match, pairs: Sequence[PreferencePair], rows: dict[tuple[str, int], PreferencePair]) -> dict[str, Any]:
+    sides = []
+    for title, pair in (
+        (f"training row {match.index}", pairs[match.index]),
+        (f"{match.name} row {match.row}", rows[match.name, match.row]),
+    ):
+        urls = [to_data_url(thumbnail(image)) for image in pair.images[:2]]
+        sides.append({"title": title, "question": pair.question, "responses": pair.responses, "images": urls})
+    return {"what": match.what, "similarity": match.similarity, "sides": sides}
+
+
+COLUMNS = ("benchmark", "same image", "same prompt", "same answer", "all the same", "pairs removed", "of its rows")
+COLUMNS += ("same prompt, another image",)
+LIMITS = {
+    "image_bits": "bits of 64 in which hashes of one picture may differ",
+    "image_change": "change of a thumbnail, of its contrast",
+    "image_shift": "change of its mean colour, levels of 255",
+    "similarity": "least similarity of texts (Jaccard, word triples)",
+    "least_words": "fewest words of a text that is compared",
+}
+KEYS = ("image", "prompt", "answer", "whole pair", "contained", "benchmark_rows", OTHER_IMAGE)
+
+
+def table_rows(report: dict[str, Any]) -> list[tuple[str, ...]]:
+    return [(name, *(f"{told[key]:,}" for key in KEYS)) for name, told in report["by_benchmark"].items()]
+
+
+def markdown(report: dict[str, Any]) -> str:
+    """The report for a terminal."""
+    lines = table(COLUMNS, table_rows(report))
+    kept = f"{report['num_removed']:,} of {report['num_pairs']:,} training pairs removed, {report['num_kept']:,} kept."
+    sources = ", ".join(f"{name} {count:,}" for name, count in report["removed_by_source"].items())
+    return "\n".join([*lines, "", kept, *([f"Removed by source: {sources}."] if sources else []), *report["notes"]])

@@ -1,0 +1,192 @@
+"""Which training pairs a benchmark already contains: the same or nearly the same image, prompt, or answer.
+
+Images: :mod:`rewardlab.curation.image_hashes`. Texts: the Jaccard similarity of their word
+shingles. Short texts ("What is in the
+image?") are everybody's and compared with nothing, unless question and both responses are equal; a longer prompt about another
+image is told, and is no match.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from rewardlab.curation import image_hashes as pictures
+from rewardlab.curation.image_hashes import Picture, PictureIndex, picture
+from rewardlab.types import PreferencePair
+
+OTHER_IMAGE = "prompt about another image"  # many ask the same of different pictures: told, but nothing the benchmark contains
+SHARED = ("image", "prompt", "answer", "whole pair", OTHER_IMAGE)
+SHINGLE = 3  # words
+_CJK = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
+_WORD = re.compile(rf"[{_CJK}]|[^\W{_CJK}]+")  # scripts written without blanks: a character is a word
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When two things are the same: ``image_bits`` of 64 by which the hashes of one picture may differ, and the other
+    ``image`` limits of :class:`rewardlab.curation.image_hashes.Limits`; the least
+    Jaccard ``similarity`` of texts (0..1), which must
+    have ``least_words``.
+    """
+
+    image_bits: int = 8
+    similarity: float = 0.7
+    least_words: int = 8
+
+    @property
+    def image(self) -> pictures.Limits:
+        return pictures.Limits(bits=self.image_bits)
+
+
+@dataclass(frozen=True)
+class Known:
+    """One pair of a benchmark: ``name`` of the benchmark, ``row`` of its file."""
+
+    name: str
+    row: int
+    pair: PreferencePair
+
+
+@dataclass(frozen=True)
+class Match:
+    """Training pair ``index`` shares its ``what`` (one of :data:`SHARED`) with a benchmark's row.
+
+    ``similarity`` is 1 for equal ones; of near images 1 - differing bits / 64, of near texts the Jaccard similarity.
+    """
+
+    index: int
+    what: str
+    name: str
+    row: int
+    similarity: float
+
+    @property
+    def contains(self) -> bool:
+        """Whether it makes the training pair one that the benchmark contains."""
+        return self.what != OTHER_IMAGE
+
+
+def words_of(text: str) -> list[str]:
+    return _WORD.findall(text.lower())
+
+
+def shingles(text: str) -> frozenset[str]:
+    """Runs of three words, lower case, punctuation left out; a shorter text is one shingle."""
+    words = words_of(text)
+    return frozenset(" ".join(words[n : n + SHINGLE]) for n in range(max(1, len(words) - SHINGLE + 1)))
+
+
+def jaccard(one: frozenset[str], other: frozenset[str]) -> float:
+    return len(one & other) / len(one | other)
+
+
+class TextIndex:
+    """The prompts, or the answers, of benchmarks, to look texts up in."""
+
+    def __init__(self, texts: Sequence[tuple[str, int, str]], limits: Limits) -> None:
+        """``texts``: (benchmark, row, text)."""
+        self._limits = limits
+        self._rows: dict[frozenset[str], set[tuple[str, int]]] = defaultdict(set)
+        for name, row, text in texts:
+            if len(words_of(text)) >= limits.least_words:
+                self._rows[shingles(text)].add((name, row))
+        self._grams = list(self._rows)
+        self._having: dict[str, list[int]] = defaultdict(list)  # shingle -> texts that have it
+        for number, grams in enumerate(self._grams):
+            for gram in grams:
+                self._having[gram].append(number)
+
+    def find(self, text: str) -> dict[tuple[str, int], float]:
+        """Rows with this text or one nearly it, and their similarity."""
+        if len(words_of(text)) < self._limits.least_words:
+            return {}
+        grams, found = shingles(text), {}
+        shared = Counter(number for gram in grams for number in self._having.get(gram, ()))
+        for number, both in shared.items():
+            similarity = both / (len(grams) + len(self._grams[number]) - both)
+            if similarity >= self._limits.similarity:
+                found.update(dict.fromkeys(self._rows[self._grams[number]], similarity))
+        return found
+
+
+class Contamination:
+    """Benchmarks, to look training pairs up in; ``advance`` hears of each of their images."""
+
+    def __init__(self, known: Sequence[Known], limits: Limits, advance: Callable[[int], None]) -> None:
+        self._pictures: PictureIndex[tuple[str, int]] = PictureIndex(limits.image, crops=True)
+        for one in known:
+            for image in images_of(one.pair):
+                self._pictures.add(image, (one.name, one.row))
+                advance(1)
+        self._prompts = TextIndex([(one.name, one.row, one.pair.question) for one in known], limits)
+        self._answers = TextIndex([(one.name, one.row, text) for one in known for text in one.pair.responses], limits)
+        self._whole: dict[tuple[object, ...], list[tuple[str, int]]] = defaultdict(list)
+        for one in known:
+            self._whole[_whole(one.pair)].append((one.name, one.row))
+        self._with_images = {(one.name, one.row) for one in known if one.pair.images}
+
+    def matches(self, index: int, pair: PreferencePair, seen: Sequence[Picture] | None = None) -> list[Match]:
+        """Every match of training pair ``index``, best first; ``seen`` are the pictures of its images, if they are known."""
+        found: dict[tuple[str, str, int], float] = {}
+        if seen is None:
+            seen = [picture(image) for image in images_of(pair)]
+        looked = [("image", self._pictures.find(one)) for one in seen]
+        looked += [("prompt", self._prompts.find(pair.question))]
+        looked += [("answer", self._answers.find(text)) for text in pair.responses]
+        looked.append(("whole pair", dict.fromkeys(self._whole.get(_whole(pair), ()), 1.0)))
+        for what, hits in looked:
+            for (name, row), similarity in hits.items():
+                elsewhere = what == "prompt" and pair.images and (name, row) in self._with_images
+                key = (OTHER_IMAGE if elsewhere else what, name, row)
+                found[key] = max(similarity, found.get(key, 0.0))
+        ranked = sorted(found.items(), key=lambda item: (-item[1], item[0]))
+        return [Match(index, what, name, row, similarity) for (what, name, row), similarity in ranked]
+
+
+def find_matches(
+    pairs: Iterable[PreferencePair], known: Sequence[Known], limits: Limits, advance: Callable[[int], None]
+) -> list[Match]:
+    """Every match of a training pair with a benchmark's row, best first within a pair; ``advance`` hears of each step."""
+    index, matches = Contamination(known, limits, advance), []
+    for number, pair in enumerate(pairs):
+        matches += index.matches(number, pair)
+        advance(1)
+    return matches
+
+
+def _whole(pair: PreferencePair) -> tuple[object, ...]:
+    """Question and responses, however they are ordered, spaced and capitalised; of any length."""
+    return tuple(words_of(pair.question)), frozenset(tuple(words_of(text)) for text in pair.responses)
+
+
+def num_short(pairs: Sequence[PreferencePair], limits: Limits) -> int:
+    """Questions and responses that are too short to be compared."""
+    return sum(len(words_of(text)) < limits.least_words for pair in pairs for text in (pair.question, *pair.responses))
+
+
+def num_images(known: Sequence[Known]) -> int:
+    """How often a :class:`Contamination` will call ``advance``."""
+    return sum(len(images_of(one.pair)) for one in known)
+
+
+def num_steps(pairs: Sequence[PreferencePair], known: Sequence[Known]) -> int:
+    """How often :func:`find_matches` will call ``advance``."""
+    return len(pairs) + num_images(known)
+
+
+def images_of(pair: PreferencePair) -> tuple[bytes, ...]:
+    return (*pair.images, *pair.response_images[0], *pair.response_images[1])
+
+
+def summary(matches: Sequence[Match]) -> dict[str, dict[str, int]]:
+    """By benchmark: training pairs that share each of :data:`SHARED`, those it contains, and the rows of it that hold these."""
+    told: dict[str, dict[str, int]] = {}
+    for name in sorted({match.name for match in matches}):
+        own = [match for match in matches if match.name == name]
+        counts = {what: len({m.index for m in own if m.what == what}) for what in SHARED}
+        held = [match for match in own if match.contains]
+        told[name] = {**counts, "contained": len({m.index for m in held}), "benchmark_rows": len({m.row for m in held})}
+    return told

@@ -1,0 +1,97 @@
+"""Build the world on disk: pairs, truths and the tiny base model. Each piece is made once and then found again."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rewardlab.config import load_yaml
+from rewardlab.data.files import write_whole
+from rewardlab.data.pairs import write_parquet
+from rewardlab.demo.facts import facts_of
+from rewardlab.demo.judgments import Truth, grounded, shallow
+from rewardlab.demo.pairs import make_pairs, write_truths
+from rewardlab.errors import ConfigError
+from rewardlab.progress import bar
+from rewardlab.prompts import load_template, render
+from rewardlab.types import PreferencePair
+
+TRAIN, TEST, TRUTHS, BASE, WORLD = "train.parquet", "test.parquet", "truths.jsonl", "base", "world.json"
+
+
+@dataclass(frozen=True)
+class WorldConfig:
+    """Sizes of the world and of its base model; ``base_steps`` of perception make the base model see."""
+
+    num_train: int = 6000
+    num_test: int = 1000
+    hidden: int = 96
+    layers: int = 4
+    vocab_size: int = 900
+    base_steps: int = 700
+    seed: int = 0
+
+    @staticmethod
+    def load(path: Path, **overrides: int | None) -> WorldConfig:
+        values = load_yaml(path) | {name: value for name, value in overrides.items() if value is not None}
+        try:
+            return WorldConfig(**values)
+        except TypeError as error:
+            raise ConfigError(f"{path}: {error}; a world has {', '.join(WorldConfig.__dataclass_fields__)}") from error
+
+
+def build_pairs(out: Path, config: WorldConfig) -> None:
+    """Write the train and held-out pairs and the truths of both, once. Raises ConfigError where ``out`` is another world."""
+    made = out / WORLD
+    if made.exists():
+        found = json.loads(made.read_text(encoding="utf-8"))
+        if found != asdict(config):
+            names = sorted(name for name, value in asdict(config).items() if found.get(name) != value)
+            raise ConfigError(f"{out}: holds another world, which differs in {', '.join(names)}; use another --out")
+        return
+    train, train_truths = make_pairs(config.num_train, seed=config.seed, held_out=False)
+    test, test_truths = make_pairs(config.num_test, seed=config.seed, held_out=True)
+    write_parquet(train, out / TRAIN)
+    write_parquet(test, out / TEST)
+    write_truths([*train_truths, *test_truths], out / TRUTHS)
+    write_whole(made, json.dumps(asdict(config), indent=1) + "\n")
+
+
+def corpus(pairs: list[PreferencePair], truths: list[Truth], rng: random.Random) -> Iterator[str]:
+    """Text for the tokenizer: prompts, judgments and facts of training pairs."""
+    from rewardlab.demo.perception import draw_picture
+
+    template = load_template("plain")
+    for pair, truth in zip(pairs, truths, strict=True):
+        yield render(template, pair.question, *pair.responses)
+        yield grounded(truth, pair.responses)[0]
+        yield shallow(rng, contradict=0.0)[0]
+        yield " ".join(ask + tell for ask, tell in facts_of(rng, draw_picture(rng, 0.3)[0], 6))
+    yield from ("user", "assistant", "system")
+
+
+def build_base(out: Path, config: WorldConfig) -> Path:
+    """Make the tiny base model, once: tokenizer, random weights, perception stage. Returns its checkpoint folder."""
+    folder = out / BASE
+    if (folder / "config.json").exists():
+        return folder
+    from rewardlab.demo.base_model import build_model, build_processor, save, train_tokenizer
+    from rewardlab.demo.perception import PerceptionConfig, learn_to_see
+
+    pairs, truths = make_pairs(1500, seed=config.seed, held_out=False)
+    tokenizer = train_tokenizer(corpus(pairs, truths, random.Random(config.seed)), config.vocab_size)
+    processor = build_processor(tokenizer)
+    model = build_model(tokenizer, hidden=config.hidden, layers=config.layers, seed=config.seed)
+    with bar("base model learns to see", config.base_steps) as advance:
+
+        def progress(step: int, metrics: dict[str, float]) -> None:
+            advance(note=f"loss {metrics['loss']:.2f}" if step % 10 == 0 else None)
+
+        learn_to_see(model, processor, PerceptionConfig(config.base_steps, seed=config.seed), progress)
+    partial = out / f"{BASE}.partial"
+    save(partial, model, processor)
+    partial.rename(folder)
+    return folder

@@ -1,0 +1,77 @@
+"""Real input: the handwritten digits that scikit-learn ships (1,797 scans of 8x8 px), two on a card.
+
+Held-out cards use held-out scans only: no scan is seen both in training and in evaluation.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from PIL import Image
+from sklearn.datasets import load_digits
+
+from rewardlab.demo.scenes import CELL_PX, canvas
+
+HELD_OUT_EVERY = 4  # every fourth scan of a digit is held out
+
+
+@dataclass(frozen=True)
+class Card:
+    """Two digits side by side in one ``row`` (0 top, 1 bottom); ``scans`` are indices into the scan collection."""
+
+    digits: tuple[int, int]
+    scans: tuple[int, int]
+    row: int
+
+    @property
+    def total(self) -> int:
+        return sum(self.digits)
+
+    def swapped(self) -> Card:
+        return Card(self.digits[::-1], self.scans[::-1], self.row)
+
+    @property
+    def key(self) -> str:
+        return f"{self.scans[0]},{self.scans[1]},{self.row}"
+
+
+@lru_cache(maxsize=1)
+def _collection() -> tuple[np.ndarray, np.ndarray]:
+    bunch = load_digits()
+    return bunch.images, bunch.target
+
+
+@lru_cache(maxsize=2)
+def scans_by_digit(held_out: bool) -> tuple[tuple[int, ...], ...]:
+    """Ten tuples of scan indices, the scans of one split only."""
+    _, target = _collection()
+    return tuple(
+        tuple(int(i) for n, i in enumerate(np.flatnonzero(target == digit)) if (n % HELD_OUT_EVERY == 0) == held_out)
+        for digit in range(10)
+    )
+
+
+def card(rng: random.Random, digits: tuple[int, int], *, held_out: bool) -> Card:
+    """A card that shows ``digits`` by scans drawn from one split."""
+    pools = scans_by_digit(held_out)
+    return Card(digits, (rng.choice(pools[digits[0]]), rng.choice(pools[digits[1]])), rng.randrange(2))
+
+
+def random_card(rng: random.Random, *, held_out: bool) -> Card:
+    return card(rng, (rng.randrange(10), rng.randrange(10)), held_out=held_out)
+
+
+def render(shown: Card, rng: random.Random) -> Image.Image:
+    """Ink the two scans, enlarged to 22-26 px, onto a card; size and place vary with ``rng``."""
+    images, _ = _collection()
+    picture = canvas(rng)
+    for column, scan in enumerate(shown.scans):
+        size_px = rng.randint(22, 26)
+        ink = Image.fromarray(np.uint8(images[scan] * (255 / 16))).resize((size_px, size_px), Image.Resampling.BILINEAR)
+        slack = CELL_PX - size_px
+        at = (column * CELL_PX + rng.randint(0, slack), shown.row * CELL_PX + rng.randint(0, slack))
+        picture.paste((30, 30, 40), at, mask=ink)
+    return picture

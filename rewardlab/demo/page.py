@@ -1,0 +1,87 @@
+"""The quickstart's page: the table, the curves of the run, and judgments before and after."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from matplotlib import pyplot as plt
+
+from rewardlab.benchmarks.browser import judgments, spread
+from rewardlab.benchmarks.own_pairs.loader import OwnPairs
+from rewardlab.benchmarks.report import environment
+from rewardlab.data.files import read_lines, write_whole
+from rewardlab.demo.build import TEST
+from rewardlab.demo.summary import STAGES, TITLES, sentences, table
+from rewardlab.reporting.plots import figure_uri
+
+SHOWN = 12  # judgments, the same pairs before and after
+
+
+def training_curves(out: Path) -> list[tuple[str, str]]:
+    """(caption, SVG data URL) of what RL logged: every part of the reward, and the policy's health."""
+    rows = [json.loads(line) for line in read_lines(out / "rl" / "metrics.jsonl")]
+    groups = {
+        "Reward and its parts, per rollout batch": (
+            "reward",
+            "reward/accuracy",
+            "reward/consistency_of_right",
+            "reward/format",
+        ),
+        "Policy: entropy, filtered advantages, pre-clipped tokens": (
+            "entropy",
+            "advantage/outlier_frac",
+            "loss/preclip_frac",
+            "reward/invalid_frac",
+        ),
+        "Tokens per rollout": ("completions/mean_length",),
+    }
+    plots = []
+    for caption, names in groups.items():
+        figure, axes = plt.subplots(figsize=(6, 3))
+        for name in names:
+            points = [(row["step"], float(row[name])) for row in rows if name in row]
+            if points:
+                axes.plot(*zip(*points, strict=True), label=name)
+        axes.set(xlabel="optimizer step")
+        axes.legend(frameon=False, fontsize=8)
+        axes.grid(alpha=0.3)
+        plots.append((caption, figure_uri(figure)))
+    return plots
+
+
+def plot_stages(summary: dict[str, Any]) -> str:
+    """Accuracy against votes, a line per stage."""
+    figure, axes = plt.subplots(figsize=(6, 3.4))
+    for stage in ("sft", "rl"):
+        curve = summary["stages"][stage]["votes"]
+        ks = [int(k) for k in curve]
+        axes.plot(ks, [100 * c["accuracy"] for c in curve.values()], "o-", label=TITLES[stage])
+        low, high = ([100 * c["interval"][side] for c in curve.values()] for side in (0, 1))
+        axes.fill_between(ks, low, high, alpha=0.2)
+    axes.axhline(50, color="#888", ls="--", lw=1)
+    axes.set(xlabel="K, votes per order", ylabel="accuracy, %")
+    axes.legend(frameon=False)
+    axes.grid(alpha=0.3)
+    return figure_uri(figure)
+
+
+def write_page(summary: dict[str, Any], out: Path) -> None:
+    """Write ``summary.json`` and the page ``report.html``."""
+    write_whole(out / "summary.json", json.dumps(summary, indent=1, allow_nan=False) + "\n")
+    rows = spread(OwnPairs().load(out / "world" / TEST, images=None, with_images=True), SHOWN)
+    page = (
+        environment("rewardlab.demo")
+        .get_template("quickstart.html")
+        .render(
+            summary=summary,
+            titles=[TITLES[stage] for stage in STAGES],
+            table=table(summary),
+            sentences=sentences(summary),
+            plots=[("Accuracy against votes", plot_stages(summary)), *training_curves(out)],
+            before=judgments(rows, out / "bench" / "sft", SHOWN)[0],
+            after=judgments(rows, out / "bench" / "rl", SHOWN)[0],
+        )
+    )
+    write_whole(out / "report.html", page)

@@ -1,0 +1,101 @@
+"""Build the world's data: train and held-out pairs that share no scene and no scan, and the truth the teacher knows."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Iterable
+from pathlib import Path
+
+from rewardlab.data.files import read_lines, write_whole
+from rewardlab.data.images import encode_png
+from rewardlab.demo import digits, scenes
+from rewardlab.demo.contrast_pairs import Twins
+from rewardlab.demo.digits import Card
+from rewardlab.demo.judgments import Truth
+from rewardlab.demo.tasks import DIGIT_TASKS, SCENE_TASKS, draw_digit_twins, draw_scene_twins
+from rewardlab.types import PreferencePair
+
+SHARE_DIGITS = 0.25
+
+
+def _draw(rng: random.Random, held_out: bool) -> tuple[Twins, str, str, str, int]:
+    """Twins with their source, task, category and level."""
+    if rng.random() < SHARE_DIGITS:
+        task = rng.choice(list(DIGIT_TASKS))
+        category, level, _ = DIGIT_TASKS[task]
+        return draw_digit_twins(rng, task, held_out=held_out), "digits", task, category, level
+    task = rng.choice(list(SCENE_TASKS))
+    category, levels, _ = SCENE_TASKS[task]
+    level = rng.choice(levels)
+    return draw_scene_twins(rng, task, level, held_out=held_out), "scenes", task, category, level
+
+
+def of_unequal_length(rng: random.Random, answers: tuple[str, str]) -> tuple[str, str]:
+    """The answers, one of them without its full stop (a coin says which) where they are equally long.
+
+    So a judge by length always has an opinion, and by the coins it is worth 50 %.
+    """
+    if len(answers[0]) != len(answers[1]):
+        return answers
+    if rng.random() < 0.5:
+        return answers[0].removesuffix("."), answers[1]
+    return answers[0], answers[1].removesuffix(".")
+
+
+def make_pair(rng: random.Random, index: int, *, held_out: bool) -> tuple[PreferencePair, Truth]:
+    """One pair and its truth. Two coins: which twin is shown, and which answer is response 0."""
+    twins, source, task, category, level = _draw(rng, held_out)
+    shown = rng.randrange(2)
+    picture = twins.pictures[shown]
+    image = encode_png(digits.render(picture, rng) if isinstance(picture, Card) else scenes.render(picture, rng))
+    answers = of_unequal_length(rng, twins.answers)
+    responses = answers if rng.random() < 0.5 else answers[::-1]
+    right, wrong = answers[shown], answers[1 - shown]
+    pair = PreferencePair(
+        pair_id=f"{'test' if held_out else 'train'}-{index:05d}-{task}",
+        question=twins.question,
+        responses=(responses[0], responses[1]),
+        preferred=responses.index(right),
+        images=(image,),
+        category=category,
+        source=source,
+        level=level,
+    )
+    truth = Truth(
+        image_sha256=hashlib.sha256(image).hexdigest(),
+        question=twins.question,
+        right=right,
+        wrong=wrong,
+        fact=twins.facts[shown],
+        checks=(twins.checks[shown][shown], twins.checks[shown][1 - shown]),
+        twin_fact=twins.facts[1 - shown],
+        twin_checks=(twins.checks[1 - shown][shown], twins.checks[1 - shown][1 - shown]),
+        task=task,
+        level=level,
+    )
+    return pair, truth
+
+
+def make_pairs(num: int, *, seed: int, held_out: bool) -> tuple[list[PreferencePair], list[Truth]]:
+    """``num`` pairs of one split, the same for the same seed, no image twice."""
+    rng = random.Random(f"world {seed} {held_out}")
+    pairs: list[PreferencePair] = []
+    truths: list[Truth] = []
+    seen: set[str] = set()
+    while len(pairs) < num:
+        pair, truth = make_pair(rng, len(pairs), held_out=held_out)
+        if truth.image_sha256 not in seen:
+            seen.add(truth.image_sha256)
+            pairs.append(pair)
+            truths.append(truth)
+    return pairs, truths
+
+
+def write_truths(truths: Iterable[Truth], path: Path) -> None:
+    write_whole(path, "".join(json.dumps(truth.to_json()) + "\n" for truth in truths))
+
+
+def read_truths(path: Path) -> list[Truth]:
+    return [Truth.from_json(json.loads(line)) for line in read_lines(path)]

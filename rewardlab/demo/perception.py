@@ -1,0 +1,139 @@
+"""The perception stage: the tiny base model learns to name what it sees, once, before the pipeline begins.
+
+It stands in for what a hub checkpoint would bring. The model reads an image and short facts about it ("star:" -> "cyan.")
+and is trained on the continuations alone. It never sees a pair, a response, a judgment or a held-out scene or scan.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from PIL import Image
+from torch.optim.lr_scheduler import LambdaLR
+from transformers import Qwen2_5_VLForConditionalGeneration, Qwen2_5_VLProcessor
+
+from rewardlab.demo import digits, scenes
+from rewardlab.demo.contrast_pairs import Picture
+from rewardlab.demo.facts import facts_of
+
+IGNORE = -100
+SHARE_OF_TWO_SHAPES = 0.4  # of all scenes: among six shapes there is seldom anything to count
+
+
+@dataclass(frozen=True)
+class PerceptionConfig:
+    """Steps of ``batch`` images with ``facts`` facts each; a share ``digits`` of the images are cards of real scans."""
+
+    steps: int
+    batch: int = 32
+    facts: int = 8
+    digits: float = 0.3
+    learning_rate: float = 3e-3
+    seed: int = 0
+
+
+def draw_picture(rng: random.Random, share_digits: float, *, held_out: bool = False) -> tuple[Picture, Image.Image]:
+    """A picture of one split and its rendering."""
+    if rng.random() < share_digits:
+        card = digits.random_card(rng, held_out=held_out)
+        return card, digits.render(card, rng)
+    while True:
+        scene: scenes.Scene | None = scenes.random_scene(rng, rng.randint(1, 4))
+        if scene is not None and rng.random() < SHARE_OF_TWO_SHAPES:
+            scene = scenes.with_shapes(rng, scene, rng.sample(scenes.SHAPES, 2))
+        if scene is not None and scenes.is_held_out(scene) == held_out:
+            return scene, scenes.render(scene, rng)
+
+
+class FactBatcher:
+    """Turns pictures and facts into model inputs; labels cover the continuations of the facts and nothing else."""
+
+    def __init__(self, processor: Qwen2_5_VLProcessor) -> None:
+        self.processor = processor
+        chat = [{"role": "user", "content": [{"type": "image"}]}]
+        self._prompt = processor.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+        self._cache: dict[str, list[int]] = {}
+
+    def _ids(self, text: str) -> list[int]:
+        if text not in self._cache:
+            self._cache[text] = self.processor.tokenizer(text)["input_ids"]
+        return self._cache[text]
+
+    def __call__(self, images: list[Image.Image], facts: list[list[tuple[str, str]]]) -> dict[str, torch.Tensor]:
+        inputs = self.processor(text=[self._prompt] * len(images), images=images, return_tensors="pt")
+        prompt = inputs["input_ids"][0].tolist()
+        rows, labels = [], []
+        for row_facts in facts:
+            row, label = list(prompt), [IGNORE] * len(prompt)
+            for n, (ask, tell) in enumerate(row_facts):
+                asked, told = self._ids(f" {ask}" if n else ask), self._ids(tell)
+                row += asked + told
+                label += [IGNORE] * len(asked) + told
+            rows.append(row)
+            labels.append(label)
+        longest = max(map(len, rows))
+        pad = self.processor.tokenizer.pad_token_id
+        ids = torch.tensor([row + [pad] * (longest - len(row)) for row in rows])
+        mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in rows])
+        types = (ids == self.processor.image_token_id).long()
+        return {
+            "input_ids": ids,
+            "attention_mask": mask,
+            "mm_token_type_ids": types,
+            "labels": torch.tensor([label + [IGNORE] * (longest - len(label)) for label in labels]),
+            "pixel_values": inputs["pixel_values"],
+            "image_grid_thw": inputs["image_grid_thw"],
+        }
+
+
+def batches(config: PerceptionConfig, batcher: FactBatcher) -> Iterator[dict[str, torch.Tensor]]:
+    rng = random.Random(f"perception {config.seed}")
+    while True:
+        drawn = [draw_picture(rng, config.digits) for _ in range(config.batch)]
+        yield batcher([image for _, image in drawn], [facts_of(rng, picture, config.facts) for picture, _ in drawn])
+
+
+def learning_rate_scale(step: int, steps: int, warmup: int = 50) -> float:
+    """Linear warm-up, then flat, then linear decay to a twentieth over the second half."""
+    return min(1.0, (step + 1) / warmup) * max(0.05, min(1.0, 2 * (1 - step / steps)))
+
+
+def _optimizers(model: torch.nn.Module, learning_rate: float) -> list[torch.optim.Optimizer]:
+    """Muon on the matrices, AdamW on the rest: at equal steps it halves the loss of AdamW alone on so short a run."""
+    matrices = [p for name, p in model.named_parameters() if p.dim() == 2 and "embed" not in name]
+    rest = [p for name, p in model.named_parameters() if p.dim() != 2 or "embed" in name]
+    return [
+        torch.optim.Muon(matrices, lr=learning_rate, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(rest, lr=learning_rate, betas=(0.9, 0.98), weight_decay=0.01),
+    ]
+
+
+def learn_to_see(
+    model: Qwen2_5_VLForConditionalGeneration,
+    processor: Qwen2_5_VLProcessor,
+    config: PerceptionConfig,
+    progress: Callable[[int, dict[str, float]], None] = lambda step, metrics: None,
+) -> None:
+    """Train ``model`` in place for ``config.steps`` steps; ``progress`` is called after each with loss and token accuracy."""
+    torch.manual_seed(config.seed)
+    optimizers = _optimizers(model, config.learning_rate)
+    schedules = [LambdaLR(o, lambda step: learning_rate_scale(step, config.steps)) for o in optimizers]
+    model.train()
+    stream = batches(config, FactBatcher(processor))
+    for step in range(config.steps):
+        batch = next(stream)
+        labels = batch["labels"][:, 1:]
+        output = model(**batch)
+        output.loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for optimizer, schedule in zip(optimizers, schedules, strict=True):
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad(set_to_none=True)
+        asked = labels != IGNORE
+        hits = (output.logits[:, :-1].argmax(-1) == labels)[asked].float().mean().item()
+        progress(step, {"loss": output.loss.item(), "token_accuracy": hits})
+    model.eval()

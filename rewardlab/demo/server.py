@@ -1,0 +1,167 @@
+"""The world's two remote models behind one real OpenAI-compatible HTTP server.
+
+``world-teacher`` judges pairs with reasoning; it errs and it bluffs, the more the harder the pair. ``world-checker`` is the
+consistency judge: it reads a reasoning and a verdict and says whether they agree. Neither is a language model; the
+protocol is real, so the client code that asks them is the code that asks any endpoint.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import random
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from rewardlab.data.images import from_data_url
+from rewardlab.demo.judgments import Truth, grounded, shallow
+from rewardlab.demo.pairs import read_truths
+
+TEACHER, CHECKER = "world-teacher", "world-checker"
+
+
+@dataclass(frozen=True)
+class TeacherConfig:
+    """How good the teacher is, by level 1..3: how often it only sounds like judging, and how often it misreads when it looks.
+
+    ``contradict`` is the share of shallow judgments whose reasoning praises the answer they then reject.
+    """
+
+    shallow: tuple[float, float, float] = (0.44, 0.54, 0.56)
+    misread: tuple[float, float, float] = (0.01, 0.1, 0.28)
+    contradict: float = 0.35
+    seed: int = 0
+
+
+@dataclass
+class Faults:
+    """Shares of requests that fail on purpose, for tests of the client: 429, 500, an empty or garbled body, a hang."""
+
+    too_many: float = 0.0
+    broken: float = 0.0
+    garbage: float = 0.0
+    hang: float = 0.0
+    hang_s: float = 60.0
+
+
+def _shown(prompt: str) -> tuple[str, str] | None:
+    match = re.search(r"Response 1\W*:\s*(.+?)\s*\n\W*Response 2\W*:\s*(.+?)\s*(?:\n|$)", prompt)
+    return (match[1], match[2]) if match else None
+
+
+def teach(truth: Truth, shown: tuple[str, str], config: TeacherConfig, rng: random.Random) -> str:
+    """One judgment by the teacher."""
+    level = truth.level - 1
+    if rng.random() < config.shallow[level]:
+        return shallow(rng, contradict=config.contradict)[0]
+    return grounded(truth, shown, misread=rng.random() < config.misread[level])[0]
+
+
+def favoured(reasoning: str) -> int | None:
+    """Which response (1 or 2) a reasoning in the world's words favours; None where it favours neither or both."""
+    marks = {int(n): mark == "correct" for n, mark in re.findall(r"Response ([12]):[^.]*?(correct|wrong)\b", reasoning)}
+    praised = {int(n) for n in re.findall(r"Response ([12]) (?:sounds|is|reads)\b", reasoning)}
+    ahead = {n for n, good in marks.items() if good} | praised
+    return ahead.pop() if len(ahead) == 1 else None
+
+
+def check(prompt: str) -> str:
+    """ "1" where reasoning and verdict agree, "0" where they do not, "unclear" where the reasoning takes no side."""
+    reasoning = re.search(r"\[Reasoning\]\s*(.*?)\s*\[Verdict\]", prompt, re.DOTALL)
+    verdict = re.search(r"\[Verdict\]\s*Response ([12]) is better", prompt)
+    if reasoning is None or verdict is None:
+        return "unclear"
+    side = favoured(reasoning[1])
+    return "unclear" if side is None else str(int(side == int(verdict[1])))
+
+
+def _text_and_image(messages: Sequence[dict[str, Any]]) -> tuple[str, bytes | None]:
+    text, image = [], None
+    for message in messages:
+        content = message["content"]
+        for part in [{"type": "text", "text": content}] if isinstance(content, str) else content:
+            if part["type"] == "text":
+                text.append(part["text"])
+            elif part["type"] == "image_url":
+                image = from_data_url(part["image_url"]["url"])
+    return "\n".join(text), image
+
+
+def _answer(model: str, text: str, prompt: str) -> dict[str, Any]:
+    usage = {"prompt_tokens": len(prompt) // 4 + 1, "completion_tokens": len(text) // 4 + 1}
+    return {
+        "id": "chatcmpl-world",
+        "object": "chat.completion",
+        "created": int(time.time()),
+        "model": model,
+        "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}],
+        "usage": {**usage, "total_tokens": sum(usage.values())},
+    }
+
+
+def _error(status: int, text: str, headers: dict[str, str] | None = None) -> Response:
+    return JSONResponse({"error": {"message": text, "type": "world_error", "code": status}}, status, headers)
+
+
+def build_app(truths: Sequence[Truth], config: TeacherConfig, faults: Faults | None = None) -> Starlette:
+    """The ASGI application. A request's draw depends on ``config.seed``, the request and its own ``seed``, nothing else."""
+    known = {truth.image_sha256: truth for truth in truths}
+    faults = faults or Faults()
+    dice = random.Random(config.seed)
+
+    async def fault() -> Response | None:
+        roll = dice.random()
+        for share, status in ((faults.too_many, 429), (faults.broken, 500), (faults.garbage, 200), (faults.hang, 0)):
+            if roll < share:
+                if status in (429, 500):
+                    return _error(status, "slow down" if status == 429 else "the world is broken", {"Retry-After": "0.05"})
+                if status == 200:
+                    return Response("<html>not what you asked for</html>", media_type="text/html")
+                await asyncio.sleep(faults.hang_s)
+                return _error(504, "too late")
+            roll -= share
+        return None
+
+    async def chat(request: Request) -> Response:
+        if (failed := await fault()) is not None:
+            return failed
+        try:
+            body = json.loads(await request.body())
+            model, (prompt, image) = body["model"], _text_and_image(body["messages"])
+        except (KeyError, ValueError, TypeError) as error:
+            return _error(400, f"not a chat completion request: {error!r}")
+        except ClientDisconnect:
+            return Response(status_code=499)  # nobody is there to read it
+        if model == CHECKER:
+            return JSONResponse(_answer(model, check(prompt), prompt))
+        if model != TEACHER:
+            return _error(404, f"no model {model!r}; there are {TEACHER} and {CHECKER}")
+        truth = known.get(hashlib.sha256(image or b"").hexdigest())
+        shown = _shown(prompt)
+        if truth is None or shown is None or set(shown) != {truth.right, truth.wrong}:
+            return _error(400, "not a pair of this world: its image or its responses are unknown")
+        rng = random.Random(f"{config.seed} {truth.image_sha256} {shown} {body.get('seed', 0)}")
+        return JSONResponse(_answer(model, teach(truth, shown, config, rng), prompt))
+
+    async def models(request: Request) -> Response:
+        return JSONResponse({"object": "list", "data": [{"id": m, "object": "model"} for m in (TEACHER, CHECKER)]})
+
+    return Starlette(
+        routes=[Route("/v1/chat/completions", chat, methods=["POST"]), Route("/v1/models", models, methods=["GET"])]
+    )
+
+
+def serve(truth_file: Path, *, port: int, config: TeacherConfig, faults: Faults | None = None) -> None:
+    """Run until killed."""
+    uvicorn.run(build_app(read_truths(truth_file), config, faults), host="127.0.0.1", port=port, log_level="warning")

@@ -1,0 +1,179 @@
+"""The teacher asked by the batch API: a round of files for each attempt, sent, waited for and collected.
+
+A batch is in the journal before it is sent, with its calls; its name goes with it, so that one whose creation was not
+answered is found again. Collecting one twice changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from types import TracebackType
+from typing import Self
+
+from rewardlab.config import DistillConfig
+from rewardlab.data.rows import with_frames
+from rewardlab.distill.budget import Purse
+from rewardlab.distill.chat_transport import PASSES, body_of, note_of
+from rewardlab.distill.journal import Journal
+from rewardlab.distill.tagging import Progress, order_of, tag
+from rewardlab.errors import EndpointError
+from rewardlab.progress import Advance
+from rewardlab.prompts import build_messages, load_template
+from rewardlab.samplers.openai_batch import BatchClient, BatchState, answer_of, request_line
+from rewardlab.types import Completion, FinishReason, Order, PreferencePair
+
+FOLDER = "batches"  # of files that went up and are not collected
+Call = tuple[str, int, Order]
+
+
+def custom_id(place: int, pair: str, attempt: int) -> str:
+    """What a request is called within its batch: its place among the calls, and a hash of the call, so that an answer is never
+    taken for another's."""
+    return f"{place}-{hashlib.sha256(f'{pair}/{attempt}'.encode()).hexdigest()[:16]}"
+
+
+class BatchAsker:
+    """Use as ``async with``. Raises EndpointError where the provider fails, or refuses a batch."""
+
+    def __init__(
+        self, config: DistillConfig, journal: Journal, purse: Purse, advance: Advance, api_key: str | None = None
+    ) -> None:
+        self.config, self.journal, self.purse, self.advance = config, journal, purse, advance
+        self.template, self.progress = load_template(config.template), Progress()
+        self._client = BatchClient(config.base_urls[0], api_key=api_key or os.environ.get(config.api_key_envs[0], "none"))
+        self._folder = journal.path.parent / FOLDER
+        self._shown = 0  # of the progress bar
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        await self._client.__aexit__(kind, error, at)
+
+    async def run(self, pairs: Iterable[PreferencePair]) -> None:
+        """Round after round until every pair has its answers, the budget is spent, or three in a row brought nothing."""
+        await self._wait()
+        fruitless = 0
+        while fruitless < PASSES:
+            before = self.purse.answers
+            if not await self._send_round(pairs):
+                return  # all have their answers, or the budget is spent
+            await self._wait()
+            fruitless = fruitless + 1 if self.purse.answers == before else 0
+        self._count(pairs)
+
+    async def _send_round(self, pairs: Iterable[PreferencePair]) -> bool:
+        """Send the next attempt of every pair that wants one, as far as the budget goes; whether any was sent."""
+        self.progress = Progress()
+        sent, calls, lines, size = False, list[Call](), list[bytes](), 0
+        room = self.purse.batch_size(self.config.batch_requests)
+        for pair, call in self._wanting(pairs):
+            line = self._line(pair, call, len(calls))
+            if calls and (len(calls) >= room or size + len(line) > self.config.batch_bytes):
+                await self._send(calls, lines)
+                sent, calls, lines, size = True, [], [], 0
+                room = self.purse.batch_size(self.config.batch_requests)
+                line = self._line(pair, call, 0)
+            if not room:
+                if not self.purse.away:
+                    self._count(pairs)
+                    self.progress = replace(self.progress, failed=set(), out_of_budget=True)
+                break
+            calls.append(call)
+            lines.append(line)
+            size += len(line)
+        if calls:
+            await self._send(calls, lines)
+            sent = True
+        self._show()
+        return sent
+
+    def _wanting(self, pairs: Iterable[PreferencePair]) -> Iterator[tuple[PreferencePair, Call]]:
+        """Pairs with their next attempt; those that want none are counted."""
+        for pair in pairs:
+            answers = self.journal.answers(pair.pair_id)
+            tagged = tag(pair, answers, self.config)
+            if tagged is not None:
+                self.progress.count(tagged)
+            else:
+                attempt = len(answers) + 1
+                yield pair, (pair.pair_id, attempt, order_of(pair.pair_id, self.config.seed, attempt))
+
+    def _count(self, pairs: Iterable[PreferencePair]) -> None:
+        self.progress = Progress()
+        self.progress.failed = {call[0] for _, call in self._wanting(pairs)}
+
+    def _line(self, pair: PreferencePair, call: Call, place: int) -> bytes:
+        prompt = build_messages(with_frames(pair), order=call[2], template=self.template)
+        return request_line(custom_id(place, call[0], call[1]), self.config.model, prompt, body_of(self.config, *call[:2]))
+
+    async def _send(self, calls: list[Call], lines: list[bytes]) -> None:
+        self._folder.mkdir(exist_ok=True)
+        # The file is whole before the journal knows of the batch: what it knows of can be sent again.
+        partial = self._folder / ".partial"
+        partial.write_bytes(b"".join(lines))
+        name = self.journal.put_batch(calls)
+        file = self._folder / f"{name}.jsonl"
+        partial.replace(file)
+        self.journal.mark_batch(name, "sent", await self._client.send(name, file))
+        self.purse.send(name, len(calls))
+
+    async def _wait(self) -> None:
+        """Collect every batch that is away, those of an earlier run too."""
+        for name, batch_id, calls in self.journal.open_batches():
+            if batch_id is None and (batch_id := await self._find_or_send(name)) is None:
+                self.journal.mark_batch(name, "never sent")
+                continue
+            self.journal.mark_batch(name, "sent", batch_id)
+            self.purse.send(name, len(calls))
+        while away := self.journal.open_batches():
+            for name, batch_id, calls in away:
+                state = await self._client.look(str(batch_id))
+                if not state.open:
+                    await self._collect(name, state, calls)
+            if away := self.journal.open_batches():
+                self._show(f", {len(away):,} batches away")
+                await asyncio.sleep(self.config.poll_s)
+
+    async def _find_or_send(self, name: str) -> str | None:
+        file = self._folder / f"{name}.jsonl"
+        if (found := await self._client.find(name)) is not None:
+            return found
+        return await self._client.send(name, file) if file.is_file() else None
+
+    async def _collect(self, name: str, state: BatchState, calls: list[tuple[str, int]]) -> None:
+        missing = set(range(len(calls)))
+        for file in filter(None, (state.output_file, state.error_file)):
+            async for line in self._client.lines(file):
+                try:
+                    named, completion = answer_of(line)
+                    place = int(named.partition("-")[0])
+                    pair, attempt = calls[place]
+                    if named != custom_id(place, pair, attempt):
+                        raise ValueError(f"its request {named!r} is not ours")
+                except (ValueError, IndexError) as error:
+                    raise EndpointError(
+                        f"{self._client.base_url}: batch {state.id} answers what was not asked ({error})"
+                    ) from error
+                missing.discard(place)
+                if self.journal.answer(pair, attempt, completion, self.purse.price(completion)):
+                    self.purse.pay(completion)
+        for place in missing:
+            lost = Completion("", FinishReason.ERROR, error=f"the batch ended ({state.status}) without an answer")
+            self.journal.answer(*calls[place], lost, 0.0)
+        self.journal.mark_batch(name, state.status)
+        self.purse.collect(name)
+        (self._folder / f"{name}.jsonl").unlink(missing_ok=True)
+        if state.status == "failed":
+            raise EndpointError(
+                f"{self._client.base_url}: batch {state.id} was refused: {state.error or 'no reason given'}; nothing is lost: "
+                "cure it (smaller batch_requests or batch_bytes?) and run again"
+            )
+
+    def _show(self, more: str = "") -> None:
+        self.advance(self.progress.done - self._shown, note=note_of(self.progress, self.purse) + more)
+        self._shown = self.progress.done

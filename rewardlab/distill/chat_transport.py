@@ -1,0 +1,156 @@
+"""The teacher asked one chat at a time, many at once: any number of endpoints and keys, within a budget."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from rewardlab.config import DistillConfig
+from rewardlab.data.rows import with_frames
+from rewardlab.distill.budget import BudgetSpentError, Purse
+from rewardlab.distill.journal import Answer
+from rewardlab.distill.ledger import Ledger
+from rewardlab.distill.tagging import Progress, order_of, seed_of, tag
+from rewardlab.errors import EndpointError
+from rewardlab.prompts import build_messages, load_template
+from rewardlab.samplers.openai_api import ChatEndpoint, ask_any, completion_from
+from rewardlab.types import PreferencePair
+
+LOG = logging.getLogger(__name__)
+GIVE_UP_AFTER = 20  # failed requests in a row, each already retried, before the endpoint counts as down
+PASSES = 3  # over pairs whose requests failed
+
+
+def open_endpoints(config: DistillConfig, api_key: str | None = None) -> list[ChatEndpoint]:
+    """One for each base URL, with the key of its environment variable unless one is given."""
+    keys = [api_key or os.environ.get(name, "none") for name in config.api_key_envs]
+    return [
+        ChatEndpoint(
+            url,
+            config.model,
+            api_key=key,
+            concurrency=config.concurrency,
+            try_s=config.try_s,
+            deadline_s=config.deadline_s,
+            retries=config.retries,
+        )
+        for url, key in zip(config.base_urls, keys, strict=True)
+    ]
+
+
+def body_of(config: DistillConfig, pair_id: str, attempt: int) -> dict[str, Any]:
+    """The fields of a request beside model and messages."""
+    return {
+        "temperature": config.temperature,
+        "top_p": config.top_p,
+        "max_tokens": config.max_tokens,
+        "seed": seed_of(pair_id, config.seed, attempt),
+    }
+
+
+def note_of(progress: Progress, purse: Purse) -> str:
+    """What stands behind the progress bar."""
+    share = f"{progress.kept / progress.done:.1%} kept" if progress.done else "none yet"
+    money = f", ${purse.usd:,.2f}" if purse.usd else f", {purse.tokens:,} tokens"
+    return share + money + (f", {len(progress.failed):,} failed" if progress.failed else "")
+
+
+class Asker:
+    """Workers that take pairs in turn, a ledger, and a count of failures in a row."""
+
+    def __init__(
+        self,
+        config: DistillConfig,
+        endpoints: Sequence[ChatEndpoint],
+        ledger: Ledger,
+        tagged: Callable[[Progress], None] = lambda progress: None,
+    ) -> None:
+        """``tagged`` hears of every pair that has its answers."""
+        self.config, self.endpoints, self.ledger, self._tagged = config, endpoints, ledger, tagged
+        self.template = load_template(config.template)
+        self.progress = Progress()
+        self._failures_in_a_row = 0
+        self._width = config.concurrency * len(endpoints)
+
+    async def run(self, pairs: Iterable[PreferencePair]) -> None:
+        """Ask about all pairs, and again about those whose requests failed. ``pairs`` are gone through more than once.
+
+        Raises EndpointError when the endpoints are down.
+        """
+        await self._once(pairs)
+        for _ in range(PASSES - 1):
+            failed = frozenset(self.progress.failed)
+            if not failed or not self.progress.done or self.progress.out_of_budget:
+                break
+            try:
+                await self._once(pair for pair in pairs if pair.pair_id in failed)
+            except EndpointError as error:  # what is answered is worth having; the next run asks for the rest
+                LOG.warning("%s", error)
+                break
+
+    async def _once(self, pairs: Iterable[PreferencePair]) -> None:
+        queue: asyncio.Queue[PreferencePair | None] = asyncio.Queue(maxsize=2 * self._width)
+        tasks = [asyncio.create_task(self._feed(pairs, queue))]
+        tasks += [asyncio.create_task(self._work(queue)) for _ in range(self._width)]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _feed(self, pairs: Iterable[PreferencePair], queue: asyncio.Queue[PreferencePair | None]) -> None:
+        for pair in pairs:
+            if self.progress.out_of_budget:
+                break
+            await queue.put(pair)
+        for _ in range(self._width):
+            await queue.put(None)
+
+    async def _work(self, queue: asyncio.Queue[PreferencePair | None]) -> None:
+        while (pair := await queue.get()) is not None:
+            if self.progress.out_of_budget:
+                continue
+            try:
+                tagged = await self._pair(pair)
+            except BudgetSpentError:
+                self.progress.out_of_budget = True
+                continue
+            if tagged is not None:
+                self.progress.count(tagged)
+                self._tagged(self.progress)
+
+    async def _pair(self, pair: PreferencePair) -> PreferencePair | None:
+        """The pair tagged, or None where a request failed."""
+        answers = await self.ledger.answers(pair.pair_id)
+        while (tagged := tag(pair, answers, self.config)) is None:
+            answer = await self._ask(pair, len(answers) + 1)
+            if answer is None:
+                self.progress.failed.add(pair.pair_id)
+                return None
+            answers.append(answer)
+        return tagged
+
+    async def _ask(self, pair: PreferencePair, attempt: int) -> Answer | None:
+        """The answer, which is in the journal by then; None where the request failed."""
+        shown = order_of(pair.pair_id, self.config.seed, attempt)
+        prompt = build_messages(with_frames(pair), order=shown, template=self.template)
+        await self.ledger.open(pair.pair_id, attempt, shown)
+        completion = completion_from(await ask_any(self.endpoints, prompt, body_of(self.config, pair.pair_id, attempt)))
+        await self.ledger.close(pair.pair_id, attempt, completion)
+        if completion.failed:
+            # A request that is refused for what is in it says nothing of the endpoints.
+            self._failures_in_a_row += all(one.rests for one in self.endpoints)
+            if self._failures_in_a_row >= GIVE_UP_AFTER:
+                raise EndpointError(
+                    f"{', '.join(self.config.base_urls)}: {GIVE_UP_AFTER} requests in a row failed, the last with "
+                    f"{completion.error!r}; nothing is lost: cure it and run the same command again"
+                )
+            return None
+        self._failures_in_a_row = 0
+        return Answer(attempt, shown, completion.text, completion.finish, completion.num_tokens, completion.num_prompt_tokens)

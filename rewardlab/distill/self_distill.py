@@ -1,0 +1,143 @@
+"""More judgments to teach from without a teacher: a judge's own right ones (rejection sampling), drawn apart by a hot token
+(FIRE).
+
+Each pair is sampled ``samples`` times in each order; of the right ones ``keep`` are kept, those whose openings differ first. A
+judge that guesses is right half the time: pairs that it gets right no more often than a guesser might are kept out, since a
+lucky guess teaches bluffing.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from scipy.stats import binom
+
+from rewardlab.curation.quality import opening_of
+from rewardlab.data.append_log import AppendLog
+from rewardlab.data.files import write_whole
+from rewardlab.data.pairs import write_parquet
+from rewardlab.data.votes import num_failed
+from rewardlab.distill.pipeline import survey
+from rewardlab.errors import ConfigError, DataError, EndpointError
+from rewardlab.judging.judge import GenerativeJudge
+from rewardlab.progress import bar
+from rewardlab.samplers.decode import HotToken
+from rewardlab.samplers.hf import HFSampler
+from rewardlab.types import BOTH_ORDERS, Judgment, Order, PreferencePair, Vote
+
+JOURNAL, DISTILLED, STATISTICS = "journal.jsonl", "distilled.parquet", "statistics.json"
+
+
+@dataclass(frozen=True)
+class RejectionRules:
+    """``alpha``: chance (0..1) that a guesser would be right as often; 1 keeps whatever is right. ``hot_token`` and
+    ``max_tokens`` are how it was asked, so that runs that differ in it are different runs.
+    """
+
+    samples: int = 8
+    keep: int = 1
+    alpha: float = 0.05
+    hot_token: float | None = None
+    max_tokens: int = 1024
+    seed: int = 0
+
+
+def least_right(num_votes: int, alpha: float) -> int:
+    """The fewest right of ``num_votes`` that a guesser reaches with a chance of at most ``alpha``; num_votes + 1 if none."""
+    return next((k for k in range(num_votes + 1) if binom.sf(k - 1, num_votes, 0.5) <= alpha), num_votes + 1)
+
+
+def chosen_of(pair: PreferencePair, votes: Sequence[Vote], rules: RejectionRules) -> list[PreferencePair]:
+    """The pair with each judgment that is kept of it; none where it was right too seldom."""
+    right = [vote for vote in votes if vote.winner == pair.preferred]
+    if not right or len(right) < least_right(len(votes), rules.alpha):
+        return []
+    random.Random(f"{rules.seed} {pair.pair_id}").shuffle(right)
+    # Different openings first, and both orders: what is alike teaches nothing new.
+    seen: dict[tuple[str, ...], int] = {}
+    ranked = []
+    for vote in right:
+        opening = opening_of(vote.completion.text)
+        seen[opening] = seen.get(opening, 0) + 1
+        ranked.append((seen[opening], vote))
+    kept = [vote for _, vote in sorted(ranked, key=lambda item: item[0])][: rules.keep]
+    names = [pair.pair_id] if len(kept) == 1 else [f"{pair.pair_id}#{n}" for n in range(len(kept))]
+    return [
+        replace(pair, pair_id=name, order=vote.order, judgment=vote.completion.text, attempts="1")
+        for name, vote in zip(names, kept, strict=True)
+    ]
+
+
+def heated(judge: GenerativeJudge, temperature: float) -> None:
+    """Have a judge draw its first token after ``<think>`` hot (FIRE, arXiv 2410.21236). Raises ConfigError for one that is
+    asked over an API, where no token has a temperature of its own.
+    """
+    sampler = judge.sampler
+    if not isinstance(sampler, HFSampler):
+        raise ConfigError(f"{judge.name}: a hot token needs a judge that runs here; use hf:PATH")
+    position = len(sampler.processor.tokenizer.encode("<think>", add_special_tokens=False))
+    sampler.hot = HotToken(temperature, position=position)
+
+
+def self_distil(
+    pairs: Sequence[PreferencePair], judge: GenerativeJudge, rules: RejectionRules, out: Path, *, batch: int = 64
+) -> dict[str, Any]:
+    """Write ``distilled.parquet`` and ``statistics.json`` into ``out``; returns the statistics.
+
+    Pairs are sampled ``batch`` at a time and journalled: a run that was killed goes on, and gives the same set. Raises
+    DataError where nothing is kept, ConfigError where ``out`` holds another run, and what the judge raises.
+    """
+    _, data = survey(pairs)
+    identity = {"data": data, "judge": judge.name, "template_hash": judge.template.hash, "batch": batch, **asdict(rules)}
+    with AppendLog(out / JOURNAL, identity) as log, bar("self-distil", len(pairs)) as advance:
+        rows = list(log.rows)
+        advance(min(len(pairs), batch * len(rows)))
+        for number in range(len(rows), -(-len(pairs) // batch)):
+            own = pairs[number * batch : (number + 1) * batch]
+            judged = judge.compare_many(own, orders=[BOTH_ORDERS] * len(own), num_votes=rules.samples, seed=rules.seed + number)
+            if lost := sum(num_failed(one.votes) for one in judged):
+                raise EndpointError(f"{judge.name}: {lost:,} samples of a batch failed; nothing is lost: cure it and run again")
+            rows.append({"batch": number, "pairs": [_row(pair, one, rules) for pair, one in zip(own, judged, strict=True)]})
+            log.append(rows[-1])
+            advance(len(own))
+    told = [one for row in rows for one in row["pairs"]]
+    kept = [
+        replace(pair, pair_id=name, order=Order(order), judgment=text, attempts="1")
+        for pair, one in zip(pairs, told, strict=True)
+        for name, order, text in one["kept"]
+    ]
+    statistics = {
+        "num_pairs": len(pairs),
+        "num_kept": len(kept),
+        "num_pairs_kept": sum(bool(one["kept"]) for one in told),
+        "num_too_seldom_right": sum(not one["kept"] for one in told),
+        "samples": sum(one["votes"] for one in told),
+        "right": sum(one["right"] for one in told),
+        "unreadable": sum(one["unreadable"] for one in told),
+        "least_right": least_right(2 * rules.samples, rules.alpha),
+        "distinct_openings": len({opening_of(pair.judgment) for pair in kept}),
+        "judge": judge.name,
+        **asdict(rules),
+    }
+    if not kept:
+        raise DataError(
+            f"{judge.name}: no pair was right in {statistics['least_right']} of {2 * rules.samples} samples; see {out}"
+        )
+    write_parquet(kept, out / DISTILLED)
+    write_whole(out / STATISTICS, json.dumps(statistics, indent=1) + "\n")
+    return statistics
+
+
+def _row(pair: PreferencePair, judged: Judgment, rules: RejectionRules) -> dict[str, Any]:
+    return {
+        "pair_id": pair.pair_id,
+        "votes": len(judged.votes),
+        "right": sum(vote.winner == pair.preferred for vote in judged.votes),
+        "unreadable": sum(vote.winner is None for vote in judged.votes),
+        "kept": [[one.pair_id, one.order.value, one.judgment] for one in chosen_of(pair, judged.votes, rules)],
+    }

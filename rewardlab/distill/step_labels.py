@@ -1,0 +1,260 @@
+"""Step labels of a judge's reasoning, by completing its beginnings (arXiv 2410.17621): from which step on is the verdict lost?
+
+For each pair the judge is first asked as ever, ``completions`` times in either order. Where that is no better than guessing,
+or rests on the order, nothing can be lost and no step is blamed (``no_footing``). Otherwise the reasoning of each judgment is
+searched by bisection: a prefix is good while at least ``least_right`` of its completions name the preferred response.
+
+Both orders. "Right under both orders" is asked of the empty prefix only. A reasoning speaks of Response 1 and 2 as shown; in
+the other order the same words are about the other response, and rewriting them makes a text that the judge never wrote and
+rewriting cannot be trusted with ("the former", a list). So every longer prefix is completed in its own order, and what keeps a
+position bias out of the labels is that the pair's footing was tested in both, and that judgments of both orders are labelled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from rewardlab.config import StepsConfig
+from rewardlab.data.append_log import AppendLog
+from rewardlab.data.files import read_lines, write_whole
+from rewardlab.distill.pipeline import survey
+from rewardlab.errors import ConfigError, DataError
+from rewardlab.judging.judge import GenerativeJudge
+from rewardlab.metrics.accuracy import mean_interval
+from rewardlab.progress import bar
+from rewardlab.prompts import build_messages
+from rewardlab.rewards.steps import has_footing, judgment_steps, least_right, search, step_labels, token_ends
+from rewardlab.samplers.base import SamplingParams
+from rewardlab.samplers.hf import HFSampler, token_texts
+from rewardlab.types import BOTH_ORDERS, Completion, FinishReason, Order, PreferencePair, choice_of
+from rewardlab.verdicts.parse import verdict_of
+
+STEPS, STATISTICS, JOURNAL = "steps.jsonl", "statistics.json", "journal.jsonl"
+
+
+class StepStatus(StrEnum):
+    """What became of a judgment; only ``LABELLED`` carries labels."""
+
+    LABELLED = "labelled"
+    NO_FOOTING = "no_footing"
+    NO_STEPS = "no_steps"
+
+
+@dataclass
+class Search:
+    """One judgment under search: ``cuts[k]`` are the tokens up to the end of step k; ``asked`` (k, how many right)."""
+
+    pair: PreferencePair
+    order: Order
+    completion: Completion
+    ends: list[int]
+    cuts: list[tuple[int, ...]]
+    status: StepStatus
+    asked: list[tuple[int, int]] = field(default_factory=list)
+    bad: int | None = None
+    next_k: int | None = None
+    _questions: Generator[int, bool, int | None] | None = None
+
+    def start(self) -> None:
+        self._questions = search(len(self.ends))
+        self.next_k = next(self._questions)
+
+    def tell(self, right: int, least: int) -> None:
+        """How many completions of the prefix asked about were right."""
+        assert self._questions is not None
+        assert self.next_k is not None
+        self.asked.append((self.next_k, right))
+        try:
+            self.next_k = self._questions.send(right >= least)
+        except StopIteration as found:
+            self.next_k, self.bad = None, found.value
+
+    def row(self, convention: str) -> dict[str, Any]:
+        """One line of ``steps.jsonl``. ``ends`` are offsets in ``text``; ``right`` says whether its own verdict is."""
+        assert self.pair.preferred is not None
+        verdict = verdict_of(self.completion, convention)
+        labelled = self.status is StepStatus.LABELLED
+        return {
+            "pair_id": self.pair.pair_id,
+            "order": self.order.value,
+            "text": self.completion.text,
+            "status": self.status.value,
+            "verdict": verdict.status.value,
+            "right": verdict.choice is choice_of(self.pair.preferred, self.order),
+            "ends": self.ends,
+            "labels": step_labels(len(self.ends), self.bad) if labelled else [],
+            "first_bad": self.bad,
+            "asked": [list(query) for query in self.asked],
+        }
+
+
+class _Labeller:
+    """One run: asks the judge about prefixes, and counts what came back without a verdict."""
+
+    def __init__(self, config: StepsConfig, sampler: HFSampler, judge: GenerativeJudge) -> None:
+        self.config, self.sampler, self.template = config, sampler, judge.template
+        self.tokenizer = sampler.processor.tokenizer
+        self.least = least_right(config.completions, config.alpha)
+        self.drawn = self.invalid = 0
+
+    def _complete(
+        self, asked: Sequence[tuple[PreferencePair, Order, tuple[int, ...]]], seed: str
+    ) -> tuple[list[int], list[list[Completion]]]:
+        """How many completions of each (pair, order, prefix) name the preferred response; and what was written."""
+        c = self.config
+        number = int(hashlib.sha256(f"{c.seed} {seed}".encode()).hexdigest()[:7], 16)
+        params = SamplingParams(c.completions, c.temperature, c.top_p, c.max_tokens, number)
+        prompts = [build_messages(pair, order=order, template=self.template) for pair, order, _ in asked]
+        rows = self.sampler.sample(prompts, params, [prefix for _, _, prefix in asked])
+        return [self._right(pair, order, p, row) for (pair, order, p), row in zip(asked, rows, strict=True)], rows
+
+    def _right(self, pair: PreferencePair, order: Order, prefix: tuple[int, ...], row: Sequence[Completion]) -> int:
+        assert pair.preferred is not None
+        begun, wanted, right = self.tokenizer.decode(prefix, skip_special_tokens=True), choice_of(pair.preferred, order), 0
+        for completion in row:
+            whole = Completion(begun + completion.text, completion.finish, error=completion.error)
+            choice = verdict_of(whole, self.template.convention).choice
+            right += choice is wanted
+            self.invalid += choice is None
+        self.drawn += len(row)
+        return right
+
+    def batch(self, pairs: Sequence[PreferencePair], number: int) -> dict[str, Any]:
+        """The journal's record of one batch of pairs."""
+        self.drawn = self.invalid = 0
+        shown = [(pair, order, ()) for pair in pairs for order in BOTH_ORDERS]
+        right, rows = self._complete(shown, f"{number} empty")
+        searches = []
+        for n, pair in enumerate(pairs):
+            footing = has_footing(*right[2 * n : 2 * n + 2], self.config.completions, self.config.alpha)
+            judgments = self._judgments(pair, rows[2 * n : 2 * n + 2])
+            searches += [self._search(pair, order, completion, ids, footing) for order, completion, ids in judgments]
+        self._bisect(searches, number)
+        return {
+            "batch": number,
+            "right_of_empty": [right[n : n + 2] for n in range(0, len(right), 2)],
+            "drawn": self.drawn,
+            "invalid": self.invalid,
+            "judgments": [one.row(self.template.convention) for one in searches],
+        }
+
+    def _judgments(
+        self, pair: PreferencePair, drawn: Sequence[Sequence[Completion]]
+    ) -> list[tuple[Order, Completion, tuple[int, ...]]]:
+        """(order, judgment, its tokens) of those to label: the first ones drawn, or the pair's own."""
+        if self.config.source == "pairs":
+            ids = tuple(self.tokenizer.encode(pair.judgment, add_special_tokens=False))
+            text = self.tokenizer.decode(ids, skip_special_tokens=True)
+            return [(pair.order, Completion(text, FinishReason.STOP), ids)] if pair.judgment else []
+        return [
+            (order, completion, completion.token_ids)
+            for order, completions in zip(BOTH_ORDERS, drawn, strict=True)
+            for completion in completions[: self.config.judgments_per_order]
+        ]
+
+    def _search(
+        self, pair: PreferencePair, order: Order, completion: Completion, ids: tuple[int, ...], footing: bool
+    ) -> Search:
+        ends = judgment_steps(completion.text)
+        cuts = [(), *(ids[: last + 1] for last in token_ends(ends, token_texts(self.tokenizer, ids)))]
+        status = StepStatus.LABELLED if footing else StepStatus.NO_FOOTING
+        return Search(pair, order, completion, ends, cuts, status if ends else StepStatus.NO_STEPS)
+
+    def _bisect(self, searches: Sequence[Search], number: int) -> None:
+        """All searches of a batch side by side: one round of completions answers the next question of each."""
+        for one in searches:
+            if one.status is StepStatus.LABELLED:
+                one.start()
+        turn = 0
+        while waiting := [one for one in searches if one.next_k is not None]:
+            asked = [(one.pair, one.order, one.cuts[one.next_k or 0]) for one in waiting]
+            for one, right in zip(waiting, self._complete(asked, f"{number} turn {turn}")[0], strict=True):
+                one.tell(right, self.least)
+            turn += 1
+
+
+def statistics_of(records: Sequence[dict[str, Any]], config: StepsConfig) -> dict[str, Any]:
+    """What a labelling came to, from its journal's records."""
+    rows = [row for record in records for row in record["judgments"]]
+    labelled = [row for row in rows if row["status"] == StepStatus.LABELLED]
+    bad = [float(row["first_bad"] is not None) for row in labelled]
+    pairs = [row["pair_id"] for row in labelled]
+    drawn, queries = sum(record["drawn"] for record in records), [len(row["asked"]) for row in labelled]
+    return {
+        "num_pairs": sum(len(record["right_of_empty"]) for record in records),
+        "num_judgments": len(rows),
+        "statuses": {status.value: sum(row["status"] == status for row in rows) for status in StepStatus},
+        "share_with_bad_step": sum(bad) / len(bad) if bad else None,
+        "share_with_bad_step_interval": list(mean_interval(bad, pairs)) if bad else None,
+        "bad_step_but_right_verdict": sum(row["right"] and row["first_bad"] is not None for row in labelled),
+        "no_bad_step_but_wrong_verdict": sum(not row["right"] and row["first_bad"] is None for row in labelled),
+        "first_bad": {
+            str(k): sum(row["first_bad"] == k for row in labelled)
+            for k in sorted({r["first_bad"] or 0 for r in labelled} - {0})
+        },
+        "steps_per_judgment": sum(len(row["ends"]) for row in labelled) / len(labelled) if labelled else None,
+        "queries_per_judgment": sum(queries) / len(queries) if queries else None,
+        "most_queries": max(queries, default=0),
+        "num_completions": drawn,
+        "invalid_completions": sum(record["invalid"] for record in records) / drawn if drawn else None,
+        "least_right": least_right(config.completions, config.alpha),
+        **config.model_dump(mode="json"),
+    }
+
+
+def label_steps(pairs: Sequence[PreferencePair], config: StepsConfig, judge: GenerativeJudge, out: Path) -> dict[str, Any]:
+    """Label (or go on labelling) into folder ``out``; returns the statistics it also writes.
+
+    A run killed and started again gives the labels of the uninterrupted one. Raises ConfigError for a judge that cannot
+    continue a text, or where ``out`` holds another run's journal; DataError for pairs without label or, as asked, judgments.
+    """
+    _, data = survey(pairs)
+    if config.source == "pairs" and not any(pair.judgment for pair in pairs):
+        raise DataError("no pair carries a judgment; use source: judge, or the output of `rewardlab distill`")
+    if not isinstance(judge.sampler, HFSampler):
+        raise ConfigError(
+            f"{judge.name}: a judge behind an API takes whole turns only and cannot be handed the beginning of its own answer; "
+            "use hf:PATH"
+        )
+    judged = [(pair.order.value, pair.judgment) for pair in pairs] if config.source == "pairs" else []
+    identity = {
+        "data": data + hashlib.sha256(repr(judged).encode()).hexdigest()[:8],
+        "judge": judge.name,
+        "template_hash": judge.template.hash,
+        **config.model_dump(mode="json"),
+    }
+    labeller = _Labeller(config, judge.sampler, judge)
+    with AppendLog(out / JOURNAL, identity) as journal, bar("steps", len(pairs)) as advance:
+        records, size = list(journal.rows), config.pairs_per_batch
+        advance(min(len(pairs), len(records) * size))
+        for number in range(len(records), -(-len(pairs) // size)):
+            batch = pairs[number * size : (number + 1) * size]
+            records.append(labeller.batch(batch, number))
+            journal.append(records[-1])
+            labelled = sum(row["status"] == StepStatus.LABELLED for record in records for row in record["judgments"])
+            advance(len(batch), note=f"{labelled:,} judgments labelled")
+    rows = [row for record in records for row in record["judgments"]]
+    statistics = statistics_of(records, config)
+    write_whole(out / STEPS, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    write_whole(out / STATISTICS, json.dumps(statistics, indent=1) + "\n")
+    return statistics
+
+
+def read_steps(path: Path) -> list[dict[str, Any]]:
+    """The labelled judgments of a ``steps.jsonl``. Raises DataError where there is none, or a line is not one of its."""
+    try:
+        rows = [json.loads(line) for line in read_lines(path)]
+        labelled = [row for row in rows if row["status"] == StepStatus.LABELLED and len(row["labels"]) == len(row["ends"])]
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}); expected the steps.jsonl of `rewardlab steps`") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path}: not the steps.jsonl of `rewardlab steps` ({error!r})") from error
+    if not labelled:
+        raise DataError(f"{path}: holds no labelled judgment; label more pairs, or ones that the judge is better at")
+    return labelled

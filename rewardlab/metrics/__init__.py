@@ -1,0 +1,1 @@
+"""Accuracy, intervals, calibration, and means over the processes of a run."""

@@ -1,0 +1,255 @@
+"""What a benchmark reports. Pure functions of votes and labels; numpy for the resampling only.
+
+The unit is the *trial*: one pair shown in one order, judged by the majority of K votes. A pair shown in both orders gives
+two trials. Every trial stays in the denominator: an invalid or tied one is not right.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import numpy as np
+
+from rewardlab.types import BOTH_ORDERS, Choice, Judgment, Outcome, VerdictStatus, Vote
+from rewardlab.verdicts.votes import in_order, majority
+
+VALID = (VerdictStatus.OK, VerdictStatus.TIE)
+
+
+@dataclass(frozen=True)
+class Labeled:
+    """A judgment beside the truth: ``preferred`` is the index of the better response, ``group`` the benchmark's category."""
+
+    judgment: Judgment
+    preferred: int
+    group: str
+
+    @cached_property
+    def tallies(self) -> tuple[tuple[int, int, int], ...]:
+        """(right, wrong, all) votes of each trial."""
+        return tuple(_tally(votes, self.preferred) for votes in _trials(self))
+
+
+@lru_cache(maxsize=65536)
+def vote_accuracy(num_right: int, num_wrong: int, num_votes: int, k: int) -> float:
+    """Probability that the majority of ``k`` votes, drawn without replacement from a pool of ``num_votes``, is right.
+
+    ``num_votes - num_right - num_wrong`` votes are invalid or tied and count for neither side. Exact (multivariate
+    hypergeometric), so accuracy@K has no shuffling noise. Raises ValueError unless 1 <= k <= num_votes.
+    """
+    if not 1 <= k <= num_votes:
+        raise ValueError(f"k must be between 1 and the {num_votes} votes of the pool, got {k}")
+    return sum(n for lead, n in lead_counts(num_right, num_wrong, num_votes, k).items() if lead > 0) / math.comb(num_votes, k)
+
+
+@lru_cache(maxsize=65536)
+def lead_counts(num_right: int, num_wrong: int, num_votes: int, k: int) -> Mapping[int, int]:
+    """In how many of the C(num_votes, k) draws of ``k`` votes each lead (right less wrong votes) comes about."""
+    neither = num_votes - num_right - num_wrong
+    leads: dict[int, int] = {}
+    for right in range(max(0, k - num_wrong - neither), min(num_right, k) + 1):
+        for wrong in range(max(0, k - right - neither), min(num_wrong, k - right) + 1):
+            ways = math.comb(num_right, right) * math.comb(num_wrong, wrong) * math.comb(neither, k - right - wrong)
+            leads[right - wrong] = leads.get(right - wrong, 0) + ways
+    return leads
+
+
+@lru_cache(maxsize=65536)
+def balanced_accuracy(first: tuple[int, int, int], second: tuple[int, int, int], k: int) -> float:
+    """Probability that the majority of ``k`` votes of each order, together, is right, from the (right, wrong, all) of each.
+
+    Exact over all draws of ``k`` from either order's pool. An even one is not right.
+    """
+    one, other = lead_counts(*first, k), lead_counts(*second, k)
+    ahead = sum(n * m for a, n in one.items() for b, m in other.items() if a + b > 0)
+    return ahead / (math.comb(first[2], k) * math.comb(second[2], k))
+
+
+def any_correct(num_right: int, num_votes: int, k: int) -> float:
+    """Probability that at least one of ``k`` votes from the pool is right. A coin scores 1 - 2**-k: never report it alone."""
+    return 1 - math.comb(num_votes - num_right, k) / math.comb(num_votes, k)
+
+
+def _trials(item: Labeled) -> list[tuple[Vote, ...]]:
+    split = [in_order(item.judgment.votes, order) for order in BOTH_ORDERS]
+    return [votes for votes in split if votes]
+
+
+def _tally(votes: Sequence[Vote], preferred: int) -> tuple[int, int, int]:
+    winners = [vote.winner for vote in votes]
+    return winners.count(preferred), winners.count(1 - preferred), len(winners)
+
+
+def score_of(tallied: Sequence[tuple[int, int, int]], k: int | None = None) -> float:
+    """:func:`pair_score` of a pair's tallies."""
+    scores = [vote_accuracy(right, wrong, total, total if k is None else k) for right, wrong, total in tallied]
+    return sum(scores) / len(scores) if scores else 0.0
+
+
+def pair_score(item: Labeled, k: int | None = None) -> float:
+    """Accuracy of one pair in 0..1: the mean over its trials of the chance that the majority of ``k`` votes is right.
+
+    ``k=None`` uses all votes of each trial. A pair without any vote scores 0.
+    """
+    return score_of(item.tallies, k)
+
+
+def any_correct_score(tallied: Sequence[tuple[int, int, int]], k: int) -> float:
+    """Mean over a pair's trials of :func:`any_correct`."""
+    return sum(any_correct(right, total, k) for right, _, total in tallied) / len(tallied) if tallied else 0.0
+
+
+def smallest_pool(items: Sequence[Labeled]) -> int:
+    """Votes of the trial that has fewest: the largest K every trial can answer."""
+    return min((len(votes) for item in items for votes in _trials(item)), default=0)
+
+
+def mean_interval(
+    scores: Sequence[float], clusters: Sequence[str] | None = None, *, seed: int = 0, resamples: int = 2000
+) -> tuple[float, float]:
+    """95 % percentile bootstrap interval of the mean over pairs, or over clusters of pairs that share a prompt.
+
+    ``scores`` are per pair (0..1, or differences in -1..1). Scores that are all equal leave nothing to resample; for 0 or 1
+    the Wilson bound of as many trials as there are clusters is used, so that a perfect score on few prompts keeps an honest
+    width. Of a single cluster nothing can be said: (0, 1), or (-1, 1) for differences. Empty: (nan, nan).
+    """
+    values = np.asarray(scores, dtype=float)
+    if values.size == 0:
+        return math.nan, math.nan
+    names = np.arange(values.size) if clusters is None else np.unique(np.asarray(clusters), return_inverse=True)[1]
+    sums, counts = np.bincount(names, weights=values), np.bincount(names)
+    if np.ptp(values) == 0 and values[0] in (0.0, 1.0):
+        slack = 3.8416 / (sums.size + 3.8416)
+        return (0.0, slack) if values[0] == 0 else (1 - slack, 1.0)
+    if sums.size == 1:
+        return (-1.0 if values.min() < 0 else 0.0), 1.0
+    # Clusters alike are interchangeable: how often each kind is drawn is multinomial, which is the same bootstrap and fast.
+    kinds, many = np.unique(np.stack([sums, counts]), axis=1, return_counts=True)
+    dice, means = np.random.default_rng(seed), []
+    block = max(1, 20_000_000 // many.size)  # of resamples, for memory
+    for start in range(0, resamples, block):
+        drawn = dice.multinomial(sums.size, many / sums.size, size=min(block, resamples - start))
+        means.append(drawn @ kinds[0] / (drawn @ kinds[1]))
+    low, high = np.quantile(np.concatenate(means), (0.025, 0.975))
+    return float(low), float(high)
+
+
+def micro(items: Sequence[Labeled], k: int | None = None) -> float:
+    """Mean score over all pairs; nan where there are none."""
+    return float(np.mean([pair_score(item, k) for item in items])) if items else math.nan
+
+
+def by_group(items: Sequence[Labeled]) -> dict[str, list[Labeled]]:
+    groups: dict[str, list[Labeled]] = {}
+    for item in items:
+        groups.setdefault(item.group, []).append(item)
+    return dict(sorted(groups.items()))
+
+
+def macro(items: Sequence[Labeled], k: int | None = None) -> float:
+    """Unweighted mean of the groups' micro accuracies; nan where there are none."""
+    groups = by_group(items)
+    return float(np.mean([micro(group, k) for group in groups.values()])) if groups else math.nan
+
+
+def _all_votes(items: Sequence[Labeled]) -> list[Vote]:
+    return [vote for item in items for vote in item.judgment.votes]
+
+
+def status_counts(items: Sequence[Labeled]) -> dict[str, int]:
+    """Votes by status, every status named."""
+    votes = _all_votes(items)
+    return {status.value: sum(vote.verdict.status is status for vote in votes) for status in VerdictStatus}
+
+
+def invalid_rate(items: Sequence[Labeled]) -> float:
+    """Share of votes without a readable verdict (a tie that a judge states is readable); nan without votes."""
+    votes = _all_votes(items)
+    return sum(vote.verdict.status not in VALID for vote in votes) / len(votes) if votes else math.nan
+
+
+def position_lean(items: Sequence[Labeled]) -> float | None:
+    """Share of valid verdicts for the response shown first, minus one half: -0.5..0.5, 0 without lean; None without any."""
+    choices = [vote.verdict.choice for vote in _all_votes(items) if vote.verdict.choice is not None]
+    return choices.count(Choice.FIRST) / len(choices) - 0.5 if choices else None
+
+
+def length_lean(items: Sequence[Labeled], longer: Sequence[int | None]) -> float | None:
+    """How much more often the longer response is named than it is the better one: -1..1, above 0 a judge favours length.
+
+    Mean over pairs of the share of valid verdicts for the longer response, less the share of these pairs whose longer response
+    is the better one. ``longer`` is its index; pairs of equal lengths (None) and without a valid verdict are left out, and
+    every other counts alike, however many of its verdicts are valid. None where nothing is left.
+    """
+    leans = []
+    for item, index in zip(items, longer, strict=True):
+        winners = [vote.winner for vote in item.judgment.votes if vote.winner is not None]
+        if index is not None and winners:
+            leans.append(winners.count(index) / len(winners) - (item.preferred == index))
+    return sum(leans) / len(leans) if leans else None
+
+
+def swap_consistency(items: Sequence[Labeled]) -> float | None:
+    """Share of pairs, of those shown in both orders, whose two majorities name the same response.
+
+    A tie or an invalid majority in either order is not consistent. None where no pair was shown in both orders.
+    """
+    kept = [_trials(item) for item in items]
+    both = [trials for trials in kept if len(trials) == 2]
+    if not both:
+        return None
+    outcomes = [(majority(first), majority(second)) for first, second in both]
+    named = (Outcome.RESPONSE_0, Outcome.RESPONSE_1)
+    return sum(a == b and a in named for a, b in outcomes) / len(outcomes)
+
+
+def paired_difference(
+    before: Mapping[str, float], after: Mapping[str, float], *, seed: int = 0
+) -> tuple[float, tuple[float, float]]:
+    """Mean of ``after - before`` over the pairs and its 95 % bootstrap interval. Raises ValueError unless both name the
+    same pairs."""
+    if before.keys() != after.keys():
+        raise ValueError("a paired comparison needs the same pairs on both sides")
+    differences = [after[name] - before[name] for name in before]
+    return float(np.mean(differences)), difference_interval(differences, seed=seed)
+
+
+def difference_interval(
+    differences: Sequence[float], clusters: Sequence[str] | None = None, *, seed: int = 0
+) -> tuple[float, float]:
+    """:func:`mean_interval` of differences in -1..1. Where all are equal: as far as n of them can tell, to either side."""
+    low, high = mean_interval(differences, clusters, seed=seed)
+    if not any(differences):
+        return -high, high
+    if all(gap == -1 for gap in differences):
+        low, high = mean_interval([1.0] * len(differences), clusters, seed=seed)
+        return -high, -low
+    return low, high
+
+
+def sign_flip_p(
+    differences: Sequence[float], clusters: Sequence[str] | None = None, *, flips: int = 10_000, seed: int = 0
+) -> float:
+    """Two-sided p-value (0..1) of paired differences: how often random signs make a sum as large, cluster by cluster.
+
+    The hypothesis is that the two sides are exchangeable within each cluster. Clusters whose differences sum to 0 say nothing
+    and are left out; with up to 13 left all sign patterns are taken, else ``flips`` random ones and the observed one.
+    """
+    values = np.asarray(differences, dtype=float)
+    names = np.arange(values.size) if clusters is None else np.unique(np.asarray(clusters), return_inverse=True)[1]
+    sums = np.bincount(names, weights=values) if values.size else values
+    sums = sums[np.abs(sums) > 1e-12]
+    if not sums.size:
+        return 1.0
+    observed = abs(sums.sum()) - 1e-9
+    if sums.size <= 13:
+        signs = 1 - 2 * ((np.arange(2**sums.size)[:, None] >> np.arange(sums.size)) & 1)
+        return float(np.mean(np.abs(signs @ sums) >= observed))
+    dice, hits = np.random.default_rng(seed), 0
+    for start in range(0, flips, 1000):  # a thousand at a time: memory
+        signs = 1 - 2 * dice.integers(0, 2, size=(min(1000, flips - start), sums.size))
+        hits += int((np.abs(signs @ sums) >= observed).sum())
+    return (hits + 1) / (flips + 1)

@@ -1,0 +1,159 @@
+"""The model that is trained: from a checkpoint, whole or quantised, which of its parts learn, and how large it sees images."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForImageTextToText, BitsAndBytesConfig
+
+from rewardlab.checkpoints import CARD
+from rewardlab.config import LoraConfig, MethodConfig, PixelConfig, TrainConfig
+from rewardlab.errors import CheckpointError, ConfigError
+from rewardlab.models.value_model import read_whole
+from rewardlab.models.vision_hooks import see_always
+from rewardlab.processes import is_main
+from rewardlab.samplers.hf import load_model, load_processor
+from rewardlab.training.run.folder import num_processes
+
+# How transformers calls what sees and what joins it to the language model; anything else is a regular expression.
+PARTS = {
+    "vision": r"\b(visual|vision_tower|vision_model)\.(?!.*merger)",
+    "merger": r"\b(visual\.(.*\.)?(merger|deepstack_merger_list)|multi_modal_projector)\.",
+    "language": r"\b(language_model|lm_head)\b",
+}
+
+
+def load_policy(config: TrainConfig, out: Path) -> tuple[Any, Any]:
+    """(model, processor) to train on from ``config.model``: its parts frozen and its pixel budget set as the config says.
+
+    An adapter is merged into the model it was trained on, and the result kept in ``out/base``: a new adapter trained on
+    it names that folder as its base. Raises CheckpointError and ConfigError.
+    """
+    path = config.model
+    if (Path(path) / "adapter_config.json").exists():
+        merged = (out / "base").resolve()
+        if is_main() and not merged.exists():
+            merge_adapter(Path(path), merged)
+        while not merged.exists():  # another process of this run is making it
+            time.sleep(0.5)
+        path = str(merged)
+    if config.lora and Path(path).exists():  # an adapter names its base, and is asked from other folders than this one
+        path = str(Path(path).resolve())
+    if config.lora and config.lora.quantize:
+        model, processor = _quantised(path), load_processor(path)
+    else:
+        model, processor = load_model(path, device="cpu")
+        if config.lora and torch.cuda.is_available():
+            model = model.to(torch.bfloat16)  # below the adapters, whose weights peft keeps in float32
+    if config.pixels:
+        before = dict(processor.image_processor.size)
+        set_pixels(processor, config.pixels)
+        now = processor.image_processor.size
+        if _reads_for_itself(config) and any(before.get(edge) != now[edge] for edge in now):
+            raise ConfigError(
+                f"pixels: vLLM reads images by the processor of {path}, which shows {before}; train the cold start with the "
+                "same pixels, or leave them out here"
+            )
+    freeze(model, config.freeze)
+    if num_processes() > 1:
+        see_always(model, processor)
+    return model, processor
+
+
+def _reads_for_itself(config: TrainConfig) -> bool:
+    """Whether TRL has vLLM open the checkpoint itself, processor and all."""
+    return isinstance(config, MethodConfig) and config.engine is not None and config.engine.kind != "serve"
+
+
+def _quantised(path: str) -> Any:
+    """The weights of every linear layer as NF4, 4 bits each (QLoRA, arXiv 2305.14314)."""
+    compute = torch.bfloat16 if torch.cuda.is_available() else torch.float32
+    nf4 = BitsAndBytesConfig(
+        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=compute
+    )
+    try:
+        return AutoModelForImageTextToText.from_pretrained(path, quantization_config=nf4, dtype=compute)
+    except ImportError as error:
+        raise ConfigError(f"lora.quantize needs bitsandbytes: pip install 'rewardlab[qlora]' ({error})") from error
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path}: cannot be loaded as an image-text model in 4 bits ({error})") from error
+
+
+def merge_adapter(adapter: Path, out: Path) -> Path:
+    """Merge a LoRA adapter into the model it was trained on, in float32, and save both as one checkpoint; returns ``out``.
+
+    A card goes along. Raises CheckpointError for what is no adapter, and where ``out`` exists.
+    """
+    import peft
+
+    told = adapter / "adapter_config.json"
+    if not told.exists():
+        raise CheckpointError(f"{adapter}: not an adapter (no adapter_config.json in it); a whole checkpoint needs no merging")
+    if out.exists():
+        raise CheckpointError(f"{out}: exists; choose another --out")
+    name = json.loads(told.read_text(encoding="utf-8"))["base_model_name_or_path"]
+    try:
+        with read_whole():
+            base, _ = load_model(name, device="cpu")
+    except CheckpointError as error:
+        raise CheckpointError(f"{adapter}: the model it was trained on is not there: {error}") from error
+    partial = out.with_name(f"{out.name}.partial")
+    peft.PeftModel.from_pretrained(base, str(adapter)).merge_and_unload().save_pretrained(partial)
+    load_processor(str(adapter)).save_pretrained(partial)
+    card = adapter / CARD
+    if card.exists():
+        (partial / CARD).write_bytes(card.read_bytes())
+    partial.rename(out)
+    return out
+
+
+def set_pixels(processor: Any, pixels: PixelConfig) -> None:
+    """Bound how large images are shown. The processor is saved with every checkpoint and read by whoever asks the judge later,
+    vLLM included: there is no other place for this. Raises ConfigError for a family that shows all images at one size."""
+    size = processor.image_processor.size
+    if "shortest_edge" not in size or "longest_edge" not in size:
+        raise ConfigError(f"pixels: {type(processor).__name__} shows every image at {dict(size)}; leave pixels out")
+    processor.image_processor.size = {"shortest_edge": pixels.min, "longest_edge": pixels.max}
+
+
+def _pattern(part: str) -> re.Pattern[str]:
+    return re.compile(PARTS.get(part, part))
+
+
+def freeze(model: Any, parts: list[str]) -> int:
+    """Have the ``parts`` (of :data:`PARTS`, or regular expressions of weights' names) not learn; returns how many weights that
+    is. Raises ConfigError for a part that the model does not have, and where nothing is left to learn."""
+    frozen = 0
+    for part in parts:
+        own = [weight for name, weight in model.named_parameters() if _pattern(part).search(name)]
+        if not own:
+            some = [name for name, _ in model.named_parameters()][::50]
+            raise ConfigError(f"freeze: no weight of {type(model).__name__} is called like {part!r}; they are like {some[:4]}")
+        for weight in own:
+            weight.requires_grad_(False)
+            frozen += weight.numel()
+    if not any(weight.requires_grad for weight in model.parameters()):
+        raise ConfigError(f"freeze: {parts} leaves nothing of {type(model).__name__} to learn")
+    return frozen
+
+
+def peft_config(lora: LoraConfig | None, model: Any, frozen: list[str]) -> Any:
+    """A peft config, or None for full fine-tuning. No layer of a ``frozen`` part gets an adapter."""
+    if lora is None:
+        return None
+    import peft
+
+    left_out = [name for name, _ in model.named_modules() if any(_pattern(part).search(f"{name}.") for part in frozen)]
+    return peft.LoraConfig(
+        r=lora.r,
+        lora_alpha=lora.alpha,
+        lora_dropout=lora.dropout,
+        target_modules=lora.target_modules,
+        exclude_modules=left_out or None,
+        task_type="CAUSAL_LM",
+    )

@@ -1,0 +1,50 @@
+"""Micro-batches without an image, on one of several processes: what sees takes part all the same.
+
+The others have images and wait, in DDP's reduction or in ZeRO-3's gathering, for gradients and weights of a tower that this one
+would not have run. So it runs it on a grey square, and adds nothing of what it saw.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from PIL import Image
+from torch import Tensor, nn
+
+
+def see_always(model: nn.Module, processor: Any) -> None:
+    """Have every forward pass of ``model`` without pixels look at a grey square, with a weight of 0.
+
+    Hooks do it, within the module that DDP or DeepSpeed wraps, and where an image would be looked at: between embedding
+    the words and reading them. Weights are gathered, and gradients reduced, in the order of their use, which must be one.
+    """
+    inner = next(part for part in model.modules() if hasattr(part, "get_image_features") and hasattr(part, "language_model"))
+    square = processor.image_processor(images=[Image.new("RGB", (56, 56), "grey")], return_tensors="pt")
+    fields = {key: square[key] for key in ("pixel_values", "image_grid_thw") if key in square}
+    unseen = [False]
+
+    def before(module: Any, args: Any, kwargs: dict[str, Any]) -> None:
+        decoding = kwargs.get("past_key_values") is not None
+        unseen[0] = kwargs.get("pixel_values") is None and not decoding  # without a gradient, too: ZeRO-3 gathers weights
+
+    def before_language(module: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        if not unseen[0]:
+            return None
+        unseen[0] = False
+        embedded = kwargs["inputs_embeds"]
+        shown = {key: value.to(embedded.device) for key, value in fields.items()}
+        shown["pixel_values"] = shown["pixel_values"].to(embedded.dtype)
+        nothing = 0.0 * sum(part.sum() for part in _tensors(inner.get_image_features(**shown)))
+        return args, {**kwargs, "inputs_embeds": embedded + nothing.to(embedded)}
+
+    inner.register_forward_pre_hook(before, with_kwargs=True, prepend=True)
+    inner.language_model.register_forward_pre_hook(before_language, with_kwargs=True, prepend=True)
+
+
+def _tensors(features: Any) -> list[Tensor]:
+    """What the language model is given of an image: not the hidden states behind it, which would be used in another order."""
+    if isinstance(features, Tensor):
+        return [features]
+    if hasattr(features, "items"):
+        features = [part for name, part in features.items() if name not in ("last_hidden_state", "hidden_states", "attentions")]
+    return [tensor for part in features or () for tensor in _tensors(part)]

@@ -1,0 +1,1 @@
+"""HTML pages, tables, plots and progress bars."""

@@ -1,0 +1,114 @@
+"""What a policy's responses must beat: the preferred response, the first policy's own, or the best of several of its own.
+
+In the order of how hard the reward then is to exploit (arXiv 2503.22230): the truth, the best of N, one sample.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rewardlab.config import PolicyConfig
+from rewardlab.data.append_log import AppendLog
+from rewardlab.errors import DataError
+from rewardlab.models.value_model import read_whole
+from rewardlab.processes import is_main
+from rewardlab.progress import bar
+from rewardlab.prompts import Template, build_messages
+from rewardlab.rewards.pairwise import PolicyReward
+from rewardlab.samplers.base import SamplingParams
+from rewardlab.samplers.hf import HFSampler, load_model
+from rewardlab.types import FinishReason, Order, PreferencePair
+
+ANCHORS, CHUNK = "anchors.jsonl", 64
+AnchorsById = dict[str, str | None]
+
+
+def first_answers(
+    pairs: Sequence[PreferencePair], config: PolicyConfig, template: Template, reward: PolicyReward | None
+) -> Iterator[tuple[PreferencePair, str | None]]:
+    """What ``config.model`` answers before training, pair by pair; None where no answer was finished, or all were empty.
+
+    Its greedy answer (``start``), or the best of ``anchor_samples`` sampled ones (``best``).
+    """
+    if not pairs:
+        return
+    best = config.anchor == "best"
+    params = SamplingParams(
+        config.anchor_samples if best else 1,
+        config.temperature if best else 0.0,
+        max_tokens=config.max_completion_length,
+        seed=config.seed,
+    )
+    sampler = HFSampler(*load_model(config.model), batch_size=CHUNK)
+    with bar("anchors", len(pairs)) as advance:
+        for start in range(0, len(pairs), CHUNK):
+            chunk = pairs[start : start + CHUNK]
+            asked = [build_messages(pair, order=Order.GIVEN, template=template) for pair in chunk]
+            drawn = sampler.sample(asked, params)
+            finished = [[one.text for one in row if one.finish is FinishReason.STOP and one.text] for row in drawn]
+            answers = best_of(chunk, finished, reward) if best else [row[0] if row else None for row in finished]
+            yield from zip(chunk, answers, strict=True)
+            advance(len(chunk))
+
+
+def best_of(
+    pairs: Sequence[PreferencePair], candidates: Sequence[Sequence[str]], reward: PolicyReward | None
+) -> list[str | None]:
+    """The candidate that remains of each pair's; None of none.
+
+    Under a judge, by knock-out in the order they come: the next one takes the place if it is paid more than parity against the
+    one that stands (one comparison fewer than candidates). Under a scalar head, the highest score.
+    """
+    assert reward is not None
+    if reward.parity is None:
+        flat = [(n, text) for n, own in enumerate(candidates) for text in own]
+        scores, _ = reward([pairs[n] for n, _ in flat], [text for _, text in flat], None, 0)
+        known = [(n, text, score) for (n, text), score in zip(flat, scores, strict=True) if score is not None]
+        tops = {n: text for n, text, _ in sorted(known, key=lambda one: one[2])}  # the last one of a pair stays
+        return [tops.get(n) for n in range(len(pairs))]
+    standing = [own[0] if own else None for own in candidates]
+    for place in range(1, max(map(len, candidates), default=0)):
+        rows = [n for n, own in enumerate(candidates) if place < len(own)]
+        next_ones = [candidates[n][place] for n in rows]
+        paid, _ = reward([pairs[n] for n in rows], next_ones, [standing[n] for n in rows], 0)
+        for n, text, score in zip(rows, next_ones, paid, strict=True):
+            if score is not None and score > reward.parity:
+                standing[n] = text
+    return standing
+
+
+def anchors_of(
+    pairs: Sequence[PreferencePair], config: PolicyConfig, template: Template, out: Path, reward: PolicyReward | None = None
+) -> AnchorsById | None:
+    """What each question's responses must beat, by pair_id; None where they are compared with each other.
+
+    The first policy's own answers are made once, for all questions, and kept in ``out/anchors.jsonl`` as they come, so that a
+    killed run goes on; a question it did not finish answering has no anchor, and its rollouts are left out of the update.
+    ``reward`` chooses the best of several. Raises DataError where the preferred response is asked for and unknown.
+    """
+    if config.anchor == "group":
+        return None
+    if config.anchor == "preferred":
+        if any(pair.preferred is None for pair in pairs):
+            raise DataError("a pair does not say which response is preferred; label it, or set anchor to start, best or group")
+        return {pair.pair_id: pair.responses[pair.preferred or 0] for pair in pairs}
+    path, identity = out / ANCHORS, {"anchor": config.anchor, "samples": config.anchor_samples, "model": config.model}
+    asked = {pair.pair_id for pair in pairs}
+    if is_main() and not asked <= _kept(path).keys():
+        with AppendLog(path, identity) as log, read_whole():
+            known = {row["pair_id"] for row in log.rows}
+            todo = [pair for pair in pairs if pair.pair_id not in known]
+            for pair, answer in first_answers(todo, config, template, reward):
+                log.append({"pair_id": pair.pair_id, "answer": answer})
+    while not asked <= _kept(path).keys():  # a barrier would time out
+        time.sleep(2.0)
+    return _kept(path)
+
+
+def _kept(path: Path) -> AnchorsById:
+    """What the file has, a torn last line aside."""
+    lines = path.read_bytes().split(b"\n")[1:-1] if path.exists() else []
+    return {row["pair_id"]: row["answer"] for row in map(json.loads, lines)}

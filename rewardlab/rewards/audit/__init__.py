@@ -1,0 +1,1 @@
+"""What a reward pays, and to whom: probes of responses that must earn nothing."""

@@ -1,0 +1,199 @@
+"""The rows of an audit: prompts with their truth and a response, and how each is rewarded."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rewardlab.data.images import read_image
+from rewardlab.data.pairs import rows_of
+from rewardlab.errors import ConfigError, DataError
+from rewardlab.judging.judge import GenerativeJudge, open_judge
+from rewardlab.rewards.scorer import Rollout, RolloutScorer
+from rewardlab.rewards.verifiable.extraction import Contract, Status
+from rewardlab.rewards.verifiable.hybrid import JudgeScore, PairJudge, Prompt, Route, hybrid_reward, route_of
+from rewardlab.rewards.verifiable.mathematics import MathVerifier, all_verifiers
+from rewardlab.rewards.verifiable.rules import Compare
+from rewardlab.types import Choice, Completion, FinishReason, Order, PreferencePair, VerdictStatus
+from rewardlab.verdicts.parse import parse_verdict
+
+VERDICT = "verdict"  # the domain of a judge's own judgments: truth "1" or "2", the better answer as shown
+FIELDS = "domain, question, response, truth (or best), and optionally reward, images, id"
+
+
+@dataclass(frozen=True)
+class AuditRow:
+    """A prompt, one response to it, and the reward that was paid for it where the file says so.
+
+    ``consistency`` is what was asked of another model about a judgment, -1, 0 or +1; the audit does not ask again.
+    """
+
+    prompt: Prompt
+    response: str
+    recorded: float | None
+    consistency: int = 0
+
+
+@dataclass(frozen=True)
+class Earned:
+    """A reward, who paid it (a :class:`Route`, "verdict" or "recorded"), how the answer was read, and what was read."""
+
+    reward: float
+    source: str
+    status: str
+    extracted: str = ""
+
+
+def read_audit(path: Path, *, images: Path | None, contract: str, thinking: bool) -> list[AuditRow]:
+    """All rows of a ``.parquet`` or ``.jsonl`` file. Raises DataError for the first bad one, and for a file without any.
+
+    Raises ConfigError for an unknown contract.
+    """
+    if contract not in list(Contract):
+        raise ConfigError(f"unknown contract {contract!r}; expected one of {', '.join(Contract)}")
+    if path.suffix not in (".parquet", ".jsonl"):
+        raise DataError(f"{path}: expected a .parquet or .jsonl file with {FIELDS}")
+    if not path.is_file():
+        raise DataError(f"{path}: no such file; expected rows with {FIELDS}")
+    folder = images or path.parent
+    with closing(rows_of(path)) as raw:
+        rows = [_row(row, n, f"{path}, row {n}", folder, Contract(contract), thinking) for n, row in enumerate(raw)]
+    if not rows:
+        raise DataError(f"{path}: holds no rows")
+    return rows
+
+
+def _row(row: Any, index: int, where: str, folder: Path, contract: Contract, thinking: bool) -> AuditRow:
+    if not isinstance(row, Mapping):
+        raise DataError(f"{where}: expected an object with {FIELDS}, got {row!r:.80}")
+    if {"pair_id", "text", "right", "status", "consistency"} <= row.keys():
+        return _rollout(row)
+    for name in ("domain", "question", "response"):
+        if not isinstance(row.get(name), str):
+            raise DataError(f"{where}: {name!r} must be a text, got {row.get(name)!r:.80}; a row has {FIELDS}")
+    if not row["domain"].strip():
+        raise DataError(f"{where}: 'domain' is empty; expected math, number, choice, ..., or a name of your own")
+    reward = row.get("reward")
+    if reward is not None and (isinstance(reward, bool) or not isinstance(reward, int | float) or not math.isfinite(reward)):
+        raise DataError(f"{where}: 'reward' is {reward!r:.80}; expected a finite number, or nothing")
+    prompt = Prompt(
+        prompt_id=str(row.get("id") or f"row-{index}"),
+        domain=row["domain"],
+        question=row["question"],
+        truth=_text(row.get("truth")),
+        best=_text(row.get("best")),
+        images=tuple(read_image(folder / name) for name in row.get("images") or ()),
+        contract=contract,
+        thinking=thinking,
+    )
+    if prompt.domain == VERDICT and prompt.truth not in ("1", "2"):
+        raise DataError(f"{where}: the truth of a verdict is {prompt.truth!r}; expected 1 or 2, the better answer as shown")
+    return AuditRow(prompt, row["response"], None if reward is None else float(reward))
+
+
+def _rollout(row: Mapping[str, Any]) -> AuditRow:
+    """A line of the ``samples.jsonl`` of ``rewardlab rl``. The better answer follows from what was named and whether rightly.
+
+    Where no verdict was read there is no truth to compute with, so that the reward stands as recorded.
+    """
+    choice = parse_verdict(row["text"], "think_answer").choice if row["status"] == VerdictStatus.OK else None
+    named = None if choice is None else choice if row["right"] else choice.swap()
+    truth = {None: None, Choice.FIRST: "1", Choice.SECOND: "2"}[named]
+    prompt = Prompt(f"step {row['step']}, {row['order']}", VERDICT, f"pair {row['pair_id']}", truth)
+    return AuditRow(prompt, row["text"], float(row["reward"]), int(row["consistency"]))
+
+
+class _Recorded:
+    """A consistency judge that says what was said."""
+
+    def __init__(self, consistency: int) -> None:
+        self._consistency = consistency
+
+    async def score(self, question: str, reasoning: str, verdict: Choice) -> int:
+        return self._consistency
+
+
+def _text(value: Any) -> str | None:
+    """A truth as text: numbers and lists (boxes) as JSON writes them."""
+    return value if value is None or isinstance(value, str) else json.dumps(value)
+
+
+class Rewarder:
+    """Pays what training would pay: rules and the judge by :mod:`rewardlab.rewards.verifiable.hybrid`, verdicts by
+    :mod:`rewardlab.rewards.scorer`.
+
+    A verdict earns 0.5 for its format and 1 for being right, times what the row says of its consistency, if anything.
+    """
+
+    def __init__(self, verifiers: Mapping[str, Compare], judge: PairJudge | None) -> None:
+        self._verifiers, self._judge = verifiers, judge
+
+    def source(self, prompt: Prompt) -> str | None:
+        """Who would pay this prompt's responses; None where that is nobody, or a judge and none was given."""
+        if prompt.truth is None and prompt.best is None:
+            return None
+        if prompt.domain == VERDICT:
+            return VERDICT
+        route = route_of(prompt, self._verifiers)
+        return None if route is not Route.VERIFIER and self._judge is None else route.value
+
+    def reward(self, prompt: Prompt, completion: Completion, consistency: int = 0) -> Earned:
+        if prompt.domain == VERDICT:
+            rollout = Rollout(completion, prompt.question, Order.GIVEN, preferred=int(prompt.truth == "2"))
+            parts = asyncio.run(RolloutScorer("think_answer", _Recorded(consistency)).score([rollout]))[0]
+            return Earned(parts.total, VERDICT, parts.status)
+        found = hybrid_reward(prompt, completion, verifiers=self._verifiers, judge=self._judge)
+        return Earned(found.score, found.route.value, found.status.value, found.extracted)
+
+    def check(self, row: AuditRow) -> None:
+        """Raise DataError for a row that nothing rewards: no verifier, no judge for its reference, no recorded reward."""
+        if row.recorded is None and self.source(row.prompt) is None:
+            route_of(row.prompt, self._verifiers)
+            raise DataError(
+                f"{row.prompt.prompt_id}: domain {row.prompt.domain!r} has no verifier and the row no reward; give --judge, "
+                f"or use one of {', '.join(sorted(self._verifiers))}, {VERDICT}"
+            )
+
+    def of_row(self, row: AuditRow) -> Earned:
+        """The row's reward, computed again where somebody can, else as recorded."""
+        if self.source(row.prompt) is not None:
+            return self.reward(row.prompt, Completion(row.response, FinishReason.STOP), row.consistency)
+        assert row.recorded is not None
+        return Earned(row.recorded, "recorded", "recorded")
+
+
+def pair_judge(judge: GenerativeJudge, *, num_votes: int, seed: int) -> PairJudge:
+    """A generative judge as a reward: the share of its valid votes for the response, over both orders.
+
+    A response equal to the reference is at parity without being asked. No valid vote is UNREADABLE.
+    """
+
+    def score(prompt: Prompt, solution: str, reference: str) -> JudgeScore:
+        if solution.strip() == reference.strip():
+            return JudgeScore(0.5)
+        pair = PreferencePair(prompt.prompt_id, prompt.question, (solution, reference), None, prompt.images)
+        share = judge.compare(pair, num_votes=num_votes, seed=seed).share_0
+        return JudgeScore(0.0, Status.UNREADABLE) if share is None else JudgeScore(share)
+
+    return score
+
+
+@contextmanager
+def open_rewarder(judge: str | None, *, votes: int, api_key: str, seed: int) -> Iterator[Rewarder]:
+    """A rewarder with every rule, and the judge a SPEC names; the processes that compare mathematics end with it."""
+    held = None
+    if judge is not None:
+        opened = open_judge(judge, api_key=api_key)
+        opened.check()
+        held = pair_judge(opened, num_votes=votes, seed=seed)
+    math = MathVerifier()
+    try:
+        yield Rewarder(all_verifiers(math), held)
+    finally:
+        math.close()

@@ -1,0 +1,143 @@
+"""What a policy is paid under a judge: the probability that its response beats another (Pairwise-RL, arXiv 2504.04950).
+
+Both orders are asked: a judge that gives probabilities combines them by log-odds, one that votes by the mean of its shares. A
+comparison that cannot be read in both orders pays nothing and costs nothing: its rollout is left out of the update, and
+counted. ``ScalarReward`` is the pointwise reward it is compared with.
+
+Shapes: ``N`` responses.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from rewardlab.checkpoints import template_for
+from rewardlab.judging.judge import GenerativeJudge
+from rewardlab.metrics.running import Mean
+from rewardlab.models.value_model import ValueModel
+from rewardlab.samplers.hf import load_processor
+from rewardlab.training.reward_model import score
+from rewardlab.types import BOTH_ORDERS, Judgment, PreferencePair, VerdictStatus
+from rewardlab.verdicts.margins import LEAST, PARITY, rewards_of, without_thinking
+
+Metrics = dict[str, float]
+Anchors = Sequence[str | None] | None
+
+
+class PolicyReward(Protocol):
+    """Pays responses to questions.
+
+    ``least`` is what the worst response earns and ``parity`` what one earns that is as good as its anchor; None where rewards
+    have no such place.
+    """
+
+    least: float | None
+    parity: float | None
+
+    def __call__(
+        self, questions: Sequence[PreferencePair], responses: Sequence[str], anchors: Anchors, step: int
+    ) -> tuple[list[float | None], Metrics]:
+        """[N] rewards, None for a response that could not be compared, and metrics.
+
+        ``questions`` give question and images; ``anchors`` are what each response is compared with (None: that one has none;
+        all None: the other responses to the same question). ``step`` is that of training: it seeds what is drawn.
+        """
+        ...
+
+
+class PairwiseReward:
+    """Asks a judge whether a response beats its anchor; ``phi`` says what winning with probability p is worth.
+
+    Thinking is stripped from both: it is the answer that is judged. Equal answers are even and an empty one has lost, without
+    asking; an empty anchor says nothing of who is compared with it. Without anchors a response earns the mean over the other
+    responses to its question (same ``pair_id``).
+    """
+
+    def __init__(self, judge: GenerativeJudge, *, num_votes: int = 1, phi: str = "prob", seed: int = 0) -> None:
+        self._judge, self._num_votes, self._phi, self._seed = judge, num_votes, phi, seed
+        self.least: float | None = LEAST[phi]
+        self.parity: float | None = PARITY[phi]
+
+    def __call__(
+        self, questions: Sequence[PreferencePair], responses: Sequence[str], anchors: Anchors, step: int
+    ) -> tuple[list[float | None], Metrics]:
+        shown = [without_thinking(response) for response in responses]
+        asked = [(n, other) for n in range(len(shown)) for other in _others(n, questions, shown, anchors)]
+        wins = self._probabilities([(questions[n], shown[n], other) for n, other in asked], step)
+        read: dict[int, list[float]] = {}
+        for (n, _), p in zip(asked, wins, strict=True):
+            if p is not None:
+                read.setdefault(n, []).append(p)
+        mean = torch.tensor([sum(own) / len(own) for own in read.values()], dtype=torch.float64)
+        rewards: list[float | None] = [None] * len(questions)
+        metrics: Metrics = {"judge/unreadable_frac": Mean(sum(p is None for p in wins) / max(1, len(wins)), len(wins))}
+        if read:
+            paid, told = rewards_of(torch.logit(mean, eps=1e-4), self._phi)
+            metrics |= told
+            for n, reward in zip(read, paid.tolist(), strict=True):
+                rewards[n] = reward
+        return rewards, metrics
+
+    def _probabilities(self, asked: Sequence[tuple[PreferencePair, str, str]], step: int) -> list[float | None]:
+        """That the first text beats the second, each distinct comparison asked once and in both orders."""
+        known: dict[tuple[str, str, str], float | None] = {}
+        todo: dict[tuple[str, str, str], PreferencePair] = {}
+        for question, first, second in asked:
+            key = (question.pair_id, first, second)
+            if not first or not second:
+                known[key] = None if first else 0.0
+            elif first == second:
+                known[key] = 0.5
+            elif (question.pair_id, second, first) not in todo:
+                todo[key] = replace(question, responses=(first, second), preferred=None)
+        orders = [BOTH_ORDERS] * len(todo)
+        cast = self._judge.compare_many(list(todo.values()), orders=orders, num_votes=self._num_votes, seed=self._seed + step)
+        for (name, first, second), judgment in zip(todo, cast, strict=True):
+            share = _in_both_orders(judgment)
+            known[name, first, second] = share
+            known[name, second, first] = None if share is None else 1 - share
+        return [known[question.pair_id, first, second] for question, first, second in asked]
+
+
+def _others(n: int, questions: Sequence[PreferencePair], shown: Sequence[str], anchors: Anchors) -> list[str]:
+    """What response ``n`` is compared with."""
+    if anchors is not None:
+        anchor = anchors[n]
+        return [] if anchor is None else [without_thinking(anchor)]
+    mine = questions[n].pair_id
+    return [shown[m] for m, question in enumerate(questions) if m != n and question.pair_id == mine]
+
+
+def _in_both_orders(judgment: Judgment) -> float | None:
+    """The share for response 0, where either order had a vote that could be read: one order alone holds its bias."""
+    read = {vote.order for vote in judgment.votes if vote.verdict.status in (VerdictStatus.OK, VerdictStatus.TIE)}
+    return judgment.share_0 if read == set(BOTH_ORDERS) else None
+
+
+class ScalarReward:
+    """The number a Bradley-Terry head gives a response seen alone; anchors are not looked at."""
+
+    least: float | None = None
+    parity: float | None = None
+
+    def __init__(self, folder: Path, *, batch_size: int = 64) -> None:
+        self._template = template_for(folder, None)
+        device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if torch.cuda.is_available() else "cpu"
+        self._model, self._processor = ValueModel.from_pretrained(str(folder)).to(device), load_processor(str(folder))
+        self._batch_size = batch_size
+
+    def __call__(
+        self, questions: Sequence[PreferencePair], responses: Sequence[str], anchors: Anchors, step: int
+    ) -> tuple[list[float | None], Metrics]:
+        if not responses:  # all were cut off
+            return [], {}
+        shown = [without_thinking(response) for response in responses]
+        pairs = [replace(question, responses=(answer, answer)) for question, answer in zip(questions, shown, strict=True)]
+        scores = score(self._model, self._processor, pairs, self._template, batch_size=self._batch_size)[:, 0]
+        return [float(value) for value in scores], {"reward/scalar_std": float(scores.std(correction=0))}

@@ -1,0 +1,154 @@
+"""Which step of a judge's reasoning went wrong, and what that pays: dense rewards at the ends of sentences.
+
+The method is that of arXiv 2410.17621: complete the prefix that ends with step k many times; as long as enough completions
+are right, the steps so far are good; the first one after which they are not is found by bisection; a model is fitted to the
+labels and pays at the end of every step. What differs here, because a verdict has only two values and a test suite many:
+
+- A guess is right half the time, so "any completion is right" says nothing (of 20 guesses one is right but once in a million).
+  A prefix counts as good where guessing would hardly ever be right so often: :func:`least_right`.
+- For the same reason a right verdict does not make its reasoning good. The whole reasoning is tested as every other prefix
+  is, and the judgment's own verdict is not looked at.
+- No step is labelled 0. A piece that says nothing (a list number, a line of dashes) is a part of the step that follows it,
+  so it changes neither the number of steps nor any reward; whether a sentence is mere filler is not for a rule to say.
+
+Shapes: ``N`` rollouts, ``T`` tokens.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Generator, Sequence
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from rewardlab.verdicts.parse import reasoning_span
+
+_BREAK = re.compile(r"""[.!?…]+["'”’)\]*_]*(?=\s|$)|[。！？]+["”’」）]*|\n+""")
+_LIST_MARK = re.compile(r"[\s>#*•-]*(?:\(?(?:\d{1,3}|[a-zA-Z])[.)](?:\s|$))?")
+
+
+def step_ends(text: str) -> list[int]:
+    """Where each step of a reasoning ends: offsets behind the last character of sentences and lines, blanks not counted.
+
+    A sentence ends with a full stop (question mark, ...) before a blank, so that "1.5" is whole. What follows the last mark is
+    a step too. A piece without a letter or digit, a list number aside, says nothing and belongs to the next step; at the very
+    end, to none. "e.g. " splits: one step too many, which costs at most one more query.
+    """
+    ends, begin = [], 0
+    for stop, following in [
+        *((m.end() if m[0].strip() else m.start(), m.end()) for m in _BREAK.finditer(text)),
+        (len(text),) * 2,
+    ]:
+        piece = text[begin:stop].rstrip()
+        mark = _LIST_MARK.match(piece)
+        assert mark is not None  # it matches nothing at all, too
+        if re.search(r"\w", piece[mark.end() :]):
+            ends.append(begin + len(piece))
+            begin = following
+    return ends
+
+
+def judgment_steps(text: str) -> list[int]:
+    """:func:`step_ends` of the reasoning of a whole judgment, as offsets in that judgment; none without a closed reasoning.
+
+    The verdict is not a step: it is what the steps are measured by.
+    """
+    span = reasoning_span(text)
+    return [span[0] + end for end in step_ends(text[span[0] : span[1]])] if span else []
+
+
+def token_ends(ends: Sequence[int], token_texts: Sequence[str]) -> list[int]:
+    """Index of the token that holds the last character of each step. ``token_texts`` joined are the text of ``ends``.
+
+    A token may reach beyond the step (".</" in front of "think>"), and two short steps may end in one token. Raises ValueError
+    for an end beyond the text.
+    """
+    bounds = list(accumulate(map(len, token_texts)))
+    if ends and ends[-1] > (bounds[-1] if bounds else 0):
+        raise ValueError(f"a step ends at character {ends[-1]}, but the tokens hold {bounds[-1] if bounds else 0}")
+    return [bisect_left(bounds, end) for end in ends]
+
+
+def search(n: int) -> Generator[int, bool, int | None]:
+    """:func:`first_bad` that can wait: yields the prefix to ask about, is sent the answer, returns the step."""
+    if n == 0 or (yield n):
+        return None
+    good, bad = 0, n
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        if (yield middle):
+            good = middle
+        else:
+            bad = middle
+    return bad
+
+
+def first_bad(n: int, feasible: Callable[[int], bool]) -> int | None:
+    """The step b of 1..n after which the verdict is lost: feasible(b - 1) and not feasible(b). None where feasible(n).
+
+    At most ceil(log2 n) + 1 queries. ``feasible(0)``, the empty prefix, is taken for granted and never asked. Where feasibility
+    comes and goes with k, b is one such boundary, not always the first.
+    """
+    asked = search(n)
+    try:
+        k = next(asked)
+        while True:
+            k = asked.send(feasible(k))
+    except StopIteration as found:
+        return found.value  # type: ignore[no-any-return]
+
+
+def chance_of_at_least(right: int, num: int, guess: float = 0.5) -> float:
+    """P(X >= right) for X ~ Binomial(num, guess), summed exactly (no normal approximation)."""
+    return math.fsum(math.comb(num, r) * guess**r * (1 - guess) ** (num - r) for r in range(max(right, 0), num + 1))
+
+
+def least_right(num: int, alpha: float, guess: float = 0.5) -> int:
+    """How many of ``num`` completions must be right so that guessing gets there with a chance of at most ``alpha``.
+
+    15 of 20 at 0.025. Raises ValueError where even ``num`` of them would not do.
+    """
+    if chance_of_at_least(num, num, guess) > alpha:
+        raise ValueError(f"{num} right of {num} happen to a guesser with chance {guess**num:.3g}, more than {alpha}: draw more")
+    return next(right for right in range(num + 1) if chance_of_at_least(right, num, guess) <= alpha)
+
+
+def has_footing(right_given: int, right_swapped: int, num: int, alpha: float) -> bool:
+    """Whether a judge that has not said anything yet knows the answer: no step can be blamed for losing what was never there.
+
+    Asked under both orders, ``num`` completions each: a guesser, and a judge that always names the answer shown first, are
+    right in half of the 2 num. Both orders must be right more often than not, and together more often than ``alpha`` allows.
+    """
+    return 2 * min(right_given, right_swapped) > num and right_given + right_swapped >= least_right(2 * num, alpha)
+
+
+def step_labels(n: int, bad: int | None) -> list[int]:
+    """+1 for the steps before the first bad one, -1 from it on."""
+    return [1 if bad is None or step < bad else -1 for step in range(1, n + 1)]
+
+
+def step_counts(ends: Sequence[Sequence[int]], mask_NT: Tensor) -> Tensor:
+    """[N, T] how many steps end at each token: 0 nearly everywhere, 1 at step ends, more where steps share a token."""
+    counts_NT = torch.zeros(mask_NT.shape, device=mask_NT.device)
+    for row, tokens in enumerate(ends):
+        for token in tokens:
+            counts_NT[row, token] += 1
+    return counts_NT
+
+
+def process_rewards(
+    scores_NT: Tensor, counts_NT: Tensor, right_N: Tensor, *, wrong_weight: float = 0.25, right_weight: float = 0.025
+) -> Tensor:
+    """[N, T] what each step pays, on the token it ends at: its score in -1..1 (beyond: clamped) by the number of steps.
+
+    So the sum over a rollout is a mean of scores: within +-weight however many steps there are, and nothing is won by writing
+    more of them. The weight is ``wrong_weight`` where the verdict is not right (``right_N`` 0) and ``right_weight`` where it
+    is (1): the outcome comes first. A rollout without steps earns 0.
+    """
+    weight_N = torch.where(right_N.bool(), right_weight, wrong_weight)
+    share_NT = counts_NT / counts_NT.sum(1, keepdim=True).clamp(min=1)
+    return scores_NT.clamp(-1, 1) * share_NT * weight_N[:, None]

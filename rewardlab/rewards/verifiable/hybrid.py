@@ -1,0 +1,127 @@
+"""Which reward a prompt gets: a rule where the truth can be checked, else a generative judge against a reference.
+
+In the order of how hard they are to exploit (arXiv 2503.22230): a verifier of its domain (RTV), a judge that
+compares with the ground truth, a judge that compares with the best of N samples. All of them pay 0..1, so that one critic
+serves the mixture, and a response that breaks the format earns 0 whatever it says (Seed1.5-VL, 2505.07062).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from rewardlab.errors import DataError
+from rewardlab.rewards.verifiable.extraction import Contract, Status, solution_of
+from rewardlab.rewards.verifiable.rules import Compare, Domain, Problem, verify
+from rewardlab.types import Completion, FinishReason
+
+
+class Route(StrEnum):
+    """Who decides the reward of a prompt's responses."""
+
+    VERIFIER = "verifier"
+    JUDGE_TRUTH = "judge_truth"
+    JUDGE_BEST = "judge_best"
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A question of some domain. ``truth`` is its known answer, ``best`` the best of N earlier samples; None where unknown.
+
+    ``images`` are encoded files. ``contract`` says where a verifiable answer stands; ``thinking`` whether responses open
+    with ``<think>...</think>``.
+    """
+
+    prompt_id: str
+    domain: str
+    question: str
+    truth: str | None = None
+    best: str | None = None
+    images: tuple[bytes, ...] = ()
+    contract: Contract = Contract.BOXED
+    thinking: bool = True
+
+
+@dataclass(frozen=True)
+class JudgeScore:
+    """A judge's probability (0..1, over both orders) that the response beats the reference; its status where it has none."""
+
+    probability: float
+    status: Status = Status.OK
+
+
+PairJudge = Callable[[Prompt, str, str], JudgeScore]
+"""(prompt, the response's solution, reference) -> score; 0.5 is parity with the reference."""
+
+
+@dataclass(frozen=True)
+class HybridReward:
+    """``score`` in 0..1, above 0 only where ``status`` is OK; ``extracted`` is the answer a verifier read."""
+
+    score: float
+    status: Status
+    route: Route
+    extracted: str = ""
+
+
+def route_of(prompt: Prompt, verifiable: Collection[str]) -> Route:
+    """The first reward the prompt has what it takes for. To be asked of every prompt when the data are loaded.
+
+    ``verifiable`` are the domains with a verifier. Raises DataError for a prompt with neither verifier nor reference.
+    """
+    if prompt.truth is not None and prompt.truth.strip():
+        return Route.VERIFIER if prompt.domain in verifiable else Route.JUDGE_TRUTH
+    if prompt.best is not None and prompt.best.strip():
+        return Route.JUDGE_BEST
+    raise DataError(
+        f"prompt {prompt.prompt_id!r} ({prompt.domain}) has neither a truth nor a best-of-N reference, so nothing can reward "
+        "its responses; add one of them or drop the prompt"
+    )
+
+
+def hybrid_reward(
+    prompt: Prompt, completion: Completion, *, verifiers: Mapping[str, Compare], judge: PairJudge | None
+) -> HybridReward:
+    """The reward of one completion, 0..1. What follows the thinking alone decides.
+
+    ``judge`` may be None where every prompt is verifiable. A failed or cut-off completion, bad format, a judge that fails,
+    raises, or answers outside 0..1 each earn 0 with their status. Raises DataError as :func:`route_of`, and for a prompt
+    that wants the judge where there is none.
+    """
+    route = route_of(prompt, verifiers)
+    if route is not Route.VERIFIER and judge is None:
+        raise DataError(f"prompt {prompt.prompt_id!r} ({prompt.domain}) has no verifier and wants a judge, but none is given")
+    status = _UNFINISHED.get(completion.finish, Status.OK)
+    solution = solution_of(completion.text, thinking=prompt.thinking)
+    status = solution.status if status is Status.OK else status
+    if status is not Status.OK:
+        return HybridReward(0.0, status, route)
+    if route is Route.VERIFIER:
+        assert prompt.truth is not None
+        problem = Problem(Domain(prompt.domain), prompt.question, prompt.truth, prompt.contract)
+        found = verify(problem, solution.text, verifiers)
+        return HybridReward(found.score, found.status, route, found.extracted)
+    reference = prompt.truth if route is Route.JUDGE_TRUTH else prompt.best
+    assert judge is not None
+    assert reference is not None
+    return HybridReward(*_judged(judge, prompt, solution.text, reference), route)
+
+
+_UNFINISHED = {
+    FinishReason.LENGTH: Status.TRUNCATED,
+    FinishReason.ERROR: Status.ERROR,
+    FinishReason.TIMEOUT: Status.TIMEOUT,
+}
+
+
+def _judged(judge: PairJudge, prompt: Prompt, solution: str, reference: str) -> tuple[float, Status]:
+    if not solution:
+        return 0.0, Status.EMPTY
+    try:
+        said = judge(prompt, solution, reference)
+    except Exception:  # the boundary: a broken judge must not pay, nor end a training run
+        return 0.0, Status.ERROR
+    if said.status is not Status.OK:
+        return 0.0, said.status
+    return (said.probability, Status.OK) if 0 <= said.probability <= 1 else (0.0, Status.ERROR)

@@ -1,0 +1,208 @@
+"""Is an answer mathematically the truth? Rules first; what they leave goes to math-verify in a process of its own.
+
+math-verify's own time limit is a signal: it cannot be set off the main thread, and on it does not interrupt the arithmetic
+of a power tower. Here the limit is the end of the process, so it holds in threads and event loops and whatever is computed.
+math-verify also reads generously ("5 = 7", "7 8" and "between 0 and 10" have values), which a policy learns to use: only
+one expression without prose, of a kind the truth asks for, gets that far.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import queue
+import re
+import select
+import subprocess
+import sys
+from fractions import Fraction
+from pathlib import Path
+from typing import IO, Any
+
+from rewardlab.rewards.verifiable.extraction import Status
+from rewardlab.rewards.verifiable.numerals import literal, terminates
+from rewardlab.rewards.verifiable.rules import RULES, Compare, Domain, Problem, Verification
+
+DECIMAL_TOLERANCE = Fraction(1, 100_000)  # relative, for decimals of what has no finite decimal; glmv_reward's default
+MAX_CHARS = 512
+# fmt: off
+_NAMES = {"sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh", "arcsin", "arccos", "arctan", "log", "exp",
+          "lim", "min", "max", "sqrt", "det", "gcd", "mod", "deg"}
+# fmt: on
+_COMMAND = re.compile(r"\\(?:begin|end)\{[a-z]+\}|\\(?:text|mathrm|mathbf|operatorname)\s*|\\[A-Za-z]+|\\.")
+_WORD = re.compile(r"[A-Za-z]{3,}|\b(?:or|to|is|in|of|at|no|if)\b", re.IGNORECASE)
+_SIGNS = str.maketrans(
+    {"−": "-", "×": r"\times ", "·": r"\cdot ", "π": r"\pi ", "∞": r"\infty ", "≤": r"\le ", "≥": r"\ge ", "°": r"^\circ "}
+)
+_NO_MEANING = re.compile(r"(\\\\)|\\left|\\right|\\[,;!: ]|\^\s*(?:\\circ|\{\s*\\circ\s*\})|\\?[%$]|\\displaystyle")
+_NAMED = re.compile(r"\s*[A-Za-z](?:_(?:[A-Za-z0-9]|\{[A-Za-z0-9]+\}))?(?:\([a-z]\))?\s*(?:=(?!=)|\\in\b)")
+# What joins two answers into one text, or wraps one that math-verify then reads alone.
+_JOINED = re.compile(
+    r"[0-9.](?=\s+[0-9.])|\\q?quad|\\\\|\\vee|\\lor|;|\\approx|\\equiv|\\sim|\\in\b|\\ni\b|\\max|\\min|\\f?box(?:ed)?\b"
+)
+
+
+def written(text: str) -> str:
+    """The text with typographic signs as LaTeX, without outer dollars, spacing commands, "%", "$" and degree signs."""
+    text = text.strip()
+    for mark in ("$$", "$"):
+        if text.startswith(mark) and text.endswith(mark) and len(text) > 2 * len(mark):
+            text = text[len(mark) : -len(mark)]
+    if "$" in text.replace("\\$", "").lstrip("$"):
+        return text  # two formulas: left whole, and refused
+    return _NO_MEANING.sub(lambda match: match[1] or " ", text.translate(_SIGNS)).strip()  # a row of a matrix ends in two
+
+
+def has_prose(text: str) -> bool:
+    """Whether there are words other than names of functions and commands; a \\text{...} is prose too."""
+    words = _WORD.findall(_COMMAND.sub(" ", text))
+    return any(word.lower() not in _NAMES for word in words)
+
+
+def unnamed(answer: str, truth: str) -> str:
+    """The answer without a leading "x =" or "x \\in" where the truth has no relation."""
+    return answer if "=" in truth or "\\in" in truth.replace("\\infty", "") else _NAMED.sub("", answer, count=1)
+
+
+def joints(text: str) -> set[str]:
+    """The signs in a text that can join two answers; juxtaposed numbers count as one sign, whatever their digits."""
+    return {"0" if sign[0].isdigit() or sign[0] == "." else sign for sign in _JOINED.findall(text)}
+
+
+def _compact(text: str) -> str:
+    """Without the blanks that mean nothing: those between two numbers or names stay ("1 2" is not 12)."""
+    return re.sub(r"(?<![0-9A-Za-z.])\s+|\s+(?![0-9A-Za-z.])", "", text)
+
+
+def rule_verdict(problem: Problem, answer: str) -> Verification | None:
+    """What can be said without algebra; None where math-verify must be asked."""
+    truth, given = written(problem.truth), written(answer)
+    if _compact(truth) and _compact(truth) == _compact(given):
+        return Verification(1.0, Status.OK, answer)
+    unreadable = Verification(0.0, Status.UNREADABLE, answer)
+    if has_prose(truth):  # a truth in words is compared as words only
+        return Verification(0.0, Status.OK, answer)
+    if len(given) > MAX_CHARS:
+        return Verification(0.0, Status.TOO_LONG, answer)
+    if not given or not given.isascii() or "$" in given or has_prose(given):
+        return unreadable
+    given = unnamed(given, truth)
+    if given.count("=") > truth.count("="):  # a second equation is an alternative, and math-verify reads the last
+        return unreadable
+    true_value, value = literal(truth), literal(given)
+    if true_value is not None:
+        return unreadable if value is None else Verification(float(_same(true_value, value, given)), Status.OK, answer)
+    if not joints(given) <= joints(truth):
+        return unreadable
+    if value is None and _compact(given) in _compact(written(problem.question)):
+        return Verification(0.0, Status.RESTATED, answer)
+    return None
+
+
+def _same(truth: Fraction, value: Fraction, text: str) -> bool:
+    """Equal; or, where the truth has no finite decimal (1/3), a decimal of it with relative error under 1e-5."""
+    if "." in text and not terminates(truth):
+        return abs(value - truth) < DECIMAL_TOLERANCE * abs(truth)
+    return value == truth
+
+
+class MathVerifier:
+    """Compares mathematical answers; usable from any number of threads.
+
+    Holds ``num_workers`` processes, started when first needed and killed where one takes longer than ``timeout_s`` over
+    one comparison (TIMEOUT) or dies of it, as by the memory limit (ERROR). Waiting for a free process does not count.
+    """
+
+    def __init__(self, *, timeout_s: float = 5.0, num_workers: int = 2) -> None:
+        self.timeout_s, self._num_workers = timeout_s, num_workers
+        self._free: queue.LifoQueue[_Worker | None] = queue.LifoQueue()
+        for _ in range(num_workers):
+            self._free.put(None)
+
+    def compare(self, problem: Problem, answer: str) -> Verification:
+        """1 where the answer is the truth (equal sets, intervals, equations and expressions), else 0 with the reason.
+
+        A truth that is a number wants a number, written out; "3 \\cdot 4" for 12 is the question, not its answer. Where the
+        truth has no finite decimal, a decimal of it within 1e-5 counts (3.14159 for \\pi). What is written only in the
+        question, word for word, is RESTATED; one who rewrites the question's expression without solving it can still pass
+        where truth and question are equal as expressions ("expand (x+1)^2"): such prompts need another domain.
+        """
+        early = rule_verdict(problem, answer)
+        if early is not None:
+            return early
+        truth = written(problem.truth)
+        status, same = self._ask(truth, unnamed(written(answer), truth))
+        return Verification(float(same and status is Status.OK), status, answer)
+
+    def _ask(self, truth: str, answer: str) -> tuple[Status, bool]:
+        worker = self._free.get()
+        answered = False
+        try:
+            worker = worker or _Worker()
+            reply = worker.ask(truth, answer, self.timeout_s)
+            answered = True
+            return Status(reply["status"]), bool(reply["same"])
+        except TimeoutError:
+            return Status.TIMEOUT, False
+        except (OSError, ValueError):
+            return Status.ERROR, False
+        finally:  # a process that did not answer must not hand its late reply to the next caller
+            if worker is not None and not answered:
+                worker.kill()
+            self._free.put(worker if answered else None)
+
+    def close(self) -> None:
+        """End the processes; a later comparison starts new ones."""
+        held = [self._free.get() for _ in range(self._num_workers)]
+        for worker in held:
+            if worker is not None:
+                worker.kill()
+            self._free.put(None)
+
+
+class _Worker:
+    """One process that reads a JSON line and answers with one."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, "-P", str(Path(__file__).with_name("math_worker.py"))]  # it needs nothing of this package
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+        )
+        try:
+            self._line(60.0)  # it says when it has loaded, which is not the first answer's fault
+        except BaseException:
+            self.kill()
+            raise
+
+    def ask(self, truth: str, answer: str, timeout_s: float) -> dict[str, Any]:
+        line = json.dumps({"truth": truth, "answer": answer, "timeout_s": timeout_s})
+        self._pipe(self._process.stdin).write(line.encode() + b"\n")
+        self._pipe(self._process.stdin).flush()
+        return dict(json.loads(self._line(timeout_s)))
+
+    def _line(self, timeout_s: float) -> bytes:
+        """One line of the process. Raises TimeoutError, or EOFError as OSError where the process is gone."""
+        out = self._pipe(self._process.stdout)
+        if not select.select([out], [], [], timeout_s)[0]:
+            raise TimeoutError
+        line = out.readline()
+        if not line.endswith(b"\n"):
+            raise BrokenPipeError("the math worker ended")
+        return line
+
+    @staticmethod
+    def _pipe(pipe: IO[bytes] | None) -> IO[bytes]:
+        assert pipe is not None
+        return pipe
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            with contextlib.suppress(BrokenPipeError):  # what was still to be sent has no reader
+                self._pipe(pipe).close()
+
+
+def all_verifiers(math: MathVerifier) -> dict[str, Compare]:
+    """A rule for every domain."""
+    return {**RULES, Domain.MATH: math.compare}

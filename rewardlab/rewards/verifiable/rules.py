@@ -1,0 +1,212 @@
+"""Verifiable rewards: an extracted answer against a known truth, 0..1, by the rule of its domain.
+
+Sources: arXiv 2507.01006 (GLM-4.1V-Thinking, section 4 and its released ``glmv_reward``), 2505.07062 (Seed1.5-VL). Stricter
+than the released code, whose policies learned to write "a correct number between 0 and 10": an answer that is not exactly
+one answer of its domain is UNREADABLE and earns nothing, whatever it contains. Mathematics needs a symbolic engine and lives
+in :mod:`rewardlab.verifying`.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from fractions import Fraction
+from math import isfinite
+
+from rewardlab.rewards.verifiable.extraction import Contract, Status, extract
+from rewardlab.rewards.verifiable.numerals import is_year, quantity
+
+CHART_TOLERANCE = Fraction(25, 1000)  # relative; glmv_reward's full_config.yaml
+MIN_IOU = 0.5
+
+
+class Domain(StrEnum):
+    """What kind of truth a prompt has, hence which rule reads its answers."""
+
+    MATH = "math"
+    NUMBER = "number"
+    CHOICE = "choice"
+    EXACT = "exact"
+    OCR = "ocr"
+    GROUNDING = "grounding"
+    COUNT = "count"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A question with a checkable truth. No field is optional: a rule must not fall silent because one was left out."""
+
+    domain: Domain
+    question: str
+    truth: str
+    contract: Contract
+
+
+@dataclass(frozen=True)
+class Verification:
+    """``score`` in 0..1, above 0 only where ``status`` is OK; ``extracted`` is the answer that was read."""
+
+    score: float
+    status: Status
+    extracted: str = ""
+
+    def __post_init__(self) -> None:
+        assert 0 <= self.score <= 1, self
+        assert self.status is Status.OK or self.score == 0, self
+
+
+Compare = Callable[[Problem, str], Verification]
+"""(problem, extracted answer) -> verification."""
+
+
+def verify(problem: Problem, solution: str, verifiers: Mapping[str, Compare]) -> Verification:
+    """Extract the answer from a solution (without thinking) and compare it. Raises nothing: what breaks is an ERROR.
+
+    ``verifiers`` is ``RULES``, or :func:`rewardlab.verifying.all_verifiers` where mathematics is wanted too.
+    """
+    found = extract(solution, problem.contract)
+    if found.status is not Status.OK:
+        return Verification(0.0, found.status)
+    try:
+        return verifiers[problem.domain](problem, found.text)
+    except Exception:  # the boundary: a broken verifier must not pay, nor end a training run
+        return Verification(0.0, Status.ERROR, found.text)
+
+
+def _graded(score: float, answer: str) -> Verification:
+    return Verification(float(score), Status.OK, answer)
+
+
+def _unreadable(answer: str) -> Verification:
+    return Verification(0.0, Status.UNREADABLE, answer)
+
+
+def compare_number(problem: Problem, answer: str) -> Verification:
+    """1 within 2.5 % of the truth, as for values read off a chart; the answer may leave out the unit or add "%" to none.
+
+    A truth that is a bare whole number from 1000 to 2999 is taken for a year and wants exactly that number. The truth's
+    text alone decides: asking the answer to look like a year too would let "2019.0" pass for 2020. The released code asks
+    for whole numbers on both sides, and only where another argument happened to be given.
+    """
+    truth, given = quantity(problem.truth), quantity(answer)
+    if truth is None:
+        raise ValueError(f"the truth {problem.truth!r} is no number")
+    if given is None or given.unit not in ("", truth.unit, "%" if not truth.unit else ""):
+        return _unreadable(answer)
+    tolerance = 0 if is_year(problem.truth) else CHART_TOLERANCE
+    return _graded(abs(given.value - truth.value) <= tolerance * abs(truth.value), answer)
+
+
+def compare_count(problem: Problem, answer: str) -> Verification:
+    """1 for the same whole number, written in ASCII digits and nothing else."""
+    truth, given = (re.fullmatch(r"[+-]?[0-9]{1,18}", text.strip()) for text in (problem.truth, answer))
+    if truth is None:
+        raise ValueError(f"the truth {problem.truth!r} is no whole number")
+    return _unreadable(answer) if given is None else _graded(int(given[0]) == int(truth[0]), answer)
+
+
+_LETTER = re.compile(r"(?:\\(?:text|mathrm|textbf)\{)?\(?([A-Za-z])\)?[.:]?\}?")
+
+
+def compare_choice(problem: Problem, answer: str) -> Verification:
+    """1 for the same option letter: B, b, (B), "B.", \\text{B}. Two letters, or a letter with words, are no choice."""
+    truth, given = _LETTER.fullmatch(problem.truth.strip()), _LETTER.fullmatch(answer)
+    if truth is None:
+        raise ValueError(f"the truth {problem.truth!r} is no option letter")
+    return _unreadable(answer) if given is None else _graded(given[1].upper() == truth[1].upper(), answer)
+
+
+def plain_text(text: str) -> str:
+    """Canonical Unicode (NFC: the same characters, however composed) with every run of blanks as one."""
+    return " ".join(unicodedata.normalize("NFC", text).split())
+
+
+def compare_exact(problem: Problem, answer: str) -> Verification:
+    """1 for the same text, case included; blanks and composition of accents aside. No look-alikes."""
+    return _graded(plain_text(answer) == plain_text(problem.truth), answer)
+
+
+def compare_ocr(problem: Problem, answer: str) -> Verification:
+    """1 - edit distance / length of the longer text, over what :func:`plain_text` leaves."""
+    truth, given = plain_text(problem.truth), plain_text(answer)
+    longest = max(len(truth), len(given))
+    return _graded(1 - edit_distance(truth, given) / longest if longest else 0.0, answer)
+
+
+def edit_distance(first: str, second: str) -> int:
+    """Levenshtein distance, a column of the table at a time as bits of one integer (Myers 1999; Hyyrö 2001)."""
+    if not first:
+        return len(second)
+    places: dict[str, int] = {}
+    for n, letter in enumerate(first):
+        places[letter] = places.get(letter, 0) | 1 << n
+    full, last, distance = (1 << len(first)) - 1, 1 << (len(first) - 1), len(first)
+    up, down = full, 0  # rows where the table grows, or falls, by one
+    for letter in second:
+        match = places.get(letter, 0)
+        diagonal = (((match & up) + up) ^ up) | match | down
+        right_up, right_down = down | ~(diagonal | up) & full, up & diagonal
+        distance += bool(right_up & last) - bool(right_down & last)
+        right_up, right_down = (right_up << 1 | 1) & full, right_down << 1 & full
+        up, down = right_down | ~(diagonal | right_up) & full, right_up & diagonal
+    return distance
+
+
+_COORDINATE = r"\s*(-?[0-9]{1,9}(?:\.[0-9]{1,9})?)\s*"
+_BOX = re.compile(rf"\[{','.join([_COORDINATE] * 4)}\]")
+_BOXES = re.compile(rf"\[?\s*{_BOX.pattern}(?:\s*,?\s*{_BOX.pattern})*\s*\]?")
+Box = tuple[float, float, float, float]
+
+
+def read_boxes(text: str) -> list[Box]:
+    """``[x1,y1,x2,y2]``, one or several, with or without a list around them; empty where there is anything else.
+
+    A box without area (x2 <= x1 or y2 <= y1) makes the whole text unreadable.
+    """
+    if not _BOXES.fullmatch(text.strip()):
+        return []
+    boxes: list[Box] = [(float(a), float(b), float(c), float(d)) for a, b, c, d in _BOX.findall(text)]
+    return boxes if all(x1 < x2 and y1 < y2 for x1, y1, x2, y2 in boxes) else []
+
+
+def iou(a: Box, b: Box) -> float:
+    """Intersection over union of two boxes with area."""
+    width, height = min(a[2], b[2]) - max(a[0], b[0]), min(a[3], b[3]) - max(a[1], b[1])
+    shared = max(0.0, width) * max(0.0, height)
+    areas = [(x2 - x1) * (y2 - y1) for x1, y1, x2, y2 in (a, b)]
+    return shared / (sum(areas) - shared)
+
+
+def compare_grounding(problem: Problem, answer: str) -> Verification:
+    """Mean over the truth's boxes of the IoU with the answer's box for it, an IoU of 0.5 or less counting as 0.
+
+    Boxes are paired one to one, best first. An answer with more boxes than there are objects hedges and is SEVERAL.
+    """
+    truth, given = read_boxes(problem.truth), read_boxes(answer)
+    if not truth:
+        raise ValueError(f"the truth {problem.truth!r} is no list of boxes")
+    if not given:
+        return _unreadable(answer)
+    if len(given) > len(truth):
+        return Verification(0.0, Status.SEVERAL, answer)
+    pairs = sorted(((iou(t, g), n, m) for n, t in enumerate(truth) for m, g in enumerate(given)), reverse=True)
+    taken: dict[int, int] = {}
+    total = 0.0
+    for overlap, n, m in pairs:
+        if overlap > MIN_IOU and n not in taken and m not in taken.values():
+            taken[n], total = m, total + overlap
+    assert isfinite(total)
+    return _graded(min(1.0, total / len(truth)), answer)
+
+
+RULES: dict[str, Compare] = {
+    Domain.NUMBER: compare_number,
+    Domain.CHOICE: compare_choice,
+    Domain.EXACT: compare_exact,
+    Domain.OCR: compare_ocr,
+    Domain.GROUNDING: compare_grounding,
+    Domain.COUNT: compare_count,
+}

@@ -1,0 +1,105 @@
+"""A policy paid by rule where its answer can be checked, and by a judge where it cannot (arXiv 2503.22230, 2505.07062)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from rewardlab.errors import DataError
+from rewardlab.metrics.running import Mean
+from rewardlab.rewards.pairwise import Anchors, Metrics, PolicyReward
+from rewardlab.rewards.verifiable.extraction import Contract, Status, extract
+from rewardlab.rewards.verifiable.hybrid import Prompt, Route, hybrid_reward, route_of
+from rewardlab.rewards.verifiable.rules import Compare, Domain, Problem, verify
+from rewardlab.types import Completion, FinishReason, PreferencePair
+
+MARKED = {
+    Contract.BOXED: "\\boxed{{{}}}",
+    Contract.BOX: "<|begin_of_box|>{}<|end_of_box|>",
+    Contract.ANSWER: "<answer>{}</answer>",
+}
+
+
+def truth_in(response: str, contract: Contract) -> str:
+    """The final answer of a preferred response: what stands in the place ``contract`` names after its thinking, else all of
+    it."""
+    solution = response.rpartition("</think>")[2].strip()
+    found = extract(solution, contract)
+    return found.text if found.status is Status.OK else solution
+
+
+class VerifiedReward:
+    """Pairs whose category is a verifier's domain (math, number, choice, ...) are paid by it, the final answer of the preferred
+    response being the truth; the others by ``judge``, against their anchor. Both pay 0..1.
+
+    ``contract`` names where a checkable answer stands, ``thinking`` says whether responses must open with
+    ``<think>...</think>``. What a rule cannot read earns 0, and is counted by its status.
+    """
+
+    least: float | None = 0.0
+    parity: float | None = 0.5
+
+    def __init__(
+        self, verifiers: Mapping[str, Compare], judge: PolicyReward | None, *, contract: Contract, thinking: bool
+    ) -> None:
+        self._verifiers, self._judge, self._contract, self._thinking = verifiers, judge, contract, thinking
+
+    def _prompt(self, pair: PreferencePair) -> Prompt:
+        truth = None if pair.preferred is None else pair.responses[pair.preferred]
+        if truth is not None and pair.category in self._verifiers:
+            truth = truth_in(truth, self._contract)
+        best = None if truth is not None else "the anchor"  # the judge is told which with each comparison, see anchors.py
+        return Prompt(pair.pair_id, pair.category, pair.question, truth, best, pair.images, self._contract, self._thinking)
+
+    def check(self, pairs: Sequence[PreferencePair]) -> dict[str, int]:
+        """How many pairs take which route.
+
+        Raises DataError where some want a judge and there is none, and where a truth is none that its rule can read: no
+        response could ever be paid.
+        """
+        routes = [route_of(self._prompt(pair), self._verifiers) for pair in pairs]
+        judged = sum(route is not Route.VERIFIER for route in routes)
+        if judged and self._judge is None:
+            raise DataError(
+                f"{judged:,} of {len(pairs):,} pairs are of no category that a rule can check; expected a category among "
+                f"{', '.join(sorted(self._verifiers))}, or a judge for them"
+            )
+        for pair, route in zip(pairs, routes, strict=True):
+            if route is Route.VERIFIER:
+                self._check_truth(self._prompt(pair))
+        return {route.value: routes.count(route) for route in Route}
+
+    def _check_truth(self, prompt: Prompt) -> None:
+        truth = prompt.truth or ""
+        problem = Problem(Domain(prompt.domain), prompt.question, truth, self._contract)
+        found = verify(problem, MARKED[self._contract].format(truth), self._verifiers)
+        if found.score != 1:
+            raise DataError(
+                f"pair {prompt.prompt_id!r} ({prompt.domain}): its preferred response ends in {truth[:80]!r}, which the rule "
+                f"of its category does not accept as an answer to itself ({found.status.value}); mark the final answer as "
+                f"{MARKED[self._contract].format('...')}, or give the pair another category"
+            )
+
+    def __call__(
+        self, questions: Sequence[PreferencePair], responses: Sequence[str], anchors: Anchors, step: int
+    ) -> tuple[list[float | None], Metrics]:
+        rewards: list[float | None] = [None] * len(questions)
+        counts: Counter[Status] = Counter()
+        prompts = [self._prompt(pair) for pair in questions]
+        ruled = [n for n, prompt in enumerate(prompts) if route_of(prompt, self._verifiers) is Route.VERIFIER]
+        for n in ruled:
+            completion = Completion(responses[n], FinishReason.STOP)
+            found = hybrid_reward(prompts[n], completion, verifiers=self._verifiers, judge=None)
+            rewards[n] = found.score
+            counts[found.status] += 1
+        metrics: Metrics = {
+            f"verifier/{status.value}": Mean(counts[status] / max(1, len(ruled)), len(ruled)) for status in Status
+        }
+        judged = [n for n in range(len(questions)) if rewards[n] is None]
+        if judged and self._judge is not None:
+            own = None if anchors is None else [anchors[n] for n in judged]
+            paid, told = self._judge([questions[n] for n in judged], [responses[n] for n in judged], own, step)
+            metrics |= told
+            for n, reward in zip(judged, paid, strict=True):
+                rewards[n] = reward
+        return rewards, {**metrics, "verifier/share": len(ruled) / max(1, len(questions))}

@@ -1,1 +1,0 @@
-"""Controlled experiments on the training methods: one file per question, run by ``rewardlab study``."""

@@ -1,0 +1,1 @@
+"""The policy-gradient methods on TRL: trainer, advantages and loss, critic."""

@@ -1,0 +1,224 @@
+"""Rollouts from ``vllm serve``, a process of its own, whose weights are replaced after every update of the policy.
+
+The weights go by way of a file: the folder that the server was started on always holds the newest ones, so that a server that
+dies comes back with them. What the engine says of its own draws is corrected for by ``importance_cap``, and logged.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import torch
+from accelerate.utils import broadcast_object_list
+from PIL.Image import Image
+from safetensors.torch import load_file, save_file
+
+from rewardlab.config import EngineConfig
+from rewardlab.errors import ConfigError, EndpointError
+from rewardlab.samplers.base import SamplingParams
+from rewardlab.samplers.vllm_server import VLLMServer, VLLMServerSampler, find_vllm
+from rewardlab.types import Completion, FinishReason, Message, Part
+
+FOLDER, WEIGHTS, LOG = "engine", "model.safetensors", "engine.log"
+TRIES = 3
+# of the distribution that was drawn from: what the trainer's log-probs are compared with
+_ARGS = "--logprobs-mode processed_logprobs"
+
+
+def messages_of(turns: Sequence[dict[str, Any]]) -> tuple[Message, ...]:
+    """A trainer's chat, with images in it, as messages; images as PNG, which loses nothing."""
+    return tuple(Message(turn["role"], tuple(_parts(turn["content"]))) for turn in turns)
+
+
+def _parts(content: Any) -> list[Part]:
+    if isinstance(content, str):
+        return [Part(text=content)]
+    return [Part(text=part["text"]) if part["type"] == "text" else Part(image=_png(part["image"])) for part in content]
+
+
+def _png(image: Image) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, format="PNG", compress_level=1)
+    return buffer.getvalue()
+
+
+def check_engine(config: EngineConfig) -> None:
+    """Raise ConfigError for an engine that is not installed, or has no card of its own and no share of one, and for ``serve``
+    on several nodes, whose processes it does not listen to."""
+    if config.kind != "serve":
+        if importlib.util.find_spec("vllm") is None:
+            raise ConfigError(f"engine {config.kind} is vLLM within Python: pip install 'rewardlab[vllm]', or kind: serve")
+        return
+    find_vllm()
+    if os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("WORLD_SIZE", "1")) != os.environ.get("WORLD_SIZE", "1"):
+        raise ConfigError("engine serve is a server of one node; on several use kind: server, or colocate")
+    if torch.cuda.is_available() and config.devices is None and "--gpu-memory-utilization" not in config.args:
+        raise ConfigError(
+            "engine serve would fill a card that is trained on: name cards that no process has in engine.devices, or its share "
+            "of one by --gpu-memory-utilization in engine.args"
+        )
+
+
+def limited(config: EngineConfig, max_tokens: int | None) -> EngineConfig:
+    """``config`` for no more than ``max_tokens``, lest a server keep room for the model's longest context."""
+    if max_tokens is None or "--max-model-len" in config.args:
+        return config
+    return config.model_copy(update={"args": f"--max-model-len {max_tokens} {config.args}"})
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """The main process's server, as another process knows it."""
+
+    model: str
+    url: str
+    key: str
+    healthy: bool = True
+
+    def restart(self, why: str) -> None:
+        """The main process, which asks the same server, will."""
+
+
+class RolloutEngine:
+    """One server for all processes of a run; the main one starts it, hands it weights, and ends it.
+
+    Not one rollout of other weights than the policy's is used: should the server have been started again while it was asked, it
+    is asked again. Raises EndpointError where it does not come up, refuses weights, or answers otherwise than it must.
+    """
+
+    def __init__(
+        self, config: EngineConfig, model: Any, processor: Any, out: Path, accelerator: Any, *, apart: tuple[str, ...] = ()
+    ) -> None:
+        """``apart``: beginnings of names of weights that are no part of the policy."""
+        self._folder, self._accelerator = out / FOLDER, accelerator
+        self._apart = apart
+        self._server: VLLMServer | None = None
+        self._starts = 0
+        state = accelerator.get_state_dict(model)
+        told: list[Any] = [None]
+        if accelerator.is_main_process:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            unwrapped = accelerator.unwrap_model(model)
+            unwrapped.config.save_pretrained(self._folder)
+            unwrapped.generation_config.save_pretrained(self._folder)
+            processor.save_pretrained(self._folder)
+            self._write(unwrapped, state)
+            # dev: the routes that replace weights. They ask for no key, and listen on this machine only.
+            server = VLLMServer(
+                str(self._folder), args=f"{_ARGS} {config.args}", log=out / LOG, dev=True, devices=config.devices
+            )
+            self._server, self._starts, told = server, server.num_starts, [(server.url, server.key)]
+        if accelerator.num_processes > 1:
+            broadcast_object_list(told)
+        self._url, key = told[0]
+        served = self._server or Elsewhere(str(self._folder), self._url, key)
+        self._sampler = VLLMServerSampler(served, deadline_s=config.deadline_s)
+
+    def _write(self, model: Any, state: dict[str, torch.Tensor]) -> None:
+        """All weights as one file, under the names that checkpoints have. A tied head is written out: a server on a CPU keeps a
+        packed copy of it, which it replaces only by what is in the file."""
+        partial = self._folder.with_name(f"{FOLDER}.partial")
+        own = {name: value for name, value in state.items() if not name.startswith(self._apart)}
+        model.save_pretrained(partial, state_dict=own, max_shard_size="1000GB")
+        weights = load_file(partial / WEIGHTS)
+        if "lm_head.weight" not in weights:
+            embedded = next(name for name in weights if name.endswith("embed_tokens.weight"))
+            weights["lm_head.weight"] = weights[embedded].clone()
+        save_file(weights, partial / WEIGHTS)
+        (partial / WEIGHTS).replace(self._folder / WEIGHTS)
+        shutil.rmtree(partial)
+
+    def sync(self, model: Any) -> None:
+        """Give the server the weights of ``model``; every process takes part, and none has a request under way."""
+        state = self._accelerator.get_state_dict(model)
+        if self._server is not None:
+            self._write(self._accelerator.unwrap_model(model), state)
+            written = self._server.num_starts
+            for _ in range(TRIES):
+                starts = self._server.num_starts
+                if self._server.healthy and (starts > written or self._reload()):
+                    self._starts = starts  # one that was started after the new file was there has read it
+                    break
+                self._server.await_start()
+            else:
+                raise EndpointError(f"{self._url}: the engine did not take new weights; see {self._folder.with_name(LOG)}")
+        self._accelerator.wait_for_everyone()
+
+    def _reload(self) -> bool:
+        """Replace the weights of the server that runs; the pause drops what it remembers of older ones. One that fails is half
+        old and half new, and is started again."""
+        assert self._server is not None
+        calls: list[tuple[str, dict[str, Any]]] = [
+            ("/pause", {"params": {"mode": "wait"}}),
+            ("/reset_mm_cache", {}),
+            ("/collective_rpc", {"json": {"method": "reload_weights", "kwargs": {"weights_path": str(self._folder)}}}),
+            ("/resume", {}),
+        ]
+        limits = httpx.Limits(max_keepalive_connections=0)  # after a failure the server closes them
+        try:
+            with httpx.Client(base_url=self._url.removesuffix("/v1"), timeout=600, trust_env=False, limits=limits) as client:
+                for path, options in calls:
+                    client.post(path, **options).raise_for_status()
+        except httpx.HTTPError as error:
+            self._server.restart(f"its weights could not be replaced ({error})")
+            return False
+        return True
+
+    def draw(
+        self, prompts: Sequence[tuple[Message, ...]], lengths: Sequence[int], params: SamplingParams
+    ) -> tuple[list[list[int]], list[list[float]]]:
+        """Tokens and log-probs of one completion of each prompt; ``lengths`` are the prompts' tokens as the trainer has them.
+
+        Equal ones are one request. ``params.num_samples`` is not looked at.
+        """
+        equal: dict[tuple[Message, ...], list[int]] = {}
+        for n, prompt in enumerate(prompts):
+            equal.setdefault(prompt, []).append(n)
+        groups = list(equal.values())
+        sizes = sorted({len(group) for group in groups})
+        drawn: dict[int, Completion] = {}
+        for size in sizes:
+            own = [group for group in groups if len(group) == size]
+            asked = SamplingParams(size, params.temperature, params.top_p, params.max_tokens, params.seed)
+            for group, completions in zip(own, self._sampler.sample([prompts[group[0]] for group in own], asked), strict=True):
+                drawn |= dict(zip(group, completions, strict=True))
+        ordered = [drawn[n] for n in range(len(prompts))]
+        for one, length in zip(ordered, lengths, strict=True):
+            if one.finish in (FinishReason.ERROR, FinishReason.TIMEOUT) or not one.token_ids:
+                log = self._folder.with_name(LOG)
+                raise EndpointError(f"{self._url}: a rollout failed ({one.error or 'no tokens'}); see {log}")
+            if one.num_prompt_tokens != length:
+                raise EndpointError(
+                    f"{self._url}: the engine reads a prompt as {one.num_prompt_tokens} tokens, the trainer as {length}: they "
+                    "do not see the same images or text; check --mm-processor-kwargs and the checkpoint's processor"
+                )
+            if len(one.logprobs) != len(one.token_ids):
+                raise EndpointError(f"{self._url}: {len(one.token_ids)} tokens came with {len(one.logprobs)} log-probs")
+        return [list(one.token_ids) for one in ordered], [list(one.logprobs) for one in ordered]
+
+    def drawn_by_the_policy(self, ask: Callable[[], Any], model: Any) -> Any:
+        """What ``ask`` returns, by weights that were the policy's all the time: asked again where the server began anew."""
+        for _ in range(TRIES):
+            try:
+                found, error = ask(), None
+            except EndpointError as failure:
+                found, error = None, failure
+            fine = torch.tensor([error is None and (self._server is None or self._server.num_starts == self._starts)])
+            if bool(self._accelerator.gather(fine.to(self._accelerator.device)).all()):
+                return found
+            if self._server is not None:
+                self._server.await_start()
+            self.sync(model)
+        raise error or EndpointError(f"{self._url}: the engine does not stay up; see {self._folder.with_name(LOG)}")
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.stop()

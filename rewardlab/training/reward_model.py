@@ -1,0 +1,160 @@
+"""A scalar reward model: one number for one response, fitted to preferences by the Bradley-Terry likelihood.
+
+Each response is shown alone, with the images and the question, and scored after the last token of its prompt. TRL's
+RewardTrainer tokenizes text only and has no way for an image, so the trainer is our own: transformers' Trainer around a
+ValueModel.
+
+Shapes: ``B`` pairs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import Trainer, TrainingArguments
+
+from rewardlab.checkpoints import template_for
+from rewardlab.config import RMConfig
+from rewardlab.data.files import write_whole
+from rewardlab.errors import CheckpointError, DataError
+from rewardlab.models.loading import freeze
+from rewardlab.models.value_model import WEIGHTS, ValueModel
+from rewardlab.models.vision_hooks import see_always
+from rewardlab.progress import bar
+from rewardlab.prompts import Template, build_messages, load_template
+from rewardlab.samplers.hf import encode, load_processor
+from rewardlab.training.run.folder import RunLog, close_run, common_arguments, num_processes, open_run
+from rewardlab.training.run.preflight import fitting, processor_of
+from rewardlab.training.run.resume import run_steps
+from rewardlab.training.sft import data_fingerprint
+from rewardlab.types import BOTH_ORDERS, Message, PreferencePair
+from rewardlab.verdicts.margins import bradley_terry_loss
+
+
+def alone(pair: PreferencePair, response: int, template: Template) -> tuple[Message, ...]:
+    """The prompt that shows response 0 or 1 and not the other: a template of a single response fills in the first of an
+    order."""
+    return build_messages(pair, order=BOTH_ORDERS[response], template=template)
+
+
+def labelled(pairs: Sequence[PreferencePair]) -> list[PreferencePair]:
+    """Pairs that say which response is preferred. Raises DataError where none does."""
+    if not (kept := [pair for pair in pairs if pair.preferred is not None]):
+        raise DataError("no pair says which response is preferred; give `preferred` as 0 or 1")
+    return kept
+
+
+class ScalarCollator:
+    """Model inputs of 2B prompts from B pairs: the preferred responses, then, in the same sequence, the others."""
+
+    def __init__(self, processor: Any, template: Template) -> None:
+        self._processor, self._template = processor, template
+
+    def __call__(self, pairs: Sequence[PreferencePair]) -> dict[str, Tensor]:
+        chosen = [alone(pair, int(pair.preferred == 1), self._template) for pair in pairs]
+        rejected = [alone(pair, int(pair.preferred == 0), self._template) for pair in pairs]
+        return encode(self._processor, chosen + rejected)
+
+
+class BradleyTerryTrainer(Trainer):
+    """Fits a ValueModel; logs the share of pairs whose preferred response scores higher, and the mean margin."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.model_accepts_loss_kwargs = False  # taken for true of any forward with **kwargs; the mean would not be over B
+        self._margins: list[Tensor] = []
+
+    def compute_loss(
+        self, model: Any, inputs: dict[str, Tensor], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Tensor:
+        chosen_B, rejected_B = model(**inputs)[:, -1].chunk(2)
+        self._margins.append(self.accelerator.gather((chosen_B - rejected_B).detach()))
+        return bradley_terry_loss(chosen_B, rejected_B)
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        if self._margins:
+            margins = torch.cat(self._margins)
+            logs = {**logs, "accuracy": (margins > 0).float().mean().item(), "margin": margins.mean().item()}
+            self._margins.clear()
+        super().log(logs, start_time)
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        if self.args.should_save:
+            self.accelerator.unwrap_model(self.model).save(Path(output_dir or self.args.output_dir), state_dict)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        if self.is_deepspeed_enabled:  # shards have a loader of their own
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+            return
+        saved = ValueModel.from_pretrained(resume_from_checkpoint)
+        self.accelerator.unwrap_model(model or self.model).load_state_dict(saved.state_dict())
+
+
+def build_trainer(pairs: Sequence[PreferencePair], config: RMConfig, processor: Any, out: Path) -> BradleyTerryTrainer:
+    """The trainer of a config on labelled pairs. Raises ConfigError for an unknown template."""
+    model = ValueModel.from_pretrained(config.model)
+    freeze(model, config.freeze)
+    if num_processes() > 1:
+        see_always(model, processor)
+    if config.gradient_checkpointing:
+        enable = getattr(model.backbone, "activation_checkpointing_enable", None)  # transformers' newer name of it
+        (enable or model.backbone.gradient_checkpointing_enable)()
+    arguments = common_arguments(config, out) | {
+        "per_device_train_batch_size": config.micro_batch_size // 2,
+        "gradient_checkpointing": False,  # asked of the backbone above; the Trainer would ask the ValueModel
+        "remove_unused_columns": False,
+    }
+    return BradleyTerryTrainer(
+        model=model.train(),
+        args=TrainingArguments(**arguments),
+        train_dataset=list(pairs),
+        data_collator=ScalarCollator(processor, load_template(config.template)),
+    )
+
+
+def train_scalar(pairs: Sequence[PreferencePair], config: RMConfig, out: Path) -> Path:
+    """Run (or resume) the fit of a scalar head; returns the final folder, which :func:`score` and ``ValueModel`` read.
+
+    Raises DataError without labels, ConfigError for a finished or different run in ``out``.
+    """
+    template = load_template(config.template)
+    kept = fitting(labelled(pairs), config, template, out)
+    resume = open_run(out, config, data=data_fingerprint(kept))
+    processor = processor_of(config)
+    trainer = build_trainer(kept, config, processor, out)
+    steps = config.max_steps if config.max_steps > 0 else int(config.epochs * 2 * len(kept) / config.batch_size)
+    with bar("rm", steps) as advance:
+        trainer.add_callback(RunLog(out, advance, "loss"))
+        run_steps(trainer, config, out, resume)
+    return close_run(out, trainer, processor, template=template, stage="rm", base=config.model)
+
+
+def write_scores(folder: Path, pairs: Sequence[PreferencePair], out: Path) -> int:
+    """Write the scores of all pairs as the JSON lines that a replay judge reads; returns how many.
+
+    Raises CheckpointError for a folder that is no scalar reward model or was trained with another template.
+    """
+    template = template_for(folder, None)
+    if not (folder / WEIGHTS).exists():
+        raise CheckpointError(f"{folder}: not a scalar reward model ({WEIGHTS} is missing); expected what `rewardlab rm` left")
+    scores = score(ValueModel.from_pretrained(str(folder)), load_processor(str(folder)), pairs, template).tolist()
+    write_whole(out, "".join(json.dumps({"row": n, "scores": both}) + "\n" for n, both in enumerate(scores)))
+    return len(scores)
+
+
+@torch.inference_mode()
+def score(
+    model: ValueModel, processor: Any, pairs: Sequence[PreferencePair], template: Template, *, batch_size: int = 64
+) -> Tensor:
+    """[B, 2] the number of either response. sigmoid(r_0 - r_1) is the probability that response 0 is the better one."""
+    device, scores = next(model.parameters()).device, [torch.empty(0)]
+    prompts = [alone(pair, response, template) for pair in pairs for response in (0, 1)]
+    for start in range(0, len(prompts), batch_size):
+        inputs = encode(processor, prompts[start : start + batch_size])
+        scores.append(model.eval()(**{name: values.to(device) for name, values in inputs.items()})[:, -1].cpu())
+    return torch.cat(scores).view(-1, 2)

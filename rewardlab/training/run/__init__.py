@@ -1,0 +1,1 @@
+"""A training run: its folder, resuming it, watching it, and the skeleton all stages share."""

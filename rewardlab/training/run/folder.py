@@ -1,0 +1,287 @@
+"""A training run's folder: resolved config, metrics, checkpoints, and at the end ``final/``, whole or absent."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import BaseModel
+from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer import TRAINER_STATE_NAME
+
+from rewardlab.checkpoints import CARD, commit, versions, write_card
+from rewardlab.config import TrainConfig
+from rewardlab.data.files import hold, write_whole
+from rewardlab.errors import CheckpointError, ConfigError
+from rewardlab.processes import is_main
+from rewardlab.progress import Advance, say
+from rewardlab.prompts import Template
+
+# Where a run finds its endpoint and what it prints: not what it is. Another value continues the same run.
+_SURROUNDINGS = {"base_url", "api_key_env", "concurrency", "deadline_s", "report_to", "logging_steps", "save_total_limit"}
+_SURROUNDINGS |= {"health", "devices"}
+_SURROUNDINGS |= {"micro_batch_size", "rollouts_at_once", "gradient_checkpointing"}  # how a batch is read, not what is in it
+FINAL, METRICS, SAMPLES, CONFIG, CRITIC = "final", "metrics.jsonl", "samples.jsonl", "run.json", "critic"
+
+
+def is_finished(out: Path) -> bool:
+    return (out / FINAL / CARD).exists()
+
+
+def identity(config: dict[str, Any]) -> dict[str, Any]:
+    """The part of a resolved config that decides what a run computes."""
+    kept = {name: value for name, value in config.items() if name not in _SURROUNDINGS}
+    return {name: identity(value) if isinstance(value, dict) else value for name, value in kept.items()}
+
+
+def refuse_finished(out: Path) -> None:
+    """Raise ConfigError for the folder of a finished run: it is never overwritten."""
+    if is_finished(out):
+        raise ConfigError(f"{out}: holds a finished run; choose another --out, or delete it to train anew")
+
+
+def _has_begun(out: Path) -> bool:
+    """Whether there is anything that a run with other settings would lose: one that failed at its start left its config."""
+    return (out / METRICS).exists() or any(out.glob("checkpoint-*"))
+
+
+def open_run(out: Path, config: BaseModel, *, data: str) -> str | None:
+    """Create run folder ``out`` or continue the interrupted run in it; returns the checkpoint to resume from, if any.
+
+    Raises ConfigError for a finished run (it is never overwritten) and for one with other settings or data, OutputError
+    where ``out`` cannot be written or another process trains in it.
+    """
+    described: dict[str, Any] = {"config": config.model_dump(mode="json"), "data": data}
+    refuse_finished(out)
+    if is_main():
+        hold(out)
+    path = out / CONFIG
+    if path.exists() and _has_begun(out):
+        before = json.loads(path.read_text(encoding="utf-8"))
+        mine, theirs = ({**identity(one["config"]), "data": one["data"]} for one in (described, before))
+        if other := [name for name in sorted(mine.keys() | theirs.keys()) if mine.get(name) != theirs.get(name)]:
+            raise ConfigError(
+                f"{out}: holds an interrupted run with other settings or data ({', '.join(other)}); use another --out, or "
+                "the same settings"
+            )
+        return _last_checkpoint(out)
+    if is_main():  # the others may look before or after: a run that has just begun has no checkpoint
+        write_whole(path, json.dumps({**described, "versions": versions(), "commit": commit()}, indent=1) + "\n")
+    return None
+
+
+def logged(path: Path) -> list[dict[str, Any]]:
+    """The whole lines of a file that may still be written to."""
+    if not path.exists():
+        return []
+    whole, _, _ = path.read_text(encoding="utf-8").rpartition("\n")
+    return [json.loads(line) for line in whole.split("\n") if line]
+
+
+def _is_whole(checkpoint: Path) -> bool:
+    """Whether saving got to its end: the trainer's state is written last."""
+    try:
+        return bool(json.loads((checkpoint / TRAINER_STATE_NAME).read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return False
+
+
+def _last_checkpoint(out: Path) -> str | None:
+    """The newest whole checkpoint, if any. The main process removes half-saved ones, and what was logged after it, because the
+    resumed run will log it again."""
+    whole = [path for path in out.glob("checkpoint-*") if _is_whole(path)]
+    last = max(whole, key=_step_of, default=None)
+    if is_main():
+        _tidy(out, last)
+        say(f"{out}: goes on from {last.name}" if last else f"{out}: begins anew, for there is no checkpoint yet")
+    return None if last is None else str(last)
+
+
+def _step_of(checkpoint: Path) -> int:
+    return int(checkpoint.name.rsplit("-", 1)[1])
+
+
+def _tidy(out: Path, last: Path | None) -> None:
+    for path in out.glob("checkpoint-*"):
+        if not _is_whole(path):
+            shutil.rmtree(path)
+    step = 0 if last is None else _step_of(last)
+    for name in (METRICS, SAMPLES):
+        path = out / name
+        if path.exists():
+            whole, _, _ = path.read_text(encoding="utf-8").rpartition("\n")
+            last_kept = step if name == METRICS else step - 1  # samples of step s are drawn after checkpoint s was saved
+            kept = [line for line in whole.split("\n") if line and json.loads(line)["step"] <= last_kept]
+            write_whole(path, "".join(f"{line}\n" for line in kept))
+
+
+def close_run(out: Path, trainer: Any, processor: Any, *, template: Template, stage: str, **facts: Any) -> Path:
+    """Save model, processor and card into ``out/final`` by way of a temporary folder; returns it.
+
+    The policy's generation settings go along: a judge is sampled as it was trained to be.
+    """
+    partial, final = out / f"{FINAL}.partial", out / FINAL
+    trainer.save_model(str(partial))
+    if trainer.accelerator.is_main_process:
+        processor.save_pretrained(partial)
+        write_card(partial, template=template, stage=stage, commit=commit(), **facts)
+        if (partial / CRITIC).exists():  # a part of the run, not of the judge
+            shutil.rmtree(out / CRITIC, ignore_errors=True)
+            (partial / CRITIC).rename(out / CRITIC)
+        partial.rename(final)
+    trainer.accelerator.wait_for_everyone()
+    return final
+
+
+def num_processes() -> int:
+    """How many processes train together, as the launcher says."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def micro_batches(config: TrainConfig, sequences: int) -> int:
+    """How many micro-batches each process reads of a batch of ``sequences``, which counts those of all processes.
+
+    Raises ConfigError where they cannot be dealt out evenly.
+    """
+    at_once = config.micro_batch_size * num_processes()
+    if sequences % at_once:
+        raise ConfigError(
+            f"a batch of {sequences} is that of all processes together, and {num_processes()} of them with micro_batch_size "
+            f"{config.micro_batch_size} read {at_once} sequences at once, which does not divide it; lower micro_batch_size, or "
+            f"take another number of processes"
+        )
+    return sequences // at_once
+
+
+def trackers(named: str) -> list[str]:
+    """The names in ``report_to``. Raises ConfigError for one that is not installed."""
+    found = named.split(",")
+    if missing := [name for name in found if name != "none" and importlib.util.find_spec(name) is None]:
+        raise ConfigError(f"report_to: {named}: not installed here; pip install {' '.join(missing)}, or report_to: none")
+    return found
+
+
+def common_arguments(config: TrainConfig, out: Path) -> dict[str, Any]:
+    """What every stage tells its trainer alike; bfloat16 on an accelerator, float32 on a CPU.
+
+    Raises ConfigError for one process that sees several cards: Trainer would split each batch over them, images and all, as if
+    every row had as many.
+    """
+    if "WORLD_SIZE" not in os.environ and (cards := torch.cuda.device_count()) > 1:
+        raise ConfigError(
+            f"{cards} GPUs are here without a launcher: `accelerate launch --num_processes {cards} -m rewardlab.cli ...` "
+            "trains on all of them (configs/accelerate/), CUDA_VISIBLE_DEVICES=0 on one"
+        )
+    on_gpu = torch.cuda.is_available()
+    deepspeed = os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true"  # on a CPU, accelerate takes use_cpu to mean one process
+    return {
+        "output_dir": str(out),
+        "learning_rate": config.learning_rate,
+        "lr_scheduler_type": config.lr_scheduler,
+        "warmup_steps": config.warmup_steps,
+        "num_train_epochs": config.epochs,
+        "max_steps": config.max_steps,
+        "per_device_train_batch_size": config.micro_batch_size,
+        "gradient_accumulation_steps": micro_batches(config, config.batch_size),
+        "gradient_checkpointing": config.gradient_checkpointing,
+        "max_grad_norm": config.max_grad_norm,
+        "adam_beta2": config.adam_beta2,
+        "weight_decay": config.weight_decay,
+        "save_steps": config.save_steps,
+        "save_total_limit": config.save_total_limit,
+        "logging_steps": config.logging_steps,
+        "report_to": trackers(config.report_to),
+        "logging_nan_inf_filter": False,  # a loss that is no number is to be seen
+        "seed": config.seed,
+        "disable_tqdm": True,
+        "bf16": on_gpu,
+        "use_cpu": not on_gpu and not deepspeed,
+        "ddp_backend": "gloo" if deepspeed and not on_gpu else None,
+    }
+
+
+class LoadsWholeCheckpoints:
+    """Mixed into a Trainer: resuming loads every weight, or fails.
+
+    transformers saves Qwen-VL weights under their hub names and its Trainer loads checkpoints by the module's own names,
+    not strictly: nothing matches, a warning is logged, and the run "resumes" from the initial weights.
+    """
+
+    kept_elsewhere: tuple[str, ...] = ()
+
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        """None: TRL's says of every run that it fine-tuned "None" with GRPO. ``run.json`` says what it was."""
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        model = model or self.model  # type: ignore[attr-defined]
+        sharded = self.is_deepspeed_enabled or self.is_fsdp_enabled  # type: ignore[attr-defined]
+        if sharded or not isinstance(model, PreTrainedModel):  # adapters and shards have loaders of their own
+            super()._load_from_checkpoint(resume_from_checkpoint, model)  # type: ignore[misc]
+            return
+        self.load_weights(model, resume_from_checkpoint)
+
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        """Nothing where a run was killed between its last step and its final folder: Trainer would take another step."""
+        if self.state.global_step >= self.state.max_steps:  # type: ignore[attr-defined]
+            self.control.should_training_stop = True  # type: ignore[attr-defined]
+        else:
+            super()._run_epoch(*args, **kwargs)  # type: ignore[misc]
+
+    def load_weights(self, model: Any, checkpoint: str) -> None:
+        """Every weight of ``checkpoint`` into ``model``, but those ``kept_elsewhere``. Raises CheckpointError."""
+        saved = type(model).from_pretrained(checkpoint, dtype=model.dtype)
+        missing, unexpected = model.load_state_dict(saved.state_dict(), strict=False)
+        if left := [name for name in missing if not name.startswith(self.kept_elsewhere)] + list(unexpected):
+            raise CheckpointError(f"{checkpoint}: its weights do not fit the model; these have no counterpart: {left[:5]}")
+
+
+class AtTheEnd(TrainerCallback):
+    """Does something when training ends."""
+
+    def __init__(self, close: Callable[[], None]) -> None:
+        self._close = close
+
+    def on_train_end(self, *args: Any, **kwargs: Any) -> None:
+        self._close()
+
+
+class RunLog(TrainerCallback):
+    """Appends every logged record to ``metrics.jsonl`` and moves a progress bar."""
+
+    def __init__(self, out: Path, advance: Advance, note: str) -> None:
+        self._path, self._advance, self._note = out / METRICS, advance, note
+        self._step = 0
+
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self._advance(state.global_step)
+        self._step = state.global_step
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self._advance(state.global_step - self._step)
+        self._step = state.global_step
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, float] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        told = {name: value for name, value in (logs or {}).items() if value is not None}
+        # nan is a mean of nothing, but for what every step has
+        said = {name: value for name, value in told.items() if value == value or name in ("loss", "grad_norm", "reward")}
+        if not said or not state.is_world_process_zero:
+            return
+        with self._path.open("a", encoding="utf-8") as file:
+            finite = {name: value if math.isfinite(value) else str(value) for name, value in said.items()}  # JSON has no nan
+            file.write(json.dumps({"step": state.global_step, **finite}) + "\n")
+        if self._note in said:
+            self._advance(0, note=f"{self._note} {float(said[self._note]):.3f}")

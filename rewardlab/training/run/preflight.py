@@ -1,0 +1,143 @@
+"""How many tokens every sample will be, before a run starts: by the processor's own count, from the sizes of images alone."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+from transformers import AutoConfig
+
+from rewardlab.config import TrainConfig
+from rewardlab.data.files import write_whole
+from rewardlab.errors import CheckpointError, DataError
+from rewardlab.models.loading import set_pixels
+from rewardlab.processes import is_main
+from rewardlab.progress import bar, say
+from rewardlab.prompts import Template, build_messages
+from rewardlab.samplers.hf import chat_of, check_folder, load_processor, special_tokens
+from rewardlab.training.run.folder import CONFIG, refuse_finished
+from rewardlab.types import BOTH_ORDERS, Message, Order, PreferencePair
+
+TOO_LONG = "too_long.jsonl"
+
+
+@dataclass(frozen=True)
+class SampleTokens:
+    """Tokens of one sample: of its text (prompt, and the answer it is trained on), of its images, and left for an answer."""
+
+    pair_id: str
+    text: int
+    images: int
+    num_images: int
+    answer: int
+
+    @property
+    def total(self) -> int:
+        return self.text + self.images + self.answer
+
+
+class TokenCounter:
+    """Counts without decoding an image: its size is in its first bytes."""
+
+    def __init__(self, processor: Any) -> None:
+        self._processor, self._specials = processor, special_tokens(processor.tokenizer)
+        self._by_size: dict[tuple[int, int], int] = {}
+
+    def images(self, sizes: Iterable[tuple[int, int]]) -> int:
+        """Tokens of images of (height, width) px."""
+        asked = list(sizes)
+        new = sorted({size for size in asked if size not in self._by_size})
+        if new:
+            told = self._processor._get_num_multimodal_tokens(image_sizes=new).num_image_tokens
+            self._by_size |= dict(zip(new, told, strict=True))
+        return sum(self._by_size[size] for size in asked)
+
+    def text(self, prompt: Sequence[Message], answer: str = "") -> int:
+        """Tokens of a prompt without its images' own (the marks around them count) and of the answer behind it."""
+        chat = chat_of(prompt, self._specials)
+        text = self._processor.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+        one = 1  # token that stands for an image until the processor repeats it
+        if whole := getattr(self._processor, "full_image_sequence", None):  # Gemma 3: the mark becomes text of one length
+            text, one = text.replace(self._processor.boi_token, whole), self._processor.image_seq_length
+        marks = one * sum(len(message.images) for message in prompt)
+        return len(self._processor.tokenizer(text + answer, add_special_tokens=False)["input_ids"]) - marks
+
+    def sample(
+        self, pair: PreferencePair, order: Order, template: Template, *, answer: str = "", room: int = 0
+    ) -> SampleTokens:
+        """Of a pair as it is shown; ``room`` is what a rollout may add."""
+        prompt = build_messages(pair, order=order, template=template)
+        shown = [image for message in prompt for image in message.images]
+        return SampleTokens(pair.pair_id, self.text(prompt, answer), self.images(map(_size, shown)), len(shown), room)
+
+
+def _size(image: bytes) -> tuple[int, int]:
+    with Image.open(io.BytesIO(image)) as opened:
+        return opened.height, opened.width
+
+
+def processor_of(config: TrainConfig) -> Any:
+    """The processor of what is trained, with the config's pixel budget."""
+    processor = load_processor(config.model)
+    if config.pixels:
+        set_pixels(processor, config.pixels)
+    return processor
+
+
+def context_of(model: str) -> int | None:
+    """How many tokens a checkpoint (of an adapter, its base) allows, if it says. Raises CheckpointError."""
+    adapter = Path(model) / "adapter_config.json"
+    path = json.loads(adapter.read_text(encoding="utf-8"))["base_model_name_or_path"] if adapter.exists() else model
+    check_folder(path)
+    try:
+        config = AutoConfig.from_pretrained(path)
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path}: its configuration cannot be loaded ({error})") from error
+    found = getattr(config.get_text_config(), "max_position_embeddings", None)
+    return int(found) if found else None
+
+
+def fitting(
+    pairs: Sequence[PreferencePair],
+    config: TrainConfig,
+    template: Template,
+    out: Path,
+    *,
+    answer: Callable[[PreferencePair], str] = lambda pair: "",
+    room: int = 0,
+) -> list[PreferencePair]:
+    """The pairs that fit. Beyond ``config.max_tokens`` they are left out, listed in ``out/too_long.jsonl``, and told.
+
+    Each is counted in the order that makes it longer. Where no ``max_tokens`` is given, raises DataError for a pair longer than
+    the model's context: it could not be read, and cutting it could cut an image. Also where none fits.
+    """
+    refuse_finished(out)
+    limit = config.max_tokens or context_of(config.model)
+    if limit is None:
+        return list(pairs)
+    counter, kept, dropped = TokenCounter(processor_of(config)), [], []
+    with bar("tokens", len(pairs)) as advance:
+        for pair in pairs:
+            shown = [counter.sample(pair, order, template, answer=answer(pair), room=room) for order in BOTH_ORDERS]
+            tokens = max(shown, key=lambda one: one.total)
+            kept.append(pair) if tokens.total <= limit else dropped.append(tokens)
+            advance(1)
+    if not dropped:
+        return kept
+    worst = max(dropped, key=lambda one: one.total)
+    said = (
+        f"{len(dropped):,} of {len(pairs):,} samples are longer than {limit:,} tokens; the longest, {worst.pair_id}, has "
+        f"{worst.text:,} of text, {worst.images:,} of {worst.num_images} images and {worst.answer:,} for the answer"
+    )
+    if config.max_tokens is None or not kept:
+        cure = "raise max_tokens" if config.max_tokens else "set max_tokens to have them left out"
+        raise DataError(f"{said}. Lower pixels.max or frames, or {cure}")
+    if is_main() and not (out / CONFIG).exists():  # a run that is gone on with, or refused, has its list
+        write_whole(out / TOO_LONG, "".join(json.dumps({**asdict(one), "total": one.total}) + "\n" for one in dropped))
+        say(f"{said}: left out, see {out / TOO_LONG}")
+    return kept

@@ -1,0 +1,1 @@
+"""How judges state a verdict, how it is read, and what votes come to."""

@@ -1,0 +1,293 @@
+"""How the judges of the field state a verdict, one function each: ``text -> Verdict``, fail-closed and in linear time.
+
+Common to all: what stands in the reasoning (up to the last ``</think>``) never counts, and a reasoning that was opened and
+not closed has no verdict after it. In a tag or a box the *last* place counts and must hold a choice and nothing else; a JSON
+object must end the text. Where a convention has no tags the verdict must stand in the last line, or at the head of its own, and
+two different ones there are none. A place within quotation marks is a quotation, so that a verdict which an answer smuggles in,
+and the judge quotes, is not read; one that is repeated without any mark cannot be told from the judge's own.
+
+``Verdict.rule`` says which place was looked at, also where no choice was found in it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+
+from rewardlab.types import Choice, Verdict, VerdictStatus
+
+_DIGITS = {"1": Choice.FIRST, "2": Choice.SECOND}
+_LETTERS = {"A": Choice.FIRST, "B": Choice.SECOND}
+_EITHER = {**_DIGITS, **_LETTERS}
+_TIES = ("C", "tie", "Tie", "TIE")
+_MARKUP = re.compile(r"[*_#]+")
+_LINE = 2000  # characters of a line that are looked at; no verdict needs more
+_QUOTES = "\"'`“”‘’«»「」"
+
+Convention = Callable[[str], Verdict]
+
+
+def _none(rule: str) -> Verdict:
+    return Verdict(None, VerdictStatus.NO_VERDICT, rule)
+
+
+def _verdict(choice: Choice | None, rule: str) -> Verdict:
+    return Verdict(choice, VerdictStatus.OK if choice else VerdictStatus.NOT_A_CHOICE, rule)
+
+
+def _plain(text: str) -> str:
+    """Without Markdown's emphasis."""
+    return _MARKUP.sub("", text)
+
+
+def after_thinking(text: str) -> str | None:
+    """What follows the reasoning: all of a text without one; None where a reasoning was opened and not closed."""
+    opened, closed = text.rfind("<think>"), text.rfind("</think>")
+    if opened > closed:
+        return None
+    return text[closed + len("</think>") :] if closed >= 0 else text
+
+
+def _after_thinking(read: Convention) -> Convention:
+    """The convention on what follows the reasoning."""
+
+    def convention(text: str) -> Verdict:
+        rest = after_thinking(text)
+        return _none("unclosed_think") if rest is None else read(rest)
+
+    convention.__doc__ = read.__doc__
+    return convention
+
+
+def _last_between(text: str, opening: str, closing: str) -> str | None:
+    """What stands between the last opening mark and its closing one.
+
+    None where it has none, where the place before it was not closed, or where it stands in quotation marks.
+    """
+    begin = text.rfind(opening)
+    end = text.find(closing, begin) if begin >= 0 else -1
+    if end < 0 or text.rfind(opening, 0, begin) > text.rfind(closing, 0, begin):
+        return None
+    return None if _quoted(text, begin, end + len(closing)) else text[begin + len(opening) : end]
+
+
+def _quoted(text: str, begin: int, end: int) -> bool:
+    """Whether a place stands in quotation marks: right between two of them, or after one that its line has not closed."""
+    before, after = text[max(0, begin - 2) : begin].rstrip()[-1:], text[end : end + 3].lstrip(" .")[:1]
+    if before and after and before in _QUOTES and after in _QUOTES:
+        return True
+    line = text[max(0, begin - _LINE) : begin].rpartition("\n")[2]
+    return line.count('"') % 2 == 1 or line.count("`") % 2 == 1 or line.count("“") > line.count("”")
+
+
+@_after_thinking
+def think_answer(text: str) -> Verdict:
+    """``<think>...</think><answer>1|2</answer>`` (R1-Reward).
+
+    The content must be 1 or 2 exactly, surrounding blanks aside: "1 or 2", "Response 1" and "1.0" are not choices.
+    """
+    content = _last_between(text, "<answer>", "</answer>")
+    return _none("no_answer_tag") if content is None else _verdict(_DIGITS.get(content.strip()), "answer_tag")
+
+
+_SENTENCE = re.compile(r"(?:Answer|Response|Image|Video|Assistant)\s*([12AB])\s+is\s+(?:the\s+)?better\.?", re.IGNORECASE)
+
+
+@_after_thinking
+def answer_sentence(text: str) -> Verdict:
+    """``<answer>Answer 1 is better</answer>`` (UnifiedReward-Think); also Image, Video, Response and Assistant A."""
+    content = _last_between(text, "<answer>", "</answer>")
+    if content is None:
+        return _none("no_answer_tag")
+    found = _SENTENCE.fullmatch(content.strip())
+    return _verdict(_EITHER[found[1].upper()] if found else None, "answer_sentence")
+
+
+def bare(text: str) -> Verdict:
+    """The verdict alone: 1 or 2 exactly, surrounding blanks aside."""
+    return _verdict(_DIGITS.get(text.strip()), "bare")
+
+
+def last_line(text: str) -> str:
+    """The last line that is not blank, plain."""
+    return _plain(text.rstrip().rpartition("\n")[2]).strip()
+
+
+def _said(line: str, pattern: re.Pattern[str]) -> list[str]:
+    """What stands in the places of a line that are no quotations; a line that holds nothing else states it all the same."""
+    line = line[-_LINE:]
+    if whole := pattern.fullmatch(line.strip(_QUOTES + " .")):
+        return [whole[1].strip().upper()]
+    places = pattern.finditer(line)
+    return [match[1].strip().upper() for match in places if not _quoted(line, match.start(), match.end())]
+
+
+def _in_last_line(text: str, pattern: re.Pattern[str], rule: str) -> Verdict:
+    said = set(_said(last_line(text), pattern))
+    if not said:
+        return _none(f"no_{rule}")
+    if said <= {"C", "TIE"}:
+        return Verdict(None, VerdictStatus.TIE, rule)
+    return _verdict(_EITHER.get(said.pop()) if len(said) == 1 else None, rule)
+
+
+_BRACKETS = re.compile(r"\[\[([^\[\]]{0,40})\]\]")
+
+
+def letters_in_last_line(text: str) -> set[str]:
+    """What stands in double brackets in the last line, quotations left out; of any number of answers."""
+    return set(_said(last_line(text), _BRACKETS))
+
+
+@_after_thinking
+def double_brackets(text: str) -> Verdict:
+    """``[[A]]``, ``[[B]]`` or, a tie, ``[[C]]`` (MT-Bench, Multimodal RewardBench): the one in the last line."""
+    return _in_last_line(text, _BRACKETS, "double_brackets")
+
+
+_BETTER = re.compile(
+    r"[\s:.,\-]{0,20}(?:Answer|Response)\s{0,3}(\w{1,4})\s+is\s+(?:the\s+)?"
+    r"(?:(?:slightly|marginally|significantly|clearly|much)\s+)?better\b",
+    re.IGNORECASE,
+)
+_JUDGMENT = re.compile(r"^[\d.)\s]{0,8}Overall\s{1,3}Judge?ment\b", re.IGNORECASE | re.MULTILINE)
+_THEREFORE = re.compile(r"Therefore\b", re.IGNORECASE)
+
+
+@_after_thinking
+def overall_judgment(text: str) -> Verdict:
+    """``Overall Judgment: Answer 1 is better.`` (VL-RewardBench's prompt): right after the last such heading, at the head of a
+    line; without a heading, a last line that begins "Therefore, Answer 1 is better".
+
+    The benchmark's own pattern takes the last "Answer X is better" after the first such word, however far below it, and
+    any number for X; see ``benchmarks/vl_rewardbench/official.py``.
+    """
+    plain = _plain(text)
+    heads = [match.end() for match in _JUDGMENT.finditer(plain)]
+    if not heads and (therefore := _THEREFORE.match(last := last_line(text))):
+        plain, heads = last, [therefore.end()]
+    if not heads:
+        return _none("no_overall_judgment")
+    match = _BETTER.match(plain, heads[-1])
+    return _none("no_answer_is_better") if match is None else _verdict(_DIGITS.get(match[1]), "answer_is_better")
+
+
+def _last_object(text: str) -> dict[str, object] | None:
+    """The JSON object from the first brace to the end, a code fence aside; None where that is none."""
+    text = text.rstrip().removesuffix("```").rstrip()
+    begin, end = text.find("{"), len(text) - 1
+    if begin < 0 or not text.endswith("}"):
+        return None
+    try:
+        found = json.loads(text[begin : end + 1])
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+@_after_thinking
+def json_better_response(text: str) -> Verdict:
+    """``{"better_response": "A", ...}`` (Multimodal RewardBench 2); ``better_answer`` (Con-J) and 1 or 2 are read too.
+
+    The text must end with its one JSON object, with or without a code fence; prose may stand before it. Nothing is repaired.
+    """
+    found = _last_object(text)
+    if found is None:
+        return _none("no_json_object")
+    if len(keys := [key for key in ("better_response", "better_answer") if key in found]) != 1:
+        return _none("no_better_response")
+    said = str(found[keys[0]]).strip()
+    if said in _TIES:
+        return Verdict(None, VerdictStatus.TIE, "better_response")
+    return _verdict(_EITHER.get(said), "better_response")
+
+
+@_after_thinking
+def result_tag(text: str) -> Verdict:
+    """``Feedback: ... [RESULT] A`` (Prometheus 2): the last mark; the letter, and nothing else, after it."""
+    _, mark, said = text.rpartition("[RESULT]")
+    if not mark:
+        return _none("no_result_tag")
+    return _verdict(_EITHER.get(_plain(said).strip().strip("().").strip()), "result_tag")
+
+
+_TEXT = re.compile(r"\\(?:text|mathrm|textbf|mathbf)\{([^{}]*)\}")
+
+
+@_after_thinking
+def boxed(text: str) -> Verdict:
+    """``\\boxed{A}`` or ``\\boxed{1}``, also ``\\boxed{\\text{A}}``: the last box."""
+    begin = text.rfind("\\boxed{")
+    if begin < 0 or _quoted(text, begin, text.find("}", begin) + 1):
+        return _none("no_box")
+    content = _TEXT.sub(r"\1", text[begin + len("\\boxed{") :][:200])
+    return _verdict(_EITHER.get(content.partition("}")[0].strip()) if "}" in content else None, "boxed")
+
+
+@_after_thinking
+def box_tokens(text: str) -> Verdict:
+    """``<|begin_of_box|>A<|end_of_box|>`` (GLM-4.1V-Thinking): the last box."""
+    content = _last_between(text, "<|begin_of_box|>", "<|end_of_box|>")
+    return _none("no_box") if content is None else _verdict(_EITHER.get(content.strip()), "box_tokens")
+
+
+_SCORE = r"(?:10(?:\.0{1,2})?|[1-9](?:\.\d{1,2})?)"
+_PAIR = rf"({_SCORE})(?:\s?/\s?10)?\s{{0,5}}[,;\s]\s{{0,5}}({_SCORE})(?:\s?/\s?10)?"
+_TWO_SCORES = re.compile(_PAIR)
+_SCORES_LINE = re.compile(rf"(?:(?:final\s)?(?:scores?|ratings?)\s?:?\s?)?{_PAIR}\.?", re.IGNORECASE)
+
+
+@_after_thinking
+def two_scores(text: str) -> Verdict:
+    """Two scores from 1 to 10, of the first and the second answer: ``<answer>7 8.5</answer>`` or, untagged, the last line,
+    with nothing but "Scores:" before them.
+
+    Equal scores are a tie. A score outside 1..10, a third number or a range is no choice.
+    """
+    content = _last_between(text, "<answer>", "</answer>")
+    rule = "last_line_scores" if content is None else "answer_tag_scores"
+    found = _SCORES_LINE.fullmatch(last_line(text)) if content is None else _TWO_SCORES.fullmatch(content.strip())
+    if found is None:
+        return _none(f"no_{rule}")
+    first, second = float(found[1]), float(found[2])
+    if first == second:
+        return Verdict(None, VerdictStatus.TIE, rule)
+    return _verdict(Choice.FIRST if first > second else Choice.SECOND, rule)
+
+
+CONVENTIONS: dict[str, Convention] = {
+    "think_answer": think_answer,
+    "answer_sentence": answer_sentence,
+    "bare": bare,
+    "double_brackets": double_brackets,
+    "overall_judgment": overall_judgment,
+    "json_better_response": json_better_response,
+    "result_tag": result_tag,
+    "boxed": boxed,
+    "box_tokens": box_tokens,
+    "two_scores": two_scores,
+}
+
+
+def _letter(choice: Choice) -> str:
+    return "A" if choice is Choice.FIRST else "B"
+
+
+def digit(choice: Choice) -> str:
+    return "1" if choice is Choice.FIRST else "2"
+
+
+# How each convention spells a choice after a reasoning; ``CONVENTIONS[name](WRITERS[name](choice, reasoning))`` gives it back.
+WRITERS: dict[str, Callable[[Choice, str], str]] = {
+    "think_answer": lambda c, why: f"<think>{why}</think><answer>{digit(c)}</answer>",
+    "answer_sentence": lambda c, why: f"<think>{why}</think><answer>Answer {digit(c)} is better</answer>",
+    "bare": lambda c, why: digit(c),
+    "double_brackets": lambda c, why: f"{why}\n[[{_letter(c)}]]",
+    "overall_judgment": lambda c, why: f"{why}\nOverall Judgment: Answer {digit(c)} is better.",
+    "json_better_response": lambda c, why: json.dumps({"reasoning": why, "better_response": _letter(c)}),
+    "result_tag": lambda c, why: f"Feedback: {why} [RESULT] {_letter(c)}",
+    "boxed": lambda c, why: f"{why}\n\\boxed{{{_letter(c)}}}",
+    "box_tokens": lambda c, why: f"<think>{why}</think><|begin_of_box|>{_letter(c)}<|end_of_box|>",
+    "two_scores": lambda c, why: f"{why}\n{'8 5' if c is Choice.FIRST else '5 8'}",
+}

@@ -1,1 +1,0 @@
-"""Verifiers that need more than rules: mathematics, by math-verify in processes that can be killed."""

@@ -1,0 +1,275 @@
+"""The benchmarks' own scorers: what they print on the same outputs, recorded from them, and each quirk they are known for."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from rewardlab.benchmarks.mm_rlhf import official as mm_rlhf
+from rewardlab.benchmarks.mmrb2 import official as mmrb2
+from rewardlab.benchmarks.multimodal_rewardbench import official as multimodal_rewardbench
+from rewardlab.benchmarks.rewardbench2 import official as rewardbench2
+from rewardlab.benchmarks.vl_rewardbench import official as vl_rewardbench
+
+SAYS = (
+    "Overall Judgment: Answer {a} is better.",
+    "**Overall Judgment:**\n Answer {a} is slightly better",
+    "Therefore, Answer {b} is better.\nOverall Judgment: Answer {a} is the better",
+    "I cannot say.",
+    "Overall Judgment: Answer 3 is better.",
+)
+
+
+def vl_rows() -> list[dict[str, Any]]:
+    """43 items of all sources, two of which share id, query and texts; twelve draws each, one in five without a verdict."""
+    dice, rows = random.Random(7), []
+    ids = ["RLAIF-V-1", "RLHF-V-2", "hallucination_pair-3", "mathverse-4", "mmmu_pro-5", "wildvision-6", "svit-7"] * 6
+    for place, row_id in enumerate([*ids, "RLAIF-V-1"]):
+        responses = ["one", "two"] if place != 42 else ["two", "one"]
+        query = "q" if place in (0, 42) else f"q{place}"
+        for _ in range(12):
+            a = dice.choice([1, 2])
+            text = dice.choice(SAYS).format(a=a, b=3 - a)
+            meta = {"filter_choice": text, "random_number": dice.choice([0, 1])}
+            rows.append({"id": row_id, "query": query, "response": responses, "ranking": [0, 1], "meta": meta})
+    return rows
+
+
+def mmrb_rows() -> list[dict[str, Any]]:
+    dice, rows = random.Random(7), []
+    for place in range(60):
+        output = dice.choice(["so [[A]]", "so [[B]]", "first [[A]], no: [[B]]", "neither"])
+        row_id = dice.choice(["PAIRS", "hateful", "mathvista", "emma"]) + f"-{place}"
+        category = dice.choice(["safety", "reasoning", "knowledge"])
+        rows.append({"ID": row_id, "Label": dice.choice("AB"), "output": output, "Meta": {"Category": category}})
+    return rows
+
+
+def mm_rlhf_rows() -> list[dict[str, Any]]:
+    dice, rows = random.Random(7), []
+    for place in range(40):
+        path = dice.choice(["mcq/1.png", "long/2.png", "short/3.png", "safety/4.png", "video/long/5", "other/6.png"])
+        key = "video" if "video" in path else "image"
+        rows.append({"id": f"{path}-{place % 12}", key: path, "rewards": [dice.randrange(4), dice.randrange(3)]})
+    return rows
+
+
+def ties_rows() -> list[dict[str, Any]]:
+    dice, rows = random.Random(7), []
+    for number in range(12):
+        for kind, num_correct in (("ref", 1), ("tied", dice.choice([2, 4]))):
+            right = [dice.randrange(5, 11) for _ in range(num_correct)]
+            rows.append(
+                {
+                    "id": f"{kind}:{number}",
+                    "num_correct": num_correct,
+                    "scores": [*right, dice.randrange(1, 9), dice.choice([-1, 3])],
+                }
+            )
+    return rows
+
+
+# Printed by the released scripts on these rows (cal.py with its misspelt branch mended), copied.
+VL = """\
+k=1 ----------------
+Number of total items: 42
+Number of agree items: 13, rate: 0.3095, normalized rate: 0.3824
+Number of reject items: 21, rate: 0.5, normalized rate: 0.6176
+Number of doesntMatch items: 8, rate: 0.1905
+====================
+general\t hallucination\t reasoning
+30.00\t 46.15\t 36.36
+Overall Accuracy: 38.24
+Macro Average Acc: 37.51
+====================
+k=3 ----------------
+Number of total items: 42
+Number of agree items: 27, rate: 0.6429, normalized rate: 0.7941
+Number of reject items: 7, rate: 0.1667, normalized rate: 0.2059
+Number of doesntMatch items: 2, rate: 0.0476
+====================
+general\t hallucination\t reasoning
+50.00\t 87.50\t 90.00
+Overall Accuracy: 79.41
+Macro Average Acc: 75.83
+====================
+k=5 ----------------
+Number of total items: 42
+Number of agree items: 16, rate: 0.381, normalized rate: 0.7273
+Number of reject items: 6, rate: 0.1429, normalized rate: 0.2727
+Number of doesntMatch items: 2, rate: 0.0476
+====================
+general\t hallucination\t reasoning
+60.00\t 87.50\t 75.00
+Overall Accuracy: 72.73
+Macro Average Acc: 74.17
+====================
+k=7 ----------------
+Number of total items: 42
+Number of agree items: 15, rate: 0.3571, normalized rate: 0.7143
+Number of reject items: 6, rate: 0.1429, normalized rate: 0.2857
+Number of doesntMatch items: 1, rate: 0.0238
+====================
+general\t hallucination\t reasoning
+71.43\t 77.78\t 60.00
+Overall Accuracy: 71.43
+Macro Average Acc: 69.74
+====================
+k=9 ----------------
+Number of total items: 42
+Number of agree items: 18, rate: 0.4286, normalized rate: 0.7826
+Number of reject items: 5, rate: 0.119, normalized rate: 0.2174
+Number of doesntMatch items: 1, rate: 0.0238
+====================
+general\t hallucination\t reasoning
+77.78\t 100.00\t 50.00
+Overall Accuracy: 78.26
+Macro Average Acc: 75.93
+====================
+"""
+MMRB = """\
+acc all: 39 / 60 = 0.65
+acc reasoning/coding: 7 / 10 = 0.7
+acc safety/bias: 3 / 6 = 0.5
+acc knowledge: 16 / 27 = 0.5925925925925926
+acc safety/toxicity: 11 / 15 = 0.7333333333333333
+acc reasoning/math: 2 / 2 = 1.0
+"""
+MM_RLHF = """\
+
+Category-wise Metrics:
+Category: mcq
+  Accuracy: 0.29
+  ACC+: 0.20
+  Total: 7
+Category: long
+  Accuracy: 0.38
+  ACC+: 0.36
+  Total: 13
+Category: short
+  Accuracy: 0.40
+  ACC+: 0.25
+  Total: 5
+Category: safety
+  Accuracy: 0.43
+  ACC+: 0.20
+  Total: 7
+Category: video
+  Accuracy: 0.00
+  ACC+: 0.00
+  Total: 0
+
+Overall Metrics:
+Overall Accuracy: 0.38
+Overall ACC+: 0.27
+Total Items: 40
+"""
+TIES = 0.4954032626189391
+
+
+def test_vl_rewardbench_prints_what_its_scorer_prints() -> None:
+    """K = 1, 3, 5, 7, 9, with draws that say nothing, draws that say 3, both answers in one text, and one item in two rows."""
+    assert "\n".join(line for at in vl_rewardbench.score(vl_rows()) for line in at.lines()) + "\n" == VL
+
+
+def vl_row(row_id: str, text: str, shown: int = 0) -> dict[str, Any]:
+    meta = {"filter_choice": text, "random_number": shown}
+    return {"id": row_id, "query": "q", "response": ["good", "bad"], "ranking": [0, 1], "meta": meta}
+
+
+def test_vl_rewardbench_quirks() -> None:
+    """Failures vanish from the denominator; a file without one decided item of some source ends the scorer; 3 agrees."""
+    says = "Overall Judgment: Answer {} is better."
+    groups = ["RLAIF-V-1", "mathverse-2", "wildvision-3"]
+    rows = [vl_row(name, says.format(1)) for name in groups] + [vl_row(f"RLAIF-V-{n}", "no idea") for n in range(5, 14)]
+    (found,) = vl_rewardbench.score(rows, ks=(1,))
+    assert (found.overall, found.doesnt_match) == (1.0, 9)
+    assert found.groups["reasoning"] == 1 / (1 + 1e-6)
+    (third,) = vl_rewardbench.score([vl_row(name, says.format(3)) for name in groups], ks=(1,))
+    assert third.overall == 1.0
+    (swapped,) = vl_rewardbench.score([vl_row(name, says.format(1), shown=1) for name in groups], ks=(1,))
+    assert swapped.overall == 0.0
+    (ended,) = vl_rewardbench.score([*rows, vl_row("svit-9", "no idea")], ks=(1,))
+    assert (ended.overall, ended.macro) == (None, None)
+    assert list(ended.lines())[-1] == vl_rewardbench.ENDS
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("Overall Judgment: Answer 1 is better. Therefore Answer 2 is better", 2),
+        ("therefore it rains.\n\nSome say Answer 12 is slightly better", 12),
+        ("Overall Judgment: Answer 2 is the\nbetter", 2),
+        ("Overall Judgment: Answer 1 is much better", None),
+        ("Answer 1 is better", None),
+    ],
+)
+def test_the_pattern_of_vl_rewardbench(text: str, number: int | None) -> None:
+    """The last sentence of its form, anywhere after the first heading."""
+    assert vl_rewardbench.answer_number(text) == number
+
+
+def test_its_grouping() -> None:
+    """By the first word of an id, capitals minded."""
+    names = {
+        "RLAIF-V-1": 1,
+        "RLHF-V-1": 1,
+        "hallucination_pair-1": 1,
+        "mathverse_1": 2,
+        "mmmu_pro-1": 2,
+        "rlhf-1": 0,
+        "povid": 0,
+    }
+    assert {name: vl_rewardbench.GROUPS.index(vl_rewardbench.group_of(name)) for name in names} == names
+
+
+def test_multimodal_rewardbench_prints_what_its_scorer_prints() -> None:
+    """Coins for failures, A where both letters stand; garbage scores a half, which no judge of ours ever gets."""
+    assert "\n".join(multimodal_rewardbench.lines(multimodal_rewardbench.score(mmrb_rows()))) + "\n" == MMRB
+    garbage = [{**row, "output": "?"} for row in mmrb_rows() * 20]
+    right, total = multimodal_rewardbench.score(garbage)["all"]
+    assert right / total == pytest.approx(0.5, abs=0.05)
+
+
+def test_mm_rlhf_prints_what_its_scorer_prints() -> None:
+    """Equal rewards are wrong; categories by the first word in a path; ids counted in its two ways."""
+    assert "\n".join(mm_rlhf.lines(mm_rlhf.score(mm_rlhf_rows()))) + "\n" == MM_RLHF
+    assert mm_rlhf.score([])["overall"] == {"accuracy": 0, "acc_plus": 0, "total": 0}
+
+
+def test_mmrb2() -> None:
+    """Worked by hand: forward right, reverse right when flipped, an empty judgement left out, "tie" wrong, one missing."""
+    pairs = [{"id": str(n), "chosen": "A"} for n in range(4)]
+    predictions = {
+        "0": {"forward": [{"judgement": "A"}, {"judgement": "B"}], "reverse": [{"judgement": "B"}]},
+        "1": {"forward": [{"judgement": None}], "reverse": [{"judgement": "A"}]},
+        "2": {"forward": [{"judgement": "tie"}], "reverse": []},
+    }
+    found = mmrb2.score(pairs, predictions, "task1_image")
+    assert (found.correct, found.trials, found.missing, found.accuracy) == (2, 4, 1, 0.5)
+    assert found.lines()[-2] == "Accuracy: 0.5000 (50.00%)"
+    other = mmrb2.TaskScore("task2_edit", 1, 0, 2, 2)
+    assert mmrb2.overall([found, other]) == 4 / 6  # of trials, not (0.5 + 1) / 2
+    assert mmrb2.summary_lines([found, other])[-2] == "Overall                    66.67%"
+
+
+def test_rewardbench2() -> None:
+    """The Ties score as its function gives it; letters, ratings and shared first places worked by hand."""
+    assert rewardbench2.ties(ties_rows()).score == TIES
+    assert [rewardbench2.choice_credit(text, "B") for text in ("[[B]]", "[[C]] [[B]]", "[[A]] or [[B]]", "B")] == [
+        1,
+        1,
+        0,
+        0.25,
+    ]
+    assert [rewardbench2.rating(text) for text in ("so 7", "10/10 ", "8.", "0", "11", "")] == [7, 10, -1, -1, -1, -1]
+    ratings = [(9, 9, 3, 1), (8, 9, 1, 1), (-1, -1, -1, -1), (9, 9, 9, 9), (-1, 3, 2, 1)]
+    assert [rewardbench2.rating_credit(own) for own in ratings] == [0.5, 0, 0.25, 0.25, 0]
+    assert rewardbench2.scalar_credit([2.0, 2.0, 1.0, 0.0]) == 0.5
+    ties = rewardbench2.ties(ties_rows())
+    assert rewardbench2.lines({"Math": [1, 0, 0.25]}, ties) == [
+        "Math: 1.25/3 (0.4166666666666667)",
+        f"Ties: Ties score: {TIES}",
+    ]

@@ -1,0 +1,61 @@
+"""Suites: every YAML in eval/ names what exists, missing data is told at once, and a run gives a folder each and a table."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from rewardlab.benchmarks.runner import BENCHMARKS, CONTROLS
+from rewardlab.benchmarks.suite import entry_settings
+from rewardlab.cli import app
+from rewardlab.config import SuiteConfig, load_config
+from rewardlab.data.pairs import write_parquet
+from rewardlab.errors import ConfigError, DataError
+from rewardlab.prompts import load_template
+
+SUITES = sorted((Path(__file__).parents[2] / "eval").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", SUITES, ids=lambda path: path.stem)
+def test_every_suite_can_be_asked(path: Path) -> None:
+    """Known benchmarks, controls and templates; each benchmark of the package is in some suite."""
+    suite = load_config(SuiteConfig, path)
+    for entry in suite.benchmarks:
+        assert entry.benchmark in BENCHMARKS
+        assert set(entry.controls) <= set(CONTROLS)
+        if entry.template:
+            load_template(entry.template)
+    assert {e.benchmark for p in SUITES for e in load_config(SuiteConfig, p).benchmarks} == set(BENCHMARKS)
+
+
+def test_a_suite(world_pairs: Any, tmp_path: Path) -> None:
+    """Two entries of one benchmark get a folder each; the table has both; what is finished is not asked again."""
+    write_parquet(world_pairs[0][:20], tmp_path / "data" / "a.parquet")
+    write_parquet(world_pairs[0][20:50], tmp_path / "data" / "b.parquet")
+    suite = tmp_path / "s.yaml"
+    suite.write_text(
+        "title: Two\nbenchmarks:\n- {benchmark: pairs, data: a.parquet}\n- {benchmark: pairs, data: b.parquet, votes: 3}\n"
+    )
+    command = ["bench", "suite", str(suite), "--judge", "baseline:first", "--root", str(tmp_path / "data"), "--out"]
+    done = CliRunner().invoke(app, [*command, str(tmp_path / "out")])
+    assert done.exit_code == 0, done.output
+    text = (tmp_path / "out" / "suite.md").read_text()
+    assert [line.count("50.0 [50.0, 50.0]") for line in text.splitlines() if line.startswith("| [pairs")] == [1, 1]
+    reports = [json.loads((tmp_path / "out" / name / "report.json").read_text()) for name in ("pairs", "pairs_")]
+    assert [(report["num_pairs"], report["votes"]) for report in reports] == [(20, 1), (30, 3)]
+    assert (tmp_path / "out" / "pairs_" / "report.html").exists()
+    assert CliRunner().invoke(app, [*command, str(tmp_path / "out")]).exit_code == 0
+
+
+def test_what_is_missing(tmp_path: Path) -> None:
+    """All of it, before anything runs; an unknown key is an error."""
+    suite = SuiteConfig(title="x", benchmarks=({"benchmark": "pairs", "data": "a"}, {"benchmark": "pairs", "data": "b"}))
+    with pytest.raises(DataError, match=r"2 of 2 data files.*/a, .*/b"):
+        entry_settings(suite, tmp_path, judge="baseline:first")
+    (tmp_path / "s.yaml").write_text("title: x\nbenchmarks: [{benchmark: pairs, data: a, vote: 3}]")
+    with pytest.raises(ConfigError, match=r"unknown key 'benchmarks.0.vote'; did you mean 'votes'"):
+        load_config(SuiteConfig, tmp_path / "s.yaml")

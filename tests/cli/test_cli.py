@@ -1,0 +1,225 @@
+"""The shell as a user meets it: help that teaches, one sentence for an error, nothing half-written."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rewardlab.data.pairs import write_parquet
+from rewardlab.prompts import load_template
+from rewardlab.types import Completion, FinishReason, Judgment, Order, Outcome, Verdict, VerdictStatus, Vote
+
+ROOT = Path(__file__).parents[2]
+COMMANDS = [
+    "distill",
+    "select",
+    "self-distil",
+    "steps",
+    "sft",
+    "rm",
+    "score",
+    "prm",
+    "rl",
+    "policy",
+    "audit",
+    "serve",
+    "judge",
+    "rank",
+    "quickstart",
+]
+GROUPED = [
+    "bench run",
+    "bench official",
+    "bench compare",
+    "bench check",
+    "bench suite",
+    "bench prepare",
+    "bench listwise",
+    "data recipes",
+    "data build",
+    "data validate",
+    "data stats",
+    "data balance",
+    "data split",
+    "data convert",
+    "data filter",
+    "data decontaminate",
+    "data verl",
+    "world build",
+    "world serve",
+]
+
+
+def rewardlab(*arguments: object) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "COLUMNS": "120", "NO_COLOR": "1", "TERM": "dumb"}
+    command = [sys.executable, "-m", "rewardlab.cli", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, env=env, cwd=ROOT)
+
+
+@pytest.mark.parametrize("command", [[], *(name.split() for name in [*COMMANDS, *GROUPED])])
+def test_help(command: list[str]) -> None:
+    """Every command says what it does."""
+    done = rewardlab(*command, "--help")
+    assert done.returncode == 0
+    assert "Usage" in done.stdout
+    for name in COMMANDS if not command else ():
+        assert name in done.stdout
+
+
+@pytest.fixture
+def pairs_file(world_pairs: Any, tmp_path: Path) -> Path:
+    write_parquet(world_pairs[0][:20], tmp_path / "pairs.parquet")
+    return tmp_path / "pairs.parquet"
+
+
+def test_bench(pairs_file: Path, tmp_path: Path) -> None:
+    """Four files, and the table on the screen."""
+    done = rewardlab("bench", "run", "pairs", "--data", pairs_file, "--judge", "baseline:longest", "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert "| micro average |" in done.stdout
+    left = ["report.html", "report.json", "report.md", "scores.jsonl", "votes.jsonl"]
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == left
+    assert json.loads((tmp_path / "out" / "report.json").read_text())["judge"] == "baseline:longest"
+
+
+def test_audit(tmp_path: Path) -> None:
+    """Two files and the probes' table; exit status 1 and a sentence where a probe is paid wrongly."""
+    row = {"domain": "choice", "question": "Which?", "truth": "B", "response": "<think>a</think>\\boxed{B}"}
+    for truth, status in [("B", 0), ("Paris", 1)]:
+        (tmp_path / "rows.jsonl").write_text(json.dumps({**row, "truth": truth}))
+        done = rewardlab("audit", "--data", tmp_path / "rows.jsonl", "--out", tmp_path / "out")
+        assert done.returncode == status, done.stderr
+        assert "| alternatives " in done.stdout
+        assert ("choice: the truth itself earned 0 and may earn 1" in done.stdout) == bool(status)
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["report.html", "report.json"]
+
+
+def test_judge_of_an_endpoint_that_is_down(tmp_path: Path, world_pairs: Any) -> None:
+    """An outcome without a verdict; the reason stands with each vote."""
+    (tmp_path / "a.png").write_bytes(world_pairs[0][0].images[0])
+    done = rewardlab(
+        *("judge", "--judge", "openai:m@http://127.0.0.1:9/v1", "--question", "Which?", "--first", "a", "--second", "b"),
+        *("--image", tmp_path / "a.png", "--template", "plain"),
+    )
+    assert done.returncode == 0
+    assert done.stdout.count("no verdict: error") == 2
+    assert "no valid vote" in done.stdout
+
+
+CASES: list[tuple[str, list[str], str]] = [
+    (
+        "missing data",
+        ["bench", "run", "pairs", "--data", "none.parquet", "--judge", "baseline:first", "--out", "{out}"],
+        "no such file",
+    ),
+    (
+        "unknown judge",
+        ["bench", "run", "pairs", "--data", "{pairs}", "--judge", "gpt", "--out", "{out}"],
+        "expected baseline:longest",
+    ),
+    (
+        "unknown control",
+        ["bench", "run", "pairs", "--data", "{pairs}", "--judge", "baseline:first", "--controls", "x", "--out", "{out}"],
+        "greedy",
+    ),
+    (
+        "place not writable",
+        ["bench", "run", "pairs", "--data", "{pairs}", "--judge", "baseline:first", "--out", "{file}/x"],
+        "writable",
+    ),
+    (
+        "no checkpoint",
+        ["bench", "run", "pairs", "--data", "{pairs}", "--judge", "hf:{folder}", "--out", "{out}"],
+        "not a checkpoint",
+    ),
+    ("unknown key", ["sft", "--data", "{pairs}", "--config", "{bad}", "--out", "{out}"], "unknown key 'learning_rat'"),
+    ("nothing taught", ["sft", "--data", "{pairs}", "--model", "{folder}", "--out", "{out}"], "rewardlab distill"),
+    ("nothing hard", ["rl", "--data", "{pairs}", "--model", "{bare}", "--out", "{out}"], "rewardlab distill"),
+    ("nothing to audit", ["audit", "--data", "none.jsonl", "--out", "{out}"], "no such file"),
+    ("unknown contract", ["audit", "--data", "{empty}", "--contract", "x", "--out", "{out}"], "boxed"),
+    ("judge that cannot go on", ["steps", "--data", "{pairs}", "--judge", "openai:m@http://h/v1", "--out", "{out}"], "hf:PATH"),
+    ("no such labels", ["prm", "--data", "{pairs}", "--steps", "none.jsonl", "--out", "{out}"], "rewardlab steps"),
+    ("empty set", ["sft", "--data", "{empty}", "--out", "{out}"], "holds no pairs"),
+    (
+        "missing image",
+        ["judge", "--judge", "hf:x", "--question", "q", "--first", "a", "--second", "b", "--image", "no.png"],
+        "no.png",
+    ),
+    (
+        "corrupt image",
+        ["judge", "--judge", "hf:x", "--question", "q", "--first", "a", "--second", "b", "--image", "{file}"],
+        "image",
+    ),
+    ("equal answers", ["judge", "--judge", "hf:x", "--question", "q", "--first", "a", "--second", "a"], "equal"),
+    (
+        "other template",
+        ["judge", "--judge", "hf:{carded}", "--question", "q", "--first", "a", "--second", "b"],
+        "train it again",
+    ),
+    ("teacher down", ["distill", "--data", "{pairs}", "--config", "{down}", "--out", "{out}"], "requests in a row failed"),
+    ("teacher not there", ["distill", "--data", "none.jsonl", "--out", "{out}"], "no such file"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "said"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+def test_errors_are_one_sentence(arguments: list[str], said: str, pairs_file: Path, tmp_path: Path) -> None:
+    """Exit status 2, what and the cure on standard error, no traceback, no half-written result."""
+    files = {name: tmp_path / name for name in ("file", "bad.yaml", "empty.jsonl", "down.yaml")}
+    files["file"].write_text("not a folder")
+    files["bad.yaml"].write_text("learning_rat: 1\n")
+    files["empty.jsonl"].write_text("")
+    files["down.yaml"].write_text("base_url: http://127.0.0.1:9/v1\nretries: 0\n")
+    for name in ("folder", "bare", "carded"):
+        (tmp_path / name).mkdir()
+        if name != "folder":
+            (tmp_path / name / "config.json").write_text("{}")
+    card = {"template": "plain", "template_hash": "0" * 16}
+    (tmp_path / "carded" / "rewardlab.json").write_text(json.dumps(card))
+    out = tmp_path / "out"
+    places = {"pairs": pairs_file, "out": out, **{name: tmp_path / name for name in ("folder", "bare", "carded")}}
+    places |= {path.stem: path for path in files.values()}
+    done = rewardlab(*(argument.format(**places) for argument in arguments))
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.strip().splitlines()[-1].startswith("error:"), done.stderr
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    written = {p.name for p in out.rglob("*")} if out.exists() else set()
+    assert written <= {"journal.sqlite", "journal.lock"}
+
+
+def test_a_judgment_is_printed_for_a_person(capsys: pytest.CaptureFixture[str]) -> None:
+    """Markup in an answer is text."""
+    from rewardlab.cli.judge import print_judgment
+    from rewardlab.types import Choice
+
+    votes = (
+        Vote(Order.GIVEN, Verdict(Choice.FIRST, VerdictStatus.OK), Completion("[bold]x[/bold]", FinishReason.STOP)),
+        Vote(Order.SWAPPED, Verdict(None, VerdictStatus.TIMEOUT), Completion("", FinishReason.TIMEOUT, error="too late")),
+    )
+    print_judgment(Judgment("p", votes, Outcome.RESPONSE_0, 1.0))
+    text = capsys.readouterr().out
+    assert "[bold]x[/bold]" in text
+    assert "no verdict: timeout" in text
+    assert "too late" in text
+    assert re.search(r"the first response is better.*100%", text)
+
+
+def test_readme_commands_exist() -> None:
+    """Every option in the README's commands is one the command knows; every template it names loads."""
+    text = (ROOT / "README.md").read_text()
+    for line in re.findall(r"^rewardlab .*$", text, re.MULTILINE):
+        words = line.split()
+        grouped = " ".join(words[1:3]) in GROUPED
+        shown = rewardlab(*words[1 : 3 if grouped else 2], "--help").stdout
+        for option in [word for word in line.partition("  #")[0].split() if word.startswith("--")]:
+            assert option in shown, line
+        for config in [word for word in words if word.endswith(".yaml")]:
+            assert (ROOT / config).exists(), config
+    assert load_template("r1_reward").convention == "think_answer"

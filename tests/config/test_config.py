@@ -1,0 +1,99 @@
+"""Every YAML that ships loads; what is wrong in one is said with its key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rewardlab.config import (
+    SCHEMAS,
+    MethodConfig,
+    PolicyConfig,
+    PRMConfig,
+    RLConfig,
+    RMConfig,
+    SFTConfig,
+    StepsConfig,
+    load_config,
+    load_yaml,
+)
+from rewardlab.demo.build import WorldConfig
+from rewardlab.errors import ConfigError
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+SHIPPED = sorted(path for path in CONFIGS.rglob("*.yaml") if path.parent.name != "launch")  # a Kubernetes Job is no run's
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.relative_to(CONFIGS)))
+def test_shipped_configs_load(path: Path) -> None:
+    """configs/STAGE/*.yaml and configs/*/STAGE.yaml."""
+    name = path.stem if path.stem in (*SCHEMAS, "world") else path.parent.name
+    if name == "accelerate":  # a key that accelerate does not know is an error to it
+        from accelerate.commands.config.config_args import load_config_from_file
+
+        assert load_config_from_file(str(path)).num_processes >= 1
+        return
+    assert WorldConfig.load(path) if name == "world" else load_config(SCHEMAS[name], path)
+
+
+@pytest.mark.parametrize("path", sorted((CONFIGS / "rl").glob("*.yaml")), ids=lambda path: path.stem)
+def test_a_recipe_is_the_same_method_for_a_policy(path: Path) -> None:
+    """Every field that makes the method, taken over into a policy's config, means what it means for a judge."""
+    judge, fields = load_config(RLConfig, path), set(MethodConfig.model_fields) - {"model", "template"}
+    own = {name: value for name, value in load_yaml(path).items() if name in fields}
+    if judge.window:
+        with pytest.raises(ValueError, match="whole answers"):
+            PolicyConfig(**own)
+        return
+    rates = {"learning_rate", "value_learning_rate", "template"}
+    policy = PolicyConfig(**own)
+    assert {name for name in fields if getattr(policy, name) != getattr(judge, name)} <= rates
+
+
+def test_defaults_are_the_paper() -> None:
+    """arXiv 2505.02835, section 5: what a reader of the paper would look for."""
+    rl, sft = RLConfig(), SFTConfig()
+    assert (sft.learning_rate, sft.batch_size, sft.epochs) == (1e-5, 256, 1.0)
+    assert (rl.learning_rate, rl.rollout_batch_size, rl.batch_size, rl.samples_per_prompt) == (1e-6, 256, 128, 1)
+    assert (rl.kl_coef, rl.preclip, rl.advantage_sigma, rl.attempts) == (0.0, (1e-3, 1e3), 3.0, ["2", "3", "unsolved"])
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "said"),
+    [
+        (SFTConfig, "learning_rat: 1", "unknown key 'learning_rat'"),
+        (RLConfig, "consistency: {wieght: 1}", "unknown key 'consistency.wieght'"),
+        (SFTConfig, "learning_rate: fast", "learning_rate"),
+        (SFTConfig, "batch_size: 10\nmicro_batch_size: 4", "multiple of micro_batch_size"),
+        (StepsConfig, "completions: 5", "raise completions"),
+        (StepsConfig, "judgments_per_order: 21", "cannot be more"),
+        (PRMConfig, "lora: {}", "lora: null"),
+        (RLConfig, "process_reward: x\nadvantage: rloo\nsamples_per_prompt: 2", "process_reward"),
+        (RLConfig, "batch_size: 100", "multiple of batch_size"),
+        (RMConfig, "batch_size: 9\nmicro_batch_size: 3", "make it even"),
+        (RMConfig, "lora: {}", "whole model"),
+        (RLConfig, "preclip: [2, 3]", "both sides of 1"),
+        (RLConfig, "save_steps: 3", "multiple of 2"),
+        (RLConfig, "attempts: ['4']", "attempts"),
+        (SFTConfig, "- a list", "expected"),
+        (SFTConfig, "a: [", "YAML"),
+    ],
+)
+def test_what_is_wrong_is_named(schema: type, text: str, said: str, tmp_path: Path) -> None:
+    """With the file it stands in."""
+    path = tmp_path / "bad.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load_config(schema, path)
+    assert said in str(caught.value)
+    assert "bad.yaml" in str(caught.value)
+
+
+def test_an_unknown_key_of_the_world(tmp_path: Path) -> None:
+    """The same for the demonstration's own config; and a file that is not there."""
+    (tmp_path / "w.yaml").write_text("num_trian: 3")
+    with pytest.raises(ConfigError, match="num_trian"):
+        WorldConfig.load(tmp_path / "w.yaml")
+    with pytest.raises(ConfigError, match=r"missing\.yaml"):
+        load_config(SFTConfig, tmp_path / "missing.yaml")

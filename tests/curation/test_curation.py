@@ -1,0 +1,440 @@
+"""From a source to a clean, balanced, split set; the page to look at it; and judgments that are not fit to teach from."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from rewardlab.cli import app
+from rewardlab.curation.balance import Balance
+from rewardlab.curation.duplicates import Duplicates
+from rewardlab.curation.image_hashes import picture
+from rewardlab.curation.overview import Overview
+from rewardlab.curation.quality import Rules, examine, leaks_label, length_fences, opening_of
+from rewardlab.curation.split import groups_of, held_out
+from rewardlab.data.images import encode_png
+from rewardlab.data.pairs import PairSet, examined, read_pairs, write_jsonl, write_parquet, write_shards
+from rewardlab.data.rows import with_frames
+from rewardlab.distill.self_distill import RejectionRules, chosen_of, heated, least_right, self_distil
+from rewardlab.errors import ConfigError, DataError, EndpointError
+from rewardlab.judging.judge import GenerativeJudge
+from rewardlab.prompts import build_messages, load_template
+from rewardlab.samplers.scripted import ScriptedSampler
+from rewardlab.types import (
+    IMAGE_MARK,
+    VIDEO_MARK,
+    Choice,
+    Completion,
+    FinishReason,
+    Order,
+    PreferencePair,
+    Verdict,
+    Vote,
+    choice_of,
+)
+from rewardlab.types import VerdictStatus as Status
+from rewardlab.verdicts.parse import format_verdict
+
+
+def jpeg(image: bytes, quality: int = 60, size: tuple[int, int] | None = None) -> bytes:
+    buffer = io.BytesIO()
+    seen = Image.open(io.BytesIO(image)).convert("RGB")
+    (seen.resize(size) if size else seen).save(buffer, "JPEG", quality=quality)
+    return buffer.getvalue()
+
+
+def test_shards_stream_in_and_out(world_pairs: Any, tmp_path: Path) -> None:
+    """Three shards, media inside or by content beside them, JSON lines: each gives the same pairs; an image is stored once."""
+    pairs = world_pairs[0][:50]
+    for embed in (True, False):
+        files = list(write_shards(pairs, tmp_path / str(embed), rows_per_shard=20, embed=embed))
+        assert [file.name for file in files] == ["part-00000.parquet", "part-00001.parquet", "part-00002.parquet"]
+        assert read_pairs(tmp_path / str(embed)) == pairs
+    assert write_jsonl(pairs, tmp_path / "j" / "pairs.jsonl") == 50
+    assert read_pairs(tmp_path / "j" / "pairs.jsonl") == pairs
+    stored = [path for path in (tmp_path / "False" / "media").rglob("*") if path.is_file()]
+    assert len(stored) == len({pair.images[0] for pair in pairs})
+    listed = PairSet(tmp_path / "True", limit=7)
+    assert list(listed) == list(listed) == pairs[:7]
+
+
+def test_parts_marks_and_videos(tmp_path: Path) -> None:
+    """Interleaved parts become marks and media; a video its frames, where it stands; all of it survives every form."""
+    import av
+
+    (tmp_path / "a.png").write_bytes(encode_png(Image.new("RGB", (20, 20), "red")))
+    with av.open(str(tmp_path / "v.mp4"), "w") as container:
+        stream = container.add_stream("mpeg4", rate=5)
+        stream.width = stream.height = 32
+        for shade in range(0, 250, 25):
+            frame = av.VideoFrame.from_image(Image.new("RGB", (32, 32), (shade, 0, 0)))
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    parts = [
+        {"type": "text", "text": "See "},
+        {"type": "image", "image": "a.png"},
+        {"type": "text", "text": " then "},
+        {"type": "video", "video": "v.mp4"},
+        {"type": "text", "text": "?"},
+    ]
+    row = {
+        "question": parts,
+        "responses": [[{"type": "image", "image": "a.png"}, {"type": "text", "text": "so"}], "no"],
+        "preferred": 0,
+    }
+    (tmp_path / "p.jsonl").write_text(json.dumps(row) + "\n")
+    (pair,) = read_pairs(tmp_path / "p.jsonl", frames=None)
+    assert pair.question == f"See {IMAGE_MARK} then {VIDEO_MARK}?"
+    assert (pair.responses, len(pair.images), len(pair.videos)) == ((f"{IMAGE_MARK}so", "no"), 1, 1)
+    write_parquet([pair], tmp_path / "p.parquet")
+    write_jsonl([pair], tmp_path / "again" / "p.jsonl")
+    assert read_pairs(tmp_path / "p.parquet", frames=None) == read_pairs(tmp_path / "again" / "p.jsonl", frames=None) == [pair]
+    shown = read_pairs(tmp_path / "p.parquet", frames=3)[0]
+    assert shown.question == f"See {IMAGE_MARK} then {IMAGE_MARK * 3}?"
+    assert (len(shown.images), shown.images[0], shown.videos) == (4, pair.images[0], ())
+    plain = with_frames(replace(pair, question="What happens?"), 2)
+    assert (plain.question, len(plain.images)) == ("What happens?", 3)
+
+
+def test_bad_rows_are_listed_and_the_good_kept(world_pairs: Any, tmp_path: Path) -> None:
+    """The command: every bad row with its reason, exit status 1, the good ones in shards."""
+    good = {"question": "Which?", "responses": ["a", "b"], "preferred": 0}
+    rows = [good, good | {"preferred": 7}, good | {"responses": ["a", "a"]}, good | {"images": ["none.png"]}, good]
+    rows += [
+        good | {"judgment": 5},
+        good | {"images": [{"bytes": "abcd"}]},
+        good | {"images": ["a\0b"]},
+        good | {"preferred": 1.0},
+    ]
+    rows += [good | {"pair_id": "row-0"}]
+    lines = [json.dumps(row).encode() for row in rows] + [b"{broken", json.dumps(good).encode().replace(b"Which", b"Whi\xff")]
+    (tmp_path / "p.jsonl").write_bytes(b"".join(line + b"\n" for line in lines))
+    done = CliRunner().invoke(app, ["data", "validate", str(tmp_path / "p.jsonl"), "--out", str(tmp_path / "good")])
+    assert done.exit_code == 1
+    lines = done.output.splitlines()
+    said = ["expected 0 or 1", "are equal", "none.png", "'judgment' must be a text", "embedded bytes", "cannot be read"]
+    said += ["expected 0 or 1", "is there twice", "not JSON", "surrogate"]
+    assert [word in line for word, line in zip(said, lines, strict=False)] == [True] * len(said)
+    assert lines[-1] == "2 good, 10 bad"
+    assert len(read_pairs(tmp_path / "good")) == 2
+    write_parquet(world_pairs[0][:3], tmp_path / "fine.parquet")
+    assert CliRunner().invoke(app, ["data", "validate", str(tmp_path / "fine.parquet")]).exit_code == 0
+    assert all(isinstance(one, PreferencePair) for one in examined(tmp_path / "fine.parquet"))
+
+
+def test_balance_is_exact(world_pairs: Any) -> None:
+    """All preferred ones first: afterwards the four cells of each kind differ by one at most; the better text is the same."""
+    pairs = [pair if pair.preferred == 0 else pair.swap() for pair in world_pairs[0]]
+    balance = Balance()
+    placed = [balance.place(pair) for pair in pairs]
+    for kind in {(pair.source, pair.category) for pair in placed}:
+        own = [pair for pair in placed if (pair.source, pair.category) == kind]
+        cells = Counter((pair.preferred, pair.order) for pair in own)
+        counts = [cells[preferred, order] for preferred in (0, 1) for order in Order]
+        assert max(counts) - min(counts) <= 1
+    assert [p.responses[p.preferred or 0] for p in placed] == [p.responses[p.preferred or 0] for p in pairs]
+
+
+def test_balance_keeps_judgments_true(world_pairs: Any) -> None:
+    """Exchanged responses exchange the order as well: what was shown first still is."""
+    pairs = [replace(pair, judgment="<think>x</think><answer>1</answer>") for pair in world_pairs[0][:60]]
+    balance = Balance()
+    placed = [balance.place(pair) for pair in pairs]
+    assert [pair.shown(pair.order) for pair in placed] == [pair.shown(pair.order) for pair in pairs]
+    assert abs(sum(pair.preferred or 0 for pair in placed) - 30) <= 8  # by kind and order, where both are free to be equal
+
+
+LONG = "The picture shows a wide street with seven red cars and a tall grey tower behind an old stone bridge over the river"
+
+
+def test_repetitions_are_found_and_nothing_else(world_pairs: Any) -> None:
+    """The same pair re-encoded, swapped, with a word changed; not the same words about another picture, nor other answers."""
+    image, other = world_pairs[0][0].images[0], world_pairs[0][1].images[0]
+    pair = PreferencePair("a", "What is in the picture, and where does the road lead to?", (LONG, LONG[::-1]), 0, (image,))
+    same = [
+        replace(pair, pair_id="b"),
+        replace(pair.swap(), pair_id="c"),
+        replace(pair, pair_id="d", images=(jpeg(image, 95),)),
+        replace(pair, pair_id="e", responses=(LONG.replace("river", "brook"), LONG[::-1])),
+    ]
+    others = [
+        replace(pair, pair_id="f", images=(other,)),
+        replace(pair, pair_id="g", responses=("A short one", "Another short one")),
+        replace(pair, pair_id="h", images=()),
+        replace(pair, pair_id="i", question="Count the windows of the house on the left side of it, if you please"),
+        # a question so long that most words of the pairs are the same
+        replace(pair, pair_id="j", question=f"{LONG} {LONG[5:]} {LONG[9:]}", responses=("No.", "Yes.")),
+        replace(pair, pair_id="k", question=f"{LONG} {LONG[5:]} {LONG[9:]}", responses=("It is.", "It is not.")),
+    ]
+    index = Duplicates(0.9)
+
+    def found(one: PreferencePair) -> Any:
+        return index.find_or_add(one, [picture(image) for image in one.images])
+
+    assert found(pair) is None
+    for one in same:
+        assert found(one).pair_id == "a"
+        assert not found(one).contradicts
+    for one in others:
+        assert found(one) is None
+    assert found(replace(pair, pair_id="z", preferred=1)).contradicts
+    assert found(replace(pair.swap(), pair_id="y", preferred=0)).contradicts
+
+
+def test_a_split_leaks_no_picture(world_pairs: Any) -> None:
+    """Copies of a picture, re-encoded or at half the size, are on one side; the share is never exceeded."""
+    originals = list({pair.images[0]: pair for pair in world_pairs[0]}.values())[:60]
+    copies = [replace(pair, pair_id=pair.pair_id + "c", images=(jpeg(pair.images[0], 90),)) for pair in originals[:30]]
+    texts = [PreferencePair(f"t{n}", f"Question {n // 2}?", ("a", "b"), 0) for n in range(10)]
+    groups = groups_of([*originals, *copies, *texts], lambda n: None)
+    together = sum(groups[n] == groups[60 + n] for n in range(30))
+    assert together >= 27
+    assert [groups[90 + n] == groups[91 + n] for n in range(0, 10, 2)] == [True] * 5
+    chosen = held_out(groups, 0.2, seed=0)
+    assert 0.15 * len(groups) <= sum(group in chosen for group in groups) <= 0.2 * len(groups)
+    assert chosen != held_out(groups, 0.2, seed=1)
+
+
+def test_build_stats_split_balance_convert(world_pairs: Any, tmp_path: Path) -> None:
+    """A source with everything in it: what is kept, what is left out, by kind; then the other commands on the set."""
+    pairs = world_pairs[0][:40]
+    rows = []
+    for pair in pairs:
+        better, worse = pair.responses[pair.preferred or 0], pair.responses[1 - (pair.preferred or 0)]
+        rows.append({"q": pair.question, "good": better, "bad": worse, "image": f"{pair.pair_id}.png"})
+        (tmp_path / "in").mkdir(exist_ok=True)
+        (tmp_path / "in" / f"{pair.pair_id}.png").write_bytes(pair.images[0])
+    rows += [
+        rows[0],
+        rows[1] | {"good": rows[1]["bad"], "bad": rows[1]["good"]},
+        rows[2] | {"bad": rows[2]["good"]},
+        {"q": "no answers"},
+    ]
+    (tmp_path / "in" / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "map.yaml").write_text("name: mine\nquestion: q\nchosen: good\nrejected: bad\nimages: [image]\nlicence: mit\n")
+    write_parquet(pairs[5:8], tmp_path / "bench.parquet")
+    command = ["data", "build", str(tmp_path / "map.yaml"), "--from", str(tmp_path / "in"), "--out", str(tmp_path / "out")]
+    assert "name the benchmarks" in str(CliRunner().invoke(app, command).exception)
+    done = CliRunner().invoke(app, [*command, "--against", f"pairs={tmp_path / 'bench.parquet'}"])
+    assert done.exit_code == 0, done.output
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert (report["converted"], report["dropped"], report["bad"]) == (42, 1, 1)
+    assert report["contaminated"] >= 3
+    assert report["duplicate"] >= 2
+    assert report["kept"] == 42 - report["contaminated"] - report["duplicate"]
+    rejected = [json.loads(line) for line in (tmp_path / "out" / "rejected.jsonl").read_text().splitlines()]
+    assert Counter(one["kind"] for one in rejected) == {
+        kind: report[kind] for kind in ("dropped", "bad", "duplicate", "contaminated")
+    }
+    assert "repeats a pair, with the other preferred" in {one["reason"] for one in rejected}
+    built = read_pairs(tmp_path / "out")
+    assert len(built) == report["kept"]
+    assert {pair.licence for pair in built} == {"mit"}
+    again = CliRunner().invoke(app, [*command, "--no-decontaminate"])
+    assert "a finished set" in str(again.exception)
+    for name, more in (("stats", []), ("balance", []), ("split", ["--share", "0.2"]), ("convert", [])):
+        one = CliRunner().invoke(app, ["data", name, str(tmp_path / "out"), "--out", str(tmp_path / name), *more])
+        assert one.exit_code == 0, one.output
+    none = CliRunner().invoke(
+        app, ["data", "split", str(tmp_path / "out"), "--share", "0.001", "--out", str(tmp_path / "none")]
+    )
+    assert "larger --share" in str(none.exception)
+    absent = CliRunner().invoke(
+        app, [*command[:3], "--from", str(tmp_path / "x"), "--no-decontaminate", "--out", str(tmp_path / "y")]
+    )
+    assert "no file of mine" in str(absent.exception)
+    assert not (tmp_path / "y").exists()
+    twice = CliRunner().invoke(app, ["data", "split", str(tmp_path / "out"), "--out", str(tmp_path / "split")])
+    assert "holds shards already" in str(twice.exception)
+    parts = [read_pairs(tmp_path / "split" / part) for part in ("train", "test")]
+    assert not {pair.images[0] for pair in parts[0]} & {pair.images[0] for pair in parts[1]}
+    assert sum(map(len, parts)) == len(built)
+    assert read_pairs(tmp_path / "convert") == built
+    assert json.loads((tmp_path / "stats" / "stats.json").read_text())["num_pairs"] == len(built)
+
+
+def test_the_numbers_of_a_set() -> None:
+    """By hand: four labelled pairs, the longer preferred in one of three that differ."""
+    pairs = [
+        PreferencePair("a", "one two", ("long answer", "short"), 1, source="s"),
+        PreferencePair("b", "one two", ("short", "long answer"), 1, source="s"),
+        PreferencePair("c", "one two", ("long answer", "short"), 1, source="t"),
+        PreferencePair("d", "one two", ("equal", "alike"), 0, source="t"),
+    ]
+    overview = Overview()
+    for pair in pairs:
+        overview.add(pair)
+    numbers = overview.numbers()
+    assert numbers["longer_wins"]["all"][0] == pytest.approx(1 / 3)
+    assert numbers["longer_wins"]["source s"][0] == 0.5
+    assert numbers["preferred"] == {"0": 1, "1": 3}
+    assert numbers["question_words"] == {"0": 4}
+    assert numbers["num_distinct_images"] == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "leaks"),
+    [
+        ("As the label says, response 1 is better.", True),
+        ("According to the ground truth, the second wins.", True),
+        ("The human annotators prefer the first.", True),
+        ("I was told that response 2 is better.", True),
+        ("Since the preferred answer is given as 1, it wins.", True),
+        ("The label on the bottle reads WINE, as response 1 says.", False),
+        ("According to the bottle's label it is wine.", False),
+        ("Response 1 is labelled correctly; the truth is that there are two.", False),
+        ("The reference to the river is wrong.", False),
+    ],
+)
+def test_leaked_labels(text: str, leaks: bool) -> None:
+    assert leaks_label(text) == leaks
+
+
+def judged(n: int, text: str, **changes: Any) -> PreferencePair:
+    return PreferencePair(f"p{n}", "Which?", ("a", "b"), 0, judgment=text, **changes)
+
+
+def test_unfit_judgments() -> None:
+    """Worked by hand: one leaks, one is far too long, one contradicts itself, and of thirty with one opening two may stay."""
+
+    class Judge:
+        async def score(self, question: str, reasoning: str, verdict: Choice) -> int:
+            return -1 if "but the other" in reasoning else 0 if "unclear" in reasoning else 1
+
+        async def check(self) -> None:
+            pass
+
+        async def aclose(self) -> None:
+            pass
+
+    def text(n: int, more: str = "") -> str:
+        return format_verdict(Choice.FIRST, f"{n} looked at the {'abcdefghij'[n % 10]}{n} of picture {n} and more {more}")
+
+    pairs = [judged(n, text(n)) for n in range(60)]
+    pairs += [
+        judged(100 + n, format_verdict(Choice.FIRST, f"Let us compare the two answers with great care {n}")) for n in range(30)
+    ]
+    pairs[3] = judged(3, text(3, "as the label says"))
+    pairs[4] = judged(4, text(4, "word " * 500))
+    pairs[5] = judged(5, text(5, "but the other is right"))
+    pairs[6] = judged(6, text(6, "unclear"))
+    pairs.append(PreferencePair("none", "Which?", ("a", "b"), 0))
+    found = examine(pairs, Rules(most_alike=0.02), Judge())
+    assert {place: reason for place, reason in found.reasons.items() if reason != "collapse"} == {
+        3: "leaked label",
+        4: "length",
+        5: "contradiction",
+    }
+    assert [place for place, reason in found.reasons.items() if reason == "collapse"] == list(range(62, 90))
+    assert (found.unclear, found.openings[0][1]) == (1, 30)
+    assert not examine(pairs[-1:], Rules()).reasons
+    assert opening_of("<think>There are 3 cats</think>") == opening_of("<think>There are 14 cats</think>")
+    low, high = length_fences([100] * 50 + [120] * 50)
+    assert low < 100 < 120 < high < 1000
+
+
+def test_filter_asks_a_real_checker(world_pairs: Any, world_server: Any, tmp_path: Path) -> None:
+    """The world's own consistency checker behind its API: shallow judgments that praise the loser are taken out."""
+    pairs = [
+        replace(pair, judgment=format_verdict(choice_of(pair.preferred or 0, pair.order), text), order=pair.order)
+        for pair in world_pairs[0][:6]
+        for text in (
+            f"Response {1 + (choice_of(pair.preferred or 0, pair.order) is Choice.SECOND)} sounds right {pair.pair_id}.",
+        )
+    ]
+    wrong = 1 + (choice_of(pairs[0].preferred or 0, pairs[0].order) is Choice.FIRST)
+    pairs[0] = replace(
+        pairs[0], judgment=format_verdict(choice_of(pairs[0].preferred or 0, pairs[0].order), f"Response {wrong} sounds right.")
+    )
+    write_parquet(pairs, tmp_path / "p.parquet")
+    command = ["data", "filter", str(tmp_path / "p.parquet"), "--out", str(tmp_path / "out"), "--most-alike", "1"]
+    command += ["--length-fence", "99"]
+    done = CliRunner().invoke(app, [*command, "--consistency-url", world_server(), "--consistency-model", "world-checker"])
+    assert done.exit_code == 0, done.output
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert (report["reasons"], report["num_kept"]) == ({"contradiction": 1}, 5)
+    assert json.loads((tmp_path / "out" / "filtered.jsonl").read_text())["pair_id"] == pairs[0].pair_id
+    assert read_pairs(tmp_path / "out" / "kept.parquet") == pairs[1:]
+
+
+def vote(pair: PreferencePair, order: Order, right: bool, text: str) -> Vote:
+    choice = choice_of(pair.preferred or 0, order)
+    said = Verdict(choice if right else choice.swap(), Status.OK)
+    return Vote(order, said, Completion(f"<think>{text}</think>", FinishReason.STOP))
+
+
+def test_a_guesser_teaches_nothing(world_pairs: Any) -> None:
+    """8 right of 16 is what a coin gets; 13 is not (binomial, 1 in 94). Different openings first."""
+    pair = world_pairs[0][0]
+    assert least_right(16, 0.05) == 12
+    assert (least_right(4, 0.05), least_right(5, 0.05), least_right(16, 1.0)) == (5, 5, 0)
+    rules = RejectionRules(samples=8, keep=2)
+    texts = ["the same words every time it is asked so"] * 12 + ["other words"]
+    votes = [vote(pair, list(Order)[n % 2], True, text) for n, text in enumerate(texts)]
+    lost = [vote(pair, Order.GIVEN, False, "x")] * 3
+    kept = chosen_of(pair, [*votes, *lost], rules)
+    assert {opening_of(one.judgment) for one in kept} == {opening_of(texts[0]), opening_of(texts[-1])}
+    assert [one.pair_id for one in kept] == [f"{pair.pair_id}#0", f"{pair.pair_id}#1"]
+    assert chosen_of(pair, [*votes[:8], *lost, *lost, *lost[:2]], rules) == []
+
+
+def test_self_distillation_goes_on_where_it_was_killed(world_pairs: Any, tmp_path: Path) -> None:
+    """A judge that knows half of the pairs and guesses at the rest; killed and continued, it gives the same set."""
+    pairs = world_pairs[0][:20]
+    asked: list[int] = []
+
+    def answer(prompt: Any, n: int) -> str:
+        asked.append(n)
+        for pair in pairs[:10]:
+            for order in Order:
+                if prompt == build_messages(pair, order=order, template=judge.template):
+                    return format_verdict(choice_of(pair.preferred or 0, order), f"looked {n}")
+        return format_verdict(Choice.FIRST, "a guess")
+
+    judge = GenerativeJudge(ScriptedSampler(answer), load_template("plain"))
+    rules = RejectionRules(samples=4, keep=1)
+    whole = self_distil(pairs, judge, rules, tmp_path / "whole", batch=6)
+    kept = read_pairs(tmp_path / "whole" / "distilled.parquet")
+    assert {pair.pair_id for pair in pairs[:10]} <= {pair.pair_id for pair in kept}
+    assert whole["num_pairs_kept"] == len(kept) < 20
+    journal = tmp_path / "cut" / "journal.jsonl"
+    journal.parent.mkdir()
+    lines = (tmp_path / "whole" / "journal.jsonl").read_text().splitlines(keepends=True)
+    journal.write_text("".join(lines[:3]) + lines[3][:40])
+    asked.clear()
+    self_distil(pairs, judge, rules, tmp_path / "cut", batch=6)
+    assert read_pairs(tmp_path / "cut" / "distilled.parquet") == kept
+    assert len(asked) == 8 * 8  # the two batches that were not there
+    lost = GenerativeJudge(
+        ScriptedSampler(lambda p, n: Completion("", FinishReason.ERROR, error="HTTP 503")), load_template("plain")
+    )
+    with pytest.raises(EndpointError, match="samples of a batch failed"):
+        self_distil(pairs[:3], lost, rules, tmp_path / "lost")
+    guess = GenerativeJudge(ScriptedSampler(lambda p, n: format_verdict(Choice.FIRST, "x")), load_template("plain"))
+    with pytest.raises(DataError, match="no pair was right"):
+        self_distil(pairs[:3], guess, rules, tmp_path / "none")
+
+
+def test_a_hot_token_draws_apart(tiny_checkpoint: Path, world_pairs: Any) -> None:
+    """The first token after <think> of a real model: many more different ones; over an API there is none to heat."""
+    from rewardlab.samplers.base import SamplingParams
+    from rewardlab.samplers.hf import HFSampler
+
+    judge = GenerativeJudge(HFSampler.load(tiny_checkpoint), load_template("plain"))
+    prompts = [build_messages(world_pairs[0][0], order=Order.GIVEN, template=judge.template)]
+    params = SamplingParams(num_samples=64, temperature=0.05, max_tokens=12)
+    cold = judge.sampler.sample(prompts, params)[0]
+    heated(judge, 30.0)
+    hot = judge.sampler.sample(prompts, params)[0]
+    place = judge.sampler.hot.position  # type: ignore[attr-defined]
+    assert len({one.token_ids[place] for one in hot}) >= 8 > 2 * len({one.token_ids[place] for one in cold})
+    with pytest.raises(ConfigError, match="hf:PATH"):
+        heated(GenerativeJudge(ScriptedSampler(lambda p, n: ""), judge.template), 30.0)

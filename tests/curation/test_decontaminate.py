@@ -1,0 +1,278 @@
+"""Finding what a benchmark contains: photos re-encoded and resized, texts reworded, and nothing that only looks like them."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image, ImageDraw, ImageEnhance
+from sklearn.datasets import load_sample_images
+from typer.testing import CliRunner
+
+from rewardlab.cli import app
+from rewardlab.curation.contamination import Against, decontaminate, parse_against
+from rewardlab.curation.decontaminate import (
+    Known,
+    Limits,
+    TextIndex,
+    find_matches,
+    jaccard,
+    num_steps,
+    shingles,
+    words_of,
+)
+from rewardlab.curation.image_hashes import PictureIndex, picture
+from rewardlab.data.files import read_lines
+from rewardlab.data.pairs import read_pairs, write_parquet
+from rewardlab.errors import ConfigError
+from rewardlab.types import PreferencePair
+
+LIMITS = Limits()
+
+
+class ImageIndex:
+    """Encoded images with their rows, to look encoded images up in."""
+
+    def __init__(self, images: list[tuple[str, int, bytes]]) -> None:
+        self.index: PictureIndex[tuple[str, int]] = PictureIndex(LIMITS.image, crops=True)
+        for name, row, image in images:
+            self.index.add(image, (name, row))
+
+    def find(self, image: bytes) -> dict[tuple[str, int], float]:
+        return self.index.find(picture(image))
+
+
+SIDE_PX = 140
+
+
+def encoded(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+@pytest.fixture(scope="module")
+def photos() -> list[Image.Image]:
+    """Two dozen pieces of two photographs, blurred and dark ones among them."""
+    return [
+        Image.fromarray(whole[y : y + SIDE_PX, x : x + SIDE_PX])
+        for whole in load_sample_images().images
+        for y in range(3, whole.shape[0] - SIDE_PX, SIDE_PX)
+        for x in range(7, whole.shape[1] - SIDE_PX, SIDE_PX)
+    ]
+
+
+COPIES: dict[str, Callable[[Image.Image], bytes]] = {
+    "the same pixels in another file": lambda photo: encoded(photo, "BMP"),
+    "JPEG": lambda photo: encoded(photo, "JPEG", quality=60),
+    "WebP": lambda photo: encoded(photo, "WEBP", quality=80),
+    "half the size": lambda photo: encoded(photo.resize((SIDE_PX // 2, SIDE_PX // 2))),
+    "a little brighter": lambda photo: encoded(ImageEnhance.Brightness(photo).enhance(1.05)),
+    "a strip of 5 % cut off": lambda photo: encoded(photo.crop((7, 0, 140, 140))),
+    "2.5 % cut off all around, as JPEG": lambda photo: encoded(photo.crop((3, 4, 137, 136)), "JPEG", quality=85),
+}
+
+
+@pytest.mark.parametrize("how", COPIES)
+def test_copies_of_a_photo_are_found_and_nothing_else(how: str, photos: list[Image.Image]) -> None:
+    """At least seven of eight (a piece of sky may be missed), and no other in its place; a mirrored one is not found."""
+    index = ImageIndex([("b", row, encoded(photo)) for row, photo in enumerate(photos)])
+    hits = [index.find(COPIES[how](photo)) for photo in photos]
+    assert sum(("b", row) in found for row, found in enumerate(hits)) >= 0.875 * len(photos)
+    assert all(set(found) <= {("b", row)} for row, found in enumerate(hits))
+    if how.startswith("the same"):
+        assert all(found == {("b", row): 1.0} for row, found in enumerate(hits))
+    else:
+        assert all(similarity < 1 for found in hits for similarity in found.values())
+    mirrored = [index.find(encoded(photo.transpose(Image.Transpose.FLIP_LEFT_RIGHT))) for photo in photos]
+    assert not any(mirrored)
+
+
+def test_flat_pictures_are_not_each_other() -> None:
+    """Cards with a shape in one place or another, or none."""
+    cards = [Image.new("RGB", (64, 64), "grey")]
+    for box in ((4, 4, 28, 28), (36, 36, 60, 60)):
+        card = Image.new("RGB", (64, 64), "grey")
+        card.paste((200, 30, 30), box)
+        cards.append(card)
+    index = ImageIndex([("b", row, encoded(card)) for row, card in enumerate(cards)])
+    assert [sorted(index.find(encoded(card, "BMP"))) for card in cards] == [[("b", row)] for row in range(3)]
+
+
+def pages(number: int) -> list[Image.Image]:
+    """Different pages of black text on white: the same layout, other words."""
+    made = []
+    for n in range(number):
+        dice, page = np.random.default_rng(n), Image.new("RGB", (400, 520), "white")
+        draw = ImageDraw.Draw(page)
+        for y in range(20, 500, 16):
+            draw.text((20, y), " ".join(dice.choice(TEXT.split(), dice.integers(6, 12))), fill="black")
+        made.append(page)
+    return made
+
+
+def charts(number: int) -> list[Image.Image]:
+    """Different curves within the same frame."""
+    made = []
+    for n in range(number):
+        chart = Image.new("RGB", (400, 300), "white")
+        draw = ImageDraw.Draw(chart)
+        draw.rectangle((40, 20, 380, 270), outline="black", width=2)
+        heights = 145 + np.cumsum(np.random.default_rng(n).normal(0, 9, 34)).clip(-110, 110)
+        draw.line([(45 + 10 * x, float(y)) for x, y in enumerate(heights)], fill=(31, 119, 180), width=3)
+        made.append(chart)
+    return made
+
+
+@pytest.mark.parametrize("kind", [pages, charts])
+def test_pages_and_charts_are_not_copies_of_each_other(kind: Callable[[int], list[Image.Image]]) -> None:
+    """Their copies are found all the same."""
+    made = kind(40)
+    index = ImageIndex([("b", row, encoded(one)) for row, one in enumerate(made[:20])])
+    assert [index.find(encoded(one)) for one in made[20:]] == [{}] * 20
+    hits = [index.find(encoded(one.resize((one.width // 2, one.height // 2)), "JPEG", quality=70)) for one in made[:20]]
+    assert [sorted(found) for found in hits] == [[("b", row)] for row in range(20)]
+
+
+def test_plain_cards() -> None:
+    """The same hash of nothing: told apart by their colour."""
+    grey, red = (encoded(Image.new("RGB", (64, 64), colour)) for colour in ("grey", "red"))
+    index = ImageIndex([("b", 0, grey)])
+    assert index.find(red) == {}
+    assert index.find(encoded(Image.new("RGB", (80, 80), "grey"), "JPEG")) == {("b", 0): 0.999}
+
+
+TEXT = "the quick brown fox jumps over a lazy dog while seven old men watch it from the far side of the river"
+
+
+def test_texts() -> None:
+    """Case and punctuation do not count, one changed word of twenty does little; short texts and others are nobody's."""
+    text = TEXT
+    index = TextIndex([("b", 3, text), ("b", 9, text), ("c", 1, "What is in the image?")], LIMITS)
+    assert index.find(text.upper().replace("DOG", "DOG,") + "!") == {("b", 3): 1.0, ("b", 9): 1.0}
+    changed = text.replace("far", "near")
+    assert index.find(changed) == {("b", 3): jaccard(shingles(text), shingles(changed)), ("b", 9): pytest.approx(17 / 23)}
+    assert index.find("What is in the image?") == {}
+    assert index.find(" ".join(reversed(TEXT.split()))) == {}
+    assert TextIndex([], LIMITS).find(text) == {}
+
+
+def test_candidates_are_as_by_comparing_all() -> None:
+    """Of 300 texts that share words by chance and by copying: what the index finds is what brute force finds."""
+    dice = np.random.default_rng(0)
+    base = [[f"w{n}" for n in dice.integers(0, 400, 30)] for _ in range(100)]
+    texts = [" ".join(words) for words in base]
+    for words in base:
+        for changes in (1, 2):
+            copy = list(words)
+            for place in dice.choice(30, changes, replace=False):
+                copy[place] = "other"
+            texts.append(" ".join(copy))
+    index = TextIndex([("b", row, text) for row, text in enumerate(texts)], LIMITS)
+    expected, found = set(), set()
+    for n, text in enumerate(texts):
+        found |= {(n, row) for _, row in index.find(text)}
+        expected |= {(n, m) for m, other in enumerate(texts) if jaccard(shingles(text), shingles(other)) >= LIMITS.similarity}
+    assert found == expected
+    assert len(expected) > 500
+
+
+def test_a_training_set_is_cleaned(photos: list[Image.Image], tmp_path: Path) -> None:
+    """By the command: a shared photo, question and answer go, each with its reason; the rest stays as it was.
+
+    The same question about another photo is told and stays; without a photo in the training pair it goes.
+    """
+    long = "Describe in two sentences what the two people in the foreground of this photograph are doing."
+    answer = "Two people are standing next to a stone bridge and one of them points at the temple behind it."
+
+    def pair(n: int, question: str = "What is it?", good: str = "It is a plant.", photo: bytes | None = None) -> PreferencePair:
+        shown = encoded(photos[n]) if photo is None else photo
+        return PreferencePair(f"p{n}", question, (good, f"It is number {n}."), 0, (shown,), source="A" if n < 3 else "B")
+
+    write_parquet([pair(0), pair(1, question=long), pair(2, good=answer)], tmp_path / "bench.parquet")
+    unseen = replace(pair(7, question=long), images=())
+    train = [
+        pair(5),
+        pair(6, photo=encoded(photos[0].crop((7, 0, 140, 140)), "JPEG", quality=85)),
+        unseen,
+        pair(8, good=answer),
+        pair(9, question=long),
+    ]
+    write_parquet(train, tmp_path / "train.parquet")
+    command = ["data", "decontaminate", str(tmp_path / "train.parquet"), "--against", f"pairs={tmp_path / 'bench.parquet'}"]
+    done = CliRunner().invoke(app, [*command, "--out", str(tmp_path / "out")])
+    assert done.exit_code == 0, done.output
+    assert "3 of 5 training pairs removed, 2 kept." in done.output
+    kept = read_pairs(tmp_path / "out" / "clean.parquet")
+    assert kept == [train[0], train[4]]
+    taken = [json.loads(line) for line in read_lines(tmp_path / "out" / "contaminated.jsonl")]
+    assert [(one["row"], [(m["what"], m["row"]) for m in one["matches"]]) for one in taken] == [
+        (1, [("image", 0)]),
+        (2, [("prompt", 1)]),
+        (3, [("answer", 2)]),
+    ]
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert report["by_benchmark"]["pairs"] == {
+        **{"image": 1, "prompt": 1, "answer": 1, "whole pair": 0, "prompt about another image": 1},
+        **{"contained": 3, "benchmark_rows": 3},
+    }
+    assert report["removed_by_source"] == {"B": 3}
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert page.count("<details") == 3
+    again = CliRunner().invoke(app, [*command, "--out", str(tmp_path / "out")])
+    assert again.exit_code == 1
+    assert "exists already" in str(again.output) + str(again.exception)
+
+
+def test_two_files_of_one_benchmark(world_pairs: Any, tmp_path: Path) -> None:
+    """What either has goes; the report tells them apart, and the same file twice is refused."""
+    pairs = world_pairs[0]
+    write_parquet(pairs[:5], tmp_path / "a.parquet")
+    write_parquet(pairs[5:10], tmp_path / "b.parquet")
+    write_parquet([*pairs[5:7], *pairs[50:60]], tmp_path / "train.parquet")
+    both = [Against("pairs", tmp_path / f"{name}.parquet", None) for name in "ab"]
+    report = decontaminate(tmp_path / "train.parquet", both, tmp_path / "out", images=None, limits=LIMITS, command="")
+    contained = {Path(name.split("(")[1][:-1]).stem: told["contained"] for name, told in report["by_benchmark"].items()}
+    assert contained["b"] == report["num_removed"] == 2
+    assert contained["a"] == 0
+    with pytest.raises(ConfigError, match="same file twice"):
+        decontaminate(tmp_path / "train.parquet", both[:1] * 2, tmp_path / "x", images=None, limits=LIMITS, command="")
+
+
+def test_scripts_without_blanks() -> None:
+    """A character is a word there: a long Chinese prompt is found."""
+    text = "请描述这张图片中左边的人和右边的狗正在做什么并说明理由"
+    assert len(words_of(text)) == len(text)
+    assert TextIndex([("b", 1, text)], LIMITS).find(text + "。") == {("b", 1): 1.0}
+
+
+def test_a_short_pair_that_is_all_the_same() -> None:
+    """Five words and fewer are compared with nothing alone; question and both responses together are."""
+    known = [Known("b", 4, PreferencePair("x", "What is it?", ("A dog.", "A cat."), 0))]
+    same, other = (
+        PreferencePair("y", "what is it", ("a cat", "A dog"), 1),
+        PreferencePair("z", "What is it?", ("A dog.", "A cow."), 0),
+    )
+    found = find_matches([same, other], known, LIMITS, lambda _: None)
+    assert [(one.index, one.what, one.row, one.contains) for one in found] == [(0, "whole pair", 4, True)]
+
+
+def test_nothing_in_common(tmp_path: Path, world_pairs: Any) -> None:
+    """Every benchmark is in the report, with zeros; steps are counted for the progress bar."""
+    known = [Known("b", row, pair) for row, pair in enumerate(world_pairs[0][:5])]
+    blank = PreferencePair("x", "Q?", ("a", "b"), 0)
+    counted: list[int] = []
+    assert find_matches([blank], known, LIMITS, counted.append) == []
+    assert sum(counted) == num_steps([blank], known) == 6
+
+
+@pytest.mark.parametrize("spec", ["vl_rewardbench", "=x", "mmlu=x", "pairs=", "pairs=x,"])
+def test_bad_specs(spec: str) -> None:
+    with pytest.raises(ConfigError, match="--against"):
+        parse_against(spec)

@@ -1,0 +1,267 @@
+"""Pairs on disk, and every way an image or a row can be bad."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import struct
+import zlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from rewardlab.data.images import decode_image, encode_png, from_data_url, plain_image, read_image, to_data_url
+from rewardlab.data.pairs import read_pairs, with_blank_images, with_other_images, write_parquet
+from rewardlab.data.rows import validate
+from rewardlab.errors import DataError, MediaError, OutputError
+from rewardlab.types import IMAGE_MARK, Order, PreferencePair
+
+
+def png(width: int = 28, height: int = 28, color: tuple[int, int, int] = (200, 30, 30)) -> bytes:
+    return encode_png(Image.new("RGB", (width, height), color))
+
+
+def png_header(width: int, height: int) -> bytes:
+    """A PNG that claims a size and holds nothing."""
+
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + head + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+
+
+PAIR = PreferencePair("p1", "Which?", ("a", "b"), 1, (png(),), "general", "test", 2, "3", Order.SWAPPED, "<think>..")
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "empty"),
+        (b"not an image", "not a readable image"),
+        (png()[:60], "not a readable image"),
+        (png_header(40_000, 40_000), "decompression bomb"),
+        (png_header(9_000, 9_000), "decompression bomb"),
+        (png_header(0, 5), "image"),
+        (png(1, 1), "nothing to see"),
+        (png(4, 1000), "thinner than 1:200"),
+    ],
+)
+def test_bad_images(data: bytes, said: str) -> None:
+    """A sentence that names the place; no warning, no exception of another kind."""
+    with pytest.raises(MediaError, match=said) as caught:
+        decode_image(data, where="row 7, image 0")
+    assert "row 7, image 0" in str(caught.value)
+
+
+@pytest.mark.parametrize("mode", ["L", "LA", "P", "RGBA", "1", "CMYK", "I;16"])
+def test_every_mode_becomes_rgb(mode: str) -> None:
+    """Grey, palette, alpha, ink."""
+    buffer = io.BytesIO()
+    Image.new(mode, (8, 8)).save(buffer, format="JPEG" if mode == "CMYK" else "PNG")
+    assert decode_image(buffer.getvalue()).mode == "RGB"
+
+
+@pytest.mark.parametrize(("kind", "mime"), [("PNG", "png"), ("JPEG", "jpeg"), ("WEBP", "webp"), ("GIF", "gif"), ("BMP", "bmp")])
+def test_data_urls(kind: str, mime: str) -> None:
+    """There and back, with the right type; anything else is refused."""
+    buffer = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(buffer, format=kind)
+    url = to_data_url(buffer.getvalue())
+    assert url.startswith(f"data:image/{mime};base64,")
+    assert from_data_url(url) == buffer.getvalue()
+    for bad in ("http://host/x.png", "data:image/png,abc", "data:image/png;base64,", "/etc/passwd"):
+        with pytest.raises(MediaError):
+            from_data_url(bad)
+
+
+def test_missing_image(tmp_path: Path) -> None:
+    """Named, with the option that cures it."""
+    with pytest.raises(MediaError, match="--images"):
+        read_image(tmp_path / "none.png")
+
+
+def test_parquet_round_trip(tmp_path: Path) -> None:
+    """Every field comes back; ``datasets`` loads it with images as images."""
+    from datasets import load_dataset
+
+    pairs = [PAIR, replace(PAIR, pair_id="p2", preferred=None, level=None, images=(), judgment="")]
+    assert write_parquet(pairs, tmp_path / "new" / "p.parquet") == 2
+    assert read_pairs(tmp_path / "new" / "p.parquet") == pairs
+    table = load_dataset("parquet", data_files=str(tmp_path / "new" / "p.parquet"), split="train", cache_dir=str(tmp_path))
+    assert table[0]["images"][0].size == (28, 28)
+    assert os.listdir(tmp_path / "new") == ["p.parquet"]
+
+
+def test_jsonl_with_image_paths(tmp_path: Path) -> None:
+    """Three keys are enough; paths start at --images, or beside the file."""
+    (tmp_path / "img").mkdir()
+    (tmp_path / "img" / "a.png").write_bytes(png())
+    row = {"question": "Which?", "responses": ["a", "b"], "preferred": 0, "images": ["a.png"]}
+    (tmp_path / "p.jsonl").write_text(json.dumps(row) + "\n\n")
+    pair = read_pairs(tmp_path / "p.jsonl", images=tmp_path / "img")[0]
+    assert (pair.pair_id, pair.images) == ("row-0", (png(),))
+    with pytest.raises(MediaError, match=r"a\.png"):
+        read_pairs(tmp_path / "p.jsonl")
+
+
+ROW: dict[str, Any] = {"question": "Which?", "responses": ["a", "b"], "preferred": 0}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"responses": ["a", " a "]}, "equal"),
+        ({"responses": ["a", " "]}, "empty"),
+        ({"responses": ["a"]}, "list of two texts"),
+        ({"responses": "ab"}, "list of two texts"),
+        ({"responses": ["a", 3]}, "'responses' must be a text, or a list of"),
+        ({"responses": ["a", [{"type": "video", "video": "x.mp4"}]]}, "no such|holds a video"),
+        ({"question": [{"type": "text"}]}, "list of text, image and video parts"),
+        ({"question": "Which \ufffc of \ufffc?", "images": []}, "2 places for images and 0"),
+        ({"responses": ["a \ufffc", "b"]}, "1 places"),
+        ({"response_images": [[]]}, "two lists"),
+        ({"teacher_share": 1.5}, "from 0 to 1"),
+        ({"question": " "}, "question is empty"),
+        ({"question": None}, "'question' must be a text"),
+        ({"preferred": 2}, "expected 0 or 1"),
+        ({"preferred": "first"}, "expected 0 or 1"),
+        ({"preferred": True}, "expected 0 or 1"),
+        ({"order": "both"}, "given or swapped"),
+        ({"level": "hard"}, "'level' is 'hard'"),
+        ({"level": 300}, "'level' is 300"),
+        ({"images": "a.png"}, "'images' must be a list"),
+        ({"images": [3]}, "image path or embedded bytes"),
+    ],
+)
+def test_bad_rows(change: dict[str, Any], said: str, tmp_path: Path) -> None:
+    """The file and the row are named."""
+    path = tmp_path / "p.jsonl"
+    path.write_text(json.dumps(ROW) + "\n" + json.dumps(ROW | change) + "\n")
+    with pytest.raises((DataError, MediaError), match=said) as caught:
+        read_pairs(path)
+    assert "p.jsonl, row 1" in str(caught.value)
+
+
+def test_bad_files(tmp_path: Path) -> None:
+    """Absent, empty, of an unknown kind, damaged, rows that are no objects."""
+    for name, text, said in [
+        ("none.jsonl", None, "no such file"),
+        ("empty.jsonl", "", "holds no pairs"),
+        ("pairs.csv", "a,b", r"\.parquet or \.jsonl"),
+        ("torn.jsonl", '{"question"', "line 1"),
+        ("list.jsonl", "[1]", "row 0"),
+        ("bad.parquet", "PAR1 it is not", "Parquet"),
+    ]:
+        if text is not None:
+            (tmp_path / name).write_text(text)
+        with pytest.raises(DataError, match=said):
+            read_pairs(tmp_path / name)
+
+
+def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
+    """A file where a folder is needed; nothing is left behind."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="cannot be written"):
+        write_parquet([PAIR], tmp_path / "file" / "p.parquet")
+
+
+def test_controls_change_the_images_only() -> None:
+    """Blank: same size, one colour. Other: somebody else's, nobody's own."""
+    pairs = [replace(PAIR, pair_id=str(n), images=(png(28, 28 + n, (n, 0, 0)),)) for n in range(5)]
+    blank = with_blank_images(pairs)
+    assert [decode_image(p.images[0]).size for p in blank] == [decode_image(p.images[0]).size for p in pairs]
+    assert all(len(decode_image(p.images[0]).getcolors() or ()) == 1 for p in blank)
+    other = with_other_images(pairs)
+    assert all(a.images != b.images for a, b in zip(pairs, other, strict=True))
+    assert {p.images for p in other} == {p.images for p in pairs}
+    assert [replace(p, images=()) for p in other] == [replace(p, images=()) for p in pairs]
+
+
+def test_answers_that_are_images_alone() -> None:
+    """Unread, nobody knows whether they differ, and the pair stays; two that are read and the same are refused."""
+    mark, one, other = IMAGE_MARK, png(), png(color=(0, 0, 200))
+    unread = PreferencePair("a", "Which is better?", (mark, mark), 0)
+    assert validate(unread, where="x") is unread
+    validate(replace(unread, response_images=((one,), (other,))), where="x")
+    with pytest.raises(DataError, match="equal"):
+        validate(replace(unread, response_images=((one,), (one,))), where="x")
+
+
+def test_validate_returns_the_pair() -> None:
+    """A good pair passes as it is."""
+    assert validate(PAIR, where="here") is PAIR
+
+
+def turned() -> bytes:
+    """A JPEG whose EXIF says that it lies on its side."""
+    image, buffer = Image.new("RGB", (112, 56), (200, 30, 30)), io.BytesIO()
+    exif = image.getexif()
+    exif[0x0112] = 6
+    image.save(buffer, format="JPEG", exif=exif)
+    return buffer.getvalue()
+
+
+def saved(image: Image.Image, kind: str = "PNG") -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, format=kind)
+    return buffer.getvalue()
+
+
+SEE_THROUGH = saved(Image.new("RGBA", (28, 28), (200, 30, 30, 0)))
+
+
+def test_transparency_is_white_and_exif_turns_are_made() -> None:
+    """And the bytes that are kept show it to any decoder."""
+    assert decode_image(SEE_THROUGH).getpixel((3, 3)) == (255, 255, 255)
+    assert decode_image(turned()).size == (56, 112)
+    for data in (SEE_THROUGH, turned(), saved(Image.new("P", (28, 28))), saved(Image.new("CMYK", (28, 28)), "JPEG")):
+        kept = plain_image(data)
+        with Image.open(io.BytesIO(kept)) as image:
+            assert image.mode == "RGB"
+            assert image.tobytes() == decode_image(data).tobytes()
+    for data in (png(), saved(Image.new("L", (28, 28))), saved(Image.new("RGB", (28, 28)), "JPEG")):
+        assert plain_image(data) == data
+
+
+def test_training_and_sampling_see_the_same_pixels(tmp_path: Path) -> None:
+    """What ``datasets`` decodes from a stored pair, as the trainers do, is what the sampler decodes."""
+    from datasets import Dataset
+
+    (tmp_path / "a.png").write_bytes(SEE_THROUGH)
+    (tmp_path / "b.jpg").write_bytes(turned())
+    row = {"question": "q", "responses": ["a", "b"], "preferred": 0, "images": ["a.png", "b.jpg"]}
+    (tmp_path / "pairs.jsonl").write_text(json.dumps(row) + "\n")
+    pairs = read_pairs(tmp_path / "pairs.jsonl")
+    write_parquet(pairs, tmp_path / "pairs.parquet")
+    theirs = Dataset.from_parquet(str(tmp_path / "pairs.parquet"), cache_dir=str(tmp_path / "cache"))[0]["images"]
+    for ours, image in zip(pairs[0].images, theirs, strict=True):
+        assert decode_image(ours).tobytes() == image.tobytes()
+        assert image.mode == "RGB"
+
+
+def test_only_common_formats_are_opened() -> None:
+    """An EPS would start Ghostscript."""
+    with pytest.raises(MediaError, match="not a readable image"):
+        decode_image(saved(Image.new("RGB", (28, 28)), "EPS"))
+    with pytest.raises(MediaError, match="not a readable image"):
+        decode_image(saved(Image.new("RGB", (28, 28)), "ICO"))
+
+
+def test_another_image_is_never_ones_own() -> None:
+    """Also where every picture occurs twice, half the list apart; where there is but one, there is no other."""
+    pictures = [png(color=(n, 0, 0)) for n in (10, 60, 110)]
+    pairs = [PreferencePair(str(n), "q", ("a", "b"), 0, images=(pictures[n % 3],)) for n in range(6)]
+    assert all(a.images != b.images for a, b in zip(pairs, with_other_images(pairs), strict=True))
+    with pytest.raises(DataError, match="no other image"):
+        with_other_images(pairs[:1])
+
+
+def test_half_a_surrogate_pair_is_refused() -> None:
+    """It cannot be written as UTF-8, so it would fail much later."""
+    with pytest.raises(DataError, match="surrogate"):
+        validate(PreferencePair("p", "\ud83d?", ("a", "b"), 0), where="row 0")

@@ -1,0 +1,84 @@
+"""Videos: the frames that are shown, and VideoRewardBench, whose loader is exercised on files made here."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+
+from rewardlab.benchmarks.runner import BenchSettings, run_bench
+from rewardlab.benchmarks.videorewardbench.loader import VideoRewardBench
+from rewardlab.data.images import decode_image
+from rewardlab.data.video import frames_of_video
+from rewardlab.errors import DataError, MediaError
+
+
+def film(path: Path, num_frames: int) -> Path:
+    """A film that gets brighter by the same step from frame to frame, from black on."""
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("mpeg4", rate=10)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        for n in range(num_frames):
+            grey = np.full((48, 64, 3), round(255 * n / max(1, num_frames - 1)), dtype=np.uint8)
+            for packet in stream.encode(av.VideoFrame.from_ndarray(grey, format="rgb24")):
+                container.mux(packet)
+        for packet in stream.encode():
+            container.mux(packet)
+    return path
+
+
+@pytest.mark.parametrize(("total", "number", "shown"), [(40, 5, [0, 9, 19, 29, 39]), (3, 32, [0, 1, 2]), (1, 4, [0])])
+def test_frames_are_spread_evenly(total: int, number: int, shown: list[int], tmp_path: Path) -> None:
+    """First and last among them, told by their brightness."""
+    frames = frames_of_video(film(tmp_path / "a.mp4", total), number)
+    grey = [float(np.asarray(decode_image(frame)).mean()) for frame in frames]
+    assert grey == pytest.approx([255 * n / max(1, total - 1) for n in shown], abs=8)
+
+
+def test_what_is_no_video(tmp_path: Path) -> None:
+    (tmp_path / "a.mp4").write_bytes(b"not a film")
+    with pytest.raises(MediaError, match="not a readable video"):
+        frames_of_video(tmp_path / "a.mp4", 4)
+
+
+def rows() -> list[dict[str, Any]]:
+    names = ("Long-form Perception", "short_perception", "Knowledge", "Reasoning", "Safety")
+    return [
+        {
+            "video": f"v{n}.mp4",
+            "prompt": f"What happens in {n}?",
+            "chosen": "It gets brighter.",
+            "rejected": "It rains.",
+            "dimension": name,
+        }
+        for n, name in enumerate(names)
+    ]
+
+
+def test_videorewardbench(tmp_path: Path) -> None:
+    """Five groups by the paper's names; a video as a file or a folder of frames; sizes that differ are told; missing ones are
+    listed at once; a constant judge scores one half."""
+    data = tmp_path / "v.jsonl"
+    data.write_text("\n".join(map(json.dumps, rows())))
+    with pytest.raises(MediaError, match="5 of 5 media files"):
+        VideoRewardBench().load(data, images=None, with_images=True)
+    for n in range(5):
+        film(tmp_path / f"v{n}.mp4", 6)
+    loaded = VideoRewardBench().load(data, images=None, with_images=True)
+    assert [len(row.pair.images) for row in loaded] == [6] * 5
+    report, _ = run_bench(BenchSettings("videorewardbench", data, "baseline:first"), tmp_path / "out")
+    assert set(report["groups"]) == set(VideoRewardBench.sizes)
+    assert (report["accuracy"]["micro"], report["position_lean"]) == (0.5, 0.5)
+    assert sum("the published benchmark" in note for note in report["notes"]) == 5
+    assert sum(VideoRewardBench.sizes.values()) == 1563
+
+
+def test_columns_of_another_name(tmp_path: Path) -> None:
+    """Those that are there are named."""
+    (tmp_path / "v.jsonl").write_text(json.dumps(rows()[0] | {"prompt": None, "asked": "x"}))
+    with pytest.raises(DataError, match=r"question \(prompt or question or query\).*asked"):
+        VideoRewardBench().load(tmp_path / "v.jsonl", images=None, with_images=False)

@@ -1,0 +1,123 @@
+"""The whole pipeline in its own processes, too small to learn anything: every stage, the page, the endpoint, and again."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rewardlab.demo.build import WorldConfig, build_pairs
+from rewardlab.demo.quickstart import Pipeline, free_port, quickstart
+from rewardlab.errors import ConfigError, RewardlabError
+
+CONFIGS: dict[str, str] = {
+    "world": "{num_train: 150, num_test: 24, hidden: 32, layers: 2, vocab_size: 700, base_steps: 3}",
+    "distill": "{model: world-teacher, template: plain, concurrency: 8}",
+    "sft": "{template: plain, max_steps: 2, batch_size: 8, micro_batch_size: 8, save_steps: 1, gradient_checkpointing: false}",
+    "rl": "{template: plain, max_steps: 2, rollout_batch_size: 8, batch_size: 4, micro_batch_size: 4, save_steps: 2,"
+    " max_completion_length: 8, gradient_checkpointing: false, consistency: {model: world-checker}}",
+}
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("quickstart")
+    for name, text in CONFIGS.items():
+        (folder / f"{name}.yaml").write_text(text)
+    return folder, folder / "run", quickstart(folder / "run", folder, 0)
+
+
+def test_every_stage_leaves_its_result(done: tuple[Path, Path, dict[str, Any]]) -> None:
+    """Checkpoints with cards, reports, statistics; three stages in the summary; the endpoint answered over HTTP."""
+    _, out, summary = done
+    for name in ("world/base/config.json", "distill/distilled.parquet", "sft/final/rewardlab.json", "rl/final/rewardlab.json"):
+        assert (out / name).exists(), name
+    assert set(summary["stages"]) == {"base", "sft", "rl"}
+    assert all(stage["num_pairs"] == 24 for stage in summary["stages"].values())
+    assert summary["stages"]["rl"]["invalid_rate"] == 1.0
+    assert summary["stages"]["rl"]["reasoning"]["agrees"] is None
+    assert summary["served"]["outcome"] == "no_valid_vote"
+    assert len(summary["served"]["votes"]) == 10
+    assert {"base model", "distill", "sft", "rl", "bench-base", "bench-sft", "bench-rl", "total"} <= set(summary["seconds"])
+
+
+def test_the_page_stands_alone(done: tuple[Path, Path, dict[str, Any]]) -> None:
+    """Plots and images inside, nothing to fetch, valid JSON beside it."""
+    _, out, _ = done
+    page = (out / "report.html").read_text()
+    links = re.findall(r"(?:src|href)\s*=\s*(\S{6})", page)
+    assert len(links) > 10
+    assert all(re.match(r"[\"'](data:|#)", link) for link in links)
+    assert page.count("<details") == 24
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    for path in out.rglob("*.json"):
+        json.loads(path.read_text(), parse_constant=refuse)
+
+
+def test_again_does_nothing_again(done: tuple[Path, Path, dict[str, Any]]) -> None:
+    """Stages that are done are kept, byte for byte."""
+    folder, out, first = done
+    before = {p: p.stat().st_mtime_ns for p in out.rglob("*") if p.suffix in (".safetensors", ".parquet", ".jsonl")}
+    second = quickstart(out, folder, 0)
+    assert {p: p.stat().st_mtime_ns for p in before} == before
+    assert second["stages"] == first["stages"]
+    assert second["seconds"] == first["seconds"]
+    record = json.loads((out / "quickstart.json").read_text())
+    del record["seconds"]["total"]  # as a first call that was killed leaves it
+    (out / "quickstart.json").write_text(json.dumps(record))
+    assert "total" not in quickstart(out, folder, 0)["seconds"]
+
+
+def test_another_seed_needs_another_folder(done: tuple[Path, Path, dict[str, Any]]) -> None:
+    """Else its table would be the first seed's under a false name; changed configs likewise."""
+    folder, out, _ = done
+    with pytest.raises(ConfigError, match="differs in seed"):
+        quickstart(out, folder, 1)
+    with pytest.raises(ConfigError, match="another world, which differs in seed"):
+        build_pairs(out / "world", WorldConfig.load(folder / "world.yaml", seed=1))
+    (folder / "rl.yaml").write_text(CONFIGS["rl"].replace("max_steps: 2", "max_steps: 4"))
+    with pytest.raises(ConfigError, match="differs in configs"):
+        quickstart(out, folder, 0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's parent-death signal")
+def test_a_killed_quickstart_leaves_nothing_running(done: tuple[Path, Path, dict[str, Any]], tmp_path: Path) -> None:
+    """``kill -9`` of the parent ends its stages, so that the same command can take over their folders."""
+    arguments = ("world", "serve", "--world", str(done[1] / "world"), "--port", str(free_port()))
+    code = (
+        "import time; from pathlib import Path; from rewardlab.demo.quickstart import start\n"
+        f"print(start({arguments!r}, Path({str(tmp_path / 'log')!r}), threads=1).pid, flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        time.sleep(0.5)
+        assert _runs(child)
+        parent.kill()
+    deadline = time.monotonic() + 10
+    while _runs(child) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not _runs(child)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return False
+
+
+def test_a_failing_stage_shows_the_end_of_its_log(tmp_path: Path) -> None:
+    """And where the whole of it is."""
+    run = Pipeline(tmp_path, tmp_path, 0)
+    with pytest.raises(RewardlabError, match=r"(?s)stage x failed.*x\.log.*no such file"):
+        run.run(run.stage("x", "nothing", "sft", "--data", str(tmp_path / "none.parquet"), "--out", str(tmp_path / "x")))

@@ -1,0 +1,190 @@
+"""Every configuration that ships passes without weights; what would not work is told before a run, by its cure."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from rewardlab.cli import app
+from rewardlab.config import LoraConfig, RLConfig, SFTConfig
+from rewardlab.data.pairs import write_parquet
+from rewardlab.errors import ConfigError, DataError
+from rewardlab.health.memory import GIB, counts, estimate
+from rewardlab.models.architectures import on_meta
+from rewardlab.models.loading import freeze
+from rewardlab.reporting.run_page import curve, write_run_page
+from rewardlab.samplers.hf import load_model
+from rewardlab.training.run.launcher import Launch
+from tests.support import scaled_runs
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+SHIPPED = sorted(path for path in CONFIGS.rglob("*.yaml") if path.parent.name != "launch")  # a Kubernetes Job is no run's
+
+
+def ask(*words: str) -> Any:
+    return CliRunner().invoke(app, ["doctor", *words])
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.relative_to(CONFIGS)))
+def test_what_ships_passes(path: Path) -> None:
+    done = ask(str(path), "--dry-run")
+    assert done.exit_code == 0, done.output
+    assert "FAILED" not in done.output
+    assert done.output.startswith("ok")
+
+
+@pytest.mark.parametrize(
+    ("name", "millions"),
+    [
+        ("Qwen/Qwen2.5-VL-3B-Instruct", 3754.6),
+        ("Qwen/Qwen2.5-VL-7B-Instruct", 8292.2),
+        ("Qwen/Qwen3-VL-4B-Instruct", 4437.8),
+        ("Qwen/Qwen3-VL-8B-Instruct", 8767.1),
+    ],
+)
+def test_known_sizes(name: str, millions: float) -> None:
+    """Weights as the published checkpoints have them, counted without any."""
+    model = on_meta(name)
+    assert model is not None
+    assert sum(weight.numel() for weight in model.parameters()) / 1e6 == pytest.approx(millions, abs=0.1)
+
+
+def test_memory_by_hand(tiny_checkpoint: Path) -> None:
+    """Of 8.292 B weights that all learn: 4 bytes each for weights and gradients, 8 for moments; DeepSpeed's 16 are 2 for
+    weights and for gradients, 12 for moments and float32 weights, of which ZeRO deals out all but, at stage 2, the first."""
+    model, config = on_meta("Qwen/Qwen2.5-VL-7B-Instruct"), SFTConfig()
+    alone, two, three = (estimate(model, config, Launch(8 if zero else 1, zero), prompt_tokens=100) for zero in (0, 2, 3))
+    assert alone.weights / GIB == pytest.approx(8.292166656e9 * 4 / 2**30)
+    assert (alone.gradients, alone.moments) == (alone.weights, 2 * alone.weights)
+    b = 8.292166656e9
+    assert [part / b for part in (two.weights, two.gradients, two.moments)] == pytest.approx([2, 2 / 8, 12 / 8])
+    assert [part / b for part in (three.weights, three.gradients, three.moments)] == pytest.approx([2 / 8, 2 / 8, 12 / 8])
+    rl = estimate(model, RLConfig(max_completion_length=156), Launch(8), prompt_tokens=100)
+    assert rl.gradients == 2 * alone.gradients  # and the buckets they travel in
+    cache = 256 * 28 * 4 * 128 * 2 * 2  # of a row: tokens, layers, heads of keys and of values, bfloat16
+    drawn = cache + 100 * 14 * 3584 * 2
+    assert rl.sampling == pytest.approx(32 * drawn + 2 * b)
+    sliced = RLConfig(max_completion_length=156, rollouts_at_once=4)
+    assert estimate(model, sliced, Launch(8, 3), prompt_tokens=100).sampling == pytest.approx(4 * drawn + 2 * b)
+    kl = RLConfig(kl="k3_loss", kl_coef=0.1)
+    assert (estimate(model, kl, Launch(8, 3), prompt_tokens=100).weights / b) == pytest.approx(2 * 2 / 8)  # a reference
+    colocated = RLConfig(engine={"kind": "colocate", "gpu_memory_utilization": 0.4}, importance_cap=2.0)
+    assert estimate(model, colocated, Launch(8, 3), prompt_tokens=100, card=80.0).sampling == pytest.approx(32)
+    tiny = load_model(str(tiny_checkpoint), device="cpu")[0]
+    total, learning = counts(tiny, SFTConfig(freeze=["vision", "merger"]))
+    assert total - learning == freeze(tiny, ["vision", "merger"])
+
+
+def test_adapters_are_counted_as_peft_makes_them(tiny_checkpoint: Path) -> None:
+    import peft
+
+    from rewardlab.models.loading import peft_config
+
+    model = load_model(str(tiny_checkpoint), device="cpu")[0]
+    config = SFTConfig(lora=LoraConfig(r=3), freeze=["merger"])
+    total, learning = counts(model, config)
+    adapted = peft.get_peft_model(model, peft_config(config.lora, model, config.freeze))
+    assert learning == sum(weight.numel() for weight in adapted.parameters() if weight.requires_grad)
+    assert total == sum(weight.numel() for weight in adapted.parameters())
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "said"),
+    [
+        ("learning_rat: 1", (), "unknown key 'learning_rat'"),
+        ("template: nobody", (), "unknown prompt template 'nobody'"),
+        ("model: Qwen/Qwen2.5-VL-7B-Instruct", ("--memory", "80"), "more than the 80 there are"),
+        (
+            "{engine: {kind: colocate, gpu_memory_utilization: 0.1}, importance_cap: 2}",
+            ("--memory", "100", "--processes", "2", "--launcher", str(CONFIGS / "accelerate" / "zero3.yaml")),
+            "= 10.0 GiB, is less than the weights it holds there, 15.4",
+        ),
+        ("batch_size: 128", ("--processes", "6"), "cannot be dealt out to 6 processes"),
+        ("lr_scheduler: bogus", (), "'cosine', 'linear'"),
+        ("freeze: ['(']", (), "nor a regular expression"),
+        ("engine: {kind: server}", (), "needs base_url"),
+    ],
+)
+def test_what_would_not_work(text: str, words: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    (tmp_path / "rl.yaml").write_text(text)
+    done = ask(str(tmp_path / "rl.yaml"), "--dry-run", *words)
+    assert done.exit_code == 1
+    assert said in done.output
+
+
+def test_tried_with_weights_and_data(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """A judgment, a step, the tokens; a consistency endpoint that is away is a failure, and the rest is still looked at."""
+    data, config = tmp_path / "pairs.parquet", tmp_path / "rl.yaml"
+    write_parquet([replace(pair, judgment="") for pair in scaled_runs.pairs()], data)
+    settings = {**scaled_runs.SHARED, "model": str(tiny_checkpoint), "rollout_batch_size": 8, "batch_size": 8}
+    settings |= {"max_completion_length": 8, "consistency": {"weight": 0.0}}
+    config.write_text(json.dumps(settings))  # JSON is YAML
+    done = ask(str(config), "--data", str(data))
+    assert done.exit_code == 0, done.output
+    for line in ("32 pairs", "of 32 samples: median", "0 of 4 have a verdict", "one step: taken and saved in"):
+        assert line in done.output
+    config.write_text(json.dumps(settings | {"consistency": {"base_url": "http://127.0.0.1:9/v1"}}))
+    done = ask(str(config), "--data", str(data))
+    assert done.exit_code == 1
+    assert "FAILED consistency" in done.output
+    assert "0 of 4 have a verdict" in done.output
+
+
+def test_what_is_not_there(tmp_path: Path) -> None:
+    """A sentence each; of weights that are yet to be trained what can be known is told, and the rest left out."""
+    data, config = tmp_path / "pairs.parquet", tmp_path / "rl.yaml"
+    write_parquet(scaled_runs.pairs(), data)
+    config.write_text("{model: runs/of/nobody, consistency: {weight: 0}}")
+    done = ask(str(config), "--data", str(data))
+    assert done.exit_code == 0, done.output
+    assert "look   memory: runs/of/nobody is neither a checkpoint here nor known by name" in done.output
+    assert "Qwen/Qwen3-VL-8B-Instruct" in done.output
+    assert "look   weights: runs/of/nobody: no such folder" in done.output
+    assert ask(str(tmp_path / "no.yaml")).exit_code == 2
+    done = ask(str(config), "--stage", "bogus")
+    assert isinstance(done.exception, ConfigError)
+    assert "--stage bogus: no such stage" in str(done.exception)
+
+
+def test_of_many_processes_and_long_samples(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """``--model`` is what is tried; what max_tokens leaves out is told; a step of many processes is not taken by one."""
+    data, config = tmp_path / "pairs.parquet", tmp_path / "rl.yaml"
+    write_parquet(scaled_runs.pairs(), data)
+    settings = {**scaled_runs.SHARED, "model": "runs/of/nobody", "rollout_batch_size": 8, "batch_size": 8}
+    settings |= {"max_completion_length": 8, "consistency": {"weight": 0.0}}
+    words = ("--data", str(data), "--model", str(tiny_checkpoint), "--processes", "2")
+    for limit, outcome in ((60, "look  "), (9, "FAILED")):
+        config.write_text(json.dumps(settings | {"max_tokens": limit}))
+        done = ask(str(config), *words)
+        assert f"{outcome} tokens: of 32 samples" in done.output, done.output
+        assert f"longer than max_tokens {limit} and would be left out" in done.output
+        assert "look   one step: not taken: it is one of 2 processes" in done.output
+        assert "0 of 4 have a verdict" in done.output
+
+
+def test_a_curve() -> None:
+    """From the lowest to the highest value over its steps; what was no number is told apart, and is not drawn."""
+    found = curve("loss", [(1, 2.0), (2, "nan"), (3, 4.0)])
+    assert found is not None
+    assert (found.low, found.high, found.last, found.steps, found.breaks) == (2.0, 4.0, 4.0, (1, 3), (2,))
+    assert found.points == "4.0,116.0 316.0,4.0"
+    assert curve("loss", [(1, "nan")]) is None
+
+
+def test_a_run_page(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """Of a real run: every metric, what the watchdog saw, rollouts whose text is text."""
+    scaled_runs.run("rl", tiny_checkpoint, tmp_path / "run")
+    (tmp_path / "run" / "health.jsonl").write_text('{"step": 3, "signs": ["invalid"], "said": "no verdicts", "done": "warn"}\n')
+    row = {"step": 3, "pair_id": "p", "order": "given", "text": "<script>alert(1)</script>", "status": "ok", "right": True}
+    (tmp_path / "run" / "samples.jsonl").write_text(json.dumps(row | {"reward": 1.5, "num_tokens": 3}) + "\n{half a li")
+    page = write_run_page(tmp_path / "run").read_text()
+    for shown in ("grad_norm", "advantage/outlier_frac", "no verdicts", "&lt;script&gt;alert(1)", "reward 1.5"):
+        assert shown in page
+    assert "<script" not in page
+    with pytest.raises(DataError, match="not a training run"):
+        write_run_page(tmp_path)

@@ -1,0 +1,132 @@
+"""Numbers worked by hand, and intervals against their definition."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from rewardlab.metrics.accuracy import (
+    Labeled,
+    invalid_rate,
+    macro,
+    mean_interval,
+    micro,
+    pair_score,
+    paired_difference,
+    position_lean,
+    status_counts,
+    swap_consistency,
+)
+from rewardlab.types import Choice, Completion, FinishReason, Order, Verdict, VerdictStatus, Vote
+from rewardlab.verdicts.votes import judgment
+
+MARKS = {"1": (Choice.FIRST, VerdictStatus.OK), "2": (Choice.SECOND, VerdictStatus.OK), "-": (None, VerdictStatus.NO_VERDICT)}
+MARKS["="] = (None, VerdictStatus.TIE)
+
+
+def labeled(given: str, swapped: str = "", *, preferred: int = 0, group: str = "all") -> Labeled:
+    """Votes as one mark each, as shown: 1, 2, = (tie) or - (unreadable)."""
+    done = Completion("", FinishReason.STOP)
+    votes = [
+        Vote(order, Verdict(*MARKS[mark]), done) for order, marks in zip(Order, (given, swapped), strict=True) for mark in marks
+    ]
+    return Labeled(judgment("p", votes), preferred, group)
+
+
+@pytest.mark.parametrize(
+    ("item", "score"),
+    [
+        (labeled("1", "2"), 1.0),  # right in both orders
+        (labeled("1", "1"), 0.5),  # always the first
+        (labeled("2", "1"), 0.0),
+        (labeled("112", "221"), 1.0),
+        (labeled("12", "22"), 0.5),  # a tie in one order is not right
+        (labeled("1-", "--"), 0.5),  # invalid votes do not decide; without any valid vote it is not right
+        (labeled("=", "2"), 0.5),
+        (labeled("1", preferred=1), 0.0),
+        (labeled("2", "1", preferred=1), 1.0),
+    ],
+)
+def test_pair_score(item: Labeled, score: float) -> None:
+    """Mean over the orders of "the majority names the preferred response"."""
+    assert pair_score(item) == score
+
+
+def test_intervals_of_few_prompts() -> None:
+    """Thirty right pairs of one prompt are one trial; of one prompt that is half right nothing can be said."""
+    alone = mean_interval([1.0])
+    assert mean_interval([1.0] * 30, ["p"] * 30) == alone
+    assert mean_interval([1.0] * 30) > mean_interval([1.0] * 30, list("abcdefghij") * 3)
+    assert mean_interval([1.0] * 29 + [0.0], ["p"] * 30) == (0.0, 1.0)
+    assert mean_interval([1.0, -1.0], ["p", "p"]) == (-1.0, 1.0)
+
+
+def test_interval_by_plain_resampling() -> None:
+    """Drawing kinds of clusters by a multinomial is the bootstrap over clusters."""
+    dice = np.random.default_rng(0)
+    names = [str(n) for n in dice.integers(0, 60, 200)]
+    scores = (dice.random(200) < 0.7).astype(float)
+    members = [np.flatnonzero(np.array(names) == name) for name in sorted(set(names))]
+    means = [
+        scores[np.concatenate([members[n] for n in dice.integers(0, len(members), len(members))])].mean() for _ in range(4000)
+    ]
+    assert mean_interval(scores.tolist(), names) == pytest.approx(np.quantile(means, (0.025, 0.975)), abs=0.01)
+
+
+def test_rates() -> None:
+    """Two pairs, eight votes: counted by hand."""
+    items = [labeled("11", "2-"), labeled("12", "=1")]
+    assert status_counts(items) | {} == {**dict.fromkeys(map(str, VerdictStatus), 0), "ok": 6, "no_verdict": 1, "tie": 1}
+    assert invalid_rate(items) == 1 / 8
+    assert position_lean(items) == pytest.approx(4 / 6 - 0.5)
+    assert swap_consistency(items) == 0.5  # the second pair ties in one order
+    assert swap_consistency([labeled("1")]) is None
+    assert position_lean([labeled("-")]) is None
+
+
+def test_micro_and_macro() -> None:
+    """Three right of four, but one of two groups entirely wrong."""
+    items = [labeled("1", group="a"), labeled("1", group="a"), labeled("1", group="a"), labeled("2", group="b")]
+    assert micro(items) == 0.75
+    assert macro(items) == 0.5
+    assert math.isnan(micro([]))
+
+
+def test_interval_covers() -> None:
+    """Of 300 samples of 200 coins at 0.7, the interval holds 0.7 in about 95 %."""
+    rng = np.random.default_rng(0)
+    hits = 0
+    for _ in range(300):
+        low, high = mean_interval((rng.random(200) < 0.7).astype(float).tolist(), resamples=400)
+        hits += low <= 0.7 <= high
+    assert 0.91 <= hits / 300 <= 0.985
+
+
+def test_interval_of_clusters_is_wider() -> None:
+    """Ten copies of each answer carry the information of one."""
+    scores = [float(n % 3 == 0) for n in range(60)]
+    low, high = mean_interval(scores * 10)
+    wide_low, wide_high = mean_interval(scores * 10, [str(n) for n in range(60)] * 10)
+    assert wide_high - wide_low == pytest.approx(math.sqrt(10) * (high - low), rel=0.15)
+
+
+def test_interval_of_a_perfect_score() -> None:
+    """Wilson's bound for 20 of 20: 83.9 %."""
+    assert mean_interval([1.0] * 20) == (pytest.approx(0.8389, abs=1e-4), 1.0)
+    assert mean_interval([0.0] * 20) == (0.0, pytest.approx(0.1611, abs=1e-4))
+    assert all(map(math.isnan, mean_interval([])))
+
+
+def test_paired_difference() -> None:
+    """A gain on every fifth of 500 pairs: 20 points, and the normal interval around it."""
+    before = {str(n): 0.0 for n in range(500)}
+    after = {str(n): float(n % 5 == 0) for n in range(500)}
+    gain, (low, high) = paired_difference(before, after)
+    half = 1.96 * math.sqrt(0.2 * 0.8 / 500)
+    assert gain == 0.2
+    assert (low, high) == (pytest.approx(0.2 - half, abs=0.006), pytest.approx(0.2 + half, abs=0.006))
+    assert paired_difference(before, before) == (0.0, (pytest.approx(-0.0076, abs=1e-4), pytest.approx(0.0076, abs=1e-4)))
+    with pytest.raises(ValueError, match="same pairs"):
+        paired_difference({"a": 1.0}, {"b": 1.0})

@@ -1,0 +1,226 @@
+"""What more votes buy: exact curves against enumeration, stopping while asking, re-reading recorded votes, confidence."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rewardlab.benchmarks import runner
+from rewardlab.benchmarks.arithmetic import addition, problems
+from rewardlab.benchmarks.confidence import confidence_report
+from rewardlab.benchmarks.runner import BenchSettings, run_bench
+from rewardlab.benchmarks.scaling import decision, k_curve
+from rewardlab.data.files import read_lines
+from rewardlab.data.pairs import read_pairs, write_parquet
+from rewardlab.errors import ConfigError
+from rewardlab.judging.judge import GenerativeJudge
+from rewardlab.metrics.accuracy import balanced_accuracy, length_lean
+from rewardlab.prompts import load_template
+from rewardlab.samplers.scripted import ScriptedSampler
+from rewardlab.types import Choice, Message, Order, choice_of
+from rewardlab.verdicts.parse import format_verdict
+from rewardlab.verdicts.votes import majority
+from tests.metrics.test_accuracy import labeled
+
+
+@pytest.mark.parametrize(("given", "swapped"), [("1122-", "2122="), ("111", "222"), ("12", "21"), ("----", "2111")])
+@pytest.mark.parametrize("preferred", [0, 1])
+def test_balanced_majority_by_enumeration(given: str, swapped: str, preferred: int) -> None:
+    """Every choice of k votes of each order, its majority taken by the reducer that runs use."""
+    item = labeled(given, swapped, preferred=preferred)
+    first, second = ([v for v in item.judgment.votes if v.order is order] for order in Order)
+    for k in range(1, min(len(first), len(second)) + 1):
+        outcomes = [
+            majority((*a, *b)).winner == preferred
+            for a in itertools.combinations(first, k)
+            for b in itertools.combinations(second, k)
+        ]
+        tallied = [
+            (sum(v.winner == preferred for v in own), sum(v.winner == 1 - preferred for v in own), len(own))
+            for own in (first, second)
+        ]
+        assert balanced_accuracy(tallied[0], tallied[1], k) == pytest.approx(sum(outcomes) / len(outcomes))
+
+
+def test_curve_of_both_orders() -> None:
+    """A judge that always says "first" is right in half of its trials and decides no pair; one order has no balanced curve."""
+    always = [labeled("111", "111"), labeled("111", "111", preferred=1)]
+    cells = k_curve(always, ["a", "b"], 3)
+    assert [(c["k"], c["accuracy"], c["balanced"]["accuracy"], c["weighted"]) for c in cells] == [
+        (1, 0.5, 0, None),
+        (3, 0.5, 0, None),
+    ]
+    assert k_curve([labeled("111")], ["a"], 3)[0]["balanced"] is None
+    assert decision(always, ["a", "b"])["accuracy"] == 0
+    assert decision([labeled("1", "2"), labeled("1", "2", preferred=1)], ["a", "b"])["accuracy"] == 0.5
+    assert decision([labeled("1")], ["a"]) is None
+
+
+def test_length_lean_by_hand() -> None:
+    """Of three pairs of unequal length the longer one is better in one; votes name it in all, half and half of the cases: +1/3.
+
+    Invalid votes of a pair do not make it count for less: a judge that is right wherever it can be read has no lean.
+    """
+    items = [labeled("1", "2"), labeled("1", "1"), labeled("2", "2"), labeled("1", "2")]
+    # longer: the first response of pair 0 (better), the second of pairs 1 and 2 (worse); pair 3 is even
+    assert length_lean(items, [0, 1, 1, None]) == pytest.approx((1 + 0.5 + 0.5) / 3 - 1 / 3)
+    right = [labeled("11", "22"), labeled("1-", "--"), labeled("--", "--")]
+    assert length_lean(right, [0, 1, 1]) == 0
+    assert length_lean(items, [None] * 4) is None
+    assert length_lean([labeled("-", "=")], [0]) is None
+
+
+def test_confidence_by_hand() -> None:
+    """Three named pairs: two at share 1 (one right), one at 3/4 (right); an even pair and one without votes are undecided."""
+    items = [labeled("11", "22"), labeled("11", "22", preferred=1), labeled("11", "21"), labeled("1", "1"), labeled("-", "-")]
+    told = confidence_report(items, list("abcde"))["vote_share"]
+    assert (told["num_pairs"], told["undecided"]) == (5, 2)
+    assert told["mean_confidence"] == pytest.approx(2.75 / 3)
+    assert told["accuracy"] == pytest.approx(2 / 3)
+    assert told["ece"] == pytest.approx((2 * 0.5 + 0.25) / 3)  # |1 - 1/2| of two, |3/4 - 1| of one
+    assert told["brier"] == pytest.approx((0 + 1 + 1 / 16) / 3)
+    assert told["risk_coverage"] == [
+        {"confidence": 1.0, "coverage": 0.4, "risk": 0.5},
+        {"confidence": 0.75, "coverage": 0.6, "risk": pytest.approx(1 / 3)},
+    ]
+    assert confidence_report([labeled("11")], ["a"]) == {}
+    assert confidence_report([labeled("-", "-")], ["a"])["vote_share"] == {"num_pairs": 1, "undecided": 1}
+
+
+@pytest.fixture
+def data(world_pairs: Any, tmp_path: Path) -> Path:
+    write_parquet(world_pairs[0][:70], tmp_path / "pairs.parquet")
+    return tmp_path / "pairs.parquet"
+
+
+def bench(out: Path, data: Path, **changes: Any) -> dict[str, Any]:
+    return run_bench(BenchSettings(**({"benchmark": "pairs", "data": data, "judge": "hf:x", "controls": ()} | changes)), out)[0]
+
+
+def test_asking_stops_where_it_is_settled(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A judge that names the right response of every second pair, and the first place in the others.
+
+    The sure pairs end after 10 of 16 votes at an error of 0 (9 settle it, and votes come in twos); the even ones are asked to
+    the end. Orders take turns. No curve over K is drawn of pools that ended when they were clear. A killed run goes on.
+    """
+    pairs = {pair.images: (number, pair) for number, pair in enumerate(read_pairs(data))}
+    asked: list[int] = []
+    broken_at = 870
+
+    def handler(prompt: tuple[Message, ...], draw: int) -> str:
+        number, pair = pairs[prompt[0].images]
+        asked.append(number)
+        if len(asked) == broken_at:
+            raise KeyboardInterrupt
+        text = prompt[0].text
+        shown = Order.GIVEN if text.rfind(pair.responses[0]) < text.rfind(pair.responses[1]) else Order.SWAPPED
+        return format_verdict(choice_of(pair.preferred, shown) if number % 2 else Choice.FIRST, "x")
+
+    judge = GenerativeJudge(ScriptedSampler(handler), load_template("plain"))
+    monkeypatch.setattr(runner, "open_any_judge", lambda settings: judge)
+    with pytest.raises(KeyboardInterrupt):
+        bench(tmp_path / "out", data, votes=8, stop_error=0.0)
+    done, broken_at = len(asked), -1
+    report = bench(tmp_path / "out", data, votes=8, stop_error=0.0)
+    entries = [json.loads(line) for line in read_lines(tmp_path / "out" / "votes.jsonl")[1:]]
+    assert {entry["row"]: len(entry["votes"]) for entry in entries} == {row: 10 if row % 2 else 16 for row in range(70)}
+    for entry in entries:
+        assert [vote["order"] for vote in entry["votes"]] == ["given", "swapped"] * (len(entry["votes"]) // 2)
+    assert report["num_votes_total"] == 35 * 10 + 35 * 16
+    assert len(asked) - done == 3 * 10 + 3 * 16  # the 64 pairs of the first chunk were in the log
+    assert (report["k_curve"], report["sequential"]) == ([], [])
+    assert report["decision"]["accuracy"] == 0.5
+    monkeypatch.undo()
+    again = bench(tmp_path / "again", data, judge=f"replay:{tmp_path / 'out' / 'votes.jsonl'}")
+    assert (again["decision"], again["k_curve"], again["statuses"]) == (report["decision"], [], report["statuses"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"votes": 1, "stop_error": 0.1}, "--votes of 2 or more"),
+        ({"votes": 4, "stop_error": 0.1, "orders": "random"}, "both orders"),
+        ({"votes": 4, "stop_error": 0.1, "judge": "baseline:first"}, "is not asked"),
+    ],
+)
+def test_nothing_to_stop(
+    changes: dict[str, Any], told: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "judge" not in changes:
+        judge = GenerativeJudge(ScriptedSampler(lambda p, n: "x"), load_template("plain"))
+        monkeypatch.setattr(runner, "open_any_judge", lambda settings: judge)
+    with pytest.raises(ConfigError, match=told):
+        bench(tmp_path / "out", data, **changes)
+
+
+def test_a_recorded_run_is_read_again(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """votes.jsonl as a replay file gives the same report without a model; another convention reads the same texts anew."""
+    dice = random.Random(0)
+
+    def handler(prompt: tuple[Message, ...], draw: int) -> str:
+        return dice.choice(["<think>a</think><answer>1</answer>", "<think>a</think><answer>2</answer> [[A]]", "nothing"])
+
+    with monkeypatch.context() as patched:
+        judge = GenerativeJudge(ScriptedSampler(handler), load_template("plain"))
+        patched.setattr(runner, "open_any_judge", lambda settings: judge)
+        first = bench(tmp_path / "out", data, votes=4, controls=("blank",))
+    spec = f"replay:{tmp_path / 'out' / 'votes.jsonl'}"
+    again = bench(tmp_path / "again", data, judge=spec)
+    same = ("accuracy", "interval", "groups", "k_curve", "sequential", "statuses", "swap_consistency", "confidence", "decision")
+    assert {name: again[name] for name in same} == {name: first[name] for name in same}
+    assert again["votes"] == 4
+    assert [again[name] for name in ("temperature", "max_tokens", "convention")] == [1.0, 1024, "think_answer"]
+    words = tmp_path / "words.txt"
+    words.write_text("{question} {first} {second}")
+    other = bench(tmp_path / "other", data, judge=spec, template=f"double_brackets:{words}")
+    texts = [
+        v["text"]
+        for line in read_lines(tmp_path / "out" / "votes.jsonl")[1:]
+        for v in json.loads(line)["votes"]
+        if json.loads(line)["pass"] == "votes"
+    ]
+    assert other["statuses"]["ok"] == sum("[[A]]" in text for text in texts)
+    assert other["position_lean"] == 0.5
+
+
+def test_margins_of_a_replay_are_weighed(data: Path, tmp_path: Path) -> None:
+    """Two weak votes against one strong one: the majority is wrong, the probabilities are right; both are reported."""
+    rows = []
+    for row in range(70):
+        for order, sign in (("given", 1), ("swapped", -1)):
+            rows += [{"row": row, "order": order, "text": "", "margin": sign * m} for m in (-0.2, -0.2, 4.0)]
+    (tmp_path / "r.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    report = bench(tmp_path / "out", data, judge=f"replay:{tmp_path / 'r.jsonl'}")
+    zero_is_better = sum(pair.preferred == 0 for pair in read_pairs(data)) / 70
+    cell = report["k_curve"][-1]
+    assert cell["k"] == 3
+    assert cell["balanced"]["accuracy"] == pytest.approx(1 - zero_is_better)
+    assert cell["weighted"]["accuracy"] == pytest.approx(zero_is_better)
+    assert report["decision"]["accuracy"] == pytest.approx(zero_is_better)
+    told = report["confidence"]["verdict_probability"]
+    margins = [(a + b) / 2 for a in (-0.2, -0.2, 4.0) for b in (-0.2, -0.2, 4.0)]
+    assert told["mean_confidence"] == pytest.approx(sum(1 / (1 + math.exp(-m)) for m in margins) / 9)
+    assert report["confidence"]["vote_share"]["accuracy"] == pytest.approx(1 - zero_is_better)
+
+
+def test_a_report_that_was_tampered_with_does_not_add_up(data: Path, tmp_path: Path) -> None:
+    """Each number that is changed is named."""
+    report = bench(tmp_path / "out", data, judge="baseline:random")
+    scores = [json.loads(line) for line in read_lines(tmp_path / "out" / "scores.jsonl")]
+    assert problems(report, scores) == []
+    total = sum(cell["n"] * cell["accuracy"] for cell in report["groups"].values()) / 70
+    assert addition(report).endswith(f"/ 70 = {100 * total:.2f}")
+    group = next(iter(report["groups"]))
+    better = report["groups"] | {group: report["groups"][group] | {"accuracy": 0.99}}
+    assert any(group in told for told in problems(report | {"groups": better}, scores))
+    assert any("overall is said" in told for told in problems(report | {"groups": better}, scores))
+    raised = report | {"accuracy": report["accuracy"] | {"macro": 0.9}}
+    assert any("macro is said" in told for told in problems(raised, scores))
+    assert any("rows of 69" in told for told in problems(report, scores[1:]))
+    assert any("statuses" in told for told in problems(report | {"num_votes_total": 1}, scores))

@@ -1,0 +1,213 @@
+"""Other families, and samples with no, one or several images, or a video's frames, through the same code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoTokenizer
+from typer.testing import CliRunner
+
+from rewardlab.checkpoints import CARD
+from rewardlab.cli import app
+from rewardlab.config import PixelConfig, SFTConfig
+from rewardlab.data.pairs import write_parquet
+from rewardlab.errors import ConfigError, DataError
+from rewardlab.models.loading import freeze, load_policy, merge_adapter, peft_config, set_pixels
+from rewardlab.prompts import build_messages, load_template
+from rewardlab.samplers.base import SamplingParams
+from rewardlab.samplers.hf import HFSampler, load_model, load_processor
+from rewardlab.training.run.preflight import TokenCounter, fitting
+from rewardlab.types import IMAGE_MARK, Order
+from tests.support import families, scaled_runs
+
+PLAIN = load_template("plain")
+NAMES = ("qwen2_5_vl", "qwen3_vl", "gemma3")
+
+
+@pytest.fixture(scope="module")
+def checkpoint_of(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    made = {"qwen2_5_vl": tiny_checkpoint}
+
+    def make(name: str) -> Path:
+        if name not in made:
+            tokenizer = AutoTokenizer.from_pretrained(tiny_checkpoint)
+            made[name] = families.FAMILIES[name](tokenizer, tmp_path_factory.mktemp("family") / name)
+        return made[name]
+
+    return make
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("stage", ["sft", "rl"])
+def test_a_mixed_batch_is_its_samples(name: str, stage: str, checkpoint_of: Callable[[str], Path], tmp_path: Path) -> None:
+    """Read four at once or one by one, drawn all together or three by three: the same losses, gradient norms, rollouts
+    and weights. A drop into the wrong row, or a pixel to the wrong image, would not be."""
+    runs = []
+    for size in (4, 1):
+        runs.append(tmp_path / f"{stage}{size}")
+        changes = {"micro_batch_size": size, "max_steps": 2}
+        changes |= {"rollouts_at_once": 3} if (stage, size) == ("rl", 1) else {}
+        scaled_runs.run(stage, checkpoint_of(name), runs[-1], data=scaled_runs.mixed(), **changes)
+    curves = [
+        [
+            [line.get(key, 0.0) for key in ("loss", "grad_norm", "reward", "completions/mean_length")]
+            for line in map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+            if "loss" in line
+        ]
+        for run in runs
+    ]
+    torch.testing.assert_close(torch.tensor(curves[0]), torch.tensor(curves[1]), atol=1e-5, rtol=1e-4)
+    assert len(curves[0]) == 2
+    assert all(line[1] > 0.01 for line in curves[0])
+    a, b = (load_model(str(run / "final"), device="cpu")[0].state_dict() for run in runs)
+    start = load_model(str(checkpoint_of(name)), device="cpu")[0].state_dict()
+    for key, weight in a.items():
+        torch.testing.assert_close(weight, b[key], atol=1e-4, rtol=1e-3)
+    moved = [key for key, weight in a.items() if not torch.equal(weight, start[key])]
+    assert any("vis" in key for key in moved)  # sighted: what sees has learnt
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_sampled_and_trained_log_probs_agree(name: str, checkpoint_of: Callable[[str], Path]) -> None:
+    """What the sampler says of its tokens, with a cache and beside other prompts, is what one forward pass says."""
+    sampler = HFSampler.load(checkpoint_of(name), device="cpu")
+    prompts = [build_messages(pair, order=Order.GIVEN, template=PLAIN) for pair in scaled_runs.mixed()[:8]]
+    drawn = sampler.sample(prompts, SamplingParams(2, 1.0, max_tokens=20, seed=0))
+    for prompt, completions in zip(prompts, drawn, strict=True):
+        inputs, tokens = sampler.encode([prompt]), torch.tensor([completions[1].token_ids])
+        whole = {**inputs, "input_ids": torch.cat([inputs["input_ids"], tokens], 1)}
+        for key in ("attention_mask", "mm_token_type_ids", "token_type_ids"):
+            if key in whole:
+                whole[key] = torch.cat([inputs[key], torch.full_like(tokens, int(key == "attention_mask"))], 1)
+        with torch.no_grad():
+            logprobs_LV = sampler.model(**whole).logits[0, -tokens.shape[1] - 1 : -1].float().log_softmax(-1)
+        expected = logprobs_LV.gather(1, tokens[0][:, None])[:, 0]
+        torch.testing.assert_close(torch.tensor(completions[1].logprobs), expected, atol=2e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_tokens_are_counted_as_the_processor_makes_them(name: str, checkpoint_of: Callable[[str], Path]) -> None:
+    """From sizes alone, without decoding an image."""
+    sampler = HFSampler.load(checkpoint_of(name), device="cpu")
+    counter = TokenCounter(sampler.processor)
+    for pair in scaled_runs.mixed()[:8]:
+        inputs = sampler.encode([build_messages(pair, order=Order.SWAPPED, template=PLAIN)])
+        told = counter.sample(pair, Order.SWAPPED, PLAIN, room=7)
+        assert told.total - 7 == inputs["input_ids"].shape[1]
+        assert told.num_images == len(pair.images)
+
+
+def test_what_is_too_long(tiny_checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Left out, listed and told where a limit is set; refused where there is none but the model's own."""
+    pairs = scaled_runs.mixed()
+    long = replace(pairs[0], pair_id="long", question="x " * 5000)
+    told = {
+        "model": str(tiny_checkpoint),
+        "template": "plain",
+    }
+    kept = fitting([*pairs, long], SFTConfig(**told, max_tokens=200), PLAIN, tmp_path)
+    assert [pair.pair_id for pair in kept] == [pair.pair_id for pair in pairs]
+    row = json.loads((tmp_path / "too_long.jsonl").read_text())
+    assert row["pair_id"] == "long"
+    assert row["total"] > 5000
+    assert "1 of 17 samples are longer than 200 tokens" in capsys.readouterr().err
+    (tmp_path / "run.json").write_text("{}")  # of this run, begun, or of another that is refused: its list is its own
+    fitting([*pairs, replace(long, pair_id="other")], SFTConfig(**told, max_tokens=200), PLAIN, tmp_path)
+    assert json.loads((tmp_path / "too_long.jsonl").read_text()) == row
+    (tmp_path / "done" / "final").mkdir(parents=True)
+    (tmp_path / "done" / "final" / CARD).write_text("{}")
+    with pytest.raises(ConfigError, match="holds a finished run"):  # before anything is counted
+        fitting(pairs, SFTConfig(**told), PLAIN, tmp_path / "done")
+    with pytest.raises(DataError, match=r"longer than 8,192 tokens; the longest, long"):
+        fitting([replace(long, question="x " * 9000)], SFTConfig(**told), PLAIN, tmp_path)
+
+
+def test_one_pixel_budget(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """Set in a config, kept by the checkpoint, and so by whoever asks the judge later; fewer pixels are fewer tokens."""
+    config = SFTConfig(model=str(tiny_checkpoint), template="plain", pixels=PixelConfig(min=784, max=3 * 784))
+    pair = scaled_runs.mixed()[6]
+    before = TokenCounter(load_processor(config.model)).sample(pair, Order.GIVEN, PLAIN)
+    scaled_runs.run("sft", tiny_checkpoint, tmp_path / "run", data=scaled_runs.mixed(), max_steps=1, pixels=config.pixels)
+    after = TokenCounter(load_processor(str(tmp_path / "run" / "final"))).sample(pair, Order.GIVEN, PLAIN)
+    assert (before.images, after.images) == (4 * 6, 4 * 2)
+
+
+def test_no_budget_where_all_images_are_one_size(checkpoint_of: Callable[[str], Path]) -> None:
+    with pytest.raises(ConfigError, match="shows every image at"):
+        set_pixels(load_processor(str(checkpoint_of("gemma3"))), PixelConfig())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_frozen_parts_stay(name: str, checkpoint_of: Callable[[str], Path], tmp_path: Path) -> None:
+    """Bit for bit, while the rest moves; vision, merger and language are all of the model; adapters keep away from them."""
+    path = checkpoint_of(name)
+    scaled_runs.run("sft", path, tmp_path / "run", data=scaled_runs.mixed(), max_steps=1, freeze=["vision", "merger"])
+    before, after = (load_model(str(folder), device="cpu")[0].state_dict() for folder in (path, tmp_path / "run" / "final"))
+    moved = {key for key in before if not torch.equal(before[key], after[key])}
+    assert moved
+    assert not any("visual" in key or "vision_tower" in key or "projector" in key for key in moved)
+    model = load_model(str(path), device="cpu")[0]
+    parts = [freeze(load_model(str(path), device="cpu")[0], [part]) for part in ("vision", "merger", "language")]
+    assert all(parts)
+    assert sum(parts) == sum(weight.numel() for weight in model.parameters())
+    frozen = ["vision", "merger"]
+    config = SFTConfig(model=str(path), lora={"r": 2}, freeze=frozen)  # type: ignore[arg-type]
+    import peft
+
+    adapted = peft.get_peft_model(model, peft_config(config.lora, model, frozen))
+    names = [key for key, weight in adapted.named_parameters() if weight.requires_grad]
+    assert names
+    assert all("language_model" in key for key in names)
+
+
+def test_a_part_that_is_not_there(tiny_checkpoint: Path) -> None:
+    model = load_model(str(tiny_checkpoint), device="cpu")[0]
+    with pytest.raises(ConfigError, match="no weight of Qwen2_5_VLForConditionalGeneration is called like 'audio'"):
+        freeze(model, ["audio"])
+    with pytest.raises(ConfigError, match="leaves nothing"):
+        freeze(model, ["."])
+
+
+def test_qlora_and_merging(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """Four-bit weights below an adapter that learns; merged into the whole ones it is a checkpoint like any other."""
+    pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed")
+    lora = {"r": 4, "quantize": "nf4"}
+    scaled_runs.run("sft", tiny_checkpoint, tmp_path / "run", data=scaled_runs.mixed(), lora=lora)
+    final = tmp_path / "run" / "final"
+    config = SFTConfig(model=str(tiny_checkpoint), lora=lora)  # type: ignore[arg-type]
+    model = load_policy(config, tmp_path)[0]
+    assert any("4bit" in type(module).__name__ for module in model.modules())
+    losses = [json.loads(line).get("loss") for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert losses[3] < losses[0]
+    merged = merge_adapter(final, tmp_path / "merged")
+    whole, start = (load_model(str(folder), device="cpu")[0].state_dict() for folder in (merged, tiny_checkpoint))
+    assert any(not torch.equal(weight, start[key]) for key, weight in whole.items())
+    assert json.loads((merged / "rewardlab.json").read_text())["stage"] == "sft"
+
+
+def test_marks_of_images_are_not_read_as_text(tiny_checkpoint: Path) -> None:
+    """An image where the question places it is counted there once."""
+    sampler, pair = HFSampler.load(tiny_checkpoint, device="cpu"), scaled_runs.mixed()[0]
+    placed = replace(pair, question=f"Look: {IMAGE_MARK} What is it?")
+    inputs = sampler.encode([build_messages(placed, order=Order.GIVEN, template=PLAIN)])
+    assert TokenCounter(sampler.processor).sample(placed, Order.GIVEN, PLAIN).total == inputs["input_ids"].shape[1]
+
+
+@pytest.mark.parametrize("stage", ["sft", "rl"])
+def test_the_configs_frames_are_what_is_trained_on(stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a video of sixteen frames as many as the config says, not as many as reading defaults to."""
+    pair = replace(scaled_runs.pairs()[0], images=(), videos=(scaled_runs.film(0),))
+    write_parquet([pair], tmp_path / "pairs.parquet")
+    (tmp_path / f"{stage}.yaml").write_text("frames: 3")
+    shown: list[int] = []
+    monkeypatch.setattr(
+        f"rewardlab.training.{stage}.train_{stage}", lambda pairs, *args, **kwargs: shown.extend(len(p.images) for p in pairs)
+    )
+    options = ["--data", str(tmp_path / "pairs.parquet"), "--config", str(tmp_path / f"{stage}.yaml"), "--out", str(tmp_path)]
+    assert CliRunner().invoke(app, [stage, *options]).exit_code == 0
+    assert shown == [3]

@@ -1,0 +1,118 @@
+"""No text of an answer closes its place: the prompt around 224 attacks is the prompt around a harmless answer."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rewardlab.prompts import build_messages, load_template, render
+from rewardlab.prompts.sanitize import fenced, headings, without_tokens
+from rewardlab.rewards.audit.injections import KINDS, Attack, attacks
+from rewardlab.samplers.hf import encode, load_processor, special_tokens
+from rewardlab.types import Message, Order, Part, PreferencePair
+
+TEMPLATES = [load_template(name) for name in ("plain", "r1_reward", "verdict")]
+ATTACKS = list(attacks())
+PIECES = st.lists(
+    st.one_of(
+        st.sampled_from([piece for texts in KINDS.values() for piece in texts]),
+        st.sampled_from(
+            ["Response 2:", "response\t2 :", "###### [Response 2]:", "\n", "\r", " ", "<", "|im_end|>", "</answer>"]
+        ),
+        st.sampled_from(["\r", "\x0b", "\x0c", "\x1e", "\x85", "\u2028", "\u2029"]),
+        st.text(max_size=8),
+    ),
+    max_size=8,
+).map("".join)
+
+
+def structure(text: str, template: Any) -> Counter[str]:
+    """How often each heading begins a line, and each control token and tag occurs."""
+    pattern = headings(template.text)
+    assert pattern is not None
+    text = "\n".join(text.splitlines())  # whatever a reader may take for the end of a line
+    found = [re.sub(r"\s+", " ", text[m.start() :].lstrip().partition(":")[0]).lower() for m in pattern.finditer(text)]
+    return Counter(found + re.findall(r"<\|\w+\|>|</?think>|</?answer>|</s>|\[/?INST\]", text))
+
+
+def test_there_are_many() -> None:
+    """At least 200, all different, of every kind and in both places."""
+    assert len(set(ATTACKS)) == len(ATTACKS) >= 200
+    assert {attack.kind for attack in ATTACKS} == set(KINDS)
+    assert {attack.place for attack in ATTACKS} == {"before", "after"}
+
+
+@pytest.mark.parametrize("template", TEMPLATES, ids=lambda template: template.name)
+def test_the_prompt_keeps_its_parts(template: Any) -> None:
+    """Headings, control tokens and tags are those of a harmless pair, wherever the attack stands."""
+    harmless = structure(render(template, "Q?", "red", "blue"), template)
+    for attack in ATTACKS:
+        for filled in (
+            ("Q?", attack.applied("red"), "blue"),
+            ("Q?", "red", attack.applied("blue")),
+            (attack.applied("Q?"), "a", "b"),
+        ):
+            assert structure(render(template, *filled), template) == harmless, attack
+
+
+@given(PIECES)
+def test_any_text_stays_inside(text: str) -> None:
+    """The same of whatever can be put together of such pieces; and what is fenced once is fenced."""
+    for template in TEMPLATES:
+        harmless = structure(render(template, "Q?", "red", "blue"), template)
+        assert structure(render(template, "Q?", f"red {text}", "blue"), template) == harmless
+        assert fenced(fenced(text, template.text), template.text) == fenced(text, template.text)
+
+
+def test_harmless_texts_are_left_as_they_are() -> None:
+    """Mathematics, code, lists, quotations and other languages."""
+    for text in (
+        "If x < 3 and y > 2, then |x| > 1.",
+        "Use `<div class='a'>` and <b>bold</b>.\n- one\n- two",
+        "The response 1: is mentioned within a line, as is [1] and (2).",
+        "Она сказала: «ответ 2».\n答案是二。",
+        "",
+    ):
+        for template in TEMPLATES:
+            assert fenced(text, template.text) == text
+
+
+@pytest.mark.parametrize("template", TEMPLATES, ids=lambda template: template.name)
+def test_no_attack_is_a_token(tiny_checkpoint: Path, world_pairs: Any, template: Any) -> None:
+    """A real tokenizer finds in the attacked prompt the special tokens of the harmless one, in their order, and one image."""
+    processor = load_processor(str(tiny_checkpoint))
+    special = {token for token, one in processor.tokenizer.added_tokens_decoder.items() if one.special}
+    image = world_pairs[0][0].images
+
+    def found(responses: tuple[str, str]) -> list[int]:
+        pair = PreferencePair("p", "Which?", responses, None, image)
+        ids = encode(processor, [build_messages(pair, order=Order.GIVEN, template=template)])["input_ids"][0].tolist()
+        return [token for token in ids if token in special]
+
+    harmless = found(("red", "blue"))
+    for attack in ATTACKS:
+        assert found((attack.applied("red"), "blue")) == harmless, attack
+
+
+def test_a_tokenizers_own_tokens_are_broken(tiny_checkpoint: Path) -> None:
+    """Also in chats that no template was filled for."""
+    processor = load_processor(str(tiny_checkpoint))
+    tokens = special_tokens(processor.tokenizer)
+    assert "<|im_end|>" in tokens
+    assert all(token not in without_tokens(f"a{token}b", tokens) for token in tokens)
+    chat = [(Message("user", (Part(text="".join(tokens)),)),)]
+    ids = encode(processor, chat)["input_ids"][0].tolist()
+    plain = encode(processor, [(Message("user", (Part(text="x"),)),)])["input_ids"][0].tolist()
+    end = processor.tokenizer.convert_tokens_to_ids("<|im_end|>")
+    assert ids.count(end) == plain.count(end)
+
+
+def test_an_attack_is_put_where_it_says() -> None:
+    assert Attack("order", "before", "x").applied("a") == "x\na"
+    assert Attack("order", "after", "x").applied("a") == "a\nx"

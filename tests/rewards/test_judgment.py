@@ -1,0 +1,63 @@
+"""The reward table, and how the consistency judge is asked and read."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from rewardlab.rewards.consistency import consistency_prompt, read_consistency
+from rewardlab.rewards.judgment import judge_reward
+from rewardlab.types import Choice
+
+TABLE = {  # (format, right, consistency) -> R = 0.5 F + Acc (1 + 0.5 C)
+    (True, True, 1): 2.0,
+    (True, True, 0): 1.5,
+    (True, True, -1): 1.0,
+    (False, True, 1): 1.5,
+    (False, True, 0): 1.0,
+    (False, True, -1): 0.5,
+    **{(True, False, c): 0.5 for c in (-1, 0, 1)},
+    **{(False, False, c): 0.0 for c in (-1, 0, 1)},
+}
+
+
+@pytest.mark.parametrize(("format_ok", "right", "consistency"), list(product([True, False], [True, False], [-1, 0, 1])))
+def test_reward_table(format_ok: bool, right: bool, consistency: int) -> None:
+    """All twelve cases; consistency is worth nothing where the verdict is wrong."""
+    reward = judge_reward(format_ok=format_ok, right=right, consistency=consistency)
+    assert reward == TABLE[format_ok, right, consistency]
+
+
+def test_other_consistencies_are_refused() -> None:
+    """A rating of 2 is a bug of the caller."""
+    with pytest.raises(ValueError, match="-1, 0 or \\+1"):
+        judge_reward(format_ok=True, right=True, consistency=2)
+
+
+@pytest.mark.parametrize(
+    ("answer", "value"),
+    [
+        ("1", 1),
+        (" 0\n", -1),
+        ("1.", 1),
+        ("", 0),
+        ("10", 0),
+        ("yes", 0),
+        ("-1", 0),
+        ("1 or 0", 0),
+        ("<think>0?</think>\n1", 1),
+        ("<think>1", 0),
+    ],
+)
+def test_reading_the_consistency_judge(answer: str, value: int) -> None:
+    """A clear 1 or 0; anything else is no vote."""
+    assert read_consistency(answer) == value
+
+
+def test_the_consistency_judge_sees_question_and_whole_reasoning() -> None:
+    """As they are, braces and all, and the verdict as shown."""
+    prompt = consistency_prompt("Which {number}?", "line 1\nline 2 {question}", Choice.SECOND)
+    assert "Which {number}?" in prompt
+    assert "line 1\nline 2 {question}" in prompt
+    assert "Response 2 is better" in prompt

@@ -1,0 +1,172 @@
+"""Scoring rollouts is fail-closed in every branch, and asks the consistency judge only where it can matter."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from rewardlab.config import ConsistencyConfig
+from rewardlab.demo.server import Faults
+from rewardlab.rewards import scorer as reward_module
+from rewardlab.rewards.judgment import RewardParts
+from rewardlab.rewards.scorer import EndpointConsistencyJudge, Rollout, RolloutScorer, as_completion, reward_metrics
+from rewardlab.types import Choice, Completion, FinishReason, Order
+from rewardlab.verdicts.parse import format_verdict
+
+GOOD = format_verdict(Choice.FIRST, "Response 1: red, correct. Response 2: blue, wrong.")
+BAD = format_verdict(Choice.SECOND, "Response 1: red, correct. Response 2: blue, wrong.")
+
+
+class FixedJudge:
+    """Answers every question the same, and counts them."""
+
+    def __init__(self, answer: int) -> None:
+        self.answer, self.asked = answer, 0
+
+    async def score(self, question: str, reasoning: str, verdict: Choice) -> int:
+        self.asked += 1
+        return self.answer
+
+
+def rollout(text: str, *, preferred: int = 0, order: Order = Order.GIVEN, finish: FinishReason = FinishReason.STOP) -> Rollout:
+    return Rollout(Completion(text, finish, 10), "Which color?", order, preferred)
+
+
+def score(judge: FixedJudge | None, *rollouts: Rollout) -> list[RewardParts]:
+    return asyncio.run(RolloutScorer("think_answer", judge).score(rollouts))
+
+
+@pytest.mark.parametrize(("consistency", "total"), [(1, 2.0), (0, 1.5), (-1, 1.0)])
+def test_right_verdicts_earn_by_consistency(consistency: int, total: float) -> None:
+    """The table of the paper's formula, well-formed rows."""
+    assert score(FixedJudge(consistency), rollout(GOOD))[0].total == total
+
+
+def test_wrong_verdicts_earn_the_format_alone_and_are_not_asked_about() -> None:
+    """Consistency is worth nothing where the verdict is wrong, so no request is spent on it."""
+    judge = FixedJudge(1)
+    parts = score(judge, rollout(GOOD, preferred=1))[0]
+    assert (parts.total, parts.right, parts.consistency, judge.asked) == (0.5, False, 0, 0)
+
+
+@pytest.mark.parametrize("order", list(Order))
+def test_the_verdict_is_read_in_the_order_shown(order: Order) -> None:
+    """ "1" is right exactly when the preferred response was shown first."""
+    shown_first = 0 if order is Order.GIVEN else 1
+    right, wrong = score(
+        None, rollout(GOOD, order=order, preferred=shown_first), rollout(GOOD, order=order, preferred=1 - shown_first)
+    )
+    assert (right.right, wrong.right) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("text", "finish", "status"),
+    [
+        ("", FinishReason.STOP, "empty"),
+        ("Response 1 is better.", FinishReason.STOP, "no_verdict"),
+        ("<think>a</think><answer>1 or 2</answer>", FinishReason.STOP, "not_a_choice"),
+        (GOOD, FinishReason.LENGTH, "truncated"),
+        (GOOD, FinishReason.ERROR, "error"),
+        (GOOD, FinishReason.TIMEOUT, "timeout"),
+    ],
+)
+def test_whatever_cannot_be_read_earns_nothing(text: str, finish: FinishReason, status: str) -> None:
+    """A cut-off output earns nothing even where a whole verdict stands in it."""
+    parts = score(FixedJudge(1), rollout(text, finish=finish))[0]
+    assert (parts.total, parts.status) == (0.0, status)
+
+
+def test_an_exception_earns_nothing_and_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The released code pays 1.0 for it."""
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("parser")
+
+    monkeypatch.setattr(reward_module, "verdict_of", broken)
+    parts = score(FixedJudge(1), rollout(GOOD), rollout(BAD))
+    assert [p.total for p in parts] == [0.0, 0.0]
+    metrics = reward_metrics(parts)
+    assert metrics["reward/invalid_frac"] == 1.0
+    assert metrics["verdict/error"] == 1.0
+
+
+def test_a_failing_consistency_judge_gives_zero_not_a_reward() -> None:
+    """A late answer and a broken judge cost the bonus, never the reward of a right verdict; both are counted."""
+
+    class Broken(FixedJudge):
+        async def score(self, question: str, reasoning: str, verdict: Choice) -> int:
+            raise RuntimeError("broken")
+
+    class Slow(FixedJudge):
+        async def score(self, question: str, reasoning: str, verdict: Choice) -> int:
+            await asyncio.sleep(5)
+            return 1
+
+    scorer = RolloutScorer("think_answer", Slow(1), deadline_s=0.05)
+    assert asyncio.run(scorer.score([rollout(GOOD)]))[0].total == 1.5
+    assert scorer.counts == {"late": 1}
+    scorer = RolloutScorer("think_answer", Broken(1))
+    assert asyncio.run(scorer.score([rollout(GOOD)]))[0].total == 1.5
+    assert scorer.counts == {"broken": 1}
+
+
+def test_one_who_stops_waiting_does_not_cancel_the_question(world_server: Callable[..., str]) -> None:
+    """The next rollout with the same reasoning gets the answer, from the cache."""
+    config = ConsistencyConfig(base_url=world_server(Faults(hang=1.0, hang_s=0.5)), model="world-checker", deadline_s=10)
+
+    async def ask() -> tuple[list[float], dict[str, int]]:
+        judge = EndpointConsistencyJudge(config)
+        hasty = RolloutScorer("think_answer", judge, deadline_s=0.1)
+        patient = RolloutScorer("think_answer", judge, deadline_s=10)
+        totals = [(await scorer.score([rollout(GOOD)]))[0].total for scorer in (hasty, patient)]
+        await judge.aclose()
+        return totals, dict(judge.counts)
+
+    totals, counts = asyncio.run(ask())
+    assert totals == [1.5, 1.5]
+    assert counts == {"asked": 1, "cached": 1, "failed": 1}
+
+
+def test_the_endpoint_judge_over_http(world_server: Callable[..., str]) -> None:
+    """Agreeing +1, contradicting -1, no side taken 0; the second time from the cache."""
+    config = ConsistencyConfig(base_url=world_server(), model="world-checker")
+
+    async def ask() -> tuple[list[int], dict[str, int]]:
+        judge = EndpointConsistencyJudge(config)
+        texts = ["Response 1: red, correct. Response 2: blue, wrong.", "Response 2 is clearer.", "Hm."] * 2
+        scores = [await judge.score("Which color?", text, Choice.FIRST) for text in texts]
+        await judge.aclose()
+        return scores, dict(judge.counts)
+
+    scores, counts = asyncio.run(ask())
+    assert scores == [1, -1, 0] * 2
+    assert counts == {"asked": 3, "cached": 3, "unclear": 1}
+
+
+def test_a_dead_or_broken_endpoint_is_counted(world_server: Callable[..., str]) -> None:
+    """Down, 500 and garbage: consistency 0, each counted as failed, and asked again the next time."""
+    down = ConsistencyConfig(base_url="http://127.0.0.1:9/v1", model="world-checker", deadline_s=5)
+    broken = ConsistencyConfig(base_url=world_server(Faults(broken=1.0)), model="world-checker", deadline_s=5)
+    garbage = ConsistencyConfig(base_url=world_server(Faults(garbage=1.0)), model="world-checker", deadline_s=5)
+    for config in (down, broken, garbage):
+
+        async def ask(config: ConsistencyConfig = config) -> tuple[int, dict[str, int]]:
+            judge = EndpointConsistencyJudge(config)
+            await judge.score("q", "Response 1 is clearer.", Choice.FIRST)
+            value = await judge.score("q", "Response 1 is clearer.", Choice.FIRST)
+            await judge.aclose()
+            return value, dict(judge.counts)
+
+        value, counts = asyncio.run(ask())
+        assert value == 0
+        assert counts["asked"] == counts["failed"] == 2
+
+
+def test_a_completion_without_end_token_was_cut_off() -> None:
+    """The last token of a truncated output is not a stop."""
+    ends = frozenset({7})
+    assert as_completion(GOOD, [1, 2, 7], ends).finish is FinishReason.STOP
+    assert as_completion(GOOD, [1, 2, 3], ends).finish is FinishReason.LENGTH
+    assert as_completion("", [], ends).finish is FinishReason.LENGTH

@@ -1,0 +1,201 @@
+"""The endpoint over real HTTP, with a real tiny model and with a scripted one where the answer must be known."""
+
+from __future__ import annotations
+
+import base64
+import io
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from PIL import Image
+
+from rewardlab.data.images import to_data_url
+from rewardlab.errors import MediaError
+from rewardlab.judging.judge import GenerativeJudge, open_judge
+from rewardlab.prompts import load_template
+from rewardlab.samplers.scripted import ScriptedSampler
+from rewardlab.serving.app import MAX_BODY_BYTES, build_app
+from rewardlab.serving.media import Media
+from rewardlab.types import Message
+from tests.conftest import running
+
+PLAIN = load_template("plain")
+BODY: dict[str, Any] = {"question": "Which?", "responses": ["it is red", "it is blue"]}
+
+
+def prefers_red(prompt: tuple[Message, ...], draw: int) -> str:
+    """Names the response that says red, wherever it is shown; every third draw says nothing."""
+    if draw % 3 == 2:
+        return "hm"
+    text = prompt[0].text
+    return f"<think>{len(prompt[0].images)} images</think><answer>{1 if text.find('red') < text.find('blue') else 2}</answer>"
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[httpx.Client]:
+    judge = GenerativeJudge(ScriptedSampler(prefers_red), PLAIN)
+    with running(build_app(judge)) as url, httpx.Client(base_url=url, timeout=30) as client:
+        yield client
+
+
+def png(size: tuple[int, int] = (28, 28)) -> bytes:
+    buffer = io.BytesIO()
+    Image.new("RGB", size, (200, 0, 0)).save(buffer, format="PNG")
+    return buffer.getvalue()
+
+
+def test_the_front_door_leads_to_the_page(client: httpx.Client) -> None:
+    """Who opens the address in a browser sees something."""
+    answer = client.get("/", follow_redirects=True)
+    assert (answer.status_code, answer.url.path) == (200, "/ui")
+
+
+def test_health(client: httpx.Client) -> None:
+    """Which judge, in which words it is asked."""
+    answer = client.get("/health").json()
+    assert answer == {"status": "ok", "judge": "scripted", "template": "plain", "template_hash": PLAIN.hash}
+
+
+def test_judge_in_both_orders(client: httpx.Client) -> None:
+    """Three votes an order, one of them unreadable: a share of the valid ones, and every vote as it was cast."""
+    answer = client.post("/v1/judge", json={**BODY, "votes": 3}).json()
+    assert (answer["p_first_better"], answer["outcome"], answer["num_valid"]) == (1.0, "response_0", 4)
+    assert [(v["order"], v["status"], v["winner"]) for v in answer["votes"]] == [
+        *[("given", "ok", 0), ("given", "ok", 0), ("given", "no_verdict", None)],
+        *[("swapped", "ok", 0), ("swapped", "ok", 0), ("swapped", "no_verdict", None)],
+    ]
+    swapped = client.post("/v1/judge", json={**BODY, "responses": BODY["responses"][::-1], "votes": 3}).json()
+    assert (swapped["p_first_better"], swapped["outcome"]) == (0.0, "response_1")
+
+
+@pytest.mark.parametrize("orders", ["given", "swapped"])
+def test_one_order(client: httpx.Client, orders: str) -> None:
+    """As asked."""
+    answer = client.post("/v1/judge", json={**BODY, "orders": orders}).json()
+    assert [v["order"] for v in answer["votes"]] == [orders]
+    assert answer["outcome"] == "response_0"
+
+
+def test_images_as_data_urls_and_uploads(client: httpx.Client) -> None:
+    """Both reach the judge; the same bytes get the same id."""
+    first, second = (client.post("/v1/uploads", content=png()).json()["id"] for _ in range(2))
+    assert first == second
+    images = [to_data_url(png()), f"upload:{first}"]
+    answer = client.post("/v1/judge", json={**BODY, "images": images}).json()
+    assert answer["votes"][0]["text"].startswith("<think>2 images")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"responses": ["a", "a"]}, "equal"),
+        ({"responses": ["a", " "]}, "empty"),
+        ({"responses": ["a"]}, "responses"),
+        ({"question": ""}, "question"),
+        ({"votes": 0}, "votes"),
+        ({"votes": 1000}, "votes"),
+        ({"seed": -1}, "seed"),
+        ({"seed": 2**70}, "seed"),
+        ({"orders": "all"}, "orders"),
+        ({"vote": 3}, "vote"),
+        ({"images": ["http://host/x.png"]}, "not fetched"),
+        ({"images": ["/etc/passwd"]}, "not fetched"),
+        ({"images": ["upload:nothing"]}, "send it again"),
+        ({"images": ["data:image/png;base64,AAAA"]}, "not a readable image"),
+        ({"images": ["data:image/png;base64,@"]}, "base64"),
+        ({"images": ["data:image/png;base64," + base64.b64encode(png((1, 1))).decode()]}, "nothing to see"),
+    ],
+)
+def test_bad_requests(client: httpx.Client, change: dict[str, Any], said: str) -> None:
+    """422 with a sentence; nothing is judged."""
+    answer = client.post("/v1/judge", json=BODY | change)
+    assert answer.status_code == 422
+    assert said in answer.text
+
+
+def test_bad_uploads(client: httpx.Client) -> None:
+    """No image, an empty body, more than an image may be."""
+    for body, said in [(b"hello", "not a readable image"), (b"", "empty"), (b"x" * 20_000_001, "more than 20,000,000")]:
+        answer = client.post("/v1/uploads", content=body)
+        assert answer.status_code == 422
+        assert said in answer.json()["error"]
+
+
+def test_the_store_forgets_the_oldest() -> None:
+    """Within its size; what is used stays."""
+    sizes = [png((20 + n, 20)) for n in range(4)]
+    media = Media(max_bytes=sum(map(len, sizes[:3])))
+    names = [media.upload(data) for data in sizes[:3]]
+    media.image(f"upload:{names[0]}")
+    media.upload(sizes[3])
+    assert media.image(f"upload:{names[0]}") == sizes[0]
+    with pytest.raises(MediaError, match="displaced"):
+        media.image(f"upload:{names[1]}")
+
+
+def test_concurrent_requests_each_get_their_own_answer(client: httpx.Client) -> None:
+    """Forty at once, alternately one way and the other."""
+
+    def ask(n: int) -> bool:
+        responses = BODY["responses"][:: 1 if n % 2 else -1]
+        answer = client.post("/v1/judge", json={**BODY, "responses": responses}).json()
+        return answer["outcome"] == f"response_{0 if n % 2 else 1}"
+
+    with ThreadPoolExecutor(16) as pool:
+        assert all(pool.map(ask, range(40)))
+
+
+def test_a_real_model_behind_http(tiny_checkpoint: Path, world_pairs: Any) -> None:
+    """An untrained judge never finds a verdict: that is said, not guessed."""
+    judge = open_judge(f"hf:{tiny_checkpoint}", template="plain", max_tokens=8)
+    pair = world_pairs[0][0]
+    body = {"question": pair.question, "responses": pair.responses, "images": [to_data_url(pair.images[0])], "votes": 2}
+    with running(build_app(judge)) as url:
+        answer = httpx.post(f"{url}/v1/judge", json=body, timeout=60).json()
+    assert (answer["p_first_better"], answer["outcome"], answer["num_valid"]) == (None, "no_valid_vote", 0)
+    assert len(answer["votes"]) == 4
+    assert {v["status"] for v in answer["votes"]} <= {"truncated", "no_verdict", "empty"}
+
+
+def test_port_in_use(client: httpx.Client, tiny_checkpoint: Path) -> None:
+    """Said before the model is loaded, with exit status 2."""
+    command = [sys.executable, "-m", "rewardlab.cli", "serve", "--judge", f"hf:{tiny_checkpoint}"]
+    done = subprocess.run([*command, "--port", str(client.base_url.port)], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "choose another --port" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_the_api_describes_itself(client: httpx.Client) -> None:
+    """/openapi.json names every path and every field of a request."""
+    spec = client.get("/openapi.json").json()
+    native = {"/health", "/ready", "/metrics", "/v1/models", "/v1/uploads", "/v1/judge", "/v1/rewards", "/v1/judge/batch"}
+    assert native < set(spec["paths"])
+    fields = spec["components"]["schemas"]["JudgeRequest"]["properties"]
+    assert set(fields) == {
+        *("question", "responses", "images", "videos", "frames", "votes", "orders", "policy", "error"),
+        *("seed", "priority", "timeout_s"),
+    }
+    for path, item in spec["paths"].items():
+        body = item.get("post", {}).get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
+        if name := body.get("$ref", body.get("items", {}).get("$ref", "")).rpartition("/")[2]:
+            assert "example" in spec["components"]["schemas"][name], f"{path} shows no example of {name}"
+
+
+def test_a_body_without_end_is_not_read_to_its_end(client: httpx.Client) -> None:
+    """413 once the limit is passed, whatever the headers say."""
+
+    def chunks() -> Iterator[bytes]:
+        for _ in range(2 * MAX_BODY_BYTES // 1_000_000):
+            yield b" " * 1_000_000
+
+    answer = client.post("/v1/judge", content=chunks(), headers={"Content-Type": "application/json"})
+    assert answer.status_code == 413
+    assert "larger than" in answer.text
+    assert client.get("/health").status_code == 200

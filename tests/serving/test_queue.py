@@ -1,0 +1,410 @@
+"""The queue: batches, order, deadlines, back-pressure, who hangs up, engines that break or hang; nothing is ever made up."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from rewardlab.errors import DataError
+from rewardlab.serving.errors import AloneError, EngineFailedError, OverloadedError, TooLateError
+from rewardlab.serving.gather import together
+from rewardlab.serving.group_buffer import Cohorts
+from rewardlab.serving.jobs import Ask
+from rewardlab.serving.queue import Batcher
+from rewardlab.types import (
+    BOTH_ORDERS,
+    Choice,
+    Completion,
+    FinishReason,
+    Judgment,
+    Order,
+    PreferencePair,
+    Verdict,
+    VerdictStatus,
+    Vote,
+)
+from rewardlab.verdicts.votes import judgment
+
+
+class Engine:
+    """Names the longer response; can be held, broken for one question, or failing. ``calls`` are the questions of each call."""
+
+    name, sees = "engine", True
+
+    def __init__(self) -> None:
+        self.calls: list[list[str]] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.bad: set[str] = set()
+        self.down = False
+        self.refuses: Exception | None = None
+
+    def compare_many(
+        self, pairs: Sequence[PreferencePair], *, orders: Sequence[tuple[Order, ...]], num_votes: int, seed: int
+    ) -> list[Judgment]:
+        self.calls.append([pair.question for pair in pairs])
+        assert self.gate.wait(10)
+        if self.refuses:
+            raise self.refuses
+        if self.down or self.bad & {pair.question for pair in pairs}:
+            raise RuntimeError("out of memory")
+        return [
+            judgment(pair.pair_id, [vote(pair, o) for o in asked for _ in range(num_votes)])
+            for pair, asked in zip(pairs, orders, strict=True)
+        ]
+
+
+def vote(pair: PreferencePair, order: Order) -> Vote:
+    if pair.question == "lost" or (pair.question == "half" and order is Order.SWAPPED):
+        return Vote(order, Verdict(None, VerdictStatus.ERROR), Completion("", FinishReason.ERROR, error="HTTP 503"))
+    if pair.question == "too long":
+        said = "HTTP 400: this model's maximum context length is 2048 tokens"
+        return Vote(order, Verdict(None, VerdictStatus.ERROR), Completion("", FinishReason.ERROR, error=said))
+    first, second = pair.shown(order)
+    choice = Choice.FIRST if len(first) > len(second) else Choice.SECOND
+    return Vote(order, Verdict(choice, VerdictStatus.OK), Completion("x", FinishReason.STOP, 1))
+
+
+def ask(question: str, votes: int = 1) -> Ask:
+    return Ask(PreferencePair("p", question, ("long answer", "short"), None), BOTH_ORDERS, votes, 0)
+
+
+def run(body: Callable[[Batcher, Engine], Awaitable[None]], **options: Any) -> Engine:
+    engine = Engine()
+
+    async def main() -> None:
+        batcher = Batcher(engine, **options)
+        batcher.start()
+        try:
+            await body(batcher, engine)
+        finally:
+            engine.gate.set()
+            await batcher.stop(5)
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+    return engine
+
+
+async def settle() -> None:
+    await asyncio.sleep(0.05)
+
+
+def test_what_waits_is_judged_together() -> None:
+    """One call for what came while the engine was busy; other numbers of votes are another call; each gets its own answer."""
+
+    async def body(batcher: Batcher, engine: Engine) -> None:
+        engine.gate.clear()
+        asked = [asyncio.create_task(batcher.ask(ask("first")))]
+        await settle()
+        asked += [asyncio.create_task(batcher.ask(ask(f"q{n}"))) for n in range(5)]
+        asked.append(asyncio.create_task(batcher.ask(ask("many", votes=3))))
+        await settle()
+        engine.gate.set()
+        done = await asyncio.gather(*asked)
+        assert [len(one.votes) for one in done] == [2] * 6 + [6]
+        assert all(one.outcome.winner == 0 for one in done)
+
+    assert run(body).calls == [["first"], [f"q{n}" for n in range(5)], ["many"]]
+
+
+def test_a_batch_has_a_size() -> None:
+    """Five questions of two samples each, four samples at a time."""
+
+    async def body(batcher: Batcher, engine: Engine) -> None:
+        engine.gate.clear()
+        asked = [asyncio.create_task(batcher.ask(ask(f"q{n}"))) for n in range(5)]
+        await settle()
+        engine.gate.set()
+        await asyncio.gather(*asked)
+
+    assert [len(call) for call in run(body, max_sequences=4).calls] == [2, 2, 1]
+
+
+def test_priorities_and_deadlines() -> None:
+    """The lower number goes first; what waited too long is not asked at all."""
+
+    async def body(batcher: Batcher, engine: Engine) -> None:
+        engine.gate.clear()
+        busy = asyncio.create_task(batcher.ask(ask("busy")))
+        await settle()
+        late = asyncio.create_task(batcher.ask(ask("late"), timeout_s=0.01))
+        last = asyncio.create_task(batcher.ask(ask("last"), priority=1))
+        first = asyncio.create_task(batcher.ask(ask("first"), priority=-1))
+        await settle()
+        engine.gate.set()
+        await asyncio.gather(busy, last, first)
+        with pytest.raises(TooLateError, match="deadline"):
+            await late
+        assert batcher.counts["late"] == 1
+
+    assert run(body, max_sequences=2).calls == [["busy"], ["first"], ["last"]]
+
+
+def test_a_full_queue_refuses() -> None:
+    """At once, with a time to come back; and so does a server that shuts down."""
+
+    async def body(batcher: Batcher, engine: Engine) -> None:
+        engine.gate.clear()
+        asked = [asyncio.create_task(batcher.ask(ask("busy")))]
+        await settle()
+        asked += [asyncio.create_task(batcher.ask(ask(f"q{n}"))) for n in range(2)]
+        await settle()
+        assert not batcher.ready
+        with pytest.raises(OverloadedError) as refused:
+            await batcher.ask(ask("one too many"))
+        assert refused.value.retry_after_s >= 1
+        engine.gate.set()
+        await asyncio.gather(*asked)
+        assert batcher.ready
+        assert batcher.counts["refused"] == 1
+
+    assert "one too many" not in [name for call in run(body, max_waiting=2).calls for name in call]
+
+
+def test_who_hangs_up_leaves_the_queue() -> None:
+    """It is never asked."""
+
+    async def body(batcher: Batcher, engine: Engine) -> None:
+        engine.gate.clear()
+        busy = asyncio.create_task(batcher.ask(ask("busy")))
+        await settle()
+        gone = asyncio.create_task(batcher.ask(ask("gone")))
+        await settle()
+        gone.cancel()
+        await settle()
+        engine.gate.set()
+        await busy
+        await settle()
+        assert batcher.counts["gone"] == 1
+
+    assert run(body).calls == [["busy"]]
+
+
+def test_answers_are_kept_by_content() -> None:
+    """The same question is asked once; another seed or image is another question; a failure of the endpoint is not kept."""
+
+    async def body(batcher: Batcher, engine: Engine) -> None:
+        first, second = await batcher.ask(ask("q")), await batcher.ask(ask("q"))
+        assert first is second
+        await batcher.ask(Ask(ask("q").pair, BOTH_ORDERS, 1, seed=1))
+        await batcher.ask(Ask(replace(ask("q").pair, images=(b"another",)), BOTH_ORDERS, 1, seed=0))
+        for _ in range(2):
+            with pytest.raises(EngineFailedError, match="HTTP 503"):
+                await batcher.ask(ask("lost"))
+        assert batcher.counts["cached"] == 1
+
+    assert run(body).calls == [["q"], ["q"], ["q"], ["lost"], ["lost"]]
+
+
+def test_an_order_that_is_lost_is_not_made_up_by_the_other() -> None:
+    """Votes of one order alone would lean to a place: the pair has no answer."""
+
+    async def body(batcher: Batcher, engine: Engine) -> None:
+        with pytest.raises(EngineFailedError, match="HTTP 503"):
+            await batcher.ask(ask("half"))
+
+    run(body)
+
+
+def test_a_bad_request_fails_alone() -> None:
+    """A batch that breaks is asked one by one: its neighbours are answered."""
+
+    async def body(batcher: Batcher, engine: Engine) -> None:
+        engine.bad = {"bad"}
+        engine.gate.clear()
+        asked = [asyncio.create_task(batcher.ask(ask(name))) for name in ("busy", "good", "bad", "fine")]
+        await settle()
+        engine.gate.set()
+        done = await asyncio.gather(*asked, return_exceptions=True)
+        assert [isinstance(one, EngineFailedError) for one in done] == [False, False, True, False]
+        assert "out of memory" in str(done[2])
+        assert batcher.ready
+
+    run(body)
+
+
+def test_what_a_request_got_wrong_is_its_own() -> None:
+    """A pair that the judge refuses is refused as such; the engine is as ready as before."""
+
+    async def body(batcher: Batcher, engine: Engine) -> None:
+        engine.refuses = DataError("a text has places for 2 images and 1 images")
+        with pytest.raises(DataError, match="places for 2"):
+            await batcher.ask(ask("bad"))
+        await settle()
+        assert batcher.ready
+
+    run(body)
+
+
+def test_together() -> None:
+    """When one fails the rest leaves the queue: nothing is judged for nobody."""
+
+    async def body(batcher: Batcher, engine: Engine) -> None:
+        engine.gate.clear()
+        busy = asyncio.create_task(batcher.ask(ask("busy")))
+        await settle()
+        with pytest.raises(OverloadedError):
+            await together(batcher.ask(ask(f"q{n}")) for n in range(4))
+        await settle()
+        engine.gate.set()
+        await busy
+        assert batcher.counts["gone"] == 3
+
+    assert run(body, max_waiting=3).calls == [["busy"]]
+
+
+def test_an_engine_that_is_down_and_comes_back() -> None:
+    """Failures are told, the server says that it is not ready, and the next good answer makes it so again."""
+
+    async def body(batcher: Batcher, engine: Engine) -> None:
+        engine.down = True
+        with pytest.raises(EngineFailedError):
+            await batcher.ask(ask("q"))
+        await settle()
+        assert not batcher.ready
+        engine.down = False
+        assert (await batcher.ask(ask("q"))).outcome.winner == 0
+        await settle()
+        assert batcher.ready
+
+    run(body)
+
+
+def test_an_engine_that_hangs_is_left_behind() -> None:
+    """Those that waited for it hear of it; others are asked of a new thread."""
+
+    async def body(batcher: Batcher, engine: Engine) -> None:
+        engine.gate.clear()
+        with pytest.raises(EngineFailedError, match=r"no answer within 0.2 s"):
+            await batcher.ask(ask("hangs"))
+        engine.gate.set()
+        assert (await batcher.ask(ask("next"))).outcome.winner == 0
+
+    run(body, engine_timeout_s=0.2)
+
+
+def test_stopping_finishes_what_waits() -> None:
+    """And takes nothing new."""
+
+    async def body(batcher: Batcher, engine: Engine) -> None:
+        engine.gate.clear()
+        asked = [asyncio.create_task(batcher.ask(ask(f"q{n}"))) for n in range(3)]
+        await settle()
+        stopping = asyncio.create_task(batcher.stop(5))
+        await settle()
+        with pytest.raises(OverloadedError):
+            await batcher.ask(ask("new"))
+        engine.gate.set()
+        await stopping
+        assert all(one.outcome.winner == 0 for one in await asyncio.gather(*asked))
+
+    run(body)
+
+
+def test_cohorts() -> None:
+    """Members of a key wait for each other and get their own reward; one that stays short is dissolved, in time."""
+
+    async def main() -> None:
+        asked: list[list[int]] = []
+
+        async def reward(members: list[int]) -> list[float]:
+            asked.append(members)
+            return [float(member) for member in members]
+
+        cohorts: Cohorts[int, float] = Cohorts(reward, size=3, timeout_s=0.2)
+        full = [asyncio.create_task(cohorts.join("a", n)) for n in (1, 2, 3)]
+        begun = time.monotonic()
+        with pytest.raises(AloneError, match="only 1 of 3"):
+            await cohorts.join("b", 4)
+        assert time.monotonic() - begun < 5
+        assert await asyncio.gather(*full) == [1, 2, 3]
+        gone = asyncio.create_task(cohorts.join("c", 5))
+        await asyncio.sleep(0)
+        gone.cancel()
+        await asyncio.sleep(0)
+        again = [asyncio.create_task(cohorts.join("c", n)) for n in (6, 7, 8)]
+        assert await asyncio.gather(*again) == [6, 7, 8]
+        assert asked == [[1, 2, 3], [6, 7, 8]]
+        assert cohorts.num_dissolved == 1
+
+    asyncio.run(main())
+
+
+def test_who_is_gone_holds_no_place() -> None:
+    """Of a full queue whose callers hung up nothing is left; deadlines are kept behind an engine that is busy."""
+
+    async def body(batcher: Batcher, engine: Engine) -> None:
+        engine.gate.clear()
+        busy = asyncio.create_task(batcher.ask(ask("busy")))
+        await settle()
+        gone = [asyncio.create_task(batcher.ask(ask(name))) for name in ("a", "b")]
+        await settle()
+        assert not batcher.ready
+        for one in gone:
+            one.cancel()
+        await settle()
+        assert batcher.ready
+        assert batcher.num_waiting == 0
+        with pytest.raises(TooLateError, match="deadline"):
+            await asyncio.wait_for(batcher.ask(ask("late"), timeout_s=0.05), 2)
+        engine.gate.set()
+        await busy
+
+    assert run(body, max_waiting=2).calls == [["busy"]]
+
+
+def test_a_large_request_does_not_fill_the_queue() -> None:
+    """A hundred at once where eight may wait: a few at a time."""
+
+    async def body(batcher: Batcher, engine: Engine) -> None:
+        answers = await together((batcher.ask(ask(f"q{n}")) for n in range(100)), at_once=8)
+        assert len(answers) == 100
+        assert batcher.counts["refused"] == 0
+
+    run(body, max_waiting=8)
+
+
+def test_stopping_leaves_nobody_waiting() -> None:
+    """Also those whose question hangs in the engine."""
+
+    async def body(batcher: Batcher, engine: Engine) -> None:
+        engine.gate.clear()
+        asked = [asyncio.create_task(batcher.ask(ask(name))) for name in ("busy", "next")]
+        await settle()
+        await batcher.stop(0.1)
+        for one in asked:
+            with pytest.raises(EngineFailedError, match="shutting down"):
+                await asyncio.wait_for(one, 2)
+
+    run(body)
+
+
+def test_an_answer_that_is_none_ends_no_lane() -> None:
+    """An engine that answers too few is a failure of those who asked, and is asked again."""
+
+    async def body(batcher: Batcher, engine: Engine) -> None:
+        whole = engine.compare_many
+        engine.compare_many = lambda *args, **options: []  # type: ignore[method-assign]
+        with pytest.raises(EngineFailedError, match="cannot be read"):
+            await asyncio.wait_for(batcher.ask(ask("q")), 2)
+        engine.compare_many = whole  # type: ignore[method-assign]
+        assert (await asyncio.wait_for(batcher.ask(ask("q")), 2)).outcome.winner is not None
+
+    run(body)
+
+
+def test_what_an_endpoint_refuses_is_the_requests_fault() -> None:
+    """HTTP 400 of the engine's own endpoint, for a prompt that is too long: bad input, and the engine is not failing."""
+
+    async def body(batcher: Batcher, engine: Engine) -> None:
+        with pytest.raises(DataError, match="refuses the request: HTTP 400"):
+            await batcher.ask(ask("too long"))
+        assert batcher.ready
+
+    run(body)

@@ -1,0 +1,337 @@
+"""The stability study: its plan, the faults it measures, its sums by hand, and the whole of it in small."""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from eval.studies.faults import BlindActorTrainer, delete_around_raw_mean
+from eval.studies.report import markdown, write_report
+from eval.studies.runner import read_records, run_trials
+from eval.studies.stability import ARMS, Settings, Trial, config_of, has_collapsed, plan
+from eval.studies.summary import cell, paired, share_interval, summarize, t_interval
+from eval.studies.trials import Workplace
+from rewardlab.errors import ConfigError, DataError
+from rewardlab.prompts import load_template
+from rewardlab.rl.advantages import treat_outliers, whiten
+from rewardlab.samplers.hf import load_model
+from rewardlab.training.policy_gradient.trainer import PolicyGradientTrainer
+from rewardlab.training.rl import build_trainer, rl_rows
+
+PLAIN = load_template("plain")
+SMALL = Settings(
+    rollout_batches=2,
+    rollout_batch_size=8,
+    batch_size=4,
+    max_tokens=16,
+    num_candidates=40,
+    num_draws=1,
+    keep_from=0.0,
+    num_test=6,
+    num_votes=1,
+    num_start_votes=2,
+)
+
+
+# ---- the plan
+
+
+def test_plan() -> None:
+    """Ten arms at three rates with five seeds, whole seeds first; names are files; nonsense is refused."""
+    trials = plan(tuple(ARMS), (1e-4, 3e-4, 6e-4), tuple(range(5)))
+    assert (len(trials), len(set(trials)), len({t.name for t in trials})) == (150, 150, 150)
+    assert [t.seed for t in trials] == [seed for seed in range(5) for _ in range(30)]
+    assert Trial(2, 3e-4, "grpo").name == "grpo-0.0003-2"
+    with pytest.raises(ConfigError, match="unknown arm gpro; expected some of reinforce_pp"):
+        plan(("gpro",), (1e-4,), (0,))
+    with pytest.raises(ConfigError, match="at least one"):
+        plan((), (1e-4,), (0,))
+
+
+def test_arms_differ_in_what_they_name_and_in_nothing_else() -> None:
+    """Against StableReinforce, which is the defaults of the config."""
+    configs = {arm: config_of(Trial(0, 1e-4, arm), Settings(), model="m", template="plain").model_dump() for arm in ARMS}
+    base = configs["stable_reinforce"]
+    assert (base["outliers"], base["preclip"], base["dual_clip"]) == ("delete", (1e-3, 1e3), None)
+    differences = {arm: {k: v for k, v in config.items() if v != base[k]} for arm, config in configs.items()}
+    assert differences == {
+        "reinforce_pp": {"outliers": "keep", "preclip": None},
+        "preclip": {"outliers": "keep"},
+        "filter": {"preclip": None},
+        "stable_reinforce": {},
+        "raw_mean_filter": {"outliers": "keep"},
+        "preclip_clip": {"outliers": "clip"},
+        "dual_clip": {"outliers": "keep", "preclip": None, "dual_clip": 3.0},
+        "grpo": {"advantage": "grpo", "samples_per_prompt": 8, "preclip": None},
+        "blind_stable_reinforce": {},
+        "blind_reinforce_pp": {"outliers": "keep", "preclip": None},
+    }
+    own = {arm for arm in ARMS if ARMS[arm].trainer is not PolicyGradientTrainer}
+    assert own == {"raw_mean_filter", "blind_stable_reinforce", "blind_reinforce_pp"}
+    assert configs["grpo"]["max_steps"] == 5 * 8
+    assert config_of(Trial(3, 1e-3, "filter"), Settings(), model="m", template="plain").seed == 3
+
+
+# ---- the faults
+
+
+def test_raw_mean_bounds_delete_every_failure_at_80_percent() -> None:
+    """Eight rewards of 1.5 and two of 0.5, a token each: mean 1.3, deviation 0.4, so whitened 0.5 and -2.0.
+
+    The right bounds are -3 and 3, the released code's 1.3 - 3 = -1.7 and 4.3.
+    """
+    rewards, mask = torch.tensor([[1.5]] * 8 + [[0.5]] * 2), torch.ones(10, 1)
+    whitened = whiten(rewards, mask)
+    torch.testing.assert_close(whitened[:, 0], torch.tensor([0.5] * 8 + [-2.0] * 2))
+    right, counted = treat_outliers(whitened, mask, 3.0)
+    assert (counted["advantage/outlier_frac"], (right == 0).sum().item()) == (0.0, 0)
+    wrong, counted = delete_around_raw_mean(whitened, mask, 1.3, 3.0)
+    torch.testing.assert_close(wrong[:, 0], torch.tensor([0.5] * 8 + [0.0] * 2))
+    assert counted["advantage/outlier_frac_negative"] == pytest.approx(0.2)
+    assert counted["advantage/outlier_frac_positive"] == 0.0
+
+
+def trainer_of(arm: str, checkpoint: Path, pairs: Any, out: Path, **changes: Any) -> Any:
+    settings = replace(SMALL, **changes)
+    config = config_of(Trial(0, 1e-3, arm), settings, model=str(checkpoint), template="plain")
+    model, processor = load_model(str(checkpoint), device="cpu")
+    rows = rl_rows(pairs[:20], PLAIN, both_orders=True)
+    return build_trainer(rows, config, model, processor, PLAIN, out, ARMS[arm].trainer)
+
+
+def test_the_raw_mean_filter_in_the_trainer(tiny_checkpoint: Path, world_pairs: Any, tmp_path: Path) -> None:
+    """The same eighty percent through the trainer: its failures have advantage 0, StableReinforce's have -2."""
+    rewards = torch.tensor([1.5] * 8 + [0.5] * 2)
+    batch, rows = {"loss_mask": torch.ones(10, 3)}, [{"pair_id": str(n), "order": "given"} for n in range(10)]
+    for arm, failures in (("raw_mean_filter", 0.0), ("stable_reinforce", -2.0)):
+        trainer = trainer_of(arm, tiny_checkpoint, world_pairs[0], tmp_path)
+        advantages, metrics = trainer._advantages(batch, rows, rewards, slice(0, 10))
+        expected = torch.tensor([0.5] * 8 + [failures] * 2)[:, None].expand(10, 3)
+        torch.testing.assert_close(advantages, expected)
+        assert metrics["advantage/outlier_frac_negative"] == pytest.approx(0.2 if failures == 0 else 0.0)
+
+
+@pytest.mark.parametrize("arm", ["blind_stable_reinforce", "stable_reinforce"])
+def test_a_blind_actor_does_not_see_the_image(arm: str, tiny_checkpoint: Path, world_pairs: Any, tmp_path: Path) -> None:
+    """Another image, the same log-probs and no gradient of the vision tower; a sighted actor's change. Both sample sighted."""
+    trainer = trainer_of(arm, tiny_checkpoint, world_pairs[0], tmp_path)
+    trainer.model.train()
+    trainer.current_gradient_accumulation_steps = 1
+    batch = dict(trainer._prepare_inputs(next(iter(trainer.get_train_dataloader()))))
+    assert "pixel_values" in batch
+    mask, other = batch["completion_mask"], {**batch, "pixel_values": batch["pixel_values"] + 0.5}
+    seen, changed = (trainer._logprobs(trainer.model, inputs)[0] for inputs in (batch, other))
+    blind = isinstance(trainer, BlindActorTrainer)
+    assert (((seen - changed).abs() * mask).max() < 1e-9) == blind
+    torch.testing.assert_close(seen * mask, batch["old_per_token_logps"] * mask, atol=1e-5, rtol=1e-4)  # old and new alike
+    trainer._compute_loss(trainer.model, {**batch, "advantages": torch.ones_like(mask).float()}).backward()
+    touched = [name for name, p in trainer.model.model.visual.named_parameters() if p.grad is not None and p.grad.any()]
+    assert (touched == []) == blind
+    # The sampler's own log-probs of what it drew are those of a sighted policy.
+    sampled = [sum(logprobs) for logprobs in trainer._drawn_logprobs]
+    sums = (seen * mask).sum(1).tolist()
+    agree = all(any(abs(own - theirs) < 1e-3 for theirs in sampled) for own in sums)
+    assert agree != blind
+
+
+# ---- the sums
+
+
+def record(arm: str, seed: int, accuracy: float, **changes: Any) -> dict[str, Any]:
+    series = {
+        "grad_norm": [1.0, 2.0, None],
+        "loss": [0.1, None],
+        "right": [0.9, 0.5],
+        "invalid": [0.0, 0.1],
+        "entropy": [0.3, 0.2],
+        "preclip_frac": [0.0, 0.02],
+        "clip_frac": [0.1, 0.3],
+        "outlier_frac_negative": [0.08, 0.0],
+        "outlier_frac_positive": [0.0, 0.0],
+    }
+    made = {
+        "arm": arm,
+        "learning_rate": 1e-3,
+        "seed": seed,
+        "status": "finished",
+        "accuracy": accuracy,
+        "invalid": 0.1,
+        "num_votes": 100,
+        "answers": ["a"],
+        "steps": 3,
+        "series": series,
+        "wall_s": 12.0,
+        "cpu_s": 10.0,
+        "commit": "c",
+    }
+    return {**copy.deepcopy(made), **changes}
+
+
+START: dict[str, Any] = {
+    "accuracy": 0.85,
+    "invalid": 0.01,
+    "num_votes": 400,
+    "right": {"a": 8},
+    "wall_s": 30.0,
+    "cpu_s": 20.0,
+    "identity": {"judge": "j", "settings": Settings().described()},
+}
+
+
+def test_the_rule_of_collapse() -> None:
+    """More than ten points below the start, or no numbers."""
+    assert not has_collapsed(record("grpo", 0, 0.7501), 0.85)
+    assert has_collapsed(record("grpo", 0, 0.7499), 0.85)
+    assert has_collapsed(record("grpo", 0, 0.99, status="non_finite"), 0.85)
+
+
+def test_a_cell_by_hand() -> None:
+    """Accuracies 0.8, 0.6 and 0 of which the last is no number: mean 7/15, deviation 0.4163, t(2) 4.3027."""
+    records = [record("preclip", 0, 0.8), record("preclip", 1, 0.6), record("preclip", 2, 0.0, status="non_finite")]
+    found = cell(records, 0.85)
+    assert (found["num_seeds"], found["collapsed"], found["non_finite"]) == (3, 2, 1)
+    assert found["accuracy"] == pytest.approx(0.4667, abs=1e-4)
+    assert found["accuracy_interval"] == [0.0, 1.0]  # 0.4667 -+ 1.034, bounded
+    assert t_interval([0.8, 0.6, 0.0]) == pytest.approx((-0.5675, 1.5009), abs=1e-3)
+    assert found["collapse_interval"] == pytest.approx([0.2077, 0.9385], abs=1e-3)  # Wilson, 2 of 3
+    assert found["right_of_rollouts"] == [pytest.approx(0.9), pytest.approx(0.5)]
+    assert found["grad_norm"]["median"] == 1.5
+    assert found["grad_norm"]["max"] == 2.0
+    assert found["grad_norm_non_finite"] == 3
+    assert found["preclip_frac"] == pytest.approx(0.01)
+    assert found["outlier_frac_negative"] == pytest.approx(0.04)
+    assert found["first_outlier_frac_negative"] == pytest.approx(0.08)
+    assert found["last_entropy"] == pytest.approx(0.2)
+    assert t_interval([0.5]) is None
+    assert share_interval(0, 5) == pytest.approx((0.0, 0.4345), abs=1e-3)
+
+
+def test_pairs_by_seed_by_hand() -> None:
+    """Differences 0.1 and 0.3 on the seeds that both have: mean 0.2, half-width 12.706 x 0.1414 / sqrt 2 = 1.2706."""
+    own = [record("grpo", 0, 0.8), record("grpo", 1, 0.7), record("grpo", 7, 0.1)]
+    base = [record("reinforce_pp", 1, 0.4), record("reinforce_pp", 0, 0.7), record("reinforce_pp", 5, 0.9)]
+    found = paired(own, base, 0.85)
+    assert found["num_seeds"] == 2
+    assert found["difference"] == pytest.approx(0.2)
+    assert found["interval"] == pytest.approx([-1.0706, 1.4706], abs=1e-3)
+    assert (found["only_this_collapsed"], found["only_the_other_collapsed"]) == (0, 1)
+
+
+def test_summary_and_report() -> None:
+    """Cells by arm and rate, both bases, the time; tables without what was not measured."""
+    records = [
+        *(record(arm, seed, value) for arm, value in (("reinforce_pp", 0.5), ("stable_reinforce", 0.8)) for seed in (0, 1)),
+        record("grpo", 0, 0.9, series={**{key: [] for key in record("grpo", 0, 0)["series"]}, "right": [0.95]}),
+    ]
+    summary = summarize(records, START, 2)
+    assert list(summary["cells"]) == ["reinforce_pp", "stable_reinforce", "grpo"]
+    assert summary["cells"]["reinforce_pp"]["0.001"]["collapsed"] == 2
+    assert summary["against_reinforce_pp"]["stable_reinforce"]["0.001"]["difference"] == pytest.approx(0.3)
+    assert summary["against_stable_reinforce"]["grpo"]["0.001"]["num_seeds"] == 1
+    assert summary["minutes"] == {"by_cpu_seconds": 0.6, "by_the_clock": 1.0}  # (20 + 5 x 10) / 2 s; 30 + 5 x 12 / 2 s
+    assert summary["right_at_start"] == {"mean": pytest.approx(0.91), "lowest": 0.9, "highest": 0.95}
+    text = markdown(summary)
+    assert "| REINFORCE++ | 2 of 2 [34, 100] | 50.0 [50.0, 50.0] | 10.0 [10.0, 10.0] | 90 50 |" in text
+    assert "| REINFORCE++ | -30.0 [-30.0, -30.0] | 2 / 0 | 2 of 2 |" in text
+    assert "| GRPO, groups of 8 | +10.0 | 0 / 0 | 0 of 1 |" in text
+    assert "| REINFORCE++ | 50.0 [50.0, 50.0]; 2 of 2 |" in text
+    with pytest.raises(ValueError, match="no finished trial"):
+        summarize([], START, 2)
+
+
+# ---- the whole of it
+
+
+def test_a_study_in_small(finished_run: Path, tmp_path: Path) -> None:
+    """Two trials on two processes; a record of each, a report; run again it does nothing, with a seed more only that."""
+    trials = plan(("reinforce_pp", "stable_reinforce"), (1e-2,), (0,))
+    start = run_trials(partial(Workplace, finished_run, SMALL), trials, tmp_path, workers=2)
+    records = read_records(tmp_path)
+    assert [r["arm"] for r in records] == ["reinforce_pp", "stable_reinforce"]
+    for found in records:
+        assert (found["status"], found["steps"], found["num_votes"]) == ("finished", 8, 12)
+        assert len(found["series"]["right"]) == 2
+        assert any(0 < right < 1 for right in found["series"]["right"])
+        assert max(found["series"]["grad_norm"]) > 0
+        assert found["cpu_s"] > 0
+    assert records[0]["series"]["right"][0] == records[1]["series"]["right"][0]  # the same pairs, the same draws
+    assert records[0]["series"]["preclip_frac"] == []
+    path = write_report(summarize(records, start, 2), tmp_path)
+    assert path.read_text().startswith("# Does StableReinforce")
+    assert json.loads(path.with_suffix(".json").read_text())["num_trials"] == 2
+    assert path.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+
+    before = {p: p.stat().st_mtime_ns for p in (tmp_path / "trials").iterdir()}
+    more = [*trials, Trial(1, 1e-2, "reinforce_pp")]
+    run_trials(partial(Workplace, finished_run, SMALL), more, tmp_path, workers=2)
+    assert {p: p.stat().st_mtime_ns for p in before} == before
+    assert len(read_records(tmp_path)) == 3
+    with pytest.raises(ConfigError, match="holds a study that differs in settings"):
+        run_trials(partial(Workplace, finished_run, replace(SMALL, batch_size=8)), trials, tmp_path, workers=1)
+
+
+def test_a_trial_is_the_same_whatever_ran_before(finished_run: Path) -> None:
+    """Weights, optimizer and random state start anew each time; another seed or method is another trial."""
+    place = Workplace(finished_run, SMALL)
+    place.keep_late({pair.pair_id: 2 for pair in place.candidates})
+    told = ("accuracy", "invalid", "answers", "series")
+
+    def run(arm: str, seed: int) -> dict[str, Any]:
+        found = place.run(Trial(seed, 1e-2, arm))
+        return {key: found[key] for key in told}
+
+    first = run("stable_reinforce", 0)
+    others = [run("blind_reinforce_pp", 1), run("grpo", 0), run("raw_mean_filter", 1)]
+    assert run("stable_reinforce", 0) == first
+    assert all(other != first for other in others)
+
+
+def test_a_stopped_study_continues(finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped within the second trial: the first is kept, the start is not measured again, the rest is run."""
+    trials = plan(("reinforce_pp", "preclip"), (1e-2,), (0,))
+    original = Workplace.run
+
+    class KilledError(Exception):
+        pass
+
+    def killed(self: Workplace, trial: Trial) -> dict[str, Any]:
+        if trial.arm == "preclip":
+            raise KilledError
+        return original(self, trial)
+
+    monkeypatch.setattr(Workplace, "run", killed)
+    with pytest.raises(KilledError):
+        run_trials(partial(Workplace, finished_run, SMALL), trials, tmp_path, workers=1)
+    monkeypatch.setattr(Workplace, "run", original)
+    kept = {p.name: p.read_bytes() for p in tmp_path.rglob("*.json")}
+    assert set(kept) == {"start.json", "reinforce_pp-0.01-0.json"}
+    monkeypatch.setattr(Workplace, "start", None)
+    run_trials(partial(Workplace, finished_run, SMALL), trials, tmp_path, workers=1)
+    assert {name: (next(tmp_path.rglob(name))).read_bytes() for name in kept} == kept
+    assert [r["arm"] for r in read_records(tmp_path)] == ["preclip", "reinforce_pp"]
+
+
+def test_weights_that_are_no_numbers_are_a_collapse(finished_run: Path) -> None:
+    """Training stops at once; nothing could be read of such a judge, so that it is right on nothing."""
+    place = Workplace(finished_run, SMALL)
+    place.keep_late({pair.pair_id: 2 for pair in place.candidates})
+    found = place.run(Trial(0, 1e38, "reinforce_pp"))
+    assert (found["status"], found["accuracy"], found["invalid"]) == ("non_finite", 0.0, 1.0)
+    assert found["steps"] < 8
+    json.dumps(found, allow_nan=False)
+
+
+def test_what_cannot_be_studied(finished_run: Path, tmp_path: Path) -> None:
+    """No quickstart, and a judge that is right too seldom."""
+    with pytest.raises(ConfigError, match="rewardlab quickstart --out"):
+        run_trials(partial(Workplace, tmp_path / "none", SMALL), plan(("grpo",), (1e-3,), (0,)), tmp_path / "out", workers=1)
+    place = Workplace(finished_run, replace(SMALL, keep_from=0.75))
+    with pytest.raises(DataError, match=r"0 of 40 pairs.*train the judge for longer"):
+        place.keep_late({pair.pair_id: 1 for pair in place.candidates})

@@ -1,0 +1,144 @@
+"""Small random models of other families than the world's Qwen2.5-VL, with real processors, saved as any checkpoint is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import AddedToken
+from transformers import (
+    Gemma3Config,
+    Gemma3ForConditionalGeneration,
+    Gemma3ImageProcessor,
+    Gemma3Processor,
+    GenerationConfig,
+    Qwen2VLImageProcessor,
+    Qwen3VLConfig,
+    Qwen3VLForConditionalGeneration,
+    Qwen3VLProcessor,
+    Qwen3VLVideoProcessor,
+)
+
+from rewardlab.demo.base_model import CHAT_TEMPLATE, _fan_in_init
+
+GEMMA_TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}"
+    "<start_of_turn>{{ 'model' if message.role == 'assistant' else message.role }}\n"
+    "{% if message.content is string %}{{ message.content }}{% else %}{% for part in message.content %}"
+    "{% if part.type == 'image' %}<start_of_image>{% else %}{{ part.text }}{% endif %}{% endfor %}{% endif %}<end_of_turn>\n"
+    "{% endfor %}{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}"
+)
+
+
+def qwen3_vl(tokenizer: Any, folder: Path) -> Path:
+    """Deepstack: what the vision tower sees is added to several layers."""
+    torch.manual_seed(0)
+    token = tokenizer.convert_tokens_to_ids
+    config = Qwen3VLConfig(
+        text_config={
+            "vocab_size": len(tokenizer),
+            "hidden_size": 32,
+            "intermediate_size": 64,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "head_dim": 8,
+            "max_position_embeddings": 4096,
+            "pad_token_id": token("<|endoftext|>"),
+            "eos_token_id": token("<|im_end|>"),
+            "bos_token_id": None,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]},
+        },
+        vision_config={
+            "depth": 2,
+            "hidden_size": 32,
+            "intermediate_size": 64,
+            "num_heads": 4,
+            "out_hidden_size": 32,
+            "patch_size": 16,
+            "num_position_embeddings": 64,
+            "deepstack_visual_indexes": [0, 1],
+        },
+        tie_word_embeddings=True,
+        image_token_id=token("<|image_pad|>"),
+        video_token_id=token("<|video_pad|>"),
+        vision_start_token_id=token("<|vision_start|>"),
+        vision_end_token_id=token("<|vision_end|>"),
+    )
+    processor = Qwen3VLProcessor(
+        image_processor=Qwen2VLImageProcessor(
+            patch_size=16, size={"shortest_edge": 32 * 32, "longest_edge": 128 * 128}, image_mean=[0.5] * 3, image_std=[0.5] * 3
+        ),
+        tokenizer=tokenizer,
+        video_processor=Qwen3VLVideoProcessor(),
+        chat_template=CHAT_TEMPLATE,
+    )
+    return _saved(Qwen3VLForConditionalGeneration(config), processor, folder, [token("<|im_end|>"), token("<|endoftext|>")])
+
+
+def gemma3(tokenizer: Any, folder: Path) -> Path:
+    """Sliding-window layers, attention in both directions within an image, every image at one size and of four tokens."""
+    torch.manual_seed(0)
+    names = {
+        "boi_token": "<start_of_image>",
+        "eoi_token": "<end_of_image>",
+        "image_token": "<image_soft_token>",
+        "bos_token": "<bos>",
+    }
+    tokenizer.add_tokens([AddedToken(name, normalized=False, special=True) for name in names.values()])
+    tokenizer._set_model_specific_special_tokens(names)
+    tokenizer.add_tokens([AddedToken(name, normalized=False, special=True) for name in ("<start_of_turn>", "<end_of_turn>")])
+    tokenizer.eos_token = "<end_of_turn>"
+    token = tokenizer.convert_tokens_to_ids
+    config = Gemma3Config(
+        text_config={
+            "vocab_size": len(tokenizer),
+            "hidden_size": 32,
+            "intermediate_size": 64,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "head_dim": 8,
+            "max_position_embeddings": 4096,
+            "sliding_window": 16,
+            "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+            "query_pre_attn_scalar": 8,
+            "pad_token_id": tokenizer.pad_token_id,
+            "eos_token_id": token("<end_of_turn>"),
+            "bos_token_id": token("<bos>"),
+        },
+        vision_config={
+            "hidden_size": 32,
+            "intermediate_size": 64,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "image_size": 56,
+            "patch_size": 14,
+        },
+        mm_tokens_per_image=4,
+        boi_token_index=token("<start_of_image>"),
+        eoi_token_index=token("<end_of_image>"),
+        image_token_index=token("<image_soft_token>"),
+        image_token_id=token("<image_soft_token>"),
+    )
+    processor = Gemma3Processor(
+        image_processor=Gemma3ImageProcessor(size={"height": 56, "width": 56}, image_seq_length=4),
+        tokenizer=tokenizer,
+        chat_template=GEMMA_TEMPLATE,
+        image_seq_length=4,
+    )
+    return _saved(Gemma3ForConditionalGeneration(config), processor, folder, [token("<end_of_turn>")])
+
+
+def _saved(model: Any, processor: Any, folder: Path, ends: list[int]) -> Path:
+    _fan_in_init(model)
+    pad = processor.tokenizer.pad_token_id
+    model.generation_config = GenerationConfig(do_sample=True, temperature=1.0, pad_token_id=pad, eos_token_id=ends)
+    folder.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(folder)
+    processor.save_pretrained(folder)
+    return folder
+
+
+FAMILIES = {"qwen3_vl": qwen3_vl, "gemma3": gemma3}

@@ -1,0 +1,287 @@
+"""The critic: what it is fitted to, that the policy stays as it is meanwhile; both saved, resumed, and on two processes."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import TrainerCallback, TrainerControl, TrainerState
+
+from rewardlab.config import ConsistencyConfig, RLConfig
+from rewardlab.errors import CheckpointError, ConfigError
+from rewardlab.models.value_model import ValueModel
+from rewardlab.prompts import build_messages, load_template
+from rewardlab.samplers.hf import HFSampler, load_model
+from rewardlab.training import rl as rl_module
+from rewardlab.training.policy_gradient.critic import StopAtPlateau
+from rewardlab.training.policy_gradient.rollouts.whole import RolloutTrainer
+from rewardlab.training.rl import build_trainer, rl_rows, train_rl
+from rewardlab.types import Order
+
+PLAIN = load_template("plain")
+ROOT = Path(__file__).parents[2]
+
+
+def config_for(checkpoint: Path, **changes: Any) -> RLConfig:
+    values: dict[str, Any] = {
+        "model": str(checkpoint),
+        "template": "plain",
+        "advantage": "gae",
+        "outliers": "keep",
+        "preclip": None,
+        "learning_rate": 1e-3,
+        "value_learning_rate": 3e-3,
+        "lr_scheduler": "constant",
+        "rollout_batch_size": 8,
+        "batch_size": 4,
+        "micro_batch_size": 4,
+        "max_steps": 4,
+        "save_steps": 2,
+        "max_completion_length": 8,
+        "gradient_checkpointing": False,
+        "consistency": ConsistencyConfig(weight=0.0),
+    }
+    return RLConfig(**(values | changes))
+
+
+def constant(completion_ids: list[list[int]], **_: Any) -> list[float]:
+    return [1.5] * len(completion_ids)
+
+
+def varied(completion_ids: list[list[int]], **_: Any) -> list[float]:
+    return [float(sum(ids) % 5) for ids in completion_ids]
+
+
+def weights(folder: Path) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in load_model(str(folder), device="cpu")[0].parameters()])
+
+
+@pytest.fixture
+def hard(world_pairs: Any) -> list[Any]:
+    from dataclasses import replace
+
+    return [replace(pair, attempts="2") for pair in world_pairs[0][:16]]
+
+
+@pytest.fixture
+def rewarded(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Have every trainer that is built pay ``reward``; ``callbacks`` go along."""
+    original = rl_module.build_trainer
+
+    def use(reward: Any, *callbacks: TrainerCallback) -> None:
+        def build(*args: Any, **kwargs: Any) -> Any:
+            trainer = original(*args, **kwargs)
+            trainer.reward_funcs, trainer.right_of_last_batch = [reward], lambda: [1.0] * 8
+            for callback in callbacks:
+                trainer.add_callback(callback)
+            return trainer
+
+        monkeypatch.setattr(rl_module, "build_trainer", build)
+
+    return use
+
+
+def test_a_fresh_critic_says_nothing_and_sees(tiny_checkpoint: Path, world_pairs: Any, tmp_path: Path) -> None:
+    """0 everywhere at first; with a head, one number per token that depends on the image; saved and read back the same."""
+    critic = ValueModel.from_pretrained(str(tiny_checkpoint)).eval()
+    sampler = HFSampler(*load_model(str(tiny_checkpoint), device="cpu"))
+    inputs = sampler.encode([build_messages(pair, order=Order.GIVEN, template=PLAIN) for pair in world_pairs[0][:3]])
+    with torch.no_grad():
+        assert not critic(**inputs).any()
+        critic.head.weight.normal_(generator=torch.Generator().manual_seed(0))
+        values_NL = critic(**inputs)
+        other_NL = critic(**{**inputs, "pixel_values": inputs["pixel_values"] + 0.5})
+    assert values_NL.shape == inputs["input_ids"].shape
+    assert (values_NL[:, -1] - other_NL[:, -1]).abs().min() > 1e-4
+    critic.save(tmp_path / "critic")
+    with torch.no_grad():
+        torch.testing.assert_close(ValueModel.from_pretrained(str(tmp_path / "critic")).eval()(**inputs), values_NL)
+
+
+def test_a_critic_of_another_size(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """Weights that do not fit their config are named as such."""
+    critic = ValueModel.from_pretrained(str(tiny_checkpoint))
+    critic.save(tmp_path, {name: value for name, value in critic.state_dict().items() if name != "head.bias"})
+    with pytest.raises(CheckpointError, match=r"head\.bias"):
+        ValueModel.from_pretrained(str(tmp_path))
+
+
+def test_value_pretraining(
+    hard: list[Any],
+    tiny_checkpoint: Path,
+    tmp_path: Path,
+    rewarded: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a constant reward the critic comes to say that reward at every position; the policy is not touched by a bit."""
+    closed = []
+    monkeypatch.setattr(RolloutTrainer, "close_engine", lambda self: closed.append(Path(self.args.output_dir).name))
+    rewarded(constant)
+    config = config_for(tiny_checkpoint, value_pretrain_steps=60, max_steps=2, learning_rate=1e-9, value_learning_rate=1e-2)
+    out = tmp_path / "run"
+    final = train_rl(hard, config, out)
+    lines = [json.loads(line) for line in (out / "value" / "metrics.jsonl").read_text().splitlines()]
+    losses = [line["value/loss"] for line in lines if "value/loss" in line]
+    assert losses[0] == pytest.approx(0.5 * 1.5**2)
+    assert losses[-1] < 0.1 * losses[0]
+    assert not list((out / "value").rglob("model.safetensors"))  # of a policy that stays as it is, nothing is saved
+    torch.testing.assert_close(weights(final), weights(tiny_checkpoint), atol=1e-7, rtol=0)
+    first = json.loads((out / "metrics.jsonl").read_text().splitlines()[0])
+    assert first["value/loss"] < 0.2 * losses[0]  # the run began with the critic that was made
+    assert closed == ["value", "run"]  # two engines at once would not fit
+
+
+def test_the_policy_does_not_move_while_the_critic_learns(
+    hard: list[Any], tiny_checkpoint: Path, tmp_path: Path, rewarded: Callable[..., None]
+) -> None:
+    """Bit for bit, with weight decay and all."""
+    rewarded(varied)
+    config = config_for(tiny_checkpoint, max_steps=4, learning_rate=1e-2, weight_decay=0.1)
+    model, processor = load_model(str(tiny_checkpoint), device="cpu")
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    trainer = rl_module.build_trainer(
+        rl_rows(hard, PLAIN, both_orders=True), config, model, processor, PLAIN, tmp_path, value_only=True
+    )
+    start = trainer.critic.head.weight.clone()
+    trainer.train()
+    assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items() if name in before)
+    assert not torch.equal(trainer.critic.head.weight, start)
+
+
+def test_pretraining_stops_at_the_plateau() -> None:
+    """Three logs without a rise of a hundredth end it; logs without the number do not count."""
+    stop, control = StopAtPlateau(3), TrainerControl()
+    for explained in (0.1, 0.3, None, 0.305, 0.2, None):
+        stop.on_log(None, TrainerState(), control, {} if explained is None else {"value/explained_variance": explained})
+        assert not control.should_training_stop
+    stop.on_log(None, TrainerState(), control, {"value/explained_variance": 0.3})
+    assert control.should_training_stop
+
+
+class KilledError(Exception):
+    pass
+
+
+class Kill(TrainerCallback):
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        raise KilledError
+
+
+@pytest.mark.parametrize("changes", [{}, {"window": 4}], ids=["whole", "windowed"])
+def test_resume(
+    hard: list[Any], tiny_checkpoint: Path, tmp_path: Path, rewarded: Callable[..., None], changes: dict[str, Any]
+) -> None:
+    """Stopped at its first checkpoint and started again: policy and critic of the uninterrupted run; no critic in the judge."""
+    config = config_for(tiny_checkpoint, **changes)
+    rewarded(varied)
+    whole = train_rl(hard, config, tmp_path / "whole")
+    rewarded(varied, Kill())
+    with pytest.raises(KilledError):
+        train_rl(hard, config, tmp_path / "parts")
+    rewarded(varied)
+    parts = train_rl(hard, config, tmp_path / "parts")
+    assert (weights(whole) - weights(tiny_checkpoint)).abs().max() > 1e-3
+    torch.testing.assert_close(weights(whole), weights(parts), atol=1e-6, rtol=1e-5)
+    critics = [ValueModel.from_pretrained(str(folder.parent / "critic")).state_dict() for folder in (whole, parts)]
+    for name, value in critics[0].items():
+        torch.testing.assert_close(value, critics[1][name], atol=1e-6, rtol=1e-5)
+    assert critics[0]["head.weight"].abs().max() > 1e-3
+    assert not any("critic" in name for name in load_file(whole / "model.safetensors"))
+    assert not (whole / "critic").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"window": 3}, "multiple"),
+        ({"window": 4, "kl_coef": 0.1}, "kl_coef"),
+        ({"window": 4, "advantage": "reinforce_pp"}, "gae"),
+        ({"lora": {}}, "lora"),
+        ({"window": 4, "hot_token": {}}, "hot_token"),
+        ({"window": 4, "samples_per_prompt": 2}, "samples_per_prompt"),
+        ({"window": 4, "swap_weight": 1.0}, "swap_weight"),
+        ({"self_verify": True, "swap_weight": 1.0}, "self_verify"),
+        ({"self_verify": True, "positive_nll": 0.1}, "self_verify"),
+        ({"advantage": "reinforce_pp", "value_pretrain_steps": 2}, "no critic"),
+    ],
+)
+def test_what_does_not_go_together(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        config_for(Path("x"), **changes)
+
+
+def test_windows_with_the_judges_own_reward(hard: list[Any], tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """Nothing is finished in the first step, and nothing is paid: there is no reward to log, and the run goes on."""
+    config = config_for(tiny_checkpoint, window=4, max_completion_length=12)
+    assert train_rl(hard, config, tmp_path / "run").exists()
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert "reward" not in lines[0]
+    assert lines[0]["window/unfinished_frac"] == 1
+    assert "reward/accuracy" not in lines[0]
+
+
+def test_each_token_is_trained_on_once(hard: list[Any], tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """By the policy when it is sampled, by the critic when its rollout is finished; none waits longer than it must."""
+    config = config_for(tiny_checkpoint, window=3, max_completion_length=9, learning_rate=1e-9, max_steps=12)
+    model, processor = load_model(str(tiny_checkpoint), device="cpu")
+    trainer = build_trainer(rl_rows(hard, PLAIN, both_orders=True), config, model, processor, PLAIN, tmp_path)
+    trainer.model.train()
+    rounds: dict[tuple[int, ...], int] = {}
+    sampled = by_policy = by_critic = 0
+    for _ in range(5):
+        before = [tuple(prefix) for _, prefix in trainer._unfinished[:8]]
+        batch = trainer._generate_and_score_completions([{}] * 8)
+        for row in range(8):
+            length = int(batch["completion_mask"][row].sum())
+            tokens = tuple(batch["completion_ids"][row, :length].tolist())
+            prefix = before[row] if row < len(before) else ()
+            assert tokens[: len(prefix)] == prefix  # what was sampled is not changed
+            assert batch["loss_mask"][row].nonzero()[:, 0].tolist() == list(range(len(prefix), length))
+            rounds[tokens] = rounds.pop(prefix, 0) + 1 if prefix else 1
+            sampled, by_policy = sampled + length - len(prefix), by_policy + int(batch["loss_mask"][row].sum())
+            by_critic += int(batch["value_mask"][row].sum())
+    waiting = sum(len(tokens) for _, tokens in trainer._unfinished)
+    assert sampled == by_policy == by_critic + waiting
+    assert waiting > 0
+    assert max(rounds.values()) == 3
+
+
+@pytest.mark.parametrize("zero", [0, 2, 3])
+def test_two_processes_agree(tiny_checkpoint: Path, tmp_path: Path, zero: int) -> None:
+    """DDP, and ZeRO where DeepSpeed is installed: both processes end with one policy and one critic, both of which moved."""
+    if zero and importlib.util.find_spec("deepspeed") is None:
+        pytest.skip("deepspeed is not installed")
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "DS_ACCELERATOR": "cpu"}
+    if zero:
+        settings = {"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": zero}}
+        settings |= {"gradient_accumulation_steps": "auto", "gradient_clipping": "auto", "zero_allow_untested_optimizer": True}
+        (tmp_path / "zero.json").write_text(json.dumps(settings))
+        env |= {"ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_CONFIG_FILE": str(tmp_path / "zero.json")}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    script = ROOT / "tests" / "support" / "two_processes.py"
+    done = subprocess.run(
+        [*command, str(script), str(tiny_checkpoint), str(tmp_path)], env=env, capture_output=True, text=True, timeout=280
+    )
+    assert done.returncode == 0, done.stderr[-6000:]
+    told = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(2)]
+    assert told[0]["after"] == told[1]["after"]
+    for part in ("policy", "critic"):
+        assert told[0]["before"][part] != told[0]["after"][part]
+    assert told[0]["rollouts"] != told[1]["rollouts"]  # each process had rollouts of its own
+    if not zero:
+        assert told[0]["pretrained"] == told[1]["pretrained"] > 0  # both stopped at the same step
+        assert told[0]["factor"] == told[1]["factor"] > 1  # both drew as many prompts, though one had more decided groups
+
+
+def test_lora_is_refused_where_a_critic_is_trained() -> None:
+    with pytest.raises((ConfigError, ValueError), match="lora"):
+        RLConfig(advantage="gae", lora={"r": 4})  # type: ignore[arg-type]

@@ -1,0 +1,226 @@
+"""Verified judgments: what each turn earns, that no turn's reward reaches another, and how a judge verifies when asked."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rewardlab.config import ConsistencyConfig, RLConfig, SFTConfig
+from rewardlab.errors import DataError
+from rewardlab.prompts import load_template
+from rewardlab.prompts.verification import CORRECT, REVISE, VERIFY, WRONG, read_verification
+from rewardlab.rl.advantages import whiten
+from rewardlab.rl.gae import gae
+from rewardlab.rl.self_verification import at_turn_ends, segments, turn_rewards
+from rewardlab.samplers.base import SamplingParams
+from rewardlab.samplers.scripted import ScriptedSampler
+from rewardlab.samplers.self_verifying import SelfVerifying
+from rewardlab.training.policy_gradient.rollouts.dialogue import MultiTurnTrainer, verification_metrics
+from rewardlab.training.policy_gradient.rollouts.whole import RolloutTrainer
+from rewardlab.training.rl import train_rl
+from rewardlab.training.run.verification_rows import verification_rows
+from rewardlab.training.sft import train_sft
+from rewardlab.types import Completion, FinishReason, Message, Order, Part
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f"Response 1 says red. {CORRECT}", True),
+        (f"... {WRONG.lower()}.", False),
+        (f"{WRONG}? No: {CORRECT}.", None),
+        ("It is fine.", None),
+        ("", None),
+        (f"{CORRECT} {CORRECT}", True),
+    ],
+)
+def test_reading_a_verification(text: str, expected: bool | None) -> None:
+    assert read_verification(text) is expected
+
+
+def test_what_each_turn_earns() -> None:
+    """The paper's cases, rewards 0 and 1: wrong to right 0, 1, 2; right to wrong 1, 0, -1; right and kept 1, 1; unclear 0."""
+    rewards = turn_rewards([0, 1, 1, 0], [False, True, True, False], [False, False, True, None], [1, 0, None, None])
+    assert rewards.tolist() == [[0, 1, 2], [1, 0, -1], [1, 1, 0], [0, 0, 0]]
+    assert turn_rewards([0], [False], [False], [1], bonus=0.0).tolist() == [[0, 1, 1]]
+
+
+# A judgment of 2 tokens, 2 of the user's, a verification of 3, 1 of the user's, a revision of 2; and one without the last.
+TURNS = torch.tensor([[1, 1, 0, 0, 2, 2, 2, 0, 3, 3], [1, 1, 0, 0, 2, 2, 0, 0, 0, 0]])
+
+
+def test_rewards_stand_at_the_end_of_their_turn() -> None:
+    at = at_turn_ends(torch.tensor([[0.5, 1.0, 2.0], [1.5, 0.25, 0.0]]), TURNS)
+    assert at.tolist() == [[0, 0.5, 0, 0, 0, 0, 1.0, 0, 0, 2.0], [0, 1.5, 0, 0, 0, 0.25, 0, 0, 0, 0]]
+
+
+def by_turn(rewards: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    return sum(gae(at_turn_ends(rewards, TURNS), values, part, lam=0.9) for part in segments(TURNS))  # type: ignore[return-value]
+
+
+def test_no_reward_reaches_another_turn() -> None:
+    """Another reward for the verification changes the advantages of the verification, and of nothing else."""
+    values = torch.randn(2, 10, generator=torch.Generator().manual_seed(0))
+    before = by_turn(torch.tensor([[1.0, 0.0, 1.0], [1.0, 0.0, 0.0]]), values)
+    after = by_turn(torch.tensor([[1.0, 5.0, 1.0], [1.0, 5.0, 0.0]]), values)
+    changed = (before != after) & (TURNS != 2)
+    assert not changed.any()
+    assert ((before != after) == (TURNS == 2)).all()
+    assert not before[TURNS == 0].any()
+
+
+def test_roles_are_whitened_apart() -> None:
+    """Mean 0 and deviation 1 within each role, though one has ten times the tokens and a hundred times the spread."""
+    values = torch.randn(4, 44, generator=torch.Generator().manual_seed(0))
+    verifying = torch.zeros(4, 44)
+    verifying[:, 40:] = 1
+    values = torch.where(verifying > 0, 100 * values + 7, values)
+    for mask in (verifying, 1 - verifying):
+        own = whiten(values, mask)[mask > 0]
+        assert own.mean().item() == pytest.approx(0, abs=1e-6)
+        assert own.std(correction=0).item() == pytest.approx(1, abs=1e-5)
+
+
+def test_metrics_of_the_collapses() -> None:
+    """A verifier that always says "correct" recognises every right judgment and no wrong one, and nothing is revised."""
+    yes = verification_metrics([True, True, False], [True, True, True], [True, True, False], [False] * 3)
+    assert (yes["verify/right_recognised"], yes["verify/wrong_recognised"], yes["verify/revised_frac"]) == (1.0, 0.0, 0.0)
+    flips = verification_metrics([True, False], [False, False], [False, True], [True, True])
+    assert (flips["verify/gained_frac"], flips["verify/lost_frac"], flips["verify/final_accuracy"]) == (0.5, 0.5, 0.5)
+    assert verification_metrics([True], [None], [True], [False])["verify/unclear_frac"] == 1.0
+
+
+PROMPT = (Message("user", (Part(text="Which is better?"),)),)
+
+
+def verifying(answers: dict[int, str], finish: FinishReason = FinishReason.STOP) -> tuple[list[Any], SelfVerifying]:
+    """A judge whose k-th turn is ``answers[k]``, and what it was asked."""
+    asked: list[tuple[Message, ...]] = []
+
+    def handler(prompt: tuple[Message, ...], draw: int) -> Completion:
+        asked.append(prompt)
+        return Completion(answers[len(prompt) // 2], finish, 5)
+
+    return asked, SelfVerifying(ScriptedSampler(handler))
+
+
+def test_a_judge_revises_only_what_it_finds_wrong() -> None:
+    first, second = "<answer>1</answer>", "<answer>2</answer>"
+    for said, final, turns in ((WRONG, second, 3), (CORRECT, first, 2), ("hm", first, 2)):
+        asked, sampler = verifying({0: first, 1: said, 2: second})
+        (drawn,) = sampler.sample([PROMPT], SamplingParams(num_samples=2))
+        assert [one.text for one in drawn] == [final, final]
+        assert drawn[0].num_tokens == 5 * turns
+        last = asked[-1]
+        assert len(last) == 2 * turns - 1
+        assert [m.text for m in last if m.role == "user"] == ["Which is better?", VERIFY, REVISE][:turns]
+    assert "self-verifying" in sampler.name
+
+
+def test_a_cut_off_judgment_is_not_verified() -> None:
+    """Its status is what it was: there is nothing to verify, and nothing is hidden by asking again."""
+    asked, sampler = verifying({0: "<think>never ends"}, FinishReason.LENGTH)
+    ((drawn,),) = sampler.sample([PROMPT], SamplingParams())
+    assert drawn.finish is FinishReason.LENGTH
+    assert len(asked) == 1
+
+
+def test_cold_start_dialogues(world_pairs: Any, tmp_path: Path) -> None:
+    """A right vote is verified as correct, a wrong one as wrong and then revised; one in the other order, or without a verdict,
+    or on a pair without a judgment, teaches nothing."""
+    judged = [
+        replace(pair, judgment="<think>Seen red.</think><answer>1</answer>", order=Order.GIVEN) for pair in world_pairs[0][:2]
+    ]
+    judged = [replace(judged[0], preferred=0), replace(judged[1], preferred=1), world_pairs[0][2]]
+    cast = [
+        (0, "given", "first"),
+        (0, "given", "second"),
+        (0, "swapped", "first"),
+        (0, "given", None),
+        (1, "given", "second"),
+        (2, "given", "first"),
+    ]
+    votes = tmp_path / "votes.jsonl"
+    lines = [
+        {"pass": "votes", "row": row, "votes": [{"order": order, "choice": choice, "text": f"said {choice}"}]}
+        for row, order, choice in cast
+    ]
+    votes.write_text("\n".join(json.dumps(line) for line in [{"identity": {}}, *lines, {"pass": "blank", "row": 0}]))
+    rows = verification_rows(judged, votes, load_template("plain"))
+    said = [row["completion"][0]["content"] for row in rows]
+    assert said == [
+        f"Seen red. Response 1 is better. {CORRECT}.",
+        f"Seen red. Response 1 is better. {WRONG}.",
+        judged[0].judgment,
+        f"Seen red. Response 2 is better. {CORRECT}.",
+    ]
+    assert [turn["role"] for turn in rows[2]["prompt"]] == ["user", "assistant", "user", "assistant", "user"]
+    assert rows[2]["prompt"][1]["content"] == "said second"
+    assert [read_verification(text) for text in said] == [True, False, None, True]
+    votes.write_text("\n".join(json.dumps(line) for line in [{"identity": {}}, lines[5]]))
+    with pytest.raises(DataError, match="kept judgment"):
+        verification_rows(judged, votes, load_template("plain"))
+
+
+def test_training_on_dialogues(
+    world_pairs: Any, tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SFT on verifications, then RL on verified judgments, through the real trainers. What is trained on is what was sampled:
+    in every turn the decoder's log-probs are those of the whole dialogue read at once, image and positions included."""
+    pairs = [replace(p, judgment="<think>a</think><answer>1</answer>", attempts="2") for p in world_pairs[0][:8]]
+    votes = tmp_path / "votes.jsonl"
+    cast = [{"order": pair.order.value, "choice": "first", "text": "<answer>1</answer>"} for pair in pairs]
+    lines = [{"pass": "votes", "row": row, "votes": [vote]} for row, vote in enumerate(cast)]
+    votes.write_text("\n".join(json.dumps(line) for line in [{"identity": {}}, *lines]))
+    common: dict[str, Any] = {
+        "template": "plain",
+        "lr_scheduler": "constant",
+        "gradient_checkpointing": False,
+        "save_steps": 60,
+    }
+    sft = SFTConfig(model=str(tiny_checkpoint), max_steps=60, learning_rate=1e-2, batch_size=8, micro_batch_size=8, **common)
+    started = train_sft(pairs, sft, tmp_path / "sft", votes=votes)
+    config = RLConfig(
+        model=str(started),
+        advantage="gae",
+        self_verify=True,
+        outliers="keep",
+        preclip=None,
+        learning_rate=1e-3,
+        rollout_batch_size=8,
+        batch_size=4,
+        micro_batch_size=4,
+        max_steps=2,
+        max_completion_length=48,
+        consistency=ConsistencyConfig(weight=0.0),
+        **common,
+    )
+    drawn: list[list[list[float]]] = []
+    sample, finish = RolloutTrainer._generate_single_turn, MultiTurnTrainer.finish_batch
+
+    def sample_and_keep(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = sample(self, *args, **kwargs)
+        drawn.append(self._drawn_logprobs)
+        return result
+
+    def finish_and_compare(self: Any, batch: dict[str, Any], inputs: Any) -> None:
+        finish(self, batch, inputs)
+        with torch.no_grad():
+            whole_NT = self._logprobs(self.model, batch, 8)[0]
+        for turn, logprobs in enumerate(drawn[:2], 1):
+            rows = [row for row in range(8) if (batch["turns"][row] == turn).any()]
+            assert len(rows) == len(logprobs) > 0
+            for row, own in zip(rows, logprobs, strict=True):
+                torch.testing.assert_close(whole_NT[row, batch["turns"][row] == turn], torch.tensor(own), atol=1e-4, rtol=0)
+
+    monkeypatch.setattr(RolloutTrainer, "_generate_single_turn", sample_and_keep)
+    monkeypatch.setattr(MultiTurnTrainer, "finish_batch", finish_and_compare)
+    train_rl(pairs, config, tmp_path / "rl")
+    first = json.loads((tmp_path / "rl" / "metrics.jsonl").read_text().splitlines()[0])
+    assert first["reward/format"] > 0.5  # it has learnt to judge in form
+    assert {"verify/accuracy", "judging/advantage/max_abs", "verifying/advantage/max_abs"} <= set(first)

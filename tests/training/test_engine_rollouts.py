@@ -1,0 +1,186 @@
+"""Reinforcement learning whose rollouts come from a real ``vllm serve``, another process that is given each update's weights.
+
+Needs a vLLM, named in REWARDLAB_VLLM: ``make vllm`` installs one for a CPU and runs this file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from transformers import AutoTokenizer
+
+from rewardlab.config import EngineConfig, RLConfig
+from rewardlab.demo.base_model import build_model, build_processor, save
+from rewardlab.errors import ConfigError, EndpointError
+from rewardlab.models.loading import load_policy
+from rewardlab.samplers.hf import load_processor
+from rewardlab.training.policy_gradient.rollouts.engine import RolloutEngine, check_engine, limited, messages_of
+from rewardlab.types import Part
+from tests.support import scaled_runs
+from tests.training.test_processes import launched
+
+needs_vllm = pytest.mark.skipif(
+    not os.environ.get("REWARDLAB_VLLM"), reason="needs vLLM, its program named in REWARDLAB_VLLM (make vllm)"
+)
+pytestmark = pytest.mark.timeout(600)
+ENGINE = scaled_runs.ENGINE
+MASS = 0.01  # nats: the engine never draws the four tokens of 700 that stand for images, 0.0057 of a policy that knows nothing
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Heads of 32, which vLLM's attention on a CPU wants."""
+    folder = tmp_path_factory.mktemp("engine") / "base"
+    tokenizer = AutoTokenizer.from_pretrained(tiny_checkpoint)
+    save(folder, build_model(tokenizer, hidden=128, layers=2, seed=0), build_processor(tokenizer))
+    return folder
+
+
+def gaps(run: Path) -> list[float]:
+    """How far the engine's log-probs are from the trainer's of the same tokens, by step."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [line["importance/gap"] for line in lines if "importance/gap" in line]
+
+
+@needs_vllm
+def test_the_engine_draws_by_the_newest_weights(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its log-probs stay the trainer's, but for the mass of tokens that stand for images.
+    Of an engine that is given no new weights they do not. It is gone when training ends. Prompts do not share their luck: eight
+    of a model that knows nothing begin in different ways."""
+    draw, firsts = RolloutEngine.draw, []
+
+    def noted(self: Any, *args: Any) -> Any:
+        tokens, logprobs = draw(self, *args)
+        firsts.append({ids[0] for ids in tokens})
+        return tokens, logprobs
+
+    monkeypatch.setattr(RolloutEngine, "draw", noted)
+    scaled_runs.run("rl", checkpoint, tmp_path / "synced", **ENGINE, data=scaled_runs.mixed())
+    assert len(gaps(tmp_path / "synced")) == 4
+    assert max(gaps(tmp_path / "synced")) < MASS
+    assert len(firsts[0]) >= 6
+    assert not [p for p in psutil.Process().children(recursive=True) if "vllm" in " ".join(p.cmdline())]
+    monkeypatch.setattr(RolloutEngine, "sync", lambda self, model: None)
+    scaled_runs.run("rl", checkpoint, tmp_path / "stale", **ENGINE, data=scaled_runs.mixed())
+    assert gaps(tmp_path / "stale")[-1] > 0.1
+
+
+@needs_vllm
+def test_an_engine_that_dies_comes_back_with_the_weights_of_now(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed before the third batch is asked for: what it would have drawn by the first weights is not used."""
+    draw, calls = RolloutEngine.draw, []
+
+    def killing(self: Any, *args: Any) -> Any:
+        calls.append(self._server.num_starts)
+        if len(calls) == 3:
+            os.killpg(self._server.pid, signal.SIGKILL)
+        return draw(self, *args)
+
+    monkeypatch.setattr(RolloutEngine, "draw", killing)
+    scaled_runs.run("rl", checkpoint, tmp_path / "run", **ENGINE)
+    assert calls[-1] == 2
+    assert len(gaps(tmp_path / "run")) == 4
+    assert max(gaps(tmp_path / "run")) < MASS
+
+
+@needs_vllm
+def test_one_engine_for_two_processes(checkpoint: Path, tmp_path: Path) -> None:
+    launched(checkpoint, tmp_path, "rl+engine:run")
+    assert len(gaps(tmp_path / "run")) == 4
+    assert max(gaps(tmp_path / "run")) < MASS
+
+
+def test_a_chat_in_words_and_images() -> None:
+    """Images lose nothing on their way."""
+    pair = scaled_runs.pairs()[0]
+    from rewardlab.data.images import decode_image
+
+    image = decode_image(pair.images[0])
+    turns = [{"role": "user", "content": [{"type": "image", "image": image}, {"type": "text", "text": "Which?"}]}]
+    (message,) = messages_of([*turns])
+    assert message.parts[1] == Part(text="Which?")
+    assert decode_image(message.images[0]).tobytes() == image.tobytes()
+    assert messages_of([{"role": "user", "content": "Which?"}])[0].text == "Which?"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"importance_cap": None}, "importance_cap"),
+        ({"lora": {"r": 2}}, "whole weights"),
+        ({"hot_token": {}}, "each token alike"),
+        ({"rollouts_at_once": 4}, "own decoder"),
+        ({"engine": {"kind": "colocate"}, "health": {"policy": "roll_back"}}, "cannot be started twice"),
+        ({"engine": {"kind": "server"}}, "needs base_url"),
+        ({"engine": {"kind": "colocate"}, "advantage": "gae"}, "the critic's weights"),
+        ({"advantage": "gae", "self_verify": True}, "turn by turn"),
+    ],
+)
+def test_what_goes_with_no_engine(change: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        RLConfig(**({"engine": {"kind": "serve"}, "importance_cap": 2.0} | change))
+
+
+def test_where_an_engine_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a card that is trained on, unless it is told its share; on several nodes; where it is not installed."""
+    with pytest.raises(ConfigError, match=r"pip install 'rewardlab\[vllm\]'"):
+        check_engine(EngineConfig(kind="colocate"))
+    monkeypatch.setenv("REWARDLAB_VLLM", "no-such-program")
+    with pytest.raises(ConfigError, match="no vllm program is found"):
+        check_engine(EngineConfig())
+    monkeypatch.setenv("REWARDLAB_VLLM", "true")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    with pytest.raises(ConfigError, match=r"name cards that no process has in engine.devices"):
+        check_engine(EngineConfig())
+    assert limited(EngineConfig(args="--dtype half"), 4096).args == "--max-model-len 4096 --dtype half"
+    for config in (EngineConfig(devices="7"), EngineConfig(args="--gpu-memory-utilization 0.3")):
+        check_engine(config)
+        assert limited(config, None) is config
+    monkeypatch.setenv("WORLD_SIZE", "16")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
+    with pytest.raises(ConfigError, match="on several use kind: server"):
+        check_engine(EngineConfig(devices="7"))
+
+
+def test_vllm_within_the_trainer_reads_images_by_the_checkpoint(checkpoint: Path, tmp_path: Path) -> None:
+    """Another pixel budget than the checkpoint's would be the trainer's alone."""
+    size = load_processor(str(checkpoint)).image_processor.size
+    own = {"min": size["shortest_edge"], "max": size["longest_edge"]}
+    changes: dict[str, Any] = {"model": str(checkpoint), "engine": {"kind": "colocate"}, "importance_cap": 2.0}
+    load_policy(RLConfig(**changes, pixels=own), tmp_path)
+    with pytest.raises(ConfigError, match="train the cold start with the same pixels"):
+        load_policy(RLConfig(**changes, pixels=own | {"max": 784 * 9}), tmp_path)
+
+
+def test_a_failed_rollout_is_no_rollout() -> None:
+    """Neither an error nor a prompt that the engine reads otherwise becomes a completion."""
+    from rewardlab.samplers.base import SamplingParams
+    from rewardlab.types import Completion, FinishReason
+
+    engine = object.__new__(RolloutEngine)
+    engine._url, engine._folder = "http://127.0.0.1:9", Path("runs/engine")
+    prompt = messages_of([{"role": "user", "content": "Which?"}])
+
+    def answering(completion: Completion) -> Any:
+        class Fixed:
+            def sample(self, prompts: Any, params: Any) -> Any:
+                return [[completion] * params.num_samples for _ in prompts]
+
+        return Fixed()
+
+    good = Completion("x", FinishReason.STOP, 2, 7, (5, 6), (-0.5, -0.25))
+    engine._sampler = answering(good)
+    assert engine.draw([prompt] * 3, [7] * 3, SamplingParams()) == ([[5, 6]] * 3, [[-0.5, -0.25]] * 3)
+    with pytest.raises(EndpointError, match="reads a prompt as 7 tokens, the trainer as 8"):
+        engine.draw([prompt], [8], SamplingParams())
+    engine._sampler = answering(Completion("", FinishReason.TIMEOUT, error="no answer within 5 s"))
+    with pytest.raises(EndpointError, match="no answer within 5 s"):
+        engine.draw([prompt], [7], SamplingParams())

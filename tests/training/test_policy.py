@@ -1,0 +1,297 @@
+"""Training a policy on a judge's word: what is asked, what is paid, and that it learns what the judge prefers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from rewardlab.config import PolicyConfig, RMConfig, load_yaml
+from rewardlab.errors import DataError
+from rewardlab.prompts import load_template
+from rewardlab.rewards.anchors import anchors_of, best_of
+from rewardlab.rewards.pairwise import PairwiseReward, ScalarReward
+from rewardlab.rewards.verifiable.extraction import Contract
+from rewardlab.rewards.verifiable.rules import RULES
+from rewardlab.rewards.verified import VerifiedReward
+from rewardlab.rl.groups import centered, filled
+from rewardlab.training import policy as policy_module
+from rewardlab.training.policy import PolicyRewardFunction, train_policy
+from rewardlab.training.reward_model import train_scalar
+from rewardlab.types import (
+    BOTH_ORDERS,
+    Completion,
+    FinishReason,
+    Judgment,
+    Order,
+    Outcome,
+    PreferencePair,
+    Verdict,
+    VerdictStatus,
+    Vote,
+)
+
+END = 7
+
+
+class Prefers:
+    """In a judge's place: the probability is ``score(first) - score(second)`` on a line; counts what it is asked."""
+
+    def __init__(
+        self, score: Callable[[str], float], unreadable: frozenset[str] = frozenset(), orders: Any = BOTH_ORDERS
+    ) -> None:
+        self._score, self._unreadable, self._orders = score, unreadable, orders
+        self.asked: list[tuple[str, str]] = []
+
+    def compare_many(self, pairs: Any, *, orders: Any, num_votes: int, seed: int) -> list[Judgment]:
+        assert list(orders) == [BOTH_ORDERS] * len(pairs)
+        self.asked += [pair.responses for pair in pairs]
+        return [self._judgment(pair) for pair in pairs]
+
+    def _judgment(self, pair: Any) -> Judgment:
+        share = self._share(*pair.responses)
+        verdict = Verdict(None, VerdictStatus.NO_VERDICT if share is None else VerdictStatus.TIE)
+        votes = tuple(Vote(order, verdict, Completion("", FinishReason.STOP)) for order in self._orders)
+        return Judgment(pair.pair_id, votes, Outcome.TIE, share)
+
+    def _share(self, first: str, second: str) -> float | None:
+        if self._unreadable & {first, second}:
+            return None
+        return 0.5 + (self._score(first) - self._score(second)) / 2
+
+
+def question(name: str) -> PreferencePair:
+    return PreferencePair(name, "q", ("good", "bad"), 0)
+
+
+def grade(text: str) -> float:
+    return {"good": 0.9, "fair": 0.5, "bad": 0.1}[text]
+
+
+def test_paid_by_the_chance_of_beating_the_anchor() -> None:
+    """Worked by hand; thinking is not judged, equal texts are even and an empty answer has lost, without asking."""
+    judge = Prefers(grade)
+    reward = PairwiseReward(judge)  # type: ignore[arg-type]
+    answers = ["good", "<think>bad</think> good", "fair", "bad", ""]
+    paid, metrics = reward([question(str(n)) for n in range(5)], answers, ["<think>x</think>fair"] * 5, 0)
+    assert paid == pytest.approx([0.7, 0.7, 0.5, 0.3, 0.0], abs=1e-3)
+    assert judge.asked == [("good", "fair"), ("good", "fair"), ("bad", "fair")]
+    assert metrics["judge/unreadable_frac"] == 0
+    centred, _ = PairwiseReward(judge, phi="centered")([question("x")], ["good"], ["fair"], 0)  # type: ignore[arg-type]
+    assert centred == pytest.approx([0.2], abs=1e-3)
+
+
+def test_a_group_is_compared_with_itself() -> None:
+    """Each against the others, every distinct pair of texts asked once: good beats fair .7 and bad .9, so .8."""
+    judge = Prefers(grade)
+    paid, _ = PairwiseReward(judge)([question("a")] * 3 + [question("b")] * 2, ["good", "fair", "bad", "good", "good"], None, 0)  # type: ignore[arg-type]
+    assert paid == pytest.approx([0.8, 0.5, 0.2, 0.5, 0.5], abs=1e-3)
+    assert sorted(judge.asked) == [("fair", "bad"), ("good", "bad"), ("good", "fair")]
+
+
+def test_what_cannot_be_read_is_not_paid() -> None:
+    """Neither a reward nor a punishment nor one half."""
+    judge = Prefers(grade, unreadable=frozenset({"bad"}))
+    paid, metrics = PairwiseReward(judge)([question("a"), question("b")], ["good", "bad"], ["fair", "fair"], 0)  # type: ignore[arg-type]
+    assert paid[0] == pytest.approx(0.7)
+    assert paid[1] is None
+    assert metrics["judge/unreadable_frac"] == 0.5
+    one_order = PairwiseReward(Prefers(grade, orders=(Order.GIVEN,)))  # type: ignore[arg-type]
+    assert one_order([question("a")], ["good"], ["fair"], 0)[0] == [None]  # the other order failed: what is left is biased
+    nothing = PairwiseReward(judge)([question("a"), question("b")], ["good", "good"], ["", None], 0)  # type: ignore[arg-type]
+    assert nothing[0] == [None, None]  # no anchor, no win
+
+
+def test_unscored_rollouts_do_not_move_their_group() -> None:
+    """1, nan and 0: the one without a reward gets the mean of the others, whose advantages are what they were without it."""
+    rewards, groups = torch.tensor([1.0, torch.nan, 0.0, torch.nan]), torch.tensor([0, 0, 0, 1])
+    assert filled(rewards, groups).tolist() == [1.0, 0.5, 0.0, 0.0]
+    assert centered(filled(rewards, groups), groups).tolist() == [0.5, 0.0, -0.5, 0.0]
+
+
+def called(function: PolicyRewardFunction, texts: list[str], ids: list[list[int]], names: list[str]) -> Any:
+    return function(
+        completions=[[{"role": "assistant", "content": text}] for text in texts],
+        completion_ids=ids,
+        pair_id=names,
+        log_metric=lambda name, value: None,
+        trainer_state=SimpleNamespace(global_step=0),
+    )
+
+
+@pytest.mark.parametrize(("phi", "least"), [("prob", 0.0), ("centered", -0.5), ("logit", -4.0)])
+def test_a_cut_off_answer_pays_the_least(tmp_path: Path, phi: str, least: float) -> None:
+    """Though the judge would like it; under ``centered``, 0 would be parity."""
+    pairs = [question("a"), question("b")]
+    reward = PairwiseReward(Prefers(grade), phi=phi)  # type: ignore[arg-type]
+    function = PolicyRewardFunction(reward, pairs, {"a": "fair", "b": "fair"}, frozenset({END}), tmp_path)
+    paid = called(function, ["good", "good"], [[1, END], [1, 2]], ["a", "b"])
+    assert paid[1] == least
+    assert paid[0] > least
+    assert function.right() == [1.0, 0.0]
+    kept = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines()]
+    assert [row["anchor"] for row in kept] == ["fair", "fair"]
+
+
+def config_for(checkpoint: Path, **changes: Any) -> PolicyConfig:
+    values: dict[str, Any] = {
+        "model": str(checkpoint),
+        "advantage": "grpo",
+        "samples_per_prompt": 4,
+        "kl_coef": 0.0,
+        "learning_rate": 1e-2,
+        "lr_scheduler": "constant",
+        "rollout_batch_size": 16,
+        "batch_size": 16,
+        "micro_batch_size": 16,
+        "max_steps": 12,
+        "save_steps": 4,
+        "max_completion_length": 6,
+        "gradient_checkpointing": False,
+    }
+    return PolicyConfig(**(values | changes))
+
+
+def test_anchors(world_pairs: Any, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """The preferred response; the first policy's own answers, made once; none for a group."""
+    pairs, template = world_pairs[0][:4], load_template("answer")
+    known = anchors_of(pairs, config_for(tiny_checkpoint), template, tmp_path)
+    assert known == {pair.pair_id: pair.responses[pair.preferred] for pair in pairs}
+    start = config_for(tiny_checkpoint, anchor="start")
+    made = anchors_of(pairs, start, template, tmp_path)
+    assert set(made or {}) == {pair.pair_id for pair in pairs}
+    assert set((made or {}).values()) == {None}  # an untrained policy finishes none of its answers: cut off, they are no anchor
+    kept = tmp_path / "anchors.jsonl"
+    kept.write_text(kept.read_text().replace("null", '"x"'))
+    assert set((anchors_of(pairs, start, template, tmp_path) or {}).values()) == {"x"}  # made once
+    assert anchors_of(pairs, config_for(tiny_checkpoint, anchor="group"), template, tmp_path) is None
+    best = config_for(tiny_checkpoint, anchor="best", anchor_samples=2)
+    none = PairwiseReward(Prefers(grade))  # type: ignore[arg-type]
+    assert set((anchors_of(pairs, best, template, tmp_path / "best", none) or {}).values()) == {None}
+    with pytest.raises(DataError, match="anchor"):
+        anchors_of([replace(pairs[0], preferred=None)], config_for(tiny_checkpoint), template, tmp_path)
+
+
+def test_pairwise_ppo(world_pairs: Any, tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shipped recipe, scaled: its critic is pre-trained, trained with the policy, and kept."""
+    shipped = load_yaml(Path(__file__).parents[2] / "configs" / "policy" / "pairwise_rl.yaml")
+    method = {name: value for name, value in shipped.items() if name not in ("model", "judge")}
+    judge = PairwiseReward(Prefers(lambda text: min(len(text), 20) / 20, unreadable=frozenset({""})))  # type: ignore[arg-type]
+    monkeypatch.setattr(policy_module, "open_reward", lambda config, pairs: judge)
+    monkeypatch.setattr(PolicyRewardFunction, "__call__", uncut(PolicyRewardFunction.__call__))
+    changes = {**method, "samples_per_prompt": 1, "value_pretrain_steps": 2, "max_steps": 2, "save_steps": 2}
+    final = train_policy(world_pairs[0][:16], config_for(tiny_checkpoint, **changes), tmp_path / "run")
+    assert (final / "model.safetensors").exists()
+    assert (tmp_path / "run" / "value" / "critic" / "config.json").exists()
+    assert (final / "critic" / "config.json").exists() or (tmp_path / "run" / "critic" / "config.json").exists()
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert any("value/explained_variance" in line for line in lines)
+
+
+def test_the_best_of_several_is_the_anchor() -> None:
+    """By knock-out under a judge, by score under a scalar head; what cannot be read takes nobody's place; none of none."""
+    pairs = [question(name) for name in "abcd"]
+    candidates = [["fair", "bad", "good"], ["bad"], [], ["fair", "odd"]]
+    marks = {"good": 0.9, "fair": 0.5, "bad": 0.1, "odd": 1.0}
+    judge = Prefers(marks.__getitem__, unreadable=frozenset({"odd"}))
+    assert best_of(pairs, candidates, PairwiseReward(judge)) == ["good", "bad", None, "fair"]  # type: ignore[arg-type]
+    assert len(judge.asked) == 3
+
+    class Scalar:
+        least = parity = None
+
+        def __call__(self, questions: Any, responses: list[str], anchors: Any, step: int) -> tuple[list[float], Any]:
+            return [marks[text] for text in responses], {}
+
+    assert best_of(pairs, candidates, Scalar()) == ["good", "bad", None, "odd"]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_policy_learns_what_its_judge_likes(
+    world_pairs: Any, tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """A judge that prefers short answers: an untrained policy, which never stops, comes to write shorter ones."""
+    judge = PairwiseReward(Prefers(lambda text: -min(len(text), 20) / 20))  # type: ignore[arg-type]
+    monkeypatch.setattr(policy_module, "open_reward", lambda config, pairs: judge)
+    monkeypatch.setattr(PolicyRewardFunction, "__call__", uncut(PolicyRewardFunction.__call__))
+    final = train_policy(
+        world_pairs[0][:16],
+        config_for(tiny_checkpoint, anchor="group", seed=seed, max_steps=30, learning_rate=2e-2),
+        tmp_path / "run",
+    )
+    lines = [json.loads(line) for line in (tmp_path / "run" / "samples.jsonl").read_text().splitlines()]
+    lengths = [sum(len(row["text"]) for row in lines[n : n + 20]) / 20 for n in (0, len(lines) - 20)]
+    assert lengths[1] < 0.8 * lengths[0]
+    assert (final / "model.safetensors").exists()
+
+
+def uncut(call: Callable[..., Any]) -> Callable[..., Any]:
+    """An untrained policy ends none of its answers; here they count as ended."""
+
+    def ended(self: Any, *, completion_ids: list[list[int]], **rest: Any) -> Any:
+        end = next(iter(self._ends))
+        return call(self, completion_ids=[[*ids, end] for ids in completion_ids], **rest)
+
+    return ended
+
+
+def test_a_scalar_head_pays_pointwise(world_pairs: Any, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """One number per response, seen with its question and image, whatever the anchor; the same text earns the same."""
+    config = RMConfig(
+        model=str(tiny_checkpoint),
+        learning_rate=1e-3,
+        max_steps=2,
+        batch_size=8,
+        micro_batch_size=8,
+        gradient_checkpointing=False,
+    )
+    reward = ScalarReward(train_scalar(world_pairs[0][:16], config, tmp_path / "rm"))
+    asked = [world_pairs[0][0], world_pairs[0][0], world_pairs[0][1]]
+    paid, _ = reward(asked, ["red", "<think>x</think>red", "red"], ["a", "b", "c"], 0)
+    assert paid[0] == pytest.approx(paid[1])
+    assert paid[0] != pytest.approx(paid[2], abs=1e-7)
+
+
+def test_trl_takes_the_reward_function(tmp_path: Path) -> None:
+    """It is no coroutine, and says so."""
+    assert not asyncio.iscoroutinefunction(PolicyRewardFunction.__call__)
+
+
+def test_a_rule_pays_where_it_can_and_the_judge_where_not() -> None:
+    """A number by its rule, format or not; another category by the judge; without a judge that is refused before training."""
+    number = PreferencePair("n", "how many?", ("7", "8"), 0, category="number")
+    verified = VerifiedReward(RULES, PairwiseReward(Prefers(grade)), contract=Contract.BOXED, thinking=True)  # type: ignore[arg-type]
+    said = [
+        "<think>x</think>\\boxed{7}",
+        "<think>x</think>\\boxed{8}",
+        "\\boxed{7}",
+        "<think>x</think>between 0 and 10",
+        "good",
+    ]
+    paid, metrics = verified([number] * 4 + [question("q")], said, ["7"] * 4 + ["fair"], 0)
+    assert paid == [1.0, 0.0, 0.0, 0.0, pytest.approx(0.7, abs=1e-3)]
+    assert metrics["verifier/share"] == 0.8
+    assert sum(value for name, value in metrics.items() if name.startswith("verifier/") and name != "verifier/share") == 1
+    assert verified.check([number, question("q")]) == {"verifier": 1, "judge_truth": 1, "judge_best": 0}
+    with pytest.raises(DataError, match="1 of 2 pairs"):
+        VerifiedReward(RULES, None, contract=Contract.BOXED, thinking=True).check([number, question("q")])
+    with pytest.raises(ValueError, match="phi prob"):
+        config_for(Path("x"), verified=True, phi="logit")
+
+
+def test_the_truth_of_a_worked_response() -> None:
+    """What stands in its final place, not all of it; a truth that its own rule cannot read is refused before training."""
+    worked = PreferencePair("w", "how many?", ("<think>3 + 4</think>So there are \\boxed{7}.", "8"), 0, category="number")
+    verified = VerifiedReward(RULES, None, contract=Contract.BOXED, thinking=True)
+    assert verified.check([worked])["verifier"] == 1
+    assert verified([worked], ["<think>x</think>\\boxed{7}"], ["7"], 0)[0] == [1.0]
+    prose = replace(worked, responses=("There are several of them.", "8"))
+    with pytest.raises(DataError, match=r"does not accept as an answer to itself.*boxed"):
+        verified.check([prose])

@@ -1,0 +1,297 @@
+"""The process reward model: what it is fitted to, saved, resumed; what it pays in RL, and where; nothing at weight 0."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rewardlab.checkpoints import CARD
+from rewardlab.config import ConsistencyConfig, PRMConfig, RLConfig
+from rewardlab.demo.judgments import grounded
+from rewardlab.errors import CheckpointError, ConfigError, DataError
+from rewardlab.models.value_model import ValueModel, completion_values
+from rewardlab.prompts import build_messages, load_template
+from rewardlab.rewards.process_reward import ProcessReward, step_tokens
+from rewardlab.rewards.steps import judgment_steps, step_labels
+from rewardlab.rl import reference
+from rewardlab.samplers.hf import HFSampler, load_model, load_processor
+from rewardlab.training import prm as prm_module
+from rewardlab.training.prm import NO_LABEL, PRMTrainer, StepCollator, prm_rows, step_scores, train_prm
+from rewardlab.training.rl import build_trainer, rl_rows, train_rl
+from rewardlab.types import Order
+
+PLAIN = load_template("plain")
+
+
+@pytest.fixture(scope="module")
+def labelled(world_pairs: Any) -> list[dict[str, Any]]:
+    """16 judgments as `rewardlab steps` writes them, half of them misread from their first step on."""
+    rows = []
+    for n, (pair, truth) in enumerate(zip(*(part[:16] for part in world_pairs), strict=True)):
+        order = Order.SWAPPED if n % 4 > 1 else Order.GIVEN
+        text, _ = grounded(truth, pair.shown(order), misread=bool(n % 2))
+        ends = judgment_steps(text)
+        labels = step_labels(len(ends), 1 if n % 2 else None)
+        rows.append({"pair_id": pair.pair_id, "order": order.value, "text": text, "ends": ends, "labels": labels})
+    return rows
+
+
+def config_for(checkpoint: Path, **changes: Any) -> PRMConfig:
+    values: dict[str, Any] = {
+        "model": str(checkpoint),
+        "template": "plain",
+        "learning_rate": 3e-3,
+        "lr_scheduler": "constant",
+        "max_steps": 4,
+        "batch_size": 8,
+        "micro_batch_size": 4,
+        "save_steps": 2,
+        "gradient_checkpointing": False,
+    }
+    return PRMConfig(**(values | changes))
+
+
+@pytest.fixture(scope="module")
+def prm(tiny_checkpoint: Path, world_pairs: Any, labelled: list[dict[str, Any]], tmp_path_factory: Any) -> Path:
+    """A trained model's folder."""
+    out = tmp_path_factory.mktemp("prm")
+    return train_prm(world_pairs[0], labelled, config_for(tiny_checkpoint, max_steps=20), out / "run")
+
+
+def test_labels_stand_where_steps_end(tiny_checkpoint: Path, world_pairs: Any, labelled: list[dict[str, Any]]) -> None:
+    """On the token with the step's last character and nowhere else; the prompt in front is the judge's own."""
+    model, processor = load_model(str(tiny_checkpoint), device="cpu")
+    sampler, rows = HFSampler(model, processor), prm_rows(world_pairs[0], labelled)
+    batch = StepCollator(processor, PLAIN)(rows)
+    for n, row in enumerate(rows):
+        ids, labels = batch["input_ids"][n], batch["labels"][n]
+        at = (labels != NO_LABEL).nonzero()[:, 0].tolist()
+        assert labels[at].tolist() == row["step"]["labels"]
+        prompt = build_messages(row["pair"], order=Order(row["step"]["order"]), template=PLAIN)
+        plain = sampler.encode([prompt])["input_ids"][0]
+        start = len(ids) - len(processor.tokenizer.encode(row["step"]["text"], add_special_tokens=False))
+        assert torch.equal(ids[start - len(plain) : start], plain)
+        for token, end in zip(at, row["step"]["ends"], strict=True):
+            assert processor.tokenizer.decode(ids[start : token + 1]) == row["step"]["text"][:end]
+
+
+def test_loss_is_the_squared_error(
+    tiny_checkpoint: Path, world_pairs: Any, labelled: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    """An untrained one says 0 everywhere: error 1. Micro-batches, of unequally many steps, and recomputed activations change
+    nothing."""
+    after = {}
+    for micro in (8, 4, 1):
+        config = config_for(tiny_checkpoint, max_steps=2, micro_batch_size=micro, gradient_checkpointing=micro == 4)
+        final = train_prm(world_pairs[0], labelled, config, tmp_path / str(micro))
+        first, second = (json.loads(line) for line in (tmp_path / str(micro) / "metrics.jsonl").read_text().splitlines()[:2])
+        assert first["loss"] == pytest.approx(1.0, abs=1e-5)
+        after[micro] = (second["loss"], ValueModel.from_pretrained(str(final)).head.weight)
+    for micro in (4, 1):
+        assert after[micro][0] == pytest.approx(after[8][0], abs=1e-4)
+        torch.testing.assert_close(after[micro][1], after[8][1], atol=1e-5, rtol=1e-3)
+
+
+def test_it_learns_and_sees(prm: Path, world_pairs: Any, labelled: list[dict[str, Any]]) -> None:
+    """The loss falls; scores of the folder read back depend on the image; judge and critic cannot be mixed up."""
+    losses = [json.loads(line)["loss"] for line in (prm.parent / "metrics.jsonl").read_text().splitlines() if '"loss"' in line]
+    assert losses[-1] < 0.8 * losses[0]
+    model, collator = ValueModel.from_pretrained(str(prm)), StepCollator(load_processor(str(prm)), PLAIN)
+    rows = prm_rows(world_pairs[0], labelled)
+    scores = step_scores(model, collator, rows)
+    assert [len(row) for row in scores] == [len(row["labels"]) for row in labelled]
+    for one, in_threes in zip(scores, step_scores(model, collator, rows, size=3), strict=True):
+        assert one == pytest.approx(in_threes, abs=1e-4)
+    others = [{**row, "pair": rows[n - 1]["pair"]} for n, row in enumerate(rows)]
+    assert step_scores(model, collator, others) != scores
+    with pytest.raises(CheckpointError, match="cannot be loaded"):
+        HFSampler.load(prm)
+
+
+def test_resume(
+    tiny_checkpoint: Path, world_pairs: Any, labelled: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed at its first checkpoint and started again: the weights of the uninterrupted run."""
+    config = config_for(tiny_checkpoint)
+    whole = train_prm(world_pairs[0], labelled, config, tmp_path / "whole")
+
+    class KilledError(Exception):
+        pass
+
+    class Killed(PRMTrainer):
+        def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+            super()._save_checkpoint(*args, **kwargs)
+            raise KilledError
+
+    monkeypatch.setattr(prm_module, "PRMTrainer", Killed)
+    with pytest.raises(KilledError):
+        train_prm(world_pairs[0], labelled, config, tmp_path / "parts")
+    monkeypatch.setattr(prm_module, "PRMTrainer", PRMTrainer)
+    with pytest.raises(ConfigError, match="other settings or data"):
+        train_prm(world_pairs[0], labelled[:8], config, tmp_path / "parts")
+    parts = train_prm(world_pairs[0], labelled, config, tmp_path / "parts")
+    a, b = (ValueModel.from_pretrained(str(folder)).state_dict() for folder in (whole, parts))
+    assert a["head.weight"].abs().max() > 1e-3
+    for name, value in a.items():
+        torch.testing.assert_close(value, b[name], atol=1e-6, rtol=1e-5)
+    with pytest.raises(ConfigError, match="finished"):
+        train_prm(world_pairs[0], labelled, config, tmp_path / "whole")
+
+
+def test_labels_of_other_pairs(tiny_checkpoint: Path, world_pairs: Any, labelled: list[dict[str, Any]], tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="of other pairs"):
+        train_prm(world_pairs[0][8:], labelled, config_for(tiny_checkpoint), tmp_path)
+
+
+def rl_config(checkpoint: Path, **changes: Any) -> RLConfig:
+    values: dict[str, Any] = {
+        "model": str(checkpoint),
+        "template": "plain",
+        "learning_rate": 1e-3,
+        "lr_scheduler": "constant",
+        "rollout_batch_size": 8,
+        "batch_size": 4,
+        "micro_batch_size": 4,
+        "max_steps": 2,
+        "save_steps": 2,
+        "max_completion_length": 24,
+        "gradient_checkpointing": False,
+        "consistency": ConsistencyConfig(weight=0.0),
+    }
+    return RLConfig(**(values | changes))
+
+
+UNREAD = 2  # of this rollout no verdict could be read
+
+
+class Written:
+    """Has a trainer "sample" given texts, right and wrong by turns, and keeps its batch."""
+
+    def __init__(self, rows: Any, config: RLConfig, folder: Path, texts: Sequence[str]) -> None:
+        model, processor = load_model(config.model, device="cpu")
+        self.trainer = build_trainer(rows, config, model, processor, PLAIN, folder)
+        self.trainer.reward_funcs, self.trainer.right_of_last_batch = [self.reward], lambda: [1.0, 0.0] * 4
+        self.trainer.read_of_last_batch = lambda: [n != UNREAD for n in range(8)]
+        encode, end = processor.tokenizer.encode, self.trainer.eos_token_ids[0]
+        ids = [[*encode(text, add_special_tokens=False), end] for text in texts]
+
+        def turn(*_: Any, **__: Any) -> Any:
+            self.trainer._drawn_logprobs = [[0.0] * len(row) for row in ids]
+            return ids, None
+
+        self.trainer._generate_single_turn = turn
+        self.trainer.model.train()
+        self.batch = self.trainer._generate_and_score_completions([rows[n] for n in range(8)])
+        self.rewards_NT = self.trainer._token_rewards(self.batch, torch.zeros(8), self.batch["loss_mask"])
+        self.metrics = self.trainer._tallies["train"].tell(list)
+
+    @staticmethod
+    def reward(completion_ids: list[list[int]], **_: Any) -> list[float]:
+        return [float(sum(ids) % 5) for ids in completion_ids]
+
+
+@pytest.fixture
+def written(world_pairs: Any, tiny_checkpoint: Path, labelled: list[dict[str, Any]], tmp_path: Path) -> Callable[..., Written]:
+    """Eight rollouts: seven judgments and one without a closed reasoning."""
+    rows = rl_rows(world_pairs[0][:8], PLAIN, both_orders=False)
+    texts = [row["text"] for row in labelled[:7]] + ["<think>Seen. Not seen."]
+    return lambda **changes: Written(rows, rl_config(tiny_checkpoint, **changes), tmp_path, texts)
+
+
+@pytest.mark.parametrize("advantage", ["reinforce_pp", "gae"])
+def test_rewards_land_on_step_ends(
+    written: Callable[..., Written], prm: Path, labelled: list[dict[str, Any]], advantage: str
+) -> None:
+    """Each step pays its clamped score by the number of steps and the weight of the outcome, worked out row by row; and the
+    advantages are those of the reference step with these rewards."""
+    run = written(process_reward=str(prm), advantage=advantage, outliers="keep")
+    batch, tokenizer = run.batch, load_processor(str(prm)).tokenizer
+    model = ValueModel.from_pretrained(str(prm)).eval()
+    expected_NT = torch.zeros_like(run.rewards_NT)
+    for n in (0, 1, 3, 4, 5, 6):
+        row = {key: batch[key][n : n + 1] for key in ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")}
+        row |= {
+            "mm_token_type_ids": batch["mm_token_type_ids"][n : n + 1],
+            "image_grid_thw": batch["image_grid_thw"][n : n + 1],
+        }
+        patches = int(batch["image_grid_thw"][0].prod())
+        row |= {"pixel_values": batch["pixel_values"][n * patches : (n + 1) * patches], "num_images": [1]}
+        scores = completion_values(model, row, size=1, autocast=nullcontext)[0, 1:]
+        places = step_tokens(tokenizer, batch["completion_ids"][n, : batch["completion_mask"][n].sum()].tolist())
+        assert [tokenizer.decode(batch["completion_ids"][n, : p + 1]) for p in places] == [
+            labelled[n]["text"][:end] for end in labelled[n]["ends"]
+        ]
+        for place in places:
+            expected_NT[n, place] = scores[place].clamp(-1, 1) / len(places) * (0.25 if n % 2 else 0.025)
+    torch.testing.assert_close(run.rewards_NT, expected_NT, atol=1e-5, rtol=1e-4)
+    assert expected_NT[1].any()
+    assert not run.rewards_NT[7].any()
+    assert not run.rewards_NT[UNREAD].any()  # however good its steps: a failure is not paid
+    assert run.rewards_NT.sum(1).abs().max() <= 0.25
+    assert run.metrics["process/without_steps_frac"] == pytest.approx(2 / 8)
+    told = reference.Rollouts(
+        mask_NT=batch["completion_mask"],
+        rewards_N=run.trainer._rewards.nansum(1),
+        old_logprobs_NT=torch.zeros_like(expected_NT),
+        values_NT=batch.get("old_values"),
+        step_rewards_NT=expected_NT,
+    )
+    method = reference.Method(advantage=advantage, outliers="keep")
+    torch.testing.assert_close(batch["advantages"], reference.advantages(told, method), atol=1e-4, rtol=1e-3)
+
+
+def test_weight_zero_is_the_baseline(written: Callable[..., Written], prm: Path) -> None:
+    """Bit for bit, in rewards and advantages; with the published weights it is not."""
+    plain, paid = written(), written(process_reward=str(prm))
+    zero = written(process_reward=str(prm), process_wrong_weight=0.0, process_right_weight=0.0)
+    assert torch.equal(plain.batch["advantages"], zero.batch["advantages"])
+    assert not zero.rewards_NT.any()
+    assert not torch.equal(plain.batch["advantages"], paid.batch["advantages"])
+
+
+def test_a_run_with_it(world_pairs: Any, tiny_checkpoint: Path, prm: Path, tmp_path: Path) -> None:
+    """As reward and as the critic's beginning; the model that pays does not learn and is in no checkpoint."""
+    from dataclasses import replace
+
+    pairs = [replace(pair, attempts="2") for pair in world_pairs[0][:16]]
+    before = ValueModel.from_pretrained(str(prm)).state_dict()
+    config = rl_config(tiny_checkpoint, advantage="gae", process_reward=str(prm), value_init=str(prm), value_learning_rate=1e-9)
+    final = train_rl(pairs, config, tmp_path / "run")
+    logged = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert {"process/steps", "process/reward", "process/without_steps_frac"} <= set().union(*logged)
+    for name, value in ValueModel.from_pretrained(str(final.parent / "critic")).state_dict().items():
+        torch.testing.assert_close(value, before[name], atol=1e-6, rtol=0)
+    assert not (final / "value_model.safetensors").exists()
+
+
+def test_what_cannot_pay(world_pairs: Any, tiny_checkpoint: Path, prm: Path, tmp_path: Path) -> None:
+    """A method of one number per rollout, growing rollouts, a folder that is no such model, another template or tokenizer."""
+    for changes in ({"advantage": "grpo", "samples_per_prompt": 2}, {"advantage": "gae", "window": 8}):
+        with pytest.raises(ValueError, match="process_reward"):
+            rl_config(tiny_checkpoint, process_reward="x", **changes)
+    tokenizer, device = load_processor(str(tiny_checkpoint)).tokenizer, torch.device("cpu")
+
+    def load(folder: Path) -> ProcessReward:
+        config = rl_config(tiny_checkpoint, process_reward=str(folder))
+        return ProcessReward.load(config, PLAIN, tokenizer, device=device)
+
+    assert not any(weight.requires_grad for weight in load(prm).model.parameters())
+    with pytest.raises(CheckpointError, match="not a process reward model"):
+        load(tiny_checkpoint)
+    changed = tmp_path / "prm"
+    shutil.copytree(prm, changed)
+    card = json.loads((changed / CARD).read_text())
+    (changed / CARD).write_text(json.dumps({**card, "template_hash": "0"}))
+    with pytest.raises(CheckpointError, match="template"):
+        load(changed)
+    (changed / CARD).write_text(json.dumps(card))
+    tokenizer.add_tokens(["another"])
+    with pytest.raises(CheckpointError, match="another tokenizer"):
+        load(changed)

@@ -1,0 +1,196 @@
+"""A run is the same run on any number of processes, and goes on from a checkpoint on another number of them."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from rewardlab.config import SFTConfig
+from rewardlab.errors import ConfigError
+from rewardlab.metrics.running import Mean, Tallies
+from rewardlab.samplers.hf import load_model
+from rewardlab.training.policy_gradient.rollouts.prompts import PromptSource
+from rewardlab.training.run.folder import common_arguments, micro_batches
+from rewardlab.training.run.watchdog import rollbacks
+from tests.support import scaled_runs
+
+ROOT = Path(__file__).parents[2]
+CURVE = ("loss", "grad_norm", "reward", "entropy", "completions/mean_length", "advantage/outlier_frac", "reward_std")
+
+
+# Stage 3 with no weight kept whole: DeepSpeed leaves those below 100,000 numbers, all of a small model's, with every process.
+DEALT_OUT = {
+    "train_batch_size": "auto",
+    "train_micro_batch_size_per_gpu": "auto",
+    "gradient_accumulation_steps": "auto",
+    "gradient_clipping": "auto",
+    "zero_optimization": {
+        "stage": 3,
+        "stage3_gather_16bit_weights_on_model_save": True,
+        "stage3_param_persistence_threshold": 0,
+        "stage3_max_live_parameters": 1000,
+        "stage3_prefetch_bucket_size": 1000,
+        "reduce_bucket_size": 5000,
+    },
+}
+
+
+def launched(checkpoint: Path, folder: Path, *wanted: str, processes: int = 2, zero: str = "") -> None:
+    """Train on ``processes`` under torchrun, or under the launcher's configuration that ships for a ZeRO stage, 2 or 3, or as
+    :data:`DEALT_OUT` has it."""
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "DS_ACCELERATOR": "cpu"}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)]
+    if zero:
+        file = ROOT / "configs" / "accelerate" / f"zero{zero}.yaml"
+        if zero == "3 dealt out":
+            (folder / "deepspeed.json").write_text(json.dumps(DEALT_OUT))
+            file = folder / "launcher.yaml"
+            told = {"deepspeed_config_file": str(folder / "deepspeed.json"), "zero3_init_flag": True}
+            settings = {"compute_environment": "LOCAL_MACHINE", "distributed_type": "DEEPSPEED", "num_processes": processes}
+            file.write_text(json.dumps({**settings, "num_machines": 1, "deepspeed_config": told}))  # JSON is YAML
+        command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(file)]
+        command += ["--num_processes", str(processes), "--main_process_port", "0"]
+    command += [str(ROOT / "tests" / "support" / "scaled_runs.py"), str(checkpoint), str(folder), *wanted]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr[-6000:]
+
+
+def same(one: Path, other: Path) -> None:
+    """Both curves within a ten-thousandth, and weights within 1e-5 of each other and away from where they began."""
+
+    def curve(run: Path) -> list[list[float]]:
+        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        ours = CURVE if any("reward" in line for line in lines) else CURVE[:2]  # entropy in SFT is TRL's, of one process
+        return [[line.get(name, 0.0) for name in ours] for line in lines if "loss" in line]
+
+    torch.testing.assert_close(torch.tensor(curve(one)), torch.tensor(curve(other)), atol=1e-5, rtol=1e-4)
+    assert len(curve(one)) == 4
+    assert len({line[1] for line in curve(one)}) == 4
+    a, b = (load_model(str(run / "final"), device="cpu")[0].state_dict() for run in (one, other))
+    for name, weight in a.items():
+        torch.testing.assert_close(weight, b[name], atol=1e-5, rtol=1e-4)
+
+
+@pytest.fixture(scope="module")
+def alone(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What one process makes of the runs: whole ones, and a begun one of each stage for every launcher to go on with."""
+    folder = tmp_path_factory.mktemp("alone")
+    for stage in ("sft", "rl"):
+        scaled_runs.run(stage, tiny_checkpoint, folder / stage)
+        scaled_runs.run(stage, tiny_checkpoint, folder / f"{stage}_begun", kill=True)
+    return folder
+
+
+def test_two_processes_are_as_one(tiny_checkpoint: Path, alone: Path, tmp_path: Path) -> None:
+    """DDP: cold start and reinforcement learning; runs begun by one go on with two, and the other way round."""
+    for stage in ("sft", "rl"):
+        shutil.copytree(alone / f"{stage}_begun", tmp_path / f"{stage}_grown")  # without the lock that this process holds
+        scaled_runs.run(stage, tiny_checkpoint, tmp_path / f"{stage}_alone", data=scaled_runs.mixed(), micro_batch_size=1)
+    scaled_runs.run("rl", tiny_checkpoint, tmp_path / "unequal_alone", unequal=True)
+    kinds = [f"{stage}:{stage}{end}" for stage in ("sft", "rl") for end in ("", "_grown", "_begun:kill")]
+    kinds += ["sft+mixed:sft_mixed", "rl+mixed:rl_mixed", "rl+halves+mixed:halves", "rl+unequal:unequal", "rl+taken_back:back"]
+    launched(tiny_checkpoint, tmp_path, *kinds)
+    assert (tmp_path / "halves" / "final").exists()
+    assert rollbacks(tmp_path / "back") == [4]
+    assert (tmp_path / "back" / "final").exists()
+    same(tmp_path / "unequal_alone", tmp_path / "unequal")
+    for line in map(json.loads, (tmp_path / "unequal" / "metrics.jsonl").read_text().splitlines()[:4]):
+        # among the four tokens of its own process it would be no outlier: none of four is beyond 1.8 deviations
+        assert line["advantage/outlier_frac"] == pytest.approx(1 / (8 * line["completions/mean_length"]))
+        assert line["reward"] == pytest.approx(sum(scaled_runs.UNEQUAL) / 8)
+    for stage in ("sft", "rl"):
+        same(tmp_path / f"{stage}_alone", tmp_path / f"{stage}_mixed")  # text alone on one process, images on the other
+        same(alone / stage, tmp_path / stage)
+        same(alone / stage, tmp_path / f"{stage}_grown")
+        scaled_runs.run(stage, tiny_checkpoint, tmp_path / f"{stage}_begun")
+        same(alone / stage, tmp_path / f"{stage}_begun")
+
+
+@pytest.mark.parametrize("zero", ["2", "3", "3 dealt out"])
+@pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="deepspeed is not installed")
+def test_zero_is_as_one_process(tiny_checkpoint: Path, alone: Path, tmp_path: Path, zero: str) -> None:
+    """Under the configurations that ship; shards that two have left are joined for one."""
+    kinds = [f"{stage}:{stage}{end}" for stage in ("sft", "rl") for end in ("", "_begun:kill")]
+    scaled_runs.run("sft", tiny_checkpoint, tmp_path / "sft_alone", data=scaled_runs.mixed(), micro_batch_size=1)
+    launched(tiny_checkpoint, tmp_path, *kinds, "sft+mixed:sft_mixed", "rl+halves+mixed:halves", zero=zero)
+    assert (tmp_path / "halves" / "final").exists()
+    same(tmp_path / "sft_alone", tmp_path / "sft_mixed")
+    launched(tiny_checkpoint, tmp_path, "sft:sft_begun", "rl:rl_begun", processes=1, zero=zero)
+    for stage in ("sft", "rl"):
+        same(alone / stage, tmp_path / stage)
+        same(alone / stage, tmp_path / f"{stage}_begun")
+
+
+def test_several_cards_want_a_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trainer would split each batch over them by rows, its images anyhow."""
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 8)
+    with pytest.raises(ConfigError, match=r"8 GPUs are here without a launcher: .*CUDA_VISIBLE_DEVICES=0 on one"):
+        common_arguments(SFTConfig(), tmp_path)
+
+
+def test_killed_before_its_final_folder(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """Gone on with, the run has made all its steps: it makes none more, also where epochs end within one."""
+    for _ in range(2):
+        scaled_runs.run("rl", tiny_checkpoint, tmp_path / "run", epochs=0.3, max_steps=-1, save_steps=1)
+        lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+        assert [line["step"] for line in lines if "loss" in line] == [1, 2, 3]
+        weights = load_model(str(tmp_path / "run" / "final"), device="cpu")[0].state_dict()
+        shutil.rmtree(tmp_path / "run" / "final")
+    last = load_model(str(tmp_path / "run" / "checkpoint-3"), device="cpu")[0].state_dict()
+    assert all(torch.equal(weight, last[name]) for name, weight in weights.items())
+
+
+def test_a_batch_is_dealt_out_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """256 sequences are 64 micro-batches of 4 for one process, 8 for each of eight; 6 processes cannot share them."""
+    config = SFTConfig(batch_size=256, micro_batch_size=4)
+    for processes, parts in ((1, 64), (8, 8), (64, 1)):
+        monkeypatch.setenv("WORLD_SIZE", str(processes))
+        assert micro_batches(config, 256) == parts
+    monkeypatch.setenv("WORLD_SIZE", "6")
+    with pytest.raises(ConfigError, match="read 24 sequences at once"):
+        micro_batches(config, 256)
+
+
+def test_metrics_of_unequal_shards() -> None:
+    """One process saw 30 tokens of which 3 were clipped, the other 10 of which 9 were: 12 of 40, not the mean of the means."""
+    mine, others = Tallies(), Tallies()
+    mine.add("clip", 0.1, 30)
+    others.add("clip", 0.9, 10)
+    others.add("seen_by_one", Mean(0.5, 8), 8)
+    mine.add("advantage/max_abs", 2.0)
+    others.add("advantage/max_abs", 5.0)
+    mine.add("of_nothing", float("nan"), 0)
+    kept: list[object] = []
+    others.tell(lambda told: kept.extend(told) or told)
+    found = mine.tell(lambda told: [*told, *kept])
+    assert found == {"clip": pytest.approx(12 / 40), "seen_by_one": 0.5, "advantage/max_abs": 5.0}
+    assert mine.tell(list) == {}
+
+
+@pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 1), (2, 2)])
+def test_prompts_are_dealt_out_anew(before: int, after: int) -> None:
+    """Of twelve prompts, those not drawn yet and every pass rate are there once, whoever draws them now."""
+    rows = [{"name": str(n)} for n in range(12)]
+
+    def sources(number: int) -> list[PromptSource]:
+        return [PromptSource(rows, seed=0, process=n, num_processes=number) for n in range(number)]
+
+    old = sources(before)
+    drawn = {row["name"] for source in old for place, row in source.take(2)}
+    old[0].learn(0, 1.0)  # row 0
+    states = [source.state_dict() for source in old]
+    new = sources(after)
+    for source in new:
+        source.load_state_dicts(states)
+    left = [source.state_dict()["left"] for source in new]
+    assert sorted(number for own in left for number in own) == sorted(set(range(12)) - {int(name) for name in drawn})
+    rates = {number: rate for source in new for number, rate in source.state_dict()["pass_rates"].items()}
+    assert rates == {0: 0.75} | dict.fromkeys(range(1, 12), 0.5)

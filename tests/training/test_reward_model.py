@@ -1,0 +1,176 @@
+"""The scalar head: its loss is the formula, it sees, it learns, it resumes, and its scores are read by a benchmark."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rewardlab.benchmarks.runner import BenchSettings, run_bench
+from rewardlab.checkpoints import read_card
+from rewardlab.config import RMConfig
+from rewardlab.data.pairs import write_parquet
+from rewardlab.errors import CheckpointError, ConfigError, DataError
+from rewardlab.models.value_model import ValueModel
+from rewardlab.prompts import load_template
+from rewardlab.samplers.hf import HFSampler, load_processor
+from rewardlab.training import reward_model as bradley_terry
+from rewardlab.training.reward_model import BradleyTerryTrainer, alone, build_trainer, score, train_scalar, write_scores
+from rewardlab.types import PreferencePair
+
+SINGLE = load_template("single")
+
+
+def config_for(checkpoint: Path, **changes: Any) -> RMConfig:
+    values: dict[str, Any] = {
+        "model": str(checkpoint),
+        "learning_rate": 1e-2,
+        "lr_scheduler": "constant",
+        "max_steps": 4,
+        "batch_size": 8,
+        "micro_batch_size": 8,
+        "save_steps": 2,
+        "gradient_checkpointing": False,
+    }
+    return RMConfig(**(values | changes))
+
+
+@pytest.fixture(scope="module")
+def pairs(world_pairs: Any) -> list[PreferencePair]:
+    """Sixteen pairs, response 0 preferred in every other one."""
+    return [replace(pair, preferred=n % 2) for n, pair in enumerate(world_pairs[0][:16])]
+
+
+@pytest.fixture
+def trainer(tiny_checkpoint: Path, pairs: list[PreferencePair], tmp_path: Path) -> BradleyTerryTrainer:
+    """On a head that says something."""
+    made = build_trainer(pairs, config_for(tiny_checkpoint), load_processor(str(tiny_checkpoint)), tmp_path)
+    made.model.head.weight.data.normal_(generator=torch.Generator().manual_seed(0))
+    return made
+
+
+def test_a_response_is_shown_alone(pairs: list[PreferencePair]) -> None:
+    """With the question and the images, and without a word of the other."""
+    for pair in pairs[:4]:
+        for response in (0, 1):
+            (message,) = alone(pair, response, SINGLE)
+            assert message.text == f"Question: {pair.question}\nResponse: {pair.responses[response]}"
+            assert message.images == pair.images
+            assert alone(pair.swap(), 1 - response, SINGLE) == (message,)
+
+
+def test_the_loss_is_the_formula(trainer: BradleyTerryTrainer, tiny_checkpoint: Path, pairs: list[PreferencePair]) -> None:
+    """-log sigmoid(r(preferred) - r(other)), worked pair by pair from each response alone, unpadded."""
+    batch = trainer.data_collator(pairs[:5])
+    model = trainer.model.eval()
+    encode = HFSampler.load(tiny_checkpoint, device="cpu").encode
+    losses = []
+    with torch.no_grad():
+        for pair in pairs[:5]:
+            r = [model(**encode([alone(pair, n, SINGLE)]))[0, -1].item() for n in (0, 1)]
+            losses.append(math.log(1 + math.exp(r[1 - pair.preferred] - r[pair.preferred])))
+        assert len({round(loss, 4) for loss in losses}) == 5
+        assert trainer.compute_loss(model, batch).item() == pytest.approx(sum(losses) / 5, abs=1e-5)
+
+
+def test_exchanging_the_responses_changes_nothing(trainer: BradleyTerryTrainer, pairs: list[PreferencePair]) -> None:
+    """The scalar head knows no position: the loss of the swapped pairs is the same, and their scores change places."""
+    model, processor = trainer.model.eval(), trainer.data_collator._processor
+    swapped = [pair.swap() for pair in pairs[:5]]
+    with torch.no_grad():
+        losses = [trainer.compute_loss(model, trainer.data_collator(some)).item() for some in (pairs[:5], swapped)]
+    assert losses[0] == pytest.approx(losses[1], abs=1e-6)
+    there = score(model, processor, swapped, SINGLE)
+    torch.testing.assert_close(score(model, processor, pairs[:5], SINGLE, batch_size=3), there.flip(1), atol=1e-5, rtol=1e-5)
+
+
+def test_accumulation_changes_nothing(tiny_checkpoint: Path, pairs: list[PreferencePair], tmp_path: Path) -> None:
+    """One step over sixteen responses at once, and in four parts: the same weights."""
+    heads = []
+    for micro in (16, 4):
+        config = config_for(tiny_checkpoint, batch_size=16, micro_batch_size=micro, max_steps=1, save_steps=1)
+        final = train_scalar(pairs, config, tmp_path / str(micro))
+        heads.append(ValueModel.from_pretrained(str(final)).state_dict())
+        logged = json.loads((tmp_path / str(micro) / "metrics.jsonl").read_text().splitlines()[0])
+        assert logged["loss"] == pytest.approx(math.log(2), abs=1e-6)  # the untrained head says 0 of everything
+    for name, weight in heads[0].items():
+        torch.testing.assert_close(weight, heads[1][name], atol=2e-5, rtol=1e-4, msg=name)
+
+
+def test_it_learns_to_see_and_is_benchmarked(tiny_checkpoint: Path, world_pairs: Any, tmp_path: Path) -> None:
+    """The better response says so: after 40 steps every pair is right, and a benchmark reads the scores as a judge."""
+    kept = [
+        replace(pair, responses=("good", "bad") if n % 2 else ("bad", "good"), preferred=1 - n % 2)
+        for n, pair in enumerate(world_pairs[0][:24])
+    ]
+    final = train_scalar(kept[:16], config_for(tiny_checkpoint, max_steps=40, save_steps=40), tmp_path / "run")
+    assert read_card(final)["stage"] == "rm"  # type: ignore[index]
+    write_parquet(kept, tmp_path / "pairs.parquet")
+    assert write_scores(final, kept, tmp_path / "scores.jsonl") == 24
+    settings = BenchSettings("pairs", tmp_path / "pairs.parquet", f"replay:{tmp_path / 'scores.jsonl'}", template="plain")
+    report, _ = run_bench(settings, tmp_path / "bench")
+    assert report["accuracy"]["micro"] == 1.0
+    last = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()][-2]
+    assert last["accuracy"] == 1.0
+    assert last["margin"] > 1
+    with pytest.raises(ConfigError, match="finished"):
+        train_scalar(kept[:16], config_for(tiny_checkpoint, max_steps=40, save_steps=40), tmp_path / "run")
+
+
+def test_resume_gives_the_uninterrupted_weights(
+    tiny_checkpoint: Path, pairs: list[PreferencePair], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed right after the first save, and run again: the same order of pairs, optimizer state and weights."""
+    config = config_for(tiny_checkpoint)
+    whole = train_scalar(pairs, config, tmp_path / "whole")
+
+    class KilledError(Exception):
+        pass
+
+    class KilledTrainer(BradleyTerryTrainer):
+        def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+            super()._save_checkpoint(*args, **kwargs)
+            raise KilledError
+
+    monkeypatch.setattr(bradley_terry, "BradleyTerryTrainer", KilledTrainer)
+    with pytest.raises(KilledError):
+        train_scalar(pairs, config, tmp_path / "parts")
+    monkeypatch.setattr(bradley_terry, "BradleyTerryTrainer", BradleyTerryTrainer)
+    with pytest.raises(ConfigError, match="other settings"):
+        train_scalar(pairs, config_for(tiny_checkpoint, learning_rate=1e-3), tmp_path / "parts")
+    parts = train_scalar(pairs, config, tmp_path / "parts")
+    steps = [json.loads(line)["step"] for line in (tmp_path / "parts" / "metrics.jsonl").read_text().splitlines()]
+    assert steps == [1, 2, 3, 4, 4]
+    a, b, fresh = (ValueModel.from_pretrained(str(folder)).state_dict() for folder in (whole, parts, tiny_checkpoint))
+    for name, weight in a.items():
+        torch.testing.assert_close(weight, b[name], atol=1e-6, rtol=1e-5, msg=name)
+        assert name == "head.bias" or not torch.equal(weight, fresh[name]), name  # a constant cancels in every margin
+
+
+def test_gradient_checkpointing_changes_no_gradient(tiny_checkpoint: Path, pairs: list[PreferencePair], tmp_path: Path) -> None:
+    """The backbone is asked for it, not the Trainer's model; every weight of the vision tower still gets its gradient."""
+    grads = []
+    for checkpointing in (False, True):
+        config = config_for(tiny_checkpoint, gradient_checkpointing=checkpointing)
+        made = build_trainer(pairs, config, load_processor(str(tiny_checkpoint)), tmp_path)
+        made.model.head.weight.data.normal_(generator=torch.Generator().manual_seed(0))
+        made.compute_loss(made.model.train(), made.data_collator(pairs[:3])).backward()
+        grads.append({name: p.grad for name, p in made.model.named_parameters()})
+    for name, grad in grads[0].items():
+        assert grad is not None, name
+        assert grad.any() or "bias" in name, name
+        torch.testing.assert_close(grad, grads[1][name], atol=1e-6, rtol=1e-4, msg=name)
+
+
+def test_bad_input_is_named(tiny_checkpoint: Path, pairs: list[PreferencePair], tmp_path: Path) -> None:
+    """No labels; a folder that holds another kind of model."""
+    with pytest.raises(DataError, match="preferred"):
+        train_scalar([replace(pair, preferred=None) for pair in pairs], config_for(tiny_checkpoint), tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+    with pytest.raises(CheckpointError, match="rewardlab rm"):
+        write_scores(tiny_checkpoint, pairs, tmp_path / "scores.jsonl")

@@ -1,0 +1,108 @@
+"""Stopping early: the probability of regretting it against brute force, and what a pool of votes comes to when stopped."""
+
+from __future__ import annotations
+
+import random
+from fractions import Fraction
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rewardlab.types import Choice, Completion, FinishReason, Order, Outcome, Verdict, VerdictStatus, Vote, choice_of
+from rewardlab.verdicts.early_stopping import is_settled, overturned, stop, turns
+from rewardlab.verdicts.votes import majority
+
+
+def by_enumeration(lead: int, trail: int, left: int) -> float:
+    """Every sequence of the votes to come, each next one for the leader with probability (its votes + 1) / (all + 2)."""
+    total = Fraction(0)
+    for coming in product((0, 1), repeat=left):
+        probability, a, b = Fraction(1), lead, trail
+        for vote in coming:
+            chance = Fraction(a + 1, a + b + 2)
+            probability *= chance if vote else 1 - chance
+            a, b = a + vote, b + 1 - vote
+        total += probability * (a <= b)
+    return float(total)
+
+
+@pytest.mark.parametrize("lead", range(5))
+@pytest.mark.parametrize("left", range(7))
+def test_a_lead_is_lost_as_often_as_by_enumeration(lead: int, left: int) -> None:
+    for trail in range(lead + 1):
+        assert overturned(lead, trail, left) == pytest.approx(by_enumeration(lead, trail, left))
+
+
+def test_worked_by_hand() -> None:
+    """2 to 0 with 2 left: only two votes against it make it even, with probability 1/4 * 2/5 = 0.1. More than half is safe."""
+    assert overturned(2, 0, 2) == pytest.approx(0.1)
+    assert overturned(9, 0, 7) == 0.0
+    assert overturned(1, 1, 0) == 1.0
+    with pytest.raises(ValueError, match="lead >= trail"):
+        overturned(0, 1, 1)
+
+
+def vote(winner: int | None, order: Order) -> Vote:
+    if winner is None:
+        return Vote(order, Verdict(None, VerdictStatus.NO_VERDICT), Completion("", FinishReason.STOP, 5))
+    return Vote(order, Verdict(choice_of(winner, order), VerdictStatus.OK), Completion("", FinishReason.STOP, 5))
+
+
+def pool(*winners: int | None) -> list[Vote]:
+    """Recorded as benches record them: one order first, then the other; ``winners`` take turns."""
+    given, swapped = winners[::2], winners[1::2]
+    return [*(vote(w, Order.GIVEN) for w in given), *(vote(w, Order.SWAPPED) for w in swapped)]
+
+
+def test_stopping() -> None:
+    """Eight of sixteen alike settle it at once for a large error; an even stand, or votes that say nothing, go on."""
+    easy = stop(pool(*[0] * 16), error=0.2)
+    assert (easy.outcome, easy.num_votes, easy.num_tokens) == (Outcome.RESPONSE_0, 2, 10)
+    assert stop(pool(*[0] * 16), error=0.0).num_votes == 10  # nine of sixteen cannot be overturned; stops are even
+    assert stop(pool(*[0, 1] * 8), error=0.2).num_votes == 16
+    assert stop(pool(None, None, *[1] * 14), error=0.2).num_votes == 4
+    assert stop(pool(*[None] * 16), error=0.2).outcome is Outcome.NO_VALID_VOTE
+    assert [v.order for v in turns(pool(0, 1, 0))] == [Order.GIVEN, Order.SWAPPED]
+    assert not is_settled(0, 0, 4, 0.9)
+
+
+winners = st.lists(st.sampled_from([0, 1, None]), min_size=16, max_size=16)
+
+
+@given(winners)
+def test_without_error_it_is_the_majority_of_all(cast: list[int | None]) -> None:
+    """Error 0 stops only when nothing can change it."""
+    stopped = stop(pool(*cast), 0.0)
+    whole = majority(turns(pool(*cast)))
+    assert stopped.outcome is whole
+    assert stopped.num_votes <= 16
+
+
+@given(winners, st.floats(0, 0.5))
+def test_exchanging_the_responses_exchanges_the_outcome(cast: list[int | None], error: float) -> None:
+    """And stops at the same place; a larger error never takes more votes."""
+    mirrored = [None if winner is None else 1 - winner for winner in cast]
+    one, other = stop(pool(*cast), error), stop(pool(*mirrored), error)
+    assert (one.outcome.swap(), one.num_votes) == (other.outcome, other.num_votes)
+    assert stop(pool(*cast), min(1.0, error * 2)).num_votes <= one.num_votes
+
+
+def test_the_error_is_what_was_asked_for() -> None:
+    """Of pairs whose share is uniform, the model's own assumption, at most the error stops on the side that 16 votes reject."""
+    dice, wrong, taken = random.Random(0), 0, 0
+    for _ in range(4000):
+        share = dice.random()
+        votes = pool(*[int(dice.random() < share) for _ in range(16)])
+        stopped = stop(votes, 0.05)
+        wrong += stopped.outcome is not majority(turns(votes)) and stopped.num_votes < 16
+        taken += stopped.num_votes
+    assert wrong / 4000 < 0.05
+    assert taken / 4000 < 10
+
+
+def test_a_first_choice_judge_never_settles() -> None:
+    """It votes for both responses in turn: all of the budget is spent, and the pair is even."""
+    votes = [Vote(order, Verdict(Choice.FIRST, VerdictStatus.OK), Completion("", FinishReason.STOP)) for order in Order] * 8
+    assert (stop(votes, 0.1).num_votes, stop(votes, 0.1).outcome) == (16, Outcome.TIE)

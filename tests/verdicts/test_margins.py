@@ -1,0 +1,179 @@
+"""Pairwise probabilities: the numbers worked by hand, the traps avoided, and a temperature against scikit-learn's fit."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+
+from rewardlab.rl.groups import standardized
+from rewardlab.verdicts.margins import (
+    MARGIN_LIMIT,
+    Fit,
+    all_pairs_advantages,
+    both_orders,
+    bradley_terry_loss,
+    clamped,
+    fit_temperature,
+    group_differences,
+    over_rationales,
+    position_gap,
+    readable,
+    rewards_of,
+    smoothed_share_margin,
+    verdict_margins,
+    without_thinking,
+)
+
+
+def logit(p: float) -> float:
+    return math.log(p / (1 - p))
+
+
+def test_two_tokens_spell_each_verdict() -> None:
+    """Tokens 1, 3 have probability .2 + .1, tokens 2, 4 .4 + .2, the rest .1: margin log(.3 / .6), coverage .9."""
+    logits = torch.tensor([[0.1, 0.2, 0.4, 0.1, 0.2]]).log() + 5
+    margins, coverage = verdict_margins(logits, [1, 3], [2, 4])
+    assert margins.item() == pytest.approx(math.log(0.5), abs=1e-6)
+    assert coverage.item() == pytest.approx(0.9, abs=1e-6)
+    assert margins.sigmoid().item() == pytest.approx(1 / 3, abs=1e-6)
+    with pytest.raises(ValueError, match="tokens of its own"):
+        verdict_margins(logits, [1], [1, 2])
+    with pytest.raises(ValueError, match="tokens of its own"):
+        verdict_margins(logits, [], [1])
+
+
+def test_little_coverage_is_no_verdict() -> None:
+    """A model about to write token 0 with .98: whatever the .02 prefer, it is not readable; .55 is."""
+    _, coverage = verdict_margins(torch.tensor([[0.98, 0.019, 0.001], [0.45, 0.25, 0.3]]).log(), [1], [2])
+    assert readable(coverage).tolist() == [False, True]
+
+
+def test_golden_numbers_of_a_position_bias() -> None:
+    """True margin 1, bias 2: truth .731, one order .953 (or .269 of the other), mean .611, log-odds .731.
+
+    By hand: sigmoid(1) = .7311; sigmoid(3) = .9526; sigmoid(-1 + 2) = .7311, so 1 - .7311 = .2689 and (.9526 + .2689) / 2 =
+    .6107.
+    """
+    given, swapped = torch.tensor([1.0 + 2.0]), torch.tensor([-1.0 + 2.0])
+    assert given.sigmoid().item() == pytest.approx(0.953, abs=5e-4)
+    assert both_orders(given, swapped, "mean").sigmoid().item() == pytest.approx(0.611, abs=5e-4)
+    assert both_orders(given, swapped, "logit").sigmoid().item() == pytest.approx(0.731, abs=5e-4)
+    assert position_gap(given, swapped).item() == pytest.approx(0.9526 + 0.7311 - 1, abs=1e-4)
+
+
+def test_clamps_are_counted() -> None:
+    """Two of four beyond 1e-4 .. 1 - 1e-4; none of none."""
+    margins, beyond = clamped(torch.tensor([-20.0, 0.0, 9.0, 10.0]))
+    assert margins.tolist() == pytest.approx([-MARGIN_LIMIT, 0, 9, MARGIN_LIMIT], abs=1e-6)
+    assert torch.sigmoid(torch.tensor(MARGIN_LIMIT)).item() == pytest.approx(0.9999, abs=1e-7)
+    assert beyond == 0.5
+    assert clamped(torch.empty(0))[1] == 0.0
+
+
+def test_mean_over_rationales() -> None:
+    """.9 and .5 make .7; an unreadable one does not count; without any the answer is nan, never 1/2."""
+    margins = torch.tensor([[logit(0.9), 0.0, 7.0], [3.0, 3.0, 3.0]], dtype=torch.float64)
+    got = over_rationales(margins, torch.tensor([[True, True, False], [False, False, False]]))
+    assert got[0].sigmoid().item() == pytest.approx(0.7)
+    assert got[1].isnan()
+    assert both_orders(got, got.flip(0)).isnan().all()
+
+
+def test_smoothed_votes() -> None:
+    """3 of 5: 3.5 / 6; 1 of 1: .75; none of none has no share."""
+    margins = smoothed_share_margin(torch.tensor([3, 1, 0]), torch.tensor([5, 1, 0]))
+    assert margins[:2].sigmoid().tolist() == pytest.approx([3.5 / 6, 0.75])
+    assert margins[2].isnan()
+
+
+def test_temperature_equals_logistic_regression() -> None:
+    """scikit-learn without intercept or penalty finds 1 / tau; margins made three times too sharp come back."""
+    rng = np.random.default_rng(0)
+    truth = rng.normal(0, 1.5, 2000)
+    labels = (rng.random(2000) > 1 / (1 + np.exp(-truth))).astype(int)  # 1: response 1 is preferred
+    margins = torch.tensor(truth * 3)
+    found = fit_temperature(margins, torch.tensor(labels))
+    theirs = LogisticRegression(C=np.inf, fit_intercept=False, tol=1e-10).fit(truth[:, None] * 3, 1 - labels)
+    assert found.fit is Fit.FITTED
+    assert 1 / found.tau == pytest.approx(theirs.coef_[0, 0], rel=1e-4)
+    assert found.tau == pytest.approx(3, rel=0.15)
+    for other in (found.tau * 0.9, found.tau * 1.1):
+        right = margins * (1 - 2 * torch.tensor(labels)) / other
+        assert found.nll < torch.nn.functional.softplus(-right).mean().item()
+
+
+def test_a_temperature_that_has_no_minimum_says_so() -> None:
+    """All right: the sharper the better. Wrong more often than right: the flatter the better. Neither is called a fit."""
+    ones, zeros = torch.ones(3), torch.zeros(3, dtype=torch.long)
+    assert (fit_temperature(ones, zeros).fit, fit_temperature(ones, zeros).tau) == (Fit.SEPARABLE, pytest.approx(0.01))
+    assert (fit_temperature(-ones, zeros).fit, fit_temperature(-ones, zeros).tau) == (Fit.NO_SIGNAL, pytest.approx(100))
+    assert fit_temperature(0 * ones, zeros).fit is Fit.NO_SIGNAL
+    with pytest.raises(ValueError, match="finite"):
+        fit_temperature(torch.tensor([1.0, math.nan]), torch.tensor([0, 1]))
+    with pytest.raises(ValueError, match="at least one"):
+        fit_temperature(torch.empty(0), torch.empty(0))
+
+
+def test_rewards() -> None:
+    """Margin 5 and -1 and 0: by hand; what the logit clip met is counted; unreadable is refused."""
+    margins = torch.tensor([5.0, -1.0, 0.0])
+    assert rewards_of(margins)[0].tolist() == pytest.approx([0.99331, 0.26894, 0.5], abs=1e-5)
+    assert rewards_of(margins, "centered")[0].tolist() == pytest.approx([0.49331, -0.23106, 0], abs=1e-5)
+    clipped, metrics = rewards_of(margins, "logit")
+    assert clipped.tolist() == [4, -1, 0]
+    assert metrics["reward/clipped_frac"] == pytest.approx(1 / 3)
+    assert rewards_of(margins, "binary")[0].tolist() == [1, 0, 0]
+    with pytest.raises(ValueError, match="unreadable"):
+        rewards_of(torch.tensor([math.nan]))
+
+
+@pytest.mark.parametrize("text", ["It is red.", "<think>red? yes</think>It is red.", "<think>a</think> b</think>\nIt is red."])
+def test_the_reward_does_not_see_the_thinking(text: str) -> None:
+    """The answer alone is judged; thinking that never ends leaves no answer."""
+    assert without_thinking(text) == "It is red."
+    assert without_thinking(f"{text}<think>or blue") == ""
+
+
+def test_all_pairs_by_hand() -> None:
+    """Three responses, 0 beats both, 1 beats 2: sums 2, 0, -2 over 3; squares 6 / (2*3*2) = .5: 2/3 / .7071 = .9428."""
+    d = torch.tensor([[0.0, 1, 1], [-1, 0, 1], [-1, -1, 0]])
+    assert all_pairs_advantages(d).tolist() == pytest.approx([0.9428, 0, -0.9428], abs=1e-4)
+    small = all_pairs_advantages(d * 3e-4).tolist()
+    released = (d * 3e-4).sum(1) / 3 / ((d * 3e-4).square().sum() / 12 + 1e-6).sqrt()
+    assert small[0] > 0.8 > 0.3 > released[0]  # the scale of the released code, its epsilon, and ours
+
+
+def test_all_pairs_of_a_scalar_is_grpo() -> None:
+    """d_ij = r_i - r_j: the same as the group's own standardization, which divides by the sample's deviation."""
+    rewards = torch.tensor([0.3, 1.0, -2.0, 0.7])
+    expected = standardized(rewards, torch.zeros(4, dtype=torch.long), eps=0.0)
+    torch.testing.assert_close(all_pairs_advantages(rewards[:, None] - rewards), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_all_pairs_refuses_what_is_not_antisymmetric() -> None:
+    """One order only (the released code's way), or an unreadable comparison; ties and a group of one are zeros, not nan."""
+    with pytest.raises(ValueError, match="antisymmetric"):
+        all_pairs_advantages(torch.tensor([[0.0, 1], [0, 0]]))
+    with pytest.raises(ValueError, match="antisymmetric"):
+        all_pairs_advantages(torch.tensor([[0.0, math.nan], [math.nan, 0]]))
+    assert all_pairs_advantages(torch.zeros(4, 4)).tolist() == [0, 0, 0, 0]
+    assert all_pairs_advantages(torch.zeros(1, 1)).tolist() == [0]
+
+
+def test_a_position_bias_gives_no_group_any_advantage() -> None:
+    """A judge that only likes the first slot: every pair of responses is even."""
+    margins = torch.full((3, 3), 2.5)
+    assert not group_differences(margins).any()
+    assert not group_differences(margins, "mean").any()
+    margins.fill_diagonal_(math.nan)  # a response is not compared with itself
+    assert not group_differences(margins).any()
+
+
+def test_bradley_terry_loss_by_hand() -> None:
+    """-log sigmoid(2) = .126928, -log sigmoid(-1) = 1.313262: mean .720095."""
+    loss = bradley_terry_loss(torch.tensor([1.0, 0.5]), torch.tensor([-1.0, 1.5]))
+    assert loss.item() == pytest.approx(0.720095, abs=1e-6)

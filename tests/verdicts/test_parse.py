@@ -1,0 +1,76 @@
+"""The texts that judges really write, and what is read in each."""
+
+from __future__ import annotations
+
+import pytest
+
+from rewardlab.errors import ConfigError
+from rewardlab.types import Choice, VerdictStatus
+from rewardlab.verdicts.parse import follows_format, parse_verdict, reasoning_of
+
+READ = [
+    ("<think>a</think><answer>1</answer>", Choice.FIRST),
+    ("<think>a</think>\n\n<answer> 2 </answer>\n", Choice.SECOND),
+    ("<think>a</think><answer>1</answer> no: <answer>2</answer>", Choice.SECOND),
+    ("<think>I would say <answer>1</answer> but</think><answer>2</answer>", Choice.SECOND),
+    ("<answer>1</answer>", Choice.FIRST),
+]
+NOT_READ = [
+    ("", VerdictStatus.EMPTY),
+    (" \n", VerdictStatus.EMPTY),
+    ("Response 1 is better", VerdictStatus.NO_VERDICT),
+    ("<think>Response 1 is better. <answer>1</answer>", VerdictStatus.NO_VERDICT),
+    ("<think><answer>1</answer></think>", VerdictStatus.NO_VERDICT),
+    ("<think>a</think><answer>1", VerdictStatus.NO_VERDICT),
+    ("<think>a</think><answer>1 or 2</answer>", VerdictStatus.NOT_A_CHOICE),
+    ("<think>a</think><answer>12</answer>", VerdictStatus.NOT_A_CHOICE),
+    ("<think>a</think><answer>Response 1</answer>", VerdictStatus.NOT_A_CHOICE),
+    ("<think>a</think><answer>1.0</answer>", VerdictStatus.NOT_A_CHOICE),
+    ("<think>a</think><answer>１</answer>", VerdictStatus.NOT_A_CHOICE),
+    ("<think>a</think><answer></answer>", VerdictStatus.NOT_A_CHOICE),
+]
+
+
+@pytest.mark.parametrize(("text", "choice"), READ)
+def test_read(text: str, choice: Choice) -> None:
+    """The last answer after the reasoning counts."""
+    assert parse_verdict(text, "think_answer").choice is choice
+
+
+@pytest.mark.parametrize(("text", "status"), NOT_READ)
+def test_not_read(text: str, status: VerdictStatus) -> None:
+    """A status and no choice."""
+    verdict = parse_verdict(text, "think_answer")
+    assert (verdict.choice, verdict.status) == (None, status)
+
+
+def test_unknown_convention() -> None:
+    """Named, with those that exist."""
+    with pytest.raises(ConfigError, match="think_answer"):
+        parse_verdict("x", "letters")
+
+
+@pytest.mark.parametrize(
+    ("text", "follows"),
+    [
+        ("<think>a</think><answer>1</answer>", True),
+        (" <think>a\nb</think>\n<answer> 2 </answer>\n", True),
+        ("<think> </think><answer>1</answer>", False),
+        ("<think>a</think><answer>3</answer>", False),
+        ("<think>a</think>so<answer>1</answer>", False),
+        ("<think>a</think><answer>1</answer>!", False),
+        ("<think>a<think>b</think><answer>1</answer>", False),
+        ("<think>a</think><answer>1</answer><answer>1</answer>", False),
+        ("<answer>1</answer>", False),
+    ],
+)
+def test_format(text: str, follows: bool) -> None:
+    """One non-empty reasoning, one answer of 1 or 2, nothing else."""
+    assert follows_format(text) is follows
+
+
+def test_reasoning() -> None:
+    """The whole of it; nothing where it is not closed."""
+    assert reasoning_of("<think> a </think>b</think><answer>1</answer>") == "a </think>b"
+    assert reasoning_of("<think>a") == ""
+    assert reasoning_of("a</think>") == ""
