@@ -68,8 +68,8 @@ def recipes() -> dict[str, dict[str, Any]]:
             continue
         method = {name: value for name, value in load_yaml(path).items() if name not in SKIPPED_KEYS}
         method = {name: value for name, value in method.items() if name not in ROLLOUTS and name != "epochs"}
-        if "samples_per_prompt" in method:
-            method["samples_per_prompt"] = 4
+        if "group_size" in method:
+            method["group_size"] = 4
         if "window" in method:
             method["window"] = 16
         if "overlong_margin" in method:
@@ -83,8 +83,8 @@ def recipes() -> dict[str, dict[str, Any]]:
 FEATURES: dict[str, dict[str, Any]] = {
     "swap": {"swap_weight": 0.5},
     "outliers": {"advantage_sigma": 0.7, "outliers": "clip", "whiten_by": "sequence"},
-    "oversample": {"advantage": "grpo", "samples_per_prompt": 4, "dynamic_sampling": "oversample", "difficulty_weighted": True},
-    "refill": {"advantage": "rloo", "samples_per_prompt": 4, "dynamic_sampling": "refill"},
+    "oversample": {"advantage": "grpo", "group_size": 4, "dynamic_sampling": "oversample", "difficulty_weighted": True},
+    "refill": {"advantage": "rloo", "group_size": 4, "dynamic_sampling": "refill"},
     "kl in the reward": {"kl_coef": 0.05},
     "kl in the loss": {"kl": "k2_loss", "kl_coef": 0.05, "iterations": 2},
     "hot token": {"hot_token": {"position": 1}},

@@ -179,7 +179,7 @@ def main() -> None:
         rl = RLConfig(
             **shared,
             rollout_batch_size=options.batch,
-            samples_per_prompt=2,
+            group_size=2,
             advantage="grpo",
             outliers="keep",
             max_completion_length=options.answer,

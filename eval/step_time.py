@@ -35,14 +35,14 @@ from rewardlab.training.rl import build_trainer, rl_rows
 
 ROOT = Path(__file__).parents[1]
 BASELINES = {"trl grpo": {"kl": "k3_loss", "kl_coef": 0.04}, "trl grpo, no KL": {"kl": "k3_loss", "kl_coef": 0.0}}
-METHOD = ("advantage", "outliers", "preclip", "clip_eps_high", "ratio", "average", "kl", "kl_coef")
+METHOD = ("advantage", "outliers", "preclip", "clip_high", "ratio", "average", "kl", "kl_coef")
 SHAPES: dict[str, Any] = {
     "template": "plain",
     "learning_rate": 1e-5,
     "rollout_batch_size": 64,
     "batch_size": 64,
     "micro_batch_size": 64,
-    "samples_per_prompt": 8,
+    "group_size": 8,
     "max_completion_length": 64,
     "gradient_checkpointing": False,
     "save_steps": 1000,

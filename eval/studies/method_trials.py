@@ -24,7 +24,7 @@ from rewardlab.demo.build import TEST
 from rewardlab.demo.server import favoured
 from rewardlab.errors import ConfigError
 from rewardlab.judging.judge import GenerativeJudge
-from rewardlab.metrics.accuracy import Labeled, invalid_rate, position_lean, swap_consistency
+from rewardlab.metrics.accuracy import Labeled, invalid_rate, position_bias, swap_consistency
 from rewardlab.samplers.base import Sampler
 from rewardlab.samplers.hf import HFSampler, load_model
 from rewardlab.samplers.self_verifying import SelfVerifying
@@ -212,7 +212,7 @@ def scores_of(sampled: Sequence[Judgment], greedy: Sequence[Judgment], pairs: Se
         "greedy_accuracy": float(np.mean([w == item.preferred for item, ws in zip(firm, named, strict=True) for w in ws])),
         "swap_consistency": swap_consistency(firm),
         "flipped": sum(flipped) / max(1, len(flipped)),
-        "position_lean": position_lean(items),
+        "position_bias": position_bias(items),
         "consistent": sum(a == b for a, b in zip(sides, said, strict=True)) / max(1, len(right)),
         "invalid": invalid_rate(items),
         "length": float(np.mean([vote.completion.num_tokens for vote, _ in votes])),

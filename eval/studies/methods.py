@@ -71,8 +71,8 @@ class Settings:
 def scaled(recipe: dict[str, Any], settings: Settings) -> dict[str, Any]:
     """A recipe's method at the size of the world: groups, windows, margins and pre-training; not its model or its endpoint."""
     method = {name: value for name, value in recipe.items() if name not in ("model", "template", "save_steps", "consistency")}
-    if "samples_per_prompt" in method:
-        method["samples_per_prompt"] = settings.group
+    if "group_size" in method:
+        method["group_size"] = settings.group
     if "window" in method:
         method["window"] = settings.window
     if "overlong_margin" in method:

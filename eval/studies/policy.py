@@ -74,7 +74,7 @@ def policy_config(trial: Trial, settings: Settings, *, model: Path) -> PolicyCon
         advantage="reinforce_pp_baseline",
         outliers="keep",
         preclip=None,
-        samples_per_prompt=settings.group,
+        group_size=settings.group,
         learning_rate=settings.learning_rate,
         warmup_steps=3,
         max_steps=settings.steps,

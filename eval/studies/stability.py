@@ -38,7 +38,7 @@ ARMS: dict[str, Arm] = {
     "raw_mean_filter": Arm("pre-clip + filter around the raw mean", {"outliers": "keep"}, RawMeanFilterTrainer),
     "preclip_clip": Arm("pre-clip + outliers clipped", {"outliers": "clip"}),
     "dual_clip": Arm("REINFORCE++ with dual-clip 3", {**PLAIN, "dual_clip": 3.0}),
-    "grpo": Arm("GRPO, groups of 8", {"advantage": "grpo", "samples_per_prompt": 8, "preclip": None}),
+    "grpo": Arm("GRPO, groups of 8", {"advantage": "grpo", "group_size": 8, "preclip": None}),
     "blind_stable_reinforce": Arm("StableReinforce, blind actor", {}, BlindActorTrainer),
     "blind_reinforce_pp": Arm("REINFORCE++, blind actor", PLAIN, BlindActorTrainer),
 }

@@ -89,7 +89,7 @@ def leaderboard(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
 def _run_cells(run: Run, base: Run) -> dict[str, str]:
     """What stands of a run in each column; the differences come early, where a narrow screen shows them."""
     r, found = run.report, None if run is base else against(base, run)
-    lean, blank, whole = r["position_lean"], r["controls"].get("blank"), r["all_right"]
+    lean, blank, whole = r["position_bias"], r["controls"].get("blank"), r["all_right"]
     until = "" if r["stop_error"] is None else f", until {100 * r['stop_error']:g} %"
     low, high = found["interval"] if found else (0.0, 0.0)
     return {

@@ -46,7 +46,7 @@ def table_rows(report: dict[str, Any]) -> list[tuple[str, str, str]]:
 def facts(report: dict[str, Any]) -> list[tuple[str, str]]:
     """What stands beside every accuracy."""
     sampling = [report[name] for name in ("temperature", "top_p", "max_tokens")]
-    lean, longer, seconds = report["position_lean"], report["length_lean"], report["seconds_per_vote"]
+    lean, longer, seconds = report["position_bias"], report["length_bias"], report["seconds_per_vote"]
     votes, error = str(report["votes"]), report["stop_error"]
     if error is not None:
         samples = report["num_votes_total"] / report["num_pairs"]
@@ -57,8 +57,8 @@ def facts(report: dict[str, Any]) -> list[tuple[str, str]]:
         ("votes per order", votes),
         ("invalid rate", f"{percent(report['invalid_rate'], 2)} %"),
         ("swap consistency", f"{percent(report['swap_consistency'])} %"),
-        ("position lean (share of first, minus 50)", "–" if lean is None else f"{100 * lean:+.1f} points"),
-        ("length lean (named longer, less labelled longer)", "–" if longer is None else f"{100 * longer:+.1f} points"),
+        ("position bias (share of first, minus 50)", "–" if lean is None else f"{100 * lean:+.1f} points"),
+        ("length bias (named longer, less labelled longer)", "–" if longer is None else f"{100 * longer:+.1f} points"),
         ("tokens per vote", f"{report['tokens_per_vote']:.1f}"),
         ("seconds per vote", "–" if seconds is None else f"{seconds:.3f}"),
         ("data", report["data"]),

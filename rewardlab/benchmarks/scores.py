@@ -13,12 +13,12 @@ from rewardlab.metrics.accuracy import (
     Labeled,
     by_group,
     invalid_rate,
-    length_lean,
+    length_bias,
     macro,
     mean_interval,
     micro,
     pair_score,
-    position_lean,
+    position_bias,
     status_counts,
     swap_consistency,
 )
@@ -86,7 +86,7 @@ def core(rows: Sequence[Row], items: Sequence[Labeled]) -> dict[str, Any]:
         "slices": slices(rows, items),
         "invalid_rate": invalid_rate(items),
         "swap_consistency": swap_consistency(items),
-        "position_lean": position_lean(items),
+        "position_bias": position_bias(items),
     }
 
 
@@ -109,7 +109,7 @@ def score(
             name: {
                 **_cell(group, [row.cluster for row in rows if row.group == name]),
                 "invalid_rate": invalid_rate(group),
-                "position_lean": position_lean(group),
+                "position_bias": position_bias(group),
             }
             for name, group in by_group(items).items()
         },
@@ -120,7 +120,7 @@ def score(
         "statuses": status_counts(items),
         "pairs_tied_over_both_orders": outcomes.count(Outcome.TIE),
         "pairs_without_valid_vote": outcomes.count(Outcome.NO_VALID_VOTE),
-        "length_lean": length_lean(items, [longer(row.pair) for row in rows]),
+        "length_bias": length_bias(items, [longer(row.pair) for row in rows]),
         "by_length": by_length(rows, items),
         "confidence": confidence_report(items, clusters),
         "tokens_per_vote": sum(tokens) / len(tokens) if tokens else 0.0,

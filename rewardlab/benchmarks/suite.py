@@ -73,7 +73,7 @@ def markdown(title: str, names: Sequence[str], reports: Sequence[dict[str, Any]]
     rows = []
     for name, report in zip(names, reports, strict=True):
         best = max(report["baselines"].items(), key=lambda item: item[1]["micro"])
-        blank, lean, decided = report["controls"].get("blank"), report["position_lean"], report["decision"]
+        blank, lean, decided = report["controls"].get("blank"), report["position_bias"], report["decision"]
         row = (
             f"[{name}]({name}/report.md)",
             with_interval(report["accuracy"]["micro"], report["interval"]),

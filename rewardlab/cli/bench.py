@@ -66,7 +66,7 @@ def bench_run(
     ] = "blank",
     api_key_env: Annotated[str, typer.Option("--api-key-env", help="Variable that holds the API key.")] = "OPENAI_API_KEY",
 ) -> None:
-    """Score a judge: votes in both orders, intervals, swap consistency, position lean, baselines; JSON, Markdown, HTML.
+    """Score a judge: votes in both orders, intervals, swap consistency, position bias, baselines; JSON, Markdown, HTML.
 
     A replay file has one sample a line, `{"row": 0, "order": "given", "text": "..."}`, or one pair of scores of a scalar
     model, `{"row": 0, "scores": [0.3, 0.7]}`; `row` is the 0-based row of the data file, index 0 its first/chosen response. A

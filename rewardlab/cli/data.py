@@ -170,7 +170,7 @@ def data_validate(
 
 @data_app.command("stats")
 def data_stats(data: Data, out: Out, images: Images = None, seed: SeedOf = 0) -> None:
-    """Numbers of a set as `stats.json`, and with example pairs to look at as `stats.html`: balance, lengths, length lean."""
+    """Numbers of a set as `stats.json`, and with example pairs to look at as `stats.html`: balance, lengths, length bias."""
     from rewardlab.curation.overview import Overview
     from rewardlab.data.pairs import stream_pairs
     from rewardlab.progress import bar

@@ -53,7 +53,7 @@ class HealthConfig(Schema):
     min_entropy: float = Field(0.005, ge=0, description="nats a token, of rollouts")
     max_invalid_frac: float = Field(0.95, gt=0, le=1)
     length_factor: float = Field(4.0, gt=1, description="times the mean length of the first logs")
-    max_position_lean: float = Field(0.45, gt=0, le=0.5, description="of verdicts for the response shown first, from a half")
+    max_position_bias: float = Field(0.45, gt=0, le=0.5, description="of verdicts for the response shown first, from a half")
     hacking_drop: float = Field(0.1, gt=0, description="of accuracy over a window in which the reward rises")
     max_rollbacks: int = Field(2, ge=1)
 

@@ -67,7 +67,7 @@ class MethodConfig(TrainConfig):
     rollout_batch_size: int = Field(256, ge=2, description="rollouts between two samplings, of all processes")
     batch_size: int = Field(128, ge=2, description="rollouts per optimizer step")
     micro_batch_size: int = Field(2, ge=1)
-    samples_per_prompt: int = Field(1, ge=1)
+    group_size: int = Field(1, ge=1)
     iterations: int = Field(1, ge=1, description="passes over each rollout batch")
     max_completion_length: int = Field(1024, ge=1)
     rollouts_at_once: int | None = Field(
@@ -85,10 +85,10 @@ class MethodConfig(TrainConfig):
     window: int | None = Field(None, ge=1, description="tokens a rollout grows by per step (T-PPO); null: all at once")
     advantage: Literal["reinforce_pp", "reinforce_pp_baseline", "grpo", "dr_grpo", "rloo", "gae"] = "reinforce_pp"
     whiten_by: Literal["token", "sequence"] = Field("token", description="what counts alike in mean and deviation")
-    outliers: Literal["delete", "clip", "keep"] = Field("delete", description="of whitened advantages beyond advantage_sigma")
-    advantage_sigma: float = Field(3.0, gt=0, description="in deviations")
-    clip_eps: float = Field(0.2, gt=0)
-    clip_eps_high: float | None = Field(None, gt=0, description="upper clip where it differs (DAPO's clip-higher)")
+    outliers: Literal["delete", "clip", "keep"] = Field("delete", description="of whitened advantages beyond outlier_sigma")
+    outlier_sigma: float = Field(3.0, gt=0, description="in deviations")
+    clip_low: float = Field(0.2, gt=0)
+    clip_high: float | None = Field(None, gt=0, description="upper clip where it differs (DAPO's clip-higher)")
     dual_clip: float | None = Field(None, gt=1, description="bound on the loss of a token of negative advantage")
     preclip: tuple[float, float] | None = Field((1e-3, 1e3), description="of the probability ratio, before exp; null: none")
     ratio: Literal["token", "sequence"] = "token"
@@ -100,7 +100,7 @@ class MethodConfig(TrainConfig):
     positive_nll: float = Field(0.0, ge=0, description="weight of the likelihood of right rollouts")
     gae_lambda: float = Field(0.95, ge=0, le=1, description="of the policy's advantages (advantage: gae)")
     gae_lambda_critic: float = Field(1.0, ge=0, le=1, description="of what the critic is fitted to")
-    length_adaptive_alpha: float | None = Field(None, gt=0, description="lambda 1 - 1 / (alpha length), at least 0.95 (VAPO)")
+    length_alpha: float | None = Field(None, gt=0, description="lambda 1 - 1 / (alpha length), at least 0.95 (VAPO)")
     value_clip: float = Field(0.2, gt=0)
     value_learning_rate: float | None = Field(None, gt=0, description="null: twice learning_rate, as VAPO has it")
     value_pretrain_steps: int = Field(0, ge=0, description="at most so many steps of the critic alone, before the policy moves")
@@ -121,8 +121,8 @@ class MethodConfig(TrainConfig):
                 f"rollout_batch_size {self.rollout_batch_size} must be a multiple of batch_size {self.batch_size}, and that "
                 f"of micro_batch_size {self.micro_batch_size}"
             )
-        if self.rollout_batch_size % self.samples_per_prompt:
-            raise ValueError("rollout_batch_size must be a multiple of samples_per_prompt")
+        if self.rollout_batch_size % self.group_size:
+            raise ValueError("rollout_batch_size must be a multiple of group_size")
         period = self.rollout_batch_size // self.batch_size * self.iterations
         if self.save_steps % period:
             raise ValueError(
@@ -133,8 +133,8 @@ class MethodConfig(TrainConfig):
 
     @model_validator(mode="after")
     def _fits_the_advantage(self) -> Self:
-        if self.advantage not in ("reinforce_pp", "gae") and self.samples_per_prompt < 2:
-            raise ValueError(f"advantage {self.advantage} compares a group's rollouts; set samples_per_prompt to 2 or more")
+        if self.advantage not in ("reinforce_pp", "gae") and self.group_size < 2:
+            raise ValueError(f"advantage {self.advantage} compares a group's rollouts; set group_size to 2 or more")
         if self.kl == "k1_reward" and self.kl_coef and self.advantage in ("grpo", "dr_grpo", "rloo"):
             raise ValueError(f"advantage {self.advantage} is one number per rollout; use kl: k2_loss or k3_loss")
         if self.value_pretrain_steps and self.advantage != "gae":
@@ -161,14 +161,14 @@ class MethodConfig(TrainConfig):
 
     @model_validator(mode="after")
     def _fits_the_sampling(self) -> Self:
-        if self.dynamic_sampling != "off" and (self.samples_per_prompt < 2 or self.window):
-            raise ValueError("dynamic_sampling needs samples_per_prompt of 2 or more, and no window")
+        if self.dynamic_sampling != "off" and (self.group_size < 2 or self.window):
+            raise ValueError("dynamic_sampling needs group_size of 2 or more, and no window")
         if self.difficulty_weighted and self.dynamic_sampling == "off":
             raise ValueError("difficulty_weighted is a part of dynamic_sampling; set it to refill or oversample")
         if self.window and (self.advantage != "gae" or self.max_completion_length % self.window):
             raise ValueError("window needs advantage gae and a max_completion_length that is a multiple of it")
-        if self.window and (self.kl_coef or self.importance_cap or self.hot_token or self.samples_per_prompt > 1):
-            raise ValueError("window goes with neither kl_coef nor importance_cap nor hot_token nor samples_per_prompt above 1")
+        if self.window and (self.kl_coef or self.importance_cap or self.hot_token or self.group_size > 1):
+            raise ValueError("window goes with neither kl_coef nor importance_cap nor hot_token nor group_size above 1")
         return self
 
 
@@ -187,7 +187,7 @@ class RLConfig(MethodConfig):
         None, description="process reward model (`rewardlab prm`) that pays at step ends; null: none"
     )
     process_wrong_weight: float = Field(0.25, ge=0, description="of its mean score where the verdict is not right")
-    process_right_weight: float = Field(0.025, ge=0, description="where it is")
+    process_correct_weight: float = Field(0.025, ge=0, description="where it is")
     consistency: ConsistencyConfig = Field(default_factory=lambda: ConsistencyConfig.model_validate({}))
     attempts: list[Attempts] = Field(["2", "3", "unsolved"], description="difficulty tags to train on")
     both_orders: bool = Field(True, description="show each pair once in each order, instead of in the teacher's")
@@ -195,10 +195,10 @@ class RLConfig(MethodConfig):
 
     @model_validator(mode="after")
     def _fits_the_reward(self) -> Self:
-        if self.swap_weight and (not self.both_orders or self.rollout_batch_size % (2 * self.samples_per_prompt)):
+        if self.swap_weight and (not self.both_orders or self.rollout_batch_size % (2 * self.group_size)):
             raise ValueError(
                 "swap_weight compares the two orders of a pair: set both_orders, and make rollout_batch_size a multiple of "
-                "twice samples_per_prompt"
+                "twice group_size"
             )
         if self.swap_weight and (self.dynamic_sampling != "off" or self.window):
             raise ValueError("dynamic_sampling and window draw single prompts, and swap_weight needs both orders of a pair")
@@ -259,6 +259,6 @@ class PolicyConfig(MethodConfig):
 
     @model_validator(mode="after")
     def _has_a_group(self) -> Self:
-        if self.anchor == "group" and self.samples_per_prompt < 2:
-            raise ValueError("anchor group compares a group's rollouts; set samples_per_prompt to 2 or more")
+        if self.anchor == "group" and self.group_size < 2:
+            raise ValueError("anchor group compares a group's rollouts; set group_size to 2 or more")
         return self

@@ -71,7 +71,7 @@ def stage_summary(report: dict[str, Any], votes: dict[int, list[dict[str, Any]]]
         "digits_greedy": digits,
         "swap_consistency_greedy": controls["greedy"]["swap_consistency"],
         "swap_consistency": report["swap_consistency"],
-        "position_lean": report["position_lean"],
+        "position_bias": report["position_bias"],
         "reasoning": consistency(votes, preferred),
         "tokens_per_vote": report["tokens_per_vote"],
     }
@@ -127,7 +127,7 @@ def table(summary: dict[str, Any]) -> list[tuple[str, list[str]]]:
         row("  another's image", "other"),
         row("  swap consistency", "swap_consistency_greedy"),
         row("consistent", "reasoning", "agrees"),
-        row("lean to first", "position_lean"),
+        row("position bias", "position_bias"),
     ]
 
 

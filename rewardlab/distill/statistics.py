@@ -86,7 +86,7 @@ class Tally:
             "num_asked_again": counts["asked_again"],
             "num_failed_requests": counts["failures"],
             "verdict_statuses": dict(self._statuses),
-            "teacher_lean": self._lean(),
+            "teacher_position_bias": self._lean(),
             "prompt_tokens": spent.prompt_tokens,
             "completion_tokens": spent.completion_tokens,
             "cached_tokens": spent.cached_tokens,

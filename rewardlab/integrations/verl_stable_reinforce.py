@@ -14,7 +14,7 @@ whatever imports verl, is the environment variable ``VERL_USE_EXTERNAL_MODULES``
 Advantages are whitened over all response tokens of the training batch, of all nodes: the task runner holds the whole of it.
 Those beyond 3 deviations become 0 there: such tokens stay in the denominator of the loss and push nothing. The loss counts them
 as ``actor/zero_advantage_frac``; the share by sign is logged. Loss and metrics are per micro-batch, averaged as verl does.
-``+algorithm.advantage_sigma=4`` and ``+algorithm.outliers=clip`` (delete, clip, keep) change the filter, and
+``+algorithm.outlier_sigma=4`` and ``+algorithm.outliers=clip`` (delete, clip, keep) change the filter, and
 
     actor_rollout_ref.actor.policy_loss._target_=rewardlab.integrations.verl_stable_reinforce.StableReinforceLossConfig
     +actor_rollout_ref.actor.policy_loss.preclip_low=1e-4
@@ -63,7 +63,7 @@ def stable_reinforce_advantages(
     """
     if (gamma := getattr(config, "gamma", 1.0)) != 1:
         raise ConfigError(f"algorithm.gamma is {gamma}; stable_reinforce does not discount: set it to 1")
-    sigma, treatment = float(getattr(config, "advantage_sigma", 3.0)), getattr(config, "outliers", "delete")
+    sigma, treatment = float(getattr(config, "outlier_sigma", 3.0)), getattr(config, "outliers", "delete")
     if treatment not in ("delete", "clip", "keep"):
         raise ConfigError(f"algorithm.outliers is {treatment!r}; expected delete, clip or keep")
     with torch.no_grad():

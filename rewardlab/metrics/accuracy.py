@@ -171,13 +171,13 @@ def invalid_rate(items: Sequence[Labeled]) -> float:
     return sum(vote.verdict.status not in VALID for vote in votes) / len(votes) if votes else math.nan
 
 
-def position_lean(items: Sequence[Labeled]) -> float | None:
+def position_bias(items: Sequence[Labeled]) -> float | None:
     """Share of valid verdicts for the response shown first, minus one half: -0.5..0.5, 0 without lean; None without any."""
     choices = [vote.verdict.choice for vote in _all_votes(items) if vote.verdict.choice is not None]
     return choices.count(Choice.FIRST) / len(choices) - 0.5 if choices else None
 
 
-def length_lean(items: Sequence[Labeled], longer: Sequence[int | None]) -> float | None:
+def length_bias(items: Sequence[Labeled], longer: Sequence[int | None]) -> float | None:
     """How much more often the longer response is named than it is the better one: -1..1, above 0 a judge favours length.
 
     Mean over pairs of the share of valid verdicts for the longer response, less the share of these pairs whose longer response

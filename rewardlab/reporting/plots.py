@@ -31,7 +31,7 @@ def plots(report: dict[str, Any]) -> list[tuple[str, str]]:
     found = [("Accuracy by group", plot_groups(report))]
     if len(report["k_curve"]) > 1:
         found.append(("What more votes buy", plot_curve(report)))
-    if report["position_lean"] is not None:
+    if report["position_bias"] is not None:
         found.append(("Position: how often the response shown first is named", plot_position(report)))
     found.append(("Length: accuracy by how much longer the better response is", plot_length(report)))
     if any("reliability" in told for told in report["confidence"].values()):
@@ -91,7 +91,7 @@ def plot_curve(report: dict[str, Any]) -> str:
 
 def plot_position(report: dict[str, Any]) -> str:
     """Share of valid verdicts for the first place, by group."""
-    shares = {name: cell["position_lean"] for name, cell in report["groups"].items()} | {"overall": report["position_lean"]}
+    shares = {name: cell["position_bias"] for name, cell in report["groups"].items()} | {"overall": report["position_bias"]}
     figure, axes = plt.subplots(figsize=(WIDE, 0.4 * len(shares) + 1.2))
     for place, lean in enumerate(shares.values()):
         if lean is not None:

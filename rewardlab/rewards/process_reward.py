@@ -49,7 +49,7 @@ class ProcessReward:
             ValueModel.from_pretrained(str(folder)).to(device),
             tokenizer,
             wrong_weight=config.process_wrong_weight,
-            right_weight=config.process_right_weight,
+            right_weight=config.process_correct_weight,
         )
 
     def __call__(

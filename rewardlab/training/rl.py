@@ -123,7 +123,7 @@ def train_rl(pairs: Sequence[PreferencePair], config: RLConfig, out: Path) -> Pa
     room = (3 if config.self_verify else 1) * config.max_completion_length  # a judgment, its verification, another judgment
     hard = fitting(hard_pairs(pairs, config), config, template, out, room=room)
     rows = rl_rows(hard, template, both_orders=config.both_orders)
-    num_rollouts = len(rows) * config.samples_per_prompt
+    num_rollouts = len(rows) * config.group_size
     if num_rollouts < config.rollout_batch_size:
         raise DataError(
             f"{len(rows):,} hard pairs and orders make {num_rollouts:,} rollouts, fewer than the "

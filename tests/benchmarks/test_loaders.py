@@ -77,7 +77,7 @@ def test_who_always_says_the_first_scores_a_half(name: str, tmp_path: Path) -> N
     data = published(files.get(name, "mmrb2/interleaved_response_only.json"))
     report, rows = run_bench(BenchSettings(name, data, "baseline:first"), tmp_path / "first")
     assert report["accuracy"]["micro"] == 0.5
-    assert report["position_lean"] == 0.5
+    assert report["position_bias"] == 0.5
     lines = [{"row": row.row, "order": order, "text": "garbage"} for row in rows for order in ("given", "swapped")]
     (tmp_path / "garbage.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     report, _ = run_bench(BenchSettings(name, data, f"replay:{tmp_path / 'garbage.jsonl'}"), tmp_path / "garbage")

@@ -115,7 +115,7 @@ def test_contract(pairs_file: Path, tmp_path: Path) -> None:
 def test_a_constant_judge_scores_one_half(pairs_file: Path, tmp_path: Path) -> None:
     """Exactly, over both orders; over given orders it scores the share of pairs whose first response is preferred."""
     both = bench(tmp_path / "both", pairs_file, "baseline:first")
-    assert (both["accuracy"]["micro"], both["swap_consistency"], both["position_lean"]) == (0.5, 0.0, 0.5)
+    assert (both["accuracy"]["micro"], both["swap_consistency"], both["position_bias"]) == (0.5, 0.0, 0.5)
     given = bench(tmp_path / "given", pairs_file, "baseline:first", orders="given")
     assert given["swap_consistency"] is None
     assert given["accuracy"]["micro"] == sum(p.preferred == 0 for p in read_pairs(pairs_file)) / 130

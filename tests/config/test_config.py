@@ -55,8 +55,8 @@ def test_defaults_are_the_paper() -> None:
     """arXiv 2505.02835, section 5: what a reader of the paper would look for."""
     rl, sft = RLConfig(), SFTConfig()
     assert (sft.learning_rate, sft.batch_size, sft.epochs) == (1e-5, 256, 1.0)
-    assert (rl.learning_rate, rl.rollout_batch_size, rl.batch_size, rl.samples_per_prompt) == (1e-6, 256, 128, 1)
-    assert (rl.kl_coef, rl.preclip, rl.advantage_sigma, rl.attempts) == (0.0, (1e-3, 1e3), 3.0, ["2", "3", "unsolved"])
+    assert (rl.learning_rate, rl.rollout_batch_size, rl.batch_size, rl.group_size) == (1e-6, 256, 128, 1)
+    assert (rl.kl_coef, rl.preclip, rl.outlier_sigma, rl.attempts) == (0.0, (1e-3, 1e3), 3.0, ["2", "3", "unsolved"])
 
 
 @pytest.mark.parametrize(

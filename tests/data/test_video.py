@@ -72,7 +72,7 @@ def test_videorewardbench(tmp_path: Path) -> None:
     assert [len(row.pair.images) for row in loaded] == [6] * 5
     report, _ = run_bench(BenchSettings("videorewardbench", data, "baseline:first"), tmp_path / "out")
     assert set(report["groups"]) == set(VideoRewardBench.sizes)
-    assert (report["accuracy"]["micro"], report["position_lean"]) == (0.5, 0.5)
+    assert (report["accuracy"]["micro"], report["position_bias"]) == (0.5, 0.5)
     assert sum("the published benchmark" in note for note in report["notes"]) == 5
     assert sum(VideoRewardBench.sizes.values()) == 1563
 

@@ -294,7 +294,7 @@ def test_a_teacher_that_leans_is_found_out(world_pairs: Any, tmp_path: Path) -> 
         return JSONResponse({"id": "x", "created": 0, "model": "m", "choices": [choice], "usage": usage})
 
     with running(Starlette(routes=[Route("/v1/chat/completions", chat, methods=["POST"])])) as url:
-        lean = distill(world_pairs[0][:60], config_for(f"{url}/v1", votes=2), tmp_path)["teacher_lean"]
+        lean = distill(world_pairs[0][:60], config_for(f"{url}/v1", votes=2), tmp_path)["teacher_position_bias"]
     assert lean["named_first"] == 0.5
     assert (lean["right_when_first"][0], lean["right_when_second"][0], lean["same_place"][0]) == (1.0, 0.0, 1.0)
 

@@ -15,7 +15,7 @@ from rewardlab.metrics.accuracy import (
     micro,
     pair_score,
     paired_difference,
-    position_lean,
+    position_bias,
     status_counts,
     swap_consistency,
 )
@@ -80,10 +80,10 @@ def test_rates() -> None:
     items = [labeled("11", "2-"), labeled("12", "=1")]
     assert status_counts(items) | {} == {**dict.fromkeys(map(str, VerdictStatus), 0), "ok": 6, "no_verdict": 1, "tie": 1}
     assert invalid_rate(items) == 1 / 8
-    assert position_lean(items) == pytest.approx(4 / 6 - 0.5)
+    assert position_bias(items) == pytest.approx(4 / 6 - 0.5)
     assert swap_consistency(items) == 0.5  # the second pair ties in one order
     assert swap_consistency([labeled("1")]) is None
-    assert position_lean([labeled("-")]) is None
+    assert position_bias([labeled("-")]) is None
 
 
 def test_micro_and_macro() -> None:

@@ -20,7 +20,7 @@ from rewardlab.data.files import read_lines
 from rewardlab.data.pairs import read_pairs, write_parquet
 from rewardlab.errors import ConfigError
 from rewardlab.judging.judge import GenerativeJudge
-from rewardlab.metrics.accuracy import balanced_accuracy, length_lean
+from rewardlab.metrics.accuracy import balanced_accuracy, length_bias
 from rewardlab.prompts import load_template
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.types import Choice, Message, Order, choice_of
@@ -69,11 +69,11 @@ def test_length_lean_by_hand() -> None:
     """
     items = [labeled("1", "2"), labeled("1", "1"), labeled("2", "2"), labeled("1", "2")]
     # longer: the first response of pair 0 (better), the second of pairs 1 and 2 (worse); pair 3 is even
-    assert length_lean(items, [0, 1, 1, None]) == pytest.approx((1 + 0.5 + 0.5) / 3 - 1 / 3)
+    assert length_bias(items, [0, 1, 1, None]) == pytest.approx((1 + 0.5 + 0.5) / 3 - 1 / 3)
     right = [labeled("11", "22"), labeled("1-", "--"), labeled("--", "--")]
-    assert length_lean(right, [0, 1, 1]) == 0
-    assert length_lean(items, [None] * 4) is None
-    assert length_lean([labeled("-", "=")], [0]) is None
+    assert length_bias(right, [0, 1, 1]) == 0
+    assert length_bias(items, [None] * 4) is None
+    assert length_bias([labeled("-", "=")], [0]) is None
 
 
 def test_confidence_by_hand() -> None:
@@ -186,7 +186,7 @@ def test_a_recorded_run_is_read_again(data: Path, tmp_path: Path, monkeypatch: p
         if json.loads(line)["pass"] == "votes"
     ]
     assert other["statuses"]["ok"] == sum("[[A]]" in text for text in texts)
-    assert other["position_lean"] == 0.5
+    assert other["position_bias"] == 0.5
 
 
 def test_margins_of_a_replay_are_weighed(data: Path, tmp_path: Path) -> None:

@@ -146,9 +146,9 @@ def method_of(config: RLConfig) -> reference.Method:
         advantage=config.advantage,
         whiten_by=config.whiten_by,
         outliers=config.outliers,
-        sigma=config.advantage_sigma,
-        clip_low=config.clip_eps,
-        clip_high=config.clip_eps_high or config.clip_eps,
+        sigma=config.outlier_sigma,
+        clip_low=config.clip_low,
+        clip_high=config.clip_high or config.clip_low,
         dual_clip=config.dual_clip,
         preclip=config.preclip,
         ratio=config.ratio,
@@ -159,7 +159,7 @@ def method_of(config: RLConfig) -> reference.Method:
         positive_nll=config.positive_nll,
         lam=config.gae_lambda,
         lam_critic=config.gae_lambda_critic,
-        alpha=config.length_adaptive_alpha,
+        alpha=config.length_alpha,
         value_clip=config.value_clip,
     )
 
@@ -173,8 +173,8 @@ FILES = sorted((ROOT / "configs" / "rl").glob("*.yaml"))
 RECIPES = {
     path.stem: load_yaml(path) for path in FILES if not path.stem.startswith("stable_reinforce_")
 }  # those are of hardware
-METHOD = {*reference.Method.__dataclass_fields__, "clip_eps", "clip_eps_high", "advantage_sigma", "samples_per_prompt"}
-METHOD |= {"gae_lambda", "gae_lambda_critic", "length_adaptive_alpha"}
+METHOD = {*reference.Method.__dataclass_fields__, "clip_low", "clip_high", "outlier_sigma", "group_size"}
+METHOD |= {"gae_lambda", "gae_lambda_critic", "length_alpha"}
 CASES: dict[str, tuple[float, dict[str, Any]]] = {  # name: (drift of the sampling policy, differences from the defaults)
     **{name: (0.3, {key: value for key, value in recipe.items() if key in METHOD}) for name, recipe in RECIPES.items()},
     # Their KL in the reward is taken before the drift is made up.
@@ -182,9 +182,9 @@ CASES: dict[str, tuple[float, dict[str, Any]]] = {  # name: (drift of the sampli
     "near": (0.0, {}),
     "far": (4.0, {}),
     "kl in the reward": (0.0, {"kl_coef": 0.2}),
-    "k2 in the loss": (0.3, {"advantage": "reinforce_pp_baseline", "samples_per_prompt": 4, "kl": "k2_loss", "kl_coef": 0.3}),
-    "clipped outliers": (0.3, {"outliers": "clip", "advantage_sigma": 0.7}),
-    "rollouts alike": (0.3, {"whiten_by": "sequence", "outliers": "clip", "advantage_sigma": 0.7, "max_completion_length": 12}),
+    "k2 in the loss": (0.3, {"advantage": "reinforce_pp_baseline", "group_size": 4, "kl": "k2_loss", "kl_coef": 0.3}),
+    "clipped outliers": (0.3, {"outliers": "clip", "outlier_sigma": 0.7}),
+    "rollouts alike": (0.3, {"whiten_by": "sequence", "outliers": "clip", "outlier_sigma": 0.7, "max_completion_length": 12}),
     "one ratio": (0.3, {"ratio": "sequence", "preclip": None}),
     "dual clip": (3.0, {"dual_clip": 2.0, "preclip": None, "average": "token"}),
     "likelihood": (0.3, {"positive_nll": 0.5}),
@@ -195,15 +195,15 @@ CASES: dict[str, tuple[float, dict[str, Any]]] = {  # name: (drift of the sampli
 def test_trainer_equals_reference(make_trainer: Any, tiny_checkpoint: Path, case: str) -> None:
     """Loss, gradient and weights over two minibatches and two epochs, for every recipe and every part of a method."""
     noise, changes = CASES[case]
-    if changes.get("samples_per_prompt", 1) > 1:
-        changes = changes | {"samples_per_prompt": 4}
+    if changes.get("group_size", 1) > 1:
+        changes = changes | {"group_size": 4}
     compare(make_trainer(**changes), config_for(tiny_checkpoint, **changes), noise, num_batches=1)
 
 
 def test_windowed_trainer_equals_reference(make_trainer: Any, tiny_checkpoint: Path) -> None:
     """T-PPO over two rollout batches: the second continues what the first left unfinished."""
     changes = {key: value for key, value in RECIPES["t_ppo"].items() if key in METHOD}
-    changes |= {"samples_per_prompt": 1, "seed": 8, "window": 9, "max_completion_length": 18, "max_steps": 8}
+    changes |= {"group_size": 1, "seed": 8, "window": 9, "max_completion_length": 18, "max_steps": 8}
     trainer = make_trainer(**changes)
     record = compare(trainer, config_for(tiny_checkpoint, **changes), 0.0, num_batches=2)
     first, second = record.inputs[:2], record.inputs[4:6]

@@ -80,7 +80,7 @@ def test_advantages_are_the_references(batch: SimpleNamespace) -> None:
     close(returns, batch.rewards[:, None] * batch.mask)
     assert (found[:2] == 0).all()
     assert (estimate(batch, outliers="keep")[0][:2] * batch.mask[:2] < -3).any()
-    clipped = estimate(batch, outliers="clip", advantage_sigma=2.0)[0]
+    clipped = estimate(batch, outliers="clip", outlier_sigma=2.0)[0]
     close(clipped, advantages(Rollouts(batch.mask, batch.rewards, batch.old), Method(outliers="clip", sigma=2.0)))
 
 
@@ -107,7 +107,7 @@ def test_verl_itself_computes_them(batch: SimpleNamespace) -> None:
         tensors={"token_level_rewards": batch.token_rewards, "response_mask": batch.mask},
         non_tensors={"uid": [str(n) for n in range(64)]},
     )
-    config = OmegaConf.create({"gamma": 1.0, "advantage_sigma": 3.0})
+    config = OmegaConf.create({"gamma": 1.0, "outlier_sigma": 3.0})
     OmegaConf.set_struct(config, True)
     done = ray_trainer.compute_advantage(data, adv_estimator="stable_reinforce", config=config)
     close(done.batch["advantages"], advantages(Rollouts(batch.mask, batch.rewards, batch.old), Method()))

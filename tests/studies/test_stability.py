@@ -69,7 +69,7 @@ def test_arms_differ_in_what_they_name_and_in_nothing_else() -> None:
         "raw_mean_filter": {"outliers": "keep"},
         "preclip_clip": {"outliers": "clip"},
         "dual_clip": {"outliers": "keep", "preclip": None, "dual_clip": 3.0},
-        "grpo": {"advantage": "grpo", "samples_per_prompt": 8, "preclip": None},
+        "grpo": {"advantage": "grpo", "group_size": 8, "preclip": None},
         "blind_stable_reinforce": {},
         "blind_reinforce_pp": {"outliers": "keep", "preclip": None},
     }

@@ -181,7 +181,7 @@ VLLM_ARGS = (
 ENGINE: dict[str, Any] = {"engine": {"kind": "serve", "args": VLLM_ARGS}, "importance_cap": 2.0}
 CHANGES: dict[str, dict[str, Any]] = {
     "rl+engine": ENGINE,
-    "rl+groups": {"advantage": "grpo", "samples_per_prompt": 2, "dynamic_sampling": "refill"},
+    "rl+groups": {"advantage": "grpo", "group_size": 2, "dynamic_sampling": "refill"},
     "rl+windows": {"advantage": "gae", "window": 4, "outliers": "keep", "preclip": None},
     "rl+lora": {"lora": {"r": 4}},
     "rl+unequal": {"unequal": True},

@@ -207,7 +207,7 @@ def test_resume(
         ({"window": 4, "advantage": "reinforce_pp"}, "gae"),
         ({"lora": {}}, "lora"),
         ({"window": 4, "hot_token": {}}, "hot_token"),
-        ({"window": 4, "samples_per_prompt": 2}, "samples_per_prompt"),
+        ({"window": 4, "group_size": 2}, "group_size"),
         ({"window": 4, "swap_weight": 1.0}, "swap_weight"),
         ({"self_verify": True, "swap_weight": 1.0}, "self_verify"),
         ({"self_verify": True, "positive_nll": 0.1}, "self_verify"),

@@ -172,7 +172,7 @@ def test_a_run_on_undecided_groups(
         template="plain",
         advantage="grpo",
         preclip=None,
-        samples_per_prompt=2,
+        group_size=2,
         dynamic_sampling=kind,  # type: ignore[arg-type]
         difficulty_weighted=True,
         learning_rate=1e-3,

@@ -144,7 +144,7 @@ def config_for(checkpoint: Path, **changes: Any) -> PolicyConfig:
     values: dict[str, Any] = {
         "model": str(checkpoint),
         "advantage": "grpo",
-        "samples_per_prompt": 4,
+        "group_size": 4,
         "kl_coef": 0.0,
         "learning_rate": 1e-2,
         "lr_scheduler": "constant",
@@ -186,7 +186,7 @@ def test_pairwise_ppo(world_pairs: Any, tiny_checkpoint: Path, tmp_path: Path, m
     judge = PairwiseReward(Prefers(lambda text: min(len(text), 20) / 20, unreadable=frozenset({""})))  # type: ignore[arg-type]
     monkeypatch.setattr(policy_module, "open_reward", lambda config, pairs: judge)
     monkeypatch.setattr(PolicyRewardFunction, "__call__", uncut(PolicyRewardFunction.__call__))
-    changes = {**method, "samples_per_prompt": 1, "value_pretrain_steps": 2, "max_steps": 2, "save_steps": 2}
+    changes = {**method, "group_size": 1, "value_pretrain_steps": 2, "max_steps": 2, "save_steps": 2}
     final = train_policy(world_pairs[0][:16], config_for(tiny_checkpoint, **changes), tmp_path / "run")
     assert (final / "model.safetensors").exists()
     assert (tmp_path / "run" / "value" / "critic" / "config.json").exists()

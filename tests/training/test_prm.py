@@ -250,7 +250,7 @@ def test_rewards_land_on_step_ends(
 def test_weight_zero_is_the_baseline(written: Callable[..., Written], prm: Path) -> None:
     """Bit for bit, in rewards and advantages; with the published weights it is not."""
     plain, paid = written(), written(process_reward=str(prm))
-    zero = written(process_reward=str(prm), process_wrong_weight=0.0, process_right_weight=0.0)
+    zero = written(process_reward=str(prm), process_wrong_weight=0.0, process_correct_weight=0.0)
     assert torch.equal(plain.batch["advantages"], zero.batch["advantages"])
     assert not zero.rewards_NT.any()
     assert not torch.equal(plain.batch["advantages"], paid.batch["advantages"])
@@ -273,7 +273,7 @@ def test_a_run_with_it(world_pairs: Any, tiny_checkpoint: Path, prm: Path, tmp_p
 
 def test_what_cannot_pay(world_pairs: Any, tiny_checkpoint: Path, prm: Path, tmp_path: Path) -> None:
     """A method of one number per rollout, growing rollouts, a folder that is no such model, another template or tokenizer."""
-    for changes in ({"advantage": "grpo", "samples_per_prompt": 2}, {"advantage": "gae", "window": 8}):
+    for changes in ({"advantage": "grpo", "group_size": 2}, {"advantage": "gae", "window": 8}):
         with pytest.raises(ValueError, match="process_reward"):
             rl_config(tiny_checkpoint, process_reward="x", **changes)
     tokenizer, device = load_processor(str(tiny_checkpoint)).tokenizer, torch.device("cpu")

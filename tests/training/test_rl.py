@@ -260,7 +260,7 @@ def test_the_same_winner_in_both_orders_is_paid(tagged: list[PreferencePair], tm
 
 def test_a_run_with_the_swap_reward(tagged: list[PreferencePair], tiny_checkpoint: Path, tmp_path: Path) -> None:
     """Trains and logs it; without both orders it is refused."""
-    train_rl(tagged, config_for(tiny_checkpoint, swap_weight=0.5, advantage="grpo", samples_per_prompt=2), tmp_path / "run")
+    train_rl(tagged, config_for(tiny_checkpoint, swap_weight=0.5, advantage="grpo", group_size=2), tmp_path / "run")
     logged = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert "reward/swap_agreement" in set().union(*logged)
     samples = [json.loads(line) for line in (tmp_path / "run" / "samples.jsonl").read_text().splitlines()]

@@ -128,7 +128,7 @@ def test_a_hot_token_reaches_the_sampler_and_is_not_learnt(
     tagged: list[PreferencePair], tiny_checkpoint: Path, tmp_path: Path
 ) -> None:
     """At a temperature of nearly 0 all rollouts of a prompt would be one; the hot token makes them differ, and is masked."""
-    config = config_for(tiny_checkpoint, samples_per_prompt=8, temperature=1e-3, both_orders=False)
+    config = config_for(tiny_checkpoint, group_size=8, temperature=1e-3, both_orders=False)
     firsts = {}
     for name, hot in (("plain", None), ("hot", {"temperature": 1e6, "position": 0})):
         trainer = built(tagged[:8], config.model_copy(update={"hot_token": hot and HotTokenConfig(**hot)}), tmp_path / name)
@@ -169,7 +169,7 @@ def test_pairs_with_and_without_an_image_in_one_batch(
     mixed = [replace(pair, images=()) if n % 3 == 0 else pair for n, pair in enumerate(tagged[:8])]
     for kind in ("off", "refill"):
         config = config_for(
-            tiny_checkpoint, advantage="grpo", preclip=None, samples_per_prompt=2, dynamic_sampling=kind, both_orders=False
+            tiny_checkpoint, advantage="grpo", preclip=None, group_size=2, dynamic_sampling=kind, both_orders=False
         )
         trainer = built(mixed, config, tmp_path / kind)
         last: list[float] = []

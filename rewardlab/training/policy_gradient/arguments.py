@@ -28,7 +28,7 @@ class PolicyGradientConfig(GRPOConfig):
     importance_cap: float | None = field(default=None, metadata={"help": "bound on pi_old / pi_sampler; None: no correction"})
     gae_lambda: float = field(default=0.95, metadata={"help": "of the policy's advantages"})
     gae_lambda_critic: float = field(default=1.0, metadata={"help": "of the critic's targets"})
-    length_adaptive_alpha: float | None = field(default=None, metadata={"help": "lambda = 1 - 1 / (alpha l), by rollout"})
+    length_alpha: float | None = field(default=None, metadata={"help": "lambda = 1 - 1 / (alpha l), by rollout"})
     value_clip: float = field(default=0.2, metadata={"help": "how far a value may move from what it was when sampling"})
     value_learning_rate: float | None = field(default=None, metadata={"help": "of the critic; None: the policy's"})
     revision_bonus: float = field(default=1.0, metadata={"help": "times the gain of a revised judgment over the first one"})

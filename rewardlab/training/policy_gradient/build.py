@@ -44,7 +44,7 @@ def trainer_arguments(config: MethodConfig, out: Path, **own: Any) -> PolicyGrad
     return PolicyGradientConfig(
         steps_per_generation=micro_batches(config, config.rollout_batch_size),
         num_iterations=config.iterations,
-        num_generations=config.samples_per_prompt,
+        num_generations=config.group_size,
         max_completion_length=config.max_completion_length,
         temperature=config.temperature,
         top_p=1.0,
@@ -52,9 +52,9 @@ def trainer_arguments(config: MethodConfig, out: Path, **own: Any) -> PolicyGrad
         advantage=config.advantage,
         whiten_by=config.whiten_by,
         outliers=config.outliers,
-        sigma=config.advantage_sigma,
-        epsilon=config.clip_eps,
-        clip_high=config.clip_eps_high,
+        sigma=config.outlier_sigma,
+        epsilon=config.clip_low,
+        clip_high=config.clip_high,
         dual_clip=config.dual_clip,
         preclip_min=low,
         preclip_max=high,
@@ -66,7 +66,7 @@ def trainer_arguments(config: MethodConfig, out: Path, **own: Any) -> PolicyGrad
         importance_cap=config.importance_cap,
         gae_lambda=config.gae_lambda,
         gae_lambda_critic=config.gae_lambda_critic,
-        length_adaptive_alpha=config.length_adaptive_alpha,
+        length_alpha=config.length_alpha,
         value_clip=config.value_clip,
         value_learning_rate=config.value_learning_rate or 2 * config.learning_rate,
         window=config.window,
@@ -145,14 +145,14 @@ def make_trainer(
         trainer.hot_token = HotToken(hot.temperature, hot.top_k, position)
     if config.dynamic_sampling != "off":
         own = config.rollout_batch_size // num_processes()
-        if own % config.samples_per_prompt:
+        if own % config.group_size:
             raise ConfigError(
                 f"dynamic_sampling chooses whole groups on each process: {own} rollouts are not a multiple of "
-                f"samples_per_prompt {config.samples_per_prompt}; raise rollout_batch_size, or take fewer processes"
+                f"group_size {config.group_size}; raise rollout_batch_size, or take fewer processes"
             )
         trainer.dynamic = DynamicSampling(
             prompt_source(rows, config),
-            group=config.samples_per_prompt,
+            group=config.group_size,
             refill=config.dynamic_sampling == "refill",
             max_rounds=config.max_sampling_rounds,
         )
@@ -214,7 +214,7 @@ def _attempt(build: Build, config: MethodConfig, out: Path, data: str, template:
     trainer = build(config=config, model=model, processor=processor, out=out)
     del alive
     trainer.num_rollbacks = len(rollbacks(out))
-    per_epoch = num_rows * config.samples_per_prompt * config.iterations // config.batch_size
+    per_epoch = num_rows * config.group_size * config.iterations // config.batch_size
     steps = config.max_steps if config.max_steps > 0 else int(config.epochs * per_epoch)
     try:
         with bar(stage, steps) as advance:

@@ -75,9 +75,9 @@ class ActorCriticTrainer(PolicyGradientTrainer):
         rewards_NT = self._token_rewards(batch, rewards_N[own].nan_to_num(), mask_NT)
         known_N = finished_N * batch["loss_mask"].any(1)  # what the critic may be fitted to
         lam: float | Tensor = args.gae_lambda
-        if args.length_adaptive_alpha is not None:
+        if args.length_alpha is not None:
             own_NT = torch.stack(segments).sum(0)  # without the user's turns
-            lam = length_adaptive_lambda(own_NT.sum(1), alpha=args.length_adaptive_alpha)
+            lam = length_adaptive_lambda(own_NT.sum(1), alpha=args.length_alpha)
         raw_NT, targets_NT, value_mask_NT = (torch.zeros_like(values_NT) for _ in range(3))
         for segment_NT in segments:
             raw_NT += gae(rewards_NT, values_NT, segment_NT, lam=lam, finished_N=finished_N)

@@ -51,7 +51,7 @@ class Signs:
             usual = sum(self._first_lengths) / len(self._first_lengths)
             if length > c.length_factor * usual:
                 found["length_runaway"] = f"rollouts are {length:.0f} tokens long, at first they were {usual:.0f}"
-        if (first := logs.get("verdict/first_frac")) is not None and abs(first - 0.5) > c.max_position_lean:
+        if (first := logs.get("verdict/first_frac")) is not None and abs(first - 0.5) > c.max_position_bias:
             found["one_position"] = f"{first:.0%} of the verdicts name the response that is shown first"
         return found | self._hacking(logs)
 

@@ -73,7 +73,7 @@ class DynamicSampling:
         if not trainer.everywhere(bool(undecided)):
             raise DataError(
                 f"{drawn:,} groups of {self._group} rollouts were drawn by each process, and every one of one process's is all "
-                "right or all wrong: nothing to learn from. Take harder (or easier) pairs, more samples_per_prompt, or a "
+                "right or all wrong: nothing to learn from. Take harder (or easier) pairs, more group_size, or a "
                 "higher temperature"
             )
         if not self._refill:
