@@ -82,7 +82,7 @@ def recipes() -> dict[str, dict[str, Any]]:
 
 FEATURES: dict[str, dict[str, Any]] = {
     "swap": {"swap_weight": 0.5},
-    "outliers": {"advantage_sigma": 0.7, "outliers": "clip", "whiten_by": "sequence"},
+    "outliers": {"outlier_sigma": 0.7, "outliers": "clip", "whiten_by": "sequence"},
     "oversample": {"advantage": "grpo", "group_size": 4, "dynamic_sampling": "oversample", "difficulty_weighted": True},
     "refill": {"advantage": "rloo", "group_size": 4, "dynamic_sampling": "refill"},
     "kl in the reward": {"kl_coef": 0.05},
