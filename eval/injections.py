@@ -92,7 +92,7 @@ def main() -> None:
         ]
         told = {"harmless": rates(judge, controls)["all"], "fenced": rates(judge, cases)}
         # What the tokenizer's own tokens would do is out of the question either way: they are broken in every prompt.
-        with patch.object(prompts, "fenced", unfenced):
+        with patch.object(prompts, "sanitize", unfenced):
             told["unfenced"] = rates(judge, cases)
         result[path] = told
         print(path, json.dumps(told, indent=1), flush=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rewardlab.errors import CheckpointError
-from rewardlab.prompts import CONVENTIONS, Template, load_template
+from rewardlab.prompts import TEMPLATE_FORMATS, Template, load_template
 
 CARD = "rewardlab.json"
 _PACKAGES = ("rewardlab", "torch", "transformers", "trl", "peft", "accelerate", "datasets", "openai")
@@ -79,7 +79,7 @@ def template_for(folder: Path, asked: str | None) -> Template:
     if card is None:
         return load_template(asked or "r1_reward")
     name, trained = card.get("template"), card.get("template_hash")
-    if name not in CONVENTIONS:
+    if name not in TEMPLATE_FORMATS:
         raise CheckpointError(f"{folder}: trained on template {name!r}, which this version does not have")
     template = load_template(asked or name)
     if template.hash != trained:

@@ -15,6 +15,11 @@ def is_main() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
+def num_processes() -> int:
+    """Return how many processes train together, as the launcher says."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
 def end_with_parent() -> None:
     """Called in a child (Popen's ``preexec_fn``): Linux ends it when its parent is killed without a chance to say so."""
     if sys.platform == "linux":

@@ -13,7 +13,7 @@ from rewardlab.processes import is_main
 Advance = Callable[..., None]
 
 
-def say(text: str) -> None:
+def log_line(text: str) -> None:
     """A line beside the bar."""
     Console(stderr=True).print(text, highlight=False, markup=False, soft_wrap=True)
 

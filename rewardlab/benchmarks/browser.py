@@ -15,7 +15,7 @@ from rewardlab.data.files import read_lines
 from rewardlab.data.images import thumbnail, to_data_url
 from rewardlab.data.votes import vote_of
 from rewardlab.types import IMAGE_MARK, Order, Outcome, Vote
-from rewardlab.verdicts.votes import in_order, reduced
+from rewardlab.verdicts.votes import in_order, reduce_votes
 
 T = TypeVar("T")
 _PLACE = re.compile(r'\{"pass": "votes", "row": (\d+),')  # how a line of the log begins
@@ -70,7 +70,7 @@ def _judgment(row: Row, votes: list[Vote], kinds: list[str]) -> dict[str, Any]:
         "response_images": [_urls(images) for images in pair.response_images],
         "num_votes": len(votes),
         "num_right": sum(vote.winner == pair.preferred for vote in votes),
-        "outcome": {Outcome.TIE: "even", Outcome.NO_VALID_VOTE: "no verdict"}.get(reduced("", votes).outcome, ""),
+        "outcome": {Outcome.TIE: "even", Outcome.NO_VALID_VOTE: "no verdict"}.get(reduce_votes("", votes).outcome, ""),
         "shown": [_shown(vote, pair.preferred) for order in Order for vote in in_order(votes, order)[:SHOWN_VOTES]],
     }
 

@@ -25,14 +25,14 @@ from rewardlab.verdicts.votes import in_order, share_for_0
 Records = Any  # a list of JSON lines or one JSON object, as the benchmark has it
 
 
-def _said(vote: Vote, own: str, convention: str) -> str:
-    """The vote's text in the convention ``own`` of the benchmark."""
-    if convention == own:
+def _said(vote: Vote, own: str, verdict_format: str) -> str:
+    """The vote's text in the format ``own`` of the benchmark."""
+    if verdict_format == own:
         return vote.completion.text
     return "" if vote.verdict.choice is None else WRITERS[own](vote.verdict.choice, "").strip()
 
 
-def _vl_rewardbench(rows: Sequence[Row], judged: Sequence[Judgment], convention: str, seed: int) -> Records:
+def _vl_rewardbench(rows: Sequence[Row], judged: Sequence[Judgment], verdict_format: str, seed: int) -> Records:
     """Up to ten draws of each pair, each in an order of its own, drawn by ``seed``; each order's votes as they were cast."""
     dice, records = random.Random(seed), []
     for row, judgment in zip(rows, judged, strict=True):
@@ -40,26 +40,27 @@ def _vl_rewardbench(rows: Sequence[Row], judged: Sequence[Judgment], convention:
         for _ in range(min(10, min(map(len, pools.values())))):
             order = dice.choice(BOTH_ORDERS)
             vote = pools[order].pop(0)
-            meta = {"filter_choice": _said(vote, "overall_judgment", convention), "random_number": int(order is Order.SWAPPED)}
+            text = _said(vote, "overall_judgment", verdict_format)
+            meta = {"filter_choice": text, "random_number": int(order is Order.SWAPPED)}
             ranking = [0, 1] if row.pair.preferred == 0 else [1, 0]
             pair = {"id": row.pair.pair_id, "query": row.pair.question, "response": list(row.pair.responses)}
             records.append({**pair, "ranking": ranking, "meta": meta})
     return records
 
 
-def _multimodal_rewardbench(rows: Sequence[Row], judged: Sequence[Judgment], convention: str, seed: int) -> Records:
+def _multimodal_rewardbench(rows: Sequence[Row], judged: Sequence[Judgment], verdict_format: str, seed: int) -> Records:
     """The first vote in the order of the file."""
     records = []
     for row, judgment in zip(rows, judged, strict=True):
         votes = in_order(judgment.votes, Order.GIVEN)
-        output = _said(votes[0], "double_brackets", convention) if votes else ""
+        output = _said(votes[0], "double_brackets", verdict_format) if votes else ""
         label = "A" if row.pair.preferred == 0 else "B"
         meta = {"Category": row.group.partition("/")[0]}  # its scorer divides safety and reasoning by the id
         records.append({"ID": row.pair.pair_id, "Label": label, "output": output, "Meta": meta})
     return records
 
 
-def _mm_rlhf(rows: Sequence[Row], judged: Sequence[Judgment], convention: str, seed: int) -> Records:
+def _mm_rlhf(rows: Sequence[Row], judged: Sequence[Judgment], verdict_format: str, seed: int) -> Records:
     """The share of votes for each answer, both orders weighing the same, in place of a scalar model's rewards."""
     records = []
     for row, judgment in zip(rows, judged, strict=True):
@@ -69,7 +70,7 @@ def _mm_rlhf(rows: Sequence[Row], judged: Sequence[Judgment], convention: str, s
     return records
 
 
-def _mmrb2(rows: Sequence[Row], judged: Sequence[Judgment], convention: str, seed: int) -> Records:
+def _mmrb2(rows: Sequence[Row], judged: Sequence[Judgment], verdict_format: str, seed: int) -> Records:
     """The first vote in each order; one without a verdict is no judgement."""
     predictions = {}
     for row, judgment in zip(rows, judged, strict=True):
@@ -91,15 +92,15 @@ EXPORTS: dict[str, Callable[[Sequence[Row], Sequence[Judgment], str, int], Recor
 
 
 def write_official(
-    benchmark: str, rows: Sequence[Row], judged: Sequence[Judgment], convention: str, seed: int, path: Path
+    benchmark: str, rows: Sequence[Row], judged: Sequence[Judgment], verdict_format: str, seed: int, path: Path
 ) -> list[str]:
     """Leave a run in ``path`` as the benchmark's own inference would; returns what its scorer prints. [] where it has none.
 
-    ``convention`` is the judge's. Raises OutputError.
+    ``verdict_format`` is the judge's. Raises OutputError.
     """
     if benchmark not in EXPORTS:
         return []
-    records = EXPORTS[benchmark](rows, judged, convention, seed)
+    records = EXPORTS[benchmark](rows, judged, verdict_format, seed)
     lines = [json.dumps(record) for record in records] if isinstance(records, list) else [json.dumps(records)]
     write_whole(path, "\n".join(lines) + "\n")
     return official_lines(benchmark, rows, records)

@@ -15,7 +15,7 @@ from rewardlab.data.votes import num_failed, vote_of, vote_row
 from rewardlab.judging.judge import GenerativeJudge, compare_until_settled
 from rewardlab.progress import bar
 from rewardlab.types import Judgment, Order, Vote
-from rewardlab.verdicts.votes import reduced
+from rewardlab.verdicts.votes import reduce_votes
 
 CHUNK = 64  # pairs between two writes of the log
 AnyJudge = GenerativeJudge | BaselineJudge | Replay
@@ -54,14 +54,14 @@ class Pass:
                 if any(self.rows[n].row not in done for n in chunk):
                     self._ask(judge, chunk, num_votes, seed, done)
                 advance(len(chunk))
-        return [reduced(row.pair.pair_id, done[row.row]) for row in self.rows]
+        return [reduce_votes(row.pair.pair_id, done[row.row]) for row in self.rows]
 
     def _ask(self, judge: AnyJudge, chunk: range, num_votes: int, seed: int, done: dict[int, list[Vote]]) -> None:
         """A chunk has a seed of its own, so that a resumed run draws what an uninterrupted one would have.
 
         Where a row's draws depend on the rows beside it the chunk is asked whole; else only what is missing is.
         """
-        alone = not isinstance(judge, GenerativeJudge) or judge.sampler.draws_alone
+        alone = not isinstance(judge, GenerativeJudge) or judge.sampler.is_batch_invariant
         wanted = [n for n in chunk if self.rows[n].row not in done or not alone]
         rows, orders, begun = [self.rows[n] for n in wanted], [self.orders[n] for n in wanted], time.perf_counter()
         if isinstance(judge, Replay):
@@ -75,7 +75,7 @@ class Pass:
             if self.stop_error is None:
                 judged = judge.compare_many(pairs, orders=orders, num_votes=num_votes, seed=own_seed)
             else:
-                judged = compare_until_settled(judge, pairs, most_votes=num_votes, error=self.stop_error, seed=own_seed)
+                judged = compare_until_settled(judge, pairs, max_votes=num_votes, error=self.stop_error, seed=own_seed)
             votes = [list(j.votes) for j in judged]
         asked_of = isinstance(judge, GenerativeJudge)  # nothing else takes time that says anything
         a_vote = (time.perf_counter() - begun) / max(1, sum(map(len, votes)))

@@ -26,16 +26,17 @@ EXPECTED = 'expected {"row", "order", "text"}, {"row", "scores"}, or the votes.j
 class Replay:
     """All samples of a replay file, by row and order.
 
-    The votes of a finished run stand as they were read then (``convention`` None), or are read anew by a convention; its
-    control passes are left out. Samples of another kind are read by the convention, ``think_answer`` where it is None.
+    The votes of a finished run stand as they were read then (``verdict_format`` None), or are read anew by a format; its
+    control passes are left out. Samples of another kind are read by the format, ``think_answer`` where it is None.
     """
 
     sees = False
 
-    def __init__(self, path: Path, convention: str | None) -> None:
+    def __init__(self, path: Path, verdict_format: str | None) -> None:
         if not path.is_file():
             raise DataError(f"{path}: no such replay file; expected JSON lines")
-        self.name, self.convention, self._anew = f"replay:{path}", convention or "think_answer", convention is not None
+        self.name, self.verdict_format = f"replay:{path}", verdict_format or "think_answer"
+        self._anew = verdict_format is not None
         self.is_run = self.stopped = False  # ``stopped``: the run's votes were asked until they were settled
         self.recorded: dict[str, Any] = {}  # how a run was asked
         self._votes: dict[tuple[int, Order], list[Vote]] = defaultdict(list)
@@ -84,7 +85,7 @@ class Replay:
             self._votes.pop((row, order), None)
         for vote in map(vote_of, fields["votes"]):
             if self._anew:
-                vote = Vote(vote.order, verdict_of(vote.completion, self.convention), vote.completion)
+                vote = Vote(vote.order, verdict_of(vote.completion, self.verdict_format), vote.completion)
             self._votes[row, vote.order].append(vote)
 
     def _take_text(self, fields: dict[str, Any], row: int) -> None:
@@ -93,7 +94,7 @@ class Replay:
         completion, order = Completion(fields["text"], FinishReason.STOP), Order(fields.get("order", "given"))
         margin = fields.get("margin")
         if margin is None:
-            self._votes[row, order].append(Vote(order, verdict_of(completion, self.convention), completion))
+            self._votes[row, order].append(Vote(order, verdict_of(completion, self.verdict_format), completion))
             return
         if isinstance(margin, bool) or not isinstance(margin, (int, float)) or not math.isfinite(margin):
             raise ValueError(f"margin is {margin!r}, expected the log-odds of the response shown first")
@@ -104,7 +105,7 @@ class Replay:
         return {row for row, _ in self._votes} | set(self._scores)
 
     @property
-    def most_votes(self) -> int:
+    def max_votes(self) -> int:
         """The largest number of samples any row has in one order."""
         return max([1, *map(len, self._votes.values())])
 

@@ -62,7 +62,7 @@ def facts(report: dict[str, Any]) -> list[tuple[str, str]]:
         ("tokens per vote", f"{report['tokens_per_vote']:.1f}"),
         ("seconds per vote", "–" if seconds is None else f"{seconds:.3f}"),
         ("data", report["data"]),
-        ("template, verdicts read as", f"{report['template'] or '–'}, {report['convention'] or '–'}"),
+        ("template, verdicts read as", f"{report['template'] or '–'}, {report['verdict_format'] or '–'}"),
         ("temperature, top p, most tokens", ", ".join("–" if value is None else f"{value:g}" for value in sampling)),
         ("seed", str(report["seed"])),
         ("command", report["command"] or "–"),

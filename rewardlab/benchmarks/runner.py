@@ -79,7 +79,7 @@ def open_any_judge(settings: BenchSettings) -> AnyJudge:
     if kind == "baseline":
         return BaselineJudge(target)
     if kind == "replay":
-        return Replay(Path(target), load_template(settings.template).convention if settings.template else None)
+        return Replay(Path(target), load_template(settings.template).verdict_format if settings.template else None)
     if kind not in ("hf", "prob", "openai", "verify"):
         raise ConfigError(
             f"unknown judge {settings.judge!r}; expected baseline:longest|shortest|random|first, hf:PATH, prob:PATH, "
@@ -141,7 +141,7 @@ def run_bench(settings: BenchSettings, out: Path) -> tuple[dict[str, Any], list[
     judge = open_any_judge(settings)
     _check_stopping(settings, judge)
     rows, notes = load_rows(settings, judge)
-    num_votes = settings.votes or (judge.most_votes if isinstance(judge, Replay) else 1)
+    num_votes = settings.votes or (judge.max_votes if isinstance(judge, Replay) else 1)
     orders = draw_orders(settings.orders, len(rows), settings.seed)
     identity = {
         "benchmark": settings.benchmark,
@@ -172,10 +172,10 @@ def run_bench(settings: BenchSettings, out: Path) -> tuple[dict[str, Any], list[
     labeled = _labeled(rows, judgments)
     asked_as = judge.recorded if isinstance(judge, Replay) else identity
     stopped = settings.stop_error is not None or (isinstance(judge, Replay) and judge.stopped)
-    convention = "" if isinstance(judge, BaselineJudge) else judge.convention
+    verdict_format = "" if isinstance(judge, BaselineJudge) else judge.verdict_format
     official: list[str] = []  # of votes in one order, or stopped when clear, the benchmark's own draws cannot be made up
     if settings.orders == "both" and not stopped:
-        official = write_official(settings.benchmark, rows, judgments, convention, settings.seed, out / OFFICIAL)
+        official = write_official(settings.benchmark, rows, judgments, verdict_format, settings.seed, out / OFFICIAL)
     report = {
         "benchmark": settings.benchmark,
         "command": settings.command,
@@ -185,7 +185,7 @@ def run_bench(settings: BenchSettings, out: Path) -> tuple[dict[str, Any], list[
         "template": judge.template.name if isinstance(judge, GenerativeJudge) else None,
         "orders": settings.orders,
         "votes": num_votes,
-        "convention": convention or None,
+        "verdict_format": verdict_format or None,
         "temperature": asked_as.get("temperature"),
         "top_p": asked_as.get("top_p"),
         "stop_error": asked_as.get("stop_error"),

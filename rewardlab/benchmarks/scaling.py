@@ -16,8 +16,8 @@ from rewardlab.metrics.accuracy import (
     smallest_pool,
 )
 from rewardlab.types import BOTH_ORDERS
-from rewardlab.verdicts.early_stopping import Stopped, stop, turns
-from rewardlab.verdicts.votes import in_order, majority, weighed
+from rewardlab.verdicts.early_stopping import EarlyStop, alternate_orders, stop_early
+from rewardlab.verdicts.votes import in_order, judgment_by_probability, majority
 
 ERRORS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2)  # of stopping on the side that all votes together reject
 
@@ -54,7 +54,7 @@ def weighted_score(item: Labeled, k: int) -> float:
     """Share of disjoint blocks of ``k`` votes of each order whose probabilities name the better response (0..1)."""
     given, swapped = (in_order(item.judgment.votes, order) for order in BOTH_ORDERS)
     blocks = range(0, min(len(given), len(swapped)) - k + 1, k)
-    winners = [weighed("", (*given[at : at + k], *swapped[at : at + k])).outcome.winner for at in blocks]
+    winners = [judgment_by_probability("", (*given[at : at + k], *swapped[at : at + k])).outcome.winner for at in blocks]
     return winners.count(item.preferred) / len(winners)
 
 
@@ -76,7 +76,7 @@ def sequential(rows: Sequence[Row], items: Sequence[Labeled]) -> list[dict[str, 
         return []
     clusters, whole, table = [row.cluster for row in rows], [float("nan")], []
     for error in (None, *ERRORS):
-        ends = [_whole(item) if error is None else stop(item.judgment.votes, error) for item in items]
+        ends = [_whole(item) if error is None else stop_early(item.judgment.votes, error) for item in items]
         right = [float(end.outcome.winner == item.preferred) for end, item in zip(ends, items, strict=True)]
         whole = right if error is None else whole
         gaps = [now - before for now, before in zip(right, whole, strict=True)]
@@ -93,6 +93,6 @@ def sequential(rows: Sequence[Row], items: Sequence[Labeled]) -> list[dict[str, 
     return table
 
 
-def _whole(item: Labeled) -> Stopped:
-    votes = turns(item.judgment.votes)
-    return Stopped(majority(votes), tuple(votes))
+def _whole(item: Labeled) -> EarlyStop:
+    votes = alternate_orders(item.judgment.votes)
+    return EarlyStop(majority(votes), tuple(votes))

@@ -45,7 +45,7 @@ def bench_run(
         Optional[str],
         typer.Option(
             "--template",
-            help="Prompt template (default: the checkpoint's), or CONVENTION:FILE with your own, such as a benchmark's.",
+            help="Prompt template (default: the checkpoint's), or FORMAT:FILE with your own, such as a benchmark's.",
         ),
     ] = None,
     temperature: Annotated[float, typer.Option("--temperature", min=0.0, help="0 is greedy.")] = 1.0,
@@ -71,7 +71,7 @@ def bench_run(
     A replay file has one sample a line, `{"row": 0, "order": "given", "text": "..."}`, or one pair of scores of a scalar
     model, `{"row": 0, "scores": [0.3, 0.7]}`; `row` is the 0-based row of the data file, index 0 its first/chosen response. A
     finished run's `votes.jsonl` is one too. Texts are read as R1-Reward writes them (`<answer>1</answer>`) unless `--template`
-    names another convention; a run's votes stand as they were read.
+    names another format; a run's votes stand as they were read.
     """
     from rewardlab.benchmarks.report import markdown, write_reports
     from rewardlab.benchmarks.runner import BenchSettings, run_bench

@@ -43,4 +43,4 @@ def data_verl(
         random.Random(shuffle).shuffle(pairs)
     written = write_verl_rows(pairs, out, asked, both_orders=both_orders)
     typer.echo(f"{written.num_rows:,} rows in {out}; {written.num_unlabelled:,} pairs without a label left out")
-    typer.echo(f"template {asked.name} {asked.hash}; verdicts are read as {asked.convention}")
+    typer.echo(f"template {asked.name} {asked.hash}; verdicts are read as {asked.verdict_format}")

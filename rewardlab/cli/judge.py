@@ -99,12 +99,12 @@ def serve(
         batch_size=batch_size,
         api_key=key,
         engine_args=engine_args,
-        apart=engine_timeout,
+        restart_after_s=engine_timeout,
     )
     rules = GroupRules(Asking(votes, policy), strategy, cohort, cohort_timeout)
     # An engine apart watches over its own time; the queue's is for what is beyond it.
     limits = {"max_waiting": queue, "engine_timeout_s": 2 * engine_timeout, "max_sequences": 4 * batch_size}
-    limits["lanes"] = REMOTE_LANES if held.sampler.draws_alone else 1
+    limits["lanes"] = REMOTE_LANES if held.sampler.is_batch_invariant else 1
     run(held, host=host, port=port, rules=rules, keys=let_in, media=sources, **limits)
 
 

@@ -33,11 +33,11 @@ ATTEMPT_COLUMNS = {
 def write_outputs(pairs: Iterable[PreferencePair], journal: Journal, config: DistillConfig, out: Path) -> dict[str, Any]:
     """Write both files, pair by pair, and return the statistics. Raises OutputError."""
     distilled, attempts, tally = Shard(out / DISTILLED), TableFile(out / ATTEMPTS, ATTEMPT_COLUMNS), Tally()
-    convention = load_template(config.template).convention
+    verdict_format = load_template(config.template).verdict_format
     for pair in pairs:
         answers = journal.answers(pair.pair_id)
         tagged = tag(pair, answers, config)
-        rows = [_attempt(pair, answer, convention) for answer in answers]
+        rows = [_attempt(pair, answer, verdict_format) for answer in answers]
         if tagged is not None and tagged.judgment:
             rows[int(tagged.attempts) - 1]["kept"] = True
         for row in rows:
@@ -50,13 +50,13 @@ def write_outputs(pairs: Iterable[PreferencePair], journal: Journal, config: Dis
     return tally.summary(journal, config)
 
 
-def _attempt(pair: PreferencePair, answer: Answer, convention: str) -> dict[str, Any]:
+def _attempt(pair: PreferencePair, answer: Answer, verdict_format: str) -> dict[str, Any]:
     return {
         "pair_id": pair.pair_id,
         "attempt": answer.attempt,
         "order": answer.shown.value,
-        "verdict": verdict_of(answer.completion(), convention).status.value,
-        "agrees": agrees(pair, answer, convention),
+        "verdict": verdict_of(answer.completion(), verdict_format).status.value,
+        "agrees": agrees(pair, answer, verdict_format),
         "kept": False,
         "text": answer.text,
         "tokens": answer.num_tokens,

@@ -75,10 +75,10 @@ class Search:
         except StopIteration as found:
             self.next_k, self.bad = None, found.value
 
-    def row(self, convention: str) -> dict[str, Any]:
+    def row(self, verdict_format: str) -> dict[str, Any]:
         """One line of ``steps.jsonl``. ``ends`` are offsets in ``text``; ``right`` says whether its own verdict is."""
         assert self.pair.preferred is not None
-        verdict = verdict_of(self.completion, convention)
+        verdict = verdict_of(self.completion, verdict_format)
         labelled = self.status is StepStatus.LABELLED
         return {
             "pair_id": self.pair.pair_id,
@@ -119,7 +119,7 @@ class _Labeller:
         begun, wanted, right = self.tokenizer.decode(prefix, skip_special_tokens=True), choice_of(pair.preferred, order), 0
         for completion in row:
             whole = Completion(begun + completion.text, completion.finish, error=completion.error)
-            choice = verdict_of(whole, self.template.convention).choice
+            choice = verdict_of(whole, self.template.verdict_format).choice
             right += choice is wanted
             self.invalid += choice is None
         self.drawn += len(row)
@@ -141,7 +141,7 @@ class _Labeller:
             "right_of_empty": [right[n : n + 2] for n in range(0, len(right), 2)],
             "drawn": self.drawn,
             "invalid": self.invalid,
-            "judgments": [one.row(self.template.convention) for one in searches],
+            "judgments": [one.row(self.template.verdict_format) for one in searches],
         }
 
     def _judgments(

@@ -45,9 +45,9 @@ def seed_of(pair_id: str, seed: int, attempt: int) -> int:
     return int(hashlib.sha256(f"{seed} {pair_id}/{attempt}".encode()).hexdigest()[:7], 16)
 
 
-def agrees(pair: PreferencePair, answer: Answer, convention: str) -> bool:
+def agrees(pair: PreferencePair, answer: Answer, verdict_format: str) -> bool:
     """Whether a teacher's answer names the preferred response; an unreadable answer does not."""
-    verdict = verdict_of(answer.completion(), convention)
+    verdict = verdict_of(answer.completion(), verdict_format)
     assert pair.preferred is not None
     return verdict.choice is choice_of(pair.preferred, answer.shown)
 
@@ -59,8 +59,8 @@ def tag(pair: PreferencePair, answers: Sequence[Answer], config: DistillConfig) 
     the last one. ``teacher_share`` is the share of the first ``votes`` answers that agree (0..1), of which half are in either
     order; None where no votes are asked for. ``answers`` are those of attempts 1, 2, ... without a gap.
     """
-    convention = load_template(config.template).convention
-    right = [agrees(pair, answer, convention) for answer in answers]
+    verdict_format = load_template(config.template).verdict_format
+    right = [agrees(pair, answer, verdict_format) for answer in answers]
     first = next((n for n, hit in enumerate(right[: config.max_attempts]) if hit), None)
     if len(answers) < max(config.votes, config.max_attempts if first is None else first + 1):
         return None

@@ -236,7 +236,7 @@ def _judged(config: TrainConfig, pairs: list[PreferencePair]) -> str:
         longest = config.max_completion_length if isinstance(config, MethodConfig) else 512
         drawn = sampler.sample(prompts, SamplingParams(1, 1.0, max_tokens=longest))
         seconds = time.perf_counter() - begun
-    read = [parse_verdict(one[0].text, template.convention).status is VerdictStatus.OK for one in drawn]
+    read = [parse_verdict(one[0].text, template.verdict_format).status is VerdictStatus.OK for one in drawn]
     tokens = sum(one[0].num_tokens for one in drawn)
     first = drawn[0][0].text[:200]
     return f"{sum(read)} of {len(read)} have a verdict; {tokens} tokens in {seconds:.1f} s. The first: {first!r}"

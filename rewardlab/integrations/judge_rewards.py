@@ -50,11 +50,11 @@ class JudgeRewards:
         self._pairs: dict[str, list[Waiting]] = {}
         self._check: asyncio.Future[None] | None = None
 
-    async def reward(self, rollout: Rollout, pair_id: str, convention: str) -> dict[str, float]:
+    async def reward(self, rollout: Rollout, pair_id: str, verdict_format: str) -> dict[str, float]:
         """``score`` and what it is made of, all numbers. Raises EndpointError where a rollout could not be scored, where nobody
         answers about consistency at the start, and where the other order of a pair does not come."""
         await self._somebody_answers()
-        scorer = self._scorers.setdefault(convention, RolloutScorer(convention, self._judge, **self._options))
+        scorer = self._scorers.setdefault(verdict_format, RolloutScorer(verdict_format, self._judge, **self._options))
         (part,) = await scorer.score([rollout])
         if part.status == VerdictStatus.ERROR:
             raise EndpointError(f"{pair_id}: a rollout could not be scored; it gets no reward")

@@ -37,7 +37,7 @@ from rewardlab.rewards.scorer import EndpointConsistencyJudge, Rollout, as_compl
 from rewardlab.types import Order
 
 WEIGHTS = {"format_weight": 0.5, "consistency_weight": 0.5, "swap_weight": 0.0, "pair_deadline_s": 600.0}
-TOLD = ("pair_id", "question", "order", "preferred", "convention")
+TOLD = ("pair_id", "question", "order", "preferred", "verdict_format")
 
 
 class JudgeReward(RewardManagerBase):  # type: ignore[misc]
@@ -82,7 +82,7 @@ class JudgeReward(RewardManagerBase):  # type: ignore[misc]
         text = await asyncio.to_thread(self.tokenizer.decode, ids, skip_special_tokens=True)
         completion = as_completion(text, ids.tolist(), self._ends)
         rollout = Rollout(completion, told["question"], Order(told["order"]), int(told["preferred"]))
-        found = await self._rewards.reward(rollout, told["pair_id"], told["convention"])
+        found = await self._rewards.reward(rollout, told["pair_id"], told["verdict_format"])
         return {"reward_score": found["score"], "reward_extra_info": found}
 
 

@@ -5,7 +5,7 @@ data_source   the pair's source, or "rewardlab"; verl's validation metrics go by
 prompt        one user turn of the template, ``<image>`` where each image stands
 images        ``{"bytes": encoded file}`` in the order of their places; none: an empty list
 reward_model  ``{"style": "rule", "ground_truth": "first" or "second"}``: where the better response is shown
-extra_info    index, pair_id, question, order, preferred, and the convention that reads the verdict: what
+extra_info    index, pair_id, question, order, preferred, and the format that reads the verdict: what
               :mod:`rewardlab.integrations.verl_judge_reward` pays by
 ============  ======================================================================================
 
@@ -43,7 +43,7 @@ COLUMNS = {
             "question": pa.string(),
             "order": pa.string(),
             "preferred": pa.int8(),
-            "convention": pa.string(),
+            "verdict_format": pa.string(),
         }
     ),
 }
@@ -59,7 +59,7 @@ class Written:
 
 def verl_row(pair: PreferencePair, order: Order, template: Template, *, index: int = 0) -> dict[str, Any]:
     """The row of a pair in one order. An ``<image>`` (``<video>``, ``<audio>``) that a text itself speaks of is broken by a
-    zero-width space, as the prompts' fence does: verl would look for an image. Raises DataError for a pair without a label."""
+    zero-width space, as sanitized prompts do: verl would look for an image. Raises DataError for a pair without a label."""
     if pair.preferred is None:
         raise DataError(f"{pair.pair_id}: has no 'preferred'; a judge cannot be paid for a pair that nobody labelled")
     messages = build_messages(pair, order=order, template=template)
@@ -80,7 +80,7 @@ def verl_row(pair: PreferencePair, order: Order, template: Template, *, index: i
             "question": pair.question,
             "order": order.value,
             "preferred": pair.preferred,
-            "convention": template.convention,
+            "verdict_format": template.verdict_format,
         },
     }
 

@@ -20,7 +20,7 @@ from rewardlab.judging.ranking import PLANS, Match, Plan, Ranking
 from rewardlab.metrics.accuracy import mean_interval
 from rewardlab.progress import bar
 from rewardlab.types import BOTH_ORDERS, Candidates, Judgment
-from rewardlab.verdicts.votes import reduced
+from rewardlab.verdicts.votes import reduce_votes
 
 CHUNK = 64  # prompts between two writes of the log
 
@@ -136,7 +136,7 @@ def run_ranking(
 
             def found(n: int, match: Match, nth: int, start: int = start) -> Judgment | None:
                 votes = known.get((start + n, match, nth))
-                return None if votes is None else reduced("", votes)
+                return None if votes is None else reduce_votes("", votes)
 
             def heard(n: int, match: Match, nth: int, judged: Judgment, start: int = start) -> None:
                 votes = [vote_row(vote) for vote in judged.votes]

@@ -27,9 +27,9 @@ from rewardlab.types import (
     VerdictStatus,
     Vote,
 )
-from rewardlab.verdicts.early_stopping import settles
+from rewardlab.verdicts.early_stopping import votes_settled
 from rewardlab.verdicts.parse import until_verdict, verdict_of
-from rewardlab.verdicts.votes import judgment, weighed
+from rewardlab.verdicts.votes import judgment, judgment_by_probability
 
 ORDER_POLICIES = ("both", "random", "given")
 
@@ -86,9 +86,9 @@ class GenerativeJudge:
         return True
 
     @property
-    def convention(self) -> str:
+    def verdict_format(self) -> str:
         """How its verdicts are read."""
-        return self.template.convention
+        return self.template.verdict_format
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -114,7 +114,7 @@ class GenerativeJudge:
         params = SamplingParams(num_votes, self.temperature, self.top_p, self.max_tokens, seed)
         votes: list[list[Vote]] = [[] for _ in pairs]
         for (n, order), completions in zip(shown, self.sampler.sample(prompts, params), strict=True):
-            votes[n] += [Vote(order, verdict_of(c, self.template.convention), c) for c in completions]
+            votes[n] += [Vote(order, verdict_of(c, self.template.verdict_format), c) for c in completions]
         return [judgment(pair.pair_id, cast) for pair, cast in zip(pairs, votes, strict=True)]
 
     def compare(self, pair: PreferencePair, *, num_votes: int = 1, seed: int = 0) -> Judgment:
@@ -123,19 +123,19 @@ class GenerativeJudge:
 
 
 def compare_until_settled(
-    judge: Judge, pairs: Sequence[PreferencePair], *, most_votes: int, error: float, seed: int
+    judge: Judge, pairs: Sequence[PreferencePair], *, max_votes: int, error: float, seed: int
 ) -> list[Judgment]:
-    """Ask both orders in turns, one vote each, until the majority of ``most_votes`` of each is settled but for ``error``.
+    """Ask both orders in turns, one vote each, until the majority of ``max_votes`` of each is settled but for ``error``.
 
     Every round asks the pairs that are left, together. See :mod:`rewardlab.verdicts.early_stopping`.
     """
     votes: list[list[Vote]] = [[] for _ in pairs]
     left = list(range(len(pairs)))
-    for turn in range(most_votes):
+    for turn in range(max_votes):
         asked = judge.compare_many([pairs[n] for n in left], orders=[BOTH_ORDERS] * len(left), num_votes=1, seed=seed + turn)
         for n, judged in zip(left, asked, strict=True):
             votes[n] += judged.votes
-        left = [n for n in left if not settles(votes[n], 2 * (most_votes - turn - 1), error)]
+        left = [n for n in left if not votes_settled(votes[n], 2 * (max_votes - turn - 1), error)]
         if not left:
             break
     return [judgment(pair.pair_id, cast) for pair, cast in zip(pairs, votes, strict=True)]
@@ -163,7 +163,7 @@ class ProbabilityJudge(GenerativeJudge):
     def compare_many(
         self, pairs: Sequence[PreferencePair], *, orders: Sequence[tuple[Order, ...]], num_votes: int, seed: int
     ) -> list[Judgment]:
-        if self.template.convention == "bare":
+        if self.template.verdict_format == "bare":
             votes = [[Vote(order, _UNREAD, _NOTHING_WRITTEN) for order in asked] for asked in orders]
         else:
             sampled = super().compare_many(pairs, orders=orders, num_votes=num_votes, seed=seed)
@@ -173,7 +173,7 @@ class ProbabilityJudge(GenerativeJudge):
             for n, cast in enumerate(votes)
             for k, vote in enumerate(cast)
             if vote.completion.finish is FinishReason.STOP
-            and (beginning := until_verdict(vote.completion.text, self.template.convention)) is not None
+            and (beginning := until_verdict(vote.completion.text, self.template.verdict_format)) is not None
         }
         prompts = [build_messages(pairs[n], order=votes[n][k].order, template=self.template) for n, k in beginnings]
         margins, coverages = self.sampler.verdict_margins(prompts, list(beginnings.values()))
@@ -181,14 +181,14 @@ class ProbabilityJudge(GenerativeJudge):
             verdict = likelier(margin, coverage)
             kept = margin if verdict.status in (VerdictStatus.OK, VerdictStatus.TIE) else None
             votes[n][k] = replace(votes[n][k], verdict=verdict, margin=kept)
-        return [weighed(pair.pair_id, cast) for pair, cast in zip(pairs, votes, strict=True)]
+        return [judgment_by_probability(pair.pair_id, cast) for pair, cast in zip(pairs, votes, strict=True)]
 
 
-def weigher_of(judge: GenerativeJudge) -> ProbabilityJudge | None:
-    """The same judge weighing probabilities; None where its sampler or its convention has none to tell."""
+def probability_judge_of(judge: GenerativeJudge) -> ProbabilityJudge | None:
+    """The same judge weighing probabilities; None where its sampler or its format has none to tell."""
     if isinstance(judge, ProbabilityJudge):
         return judge
-    if not hasattr(judge.sampler, "verdict_margins") or judge.convention not in READ_BY_PROBABILITY:
+    if not hasattr(judge.sampler, "verdict_margins") or judge.verdict_format not in READ_BY_PROBABILITY:
         return None
     options = {"temperature": judge.temperature, "top_p": judge.top_p, "max_tokens": judge.max_tokens}
     return ProbabilityJudge(judge.sampler, judge.template, **options)  # type: ignore[arg-type]
@@ -210,26 +210,26 @@ def likelier(margin: float, coverage: float) -> Verdict:
     return Verdict(Choice.FIRST if margin > 0 else Choice.SECOND, VerdictStatus.OK, "probability")
 
 
-def _open_hf(target: str, asked: str | None, batch_size: int, apart: float | None) -> tuple[Sampler, Template]:
+def _open_hf(target: str, asked: str | None, batch_size: int, restart_after_s: float | None) -> tuple[Sampler, Template]:
     from rewardlab.samplers.child_process import ProcessSampler
     from rewardlab.samplers.hf import HFSampler
 
     template = template_for(Path(target), asked) if Path(target).exists() else load_template(asked or "r1_reward")
     opener = partial(HFSampler.load, target, batch_size=batch_size)
-    return (opener() if apart is None else ProcessSampler(opener, timeout_s=apart)), template
+    return (opener() if restart_after_s is None else ProcessSampler(opener, timeout_s=restart_after_s)), template
 
 
-def _open_vllm(target: str, asked: str | None, args: str, apart: float | None) -> tuple[Sampler, Template]:
+def _open_vllm(target: str, asked: str | None, args: str, restart_after_s: float | None) -> tuple[Sampler, Template]:
     from rewardlab.samplers.vllm import VLLMSampler
     from rewardlab.samplers.vllm_server import VLLMServerSampler
 
     template = template_for(Path(target), asked) if Path(target).exists() else load_template(asked or "r1_reward")
-    if apart is None:
+    if restart_after_s is None:
         return VLLMSampler.load(target, args=args), template
-    return VLLMServerSampler.load(target, args=args, deadline_s=apart, logprobs=False), template
+    return VLLMServerSampler.load(target, args=args, deadline_s=restart_after_s, logprobs=False), template
 
 
-def _open_openai(target: str, asked: str | None, api_key: str, apart: float | None) -> tuple[Sampler, Template]:
+def _open_openai(target: str, asked: str | None, api_key: str, restart_after_s: float | None) -> tuple[Sampler, Template]:
     from rewardlab.samplers.openai_api import OpenAISampler
 
     model, at, url = target.partition("@")
@@ -238,7 +238,7 @@ def _open_openai(target: str, asked: str | None, api_key: str, apart: float | No
             f"openai:{target}: expected openai:MODEL@URL, for example openai:gpt-4o@https://host/v1; several as URL,URL"
         )
     # A server has many requests in flight, and gives up on an engine after a time of its own.
-    options: dict[str, Any] = {} if apart is None else {"concurrency": 256, "deadline_s": apart}
+    options: dict[str, Any] = {} if restart_after_s is None else {"concurrency": 256, "deadline_s": restart_after_s}
     return OpenAISampler(url.split(","), model, api_key=api_key, **options), load_template(asked or "r1_reward")
 
 
@@ -252,11 +252,11 @@ def open_judge(
     batch_size: int = 64,
     api_key: str = "none",
     engine_args: str = "",
-    apart: float | None = None,
+    restart_after_s: float | None = None,
 ) -> GenerativeJudge:
     """The judge a SPEC names: ``hf:PATH`` (folder or hub id), ``vllm:PATH`` (the same through vLLM, with ``engine_args`` as of
-    ``vllm serve``) or ``openai:MODEL@URL`` (or URL,URL,...). ``apart``: the engine runs in a process of its own, which is
-    started again where it dies or takes more than so many seconds.
+    ``vllm serve``) or ``openai:MODEL@URL`` (or URL,URL,...). ``restart_after_s``: the engine runs in a process of its own,
+    which is started again if it dies or takes more than so many seconds.
 
     ``prob:PATH`` or ``prob:vllm:PATH`` weighs probabilities (of a checkpoint trained to give the verdict alone ``hf:`` and
     ``vllm:`` mean this too); ``verify:`` before another, and it verifies its own judgments. Raises ConfigError,
@@ -268,19 +268,20 @@ def open_judge(
         weighed = f"hf:{weighed}" if weighed else weighed
     kind, colon, target = weighed.partition(":")
     openers: dict[str, Callable[[], tuple[Sampler, Template]]] = {
-        "hf": lambda: _open_hf(target, template, batch_size, apart),
-        "vllm": lambda: _open_vllm(target, template, engine_args, apart),
-        "openai": lambda: _open_openai(target, template, api_key, apart),
+        "hf": lambda: _open_hf(target, template, batch_size, restart_after_s),
+        "vllm": lambda: _open_vllm(target, template, engine_args, restart_after_s),
+        "openai": lambda: _open_openai(target, template, api_key, restart_after_s),
     }
     if kind not in openers or not colon or not target:
         raise ConfigError(
             f"unknown judge {spec!r}; expected hf:PATH, vllm:PATH, prob:PATH or openai:MODEL@URL, or verify: and one of them"
         )
     sampler, chosen = openers[kind]()
-    weighs = weighed != bare or (kind != "openai" and chosen.convention == "bare")
-    if weighs and chosen.convention not in READ_BY_PROBABILITY:
+    weighs = weighed != bare or (kind != "openai" and chosen.verdict_format == "bare")
+    if weighs and chosen.verdict_format not in READ_BY_PROBABILITY:
         raise ConfigError(
-            f"{spec!r}: probabilities are read where <answer> stands, or of a bare verdict, not in {chosen.convention}; use hf:"
+            f"{spec!r}: probabilities are read where <answer> stands, or of a bare verdict, not in "
+            f"{chosen.verdict_format}; use hf:"
         )
     if bare != spec:
         if weighs:

@@ -16,9 +16,8 @@ from rewardlab.config import LoraConfig, MethodConfig, PixelConfig, TrainConfig
 from rewardlab.errors import CheckpointError, ConfigError
 from rewardlab.models.value_model import read_whole
 from rewardlab.models.vision_hooks import see_always
-from rewardlab.processes import is_main
+from rewardlab.processes import is_main, num_processes
 from rewardlab.samplers.hf import load_model, load_processor
-from rewardlab.training.run.folder import num_processes
 
 # How transformers calls what sees and what joins it to the language model; anything else is a regular expression.
 PARTS = {

@@ -11,24 +11,30 @@ from itertools import groupby
 from pathlib import Path
 
 from rewardlab.errors import ConfigError, DataError
-from rewardlab.prompts.sanitize import fenced
+from rewardlab.prompts.sanitize import sanitize
 from rewardlab.types import IMAGE_MARK, Message, Order, Part, PreferencePair
-from rewardlab.verdicts.formats import CONVENTIONS as READERS
+from rewardlab.verdicts.formats import READERS
 
-# template -> the convention (of rewardlab.verdicts.parse) that reads its answers.
+# template -> the format (of rewardlab.verdicts.parse) that reads its answers.
 # r1_reward: the published prompt of R1-Reward (arXiv 2505.02835, Table 1); a judge must be asked what it was trained on.
 # plain: no instructions, for judges whose fine-tuning is the instruction.
 # verdict: the verdict at once, without reasoning, for a judge that is a classifier (Pairwise-RL, arXiv 2504.04950).
 # single: one response alone, the one shown first, for a scalar reward model; nothing is written, so nothing is read.
 # answer: the question itself, asked of a policy whose answers a judge compares.
-CONVENTIONS = {"r1_reward": "think_answer", "plain": "think_answer", "verdict": "bare", "single": "unread", "answer": "unread"}
+TEMPLATE_FORMATS = {
+    "r1_reward": "think_answer",
+    "plain": "think_answer",
+    "verdict": "bare",
+    "single": "unread",
+    "answer": "unread",
+}
 
 _SLOT = re.compile(r"\{(question|first|second)\}")
 
 
 @dataclass(frozen=True)
 class Template:
-    """A prompt text with the slots {question}, {first} and (but for a single response) {second}, and the verdict convention it
+    """A prompt text with the slots {question}, {first} and (but for a single response) {second}, and the verdict format it
     asks for.
 
     Images come before the text, in training as in inference. ``hash`` names all of this: it is stored in a checkpoint and
@@ -37,34 +43,34 @@ class Template:
 
     name: str
     text: str
-    convention: str
+    verdict_format: str
 
     @property
     def hash(self) -> str:
-        """First 16 hex digits of the SHA-256 of text, convention and the place of the images."""
-        return hashlib.sha256(f"images-first\n{self.convention}\n{self.text}".encode()).hexdigest()[:16]
+        """First 16 hex digits of the SHA-256 of text, verdict format and the place of the images."""
+        return hashlib.sha256(f"images-first\n{self.verdict_format}\n{self.text}".encode()).hexdigest()[:16]
 
 
 @cache
 def load_template(name: str) -> Template:
-    """The template called ``name``, or one's own: ``CONVENTION:FILE``, for a benchmark's own words or another judge's.
+    """The template called ``name``, or one's own: ``FORMAT:FILE``, for a benchmark's own words or another judge's.
 
-    Raises ConfigError for an unknown name or convention, and for a file that is not there or lacks a slot.
+    Raises ConfigError for an unknown name or format, and for a file that is not there or lacks a slot.
     """
-    convention, colon, file = name.partition(":")
+    verdict_format, colon, file = name.partition(":")
     if colon:
-        return _own_template(name, convention, Path(file))
-    if name not in CONVENTIONS:
+        return _own_template(name, verdict_format, Path(file))
+    if name not in TEMPLATE_FORMATS:
         raise ConfigError(
-            f"unknown prompt template {name!r}; expected one of {sorted(CONVENTIONS)}, or CONVENTION:FILE with your own text"
+            f"unknown prompt template {name!r}; expected one of {sorted(TEMPLATE_FORMATS)}, or FORMAT:FILE with your own text"
         )
     text = (Path(__file__).parent / f"{name}.txt").read_text(encoding="utf-8").removesuffix("\n")
-    return Template(name, text, CONVENTIONS[name])
+    return Template(name, text, TEMPLATE_FORMATS[name])
 
 
-def _own_template(name: str, convention: str, path: Path) -> Template:
-    if convention not in READERS:
-        raise ConfigError(f"template {name!r}: unknown verdict convention {convention!r}; expected one of {sorted(READERS)}")
+def _own_template(name: str, verdict_format: str, path: Path) -> Template:
+    if verdict_format not in READERS:
+        raise ConfigError(f"template {name!r}: unknown verdict format {verdict_format!r}; expected one of {sorted(READERS)}")
     try:
         text = path.read_text(encoding="utf-8").removesuffix("\n")
     except (OSError, UnicodeDecodeError) as error:
@@ -73,18 +79,18 @@ def _own_template(name: str, convention: str, path: Path) -> Template:
         raise ConfigError(
             f"template {name!r}: {path} must have each of {{question}}, {{first}} and {{second}} once; see {missing}"
         )
-    return Template(name, text, convention)
+    return Template(name, text, verdict_format)
 
 
 def render(template: Template, question: str, first: str, second: str) -> str:
     """Fill the slots, all at once: braces inside a question or an answer are plain text, and so is what looks like a part of
     the prompt (:mod:`rewardlab.prompts.sanitize`)."""
-    values = _fenced(template, {"question": question, "first": first, "second": second})
+    values = _sanitized(template, {"question": question, "first": first, "second": second})
     return _SLOT.sub(lambda match: values[match.group(1)], template.text)
 
 
-def _fenced(template: Template, values: dict[str, str]) -> dict[str, str]:
-    return {name: fenced(text, template.text) for name, text in values.items()}
+def _sanitized(template: Template, values: dict[str, str]) -> dict[str, str]:
+    return {name: sanitize(text, template.text) for name, text in values.items()}
 
 
 def build_messages(pair: PreferencePair, *, order: Order, template: Template) -> tuple[Message, ...]:
@@ -99,7 +105,7 @@ def build_messages(pair: PreferencePair, *, order: Order, template: Template) ->
     ahead = [Part(image=image) for image in (() if placed else pair.images)]
     if not any(within.values()):
         return (Message("user", (*ahead, Part(text=render(template, pair.question, first, second)))),)
-    values, parts = _fenced(template, {"question": pair.question, "first": first, "second": second}), ahead
+    values, parts = _sanitized(template, {"question": pair.question, "first": first, "second": second}), ahead
     for place, piece in enumerate(_SLOT.split(template.text)):  # text, slot, text, slot, ..., text
         slot = place % 2 == 1
         own = within[piece] if slot else ()

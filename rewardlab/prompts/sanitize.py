@@ -48,7 +48,7 @@ def without_tokens(text: str, tokens: Sequence[str]) -> str:
     return text
 
 
-def fenced(text: str, template: str) -> str:
+def sanitize(text: str, template: str) -> str:
     """``text`` as it may stand in a slot of ``template``; idempotent on what it has altered."""
     text = _CONTROL.sub(lambda m: m[0] + MARK, text)
     text = _TAGS.sub(lambda m: m[0] + MARK, text)

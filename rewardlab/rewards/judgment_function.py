@@ -10,12 +10,12 @@ from typing import Any
 import torch
 
 from rewardlab.metrics.running import Mean
-from rewardlab.processes import is_main
+from rewardlab.processes import is_main, num_processes
 from rewardlab.rewards.judgment import RewardParts, winner_of
 from rewardlab.rewards.scorer import EndpointConsistencyJudge, Rollout, RolloutScorer, as_completion, reward_metrics, unpack
 from rewardlab.rewards.swap import swap_agreement
 from rewardlab.rl.selection import overlong_penalty
-from rewardlab.training.run.folder import SAMPLES, num_processes
+from rewardlab.training.run.folder import SAMPLES
 from rewardlab.types import Choice, VerdictStatus, choice_of
 
 SAMPLES_PER_STEP = 4

@@ -111,14 +111,14 @@ class RolloutScorer:
 
     def __init__(
         self,
-        convention: str,
+        verdict_format: str,
         judge: ConsistencyJudge | None,
         *,
         format_weight: float = 0.5,
         consistency_weight: float = 0.5,
         deadline_s: float = 60.0,
     ) -> None:
-        self._convention, self._judge = convention, judge
+        self._verdict_format, self._judge = verdict_format, judge
         self._weights = {"format_weight": format_weight, "consistency_weight": consistency_weight if judge else 0.0}
         self._deadline_s = deadline_s
         self.counts: Counter[str] = Counter()
@@ -134,7 +134,7 @@ class RolloutScorer:
 
     async def _score(self, rollout: Rollout) -> RewardParts:
         completion = rollout.completion
-        verdict = verdict_of(completion, self._convention)
+        verdict = verdict_of(completion, self._verdict_format)
         right = verdict.choice is not None and verdict.choice is choice_of(rollout.preferred, rollout.order)
         format_ok = completion.finish is FinishReason.STOP and follows_format(completion.text)
         consistency = 0

@@ -41,7 +41,7 @@ class Sampler(Protocol):
         ...
 
     @property
-    def draws_alone(self) -> bool:
+    def is_batch_invariant(self) -> bool:
         """Whether what is drawn for a prompt does not depend on which others are asked in the same call."""
         ...
 

@@ -71,7 +71,7 @@ class ProcessSampler:
         return self._name
 
     @property
-    def draws_alone(self) -> bool:
+    def is_batch_invariant(self) -> bool:
         return False  # whatever it is, it is asked one call at a time
 
     @property

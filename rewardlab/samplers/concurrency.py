@@ -15,7 +15,7 @@ LEAST_ANSWERS = 20  # to judge a share by
 LONGEST_PAUSE_S = 60.0
 
 
-class Slots:
+class AdaptiveConcurrency:
     """Use as ``async with``. At most ``limit`` are inside, which moves between 1 and ``most``.
 
     After each window of ``limit`` answers it shrinks to 70 % where more than a tenth were refused, and everybody waits as long
@@ -30,7 +30,7 @@ class Slots:
         self._answers = self._refused = 0
         self._paused_until = 0.0
 
-    def heard(self, *, refused: bool, wait_s: float = 0.0) -> None:
+    def record(self, *, refused: bool, wait_s: float = 0.0) -> None:
         """An answer came, or a refusal with its Retry-After."""
         self._answers += 1
         self._refused += refused

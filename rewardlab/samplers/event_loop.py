@@ -14,7 +14,7 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 
-class Background(Generic[S]):
+class EventLoopThread(Generic[S]):
     """Runs coroutines about something that is opened once, within the loop, and closed when nobody holds this any more.
 
     Usable from several threads. ``open_it`` must not hold this object.

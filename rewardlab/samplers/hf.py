@@ -169,7 +169,7 @@ class HFSampler:
         return self._name
 
     @property
-    def draws_alone(self) -> bool:
+    def is_batch_invariant(self) -> bool:
         return False  # one generator draws for all rows of a batch
 
     def check(self) -> None:

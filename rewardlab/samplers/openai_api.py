@@ -18,8 +18,8 @@ import openai
 from rewardlab.data.images import to_data_url
 from rewardlab.errors import EndpointError
 from rewardlab.samplers.base import SamplingParams, own_seed
-from rewardlab.samplers.concurrency import Slots, retry_after_s
-from rewardlab.samplers.event_loop import Background
+from rewardlab.samplers.concurrency import AdaptiveConcurrency, retry_after_s
+from rewardlab.samplers.event_loop import EventLoopThread
 from rewardlab.types import Completion, FinishReason, Message
 
 REST_S = 10.0  # how long an endpoint that failed is left alone where there is another
@@ -59,7 +59,8 @@ class ChatEndpoint:
 
     408, 409, 429, 5xx, garbled answers and connection errors are tried again ``retries`` times with back-off (a Retry-After is
     honoured), and so is a try that took ``try_s``; every request, retries included, ends within ``deadline_s`` seconds of its
-    first try. ``concurrency`` bounds the requests in flight, which are fewer while many are refused (:class:`Slots`).
+    first try. ``concurrency`` bounds the requests in flight, which are
+    fewer while many are refused (:class:`AdaptiveConcurrency`).
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class ChatEndpoint:
             # httpx goes through its whole pool at every request: with 256 connections it is half as fast as aiohttp.
             http_client=openai.DefaultAioHttpClient(limits=limits, timeout=None),
         )
-        self.slots = Slots(concurrency)
+        self.slots = AdaptiveConcurrency(concurrency)
         self.in_flight, self.rests_until = 0, 0.0
         self.told: Counter[str] = Counter()  # failed tries by what was heard
 
@@ -131,7 +132,7 @@ class ChatEndpoint:
                 answer = await self._client.chat.completions.create(
                     model=self.model, messages=messages, extra_body=extra or None, **known
                 )
-            self.slots.heard(refused=False)
+            self.slots.record(refused=False)
             if not getattr(answer, "choices", None):
                 return _Failed(FinishReason.ERROR, "garbled answer: it has no choices", "garbled")
             return answer
@@ -141,7 +142,7 @@ class ChatEndpoint:
         except openai.APIStatusError as error:
             refused, said = error.status_code == 429, f"HTTP {error.status_code}"
             wait_s = retry_after_s(error.response.headers.get("retry-after"))
-            self.slots.heard(refused=refused, wait_s=wait_s)
+            self.slots.record(refused=refused, wait_s=wait_s)
             again = error.status_code in (408, 409, 429) or error.status_code >= 500
             fault = refused or error.status_code >= 500
             return _Failed(FinishReason.ERROR, f"{said}: {error.message}", said, wait_s, again=again, its_fault=fault)
@@ -250,14 +251,14 @@ class OpenAISampler:
         self._model, self._name = model, name
         options: dict[str, Any] = {"api_key": api_key, "concurrency": concurrency, "deadline_s": deadline_s}
         options["retries"] = 4 if len(self._urls) == 1 else 1  # another endpoint is the better second try
-        self._background = Background(partial(_opened, self._urls, model, options))
+        self._background = EventLoopThread(partial(_opened, self._urls, model, options))
 
     @property
     def name(self) -> str:
         return self._name or f"openai:{self._model}@{','.join(self._urls)}"
 
     @property
-    def draws_alone(self) -> bool:
+    def is_batch_invariant(self) -> bool:
         return True
 
     def check(self) -> None:

@@ -20,7 +20,7 @@ class ScriptedSampler:
         return self._name
 
     @property
-    def draws_alone(self) -> bool:
+    def is_batch_invariant(self) -> bool:
         return True
 
     def check(self) -> None:

@@ -31,8 +31,8 @@ class SelfVerifying:
         return f"{self._sampler.name}, self-verifying"
 
     @property
-    def draws_alone(self) -> bool:
-        return self._sampler.draws_alone
+    def is_batch_invariant(self) -> bool:
+        return self._sampler.is_batch_invariant
 
     def check(self) -> None:
         self._sampler.check()

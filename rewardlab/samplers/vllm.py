@@ -82,7 +82,7 @@ class VLLMSampler:
         return self._name
 
     @property
-    def draws_alone(self) -> bool:
+    def is_batch_invariant(self) -> bool:
         return True  # every request has a generator of its own
 
     def check(self) -> None:

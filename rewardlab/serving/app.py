@@ -13,7 +13,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 
 from rewardlab.errors import OutputError
-from rewardlab.judging.judge import GenerativeJudge, weigher_of
+from rewardlab.judging.judge import GenerativeJudge, probability_judge_of
 from rewardlab.serving import routes as native
 from rewardlab.serving.auth import Key, KeyGate, Keys
 from rewardlab.serving.dialects import chat, nemo_gym, openrlhf, scalar_models, scoring
@@ -35,7 +35,7 @@ def build_app(
     **queue: Any,
 ) -> FastAPI:
     """The application around one judge. ``queue`` are the options of :class:`Batcher`; ``keys`` are let in (none: all)."""
-    queue = {"weigher": weigher_of(judge), "mixes_seeds": not judge.sampler.draws_alone, **queue}
+    queue = {"weigher": probability_judge_of(judge), "mixes_seeds": not judge.sampler.is_batch_invariant, **queue}
     service = JudgeService(judge, Batcher(judge, **queue), rules, media)
 
     @contextlib.asynccontextmanager

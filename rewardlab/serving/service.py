@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from fastapi.concurrency import run_in_threadpool
 
 from rewardlab.data.rows import validate
-from rewardlab.judging.judge import GenerativeJudge, weigher_of
+from rewardlab.judging.judge import GenerativeJudge, probability_judge_of
 from rewardlab.serving.errors import UnjudgedError
 from rewardlab.serving.gather import together
 from rewardlab.serving.group_buffer import Cohorts
@@ -46,7 +46,7 @@ class JudgeService:
         self, judge: GenerativeJudge, batcher: Batcher, rules: GroupRules | None = None, media: Media | None = None
     ) -> None:
         self.judge, self.batcher, self.rules, self.media = judge, batcher, rules or GroupRules(), media or Media()
-        self.asker = Asker(batcher, weighs=weigher_of(judge) is not None)
+        self.asker = Asker(batcher, weighs=probability_judge_of(judge) is not None)
         self.cohorts: Cohorts[Sample, float] = Cohorts(
             self._group_rewards, size=self.rules.cohort, timeout_s=self.rules.cohort_timeout_s
         )

@@ -10,7 +10,7 @@ from rewardlab.serving.jobs import Ask
 from rewardlab.serving.queue import Batcher
 from rewardlab.types import BOTH_ORDERS, Judgment, Order, Outcome, PreferencePair, Vote
 from rewardlab.verdicts.early_stopping import settles
-from rewardlab.verdicts.votes import in_order, judgment, reduced
+from rewardlab.verdicts.votes import in_order, judgment, reduce_votes
 
 POLICIES = ("majority", "weighted", "sequential")
 
@@ -66,7 +66,7 @@ class Asker:
     @staticmethod
     def _reduced(pair: PreferencePair, votes: list[Vote] | tuple[Vote, ...], how: Asking) -> Judgment:
         by_count = how.policy in ("majority", "sequential")
-        judged = judgment(pair.pair_id, votes) if by_count else reduced(pair.pair_id, votes)
+        judged = judgment(pair.pair_id, votes) if by_count else reduce_votes(pair.pair_id, votes)
         one_sided = any(
             all(vote.winner is None and vote.margin is None for vote in in_order(votes, order)) for order in how.orders
         )

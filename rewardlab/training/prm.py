@@ -22,11 +22,12 @@ from rewardlab.errors import DataError
 from rewardlab.models.loading import freeze
 from rewardlab.models.value_model import ValueModel
 from rewardlab.models.vision_hooks import see_always
+from rewardlab.processes import num_processes
 from rewardlab.progress import bar
 from rewardlab.prompts import Template, build_messages, load_template
 from rewardlab.rewards.steps import token_ends
 from rewardlab.samplers.hf import encode, token_texts, with_answers
-from rewardlab.training.run.folder import LoadsWholeCheckpoints, RunLog, close_run, common_arguments, num_processes, open_run
+from rewardlab.training.run.folder import LoadsWholeCheckpoints, RunLog, close_run, common_arguments, open_run
 from rewardlab.training.run.preflight import processor_of
 from rewardlab.training.run.resume import run_steps
 from rewardlab.training.sft import data_fingerprint

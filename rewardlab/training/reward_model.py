@@ -25,10 +25,11 @@ from rewardlab.errors import CheckpointError, DataError
 from rewardlab.models.loading import freeze
 from rewardlab.models.value_model import WEIGHTS, ValueModel
 from rewardlab.models.vision_hooks import see_always
+from rewardlab.processes import num_processes
 from rewardlab.progress import bar
 from rewardlab.prompts import Template, build_messages, load_template
 from rewardlab.samplers.hf import encode, load_processor
-from rewardlab.training.run.folder import RunLog, close_run, common_arguments, num_processes, open_run
+from rewardlab.training.run.folder import RunLog, close_run, common_arguments, open_run
 from rewardlab.training.run.preflight import fitting, processor_of
 from rewardlab.training.run.resume import run_steps
 from rewardlab.training.sft import data_fingerprint

@@ -91,7 +91,7 @@ def build_trainer(
     """The trainer with its reward, ready to run, of the method's class or another; ``more`` goes to the trainer as it is."""
     judge = consistency_judge(config)
     scorer = RolloutScorer(
-        template.convention,
+        template.verdict_format,
         judge,
         format_weight=config.format_weight,
         consistency_weight=config.consistency.weight,

@@ -72,7 +72,7 @@ def sft_rows(pairs: Sequence[PreferencePair], template: Template, more: Sequence
 
     Raises DataError where there is none.
     """
-    rows = _verdict_rows(pairs, template) if template.convention == "bare" else _judgment_rows(pairs, template)
+    rows = _verdict_rows(pairs, template) if template.verdict_format == "bare" else _judgment_rows(pairs, template)
     return Dataset.from_list([*rows, *more], features=Features({"prompt": TURNS, "completion": TURNS, "images": List(Image())}))
 
 
@@ -115,8 +115,8 @@ def train_sft(pairs: Sequence[PreferencePair], config: SFTConfig, out: Path, *, 
     without judgments, ConfigError for a finished or different run in ``out``.
     """
     template = load_template(config.template)
-    taught = [pair for pair in pairs if pair.judgment or template.convention == "bare"]
-    answer_of = (lambda pair: "") if template.convention == "bare" else (lambda pair: pair.judgment)
+    taught = [pair for pair in pairs if pair.judgment or template.verdict_format == "bare"]
+    answer_of = (lambda pair: "") if template.verdict_format == "bare" else (lambda pair: pair.judgment)
     kept = fitting(taught, config, template, out, answer=answer_of) if taught else []
     rows = sft_rows(kept, template, verification_rows(kept, votes, template) if votes else ())
     data = data_fingerprint(pairs) + (f" {hashlib.sha256(votes.read_bytes()).hexdigest()[:16]}" if votes else "")
@@ -135,7 +135,7 @@ def _attempt(rows: Dataset, config: SFTConfig, out: Path, data: str, template: T
         processing_class=processor,
         peft_config=peft_config(config.lora, model, config.freeze),
     )
-    if template.convention == "bare":
+    if template.verdict_format == "bare":
         trainer.data_collator = FirstTokenOnly(trainer.data_collator)
     steps = config.max_steps if config.max_steps > 0 else int(config.epochs * len(rows) / config.batch_size)
     with bar("sft", steps) as advance:

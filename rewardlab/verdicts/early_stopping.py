@@ -17,7 +17,7 @@ from rewardlab.verdicts.votes import in_order, majority
 
 
 @lru_cache(maxsize=65536)
-def overturned(lead: int, trail: int, left: int) -> float:
+def overturn_probability(lead: int, trail: int, left: int) -> float:
     """Probability (0..1) that ``left`` more votes take away a lead of ``lead`` to ``trail``; an even end counts as taken away.
 
     The share of votes for the leader is unknown, uniform before any vote, so that what comes is beta-binomial (Laplace's rule
@@ -39,16 +39,16 @@ def is_settled(for_0: int, for_1: int, left: int, error: float) -> bool:
     """
     if left <= 0:
         return True
-    return for_0 != for_1 and overturned(max(for_0, for_1), min(for_0, for_1), left) <= error
+    return for_0 != for_1 and overturn_probability(max(for_0, for_1), min(for_0, for_1), left) <= error
 
 
-def settles(votes: Sequence[Vote], left: int, error: float) -> bool:
+def votes_settled(votes: Sequence[Vote], left: int, error: float) -> bool:
     """:func:`is_settled` of cast votes and ``left`` more."""
     return is_settled(sum(vote.winner == 0 for vote in votes), sum(vote.winner == 1 for vote in votes), left, error)
 
 
 @dataclass(frozen=True)
-class Stopped:
+class EarlyStop:
     """Where a sequence of votes stopped: what they came to, and how many of each order were looked at."""
 
     outcome: Outcome
@@ -63,18 +63,18 @@ class Stopped:
         return sum(vote.completion.num_tokens for vote in self.votes)
 
 
-def turns(votes: Sequence[Vote]) -> list[Vote]:
+def alternate_orders(votes: Sequence[Vote]) -> list[Vote]:
     """The votes with the two orders taking turns, each order's in the sequence they were cast; unpaired ones are left out."""
     given, swapped = (in_order(votes, order) for order in BOTH_ORDERS)
     return [vote for pair in zip(given, swapped, strict=False) for vote in pair]
 
 
-def stop(votes: Sequence[Vote], error: float) -> Stopped:
+def stop_early(votes: Sequence[Vote], error: float) -> EarlyStop:
     """Take a pair's recorded votes in turns, two at a time, until the majority of all of them is settled."""
-    sequence, counts = turns(votes), [0, 0]
+    sequence, counts = alternate_orders(votes), [0, 0]
     for taken, vote in enumerate(sequence, start=1):
         if (winner := vote.winner) is not None:
             counts[winner] += 1
         if taken % 2 == 0 and is_settled(counts[0], counts[1], len(sequence) - taken, error):
-            return Stopped(majority(sequence[:taken]), tuple(sequence[:taken]))
-    return Stopped(majority(sequence), tuple(sequence))
+            return EarlyStop(majority(sequence[:taken]), tuple(sequence[:taken]))
+    return EarlyStop(majority(sequence), tuple(sequence))

@@ -2,7 +2,7 @@
 
 Common to all: what stands in the reasoning (up to the last ``</think>``) never counts, and a reasoning that was opened and
 not closed has no verdict after it. In a tag or a box the *last* place counts and must hold a choice and nothing else; a JSON
-object must end the text. Where a convention has no tags the verdict must stand in the last line, or at the head of its own, and
+object must end the text. Where a format has no tags the verdict must stand in the last line, or at the head of its own, and
 two different ones there are none. A place within quotation marks is a quotation, so that a verdict which an answer smuggles in,
 and the judge quotes, is not read; one that is repeated without any mark cannot be told from the judge's own.
 
@@ -25,7 +25,7 @@ _MARKUP = re.compile(r"[*_#]+")
 _LINE = 2000  # characters of a line that are looked at; no verdict needs more
 _QUOTES = "\"'`“”‘’«»「」"
 
-Convention = Callable[[str], Verdict]
+Reader = Callable[[str], Verdict]
 
 
 def _none(rule: str) -> Verdict:
@@ -49,15 +49,15 @@ def after_thinking(text: str) -> str | None:
     return text[closed + len("</think>") :] if closed >= 0 else text
 
 
-def _after_thinking(read: Convention) -> Convention:
-    """The convention on what follows the reasoning."""
+def _after_thinking(read: Reader) -> Reader:
+    """The format on what follows the reasoning."""
 
-    def convention(text: str) -> Verdict:
+    def verdict_format(text: str) -> Verdict:
         rest = after_thinking(text)
         return _none("unclosed_think") if rest is None else read(rest)
 
-    convention.__doc__ = read.__doc__
-    return convention
+    verdict_format.__doc__ = read.__doc__
+    return verdict_format
 
 
 def _last_between(text: str, opening: str, closing: str) -> str | None:
@@ -256,7 +256,7 @@ def two_scores(text: str) -> Verdict:
     return _verdict(Choice.FIRST if first > second else Choice.SECOND, rule)
 
 
-CONVENTIONS: dict[str, Convention] = {
+READERS: dict[str, Reader] = {
     "think_answer": think_answer,
     "answer_sentence": answer_sentence,
     "bare": bare,
@@ -278,7 +278,7 @@ def digit(choice: Choice) -> str:
     return "1" if choice is Choice.FIRST else "2"
 
 
-# How each convention spells a choice after a reasoning; ``CONVENTIONS[name](WRITERS[name](choice, reasoning))`` gives it back.
+# How each format spells a choice after a reasoning; ``READERS[name](WRITERS[name](choice, reasoning))`` gives it back.
 WRITERS: dict[str, Callable[[Choice, str], str]] = {
     "think_answer": lambda c, why: f"<think>{why}</think><answer>{digit(c)}</answer>",
     "answer_sentence": lambda c, why: f"<think>{why}</think><answer>Answer {digit(c)} is better</answer>",

@@ -1,6 +1,6 @@
 """Reading a judge's answer. Fail-closed: anything but a clear verdict in its place is a status, never a choice.
 
-The places are those of ``conventions.py``. ``format_verdict`` is the inverse of one of them, so that
+The places are those of ``formats.py``. ``format_verdict`` is the inverse of one of them, so that
 ``parse_verdict(format_verdict(choice)) == choice`` is a law the tests hold.
 """
 
@@ -10,22 +10,22 @@ import re
 
 from rewardlab.errors import ConfigError
 from rewardlab.types import Choice, Completion, FinishReason, Verdict, VerdictStatus
-from rewardlab.verdicts.formats import CONVENTIONS, WRITERS, digit
+from rewardlab.verdicts.formats import READERS, WRITERS, digit
 
 _STRICT = re.compile(r"<think>(?P<reasoning>.+?)</think>\s*<answer>\s*[12]\s*</answer>\s*", re.DOTALL)
 _TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 
 
-def parse_verdict(text: str, convention: str) -> Verdict:
-    """Read ``text`` by ``convention``. Raises ConfigError for an unknown convention, nothing else."""
-    if convention not in CONVENTIONS:
-        raise ConfigError(f"unknown verdict convention {convention!r}; expected one of {sorted(CONVENTIONS)}")
+def parse_verdict(text: str, verdict_format: str) -> Verdict:
+    """Read ``text`` by ``verdict_format``. Raises ConfigError for an unknown format, nothing else."""
+    if verdict_format not in READERS:
+        raise ConfigError(f"unknown verdict format {verdict_format!r}; expected one of {sorted(READERS)}")
     if not text.strip():
         return Verdict(None, VerdictStatus.EMPTY)
-    return CONVENTIONS[convention](text)
+    return READERS[verdict_format](text)
 
 
-def verdict_of(completion: Completion, convention: str) -> Verdict:
+def verdict_of(completion: Completion, verdict_format: str) -> Verdict:
     """The verdict of a completion. A failed or cut-off draw has none, whatever its text happens to contain."""
     if completion.finish is FinishReason.ERROR:
         return Verdict(None, VerdictStatus.ERROR)
@@ -33,31 +33,31 @@ def verdict_of(completion: Completion, convention: str) -> Verdict:
         return Verdict(None, VerdictStatus.TIMEOUT)
     if completion.finish is FinishReason.LENGTH:
         return Verdict(None, VerdictStatus.TRUNCATED)
-    return parse_verdict(completion.text, convention)
+    return parse_verdict(completion.text, verdict_format)
 
 
-def until_verdict(text: str, convention: str) -> str | None:
+def until_verdict(text: str, verdict_format: str) -> str | None:
     """The beginning of an answer up to where its verdict stands, None where it has none that can be read.
 
     What a judge is given to say its verdict's probability after: "" for ``bare``, reasoning and opening tag for
     ``think_answer``.
     """
-    if convention == "bare":
+    if verdict_format == "bare":
         return ""
-    if convention != "think_answer" or parse_verdict(text, convention).status is not VerdictStatus.OK:
+    if verdict_format != "think_answer" or parse_verdict(text, verdict_format).status is not VerdictStatus.OK:
         return None
     begin = text.rfind("<answer>") + len("<answer>")
     return text[: begin + len(text[begin:]) - len(text[begin:].lstrip())]
 
 
 def label_of(choice: Choice) -> str:
-    """How a verdict is spelt in the conventions that judges are trained on here."""
+    """How a verdict is spelt in the formats that judges are trained on here."""
     return digit(choice)
 
 
-def format_verdict(choice: Choice, reasoning: str, convention: str = "think_answer") -> str:
-    """A well-formed judgment in ``convention``. Raises KeyError for an unknown one."""
-    return WRITERS[convention](choice, reasoning)
+def format_verdict(choice: Choice, reasoning: str, verdict_format: str = "think_answer") -> str:
+    """A well-formed judgment in ``verdict_format``. Raises KeyError for an unknown one."""
+    return WRITERS[verdict_format](choice, reasoning)
 
 
 def reasoning_span(text: str) -> tuple[int, int] | None:

@@ -59,7 +59,7 @@ def probability_of_0(votes: Sequence[Vote]) -> float | None:
     return 0.5 + math.fsum(math.tanh(margin / 2) for margin in margins) / (2 * len(margins))
 
 
-def weighed(pair_id: str, votes: Sequence[Vote]) -> Judgment:
+def judgment_by_probability(pair_id: str, votes: Sequence[Vote]) -> Judgment:
     """Reduce all votes on a pair by the probabilities they carry; exactly one half is a TIE."""
     share = probability_of_0(votes)
     if share is None:
@@ -68,6 +68,8 @@ def weighed(pair_id: str, votes: Sequence[Vote]) -> Judgment:
     return Judgment(pair_id, tuple(votes), outcome, share)
 
 
-def reduced(pair_id: str, votes: Sequence[Vote]) -> Judgment:
+def reduce_votes(pair_id: str, votes: Sequence[Vote]) -> Judgment:
     """Reduce all votes on a pair as their judge does: by probabilities where they carry any, else by majority."""
-    return weighed(pair_id, votes) if any(vote.margin is not None for vote in votes) else judgment(pair_id, votes)
+    return (
+        judgment_by_probability(pair_id, votes) if any(vote.margin is not None for vote in votes) else judgment(pair_id, votes)
+    )

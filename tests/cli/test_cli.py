@@ -222,4 +222,4 @@ def test_readme_commands_exist() -> None:
             assert option in shown, line
         for config in [word for word in words if word.endswith(".yaml")]:
             assert (ROOT / config).exists(), config
-    assert load_template("r1_reward").convention == "think_answer"
+    assert load_template("r1_reward").verdict_format == "think_answer"

@@ -40,7 +40,7 @@ def test_a_row_says_what_was_shown(order: Order, preferred: int) -> None:
     assert row["data_source"] == "world"
     assert row["reward_model"] == {"style": "rule", "ground_truth": choice_of(preferred, order).value}
     told = {"index": 7, "pair_id": "p", "question": "Which color?", "order": order.value, "preferred": preferred}
-    assert row["extra_info"] == {**told, "convention": "think_answer"}
+    assert row["extra_info"] == {**told, "verdict_format": "think_answer"}
     other = verl_row(pair.swap(), order.swap(), TEMPLATE, index=7)
     assert (other["prompt"], other["reward_model"]) == (row["prompt"], row["reward_model"])
 

@@ -21,7 +21,7 @@ from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.hf import HFSampler, verdict_token_ids
 from rewardlab.types import BOTH_ORDERS, Choice, Completion, FinishReason, Message, Order, Outcome, Verdict, VerdictStatus, Vote
 from rewardlab.verdicts.parse import parse_verdict, until_verdict
-from rewardlab.verdicts.votes import weighed
+from rewardlab.verdicts.votes import judgment_by_probability
 
 VERDICT, PLAIN = load_template("verdict"), load_template("plain")
 
@@ -117,7 +117,7 @@ class Scripted:
     def check(self) -> None: ...
 
     @property
-    def draws_alone(self) -> bool:
+    def is_batch_invariant(self) -> bool:
         return True
 
     def sample(self, prompts: Sequence[tuple[Message, ...]], params: SamplingParams) -> list[list[Completion]]:
@@ -186,10 +186,10 @@ def test_one_unreadable_order_leaves_no_probability() -> None:
     """The other order alone would carry its bias."""
     done = Completion("", FinishReason.STOP)
     votes = [Vote(order, Verdict(Choice.FIRST, VerdictStatus.OK), done, 3.0) for order in BOTH_ORDERS]
-    assert weighed("p", votes[:1]).share_0 == pytest.approx(1 / (1 + math.exp(-3)))
+    assert judgment_by_probability("p", votes[:1]).share_0 == pytest.approx(1 / (1 + math.exp(-3)))
     votes[1] = Vote(Order.SWAPPED, Verdict(None, VerdictStatus.NO_VERDICT), done)
-    assert weighed("p", votes).outcome is Outcome.NO_VALID_VOTE
-    assert weighed("p", []).share_0 is None
+    assert judgment_by_probability("p", votes).outcome is Outcome.NO_VALID_VOTE
+    assert judgment_by_probability("p", []).share_0 is None
 
 
 def test_an_untrained_judge_is_benchmarked_as_invalid(tiny_checkpoint: Path, world_pairs: Any, tmp_path: Path) -> None:

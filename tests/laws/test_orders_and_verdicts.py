@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rewardlab.metrics.accuracy import any_correct, vote_accuracy
-from rewardlab.prompts import CONVENTIONS, build_messages, load_template, render
+from rewardlab.prompts import TEMPLATE_FORMATS, build_messages, load_template, render
 from rewardlab.types import (
     Choice,
     Completion,
@@ -78,7 +78,7 @@ def test_a_swapped_pair_in_the_other_order_is_the_same_prompt(pair: PreferencePa
     assert build_messages(pair, order=order, template=template) == same
 
 
-@given(texts, texts, texts, st.sampled_from(sorted(CONVENTIONS)))
+@given(texts, texts, texts, st.sampled_from(sorted(TEMPLATE_FORMATS)))
 def test_slots_are_filled_once(question: str, first: str, second: str, name: str) -> None:
     """Braces in a question or an answer are plain text: each that has a slot stands in the prompt, unchanged."""
     template = load_template(name)

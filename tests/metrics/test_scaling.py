@@ -160,7 +160,7 @@ def test_nothing_to_stop(
 
 
 def test_a_recorded_run_is_read_again(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """votes.jsonl as a replay file gives the same report without a model; another convention reads the same texts anew."""
+    """votes.jsonl as a replay file gives the same report without a model; another format reads the same texts anew."""
     dice = random.Random(0)
 
     def handler(prompt: tuple[Message, ...], draw: int) -> str:
@@ -175,7 +175,7 @@ def test_a_recorded_run_is_read_again(data: Path, tmp_path: Path, monkeypatch: p
     same = ("accuracy", "interval", "groups", "k_curve", "sequential", "statuses", "swap_consistency", "confidence", "decision")
     assert {name: again[name] for name in same} == {name: first[name] for name in same}
     assert again["votes"] == 4
-    assert [again[name] for name in ("temperature", "max_tokens", "convention")] == [1.0, 1024, "think_answer"]
+    assert [again[name] for name in ("temperature", "max_tokens", "verdict_format")] == [1.0, 1024, "think_answer"]
     words = tmp_path / "words.txt"
     words.write_text("{question} {first} {second}")
     other = bench(tmp_path / "other", data, judge=spec, template=f"double_brackets:{words}")

@@ -30,9 +30,9 @@ def test_the_template_comes_from_the_card(folder: Path) -> None:
 
 
 def test_a_changed_template_is_noticed(folder: Path) -> None:
-    """One letter in the prompt, or another convention, is another hash."""
+    """One letter in the prompt, or another format, is another hash."""
     plain = load_template("plain")
-    write_card(folder, template=Template("plain", plain.text + ".", plain.convention), stage="sft")
+    write_card(folder, template=Template("plain", plain.text + ".", plain.verdict_format), stage="sft")
     with pytest.raises(CheckpointError, match="has hash"):
         template_for(folder, None)
     assert Template("plain", plain.text, "other").hash != plain.hash

@@ -407,7 +407,7 @@ def test_rewards_of_verls_reward_loop(tmp_path: Path, monkeypatch: pytest.Monkey
     swapping = composed([*overrides_of(tmp_path, SWAP_WEIGHT="0.5"), "+reward.reward_kwargs.pair_deadline_s=0.2"])
 
     def info(order: str) -> dict[str, Any]:
-        return {"pair_id": "p", "question": "Q?", "order": order, "preferred": 0, "convention": "think_answer"}
+        return {"pair_id": "p", "question": "Q?", "order": order, "preferred": 0, "verdict_format": "think_answer"}
 
     first, second = format_verdict(Choice.FIRST, "It is red."), format_verdict(Choice.SECOND, "It is red.")
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rewardlab.prompts import build_messages, load_template, render
-from rewardlab.prompts.sanitize import fenced, headings, without_tokens
+from rewardlab.prompts.sanitize import headings, sanitize, without_tokens
 from rewardlab.rewards.audit.injections import KINDS, Attack, attacks
 from rewardlab.samplers.hf import encode, load_processor, special_tokens
 from rewardlab.types import Message, Order, Part, PreferencePair
@@ -63,11 +63,11 @@ def test_the_prompt_keeps_its_parts(template: Any) -> None:
 
 @given(PIECES)
 def test_any_text_stays_inside(text: str) -> None:
-    """The same of whatever can be put together of such pieces; and what is fenced once is fenced."""
+    """The same of whatever can be put together of such pieces; and what is sanitized once is sanitized."""
     for template in TEMPLATES:
         harmless = structure(render(template, "Q?", "red", "blue"), template)
         assert structure(render(template, "Q?", f"red {text}", "blue"), template) == harmless
-        assert fenced(fenced(text, template.text), template.text) == fenced(text, template.text)
+        assert sanitize(sanitize(text, template.text), template.text) == sanitize(text, template.text)
 
 
 def test_harmless_texts_are_left_as_they_are() -> None:
@@ -80,7 +80,7 @@ def test_harmless_texts_are_left_as_they_are() -> None:
         "",
     ):
         for template in TEMPLATES:
-            assert fenced(text, template.text) == text
+            assert sanitize(text, template.text) == text
 
 
 @pytest.mark.parametrize("template", TEMPLATES, ids=lambda template: template.name)

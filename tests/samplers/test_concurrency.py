@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from rewardlab.samplers.concurrency import Slots, retry_after_s
+from rewardlab.samplers.concurrency import AdaptiveConcurrency, retry_after_s
 from rewardlab.samplers.openai_api import ChatEndpoint
 from rewardlab.types import Message, Part
 from tests.conftest import running
@@ -79,12 +79,12 @@ def test_a_few_refusals_do_not_slow_the_rest() -> None:
 def test_one_who_stops_waiting_leaves_its_place() -> None:
     """Cancelled while waiting, or just as it is let in: no slot is lost."""
 
-    async def hold(slots: Slots, gate: asyncio.Event) -> None:
+    async def hold(slots: AdaptiveConcurrency, gate: asyncio.Event) -> None:
         async with slots:
             await gate.wait()
 
     async def main() -> None:
-        slots, gate = Slots(1), asyncio.Event()
+        slots, gate = AdaptiveConcurrency(1), asyncio.Event()
         async with slots:
             waiting, next_in = (asyncio.create_task(hold(slots, gate)) for _ in range(2))
             await asyncio.sleep(0)

@@ -159,4 +159,4 @@ def test_a_judge_by_its_spec(checkpoint: Path) -> None:
     from rewardlab.errors import CheckpointError
 
     with pytest.raises(CheckpointError, match="no such"):
-        open_judge("vllm:/nowhere/at/all", template="plain", apart=60)
+        open_judge("vllm:/nowhere/at/all", template="plain", restart_after_s=60)

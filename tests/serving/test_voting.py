@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from rewardlab.data.images import to_data_url
-from rewardlab.judging.judge import GenerativeJudge, open_judge, weigher_of
+from rewardlab.judging.judge import GenerativeJudge, open_judge, probability_judge_of
 from rewardlab.prompts import load_template
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.scripted import ScriptedSampler
@@ -69,7 +69,7 @@ def test_weighted_of_a_real_model(tiny_checkpoint: Path, world_pairs: Any) -> No
     pair = world_pairs[0][0]
     body = {"question": pair.question, "responses": pair.responses, "images": [to_data_url(pair.images[0])]}
     judge = open_judge(f"prob:{tiny_checkpoint}", template="verdict", temperature=0, max_tokens=8)
-    weigher = weigher_of(judge)
+    weigher = probability_judge_of(judge)
     assert weigher is judge
     offline = judge.compare_many([pair], orders=[BOTH_ORDERS], num_votes=1, seed=0)[0]
     with running(build_app(judge)) as url:
@@ -144,7 +144,7 @@ class Alone(ScriptedSampler):
     mixes = False
 
     @property
-    def draws_alone(self) -> bool:
+    def is_batch_invariant(self) -> bool:
         return not self.mixes
 
     def sample(self, prompts: Any, params: SamplingParams) -> list[list[Completion]]:

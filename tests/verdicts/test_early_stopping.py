@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rewardlab.types import Choice, Completion, FinishReason, Order, Outcome, Verdict, VerdictStatus, Vote, choice_of
-from rewardlab.verdicts.early_stopping import is_settled, overturned, stop, turns
+from rewardlab.verdicts.early_stopping import alternate_orders, is_settled, overturn_probability, stop_early
 from rewardlab.verdicts.votes import majority
 
 
@@ -32,16 +32,16 @@ def by_enumeration(lead: int, trail: int, left: int) -> float:
 @pytest.mark.parametrize("left", range(7))
 def test_a_lead_is_lost_as_often_as_by_enumeration(lead: int, left: int) -> None:
     for trail in range(lead + 1):
-        assert overturned(lead, trail, left) == pytest.approx(by_enumeration(lead, trail, left))
+        assert overturn_probability(lead, trail, left) == pytest.approx(by_enumeration(lead, trail, left))
 
 
 def test_worked_by_hand() -> None:
     """2 to 0 with 2 left: only two votes against it make it even, with probability 1/4 * 2/5 = 0.1. More than half is safe."""
-    assert overturned(2, 0, 2) == pytest.approx(0.1)
-    assert overturned(9, 0, 7) == 0.0
-    assert overturned(1, 1, 0) == 1.0
+    assert overturn_probability(2, 0, 2) == pytest.approx(0.1)
+    assert overturn_probability(9, 0, 7) == 0.0
+    assert overturn_probability(1, 1, 0) == 1.0
     with pytest.raises(ValueError, match="lead >= trail"):
-        overturned(0, 1, 1)
+        overturn_probability(0, 1, 1)
 
 
 def vote(winner: int | None, order: Order) -> Vote:
@@ -58,13 +58,13 @@ def pool(*winners: int | None) -> list[Vote]:
 
 def test_stopping() -> None:
     """Eight of sixteen alike settle it at once for a large error; an even stand, or votes that say nothing, go on."""
-    easy = stop(pool(*[0] * 16), error=0.2)
+    easy = stop_early(pool(*[0] * 16), error=0.2)
     assert (easy.outcome, easy.num_votes, easy.num_tokens) == (Outcome.RESPONSE_0, 2, 10)
-    assert stop(pool(*[0] * 16), error=0.0).num_votes == 10  # nine of sixteen cannot be overturned; stops are even
-    assert stop(pool(*[0, 1] * 8), error=0.2).num_votes == 16
-    assert stop(pool(None, None, *[1] * 14), error=0.2).num_votes == 4
-    assert stop(pool(*[None] * 16), error=0.2).outcome is Outcome.NO_VALID_VOTE
-    assert [v.order for v in turns(pool(0, 1, 0))] == [Order.GIVEN, Order.SWAPPED]
+    assert stop_early(pool(*[0] * 16), error=0.0).num_votes == 10  # nine of sixteen cannot be overturned; stops are even
+    assert stop_early(pool(*[0, 1] * 8), error=0.2).num_votes == 16
+    assert stop_early(pool(None, None, *[1] * 14), error=0.2).num_votes == 4
+    assert stop_early(pool(*[None] * 16), error=0.2).outcome is Outcome.NO_VALID_VOTE
+    assert [v.order for v in alternate_orders(pool(0, 1, 0))] == [Order.GIVEN, Order.SWAPPED]
     assert not is_settled(0, 0, 4, 0.9)
 
 
@@ -74,8 +74,8 @@ winners = st.lists(st.sampled_from([0, 1, None]), min_size=16, max_size=16)
 @given(winners)
 def test_without_error_it_is_the_majority_of_all(cast: list[int | None]) -> None:
     """Error 0 stops only when nothing can change it."""
-    stopped = stop(pool(*cast), 0.0)
-    whole = majority(turns(pool(*cast)))
+    stopped = stop_early(pool(*cast), 0.0)
+    whole = majority(alternate_orders(pool(*cast)))
     assert stopped.outcome is whole
     assert stopped.num_votes <= 16
 
@@ -84,9 +84,9 @@ def test_without_error_it_is_the_majority_of_all(cast: list[int | None]) -> None
 def test_exchanging_the_responses_exchanges_the_outcome(cast: list[int | None], error: float) -> None:
     """And stops at the same place; a larger error never takes more votes."""
     mirrored = [None if winner is None else 1 - winner for winner in cast]
-    one, other = stop(pool(*cast), error), stop(pool(*mirrored), error)
+    one, other = stop_early(pool(*cast), error), stop_early(pool(*mirrored), error)
     assert (one.outcome.swap(), one.num_votes) == (other.outcome, other.num_votes)
-    assert stop(pool(*cast), min(1.0, error * 2)).num_votes <= one.num_votes
+    assert stop_early(pool(*cast), min(1.0, error * 2)).num_votes <= one.num_votes
 
 
 def test_the_error_is_what_was_asked_for() -> None:
@@ -95,8 +95,8 @@ def test_the_error_is_what_was_asked_for() -> None:
     for _ in range(4000):
         share = dice.random()
         votes = pool(*[int(dice.random() < share) for _ in range(16)])
-        stopped = stop(votes, 0.05)
-        wrong += stopped.outcome is not majority(turns(votes)) and stopped.num_votes < 16
+        stopped = stop_early(votes, 0.05)
+        wrong += stopped.outcome is not majority(alternate_orders(votes)) and stopped.num_votes < 16
         taken += stopped.num_votes
     assert wrong / 4000 < 0.05
     assert taken / 4000 < 10
@@ -105,4 +105,4 @@ def test_the_error_is_what_was_asked_for() -> None:
 def test_a_first_choice_judge_never_settles() -> None:
     """It votes for both responses in turn: all of the budget is spent, and the pair is even."""
     votes = [Vote(order, Verdict(Choice.FIRST, VerdictStatus.OK), Completion("", FinishReason.STOP)) for order in Order] * 8
-    assert (stop(votes, 0.1).num_votes, stop(votes, 0.1).outcome) == (16, Outcome.TIE)
+    assert (stop_early(votes, 0.1).num_votes, stop_early(votes, 0.1).outcome) == (16, Outcome.TIE)

@@ -1,4 +1,4 @@
-"""Every convention: what it reads, what it refuses, and that no hostile text crashes it, stalls it or speaks through it."""
+"""Every format: what it reads, what it refuses, and that no hostile text crashes it, stalls it or speaks through it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rewardlab.errors import ConfigError
-from rewardlab.prompts import CONVENTIONS as TEMPLATES
-from rewardlab.prompts import build_messages, load_template
+from rewardlab.prompts import TEMPLATE_FORMATS, build_messages, load_template
 from rewardlab.types import Choice, Order, PreferencePair, VerdictStatus
-from rewardlab.verdicts.formats import CONVENTIONS, WRITERS
+from rewardlab.verdicts.formats import READERS, WRITERS
 from rewardlab.verdicts.parse import format_verdict, parse_verdict
 
 FIRST, SECOND = Choice.FIRST, Choice.SECOND
@@ -102,38 +101,38 @@ NOT_READ = [
 ]
 
 
-@pytest.mark.parametrize(("convention", "text", "choice"), READ)
-def test_read(convention: str, text: str, choice: Choice) -> None:
+@pytest.mark.parametrize(("verdict_format", "text", "choice"), READ)
+def test_read(verdict_format: str, text: str, choice: Choice) -> None:
     """A verdict in its place; the last one counts, and what stands in quotation marks does not."""
-    verdict = parse_verdict(text, convention)
+    verdict = parse_verdict(text, verdict_format)
     assert (verdict.choice, verdict.status) == (choice, VerdictStatus.OK)
     assert verdict.rule
 
 
-@pytest.mark.parametrize(("convention", "text", "status"), NOT_READ)
-def test_not_read(convention: str, text: str, status: VerdictStatus) -> None:
+@pytest.mark.parametrize(("verdict_format", "text", "status"), NOT_READ)
+def test_not_read(verdict_format: str, text: str, status: VerdictStatus) -> None:
     """A status, no choice, and the rule that found none."""
-    verdict = parse_verdict(text, convention)
+    verdict = parse_verdict(text, verdict_format)
     assert (verdict.choice, verdict.status) == (None, status)
     assert verdict.rule
 
 
 def test_every_convention_is_known_by_one_name() -> None:
     """To the reader, to the writer, to every template."""
-    assert set(WRITERS) == set(CONVENTIONS)
-    assert set(TEMPLATES.values()) - {"unread"} <= set(CONVENTIONS)
+    assert set(WRITERS) == set(READERS)
+    assert set(TEMPLATE_FORMATS.values()) - {"unread"} <= set(READERS)
 
 
 def test_a_template_of_ones_own(tmp_path: Path) -> None:
-    """A benchmark's own words, read by the convention they ask for; named by its text, refused with what is wrong."""
+    """A benchmark's own words, read by the format they ask for; named by its text, refused with what is wrong."""
     path = tmp_path / "pair.txt"
     path.write_text("[Question] {question}\n[A] {first}\n[B] {second}\nSay [[A]] or [[B]].\n")
     template = load_template(f"double_brackets:{path}")
     pair = PreferencePair("p", "Which {first}?", ("x", "y"), 0)
     (message,) = build_messages(pair, order=Order.SWAPPED, template=template)
     assert message.text == "[Question] Which {first}?\n[A] y\n[B] x\nSay [[A]] or [[B]]."
-    assert template.convention == "double_brackets"
-    for name, said in (("letters:x", "unknown verdict convention"), (f"boxed:{tmp_path}/none.txt", "cannot be read")):
+    assert template.verdict_format == "double_brackets"
+    for name, said in (("letters:x", "unknown verdict format"), (f"boxed:{tmp_path}/none.txt", "cannot be read")):
         with pytest.raises(ConfigError, match=said):
             load_template(name)
     (tmp_path / "bad.txt").write_text("{question} {first}")
@@ -144,7 +143,7 @@ def test_a_template_of_ones_own(tmp_path: Path) -> None:
 @given(st.sampled_from(Choice), st.text(st.characters(categories=["L", "N", "Zs"], exclude_characters="0123456789")))
 def test_read_as_written(choice: Choice, reasoning: str) -> None:
     """parse(format(v)) == v, for each."""
-    for name in CONVENTIONS:
+    for name in READERS:
         assert parse_verdict(format_verdict(choice, reasoning, name), name).choice is choice
 
 
@@ -158,7 +157,7 @@ texts = st.text(max_size=200) | st.lists(st.sampled_from(PIECES), max_size=40).m
 @given(texts)
 def test_nothing_raises(text: str) -> None:
     """Any text has a verdict or a status, never both."""
-    for name in CONVENTIONS:
+    for name in READERS:
         verdict = parse_verdict(text, name)
         assert (verdict.choice is not None) == (verdict.status is VerdictStatus.OK)
 
@@ -166,7 +165,7 @@ def test_nothing_raises(text: str) -> None:
 @given(texts.filter(lambda text: "</think>" not in text), st.sampled_from(Choice))
 def test_what_is_thought_is_not_said(text: str, choice: Choice) -> None:
     """Whatever the reasoning holds, a verdict after it is read as if it stood alone, and none is none."""
-    for name in CONVENTIONS:
+    for name in READERS:
         if name == "bare":
             continue
         said = format_verdict(choice, "so", name).rpartition("</think>")[2]
@@ -179,12 +178,12 @@ def test_every_plane_of_unicode() -> None:
     """One character of every block of 256, alone and around a verdict."""
     for code in range(0, 0x110000, 256):
         sign = chr(code)
-        for name in CONVENTIONS:
+        for name in READERS:
             assert parse_verdict(sign * 3, name).choice is None
             parse_verdict(f"{sign}{format_verdict(FIRST, sign, name)}", name)
 
 
-@pytest.mark.parametrize("name", sorted(CONVENTIONS))
+@pytest.mark.parametrize("name", sorted(READERS))
 def test_a_megabyte_is_read_in_linear_time(name: str) -> None:
     """Repetitions that make a careless pattern quadratic: a megabyte of each in seconds, where squares would take hours."""
     began = time.perf_counter()

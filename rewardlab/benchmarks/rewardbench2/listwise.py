@@ -125,7 +125,7 @@ def _ask(
             if any(n not in done for n in chunk):
                 seed = int(hashlib.sha256(f"{settings.seed} {start}".encode()).hexdigest()[:8], 16)
                 params = SamplingParams(1, judge.temperature, judge.top_p, judge.max_tokens, seed)
-                wanted = [n for n in chunk if n not in done or not judge.sampler.draws_alone]
+                wanted = [n for n in chunk if n not in done or not judge.sampler.is_batch_invariant]
                 turns = [(n, turn) for n in wanted for turn in asked_of(prompts[n], settings.protocol, words)]
                 drawn: dict[int, list[Completion]] = defaultdict(list)
                 for (n, _), completions in zip(turns, judge.sampler.sample([turn for _, turn in turns], params), strict=True):

@@ -14,6 +14,7 @@ from rewardlab.errors import ConfigError
 from rewardlab.models.loading import load_policy, peft_config
 from rewardlab.models.value_model import ValueModel
 from rewardlab.models.vision_hooks import see_always
+from rewardlab.processes import num_processes
 from rewardlab.progress import bar
 from rewardlab.prompts import Template
 from rewardlab.samplers.decode import HotToken
@@ -27,7 +28,7 @@ from rewardlab.training.policy_gradient.rollouts.prompts import PromptSource
 from rewardlab.training.policy_gradient.rollouts.sampler import InItsEpoch
 from rewardlab.training.policy_gradient.rollouts.truncated import WindowedTrainer
 from rewardlab.training.policy_gradient.trainer import PolicyGradientTrainer
-from rewardlab.training.run.folder import CRITIC, RunLog, close_run, common_arguments, micro_batches, num_processes, open_run
+from rewardlab.training.run.folder import CRITIC, RunLog, close_run, common_arguments, micro_batches, open_run
 from rewardlab.training.run.resume import release, run_steps
 from rewardlab.training.run.watchdog import refuse_ended, rollbacks, watched
 

@@ -20,8 +20,8 @@ from rewardlab.checkpoints import CARD, commit, versions, write_card
 from rewardlab.config import TrainConfig
 from rewardlab.data.files import hold, write_whole
 from rewardlab.errors import CheckpointError, ConfigError
-from rewardlab.processes import is_main
-from rewardlab.progress import Advance, say
+from rewardlab.processes import is_main, num_processes
+from rewardlab.progress import Advance, log_line
 from rewardlab.prompts import Template
 
 # Where a run finds its endpoint and what it prints: not what it is. Another value continues the same run.
@@ -100,7 +100,7 @@ def _last_checkpoint(out: Path) -> str | None:
     last = max(whole, key=_step_of, default=None)
     if is_main():
         _tidy(out, last)
-        say(f"{out}: goes on from {last.name}" if last else f"{out}: begins anew, for there is no checkpoint yet")
+        log_line(f"{out}: goes on from {last.name}" if last else f"{out}: begins anew, for there is no checkpoint yet")
     return None if last is None else str(last)
 
 
@@ -138,11 +138,6 @@ def close_run(out: Path, trainer: Any, processor: Any, *, template: Template, st
         partial.rename(final)
     trainer.accelerator.wait_for_everyone()
     return final
-
-
-def num_processes() -> int:
-    """How many processes train together, as the launcher says."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def micro_batches(config: TrainConfig, sequences: int) -> int:

@@ -17,7 +17,7 @@ from rewardlab.data.files import write_whole
 from rewardlab.errors import CheckpointError, DataError
 from rewardlab.models.loading import set_pixels
 from rewardlab.processes import is_main
-from rewardlab.progress import bar, say
+from rewardlab.progress import bar, log_line
 from rewardlab.prompts import Template, build_messages
 from rewardlab.samplers.hf import chat_of, check_folder, load_processor, special_tokens
 from rewardlab.training.run.folder import CONFIG, refuse_finished
@@ -139,5 +139,5 @@ def fitting(
         raise DataError(f"{said}. Lower pixels.max or frames, or {cure}")
     if is_main() and not (out / CONFIG).exists():  # a run that is gone on with, or refused, has its list
         write_whole(out / TOO_LONG, "".join(json.dumps({**asdict(one), "total": one.total}) + "\n" for one in dropped))
-        say(f"{said}: left out, see {out / TOO_LONG}")
+        log_line(f"{said}: left out, see {out / TOO_LONG}")
     return kept

@@ -17,8 +17,7 @@ from transformers import PrinterCallback, TrainerCallback
 
 from rewardlab.config import TrainConfig
 from rewardlab.errors import CheckpointError, DataError, HealthError
-from rewardlab.processes import is_main
-from rewardlab.training.run.folder import num_processes
+from rewardlab.processes import is_main, num_processes
 from rewardlab.training.run.watchdog import Gentler, Watchdog, rollbacks
 
 _WHOLE = "latest_universal"  # DeepSpeed's name for what says which folder holds the joined state; written last

@@ -21,7 +21,7 @@ from transformers import TrainerCallback
 from rewardlab.config import HealthConfig, TrainConfig
 from rewardlab.errors import HealthError
 from rewardlab.processes import is_main
-from rewardlab.progress import say
+from rewardlab.progress import log_line
 from rewardlab.training.run.folder import METRICS, logged
 
 HEALTH = "health.jsonl"
@@ -109,7 +109,7 @@ class Watchdog(TrainerCallback):
             event = {"step": state.global_step, "signs": list(alarms), "said": said, "done": self._config.policy}
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(event) + "\n")
-            say(f"step {state.global_step}: {said}")
+            log_line(f"step {state.global_step}: {said}")
         if self._config.policy != "warn":
             raise HealthError(
                 f"step {state.global_step}: {said}. The checkpoints before it are in "
