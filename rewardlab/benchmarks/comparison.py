@@ -135,12 +135,12 @@ def markdown(runs: Sequence[Run]) -> str:
 
 def html(runs: Sequence[Run]) -> str:
     """The leaderboard as one self-contained page, with the intervals drawn. Raises ConfigError as :func:`markdown`."""
-    from rewardlab.benchmarks.report import environment
+    from rewardlab.reporting.pages import page_environment
     from rewardlab.reporting.plots import plot_leaderboard
 
     columns, rows = leaderboard(runs)
     return (
-        environment()
+        page_environment("rewardlab.benchmarks")
         .get_template("leaderboard.html")
         .render(title=title(runs), columns=columns, rows=rows, notes=NOTES, runs=runs, plot=plot_leaderboard(runs))
     )

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
-
 from rewardlab.benchmarks.arithmetic import addition
 from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.browser import MOST_OF_A_KIND, judgments
 from rewardlab.benchmarks.kinds import KINDS
 from rewardlab.benchmarks.runner import REPORT
 from rewardlab.data.files import write_whole
+from rewardlab.reporting.pages import page_environment
 from rewardlab.reporting.plots import NAMES, plots
 from rewardlab.reporting.tables import percent, table, with_interval
 
@@ -138,19 +137,11 @@ def _stopping_cells(cell: dict[str, Any]) -> tuple[str, ...]:
     return name, f"{cell['samples']:.2f}", f"{cell['tokens']:.0f}", accuracy, gap
 
 
-def environment(*packages: str) -> Environment:
-    """Templates of these packages and this one, with escaping on: a response is text, never markup."""
-    loaders = [PackageLoader(name, ".") for name in (*packages, "rewardlab.benchmarks")]
-    env = Environment(loader=ChoiceLoader(loaders), autoescape=True, undefined=StrictUndefined)
-    env.globals.update(percent=percent)
-    return env
-
-
 def html(report: dict[str, Any], rows: Sequence[Row], out: Path) -> str:
     """One self-contained page about the run in ``out``."""
     shown, totals = judgments(rows, out)
     return (
-        environment()
+        page_environment("rewardlab.benchmarks")
         .get_template("report.html")
         .render(
             report=report,

@@ -80,6 +80,6 @@ def merge(
 @app.command()
 def show(run: Annotated[Path, typer.Argument(help="Folder of a training run, finished or not.")]) -> None:
     """Write RUN/run.html: curves of everything that was logged, rollouts over time, and what the watchdog saw."""
-    from rewardlab.reporting.run_page import write_run_page
+    from rewardlab.health.run_page import write_run_page
 
     typer.echo(write_run_page(run))

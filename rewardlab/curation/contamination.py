@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rewardlab.benchmarks.report import environment
 from rewardlab.benchmarks.runner import BENCHMARKS
 from rewardlab.curation.decontaminate import (
     OTHER_IMAGE,
@@ -27,6 +26,7 @@ from rewardlab.data.images import thumbnail, to_data_url
 from rewardlab.data.pairs import read_pairs, write_parquet
 from rewardlab.errors import ConfigError, OutputError
 from rewardlab.progress import bar
+from rewardlab.reporting.pages import page_environment
 from rewardlab.reporting.tables import table
 from rewardlab.types import PreferencePair
 
@@ -141,7 +141,7 @@ def _write(
     # The least alike first: where a limit is too loose it shows there.
     shown = [_side_by_side(own[0], pairs, rows) for own in sorted(of.values(), key=lambda own: own[0].similarity)[:SHOWN]]
     page = (
-        environment()
+        page_environment("rewardlab.curation")
         .get_template("contamination.html")
         .render(report=report, columns=COLUMNS, limits=LIMITS, table=table_rows(report), shown=shown)
     )

@@ -12,11 +12,11 @@ from typing import Any
 
 from scipy.stats import binomtest
 
-from rewardlab.benchmarks.report import environment
 from rewardlab.curation.decontaminate import words_of
 from rewardlab.data.files import write_whole
 from rewardlab.data.images import decode_image, thumbnail, to_data_url
 from rewardlab.data.rows import VERSION
+from rewardlab.reporting.pages import page_environment
 from rewardlab.types import IMAGE_MARK, VIDEO_MARK, PreferencePair
 
 STATS, PAGE = "stats.json", "stats.html"
@@ -111,7 +111,7 @@ class Overview:
         out.mkdir(parents=True, exist_ok=True)
         write_whole(out / STATS, json.dumps(numbers, indent=1) + "\n")
         examples = [_shown(pair) for _, _, pair in sorted(self._examples, key=lambda item: item[:2], reverse=True)]
-        page = environment("rewardlab.curation").get_template("overview.html")
+        page = page_environment("rewardlab.curation").get_template("overview.html")
         write_whole(out / PAGE, page.render(title=title, numbers=numbers, charts=charts_of(numbers), examples=examples))
         return numbers
 

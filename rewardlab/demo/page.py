@@ -10,10 +10,10 @@ from matplotlib import pyplot as plt
 
 from rewardlab.benchmarks.browser import judgments, spread
 from rewardlab.benchmarks.own_pairs.loader import OwnPairs
-from rewardlab.benchmarks.report import environment
 from rewardlab.data.files import read_lines, write_whole
 from rewardlab.demo.build import TEST
 from rewardlab.demo.summary import STAGES, TITLES, sentences, table
+from rewardlab.reporting.pages import page_environment
 from rewardlab.reporting.plots import figure_uri
 
 SHOWN = 12  # judgments, the same pairs before and after
@@ -72,7 +72,7 @@ def write_page(summary: dict[str, Any], out: Path) -> None:
     write_whole(out / "summary.json", json.dumps(summary, indent=1, allow_nan=False) + "\n")
     rows = spread(OwnPairs().load(out / "world" / TEST, images=None, with_images=True), SHOWN)
     page = (
-        environment("rewardlab.demo")
+        page_environment("rewardlab.demo", "rewardlab.benchmarks")
         .get_template("quickstart.html")
         .render(
             summary=summary,

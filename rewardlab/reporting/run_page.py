@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader
+from rewardlab.reporting.pages import page_environment
 
-from rewardlab.data.files import write_whole
-from rewardlab.errors import DataError
-from rewardlab.training.run.folder import logged
-
-PAGE = "run.html"
 WIDTH, HEIGHT, PAD = 320, 120, 4
 STEPS_SHOWN = 40  # of rollouts, evenly spread, the first and the last among them
 FIRST = ("loss", "reward", "reward/accuracy", "reward/invalid_frac", "entropy", "completions/mean_length", "grad_norm")
@@ -67,7 +60,7 @@ def grouped(rows: Sequence[dict[str, Any]]) -> dict[str, list[Curve]]:
     return groups
 
 
-def spread(samples: Sequence[dict[str, Any]]) -> dict[int, list[dict[str, Any]]]:
+def samples_by_step(samples: Sequence[dict[str, Any]]) -> dict[int, list[dict[str, Any]]]:
     """Rollouts by step, of :data:`STEPS_SHOWN` steps."""
     steps = sorted({row["step"] for row in samples})
     if len(steps) > STEPS_SHOWN:
@@ -75,25 +68,36 @@ def spread(samples: Sequence[dict[str, Any]]) -> dict[int, list[dict[str, Any]]]
     return {step: [row for row in samples if row["step"] == step] for step in steps}
 
 
-def write_run_page(run: Path) -> Path:
-    """Write ``run/run.html``. Raises DataError for a folder that is no run's."""
-    if not (run / "run.json").exists():
-        raise DataError(f"{run}: not a training run (no run.json in it); give the --out of sft, rl, rm, prm or policy")
-    told = json.loads((run / "run.json").read_text(encoding="utf-8"))
-    rows = logged(run / "metrics.jsonl")
-    page = Environment(loader=PackageLoader("rewardlab.health", "."), autoescape=True).get_template("run_page.html")
-    text = page.render(
-        name=run.name,
-        config=told["config"],
-        commit=told["commit"],
-        versions=told["versions"],
-        finished=(run / "final").exists(),
-        last_step=max((row["step"] for row in rows), default=0),
-        groups=grouped(rows),
-        events=logged(run / "health.jsonl"),
-        samples=spread(logged(run / "samples.jsonl")),
-        width=WIDTH,
-        height=HEIGHT,
+@dataclass(frozen=True)
+class TrainingRun:
+    """What is shown of a run: its configuration, the rows of its metrics and samples, and the watchdog's events."""
+
+    name: str
+    config: dict[str, Any]
+    commit: str
+    versions: dict[str, str]
+    is_finished: bool
+    metrics: Sequence[dict[str, Any]]
+    events: Sequence[dict[str, Any]]
+    samples: Sequence[dict[str, Any]]
+
+
+def run_page(run: TrainingRun) -> str:
+    """Return one self-contained HTML page about a run."""
+    return (
+        page_environment()
+        .get_template("run_page.html")
+        .render(
+            name=run.name,
+            config=run.config,
+            commit=run.commit,
+            versions=run.versions,
+            finished=run.is_finished,
+            last_step=max((row["step"] for row in run.metrics), default=0),
+            groups=grouped(run.metrics),
+            events=run.events,
+            samples=samples_by_step(run.samples),
+            width=WIDTH,
+            height=HEIGHT,
+        )
     )
-    write_whole(run / PAGE, text)
-    return run / PAGE

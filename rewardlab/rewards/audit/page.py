@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rewardlab.benchmarks.report import environment
 from rewardlab.data.files import write_whole
+from rewardlab.reporting.pages import page_environment
 
 REPORT, PAGE = "report.json", "report.html"
 
@@ -77,7 +77,7 @@ def _mark(cell: dict[str, Any]) -> str:
 
 def html(report: dict[str, Any]) -> str:
     """One self-contained page."""
-    env = environment("rewardlab.audit")
+    env = page_environment("rewardlab.rewards.audit")
     env.filters["value"] = value
     return env.get_template("audit.html").render(
         report=report, matrices=matrices(report), sentences=sentences(report), allowed=allowed
