@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import os
-import socket
-import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,13 +14,13 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
 import pytest
-import uvicorn
 from hypothesis import settings
 
 from rewardlab.demo.judgments import Truth
 from rewardlab.demo.pairs import make_pairs
 from rewardlab.demo.server import Faults, TeacherConfig, build_app
 from rewardlab.types import PreferencePair
+from tests.support.servers import running
 
 # The same examples at every run and no limit in milliseconds: a failing law is one that anybody can see fail again.
 # `--hypothesis-profile default` explores further.
@@ -38,24 +34,6 @@ SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
 def world_pairs() -> tuple[list[PreferencePair], list[Truth]]:
     """200 training pairs and their truths."""
     return make_pairs(200, seed=0, held_out=False)
-
-
-@contextmanager
-def running(app: object) -> Iterator[str]:
-    """Serve an ASGI app on a free port in a thread; yields its base URL."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="error"))
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    try:
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        server.should_exit = True
-        thread.join(timeout=10)
 
 
 @pytest.fixture

@@ -20,7 +20,8 @@ from typer.testing import CliRunner
 from rewardlab.benchmarks.prepare import SOURCES, Source, check, fetch
 from rewardlab.cli import app
 from rewardlab.errors import ConfigError, DataError, OutputError
-from tests.conftest import SHARED_DATA, running
+from tests.conftest import SHARED_DATA
+from tests.support.servers import running
 
 SHA = "0123abc"
 

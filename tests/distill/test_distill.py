@@ -32,7 +32,7 @@ from rewardlab.distill.statistics import rank_correlation
 from rewardlab.errors import ConfigError, DataError, EndpointError, OutputError
 from rewardlab.types import Completion, FinishReason, Order, choice_of
 from rewardlab.verdicts.parse import parse_verdict
-from tests.conftest import running
+from tests.support.servers import running
 
 Start = Callable[..., str]
 

@@ -26,9 +26,9 @@ from rewardlab.serving.app import build_app
 from rewardlab.serving.service import GroupRules
 from rewardlab.types import Choice, Message
 from rewardlab.verdicts.parse import format_verdict
-from tests.conftest import running
-from tests.serving.test_app import png
-from tests.serving.test_dialects import ANSWERS, PROMPT, QUESTION, handler
+from tests.support.images import png
+from tests.support.scripted_judge import ANSWERS, PROMPT, QUESTION, handler
+from tests.support.servers import running
 
 
 @pytest.fixture(scope="module")

@@ -22,8 +22,8 @@ from rewardlab.samplers.hf import HFSampler
 from rewardlab.samplers.openai_api import OpenAISampler
 from rewardlab.samplers.vllm import margin_of
 from rewardlab.types import FinishReason, Message, Order, Part
-from tests.conftest import running
 from tests.support.obedient import obedient, unwilling
+from tests.support.servers import running
 
 PLAIN = load_template("plain")
 GREEDY = SamplingParams(temperature=0, max_tokens=8)

@@ -17,7 +17,7 @@ from starlette.routing import Route
 from rewardlab.samplers.concurrency import AdaptiveConcurrency, retry_after_s
 from rewardlab.samplers.openai_api import ChatEndpoint
 from rewardlab.types import Message, Part
-from tests.conftest import running
+from tests.support.servers import running
 
 PROMPT = (Message("user", (Part(text="?"),)),)
 

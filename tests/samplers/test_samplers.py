@@ -26,7 +26,7 @@ from rewardlab.samplers.hf import HFSampler, vision_token_ids
 from rewardlab.samplers.openai_api import OpenAISampler, ask_any
 from rewardlab.samplers.shared_prefix import split
 from rewardlab.types import Completion, FinishReason, Message, Order, Part
-from tests.conftest import running
+from tests.support.servers import running
 
 PLAIN = load_template("plain")
 

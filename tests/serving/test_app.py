@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import io
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +12,6 @@ from typing import Any
 
 import httpx
 import pytest
-from PIL import Image
 
 from rewardlab.data.images import to_data_url
 from rewardlab.errors import MediaError
@@ -23,7 +21,8 @@ from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import MAX_BODY_BYTES, build_app
 from rewardlab.serving.media import Media
 from rewardlab.types import Message
-from tests.conftest import running
+from tests.support.images import png
+from tests.support.servers import running
 
 PLAIN = load_template("plain")
 BODY: dict[str, Any] = {"question": "Which?", "responses": ["it is red", "it is blue"]}
@@ -42,12 +41,6 @@ def client() -> Iterator[httpx.Client]:
     judge = GenerativeJudge(ScriptedSampler(prefers_red), PLAIN)
     with running(build_app(judge)) as url, httpx.Client(base_url=url, timeout=30) as client:
         yield client
-
-
-def png(size: tuple[int, int] = (28, 28)) -> bytes:
-    buffer = io.BytesIO()
-    Image.new("RGB", size, (200, 0, 0)).save(buffer, format="PNG")
-    return buffer.getvalue()
 
 
 def test_the_front_door_leads_to_the_page(client: httpx.Client) -> None:

@@ -25,35 +25,12 @@ from rewardlab.serving.auth import Key
 from rewardlab.serving.jobs import Chat
 from rewardlab.serving.service import GroupRules
 from rewardlab.serving.text import content_of, conversation, label_of, labeled_sample, plain, split_sequence
-from rewardlab.types import Choice, Completion, FinishReason, Message, Part
-from rewardlab.verdicts.parse import format_verdict
-from tests.conftest import running
-from tests.serving.test_app import png
+from rewardlab.types import Completion, Message, Part
+from tests.support.images import png
+from tests.support.scripted_judge import ANSWERS, CHATML, PROMPT, QUESTION, handler
+from tests.support.servers import running
 
-QUESTION = "What color is the star?"
-CHATML = "<|im_start|>user\n{q}<|im_end|>\n<|im_start|>assistant\n"
-PROMPT = CHATML.format(q=QUESTION)
 SEEN = CHATML.format(q=f"<|vision_start|><|image_pad|><|vision_end|>{QUESTION}")
-
-
-def quality(text: str) -> int:
-    """The number a response says of itself; an image shown adds nothing, but must arrive where the question says so."""
-    digits = [int(word) for word in text.replace(".", " ").split() if word.isdigit()]
-    return digits[-1] if digits else 0
-
-
-def handler(prompt: tuple[Message, ...], draw: int) -> str | Completion:
-    """Names the response with the greater number; equal numbers: the first shown.
-
-    A question with "down" is not answered, one that asks for an image and has none is unreadable.
-    """
-    text = prompt[0].text
-    if "down" in text:
-        return Completion("", FinishReason.ERROR, error="HTTP 503")
-    if "see" in text and not prompt[0].images:
-        return "I see nothing"
-    first, second = (line for line in text.split("\n") if line.startswith("Response "))
-    return format_verdict(Choice.FIRST if quality(first[12:]) >= quality(second[12:]) else Choice.SECOND, "r")
 
 
 def judge() -> GenerativeJudge:
@@ -70,9 +47,6 @@ def url() -> Iterator[str]:
 def client(url: str) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=url, timeout=30) as made:
         yield made
-
-
-ANSWERS = ["I say 1.", "I say 3.", "I say 2."]
 
 
 @pytest.mark.parametrize("strategy", ["all_pairs", "circular", "knockout", "bradley_terry"])

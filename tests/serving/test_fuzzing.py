@@ -16,7 +16,7 @@ from rewardlab.prompts import load_template
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import build_app
 from rewardlab.serving.service import GroupRules
-from tests.conftest import running
+from tests.support.servers import running
 
 JUDGE = GenerativeJudge(ScriptedSampler(lambda prompt, draw: "<think>x</think><answer>1</answer>"), load_template("plain"))
 APP = build_app(JUDGE, rules=GroupRules(cohort=2, cohort_timeout_s=0.02))

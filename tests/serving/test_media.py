@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import io
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from PIL import Image
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -23,15 +21,10 @@ from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import build_app
 from rewardlab.serving.auth import Key, read_keys
 from rewardlab.serving.media import MAX_IMAGE_BYTES, Media
-from tests.conftest import running
+from tests.support.images import png
+from tests.support.servers import running
 
 BODY: dict[str, Any] = {"question": "Which?", "responses": ["a", "b"]}
-
-
-def png() -> bytes:
-    buffer = io.BytesIO()
-    Image.new("RGB", (28, 28), (200, 0, 0)).save(buffer, format="PNG")
-    return buffer.getvalue()
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import build_app
 from rewardlab.serving.auth import Key
 from rewardlab.types import Message
-from tests.conftest import running
+from tests.support.servers import running
 
 CHROMIUM = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")

@@ -18,7 +18,7 @@ from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import build_app
 from rewardlab.types import BOTH_ORDERS, Completion, FinishReason, Message
-from tests.conftest import running
+from tests.support.servers import running
 
 PLAIN = load_template("plain")
 BODY: dict[str, Any] = {"question": "Which?", "responses": ["it is red", "it is blue"]}
