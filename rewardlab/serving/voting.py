@@ -9,7 +9,7 @@ from rewardlab.errors import ConfigError
 from rewardlab.serving.jobs import Ask
 from rewardlab.serving.queue import Batcher
 from rewardlab.types import BOTH_ORDERS, Judgment, Order, Outcome, PreferencePair, Vote
-from rewardlab.verdicts.early_stopping import settles
+from rewardlab.verdicts.early_stopping import votes_settled
 from rewardlab.verdicts.votes import in_order, judgment, reduce_votes
 
 POLICIES = ("majority", "weighted", "sequential")
@@ -53,7 +53,7 @@ class Asker:
             yield judged
             left = len(how.orders) * (how.votes - turn - 1)
             known = judged.share_0 is not None  # both orders have spoken
-            if how.policy == "sequential" and known and settles(votes, left, how.error):
+            if how.policy == "sequential" and known and votes_settled(votes, left, how.error):
                 return
 
     async def _cast(self, pair: PreferencePair, how: Asking, num_votes: int, seed: int) -> Judgment:
