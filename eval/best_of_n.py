@@ -52,7 +52,7 @@ def main() -> None:
     parser.add_argument("--quickstart", type=Path, default=Path("runs/quickstart"))
     parser.add_argument("--out", type=Path, default=Path("eval/results/best_of_n"))
     options = parser.parse_args()
-    pairs = [p for p in read_pairs(options.quickstart / "world" / "test.parquet") if p.question == "Which number is written?"]
+    pairs = [p for p in read_pairs(options.quickstart / "demo" / "test.parquet") if p.question == "Which number is written?"]
     judge = open_judge(f"hf:{options.quickstart / 'rl' / 'final'}", template="plain", max_tokens=64)
     told: list[dict[str, Any]] = []
     base: list[float] = []

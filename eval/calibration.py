@@ -34,13 +34,13 @@ from rewardlab.verdicts.parse import until_verdict
 
 ROOT = Path(__file__).parent
 CONFIGS = ROOT.parent / "configs" / "calibration"
-STARTS = {"sft": "sft/final", "base": "world/base"}
+STARTS = {"sft": "sft/final", "base": "demo/base"}
 
 
 def train(run: Path, out: Path, start: str, seed: int, steps: int, rate: float) -> None:
     """The classifier and the scalar head of one seed; what is finished is kept."""
     changes = {"model": str(run / STARTS[start]), "seed": seed, "max_steps": steps, "learning_rate": rate}
-    pairs = read_pairs(run / "world" / "train.parquet")
+    pairs = read_pairs(run / "demo" / "train.parquet")
     if not (out / "classifier" / "final").exists():
         train_sft(pairs, load_config(SFTConfig, CONFIGS / "sft.yaml", **changes), out / "classifier")
     if not (out / "rm" / "final").exists():
@@ -75,7 +75,7 @@ def measure(run: Path, out: Path, stages: Sequence[str]) -> dict[str, np.ndarray
     path = out / "margins.npz"
     if path.exists():
         return dict(np.load(path))
-    pairs = read_pairs(run / "world" / "test.parquet")
+    pairs = read_pairs(run / "demo" / "test.parquet")
     found = {"preferred": np.array([pair.preferred for pair in pairs])}
     asked = [(pair, order, "") for pair in pairs for order in BOTH_ORDERS]
     found["classifier"] = _read(out / "classifier" / "final", asked, "classifier").reshape(len(pairs), 2, 1)

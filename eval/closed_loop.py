@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("eval/results/closed_loop.json"))
     options = parser.parse_args()
     settings = replace(loop.Settings(), steps=options.steps)
-    pairs, test = loop.questions(options.run / "world" / "train.parquet"), loop.held_out(options.run, settings)
+    pairs, test = loop.questions(options.run / "demo" / "train.parquet"), loop.held_out(options.run, settings)
     options.work.mkdir(parents=True, exist_ok=True)
     policy = loop.first_policy(options.run, options.work, settings)
     judge = options.run / "rl" / "final"

@@ -206,7 +206,7 @@ class Golden:
 
         out = self.folder / "distill"
         with running(build_app(self.truths, TeacherConfig(), None)) as url:
-            config = DistillConfig(model="world-teacher", base_url=f"{url}/v1", template="plain", concurrency=1)
+            config = DistillConfig(model="demo-teacher", base_url=f"{url}/v1", template="plain", concurrency=1)
             statistics = distill(self.pairs[:60], config, out)
         kept = [[p.pair_id, p.attempts, p.order.value, p.judgment] for p in read_pairs(out / "distilled.parquet")]
         digest = hashlib.sha256(json.dumps(sorted(kept)).encode()).hexdigest()[:24]

@@ -69,7 +69,7 @@ def rate(votes: Sequence[tuple[str, str]]) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--judges", nargs="+", default=["runs/quickstart/sft/final", "runs/quickstart/rl/final"])
-    parser.add_argument("--data", type=Path, default=Path("runs/quickstart/world/test.parquet"))
+    parser.add_argument("--data", type=Path, default=Path("runs/quickstart/demo/test.parquet"))
     parser.add_argument("--pairs", type=int, default=40)
     parser.add_argument("--out", type=Path, default=Path("eval/results/injections.json"))
     options = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Step labels against the world's own truth, a process reward model on held-out pairs, and a critic that starts from it.
+"""Step labels against the demo's own truth, a process reward model on held-out pairs, and a critic that starts from it.
 
 `python eval/process_rewards.py --run runs/quickstart --out runs/process`, by hand, after a quickstart; about ten minutes
 on one core. A part already in OUT is kept. Results go to eval/results/process_rewards.json and .md.
@@ -44,7 +44,7 @@ CONFIGS = ROOT / "configs" / "tiny"
 def with_truth(
     rows: Sequence[dict[str, Any]], pairs: dict[str, PreferencePair], truths: dict[str, Truth]
 ) -> list[dict[str, Any]]:
-    """Labelled judgments with what the world knows of their steps."""
+    """Labelled judgments with what the demonstration knows of their steps."""
     out = []
     for row in rows:
         pair = pairs[row["pair_id"]]
@@ -63,7 +63,7 @@ def share(values: Sequence[float], clusters: Sequence[str]) -> dict[str, Any]:
 
 
 def agreement(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Monte Carlo's first bad step against the first that is wrong by the world; baselines name a step without looking."""
+    """Monte Carlo's first bad step against the first that is wrong by the truth; baselines name a step without looking."""
     known = [row for row in rows if "unknown" not in row["kinds"]]
     wrong = [row for row in known if row["wrong"] is not None and not row["right"]]
     harmless = [row for row in known if row["wrong"] is not None and row["right"]]
@@ -113,7 +113,7 @@ def auc_with_interval(scores: Sequence[float], good: Sequence[bool], clusters: S
 
 
 def prm_accuracy(rows: Sequence[dict[str, Any]], pairs: Sequence[PreferencePair], folder: Path) -> dict[str, Any]:
-    """AUC of the model's scores for Monte Carlo's labels and for the world's truth; blind, and by the step's number."""
+    """AUC of the model's scores for Monte Carlo's labels and for the demonstration's truth; blind, and by the step's number."""
     model, collator = ValueModel.from_pretrained(str(folder)), StepCollator(load_processor(str(folder)), load_template("plain"))
     seen = step_scores(model, collator, prm_rows(pairs, rows))
     blind = step_scores(model, collator, prm_rows(with_blank_images(pairs), rows))
@@ -209,7 +209,7 @@ def markdown(result: dict[str, Any]) -> str:
         f"`{result['command']}`, commit {result['commit'][:7]} ("
         + ", ".join(f"{name}: {made[:7]}" for name, made in result["commits_of_parts"].items())
         + "). Percent, 95 % bootstrap intervals over pairs, (number).", "",
-        "## Step labels against the world's truth", "",
+        "## Step labels against the demonstration's truth", "",
         "| | judgments of the SFT judge | of two steps or more | spoiled at a random step |", "|---|---|---|---|",
     ]  # fmt: skip
     columns = [result["agreement"][name] for name in ("natural", "natural, longer", "spoiled")]
@@ -252,9 +252,9 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=10, help="rollout batches of the value comparison")
     options = parser.parse_args()
     run, out, judge = options.run, options.out, open_judge(f"hf:{options.run / 'sft' / 'final'}", batch_size=640)
-    truths = {truth.image_sha256: truth for truth in read_truths(run / "world" / "truths.jsonl")}
+    truths = {truth.image_sha256: truth for truth in read_truths(run / "demo" / "truths.jsonl")}
     distilled = read_pairs(run / "distill" / "distilled.parquet")
-    train, test = distilled[: options.train], read_pairs(run / "world" / "test.parquet")
+    train, test = distilled[: options.train], read_pairs(run / "demo" / "test.parquet")
     rng = random.Random(0)
 
     def broken(pairs: Sequence[PreferencePair]) -> list[PreferencePair]:

@@ -258,7 +258,7 @@ def drill_garbage(pairs: Sequence[PreferencePair], kind: str) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--judge", default="runs/quickstart/rl/final")
-    parser.add_argument("--data", type=Path, default=Path("runs/quickstart/world/test.parquet"))
+    parser.add_argument("--data", type=Path, default=Path("runs/quickstart/demo/test.parquet"))
     parser.add_argument("--requests", type=int, default=10_000)
     parser.add_argument("--vllm-args", help="drill `vllm serve` too; its program is REWARDLAB_VLLM or on the path")
     parser.add_argument("--only", help="one drill, by its name in the results, which it replaces there")

@@ -152,7 +152,7 @@ def rate(work: Callable[[], Any], num: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--judge", default="runs/quickstart/rl/final")
-    parser.add_argument("--data", type=Path, default=Path("runs/quickstart/world/test.parquet"))
+    parser.add_argument("--data", type=Path, default=Path("runs/quickstart/demo/test.parquet"))
     parser.add_argument("--pairs", type=int, default=256)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--vllm-args")

@@ -1,4 +1,4 @@
-"""Shared fixtures: one small world, one tiny untrained judge, one real server of the world's remote models."""
+"""Shared fixtures: the demonstration's pairs, one tiny untrained judge, one real server of its remote models."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
 
 
 @pytest.fixture(scope="session")
-def world_pairs() -> tuple[list[PreferencePair], list[Truth]]:
+def demo_pairs() -> tuple[list[PreferencePair], list[Truth]]:
     """200 training pairs and their truths."""
     return make_pairs(200, seed=0, held_out=False)
 
 
 @pytest.fixture
-def world_server(world_pairs: tuple[list[PreferencePair], list[Truth]]) -> Iterator[Callable[..., str]]:
-    """``start(faults=..., config=...)`` serves the world's teacher and checker and returns the API's base URL."""
+def demo_server(demo_pairs: tuple[list[PreferencePair], list[Truth]]) -> Iterator[Callable[..., str]]:
+    """``start(faults=..., config=...)`` serves the demonstration's teacher and checker and returns the API's base URL."""
     from contextlib import ExitStack
 
     with ExitStack() as stack:
 
         def start(faults: Faults | None = None, config: TeacherConfig | None = None) -> str:
-            app = build_app(world_pairs[1], config or TeacherConfig(), faults)
+            app = build_app(demo_pairs[1], config or TeacherConfig(), faults)
             return stack.enter_context(running(app)) + "/v1"
 
         yield start
@@ -66,7 +66,7 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def finished_run(tiny_checkpoint: Path, world_pairs: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished_run(tiny_checkpoint: Path, demo_pairs: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder as a quickstart leaves it; its judge has learnt to say either verdict, and is right by luck."""
     from rewardlab.config import SFTConfig
     from rewardlab.data.pairs import write_parquet
@@ -77,7 +77,7 @@ def finished_run(tiny_checkpoint: Path, world_pairs: Any, tmp_path_factory: pyte
     run = tmp_path_factory.mktemp("finished")
     pairs = [
         replace(p, attempts="1", judgment=format_verdict(choice_of((p.preferred or 0) ^ (n % 2), p.order), "x"))
-        for n, p in enumerate(world_pairs[0])
+        for n, p in enumerate(demo_pairs[0])
     ]
     config = SFTConfig(
         model=str(tiny_checkpoint),
@@ -91,5 +91,5 @@ def finished_run(tiny_checkpoint: Path, world_pairs: Any, tmp_path_factory: pyte
     )
     train_sft(pairs, config, run / "rl")
     write_parquet(pairs[:60], run / "distill" / "distilled.parquet")
-    write_parquet(pairs[60:80], run / "world" / "test.parquet")
+    write_parquet(pairs[60:80], run / "demo" / "test.parquet")
     return run

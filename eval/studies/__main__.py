@@ -74,7 +74,7 @@ def study_methods(
 ) -> None:
     """Which method makes a judge better, on the same judge, pairs and budget of generated tokens?
 
-    Trains the quickstart's SFT judge with every recipe of `configs/rl/`, scaled to the world, and with the swap reward.
+    Trains the quickstart's SFT judge with every recipe of `configs/rl/`, scaled to the demonstration, and with the swap reward.
     Leaves `OUT/methods.md`, `.json` and `.png`: accuracy, swap consistency, consistency, invalid answers, length, seconds,
     with 95 % intervals over seeds, and the differences to StableReinforce by seed. A finished trial is a file in
     `OUT/trials`: kill it at any time and run the same command again; more seeds or arms add to what is there.

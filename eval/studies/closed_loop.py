@@ -1,7 +1,7 @@
 """The loop closed: a policy trained by TRL's own GRPOTrainer on rewards from a running endpoint, and best-of-N by that judge.
 
 Nothing here knows how a judgment comes about: questions and images go out over HTTP through
-:mod:`rewardlab.integrations.trl`, rewards come back. What became of the policy is told by the world's truth, on questions that
+:mod:`rewardlab.integrations.trl`, rewards come back. What became of the policy is told by the demo's truth, on questions that
 neither it nor the judge was trained on.
 """
 
@@ -92,15 +92,15 @@ def questions(path: Path) -> list[PreferencePair]:
 
 
 def first_policy(run: Path, out: Path, settings: Settings) -> Path:
-    """The policy to begin with: the world's base model, taught answers of which a part is wrong. Made once in ``out``."""
-    pairs = questions(run / "world" / TRAIN)
+    """The policy to begin with: the demo's base model, taught answers of which a part is wrong. Made once in ``out``."""
+    pairs = questions(run / "demo" / TRAIN)
     if not is_finished(out / START):
         wrong = len(pairs) - round(settings.start.start_right * len(pairs))
         told = [
             replace(pair, judgment=pair.responses[(pair.preferred or 0) ^ (n < wrong)], order=Order.GIVEN)
             for n, pair in enumerate(pairs)
         ]
-        train_sft(told, start_config(settings.start, base=run / "world" / BASE), out / START)
+        train_sft(told, start_config(settings.start, base=run / "demo" / BASE), out / START)
     return out / START / FINAL
 
 
@@ -185,4 +185,4 @@ def best_of_n(said: Sequence[Sequence[str]], pairs: Sequence[PreferencePair], ur
 
 
 def held_out(run: Path, settings: Settings) -> list[PreferencePair]:
-    return questions(run / "world" / TEST)[: settings.num_test]
+    return questions(run / "demo" / TEST)[: settings.num_test]

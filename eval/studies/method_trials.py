@@ -65,7 +65,7 @@ class MethodPlace:
     """The SFT judge, its hard pairs, the held-out ones; every trial gets its own copy of the weights."""
 
     def __init__(self, run: Path, settings: Settings, out: Path, configs: Path) -> None:
-        self.judge, train, test = run / "sft" / FINAL, run / "distill" / "distilled.parquet", run / "world" / TEST
+        self.judge, train, test = run / "sft" / FINAL, run / "distill" / "distilled.parquet", run / "demo" / TEST
         if not is_finished(run / "sft") or not train.exists() or not test.exists():
             raise ConfigError(f"{run}: holds no finished quickstart; make one with `rewardlab quickstart --out {run}`")
         self.settings, self.out, self.configs = settings, out, configs

@@ -1,6 +1,6 @@
 """Which method makes a judge better? One judge after SFT, the same pairs, the same budget of generated tokens, several seeds.
 
-Every method is its recipe of ``configs/rl/``, scaled to the world as said in ``scaled``; all have one optimizer, one rate and
+Every method is its recipe of ``configs/rl/``, scaled to the demo as said in ``scaled``; all have one optimizer, one rate and
 one reward (format and result; consistency would need its endpoint and is measured instead).
 """
 
@@ -69,7 +69,7 @@ class Settings:
 
 
 def scaled(recipe: dict[str, Any], settings: Settings) -> dict[str, Any]:
-    """A recipe's method at the size of the world: groups, windows, margins and pre-training; not its model or its endpoint."""
+    """A recipe's method at the size of the demo: groups, windows, margins and pre-training; not its model or its endpoint."""
     method = {name: value for name, value in recipe.items() if name not in ("model", "template", "save_steps", "consistency")}
     if "group_size" in method:
         method["group_size"] = settings.group

@@ -1,6 +1,6 @@
 """What does a judge make of a policy? One that is right about half the time, paid by a judge, a scalar head, or the truth.
 
-Pairwise-RL (arXiv 2504.04950), the policy's half, in the world: questions about images whose answer is known. All arms have one
+Pairwise-RL (arXiv 2504.04950), the policy's half, in the demo: questions about images whose answer is known. All arms have one
 start, one method (REINFORCE++-baseline in groups), one rate, the same questions; only what pays differs.
 """
 

@@ -97,7 +97,7 @@ def markdown(summary: dict[str, Any]) -> str:
         "",
         f"- commit {', '.join(summary['commits'])}; judge {summary['identity']['judge']} (the quickstart's, after RL); seeds "
         f"{', '.join(map(str, summary['seeds']))}; {summary['num_trials']} trials.",
-        f"- Start: the world's base model after {settings['start_steps']} steps of SFT on answers of which "
+        f"- Start: the demonstration's base model after {settings['start_steps']} steps of SFT on answers of which "
         f"{100 * settings['start_right']:.0f} % are right: "
         f"{100 * start['accuracy']:.1f} % of sampled answers to {start['num_questions']} held-out questions right, "
         f"{100 * start['greedy_accuracy']:.1f} % greedy.",

@@ -88,8 +88,8 @@ class PolicyPlace:
     """The policy that all trials start from, what pays them, the questions to train and to be examined on."""
 
     def __init__(self, run: Path, settings: Settings, out: Path) -> None:
-        self.base, self.sft, self.judge = run / "world" / BASE, run / "sft" / FINAL, run / "rl" / FINAL
-        train, test = run / "world" / TRAIN, run / "world" / TEST
+        self.base, self.sft, self.judge = run / "demo" / BASE, run / "sft" / FINAL, run / "rl" / FINAL
+        train, test = run / "demo" / TRAIN, run / "demo" / TEST
         if not is_finished(run / "rl") or not is_finished(run / "sft") or not train.exists() or not test.exists():
             raise ConfigError(f"{run}: holds no finished quickstart; make one with `rewardlab quickstart --out {run}`")
         self.settings, self.out, self.files = settings, out, (train, test)

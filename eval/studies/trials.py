@@ -44,7 +44,7 @@ CHUNK = 50  # pairs between two movements of the progress bar
 
 def files_of(run: Path) -> tuple[Path, Path, Path]:
     """(judge, training pairs, held-out pairs) of a finished quickstart. Raises ConfigError where it is not finished."""
-    judge, train, test = run / "rl" / FINAL, run / "distill" / "distilled.parquet", run / "world" / TEST
+    judge, train, test = run / "rl" / FINAL, run / "distill" / "distilled.parquet", run / "demo" / TEST
     if not is_finished(run / "rl") or not train.exists() or not test.exists():
         raise ConfigError(f"{run}: holds no finished quickstart; make one with `rewardlab quickstart --out {run}`")
     return judge, train, test

@@ -57,7 +57,7 @@ def quickstart(
     configs: Annotated[Path, typer.Option("--configs", help="Folder of the stages' configs.")] = Path("configs/tiny"),
     seed: Annotated[int, typer.Option("--seed")] = 0,
 ) -> None:
-    """Run the whole pipeline on the embedded world: pairs, teacher, SFT, StableReinforce, votes, report, endpoint.
+    """Run the whole pipeline on the embedded demonstration: pairs, teacher, SFT, StableReinforce, votes, report, endpoint.
 
     Stages already done in OUT are kept, so an interrupted quickstart continues.
     """

@@ -1,4 +1,4 @@
-"""Making data: the world, a teacher's judgments, a choice of pairs."""
+"""Making data: the demonstration, a teacher's judgments, a choice of pairs."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from typing import Annotated, Optional
 import typer
 from rich.console import Console
 
-from rewardlab.cli.options import ConfigFile, Out, Seed, app, world_app
+from rewardlab.cli.options import ConfigFile, Out, Seed, app, demo_app
 from rewardlab.errors import ConfigError
 
 
-@world_app.command("build")
-def world_build(out: Out, config: Annotated[Path, typer.Option("--config")], seed: Seed = None) -> None:
-    """Make the world's pairs and its tiny base model (minutes, once; what exists is kept)."""
-    from rewardlab.demo.build import WorldConfig, build_base, build_pairs
+@demo_app.command("build")
+def demo_build(out: Out, config: Annotated[Path, typer.Option("--config")], seed: Seed = None) -> None:
+    """Make the demonstration's pairs and its tiny base model (minutes, once; what exists is kept)."""
+    from rewardlab.demo.build import DemoConfig, build_base, build_pairs
 
-    world = WorldConfig.load(config, seed=seed)
-    build_pairs(out, world)
-    build_base(out, world)
-    typer.echo(f"world in {out}")
+    demo = DemoConfig.load(config, seed=seed)
+    build_pairs(out, demo)
+    build_base(out, demo)
+    typer.echo(f"demonstration in {out}")
 
 
-@world_app.command("serve")
-def world_serve(
-    world: Annotated[Path, typer.Option("--world", help="Folder made by `rewardlab world build`.")],
+@demo_app.command("serve")
+def demo_serve(
+    demo: Annotated[Path, typer.Option("--folder", help="Folder made by `rewardlab demo build`.")],
     port: Annotated[int, typer.Option("--port")] = 8321,
     seed: Annotated[int, typer.Option("--seed")] = 0,
 ) -> None:
-    """Serve the world's teacher and consistency checker over an OpenAI-compatible API."""
+    """Serve the demonstration's teacher and consistency checker over an OpenAI-compatible API."""
     from rewardlab.demo.build import TRUTHS
     from rewardlab.demo.server import TeacherConfig, serve
 
-    serve(world / TRUTHS, port=port, config=TeacherConfig(seed=seed))
+    serve(demo / TRUTHS, port=port, config=TeacherConfig(seed=seed))
 
 
 @app.command()

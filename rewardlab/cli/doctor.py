@@ -48,11 +48,11 @@ def doctor(
         found = read_launch(config)
         typer.echo(f"{MARKS['ok']} launcher: {found.processes} processes, ZeRO stage {found.zero} or its like")
         return
-    if config.stem == "world":
-        from rewardlab.demo.build import WorldConfig
+    if config.stem == "demo":
+        from rewardlab.demo.build import DemoConfig
 
-        WorldConfig.load(config)
-        typer.echo(f"{MARKS['ok']} config: the demonstration's world")
+        DemoConfig.load(config)
+        typer.echo(f"{MARKS['ok']} config: the demonstration")
         return
     launch = read_launch(launcher) if launcher else Launch()
     if processes:

@@ -39,8 +39,8 @@ def main_options(
     """Train, benchmark and serve generative multimodal judges whose numbers can be trusted."""
 
 
-world_app = typer.Typer(help="The embedded demonstration: a world of pairs with known truth.", no_args_is_help=True)
-app.add_typer(world_app, name="world")
+demo_app = typer.Typer(help="The embedded demonstration: pairs with known truth, and models.", no_args_is_help=True)
+app.add_typer(demo_app, name="demo")
 data_app = typer.Typer(help="Pairs to train on.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 bench_app = typer.Typer(help="Benchmarks of judges, by their own rules and by ours.", no_args_is_help=True)

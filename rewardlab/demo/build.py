@@ -1,4 +1,4 @@
-"""Build the world on disk: pairs, truths and the tiny base model. Each piece is made once and then found again."""
+"""Build the demonstration on disk: pairs, truths and the tiny base model. Each piece is made once and then found again."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from rewardlab.progress import bar
 from rewardlab.prompts import load_template, render
 from rewardlab.types import PreferencePair
 
-TRAIN, TEST, TRUTHS, BASE, WORLD = "train.parquet", "test.parquet", "truths.jsonl", "base", "world.json"
+TRAIN, TEST, TRUTHS, BASE, SETTINGS = "train.parquet", "test.parquet", "truths.jsonl", "base", "demo.json"
 
 
 @dataclass(frozen=True)
-class WorldConfig:
-    """Sizes of the world and of its base model; ``base_steps`` of perception make the base model see."""
+class DemoConfig:
+    """Sizes of the demonstration and of its base model; ``base_steps`` of perception make the base model see."""
 
     num_train: int = 6000
     num_test: int = 1000
@@ -35,22 +35,22 @@ class WorldConfig:
     seed: int = 0
 
     @staticmethod
-    def load(path: Path, **overrides: int | None) -> WorldConfig:
+    def load(path: Path, **overrides: int | None) -> DemoConfig:
         values = load_yaml(path) | {name: value for name, value in overrides.items() if value is not None}
         try:
-            return WorldConfig(**values)
+            return DemoConfig(**values)
         except TypeError as error:
-            raise ConfigError(f"{path}: {error}; a world has {', '.join(WorldConfig.__dataclass_fields__)}") from error
+            raise ConfigError(f"{path}: {error}; its settings are {', '.join(DemoConfig.__dataclass_fields__)}") from error
 
 
-def build_pairs(out: Path, config: WorldConfig) -> None:
-    """Write the train and held-out pairs and the truths of both, once. Raises ConfigError where ``out`` is another world."""
-    made = out / WORLD
+def build_pairs(out: Path, config: DemoConfig) -> None:
+    """Write the train and held-out pairs and their truths, once. Raise ConfigError if ``out`` holds another demonstration."""
+    made = out / SETTINGS
     if made.exists():
         found = json.loads(made.read_text(encoding="utf-8"))
         if found != asdict(config):
             names = sorted(name for name, value in asdict(config).items() if found.get(name) != value)
-            raise ConfigError(f"{out}: holds another world, which differs in {', '.join(names)}; use another --out")
+            raise ConfigError(f"{out}: holds another demonstration, which differs in {', '.join(names)}; use another --out")
         return
     train, train_truths = make_pairs(config.num_train, seed=config.seed, held_out=False)
     test, test_truths = make_pairs(config.num_test, seed=config.seed, held_out=True)
@@ -73,7 +73,7 @@ def corpus(pairs: list[PreferencePair], truths: list[Truth], rng: random.Random)
     yield from ("user", "assistant", "system")
 
 
-def build_base(out: Path, config: WorldConfig) -> Path:
+def build_base(out: Path, config: DemoConfig) -> Path:
     """Make the tiny base model, once: tokenizer, random weights, perception stage. Returns its checkpoint folder."""
     folder = out / BASE
     if (folder / "config.json").exists():

@@ -1,4 +1,4 @@
-"""Two pictures, one question, two answers: what every task of the world draws.
+"""Two pictures, one question, two answers: what every task of the demonstration draws.
 
 Answer ``i`` is true of picture ``i`` and false of the other. A fair coin then decides which picture is shown. So whatever
 the texts are, truth is a coin flip to anyone who does not look: no word, length or position can carry a signal, by
@@ -21,7 +21,7 @@ NUMBERS = (*_TO_NINE, *_TO_EIGHTEEN)
 
 
 @dataclass(frozen=True)
-class Twins:
+class ContrastPair:
     """One question, two answers, two pictures; answer ``i`` is true of picture ``i`` and false of the other.
 
     ``facts[i]`` is what a careful judge reads off picture ``i`` before it compares ("" where the comparison itself names

@@ -1,4 +1,4 @@
-"""What the world's teacher writes: judgments that look at the picture, and judgments that only sound like one.
+"""What the demonstration's teacher writes: judgments that look at the picture, and judgments that only sound like one.
 
 A *grounded* judgment states the fact, checks each response against it and concludes. A *shallow* one praises a response
 without looking. Kept judgments of real teachers are such a mixture; a student of it sometimes looks and sometimes guesses.
@@ -20,7 +20,7 @@ class Truth:
     """What is true of one pair's image: the teacher's source of knowledge, never the student's.
 
     ``fact`` and ``checks`` (of the right and of the wrong response) are what a careful judge writes of the image; the
-    ``twin_`` ones what it would write of the image in which the wrong response is true.
+    ``other_`` ones what it would write of the image in which the wrong response is true.
     """
 
     image_sha256: str
@@ -29,8 +29,8 @@ class Truth:
     wrong: str
     fact: str
     checks: tuple[str, str]
-    twin_fact: str
-    twin_checks: tuple[str, str]
+    other_fact: str
+    other_checks: tuple[str, str]
     task: str
     level: int
 
@@ -51,9 +51,9 @@ def _close(choice: Choice) -> str:
 
 
 def grounded(truth: Truth, shown: tuple[str, str], *, misread: bool = False) -> tuple[str, Choice]:
-    """A judgment that looks; ``misread`` makes it see the twin picture and conclude, consistently, the opposite."""
+    """A judgment that looks; ``misread`` makes it see the other picture and conclude, consistently, the opposite."""
     believed = truth.wrong if misread else truth.right
-    fact, checks = (truth.twin_fact, truth.twin_checks) if misread else (truth.fact, truth.checks)
+    fact, checks = (truth.other_fact, truth.other_checks) if misread else (truth.fact, truth.checks)
     written = dict(zip((truth.right, truth.wrong), checks, strict=True))
     marks = [
         f"Response {n}: {written[text]}, {'correct' if text == believed else 'wrong'}." for n, text in enumerate(shown, start=1)

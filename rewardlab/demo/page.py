@@ -70,7 +70,7 @@ def plot_stages(summary: dict[str, Any]) -> str:
 def write_page(summary: dict[str, Any], out: Path) -> None:
     """Write ``summary.json`` and the page ``report.html``."""
     write_whole(out / "summary.json", json.dumps(summary, indent=1, allow_nan=False) + "\n")
-    rows = spread(OwnPairs().load(out / "world" / TEST, images=None, with_images=True), SHOWN)
+    rows = spread(OwnPairs().load(out / "demo" / TEST, images=None, with_images=True), SHOWN)
     page = (
         page_environment("rewardlab.demo", "rewardlab.benchmarks")
         .get_template("quickstart.html")

@@ -1,4 +1,4 @@
-"""Build the world's data: train and held-out pairs that share no scene and no scan, and the truth the teacher knows."""
+"""Build the demonstration's data: train and held-out pairs that share no scene and no scan, and the truth the teacher knows."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from pathlib import Path
 from rewardlab.data.files import read_lines, write_whole
 from rewardlab.data.images import encode_png
 from rewardlab.demo import digits, scenes
-from rewardlab.demo.contrast_pairs import Twins
+from rewardlab.demo.contrast_pairs import ContrastPair
 from rewardlab.demo.digits import Card
 from rewardlab.demo.judgments import Truth
-from rewardlab.demo.tasks import DIGIT_TASKS, SCENE_TASKS, draw_digit_twins, draw_scene_twins
+from rewardlab.demo.tasks import DIGIT_TASKS, SCENE_TASKS, draw_digit_contrast, draw_scene_contrast
 from rewardlab.types import PreferencePair
 
 SHARE_DIGITS = 0.25
 
 
-def _draw(rng: random.Random, held_out: bool) -> tuple[Twins, str, str, str, int]:
-    """Twins with their source, task, category and level."""
+def _draw(rng: random.Random, held_out: bool) -> tuple[ContrastPair, str, str, str, int]:
+    """A contrast pair with its source, task, category and level."""
     if rng.random() < SHARE_DIGITS:
         task = rng.choice(list(DIGIT_TASKS))
         category, level, _ = DIGIT_TASKS[task]
-        return draw_digit_twins(rng, task, held_out=held_out), "digits", task, category, level
+        return draw_digit_contrast(rng, task, held_out=held_out), "digits", task, category, level
     task = rng.choice(list(SCENE_TASKS))
     category, levels, _ = SCENE_TASKS[task]
     level = rng.choice(levels)
-    return draw_scene_twins(rng, task, level, held_out=held_out), "scenes", task, category, level
+    return draw_scene_contrast(rng, task, level, held_out=held_out), "scenes", task, category, level
 
 
 def of_unequal_length(rng: random.Random, answers: tuple[str, str]) -> tuple[str, str]:
@@ -45,17 +45,17 @@ def of_unequal_length(rng: random.Random, answers: tuple[str, str]) -> tuple[str
 
 
 def make_pair(rng: random.Random, index: int, *, held_out: bool) -> tuple[PreferencePair, Truth]:
-    """One pair and its truth. Two coins: which twin is shown, and which answer is response 0."""
-    twins, source, task, category, level = _draw(rng, held_out)
+    """One pair and its truth. Two coins: which picture is shown, and which answer is response 0."""
+    contrast, source, task, category, level = _draw(rng, held_out)
     shown = rng.randrange(2)
-    picture = twins.pictures[shown]
+    picture = contrast.pictures[shown]
     image = encode_png(digits.render(picture, rng) if isinstance(picture, Card) else scenes.render(picture, rng))
-    answers = of_unequal_length(rng, twins.answers)
+    answers = of_unequal_length(rng, contrast.answers)
     responses = answers if rng.random() < 0.5 else answers[::-1]
     right, wrong = answers[shown], answers[1 - shown]
     pair = PreferencePair(
         pair_id=f"{'test' if held_out else 'train'}-{index:05d}-{task}",
-        question=twins.question,
+        question=contrast.question,
         responses=(responses[0], responses[1]),
         preferred=responses.index(right),
         images=(image,),
@@ -65,13 +65,13 @@ def make_pair(rng: random.Random, index: int, *, held_out: bool) -> tuple[Prefer
     )
     truth = Truth(
         image_sha256=hashlib.sha256(image).hexdigest(),
-        question=twins.question,
+        question=contrast.question,
         right=right,
         wrong=wrong,
-        fact=twins.facts[shown],
-        checks=(twins.checks[shown][shown], twins.checks[shown][1 - shown]),
-        twin_fact=twins.facts[1 - shown],
-        twin_checks=(twins.checks[1 - shown][shown], twins.checks[1 - shown][1 - shown]),
+        fact=contrast.facts[shown],
+        checks=(contrast.checks[shown][shown], contrast.checks[shown][1 - shown]),
+        other_fact=contrast.facts[1 - shown],
+        other_checks=(contrast.checks[1 - shown][shown], contrast.checks[1 - shown][1 - shown]),
         task=task,
         level=level,
     )

@@ -25,7 +25,7 @@ from rewardlab.checkpoints import commit
 from rewardlab.data.files import hold, write_whole
 from rewardlab.data.images import to_data_url
 from rewardlab.data.pairs import read_pairs
-from rewardlab.demo.build import BASE, TEST, TRAIN, WorldConfig, build_pairs
+from rewardlab.demo.build import BASE, TEST, TRAIN, DemoConfig, build_pairs
 from rewardlab.demo.page import write_page
 from rewardlab.demo.summary import print_tables, summarize
 from rewardlab.errors import ConfigError, EndpointError, RewardlabError
@@ -89,7 +89,7 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 
 def _open_run(out: Path, configs: Path, seed: int) -> dict[str, float]:
     """Seconds of the stages that earlier invocations finished. Raises ConfigError where ``out`` is another quickstart's."""
-    used = (configs / f"{name}.yaml" for name in ("distill", "rl", "sft", "world"))  # one that is missing is the stage's to say
+    used = (configs / f"{name}.yaml" for name in ("distill", "rl", "sft", "demo"))  # one that is missing is the stage's to say
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in used if path.is_file())).hexdigest()[:16]
     asked: dict[str, Any] = {"seed": seed, "configs": digest}
     path = out / RUN
@@ -197,19 +197,19 @@ def quickstart(out: Path, configs: Path, seed: int) -> dict[str, Any]:
     """Run every stage that is not done, write ``out/report.html`` and ``out/summary.json``; returns the summary."""
     began = time.monotonic()
     hold(out)
-    world, run = out / "world", Pipeline(out, configs, seed)
-    build_pairs(world, WorldConfig.load(configs / "world.yaml", seed=seed))
+    demo, run = out / "demo", Pipeline(out, configs, seed)
+    build_pairs(demo, DemoConfig.load(configs / "demo.yaml", seed=seed))
     port = free_port()
     url = f"http://127.0.0.1:{port}/v1"
     server = start(
-        ("world", "serve", "--world", str(world), "--port", str(port), "--seed", str(seed)),
-        out / "logs" / "world.log",
+        ("demo", "serve", "--folder", str(demo), "--port", str(port), "--seed", str(seed)),
+        out / "logs" / "demo.log",
         threads=1,
     )
     try:
         wait_until_up(f"{url}/models", server)
-        _stages(run, world, url)
-        served = ask_endpoint(out / "rl" / "final", world / TEST, out)
+        _stages(run, demo, url)
+        served = ask_endpoint(out / "rl" / "final", demo / TEST, out)
     finally:
         stop(server)
     # A total is that of one undisturbed call: of a resumed one it would leave out what was done before.
@@ -224,7 +224,7 @@ def quickstart(out: Path, configs: Path, seed: int) -> dict[str, Any]:
     return summary
 
 
-def _stages(run: Pipeline, world: Path, url: str) -> None:
+def _stages(run: Pipeline, demo: Path, url: str) -> None:
     out, configs, seed = run.out, run.configs, str(run.seed)
     distilled = str(out / "distill" / "distilled.parquet")
 
@@ -232,7 +232,7 @@ def _stages(run: Pipeline, world: Path, url: str) -> None:
         return run.stage(
             f"bench-{name}",
             f"bench/{name}/report.html",
-            *("bench", "run", "pairs", "--data", str(world / TEST), "--judge", f"hf:{judge}", "--template", "plain"),
+            *("bench", "run", "pairs", "--data", str(demo / TEST), "--judge", f"hf:{judge}", "--template", "plain"),
             *("--votes", str(votes), "--max-tokens", "64", "--batch-size", "480", "--controls", "greedy,blank,other"),
             *("--seed", seed, "--out", str(out / "bench" / name)),
         )
@@ -250,16 +250,16 @@ def _stages(run: Pipeline, world: Path, url: str) -> None:
     run.run(
         run.stage(
             "base model",
-            f"world/{BASE}/config.json",
-            *("world", "build", "--config", str(configs / "world.yaml"), "--seed", seed, "--out", str(world)),
+            f"demo/{BASE}/config.json",
+            *("demo", "build", "--config", str(configs / "demo.yaml"), "--seed", seed, "--out", str(demo)),
         ),
         run.stage(
             "distill",
             "distill/statistics.json",
-            *("distill", "--data", str(world / TRAIN), "--config", str(configs / "distill.yaml"), "--base-url", url),
+            *("distill", "--data", str(demo / TRAIN), "--config", str(configs / "distill.yaml"), "--base-url", url),
             *("--seed", seed, "--out", str(out / "distill")),
         ),
     )
-    run.run(train("sft", "sft", world / BASE), bench("base", world / BASE, 1))
+    run.run(train("sft", "sft", demo / BASE), bench("base", demo / BASE, 1))
     run.run(train("rl", "rl", out / "sft" / "final"), bench("sft", out / "sft" / "final", 15))
     run.run(bench("rl", out / "rl" / "final", 15))

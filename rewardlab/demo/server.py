@@ -1,6 +1,6 @@
-"""The world's two remote models behind one real OpenAI-compatible HTTP server.
+"""The demonstration's two remote models behind one real OpenAI-compatible HTTP server.
 
-``world-teacher`` judges pairs with reasoning; it errs and it bluffs, the more the harder the pair. ``world-checker`` is the
+``demo-teacher`` judges pairs with reasoning; it errs and it bluffs, the more the harder the pair. ``demo-checker`` is the
 consistency judge: it reads a reasoning and a verdict and says whether they agree. Neither is a language model; the
 protocol is real, so the client code that asks them is the code that asks any endpoint.
 """
@@ -28,7 +28,7 @@ from rewardlab.data.images import from_data_url
 from rewardlab.demo.judgments import Truth, grounded, shallow
 from rewardlab.demo.pairs import read_truths
 
-TEACHER, CHECKER = "world-teacher", "world-checker"
+TEACHER, CHECKER = "demo-teacher", "demo-checker"
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def teach(truth: Truth, shown: tuple[str, str], config: TeacherConfig, rng: rand
 
 
 def favoured(reasoning: str) -> int | None:
-    """Which response (1 or 2) a reasoning in the world's words favours; None where it favours neither or both."""
+    """Which response (1 or 2) a reasoning in the demonstration's words favours; None where it favours neither or both."""
     marks = {int(n): mark == "correct" for n, mark in re.findall(r"Response ([12]):[^.]*?(correct|wrong)\b", reasoning)}
     praised = {int(n) for n in re.findall(r"Response ([12]) (?:sounds|is|reads)\b", reasoning)}
     ahead = {n for n, good in marks.items() if good} | praised
@@ -101,7 +101,7 @@ def _text_and_image(messages: Sequence[dict[str, Any]]) -> tuple[str, bytes | No
 def _answer(model: str, text: str, prompt: str) -> dict[str, Any]:
     usage = {"prompt_tokens": len(prompt) // 4 + 1, "completion_tokens": len(text) // 4 + 1}
     return {
-        "id": "chatcmpl-world",
+        "id": "chatcmpl-demo",
         "object": "chat.completion",
         "created": int(time.time()),
         "model": model,
@@ -111,7 +111,7 @@ def _answer(model: str, text: str, prompt: str) -> dict[str, Any]:
 
 
 def _error(status: int, text: str, headers: dict[str, str] | None = None) -> Response:
-    return JSONResponse({"error": {"message": text, "type": "world_error", "code": status}}, status, headers)
+    return JSONResponse({"error": {"message": text, "type": "demo_error", "code": status}}, status, headers)
 
 
 def build_app(truths: Sequence[Truth], config: TeacherConfig, faults: Faults | None = None) -> Starlette:
@@ -125,7 +125,7 @@ def build_app(truths: Sequence[Truth], config: TeacherConfig, faults: Faults | N
         for share, status in ((faults.too_many, 429), (faults.broken, 500), (faults.garbage, 200), (faults.hang, 0)):
             if roll < share:
                 if status in (429, 500):
-                    return _error(status, "slow down" if status == 429 else "the world is broken", {"Retry-After": "0.05"})
+                    return _error(status, "slow down" if status == 429 else "the server is broken", {"Retry-After": "0.05"})
                 if status == 200:
                     return Response("<html>not what you asked for</html>", media_type="text/html")
                 await asyncio.sleep(faults.hang_s)
@@ -150,7 +150,7 @@ def build_app(truths: Sequence[Truth], config: TeacherConfig, faults: Faults | N
         truth = known.get(hashlib.sha256(image or b"").hexdigest())
         shown = _shown(prompt)
         if truth is None or shown is None or set(shown) != {truth.right, truth.wrong}:
-            return _error(400, "not a pair of this world: its image or its responses are unknown")
+            return _error(400, "not a pair of this demonstration: its image or its responses are unknown")
         rng = random.Random(f"{config.seed} {truth.image_sha256} {shown} {body.get('seed', 0)}")
         return JSONResponse(_answer(model, teach(truth, shown, config, rng), prompt))
 

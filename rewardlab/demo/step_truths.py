@@ -1,4 +1,4 @@
-"""What the world knows of each step of a judgment: the answer key against which step labels found without it are held."""
+"""The demonstration's truth about each step of a judgment: the answer key for step labels found without it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def steps_of(text: str, ends: Sequence[int]) -> list[str]:
 
 
 def truth_of_steps(steps: Sequence[str], truth: Truth, shown: tuple[str, str]) -> list[str]:
-    """Each step by what the world knows: true, false, praise of the right or of the wrong response, or unknown.
+    """Each step by what the demonstration knows: true, false, praise of the right or of the wrong response, or unknown.
 
     A careful judgment of the true picture says one thing about each subject (what stands before the colon); a step that says
     another about it is false.
@@ -46,15 +46,15 @@ def first_wrong(kinds: Sequence[str]) -> int | None:
 
 
 def spoiled(pair: PreferencePair, truth: Truth, order: Order, rng: random.Random) -> PreferencePair | None:
-    """The pair with a careful judgment that is true up to a step drawn at random and of the twin picture from there on.
+    """The pair with a careful judgment that is true up to a step drawn at random and of the other picture from there on.
 
     None where the two pictures' judgments do not differ in at least two steps.
     """
     texts = [grounded(truth, pair.shown(order), misread=misread)[0] for misread in (False, True)]
-    true, twin = (steps_of(text, judgment_steps(text)) for text in texts)
-    places = [k for k, (a, b) in enumerate(zip(true, twin, strict=True)) if a != b]
-    if len(true) != len(twin) or len(places) < 2:
+    true, variant = (steps_of(text, judgment_steps(text)) for text in texts)
+    places = [k for k, (a, b) in enumerate(zip(true, variant, strict=True)) if a != b]
+    if len(true) != len(variant) or len(places) < 2:
         return None
     k = rng.choice(places)
-    judgment = f"<think>{' '.join([*true[:k], *twin[k:]])}{texts[1][texts[1].index('</think>') :]}"
+    judgment = f"<think>{' '.join([*true[:k], *variant[k:]])}{texts[1][texts[1].index('</think>') :]}"
     return replace(pair, order=order, judgment=judgment)

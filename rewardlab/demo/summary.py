@@ -79,7 +79,7 @@ def stage_summary(report: dict[str, Any], votes: dict[int, list[dict[str, Any]]]
 
 def summarize(out: Path, *, seed: int, commits: str, seconds: dict[str, float], served: dict[str, Any]) -> dict[str, Any]:
     """Everything the quickstart reports, from the files its stages wrote at ``commits``."""
-    preferred = [int(pair.preferred or 0) for pair in read_pairs(out / "world" / TEST)]
+    preferred = [int(pair.preferred or 0) for pair in read_pairs(out / "demo" / TEST)]
     votes = {stage: _votes(out, stage) for stage in STAGES}
     scores = {stage: sampled_scores(votes[stage], preferred) for stage in STAGES}
     gain, gain_interval = paired_difference(scores["sft"], scores["rl"])

@@ -1,4 +1,4 @@
-"""The questions of the world: those about scenes, and the table of all; those about digits are in ``digit_tasks.py``."""
+"""The demonstration's questions: those about scenes, and the table of all; ``digit_tasks.py`` has those about digits."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 
 from rewardlab.demo import digits, scenes
-from rewardlab.demo.contrast_pairs import NUMBERS, Twins, other
+from rewardlab.demo.contrast_pairs import NUMBERS, ContrastPair, other
 from rewardlab.demo.digit_tasks import add, larger, read_number
 from rewardlab.demo.digits import Card
 from rewardlab.demo.scenes import COLORS, SHAPES, Scene, Thing, plural
@@ -19,45 +19,45 @@ def _altered(rng: random.Random, thing: Thing) -> Thing:
     return Thing(thing.cell, thing.color, other(rng, SHAPES, thing.shape))
 
 
-def color(rng: random.Random, scene: Scene) -> Twins | None:
+def color(rng: random.Random, scene: Scene) -> ContrastPair | None:
     single = [thing for thing in scene.things if scene.num_shape(thing.shape) == 1]
     if not single:
         return None
     thing = rng.choice(single)
-    twin = Thing(thing.cell, other(rng, list(COLORS), thing.color), thing.shape)
-    keys = (thing.color, twin.color)
-    return Twins(
+    variant = Thing(thing.cell, other(rng, list(COLORS), thing.color), thing.shape)
+    keys = (thing.color, variant.color)
+    return ContrastPair(
         f"What color is the {thing.shape}?",
         (f"The {thing.shape} is {keys[0]}.", f"The {thing.shape} is {keys[1]}."),
-        (scene, scene.replace(thing, twin)),
+        (scene, scene.replace(thing, variant)),
         (f"{thing.shape}: {keys[0]}.", f"{thing.shape}: {keys[1]}."),
         (keys, keys),
     )
 
 
-def shape(rng: random.Random, scene: Scene) -> Twins | None:
+def shape(rng: random.Random, scene: Scene) -> ContrastPair | None:
     single = [thing for thing in scene.things if scene.num_color(thing.color) == 1]
     if not single:
         return None
     thing = rng.choice(single)
-    twin = Thing(thing.cell, thing.color, other(rng, SHAPES, thing.shape))
-    keys = (thing.shape, twin.shape)
-    return Twins(
+    variant = Thing(thing.cell, thing.color, other(rng, SHAPES, thing.shape))
+    keys = (thing.shape, variant.shape)
+    return ContrastPair(
         f"What shape is {thing.color}?",
         (f"The {keys[0]} is {thing.color}.", f"The {keys[1]} is {thing.color}."),
-        (scene, scene.replace(thing, twin)),
+        (scene, scene.replace(thing, variant)),
         (f"{thing.color}: {keys[0]}.", f"{thing.color}: {keys[1]}."),
         (keys, keys),
     )
 
 
-def where(rng: random.Random, scene: Scene) -> Twins | None:
+def where(rng: random.Random, scene: Scene) -> ContrastPair | None:
     thing = rng.choice(scene.things)
     cell = rng.choice([c for c in range(4) if c != thing.cell])
     moved = Thing(cell, thing.color, thing.shape)
     rest = [Thing(thing.cell, t.color, t.shape) if t.cell == cell else t for t in scene.things if t != thing]
     keys = (thing.place, moved.place)
-    return Twins(
+    return ContrastPair(
         f"Where is the {thing.name}?",
         (f"It is {keys[0]}.", f"It is {keys[1]}."),
         (scene, Scene.of([*rest, moved])),
@@ -78,13 +78,13 @@ def _looked_up(scene: Scene, name: str) -> str:
     return f"{color}: {shapes}, {shape} {found}"
 
 
-def exists(rng: random.Random, scene: Scene) -> Twins | None:
+def exists(rng: random.Random, scene: Scene) -> ContrastPair | None:
     thing = rng.choice(scene.things)
-    twin = _altered(rng, thing)
-    if twin.name in scene.names():
+    variant = _altered(rng, thing)
+    if variant.name in scene.names():
         return None
-    pictures, keys = (scene, scene.replace(thing, twin)), ("yes", "no")
-    return Twins(
+    pictures, keys = (scene, scene.replace(thing, variant)), ("yes", "no")
+    return ContrastPair(
         f"Is there a {thing.name}?",
         ("Yes, there is.", "No, there is not."),
         pictures,
@@ -93,20 +93,20 @@ def exists(rng: random.Random, scene: Scene) -> Twins | None:
     )
 
 
-def describe(rng: random.Random, scene: Scene) -> Twins | None:
+def describe(rng: random.Random, scene: Scene) -> ContrastPair | None:
     thing, companion = rng.sample(scene.things, 2)
-    twin = _altered(rng, thing)
-    if twin.name in scene.names():
+    variant = _altered(rng, thing)
+    if variant.name in scene.names():
         return None
-    slots = [(thing.name, twin.name), (companion.name, companion.name)]
+    slots = [(thing.name, variant.name), (companion.name, companion.name)]
     rng.shuffle(slots)
     first, second = zip(*slots, strict=True)
 
     def check(picture: Scene) -> tuple[str, str]:
         return (", ".join(_looked_up(picture, n) for n in first), ", ".join(_looked_up(picture, n) for n in second))
 
-    pictures = (scene, scene.replace(thing, twin))
-    return Twins(
+    pictures = (scene, scene.replace(thing, variant))
+    return ContrastPair(
         "What is in the image?",
         (f"A {first[0]} and a {first[1]}.", f"A {second[0]} and a {second[1]}."),
         pictures,
@@ -115,14 +115,14 @@ def describe(rng: random.Random, scene: Scene) -> Twins | None:
     )
 
 
-def count(rng: random.Random, scene: Scene) -> Twins | None:
+def count(rng: random.Random, scene: Scene) -> ContrastPair | None:
     thing = rng.choice(scene.things)
-    twin = Thing(thing.cell, thing.color, other(rng, SHAPES, thing.shape))
-    if twin.name in scene.names():
+    variant = Thing(thing.cell, thing.color, other(rng, SHAPES, thing.shape))
+    if variant.name in scene.names():
         return None
-    pictures = (scene, scene.replace(thing, twin))
+    pictures = (scene, scene.replace(thing, variant))
     keys = (NUMBERS[pictures[0].num_shape(thing.shape)], NUMBERS[pictures[1].num_shape(thing.shape)])
-    return Twins(
+    return ContrastPair(
         f"How many {plural(thing.shape)} are there?",
         (f"There are {keys[0]}.", f"There are {keys[1]}."),
         pictures,
@@ -146,14 +146,14 @@ def _located(a: Thing, b: Thing, axis: str, key: str) -> str:
     return f"{a.name}: {a.place}. {b.name}: {b.place}. {axis}: {key}."
 
 
-def relation(rng: random.Random, scene: Scene) -> Twins | None:
+def relation(rng: random.Random, scene: Scene) -> ContrastPair | None:
     a, b = rng.sample(scene.things, 2)
     keys = rng.choice(relations(a, b))
     first, second = keys if rng.random() < 0.5 else keys[::-1]
     axis = "side" if keys[0].endswith("of") else "height"
     moved_a, moved_b = Thing(b.cell, a.color, a.shape), Thing(a.cell, b.color, b.shape)
     rest = [thing for thing in scene.things if thing not in (a, b)]
-    return Twins(
+    return ContrastPair(
         f"Is the {a.name} {first} or {second} the {b.name}?",
         (f"It is {keys[0]} it.", f"It is {keys[1]} it."),
         (scene, Scene.of([*rest, moved_a, moved_b])),
@@ -167,7 +167,7 @@ def _exchange_shapes(scene: Scene, a: str, b: str) -> Scene:
     return Scene.of([Thing(t.cell, t.color, swap.get(t.shape, t.shape)) for t in scene.things])
 
 
-def most(rng: random.Random, scene: Scene) -> Twins | None:
+def most(rng: random.Random, scene: Scene) -> ContrastPair | None:
     pool = rng.sample(SHAPES, 2)
     redrawn = scenes.with_shapes(rng, scene, pool)
     if redrawn is None:
@@ -184,7 +184,7 @@ def most(rng: random.Random, scene: Scene) -> Twins | None:
         return f"{' '.join(counts)} more: {plural(most_of)}."
 
     keys = (plural(winner), plural(loser))
-    return Twins(
+    return ContrastPair(
         f"Are there more {plural(a)} or {plural(b)}?",
         (f"There are more {keys[0]}.", f"There are more {keys[1]}."),
         pictures,
@@ -193,8 +193,8 @@ def most(rng: random.Random, scene: Scene) -> Twins | None:
     )
 
 
-SceneTask = Callable[[random.Random, Scene], Twins | None]
-DigitTask = Callable[[random.Random, Card, bool], Twins | None]
+SceneTask = Callable[[random.Random, Scene], ContrastPair | None]
+DigitTask = Callable[[random.Random, Card, bool], ContrastPair | None]
 
 # name -> (category, the levels it can be asked at, the task). Level n draws n + 1 things.
 SCENE_TASKS: dict[str, tuple[str, tuple[int, ...], SceneTask]] = {
@@ -215,18 +215,18 @@ DIGIT_TASKS: dict[str, tuple[str, int, DigitTask]] = {
 }
 
 
-def draw_scene_twins(rng: random.Random, task: str, level: int, *, held_out: bool) -> Twins:
-    """Twins of one scene task at ``level`` 1..3; both scenes belong to the split asked for."""
+def draw_scene_contrast(rng: random.Random, task: str, level: int, *, held_out: bool) -> ContrastPair:
+    """ContrastPair of one scene task at ``level`` 1..3; both scenes belong to the split asked for."""
     while True:
         scene = scenes.random_scene(rng, level + 1)
-        twins = SCENE_TASKS[task][2](rng, scene) if scenes.is_held_out(scene) == held_out else None
-        if twins is not None and all(scenes.is_held_out(p) == held_out for p in twins.pictures if isinstance(p, Scene)):
-            return twins
+        contrast = SCENE_TASKS[task][2](rng, scene) if scenes.is_held_out(scene) == held_out else None
+        if contrast is not None and all(scenes.is_held_out(p) == held_out for p in contrast.pictures if isinstance(p, Scene)):
+            return contrast
 
 
-def draw_digit_twins(rng: random.Random, task: str, *, held_out: bool) -> Twins:
-    """Twins of one digit task, both from scans of one split."""
+def draw_digit_contrast(rng: random.Random, task: str, *, held_out: bool) -> ContrastPair:
+    """ContrastPair of one digit task, both from scans of one split."""
     while True:
-        twins = DIGIT_TASKS[task][2](rng, digits.random_card(rng, held_out=held_out), held_out)
-        if twins is not None:
-            return twins
+        contrast = DIGIT_TASKS[task][2](rng, digits.random_card(rng, held_out=held_out), held_out)
+        if contrast is not None:
+            return contrast

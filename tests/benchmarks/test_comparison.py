@@ -48,9 +48,9 @@ def test_under_no_difference_p_is_even() -> None:
 
 
 @pytest.fixture(scope="module")
-def runs(world_pairs: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def runs(demo_pairs: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
-    write_parquet(world_pairs[0][:60], folder / "pairs.parquet")
+    write_parquet(demo_pairs[0][:60], folder / "pairs.parquet")
     for rule in ("first", "longest", "random"):
         run_bench(BenchSettings("pairs", folder / "pairs.parquet", f"baseline:{rule}"), folder / rule)
     run_bench(BenchSettings("pairs", folder / "pairs.parquet", "baseline:first", limit=50), folder / "short")

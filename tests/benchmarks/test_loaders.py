@@ -84,12 +84,12 @@ def test_who_always_says_the_first_scores_a_half(name: str, tmp_path: Path) -> N
     assert (report["accuracy"]["micro"], report["invalid_rate"]) == (0.0, 1.0)
 
 
-def png(world_pairs: Any, number: int) -> bytes:
-    image: bytes = world_pairs[0][number].images[0]
+def png(demo_pairs: Any, number: int) -> bytes:
+    image: bytes = demo_pairs[0][number].images[0]
     return image
 
 
-def test_the_hubs_parquet(world_pairs: Any, tmp_path: Path) -> None:
+def test_the_hubs_parquet(demo_pairs: Any, tmp_path: Path) -> None:
     """Responses in the order of the file, the better one by its ranking, images from inside."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -100,7 +100,7 @@ def test_the_hubs_parquet(world_pairs: Any, tmp_path: Path) -> None:
             "query": "<image>\nWhat is it?",
             "response": ["a cat", "a dog"],
             "human_ranking": ranking,
-            "image": {"bytes": png(world_pairs, n), "path": None},
+            "image": {"bytes": png(demo_pairs, n), "path": None},
         }
         for n, (row_id, ranking) in enumerate((("RLAIF-V-1", [0, 1]), ("mathverse_2", [1, 0]), ("x", [0, 1])))
     ]
@@ -108,21 +108,21 @@ def test_the_hubs_parquet(world_pairs: Any, tmp_path: Path) -> None:
     found = VLRewardBench().load(tmp_path / "test.parquet", images=None, with_images=True)
     assert [(row.group, row.pair.preferred) for row in found] == [("hallucination", 0), ("reasoning", 1), ("general", 0)]
     assert found[1].pair.question == "What is it?"
-    assert found[1].pair.images == (png(world_pairs, 1),)
+    assert found[1].pair.images == (png(demo_pairs, 1),)
     pq.write_table(pa.Table.from_pylist([{**rows[0], "human_ranking": [1, 1]}]), tmp_path / "bad.parquet")
     with pytest.raises(DataError, match=r"row 0: expected id, query"):
         VLRewardBench().load(tmp_path / "bad.parquet", images=None, with_images=True)
 
 
-def test_videos_are_folders_of_frames(world_pairs: Any, tmp_path: Path) -> None:
+def test_videos_are_folders_of_frames(demo_pairs: Any, tmp_path: Path) -> None:
     """Thirty-two of them, evenly, the first and the last among them, in the order of their numbers."""
     folder = tmp_path / "video" / "v1"
     folder.mkdir(parents=True)
     for number in range(40):
-        (folder / f"frame{number}.png").write_bytes(png(world_pairs, number))
+        (folder / f"frame{number}.png").write_bytes(png(demo_pairs, number))
     assert len(read_media(folder)) == NUM_FRAMES
-    assert read_media(folder)[0] == png(world_pairs, 0)
-    assert read_media(folder)[-1] == png(world_pairs, 39)
+    assert read_media(folder)[0] == png(demo_pairs, 0)
+    assert read_media(folder)[-1] == png(demo_pairs, 39)
     assert [path.name for path in evenly([Path(str(n)) for n in range(5)], 3)] == ["0", "2", "4"]
     row = {"id": "a", "video": "video/v1", "prompt": "What?", "chosen": "x", "rejected": "y"}
     (tmp_path / "b.jsonl").write_text(json.dumps(row) + "\n")
@@ -138,13 +138,13 @@ def mmrb2_pair(**changes: Any) -> dict[str, Any]:
     return {**pair, **changes}
 
 
-def test_images_within_answers_are_shown_at_their_place(world_pairs: Any, tmp_path: Path) -> None:
+def test_images_within_answers_are_shown_at_their_place(demo_pairs: Any, tmp_path: Path) -> None:
     """In either order: the judge's message holds texts and images as they stand in the file."""
     for number, name in enumerate(("a.png", "b.png", "c.png")):
-        (tmp_path / name).write_bytes(png(world_pairs, number))
+        (tmp_path / name).write_bytes(png(demo_pairs, number))
     (tmp_path / "t2i.json").write_text(json.dumps({"pairs": [mmrb2_pair()]}))
     (row,) = MMRB2().load(tmp_path / "t2i.json", images=None, with_images=True)
-    a, b, c = (png(world_pairs, n) for n in range(3))
+    a, b, c = (png(demo_pairs, n) for n in range(3))
     assert (row.pair.preferred, row.pair.responses[1]) == (1, f"{IMAGE_MARK}\n{IMAGE_MARK}")
     for order, images in ((Order.GIVEN, [c, a, b, a]), (Order.SWAPPED, [c, b, a, a])):
         (message,) = build_messages(row.pair, order=order, template=PLAIN)
@@ -162,9 +162,9 @@ def test_images_within_answers_are_shown_at_their_place(world_pairs: Any, tmp_pa
         MMRB2().load(tmp_path / "t2i.json", images=None, with_images=True)
 
 
-def test_multimodal_rewardbench(world_pairs: Any, tmp_path: Path) -> None:
+def test_multimodal_rewardbench(demo_pairs: Any, tmp_path: Path) -> None:
     """The order of the file, the sub-categories of its scorer, and texts that still have to be fetched."""
-    (tmp_path / "i.png").write_bytes(png(world_pairs, 0))
+    (tmp_path / "i.png").write_bytes(png(demo_pairs, 0))
     row = {
         "ID": "PAIRS-1",
         "Text": "q",
@@ -176,10 +176,10 @@ def test_multimodal_rewardbench(world_pairs: Any, tmp_path: Path) -> None:
     }
     (tmp_path / "all.json").write_text(json.dumps([row]))
     (found,) = MultimodalRewardBench().load(tmp_path / "all.json", images=None, with_images=True)
-    assert (found.group, found.pair.preferred, found.pair.images) == ("safety/bias", 1, (png(world_pairs, 0),))
+    assert (found.group, found.pair.preferred, found.pair.images) == ("safety/bias", 1, (png(demo_pairs, 0),))
     report, _ = run_bench(BenchSettings("multimodal_rewardbench", tmp_path / "all.json", "baseline:first"), tmp_path / "out")
     assert report["official"] == ["acc all: 0 / 1 = 0.0", "acc safety/bias: 0 / 1 = 0.0"]  # B is right, shown last
-    inside = {**row, "Image": {"bytes": png(world_pairs, 0), "path": None}}
+    inside = {**row, "Image": {"bytes": png(demo_pairs, 0), "path": None}}
     pq.write_table(pa.Table.from_pylist([inside]), tmp_path / "all.parquet")
     assert MultimodalRewardBench().load(tmp_path / "all.parquet", images=None, with_images=True)[0].pair == found.pair
     (tmp_path / "all.json").write_text(json.dumps([{**row, "Text": None}]))

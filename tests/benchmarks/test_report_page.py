@@ -20,10 +20,10 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
 
 
 @pytest.fixture(scope="module")
-def run(world_pairs: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Any]]:
+def run(demo_pairs: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Any]]:
     """Two votes per order on 60 pairs: right, always the first place, unreadable, and torn, in turns."""
     folder = tmp_path_factory.mktemp("page")
-    pairs = world_pairs[0][:60]
+    pairs = demo_pairs[0][:60]
     write_parquet(pairs, folder / "pairs.parquet")
     lines = []
     for row, pair in enumerate(pairs):

@@ -35,8 +35,8 @@ PLAIN = load_template("plain")
 
 
 @pytest.fixture
-def pairs_file(world_pairs: Any, tmp_path: Path) -> Path:
-    write_parquet(world_pairs[0][:130], tmp_path / "pairs.parquet")
+def pairs_file(demo_pairs: Any, tmp_path: Path) -> Path:
+    write_parquet(demo_pairs[0][:130], tmp_path / "pairs.parquet")
     return tmp_path / "pairs.parquet"
 
 
@@ -152,9 +152,9 @@ def write_lines(path: Path, lines: list[Any]) -> Path:
     return path
 
 
-def test_replay_scores_as_by_hand(pairs_file: Path, world_pairs: Any, tmp_path: Path) -> None:
+def test_replay_scores_as_by_hand(pairs_file: Path, demo_pairs: Any, tmp_path: Path) -> None:
     """Every number of the report recounted from the file with nothing but loops."""
-    pairs = world_pairs[0][:130]
+    pairs = demo_pairs[0][:130]
     lines = replay_lines(pairs, 0.7, 5)
     report = bench(tmp_path / "r", pairs_file, f"replay:{write_lines(tmp_path / 'a.jsonl', lines)}")
     assert report["votes"] == 5
@@ -180,9 +180,9 @@ def test_replay_scores_as_by_hand(pairs_file: Path, world_pairs: Any, tmp_path: 
     assert report["statuses"]["no_verdict"] == 260
 
 
-def test_replay_of_scores(pairs_file: Path, world_pairs: Any, tmp_path: Path) -> None:
+def test_replay_of_scores(pairs_file: Path, demo_pairs: Any, tmp_path: Path) -> None:
     """A scalar model has no order: consistent by nature; equal scores tie and are not right, nan is an error."""
-    pairs = world_pairs[0][:130]
+    pairs = demo_pairs[0][:130]
     lines = [{"row": n, "scores": [1.0, 0.0] if pair.preferred == 0 else [0.0, 1.0]} for n, pair in enumerate(pairs)]
     lines[0]["scores"] = [0.5, 0.5]
     lines[1]["scores"] = [math.nan, 1.0]
@@ -192,9 +192,9 @@ def test_replay_of_scores(pairs_file: Path, world_pairs: Any, tmp_path: Path) ->
     assert report["invalid_rate"] == pytest.approx(1 / 130)
 
 
-def test_missing_samples_count(pairs_file: Path, world_pairs: Any, tmp_path: Path) -> None:
+def test_missing_samples_count(pairs_file: Path, demo_pairs: Any, tmp_path: Path) -> None:
     """A row without samples stays in the denominator; rows that do not exist are refused."""
-    lines = [line for line in replay_lines(world_pairs[0][:130], 1.0, 2) if line["row"] != 7]
+    lines = [line for line in replay_lines(demo_pairs[0][:130], 1.0, 2) if line["row"] != 7]
     report = bench(tmp_path / "r", pairs_file, f"replay:{write_lines(tmp_path / 'a.jsonl', lines)}")
     assert report["accuracy"]["micro"] == pytest.approx(129 / 130)
     assert report["statuses"]["error"] == 4
@@ -296,10 +296,10 @@ def test_report_files(pairs_file: Path, tmp_path: Path, monkeypatch: pytest.Monk
     assert "Votes one after another" in page
 
 
-def test_a_group_may_be_called_anything(world_pairs: Any, tmp_path: Path) -> None:
+def test_a_group_may_be_called_anything(demo_pairs: Any, tmp_path: Path) -> None:
     """Dollars are no formula, bars no column, tags no markup."""
     names = ["cost $\\frac$ x", "a|b", "<b>c</b>"]
-    pairs = [replace(pair, category=names[n % 3]) for n, pair in enumerate(world_pairs[0][:12])]
+    pairs = [replace(pair, category=names[n % 3]) for n, pair in enumerate(demo_pairs[0][:12])]
     write_parquet(pairs, tmp_path / "p.parquet")
     report, rows = run_bench(BenchSettings("pairs", tmp_path / "p.parquet", "baseline:random"), tmp_path / "r")
     write_reports(report, rows, tmp_path / "r")
@@ -353,9 +353,9 @@ def test_unknown_judges_and_benchmarks(pairs_file: Path, tmp_path: Path) -> None
     assert not (tmp_path / "r").exists()
 
 
-def test_unlabelled_pairs_cannot_be_scored(world_pairs: Any, tmp_path: Path) -> None:
+def test_unlabelled_pairs_cannot_be_scored(demo_pairs: Any, tmp_path: Path) -> None:
     """Said with the row."""
-    write_parquet([world_pairs[0][0], replace(world_pairs[0][1], preferred=None)], tmp_path / "p.parquet")
+    write_parquet([demo_pairs[0][0], replace(demo_pairs[0][1], preferred=None)], tmp_path / "p.parquet")
     with pytest.raises(DataError, match="row 1: has no label"):
         bench(tmp_path / "r", tmp_path / "p.parquet", "baseline:first")
 
@@ -367,9 +367,7 @@ def test_baselines_vote_once_per_order() -> None:
     assert [vote.verdict.status.value for vote in judged.votes] == ["tie", "tie"]
 
 
-def test_what_failed_is_asked_again(
-    pairs_file: Path, world_pairs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_failed_is_asked_again(pairs_file: Path, demo_pairs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A broken hour of the endpoint is counted, said, and made good by the same command; what was answered stays."""
     asked: list[str] = []
     broken = {"now": True}
@@ -405,10 +403,10 @@ def test_a_dead_endpoint_is_said_at_once(pairs_file: Path, tmp_path: Path) -> No
     assert not (tmp_path / "out" / "report.json").exists()
 
 
-def test_other_images_under_the_same_names_are_another_run(world_pairs: Any, tmp_path: Path) -> None:
+def test_other_images_under_the_same_names_are_another_run(demo_pairs: Any, tmp_path: Path) -> None:
     """The log of one set of images is not continued on another."""
     data = tmp_path / "pairs.jsonl"
-    pair = world_pairs[0][0]
+    pair = demo_pairs[0][0]
     row = {"question": pair.question, "responses": list(pair.responses), "preferred": 0, "images": ["a.png"]}
     data.write_text(json.dumps(row) + "\n")
     judge = judge_by(lambda prompt, draw: format_verdict(Choice.FIRST, "r"))
@@ -416,7 +414,7 @@ def test_other_images_under_the_same_names_are_another_run(world_pairs: Any, tmp
         patch.setattr(runner, "open_any_judge", lambda settings: judge)
         for number, folder in enumerate(("a", "b")):
             (tmp_path / folder).mkdir()
-            (tmp_path / folder / "a.png").write_bytes(world_pairs[0][number].images[0])
+            (tmp_path / folder / "a.png").write_bytes(demo_pairs[0][number].images[0])
         bench(tmp_path / "out", data, "hf:x", images=tmp_path / "a", controls=())
         with pytest.raises(ConfigError, match="differs in images"):
             bench(tmp_path / "out", data, "hf:x", images=tmp_path / "b", controls=())

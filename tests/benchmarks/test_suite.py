@@ -32,10 +32,10 @@ def test_every_suite_can_be_asked(path: Path) -> None:
     assert {e.benchmark for p in SUITES for e in load_config(SuiteConfig, p).benchmarks} == set(BENCHMARKS)
 
 
-def test_a_suite(world_pairs: Any, tmp_path: Path) -> None:
+def test_a_suite(demo_pairs: Any, tmp_path: Path) -> None:
     """Two entries of one benchmark get a folder each; the table has both; what is finished is not asked again."""
-    write_parquet(world_pairs[0][:20], tmp_path / "data" / "a.parquet")
-    write_parquet(world_pairs[0][20:50], tmp_path / "data" / "b.parquet")
+    write_parquet(demo_pairs[0][:20], tmp_path / "data" / "a.parquet")
+    write_parquet(demo_pairs[0][20:50], tmp_path / "data" / "b.parquet")
     suite = tmp_path / "s.yaml"
     suite.write_text(
         "title: Two\nbenchmarks:\n- {benchmark: pairs, data: a.parquet}\n- {benchmark: pairs, data: b.parquet, votes: 3}\n"

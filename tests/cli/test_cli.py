@@ -52,8 +52,8 @@ GROUPED = [
     "data filter",
     "data decontaminate",
     "data verl",
-    "world build",
-    "world serve",
+    "demo build",
+    "demo serve",
 ]
 
 
@@ -74,8 +74,8 @@ def test_help(command: list[str]) -> None:
 
 
 @pytest.fixture
-def pairs_file(world_pairs: Any, tmp_path: Path) -> Path:
-    write_parquet(world_pairs[0][:20], tmp_path / "pairs.parquet")
+def pairs_file(demo_pairs: Any, tmp_path: Path) -> Path:
+    write_parquet(demo_pairs[0][:20], tmp_path / "pairs.parquet")
     return tmp_path / "pairs.parquet"
 
 
@@ -101,9 +101,9 @@ def test_audit(tmp_path: Path) -> None:
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["report.html", "report.json"]
 
 
-def test_judge_of_an_endpoint_that_is_down(tmp_path: Path, world_pairs: Any) -> None:
+def test_judge_of_an_endpoint_that_is_down(tmp_path: Path, demo_pairs: Any) -> None:
     """An outcome without a verdict; the reason stands with each vote."""
-    (tmp_path / "a.png").write_bytes(world_pairs[0][0].images[0])
+    (tmp_path / "a.png").write_bytes(demo_pairs[0][0].images[0])
     done = rewardlab(
         *("judge", "--judge", "openai:m@http://127.0.0.1:9/v1", "--question", "Which?", "--first", "a", "--second", "b"),
         *("--image", tmp_path / "a.png", "--template", "plain"),

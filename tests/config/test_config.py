@@ -18,7 +18,7 @@ from rewardlab.config import (
     load_config,
     load_yaml,
 )
-from rewardlab.demo.build import WorldConfig
+from rewardlab.demo.build import DemoConfig
 from rewardlab.errors import ConfigError
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -28,13 +28,13 @@ SHIPPED = sorted(path for path in CONFIGS.rglob("*.yaml") if path.parent.name !=
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: str(path.relative_to(CONFIGS)))
 def test_shipped_configs_load(path: Path) -> None:
     """configs/STAGE/*.yaml and configs/*/STAGE.yaml."""
-    name = path.stem if path.stem in (*SCHEMAS, "world") else path.parent.name
+    name = path.stem if path.stem in (*SCHEMAS, "demo") else path.parent.name
     if name == "accelerate":  # a key that accelerate does not know is an error to it
         from accelerate.commands.config.config_args import load_config_from_file
 
         assert load_config_from_file(str(path)).num_processes >= 1
         return
-    assert WorldConfig.load(path) if name == "world" else load_config(SCHEMAS[name], path)
+    assert DemoConfig.load(path) if name == "demo" else load_config(SCHEMAS[name], path)
 
 
 @pytest.mark.parametrize("path", sorted((CONFIGS / "rl").glob("*.yaml")), ids=lambda path: path.stem)
@@ -90,10 +90,10 @@ def test_what_is_wrong_is_named(schema: type, text: str, said: str, tmp_path: Pa
     assert "bad.yaml" in str(caught.value)
 
 
-def test_an_unknown_key_of_the_world(tmp_path: Path) -> None:
+def test_an_unknown_key_of_the_demonstration(tmp_path: Path) -> None:
     """The same for the demonstration's own config; and a file that is not there."""
     (tmp_path / "w.yaml").write_text("num_trian: 3")
     with pytest.raises(ConfigError, match="num_trian"):
-        WorldConfig.load(tmp_path / "w.yaml")
+        DemoConfig.load(tmp_path / "w.yaml")
     with pytest.raises(ConfigError, match=r"missing\.yaml"):
         load_config(SFTConfig, tmp_path / "missing.yaml")

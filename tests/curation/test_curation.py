@@ -51,9 +51,9 @@ def jpeg(image: bytes, quality: int = 60, size: tuple[int, int] | None = None) -
     return buffer.getvalue()
 
 
-def test_shards_stream_in_and_out(world_pairs: Any, tmp_path: Path) -> None:
+def test_shards_stream_in_and_out(demo_pairs: Any, tmp_path: Path) -> None:
     """Three shards, media inside or by content beside them, JSON lines: each gives the same pairs; an image is stored once."""
-    pairs = world_pairs[0][:50]
+    pairs = demo_pairs[0][:50]
     for embed in (True, False):
         files = list(write_shards(pairs, tmp_path / str(embed), rows_per_shard=20, embed=embed))
         assert [file.name for file in files] == ["part-00000.parquet", "part-00001.parquet", "part-00002.parquet"]
@@ -104,7 +104,7 @@ def test_parts_marks_and_videos(tmp_path: Path) -> None:
     assert (plain.question, len(plain.images)) == ("What happens?", 3)
 
 
-def test_bad_rows_are_listed_and_the_good_kept(world_pairs: Any, tmp_path: Path) -> None:
+def test_bad_rows_are_listed_and_the_good_kept(demo_pairs: Any, tmp_path: Path) -> None:
     """The command: every bad row with its reason, exit status 1, the good ones in shards."""
     good = {"question": "Which?", "responses": ["a", "b"], "preferred": 0}
     rows = [good, good | {"preferred": 7}, good | {"responses": ["a", "a"]}, good | {"images": ["none.png"]}, good]
@@ -125,14 +125,14 @@ def test_bad_rows_are_listed_and_the_good_kept(world_pairs: Any, tmp_path: Path)
     assert [word in line for word, line in zip(said, lines, strict=False)] == [True] * len(said)
     assert lines[-1] == "2 good, 10 bad"
     assert len(read_pairs(tmp_path / "good")) == 2
-    write_parquet(world_pairs[0][:3], tmp_path / "fine.parquet")
+    write_parquet(demo_pairs[0][:3], tmp_path / "fine.parquet")
     assert CliRunner().invoke(app, ["data", "validate", str(tmp_path / "fine.parquet")]).exit_code == 0
     assert all(isinstance(one, PreferencePair) for one in examined(tmp_path / "fine.parquet"))
 
 
-def test_balance_is_exact(world_pairs: Any) -> None:
+def test_balance_is_exact(demo_pairs: Any) -> None:
     """All preferred ones first: afterwards the four cells of each kind differ by one at most; the better text is the same."""
-    pairs = [pair if pair.preferred == 0 else pair.swap() for pair in world_pairs[0]]
+    pairs = [pair if pair.preferred == 0 else pair.swap() for pair in demo_pairs[0]]
     balance = Balance()
     placed = [balance.place(pair) for pair in pairs]
     for kind in {(pair.source, pair.category) for pair in placed}:
@@ -143,9 +143,9 @@ def test_balance_is_exact(world_pairs: Any) -> None:
     assert [p.responses[p.preferred or 0] for p in placed] == [p.responses[p.preferred or 0] for p in pairs]
 
 
-def test_balance_keeps_judgments_true(world_pairs: Any) -> None:
+def test_balance_keeps_judgments_true(demo_pairs: Any) -> None:
     """Exchanged responses exchange the order as well: what was shown first still is."""
-    pairs = [replace(pair, judgment="<think>x</think><answer>1</answer>") for pair in world_pairs[0][:60]]
+    pairs = [replace(pair, judgment="<think>x</think><answer>1</answer>") for pair in demo_pairs[0][:60]]
     balance = Balance()
     placed = [balance.place(pair) for pair in pairs]
     assert [pair.shown(pair.order) for pair in placed] == [pair.shown(pair.order) for pair in pairs]
@@ -155,9 +155,9 @@ def test_balance_keeps_judgments_true(world_pairs: Any) -> None:
 LONG = "The picture shows a wide street with seven red cars and a tall grey tower behind an old stone bridge over the river"
 
 
-def test_repetitions_are_found_and_nothing_else(world_pairs: Any) -> None:
+def test_repetitions_are_found_and_nothing_else(demo_pairs: Any) -> None:
     """The same pair re-encoded, swapped, with a word changed; not the same words about another picture, nor other answers."""
-    image, other = world_pairs[0][0].images[0], world_pairs[0][1].images[0]
+    image, other = demo_pairs[0][0].images[0], demo_pairs[0][1].images[0]
     pair = PreferencePair("a", "What is in the picture, and where does the road lead to?", (LONG, LONG[::-1]), 0, (image,))
     same = [
         replace(pair, pair_id="b"),
@@ -189,9 +189,9 @@ def test_repetitions_are_found_and_nothing_else(world_pairs: Any) -> None:
     assert found(replace(pair.swap(), pair_id="y", preferred=0)).contradicts
 
 
-def test_a_split_leaks_no_picture(world_pairs: Any) -> None:
+def test_a_split_leaks_no_picture(demo_pairs: Any) -> None:
     """Copies of a picture, re-encoded or at half the size, are on one side; the share is never exceeded."""
-    originals = list({pair.images[0]: pair for pair in world_pairs[0]}.values())[:60]
+    originals = list({pair.images[0]: pair for pair in demo_pairs[0]}.values())[:60]
     copies = [replace(pair, pair_id=pair.pair_id + "c", images=(jpeg(pair.images[0], 90),)) for pair in originals[:30]]
     texts = [PreferencePair(f"t{n}", f"Question {n // 2}?", ("a", "b"), 0) for n in range(10)]
     groups = groups_of([*originals, *copies, *texts], lambda n: None)
@@ -203,9 +203,9 @@ def test_a_split_leaks_no_picture(world_pairs: Any) -> None:
     assert chosen != held_out(groups, 0.2, seed=1)
 
 
-def test_build_stats_split_balance_convert(world_pairs: Any, tmp_path: Path) -> None:
+def test_build_stats_split_balance_convert(demo_pairs: Any, tmp_path: Path) -> None:
     """A source with everything in it: what is kept, what is left out, by kind; then the other commands on the set."""
-    pairs = world_pairs[0][:40]
+    pairs = demo_pairs[0][:40]
     rows = []
     for pair in pairs:
         better, worse = pair.responses[pair.preferred or 0], pair.responses[1 - (pair.preferred or 0)]
@@ -341,11 +341,11 @@ def test_unfit_judgments() -> None:
     assert low < 100 < 120 < high < 1000
 
 
-def test_filter_asks_a_real_checker(world_pairs: Any, world_server: Any, tmp_path: Path) -> None:
-    """The world's own consistency checker behind its API: shallow judgments that praise the loser are taken out."""
+def test_filter_asks_a_real_checker(demo_pairs: Any, demo_server: Any, tmp_path: Path) -> None:
+    """The demonstration's own consistency checker behind its API: shallow judgments that praise the loser are taken out."""
     pairs = [
         replace(pair, judgment=format_verdict(choice_of(pair.preferred or 0, pair.order), text), order=pair.order)
-        for pair in world_pairs[0][:6]
+        for pair in demo_pairs[0][:6]
         for text in (
             f"Response {1 + (choice_of(pair.preferred or 0, pair.order) is Choice.SECOND)} sounds right {pair.pair_id}.",
         )
@@ -357,7 +357,7 @@ def test_filter_asks_a_real_checker(world_pairs: Any, world_server: Any, tmp_pat
     write_parquet(pairs, tmp_path / "p.parquet")
     command = ["data", "filter", str(tmp_path / "p.parquet"), "--out", str(tmp_path / "out"), "--most-alike", "1"]
     command += ["--length-fence", "99"]
-    done = CliRunner().invoke(app, [*command, "--consistency-url", world_server(), "--consistency-model", "world-checker"])
+    done = CliRunner().invoke(app, [*command, "--consistency-url", demo_server(), "--consistency-model", "demo-checker"])
     assert done.exit_code == 0, done.output
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert (report["reasons"], report["num_kept"]) == ({"contradiction": 1}, 5)
@@ -371,9 +371,9 @@ def vote(pair: PreferencePair, order: Order, right: bool, text: str) -> Vote:
     return Vote(order, said, Completion(f"<think>{text}</think>", FinishReason.STOP))
 
 
-def test_a_guesser_teaches_nothing(world_pairs: Any) -> None:
+def test_a_guesser_teaches_nothing(demo_pairs: Any) -> None:
     """8 right of 16 is what a coin gets; 13 is not (binomial, 1 in 94). Different openings first."""
-    pair = world_pairs[0][0]
+    pair = demo_pairs[0][0]
     assert least_right(16, 0.05) == 12
     assert (least_right(4, 0.05), least_right(5, 0.05), least_right(16, 1.0)) == (5, 5, 0)
     rules = RejectionRules(samples=8, keep=2)
@@ -386,9 +386,9 @@ def test_a_guesser_teaches_nothing(world_pairs: Any) -> None:
     assert chosen_of(pair, [*votes[:8], *lost, *lost, *lost[:2]], rules) == []
 
 
-def test_self_distillation_goes_on_where_it_was_killed(world_pairs: Any, tmp_path: Path) -> None:
+def test_self_distillation_goes_on_where_it_was_killed(demo_pairs: Any, tmp_path: Path) -> None:
     """A judge that knows half of the pairs and guesses at the rest; killed and continued, it gives the same set."""
-    pairs = world_pairs[0][:20]
+    pairs = demo_pairs[0][:20]
     asked: list[int] = []
 
     def answer(prompt: Any, n: int) -> str:
@@ -423,13 +423,13 @@ def test_self_distillation_goes_on_where_it_was_killed(world_pairs: Any, tmp_pat
         self_distil(pairs[:3], guess, rules, tmp_path / "none")
 
 
-def test_a_hot_token_draws_apart(tiny_checkpoint: Path, world_pairs: Any) -> None:
+def test_a_hot_token_draws_apart(tiny_checkpoint: Path, demo_pairs: Any) -> None:
     """The first token after <think> of a real model: many more different ones; over an API there is none to heat."""
     from rewardlab.samplers.base import SamplingParams
     from rewardlab.samplers.hf import HFSampler
 
     judge = GenerativeJudge(HFSampler.load(tiny_checkpoint), load_template("plain"))
-    prompts = [build_messages(world_pairs[0][0], order=Order.GIVEN, template=judge.template)]
+    prompts = [build_messages(demo_pairs[0][0], order=Order.GIVEN, template=judge.template)]
     params = SamplingParams(num_samples=64, temperature=0.05, max_tokens=12)
     cold = judge.sampler.sample(prompts, params)[0]
     heated(judge, 30.0)

@@ -230,9 +230,9 @@ def test_a_training_set_is_cleaned(photos: list[Image.Image], tmp_path: Path) ->
     assert "exists already" in str(again.output) + str(again.exception)
 
 
-def test_two_files_of_one_benchmark(world_pairs: Any, tmp_path: Path) -> None:
+def test_two_files_of_one_benchmark(demo_pairs: Any, tmp_path: Path) -> None:
     """What either has goes; the report tells them apart, and the same file twice is refused."""
-    pairs = world_pairs[0]
+    pairs = demo_pairs[0]
     write_parquet(pairs[:5], tmp_path / "a.parquet")
     write_parquet(pairs[5:10], tmp_path / "b.parquet")
     write_parquet([*pairs[5:7], *pairs[50:60]], tmp_path / "train.parquet")
@@ -263,9 +263,9 @@ def test_a_short_pair_that_is_all_the_same() -> None:
     assert [(one.index, one.what, one.row, one.contains) for one in found] == [(0, "whole pair", 4, True)]
 
 
-def test_nothing_in_common(tmp_path: Path, world_pairs: Any) -> None:
+def test_nothing_in_common(tmp_path: Path, demo_pairs: Any) -> None:
     """Every benchmark is in the report, with zeros; steps are counted for the progress bar."""
-    known = [Known("b", row, pair) for row, pair in enumerate(world_pairs[0][:5])]
+    known = [Known("b", row, pair) for row, pair in enumerate(demo_pairs[0][:5])]
     blank = PreferencePair("x", "Q?", ("a", "b"), 0)
     counted: list[int] = []
     assert find_matches([blank], known, LIMITS, counted.append) == []

@@ -1,4 +1,4 @@
-"""The world is what it says: truths hold in the pixels, texts give nothing away, splits share nothing."""
+"""The demonstration is what it says: truths hold in the pixels, texts give nothing away, splits share nothing."""
 
 from __future__ import annotations
 
@@ -71,16 +71,16 @@ def _relation_holds(q: list[str], a: list[str], scene: Scene) -> bool:
 
 
 @pytest.mark.parametrize("task", sorted(tasks.SCENE_TASKS))
-def test_answers_are_true_of_one_twin_and_false_of_the_other(task: str) -> None:
+def test_answers_are_true_of_one_picture_and_false_of_the_other(task: str) -> None:
     """For 300 draws at every level, by an oracle that reads the English and not the generator's keys."""
     rng = random.Random(task)
     for level in tasks.SCENE_TASKS[task][1]:
         for _ in range(100):
-            twins = tasks.draw_scene_twins(rng, task, level, held_out=False)
-            for n, picture in enumerate(twins.pictures):
+            contrast = tasks.draw_scene_contrast(rng, task, level, held_out=False)
+            for n, picture in enumerate(contrast.pictures):
                 assert isinstance(picture, Scene)
-                assert holds(twins.question, twins.answers[n], picture), (twins, n)
-                assert not holds(twins.question, twins.answers[1 - n], picture), (twins, n)
+                assert holds(contrast.question, contrast.answers[n], picture), (contrast, n)
+                assert not holds(contrast.question, contrast.answers[1 - n], picture), (contrast, n)
 
 
 @pytest.mark.parametrize("task", sorted(tasks.DIGIT_TASKS))
@@ -88,15 +88,15 @@ def test_digit_answers(task: str) -> None:
     """By scikit-learn's own labels of the two scans."""
     rng = random.Random(task)
     for _ in range(200):
-        twins = tasks.draw_digit_twins(rng, task, held_out=True)
-        for n, card in enumerate(twins.pictures):
+        contrast = tasks.draw_digit_contrast(rng, task, held_out=True)
+        for n, card in enumerate(contrast.pictures):
             assert isinstance(card, digits.Card)
             left, right = (int(digits._collection()[1][scan]) for scan in card.scans)
             words = tasks.NUMBERS
             told = {"read": f"It is {words[left]} {words[right]}.", "sum": f"It is {words[left + right]}."}
             told["larger"] = f"The {'left' if left > right else 'right'} one."
-            assert twins.answers[n] == told[task]
-            assert twins.answers[1 - n] != told[task]
+            assert contrast.answers[n] == told[task]
+            assert contrast.answers[1 - n] != told[task]
 
 
 def test_pictures_show_the_scene() -> None:
@@ -142,8 +142,8 @@ def test_splits_share_no_scene_and_no_scan(train: Drawn, held_out: Drawn) -> Non
     for split in keys:
         for task, (_, levels, _) in tasks.SCENE_TASKS.items():
             for _ in range(150):
-                twins = tasks.draw_scene_twins(rng, task, rng.choice(levels), held_out=split)
-                keys[split] |= {p.key for p in twins.pictures if isinstance(p, Scene)}
+                contrast = tasks.draw_scene_contrast(rng, task, rng.choice(levels), held_out=split)
+                keys[split] |= {p.key for p in contrast.pictures if isinstance(p, Scene)}
     assert not keys[False] & keys[True]
     a, b = (set(sum(digits.scans_by_digit(split), ())) for split in (False, True))
     assert not a & b
@@ -151,7 +151,7 @@ def test_splits_share_no_scene_and_no_scan(train: Drawn, held_out: Drawn) -> Non
     assert not {p.images for p in train[0]} & {p.images for p in held_out[0]}
 
 
-def test_the_same_seed_gives_the_same_world() -> None:
+def test_the_same_seed_gives_the_same_pairs() -> None:
     """To the byte; another seed does not."""
     assert make_pairs(50, seed=5, held_out=False) == make_pairs(50, seed=5, held_out=False)
     assert make_pairs(50, seed=5, held_out=False)[0] != make_pairs(50, seed=6, held_out=False)[0]
@@ -222,10 +222,10 @@ def test_teacher_is_of_mixed_quality(train: Drawn) -> None:
 
 
 @pytest.mark.parametrize("misread", [False, True])
-def test_checker_knows_agreement_from_contradiction(world_pairs: Any, misread: bool) -> None:
+def test_checker_knows_agreement_from_contradiction(demo_pairs: Any, misread: bool) -> None:
     """Of grounded and of shallow reasoning, in the verdict given and in the opposite one."""
     rng = random.Random(0)
-    for pair, truth in zip(*world_pairs, strict=True):
+    for pair, truth in zip(*demo_pairs, strict=True):
         text, choice = grounded(truth, pair.shown(Order.SWAPPED), misread=misread)
         for reasoning in (reasoning_of(text),):
             assert check(consistency_prompt(pair.question, reasoning, choice)) == "1"
@@ -235,9 +235,9 @@ def test_checker_knows_agreement_from_contradiction(world_pairs: Any, misread: b
     assert check(consistency_prompt("q", "Both are fine.", Choice.FIRST)) == "unclear"
 
 
-def test_grounded_judgments_are_right(world_pairs: Any) -> None:
+def test_grounded_judgments_are_right(demo_pairs: Any) -> None:
     """And misread ones wrong, in either order."""
-    for pair, truth in zip(*world_pairs, strict=True):
+    for pair, truth in zip(*demo_pairs, strict=True):
         for order in Order:
             for misread in (False, True):
                 choice = grounded(truth, pair.shown(order), misread=misread)[1]

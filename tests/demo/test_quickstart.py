@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from rewardlab.demo.build import WorldConfig, build_pairs
+from rewardlab.demo.build import DemoConfig, build_pairs
 from rewardlab.demo.quickstart import Pipeline, free_port, quickstart
 from rewardlab.errors import ConfigError, RewardlabError
 
 CONFIGS: dict[str, str] = {
-    "world": "{num_train: 150, num_test: 24, hidden: 32, layers: 2, vocab_size: 700, base_steps: 3}",
-    "distill": "{model: world-teacher, template: plain, concurrency: 8}",
+    "demo": "{num_train: 150, num_test: 24, hidden: 32, layers: 2, vocab_size: 700, base_steps: 3}",
+    "distill": "{model: demo-teacher, template: plain, concurrency: 8}",
     "sft": "{template: plain, max_steps: 2, batch_size: 8, micro_batch_size: 8, save_steps: 1, gradient_checkpointing: false}",
     "rl": "{template: plain, max_steps: 2, rollout_batch_size: 8, batch_size: 4, micro_batch_size: 4, save_steps: 2,"
-    " max_completion_length: 8, gradient_checkpointing: false, consistency: {model: world-checker}}",
+    " max_completion_length: 8, gradient_checkpointing: false, consistency: {model: demo-checker}}",
 }
 
 
@@ -36,7 +36,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, dict[str
 def test_every_stage_leaves_its_result(done: tuple[Path, Path, dict[str, Any]]) -> None:
     """Checkpoints with cards, reports, statistics; three stages in the summary; the endpoint answered over HTTP."""
     _, out, summary = done
-    for name in ("world/base/config.json", "distill/distilled.parquet", "sft/final/rewardlab.json", "rl/final/rewardlab.json"):
+    for name in ("demo/base/config.json", "distill/distilled.parquet", "sft/final/rewardlab.json", "rl/final/rewardlab.json"):
         assert (out / name).exists(), name
     assert set(summary["stages"]) == {"base", "sft", "rl"}
     assert all(stage["num_pairs"] == 24 for stage in summary["stages"].values())
@@ -82,8 +82,8 @@ def test_another_seed_needs_another_folder(done: tuple[Path, Path, dict[str, Any
     folder, out, _ = done
     with pytest.raises(ConfigError, match="differs in seed"):
         quickstart(out, folder, 1)
-    with pytest.raises(ConfigError, match="another world, which differs in seed"):
-        build_pairs(out / "world", WorldConfig.load(folder / "world.yaml", seed=1))
+    with pytest.raises(ConfigError, match="another demonstration, which differs in seed"):
+        build_pairs(out / "demo", DemoConfig.load(folder / "demo.yaml", seed=1))
     (folder / "rl.yaml").write_text(CONFIGS["rl"].replace("max_steps: 2", "max_steps: 4"))
     with pytest.raises(ConfigError, match="differs in configs"):
         quickstart(out, folder, 0)
@@ -92,7 +92,7 @@ def test_another_seed_needs_another_folder(done: tuple[Path, Path, dict[str, Any
 @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's parent-death signal")
 def test_a_killed_quickstart_leaves_nothing_running(done: tuple[Path, Path, dict[str, Any]], tmp_path: Path) -> None:
     """``kill -9`` of the parent ends its stages, so that the same command can take over their folders."""
-    arguments = ("world", "serve", "--world", str(done[1] / "world"), "--port", str(free_port()))
+    arguments = ("demo", "serve", "--folder", str(done[1] / "demo"), "--port", str(free_port()))
     code = (
         "import time; from pathlib import Path; from rewardlab.demo.quickstart import start\n"
         f"print(start({arguments!r}, Path({str(tmp_path / 'log')!r}), threads=1).pid, flush=True); time.sleep(60)"

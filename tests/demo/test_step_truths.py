@@ -1,4 +1,4 @@
-"""The world's answer key to steps: true of the true picture, false from where the twin's begins."""
+"""The demonstration's answer key to steps: true of the true picture, false from where the other's begins."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from rewardlab.types import BOTH_ORDERS, Choice, choice_of
 from rewardlab.verdicts.parse import parse_verdict
 
 
-def test_careful_judgments_are_true_and_misread_ones_false(world_pairs: Any) -> None:
+def test_careful_judgments_are_true_and_misread_ones_false(demo_pairs: Any) -> None:
     """Every task, both orders; of a misread one, every check of a response, for each calls the true one wrong."""
-    for pair, truth in zip(*world_pairs, strict=True):
+    for pair, truth in zip(*demo_pairs, strict=True):
         for order in BOTH_ORDERS:
             shown = pair.shown(order)
             kinds = []
@@ -27,8 +27,8 @@ def test_careful_judgments_are_true_and_misread_ones_false(world_pairs: Any) -> 
             assert first_wrong(kinds[1]) is not None
 
 
-def test_praise_and_strange_steps(world_pairs: Any) -> None:
-    pair, truth = world_pairs[0][0], world_pairs[1][0]
+def test_praise_and_strange_steps(demo_pairs: Any) -> None:
+    pair, truth = demo_pairs[0][0], demo_pairs[1][0]
     shown = pair.shown(BOTH_ORDERS[0])
     right = "1" if choice_of(pair.preferred, BOTH_ORDERS[0]) is Choice.FIRST else "2"
     steps = [f"Response {right} reads better.", f"Response {3 - int(right)} is clearer.", "Who knows."]
@@ -36,10 +36,10 @@ def test_praise_and_strange_steps(world_pairs: Any) -> None:
     assert first_wrong(["true", "praise_right", "unknown", "praise_wrong", "false"]) == 4
 
 
-def test_spoiled_judgments(world_pairs: Any) -> None:
+def test_spoiled_judgments(demo_pairs: Any) -> None:
     """Wrong at the step drawn, true before it; every place is drawn; the verdict is the wrong one."""
     rng, places = random.Random(0), set()
-    for pair, truth in zip(*world_pairs, strict=True):
+    for pair, truth in zip(*demo_pairs, strict=True):
         for order in BOTH_ORDERS:
             if (bad := spoiled(pair, truth, order, rng)) is not None:
                 kinds = truth_of_steps(steps_of(bad.judgment, judgment_steps(bad.judgment)), truth, pair.shown(order))

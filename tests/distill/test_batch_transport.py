@@ -20,8 +20,8 @@ from tests.support.servers import running
 
 
 @pytest.fixture
-def batch_server(world_pairs: Any) -> BatchServer:
-    return BatchServer(build_app(world_pairs[1], TeacherConfig()))
+def batch_server(demo_pairs: Any) -> BatchServer:
+    return BatchServer(build_app(demo_pairs[1], TeacherConfig()))
 
 
 def batched(url: str, **changes: Any) -> Any:
@@ -30,14 +30,14 @@ def batched(url: str, **changes: Any) -> Any:
 
 
 def test_batches_give_the_set_that_chats_give(
-    world_pairs: Any, world_server: Any, batch_server: BatchServer, tmp_path: Path
+    demo_pairs: Any, demo_server: Any, batch_server: BatchServer, tmp_path: Path
 ) -> None:
     """Seven batches and more in three rounds, some answers lost: the same pairs, the same texts, each request paid once."""
-    pairs = world_pairs[0][:60]
+    pairs = demo_pairs[0][:60]
     batch_server.lost = 0.1
     with running(batch_server.build()) as url:
         statistics = distill(pairs, batched(f"{url}/v1", batch_requests=10), tmp_path / "batch")
-    distill(pairs, config_for(world_server()), tmp_path / "chat")
+    distill(pairs, config_for(demo_server()), tmp_path / "chat")
     assert read_pairs(tmp_path / "batch" / "distilled.parquet") == read_pairs(tmp_path / "chat" / "distilled.parquet")
     assert len(batch_server.batches) >= 9
     assert set(batch_server.asked.values()) == {1}
@@ -51,50 +51,50 @@ def test_batches_give_the_set_that_chats_give(
     assert not list((tmp_path / "batch" / "batches").iterdir())
 
 
-def test_expired_batches_are_asked_again(world_pairs: Any, batch_server: BatchServer, tmp_path: Path) -> None:
+def test_expired_batches_are_asked_again(demo_pairs: Any, batch_server: BatchServer, tmp_path: Path) -> None:
     """A third of the answers never comes, and the batch says expired."""
     batch_server.expired = 0.3
     with running(batch_server.build()) as url:
-        statistics = distill(world_pairs[0][:20], batched(f"{url}/v1"), tmp_path)
+        statistics = distill(demo_pairs[0][:20], batched(f"{url}/v1"), tmp_path)
     assert (statistics["num_pairs"], statistics["num_failed_pairs"]) == (20, 0)
     assert set(batch_server.asked.values()) == {1}
 
 
-def test_a_provider_that_answers_nothing(world_pairs: Any, batch_server: BatchServer, tmp_path: Path) -> None:
+def test_a_provider_that_answers_nothing(demo_pairs: Any, batch_server: BatchServer, tmp_path: Path) -> None:
     """A whole round without an answer ends the run, and says what was heard."""
     batch_server.lost = 1.0
     with running(batch_server.build()) as url, pytest.raises(EndpointError, match=r"not one pair was answered.*lost"):
-        distill(world_pairs[0][:5], batched(f"{url}/v1"), tmp_path)
+        distill(demo_pairs[0][:5], batched(f"{url}/v1"), tmp_path)
 
 
-def test_a_refused_batch(world_pairs: Any, batch_server: BatchServer, tmp_path: Path) -> None:
+def test_a_refused_batch(demo_pairs: Any, batch_server: BatchServer, tmp_path: Path) -> None:
     """Said with the provider's reason; a smaller one continues."""
     batch_server.refuse = 8
     with running(batch_server.build()) as url:
         with pytest.raises(EndpointError, match=r"too many requests.*batch_requests"):
-            distill(world_pairs[0][:10], batched(f"{url}/v1"), tmp_path)
-        statistics = distill(world_pairs[0][:10], batched(f"{url}/v1", batch_requests=5), tmp_path)
+            distill(demo_pairs[0][:10], batched(f"{url}/v1"), tmp_path)
+        statistics = distill(demo_pairs[0][:10], batched(f"{url}/v1", batch_requests=5), tmp_path)
     assert statistics["num_pairs"] == 10
 
 
-def test_a_batch_whose_creation_was_not_answered_is_found(world_pairs: Any, batch_server: BatchServer, tmp_path: Path) -> None:
+def test_a_batch_whose_creation_was_not_answered_is_found(demo_pairs: Any, batch_server: BatchServer, tmp_path: Path) -> None:
     """The provider made it, we did not hear of it: it is looked for by its name, at once or by the next run, and paid once."""
     batch_server.crash_on_create, batch_server.crash_on_list = 2, 1
     with running(batch_server.build()) as url:
         with pytest.raises(EndpointError, match="batch API fails"):
-            distill(world_pairs[0][:10], batched(f"{url}/v1"), tmp_path)
+            distill(demo_pairs[0][:10], batched(f"{url}/v1"), tmp_path)
         with pytest.raises(ConfigError, match="paid twice"):
-            distill(world_pairs[0][:10], config_for(f"{url}/v1"), tmp_path)
-        statistics = distill(world_pairs[0][:10], batched(f"{url}/v1"), tmp_path)
+            distill(demo_pairs[0][:10], config_for(f"{url}/v1"), tmp_path)
+        statistics = distill(demo_pairs[0][:10], batched(f"{url}/v1"), tmp_path)
     assert statistics["num_pairs"] == 10
     assert set(batch_server.asked.values()) == {1}
 
 
-def test_a_text_may_hold_any_separator(world_pairs: Any, batch_server: BatchServer, tmp_path: Path) -> None:
+def test_a_text_may_hold_any_separator(demo_pairs: Any, batch_server: BatchServer, tmp_path: Path) -> None:
     """U+2028 ends a line for some, and is a character of a judgment."""
     batch_server.separator = "\u2028\u0085"
     with running(batch_server.build()) as url:
-        distill(world_pairs[0][:6], batched(f"{url}/v1"), tmp_path)
+        distill(demo_pairs[0][:6], batched(f"{url}/v1"), tmp_path)
     kept = [pair.judgment for pair in read_pairs(tmp_path / "distilled.parquet") if pair.judgment]
     assert kept
     assert all("\u2028\u0085</think>" in text for text in kept)
@@ -107,16 +107,16 @@ from rewardlab.config import DistillConfig
 from rewardlab.data.pairs import PairSet
 from rewardlab.distill.pipeline import distill
 config = DistillConfig(
-    model="world-teacher", base_url=sys.argv[1], template="plain", transport="batch", poll_s=0.05, batch_requests=7
+    model="demo-teacher", base_url=sys.argv[1], template="plain", transport="batch", poll_s=0.05, batch_requests=7
 )
 distill(PairSet(Path(sys.argv[2])), config, Path(sys.argv[3]))
 """
 
 
-def test_killed_while_batches_are_away(world_pairs: Any, batch_server: BatchServer, tmp_path: Path) -> None:
+def test_killed_while_batches_are_away(demo_pairs: Any, batch_server: BatchServer, tmp_path: Path) -> None:
     """kill -9 at three moments: every request is answered and paid once."""
     batch_server.delay_s = 0.5
-    write_parquet(world_pairs[0][:40], tmp_path / "pairs.parquet")
+    write_parquet(demo_pairs[0][:40], tmp_path / "pairs.parquet")
     with running(batch_server.build()) as url:
         command = [sys.executable, "-c", RUN, f"{url}/v1", str(tmp_path / "pairs.parquet"), str(tmp_path / "out")]
         for wanted in (1, 4, 9):
@@ -132,13 +132,13 @@ def test_killed_while_batches_are_away(world_pairs: Any, batch_server: BatchServ
     assert all(call["finish"] == "stop" for call in calls_of(tmp_path / "out" / "journal.sqlite"))
 
 
-def test_the_budget_holds_for_batches(world_pairs: Any, batch_server: BatchServer, tmp_path: Path) -> None:
+def test_the_budget_holds_for_batches(demo_pairs: Any, batch_server: BatchServer, tmp_path: Path) -> None:
     """A pilot first; then as many as the budget bears: never above it, and more than half of it used."""
     with running(batch_server.build()) as url:
-        whole = distill(world_pairs[0], batched(f"{url}/v1"), tmp_path / "whole")
+        whole = distill(demo_pairs[0], batched(f"{url}/v1"), tmp_path / "whole")
         limit = 0.5 * whole["cost_usd"]
-        part = distill(world_pairs[0], batched(f"{url}/v1", budget={"usd": limit}, max_tokens=60), tmp_path / "part")
-        again = distill(world_pairs[0], batched(f"{url}/v1", budget={"usd": limit}, max_tokens=60), tmp_path / "part")
+        part = distill(demo_pairs[0], batched(f"{url}/v1", budget={"usd": limit}, max_tokens=60), tmp_path / "part")
+        again = distill(demo_pairs[0], batched(f"{url}/v1", budget={"usd": limit}, max_tokens=60), tmp_path / "part")
     assert part["stopped_by_budget"]
     assert (again["stopped_by_budget"], again["cost_usd"], again["num_pairs"]) == (True, part["cost_usd"], part["num_pairs"])
     assert 0.5 * limit < part["cost_usd"] <= limit

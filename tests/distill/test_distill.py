@@ -38,7 +38,7 @@ Start = Callable[..., str]
 
 
 def config_for(url: str, **changes: Any) -> DistillConfig:
-    values = {"model": "world-teacher", "base_url": url, "template": "plain", "deadline_s": 20.0, "concurrency": 16}
+    values = {"model": "demo-teacher", "base_url": url, "template": "plain", "deadline_s": 20.0, "concurrency": 16}
     return DistillConfig(**(values | changes))
 
 
@@ -50,11 +50,11 @@ def calls_of(journal: Path) -> list[dict[str, Any]]:
 
 
 def test_kept_judgments_agree_with_the_label_and_tags_count_attempts(
-    world_pairs: Any, world_server: Start, tmp_path: Path
+    demo_pairs: Any, demo_server: Start, tmp_path: Path
 ) -> None:
     """Recounted from the journal: the first agreeing attempt is the tag; without one the pair is unsolved and unkept."""
-    pairs = world_pairs[0]
-    statistics = distill(pairs, config_for(world_server()), tmp_path)
+    pairs = demo_pairs[0]
+    statistics = distill(pairs, config_for(demo_server()), tmp_path)
     kept = read_pairs(tmp_path / "distilled.parquet")
     assert [p.pair_id for p in kept] == [p.pair_id for p in pairs]
     answers: dict[str, dict[int, tuple[str, Order]]] = {}
@@ -83,10 +83,10 @@ def test_kept_judgments_agree_with_the_label_and_tags_count_attempts(
     assert json.loads((tmp_path / "statistics.json").read_text()) == statistics
 
 
-def test_money_is_counted(world_pairs: Any, world_server: Start, tmp_path: Path) -> None:
+def test_money_is_counted(demo_pairs: Any, demo_server: Start, tmp_path: Path) -> None:
     """Tokens as the API reports them, at the prices of the config; `datasets` loads the result."""
     prices = {"prompt": 2.0, "completion": 8.0}
-    statistics = distill(world_pairs[0][:20], config_for(world_server(), prices=prices), tmp_path)
+    statistics = distill(demo_pairs[0][:20], config_for(demo_server(), prices=prices), tmp_path)
     calls = calls_of(tmp_path / "journal.sqlite")
     tokens = [sum(call[name] for call in calls) for name in ("prompt_tokens", "tokens")]
     assert statistics["cost_usd"] == pytest.approx((2 * tokens[0] + 8 * tokens[1]) / 1e6, abs=1e-6)
@@ -100,15 +100,15 @@ from rewardlab.config import DistillConfig
 from rewardlab.data.pairs import read_pairs
 from rewardlab.distill.journal import Journal
 from rewardlab.distill.pipeline import distill
-config = DistillConfig(model="world-teacher", base_url=sys.argv[1], template="plain", concurrency=4)
+config = DistillConfig(model="demo-teacher", base_url=sys.argv[1], template="plain", concurrency=4)
 distill(read_pairs(Path(sys.argv[2])), config, Path(sys.argv[3]))
 """
 
 
-def test_kill_9_loses_nothing(world_pairs: Any, world_server: Start, tmp_path: Path) -> None:
+def test_kill_9_loses_nothing(demo_pairs: Any, demo_server: Start, tmp_path: Path) -> None:
     """Killed twice in mid-flight: the set equals an undisturbed run's, and nothing answered was asked again."""
-    url = world_server()
-    write_parquet(world_pairs[0], tmp_path / "pairs.parquet")
+    url = demo_server()
+    write_parquet(demo_pairs[0], tmp_path / "pairs.parquet")
     journal = tmp_path / "killed" / "journal.sqlite"
 
     def num_asked() -> int:
@@ -127,7 +127,7 @@ def test_kill_9_loses_nothing(world_pairs: Any, world_server: Start, tmp_path: P
         run.wait()
     assert not (tmp_path / "killed" / "distilled.parquet").exists()
     subprocess.run(command, check=True, capture_output=True)
-    distill(world_pairs[0], config_for(url, concurrency=4, deadline_s=120.0), tmp_path / "whole")
+    distill(demo_pairs[0], config_for(url, concurrency=4, deadline_s=120.0), tmp_path / "whole")
     assert read_pairs(tmp_path / "killed" / "distilled.parquet") == read_pairs(tmp_path / "whole" / "distilled.parquet")
     calls = calls_of(journal)
     assert all(call["finish"] == "stop" for call in calls)
@@ -135,25 +135,25 @@ def test_kill_9_loses_nothing(world_pairs: Any, world_server: Start, tmp_path: P
     assert statistics["num_asked_again"] == sum(call["asked"] - 1 for call in calls) <= 8
 
 
-def test_a_finished_run_asks_nothing(world_pairs: Any, world_server: Start, tmp_path: Path) -> None:
+def test_a_finished_run_asks_nothing(demo_pairs: Any, demo_server: Start, tmp_path: Path) -> None:
     """The same command again; and with other settings it is refused, the journal untouched."""
-    config = config_for(world_server())
-    distill(world_pairs[0][:30], config, tmp_path)
+    config = config_for(demo_server())
+    distill(demo_pairs[0][:30], config, tmp_path)
     before = calls_of(tmp_path / "journal.sqlite")
-    distill(world_pairs[0][:30], config, tmp_path)
+    distill(demo_pairs[0][:30], config, tmp_path)
     with pytest.raises(ConfigError, match="temperature"):
-        distill(world_pairs[0][:30], config_for(config.base_url, temperature=0.5), tmp_path)
+        distill(demo_pairs[0][:30], config_for(config.base_url, temperature=0.5), tmp_path)
     with pytest.raises(ConfigError, match="data"):
-        distill(world_pairs[0][:29], config, tmp_path)
+        distill(demo_pairs[0][:29], config, tmp_path)
     assert calls_of(tmp_path / "journal.sqlite") == before
 
 
 @pytest.mark.parametrize("faults", [Faults(too_many=0.3), Faults(broken=0.3), Faults(too_many=0.2, broken=0.1)])
-def test_passing_trouble_is_retried(world_pairs: Any, world_server: Start, tmp_path: Path, faults: Faults) -> None:
+def test_passing_trouble_is_retried(demo_pairs: Any, demo_server: Start, tmp_path: Path, faults: Faults) -> None:
     """A third of requests answered 429 or 500: the result is that of a calm server."""
-    pairs = world_pairs[0][:25]
-    statistics = distill(pairs, config_for(world_server(faults), retries=8), tmp_path / "storm")
-    distill(pairs, config_for(world_server()), tmp_path / "calm")
+    pairs = demo_pairs[0][:25]
+    statistics = distill(pairs, config_for(demo_server(faults), retries=8), tmp_path / "storm")
+    distill(pairs, config_for(demo_server()), tmp_path / "calm")
     assert read_pairs(tmp_path / "storm" / "distilled.parquet") == read_pairs(tmp_path / "calm" / "distilled.parquet")
     assert statistics["num_failed_pairs"] == 0
 
@@ -163,46 +163,46 @@ def test_passing_trouble_is_retried(world_pairs: Any, world_server: Start, tmp_p
     [(Faults(broken=1.0), "500"), (Faults(garbage=1.0), "garbled"), (Faults(hang=1.0, hang_s=1.5), "no answer within")],
 )
 def test_a_dead_server_ends_the_run_and_loses_nothing(
-    world_pairs: Any, world_server: Start, tmp_path: Path, faults: Faults, error: str
+    demo_pairs: Any, demo_server: Start, tmp_path: Path, faults: Faults, error: str
 ) -> None:
     """Said with the last error; nothing half-written; the same command continues once it is cured."""
-    pairs = world_pairs[0][:60]
-    dead = config_for(world_server(faults), retries=0, try_s=0.5, deadline_s=0.5)
+    pairs = demo_pairs[0][:60]
+    dead = config_for(demo_server(faults), retries=0, try_s=0.5, deadline_s=0.5)
     with pytest.raises(EndpointError, match=error) as caught:
         distill(pairs, dead, tmp_path)
     assert "run the same command again" in str(caught.value)
     assert not (tmp_path / "distilled.parquet").exists()
-    alive = config_for(world_server(), retries=0)
+    alive = config_for(demo_server(), retries=0)
     statistics = distill(pairs, alive, tmp_path)
     assert statistics["num_pairs"] == 60
     assert statistics["num_failed_requests"] >= 20
 
 
-def test_no_server(world_pairs: Any, tmp_path: Path) -> None:
+def test_no_server(demo_pairs: Any, tmp_path: Path) -> None:
     """Nothing listens there."""
     with pytest.raises(EndpointError, match="in a row failed"):
-        distill(world_pairs[0], config_for("http://127.0.0.1:9/v1", retries=0), tmp_path)
+        distill(demo_pairs[0], config_for("http://127.0.0.1:9/v1", retries=0), tmp_path)
 
 
 def test_failed_pairs_are_counted_and_left_out(
-    world_pairs: Any, world_server: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    demo_pairs: Any, demo_server: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A garbled answer now and then, not retried: the pair is missing and counted, and asked again by the next run."""
     monkeypatch.setattr(asking, "GIVE_UP_AFTER", 1000)
     monkeypatch.setattr(asking, "PASSES", 1)
-    pairs = world_pairs[0][:60]
-    statistics = distill(pairs, config_for(world_server(Faults(garbage=0.2)), retries=0), tmp_path)
+    pairs = demo_pairs[0][:60]
+    statistics = distill(pairs, config_for(demo_server(Faults(garbage=0.2)), retries=0), tmp_path)
     assert statistics["num_failed_pairs"] > 0
     assert statistics["num_pairs"] + statistics["num_failed_pairs"] == 60
-    again = distill(pairs, config_for(world_server(), retries=0), tmp_path)
+    again = distill(pairs, config_for(demo_server(), retries=0), tmp_path)
     assert (again["num_pairs"], again["num_failed_pairs"]) == (60, 0)
     assert again["num_asked_again"] == again["num_failed_requests"] == statistics["num_failed_requests"]
 
 
-def test_difficulty_follows_the_level(world_pairs: Any, world_server: Start, tmp_path: Path) -> None:
+def test_difficulty_follows_the_level(demo_pairs: Any, demo_server: Start, tmp_path: Path) -> None:
     """With a teacher that never errs at level 1 and always at level 3: rho against scipy's own on the raw columns."""
     config = TeacherConfig(shallow=(0.0, 0.5, 0.0), misread=(0.0, 0.5, 1.0))
-    statistics = distill(world_pairs[0], config_for(world_server(config=config)), tmp_path)
+    statistics = distill(demo_pairs[0], config_for(demo_server(config=config)), tmp_path)
     by_level = statistics["attempts_by_level"]
     assert by_level["1"]["1"] == sum(by_level["1"].values())
     assert by_level["3"]["unsolved"] == sum(by_level["3"].values())
@@ -210,9 +210,9 @@ def test_difficulty_follows_the_level(world_pairs: Any, world_server: Start, tmp
     assert rank_correlation({(1, 1): 3, (1, 4): 2}) is None
 
 
-def test_bad_input_is_said_before_anything_is_asked(world_pairs: Any, tmp_path: Path) -> None:
+def test_bad_input_is_said_before_anything_is_asked(demo_pairs: Any, tmp_path: Path) -> None:
     """No pairs, no labels, double names, a place that cannot be written: and no request was made."""
-    pair, config = world_pairs[0][0], config_for("http://127.0.0.1:9/v1")
+    pair, config = demo_pairs[0][0], config_for("http://127.0.0.1:9/v1")
     with pytest.raises(DataError, match="no pairs"):
         distill([], config, tmp_path / "a")
     with pytest.raises(DataError, match="no label"):
@@ -225,19 +225,19 @@ def test_bad_input_is_said_before_anything_is_asked(world_pairs: Any, tmp_path: 
         distill([pair], config, tmp_path / "file" / "a")
 
 
-def test_an_earlier_teachers_judgments_are_not_this_ones(world_pairs: Any, world_server: Start, tmp_path: Path) -> None:
+def test_an_earlier_teachers_judgments_are_not_this_ones(demo_pairs: Any, demo_server: Start, tmp_path: Path) -> None:
     """Distilling a distilled set anew: what is now unsolved carries no judgment, least of all one of the other order."""
-    old = [replace(pair, judgment="<think>old</think><answer>1</answer>", attempts="1") for pair in world_pairs[0][:60]]
+    old = [replace(pair, judgment="<think>old</think><answer>1</answer>", attempts="1") for pair in demo_pairs[0][:60]]
     blind = TeacherConfig(shallow=(0.0, 0.0, 0.0), misread=(1.0, 1.0, 1.0))
-    statistics = distill(old, config_for(world_server(config=blind)), tmp_path)
+    statistics = distill(old, config_for(demo_server(config=blind)), tmp_path)
     assert (statistics["num_kept"], statistics["attempts"]["unsolved"]) == (0, 60)
     assert {(pair.judgment, pair.attempts) for pair in read_pairs(tmp_path / "distilled.parquet")} == {("", "unsolved")}
 
 
-def test_a_budget_stops_within_one_percent(world_pairs: Any, world_server: Start, tmp_path: Path) -> None:
+def test_a_budget_stops_within_one_percent(demo_pairs: Any, demo_server: Start, tmp_path: Path) -> None:
     """Never above it; at most one percent of it, or what one request may cost, is left; raised, the run goes on to the end."""
-    pairs, prices = world_pairs[0], {"prompt": 2.0, "completion": 8.0}
-    config = config_for(world_server(), prices=prices, max_tokens=60)
+    pairs, prices = demo_pairs[0], {"prompt": 2.0, "completion": 8.0}
+    config = config_for(demo_server(), prices=prices, max_tokens=60)
     whole = distill(pairs, config, tmp_path / "whole")
     for name, share in (("usd", 0.7), ("tokens", 0.3)):
         limit = (
@@ -256,22 +256,22 @@ def test_a_budget_stops_within_one_percent(world_pairs: Any, world_server: Start
         distill(pairs, config.model_copy(update={"budget": Budget(usd=1e-9)}), tmp_path / "none")
 
 
-def test_several_endpoints_share_the_work(world_pairs: Any, world_server: Start, tmp_path: Path) -> None:
+def test_several_endpoints_share_the_work(demo_pairs: Any, demo_server: Start, tmp_path: Path) -> None:
     """Two servers, one of which is down: the other does all; with both up, both are asked."""
-    pairs = world_pairs[0][:40]
-    url = world_server()
+    pairs = demo_pairs[0][:40]
+    url = demo_server()
     statistics = distill(pairs, config_for([url, "http://127.0.0.1:9/v1"], retries=1, concurrency=4), tmp_path / "one")
     assert (statistics["num_pairs"], statistics["num_failed_pairs"]) == (40, 0)
-    distill(pairs, config_for([url, world_server()], concurrency=4), tmp_path / "two")
+    distill(pairs, config_for([url, demo_server()], concurrency=4), tmp_path / "two")
     assert read_pairs(tmp_path / "one" / "distilled.parquet") == read_pairs(tmp_path / "two" / "distilled.parquet")
 
 
-def test_votes_in_both_orders(world_pairs: Any, world_server: Start, tmp_path: Path) -> None:
+def test_votes_in_both_orders(demo_pairs: Any, demo_server: Start, tmp_path: Path) -> None:
     """Every pair is asked four times, twice in each order; the share is recounted from the attempts' file."""
     from datasets import load_dataset
 
-    pairs = world_pairs[0][:40]
-    distill(pairs, config_for(world_server(), votes=4), tmp_path)
+    pairs = demo_pairs[0][:40]
+    distill(pairs, config_for(demo_server(), votes=4), tmp_path)
     rows = load_dataset("parquet", data_files=str(tmp_path / "attempts.parquet"), split="train", cache_dir=str(tmp_path / "c"))
     of: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
@@ -283,7 +283,7 @@ def test_votes_in_both_orders(world_pairs: Any, world_server: Start, tmp_path: P
         assert [row["kept"] for row in asked].count(True) == bool(pair.judgment)
 
 
-def test_a_teacher_that_leans_is_found_out(world_pairs: Any, tmp_path: Path) -> None:
+def test_a_teacher_that_leans_is_found_out(demo_pairs: Any, tmp_path: Path) -> None:
     """One that always names the first: half a lean, right where the preferred one is first and wrong where it is second."""
 
     async def chat(request: Request) -> JSONResponse:
@@ -294,7 +294,7 @@ def test_a_teacher_that_leans_is_found_out(world_pairs: Any, tmp_path: Path) -> 
         return JSONResponse({"id": "x", "created": 0, "model": "m", "choices": [choice], "usage": usage})
 
     with running(Starlette(routes=[Route("/v1/chat/completions", chat, methods=["POST"])])) as url:
-        lean = distill(world_pairs[0][:60], config_for(f"{url}/v1", votes=2), tmp_path)["teacher_position_bias"]
+        lean = distill(demo_pairs[0][:60], config_for(f"{url}/v1", votes=2), tmp_path)["teacher_position_bias"]
     assert lean["named_first"] == 0.5
     assert (lean["right_when_first"][0], lean["right_when_second"][0], lean["same_place"][0]) == (1.0, 0.0, 1.0)
 
@@ -316,9 +316,9 @@ def test_an_attempt_that_has_an_answer_keeps_it(tmp_path: Path) -> None:
         Journal(tmp_path / "bad.sqlite", {})
 
 
-def test_what_is_refused_for_its_content_is_left_out(world_pairs: Any, tmp_path: Path) -> None:
+def test_what_is_refused_for_its_content_is_left_out(demo_pairs: Any, tmp_path: Path) -> None:
     """Thirty of sixty pairs, in a row, that the provider will not judge (400): they are counted, the rest is kept."""
-    refused = {pair.question + pair.responses[0] for pair in world_pairs[0][:30]}
+    refused = {pair.question + pair.responses[0] for pair in demo_pairs[0][:30]}
 
     async def chat(request: Request) -> JSONResponse:
         text = str(await request.json())
@@ -332,7 +332,7 @@ def test_what_is_refused_for_its_content_is_left_out(world_pairs: Any, tmp_path:
         return JSONResponse({"id": "x", "created": 0, "model": "m", "choices": [choice]})
 
     with running(Starlette(routes=[Route("/v1/chat/completions", chat, methods=["POST"])])) as url:
-        statistics = distill(world_pairs[0][:60], config_for(f"{url}/v1", retries=0), tmp_path)
+        statistics = distill(demo_pairs[0][:60], config_for(f"{url}/v1", retries=0), tmp_path)
     assert statistics["num_failed_pairs"] >= 30
     assert statistics["num_pairs"] + statistics["num_failed_pairs"] == 60
     assert statistics["num_pairs"] > 0

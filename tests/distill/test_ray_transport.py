@@ -36,11 +36,11 @@ def run(config: Any, data: Path, out: Path) -> subprocess.Popen[str]:
 
 
 @pytest.mark.timeout(300)
-def test_two_workers_give_the_set_of_one(world_pairs: Any, world_server: Any, tmp_path: Path) -> None:
+def test_two_workers_give_the_set_of_one(demo_pairs: Any, demo_server: Any, tmp_path: Path) -> None:
     """Killed once in mid-flight and run again; then the journal says that every call was answered once, and the plain stage,
     run over what Ray left, has nothing to ask."""
-    url = world_server()
-    list(write_shards(world_pairs[0], tmp_path / "data", rows_per_shard=50))
+    url = demo_server()
+    list(write_shards(demo_pairs[0], tmp_path / "data", rows_per_shard=50))
     config = config_for(url, concurrency=4)
     journal = tmp_path / "ray" / "journal.sqlite"
     first = run(config, tmp_path / "data", tmp_path / "ray")
@@ -57,7 +57,7 @@ def test_two_workers_give_the_set_of_one(world_pairs: Any, world_server: Any, tm
     second = run(config, tmp_path / "data", tmp_path / "ray")
     _, said = second.communicate()
     assert second.returncode == 0, said[-2000:]
-    distill(world_pairs[0], config, tmp_path / "plain")
+    distill(demo_pairs[0], config, tmp_path / "plain")
     assert read_pairs(tmp_path / "ray" / "distilled.parquet") == read_pairs(tmp_path / "plain" / "distilled.parquet")
     calls = calls_of(journal)
     assert all(call["finish"] == "stop" for call in calls)

@@ -31,9 +31,9 @@ def cast(pair: Any, row: int, right: int, of: int) -> list[CastVote]:
     return votes
 
 
-def test_the_lowest_within_each_domain(world_pairs: Any) -> None:
+def test_the_lowest_within_each_domain(demo_pairs: Any) -> None:
     """Two domains of five, one much harder: the same share of each; shifting one domain's scores changes nothing."""
-    pairs = [replace(pair, source="ab"[n // 5], category="") for n, pair in enumerate(world_pairs[0][:10])]
+    pairs = [replace(pair, source="ab"[n // 5], category="") for n, pair in enumerate(demo_pairs[0][:10])]
     rights = [4, 3, 2, 4, 4, 10, 9, 8, 10, 10]
     votes = [vote for row, right in enumerate(rights) for vote in cast(pairs[row], row, right, 10)]
     chosen = select(pairs, votes, "hardest:0.2")
@@ -43,9 +43,9 @@ def test_the_lowest_within_each_domain(world_pairs: Any) -> None:
     assert select(pairs, votes, "hardest:1").chosen == list(range(10))
 
 
-def test_always_wrong_is_suspect_not_hard(world_pairs: Any) -> None:
+def test_always_wrong_is_suspect_not_hard(demo_pairs: Any) -> None:
     """Wrong four times of four in both orders: to be labelled again. Wrong in one order only is position bias, and hard."""
-    pairs = [replace(pair, source="", category="") for pair in world_pairs[0][:4]]
+    pairs = [replace(pair, source="", category="") for pair in demo_pairs[0][:4]]
     one_sided = [replace_choice(vote, Choice.FIRST) for vote in cast(pairs[1], 1, 0, 4)]
     votes = [*cast(pairs[0], 0, 0, 4), *one_sided, *cast(pairs[2], 2, 4, 4), *cast(pairs[3], 3, 0, 3)]
     chosen = select(pairs, votes, "hardest:1")
@@ -56,27 +56,27 @@ def replace_choice(vote: CastVote, choice: Choice) -> CastVote:
     return CastVote(vote.row, vote.order, choice, vote.text)
 
 
-def test_a_vote_without_a_verdict_is_not_right(world_pairs: Any) -> None:
-    pairs = [world_pairs[0][0]]
+def test_a_vote_without_a_verdict_is_not_right(demo_pairs: Any) -> None:
+    pairs = [demo_pairs[0][0]]
     votes = [CastVote(0, order, None, "") for order in BOTH_ORDERS for _ in range(4)]
     chosen = select(pairs, votes, "hardest:1")
     assert chosen.known[0].student_rate == 0.0
     assert (chosen.chosen, chosen.suspects) == ([0], [])  # nor is it a word against the label
 
 
-def test_other_files_are_refused(world_pairs: Any, tmp_path: Path) -> None:
+def test_other_files_are_refused(demo_pairs: Any, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="not the same file"):
-        select(world_pairs[0][:1], cast(world_pairs[0][3], 3, 1, 2), "hardest:0.5")
+        select(demo_pairs[0][:1], cast(demo_pairs[0][3], 3, 1, 2), "hardest:0.5")
     with pytest.raises(DataError, match="bench run pairs"):
-        select(world_pairs[0][:1], [], "hardest:0.5")
+        select(demo_pairs[0][:1], [], "hardest:0.5")
     (tmp_path / "x.jsonl").write_text('{"a": 1}\n')
     with pytest.raises(DataError, match=r"votes\.jsonl"):
         list(read_votes(tmp_path / "x.jsonl"))
 
 
-def test_the_command(world_pairs: Any, tmp_path: Path) -> None:
+def test_the_command(demo_pairs: Any, tmp_path: Path) -> None:
     """From the votes of a real bench run on disk to two files of pairs."""
-    pairs = world_pairs[0][:4]
+    pairs = demo_pairs[0][:4]
     write_parquet(pairs, tmp_path / "pairs.parquet")
     votes = [vote for row, right in enumerate((0, 1, 2, 4)) for vote in cast(pairs[row], row, right, 4)]
     rows: dict[int, list[Any]] = {}
@@ -137,10 +137,10 @@ def test_measures_that_agree_and_that_do_not() -> None:
     assert high - low == pytest.approx(2 * 1.96 / 197**0.5, abs=0.02)
 
 
-def test_by_the_teacher_alone(world_pairs: Any) -> None:
+def test_by_the_teacher_alone(demo_pairs: Any) -> None:
     """Without votes: attempts as the paper, tiers by the teacher's share; a plan that needs votes says so."""
     tags = ("1", "2", "3", "unsolved")
-    pairs = [replace(pair, attempts=tag) for pair, tag in zip(world_pairs[0][:4], tags, strict=True)]
+    pairs = [replace(pair, attempts=tag) for pair, tag in zip(demo_pairs[0][:4], tags, strict=True)]
     found = select(pairs, None, "attempts>=2")
     assert found.chosen == [1, 2, 3]
     report = found.report("attempts>=2")
@@ -151,4 +151,4 @@ def test_by_the_teacher_alone(world_pairs: Any) -> None:
     with pytest.raises(DataError, match="--votes"):
         select(pairs, None, "hardest:0.1")
     with pytest.raises(DataError, match="rewardlab distill"):
-        select(world_pairs[0][:4], None, "attempts>=2")
+        select(demo_pairs[0][:4], None, "attempts>=2")

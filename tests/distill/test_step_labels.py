@@ -163,11 +163,11 @@ def test_the_pairs_own_judgments(pairs: list[PreferencePair], judge_of: Any, tmp
         label_steps(pairs, config, judge_of(), tmp_path / "none")
 
 
-def test_a_real_judge(world_pairs: Any, tiny_checkpoint: Path, tmp_path: Path) -> None:
+def test_a_real_judge(demo_pairs: Any, tiny_checkpoint: Path, tmp_path: Path) -> None:
     """An untrained model has no footing anywhere; what it writes without a verdict is counted and right of nothing."""
     sampler = HFSampler(*load_model(str(tiny_checkpoint), device="cpu"))
     config = CONFIG.model_copy(update={"completions": 6, "alpha": 0.05, "max_tokens": 4})
-    statistics = label_steps(world_pairs[0][:3], config, GenerativeJudge(sampler, PLAIN), tmp_path)
+    statistics = label_steps(demo_pairs[0][:3], config, GenerativeJudge(sampler, PLAIN), tmp_path)
     assert statistics["statuses"] == {"labelled": 0, "no_footing": 0, "no_steps": 6}
     assert statistics["invalid_completions"] == 1.0
 

@@ -58,7 +58,7 @@ def test_trl_calls(url: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::UserWarning")  # TRL's own
-def test_trl_trains_on_it(tiny_checkpoint: Path, world_pairs: Any, tmp_path: Path) -> None:
+def test_trl_trains_on_it(tiny_checkpoint: Path, demo_pairs: Any, tmp_path: Path) -> None:
     """Two steps of GRPOTrainer on a real, tiny Qwen2.5-VL: every prompt is judged with its own image, rewards arrive."""
     from datasets import Dataset, Features, List, Value
     from datasets import Image as ImageFeature
@@ -73,7 +73,7 @@ def test_trl_trains_on_it(tiny_checkpoint: Path, world_pairs: Any, tmp_path: Pat
         first, second = (block for block in prompt[0].text.split("\nResponse ")[1:])
         return format_verdict(Choice.FIRST if len(first) >= len(second) else Choice.SECOND, "r")
 
-    pairs = world_pairs[0][:2]
+    pairs = demo_pairs[0][:2]
     rows = {
         "prompt": [[{"role": "user", "content": p.question}] for p in pairs],
         "image": [{"bytes": p.images[0], "path": None} for p in pairs],
@@ -131,14 +131,14 @@ def test_verl(url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
     info = {"question": "Do you see it?", "images": [str(tmp_path / "a.png")]}
 
     async def main() -> list[dict[str, Any]]:
-        return await asyncio.gather(*(verl.compute_score("world", answer, "red", info) for answer in ANSWERS))
+        return await asyncio.gather(*(verl.compute_score("demo", answer, "red", info) for answer in ANSWERS))
 
     assert asyncio.run(main()) == [{"score": -1.0}, {"score": 1.0}, {"score": 0.0}]
     with pytest.raises(DataError, match="'question'"):
-        asyncio.run(verl.compute_score("world", "x", "red", {}))
+        asyncio.run(verl.compute_score("demo", "x", "red", {}))
     with pytest.raises(EndpointError, match="no reward"):
-        asyncio.run(verl.compute_score("world", "I say 1.", "red", {"question": "Alone?"}))
-    assert asyncio.run(verl.compute_score("world", "I say 1.", "red", {"question": "Alone?", "anchor": "I say 2."})) == {
+        asyncio.run(verl.compute_score("demo", "I say 1.", "red", {"question": "Alone?"}))
+    assert asyncio.run(verl.compute_score("demo", "I say 1.", "red", {"question": "Alone?", "anchor": "I say 2."})) == {
         "score": -1.0
     }
 

@@ -25,7 +25,7 @@ from rewardlab.types import IMAGE_MARK, Choice, Completion, FinishReason, Order,
 from rewardlab.verdicts.parse import format_verdict
 
 TEMPLATE = load_template("r1_reward")
-PAIR = PreferencePair("p", "Which color?", ("Red.", "Blue."), 0, (b"one", b"two"), source="world")
+PAIR = PreferencePair("p", "Which color?", ("Red.", "Blue."), 0, (b"one", b"two"), source="demo")
 
 
 @pytest.mark.parametrize("order", list(Order))
@@ -37,7 +37,7 @@ def test_a_row_says_what_was_shown(order: Order, preferred: int) -> None:
     (asked,) = build_messages(pair, order=order, template=TEMPLATE)
     assert row["prompt"] == [{"role": "user", "content": f"<image><image>{asked.text}"}]
     assert row["images"] == [{"bytes": b"one"}, {"bytes": b"two"}]
-    assert row["data_source"] == "world"
+    assert row["data_source"] == "demo"
     assert row["reward_model"] == {"style": "rule", "ground_truth": choice_of(preferred, order).value}
     told = {"index": 7, "pair_id": "p", "question": "Which color?", "order": order.value, "preferred": preferred}
     assert row["extra_info"] == {**told, "verdict_format": "think_answer"}
@@ -77,9 +77,9 @@ def test_pairs_without_a_label_are_counted(tmp_path: Path) -> None:
         verl_row(unknown, Order.GIVEN, TEMPLATE)
 
 
-def test_the_command(tmp_path: Path, world_pairs: Any) -> None:
+def test_the_command(tmp_path: Path, demo_pairs: Any) -> None:
     """Own orders without --both-orders; images open; a seed shuffles pairs, not the two orders of one."""
-    pairs = [replace(pair, order=Order.SWAPPED) for pair in world_pairs[0][:12]]
+    pairs = [replace(pair, order=Order.SWAPPED) for pair in demo_pairs[0][:12]]
     write_parquet(pairs, tmp_path / "pairs.parquet")
 
     def command(*options: str) -> list[dict[str, Any]]:

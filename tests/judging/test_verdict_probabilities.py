@@ -62,9 +62,9 @@ def sampler(tiny_checkpoint: Path) -> HFSampler:
     return HFSampler.load(tiny_checkpoint, batch_size=4, device="cpu")
 
 
-def test_margins_equal_a_plain_forward(sampler: HFSampler, world_pairs: Any) -> None:
+def test_margins_equal_a_plain_forward(sampler: HFSampler, demo_pairs: Any) -> None:
     """Six prompts of different length, one without an image, in batches of four; each alone, unpadded, through the model."""
-    pairs = [*world_pairs[0][:5], replace(world_pairs[0][5], images=())]
+    pairs = [*demo_pairs[0][:5], replace(demo_pairs[0][5], images=())]
     prompts = [build_messages(pair, order=Order.GIVEN, template=PLAIN) for pair in pairs]
     beginnings = ["<answer>", "<think>red</think><answer>", "", "<think>x y z</think><answer>", "<answer>", "<answer>"]
     margins, coverage = sampler.verdict_margins(prompts, beginnings)
@@ -80,9 +80,9 @@ def test_margins_equal_a_plain_forward(sampler: HFSampler, world_pairs: Any) -> 
         assert coverage[n].item() == pytest.approx(logits.softmax(0)[[one, two]].sum().item(), abs=1e-6)
 
 
-def test_a_sampled_verdict_has_the_probability_that_is_read(sampler: HFSampler, world_pairs: Any) -> None:
+def test_a_sampled_verdict_has_the_probability_that_is_read(sampler: HFSampler, demo_pairs: Any) -> None:
     """The log-prob of a token the sampler drew first, and the margin read there, come from the same logits."""
-    prompt = build_messages(world_pairs[0][0], order=Order.GIVEN, template=VERDICT)
+    prompt = build_messages(demo_pairs[0][0], order=Order.GIVEN, template=VERDICT)
     margin, coverage = sampler.verdict_margins([prompt], [""])
     one = verdict_token_ids(sampler.processor.tokenizer, Choice.FIRST)[0]
     sampler = HFSampler(sampler.model, sampler.processor, batch_size=2000)
@@ -139,8 +139,8 @@ def first_slot(bias: float, coverage: float = 0.9) -> Any:
 
 
 @pytest.fixture
-def pair(world_pairs: Any) -> Any:
-    return replace(world_pairs[0][0], responses=("red", "blue"), preferred=0)
+def pair(demo_pairs: Any) -> Any:
+    return replace(demo_pairs[0][0], responses=("red", "blue"), preferred=0)
 
 
 def test_a_slot_bias_leaves_the_judgment_alone(pair: Any) -> None:
@@ -192,9 +192,9 @@ def test_one_unreadable_order_leaves_no_probability() -> None:
     assert judgment_by_probability("p", []).share_0 is None
 
 
-def test_an_untrained_judge_is_benchmarked_as_invalid(tiny_checkpoint: Path, world_pairs: Any, tmp_path: Path) -> None:
+def test_an_untrained_judge_is_benchmarked_as_invalid(tiny_checkpoint: Path, demo_pairs: Any, tmp_path: Path) -> None:
     """Its first token is hardly ever a verdict: nothing is right, everything is counted, in the votes and in the control."""
-    write_parquet(world_pairs[0][:6], tmp_path / "pairs.parquet")
+    write_parquet(demo_pairs[0][:6], tmp_path / "pairs.parquet")
     settings = BenchSettings("pairs", tmp_path / "pairs.parquet", f"prob:{tiny_checkpoint}", template="verdict")
     report, _ = run_bench(settings, tmp_path / "out")
     assert report["accuracy"]["micro"] == 0

@@ -94,8 +94,8 @@ def test_confidence_by_hand() -> None:
 
 
 @pytest.fixture
-def data(world_pairs: Any, tmp_path: Path) -> Path:
-    write_parquet(world_pairs[0][:70], tmp_path / "pairs.parquet")
+def data(demo_pairs: Any, tmp_path: Path) -> Path:
+    write_parquet(demo_pairs[0][:70], tmp_path / "pairs.parquet")
     return tmp_path / "pairs.parquet"
 
 

@@ -125,11 +125,11 @@ def plain_logprobs(model: Any, inputs: dict[str, Any]) -> torch.Tensor:
 
 
 @pytest.fixture
-def make_trainer(tiny_checkpoint: Path, world_pairs: Any, tmp_path: Path) -> Any:
+def make_trainer(tiny_checkpoint: Path, demo_pairs: Any, tmp_path: Path) -> Any:
     def make(**changes: Any) -> Any:
         config = config_for(tiny_checkpoint, **changes)
         model, processor = load_model(str(tiny_checkpoint), device="cpu")
-        rows = rl_rows(world_pairs[0][:16], PLAIN, both_orders=True)
+        rows = rl_rows(demo_pairs[0][:16], PLAIN, both_orders=True)
         tmp_path.mkdir(exist_ok=True)
         trainer = build_trainer(rows, config, model, processor, PLAIN, tmp_path)
         reward = PseudoReward()
@@ -394,11 +394,11 @@ def test_policy_sees_the_image(make_trainer: Any) -> None:
     assert blind == []
 
 
-def test_trainer_logprobs_equal_the_samplers(make_trainer: Any, world_pairs: Any, tiny_checkpoint: Path) -> None:
+def test_trainer_logprobs_equal_the_samplers(make_trainer: Any, demo_pairs: Any, tiny_checkpoint: Path) -> None:
     """What the sampler says it drew with is what the trainer computes for the same tokens, M-RoPE included."""
     trainer = make_trainer()
     sampler = HFSampler(trainer.model, trainer.processing_class)
-    prompts = [build_messages(pair, order=Order.SWAPPED, template=PLAIN) for pair in world_pairs[0][:6]]
+    prompts = [build_messages(pair, order=Order.SWAPPED, template=PLAIN) for pair in demo_pairs[0][:6]]
     drawn = [row[0] for row in sampler.sample(prompts, SamplingParams(max_tokens=10, seed=3))]
     encoded = sampler.encode(prompts)
     width = max(len(completion.token_ids) for completion in drawn)
@@ -420,10 +420,10 @@ def test_trainer_logprobs_equal_the_samplers(make_trainer: Any, world_pairs: Any
         torch.testing.assert_close(logprobs[row, : len(own)], own, atol=1e-4, rtol=0)
 
 
-def test_trainer_and_sampler_prompt_alike(make_trainer: Any, world_pairs: Any) -> None:
+def test_trainer_and_sampler_prompt_alike(make_trainer: Any, demo_pairs: Any) -> None:
     """The tokens TRL prompts with are the tokens the sampler prompts with, images first."""
     trainer = make_trainer()
-    pair = world_pairs[0][0]
+    pair = demo_pairs[0][0]
     row = rl_rows([pair], PLAIN, both_orders=False)[0]
     images = row.pop("images")
     from trl.data_utils import prepare_multimodal_messages
@@ -435,7 +435,7 @@ def test_trainer_and_sampler_prompt_alike(make_trainer: Any, world_pairs: Any) -
     assert list(ids[0]) == own
 
 
-def test_cut_off_rollouts_keep_their_last_token_and_earn_nothing(make_trainer: Any, world_pairs: Any, tmp_path: Path) -> None:
+def test_cut_off_rollouts_keep_their_last_token_and_earn_nothing(make_trainer: Any, demo_pairs: Any, tmp_path: Path) -> None:
     """An untrained judge never stops within 10 tokens: no end token is written into it, and its status is truncated."""
     trainer = make_trainer(format_weight=0.5)
     ends = set(trainer.eos_token_ids)
@@ -449,12 +449,12 @@ def test_cut_off_rollouts_keep_their_last_token_and_earn_nothing(make_trainer: A
 
 
 def test_resume_after_a_kill_continues_the_same_run(
-    tiny_checkpoint: Path, world_pairs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_checkpoint: Path, demo_pairs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stopped after the first of two rollout batches and started again: the weights of the uninterrupted run."""
     from dataclasses import replace
 
-    pairs = [replace(pair, attempts="2") for pair in world_pairs[0][:16]]
+    pairs = [replace(pair, attempts="2") for pair in demo_pairs[0][:16]]
     config = config_for(tiny_checkpoint, iterations=1, save_steps=2, learning_rate=1e-2)
     original = rl_module.build_trainer
 

@@ -48,13 +48,13 @@ def test_stability(finished_run: Path, tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.filterwarnings("ignore")  # jupyter's, of its own packages
 def test_closed_loop(
-    finished_run: Path, tiny_checkpoint: Path, world_pairs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    finished_run: Path, tiny_checkpoint: Path, demo_pairs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Reads the published results; a policy is taught, trained by TRL against a served judge, and its answers are chosen."""
-    for name in ("rl", "world"):
+    for name in ("rl", "demo"):
         shutil.copytree(finished_run / name, tmp_path / "run" / name)
-    shutil.copytree(tiny_checkpoint, tmp_path / "run" / "world" / "base")
-    write_parquet(list(world_pairs[0][:60]), tmp_path / "run" / "world" / "train.parquet")
+    shutil.copytree(tiny_checkpoint, tmp_path / "run" / "demo" / "base")
+    write_parquet(list(demo_pairs[0][:60]), tmp_path / "run" / "demo" / "train.parquet")
     monkeypatch.setenv("RUN", str(tmp_path / "run"))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))

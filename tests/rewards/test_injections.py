@@ -84,11 +84,11 @@ def test_harmless_texts_are_left_as_they_are() -> None:
 
 
 @pytest.mark.parametrize("template", TEMPLATES, ids=lambda template: template.name)
-def test_no_attack_is_a_token(tiny_checkpoint: Path, world_pairs: Any, template: Any) -> None:
+def test_no_attack_is_a_token(tiny_checkpoint: Path, demo_pairs: Any, template: Any) -> None:
     """A real tokenizer finds in the attacked prompt the special tokens of the harmless one, in their order, and one image."""
     processor = load_processor(str(tiny_checkpoint))
     special = {token for token, one in processor.tokenizer.added_tokens_decoder.items() if one.special}
-    image = world_pairs[0][0].images
+    image = demo_pairs[0][0].images
 
     def found(responses: tuple[str, str]) -> list[int]:
         pair = PreferencePair("p", "Which?", responses, None, image)

@@ -112,9 +112,9 @@ def test_a_failing_consistency_judge_gives_zero_not_a_reward() -> None:
     assert scorer.counts == {"broken": 1}
 
 
-def test_one_who_stops_waiting_does_not_cancel_the_question(world_server: Callable[..., str]) -> None:
+def test_one_who_stops_waiting_does_not_cancel_the_question(demo_server: Callable[..., str]) -> None:
     """The next rollout with the same reasoning gets the answer, from the cache."""
-    config = ConsistencyConfig(base_url=world_server(Faults(hang=1.0, hang_s=0.5)), model="world-checker", deadline_s=10)
+    config = ConsistencyConfig(base_url=demo_server(Faults(hang=1.0, hang_s=0.5)), model="demo-checker", deadline_s=10)
 
     async def ask() -> tuple[list[float], dict[str, int]]:
         judge = EndpointConsistencyJudge(config)
@@ -129,9 +129,9 @@ def test_one_who_stops_waiting_does_not_cancel_the_question(world_server: Callab
     assert counts == {"asked": 1, "cached": 1, "failed": 1}
 
 
-def test_the_endpoint_judge_over_http(world_server: Callable[..., str]) -> None:
+def test_the_endpoint_judge_over_http(demo_server: Callable[..., str]) -> None:
     """Agreeing +1, contradicting -1, no side taken 0; the second time from the cache."""
-    config = ConsistencyConfig(base_url=world_server(), model="world-checker")
+    config = ConsistencyConfig(base_url=demo_server(), model="demo-checker")
 
     async def ask() -> tuple[list[int], dict[str, int]]:
         judge = EndpointConsistencyJudge(config)
@@ -145,11 +145,11 @@ def test_the_endpoint_judge_over_http(world_server: Callable[..., str]) -> None:
     assert counts == {"asked": 3, "cached": 3, "unclear": 1}
 
 
-def test_a_dead_or_broken_endpoint_is_counted(world_server: Callable[..., str]) -> None:
+def test_a_dead_or_broken_endpoint_is_counted(demo_server: Callable[..., str]) -> None:
     """Down, 500 and garbage: consistency 0, each counted as failed, and asked again the next time."""
-    down = ConsistencyConfig(base_url="http://127.0.0.1:9/v1", model="world-checker", deadline_s=5)
-    broken = ConsistencyConfig(base_url=world_server(Faults(broken=1.0)), model="world-checker", deadline_s=5)
-    garbage = ConsistencyConfig(base_url=world_server(Faults(garbage=1.0)), model="world-checker", deadline_s=5)
+    down = ConsistencyConfig(base_url="http://127.0.0.1:9/v1", model="demo-checker", deadline_s=5)
+    broken = ConsistencyConfig(base_url=demo_server(Faults(broken=1.0)), model="demo-checker", deadline_s=5)
+    garbage = ConsistencyConfig(base_url=demo_server(Faults(garbage=1.0)), model="demo-checker", deadline_s=5)
     for config in (down, broken, garbage):
 
         async def ask(config: ConsistencyConfig = config) -> tuple[int, dict[str, int]]:

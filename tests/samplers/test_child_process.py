@@ -103,9 +103,9 @@ def test_a_child_killed_between_calls(child: ProcessSampler) -> None:
     until(child.check)
 
 
-def test_a_model_in_a_child_says_the_same(tiny_checkpoint: Path, world_pairs: Any) -> None:
+def test_a_model_in_a_child_says_the_same(tiny_checkpoint: Path, demo_pairs: Any) -> None:
     """Texts, tokens and log-probs of a real model, images included, and its verdict margins."""
-    prompts = [build_messages(pair, order=Order.GIVEN, template=PLAIN) for pair in world_pairs[0][:4]]
+    prompts = [build_messages(pair, order=Order.GIVEN, template=PLAIN) for pair in demo_pairs[0][:4]]
     here = HFSampler.load(tiny_checkpoint)
     there = ProcessSampler(partial(HFSampler.load, tiny_checkpoint))
     try:
@@ -121,22 +121,22 @@ def test_a_model_in_a_child_says_the_same(tiny_checkpoint: Path, world_pairs: An
         there.close()
 
 
-def test_several_endpoints(world_pairs: Any, world_server: Callable[..., str]) -> None:
+def test_several_endpoints(demo_pairs: Any, demo_server: Callable[..., str]) -> None:
     """Work is spread; what one endpoint fails at another one answers; all down is a failure that says so."""
-    prompts = [build_messages(pair, order=Order.GIVEN, template=PLAIN) for pair in world_pairs[0][:12]]
-    good, broken, dead = world_server(), world_server(Faults(broken=1.0)), "http://127.0.0.1:9/v1"
-    whole = OpenAISampler([broken, dead, good], "world-teacher", deadline_s=20)
+    prompts = [build_messages(pair, order=Order.GIVEN, template=PLAIN) for pair in demo_pairs[0][:12]]
+    good, broken, dead = demo_server(), demo_server(Faults(broken=1.0)), "http://127.0.0.1:9/v1"
+    whole = OpenAISampler([broken, dead, good], "demo-teacher", deadline_s=20)
     whole.check()
     rows = whole.sample(prompts, SamplingParams())
     assert all(row[0].finish is FinishReason.STOP for row in rows)
-    assert rows == OpenAISampler(good, "world-teacher").sample(prompts, SamplingParams())
-    lost = OpenAISampler([dead, broken], "world-teacher", deadline_s=20)
+    assert rows == OpenAISampler(good, "demo-teacher").sample(prompts, SamplingParams())
+    lost = OpenAISampler([dead, broken], "demo-teacher", deadline_s=20)
     assert all(row[0].finish is FinishReason.ERROR and row[0].error for row in lost.sample(prompts[:2], SamplingParams()))
     with pytest.raises(EndpointError, match="no OpenAI-compatible endpoint"):
         OpenAISampler([dead, dead], "m").check()
 
 
-def test_endpoints_share_the_work(world_pairs: Any) -> None:
+def test_endpoints_share_the_work(demo_pairs: Any) -> None:
     """The one with fewer requests in flight is asked: of two alike each gets about half."""
     from starlette.applications import Starlette
     from starlette.requests import Request

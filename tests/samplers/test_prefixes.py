@@ -24,9 +24,9 @@ def sampler(tiny_checkpoint: Path) -> HFSampler:
 
 
 @pytest.fixture(scope="module")
-def prompts(world_pairs: Any) -> list[Any]:
+def prompts(demo_pairs: Any) -> list[Any]:
     """Three pairs in both orders, one of them without its image."""
-    pairs = [*world_pairs[0][:2], replace(world_pairs[0][2], images=())]
+    pairs = [*demo_pairs[0][:2], replace(demo_pairs[0][2], images=())]
     return [build_messages(pair, order=order, template=PLAIN) for pair in pairs for order in BOTH_ORDERS]
 
 

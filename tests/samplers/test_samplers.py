@@ -37,9 +37,9 @@ def sampler(tiny_checkpoint: Path) -> HFSampler:
 
 
 @pytest.fixture(scope="module")
-def prompts(world_pairs: Any) -> list[Any]:
+def prompts(demo_pairs: Any) -> list[Any]:
     """Six prompts of different length: with one image, with two of different size, and one without any."""
-    pairs = list(world_pairs[0][:6])
+    pairs = list(demo_pairs[0][:6])
     from PIL import Image
 
     wide = encode_png(Image.new("RGB", (112, 56), (10, 200, 90)))
@@ -79,10 +79,10 @@ def test_logprobs_equal_a_plain_forward(sampler: HFSampler, prompts: list[Any]) 
                 torch.testing.assert_close(torch.tensor(completion.logprobs), expected, atol=1e-4, rtol=0)
 
 
-def test_text_alone_after_images(sampler: HFSampler, prompts: list[Any], world_pairs: Any) -> None:
+def test_text_alone_after_images(sampler: HFSampler, prompts: list[Any], demo_pairs: Any) -> None:
     """A batch without any image, of unequal lengths, right after one with images: each row as if it were alone."""
     sampler.sample(prompts[:2], SamplingParams(temperature=0, max_tokens=4))
-    texts = [replace(pair, images=()) for pair in world_pairs[0][:3]]
+    texts = [replace(pair, images=()) for pair in demo_pairs[0][:3]]
     plain = [build_messages(pair, order=Order.GIVEN, template=PLAIN) for pair in texts]
     assert len({int(sampler.encode([prompt])["input_ids"].shape[1]) for prompt in plain}) > 1
     together = [row[0] for row in sampler.sample(plain, SamplingParams(temperature=0, max_tokens=12))]
@@ -221,10 +221,10 @@ def test_a_cut_off_draw_says_so(sampler: HFSampler, prompts: list[Any]) -> None:
         assert not set(completion.token_ids) & set(vision_token_ids(sampler.model.config))
 
 
-def test_the_image_is_looked_at(sampler: HFSampler, world_pairs: Any) -> None:
+def test_the_image_is_looked_at(sampler: HFSampler, demo_pairs: Any) -> None:
     """The same words about another picture get other log-probs."""
-    pair = world_pairs[0][0]
-    other = replace(pair, images=world_pairs[0][1].images)
+    pair = demo_pairs[0][0]
+    other = replace(pair, images=demo_pairs[0][1].images)
     rows = [sampler.encode([build_messages(p, order=Order.GIVEN, template=PLAIN)]) for p in (pair, other)]
     assert torch.equal(rows[0]["input_ids"], rows[1]["input_ids"])
     with torch.no_grad():
@@ -251,12 +251,12 @@ def test_images_reach_the_model_as_by_qwens_own_utilities(sampler: HFSampler, si
     assert (ours["pixel_values"] - theirs["pixel_values"]).abs().mean() < 0.03
 
 
-def pairs_of_orders(world_pairs: Any) -> tuple[list[Any], list[int]]:
+def pairs_of_orders(demo_pairs: Any) -> tuple[list[Any], list[int]]:
     """Prompts in both orders: of one image, of two, of none, of an image shared by three pairs; and their groups."""
     from PIL import Image
 
     wide = encode_png(Image.new("RGB", (112, 56), (10, 200, 90)))
-    a, b, c, d, e, f = world_pairs[0][:6]
+    a, b, c, d, e, f = demo_pairs[0][:6]
     pairs = [
         a,
         replace(b, images=(*b.images, wide)),
@@ -270,9 +270,9 @@ def pairs_of_orders(world_pairs: Any) -> tuple[list[Any], list[int]]:
 
 
 @pytest.mark.parametrize("num", [1, 3])
-def test_sharing_what_prompts_begin_with_changes_nothing(sampler: HFSampler, world_pairs: Any, num: int) -> None:
+def test_sharing_what_prompts_begin_with_changes_nothing(sampler: HFSampler, demo_pairs: Any, num: int) -> None:
     """Greedy tokens and log-probs are those of prompts that are read one by one, and fewer image patches are looked at."""
-    asked, groups = pairs_of_orders(world_pairs)
+    asked, groups = pairs_of_orders(demo_pairs)
     inputs = sampler.encode(asked)
     ends = frozenset(sampler._ends)
     options: dict[str, Any] = {"num_draws": num, "max_tokens": 12, "temperature": 0, "top_p": 1.0, "ends": ends}
@@ -288,16 +288,16 @@ def test_sharing_what_prompts_begin_with_changes_nothing(sampler: HFSampler, wor
     assert torch.equal(read(sampler.model, inputs).argmax(1), read(sampler.model, inputs, groups).argmax(1))
 
 
-def test_what_cannot_be_shared_is_not(sampler: HFSampler, world_pairs: Any) -> None:
+def test_what_cannot_be_shared_is_not(sampler: HFSampler, demo_pairs: Any) -> None:
     """Prompts that all differ; rows of a group that differ before their last image; images in a form that is not known."""
-    asked = pairs_of_orders(world_pairs)[0]
+    asked = pairs_of_orders(demo_pairs)[0]
     token = sampler.model.config.image_token_id
     inputs = sampler.encode(asked[:2])
     assert split(inputs, [0, 1], token) is None
     assert split({**inputs, "pixel_attention_mask": torch.ones(2, 3, 3)}, [0, 0], token) is None
     assert split({name: value for name, value in inputs.items() if name != "image_grid_thw"}, [0, 0], token) is None
     late = [
-        (Message("user", (Part(text=text), Part(image=world_pairs[0][0].images[0]))),) for text in ("The first one", "A second")
+        (Message("user", (Part(text=text), Part(image=demo_pairs[0][0].images[0]))),) for text in ("The first one", "A second")
     ]
     assert split(sampler.encode(late), [0, 0], token) is None
 
@@ -311,7 +311,7 @@ def test_a_folder_that_is_no_model(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("many", "asked"), [(False, 30), (True, 5)])
 def test_seeds_that_are_asked_with(
-    world_pairs: Any, world_server: Callable[..., str], monkeypatch: pytest.MonkeyPatch, many: bool, asked: int
+    demo_pairs: Any, demo_server: Callable[..., str], monkeypatch: pytest.MonkeyPatch, many: bool, asked: int
 ) -> None:
     """No two requests have the same: prompts of one seed would share their luck."""
     seeds = []
@@ -321,15 +321,15 @@ def test_seeds_that_are_asked_with(
         return await ask_any(endpoints, prompt, body)
 
     monkeypatch.setattr("rewardlab.samplers.openai_api.ask_any", noted)
-    prompts = [build_messages(pair, order=Order.SWAPPED, template=PLAIN) for pair in world_pairs[0][:5]]
-    OpenAISampler(world_server(), "world-teacher", many=many).sample(prompts, SamplingParams(num_samples=6, seed=1))
+    prompts = [build_messages(pair, order=Order.SWAPPED, template=PLAIN) for pair in demo_pairs[0][:5]]
+    OpenAISampler(demo_server(), "demo-teacher", many=many).sample(prompts, SamplingParams(num_samples=6, seed=1))
     assert len(seeds) == len(set(seeds)) == asked
 
 
-def test_openai_sampler_over_http(world_pairs: Any, world_server: Callable[..., str]) -> None:
+def test_openai_sampler_over_http(demo_pairs: Any, demo_server: Callable[..., str]) -> None:
     """Images travel; every draw has a seed of its own; usage is kept."""
-    sampler = OpenAISampler(world_server(), "world-teacher")
-    prompts = [build_messages(pair, order=Order.SWAPPED, template=PLAIN) for pair in world_pairs[0][:5]]
+    sampler = OpenAISampler(demo_server(), "demo-teacher")
+    prompts = [build_messages(pair, order=Order.SWAPPED, template=PLAIN) for pair in demo_pairs[0][:5]]
     rows = sampler.sample(prompts, SamplingParams(num_samples=6, seed=1))
     assert [len(row) for row in rows] == [6] * 5
     assert all(c.finish is FinishReason.STOP and c.num_tokens > 0 and c.text.startswith("<think>") for row in rows for c in row)
@@ -361,11 +361,11 @@ def test_every_prompt_has_a_seed_of_its_own() -> None:
     ],
 )
 def test_a_failing_endpoint_is_a_status(
-    world_pairs: Any, world_server: Callable[..., str], faults: Faults, finish: FinishReason, error: str
+    demo_pairs: Any, demo_server: Callable[..., str], faults: Faults, finish: FinishReason, error: str
 ) -> None:
     """Never a text and never an exception."""
-    sampler = OpenAISampler(world_server(faults), "world-teacher", deadline_s=2)
-    prompt = build_messages(world_pairs[0][0], order=Order.GIVEN, template=PLAIN)
+    sampler = OpenAISampler(demo_server(faults), "demo-teacher", deadline_s=2)
+    prompt = build_messages(demo_pairs[0][0], order=Order.GIVEN, template=PLAIN)
     completion = sampler.sample([prompt], SamplingParams())[0][0]
     assert (completion.text, completion.finish) == ("", finish)
     assert error in completion.error or finish is FinishReason.TIMEOUT

@@ -64,14 +64,14 @@ if __name__ == "__main__":
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory, world_pairs: Any) -> Path:
+def checkpoint(tmp_path_factory: pytest.TempPathFactory, demo_pairs: Any) -> Path:
     """As ``tiny_checkpoint``, with heads of 32: vLLM's attention on a CPU knows that width and 64."""
     import random
 
     from rewardlab.demo.base_model import build_model, build_processor, save, train_tokenizer
     from rewardlab.demo.build import corpus
 
-    pairs, truths = world_pairs
+    pairs, truths = demo_pairs
     tokenizer = train_tokenizer(corpus(pairs, truths, random.Random(0)), 700)
     folder = tmp_path_factory.mktemp("wide") / "base"
     save(folder, build_model(tokenizer, hidden=128, layers=2, seed=0), build_processor(tokenizer))
@@ -84,8 +84,8 @@ def here(checkpoint: Path) -> HFSampler:
 
 
 @pytest.fixture(scope="module")
-def prompts(world_pairs: Any) -> list[Any]:
-    return [build_messages(p, order=o, template=load_template("plain")) for p in world_pairs[0][:8] for o in BOTH_ORDERS]
+def prompts(demo_pairs: Any) -> list[Any]:
+    return [build_messages(p, order=o, template=load_template("plain")) for p in demo_pairs[0][:8] for o in BOTH_ORDERS]
 
 
 @pytest.fixture(scope="module")
@@ -95,11 +95,11 @@ def server(checkpoint: Path) -> Iterator[VLLMServerSampler]:
     sampler.server.stop()
 
 
-def test_in_process(here: HFSampler, prompts: list[Any], checkpoint: Path, world_pairs: Any, tmp_path: Path) -> None:
+def test_in_process(here: HFSampler, prompts: list[Any], checkpoint: Path, demo_pairs: Any, tmp_path: Path) -> None:
     """Greedy tokens equal, log-probs and verdict margins close; a seed fixes a prompt's draws whatever is asked beside it."""
     from rewardlab.data.pairs import write_parquet
 
-    write_parquet(list(world_pairs[0][:8]), tmp_path / "pairs.parquet")
+    write_parquet(list(demo_pairs[0][:8]), tmp_path / "pairs.parquet")
     (tmp_path / "offline.py").write_text(OFFLINE)
     command = [Path(PROGRAM).absolute().parent / "python", tmp_path / "offline.py", checkpoint, tmp_path / "pairs.parquet"]
     done = subprocess.run(

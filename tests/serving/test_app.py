@@ -144,10 +144,10 @@ def test_concurrent_requests_each_get_their_own_answer(client: httpx.Client) -> 
         assert all(pool.map(ask, range(40)))
 
 
-def test_a_real_model_behind_http(tiny_checkpoint: Path, world_pairs: Any) -> None:
+def test_a_real_model_behind_http(tiny_checkpoint: Path, demo_pairs: Any) -> None:
     """An untrained judge never finds a verdict: that is said, not guessed."""
     judge = open_judge(f"hf:{tiny_checkpoint}", template="plain", max_tokens=8)
-    pair = world_pairs[0][0]
+    pair = demo_pairs[0][0]
     body = {"question": pair.question, "responses": pair.responses, "images": [to_data_url(pair.images[0])], "votes": 2}
     with running(build_app(judge)) as url:
         answer = httpx.post(f"{url}/v1/judge", json=body, timeout=60).json()

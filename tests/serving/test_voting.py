@@ -64,9 +64,9 @@ def test_weighted_needs_probabilities() -> None:
     assert "no probabilities" in told.json()["error"]
 
 
-def test_weighted_of_a_real_model(tiny_checkpoint: Path, world_pairs: Any) -> None:
+def test_weighted_of_a_real_model(tiny_checkpoint: Path, demo_pairs: Any) -> None:
     """The same probability as offline, asked for by name or not."""
-    pair = world_pairs[0][0]
+    pair = demo_pairs[0][0]
     body = {"question": pair.question, "responses": pair.responses, "images": [to_data_url(pair.images[0])]}
     judge = open_judge(f"prob:{tiny_checkpoint}", template="verdict", temperature=0, max_tokens=8)
     weigher = probability_judge_of(judge)

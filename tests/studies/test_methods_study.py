@@ -163,7 +163,7 @@ def test_trials_in_small(finished_run: Path, tmp_path: Path) -> None:
     """A critic-free, a windowed and a verifying method through the real trainers: the budget is met, every number there."""
     run = tmp_path / "run"
     shutil.copytree(finished_run / "rl", run / "sft")
-    for name in ("distill", "world"):
+    for name in ("distill", "demo"):
         shutil.copytree(finished_run / name, run / name)
     from dataclasses import replace
 

@@ -94,15 +94,15 @@ def test_the_report(tmp_path: Path) -> None:
     assert markdown(json.loads((tmp_path / "policy.json").read_text())) == (tmp_path / "policy.md").read_text()
 
 
-def test_every_arm_in_small(finished_run: Path, tiny_checkpoint: Path, world_pairs: Any, tmp_path: Path) -> None:
+def test_every_arm_in_small(finished_run: Path, tiny_checkpoint: Path, demo_pairs: Any, tmp_path: Path) -> None:
     """From an untaught base model: start, scalar head and all five rewards, through the trainers users get."""
     run = tmp_path / "run"
     for stage in ("sft", "rl"):
         shutil.copytree(finished_run / "rl", run / stage)
-    shutil.copytree(tiny_checkpoint, run / "world" / "base")
-    pairs = [pair for pair in world_pairs[0] if pair.question != MANY_WORDED]
-    write_parquet([replace(pair, judgment="") for pair in pairs[:16]], run / "world" / "train.parquet")
-    write_parquet(read_pairs(finished_run / "world" / "test.parquet"), run / "world" / "test.parquet")
+    shutil.copytree(tiny_checkpoint, run / "demo" / "base")
+    pairs = [pair for pair in demo_pairs[0] if pair.question != MANY_WORDED]
+    write_parquet([replace(pair, judgment="") for pair in pairs[:16]], run / "demo" / "train.parquet")
+    write_parquet(read_pairs(finished_run / "demo" / "test.parquet"), run / "demo" / "test.parquet")
     opener = partial(PolicyPlace, run, SMALL, tmp_path / "out")
     start = run_trials(opener, plan(ARMS, tuple(ARMS), (0,)), tmp_path / "out", workers=1)
     records = {row["arm"]: row for row in read_records(tmp_path / "out")}

@@ -106,12 +106,12 @@ def trainer_of(arm: str, checkpoint: Path, pairs: Any, out: Path, **changes: Any
     return build_trainer(rows, config, model, processor, PLAIN, out, ARMS[arm].trainer)
 
 
-def test_the_raw_mean_filter_in_the_trainer(tiny_checkpoint: Path, world_pairs: Any, tmp_path: Path) -> None:
+def test_the_raw_mean_filter_in_the_trainer(tiny_checkpoint: Path, demo_pairs: Any, tmp_path: Path) -> None:
     """The same eighty percent through the trainer: its failures have advantage 0, StableReinforce's have -2."""
     rewards = torch.tensor([1.5] * 8 + [0.5] * 2)
     batch, rows = {"loss_mask": torch.ones(10, 3)}, [{"pair_id": str(n), "order": "given"} for n in range(10)]
     for arm, failures in (("raw_mean_filter", 0.0), ("stable_reinforce", -2.0)):
-        trainer = trainer_of(arm, tiny_checkpoint, world_pairs[0], tmp_path)
+        trainer = trainer_of(arm, tiny_checkpoint, demo_pairs[0], tmp_path)
         advantages, metrics = trainer._advantages(batch, rows, rewards, slice(0, 10))
         expected = torch.tensor([0.5] * 8 + [failures] * 2)[:, None].expand(10, 3)
         torch.testing.assert_close(advantages, expected)
@@ -119,9 +119,9 @@ def test_the_raw_mean_filter_in_the_trainer(tiny_checkpoint: Path, world_pairs: 
 
 
 @pytest.mark.parametrize("arm", ["blind_stable_reinforce", "stable_reinforce"])
-def test_a_blind_actor_does_not_see_the_image(arm: str, tiny_checkpoint: Path, world_pairs: Any, tmp_path: Path) -> None:
+def test_a_blind_actor_does_not_see_the_image(arm: str, tiny_checkpoint: Path, demo_pairs: Any, tmp_path: Path) -> None:
     """Another image, the same log-probs and no gradient of the vision tower; a sighted actor's change. Both sample sighted."""
-    trainer = trainer_of(arm, tiny_checkpoint, world_pairs[0], tmp_path)
+    trainer = trainer_of(arm, tiny_checkpoint, demo_pairs[0], tmp_path)
     trainer.model.train()
     trainer.current_gradient_accumulation_steps = 1
     batch = dict(trainer._prepare_inputs(next(iter(trainer.get_train_dataloader()))))

@@ -1,4 +1,4 @@
-"""Small random models of other families than the world's Qwen2.5-VL, with real processors, saved as any checkpoint is."""
+"""Small random models of other families than the demo's Qwen2.5-VL, with real processors, saved as any checkpoint is."""
 
 from __future__ import annotations
 

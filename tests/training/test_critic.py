@@ -66,10 +66,10 @@ def weights(folder: Path) -> torch.Tensor:
 
 
 @pytest.fixture
-def hard(world_pairs: Any) -> list[Any]:
+def hard(demo_pairs: Any) -> list[Any]:
     from dataclasses import replace
 
-    return [replace(pair, attempts="2") for pair in world_pairs[0][:16]]
+    return [replace(pair, attempts="2") for pair in demo_pairs[0][:16]]
 
 
 @pytest.fixture
@@ -90,11 +90,11 @@ def rewarded(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return use
 
 
-def test_a_fresh_critic_says_nothing_and_sees(tiny_checkpoint: Path, world_pairs: Any, tmp_path: Path) -> None:
+def test_a_fresh_critic_says_nothing_and_sees(tiny_checkpoint: Path, demo_pairs: Any, tmp_path: Path) -> None:
     """0 everywhere at first; with a head, one number per token that depends on the image; saved and read back the same."""
     critic = ValueModel.from_pretrained(str(tiny_checkpoint)).eval()
     sampler = HFSampler(*load_model(str(tiny_checkpoint), device="cpu"))
-    inputs = sampler.encode([build_messages(pair, order=Order.GIVEN, template=PLAIN) for pair in world_pairs[0][:3]])
+    inputs = sampler.encode([build_messages(pair, order=Order.GIVEN, template=PLAIN) for pair in demo_pairs[0][:3]])
     with torch.no_grad():
         assert not critic(**inputs).any()
         critic.head.weight.normal_(generator=torch.Generator().manual_seed(0))

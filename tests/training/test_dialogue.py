@@ -130,13 +130,13 @@ def test_a_cut_off_judgment_is_not_verified() -> None:
     assert len(asked) == 1
 
 
-def test_cold_start_dialogues(world_pairs: Any, tmp_path: Path) -> None:
+def test_cold_start_dialogues(demo_pairs: Any, tmp_path: Path) -> None:
     """A right vote is verified as correct, a wrong one as wrong and then revised; one in the other order, or without a verdict,
     or on a pair without a judgment, teaches nothing."""
     judged = [
-        replace(pair, judgment="<think>Seen red.</think><answer>1</answer>", order=Order.GIVEN) for pair in world_pairs[0][:2]
+        replace(pair, judgment="<think>Seen red.</think><answer>1</answer>", order=Order.GIVEN) for pair in demo_pairs[0][:2]
     ]
-    judged = [replace(judged[0], preferred=0), replace(judged[1], preferred=1), world_pairs[0][2]]
+    judged = [replace(judged[0], preferred=0), replace(judged[1], preferred=1), demo_pairs[0][2]]
     cast = [
         (0, "given", "first"),
         (0, "given", "second"),
@@ -167,12 +167,10 @@ def test_cold_start_dialogues(world_pairs: Any, tmp_path: Path) -> None:
         verification_rows(judged, votes, load_template("plain"))
 
 
-def test_training_on_dialogues(
-    world_pairs: Any, tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_on_dialogues(demo_pairs: Any, tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """SFT on verifications, then RL on verified judgments, through the real trainers. What is trained on is what was sampled:
     in every turn the decoder's log-probs are those of the whole dialogue read at once, image and positions included."""
-    pairs = [replace(p, judgment="<think>a</think><answer>1</answer>", attempts="2") for p in world_pairs[0][:8]]
+    pairs = [replace(p, judgment="<think>a</think><answer>1</answer>", attempts="2") for p in demo_pairs[0][:8]]
     votes = tmp_path / "votes.jsonl"
     cast = [{"order": pair.order.value, "choice": "first", "text": "<answer>1</answer>"} for pair in pairs]
     lines = [{"pass": "votes", "row": row, "votes": [vote]} for row, vote in enumerate(cast)]

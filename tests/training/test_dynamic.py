@@ -163,10 +163,10 @@ class Kill(TrainerCallback):
 
 @pytest.mark.parametrize("kind", ["refill", "oversample"])
 def test_a_run_on_undecided_groups(
-    world_pairs: Any, tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    demo_pairs: Any, tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """Through the real trainer: what it trains on is undecided, all candidates are in the metrics, and a killed run resumes."""
-    pairs = [replace(pair, attempts="2") for pair in world_pairs[0][:16]]
+    pairs = [replace(pair, attempts="2") for pair in demo_pairs[0][:16]]
     config = RLConfig(
         model=str(tiny_checkpoint),
         template="plain",

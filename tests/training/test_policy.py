@@ -159,9 +159,9 @@ def config_for(checkpoint: Path, **changes: Any) -> PolicyConfig:
     return PolicyConfig(**(values | changes))
 
 
-def test_anchors(world_pairs: Any, tiny_checkpoint: Path, tmp_path: Path) -> None:
+def test_anchors(demo_pairs: Any, tiny_checkpoint: Path, tmp_path: Path) -> None:
     """The preferred response; the first policy's own answers, made once; none for a group."""
-    pairs, template = world_pairs[0][:4], load_template("answer")
+    pairs, template = demo_pairs[0][:4], load_template("answer")
     known = anchors_of(pairs, config_for(tiny_checkpoint), template, tmp_path)
     assert known == {pair.pair_id: pair.responses[pair.preferred] for pair in pairs}
     start = config_for(tiny_checkpoint, anchor="start")
@@ -179,7 +179,7 @@ def test_anchors(world_pairs: Any, tiny_checkpoint: Path, tmp_path: Path) -> Non
         anchors_of([replace(pairs[0], preferred=None)], config_for(tiny_checkpoint), template, tmp_path)
 
 
-def test_pairwise_ppo(world_pairs: Any, tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pairwise_ppo(demo_pairs: Any, tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The shipped recipe, scaled: its critic is pre-trained, trained with the policy, and kept."""
     shipped = load_yaml(Path(__file__).parents[2] / "configs" / "policy" / "pairwise_rl.yaml")
     method = {name: value for name, value in shipped.items() if name not in ("model", "judge")}
@@ -187,7 +187,7 @@ def test_pairwise_ppo(world_pairs: Any, tiny_checkpoint: Path, tmp_path: Path, m
     monkeypatch.setattr(policy_module, "open_reward", lambda config, pairs: judge)
     monkeypatch.setattr(PolicyRewardFunction, "__call__", uncut(PolicyRewardFunction.__call__))
     changes = {**method, "group_size": 1, "value_pretrain_steps": 2, "max_steps": 2, "save_steps": 2}
-    final = train_policy(world_pairs[0][:16], config_for(tiny_checkpoint, **changes), tmp_path / "run")
+    final = train_policy(demo_pairs[0][:16], config_for(tiny_checkpoint, **changes), tmp_path / "run")
     assert (final / "model.safetensors").exists()
     assert (tmp_path / "run" / "value" / "critic" / "config.json").exists()
     assert (final / "critic" / "config.json").exists() or (tmp_path / "run" / "critic" / "config.json").exists()
@@ -215,14 +215,14 @@ def test_the_best_of_several_is_the_anchor() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_policy_learns_what_its_judge_likes(
-    world_pairs: Any, tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+    demo_pairs: Any, tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """A judge that prefers short answers: an untrained policy, which never stops, comes to write shorter ones."""
     judge = PairwiseReward(Prefers(lambda text: -min(len(text), 20) / 20))  # type: ignore[arg-type]
     monkeypatch.setattr(policy_module, "open_reward", lambda config, pairs: judge)
     monkeypatch.setattr(PolicyRewardFunction, "__call__", uncut(PolicyRewardFunction.__call__))
     final = train_policy(
-        world_pairs[0][:16],
+        demo_pairs[0][:16],
         config_for(tiny_checkpoint, anchor="group", seed=seed, max_steps=30, learning_rate=2e-2),
         tmp_path / "run",
     )
@@ -242,7 +242,7 @@ def uncut(call: Callable[..., Any]) -> Callable[..., Any]:
     return ended
 
 
-def test_a_scalar_head_pays_pointwise(world_pairs: Any, tiny_checkpoint: Path, tmp_path: Path) -> None:
+def test_a_scalar_head_pays_pointwise(demo_pairs: Any, tiny_checkpoint: Path, tmp_path: Path) -> None:
     """One number per response, seen with its question and image, whatever the anchor; the same text earns the same."""
     config = RMConfig(
         model=str(tiny_checkpoint),
@@ -252,8 +252,8 @@ def test_a_scalar_head_pays_pointwise(world_pairs: Any, tiny_checkpoint: Path, t
         micro_batch_size=8,
         gradient_checkpointing=False,
     )
-    reward = ScalarReward(train_scalar(world_pairs[0][:16], config, tmp_path / "rm"))
-    asked = [world_pairs[0][0], world_pairs[0][0], world_pairs[0][1]]
+    reward = ScalarReward(train_scalar(demo_pairs[0][:16], config, tmp_path / "rm"))
+    asked = [demo_pairs[0][0], demo_pairs[0][0], demo_pairs[0][1]]
     paid, _ = reward(asked, ["red", "<think>x</think>red", "red"], ["a", "b", "c"], 0)
     assert paid[0] == pytest.approx(paid[1])
     assert paid[0] != pytest.approx(paid[2], abs=1e-7)

@@ -31,10 +31,10 @@ PLAIN = load_template("plain")
 
 
 @pytest.fixture(scope="module")
-def labelled(world_pairs: Any) -> list[dict[str, Any]]:
+def labelled(demo_pairs: Any) -> list[dict[str, Any]]:
     """16 judgments as `rewardlab steps` writes them, half of them misread from their first step on."""
     rows = []
-    for n, (pair, truth) in enumerate(zip(*(part[:16] for part in world_pairs), strict=True)):
+    for n, (pair, truth) in enumerate(zip(*(part[:16] for part in demo_pairs), strict=True)):
         order = Order.SWAPPED if n % 4 > 1 else Order.GIVEN
         text, _ = grounded(truth, pair.shown(order), misread=bool(n % 2))
         ends = judgment_steps(text)
@@ -59,16 +59,16 @@ def config_for(checkpoint: Path, **changes: Any) -> PRMConfig:
 
 
 @pytest.fixture(scope="module")
-def prm(tiny_checkpoint: Path, world_pairs: Any, labelled: list[dict[str, Any]], tmp_path_factory: Any) -> Path:
+def prm(tiny_checkpoint: Path, demo_pairs: Any, labelled: list[dict[str, Any]], tmp_path_factory: Any) -> Path:
     """A trained model's folder."""
     out = tmp_path_factory.mktemp("prm")
-    return train_prm(world_pairs[0], labelled, config_for(tiny_checkpoint, max_steps=20), out / "run")
+    return train_prm(demo_pairs[0], labelled, config_for(tiny_checkpoint, max_steps=20), out / "run")
 
 
-def test_labels_stand_where_steps_end(tiny_checkpoint: Path, world_pairs: Any, labelled: list[dict[str, Any]]) -> None:
+def test_labels_stand_where_steps_end(tiny_checkpoint: Path, demo_pairs: Any, labelled: list[dict[str, Any]]) -> None:
     """On the token with the step's last character and nowhere else; the prompt in front is the judge's own."""
     model, processor = load_model(str(tiny_checkpoint), device="cpu")
-    sampler, rows = HFSampler(model, processor), prm_rows(world_pairs[0], labelled)
+    sampler, rows = HFSampler(model, processor), prm_rows(demo_pairs[0], labelled)
     batch = StepCollator(processor, PLAIN)(rows)
     for n, row in enumerate(rows):
         ids, labels = batch["input_ids"][n], batch["labels"][n]
@@ -83,14 +83,14 @@ def test_labels_stand_where_steps_end(tiny_checkpoint: Path, world_pairs: Any, l
 
 
 def test_loss_is_the_squared_error(
-    tiny_checkpoint: Path, world_pairs: Any, labelled: list[dict[str, Any]], tmp_path: Path
+    tiny_checkpoint: Path, demo_pairs: Any, labelled: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     """An untrained one says 0 everywhere: error 1. Micro-batches, of unequally many steps, and recomputed activations change
     nothing."""
     after = {}
     for micro in (8, 4, 1):
         config = config_for(tiny_checkpoint, max_steps=2, micro_batch_size=micro, gradient_checkpointing=micro == 4)
-        final = train_prm(world_pairs[0], labelled, config, tmp_path / str(micro))
+        final = train_prm(demo_pairs[0], labelled, config, tmp_path / str(micro))
         first, second = (json.loads(line) for line in (tmp_path / str(micro) / "metrics.jsonl").read_text().splitlines()[:2])
         assert first["loss"] == pytest.approx(1.0, abs=1e-5)
         after[micro] = (second["loss"], ValueModel.from_pretrained(str(final)).head.weight)
@@ -99,12 +99,12 @@ def test_loss_is_the_squared_error(
         torch.testing.assert_close(after[micro][1], after[8][1], atol=1e-5, rtol=1e-3)
 
 
-def test_it_learns_and_sees(prm: Path, world_pairs: Any, labelled: list[dict[str, Any]]) -> None:
+def test_it_learns_and_sees(prm: Path, demo_pairs: Any, labelled: list[dict[str, Any]]) -> None:
     """The loss falls; scores of the folder read back depend on the image; judge and critic cannot be mixed up."""
     losses = [json.loads(line)["loss"] for line in (prm.parent / "metrics.jsonl").read_text().splitlines() if '"loss"' in line]
     assert losses[-1] < 0.8 * losses[0]
     model, collator = ValueModel.from_pretrained(str(prm)), StepCollator(load_processor(str(prm)), PLAIN)
-    rows = prm_rows(world_pairs[0], labelled)
+    rows = prm_rows(demo_pairs[0], labelled)
     scores = step_scores(model, collator, rows)
     assert [len(row) for row in scores] == [len(row["labels"]) for row in labelled]
     for one, in_threes in zip(scores, step_scores(model, collator, rows, size=3), strict=True):
@@ -116,11 +116,11 @@ def test_it_learns_and_sees(prm: Path, world_pairs: Any, labelled: list[dict[str
 
 
 def test_resume(
-    tiny_checkpoint: Path, world_pairs: Any, labelled: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_checkpoint: Path, demo_pairs: Any, labelled: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Killed at its first checkpoint and started again: the weights of the uninterrupted run."""
     config = config_for(tiny_checkpoint)
-    whole = train_prm(world_pairs[0], labelled, config, tmp_path / "whole")
+    whole = train_prm(demo_pairs[0], labelled, config, tmp_path / "whole")
 
     class KilledError(Exception):
         pass
@@ -132,22 +132,22 @@ def test_resume(
 
     monkeypatch.setattr(prm_module, "PRMTrainer", Killed)
     with pytest.raises(KilledError):
-        train_prm(world_pairs[0], labelled, config, tmp_path / "parts")
+        train_prm(demo_pairs[0], labelled, config, tmp_path / "parts")
     monkeypatch.setattr(prm_module, "PRMTrainer", PRMTrainer)
     with pytest.raises(ConfigError, match="other settings or data"):
-        train_prm(world_pairs[0], labelled[:8], config, tmp_path / "parts")
-    parts = train_prm(world_pairs[0], labelled, config, tmp_path / "parts")
+        train_prm(demo_pairs[0], labelled[:8], config, tmp_path / "parts")
+    parts = train_prm(demo_pairs[0], labelled, config, tmp_path / "parts")
     a, b = (ValueModel.from_pretrained(str(folder)).state_dict() for folder in (whole, parts))
     assert a["head.weight"].abs().max() > 1e-3
     for name, value in a.items():
         torch.testing.assert_close(value, b[name], atol=1e-6, rtol=1e-5)
     with pytest.raises(ConfigError, match="finished"):
-        train_prm(world_pairs[0], labelled, config, tmp_path / "whole")
+        train_prm(demo_pairs[0], labelled, config, tmp_path / "whole")
 
 
-def test_labels_of_other_pairs(tiny_checkpoint: Path, world_pairs: Any, labelled: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_labels_of_other_pairs(tiny_checkpoint: Path, demo_pairs: Any, labelled: list[dict[str, Any]], tmp_path: Path) -> None:
     with pytest.raises(DataError, match="of other pairs"):
-        train_prm(world_pairs[0][8:], labelled, config_for(tiny_checkpoint), tmp_path)
+        train_prm(demo_pairs[0][8:], labelled, config_for(tiny_checkpoint), tmp_path)
 
 
 def rl_config(checkpoint: Path, **changes: Any) -> RLConfig:
@@ -198,9 +198,9 @@ class Written:
 
 
 @pytest.fixture
-def written(world_pairs: Any, tiny_checkpoint: Path, labelled: list[dict[str, Any]], tmp_path: Path) -> Callable[..., Written]:
+def written(demo_pairs: Any, tiny_checkpoint: Path, labelled: list[dict[str, Any]], tmp_path: Path) -> Callable[..., Written]:
     """Eight rollouts: seven judgments and one without a closed reasoning."""
-    rows = rl_rows(world_pairs[0][:8], PLAIN, both_orders=False)
+    rows = rl_rows(demo_pairs[0][:8], PLAIN, both_orders=False)
     texts = [row["text"] for row in labelled[:7]] + ["<think>Seen. Not seen."]
     return lambda **changes: Written(rows, rl_config(tiny_checkpoint, **changes), tmp_path, texts)
 
@@ -256,11 +256,11 @@ def test_weight_zero_is_the_baseline(written: Callable[..., Written], prm: Path)
     assert not torch.equal(plain.batch["advantages"], paid.batch["advantages"])
 
 
-def test_a_run_with_it(world_pairs: Any, tiny_checkpoint: Path, prm: Path, tmp_path: Path) -> None:
+def test_a_run_with_it(demo_pairs: Any, tiny_checkpoint: Path, prm: Path, tmp_path: Path) -> None:
     """As reward and as the critic's beginning; the model that pays does not learn and is in no checkpoint."""
     from dataclasses import replace
 
-    pairs = [replace(pair, attempts="2") for pair in world_pairs[0][:16]]
+    pairs = [replace(pair, attempts="2") for pair in demo_pairs[0][:16]]
     before = ValueModel.from_pretrained(str(prm)).state_dict()
     config = rl_config(tiny_checkpoint, advantage="gae", process_reward=str(prm), value_init=str(prm), value_learning_rate=1e-9)
     final = train_rl(pairs, config, tmp_path / "run")
@@ -271,7 +271,7 @@ def test_a_run_with_it(world_pairs: Any, tiny_checkpoint: Path, prm: Path, tmp_p
     assert not (final / "value_model.safetensors").exists()
 
 
-def test_what_cannot_pay(world_pairs: Any, tiny_checkpoint: Path, prm: Path, tmp_path: Path) -> None:
+def test_what_cannot_pay(demo_pairs: Any, tiny_checkpoint: Path, prm: Path, tmp_path: Path) -> None:
     """A method of one number per rollout, growing rollouts, a folder that is no such model, another template or tokenizer."""
     for changes in ({"advantage": "grpo", "group_size": 2}, {"advantage": "gae", "window": 8}):
         with pytest.raises(ValueError, match="process_reward"):

@@ -41,9 +41,9 @@ def config_for(checkpoint: Path, **changes: Any) -> RMConfig:
 
 
 @pytest.fixture(scope="module")
-def pairs(world_pairs: Any) -> list[PreferencePair]:
+def pairs(demo_pairs: Any) -> list[PreferencePair]:
     """Sixteen pairs, response 0 preferred in every other one."""
-    return [replace(pair, preferred=n % 2) for n, pair in enumerate(world_pairs[0][:16])]
+    return [replace(pair, preferred=n % 2) for n, pair in enumerate(demo_pairs[0][:16])]
 
 
 @pytest.fixture
@@ -102,11 +102,11 @@ def test_accumulation_changes_nothing(tiny_checkpoint: Path, pairs: list[Prefere
         torch.testing.assert_close(weight, heads[1][name], atol=2e-5, rtol=1e-4, msg=name)
 
 
-def test_it_learns_to_see_and_is_benchmarked(tiny_checkpoint: Path, world_pairs: Any, tmp_path: Path) -> None:
+def test_it_learns_to_see_and_is_benchmarked(tiny_checkpoint: Path, demo_pairs: Any, tmp_path: Path) -> None:
     """The better response says so: after 40 steps every pair is right, and a benchmark reads the scores as a judge."""
     kept = [
         replace(pair, responses=("good", "bad") if n % 2 else ("bad", "good"), preferred=1 - n % 2)
-        for n, pair in enumerate(world_pairs[0][:24])
+        for n, pair in enumerate(demo_pairs[0][:24])
     ]
     final = train_scalar(kept[:16], config_for(tiny_checkpoint, max_steps=40, save_steps=40), tmp_path / "run")
     assert read_card(final)["stage"] == "rm"  # type: ignore[index]

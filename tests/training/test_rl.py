@@ -31,12 +31,12 @@ PLAIN = load_template("plain")
 
 
 @pytest.fixture(scope="module")
-def tagged(world_pairs: Any) -> list[PreferencePair]:
+def tagged(demo_pairs: Any) -> list[PreferencePair]:
     """40 pairs, ten of each tag, in alternating orders."""
     tags = ("1", "2", "3", "unsolved")
     return [
         replace(pair, attempts=tags[n % 4], order=Order.SWAPPED if n % 8 > 3 else Order.GIVEN)
-        for n, pair in enumerate(world_pairs[0][:40])
+        for n, pair in enumerate(demo_pairs[0][:40])
     ]
 
 
@@ -134,10 +134,10 @@ def test_no_run_begins_without_its_consistency_judge(
 
 
 def test_a_run_leaves_its_records(
-    tagged: list[PreferencePair], tiny_checkpoint: Path, world_server: Callable[..., str], tmp_path: Path
+    tagged: list[PreferencePair], tiny_checkpoint: Path, demo_server: Callable[..., str], tmp_path: Path
 ) -> None:
     """Config, metrics of every part, samples, a checkpoint with a card; another template is refused before that."""
-    consistency = ConsistencyConfig(base_url=world_server(), model="world-checker")
+    consistency = ConsistencyConfig(base_url=demo_server(), model="demo-checker")
     final = train_rl(tagged, config_for(tiny_checkpoint, consistency=consistency), tmp_path / "run")
     card = json.loads((final / "rewardlab.json").read_text())
     assert (card["stage"], card["template_hash"]) == ("rl", PLAIN.hash)

@@ -25,8 +25,8 @@ from rewardlab.types import PreferencePair
 
 
 @pytest.fixture(scope="module")
-def tagged(world_pairs: Any) -> list[PreferencePair]:
-    return [replace(pair, attempts="2") for pair in world_pairs[0][:32]]
+def tagged(demo_pairs: Any) -> list[PreferencePair]:
+    return [replace(pair, attempts="2") for pair in demo_pairs[0][:32]]
 
 
 def config_for(checkpoint: Path | str = "x", **changes: Any) -> RLConfig:

@@ -32,9 +32,9 @@ PLAIN, VERDICT = load_template("plain"), load_template("verdict")
 
 
 @pytest.fixture(scope="module")
-def taught(world_pairs: Any) -> list[PreferencePair]:
+def taught(demo_pairs: Any) -> list[PreferencePair]:
     """24 pairs with a grounded judgment, in alternating orders."""
-    pairs, truths = world_pairs
+    pairs, truths = demo_pairs
     rows = []
     for n, (pair, truth) in enumerate(zip(pairs[:24], truths[:24], strict=True)):
         order = Order.SWAPPED if n % 2 else Order.GIVEN
@@ -80,11 +80,11 @@ def test_loss_covers_the_judgment_and_nothing_else(tiny_checkpoint: Path, taught
 
 
 def test_a_classifier_is_trained_on_both_orders_and_the_verdict_token(
-    tiny_checkpoint: Path, world_pairs: Any, tmp_path: Path
+    tiny_checkpoint: Path, demo_pairs: Any, tmp_path: Path
 ) -> None:
     """Either verdict is right in exactly half of the rows, a pair's two rows stand together, and of each row one token is
     trained: the verdict, at the place where the judge is asked for its probability."""
-    pairs = [replace(world_pairs[0][n], preferred=1) for n in range(6)]  # one-sided labels
+    pairs = [replace(demo_pairs[0][n], preferred=1) for n in range(6)]  # one-sided labels
     rows = sft_rows([*pairs, replace(pairs[0], preferred=None)], VERDICT)
     answers = [row["completion"][0]["content"] for row in rows]
     assert answers == ["2", "1"] * 6
@@ -119,10 +119,10 @@ def test_a_classifier_is_trained_on_both_orders_and_the_verdict_token(
     assert loss.item() == pytest.approx(-torch.stack(logprobs).mean().item(), abs=1e-4)
 
 
-def test_a_classifier_learns_its_labels(tiny_checkpoint: Path, world_pairs: Any, tmp_path: Path) -> None:
+def test_a_classifier_learns_its_labels(tiny_checkpoint: Path, demo_pairs: Any, tmp_path: Path) -> None:
     """The better response says so: after 60 steps the judge that the folder opens is sure of it, in both orders, without a
     teacher's judgment in the data."""
-    pairs = [replace(pair, responses=("good", "bad"), preferred=0) for pair in world_pairs[0][:16]]
+    pairs = [replace(pair, responses=("good", "bad"), preferred=0) for pair in demo_pairs[0][:16]]
     config = config_for(tiny_checkpoint, template="verdict", max_steps=60, save_steps=60, learning_rate=1e-2)
     final = train_sft(pairs, config, tmp_path / "run")
     judge = open_judge(f"hf:{final}")
@@ -223,11 +223,11 @@ def test_an_adapter_on_an_adapter(taught: list[PreferencePair], tiny_checkpoint:
 
 
 def test_bad_input_is_said_before_anything_is_written(
-    tiny_checkpoint: Path, world_pairs: Any, taught: list[PreferencePair], tmp_path: Path
+    tiny_checkpoint: Path, demo_pairs: Any, taught: list[PreferencePair], tmp_path: Path
 ) -> None:
     """No judgments; a place that cannot be written."""
     with pytest.raises(DataError, match="distill"):
-        train_sft(world_pairs[0][:4], config_for(tiny_checkpoint), tmp_path / "none")
+        train_sft(demo_pairs[0][:4], config_for(tiny_checkpoint), tmp_path / "none")
     assert not (tmp_path / "none").exists()
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="writable"):
