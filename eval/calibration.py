@@ -22,10 +22,11 @@ from rewardlab.checkpoints import commit, template_for
 from rewardlab.config import RMConfig, SFTConfig, load_config
 from rewardlab.data.files import write_whole
 from rewardlab.data.pairs import read_pairs
+from rewardlab.models.loading import load_processor
 from rewardlab.models.value_model import ValueModel
 from rewardlab.progress import bar
 from rewardlab.prompts import build_messages
-from rewardlab.samplers.hf import HFSampler, load_processor
+from rewardlab.samplers.hf import HFSampler
 from rewardlab.training.reward_model import score, train_scalar
 from rewardlab.training.sft import train_sft
 from rewardlab.types import BOTH_ORDERS, PreferencePair

@@ -24,7 +24,7 @@ from eval.studies import closed_loop as loop
 from rewardlab.checkpoints import commit
 from rewardlab.data.files import write_whole
 from rewardlab.metrics.accuracy import mean_interval
-from rewardlab.samplers.hf import load_model
+from rewardlab.models.loading import load_model
 
 
 def over_seeds(values: Sequence[float]) -> dict[str, Any]:

@@ -30,9 +30,9 @@ from rewardlab.demo.step_truths import first_wrong, spoiled, steps_of, truth_of_
 from rewardlab.distill.step_labels import label_steps, read_steps
 from rewardlab.judging.judge import open_judge
 from rewardlab.metrics.accuracy import mean_interval
+from rewardlab.models.loading import load_model, load_processor
 from rewardlab.models.value_model import ValueModel
 from rewardlab.prompts import load_template
-from rewardlab.samplers.hf import load_model, load_processor
 from rewardlab.training.prm import StepCollator, prm_rows, step_scores, train_prm
 from rewardlab.training.rl import build_trainer, hard_pairs, rl_rows
 from rewardlab.types import Order, PreferencePair

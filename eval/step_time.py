@@ -28,8 +28,9 @@ from trl import GRPOConfig, GRPOTrainer
 from rewardlab.checkpoints import commit
 from rewardlab.config import RLConfig, load_yaml
 from rewardlab.data.pairs import read_pairs
+from rewardlab.models.families import vision_token_ids
+from rewardlab.models.loading import load_model
 from rewardlab.prompts import load_template
-from rewardlab.samplers.hf import load_model, vision_token_ids
 from rewardlab.training.policy_gradient.build import trainer_arguments
 from rewardlab.training.rl import build_trainer, rl_rows
 

@@ -32,10 +32,11 @@ from rewardlab.demo.build import BASE, TEST, TRAIN
 from rewardlab.errors import EndpointError
 from rewardlab.integrations.client import RewardClient
 from rewardlab.integrations.trl import judge_reward
+from rewardlab.models.loading import load_model
 from rewardlab.processes import end_with_parent
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.samplers.base import SamplingParams
-from rewardlab.samplers.hf import HFSampler, load_model
+from rewardlab.samplers.hf import HFSampler
 from rewardlab.training.run.folder import FINAL, is_finished
 from rewardlab.training.sft import train_sft
 from rewardlab.types import FinishReason, Order, PreferencePair

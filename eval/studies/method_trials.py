@@ -25,8 +25,9 @@ from rewardlab.demo.server import favoured
 from rewardlab.errors import ConfigError
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.metrics.accuracy import Labeled, invalid_rate, position_bias, swap_consistency
+from rewardlab.models.loading import load_model
 from rewardlab.samplers.base import Sampler
-from rewardlab.samplers.hf import HFSampler, load_model
+from rewardlab.samplers.hf import HFSampler
 from rewardlab.samplers.self_verifying import SelfVerifying
 from rewardlab.training.policy_gradient.critic import StopAtPlateau
 from rewardlab.training.rl import build_trainer, hard_pairs, rl_rows

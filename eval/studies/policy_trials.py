@@ -21,11 +21,12 @@ from rewardlab.data.pairs import read_pairs
 from rewardlab.demo.build import BASE, TEST, TRAIN
 from rewardlab.errors import ConfigError
 from rewardlab.judging.judge import ProbabilityJudge
+from rewardlab.models.loading import load_model
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.rewards.anchors import anchors_of
 from rewardlab.rewards.pairwise import Anchors, Metrics, PairwiseReward, PolicyReward, ScalarReward
 from rewardlab.samplers.base import SamplingParams
-from rewardlab.samplers.hf import HFSampler, load_model
+from rewardlab.samplers.hf import HFSampler
 from rewardlab.training.policy import build_trainer, policy_rows
 from rewardlab.training.reward_model import train_scalar
 from rewardlab.training.run.folder import FINAL, is_finished

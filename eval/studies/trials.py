@@ -20,8 +20,9 @@ from rewardlab.data.pairs import read_pairs
 from rewardlab.demo.build import TEST
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.judging.judge import GenerativeJudge
+from rewardlab.models.loading import load_model
 from rewardlab.progress import bar
-from rewardlab.samplers.hf import HFSampler, load_model
+from rewardlab.samplers.hf import HFSampler
 from rewardlab.training.rl import build_trainer, rl_rows
 from rewardlab.training.run.folder import FINAL, is_finished
 from rewardlab.types import BOTH_ORDERS, PreferencePair, Vote

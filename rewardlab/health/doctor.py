@@ -19,10 +19,10 @@ from rewardlab.data.pairs import read_pairs
 from rewardlab.errors import CheckpointError, ConfigError, RewardlabError
 from rewardlab.health.memory import GIB, Estimate, counts, estimate
 from rewardlab.models.architectures import ARCHITECTURES, on_meta
-from rewardlab.models.loading import load_policy
+from rewardlab.models.loading import check_folder, load_policy
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.samplers.base import SamplingParams
-from rewardlab.samplers.hf import HFSampler, check_folder
+from rewardlab.samplers.hf import HFSampler
 from rewardlab.training.policy_gradient.rollouts.engine import check_engine
 from rewardlab.training.rl import consistency_judge, train_rl
 from rewardlab.training.run.folder import trackers

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass
 from typing import Any
 
 from rewardlab.config import MethodConfig, TrainConfig
-from rewardlab.models.loading import PARTS
+from rewardlab.models.families import part_pattern
 from rewardlab.training.run.launcher import Launch
 
 GIB = 2**30
@@ -32,7 +31,7 @@ class Estimate:
 def counts(model: Any, config: TrainConfig) -> tuple[int, int]:
     """(weights, weights that learn) of a model under a config."""
     total = sum(weight.numel() for weight in model.parameters())
-    patterns = [re.compile(PARTS.get(part, part)) for part in config.freeze]
+    patterns = [part_pattern(part) for part in config.freeze]
 
     def is_frozen(name: str) -> bool:
         return any(pattern.search(name) for pattern in patterns)

@@ -51,7 +51,7 @@ class JudgeReward(RewardManagerBase):  # type: ignore[misc]
         if weights["swap_weight"]:
             self._fits_a_swap(config, rollout)
         judge = consistency_judge(weights["consistency_weight"], asked_for="consistency_weight" in given)
-        self._ends = end_token_ids(tokenizer, str(config.actor_rollout_ref.model.path))
+        self._ends = tokenizer_end_ids(tokenizer, str(config.actor_rollout_ref.model.path))
         self._rewards = JudgeRewards(
             judge,
             format_weight=weights["format_weight"],
@@ -98,7 +98,7 @@ def consistency_judge(weight: float, *, asked_for: bool) -> EndpointConsistencyJ
     return EndpointConsistencyJudge(config, api_key=os.environ.get(config.api_key_env, "none"))
 
 
-def end_token_ids(tokenizer: Any, model: str) -> frozenset[int]:
+def tokenizer_end_ids(tokenizer: Any, model: str) -> frozenset[int]:
     """Tokens that end a completion: the tokenizer's, and those of the generation config in a local checkpoint folder."""
     ends = {tokenizer.eos_token_id} - {None}
     path = Path(model) / "generation_config.json"

@@ -1,30 +1,67 @@
-"""The model that is trained: from a checkpoint, whole or quantised, which of its parts learn, and how large it sees images."""
+"""Checkpoints read: a model and its processor; for training also quantised, which parts learn, and how large images are."""
 
 from __future__ import annotations
 
 import json
-import re
+import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForImageTextToText, BitsAndBytesConfig
+from transformers import AutoModelForImageTextToText, AutoProcessor, BitsAndBytesConfig
+from transformers.integrations import deepspeed
+from transformers.utils import logging
 
 from rewardlab.checkpoints import CARD
 from rewardlab.config import LoraConfig, MethodConfig, PixelConfig, TrainConfig
 from rewardlab.errors import CheckpointError, ConfigError
-from rewardlab.models.value_model import read_whole
-from rewardlab.models.vision_hooks import see_always
+from rewardlab.models.families import part_pattern
+from rewardlab.models.vision_hooks import always_run_vision_tower
 from rewardlab.processes import is_main, num_processes
-from rewardlab.samplers.hf import load_model, load_processor
 
-# How transformers calls what sees and what joins it to the language model; anything else is a regular expression.
-PARTS = {
-    "vision": r"\b(visual|vision_tower|vision_model)\.(?!.*merger)",
-    "merger": r"\b(visual\.(.*\.)?(merger|deepstack_merger_list)|multi_modal_projector)\.",
-    "language": r"\b(language_model|lm_head)\b",
-}
+
+def check_folder(path: str) -> None:
+    """Raise CheckpointError for what can only be meant as a folder and is none, before any hub is asked about it."""
+    first, _, rest = path.partition("/")
+    is_local = path.startswith((".", "/", "~")) or "/" in rest or (rest and Path(first).is_dir())
+    if is_local and not Path(path).is_dir():
+        raise CheckpointError(f"{path}: no such folder; expected a checkpoint folder, or a hub id (ORGANISATION/MODEL)")
+
+
+def load_processor(path: str) -> Any:
+    """The processor of a checkpoint, padding on the left as generation needs. Raises CheckpointError."""
+    check_folder(path)
+    try:
+        processor = AutoProcessor.from_pretrained(path)
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path}: its processor cannot be loaded ({error})") from error
+    processor.tokenizer.padding_side = "left"
+    return processor
+
+
+def load_model(path: str, *, device: str | None = None) -> tuple[Any, Any]:
+    """(model in eval mode, processor) of a checkpoint folder or hub id, on ``device`` (default: this process's GPU, if any)."""
+    logging.disable_progress_bar()  # of reading and writing weights: seconds, and in the way of our own bar
+    target = device or (f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if torch.cuda.is_available() else "cpu")
+    processor = load_processor(path)
+    try:
+        model = AutoModelForImageTextToText.from_pretrained(path, dtype="auto" if target != "cpu" else torch.float32)
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path}: cannot be loaded as an image-text model ({error})") from error
+    return (model.eval() if target == "cpu" else model.to(target).eval()), processor
+
+
+@contextmanager
+def without_zero3_init() -> Iterator[None]:
+    """Read weights as they are within it, also where ZeRO-3 would deal them out over the processes while they are read."""
+    config, deepspeed._hf_deepspeed_config_weak_ref = deepspeed._hf_deepspeed_config_weak_ref, None
+    try:
+        yield
+    finally:
+        deepspeed._hf_deepspeed_config_weak_ref = config
 
 
 def load_policy(config: TrainConfig, out: Path) -> tuple[Any, Any]:
@@ -53,18 +90,18 @@ def load_policy(config: TrainConfig, out: Path) -> tuple[Any, Any]:
         before = dict(processor.image_processor.size)
         set_pixels(processor, config.pixels)
         now = processor.image_processor.size
-        if _reads_for_itself(config) and any(before.get(edge) != now[edge] for edge in now):
+        if _engine_reads_checkpoint(config) and any(before.get(edge) != now[edge] for edge in now):
             raise ConfigError(
                 f"pixels: vLLM reads images by the processor of {path}, which shows {before}; train the cold start with the "
                 "same pixels, or leave them out here"
             )
     freeze(model, config.freeze)
     if num_processes() > 1:
-        see_always(model, processor)
+        always_run_vision_tower(model, processor)
     return model, processor
 
 
-def _reads_for_itself(config: TrainConfig) -> bool:
+def _engine_reads_checkpoint(config: TrainConfig) -> bool:
     """Whether TRL has vLLM open the checkpoint itself, processor and all."""
     return isinstance(config, MethodConfig) and config.engine is not None and config.engine.kind != "serve"
 
@@ -97,7 +134,7 @@ def merge_adapter(adapter: Path, out: Path) -> Path:
         raise CheckpointError(f"{out}: exists; choose another --out")
     name = json.loads(told.read_text(encoding="utf-8"))["base_model_name_or_path"]
     try:
-        with read_whole():
+        with without_zero3_init():
             base, _ = load_model(name, device="cpu")
     except CheckpointError as error:
         raise CheckpointError(f"{adapter}: the model it was trained on is not there: {error}") from error
@@ -120,16 +157,12 @@ def set_pixels(processor: Any, pixels: PixelConfig) -> None:
     processor.image_processor.size = {"shortest_edge": pixels.min, "longest_edge": pixels.max}
 
 
-def _pattern(part: str) -> re.Pattern[str]:
-    return re.compile(PARTS.get(part, part))
-
-
 def freeze(model: Any, parts: list[str]) -> int:
     """Have the ``parts`` (of :data:`PARTS`, or regular expressions of weights' names) not learn; returns how many weights that
     is. Raises ConfigError for a part that the model does not have, and where nothing is left to learn."""
     frozen = 0
     for part in parts:
-        own = [weight for name, weight in model.named_parameters() if _pattern(part).search(name)]
+        own = [weight for name, weight in model.named_parameters() if part_pattern(part).search(name)]
         if not own:
             some = [name for name, _ in model.named_parameters()][::50]
             raise ConfigError(f"freeze: no weight of {type(model).__name__} is called like {part!r}; they are like {some[:4]}")
@@ -147,7 +180,7 @@ def peft_config(lora: LoraConfig | None, model: Any, frozen: list[str]) -> Any:
         return None
     import peft
 
-    left_out = [name for name, _ in model.named_modules() if any(_pattern(part).search(f"{name}.") for part in frozen)]
+    left_out = [name for name, _ in model.named_modules() if any(part_pattern(part).search(f"{name}.") for part in frozen)]
     return peft.LoraConfig(
         r=lora.r,
         lora_alpha=lora.alpha,

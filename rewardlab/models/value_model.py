@@ -9,8 +9,8 @@ Shapes: ``N`` rows, ``L`` tokens of prompt and completion together, ``T`` of the
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -18,49 +18,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForImageTextToText
-from transformers.integrations import deepspeed
 
 from rewardlab.data.files import write_whole
 from rewardlab.errors import CheckpointError
+from rewardlab.models.families import slice_fields
+from rewardlab.models.loading import without_zero3_init
 
-# What a forward pass over a rollout batch takes beside tokens and their mask.
-FORWARD_KEYS = ("pixel_values", "image_grid_thw", "mm_token_type_ids", "token_type_ids", "num_images")
 WEIGHTS, CONFIG = "value_model.safetensors", "config.json"
-
-
-def fields_of(batch: dict[str, Any], rows: slice) -> dict[str, Any]:
-    """What a forward pass over some rows of a batch takes beside tokens and their mask; of rows without images no pixels, for
-    no family takes none of them.
-
-    Pixels are one stack of patches (``image_grid_thw`` says how many each image has) or one entry an image.
-    """
-    found = {key: batch[key][rows] for key in FORWARD_KEYS if key.endswith("token_type_ids") and batch.get(key) is not None}
-    num_images = batch.get("num_images")
-    if batch.get("pixel_values") is None or num_images is None:
-        return found
-    first, own = sum(num_images[: rows.start]), num_images[rows]
-    if not (images := sum(own)):
-        return found
-    last, pixels, grid = first + images, batch["pixel_values"], batch.get("image_grid_thw")
-    if grid is not None:
-        patches = grid.prod(1).tolist()
-        found["image_grid_thw"] = grid[first:last]
-        found["pixel_values"] = pixels[sum(patches[:first]) : sum(patches[:last])]
-    elif pixels.size(0) == sum(num_images):
-        found["pixel_values"] = pixels[first:last]
-    else:
-        raise NotImplementedError(f"{pixels.size(0)} entries of pixels for {sum(num_images)} images: no rule to deal them out")
-    return {**found, "num_images": own}
-
-
-@contextmanager
-def read_whole() -> Iterator[None]:
-    """Within it weights are read as they are, also where ZeRO-3 would deal them out over the processes while they are read."""
-    kept, deepspeed._hf_deepspeed_config_weak_ref = deepspeed._hf_deepspeed_config_weak_ref, None
-    try:
-        yield
-    finally:
-        deepspeed._hf_deepspeed_config_weak_ref = kept
 
 
 class ValueModel(nn.Module):
@@ -84,7 +48,7 @@ class ValueModel(nn.Module):
             whole = AutoModelForImageTextToText.from_pretrained(model, dtype=dtype)
             return cls(whole.model, whole.config)
         config = AutoConfig.from_pretrained(folder)
-        with read_whole():
+        with without_zero3_init():
             value_model = cls(AutoModelForImageTextToText.from_config(config, dtype=dtype).model, config)
         try:
             value_model.load_state_dict(load_file(folder / WEIGHTS))
@@ -120,7 +84,7 @@ def completion_values(
     width, values = batch["completion_ids"].size(1), []
     for start in range(0, len(ids), size):
         rows = slice(start, start + size)
-        extra = fields_of(batch, rows)
+        extra = slice_fields(batch, rows)
         extra.pop("num_images", None)
         with torch.no_grad(), autocast():
             values.append(model(input_ids=ids[rows], attention_mask=mask[rows], **extra)[:, -width - 1 :])

@@ -11,16 +11,17 @@ from typing import Any
 from PIL import Image
 from torch import Tensor, nn
 
+from rewardlab.models.families import image_fields, vision_language_module
 
-def see_always(model: nn.Module, processor: Any) -> None:
+
+def always_run_vision_tower(model: nn.Module, processor: Any) -> None:
     """Have every forward pass of ``model`` without pixels look at a grey square, with a weight of 0.
 
     Hooks do it, within the module that DDP or DeepSpeed wraps, and where an image would be looked at: between embedding
     the words and reading them. Weights are gathered, and gradients reduced, in the order of their use, which must be one.
     """
-    inner = next(part for part in model.modules() if hasattr(part, "get_image_features") and hasattr(part, "language_model"))
-    square = processor.image_processor(images=[Image.new("RGB", (56, 56), "grey")], return_tensors="pt")
-    fields = {key: square[key] for key in ("pixel_values", "image_grid_thw") if key in square}
+    inner = vision_language_module(model)
+    square = image_fields(processor.image_processor(images=[Image.new("RGB", (56, 56), "grey")], return_tensors="pt"))
     unseen = [False]
 
     def before(module: Any, args: Any, kwargs: dict[str, Any]) -> None:
@@ -32,9 +33,9 @@ def see_always(model: nn.Module, processor: Any) -> None:
             return None
         unseen[0] = False
         embedded = kwargs["inputs_embeds"]
-        shown = {key: value.to(embedded.device) for key, value in fields.items()}
-        shown["pixel_values"] = shown["pixel_values"].to(embedded.dtype)
-        nothing = 0.0 * sum(part.sum() for part in _tensors(inner.get_image_features(**shown)))
+        inputs = {key: value.to(embedded.device) for key, value in square.items()}
+        inputs["pixel_values"] = inputs["pixel_values"].to(embedded.dtype)
+        nothing = 0.0 * sum(part.sum() for part in _tensors(inner.get_image_features(**inputs)))
         return args, {**kwargs, "inputs_embeds": embedded + nothing.to(embedded)}
 
     inner.register_forward_pre_hook(before, with_kwargs=True, prepend=True)

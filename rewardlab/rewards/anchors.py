@@ -13,13 +13,13 @@ from pathlib import Path
 from rewardlab.config import PolicyConfig
 from rewardlab.data.append_log import AppendLog
 from rewardlab.errors import DataError
-from rewardlab.models.value_model import read_whole
+from rewardlab.models.loading import load_model, without_zero3_init
 from rewardlab.processes import is_main
 from rewardlab.progress import bar
 from rewardlab.prompts import Template, build_messages
 from rewardlab.rewards.pairwise import PolicyReward
 from rewardlab.samplers.base import SamplingParams
-from rewardlab.samplers.hf import HFSampler, load_model
+from rewardlab.samplers.hf import HFSampler
 from rewardlab.types import FinishReason, Order, PreferencePair
 
 ANCHORS, CHUNK = "anchors.jsonl", 64
@@ -98,7 +98,7 @@ def anchors_of(
     path, identity = out / ANCHORS, {"anchor": config.anchor, "samples": config.anchor_samples, "model": config.model}
     asked = {pair.pair_id for pair in pairs}
     if is_main() and not asked <= _kept(path).keys():
-        with AppendLog(path, identity) as log, read_whole():
+        with AppendLog(path, identity) as log, without_zero3_init():
             known = {row["pair_id"] for row in log.rows}
             todo = [pair for pair in pairs if pair.pair_id not in known]
             for pair, answer in first_answers(todo, config, template, reward):

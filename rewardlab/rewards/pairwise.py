@@ -20,8 +20,8 @@ import torch
 from rewardlab.checkpoints import template_for
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.metrics.running import Mean
+from rewardlab.models.loading import load_processor
 from rewardlab.models.value_model import ValueModel
-from rewardlab.samplers.hf import load_processor
 from rewardlab.training.reward_model import score
 from rewardlab.types import BOTH_ORDERS, Judgment, PreferencePair, VerdictStatus
 from rewardlab.verdicts.margins import LEAST, PARITY, rewards_of, without_thinking

@@ -14,10 +14,11 @@ from rewardlab.checkpoints import template_for
 from rewardlab.config import RLConfig
 from rewardlab.errors import CheckpointError
 from rewardlab.metrics.running import Mean
+from rewardlab.models.loading import load_processor
 from rewardlab.models.value_model import WEIGHTS, ValueModel, completion_values
 from rewardlab.prompts import Template
 from rewardlab.rewards.steps import judgment_steps, process_rewards, step_counts, token_ends
-from rewardlab.samplers.hf import load_processor, token_texts
+from rewardlab.samplers.hf import token_texts
 
 
 def step_tokens(tokenizer: Any, ids: Sequence[int]) -> list[int]:

@@ -15,8 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rewardlab.models.families import has_grids, image_token_id, rope_module, rope_positions
 from rewardlab.samplers.kv_cache import GrowingLayer, growing_cache
-from rewardlab.samplers.shared_prefix import split
+from rewardlab.samplers.shared_prefix import split_prefixes
 
 COMPACT_BELOW = 0.75  # drop finished rows from the batch once fewer than this share are alive
 
@@ -68,15 +69,15 @@ def hot_logits(logits_RV: Tensor, hot: HotToken, suppress: Sequence[int]) -> Ten
     return logits_RV.masked_fill(logits_RV < least_R1, -torch.inf)
 
 
-def uniforms(key: Sequence[int], rows: Sequence[int], number: int) -> Tensor:
+def draw_uniforms(key: Sequence[int], rows: Sequence[int], number: int) -> Tensor:
     """[len(rows), number] float64 in [0, 1), each row by ``key`` and its own number alone, whatever rows stand beside it."""
     return torch.from_numpy(np.stack([np.random.default_rng([*key, row]).random(number) for row in rows]))
 
 
-def pick(scores_RV: Tensor, chances_R: Tensor) -> Tensor:
-    """[R] tokens by inverting the distribution: each is the first whose cumulated probability exceeds its chance."""
+def pick(scores_RV: Tensor, uniforms_R: Tensor) -> Tensor:
+    """[R] tokens by inverting the distribution: each is the first whose cumulated probability exceeds its uniform number."""
     cumulated_RV = scores_RV.double().softmax(-1).cumsum(-1)
-    aims_R1 = chances_R[:, None] * cumulated_RV[:, -1:]
+    aims_R1 = uniforms_R[:, None] * cumulated_RV[:, -1:]
     picked_R = torch.searchsorted(cumulated_RV, aims_R1, right=True)[:, 0]
     return picked_R.clamp(max=scores_RV.shape[1] - 1)
 
@@ -89,7 +90,7 @@ def _read_shared(
     Where ``groups`` says which prompts show the same images, what those begin with alike is read once.
     """
     plain = all(type(layer) is GrowingLayer for layer in cache.layers)  # a sliding window would count the padding between
-    shared = split(inputs, groups, getattr(model.config, "image_token_id", None)) if groups and plain else None
+    shared = split_prefixes(inputs, groups, image_token_id(model.config)) if groups and plain else None
     if shared is None:
         return *_read_prompts(model, inputs, cache), inputs["attention_mask"]
     _, offset = _read_prompts(model, shared.prefix, cache)
@@ -97,12 +98,10 @@ def _read_shared(
     offset = None if offset is None else offset[shared.group]
     mask = torch.cat([shared.prefix["attention_mask"][shared.group], shared.rest_mask], 1)
     positions = (mask.cumsum(1) - 1)[:, -shared.rest_ids.shape[1] :]
-    if offset is not None:
-        positions = (positions + offset)[None].expand(3, -1, -1)
     output = model(
         input_ids=shared.rest_ids,
         attention_mask=mask,
-        position_ids=positions,
+        position_ids=rope_positions(positions, offset),
         past_key_values=cache,
         use_cache=True,
         logits_to_keep=1,
@@ -111,22 +110,19 @@ def _read_shared(
 
 
 def _read_prompts(model: Any, inputs: dict[str, Tensor], cache: Any) -> tuple[Tensor, Tensor | None]:
-    """The logits after each prompt, and [rows, 1] what M-RoPE adds to a text position after images (None: nothing).
-
-    The module that holds the offset keeps it between calls, and is somewhere inside where a model is wrapped.
-    """
-    holder = next((module for module in model.modules() if hasattr(module, "rope_deltas")), None)
-    if holder is not None:
-        holder.rope_deltas = None
+    """Return the logits after each prompt, and [rows, 1] what M-RoPE adds to a text position after images (None: nothing)."""
+    rope = rope_module(model)
+    if rope is not None:
+        rope.rope_deltas = None
     extra = {}
-    if "image_grid_thw" not in inputs:  # plain positions that skip the padding, as those of the decoding steps do
+    if not has_grids(inputs):  # plain positions that skip the padding, as those of the decoding steps do
         extra["position_ids"] = (inputs["attention_mask"].cumsum(1) - 1).clamp(min=0)
     output = model(**inputs, **extra, past_key_values=cache, use_cache=True, logits_to_keep=1)
-    return output.logits[:, -1], getattr(holder, "rope_deltas", None)
+    return output.logits[:, -1], getattr(rope, "rope_deltas", None)
 
 
 @torch.inference_mode()
-def read(model: Any, inputs: dict[str, Tensor], groups: Sequence[int] | None = None) -> Tensor:
+def read_logits(model: Any, inputs: dict[str, Tensor], groups: Sequence[int] | None = None) -> Tensor:
     """[rows, V] float32 logits of the token after each left-padded prompt; ``groups`` as of :func:`draw`."""
     return _read_shared(model, inputs, growing_cache(model), groups)[0].float()
 
@@ -145,12 +141,12 @@ def draw(
     generator: torch.Generator | None = None,
     hot: HotToken | None = None,
     groups: Sequence[int] | None = None,
-    chances: Tensor | None = None,
+    uniforms: Tensor | None = None,
 ) -> Draws:
     """``num_draws`` completions of each left-padded prompt in ``inputs``. ``temperature`` 0 is greedy, a hot token aside.
 
-    ``chances`` [prompts * num_draws, max_tokens], uniform in [0, 1), decide the draws instead of ``generator``: see
-    :func:`uniforms`.
+    ``uniforms`` [prompts * num_draws, max_tokens], numbers in [0, 1), decide the draws instead of ``generator``: see
+    :func:`draw_uniforms`.
 
     ``groups`` numbers the prompts, equally where they show the same images: see :mod:`rewardlab.samplers.shared_prefix`.
     ``logprobs`` are the model's own at ``temperature`` (1 when greedy), before suppression and top_p: what a trainer computes.
@@ -170,10 +166,10 @@ def draw(
         is_hot = hot is not None and step == hot.position
         scores = hot_logits(logits, hot, suppress) if is_hot else next_token_logits(logits, temperature, top_p, suppress)
         if temperature > 0 or is_hot:
-            if chances is None:
+            if uniforms is None:
                 tokens = torch.multinomial(scores.softmax(-1), 1, generator=generator)[:, 0]
             else:
-                tokens = pick(scores, chances[rows, step])
+                tokens = pick(scores, uniforms[rows, step])
         else:
             tokens = scores.argmax(-1)
         policy = (logits.float() / (temperature or 1.0)).log_softmax(-1)
@@ -200,9 +196,7 @@ def _record(draws: Draws, rows: Tensor, tokens: Tensor, logprobs: Tensor) -> Non
 def _advance(model: Any, cache: Any, tokens: Tensor, mask: Tensor, offset: Tensor | None) -> tuple[Tensor, Tensor]:
     """One decoding step: the next logits, and the attention mask grown by one."""
     mask = torch.cat([mask, mask.new_ones(len(mask), 1)], 1)
-    positions = mask.sum(1, keepdim=True) - 1
-    if offset is not None:
-        positions = (positions + offset)[None].expand(3, -1, -1)
+    positions = rope_positions(mask.sum(1, keepdim=True) - 1, offset)
     output = model(
         input_ids=tokens[:, None], attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True
     )

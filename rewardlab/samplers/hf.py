@@ -2,56 +2,24 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForImageTextToText, AutoProcessor
-from transformers.utils import logging
 
 from rewardlab.data.images import decode_image
 from rewardlab.errors import CheckpointError
+from rewardlab.models.families import end_token_ids, left_pad, vision_token_ids
+from rewardlab.models.loading import load_model
 from rewardlab.prompts.sanitize import without_tokens
 from rewardlab.samplers.base import SamplingParams
-from rewardlab.samplers.decode import HotToken, draw, read
-from rewardlab.samplers.shared_prefix import groups_of
+from rewardlab.samplers.decode import HotToken, draw, read_logits
+from rewardlab.samplers.shared_prefix import group_numbers
 from rewardlab.types import Choice, Completion, FinishReason, Message
 from rewardlab.verdicts.margins import verdict_margins
 from rewardlab.verdicts.parse import label_of
-
-
-def check_folder(path: str) -> None:
-    """Raise CheckpointError for what can only be meant as a folder and is none, before any hub is asked about it."""
-    first, _, rest = path.partition("/")
-    is_local = path.startswith((".", "/", "~")) or "/" in rest or (rest and Path(first).is_dir())
-    if is_local and not Path(path).is_dir():
-        raise CheckpointError(f"{path}: no such folder; expected a checkpoint folder, or a hub id (ORGANISATION/MODEL)")
-
-
-def load_processor(path: str) -> Any:
-    """The processor of a checkpoint, padding on the left as generation needs. Raises CheckpointError."""
-    check_folder(path)
-    try:
-        processor = AutoProcessor.from_pretrained(path)
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path}: its processor cannot be loaded ({error})") from error
-    processor.tokenizer.padding_side = "left"
-    return processor
-
-
-def load_model(path: str, *, device: str | None = None) -> tuple[Any, Any]:
-    """(model in eval mode, processor) of a checkpoint folder or hub id, on ``device`` (default: this process's GPU, if any)."""
-    logging.disable_progress_bar()  # of reading and writing weights: seconds, and in the way of our own bar
-    target = device or (f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if torch.cuda.is_available() else "cpu")
-    processor = load_processor(path)
-    try:
-        model = AutoModelForImageTextToText.from_pretrained(path, dtype="auto" if target != "cpu" else torch.float32)
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path}: cannot be loaded as an image-text model ({error})") from error
-    return (model.eval() if target == "cpu" else model.to(target).eval()), processor
 
 
 def special_tokens(tokenizer: Any) -> tuple[str, ...]:
@@ -89,19 +57,6 @@ def encode(
     return dict(processor(text=texts, images=images if any(images) else None, padding=True, return_tensors="pt"))
 
 
-def vision_token_ids(config: Any) -> list[int]:
-    """By a model's config, the tokens for images and video: a judge writes text, and one that it wrote would have no image."""
-    names = ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")
-    found = [getattr(config, name, None) for name in names]
-    return [token for token in found if isinstance(token, int)]
-
-
-def end_token_ids(model: Any) -> frozenset[int]:
-    """Tokens that end a completion, by the checkpoint's generation config."""
-    ends = model.generation_config.eos_token_id
-    return frozenset(ends if isinstance(ends, list) else [ends])
-
-
 def verdict_token_ids(tokenizer: Any, choice: Choice) -> list[int]:
     """All single tokens that spell a verdict, with and without a leading space. Raises CheckpointError where there is none."""
     label = label_of(choice)
@@ -111,17 +66,16 @@ def verdict_token_ids(tokenizer: Any, choice: Choice) -> list[int]:
     return found
 
 
-def with_answers(inputs: dict[str, torch.Tensor], answers: Sequence[Sequence[int]], pad: int) -> dict[str, torch.Tensor]:
-    """Left-padded inputs with the tokens of an answer, or of its beginning, behind each prompt; left-padded again."""
-    width, shape = max(map(len, answers)), inputs["input_ids"].shape
+def append_answers(inputs: dict[str, torch.Tensor], answers: Sequence[Sequence[int]], pad: int) -> dict[str, torch.Tensor]:
+    """Return left-padded inputs with the tokens of an answer, or of its beginning, behind each prompt; left-padded again."""
+    shape = inputs["input_ids"].shape
 
-    def widened(name: str, values: torch.Tensor) -> torch.Tensor:
-        is_ids, seen = name == "input_ids", int(name == "attention_mask")
-        tails = [row.new_tensor(a) if is_ids else row.new_full((len(a),), seen) for row, a in zip(values, answers, strict=True)]
-        fill = values.new_full((width,), pad if is_ids else 0)
-        return torch.stack([torch.cat([fill[len(tail) :], row, tail]) for row, tail in zip(values, tails, strict=True)])
+    def extend(name: str, values: torch.Tensor) -> torch.Tensor:
+        is_ids, attends = name == "input_ids", int(name == "attention_mask")
+        tails = [values.new_tensor(answer) if is_ids else values.new_full((len(answer),), attends) for answer in answers]
+        return left_pad([torch.cat([row, tail]) for row, tail in zip(values, tails, strict=True)], pad if is_ids else 0)
 
-    return {name: widened(name, values) if values.shape == shape else values for name, values in inputs.items()}
+    return {name: extend(name, values) if values.shape == shape else values for name, values in inputs.items()}
 
 
 def token_texts(tokenizer: Any, ids: Sequence[int]) -> list[str]:
@@ -143,7 +97,7 @@ def token_texts(tokenizer: Any, ids: Sequence[int]) -> list[str]:
 
 def _groups(prompts: Sequence[Sequence[Message]]) -> list[int]:
     """Prompts that show the same images are of one group."""
-    return groups_of([tuple(image for message in prompt for image in message.images) for prompt in prompts])
+    return group_numbers([tuple(image for message in prompt for image in message.images) for prompt in prompts])
 
 
 class HFSampler:
@@ -189,7 +143,7 @@ class HFSampler:
         margins, coverages = [torch.empty(0, dtype=torch.float64)], [torch.empty(0, dtype=torch.float64)]
         for start in range(0, len(prompts), self.batch_size):
             rows = slice(start, start + self.batch_size)
-            logits_NV = read(self.model, self.encode(prompts[rows], beginnings[rows]), _groups(prompts[rows]))
+            logits_NV = read_logits(self.model, self.encode(prompts[rows], beginnings[rows]), _groups(prompts[rows]))
             margins_N, coverage_N = verdict_margins(logits_NV, first, second)
             margins.append(margins_N.cpu())
             coverages.append(coverage_N.cpu())
@@ -215,7 +169,7 @@ class HFSampler:
             rows = slice(start, start + per_batch)
             inputs = self.encode(prompts[rows])
             if prefixes is not None:
-                inputs = with_answers(inputs, prefixes[rows], self.processor.tokenizer.pad_token_id)
+                inputs = append_answers(inputs, prefixes[rows], self.processor.tokenizer.pad_token_id)
             drawn: list[list[Completion]] = [[] for _ in prompts[rows]]
             for first in range(0, params.num_samples, self.batch_size):
                 num = min(self.batch_size, params.num_samples - first)

@@ -14,9 +14,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rewardlab.models.families import IMAGE_FIELDS, has_grids, images_of_rows, left_pad, select_images
+
 
 @dataclass(frozen=True)
-class Shared:
+class SharedPrefix:
     """``prefix``: inputs of [G, P]; ``rest``: [R, S] token ids and mask, both left-padded; ``group`` [R]: whose prefix a row
     continues."""
 
@@ -36,7 +38,7 @@ def common_length(rows: Sequence[Tensor]) -> int:
     return int(differs.nonzero()[0]) if differs.any() else least
 
 
-def split(inputs: dict[str, Tensor], groups: Sequence[int], image_token: int | None) -> Shared | None:
+def split_prefixes(inputs: dict[str, Tensor], groups: Sequence[int], image_token: int | None) -> SharedPrefix | None:
     """Left-padded inputs of [R, T] as prefixes and what follows them; None where there is nothing to share, where rows of a
     group differ before the last of their images, or where images come in another form than Qwen's.
 
@@ -44,7 +46,7 @@ def split(inputs: dict[str, Tensor], groups: Sequence[int], image_token: int | N
     """
     ids, mask = inputs["input_ids"], inputs["attention_mask"]
     num_groups = max(groups) + 1
-    known = {"pixel_values", "image_grid_thw"} if image_token is not None and "image_grid_thw" in inputs else set()
+    known = IMAGE_FIELDS if image_token is not None and has_grids(inputs) else ()
     others = [name for name, values in inputs.items() if values.shape != ids.shape and name not in known]
     if num_groups == len(groups) or others:  # what others hold cannot be told apart by prompt
         return None
@@ -64,44 +66,19 @@ def split(inputs: dict[str, Tensor], groups: Sequence[int], image_token: int | N
         if name not in prefix and values.shape == ids.shape:  # token types and the like, aligned with the tokens
             own = [values[n][-len(rows[n]) :][:length] for n, length in zip(leaders, lengths, strict=True)]
             prefix[name] = _left_padded(own)[0]
-    if "image_grid_thw" in inputs:
-        prefix |= _images_of(inputs, leaders, rows, image_token)
+    if image_token is not None and has_grids(inputs):
+        images = images_of_rows(rows, inputs["image_grid_thw"], image_token)
+        prefix |= select_images(inputs, [image for n in leaders for image in images[n]], len(inputs["image_grid_thw"]))
     rest_ids, rest_mask = _left_padded([row[lengths[group] :] for row, group in zip(rows, groups, strict=True)])
-    return Shared(prefix, rest_ids, rest_mask, torch.tensor(list(groups), device=ids.device))
+    return SharedPrefix(prefix, rest_ids, rest_mask, torch.tensor(list(groups), device=ids.device))
 
 
 def _left_padded(rows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """[N, longest] values, zero where there are none, and the mask of where there are some."""
-    width = max(map(len, rows))
-    values, mask = rows[0].new_zeros(len(rows), width), rows[0].new_zeros(len(rows), width)
-    for n, row in enumerate(rows):
-        values[n, width - len(row) :] = row
-        mask[n, width - len(row) :] = 1
-    return values, mask
+    """Return [N, longest] values, zero where there are none, and the mask of where there are some."""
+    return left_pad(rows, 0), left_pad([torch.ones_like(row) for row in rows], 0)
 
 
-def _images_of(
-    inputs: dict[str, Tensor], leaders: Sequence[int], rows: Sequence[Tensor], image_token: int | None
-) -> dict[str, Tensor]:
-    """The patches and grids of some rows, whose images follow one another in the inputs."""
-    grids = inputs["image_grid_thw"]
-    patches = grids.prod(1).tolist()
-    merged = sum(patches) // max(1, sum(int((row == image_token).sum()) for row in rows))  # patches behind one token
-    chosen, ranges, image, patch = [], [], 0, 0
-    wanted = set(leaders)
-    for n, row in enumerate(rows):
-        left = int((row == image_token).sum()) * merged
-        while left > 0:
-            if n in wanted:
-                chosen.append(image)
-                ranges.append(inputs["pixel_values"][patch : patch + patches[image]])
-            left -= patches[image]
-            patch += patches[image]
-            image += 1
-    return {"image_grid_thw": grids[chosen], "pixel_values": torch.cat(ranges)} if chosen else {}
-
-
-def groups_of(keys: Sequence[Any]) -> list[int]:
+def group_numbers(keys: Sequence[Any]) -> list[int]:
     """Equal keys get equal numbers, from 0 on in the order in which they first occur."""
     known: dict[Any, int] = {}
     return [known.setdefault(key, len(known)) for key in keys]

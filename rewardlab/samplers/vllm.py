@@ -13,8 +13,10 @@ import torch
 
 from rewardlab.data.images import decode_image
 from rewardlab.errors import CheckpointError, ConfigError
+from rewardlab.models.families import vision_token_ids
+from rewardlab.models.loading import check_folder
 from rewardlab.samplers.base import SamplingParams, own_seed
-from rewardlab.samplers.hf import chat_of, check_folder, special_tokens, vision_token_ids
+from rewardlab.samplers.hf import chat_of, special_tokens
 from rewardlab.types import Choice, Completion, FinishReason, Message
 from rewardlab.verdicts.parse import label_of
 

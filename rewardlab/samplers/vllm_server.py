@@ -26,10 +26,12 @@ import torch
 from transformers import AutoConfig, AutoTokenizer
 
 from rewardlab.errors import ConfigError, EndpointError
+from rewardlab.models.families import vision_token_ids
+from rewardlab.models.loading import check_folder
 from rewardlab.processes import end_with_parent
 from rewardlab.prompts.sanitize import without_tokens
 from rewardlab.samplers.base import SamplingParams
-from rewardlab.samplers.hf import check_folder, special_tokens, vision_token_ids
+from rewardlab.samplers.hf import special_tokens
 from rewardlab.samplers.openai_api import ChatEndpoint, OpenAISampler, ask_any
 from rewardlab.samplers.vllm import FORBIDDEN, TOP_LOGPROBS, margin_of
 from rewardlab.types import Completion, FinishReason, Message, Part

@@ -13,6 +13,7 @@ from datasets import Dataset, Features, Image, List, Value
 from rewardlab.config import PolicyConfig
 from rewardlab.errors import DataError
 from rewardlab.judging.judge import open_judge
+from rewardlab.models.families import end_token_ids
 from rewardlab.processes import is_main
 from rewardlab.prompts import Template, load_template
 from rewardlab.rewards.anchors import AnchorsById, anchors_of
@@ -21,7 +22,6 @@ from rewardlab.rewards.scorer import as_completion
 from rewardlab.rewards.verifiable.extraction import Contract
 from rewardlab.rewards.verifiable.mathematics import MathVerifier, all_verifiers
 from rewardlab.rewards.verified import VerifiedReward
-from rewardlab.samplers.hf import end_token_ids
 from rewardlab.training.policy_gradient.build import make_trainer, train
 from rewardlab.training.policy_gradient.trainer import PolicyGradientTrainer
 from rewardlab.training.run.folder import SAMPLES

@@ -21,12 +21,12 @@ from rewardlab.config import PRMConfig
 from rewardlab.errors import DataError
 from rewardlab.models.loading import freeze
 from rewardlab.models.value_model import ValueModel
-from rewardlab.models.vision_hooks import see_always
+from rewardlab.models.vision_hooks import always_run_vision_tower
 from rewardlab.processes import num_processes
 from rewardlab.progress import bar
 from rewardlab.prompts import Template, build_messages, load_template
 from rewardlab.rewards.steps import token_ends
-from rewardlab.samplers.hf import encode, token_texts, with_answers
+from rewardlab.samplers.hf import append_answers, encode, token_texts
 from rewardlab.training.run.folder import LoadsWholeCheckpoints, RunLog, close_run, common_arguments, open_run
 from rewardlab.training.run.preflight import processor_of
 from rewardlab.training.run.resume import run_steps
@@ -65,7 +65,7 @@ class StepCollator:
         tokenizer = self.processor.tokenizer
         prompts = [build_messages(row["pair"], order=Order(row["step"]["order"]), template=self.template) for row in rows]
         answers = [tokenizer.encode(row["step"]["text"], add_special_tokens=False) for row in rows]
-        inputs = with_answers(dict(encode(self.processor, prompts)), answers, tokenizer.pad_token_id)
+        inputs = append_answers(dict(encode(self.processor, prompts)), answers, tokenizer.pad_token_id)
         width = inputs["input_ids"].shape[1]
         ends = [
             [width - len(ids) + token for token in token_ends(row["step"]["ends"], token_texts(tokenizer, ids))]
@@ -131,7 +131,7 @@ def train_prm(pairs: Sequence[PreferencePair], steps: Sequence[dict[str, Any]], 
     model = ValueModel.from_pretrained(config.model)
     freeze(model, config.freeze)
     if num_processes() > 1:
-        see_always(model, processor)
+        always_run_vision_tower(model, processor)
     trainer = PRMTrainer(
         model=model.train(),
         args=arguments,

@@ -22,13 +22,13 @@ from rewardlab.checkpoints import template_for
 from rewardlab.config import RMConfig
 from rewardlab.data.files import write_whole
 from rewardlab.errors import CheckpointError, DataError
-from rewardlab.models.loading import freeze
+from rewardlab.models.loading import freeze, load_processor
 from rewardlab.models.value_model import WEIGHTS, ValueModel
-from rewardlab.models.vision_hooks import see_always
+from rewardlab.models.vision_hooks import always_run_vision_tower
 from rewardlab.processes import num_processes
 from rewardlab.progress import bar
 from rewardlab.prompts import Template, build_messages, load_template
-from rewardlab.samplers.hf import encode, load_processor
+from rewardlab.samplers.hf import encode
 from rewardlab.training.run.folder import RunLog, close_run, common_arguments, open_run
 from rewardlab.training.run.preflight import fitting, processor_of
 from rewardlab.training.run.resume import run_steps
@@ -101,7 +101,7 @@ def build_trainer(pairs: Sequence[PreferencePair], config: RMConfig, processor: 
     model = ValueModel.from_pretrained(config.model)
     freeze(model, config.freeze)
     if num_processes() > 1:
-        see_always(model, processor)
+        always_run_vision_tower(model, processor)
     if config.gradient_checkpointing:
         enable = getattr(model.backbone, "activation_checkpointing_enable", None)  # transformers' newer name of it
         (enable or model.backbone.gradient_checkpointing_enable)()

@@ -16,11 +16,11 @@ from transformers import PreTrainedModel
 from rewardlab.checkpoints import template_for
 from rewardlab.config import RLConfig
 from rewardlab.errors import DataError, EndpointError
+from rewardlab.models.families import end_token_ids
 from rewardlab.prompts import Template, load_template
 from rewardlab.rewards.judgment_function import RewardFunction
 from rewardlab.rewards.process_reward import ProcessReward
 from rewardlab.rewards.scorer import EndpointConsistencyJudge, RolloutScorer
-from rewardlab.samplers.hf import end_token_ids
 from rewardlab.training.policy_gradient.build import make_trainer, train
 from rewardlab.training.policy_gradient.rollouts.dialogue import MultiTurnTrainer
 from rewardlab.training.policy_gradient.trainer import PolicyGradientTrainer

@@ -15,9 +15,10 @@ from rewardlab.config import StepsConfig
 from rewardlab.distill.step_labels import label_steps, read_steps
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.judging.judge import GenerativeJudge
+from rewardlab.models.loading import load_model
 from rewardlab.prompts import load_template
 from rewardlab.samplers.base import SamplingParams
-from rewardlab.samplers.hf import HFSampler, load_model
+from rewardlab.samplers.hf import HFSampler
 from rewardlab.samplers.openai_api import OpenAISampler
 from rewardlab.types import Completion, FinishReason, Message, Order, PreferencePair, choice_of
 from rewardlab.verdicts.parse import format_verdict

@@ -17,9 +17,8 @@ from rewardlab.errors import ConfigError, DataError
 from rewardlab.health.memory import GIB, counts, estimate
 from rewardlab.health.run_page import write_run_page
 from rewardlab.models.architectures import on_meta
-from rewardlab.models.loading import freeze
+from rewardlab.models.loading import freeze, load_model
 from rewardlab.reporting.run_page import curve
-from rewardlab.samplers.hf import load_model
 from rewardlab.training.run.launcher import Launch
 from tests.support import scaled_runs
 

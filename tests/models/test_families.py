@@ -17,10 +17,10 @@ from rewardlab.cli import app
 from rewardlab.config import PixelConfig, SFTConfig
 from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import ConfigError, DataError
-from rewardlab.models.loading import freeze, load_policy, merge_adapter, peft_config, set_pixels
+from rewardlab.models.loading import freeze, load_model, load_policy, load_processor, merge_adapter, peft_config, set_pixels
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.samplers.base import SamplingParams
-from rewardlab.samplers.hf import HFSampler, load_model, load_processor
+from rewardlab.samplers.hf import HFSampler
 from rewardlab.training.run.preflight import TokenCounter, fitting
 from rewardlab.types import IMAGE_MARK, Order
 from tests.support import families, scaled_runs

@@ -11,11 +11,12 @@ import torch
 from transformers import AutoModelForImageTextToText, TrainerCallback
 
 from rewardlab.config import ConsistencyConfig, RLConfig, load_yaml
+from rewardlab.models.loading import load_model
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.rl import reference
 from rewardlab.rl.groups import group_ids
 from rewardlab.samplers.base import SamplingParams
-from rewardlab.samplers.hf import HFSampler, load_model
+from rewardlab.samplers.hf import HFSampler
 from rewardlab.training import rl as rl_module
 from rewardlab.training.policy_gradient.rollouts.whole import RolloutTrainer
 from rewardlab.training.rl import build_trainer, rl_rows, train_rl

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rewardlab.models.loading import load_processor
 from rewardlab.prompts import build_messages, load_template, render
 from rewardlab.prompts.sanitize import headings, sanitize, without_tokens
 from rewardlab.rewards.audit.injections import KINDS, Attack, attacks
-from rewardlab.samplers.hf import encode, load_processor, special_tokens
+from rewardlab.samplers.hf import encode, special_tokens
 from rewardlab.types import Message, Order, Part, PreferencePair
 
 TEMPLATES = [load_template(name) for name in ("plain", "r1_reward", "verdict")]

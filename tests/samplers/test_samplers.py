@@ -19,12 +19,13 @@ from starlette.routing import Route
 from rewardlab.data.images import encode_png
 from rewardlab.demo.server import Faults
 from rewardlab.errors import CheckpointError
+from rewardlab.models.families import vision_token_ids
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.samplers.base import SamplingParams, own_seed
-from rewardlab.samplers.decode import Draws, HotToken, draw, next_token_logits, read
-from rewardlab.samplers.hf import HFSampler, vision_token_ids
+from rewardlab.samplers.decode import Draws, HotToken, draw, next_token_logits, read_logits
+from rewardlab.samplers.hf import HFSampler
 from rewardlab.samplers.openai_api import OpenAISampler, ask_any
-from rewardlab.samplers.shared_prefix import split
+from rewardlab.samplers.shared_prefix import split_prefixes
 from rewardlab.types import Completion, FinishReason, Message, Order, Part
 from tests.support.servers import running
 
@@ -280,12 +281,12 @@ def test_sharing_what_prompts_begin_with_changes_nothing(sampler: HFSampler, dem
     assert shared.tokens == apart.tokens
     for ours, theirs in zip(shared.logprobs, apart.logprobs, strict=True):
         assert ours == pytest.approx(theirs, abs=1e-4)
-    parts = split(inputs, groups, sampler.model.config.image_token_id)
+    parts = split_prefixes(inputs, groups, sampler.model.config.image_token_id)
     assert parts is not None
     assert len(parts.prefix["input_ids"]) == 4
     assert len(parts.prefix["image_grid_thw"]) == 4  # one, two, none and one image
     assert len(parts.prefix["pixel_values"]) < len(inputs["pixel_values"]) / 2
-    assert torch.equal(read(sampler.model, inputs).argmax(1), read(sampler.model, inputs, groups).argmax(1))
+    assert torch.equal(read_logits(sampler.model, inputs).argmax(1), read_logits(sampler.model, inputs, groups).argmax(1))
 
 
 def test_what_cannot_be_shared_is_not(sampler: HFSampler, demo_pairs: Any) -> None:
@@ -293,13 +294,13 @@ def test_what_cannot_be_shared_is_not(sampler: HFSampler, demo_pairs: Any) -> No
     asked = pairs_of_orders(demo_pairs)[0]
     token = sampler.model.config.image_token_id
     inputs = sampler.encode(asked[:2])
-    assert split(inputs, [0, 1], token) is None
-    assert split({**inputs, "pixel_attention_mask": torch.ones(2, 3, 3)}, [0, 0], token) is None
-    assert split({name: value for name, value in inputs.items() if name != "image_grid_thw"}, [0, 0], token) is None
+    assert split_prefixes(inputs, [0, 1], token) is None
+    assert split_prefixes({**inputs, "pixel_attention_mask": torch.ones(2, 3, 3)}, [0, 0], token) is None
+    assert split_prefixes({name: value for name, value in inputs.items() if name != "image_grid_thw"}, [0, 0], token) is None
     late = [
         (Message("user", (Part(text=text), Part(image=demo_pairs[0][0].images[0]))),) for text in ("The first one", "A second")
     ]
-    assert split(sampler.encode(late), [0, 0], token) is None
+    assert split_prefixes(sampler.encode(late), [0, 0], token) is None
 
 
 def test_a_folder_that_is_no_model(tmp_path: Path) -> None:

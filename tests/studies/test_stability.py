@@ -19,9 +19,9 @@ from eval.studies.stability import ARMS, Settings, Trial, config_of, has_collaps
 from eval.studies.summary import cell, paired, share_interval, summarize, t_interval
 from eval.studies.trials import Workplace
 from rewardlab.errors import ConfigError, DataError
+from rewardlab.models.loading import load_model
 from rewardlab.prompts import load_template
 from rewardlab.rl.advantages import treat_outliers, whiten
-from rewardlab.samplers.hf import load_model
 from rewardlab.training.policy_gradient.trainer import PolicyGradientTrainer
 from rewardlab.training.rl import build_trainer, rl_rows
 

@@ -15,8 +15,8 @@ import torch
 
 from rewardlab.config import ConsistencyConfig, RLConfig
 from rewardlab.demo.pairs import make_pairs
+from rewardlab.models.loading import load_model
 from rewardlab.prompts import load_template
-from rewardlab.samplers.hf import load_model
 from rewardlab.training.policy_gradient.critic import StopAtPlateau
 from rewardlab.training.rl import build_trainer, rl_rows
 from rewardlab.types import PreferencePair

@@ -18,9 +18,10 @@ from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from rewardlab.config import ConsistencyConfig, RLConfig
 from rewardlab.errors import CheckpointError, ConfigError
+from rewardlab.models.loading import load_model
 from rewardlab.models.value_model import ValueModel
 from rewardlab.prompts import build_messages, load_template
-from rewardlab.samplers.hf import HFSampler, load_model
+from rewardlab.samplers.hf import HFSampler
 from rewardlab.training import rl as rl_module
 from rewardlab.training.policy_gradient.critic import StopAtPlateau
 from rewardlab.training.policy_gradient.rollouts.whole import RolloutTrainer

@@ -14,8 +14,8 @@ from transformers import TrainerCallback
 
 from rewardlab.config import ConsistencyConfig, RLConfig
 from rewardlab.errors import DataError
+from rewardlab.models.loading import load_model
 from rewardlab.rl.groups import group_ids, undecided
-from rewardlab.samplers.hf import load_model
 from rewardlab.training import rl as rl_module
 from rewardlab.training.policy_gradient.rollouts.dynamic import DynamicSampling
 from rewardlab.training.policy_gradient.rollouts.prompts import PromptSource

@@ -18,8 +18,7 @@ from transformers import AutoTokenizer
 from rewardlab.config import EngineConfig, RLConfig
 from rewardlab.demo.base_model import build_model, build_processor, save
 from rewardlab.errors import ConfigError, EndpointError
-from rewardlab.models.loading import load_policy
-from rewardlab.samplers.hf import load_processor
+from rewardlab.models.loading import load_policy, load_processor
 from rewardlab.training.policy_gradient.rollouts.engine import RolloutEngine, check_engine, limited, messages_of
 from rewardlab.types import Part
 from tests.support import scaled_runs

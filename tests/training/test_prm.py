@@ -16,12 +16,13 @@ from rewardlab.checkpoints import CARD
 from rewardlab.config import ConsistencyConfig, PRMConfig, RLConfig
 from rewardlab.demo.judgments import grounded
 from rewardlab.errors import CheckpointError, ConfigError, DataError
+from rewardlab.models.loading import load_model, load_processor
 from rewardlab.models.value_model import ValueModel, completion_values
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.rewards.process_reward import ProcessReward, step_tokens
 from rewardlab.rewards.steps import judgment_steps, step_labels
 from rewardlab.rl import reference
-from rewardlab.samplers.hf import HFSampler, load_model, load_processor
+from rewardlab.samplers.hf import HFSampler
 from rewardlab.training import prm as prm_module
 from rewardlab.training.prm import NO_LABEL, PRMTrainer, StepCollator, prm_rows, step_scores, train_prm
 from rewardlab.training.rl import build_trainer, rl_rows, train_rl

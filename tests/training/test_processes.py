@@ -16,7 +16,7 @@ import torch
 from rewardlab.config import SFTConfig
 from rewardlab.errors import ConfigError
 from rewardlab.metrics.running import Mean, Tallies
-from rewardlab.samplers.hf import load_model
+from rewardlab.models.loading import load_model
 from rewardlab.training.policy_gradient.rollouts.prompts import PromptSource
 from rewardlab.training.run.folder import common_arguments, micro_batches
 from rewardlab.training.run.watchdog import rollbacks

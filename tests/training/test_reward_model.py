@@ -16,9 +16,10 @@ from rewardlab.checkpoints import read_card
 from rewardlab.config import RMConfig
 from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import CheckpointError, ConfigError, DataError
+from rewardlab.models.loading import load_processor
 from rewardlab.models.value_model import ValueModel
 from rewardlab.prompts import load_template
-from rewardlab.samplers.hf import HFSampler, load_processor
+from rewardlab.samplers.hf import HFSampler
 from rewardlab.training import reward_model as bradley_terry
 from rewardlab.training.reward_model import BradleyTerryTrainer, alone, build_trainer, score, train_scalar, write_scores
 from rewardlab.types import PreferencePair

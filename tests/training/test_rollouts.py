@@ -16,8 +16,8 @@ from transformers import TrainerCallback
 from trl.trainer.utils import RepeatSampler
 
 from rewardlab.config import ConsistencyConfig, HotTokenConfig, RLConfig
+from rewardlab.models.loading import load_model
 from rewardlab.prompts import load_template
-from rewardlab.samplers.hf import load_model
 from rewardlab.training import rl as rl_module
 from rewardlab.training.policy_gradient.rollouts.sampler import InItsEpoch, RolloutSampler
 from rewardlab.training.rl import rl_rows, train_rl

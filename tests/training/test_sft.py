@@ -15,9 +15,9 @@ from rewardlab.config import LoraConfig, SFTConfig
 from rewardlab.demo.judgments import grounded
 from rewardlab.errors import CheckpointError, ConfigError, DataError, OutputError
 from rewardlab.judging.judge import open_judge
-from rewardlab.models.loading import load_policy
+from rewardlab.models.loading import load_model, load_policy, load_processor
 from rewardlab.prompts import build_messages, load_template
-from rewardlab.samplers.hf import HFSampler, load_model, load_processor
+from rewardlab.samplers.hf import HFSampler
 from rewardlab.training import sft as sft_module
 from rewardlab.training.sft import (
     FirstTokenOnly,

@@ -11,14 +11,14 @@ from transformers import PreTrainedModel
 
 from rewardlab.config import MethodConfig
 from rewardlab.errors import ConfigError
+from rewardlab.models.families import vision_token_ids
 from rewardlab.models.loading import load_policy, peft_config
 from rewardlab.models.value_model import ValueModel
-from rewardlab.models.vision_hooks import see_always
+from rewardlab.models.vision_hooks import always_run_vision_tower
 from rewardlab.processes import num_processes
 from rewardlab.progress import bar
 from rewardlab.prompts import Template
 from rewardlab.samplers.decode import HotToken
-from rewardlab.samplers.hf import vision_token_ids
 from rewardlab.samplers.vllm import FORBIDDEN
 from rewardlab.training.policy_gradient.arguments import PolicyGradientConfig
 from rewardlab.training.policy_gradient.critic import ActorCriticTrainer, StopAtPlateau
@@ -118,7 +118,7 @@ def make_trainer(
     if with_critic:
         critic = ValueModel.from_pretrained(config.value_init or config.model)
         if num_processes() > 1:
-            see_always(critic, processor)
+            always_run_vision_tower(critic, processor)
         more = {"critic": critic, **more}
     if config.window:
         more = {"source": prompt_source(rows, config), **more}
@@ -135,7 +135,7 @@ def make_trainer(
         **more,
     )
     if trainer.ref_model is not None and num_processes() > 1:
-        see_always(trainer.ref_model, processor)
+        always_run_vision_tower(trainer.ref_model, processor)
     trainer.add_callback(InItsEpoch(trainer))
     trainer.rollouts_at_once = config.rollouts_at_once
     if config.engine and config.engine.kind == "serve":

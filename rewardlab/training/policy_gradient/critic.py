@@ -17,7 +17,8 @@ from transformers.trainer_callback import ExportableState
 from trl.trainer.utils import FusedCausalLMOutput
 
 from rewardlab.metrics.running import Mean
-from rewardlab.models.value_model import FORWARD_KEYS, ValueModel, completion_values
+from rewardlab.models.families import FORWARD_KEYS
+from rewardlab.models.value_model import ValueModel, completion_values
 from rewardlab.rl.gae import explained_variance_of, gae, length_adaptive_lambda, value_sums, value_targets
 from rewardlab.rl.objectives import clipped_value_loss
 from rewardlab.training.policy_gradient.trainer import PolicyGradientTrainer

@@ -13,7 +13,7 @@ import torch
 from accelerate.utils import gather_object
 from torch import Tensor
 
-from rewardlab.models.value_model import FORWARD_KEYS
+from rewardlab.models.families import FORWARD_KEYS
 from rewardlab.rewards.process_reward import ProcessReward
 from rewardlab.rl.advantages import Moments, returns_to_go, token_rewards, treat_outliers, weights, whiten
 from rewardlab.rl.groups import centered, filled, group_ids, leave_one_out, standardized, varying_frac

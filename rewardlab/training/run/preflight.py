@@ -15,11 +15,12 @@ from transformers import AutoConfig
 from rewardlab.config import TrainConfig
 from rewardlab.data.files import write_whole
 from rewardlab.errors import CheckpointError, DataError
-from rewardlab.models.loading import set_pixels
+from rewardlab.models.families import count_image_tokens, count_text_tokens
+from rewardlab.models.loading import check_folder, load_processor, set_pixels
 from rewardlab.processes import is_main
 from rewardlab.progress import bar, log_line
 from rewardlab.prompts import Template, build_messages
-from rewardlab.samplers.hf import chat_of, check_folder, load_processor, special_tokens
+from rewardlab.samplers.hf import chat_of, special_tokens
 from rewardlab.training.run.folder import CONFIG, refuse_finished
 from rewardlab.types import BOTH_ORDERS, Message, Order, PreferencePair
 
@@ -53,19 +54,14 @@ class TokenCounter:
         asked = list(sizes)
         new = sorted({size for size in asked if size not in self._by_size})
         if new:
-            told = self._processor._get_num_multimodal_tokens(image_sizes=new).num_image_tokens
-            self._by_size |= dict(zip(new, told, strict=True))
+            self._by_size |= dict(zip(new, count_image_tokens(self._processor, new), strict=True))
         return sum(self._by_size[size] for size in asked)
 
     def text(self, prompt: Sequence[Message], answer: str = "") -> int:
         """Tokens of a prompt without its images' own (the marks around them count) and of the answer behind it."""
         chat = chat_of(prompt, self._specials)
         text = self._processor.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
-        one = 1  # token that stands for an image until the processor repeats it
-        if whole := getattr(self._processor, "full_image_sequence", None):  # Gemma 3: the mark becomes text of one length
-            text, one = text.replace(self._processor.boi_token, whole), self._processor.image_seq_length
-        marks = one * sum(len(message.images) for message in prompt)
-        return len(self._processor.tokenizer(text + answer, add_special_tokens=False)["input_ids"]) - marks
+        return count_text_tokens(self._processor, text, answer, sum(len(message.images) for message in prompt))
 
     def sample(
         self, pair: PreferencePair, order: Order, template: Template, *, answer: str = "", room: int = 0

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rewardlab.metrics.running import Mean
-from rewardlab.models.prompt_batches import fields_of_rows
+from rewardlab.models.families import select_fields
 from rewardlab.prompts.verification import REVISE, VERIFY, read_verification
 from rewardlab.rl.self_verification import VERIFICATION, at_turn_ends, segments, turn_rewards
 from rewardlab.training.policy_gradient.critic import ActorCriticTrainer
@@ -61,7 +61,7 @@ class MultiTurnTrainer(ActorCriticTrainer):
         def answer(asked: list[int]) -> None:
             rows = asked or [0]  # where another process still has something to say, this one takes part and is not heard
             so_far = [prompt_ids[row] + self._dialogues[row].tokens for row in rows]
-            fields = fields_of_rows(multimodal_fields, images, rows, [len(ids) for ids in so_far])
+            fields = select_fields(multimodal_fields, images, rows, [len(ids) for ids in so_far])
             shown = None if images is None else [images[row] for row in rows]
             said, _ = super(MultiTurnTrainer, self)._generate_single_turn(so_far, shown, fields, *args, **kwargs)
             for row, tokens in zip(asked, said, strict=bool(asked)):

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rewardlab.models.prompt_batches import fields_of_rows
+from rewardlab.models.families import select_fields
 from rewardlab.training.policy_gradient.critic import ActorCriticTrainer
 from rewardlab.training.policy_gradient.rollouts.prompts import PromptSource
 
@@ -67,7 +67,7 @@ class WindowedTrainer(ActorCriticTrainer):
     ) -> tuple[list[list[int]], Any]:
         """Whole rollouts so far: what was there, and a window more."""
         so_far = [prompt + prefix for prompt, prefix in zip(prompt_ids, self._prefixes, strict=True)]
-        fields = fields_of_rows(multimodal_fields, images, list(range(len(so_far))), [len(ids) for ids in so_far])
+        fields = select_fields(multimodal_fields, images, list(range(len(so_far))), [len(ids) for ids in so_far])
         windows, logprobs = super()._generate_single_turn(so_far, images, fields, *args, **kwargs)
         completions = [prefix + window for prefix, window in zip(self._prefixes, windows, strict=True)]
         ends = set(self.eos_token_ids)

@@ -20,11 +20,9 @@ from trl.models import unwrap_model_for_generation
 from rewardlab.config import EngineConfig
 from rewardlab.errors import CheckpointError
 from rewardlab.metrics.running import Tallies
-from rewardlab.models.prompt_batches import in_slices, shown
-from rewardlab.models.value_model import FORWARD_KEYS, fields_of
+from rewardlab.models.families import FORWARD_KEYS, images_by_prompt, iterate_batches, slice_fields, vision_token_ids
 from rewardlab.samplers.base import SamplingParams
-from rewardlab.samplers.decode import HotToken, draw, uniforms
-from rewardlab.samplers.hf import vision_token_ids
+from rewardlab.samplers.decode import HotToken, draw, draw_uniforms
 from rewardlab.training.policy_gradient.rollouts.dynamic import DynamicSampling, Sampled
 from rewardlab.training.policy_gradient.rollouts.engine import RolloutEngine, messages_of
 from rewardlab.training.policy_gradient.rollouts.sampler import RolloutSampler
@@ -115,7 +113,7 @@ class RolloutTrainer(LoadsWholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
             self._drawn_logprobs = logprobs
             self.num_generated_tokens += sum(map(len, tokens))
             return tokens, logprobs
-        chances_NT = self._chances(len(prompt_ids))
+        uniforms_NT = self._draw_uniforms(len(prompt_ids))
         size = self.rollouts_at_once or len(prompt_ids)
         tokens, logprobs = [], []
         with (
@@ -125,7 +123,7 @@ class RolloutTrainer(LoadsWholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
             torch.no_grad(),
             self.accelerator.autocast(),  # as the log-probs that training computes of the same tokens
         ):
-            for rows, batch in in_slices(prompt_ids, multimodal_fields, images, self._tokenizer.pad_token_id, size):
+            for rows, batch in iterate_batches(prompt_ids, multimodal_fields, images, self._tokenizer.pad_token_id, size):
                 draws = draw(
                     policy,
                     {name: value.to(self.accelerator.device) for name, value in batch.items()},
@@ -136,7 +134,7 @@ class RolloutTrainer(LoadsWholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
                     ends=frozenset(self.eos_token_ids),
                     suppress=vision_token_ids(policy.config),
                     hot=self.hot_token,
-                    chances=chances_NT[rows],
+                    uniforms=uniforms_NT[rows],
                 )
                 tokens += draws.tokens
                 logprobs += draws.logprobs
@@ -174,14 +172,14 @@ class RolloutTrainer(LoadsWholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         if self._engine is not None:
             self._engine.close()
 
-    def _chances(self, num_rows: int) -> Tensor:
+    def _draw_uniforms(self, num_rows: int) -> Tensor:
         """[own N, max_new_tokens] what decides each draw: by the seed, the step and the place in the batch of all processes, so
         that a rollout is the same on however many processes it is drawn, and in a run that was resumed on another number."""
         step = self.state.global_step
         self._draws = (step, self._draws[1] + 1 if self._draws[0] == step else 0)
         first = self.accelerator.process_index * num_rows
         key = (self.args.seed, self.num_rollbacks, *self._draws)
-        return uniforms(key, range(first, first + num_rows), self.max_new_tokens).to(self.accelerator.device)
+        return draw_uniforms(key, range(first, first + num_rows), self.max_new_tokens).to(self.accelerator.device)
 
     def _get_train_sampler(self, dataset: Any = None) -> Any:
         self.rollout_sampler = RolloutSampler(
@@ -197,12 +195,21 @@ class RolloutTrainer(LoadsWholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
     def _generate(self, prompts: list[Any]) -> Any:
         if self._chosen is None:
             *head, images, extra = super()._generate(prompts)
-            return *head, shown(images), extra
+            return *head, images_by_prompt(images), extra
         c = self._chosen
         logprobs = [one.drawn_logprobs for one in c] if self.args.importance_cap else None
         self._drawn_logprobs = [one.drawn_logprobs for one in c]
         ids, completions = [one.prompt_ids for one in c], [one.completion for one in c]
-        return ids, [one.completion_ids for one in c], None, completions, logprobs, {}, shown([one.images for one in c]), []
+        return (
+            ids,
+            [one.completion_ids for one in c],
+            None,
+            completions,
+            logprobs,
+            {},
+            images_by_prompt([one.images for one in c]),
+            [],
+        )
 
     def _calculate_rewards(self, inputs: list[dict[str, Any]], *args: Any) -> Tensor:
         """[global N, functions]; kept, because TRL hands on only the advantages it makes of them."""
@@ -230,7 +237,7 @@ class RolloutTrainer(LoadsWholeCheckpoints, GRPOTrainer):  # type: ignore[misc]
         parts = []
         for start in range(0, len(input_ids), size):
             rows = slice(start, start + size)
-            own = fields_of(fields, rows)
+            own = slice_fields(fields, rows)
             parts.append(
                 super()._get_per_token_logps_and_entropies(
                     model, input_ids[rows], attention_mask[rows], logits_to_keep, **own, **more

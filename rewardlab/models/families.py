@@ -1,0 +1,224 @@
+"""All that differs between families of vision-language models: tokens of images, fields of a forward pass, positions, parts.
+
+Qwen's families pass one stack of patches for all images (``image_grid_thw`` says how many each image has) and rotate
+positions by three coordinates; Gemma 3 passes one entry of pixels per image and marks the tokens of images in
+``token_type_ids``. A new family is added here, and in :mod:`rewardlab.models.architectures` for the doctor.
+
+Shapes: ``N`` rows, ``T`` tokens.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+# What a forward pass takes beside tokens and their mask: one number per token, something per image, images per row.
+TOKEN_FIELDS = ("mm_token_type_ids", "token_type_ids")
+IMAGE_FIELDS = ("pixel_values", "image_grid_thw")
+FORWARD_KEYS = (*IMAGE_FIELDS, *TOKEN_FIELDS, "num_images")
+
+# How transformers names what sees and what joins it to the language model; anything else is a regular expression.
+PARTS = {
+    "vision": r"\b(visual|vision_tower|vision_model)\.(?!.*merger)",
+    "merger": r"\b(visual\.(.*\.)?(merger|deepstack_merger_list)|multi_modal_projector)\.",
+    "language": r"\b(language_model|lm_head)\b",
+}
+
+Fields = dict[str, Any]  # of a processor, of TRL or of a batch: tensors, arrays, or lists of one list per row
+
+
+# Tokens.
+
+
+def vision_token_ids(config: Any) -> list[int]:
+    """Return the tokens that stand for images and video. A judge writes text: a token of these in it would have no image."""
+    names = ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")
+    tokens = [getattr(config, name, None) for name in names]
+    return [token for token in tokens if isinstance(token, int)]
+
+
+def image_token_id(config: Any) -> int | None:
+    """Return the token that is repeated for each part of an image, or None for a model without one."""
+    return getattr(config, "image_token_id", None)
+
+
+def end_token_ids(model: Any) -> frozenset[int]:
+    """Return the tokens that end a completion, by the checkpoint's generation config."""
+    ends = model.generation_config.eos_token_id
+    return frozenset(ends if isinstance(ends, list) else [ends])
+
+
+def count_text_tokens(processor: Any, prompt: str, answer: str, num_images: int) -> int:
+    """Return how many tokens a rendered prompt and its answer have without those of images; the marks around them count."""
+    placeholders = 1  # tokens that stand for an image until the processor repeats them
+    if sequence := getattr(processor, "full_image_sequence", None):  # Gemma 3: the mark becomes text of one length
+        prompt, placeholders = prompt.replace(processor.boi_token, sequence), processor.image_seq_length
+    return len(processor.tokenizer(prompt + answer, add_special_tokens=False)["input_ids"]) - placeholders * num_images
+
+
+def count_image_tokens(processor: Any, sizes: Sequence[tuple[int, int]]) -> list[int]:
+    """Return how many tokens each image of (height, width) px becomes, without decoding any."""
+    return list(processor._get_num_multimodal_tokens(image_sizes=list(sizes)).num_image_tokens)
+
+
+# Rows and their images.
+
+
+def left_pad(rows: Sequence[Tensor], filler: int) -> Tensor:
+    """Return [N, longest] of N rows of different length, ``filler`` before the shorter ones."""
+    width = max(map(len, rows))
+    padded = rows[0].new_full((len(rows), width), filler)
+    for n, row in enumerate(rows):
+        padded[n, width - len(row) :] = row
+    return padded
+
+
+def has_grids(inputs: Mapping[str, Any]) -> bool:
+    """Return whether images come as one stack of patches and the grid of each."""
+    return "image_grid_thw" in inputs
+
+
+def select_images(fields: Mapping[str, Any], images: Sequence[int], num_images: int) -> dict[str, Tensor]:
+    """Return the pixels of some of a batch's ``num_images`` images, and their grids where patches are stacked; {} for none,
+    as no family takes pixels of no image.
+
+    Raise NotImplementedError for pixels in a form that no rule covers.
+    """
+    if not images:
+        return {}
+    pixels, first, last = _tensor(fields["pixel_values"]), images[0], images[-1] + 1
+    adjacent = list(images) == list(range(first, last))  # then without a copy
+    if fields.get("image_grid_thw") is None:
+        if pixels.size(0) != num_images:
+            raise NotImplementedError(f"{pixels.size(0)} entries of pixels for {num_images} images: no rule to deal them out")
+        return {"pixel_values": pixels[first:last] if adjacent else pixels[list(images)]}
+    grids = _tensor(fields["image_grid_thw"])
+    starts = [0, *accumulate(grids.prod(1).tolist())]
+    if adjacent:
+        return {"image_grid_thw": grids[first:last], "pixel_values": pixels[starts[first] : starts[last]]}
+    patches = torch.cat([pixels[starts[image] : starts[image + 1]] for image in images])
+    return {"image_grid_thw": grids[list(images)], "pixel_values": patches}
+
+
+def images_of_rows(rows: Sequence[Tensor], grids: Tensor, image_token: int) -> list[range]:
+    """Return which of the images with these ``grids`` stand in each row of tokens: they follow one another."""
+    patches = grids.prod(1).tolist()
+    counts = [int((row == image_token).sum()) for row in rows]
+    merged = sum(patches) // max(1, sum(counts))  # patches behind one token
+    images, image = [], 0
+    for count in counts:
+        first, left = image, count * merged
+        while left > 0:
+            left -= patches[image]
+            image += 1
+        images.append(range(first, image))
+    return images
+
+
+def slice_fields(batch: Mapping[str, Any], rows: slice) -> Fields:
+    """Return what a forward pass over some rows of a batch takes beside tokens and their mask; of rows without images no
+    pixels."""
+    fields: Fields = {key: batch[key][rows] for key in TOKEN_FIELDS if batch.get(key) is not None}
+    num_images = batch.get("num_images")
+    if batch.get("pixel_values") is None or num_images is None:
+        return fields
+    first, counts = sum(num_images[: rows.start]), num_images[rows]
+    if not (images := range(first, first + sum(counts))):
+        return fields
+    return {**fields, **select_images(batch, images, sum(num_images)), "num_images": counts}
+
+
+def select_fields(fields: Mapping[str, Any], images: Any, rows: Sequence[int], lengths: Sequence[int]) -> Fields:
+    """Return the multimodal fields of some prompts, whose token ids have grown to ``lengths`` by text.
+
+    ``images`` are those of each prompt, or None where no prompt has any. Raise NotImplementedError for an unknown field.
+    """
+    if images is None:
+        return {}
+    _check_names(fields)
+    counts = [len(of_prompt or ()) for of_prompt in images]
+    selected: Fields = {
+        name: [list(fields[name][row]) + [0] * (n - len(fields[name][row])) for row, n in zip(rows, lengths, strict=True)]
+        for name in TOKEN_FIELDS
+        if name in fields
+    }
+    if "pixel_values" in fields:
+        wanted = [sum(counts[:row]) + n for row in rows for n in range(counts[row])]
+        selected |= select_images(fields, wanted, sum(counts))
+    return selected
+
+
+def iterate_batches(
+    prompt_ids: Sequence[list[int]], fields: Mapping[str, Any], images: Any, pad: int, size: int
+) -> Iterator[tuple[slice, dict[str, Tensor]]]:
+    """Yield batches of at most ``size`` prompts as a model reads them, left-padded, and which prompts they are.
+
+    ``images`` are those of each prompt, or None where no prompt has any. Raise NotImplementedError for an unknown field.
+    """
+    _check_names(fields)
+    counts = [len(of_prompt or ()) for of_prompt in images or [()] * len(prompt_ids)]
+    everything = {name: value if name in TOKEN_FIELDS else _tensor(value) for name, value in fields.items()}
+    everything["num_images"] = counts
+    for start in range(0, len(prompt_ids), size):
+        rows = slice(start, start + size)
+        tokens = [torch.tensor(ids, dtype=torch.long) for ids in prompt_ids[rows]]
+        mask = left_pad([torch.ones_like(ids) for ids in tokens], 0)
+        batch = {"input_ids": left_pad(tokens, pad), "attention_mask": mask}
+        for name, value in slice_fields(everything, rows).items():
+            if name in TOKEN_FIELDS:
+                batch[name] = left_pad([torch.as_tensor(row) for row in value], 0)
+            elif name != "num_images":
+                batch[name] = value
+        yield rows, batch
+
+
+def images_by_prompt(images: Any) -> list[list[Any]] | None:
+    """Return the images of each prompt, [] for one of text alone; None where no prompt has any."""
+    return [of_prompt or [] for of_prompt in images] if images and any(images) else None
+
+
+def _check_names(fields: Mapping[str, Any]) -> None:
+    if unknown := set(fields) - {*IMAGE_FIELDS, *TOKEN_FIELDS}:
+        raise NotImplementedError(f"no rule for dealing out {sorted(unknown)}")
+
+
+def _tensor(value: Any) -> Tensor:
+    return value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
+
+
+# Positions.
+
+
+def rope_module(model: nn.Module) -> Any | None:
+    """Return the module that keeps ``rope_deltas``, what M-RoPE adds to a text position after images; None where positions
+    are plain. It is somewhere inside where a model is wrapped, and keeps them between calls."""
+    return next((module for module in model.modules() if hasattr(module, "rope_deltas")), None)
+
+
+def rope_positions(positions_NT: Tensor, offset_N1: Tensor | None) -> Tensor:
+    """Return positions of text as a model takes them: [3, N, T] and moved by the offset of M-RoPE, or as they are without."""
+    return positions_NT if offset_N1 is None else (positions_NT + offset_N1)[None].expand(3, -1, -1)
+
+
+# Parts.
+
+
+def part_pattern(part: str) -> re.Pattern[str]:
+    """Return what finds the weights of a part of :data:`PARTS`, or of a regular expression, by their names."""
+    return re.compile(PARTS.get(part, part))
+
+
+def vision_language_module(model: nn.Module) -> Any:
+    """Return the module that embeds images (``get_image_features``) and hands them to its ``language_model``."""
+    return next(part for part in model.modules() if hasattr(part, "get_image_features") and hasattr(part, "language_model"))
+
+
+def image_fields(inputs: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Return those of a processor's outputs that belong to images."""
+    return {name: inputs[name] for name in IMAGE_FIELDS if name in inputs}
