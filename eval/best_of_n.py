@@ -19,7 +19,7 @@ from rewardlab.checkpoints import commit
 from rewardlab.data.pairs import read_pairs
 from rewardlab.judging.best_of_n import rank_many
 from rewardlab.judging.judge import open_judge
-from rewardlab.metrics.accuracy import difference_interval, mean_interval
+from rewardlab.metrics.intervals import difference_interval, mean_interval
 from rewardlab.types import Candidates, PreferencePair
 
 DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")

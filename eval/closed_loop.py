@@ -23,7 +23,7 @@ from scipy.stats import t as student
 from eval.studies import closed_loop as loop
 from rewardlab.checkpoints import commit
 from rewardlab.data.files import write_whole
-from rewardlab.metrics.accuracy import mean_interval
+from rewardlab.metrics.intervals import mean_interval
 from rewardlab.models.loading import load_model
 
 

@@ -23,7 +23,7 @@ import rewardlab.prompts as prompts
 from rewardlab.checkpoints import commit
 from rewardlab.data.pairs import read_pairs
 from rewardlab.judging.judge import GenerativeJudge, open_judge
-from rewardlab.metrics.accuracy import mean_interval
+from rewardlab.metrics.intervals import mean_interval
 from rewardlab.rewards.audit.injections import Attack, attacks
 from rewardlab.types import BOTH_ORDERS, Judgment, PreferencePair
 

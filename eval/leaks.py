@@ -22,13 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from PIL import Image
-from scipy.stats import binomtest
 from sklearn.datasets import load_sample_images
 
 from rewardlab.checkpoints import commit
 from rewardlab.curation.image_hashes import Limits, PictureIndex, picture
 from rewardlab.data.images import encode_png
 from rewardlab.demo.pairs import make_pairs
+from rewardlab.metrics.intervals import wilson_interval
 
 
 def cropped(image: Image.Image, left: float, top: float, right: float, bottom: float) -> Image.Image:
@@ -85,8 +85,8 @@ def scenes(number: int) -> list[bytes]:
 
 
 def share(hits: int, number: int) -> dict[str, Any]:
-    within = binomtest(hits, number).proportion_ci(method="wilson")
-    return {"found": hits, "of": number, "percent": 100 * hits / number, "interval": [100 * within.low, 100 * within.high]}
+    low, high = wilson_interval(hits, number)
+    return {"found": hits, "of": number, "percent": 100 * hits / number, "interval": [100 * low, 100 * high]}
 
 
 def planted(images: Sequence[Image.Image], index: PictureIndex[int]) -> dict[str, Any]:

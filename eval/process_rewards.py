@@ -29,7 +29,7 @@ from rewardlab.demo.pairs import read_truths
 from rewardlab.demo.step_truths import first_wrong, spoiled, steps_of, truth_of_steps
 from rewardlab.distill.step_labels import label_steps, read_steps
 from rewardlab.judging.judge import open_judge
-from rewardlab.metrics.accuracy import mean_interval
+from rewardlab.metrics.intervals import mean_interval
 from rewardlab.models.loading import load_model, load_processor
 from rewardlab.models.value_model import ValueModel
 from rewardlab.prompts import load_template

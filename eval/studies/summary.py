@@ -10,6 +10,7 @@ import numpy as np
 from scipy import stats
 
 from eval.studies.stability import ARMS, has_collapsed
+from rewardlab.metrics.intervals import wilson_interval
 
 BASES = ("stable_reinforce", "reinforce_pp")
 Record = dict[str, Any]
@@ -21,12 +22,6 @@ def t_interval(values: Sequence[float]) -> tuple[float, float] | None:
         return None
     half = float(stats.t.ppf(0.975, len(values) - 1)) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
     return float(np.mean(values)) - half, float(np.mean(values)) + half
-
-
-def share_interval(count: int, total: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share."""
-    found = stats.binomtest(count, total).proportion_ci(method="wilson")
-    return float(found.low), float(found.high)
 
 
 def _mean(values: Sequence[float]) -> float | None:
@@ -52,7 +47,7 @@ def cell(records: Sequence[Record], start: float) -> dict[str, Any]:
         "num_seeds": len(records),
         "collapsed": collapsed,
         "collapse_rate": collapsed / len(records),
-        "collapse_interval": list(share_interval(collapsed, len(records))),
+        "collapse_interval": list(wilson_interval(collapsed, len(records))),
         "non_finite": sum(r["status"] != "finished" for r in records),
         "accuracy": _mean(accuracy),
         "accuracy_interval": _bounded(t_interval(accuracy)),

@@ -10,7 +10,7 @@ from typing import Any
 
 from rewardlab.data.files import read_lines
 from rewardlab.errors import ConfigError, DataError
-from rewardlab.metrics.accuracy import difference_interval, sign_flip_p
+from rewardlab.metrics.intervals import difference_interval, sign_flip_p
 from rewardlab.reporting.tables import percent, table, with_interval
 
 REPORT, SCORES = "report.json", "scores.jsonl"

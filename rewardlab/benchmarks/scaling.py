@@ -6,15 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from rewardlab.benchmarks.base import Row
-from rewardlab.metrics.accuracy import (
-    Labeled,
-    any_correct_score,
-    balanced_accuracy,
-    difference_interval,
-    mean_interval,
-    score_of,
-    smallest_pool,
-)
+from rewardlab.metrics.accuracy import Labeled, any_correct_score, balanced_accuracy, score_of, smallest_pool
+from rewardlab.metrics.intervals import difference_interval, mean_interval
 from rewardlab.types import BOTH_ORDERS
 from rewardlab.verdicts.early_stopping import EarlyStop, alternate_orders, stop_early
 from rewardlab.verdicts.votes import in_order, judgment_by_probability, majority

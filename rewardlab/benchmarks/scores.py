@@ -15,13 +15,13 @@ from rewardlab.metrics.accuracy import (
     invalid_rate,
     length_bias,
     macro,
-    mean_interval,
     micro,
     pair_score,
     position_bias,
     status_counts,
     swap_consistency,
 )
+from rewardlab.metrics.intervals import mean_interval
 from rewardlab.types import Order, Outcome, PreferencePair
 
 

@@ -10,12 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from scipy.stats import binomtest
-
 from rewardlab.curation.decontaminate import words_of
 from rewardlab.data.files import write_whole
 from rewardlab.data.images import decode_image, thumbnail, to_data_url
 from rewardlab.data.rows import VERSION
+from rewardlab.metrics.intervals import share_with_interval
 from rewardlab.reporting.pages import page_environment
 from rewardlab.types import IMAGE_MARK, VIDEO_MARK, PreferencePair
 
@@ -23,14 +22,6 @@ STATS, PAGE = "stats.json", "stats.html"
 SHOWN = 24
 WORDS = (0, 5, 10, 20, 40, 80, 160, 320, 640)  # lower edges of the histograms
 SIDES_PX = (0, 64, 128, 256, 512, 1024, 2048)
-
-
-def share_of(hits: int, number: int) -> list[float] | None:
-    """[share, lower, upper], 95 %, Wilson's; None of nothing."""
-    if not number:
-        return None
-    within = binomtest(hits, number).proportion_ci(method="wilson")
-    return [hits / number, float(within.low), float(within.high)]
 
 
 def bin_of(value: int, edges: Sequence[int]) -> int:
@@ -101,7 +92,7 @@ class Overview:
             "num_pairs": self.num_pairs,
             "num_distinct_images": len(self._images),
             "pairs_per_image": {str(times): number for times, number in sorted(repeated.items())},
-            "longer_wins": {name: share_of(hits[True], hits.total()) for name, hits in sorted(self._longer.items())},
+            "longer_wins": {name: share_with_interval(hits[True], hits.total()) for name, hits in sorted(self._longer.items())},
             **{name: {str(value): number for value, number in counts.items()} for name, counts in ordered.items()},
         }
 

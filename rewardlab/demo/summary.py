@@ -14,7 +14,7 @@ from rewardlab.data.files import read_lines
 from rewardlab.data.pairs import read_pairs
 from rewardlab.demo.build import TEST
 from rewardlab.demo.server import favoured
-from rewardlab.metrics.accuracy import paired_difference
+from rewardlab.metrics.intervals import paired_difference
 from rewardlab.types import Choice, Order, choice_of
 from rewardlab.verdicts.parse import reasoning_of
 

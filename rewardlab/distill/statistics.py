@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scipy.stats import binomtest, spearmanr
+from scipy.stats import spearmanr
 
 from rewardlab.config import DistillConfig
 from rewardlab.distill.journal import Answer, Journal
+from rewardlab.metrics.intervals import share_with_interval
 from rewardlab.types import Order, PreferencePair, choice_of
 
 TAGS = ("1", "2", "3", "unsolved")
@@ -104,15 +105,7 @@ class Tally:
         both, named = sum(self._both.values()), sum(self._named.values())
         return {
             "named_first": self._named["first"] / named - 0.5 if named else None,
-            "right_when_first": _rate(self._right_at["first", True], first),
-            "right_when_second": _rate(self._right_at["second", True], second),
-            "same_place": _rate(self._both["same place"], both),
+            "right_when_first": share_with_interval(self._right_at["first", True], first),
+            "right_when_second": share_with_interval(self._right_at["second", True], second),
+            "same_place": share_with_interval(self._both["same place"], both),
         }
-
-
-def _rate(hits: int, number: int) -> list[float] | None:
-    """[rate, lower, upper] of a share; None of nothing."""
-    if not number:
-        return None
-    within = binomtest(hits, number).proportion_ci(method="wilson")
-    return [hits / number, float(within.low), float(within.high)]

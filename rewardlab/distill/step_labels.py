@@ -26,7 +26,7 @@ from rewardlab.data.files import read_lines, write_whole
 from rewardlab.distill.pipeline import survey
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.judging.judge import GenerativeJudge
-from rewardlab.metrics.accuracy import mean_interval
+from rewardlab.metrics.intervals import mean_interval
 from rewardlab.progress import bar
 from rewardlab.prompts import build_messages
 from rewardlab.rewards.steps import has_footing, judgment_steps, least_right, search, step_labels, token_ends

@@ -17,7 +17,7 @@ from rewardlab.data.votes import num_failed, vote_of, vote_row
 from rewardlab.errors import ConfigError
 from rewardlab.judging.judge import GenerativeJudge, Judge
 from rewardlab.judging.ranking import PLANS, Match, Plan, Ranking
-from rewardlab.metrics.accuracy import mean_interval
+from rewardlab.metrics.intervals import mean_interval
 from rewardlab.progress import bar
 from rewardlab.types import BOTH_ORDERS, Candidates, Judgment
 from rewardlab.verdicts.votes import reduce_votes

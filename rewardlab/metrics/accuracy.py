@@ -107,36 +107,6 @@ def smallest_pool(items: Sequence[Labeled]) -> int:
     return min((len(votes) for item in items for votes in _trials(item)), default=0)
 
 
-def mean_interval(
-    scores: Sequence[float], clusters: Sequence[str] | None = None, *, seed: int = 0, resamples: int = 2000
-) -> tuple[float, float]:
-    """95 % percentile bootstrap interval of the mean over pairs, or over clusters of pairs that share a prompt.
-
-    ``scores`` are per pair (0..1, or differences in -1..1). Scores that are all equal leave nothing to resample; for 0 or 1
-    the Wilson bound of as many trials as there are clusters is used, so that a perfect score on few prompts keeps an honest
-    width. Of a single cluster nothing can be said: (0, 1), or (-1, 1) for differences. Empty: (nan, nan).
-    """
-    values = np.asarray(scores, dtype=float)
-    if values.size == 0:
-        return math.nan, math.nan
-    names = np.arange(values.size) if clusters is None else np.unique(np.asarray(clusters), return_inverse=True)[1]
-    sums, counts = np.bincount(names, weights=values), np.bincount(names)
-    if np.ptp(values) == 0 and values[0] in (0.0, 1.0):
-        slack = 3.8416 / (sums.size + 3.8416)
-        return (0.0, slack) if values[0] == 0 else (1 - slack, 1.0)
-    if sums.size == 1:
-        return (-1.0 if values.min() < 0 else 0.0), 1.0
-    # Clusters alike are interchangeable: how often each kind is drawn is multinomial, which is the same bootstrap and fast.
-    kinds, many = np.unique(np.stack([sums, counts]), axis=1, return_counts=True)
-    dice, means = np.random.default_rng(seed), []
-    block = max(1, 20_000_000 // many.size)  # of resamples, for memory
-    for start in range(0, resamples, block):
-        drawn = dice.multinomial(sums.size, many / sums.size, size=min(block, resamples - start))
-        means.append(drawn @ kinds[0] / (drawn @ kinds[1]))
-    low, high = np.quantile(np.concatenate(means), (0.025, 0.975))
-    return float(low), float(high)
-
-
 def micro(items: Sequence[Labeled], k: int | None = None) -> float:
     """Mean score over all pairs; nan where there are none."""
     return float(np.mean([pair_score(item, k) for item in items])) if items else math.nan
@@ -204,52 +174,3 @@ def swap_consistency(items: Sequence[Labeled]) -> float | None:
     outcomes = [(majority(first), majority(second)) for first, second in both]
     named = (Outcome.RESPONSE_0, Outcome.RESPONSE_1)
     return sum(a == b and a in named for a, b in outcomes) / len(outcomes)
-
-
-def paired_difference(
-    before: Mapping[str, float], after: Mapping[str, float], *, seed: int = 0
-) -> tuple[float, tuple[float, float]]:
-    """Mean of ``after - before`` over the pairs and its 95 % bootstrap interval. Raises ValueError unless both name the
-    same pairs."""
-    if before.keys() != after.keys():
-        raise ValueError("a paired comparison needs the same pairs on both sides")
-    differences = [after[name] - before[name] for name in before]
-    return float(np.mean(differences)), difference_interval(differences, seed=seed)
-
-
-def difference_interval(
-    differences: Sequence[float], clusters: Sequence[str] | None = None, *, seed: int = 0
-) -> tuple[float, float]:
-    """:func:`mean_interval` of differences in -1..1. Where all are equal: as far as n of them can tell, to either side."""
-    low, high = mean_interval(differences, clusters, seed=seed)
-    if not any(differences):
-        return -high, high
-    if all(gap == -1 for gap in differences):
-        low, high = mean_interval([1.0] * len(differences), clusters, seed=seed)
-        return -high, -low
-    return low, high
-
-
-def sign_flip_p(
-    differences: Sequence[float], clusters: Sequence[str] | None = None, *, flips: int = 10_000, seed: int = 0
-) -> float:
-    """Two-sided p-value (0..1) of paired differences: how often random signs make a sum as large, cluster by cluster.
-
-    The hypothesis is that the two sides are exchangeable within each cluster. Clusters whose differences sum to 0 say nothing
-    and are left out; with up to 13 left all sign patterns are taken, else ``flips`` random ones and the observed one.
-    """
-    values = np.asarray(differences, dtype=float)
-    names = np.arange(values.size) if clusters is None else np.unique(np.asarray(clusters), return_inverse=True)[1]
-    sums = np.bincount(names, weights=values) if values.size else values
-    sums = sums[np.abs(sums) > 1e-12]
-    if not sums.size:
-        return 1.0
-    observed = abs(sums.sum()) - 1e-9
-    if sums.size <= 13:
-        signs = 1 - 2 * ((np.arange(2**sums.size)[:, None] >> np.arange(sums.size)) & 1)
-        return float(np.mean(np.abs(signs @ sums) >= observed))
-    dice, hits = np.random.default_rng(seed), 0
-    for start in range(0, flips, 1000):  # a thousand at a time: memory
-        signs = 1 - 2 * dice.integers(0, 2, size=(min(1000, flips - start), sums.size))
-        hits += int((np.abs(signs @ sums) >= observed).sum())
-    return (hits + 1) / (flips + 1)

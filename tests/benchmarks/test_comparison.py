@@ -16,7 +16,7 @@ from rewardlab.benchmarks.comparison import against, html, markdown, read_run
 from rewardlab.benchmarks.runner import BenchSettings, run_bench
 from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import ConfigError, DataError
-from rewardlab.metrics.accuracy import sign_flip_p
+from rewardlab.metrics.intervals import sign_flip_p
 
 
 def test_p_by_enumeration_and_by_scipy() -> None:

@@ -22,7 +22,7 @@ from rewardlab.benchmarks.vl_rewardbench.loader import VLRewardBench, group_of
 from rewardlab.data.pairs import read_pairs, write_parquet
 from rewardlab.errors import ConfigError, DataError, EndpointError, MediaError
 from rewardlab.judging.judge import GenerativeJudge, draw_orders
-from rewardlab.metrics.accuracy import mean_interval
+from rewardlab.metrics.intervals import mean_interval
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.types import BOTH_ORDERS, Choice, Completion, FinishReason, Message, Order, PreferencePair, choice_of

@@ -11,14 +11,13 @@ from rewardlab.metrics.accuracy import (
     Labeled,
     invalid_rate,
     macro,
-    mean_interval,
     micro,
     pair_score,
-    paired_difference,
     position_bias,
     status_counts,
     swap_consistency,
 )
+from rewardlab.metrics.intervals import mean_interval, paired_difference
 from rewardlab.types import Choice, Completion, FinishReason, Order, Verdict, VerdictStatus, Vote
 from rewardlab.verdicts.votes import judgment
 

@@ -9,7 +9,6 @@ import pytest
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import brier_score_loss, log_loss
 
-from rewardlab.metrics.accuracy import mean_interval
 from rewardlab.metrics.calibration import (
     Bin,
     Kept,
@@ -23,6 +22,7 @@ from rewardlab.metrics.calibration import (
     reliability,
     risk_coverage,
 )
+from rewardlab.metrics.intervals import mean_interval
 
 RNG = np.random.default_rng(3)
 SPREAD = RNG.random(700)

@@ -16,9 +16,10 @@ from eval.studies.faults import BlindActorTrainer, delete_around_raw_mean
 from eval.studies.report import markdown, write_report
 from eval.studies.runner import read_records, run_trials
 from eval.studies.stability import ARMS, Settings, Trial, config_of, has_collapsed, plan
-from eval.studies.summary import cell, paired, share_interval, summarize, t_interval
+from eval.studies.summary import cell, paired, summarize, t_interval
 from eval.studies.trials import Workplace
 from rewardlab.errors import ConfigError, DataError
+from rewardlab.metrics.intervals import wilson_interval
 from rewardlab.models.loading import load_model
 from rewardlab.prompts import load_template
 from rewardlab.rl.advantages import treat_outliers, whiten
@@ -210,7 +211,7 @@ def test_a_cell_by_hand() -> None:
     assert found["first_outlier_frac_negative"] == pytest.approx(0.08)
     assert found["last_entropy"] == pytest.approx(0.2)
     assert t_interval([0.5]) is None
-    assert share_interval(0, 5) == pytest.approx((0.0, 0.4345), abs=1e-3)
+    assert wilson_interval(0, 5) == pytest.approx((0.0, 0.4345), abs=1e-3)
 
 
 def test_pairs_by_seed_by_hand() -> None:
