@@ -20,7 +20,7 @@ from calibration_tables import JUDGES, NUM_RATIONALES, draw, evaluate, markdown,
 
 from rewardlab.checkpoints import commit, template_for
 from rewardlab.config import RMConfig, SFTConfig, load_config
-from rewardlab.data.files import write_whole
+from rewardlab.data.files import write_atomic
 from rewardlab.data.pairs import read_pairs
 from rewardlab.models.loading import load_processor
 from rewardlab.models.value_model import ValueModel
@@ -135,8 +135,8 @@ def main() -> None:
         "planted": {name: planted(found, key, k) for name, key, k in biased},
         "position": {name: [position(f, key) for f in found] for name, key, _ in biased if not name.endswith(" 1 rationale")},
     }
-    write_whole(ROOT / "results" / f"{options.name}.json", json.dumps(result, indent=1) + "\n")
-    write_whole(ROOT / "results" / f"{options.name}.md", markdown(result))
+    write_atomic(ROOT / "results" / f"{options.name}.json", json.dumps(result, indent=1) + "\n")
+    write_atomic(ROOT / "results" / f"{options.name}.md", markdown(result))
     chosen = ["classifier: both, log-odds", "Bradley-Terry head"]
     chosen += [
         n for n in by_method[0] if n.endswith((f"{NUM_RATIONALES} rationales: both, log-odds by pairs", ", 5 votes per order"))

@@ -22,7 +22,7 @@ from scipy.stats import t as student
 
 from eval.studies import closed_loop as loop
 from rewardlab.checkpoints import commit
-from rewardlab.data.files import write_whole
+from rewardlab.data.files import write_atomic
 from rewardlab.metrics.intervals import mean_interval
 from rewardlab.models.loading import load_model
 
@@ -76,7 +76,7 @@ def main() -> None:
                     "kl": [row.get("kl") for row in logs],
                     "seconds": time.perf_counter() - clock,
                 }
-                write_whole(path, json.dumps(trial) + "\n")
+                write_atomic(path, json.dumps(trial) + "\n")
             trials.append(json.loads(path.read_text()))
             print(seed, {name: trials[-1][name] for name in ("sampled", "chosen", "seconds")}, flush=True)
     result = {

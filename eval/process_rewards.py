@@ -22,7 +22,7 @@ from transformers import PrinterCallback
 
 from rewardlab.checkpoints import commit
 from rewardlab.config import PRMConfig, RLConfig, StepsConfig, load_config
-from rewardlab.data.files import write_whole
+from rewardlab.data.files import write_atomic
 from rewardlab.data.pairs import read_pairs, with_blank_images
 from rewardlab.demo.judgments import Truth
 from rewardlab.demo.pairs import read_truths
@@ -283,7 +283,7 @@ def main() -> None:
     if not (out / "value.json").exists():
         rest = distilled[options.train : options.train + 4000]
         found = value_init(run, out, out / "prm" / "final", options.batches, rest)
-        write_whole(out / "value.json", json.dumps({**found, "commit": commit()}))
+        write_atomic(out / "value.json", json.dumps({**found, "commit": commit()}))
     value = json.loads((out / "value.json").read_text())
     longer = [row for row in rows["natural"] if len(row["ends"]) > 1]
     result = {
@@ -306,8 +306,8 @@ def main() -> None:
         },
         "value_init": value,
     }
-    write_whole(ROOT / "eval" / "results" / "process_rewards.json", json.dumps(result, indent=1) + "\n")
-    write_whole(ROOT / "eval" / "results" / "process_rewards.md", markdown(result))
+    write_atomic(ROOT / "eval" / "results" / "process_rewards.json", json.dumps(result, indent=1) + "\n")
+    write_atomic(ROOT / "eval" / "results" / "process_rewards.md", markdown(result))
     print(markdown(result))
 
 

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rewardlab.data.files import write_whole
+from rewardlab.data.files import write_atomic
 from rewardlab.demo.quickstart import quickstart
 from rewardlab.demo.summary import STAGES, TITLES, sentences, table
 
@@ -40,8 +40,8 @@ def main() -> None:
         slim(quickstart(options.out / f"seed{seed}", ROOT.parent / "configs" / "tiny", seed)) for seed in options.seeds
     ]
     for summary in summaries:  # only now: a changed file in the tree would mark the next seed's commit as changed
-        write_whole(ROOT / "results" / f"quickstart_seed{summary['seed']}.json", json.dumps(summary, indent=1) + "\n")
-    write_whole(ROOT / "results" / "quickstart.md", markdown(summaries))
+        write_atomic(ROOT / "results" / f"quickstart_seed{summary['seed']}.json", json.dumps(summary, indent=1) + "\n")
+    write_atomic(ROOT / "results" / "quickstart.md", markdown(summaries))
 
 
 if __name__ == "__main__":

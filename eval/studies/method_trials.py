@@ -18,7 +18,7 @@ from eval.studies.plans import Trial
 from eval.studies.trials import digest
 from rewardlab.checkpoints import commit, template_for
 from rewardlab.config import RLConfig, SFTConfig
-from rewardlab.data.files import write_whole
+from rewardlab.data.files import write_atomic
 from rewardlab.data.pairs import read_pairs
 from rewardlab.demo.build import TEST
 from rewardlab.demo.server import favoured
@@ -190,7 +190,7 @@ def write_votes(path: Path, cast: Sequence[Judgment]) -> None:
     for row, judgment in enumerate(cast):
         votes = [{"order": v.order, "choice": v.verdict.choice, "text": v.completion.text} for v in judgment.votes]
         lines.append({"pass": "votes", "row": row, "votes": votes})
-    write_whole(path, "".join(f"{json.dumps(line)}\n" for line in lines))
+    write_atomic(path, "".join(f"{json.dumps(line)}\n" for line in lines))
 
 
 def scores_of(sampled: Sequence[Judgment], greedy: Sequence[Judgment], pairs: Sequence[PreferencePair]) -> dict[str, Any]:

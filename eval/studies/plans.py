@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rewardlab.data.files import write_whole
+from rewardlab.data.files import write_atomic
 from rewardlab.errors import ConfigError
 
 
@@ -45,6 +45,6 @@ def write_files(
     """Write ``name.md``, ``.json`` and ``.png`` into ``out``; returns the first."""
     out.mkdir(parents=True, exist_ok=True)
     draw(summary, out / f"{name}.png")
-    write_whole(out / f"{name}.json", json.dumps(summary, indent=1) + "\n")
-    write_whole(out / f"{name}.md", markdown(summary))
+    write_atomic(out / f"{name}.json", json.dumps(summary, indent=1) + "\n")
+    write_atomic(out / f"{name}.md", markdown(summary))
     return out / f"{name}.md"

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import torch
 
-from rewardlab.data.files import hold, write_whole
+from rewardlab.data.files import lock_folder, write_atomic
 from rewardlab.errors import ConfigError, RewardlabError
 from rewardlab.processes import end_with_parent
 from rewardlab.progress import bar
@@ -56,7 +56,7 @@ _place: Workplace  # of a worker process
 def open_study(place: Workplace, out: Path) -> dict[str, Any]:
     """What is known of the start: measured, or found in ``out``. Raises ConfigError where ``out`` holds another study."""
     own, path = place.identity(), out / START
-    hold(out)
+    lock_folder(out)
     if path.exists():
         found = dict(json.loads(path.read_text(encoding="utf-8")))
         if found["identity"] != own:
@@ -66,7 +66,7 @@ def open_study(place: Workplace, out: Path) -> dict[str, Any]:
     wall, cpu = time.perf_counter(), time.process_time()
     start = {"identity": own, **place.start()}
     start |= {"wall_s": round(time.perf_counter() - wall, 1), "cpu_s": round(time.process_time() - cpu, 1)}
-    write_whole(path, json.dumps(start, indent=1) + "\n")
+    write_atomic(path, json.dumps(start, indent=1) + "\n")
     return start
 
 
@@ -81,7 +81,7 @@ def path_of(trial: Trial, out: Path) -> Path:
 
 def work(place: Workplace, trial: Trial, out: Path) -> Trial:
     """Run one trial and leave its record."""
-    write_whole(path_of(trial, out), json.dumps(place.run(trial), indent=1, allow_nan=False) + "\n")
+    write_atomic(path_of(trial, out), json.dumps(place.run(trial), indent=1, allow_nan=False) + "\n")
     return trial
 
 

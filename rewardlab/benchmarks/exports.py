@@ -17,7 +17,7 @@ from rewardlab.benchmarks.mm_rlhf import official as mm_rlhf
 from rewardlab.benchmarks.mmrb2 import official as mmrb2
 from rewardlab.benchmarks.multimodal_rewardbench import official as multimodal_rewardbench
 from rewardlab.benchmarks.vl_rewardbench import official as vl_rewardbench
-from rewardlab.data.files import write_whole
+from rewardlab.data.files import write_atomic
 from rewardlab.types import BOTH_ORDERS, Choice, Judgment, Order, Vote
 from rewardlab.verdicts.formats import WRITERS
 from rewardlab.verdicts.votes import in_order, share_for_0
@@ -102,7 +102,7 @@ def write_official(
         return []
     records = EXPORTS[benchmark](rows, judged, verdict_format, seed)
     lines = [json.dumps(record) for record in records] if isinstance(records, list) else [json.dumps(records)]
-    write_whole(path, "\n".join(lines) + "\n")
+    write_atomic(path, "\n".join(lines) + "\n")
     return official_lines(benchmark, rows, records)
 
 

@@ -17,7 +17,7 @@ import httpx
 
 from rewardlab.benchmarks.base import size_notes
 from rewardlab.benchmarks.runner import BENCHMARKS
-from rewardlab.data.files import sha256_of, write_whole
+from rewardlab.data.files import sha256_of, write_atomic
 from rewardlab.errors import ConfigError, DataError, OutputError
 from rewardlab.progress import bar
 
@@ -97,7 +97,7 @@ def fetch(name: str, out: Path, *, hub: str = "https://huggingface.co") -> dict[
         ) from error
     record = {"benchmark": name, "repo": source.repo, "revision": revision}
     record["files"] = {file: sha256_of(out / file) for file in files}
-    write_whole(out / RECORD, json.dumps(record, indent=1) + "\n")
+    write_atomic(out / RECORD, json.dumps(record, indent=1) + "\n")
     return record
 
 

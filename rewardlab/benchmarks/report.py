@@ -11,7 +11,7 @@ from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.browser import MOST_OF_A_KIND, judgments
 from rewardlab.benchmarks.kinds import KINDS
 from rewardlab.benchmarks.runner import REPORT
-from rewardlab.data.files import write_whole
+from rewardlab.data.files import write_atomic
 from rewardlab.reporting.pages import page_environment
 from rewardlab.reporting.plots import NAMES, plots
 from rewardlab.reporting.tables import percent, table, with_interval
@@ -164,5 +164,5 @@ def html(report: dict[str, Any], rows: Sequence[Row], out: Path) -> str:
 def write_reports(report: dict[str, Any], rows: Sequence[Row], out: Path) -> None:
     """Write ``report.md`` and ``report.html`` beside ``report.json``."""
     assert (out / REPORT).exists()
-    write_whole(out / "report.md", markdown(report))
-    write_whole(out / "report.html", html(report, rows, out))
+    write_atomic(out / "report.md", markdown(report))
+    write_atomic(out / "report.html", html(report, rows, out))

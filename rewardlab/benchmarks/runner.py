@@ -26,7 +26,7 @@ from rewardlab.benchmarks.videorewardbench.loader import VideoRewardBench
 from rewardlab.benchmarks.vl_rewardbench.loader import VLRewardBench
 from rewardlab.checkpoints import commit, versions, weights_id
 from rewardlab.data.append_log import AppendLog
-from rewardlab.data.files import data_hash, write_whole
+from rewardlab.data.files import data_hash, write_atomic
 from rewardlab.data.pairs import with_blank_images, with_other_images
 from rewardlab.data.votes import num_failed
 from rewardlab.errors import ConfigError, DataError
@@ -202,8 +202,8 @@ def run_bench(settings: BenchSettings, out: Path) -> tuple[dict[str, Any], list[
     }
     scores = [_score_row(row, item) for row, item in zip(rows, labeled, strict=True)]
     assert not problems(report, scores), problems(report, scores)
-    write_whole(out / SCORES, "".join(json.dumps(row) + "\n" for row in scores))
-    write_whole(out / REPORT, json.dumps(report, indent=1, allow_nan=False) + "\n")
+    write_atomic(out / SCORES, "".join(json.dumps(row) + "\n" for row in scores))
+    write_atomic(out / REPORT, json.dumps(report, indent=1, allow_nan=False) + "\n")
     return report, rows
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from rewardlab.benchmarks.report import write_reports
 from rewardlab.benchmarks.runner import BenchSettings, check_names, run_bench
 from rewardlab.config import SuiteConfig
-from rewardlab.data.files import write_whole
+from rewardlab.data.files import write_atomic
 from rewardlab.errors import DataError
 from rewardlab.reporting.tables import percent, table, with_interval
 
@@ -65,7 +65,7 @@ def run_suite(suite: SuiteConfig, settings: Sequence[BenchSettings], out: Path) 
         write_reports(report, rows, out / name)
         reports.append(report)
     text = markdown(suite.title, folders, reports)
-    write_whole(out / "suite.md", text)
+    write_atomic(out / "suite.md", text)
     return text
 
 

@@ -226,7 +226,7 @@ def bench_compare(
 ) -> None:
     """Leaderboard of several runs: accuracies with intervals, and each against the first, pair by pair, with a p-value."""
     from rewardlab.benchmarks.comparison import html, markdown, read_run
-    from rewardlab.data.files import write_whole
+    from rewardlab.data.files import write_atomic
 
     if out is not None and out.suffix not in (".md", ".html"):
         raise ConfigError(f"--out {out}: expected a .md or .html file")
@@ -234,7 +234,7 @@ def bench_compare(
     text = markdown(found)
     typer.echo(text)
     if out is not None:
-        write_whole(out, html(found) if out.suffix == ".html" else text)
+        write_atomic(out, html(found) if out.suffix == ".html" else text)
 
 
 @bench_app.command("check")

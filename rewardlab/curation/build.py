@@ -18,7 +18,7 @@ from rewardlab.curation.decontaminate import Contamination, images_of
 from rewardlab.curation.duplicates import Duplicates
 from rewardlab.curation.image_hashes import picture
 from rewardlab.curation.overview import Overview
-from rewardlab.data.files import hold, write_whole
+from rewardlab.data.files import lock_folder, write_atomic
 from rewardlab.data.pairs import SHARD_ROWS, write_shards
 from rewardlab.data.recipes import Recipe, Rejected, converted, files_of
 from rewardlab.data.rows import FRAMES
@@ -125,7 +125,7 @@ def build(
     if (out / REPORT).exists():
         raise OutputError(f"{out / REPORT}: a finished set; choose another --out")
     files_of(recipe, source)  # nothing is begun where there is nothing to build from
-    hold(out)
+    lock_folder(out)
     if (out / UNFINISHED).exists():
         for old in [*out.glob("part-*.parquet"), *out.glob("part-*.partial")]:
             old.unlink()
@@ -149,6 +149,6 @@ def build(
         **facts,
     }
     run.overview.write(out, title=f"{recipe.name}: {run.counts['kept']:,} pairs")
-    write_whole(out / REPORT, json.dumps(report, indent=1) + "\n")
+    write_atomic(out / REPORT, json.dumps(report, indent=1) + "\n")
     (out / UNFINISHED).unlink()
     return report

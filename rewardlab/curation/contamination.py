@@ -21,7 +21,7 @@ from rewardlab.curation.decontaminate import (
     num_steps,
     summary,
 )
-from rewardlab.data.files import write_whole
+from rewardlab.data.files import write_atomic
 from rewardlab.data.images import thumbnail, to_data_url
 from rewardlab.data.pairs import read_pairs, write_parquet
 from rewardlab.errors import ConfigError, OutputError
@@ -135,8 +135,8 @@ def _write(
         found = [{"what": m.what, "benchmark": m.name, "row": m.row, "similarity": round(m.similarity, 3)} for m in own]
         lines.append(json.dumps({"row": index, "pair_id": pairs[index].pair_id, "matches": found}))
     out.mkdir(parents=True, exist_ok=True)
-    write_whole(out / TAKEN, "".join(line + "\n" for line in lines))
-    write_whole(out / "report.json", json.dumps(report, indent=1) + "\n")
+    write_atomic(out / TAKEN, "".join(line + "\n" for line in lines))
+    write_atomic(out / "report.json", json.dumps(report, indent=1) + "\n")
     rows = {(one.name, one.row): one.pair for one in known}
     # The least alike first: where a limit is too loose it shows there.
     shown = [_side_by_side(own[0], pairs, rows) for own in sorted(of.values(), key=lambda own: own[0].similarity)[:SHOWN]]
@@ -145,7 +145,7 @@ def _write(
         .get_template("contamination.html")
         .render(report=report, columns=COLUMNS, limits=LIMITS, table=table_rows(report), shown=shown)
     )
-    write_whole(out / "report.html", page)
+    write_atomic(out / "report.html", page)
     write_parquet((pair for index, pair in enumerate(pairs) if index not in gone), out / CLEAN)
 
 

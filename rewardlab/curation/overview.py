@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rewardlab.curation.decontaminate import words_of
-from rewardlab.data.files import write_whole
+from rewardlab.data.files import write_atomic
 from rewardlab.data.images import decode_image, thumbnail, to_data_url
 from rewardlab.data.rows import VERSION
 from rewardlab.metrics.intervals import share_with_interval
@@ -100,10 +100,10 @@ class Overview:
         """``stats.json`` and ``stats.html`` in ``out``; returns the numbers. Raises OutputError."""
         numbers = self.numbers()
         out.mkdir(parents=True, exist_ok=True)
-        write_whole(out / STATS, json.dumps(numbers, indent=1) + "\n")
+        write_atomic(out / STATS, json.dumps(numbers, indent=1) + "\n")
         examples = [_shown(pair) for _, _, pair in sorted(self._examples, key=lambda item: item[:2], reverse=True)]
         page = page_environment("rewardlab.curation").get_template("overview.html")
-        write_whole(out / PAGE, page.render(title=title, numbers=numbers, charts=charts_of(numbers), examples=examples))
+        write_atomic(out / PAGE, page.render(title=title, numbers=numbers, charts=charts_of(numbers), examples=examples))
         return numbers
 
 

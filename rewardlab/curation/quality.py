@@ -22,7 +22,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from rewardlab.curation.decontaminate import words_of
-from rewardlab.data.files import write_whole
+from rewardlab.data.files import write_atomic
 from rewardlab.data.pairs import PairSet, Shard
 from rewardlab.errors import EndpointError, OutputError
 from rewardlab.rewards.consistency import consistency_prompt, read_consistency
@@ -174,7 +174,7 @@ def filter_set(
             told = {"row": place, "pair_id": pair.pair_id, "reason": found.reasons[place], "judgment": pair.judgment}
             lines.append(json.dumps(told, ensure_ascii=False) + "\n")
     shard.close()
-    write_whole(out / FILTERED, "".join(lines))
+    write_atomic(out / FILTERED, "".join(lines))
     report = {
         "data": str(data),
         "num_pairs": shard.num_rows + len(lines),
@@ -188,7 +188,7 @@ def filter_set(
         "common_openings": found.openings,
         **asdict(rules),
     }
-    write_whole(out / REPORT, json.dumps(report, indent=1) + "\n")
+    write_atomic(out / REPORT, json.dumps(report, indent=1) + "\n")
     return report
 
 

@@ -4,18 +4,30 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 from rewardlab.errors import OutputError
 
-_HELD: list[int] = []
+_LOCKS: list[int] = []
 
 
 def read_lines(path: Path) -> list[str]:
     """The lines of a text file. ``str.splitlines`` would also break at U+2028 and its kin, which JSON leaves as they are."""
     lines = path.read_text(encoding="utf-8").split("\n")
     return lines[:-1] if lines[-1] == "" else lines
+
+
+def read_complete_lines(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a JSON lines file that may still be written to, without a last line that is cut off; [] if there is no
+    file.
+    """
+    if not path.exists():
+        return []
+    complete, _, _ = path.read_text(encoding="utf-8").rpartition("\n")
+    return [json.loads(line) for line in complete.split("\n") if line]
 
 
 def sha256_of(path: Path) -> str:
@@ -33,7 +45,7 @@ def data_hash(path: Path) -> str:
     return hashlib.sha256(named.encode()).hexdigest()[:16]
 
 
-def hold(folder: Path) -> None:
+def lock_folder(folder: Path) -> None:
     """Keep other processes out of ``folder`` until this one ends, however it ends. Raises OutputError where one is in it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -44,10 +56,10 @@ def hold(folder: Path) -> None:
         fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         raise OutputError(f"{folder}: another process is writing in it; wait for it or stop it") from error
-    _HELD.append(lock)  # closing it would let go
+    _LOCKS.append(lock)  # closing it would let go
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_atomic(path: Path, text: str) -> None:
     """Write ``text`` to a temporary neighbour of ``path`` and move it into place. Raises OutputError."""
     partial = path.with_name(f".{path.name}.partial")
     try:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rewardlab.config import load_yaml
-from rewardlab.data.files import write_whole
+from rewardlab.data.files import write_atomic
 from rewardlab.data.pairs import write_parquet
 from rewardlab.demo.facts import facts_of
 from rewardlab.demo.judgments import Truth, grounded, shallow
@@ -57,7 +57,7 @@ def build_pairs(out: Path, config: DemoConfig) -> None:
     write_parquet(train, out / TRAIN)
     write_parquet(test, out / TEST)
     write_truths([*train_truths, *test_truths], out / TRUTHS)
-    write_whole(made, json.dumps(asdict(config), indent=1) + "\n")
+    write_atomic(made, json.dumps(asdict(config), indent=1) + "\n")
 
 
 def corpus(pairs: list[PreferencePair], truths: list[Truth], rng: random.Random) -> Iterator[str]:

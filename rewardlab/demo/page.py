@@ -10,7 +10,7 @@ from matplotlib import pyplot as plt
 
 from rewardlab.benchmarks.browser import judgments, spread
 from rewardlab.benchmarks.own_pairs.loader import OwnPairs
-from rewardlab.data.files import read_lines, write_whole
+from rewardlab.data.files import read_lines, write_atomic
 from rewardlab.demo.build import TEST
 from rewardlab.demo.summary import STAGES, TITLES, sentences, table
 from rewardlab.reporting.pages import page_environment
@@ -69,7 +69,7 @@ def plot_stages(summary: dict[str, Any]) -> str:
 
 def write_page(summary: dict[str, Any], out: Path) -> None:
     """Write ``summary.json`` and the page ``report.html``."""
-    write_whole(out / "summary.json", json.dumps(summary, indent=1, allow_nan=False) + "\n")
+    write_atomic(out / "summary.json", json.dumps(summary, indent=1, allow_nan=False) + "\n")
     rows = spread(OwnPairs().load(out / "demo" / TEST, images=None, with_images=True), SHOWN)
     page = (
         page_environment("rewardlab.demo", "rewardlab.benchmarks")
@@ -84,4 +84,4 @@ def write_page(summary: dict[str, Any], out: Path) -> None:
             after=judgments(rows, out / "bench" / "rl", SHOWN)[0],
         )
     )
-    write_whole(out / "report.html", page)
+    write_atomic(out / "report.html", page)

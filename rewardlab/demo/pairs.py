@@ -8,7 +8,7 @@ import random
 from collections.abc import Iterable
 from pathlib import Path
 
-from rewardlab.data.files import read_lines, write_whole
+from rewardlab.data.files import read_lines, write_atomic
 from rewardlab.data.images import encode_png
 from rewardlab.demo import digits, scenes
 from rewardlab.demo.contrast_pairs import ContrastPair
@@ -94,7 +94,7 @@ def make_pairs(num: int, *, seed: int, held_out: bool) -> tuple[list[PreferenceP
 
 
 def write_truths(truths: Iterable[Truth], path: Path) -> None:
-    write_whole(path, "".join(json.dumps(truth.to_json()) + "\n" for truth in truths))
+    write_atomic(path, "".join(json.dumps(truth.to_json()) + "\n" for truth in truths))
 
 
 def read_truths(path: Path) -> list[Truth]:

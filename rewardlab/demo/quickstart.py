@@ -22,7 +22,7 @@ from typing import Any
 from rich.console import Console
 
 from rewardlab.checkpoints import commit
-from rewardlab.data.files import hold, write_whole
+from rewardlab.data.files import lock_folder, write_atomic
 from rewardlab.data.images import to_data_url
 from rewardlab.data.pairs import read_pairs
 from rewardlab.demo.build import BASE, TEST, TRAIN, DemoConfig, build_pairs
@@ -98,13 +98,13 @@ def _open_run(out: Path, configs: Path, seed: int) -> dict[str, float]:
         if differing := [name for name, value in asked.items() if found[name] != value]:
             raise ConfigError(f"{out}: holds a quickstart that differs in {' and '.join(differing)}; use another --out")
         return dict(found["seconds"])
-    write_whole(path, json.dumps({**asked, "commit": commit(), "seconds": {}}, indent=1) + "\n")
+    write_atomic(path, json.dumps({**asked, "commit": commit(), "seconds": {}}, indent=1) + "\n")
     return {}
 
 
 def _record(out: Path, seconds: dict[str, float]) -> None:
     found = json.loads((out / RUN).read_text(encoding="utf-8"))
-    write_whole(out / RUN, json.dumps({**found, "seconds": {n: round(s, 1) for n, s in seconds.items()}}, indent=1) + "\n")
+    write_atomic(out / RUN, json.dumps({**found, "seconds": {n: round(s, 1) for n, s in seconds.items()}}, indent=1) + "\n")
 
 
 class Pipeline:
@@ -196,7 +196,7 @@ def ask_endpoint(judge: Path, test: Path, out: Path) -> dict[str, Any]:
 def quickstart(out: Path, configs: Path, seed: int) -> dict[str, Any]:
     """Run every stage that is not done, write ``out/report.html`` and ``out/summary.json``; returns the summary."""
     began = time.monotonic()
-    hold(out)
+    lock_folder(out)
     demo, run = out / "demo", Pipeline(out, configs, seed)
     build_pairs(demo, DemoConfig.load(configs / "demo.yaml", seed=seed))
     port = free_port()

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rewardlab.config import DistillConfig
-from rewardlab.data.files import write_whole
+from rewardlab.data.files import write_atomic
 from rewardlab.data.rows import media_of
 from rewardlab.distill.batch_transport import BatchAsker
 from rewardlab.distill.budget import Purse
@@ -126,7 +126,7 @@ def finish(
         "num_failed_pairs": len(progress.failed),
         "stopped_by_budget": progress.out_of_budget,
     }
-    write_whole(out / STATISTICS, json.dumps(statistics, indent=1) + "\n")
+    write_atomic(out / STATISTICS, json.dumps(statistics, indent=1) + "\n")
     return statistics
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rewardlab.data.files import write_whole
+from rewardlab.data.files import write_atomic
 from rewardlab.data.pairs import Shard
 from rewardlab.data.votes import CastVote
 from rewardlab.distill.difficulty import Difficulty, agreement, difficulty_of, histogram, student_votes
@@ -79,5 +79,5 @@ def write_selection(pairs: Iterable[PreferencePair], selection: Selection, plan:
     for shard in shards:
         shard.close()
     report = selection.report(plan)
-    write_whole(out / REPORT, json.dumps(report, indent=1) + "\n")
+    write_atomic(out / REPORT, json.dumps(report, indent=1) + "\n")
     return report

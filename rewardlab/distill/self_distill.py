@@ -19,7 +19,7 @@ from scipy.stats import binom
 
 from rewardlab.curation.quality import opening_of
 from rewardlab.data.append_log import AppendLog
-from rewardlab.data.files import write_whole
+from rewardlab.data.files import write_atomic
 from rewardlab.data.pairs import write_parquet
 from rewardlab.data.votes import num_failed
 from rewardlab.distill.pipeline import survey
@@ -129,7 +129,7 @@ def self_distil(
             f"{judge.name}: no pair was right in {statistics['least_right']} of {2 * rules.samples} samples; see {out}"
         )
     write_parquet(kept, out / DISTILLED)
-    write_whole(out / STATISTICS, json.dumps(statistics, indent=1) + "\n")
+    write_atomic(out / STATISTICS, json.dumps(statistics, indent=1) + "\n")
     return statistics
 
 

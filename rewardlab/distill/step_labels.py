@@ -22,7 +22,7 @@ from typing import Any
 
 from rewardlab.config import StepsConfig
 from rewardlab.data.append_log import AppendLog
-from rewardlab.data.files import read_lines, write_whole
+from rewardlab.data.files import read_lines, write_atomic
 from rewardlab.distill.pipeline import survey
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.judging.judge import GenerativeJudge
@@ -241,8 +241,8 @@ def label_steps(pairs: Sequence[PreferencePair], config: StepsConfig, judge: Gen
             advance(len(batch), note=f"{labelled:,} judgments labelled")
     rows = [row for record in records for row in record["judgments"]]
     statistics = statistics_of(records, config)
-    write_whole(out / STEPS, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
-    write_whole(out / STATISTICS, json.dumps(statistics, indent=1) + "\n")
+    write_atomic(out / STEPS, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    write_atomic(out / STATISTICS, json.dumps(statistics, indent=1) + "\n")
     return statistics
 
 

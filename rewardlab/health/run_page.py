@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from rewardlab.data.files import write_whole
+from rewardlab.data.files import read_complete_lines, write_atomic
 from rewardlab.errors import DataError
 from rewardlab.reporting.run_page import TrainingRun, run_page
-from rewardlab.training.run.folder import logged
 
 PAGE = "run.html"
 
@@ -25,10 +24,10 @@ def write_run_page(run: Path) -> Path:
             commit=record["commit"],
             versions=record["versions"],
             is_finished=(run / "final").exists(),
-            metrics=logged(run / "metrics.jsonl"),
-            events=logged(run / "health.jsonl"),
-            samples=logged(run / "samples.jsonl"),
+            metrics=read_complete_lines(run / "metrics.jsonl"),
+            events=read_complete_lines(run / "health.jsonl"),
+            samples=read_complete_lines(run / "samples.jsonl"),
         )
     )
-    write_whole(run / PAGE, page)
+    write_atomic(run / PAGE, page)
     return run / PAGE

@@ -12,7 +12,7 @@ from typing import Any
 
 from rewardlab.checkpoints import commit
 from rewardlab.data.append_log import AppendLog
-from rewardlab.data.files import write_whole
+from rewardlab.data.files import write_atomic
 from rewardlab.data.votes import num_failed, vote_of, vote_row
 from rewardlab.errors import ConfigError
 from rewardlab.judging.judge import GenerativeJudge, Judge
@@ -146,7 +146,7 @@ def run_ranking(
             games += play_many(judge, of, seed=own_seed, found=found, heard=heard, **rules)  # type: ignore[arg-type]
             advance(len(of))
     rows = [_row(n, prompt, game.ranking) for n, (prompt, game) in enumerate(zip(prompts, games, strict=True))]
-    write_whole(out / "rankings.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    write_atomic(out / "rankings.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     votes = [vote for game in games for _, judged in game.judged for vote in judged.votes]
     report = {"plan": plan, "budget": budget, "votes": num_votes, "judge": judge.spec, "command": command}
     report |= {
@@ -154,7 +154,7 @@ def run_ranking(
         "commit": commit(),
         **_score(prompts, rows),
     }
-    write_whole(out / "report.json", json.dumps(report, indent=1) + "\n")
+    write_atomic(out / "report.json", json.dumps(report, indent=1) + "\n")
     return report
 
 

@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForImageTextToText
 
-from rewardlab.data.files import write_whole
+from rewardlab.data.files import write_atomic
 from rewardlab.errors import CheckpointError
 from rewardlab.models.families import slice_fields
 from rewardlab.models.loading import without_zero3_init
@@ -61,7 +61,7 @@ class ValueModel(nn.Module):
         folder.mkdir(parents=True, exist_ok=True)
         weights = self.state_dict() if state is None else state
         save_file({name: value.detach().cpu().contiguous() for name, value in weights.items()}, folder / WEIGHTS)
-        write_whole(folder / CONFIG, json.dumps(self.config.to_dict(), indent=1, default=str) + "\n")
+        write_atomic(folder / CONFIG, json.dumps(self.config.to_dict(), indent=1, default=str) + "\n")
 
     def activation_checkpointing_enable(self, *args: Any, **kwargs: Any) -> None:
         self.backbone.activation_checkpointing_enable(*args, **kwargs)  # type: ignore[operator]

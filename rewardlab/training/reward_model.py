@@ -20,7 +20,7 @@ from transformers import Trainer, TrainingArguments
 
 from rewardlab.checkpoints import template_for
 from rewardlab.config import RMConfig
-from rewardlab.data.files import write_whole
+from rewardlab.data.files import write_atomic
 from rewardlab.errors import CheckpointError, DataError
 from rewardlab.models.loading import freeze, load_processor
 from rewardlab.models.value_model import WEIGHTS, ValueModel
@@ -144,7 +144,7 @@ def write_scores(folder: Path, pairs: Sequence[PreferencePair], out: Path) -> in
     if not (folder / WEIGHTS).exists():
         raise CheckpointError(f"{folder}: not a scalar reward model ({WEIGHTS} is missing); expected what `rewardlab rm` left")
     scores = score(ValueModel.from_pretrained(str(folder)), load_processor(str(folder)), pairs, template).tolist()
-    write_whole(out, "".join(json.dumps({"row": n, "scores": both}) + "\n" for n, both in enumerate(scores)))
+    write_atomic(out, "".join(json.dumps({"row": n, "scores": both}) + "\n" for n, both in enumerate(scores)))
     return len(scores)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from rewardlab.config import ConsistencyConfig, LoraConfig, RLConfig
-from rewardlab.data.files import hold
+from rewardlab.data.files import lock_folder
 from rewardlab.data.images import decode_image
 from rewardlab.errors import CheckpointError, ConfigError, DataError, EndpointError, OutputError
 from rewardlab.prompts import build_messages, load_template
@@ -203,7 +203,7 @@ def test_a_run_killed_after_its_last_checkpoint(tagged: list[PreferencePair], ti
 
 def test_one_process_trains_in_a_folder(tagged: list[PreferencePair], tiny_checkpoint: Path, tmp_path: Path) -> None:
     """A second one is told so; the lock goes with the process that held it."""
-    code = f"from pathlib import Path; from rewardlab.data.files import hold; hold(Path({str(tmp_path)!r}))"
+    code = f"from pathlib import Path; from rewardlab.data.files import lock_folder; lock_folder(Path({str(tmp_path)!r}))"
     holder = subprocess.Popen([sys.executable, "-c", f"{code}; print(flush=True); input()"], stdin=PIPE, stdout=PIPE)
     with holder:
         assert holder.stdout is not None
@@ -211,7 +211,7 @@ def test_one_process_trains_in_a_folder(tagged: list[PreferencePair], tiny_check
         with pytest.raises(OutputError, match="another process is writing in it"):
             train_rl(tagged, config_for(tiny_checkpoint), tmp_path)
         holder.kill()
-    hold(tmp_path)
+    lock_folder(tmp_path)
 
 
 def test_both_orders_of_a_pair_are_in_one_batch() -> None:

@@ -21,7 +21,7 @@ from rewardlab.benchmarks.rewardbench2.loader import ListPrompt, load_prompts
 from rewardlab.benchmarks.scaling import mean_cell
 from rewardlab.checkpoints import commit, versions
 from rewardlab.data.append_log import AppendLog
-from rewardlab.data.files import data_hash, write_whole
+from rewardlab.data.files import data_hash, write_atomic
 from rewardlab.data.votes import completion_of, completion_row
 from rewardlab.errors import ConfigError
 from rewardlab.judging.judge import GenerativeJudge
@@ -103,9 +103,9 @@ def run_listwise(judge: GenerativeJudge, settings: ListSettings, out: Path) -> d
         report["official"] = official.printed(records)
     except (ValueError, TypeError) as error:  # it does, for a tied prompt with one right answer
         report["official"] = [f"the benchmark's own scorer ends in an error on these rows: {error!r}"]
-    write_whole(out / "official.jsonl", "".join(json.dumps(record) + "\n" for record in records))
-    write_whole(out / "report.json", json.dumps(report, indent=1, allow_nan=False) + "\n")
-    write_whole(out / "report.md", markdown(report))
+    write_atomic(out / "official.jsonl", "".join(json.dumps(record) + "\n" for record in records))
+    write_atomic(out / "report.json", json.dumps(report, indent=1, allow_nan=False) + "\n")
+    write_atomic(out / "report.md", markdown(report))
     return report
 
 

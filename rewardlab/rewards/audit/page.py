@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rewardlab.data.files import write_whole
+from rewardlab.data.files import write_atomic
 from rewardlab.reporting.pages import page_environment
 
 REPORT, PAGE = "report.json", "report.html"
@@ -86,5 +86,5 @@ def html(report: dict[str, Any]) -> str:
 
 def write_audit(report: dict[str, Any], out: Path) -> None:
     """Write ``report.json`` and ``report.html``."""
-    write_whole(out / REPORT, json.dumps(report, indent=1, allow_nan=False) + "\n")
-    write_whole(out / PAGE, html(report))
+    write_atomic(out / REPORT, json.dumps(report, indent=1, allow_nan=False) + "\n")
+    write_atomic(out / PAGE, html(report))

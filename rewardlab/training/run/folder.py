@@ -18,7 +18,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 
 from rewardlab.checkpoints import CARD, commit, versions, write_card
 from rewardlab.config import TrainConfig
-from rewardlab.data.files import hold, write_whole
+from rewardlab.data.files import lock_folder, write_atomic
 from rewardlab.errors import CheckpointError, ConfigError
 from rewardlab.processes import is_main, num_processes
 from rewardlab.progress import Advance, log_line
@@ -61,7 +61,7 @@ def open_run(out: Path, config: BaseModel, *, data: str) -> str | None:
     described: dict[str, Any] = {"config": config.model_dump(mode="json"), "data": data}
     refuse_finished(out)
     if is_main():
-        hold(out)
+        lock_folder(out)
     path = out / CONFIG
     if path.exists() and _has_begun(out):
         before = json.loads(path.read_text(encoding="utf-8"))
@@ -73,16 +73,8 @@ def open_run(out: Path, config: BaseModel, *, data: str) -> str | None:
             )
         return _last_checkpoint(out)
     if is_main():  # the others may look before or after: a run that has just begun has no checkpoint
-        write_whole(path, json.dumps({**described, "versions": versions(), "commit": commit()}, indent=1) + "\n")
+        write_atomic(path, json.dumps({**described, "versions": versions(), "commit": commit()}, indent=1) + "\n")
     return None
-
-
-def logged(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a file that may still be written to."""
-    if not path.exists():
-        return []
-    whole, _, _ = path.read_text(encoding="utf-8").rpartition("\n")
-    return [json.loads(line) for line in whole.split("\n") if line]
 
 
 def _is_whole(checkpoint: Path) -> bool:
@@ -119,7 +111,7 @@ def _tidy(out: Path, last: Path | None) -> None:
             whole, _, _ = path.read_text(encoding="utf-8").rpartition("\n")
             last_kept = step if name == METRICS else step - 1  # samples of step s are drawn after checkpoint s was saved
             kept = [line for line in whole.split("\n") if line and json.loads(line)["step"] <= last_kept]
-            write_whole(path, "".join(f"{line}\n" for line in kept))
+            write_atomic(path, "".join(f"{line}\n" for line in kept))
 
 
 def close_run(out: Path, trainer: Any, processor: Any, *, template: Template, stage: str, **facts: Any) -> Path:

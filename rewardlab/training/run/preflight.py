@@ -13,7 +13,7 @@ from PIL import Image
 from transformers import AutoConfig
 
 from rewardlab.config import TrainConfig
-from rewardlab.data.files import write_whole
+from rewardlab.data.files import write_atomic
 from rewardlab.errors import CheckpointError, DataError
 from rewardlab.models.families import count_image_tokens, count_text_tokens
 from rewardlab.models.loading import check_folder, load_processor, set_pixels
@@ -134,6 +134,6 @@ def fitting(
         cure = "raise max_tokens" if config.max_tokens else "set max_tokens to have them left out"
         raise DataError(f"{said}. Lower pixels.max or frames, or {cure}")
     if is_main() and not (out / CONFIG).exists():  # a run that is gone on with, or refused, has its list
-        write_whole(out / TOO_LONG, "".join(json.dumps({**asdict(one), "total": one.total}) + "\n" for one in dropped))
+        write_atomic(out / TOO_LONG, "".join(json.dumps({**asdict(one), "total": one.total}) + "\n" for one in dropped))
         log_line(f"{said}: left out, see {out / TOO_LONG}")
     return kept

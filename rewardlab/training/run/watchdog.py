@@ -19,10 +19,11 @@ from accelerate import PartialState
 from transformers import TrainerCallback
 
 from rewardlab.config import HealthConfig, TrainConfig
+from rewardlab.data.files import read_complete_lines
 from rewardlab.errors import HealthError
 from rewardlab.processes import is_main
 from rewardlab.progress import log_line
-from rewardlab.training.run.folder import METRICS, logged
+from rewardlab.training.run.folder import METRICS
 
 HEALTH = "health.jsonl"
 Logs = Mapping[str, float]
@@ -84,7 +85,7 @@ class Watchdog(TrainerCallback):
         self._metrics = out / METRICS
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        for row in logged(self._metrics):
+        for row in read_complete_lines(self._metrics):
             if row["step"] <= state.global_step:
                 self._alarms({name: float(value) for name, value in row.items()})
 
@@ -125,12 +126,12 @@ class Watchdog(TrainerCallback):
 
 def rollbacks(out: Path) -> list[int]:
     """The steps at which a run was taken back, oldest first."""
-    return [event["step"] for event in logged(out / HEALTH) if event["done"] == "roll_back"]
+    return [event["step"] for event in read_complete_lines(out / HEALTH) if event["done"] == "roll_back"]
 
 
 def refuse_ended(config: HealthConfig, out: Path) -> None:
     """Raise HealthError for a run that the watchdog ended for good: whoever starts jobs again would go on with it for ever."""
-    events = logged(out / HEALTH)
+    events = read_complete_lines(out / HEALTH)
     stopped = bool(events) and events[-1]["done"] == "stop" and config.policy == "stop"
     if stopped or (config.policy == "roll_back" and len(rollbacks(out)) > config.max_rollbacks):
         raise HealthError(
