@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rewardlab.data.recipes import Dropped, Recipe, Source, text_of
+from rewardlab.data.recipes import Dropped, Recipe, SourceFolder, clean_text
 from rewardlab.errors import DataError
 from rewardlab.types import PreferencePair
 
@@ -45,33 +45,33 @@ _ARROWS = re.compile(r"\[\[([AB])(>>|>|=)([AB])\]\]")
 _TWO_SCORES = re.compile(r"\s*(\d+(?:\.\d+)?)[\s,]+(\d+(?:\.\d+)?)\s*(?:\n|$)")
 
 
-def verdict(said: str, wording: re.Pattern[str]) -> int | None:
+def verdict(text: str, wording: re.Pattern[str]) -> int | None:
     """The index of the better answer; None for a tie. Raises DataError where none is said."""
-    if wording is _ARENA and (arrows := _ARROWS.findall(said)):
+    if wording is _ARENA and (arrows := _ARROWS.findall(text)):
         left, sign, right = arrows[-1]
         return None if sign == "=" or left == right else int(left == "B")
-    if wording is _SCORED and (scores := _TWO_SCORES.match(said)):
-        one, other = float(scores[1]), float(scores[2])
-        return None if one == other else int(other > one)
+    if wording is _SCORED and (scores := _TWO_SCORES.match(text)):
+        first, second = float(scores[1]), float(scores[2])
+        return None if first == second else int(second > first)
     if wording is _BRACKETS:
-        if found := _BETTER.search(said):
-            return int(found[1].lower() in ("second", "2", "b"))
-        if _EQUAL.search(said):
+        if match := _BETTER.search(text):
+            return int(match[1].lower() in ("second", "2", "b"))
+        if _EQUAL.search(text):
             return None
-    raise DataError(f"no verdict in {said[:60]!r}")
+    raise DataError(f"no verdict in {text[:60]!r}")
 
 
-def convert(row: Mapping[str, Any], source: Source) -> Iterator[PreferencePair | Dropped]:
+def convert(row: Mapping[str, Any], source: SourceFolder) -> Iterator[PreferencePair | Dropped]:
     """One pair, in the order it was shown in."""
-    asked, said = (turn["value"] for turn in row["conversations"])
+    prompt, response = (turn["value"] for turn in row["conversations"])
     for wording in (_BRACKETS, _ARENA, _SCORED):
-        if found := wording.search(asked):
+        if match := wording.search(prompt):
             break
     else:
         yield Dropped("no comparison of two answers")
         return
-    question, first, second = (text_of(found[name], name) for name in ("question", "first", "second"))
-    better = verdict(said, wording)
+    question, first, second = (clean_text(match[name], name) for name in ("question", "first", "second"))
+    better = verdict(response, wording)
     if better is None:
         yield Dropped("tie")
     elif not (first and second):
@@ -79,7 +79,7 @@ def convert(row: Mapping[str, Any], source: Source) -> Iterator[PreferencePair |
     elif first == second:
         yield Dropped("the answers are equal")
     else:
-        images = source.one_image(row.get("image"), "image")
+        images = source.required_image(row.get("image"), "image")
         yield PreferencePair("", question, (first, second), better, images, category=row.get("source") or "")
 
 

@@ -15,14 +15,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from rewardlab.data.recipes import Dropped, Recipe, Source, compared, ranked, text_of
+from rewardlab.data.recipes import Dropped, Recipe, SourceFolder, clean_text, make_pair_or_drop, make_pairs_by_score
 from rewardlab.errors import DataError
 from rewardlab.types import PreferencePair
 
 SCORES = ("faithfulness", "helpfulness", "ethical")
 
 
-def seen(row: Mapping[str, Any], source: Source) -> tuple[tuple[bytes, ...], str]:
+def seen(row: Mapping[str, Any], source: SourceFolder) -> tuple[tuple[bytes, ...], str]:
     """(images or frames, category). Raises DataError for a row without either."""
     path = row.get("video") or row.get("image")
     if not path:
@@ -49,23 +49,23 @@ def score(row: Mapping[str, Any], n: int) -> float | None:
     return mean if math.isfinite(mean) else None
 
 
-def convert(row: Mapping[str, Any], source: Source) -> Iterator[PreferencePair | Dropped]:
+def convert(row: Mapping[str, Any], source: SourceFolder) -> Iterator[PreferencePair | Dropped]:
     """One pair, or up to ten."""
     if "models_output" in row:
         yield from _ranked(row, source)
         return
-    question, better, worse = (text_of(row[name], name) for name in ("prompt", "chosen", "rejected"))
+    question, better, worse = (clean_text(row[name], name) for name in ("prompt", "chosen", "rejected"))
     if row.get("is_tie"):
         yield Dropped("tie")
     else:
         images, category = seen(row, source)
-        yield compared(question, better, worse, images, category=category)
+        yield make_pair_or_drop(question, better, worse, images, category=category)
 
 
-def _ranked(row: Mapping[str, Any], source: Source) -> Iterator[PreferencePair | Dropped]:
-    question, (images, category) = text_of(row["question"], "question"), seen(row, source)
-    scored = [(text_of(answer or "", "models_output"), score(row, n)) for n, answer in enumerate(row["models_output"])]
-    yield from ranked(question, scored, images, category=category)
+def _ranked(row: Mapping[str, Any], source: SourceFolder) -> Iterator[PreferencePair | Dropped]:
+    question, (images, category) = clean_text(row["question"], "question"), seen(row, source)
+    scored = [(clean_text(answer or "", "models_output"), score(row, n)) for n, answer in enumerate(row["models_output"])]
+    yield from make_pairs_by_score(question, scored, images, category=category)
 
 
 RECIPE = Recipe(

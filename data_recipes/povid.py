@@ -11,20 +11,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rewardlab.data.recipes import Dropped, Recipe, Source, placed, text_of
+from rewardlab.data.recipes import Dropped, Recipe, SourceFolder, clean_text, make_pair
 from rewardlab.errors import DataError
 from rewardlab.types import PreferencePair
 
 
 def turns(value: Any, name: str) -> list[tuple[str, str]]:
     """(from, text) of each turn. Raises DataError unless people and model alternate and the model has the last word."""
-    said = [(turn["from"], text_of(turn["value"], name)) for turn in value]
-    if not said or [who for who, _ in said] != ["human", "gpt"] * (len(said) // 2):
-        raise DataError(f"{name!r}: expected turns of human and gpt, got {[who for who, _ in said]}")
-    return said
+    conversation = [(turn["from"], clean_text(turn["value"], name)) for turn in value]
+    if not conversation or [who for who, _ in conversation] != ["human", "gpt"] * (len(conversation) // 2):
+        raise DataError(f"{name!r}: expected turns of human and gpt, got {[who for who, _ in conversation]}")
+    return conversation
 
 
-def convert(row: Mapping[str, Any], source: Source) -> Iterator[PreferencePair | Dropped]:
+def convert(row: Mapping[str, Any], source: SourceFolder) -> Iterator[PreferencePair | Dropped]:
     """One pair."""
     good, bad = turns(row["conversations"], "conversations"), turns(row["rejected_conversations"], "rejected_conversations")
     if [text for who, text in good if who == "human"] != [text for who, text in bad if who == "human"]:
@@ -38,7 +38,7 @@ def convert(row: Mapping[str, Any], source: Source) -> Iterator[PreferencePair |
     else:
         names = {"human": "User", "gpt": "Assistant"}
         context = "\n".join(f"{names[who]}: {text}" for who, text in good[:-1]) if len(good) > 2 else good[0][1]
-        yield placed(context, good[-1][1], bad[-1][1], source.images(row.get("image"), "image"))
+        yield make_pair(context, good[-1][1], bad[-1][1], source.images(row.get("image"), "image"))
 
 
 RECIPE = Recipe(

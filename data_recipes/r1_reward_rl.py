@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rewardlab.data.images import plain_image
-from rewardlab.data.recipes import Dropped, Recipe, Source, text_of
+from rewardlab.data.recipes import Dropped, Recipe, SourceFolder, clean_text
 from rewardlab.errors import DataError, MediaError
 from rewardlab.types import PreferencePair
 
@@ -28,7 +28,7 @@ _SHOWN = re.compile(
 _ANSWER = re.compile(r"\s*<answer>\s*([12])\s*</answer>\s*")
 
 
-def image_of(row: Mapping[str, Any], source: Source) -> bytes:
+def image_of(row: Mapping[str, Any], source: SourceFolder) -> bytes:
     """The row's image: base64, with or without the head of a data URL, or as ``datasets`` embeds it. Raises MediaError."""
     value = row["image"]
     if not isinstance(value, str):
@@ -44,21 +44,21 @@ def image_of(row: Mapping[str, Any], source: Source) -> bytes:
 def preferred_of(answer: Any) -> int:
     """0 or 1. Raises DataError: a label that is no such text was paid in full by the reference's verifier."""
     text = answer[0] if isinstance(answer, list | tuple) and len(answer) == 1 else answer
-    found = _ANSWER.fullmatch(text) if isinstance(text, str) else None
-    if found is None:
+    match = _ANSWER.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
         raise DataError(f"'answer' is {answer!r:.60}; expected ['<answer>1</answer>'] or ['<answer>2</answer>']")
-    return int(found[1]) - 1
+    return int(match[1]) - 1
 
 
-def convert(row: Mapping[str, Any], source: Source) -> Iterator[PreferencePair | Dropped]:
+def convert(row: Mapping[str, Any], source: SourceFolder) -> Iterator[PreferencePair | Dropped]:
     """One pair."""
     chat = json.loads(row["message"]) if isinstance(row["message"], str) else row["message"]
     parts = [part for turn in chat if turn["role"] == "user" for part in turn["content"]]
-    asked = "".join(part["text"] for part in parts if part["type"] == "text")
-    found = _SHOWN.search(asked)
-    if found is None:
+    prompt = "".join(part["text"] for part in parts if part["type"] == "text")
+    match = _SHOWN.search(prompt)
+    if match is None:
         raise DataError("'message' holds no [Question], [Response 1] and [Response 2] followed by an Output Format")
-    question, first, second = (text_of(found[name], name) for name in ("question", "first", "second"))
+    question, first, second = (clean_text(match[name], name) for name in ("question", "first", "second"))
     paths = [part["image"] for part in parts if part["type"] == "image"]
     if not (first and second):
         yield Dropped("an answer is empty")

@@ -11,15 +11,16 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rewardlab.data.recipes import Dropped, Recipe, Source, compared, text_of
+from rewardlab.data.recipes import Dropped, Recipe, SourceFolder, clean_text, make_pair_or_drop
 from rewardlab.types import PreferencePair
 
 
-def convert(row: Mapping[str, Any], source: Source) -> Iterator[PreferencePair | Dropped]:
+def convert(row: Mapping[str, Any], source: SourceFolder) -> Iterator[PreferencePair | Dropped]:
     """One pair."""
     text = json.loads(row["text"]) if isinstance(row["text"], str) else row["text"]
-    question, better, worse = (text_of(text[name], name) for name in ("question", "chosen", "rejected"))
-    yield compared(question, better, worse, source.one_image(row["image"], "image"), category=row.get("origin_dataset") or "")
+    question, better, worse = (clean_text(text[name], name) for name in ("question", "chosen", "rejected"))
+    images = source.required_image(row["image"], "image")
+    yield make_pair_or_drop(question, better, worse, images, category=row.get("origin_dataset") or "")
 
 
 RECIPE = Recipe("rlhf_v", "https://huggingface.co/datasets/openbmb/RLHF-V-Dataset", "cc-by-nc-4.0", 5_733, convert)

@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rewardlab.data.recipes import Dropped, Recipe, Source, ranked, text_of
+from rewardlab.data.recipes import Dropped, Recipe, SourceFolder, clean_text, make_pairs_by_score
 from rewardlab.errors import DataError
 from rewardlab.types import PreferencePair
 
@@ -39,16 +39,16 @@ def rating(completion: Mapping[str, Any]) -> float | None:
     return mean if math.isfinite(mean) else None
 
 
-def convert(row: Mapping[str, Any], source: Source) -> Iterator[PreferencePair | Dropped]:
+def convert(row: Mapping[str, Any], source: SourceFolder) -> Iterator[PreferencePair | Dropped]:
     """Up to six pairs."""
     if not row.get("image"):
         raise DataError(
             f"'image' is missing, and 'id' {row.get('id')!r} does not name one surely: ids repeat; use its parquet files"
         )
-    question, images = text_of(row["prompt"], "prompt"), source.images(row["image"], "image")
+    question, images = clean_text(row["prompt"], "prompt"), source.images(row["image"], "image")
     answers = completions_of(row["completions"])
-    scored = [(_CITATION.sub("", text_of(one["response"], "response")), rating(one)) for one in answers]
-    yield from ranked(question, scored, images)
+    scored = [(_CITATION.sub("", clean_text(completion["response"], "response")), rating(completion)) for completion in answers]
+    yield from make_pairs_by_score(question, scored, images)
 
 
 RECIPE = Recipe("vlfeedback", "https://huggingface.co/datasets/MMInstruction/VLFeedback", "", 80_258, convert)

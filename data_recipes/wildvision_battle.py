@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rewardlab.data.recipes import Dropped, Recipe, Source, text_of
+from rewardlab.data.recipes import Dropped, Recipe, SourceFolder, clean_text
 from rewardlab.errors import DataError
 from rewardlab.types import PreferencePair
 
@@ -20,9 +20,9 @@ TIES = ("tie", "tie (bothbad)")
 ERRORS = ("API REQUEST ERROR", "NETWORK ERROR", "**NETWORK ERROR")
 
 
-def convert(row: Mapping[str, Any], source: Source) -> Iterator[PreferencePair | Dropped]:
+def convert(row: Mapping[str, Any], source: SourceFolder) -> Iterator[PreferencePair | Dropped]:
     """One pair, the responses as the source has them: a is 0, b is 1."""
-    said = [row["conversation_a"], row["conversation_b"]]
+    conversations = [row["conversation_a"], row["conversation_b"]]
     if row["winner"] in TIES:
         yield Dropped(row["winner"])
     elif row["winner"] not in WINNERS:
@@ -31,12 +31,12 @@ def convert(row: Mapping[str, Any], source: Source) -> Iterator[PreferencePair |
         yield Dropped("the voter saw the models' names")
     elif row.get("judge") == "gpt4v":
         yield Dropped("a vote by GPT-4V")
-    elif any(len(one) != 2 for one in said):
+    elif any(len(conversation) != 2 for conversation in conversations):
         yield Dropped("several turns")
-    elif len({text_of(one[0]["content"], "content") for one in said}) > 1:
+    elif len({clean_text(conversation[0]["content"], "content") for conversation in conversations}) > 1:
         yield Dropped("the two conversations ask different things")
     else:
-        answers = [text_of(one[1]["content"] or "", "content") for one in said]
+        answers = [clean_text(conversation[1]["content"] or "", "content") for conversation in conversations]
         if not all(answers):
             yield Dropped("an answer is empty")
         elif any(answer.startswith(ERRORS) for answer in answers):
@@ -46,10 +46,10 @@ def convert(row: Mapping[str, Any], source: Source) -> Iterator[PreferencePair |
         else:
             yield PreferencePair(
                 "",
-                text_of(said[0][0]["content"], "content"),
+                clean_text(conversations[0][0]["content"], "content"),
                 (answers[0], answers[1]),
                 WINNERS[row["winner"]],
-                source.one_image(row["image"], "image"),
+                source.required_image(row["image"], "image"),
                 category=row.get("domain") or row.get("language") or "",
             )
 

@@ -25,7 +25,7 @@ from PIL import Image
 from sklearn.datasets import load_sample_images
 
 from rewardlab.checkpoints import commit
-from rewardlab.curation.image_hashes import Limits, PictureIndex, picture
+from rewardlab.curation.image_hashes import ImageLimits, PictureIndex, picture_of
 from rewardlab.data.images import encode_png
 from rewardlab.demo.pairs import make_pairs
 from rewardlab.metrics.intervals import wilson_interval
@@ -79,7 +79,7 @@ def scenes(number: int) -> list[bytes]:
     while len(found) < number:
         for pair in make_pairs(4000, seed=seed, held_out=False)[0]:
             if len(pair.images) == 1:
-                found.setdefault(picture(pair.images[0]).pixels, pair.images[0])
+                found.setdefault(picture_of(pair.images[0]).pixels, pair.images[0])
         seed += 1
     return list(found.values())[:number]
 
@@ -92,13 +92,13 @@ def share(hits: int, number: int) -> dict[str, Any]:
 def planted(images: Sequence[Image.Image], index: PictureIndex[int]) -> dict[str, Any]:
     found = {}
     for name, copy in COPIES.items():
-        hits = [index.find(picture(copy(image))) for image in images]
+        hits = [index.find(picture_of(copy(image))) for image in images]
         right = sum(n in hit for n, hit in enumerate(hits))
         found[name] = share(right, len(images)) | {"taken_for_another": sum(bool(set(hit) - {n}) for n, hit in enumerate(hits))}
     return found
 
 
-def leaks(limits: Limits, num_scenes: int) -> dict[str, Any]:
+def leaks(limits: ImageLimits, num_scenes: int) -> dict[str, Any]:
     drawn = scenes(num_scenes + 1000)
     random.Random(0).shuffle(drawn)
     known, others = [Image.open(io.BytesIO(one)).convert("RGB") for one in drawn[:1000]], drawn[1000:]
@@ -106,7 +106,7 @@ def leaks(limits: Limits, num_scenes: int) -> dict[str, Any]:
     for n, image in enumerate(known):
         index.add(encoded(image), n)
     begun = time.perf_counter()
-    alarms = sum(bool(index.find(picture(one))) for one in others)
+    alarms = sum(bool(index.find(picture_of(one))) for one in others)
     took = time.perf_counter() - begun
     photos: PictureIndex[int] = PictureIndex(limits, crops=True)
     pieces = photographs()
@@ -178,7 +178,7 @@ def main() -> None:
     result: dict[str, Any] = {"command": shlex.join(["python", *sys.argv]), "commit": commit()}
     result["speeds"] = speeds(options.work, options.pairs)
     print(json.dumps(result["speeds"], indent=1), flush=True)
-    result |= leaks(Limits(), options.scenes)
+    result |= leaks(ImageLimits(), options.scenes)
     options.out.write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(result, indent=1))
 

@@ -51,16 +51,16 @@ def find_recipe(name: str) -> Recipe:
             module = importlib.import_module(f"data_recipes.{name}")
     except (ModuleNotFoundError, FileNotFoundError) as error:
         raise ConfigError(f"no recipe {name!r}; there are {', '.join(recipe_names())}, or give a .py or .yaml file") from error
-    found = getattr(module, "RECIPE", None)
-    if not isinstance(found, Recipe):
+    recipe = getattr(module, "RECIPE", None)
+    if not isinstance(recipe, Recipe):
         raise ConfigError(f"{name}: has no RECIPE of rewardlab.data.recipes.Recipe")
-    return found
+    return recipe
 
 
 def recipe_names() -> list[str]:
     """Recipes are looked up by name and never imported from here: they know rewardlab, not the other way round."""
-    found = importlib.util.find_spec("data_recipes")
-    folders = found.submodule_search_locations if found else None
+    spec = importlib.util.find_spec("data_recipes")
+    folders = spec.submodule_search_locations if spec else None
     return sorted(path.stem for folder in folders or () for path in Path(folder).glob("[!_]*.py"))
 
 
@@ -75,13 +75,13 @@ def data_recipes_list() -> None:
 
 
 def _contamination(against: list[str]) -> tuple[Contamination | None, list[str]]:
-    from rewardlab.curation.contamination import known_of, parse_against
+    from rewardlab.curation.contamination import load_benchmark_pairs, parse_against
     from rewardlab.curation.decontaminate import Contamination, Limits, num_images
     from rewardlab.progress import bar
 
     if not against:
         return None, ["compared with no benchmark (--no-decontaminate)"]
-    known, notes = known_of([parse_against(spec) for spec in against])
+    known, notes = load_benchmark_pairs([parse_against(spec) for spec in against])
     with bar("benchmarks", num_images(known)) as advance:
         return Contamination(known, Limits(), advance), notes
 
@@ -114,20 +114,20 @@ def data_build(
     `rewardlab data build rlaif_v --from downloads/rlaif_v --against vl_rewardbench=vlrb.jsonl,images --out sets/rlaif_v`
     """
     from rewardlab.curation.build import BuildOptions, build
-    from rewardlab.data.recipes import fetched
+    from rewardlab.data.recipes import fetch_source
     from rewardlab.progress import bar
 
     if decontaminate and not against:
         raise ConfigError(
             "name the benchmarks that the set must not contain (--against vl_rewardbench=FILE), or say --no-decontaminate"
         )
-    chosen = find_recipe(recipe)
+    source_recipe = find_recipe(recipe)
     contamination, notes = _contamination(against if decontaminate else [])
     options = BuildOptions(None if keep_repeated else similarity, not media_folder, frames, limit=limit, seed=seed)
     facts = {"against": against if decontaminate else [], "notes": notes, "command": shlex.join(["rewardlab", *sys.argv[1:]])}
-    folder = fetched(source)
-    with bar(recipe, chosen.published) as advance:
-        report = build(chosen, folder, out, contamination=contamination, options=options, advance=advance, facts=facts)
+    folder = fetch_source(source)
+    with bar(recipe, source_recipe.published) as advance:
+        report = build(source_recipe, folder, out, contamination=contamination, options=options, advance=advance, facts=facts)
     counts = ("converted", "kept", "dropped", "bad", "duplicate", "contaminated")
     typer.echo(", ".join(f"{name} {report[name]:,}" for name in counts))
     for kind, reasons in report["reasons"].items():
@@ -143,23 +143,23 @@ def data_validate(
     images: Images = None,
 ) -> None:
     """Check every row: list the bad ones with their reasons, and with --out keep the good ones. Exit status 1 if any is bad."""
-    from rewardlab.data.pairs import BadRow, examined, write_shards
+    from rewardlab.data.pairs import BadRow, validate_rows, write_shards
 
     bad, names = 0, set[str]()
 
     def checked() -> Iterator[PreferencePair]:
         nonlocal bad
-        with closing(examined(data, images=images)) as rows:
-            for one in rows:
-                if isinstance(one, BadRow):
+        with closing(validate_rows(data, images=images)) as rows:
+            for row in rows:
+                if isinstance(row, BadRow):
                     bad += 1
-                    typer.echo(one.reason)
-                elif one.pair_id in names:
+                    typer.echo(row.reason)
+                elif row.pair_id in names:
                     bad += 1
-                    typer.echo(f"{data}: pair_id {one.pair_id!r} is there twice; every pair needs its own")
+                    typer.echo(f"{data}: pair_id {row.pair_id!r} is there twice; every pair needs its own")
                 else:
-                    names.add(one.pair_id)
-                    yield one
+                    names.add(row.pair_id)
+                    yield row
 
     for _ in write_shards(checked(), out) if out else checked():
         pass
@@ -181,8 +181,8 @@ def data_stats(data: Data, out: Out, images: Images = None, seed: SeedOf = 0) ->
             overview.add(pair)
             advance()
     numbers = overview.write(out, title=f"{data.name}: {overview.num_pairs:,} pairs")
-    told = ("num_pairs", "num_distinct_images", "longer_wins", "preferred")
-    typer.echo(json.dumps({name: numbers.get(name) for name in told}))
+    keys = ("num_pairs", "num_distinct_images", "longer_wins", "preferred")
+    typer.echo(json.dumps({name: numbers.get(name) for name in keys}))
     typer.echo(f"written: {out}/stats.json, stats.html")
 
 
@@ -207,20 +207,20 @@ def data_split(
     seed: SeedOf = 0,
 ) -> None:
     """Two parts that share no picture, not even a re-encoded copy: `train/` and `test/`."""
-    from rewardlab.curation.split import groups_of, held_out
+    from rewardlab.curation.split import hold_out_groups, picture_groups
     from rewardlab.data.pairs import PairSet, write_shards
     from rewardlab.progress import bar
 
     pairs = PairSet(data, images=images, frames=None)
     with bar("pictures", None) as advance:
-        groups = groups_of(PairSet(data, images=images), advance)  # of videos, by their frames
-    chosen = held_out(groups, share, seed)
-    if not chosen:
+        groups = picture_groups(PairSet(data, images=images), advance)  # of videos, by their frames
+    test_groups = hold_out_groups(groups, share, seed)
+    if not test_groups:
         raise DataError(f"{data}: no picture's pairs fit into {share:g} of {len(groups):,}; give a larger --share")
     for name, wanted in (("train", False), ("test", True)):
-        own = (pair for pair, group in zip(pairs, groups, strict=True) if (group in chosen) == wanted)
-        list(write_shards(own, out / name))
-    num_test = sum(group in chosen for group in groups)
+        part = (pair for pair, group in zip(pairs, groups, strict=True) if (group in test_groups) == wanted)
+        list(write_shards(part, out / name))
+    num_test = sum(group in test_groups for group in groups)
     typer.echo(f"{len(set(groups)):,} groups; train {len(groups) - num_test:,} pairs, test {num_test:,}")
 
 
@@ -303,11 +303,11 @@ def data_decontaminate(
     the least certain finds side by side. `rewardlab data decontaminate pairs.parquet --against
     vl_rewardbench=vl_rewardbench.jsonl,images/ --out runs/clean`
     """
-    from rewardlab.curation.contamination import decontaminate, markdown, parse_against
+    from rewardlab.curation.contamination import contamination_markdown, decontaminate, parse_against
     from rewardlab.curation.decontaminate import Limits
 
     limits = Limits(image_bits=image_bits, similarity=similarity, least_words=least_words)
     command = shlex.join(["rewardlab", *sys.argv[1:]])
     specs = [parse_against(spec) for spec in against]
-    typer.echo(markdown(decontaminate(train, specs, out, images=images, limits=limits, command=command)))
+    typer.echo(contamination_markdown(decontaminate(train, specs, out, images=images, limits=limits, command=command)))
     typer.echo(f"written: {out}/clean.parquet, contaminated.jsonl, report.json, report.html")

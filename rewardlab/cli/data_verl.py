@@ -37,10 +37,10 @@ def data_verl(
 
     if out.suffix != ".parquet":
         raise OutputError(f"{out}: verl tells files by their ending; name it .parquet")
-    asked = load_template(template)
+    judge_template = load_template(template)
     pairs = PairSet(data, images=images) if shuffle is None else read_pairs(data, images=images)
     if isinstance(pairs, list):
         random.Random(shuffle).shuffle(pairs)
-    written = write_verl_rows(pairs, out, asked, both_orders=both_orders)
+    written = write_verl_rows(pairs, out, judge_template, both_orders=both_orders)
     typer.echo(f"{written.num_rows:,} rows in {out}; {written.num_unlabelled:,} pairs without a label left out")
-    typer.echo(f"template {asked.name} {asked.hash}; verdicts are read as {asked.verdict_format}")
+    typer.echo(f"template {judge_template.name} {judge_template.hash}; verdicts are read as {judge_template.verdict_format}")

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from rewardlab.curation.balance import Balance
-from rewardlab.curation.decontaminate import Contamination, images_of
+from rewardlab.curation.decontaminate import Contamination, pair_images
 from rewardlab.curation.duplicates import Duplicates
-from rewardlab.curation.image_hashes import picture
+from rewardlab.curation.image_hashes import picture_of
 from rewardlab.curation.overview import Overview
 from rewardlab.data.files import lock_folder, write_atomic
 from rewardlab.data.pairs import SHARD_ROWS, write_shards
-from rewardlab.data.recipes import Recipe, Rejected, converted, files_of
+from rewardlab.data.recipes import Recipe, Rejected, convert_source, source_files
 from rewardlab.data.rows import FRAMES
 from rewardlab.errors import DataError, OutputError
 from rewardlab.progress import Advance
@@ -60,13 +60,13 @@ class _Build:
 
     def pairs(self, recipe: Recipe, source: Path) -> Iterator[PreferencePair]:
         """What goes into the set."""
-        for one in converted(recipe, source, frames=self.options.frames):
+        for item in convert_source(recipe, source, frames=self.options.frames):
             self.advance()
-            if isinstance(one, Rejected):
-                self.reject(one.kind, one.reason, file=one.file, row=one.row)
+            if isinstance(item, Rejected):
+                self.reject(item.kind, item.reason, file=item.file, row=item.row)
                 continue
             self.counts["converted"] += 1
-            if (kept := self._kept(one)) is not None:
+            if (kept := self._kept(item)) is not None:
                 self.counts["kept"] += 1
                 if self.duplicates is None:  # repeated pairs have repeated ids
                     self.ids[kept.pair_id] += 1
@@ -78,27 +78,26 @@ class _Build:
                     return
 
     def _kept(self, pair: PreferencePair) -> PreferencePair | None:
-        looks = self.contamination is not None or self.duplicates is not None
-        seen = [picture(image) for image in images_of(pair)] if looks else []
+        compares = self.contamination is not None or self.duplicates is not None
+        pictures = [picture_of(image) for image in pair_images(pair)] if compares else []
         if self.contamination is not None:
-            held = [one for one in self.contamination.matches(self.counts["converted"], pair, seen) if one.contains]
-            if held:
-                best = held[0]
+            matches = self.contamination.matches(self.counts["converted"], pair, pictures)
+            if (best := next((match for match in matches if match.contains), None)) is not None:
                 return self.reject("contaminated", f"{best.what} of {best.name}", pair=pair, with_row=best.row)
-        if self.duplicates is not None and (earlier := self.duplicates.find_or_add(pair, seen)) is not None:
+        if self.duplicates is not None and (earlier := self.duplicates.find_or_add(pair, pictures)) is not None:
             reason = "repeats a pair, with the other preferred" if earlier.contradicts else "repeats a pair"
             return self.reject("duplicate", reason, pair=pair, of=earlier.pair_id)
         return self.balance.place(pair)
 
     def reject(self, kind: str, reason: str, *, pair: PreferencePair | None = None, **facts: Any) -> None:
         self.counts[kind] += 1
-        told = _short(reason)
-        if told in self.reasons[kind] or len(self.reasons[kind]) < 100:
-            self.reasons[kind][told] += 1
+        short_reason = _short(reason)
+        if short_reason in self.reasons[kind] or len(self.reasons[kind]) < 100:
+            self.reasons[kind][short_reason] += 1
         else:
             self.reasons[kind]["other"] += 1
-        named = {} if pair is None else {"pair_id": pair.pair_id, "provenance": pair.provenance}
-        self.rejected.write(json.dumps({"kind": kind, "reason": reason, **named, **facts}, ensure_ascii=False) + "\n")
+        origin = {} if pair is None else {"pair_id": pair.pair_id, "provenance": pair.provenance}
+        self.rejected.write(json.dumps({"kind": kind, "reason": reason, **origin, **facts}, ensure_ascii=False) + "\n")
 
 
 def _short(reason: str) -> str:
@@ -124,7 +123,7 @@ def build(
     """
     if (out / REPORT).exists():
         raise OutputError(f"{out / REPORT}: a finished set; choose another --out")
-    files_of(recipe, source)  # nothing is begun where there is nothing to build from
+    source_files(recipe, source)  # nothing is begun where there is nothing to build from
     lock_folder(out)
     if (out / UNFINISHED).exists():
         for old in [*out.glob("part-*.parquet"), *out.glob("part-*.partial")]:

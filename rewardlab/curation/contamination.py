@@ -13,7 +13,7 @@ from rewardlab.benchmarks.runner import BENCHMARKS
 from rewardlab.curation.decontaminate import (
     OTHER_IMAGE,
     SHARED,
-    Known,
+    BenchmarkPair,
     Limits,
     Match,
     find_matches,
@@ -35,7 +35,7 @@ SHOWN = 60
 
 
 @dataclass(frozen=True)
-class Against:
+class BenchmarkFile:
     """A benchmark to compare with: its name, data file, and folder of images (None: beside the data, or inside it)."""
 
     name: str
@@ -44,7 +44,7 @@ class Against:
     texts_only: bool = False
 
 
-def parse_against(spec: str) -> Against:
+def parse_against(spec: str) -> BenchmarkFile:
     """``NAME=DATA``, ``NAME=DATA,IMAGES``, or ``NAME=DATA,-`` where no images are at hand. Raises ConfigError."""
     name, equals, rest = spec.partition("=")
     data, comma, images = rest.partition(",")
@@ -53,11 +53,11 @@ def parse_against(spec: str) -> Against:
     if name not in BENCHMARKS:
         raise ConfigError(f"--against {spec}: unknown benchmark {name!r}; expected one of {', '.join(BENCHMARKS)}")
     folder = Path(images) if images and images != "-" else None
-    return Against(name, Path(data), folder, texts_only=images == "-")
+    return BenchmarkFile(name, Path(data), folder, texts_only=images == "-")
 
 
 def decontaminate(
-    train: Path, against: Sequence[Against], out: Path, *, images: Path | None, limits: Limits, command: str
+    train: Path, against: Sequence[BenchmarkFile], out: Path, *, images: Path | None, limits: Limits, command: str
 ) -> dict[str, Any]:
     """Write ``clean.parquet``, ``contaminated.jsonl``, ``report.json`` and ``report.html`` to ``out``; returns the report.
 
@@ -67,52 +67,54 @@ def decontaminate(
     if (out / CLEAN).exists():
         raise OutputError(f"{out / CLEAN}: exists already; choose another --out")
     labels = labels_of(against)
-    known, notes = known_of(against)
+    benchmark_pairs, notes = load_benchmark_pairs(against)
     pairs = read_pairs(train, images=images)
     if short := num_short(pairs, limits):
         few = f"{short:,} of {3 * len(pairs):,} training texts have fewer than {limits.least_words} words"
         notes.append(f"{few} and were not compared alone")
-    with bar("comparing", num_steps(pairs, known)) as advance:
-        matches = find_matches(pairs, known, limits, advance)
-    gone = {match.index for match in matches if match.contains}
+    with bar("comparing", num_steps(pairs, benchmark_pairs)) as advance:
+        matches = find_matches(pairs, benchmark_pairs, limits, advance)
+    removed = {match.index for match in matches if match.contains}
     report = {
         "train": str(train),
-        "against": {label: str(one.data) for label, one in zip(labels, against, strict=True)},
+        "against": {label: str(benchmark.data) for label, benchmark in zip(labels, against, strict=True)},
         "limits": asdict(limits),
         "num_pairs": len(pairs),
-        "num_removed": len(gone),
-        "num_kept": len(pairs) - len(gone),
+        "num_removed": len(removed),
+        "num_kept": len(pairs) - len(removed),
         "by_benchmark": {**{label: _nothing() for label in labels}, **summary(matches)},
-        "removed_by_source": dict(Counter(pairs[index].source or "unknown" for index in gone).most_common()),
+        "removed_by_source": dict(Counter(pairs[index].source or "unknown" for index in removed).most_common()),
         "notes": notes,
         "command": command,
     }
-    _write(report, pairs, known, matches, gone, out)
+    _write(report, pairs, benchmark_pairs, matches, removed, out)
     return report
 
 
-def labels_of(against: Sequence[Against]) -> list[str]:
+def labels_of(against: Sequence[BenchmarkFile]) -> list[str]:
     """What each is called: by its name, and its file where the name is there twice. Raises ConfigError."""
-    names = [one.name for one in against]
-    labels = [one.name if names.count(one.name) == 1 else f"{one.name} ({one.data})" for one in against]
+    names = [benchmark.name for benchmark in against]
+    labels = [
+        name if names.count(name) == 1 else f"{name} ({benchmark.data})" for name, benchmark in zip(names, against, strict=True)
+    ]
     if len(set(labels)) < len(labels):
         raise ConfigError("--against names the same file twice")
     return labels
 
 
-def known_of(against: Sequence[Against]) -> tuple[list[Known], list[str]]:
+def load_benchmark_pairs(against: Sequence[BenchmarkFile]) -> tuple[list[BenchmarkPair], list[str]]:
     """The pairs of benchmarks, and what should be known about comparing with them. Raises what the loaders raise."""
-    known: list[Known] = []
+    pairs: list[BenchmarkPair] = []
     notes: list[str] = []
     labels = labels_of(against)
-    for label, one in zip(labels, against, strict=True):
-        rows = BENCHMARKS[one.name].load(one.data, images=one.images, with_images=not one.texts_only)
-        known += [Known(label, row.row, row.pair) for row in rows]
+    for label, benchmark in zip(labels, against, strict=True):
+        rows = BENCHMARKS[benchmark.name].load(benchmark.data, images=benchmark.images, with_images=not benchmark.texts_only)
+        pairs += [BenchmarkPair(label, row.row, row.pair) for row in rows]
         if not any(row.pair.images or any(row.pair.response_images) for row in rows):
             notes.append(f"{label}: its images were not compared, there are none")
-        if sources := BENCHMARKS[one.name].sources:
+        if sources := BENCHMARKS[benchmark.name].sources:
             notes.append(f"{label} is made of {', '.join(sources)}: pairs of other splits of these are near it in kind")
-    return known, notes
+    return pairs, notes
 
 
 def _nothing() -> dict[str, int]:
@@ -122,31 +124,32 @@ def _nothing() -> dict[str, int]:
 def _write(
     report: dict[str, Any],
     pairs: Sequence[PreferencePair],
-    known: Sequence[Known],
+    benchmark_pairs: Sequence[BenchmarkPair],
     matches: Sequence[Match],
-    gone: set[int],
+    removed: set[int],
     out: Path,
 ) -> None:
-    of: dict[int, list[Match]] = {}
+    by_pair: dict[int, list[Match]] = {}
     for match in (match for match in matches if match.contains):
-        of.setdefault(match.index, []).append(match)
+        by_pair.setdefault(match.index, []).append(match)
     lines = []
-    for index, own in sorted(of.items()):
-        found = [{"what": m.what, "benchmark": m.name, "row": m.row, "similarity": round(m.similarity, 3)} for m in own]
-        lines.append(json.dumps({"row": index, "pair_id": pairs[index].pair_id, "matches": found}))
+    for index, hits in sorted(by_pair.items()):
+        entries = [{"what": m.what, "benchmark": m.name, "row": m.row, "similarity": round(m.similarity, 3)} for m in hits]
+        lines.append(json.dumps({"row": index, "pair_id": pairs[index].pair_id, "matches": entries}))
     out.mkdir(parents=True, exist_ok=True)
     write_atomic(out / TAKEN, "".join(line + "\n" for line in lines))
     write_atomic(out / "report.json", json.dumps(report, indent=1) + "\n")
-    rows = {(one.name, one.row): one.pair for one in known}
+    rows = {(entry.name, entry.row): entry.pair for entry in benchmark_pairs}
     # The least alike first: where a limit is too loose it shows there.
-    shown = [_side_by_side(own[0], pairs, rows) for own in sorted(of.values(), key=lambda own: own[0].similarity)[:SHOWN]]
+    best_matches = sorted((hits[0] for hits in by_pair.values()), key=lambda match: match.similarity)
+    examples = [_side_by_side(match, pairs, rows) for match in best_matches[:SHOWN]]
     page = (
         page_environment("rewardlab.curation")
         .get_template("contamination.html")
-        .render(report=report, columns=COLUMNS, limits=LIMITS, table=table_rows(report), shown=shown)
+        .render(report=report, columns=COLUMNS, limits=LIMITS, table=contamination_rows(report), shown=examples)
     )
     write_atomic(out / "report.html", page)
-    write_parquet((pair for index, pair in enumerate(pairs) if index not in gone), out / CLEAN)
+    write_parquet((pair for index, pair in enumerate(pairs) if index not in removed), out / CLEAN)
 
 
 def _side_by_side(match: Match, pairs: Sequence[PreferencePair], rows: dict[tuple[str, int], PreferencePair]) -> dict[str, Any]:
@@ -172,13 +175,13 @@ LIMITS = {
 KEYS = ("image", "prompt", "answer", "whole pair", "contained", "benchmark_rows", OTHER_IMAGE)
 
 
-def table_rows(report: dict[str, Any]) -> list[tuple[str, ...]]:
-    return [(name, *(f"{told[key]:,}" for key in KEYS)) for name, told in report["by_benchmark"].items()]
+def contamination_rows(report: dict[str, Any]) -> list[tuple[str, ...]]:
+    return [(name, *(f"{counts[key]:,}" for key in KEYS)) for name, counts in report["by_benchmark"].items()]
 
 
-def markdown(report: dict[str, Any]) -> str:
+def contamination_markdown(report: dict[str, Any]) -> str:
     """The report for a terminal."""
-    lines = table(COLUMNS, table_rows(report))
+    lines = table(COLUMNS, contamination_rows(report))
     kept = f"{report['num_removed']:,} of {report['num_pairs']:,} training pairs removed, {report['num_kept']:,} kept."
     sources = ", ".join(f"{name} {count:,}" for name, count in report["removed_by_source"].items())
     return "\n".join([*lines, "", kept, *([f"Removed by source: {sources}."] if sources else []), *report["notes"]])

@@ -13,8 +13,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from rewardlab.curation import image_hashes as pictures
-from rewardlab.curation.image_hashes import Picture, PictureIndex, picture
+from rewardlab.curation import image_hashes
+from rewardlab.curation.image_hashes import Picture, PictureIndex, picture_of
 from rewardlab.types import PreferencePair
 
 OTHER_IMAGE = "prompt about another image"  # many ask the same of different pictures: told, but nothing the benchmark contains
@@ -27,7 +27,7 @@ _WORD = re.compile(rf"[{_CJK}]|[^\W{_CJK}]+")  # scripts written without blanks:
 @dataclass(frozen=True)
 class Limits:
     """When two things are the same: ``image_bits`` of 64 by which the hashes of one picture may differ, and the other
-    ``image`` limits of :class:`rewardlab.curation.image_hashes.Limits`; the least
+    ``image`` limits of :class:`rewardlab.curation.image_hashes.ImageLimits`; the least
     Jaccard ``similarity`` of texts (0..1), which must
     have ``least_words``.
     """
@@ -37,12 +37,12 @@ class Limits:
     least_words: int = 8
 
     @property
-    def image(self) -> pictures.Limits:
-        return pictures.Limits(bits=self.image_bits)
+    def image(self) -> image_hashes.ImageLimits:
+        return image_hashes.ImageLimits(bits=self.image_bits)
 
 
 @dataclass(frozen=True)
-class Known:
+class BenchmarkPair:
     """One pair of a benchmark: ``name`` of the benchmark, ``row`` of its file."""
 
     name: str
@@ -79,8 +79,8 @@ def shingles(text: str) -> frozenset[str]:
     return frozenset(" ".join(words[n : n + SHINGLE]) for n in range(max(1, len(words) - SHINGLE + 1)))
 
 
-def jaccard(one: frozenset[str], other: frozenset[str]) -> float:
-    return len(one & other) / len(one | other)
+def jaccard(first: frozenset[str], second: frozenset[str]) -> float:
+    return len(first & second) / len(first | second)
 
 
 class TextIndex:
@@ -103,54 +103,55 @@ class TextIndex:
         """Rows with this text or one nearly it, and their similarity."""
         if len(words_of(text)) < self._limits.least_words:
             return {}
-        grams, found = shingles(text), {}
+        grams, similarities = shingles(text), {}
         shared = Counter(number for gram in grams for number in self._having.get(gram, ()))
         for number, both in shared.items():
             similarity = both / (len(grams) + len(self._grams[number]) - both)
             if similarity >= self._limits.similarity:
-                found.update(dict.fromkeys(self._rows[self._grams[number]], similarity))
-        return found
+                similarities.update(dict.fromkeys(self._rows[self._grams[number]], similarity))
+        return similarities
 
 
 class Contamination:
     """Benchmarks, to look training pairs up in; ``advance`` hears of each of their images."""
 
-    def __init__(self, known: Sequence[Known], limits: Limits, advance: Callable[[int], None]) -> None:
+    def __init__(self, benchmark_pairs: Sequence[BenchmarkPair], limits: Limits, advance: Callable[[int], None]) -> None:
         self._pictures: PictureIndex[tuple[str, int]] = PictureIndex(limits.image, crops=True)
-        for one in known:
-            for image in images_of(one.pair):
-                self._pictures.add(image, (one.name, one.row))
+        for entry in benchmark_pairs:
+            for image in pair_images(entry.pair):
+                self._pictures.add(image, (entry.name, entry.row))
                 advance(1)
-        self._prompts = TextIndex([(one.name, one.row, one.pair.question) for one in known], limits)
-        self._answers = TextIndex([(one.name, one.row, text) for one in known for text in one.pair.responses], limits)
+        self._prompts = TextIndex([(entry.name, entry.row, entry.pair.question) for entry in benchmark_pairs], limits)
+        answers = [(entry.name, entry.row, text) for entry in benchmark_pairs for text in entry.pair.responses]
+        self._answers = TextIndex(answers, limits)
         self._whole: dict[tuple[object, ...], list[tuple[str, int]]] = defaultdict(list)
-        for one in known:
-            self._whole[_whole(one.pair)].append((one.name, one.row))
-        self._with_images = {(one.name, one.row) for one in known if one.pair.images}
+        for entry in benchmark_pairs:
+            self._whole[_whole(entry.pair)].append((entry.name, entry.row))
+        self._with_images = {(entry.name, entry.row) for entry in benchmark_pairs if entry.pair.images}
 
-    def matches(self, index: int, pair: PreferencePair, seen: Sequence[Picture] | None = None) -> list[Match]:
-        """Every match of training pair ``index``, best first; ``seen`` are the pictures of its images, if they are known."""
-        found: dict[tuple[str, str, int], float] = {}
-        if seen is None:
-            seen = [picture(image) for image in images_of(pair)]
-        looked = [("image", self._pictures.find(one)) for one in seen]
-        looked += [("prompt", self._prompts.find(pair.question))]
-        looked += [("answer", self._answers.find(text)) for text in pair.responses]
-        looked.append(("whole pair", dict.fromkeys(self._whole.get(_whole(pair), ()), 1.0)))
-        for what, hits in looked:
+    def matches(self, index: int, pair: PreferencePair, pictures: Sequence[Picture] | None = None) -> list[Match]:
+        """Return every match of training pair ``index``, best first; ``pictures``: of its images, None to compute them."""
+        similarities: dict[tuple[str, str, int], float] = {}
+        if pictures is None:
+            pictures = [picture_of(image) for image in pair_images(pair)]
+        lookups = [("image", self._pictures.find(picture)) for picture in pictures]
+        lookups += [("prompt", self._prompts.find(pair.question))]
+        lookups += [("answer", self._answers.find(text)) for text in pair.responses]
+        lookups.append(("whole pair", dict.fromkeys(self._whole.get(_whole(pair), ()), 1.0)))
+        for what, hits in lookups:
             for (name, row), similarity in hits.items():
-                elsewhere = what == "prompt" and pair.images and (name, row) in self._with_images
-                key = (OTHER_IMAGE if elsewhere else what, name, row)
-                found[key] = max(similarity, found.get(key, 0.0))
-        ranked = sorted(found.items(), key=lambda item: (-item[1], item[0]))
+                other_image = what == "prompt" and pair.images and (name, row) in self._with_images
+                key = (OTHER_IMAGE if other_image else what, name, row)
+                similarities[key] = max(similarity, similarities.get(key, 0.0))
+        ranked = sorted(similarities.items(), key=lambda item: (-item[1], item[0]))
         return [Match(index, what, name, row, similarity) for (what, name, row), similarity in ranked]
 
 
 def find_matches(
-    pairs: Iterable[PreferencePair], known: Sequence[Known], limits: Limits, advance: Callable[[int], None]
+    pairs: Iterable[PreferencePair], benchmark_pairs: Sequence[BenchmarkPair], limits: Limits, advance: Callable[[int], None]
 ) -> list[Match]:
     """Every match of a training pair with a benchmark's row, best first within a pair; ``advance`` hears of each step."""
-    index, matches = Contamination(known, limits, advance), []
+    index, matches = Contamination(benchmark_pairs, limits, advance), []
     for number, pair in enumerate(pairs):
         matches += index.matches(number, pair)
         advance(1)
@@ -167,26 +168,27 @@ def num_short(pairs: Sequence[PreferencePair], limits: Limits) -> int:
     return sum(len(words_of(text)) < limits.least_words for pair in pairs for text in (pair.question, *pair.responses))
 
 
-def num_images(known: Sequence[Known]) -> int:
+def num_images(benchmark_pairs: Sequence[BenchmarkPair]) -> int:
     """How often a :class:`Contamination` will call ``advance``."""
-    return sum(len(images_of(one.pair)) for one in known)
+    return sum(len(pair_images(entry.pair)) for entry in benchmark_pairs)
 
 
-def num_steps(pairs: Sequence[PreferencePair], known: Sequence[Known]) -> int:
+def num_steps(pairs: Sequence[PreferencePair], benchmark_pairs: Sequence[BenchmarkPair]) -> int:
     """How often :func:`find_matches` will call ``advance``."""
-    return len(pairs) + num_images(known)
+    return len(pairs) + num_images(benchmark_pairs)
 
 
-def images_of(pair: PreferencePair) -> tuple[bytes, ...]:
+def pair_images(pair: PreferencePair) -> tuple[bytes, ...]:
     return (*pair.images, *pair.response_images[0], *pair.response_images[1])
 
 
 def summary(matches: Sequence[Match]) -> dict[str, dict[str, int]]:
     """By benchmark: training pairs that share each of :data:`SHARED`, those it contains, and the rows of it that hold these."""
-    told: dict[str, dict[str, int]] = {}
+    counts_by_benchmark: dict[str, dict[str, int]] = {}
     for name in sorted({match.name for match in matches}):
-        own = [match for match in matches if match.name == name]
-        counts = {what: len({m.index for m in own if m.what == what}) for what in SHARED}
-        held = [match for match in own if match.contains]
-        told[name] = {**counts, "contained": len({m.index for m in held}), "benchmark_rows": len({m.row for m in held})}
-    return told
+        hits = [match for match in matches if match.name == name]
+        counts = {what: len({m.index for m in hits if m.what == what}) for what in SHARED}
+        counts["contained"] = len({m.index for m in hits if m.contains})
+        counts["benchmark_rows"] = len({m.row for m in hits if m.contains})
+        counts_by_benchmark[name] = counts
+    return counts_by_benchmark

@@ -15,14 +15,14 @@ import numpy as np
 from datasketch import MinHash
 
 from rewardlab.curation.decontaminate import SHINGLE, words_of
-from rewardlab.curation.image_hashes import Limits, Picture
+from rewardlab.curation.image_hashes import ImageLimits, Picture
 from rewardlab.types import PreferencePair
 
 BANDS, ROWS = 8, 8  # finds 99 % of what is alike by 0.9, and looks at 38 % of what is by 0.7
 
 
 @dataclass(frozen=True)
-class Look:
+class PictureSketch:
     """What is kept of a picture: hashes, mean colour, and 8 by 8 thumbnail less that, as whole levels."""
 
     pixels: bytes
@@ -31,12 +31,12 @@ class Look:
     small: np.ndarray
 
     @staticmethod
-    def of(seen: Picture) -> Look:
+    def of(seen: Picture) -> PictureSketch:
         small = seen.small.reshape(8, 4, 8, 4, 3).mean((1, 3))
         bits = int.from_bytes(seen.bits.tobytes())
-        return Look(seen.pixels, bits, seen.colour.astype(np.uint8), small.round().astype(np.int16))
+        return PictureSketch(seen.pixels, bits, seen.colour.astype(np.uint8), small.round().astype(np.int16))
 
-    def is_near(self, other: Look, limits: Limits) -> bool:
+    def is_near(self, other: PictureSketch, limits: ImageLimits) -> bool:
         """As :meth:`rewardlab.curation.image_hashes.Picture.is_near`, more coarsely."""
         if self.pixels == other.pixels:
             return True
@@ -48,12 +48,12 @@ class Look:
 
 
 @dataclass(frozen=True)
-class Kept:
+class EarlierPair:
     """The pair that was there first."""
 
     pair_id: str
     texts: tuple[np.ndarray, np.ndarray, np.ndarray]  # of question and responses
-    pictures: tuple[Look, ...]
+    pictures: tuple[PictureSketch, ...]
     preferred: int | None
 
 
@@ -80,26 +80,26 @@ class Duplicates:
 
     def __init__(self, similarity: float = 0.9) -> None:
         self._similarity = similarity
-        self._kept: list[Kept] = []
+        self._kept: list[EarlierPair] = []
         self._bands: list[dict[bytes, list[int]]] = [defaultdict(list) for _ in range(BANDS)]
         self._empty = MinHash(num_perm=BANDS * ROWS, seed=1, hashfunc=_itself)
 
-    def find_or_add(self, pair: PreferencePair, seen: Sequence[Picture]) -> Duplicate | None:
+    def find_or_add(self, pair: PreferencePair, pictures: Sequence[Picture]) -> Duplicate | None:
         """The earlier pair that this one repeats; else it is one to be repeated, and None is returned."""
         question, first, second = (np.unique(grams_of(text)) for text in (pair.question, *pair.responses))
-        mine = Kept(pair.pair_id, (question, first, second), tuple(map(Look.of, seen)), pair.preferred)
-        keys = self._keys(np.unique(np.concatenate(mine.texts)))
-        tried: set[int] = set()
+        candidate = EarlierPair(pair.pair_id, (question, first, second), tuple(map(PictureSketch.of, pictures)), pair.preferred)
+        keys = self._keys(np.unique(np.concatenate(candidate.texts)))
+        compared: set[int] = set()
         for band, key in zip(self._bands, keys, strict=True):
             for number in band.get(key, ()):
-                if number in tried:
+                if number in compared:
                     continue
-                tried.add(number)
-                if (found := self._repeats(self._kept[number], mine)) is not None:
-                    return found
+                compared.add(number)
+                if (duplicate := self._repeats(self._kept[number], candidate)) is not None:
+                    return duplicate
         for band, key in zip(self._bands, keys, strict=True):
             band[key].append(len(self._kept))
-        self._kept.append(mine)
+        self._kept.append(candidate)
         return None
 
     def _keys(self, grams: np.ndarray) -> list[bytes]:
@@ -108,25 +108,25 @@ class Duplicates:
         values = sketch.hashvalues.reshape(BANDS, ROWS)
         return [row.tobytes() for row in values]
 
-    def _repeats(self, other: Kept, mine: Kept) -> Duplicate | None:
+    def _repeats(self, earlier: EarlierPair, candidate: EarlierPair) -> Duplicate | None:
         """Question by question, picture by picture, and each response like one of the other's."""
-        limits = Limits()
-        if len(other.pictures) != len(mine.pictures) or not self._alike(other.texts[0], mine.texts[0]):
+        limits = ImageLimits()
+        if len(earlier.pictures) != len(candidate.pictures) or not self._alike(earlier.texts[0], candidate.texts[0]):
             return None
-        straight = self._alike(other.texts[1], mine.texts[1]) and self._alike(other.texts[2], mine.texts[2])
-        crossed = self._alike(other.texts[1], mine.texts[2]) and self._alike(other.texts[2], mine.texts[1])
+        straight = self._alike(earlier.texts[1], candidate.texts[1]) and self._alike(earlier.texts[2], candidate.texts[2])
+        crossed = self._alike(earlier.texts[1], candidate.texts[2]) and self._alike(earlier.texts[2], candidate.texts[1])
         if not (straight or crossed):
             return None
-        if not all(one.is_near(two, limits) for one, two in zip(other.pictures, mine.pictures, strict=True)):
+        if not all(old.is_near(new, limits) for old, new in zip(earlier.pictures, candidate.pictures, strict=True)):
             return None
         if straight and crossed:  # all four are alike: nobody can say which is which
-            return Duplicate(other.pair_id, contradicts=False)
-        told = None not in (other.preferred, mine.preferred)
-        return Duplicate(other.pair_id, contradicts=told and (other.preferred == mine.preferred) != straight)
+            return Duplicate(earlier.pair_id, contradicts=False)
+        labelled = None not in (earlier.preferred, candidate.preferred)
+        return Duplicate(earlier.pair_id, contradicts=labelled and (earlier.preferred == candidate.preferred) != straight)
 
-    def _alike(self, one: np.ndarray, other: np.ndarray) -> bool:
-        both = len(np.intersect1d(one, other, assume_unique=True))
-        return both / (len(one) + len(other) - both) >= self._similarity
+    def _alike(self, first: np.ndarray, second: np.ndarray) -> bool:
+        num_shared = len(np.intersect1d(first, second, assume_unique=True))
+        return num_shared / (len(first) + len(second) - num_shared) >= self._similarity
 
 
 def _itself(value: int) -> int:

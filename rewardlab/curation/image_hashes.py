@@ -32,7 +32,7 @@ Box = tuple[float, float, float, float]  # left, top, right, bottom; 0..1
 
 
 @dataclass(frozen=True)
-class Limits:
+class ImageLimits:
     """When two pictures are the same.
 
     ``bits``: most bits of 64 that the hashes of one picture may differ in; ``change``: most mean difference of their thumbnails
@@ -59,15 +59,15 @@ class Picture:
         """Mean difference of the two by the greater of their contrasts, of which the least is one level; 0 for equal ones."""
         return _change(self.small, other.small)
 
-    def is_near(self, other: Picture, limits: Limits) -> bool:
+    def is_near(self, other: Picture, limits: ImageLimits) -> bool:
         """Whether the two are one picture, but for how it was stored; the hashes are not looked at."""
         shift = float(np.abs(self.colour - other.colour).max())
         return self.change_to(other) <= limits.change and shift <= limits.shift
 
 
-def _change(one: np.ndarray, other: np.ndarray) -> float:
-    contrast = max(1.0, float(np.abs(one).mean()), float(np.abs(other).mean()))
-    return float(np.abs(one - other).mean()) / contrast
+def _change(first: np.ndarray, second: np.ndarray) -> float:
+    contrast = max(1.0, float(np.abs(first).mean()), float(np.abs(second).mean()))
+    return float(np.abs(first - second).mean()) / contrast
 
 
 def _bits(image: Image.Image) -> np.ndarray:
@@ -81,11 +81,11 @@ def _thumbnail(image: Image.Image) -> tuple[np.ndarray, np.ndarray]:
     return colour, small - colour
 
 
-def picture(image: bytes) -> Picture:
+def picture_of(image: bytes) -> Picture:
     """Raises MediaError."""
-    seen = decode_image(image)
-    digest = hashlib.sha256(repr(seen.size).encode() + seen.tobytes()).digest()
-    return Picture(digest, _bits(seen), *_thumbnail(seen))
+    decoded = decode_image(image)
+    digest = hashlib.sha256(repr(decoded.size).encode() + decoded.tobytes()).digest()
+    return Picture(digest, _bits(decoded), *_thumbnail(decoded))
 
 
 def _cropped(image: Image.Image, box: Box) -> Image.Image:
@@ -103,7 +103,7 @@ CROPS: tuple[Box, ...] = tuple(
 class PictureIndex(Generic[Owner]):
     """Pictures and whose they are, to look others up in. With ``crops`` those cropped from one of them are found, too."""
 
-    def __init__(self, limits: Limits, *, crops: bool = False) -> None:
+    def __init__(self, limits: ImageLimits, *, crops: bool = False) -> None:
         self._limits, self._crops = limits, crops
         self._owners: dict[bytes, set[Owner]] = defaultdict(set)
         self._pictures: list[Picture] = []
@@ -115,49 +115,49 @@ class PictureIndex(Generic[Owner]):
 
     def add(self, image: bytes, owner: Owner) -> Picture:
         """Raises MediaError."""
-        found = picture(image)
-        self.put(found, owner, image)
-        return found
+        picture = picture_of(image)
+        self.put(picture, owner, image)
+        return picture
 
-    def put(self, found: Picture, owner: Owner, image: bytes) -> None:
+    def put(self, picture: Picture, owner: Owner, image: bytes) -> None:
         """As :meth:`add`, of an image whose picture is known."""
-        if found.pixels not in self._owners:
+        if picture.pixels not in self._owners:
             number = len(self._pictures)
             if number == len(self._bits):
                 self._bits = np.concatenate([self._bits, np.zeros_like(self._bits)])
-            self._pictures.append(found)
-            self._bits[number, 0] = found.bits.view(np.uint64)[0]
+            self._pictures.append(picture)
+            self._bits[number, 0] = picture.bits.view(np.uint64)[0]
             if self._crops:
-                kept = decode_image(image)
-                kept.thumbnail((2 * KEPT_PX, 2 * KEPT_PX))
-                self._kept.append(kept)
+                small = decode_image(image)
+                small.thumbnail((2 * KEPT_PX, 2 * KEPT_PX))
+                self._kept.append(small)
                 for place, box in enumerate(CROPS, start=1):
-                    self._bits[number, place] = _bits(_cropped(kept, box)).view(np.uint64)[0]
-        self._owners[found.pixels].add(owner)
+                    self._bits[number, place] = _bits(_cropped(small, box)).view(np.uint64)[0]
+        self._owners[picture.pixels].add(owner)
 
-    def find(self, mine: Picture) -> dict[Owner, float]:
+    def find(self, query: Picture) -> dict[Owner, float]:
         """Owners of this picture or one nearly it, and their similarity: 1 for equal pixels, else 1 - differing bits / 64,
         below 1.
         """
         if not self._pictures:
             return {}
-        found: dict[Owner, float] = {}
-        distances = np.bitwise_count(self._bits[: len(self._pictures)] ^ mine.bits.view(np.uint64)[0])
+        similarities: dict[Owner, float] = {}
+        distances = np.bitwise_count(self._bits[: len(self._pictures)] ^ query.bits.view(np.uint64)[0])
         for number in np.flatnonzero(distances.min(1) <= self._limits.bits):
             other, least = self._pictures[number], int(distances[number].min())
-            same = other.pixels == mine.pixels
-            near = same or (distances[number, 0] <= self._limits.bits and mine.is_near(other, self._limits))
-            if near or (self._crops and self._is_crop(mine, int(number), int(distances[number].argmin()))):
-                found.update(dict.fromkeys(self._owners[other.pixels], 1.0 if same else min(1 - least / 64, 0.999)))
-        return found
+            same = other.pixels == query.pixels
+            near = same or (distances[number, 0] <= self._limits.bits and query.is_near(other, self._limits))
+            if near or (self._crops and self._is_crop(query, int(number), int(distances[number].argmin()))):
+                similarities.update(dict.fromkeys(self._owners[other.pixels], 1.0 if same else min(1 - least / 64, 0.999)))
+        return similarities
 
-    def _is_crop(self, mine: Picture, number: int, place: int) -> bool:
+    def _is_crop(self, query: Picture, number: int, place: int) -> bool:
         """Whether it is what some crop of a known picture shows, begun at the crop of the nearest hash."""
-        whole = self._kept[number]
+        source = self._kept[number]
 
         def change(box: Box) -> tuple[float, float]:
-            colour, small = _thumbnail(_cropped(whole, box))
-            return _change(mine.small, small), float(np.abs(mine.colour - colour).max())
+            colour, small = _thumbnail(_cropped(source, box))
+            return _change(query.small, small), float(np.abs(query.colour - colour).max())
 
         box: Box = (0.0, 0.0, 1.0, 1.0) if place == 0 else CROPS[place - 1]
         least, shift = change(box)

@@ -150,5 +150,5 @@ def _shown(pair: PreferencePair) -> dict[str, Any]:
         "question": plain(pair.question),
         "responses": [plain(text) for text in pair.responses],
         "images": [to_data_url(thumbnail(image)) for image in pair.images[:8]],
-        "response_images": [[to_data_url(thumbnail(image)) for image in own[:4]] for own in pair.response_images],
+        "response_images": [[to_data_url(thumbnail(image)) for image in images[:4]] for images in pair.response_images],
     }

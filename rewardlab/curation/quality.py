@@ -63,12 +63,12 @@ def opening_of(judgment: str) -> tuple[str, ...]:
 
 def length_fences(lengths: Sequence[int], most: float = FENCE) -> tuple[float, float]:
     """(shortest, longest) that is no outlier: so many interquartile ranges of the logarithms beyond the quartiles."""
-    low, high = np.quantile(np.log([max(1, one) for one in lengths]), [0.25, 0.75])
+    low, high = np.quantile(np.log([max(1, length) for length in lengths]), [0.25, 0.75])
     spread = max(high - low, 0.05)
     return math.exp(low - most * spread), math.exp(high + most * spread)
 
 
-class ConsistencyJudge(Protocol):
+class JudgmentChecker(Protocol):
     """-1 where a reasoning favours the other verdict, 0 where nobody can tell, +1 where it agrees."""
 
     async def check(self) -> None:
@@ -90,7 +90,7 @@ class Rules:
 
 
 @dataclass(frozen=True)
-class Verdicts:
+class FilterFindings:
     """Why each pair (by its place) is taken out; the others stay. ``unclear`` contradiction checks keep theirs."""
 
     reasons: dict[int, str]
@@ -103,7 +103,7 @@ class Verdicts:
         return dict(Counter(self.reasons.values()).most_common())
 
 
-async def _contradictions(pairs: Sequence[tuple[int, PreferencePair]], judge: ConsistencyJudge) -> dict[int, int]:
+async def _contradictions(pairs: Sequence[tuple[int, PreferencePair]], judge: JudgmentChecker) -> dict[int, int]:
     async def score(pair: PreferencePair) -> int:
         if pair.preferred is None:
             return 0
@@ -114,10 +114,10 @@ async def _contradictions(pairs: Sequence[tuple[int, PreferencePair]], judge: Co
         scores = await asyncio.gather(*(score(pair) for _, pair in pairs))
     finally:
         await judge.aclose()
-    return {place: found for (place, _), found in zip(pairs, scores, strict=True)}
+    return {place: agreement for (place, _), agreement in zip(pairs, scores, strict=True)}
 
 
-def examine(pairs: Iterable[PreferencePair], rules: Rules, judge: ConsistencyJudge | None = None) -> Verdicts:
+def examine_judgments(pairs: Iterable[PreferencePair], rules: Rules, judge: JudgmentChecker | None = None) -> FilterFindings:
     """What is wrong with the judgments of ``pairs``; pairs without one are passed over.
 
     A pair has the first reason that applies: leaked label, length, contradiction, collapse. Collapse keeps the first ones of an
@@ -125,7 +125,7 @@ def examine(pairs: Iterable[PreferencePair], rules: Rules, judge: ConsistencyJud
     """
     judged = [(place, pair) for place, pair in enumerate(pairs) if pair.judgment]
     if not judged:
-        return Verdicts({}, [], (0.0, 0.0))
+        return FilterFindings({}, [], (0.0, 0.0))
     reasons: dict[int, str] = {}
     lengths = [len(pair.judgment) for _, pair in judged]
     low, high = length_fences(lengths, rules.length_fence)
@@ -136,7 +136,7 @@ def examine(pairs: Iterable[PreferencePair], rules: Rules, judge: ConsistencyJud
             reasons[place] = "length"
     unclear = 0
     if judge is not None:
-        scores = asyncio.run(_contradictions([one for one in judged if one[0] not in reasons], judge))
+        scores = asyncio.run(_contradictions([(place, pair) for place, pair in judged if place not in reasons], judge))
         unclear = sum(score == 0 for score in scores.values())
         reasons |= {place: "contradiction" for place, score in scores.items() if score < 0}
     most, seen = max(1, math.ceil(rules.most_alike * len(judged))), Counter[tuple[str, ...]]()
@@ -148,7 +148,7 @@ def examine(pairs: Iterable[PreferencePair], rules: Rules, judge: ConsistencyJud
         if seen[opening] > most:
             reasons[place] = "collapse"
     common = [(" ".join(words), number) for words, number in seen.most_common(10)]
-    return Verdicts(reasons, common, (low, high), unclear)
+    return FilterFindings(reasons, common, (low, high), unclear)
 
 
 def filter_set(
@@ -161,38 +161,38 @@ def filter_set(
         raise OutputError(f"{out / REPORT}: exists already; choose another --out")
     pairs = PairSet(data, images=images, frames=None)
     url, model = endpoint
-    judge = None if url is None else Checker(url, model)
-    found = examine((replace(pair, images=()) for pair in pairs), rules, judge)
+    judge = None if url is None else ConsistencyEndpoint(url, model)
+    findings = examine_judgments((replace(pair, images=()) for pair in pairs), rules, judge)
     if judge is not None and judge.asked and judge.failed == judge.asked:
         raise EndpointError(f"{url}: every one of {judge.asked:,} questions failed; is {model!r} what it serves?")
-    shard, lines, judged = Shard(out / KEPT), [], 0
+    shard, lines, num_judgments = Shard(out / KEPT), [], 0
     for place, pair in enumerate(pairs):
-        judged += bool(pair.judgment)
-        if place not in found.reasons:
+        num_judgments += bool(pair.judgment)
+        if place not in findings.reasons:
             shard.add(pair)
         else:
-            told = {"row": place, "pair_id": pair.pair_id, "reason": found.reasons[place], "judgment": pair.judgment}
-            lines.append(json.dumps(told, ensure_ascii=False) + "\n")
+            entry = {"row": place, "pair_id": pair.pair_id, "reason": findings.reasons[place], "judgment": pair.judgment}
+            lines.append(json.dumps(entry, ensure_ascii=False) + "\n")
     shard.close()
     write_atomic(out / FILTERED, "".join(lines))
     report = {
         "data": str(data),
         "num_pairs": shard.num_rows + len(lines),
-        "num_judgments": judged,
+        "num_judgments": num_judgments,
         "num_kept": shard.num_rows,
-        "reasons": found.counts,
-        "unclear": found.unclear,
+        "reasons": findings.counts,
+        "unclear": findings.unclear,
         "consistency_asked": judge.asked if judge else 0,
         "consistency_failed": judge.failed if judge else 0,
-        "length_fences": found.fences,
-        "common_openings": found.openings,
+        "length_fences": findings.fences,
+        "common_openings": findings.openings,
         **asdict(rules),
     }
     write_atomic(out / REPORT, json.dumps(report, indent=1) + "\n")
     return report
 
 
-class Checker:
+class ConsistencyEndpoint:
     """A consistency judge behind an endpoint; a failure or an unclear answer is 0, and keeps its pair."""
 
     def __init__(self, url: str, model: str) -> None:

@@ -9,8 +9,8 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
-from rewardlab.curation.decontaminate import images_of, words_of
-from rewardlab.curation.image_hashes import Limits, PictureIndex, picture
+from rewardlab.curation.decontaminate import pair_images, words_of
+from rewardlab.curation.image_hashes import ImageLimits, PictureIndex, picture_of
 from rewardlab.types import PreferencePair
 
 
@@ -24,43 +24,46 @@ class Groups:
         self._parent.append(len(self._parent))
         return len(self._parent) - 1
 
-    def root(self, one: int) -> int:
-        while self._parent[one] != one:
-            self._parent[one] = self._parent[self._parent[one]]
-            one = self._parent[one]
-        return one
+    def root(self, item: int) -> int:
+        while self._parent[item] != item:
+            self._parent[item] = self._parent[self._parent[item]]
+            item = self._parent[item]
+        return item
 
-    def join(self, one: int, other: int) -> None:
-        low, high = sorted((self.root(one), self.root(other)))
+    def join(self, first: int, second: int) -> None:
+        low, high = sorted((self.root(first), self.root(second)))
         self._parent[high] = low
 
 
-def groups_of(pairs: Iterable[PreferencePair], advance: Callable[[int], None], limits: Limits | None = None) -> list[int]:
+def picture_groups(
+    pairs: Iterable[PreferencePair], advance: Callable[[int], None], limits: ImageLimits | None = None
+) -> list[int]:
     """The group of each pair, by its number: pairs of one picture (copied, re-encoded, resized) are in one group."""
-    groups, index, questions, own = Groups(), PictureIndex[int](limits or Limits()), dict[tuple[str, ...], int](), []
+    groups, index = Groups(), PictureIndex[int](limits or ImageLimits())
+    questions, numbers = dict[tuple[str, ...], int](), list[int]()
     for pair in pairs:
-        mine = groups.new()
-        own.append(mine)
-        for image in images_of(pair):
-            seen = picture(image)
-            for other in index.find(seen):
-                groups.join(mine, other)
-            index.put(seen, groups.root(mine), image)
-        if not images_of(pair):
-            groups.join(mine, questions.setdefault(tuple(words_of(pair.question)), mine))
+        number = groups.new()
+        numbers.append(number)
+        for image in pair_images(pair):
+            picture = picture_of(image)
+            for other in index.find(picture):
+                groups.join(number, other)
+            index.put(picture, groups.root(number), image)
+        if not pair_images(pair):
+            groups.join(number, questions.setdefault(tuple(words_of(pair.question)), number))
         advance(1)
-    return [groups.root(one) for one in own]
+    return [groups.root(number) for number in numbers]
 
 
-def held_out(groups: Sequence[int], share: float, seed: int) -> set[int]:
+def hold_out_groups(groups: Sequence[int], share: float, seed: int) -> set[int]:
     """The groups of the smaller part: in an order that the seed draws, each that still fits into ``share`` (0..1) of the pairs.
 
     A group larger than what is left stays in the larger part, so that the smaller one may fall short, never exceed.
     """
     sizes = Counter(groups)
-    room, chosen = int(share * len(groups)), set()
-    for group in sorted(sizes, key=lambda one: hashlib.sha256(f"{seed} {one}".encode()).digest()):
+    room, held_back = int(share * len(groups)), set()
+    for group in sorted(sizes, key=lambda group: hashlib.sha256(f"{seed} {group}".encode()).digest()):
         if sizes[group] <= room:
-            chosen.add(group)
+            held_back.add(group)
             room -= sizes[group]
-    return chosen
+    return held_back

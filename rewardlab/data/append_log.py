@@ -42,18 +42,18 @@ class AppendLog:
 
     def _read(self, identity: dict[str, Any]) -> list[dict[str, Any]]:
         raw = self.path.read_bytes()
-        whole = raw[: raw.rfind(b"\n") + 1]
-        if len(whole) < len(raw):
-            os.ftruncate(self._file, len(whole))
-        rows = [self._parse(number, line) for number, line in enumerate(whole.split(b"\n")[:-1], start=1)]
-        found = rows[0].get("identity") if rows else None
+        complete = raw[: raw.rfind(b"\n") + 1]
+        if len(complete) < len(raw):
+            os.ftruncate(self._file, len(complete))
+        rows = [self._parse(number, line) for number, line in enumerate(complete.split(b"\n")[:-1], start=1)]
+        stored = rows[0].get("identity") if rows else None
         empty = not rows or (len(rows) == 1 and rows[0].keys() == {"identity"})
-        if empty and found != identity:  # nothing is in it yet that could be lost
+        if empty and stored != identity:  # nothing is in it yet that could be lost
             os.ftruncate(self._file, 0)
             self.append({"identity": identity})
             return []
-        if found != identity:
-            names = sorted(k for k in {**identity, **(found or {})} if identity.get(k) != (found or {}).get(k))
+        if stored != identity:
+            names = sorted(k for k in {**identity, **(stored or {})} if identity.get(k) != (stored or {}).get(k))
             raise ConfigError(
                 f"{self.path}: belongs to a run that differs in {', '.join(names)}; use another --out, or the same settings"
             )

@@ -21,16 +21,16 @@ def read_candidates(path: Path, *, images: Path | None = None) -> list[Candidate
     """
     folder = images or path.parent
     with closing(rows_of(path)) as rows:
-        found = [_candidates(row, n, folder, f"{path}, row {n}") for n, row in enumerate(rows)]
-    if not found:
+        candidates = [_candidates(row, n, folder, f"{path}, row {n}") for n, row in enumerate(rows)]
+    if not candidates:
         raise DataError(f"{path}: holds no rows")
-    return found
+    return candidates
 
 
 def _candidates(row: Mapping[str, Any], number: int, folder: Path, where: str) -> Candidates:
     try:
         lists = [row[name] for name in (("chosen", "rejected") if "chosen" in row else ("responses",))]
-        if not all(isinstance(one, list | tuple) for one in lists):
+        if not all(isinstance(texts, list | tuple) for texts in lists):
             raise TypeError("expected a list of texts, got one text or none")
         if "chosen" in row:
             right, wrong = list(row["chosen"]), list(row["rejected"])
@@ -46,9 +46,9 @@ def _candidates(row: Mapping[str, Any], number: int, folder: Path, where: str) -
         raise DataError(f"{where}: has {len(responses)} responses; expected two or more to choose from")
     if not all(0 <= n < len(responses) for n in best):
         raise DataError(f"{where}: best is {list(best)}; expected places 0 to {len(responses) - 1}")
-    shown = tuple(Files(folder).image(image, f"{where}, image {n}") for n, image in enumerate(row.get("images") or ()))
+    images = tuple(Files(folder).image(image, f"{where}, image {n}") for n, image in enumerate(row.get("images") or ()))
     group = str(row.get("group") or row.get("subset") or "all")
-    return Candidates(str(row.get("id", number)), question, responses, shown, best, group)
+    return Candidates(str(row.get("id", number)), question, responses, images, best, group)
 
 
 def _best(value: Any) -> tuple[int, ...]:

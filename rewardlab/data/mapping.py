@@ -6,21 +6,21 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rewardlab.config.data import MappingConfig
-from rewardlab.data.recipes import Dropped, Recipe, Source, placed, text_of
+from rewardlab.data.recipes import Dropped, Recipe, SourceFolder, clean_text, make_pair
 from rewardlab.errors import DataError
 from rewardlab.types import PreferencePair
 
 
 def value_at(row: Mapping[str, Any], path: str) -> Any:
     """``a.b.0`` is ``row["a"]["b"][0]``. Raises DataError where there is no such place."""
-    found: Any = row
+    value: Any = row
     for step in path.split("."):
         try:
-            found = found[int(step)] if isinstance(found, list | tuple) else found[step]
+            value = value[int(step)] if isinstance(value, list | tuple) else value[step]
         except (KeyError, IndexError, TypeError, ValueError) as error:
-            names = ", ".join(map(str, found)) if isinstance(found, Mapping) else type(found).__name__
+            names = ", ".join(map(str, value)) if isinstance(value, Mapping) else type(value).__name__
             raise DataError(f"no {path!r} in the row: {step!r} is not among {names:.80}") from error
-    return found
+    return value
 
 
 def recipe_of(config: MappingConfig) -> Recipe:
@@ -29,26 +29,26 @@ def recipe_of(config: MappingConfig) -> Recipe:
     def text(row: Mapping[str, Any], path: str | None) -> str:
         return "" if path is None else str(value_at(row, path) or "")
 
-    def convert(row: Mapping[str, Any], source: Source) -> Iterator[PreferencePair | Dropped]:
-        question = text_of(value_at(row, config.question), config.question)
+    def convert(row: Mapping[str, Any], source: SourceFolder) -> Iterator[PreferencePair | Dropped]:
+        question = clean_text(value_at(row, config.question), config.question)
         images = tuple(image for path in config.images for image in source.images(value_at(row, path), path))
         fields = {"category": text(row, config.category), "source": text(row, config.source)}
         if config.chosen is not None and config.rejected is not None:
-            better, worse = (text_of(value_at(row, path), path) for path in (config.chosen, config.rejected))
+            better, worse = (clean_text(value_at(row, path), path) for path in (config.chosen, config.rejected))
             same = better == worse
-            yield Dropped("the answers are equal") if same else placed(question, better, worse, images, **fields)
+            yield Dropped("the answers are equal") if same else make_pair(question, better, worse, images, **fields)
             return
-        first, second = (text_of(value_at(row, path), path) for path in config.responses)
-        said = str(value_at(row, str(config.preferred))).strip()
-        if said in config.ties:
+        first, second = (clean_text(value_at(row, path), path) for path in config.responses)
+        label = str(value_at(row, str(config.preferred))).strip()
+        if label in config.ties:
             yield Dropped("tie")
-        elif said not in (config.first, config.second):
+        elif label not in (config.first, config.second):
             raise DataError(
-                f"{config.preferred!r} is {said!r}; expected {config.first!r} or {config.second!r}, or of ties {config.ties}"
+                f"{config.preferred!r} is {label!r}; expected {config.first!r} or {config.second!r}, or of ties {config.ties}"
             )
         elif first == second:
             yield Dropped("the answers are equal")
         else:
-            yield PreferencePair("", question, (first, second), int(said == config.second), images, **fields)
+            yield PreferencePair("", question, (first, second), int(label == config.second), images, **fields)
 
     return Recipe(config.name, config.url, config.licence, config.published, convert, files=(*config.files,))

@@ -59,10 +59,11 @@ class Shard:
     def add(self, pair: PreferencePair) -> None:
         row = to_row(pair)
         lists = (row["images"], row["videos"], *row["response_images"])
-        self._bytes += sum(len(one["bytes"]) for own in lists for one in own)
+        self._bytes += sum(len(entry["bytes"]) for entries in lists for entry in entries)
         if self._media is not None:
-            for own in lists:
-                own[:] = [{"bytes": None, "path": _stored(one["bytes"], self._media, self._path.parent)} for one in own]
+            for entries in lists:
+                for entry in entries:
+                    entry["path"], entry["bytes"] = _stored(entry["bytes"], self._media, self._path.parent), None
         self._rows.append(row)
         self.num_rows += 1
         if len(self._rows) >= GROUP_ROWS or self._bytes >= GROUP_BYTES:
@@ -149,11 +150,11 @@ def write_jsonl(pairs: Iterable[PreferencePair], path: Path) -> int:
                 row = {name: value for name, value in to_row(pair).items() if value not in ("", None, [], [[], []])}
                 for name in ("images", "videos"):
                     if name in row:
-                        row[name] = [_stored(one["bytes"], path.parent / "media", path.parent) for one in row[name]]
+                        row[name] = [_stored(entry["bytes"], path.parent / "media", path.parent) for entry in row[name]]
                 if "response_images" in row:
                     row["response_images"] = [
-                        [_stored(one["bytes"], path.parent / "media", path.parent) for one in own]
-                        for own in row["response_images"]
+                        [_stored(entry["bytes"], path.parent / "media", path.parent) for entry in entries]
+                        for entries in row["response_images"]
                     ]
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
         partial.replace(path)
@@ -207,10 +208,10 @@ def lines_of(path: Path) -> Iterator[Mapping[str, Any] | DataError]:
 
 
 def _rows_of_lines(path: Path) -> Iterator[Mapping[str, Any]]:
-    for one in lines_of(path):
-        if isinstance(one, DataError):
-            raise one
-        yield one
+    for row in lines_of(path):
+        if isinstance(row, DataError):
+            raise row
+        yield row
 
 
 def is_checked(path: Path) -> bool:
@@ -225,7 +226,7 @@ def is_checked(path: Path) -> bool:
         raise DataError(f"{path}: not a readable Parquet file ({error})") from error
 
 
-def examined(path: Path, *, images: Path | None = None) -> Generator[PreferencePair | BadRow, None, None]:
+def validate_rows(path: Path, *, images: Path | None = None) -> Generator[PreferencePair | BadRow, None, None]:
     """Every row of a set as a pair, or the reason why it is none. Raises DataError for a file that cannot be read at all."""
     index = 0
     for file in files_of(path):
@@ -252,10 +253,10 @@ def stream_pairs(
     """The pairs of a set, one at a time, of videos ``frames`` (None: videos as they are); relative media paths start at
     ``images`` or else beside the file. Raises DataError (or MediaError) at the first bad row.
     """
-    for one in examined(path, images=images):
-        if isinstance(one, BadRow):
-            raise one.error
-        yield one if frames is None else with_frames(one, frames)
+    for item in validate_rows(path, images=images):
+        if isinstance(item, BadRow):
+            raise item.error
+        yield item if frames is None else with_frames(item, frames)
 
 
 def read_pairs(path: Path, *, images: Path | None = None, frames: int | None = FRAMES) -> list[PreferencePair]:

@@ -33,7 +33,7 @@ class Dropped:
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceFolder:
     """The folder a source was downloaded to, and how many frames a folder of frames is read as."""
 
     folder: Path
@@ -42,10 +42,10 @@ class Source:
     def image(self, value: Any, where: str) -> bytes:
         """Embedded bytes, a data URL, or a path from the folder. Raises MediaError."""
         if isinstance(value, str) and not value.startswith("data:"):
-            return read_image(self._found(value))
+            return read_image(self._locate(value))
         return Files(self.folder).image(value, where)
 
-    def one_image(self, value: Any, where: str) -> tuple[bytes, ...]:
+    def required_image(self, value: Any, where: str) -> tuple[bytes, ...]:
         """The image of a row that must have one. Raises DataError, MediaError."""
         if not value:
             raise DataError(f"{where}: is missing, in a source where every row has one")
@@ -54,20 +54,20 @@ class Source:
     def images(self, value: Any, where: str) -> tuple[bytes, ...]:
         """One image or a list of them; none for null, "" and []."""
         listed = value if isinstance(value, list | tuple) else [value] if value else []
-        return tuple(self.image(one, where) for one in listed)
+        return tuple(self.image(item, where) for item in listed)
 
-    def _found(self, path: str) -> Path:
+    def _locate(self, path: str) -> Path:
         """A published path, or its last parts: archives unpack with and without their top folder."""
         parts = Path(path.lstrip("/")).parts
-        tried = [self.folder.joinpath(*parts[n:]) for n in range(len(parts))]
-        return next((one for one in tried if one.exists()), tried[0])
+        candidates = [self.folder.joinpath(*parts[n:]) for n in range(len(parts))]
+        return next((candidate for candidate in candidates if candidate.exists()), candidates[0])
 
     def frame_folder(self, path: str, where: str) -> tuple[bytes, ...]:
         """At most ``frames`` images of a folder, evenly spread, by name (frame2 before frame10). Raises MediaError."""
-        folder = self._found(path)
+        folder = self._locate(path)
         if not folder.is_dir():
             raise MediaError(f"{where}: {folder}: no such folder of frames; unpack the source's archives below {self.folder}")
-        files = sorted((one for one in folder.iterdir() if one.is_file()), key=lambda one: (_number(one.stem), one.name))
+        files = sorted((path for path in folder.iterdir() if path.is_file()), key=lambda path: (_number(path.stem), path.name))
         if not files:
             raise MediaError(f"{where}: {folder}: a folder without frames")
         chosen = np.linspace(0, len(files) - 1, min(self.frames, len(files))).astype(int)
@@ -79,7 +79,7 @@ def _number(stem: str) -> int:
     return int(digits) if digits else 0
 
 
-Convert = Callable[[Mapping[str, Any], Source], Iterable[PreferencePair | Dropped]]
+Convert = Callable[[Mapping[str, Any], SourceFolder], Iterable[PreferencePair | Dropped]]
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def _rows_of_csv(path: Path) -> Iterator[Mapping[str, Any]]:
         raise DataError(f"{path}: not readable as CSV ({error})") from error
 
 
-def fetched(source: str) -> Path:
+def fetch_source(source: str) -> Path:
     """A folder or file as it is; of ``hf:OWNER/NAME`` or ``hf:OWNER/NAME@REVISION`` the folder that the Hub's data set was
     downloaded to, which continues where it was cut off. Raises DataError."""
     if not source.startswith("hf:"):
@@ -152,23 +152,23 @@ def fetched(source: str) -> Path:
         ) from error
 
 
-def files_of(recipe: Recipe, source: Path) -> list[Path]:
+def source_files(recipe: Recipe, source: Path) -> list[Path]:
     """The source's data files: itself, or by the recipe's patterns. Raises DataError."""
     if source.is_file():
         return [source]
     for pattern in recipe.files:
-        if found := sorted(source.glob(pattern)):
-            return found
+        if files := sorted(source.glob(pattern)):
+            return files
     raise DataError(f"{source}: no file of {recipe.name} in it (looked for {', '.join(recipe.files)}); download {recipe.url}")
 
 
-def converted(recipe: Recipe, path: Path, *, frames: int = FRAMES) -> Iterator[PreferencePair | Rejected]:
+def convert_source(recipe: Recipe, path: Path, *, frames: int = FRAMES) -> Iterator[PreferencePair | Rejected]:
     """Every pair of a source, checked, with an id by its content, and every row that gave none or fewer, with the reason.
 
     Raises DataError for a file that cannot be read at all.
     """
-    source = Source(path if path.is_dir() else path.parent, frames)
-    for file in files_of(recipe, path):
+    source = SourceFolder(path if path.is_dir() else path.parent, frames)
+    for file in source_files(recipe, path):
         name = str(file.relative_to(source.folder))
         for number, row in enumerate(source_rows(file)):
             try:
@@ -177,12 +177,12 @@ def converted(recipe: Recipe, path: Path, *, frames: int = FRAMES) -> Iterator[P
                 if not isinstance(row, Mapping):
                     raise DataError(f"expected an object, got {row!r:.60}")
                 origin = provenance(recipe.name, row)
-                for one in recipe.convert(row, source):
-                    if isinstance(one, Dropped):
-                        yield Rejected(name, number, "dropped", one.reason)
+                for item in recipe.convert(row, source):
+                    if isinstance(item, Dropped):
+                        yield Rejected(name, number, "dropped", item.reason)
                         continue
                     try:  # one pair of a row that is wrong is not the row's others' fault
-                        yield _finished(one, recipe, origin, f"{name}, row {number}")
+                        yield _complete_pair(item, recipe, origin, f"{name}, row {number}")
                     except InputError as error:
                         yield Rejected(name, number, "bad", str(error))
             except InputError as error:
@@ -191,7 +191,7 @@ def converted(recipe: Recipe, path: Path, *, frames: int = FRAMES) -> Iterator[P
                 yield Rejected(name, number, "bad", f"{name}, row {number}: not of {recipe.name}'s shape ({error!r:.200})")
 
 
-def _finished(pair: PreferencePair, recipe: Recipe, origin: str, where: str) -> PreferencePair:
+def _complete_pair(pair: PreferencePair, recipe: Recipe, origin: str, where: str) -> PreferencePair:
     """With names and licence. Raises DataError for what is no pair."""
     digest = hashlib.sha256(repr((pair.question, sorted(pair.responses))).encode(errors="backslashreplace"))
     for image in (*pair.images, *pair.videos):
@@ -207,7 +207,7 @@ def _finished(pair: PreferencePair, recipe: Recipe, origin: str, where: str) -> 
     return validate(named, where=where)
 
 
-def placed(question: str, better: str, worse: str, images: tuple[bytes, ...] = (), **fields: Any) -> PreferencePair:
+def make_pair(question: str, better: str, worse: str, images: tuple[bytes, ...] = (), **fields: Any) -> PreferencePair:
     """A pair whose better answer is response 0 or 1 by a coin that the texts alone decide: sources put it first throughout."""
     first = hashlib.sha256("\0".join((question, *sorted((better, worse)))).encode(errors="backslashreplace")).digest()[0] % 2
     # Which of the sorted two is put first does not depend on which is better.
@@ -215,36 +215,38 @@ def placed(question: str, better: str, worse: str, images: tuple[bytes, ...] = (
     return PreferencePair("", question, (responses[0], responses[1]), responses.index(better), images, **fields)
 
 
-def compared(question: str, better: str, worse: str, images: tuple[bytes, ...] = (), **fields: Any) -> PreferencePair | Dropped:
-    """:func:`placed`, or why these two texts are no pair."""
+def make_pair_or_drop(
+    question: str, better: str, worse: str, images: tuple[bytes, ...] = (), **fields: Any
+) -> PreferencePair | Dropped:
+    """:func:`make_pair`, or why these two texts are no pair."""
     if not (better and worse):
         return Dropped("an answer is empty")
     if better == worse:
         return Dropped("the answers are equal")
-    return placed(question, better, worse, images, **fields)
+    return make_pair(question, better, worse, images, **fields)
 
 
-def ranked(
+def make_pairs_by_score(
     question: str, scored: Iterable[tuple[str, float | None]], images: tuple[bytes, ...] = (), **fields: Any
 ) -> Iterator[PreferencePair | Dropped]:
     """Every two of several answers as a pair that the higher score wins; equal scores are ties. None: no score is known."""
-    known: list[tuple[str, float]] = []
+    answers: list[tuple[str, float]] = []
     for text, score in scored:
         if not text:
             yield Dropped("an answer is empty")
         elif score is None:
             yield Dropped("a score is missing")
         else:
-            known.append((text, score))
-    for (one, of_one), (other, of_other) in combinations(known, 2):
-        if of_one == of_other:
+            answers.append((text, score))
+    for (first, first_score), (second, second_score) in combinations(answers, 2):
+        if first_score == second_score:
             yield Dropped("tie")
         else:
-            better, worse = (one, other) if of_one > of_other else (other, one)
-            yield compared(question, better, worse, images, **fields)
+            better, worse = (first, second) if first_score > second_score else (second, first)
+            yield make_pair_or_drop(question, better, worse, images, **fields)
 
 
-def text_of(value: Any, name: str) -> str:
+def clean_text(value: Any, name: str) -> str:
     """A text of a row, without media marks and outer blanks. Raises DataError where it is none."""
     if not isinstance(value, str):
         raise DataError(f"{name!r} must be a text, got {value!r:.60}")

@@ -55,8 +55,8 @@ def validate(pair: PreferencePair, *, where: str) -> PreferencePair:
     if not all(response.strip() for response in pair.responses):
         raise DataError(f"{where}: a response is empty; both must be non-empty text")
     same = pair.responses[0].strip() == pair.responses[1].strip()
-    looks = pair.response_images  # empty where a judge that does not look is asked: two images that are not read may differ
-    if same and (IMAGE_MARK not in pair.responses[0] or (looks[0] and looks[0] == looks[1])):
+    images = pair.response_images  # empty where a judge that does not look is asked: two images that are not read may differ
+    if same and (IMAGE_MARK not in pair.responses[0] or (images[0] and images[0] == images[1])):
         raise DataError(f"{where}: the two responses are equal, so neither can be better; drop the pair")
     if pair.preferred not in (0, 1, None) or isinstance(pair.preferred, bool | float):
         raise DataError(f"{where}: preferred is {pair.preferred!r}; expected 0 or 1, the index of the better response")
@@ -98,7 +98,7 @@ def to_row(pair: PreferencePair) -> dict[str, Any]:
         "images": _embedded(pair.images),
         "videos": _embedded(pair.videos),
         "responses": list(pair.responses),
-        "response_images": [_embedded(own) for own in pair.response_images],
+        "response_images": [_embedded(images) for images in pair.response_images],
         "preferred": pair.preferred,
         "category": pair.category,
         "source": pair.source,
@@ -113,7 +113,7 @@ def to_row(pair: PreferencePair) -> dict[str, Any]:
 
 
 def _embedded(media: Sequence[bytes]) -> list[dict[str, Any]]:
-    return [{"bytes": one, "path": None} for one in media]
+    return [{"bytes": data, "path": None} for data in media]
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ class Files:
 
 
 @dataclass
-class _Said:
+class _Content:
     """A text and the media that stand within it."""
 
     text: str
@@ -155,24 +155,24 @@ class _Said:
     videos: list[Any]
 
     @staticmethod
-    def of(value: Any, name: str, where: str) -> _Said:
+    def of(value: Any, name: str, where: str) -> _Content:
         """From a text, or a list of parts. Raises DataError."""
         if isinstance(value, str):
-            return _Said(value, [], [])
-        said = _Said("", [], [])
+            return _Content(value, [], [])
+        content = _Content("", [], [])
         for part in value if isinstance(value, list | tuple) else [None]:
             kind = part.get("type") if isinstance(part, Mapping) else None
             if kind == "text" and isinstance(part.get("text"), str):
-                said.text += part["text"]
+                content.text += part["text"]
             elif kind == "image" and part.get("image"):
-                said.text += IMAGE_MARK
-                said.images.append(part["image"])
+                content.text += IMAGE_MARK
+                content.images.append(part["image"])
             elif kind == "video" and part.get("video"):
-                said.text += VIDEO_MARK
-                said.videos.append(part["video"])
+                content.text += VIDEO_MARK
+                content.videos.append(part["video"])
             else:
                 raise DataError(f"{where}: {name!r} must be a text, or a list of text, image and video parts; got {part!r:.80}")
-        return said
+        return content
 
 
 def from_row(row: Mapping[str, Any], *, index: int, files: Files | None = None, where: str = "row") -> PreferencePair:
@@ -183,9 +183,9 @@ def from_row(row: Mapping[str, Any], *, index: int, files: Files | None = None, 
     responses = row.get("responses")
     if not (isinstance(responses, list | tuple) and len(responses) == 2):
         raise DataError(f"{where}: 'responses' must be a list of two texts, got {responses!r:.80}")
-    question = _Said.of(row.get("question"), "question", where)
-    said = [_Said.of(one, "responses", where) for one in responses]
-    if any(VIDEO_MARK in one.text for one in said):
+    question = _Content.of(row.get("question"), "question", where)
+    contents = [_Content.of(response, "responses", where) for response in responses]
+    if any(VIDEO_MARK in content.text for content in contents):
         raise DataError(f"{where}: a response holds a video, which no judge is shown; give its frames as images")
     if row.get("order", "given") not in (None, *Order):
         raise DataError(f"{where}: 'order' is {row['order']!r}; expected given or swapped")
@@ -197,13 +197,13 @@ def from_row(row: Mapping[str, Any], *, index: int, files: Files | None = None, 
         raise DataError(f"{where}: 'level' is {level!r}; expected a whole number from 0 to 127, or nothing")
     if share is not None and not (isinstance(share, int | float) and 0 <= share <= 1):
         raise DataError(f"{where}: 'teacher_share' is {share!r}; expected a number from 0 to 1, or nothing")
-    within = _list(row, "response_images", where) or [[], []]
-    if len(within) != 2 or not all(isinstance(own, list | tuple) for own in within):
-        raise DataError(f"{where}: 'response_images' must be two lists, got {within!r:.80}")
+    response_images = _list(row, "response_images", where) or [[], []]
+    if len(response_images) != 2 or not all(isinstance(images, list | tuple) for images in response_images):
+        raise DataError(f"{where}: 'response_images' must be two lists, got {response_images!r:.80}")
     pair = PreferencePair(
         pair_id=str(row.get("pair_id") or f"row-{index}"),
         question=question.text,
-        responses=(said[0].text, said[1].text),
+        responses=(contents[0].text, contents[1].text),
         preferred=row.get("preferred"),
         images=_images([*question.images, *_list(row, "images", where)], files, where),
         category=row.get("category") or "",
@@ -213,10 +213,10 @@ def from_row(row: Mapping[str, Any], *, index: int, files: Files | None = None, 
         order=Order(row.get("order") or "given"),
         judgment=row.get("judgment") or "",
         response_images=(
-            _images([*said[0].images, *within[0]], files, where),
-            _images([*said[1].images, *within[1]], files, where),
+            _images([*contents[0].images, *response_images[0]], files, where),
+            _images([*contents[1].images, *response_images[1]], files, where),
         ),
-        videos=tuple(files.video(one, where) for one in [*question.videos, *_list(row, "videos", where)]),
+        videos=tuple(files.video(video, where) for video in [*question.videos, *_list(row, "videos", where)]),
         teacher_share=share,
         licence=row.get("licence") or "",
         provenance=row.get("provenance") or "",
@@ -240,10 +240,10 @@ def _images(values: Sequence[Any], files: Files, where: str) -> tuple[bytes, ...
 
 def check_marks(pair: PreferencePair, where: str) -> None:
     """Raises DataError where a text has places for more or fewer media than there are."""
-    for text, own in zip(pair.responses, pair.response_images, strict=True):
-        if text.count(IMAGE_MARK) != len(own):
+    for text, images in zip(pair.responses, pair.response_images, strict=True):
+        if text.count(IMAGE_MARK) != len(images):
             raise DataError(
-                f"{where}: a response has {text.count(IMAGE_MARK)} places (U+FFFC) for images and {len(own)} response_images"
+                f"{where}: a response has {text.count(IMAGE_MARK)} places (U+FFFC) for images and {len(images)} response_images"
             )
     for mark, media, name in ((IMAGE_MARK, pair.images, "images"), (VIDEO_MARK, pair.videos, "videos")):
         if (places := pair.question.count(mark)) not in (0, len(media)):
@@ -257,22 +257,23 @@ def with_frames(pair: PreferencePair, number: int = FRAMES, *, where: str = "") 
     """
     if not pair.videos:
         return pair
-    shown = [frames_of_video(video, number, where=where or pair.pair_id) for video in pair.videos]
+    videos = [frames_of_video(video, number, where=where or pair.pair_id) for video in pair.videos]
+    all_frames = [frame for frames in videos for frame in frames]
     if VIDEO_MARK not in pair.question and IMAGE_MARK not in pair.question:
-        return replace(pair, images=(*pair.images, *(frame for video in shown for frame in video)), videos=())
-    question, images = "", []
-    own, videos = iter(pair.images), iter(shown)
+        return replace(pair, images=(*pair.images, *all_frames), videos=())
+    question, images = "", list[bytes]()
+    next_images, next_videos = iter(pair.images), iter(videos)
     if VIDEO_MARK not in pair.question:
-        question, images = "".join(IMAGE_MARK * len(video) for video in shown), [frame for video in shown for frame in video]
+        question, images = IMAGE_MARK * len(all_frames), all_frames
     if IMAGE_MARK not in pair.question:
         question, images = IMAGE_MARK * len(pair.images), list(pair.images)
     for piece in re.split(f"([{IMAGE_MARK}{VIDEO_MARK}])", pair.question):
         if piece == VIDEO_MARK:
-            frames = next(videos)
+            frames = next(next_videos)
             question, images = question + IMAGE_MARK * len(frames), [*images, *frames]
         else:
             question += piece
-            images += [next(own)] if piece == IMAGE_MARK else []
+            images += [next(next_images)] if piece == IMAGE_MARK else []
     return replace(pair, question=question, images=tuple(images), videos=())
 
 

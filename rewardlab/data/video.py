@@ -37,14 +37,14 @@ def frames_of_video(video: Path | bytes, number: int, *, where: str = "") -> tup
     try:
         with av.open(_opened(video), format=form) as container:
             total = sum(1 for _ in _bounded(container, name))
-        wanted = set(np.linspace(0, total - 1, min(number, total)).astype(int).tolist()) if total else set()
+        places = set(np.linspace(0, total - 1, min(number, total)).astype(int).tolist()) if total else set()
         with av.open(_opened(video), format=form) as container:
-            shown = [_encoded(frame.to_image()) for n, frame in enumerate(_bounded(container, name)) if n in wanted]
+            frames = [_encoded(frame.to_image()) for n, frame in enumerate(_bounded(container, name)) if n in places]
     except (av.FFmpegError, IndexError, OSError) as error:
         raise MediaError(f"{name}: not a readable video ({error}); re-encode it, or give a folder of its frames") from error
-    if not shown:
+    if not frames:
         raise MediaError(f"{name}: the video has no frames")
-    return tuple(shown)
+    return tuple(frames)
 
 
 def _opened(video: Path | bytes) -> str | io.BytesIO:
@@ -54,8 +54,8 @@ def _opened(video: Path | bytes) -> str | io.BytesIO:
 def _container(video: bytes, name: str) -> str:
     """FFmpeg's name of a container. Bytes may come from anybody: left to guess, FFmpeg would take some for a playlist or a
     session description, and open the files and sockets that these name."""
-    if (found := {"mp4": "mov", "mkv": "matroska", "avi": "avi"}.get(kind_of(video))) is not None:
-        return found
+    if (container := {"mp4": "mov", "mkv": "matroska", "avi": "avi"}.get(kind_of(video))) is not None:
+        return container
     raise MediaError(f"{name}: not a video that is read from bytes; expected MP4, MOV, WebM, Matroska or AVI")
 
 

@@ -14,7 +14,7 @@ from rewardlab.types import Choice, Completion, FinishReason, Order, Verdict, Ve
 
 
 @dataclass(frozen=True)
-class CastVote:
+class StoredVote:
     """One sampled vote on pair number ``row`` of the benched file; ``choice`` None where no verdict was read."""
 
     row: int
@@ -23,7 +23,7 @@ class CastVote:
     text: str
 
 
-def read_votes(path: Path) -> Iterator[CastVote]:
+def read_votes(path: Path) -> Iterator[StoredVote]:
     """The votes of a ``votes.jsonl``, but control passes and votes never cast. Raises DataError for another kind of file."""
     lines = read_lines(path)
     try:
@@ -35,7 +35,7 @@ def read_votes(path: Path) -> Iterator[CastVote]:
                 if vote.get("status") in (VerdictStatus.ERROR, VerdictStatus.TIMEOUT):
                     continue  # the endpoint's failure, which says nothing of the pair
                 choice = Choice(vote["choice"]) if vote["choice"] else None
-                yield CastVote(entry["row"], Order(vote["order"]), choice, vote["text"])
+                yield StoredVote(entry["row"], Order(vote["order"]), choice, vote["text"])
     except (ValueError, KeyError, IndexError, TypeError) as error:
         raise DataError(f"{path}: not the votes of a generative judge ({error}); expected a votes.jsonl of `bench`") from error
 

@@ -15,7 +15,7 @@ from enum import StrEnum
 
 from scipy.stats import spearmanr
 
-from rewardlab.data.votes import CastVote
+from rewardlab.data.votes import StoredVote
 from rewardlab.distill.statistics import TAGS, difficulty
 from rewardlab.errors import DataError
 from rewardlab.types import BOTH_ORDERS, Order, PreferencePair, choice_of
@@ -56,7 +56,7 @@ class Difficulty:
         return Tier.UNKNOWN
 
 
-def student_votes(labels: Sequence[int | None], votes: Iterable[CastVote]) -> dict[int, Difficulty]:
+def student_votes(labels: Sequence[int | None], votes: Iterable[StoredVote]) -> dict[int, Difficulty]:
     """By row: the rate of right votes and whether the label is in doubt, of rows that are labelled and have votes.
 
     Raises DataError where the votes name rows that are not there.

@@ -14,7 +14,7 @@ from typing import Any
 
 from rewardlab.data.files import write_atomic
 from rewardlab.data.pairs import Shard
-from rewardlab.data.votes import CastVote
+from rewardlab.data.votes import StoredVote
 from rewardlab.distill.difficulty import Difficulty, agreement, difficulty_of, histogram, student_votes
 from rewardlab.distill.plans import parse_plan
 from rewardlab.errors import DataError
@@ -44,7 +44,7 @@ class Selection:
         }
 
 
-def select(pairs: Iterable[PreferencePair], votes: Iterable[CastVote] | None, plan: str, *, seed: int = 0) -> Selection:
+def select(pairs: Iterable[PreferencePair], votes: Iterable[StoredVote] | None, plan: str, *, seed: int = 0) -> Selection:
     """The pairs that ``plan`` (:mod:`rewardlab.distill.plans`) chooses. Raises ConfigError for an unknown plan, DataError where
     the votes name pairs that are not there, or nothing is known that the plan could go by."""
     chooses = parse_plan(plan)

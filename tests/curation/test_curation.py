@@ -16,12 +16,12 @@ from typer.testing import CliRunner
 from rewardlab.cli import app
 from rewardlab.curation.balance import Balance
 from rewardlab.curation.duplicates import Duplicates
-from rewardlab.curation.image_hashes import picture
+from rewardlab.curation.image_hashes import picture_of
 from rewardlab.curation.overview import Overview
-from rewardlab.curation.quality import Rules, examine, leaks_label, length_fences, opening_of
-from rewardlab.curation.split import groups_of, held_out
+from rewardlab.curation.quality import Rules, examine_judgments, leaks_label, length_fences, opening_of
+from rewardlab.curation.split import hold_out_groups, picture_groups
 from rewardlab.data.images import encode_png
-from rewardlab.data.pairs import PairSet, examined, read_pairs, write_jsonl, write_parquet, write_shards
+from rewardlab.data.pairs import PairSet, read_pairs, validate_rows, write_jsonl, write_parquet, write_shards
 from rewardlab.data.rows import with_frames
 from rewardlab.distill.self_distill import RejectionRules, chosen_of, heated, least_right, self_distil
 from rewardlab.errors import ConfigError, DataError, EndpointError
@@ -127,7 +127,7 @@ def test_bad_rows_are_listed_and_the_good_kept(demo_pairs: Any, tmp_path: Path) 
     assert len(read_pairs(tmp_path / "good")) == 2
     write_parquet(demo_pairs[0][:3], tmp_path / "fine.parquet")
     assert CliRunner().invoke(app, ["data", "validate", str(tmp_path / "fine.parquet")]).exit_code == 0
-    assert all(isinstance(one, PreferencePair) for one in examined(tmp_path / "fine.parquet"))
+    assert all(isinstance(one, PreferencePair) for one in validate_rows(tmp_path / "fine.parquet"))
 
 
 def test_balance_is_exact(demo_pairs: Any) -> None:
@@ -177,7 +177,7 @@ def test_repetitions_are_found_and_nothing_else(demo_pairs: Any) -> None:
     index = Duplicates(0.9)
 
     def found(one: PreferencePair) -> Any:
-        return index.find_or_add(one, [picture(image) for image in one.images])
+        return index.find_or_add(one, [picture_of(image) for image in one.images])
 
     assert found(pair) is None
     for one in same:
@@ -194,13 +194,13 @@ def test_a_split_leaks_no_picture(demo_pairs: Any) -> None:
     originals = list({pair.images[0]: pair for pair in demo_pairs[0]}.values())[:60]
     copies = [replace(pair, pair_id=pair.pair_id + "c", images=(jpeg(pair.images[0], 90),)) for pair in originals[:30]]
     texts = [PreferencePair(f"t{n}", f"Question {n // 2}?", ("a", "b"), 0) for n in range(10)]
-    groups = groups_of([*originals, *copies, *texts], lambda n: None)
+    groups = picture_groups([*originals, *copies, *texts], lambda n: None)
     together = sum(groups[n] == groups[60 + n] for n in range(30))
     assert together >= 27
     assert [groups[90 + n] == groups[91 + n] for n in range(0, 10, 2)] == [True] * 5
-    chosen = held_out(groups, 0.2, seed=0)
+    chosen = hold_out_groups(groups, 0.2, seed=0)
     assert 0.15 * len(groups) <= sum(group in chosen for group in groups) <= 0.2 * len(groups)
-    assert chosen != held_out(groups, 0.2, seed=1)
+    assert chosen != hold_out_groups(groups, 0.2, seed=1)
 
 
 def test_build_stats_split_balance_convert(demo_pairs: Any, tmp_path: Path) -> None:
@@ -327,7 +327,7 @@ def test_unfit_judgments() -> None:
     pairs[5] = judged(5, text(5, "but the other is right"))
     pairs[6] = judged(6, text(6, "unclear"))
     pairs.append(PreferencePair("none", "Which?", ("a", "b"), 0))
-    found = examine(pairs, Rules(most_alike=0.02), Judge())
+    found = examine_judgments(pairs, Rules(most_alike=0.02), Judge())
     assert {place: reason for place, reason in found.reasons.items() if reason != "collapse"} == {
         3: "leaked label",
         4: "length",
@@ -335,7 +335,7 @@ def test_unfit_judgments() -> None:
     }
     assert [place for place, reason in found.reasons.items() if reason == "collapse"] == list(range(62, 90))
     assert (found.unclear, found.openings[0][1]) == (1, 30)
-    assert not examine(pairs[-1:], Rules()).reasons
+    assert not examine_judgments(pairs[-1:], Rules()).reasons
     assert opening_of("<think>There are 3 cats</think>") == opening_of("<think>There are 14 cats</think>")
     low, high = length_fences([100] * 50 + [120] * 50)
     assert low < 100 < 120 < high < 1000

@@ -16,9 +16,9 @@ from sklearn.datasets import load_sample_images
 from typer.testing import CliRunner
 
 from rewardlab.cli import app
-from rewardlab.curation.contamination import Against, decontaminate, parse_against
+from rewardlab.curation.contamination import BenchmarkFile, decontaminate, parse_against
 from rewardlab.curation.decontaminate import (
-    Known,
+    BenchmarkPair,
     Limits,
     TextIndex,
     find_matches,
@@ -27,7 +27,7 @@ from rewardlab.curation.decontaminate import (
     shingles,
     words_of,
 )
-from rewardlab.curation.image_hashes import PictureIndex, picture
+from rewardlab.curation.image_hashes import PictureIndex, picture_of
 from rewardlab.data.files import read_lines
 from rewardlab.data.pairs import read_pairs, write_parquet
 from rewardlab.errors import ConfigError
@@ -45,7 +45,7 @@ class ImageIndex:
             self.index.add(image, (name, row))
 
     def find(self, image: bytes) -> dict[tuple[str, int], float]:
-        return self.index.find(picture(image))
+        return self.index.find(picture_of(image))
 
 
 SIDE_PX = 140
@@ -236,7 +236,7 @@ def test_two_files_of_one_benchmark(demo_pairs: Any, tmp_path: Path) -> None:
     write_parquet(pairs[:5], tmp_path / "a.parquet")
     write_parquet(pairs[5:10], tmp_path / "b.parquet")
     write_parquet([*pairs[5:7], *pairs[50:60]], tmp_path / "train.parquet")
-    both = [Against("pairs", tmp_path / f"{name}.parquet", None) for name in "ab"]
+    both = [BenchmarkFile("pairs", tmp_path / f"{name}.parquet", None) for name in "ab"]
     report = decontaminate(tmp_path / "train.parquet", both, tmp_path / "out", images=None, limits=LIMITS, command="")
     contained = {Path(name.split("(")[1][:-1]).stem: told["contained"] for name, told in report["by_benchmark"].items()}
     assert contained["b"] == report["num_removed"] == 2
@@ -254,7 +254,7 @@ def test_scripts_without_blanks() -> None:
 
 def test_a_short_pair_that_is_all_the_same() -> None:
     """Five words and fewer are compared with nothing alone; question and both responses together are."""
-    known = [Known("b", 4, PreferencePair("x", "What is it?", ("A dog.", "A cat."), 0))]
+    known = [BenchmarkPair("b", 4, PreferencePair("x", "What is it?", ("A dog.", "A cat."), 0))]
     same, other = (
         PreferencePair("y", "what is it", ("a cat", "A dog"), 1),
         PreferencePair("z", "What is it?", ("A dog.", "A cow."), 0),
@@ -265,7 +265,7 @@ def test_a_short_pair_that_is_all_the_same() -> None:
 
 def test_nothing_in_common(tmp_path: Path, demo_pairs: Any) -> None:
     """Every benchmark is in the report, with zeros; steps are counted for the progress bar."""
-    known = [Known("b", row, pair) for row, pair in enumerate(demo_pairs[0][:5])]
+    known = [BenchmarkPair("b", row, pair) for row, pair in enumerate(demo_pairs[0][:5])]
     blank = PreferencePair("x", "Q?", ("a", "b"), 0)
     counted: list[int] = []
     assert find_matches([blank], known, LIMITS, counted.append) == []

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from rewardlab.cli import app
 from rewardlab.cli.data import find_recipe, recipe_names
 from rewardlab.data.images import encode_png
-from rewardlab.data.recipes import Dropped, Recipe, Rejected, converted, fetched, placed
+from rewardlab.data.recipes import Dropped, Recipe, Rejected, convert_source, fetch_source, make_pair
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.types import PreferencePair
 
@@ -50,7 +50,7 @@ def run(tmp_path: Path) -> Run:
             path.write_text("".join(json.dumps(row) + "\n" for row in rows))
         else:
             path.write_text(json.dumps(rows))
-        found = list(converted(find_recipe(name), tmp_path))
+        found = list(convert_source(find_recipe(name), tmp_path))
         pairs = [one for one in found if isinstance(one, PreferencePair)]
         rejected = [one for one in found if isinstance(one, Rejected)]
         dropped = Counter(one.reason for one in rejected if one.kind == "dropped")
@@ -349,7 +349,7 @@ def test_r1_reward_rl(run: Run) -> None:
         row | {"answer": []},
         row | {"answer": [2]},
         row | {"message": "[]"},
-        row | {"image": ""},
+        row | {"image": "@@"},
     ]
     _, dropped, bad = run("r1_reward_rl", wrong, "a.jsonl")
     assert not dropped
@@ -359,10 +359,10 @@ def test_r1_reward_rl(run: Run) -> None:
 
 def test_a_better_answer_is_anywhere() -> None:
     """By the texts alone: about half of them first, whichever is called better; and the same place for the same two texts."""
-    first = [placed("q", f"good {n}", f"bad {n}").preferred for n in range(1000)]
+    first = [make_pair("q", f"good {n}", f"bad {n}").preferred for n in range(1000)]
     assert 430 < sum(one or 0 for one in first) < 570
     for n in range(50):
-        one, other = placed("q", f"x {n}", f"y {n}"), placed("q", f"y {n}", f"x {n}")
+        one, other = make_pair("q", f"x {n}", f"y {n}"), make_pair("q", f"y {n}", f"x {n}")
         assert one.responses == other.responses
         assert one.preferred != other.preferred
 
@@ -400,7 +400,7 @@ def test_a_mapping_in_yaml(tmp_path: Path) -> None:
     row = {"prompt": {"text": "Which?"}, "picture": "a.png", "answers": ["A", "B"], "vote": "right", "kind": "k"}
     rows = [row, row | {"vote": "both"}, row | {"vote": "?"}, row | {"answers": ["A"]}]
     (tmp_path / "in" / "a.jsonl").write_text("".join(json.dumps(one) + "\n" for one in rows))
-    found = list(converted(find_recipe(str(tmp_path / "map.yaml")), tmp_path / "in"))
+    found = list(convert_source(find_recipe(str(tmp_path / "map.yaml")), tmp_path / "in"))
     assert isinstance(found[0], PreferencePair)
     assert (found[0].question, found[0].responses, found[0].preferred, found[0].category) == ("Which?", ("A", "B"), 1, "k")
     assert [one.reason.partition(",")[0][:30] for one in found[1:] if isinstance(one, Rejected)] == [
@@ -410,7 +410,7 @@ def test_a_mapping_in_yaml(tmp_path: Path) -> None:
     ]
     (tmp_path / "csv.yaml").write_text("name: c\nquestion: q\nchosen: good\nrejected: bad\n")
     (tmp_path / "c.csv").write_text('q,good,bad\n"Which, then?",A,B\nX,Same,Same\n')
-    pair, same = converted(find_recipe(str(tmp_path / "csv.yaml")), tmp_path / "c.csv")
+    pair, same = convert_source(find_recipe(str(tmp_path / "csv.yaml")), tmp_path / "c.csv")
     assert isinstance(pair, PreferencePair)
     assert (pair.question, better(pair)) == ("Which, then?", "A")
     assert isinstance(same, Rejected)
@@ -427,26 +427,26 @@ def test_a_mapping_in_yaml(tmp_path: Path) -> None:
 def test_a_recipe_of_ones_own(tmp_path: Path) -> None:
     """A Python file with a RECIPE; and files that are none."""
     (tmp_path / "own.py").write_text(
-        "from rewardlab.data.recipes import Recipe, placed\n"
-        "RECIPE = Recipe('own', '', '', None, lambda row, source: [placed(row['q'], row['a'], row['b'])])\n"
+        "from rewardlab.data.recipes import Recipe, make_pair\n"
+        "RECIPE = Recipe('own', '', '', None, lambda row, source: [make_pair(row['q'], row['a'], row['b'])])\n"
     )
     (tmp_path / "x.jsonl").write_text('{"q": "Which?", "a": "A", "b": "B"}\n[1]\n{"q": "Which?", "a": "A"}\n')
-    found = list(converted(find_recipe(str(tmp_path / "own.py")), tmp_path / "x.jsonl"))
+    found = list(convert_source(find_recipe(str(tmp_path / "own.py")), tmp_path / "x.jsonl"))
     assert isinstance(found[0], PreferencePair)
     assert [one.kind for one in found[1:] if isinstance(one, Rejected)] == ["bad", "bad"]
     (tmp_path / "empty.py").write_text("")
     with pytest.raises(ConfigError, match="has no RECIPE"):
         find_recipe(str(tmp_path / "empty.py"))
     with pytest.raises(DataError, match="no file of rlaif_v"):
-        list(converted(find_recipe("rlaif_v"), tmp_path / "nowhere"))
+        list(convert_source(find_recipe("rlaif_v"), tmp_path / "nowhere"))
 
 
 def test_the_hub_out_of_reach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Offline: a sentence with the cure."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(DataError, match=r"RLAIF-V-Dataset@main: cannot be fetched.*name its folder"):
-        fetched("hf:openbmb/RLAIF-V-Dataset@main")
-    assert fetched(str(tmp_path)) == tmp_path
+        fetch_source("hf:openbmb/RLAIF-V-Dataset@main")
+    assert fetch_source(str(tmp_path)) == tmp_path
 
 
 def test_what_a_recipe_did_not_expect_is_a_bad_row(tmp_path: Path) -> None:
@@ -456,5 +456,5 @@ def test_what_a_recipe_did_not_expect_is_a_bad_row(tmp_path: Path) -> None:
         return [row["list"][0], Dropped("x")] if row["list"] else [replace(None)]  # type: ignore[type-var]
 
     (tmp_path / "x.json").write_text(json.dumps([{"list": []}, {"list": 3}, {}, None, "text"]))
-    found = list(converted(Recipe("r", "", "", None, convert), tmp_path / "x.json"))
+    found = list(convert_source(Recipe("r", "", "", None, convert), tmp_path / "x.json"))
     assert [one.kind for one in found if isinstance(one, Rejected)] == ["bad"] * 5

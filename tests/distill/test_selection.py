@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from rewardlab.cli import app
 from rewardlab.data.pairs import read_pairs, write_parquet
-from rewardlab.data.votes import CastVote, read_votes
+from rewardlab.data.votes import StoredVote, read_votes
 from rewardlab.distill.difficulty import Difficulty, agreement
 from rewardlab.distill.plans import parse_plan
 from rewardlab.distill.selection import select
@@ -22,12 +22,12 @@ from rewardlab.errors import ConfigError, DataError
 from rewardlab.types import BOTH_ORDERS, Choice, choice_of
 
 
-def cast(pair: Any, row: int, right: int, of: int) -> list[CastVote]:
+def cast(pair: Any, row: int, right: int, of: int) -> list[StoredVote]:
     """``right`` of ``of`` votes right in each order, the rest wrong."""
     votes = []
     for order in BOTH_ORDERS:
         better = choice_of(pair.preferred, order)
-        votes += [CastVote(row, order, better if n < right else better.swap(), "") for n in range(of)]
+        votes += [StoredVote(row, order, better if n < right else better.swap(), "") for n in range(of)]
     return votes
 
 
@@ -52,13 +52,13 @@ def test_always_wrong_is_suspect_not_hard(demo_pairs: Any) -> None:
     assert (chosen.suspects, chosen.chosen) == ([0], [1, 2, 3])
 
 
-def replace_choice(vote: CastVote, choice: Choice) -> CastVote:
-    return CastVote(vote.row, vote.order, choice, vote.text)
+def replace_choice(vote: StoredVote, choice: Choice) -> StoredVote:
+    return StoredVote(vote.row, vote.order, choice, vote.text)
 
 
 def test_a_vote_without_a_verdict_is_not_right(demo_pairs: Any) -> None:
     pairs = [demo_pairs[0][0]]
-    votes = [CastVote(0, order, None, "") for order in BOTH_ORDERS for _ in range(4)]
+    votes = [StoredVote(0, order, None, "") for order in BOTH_ORDERS for _ in range(4)]
     chosen = select(pairs, votes, "hardest:1")
     assert chosen.known[0].student_rate == 0.0
     assert (chosen.chosen, chosen.suspects) == ([0], [])  # nor is it a word against the label
