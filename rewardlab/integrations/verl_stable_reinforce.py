@@ -36,8 +36,8 @@ from verl.trainer.ppo.core_algos import agg_loss, register_adv_est, register_pol
 from verl.workers.config.actor import PolicyLossConfig
 
 from rewardlab.errors import ConfigError
-from rewardlab.rl.advantages import returns_to_go, treat_outliers, whiten
-from rewardlab.rl.objectives import finite_ratio, mean_of_tokens, outside, ppo_clip, preclip
+from rewardlab.rl.advantages import filter_outliers, returns_to_go, whiten
+from rewardlab.rl.objectives import finite_ratio, mean_of_tokens, ppo_clip, preclip, preclip_fraction
 
 NAME = "stable_reinforce"
 logger = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ def stable_reinforce_advantages(
         raise ConfigError(f"algorithm.outliers is {treatment!r}; expected delete, clip or keep")
     with torch.no_grad():
         returns_NT = returns_to_go(token_level_rewards, response_mask)
-        advantages_NT, found = treat_outliers(whiten(returns_NT, response_mask), response_mask, sigma, treatment)
+        advantages_NT, found = filter_outliers(whiten(returns_NT, response_mask), response_mask, sigma, treatment)
     logger.info("%s, beyond %g deviations: %s; %s", NAME, sigma, treatment, found)
     return advantages_NT, returns_NT
 
@@ -100,7 +100,7 @@ def stable_reinforce_loss(
         metrics = {
             "actor/pg_clipfrac": mean_of_tokens((loss_NT > -ratio_NT * advantages).float(), response_mask).item(),
             "actor/ppo_kl": mean_of_tokens((old_log_prob - log_prob).clamp(-20, 20), response_mask).item(),
-            "actor/preclip_frac": outside(log_prob, old_log_prob, response_mask, bounds),
+            "actor/preclip_frac": preclip_fraction(log_prob, old_log_prob, response_mask, bounds),
             "actor/zero_advantage_frac": mean_of_tokens((advantages == 0).float(), response_mask).item(),
         }
     if rollout_is_weights is not None:

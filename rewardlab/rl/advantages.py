@@ -48,13 +48,13 @@ class Moments:
 
     @property
     def std(self) -> Tensor:
-        """Of the population (divides by the count)."""
+        """The deviation of the population (divides by the count)."""
         return (self.values_3[2] / self.values_3[0] - self.mean**2).clamp(min=0).sqrt()
 
 
 def weights(mask_NT: Tensor, by: str) -> Tensor:
-    """What each token counts when moments are taken: 1 (``token``, as REINFORCE++ has it), or 1 by the length of its rollout,
-    so that long rollouts do not count for more (``sequence``)."""
+    """Return what each token counts in moments: 1 (``token``, as REINFORCE++ has it), or 1 by the length of its rollout, so
+    that long rollouts do not count for more (``sequence``)."""
     mask_NT = mask_NT.double()
     return mask_NT if by == "token" else mask_NT / mask_NT.sum(1, keepdim=True).clamp(min=1)
 
@@ -73,10 +73,10 @@ def whiten(values_NT: Tensor, mask_NT: Tensor, moments: Moments | None = None) -
     return (((values_NT.double() - mean) / std) * mask_NT).float()
 
 
-def treat_outliers(
+def filter_outliers(
     advantages_NT: Tensor, mask_NT: Tensor, sigma: float, treatment: str = "delete"
 ) -> tuple[Tensor, dict[str, float]]:
-    """What becomes of *whitened* advantages beyond ``sigma``, and what share of tokens that was, by sign.
+    """Return what becomes of *whitened* advantages beyond ``sigma``, and what share of tokens that was, by sign.
 
     ``delete`` sets them to 0 (StableReinforce, eq. 6), ``clip`` to +-sigma, ``keep`` leaves them. The bounds are around 0, the
     mean of whitened values; the released code puts them around the raw mean and so deletes every failure as soon as accuracy

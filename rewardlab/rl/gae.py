@@ -40,7 +40,7 @@ def gae(
 
 
 def _value_after_the_end(values_NT: Tensor, inside_NT: Tensor, finished_N: Tensor | None) -> Tensor:
-    """[N] 0 for finished rollouts, the last value for those cut off."""
+    """Return [N] 0 for finished rollouts, the last value for those cut off."""
     if finished_N is None:
         return torch.zeros(len(values_NT), dtype=values_NT.dtype, device=values_NT.device)
     steps_T = torch.arange(1, values_NT.shape[1] + 1, device=values_NT.device)
@@ -50,7 +50,7 @@ def _value_after_the_end(values_NT: Tensor, inside_NT: Tensor, finished_N: Tenso
 
 
 def value_targets(rewards_NT: Tensor, values_NT: Tensor, mask_NT: Tensor, *, lam: float = 1.0, gamma: float = 1.0) -> Tensor:
-    """What the critic is fitted to: A + V with a ``lam`` of its own (VC-PPO's decoupled GAE, arXiv 2503.01491).
+    """Return what the critic is fitted to: A + V with a separate ``lam`` (VC-PPO's decoupled GAE, arXiv 2503.01491).
 
     At ``lam`` 1 this is the return to go, whatever the critic says: no bias of the critic feeds itself.
     """
@@ -67,7 +67,7 @@ def length_adaptive_lambda(lengths_N: Tensor, *, alpha: float = 0.05, floor: flo
 
 
 def value_sums(values_NT: Tensor, returns_NT: Tensor, mask_NT: Tensor) -> Tensor:
-    """[5] count, sums of G and G^2, sums of G - V and (G - V)^2 over tokens, in float64; those of several processes add up."""
+    """Return [5] count, sums of G, G^2, G - V and (G - V)^2 over tokens, in float64; those of several processes add up."""
     m, g = mask_NT.double(), returns_NT.double()
     rest = g - values_NT.double()
     return torch.stack([m.sum(), (g * m).sum(), (g * g * m).sum(), (rest * m).sum(), (rest * rest * m).sum()])

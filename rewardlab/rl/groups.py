@@ -15,31 +15,31 @@ from torch import Tensor
 
 
 def group_ids(pair_ids: Sequence[str], orders: Sequence[str]) -> Tensor:
-    """[N] group numbers from 0 on, one for each (pair, order), in the order of first appearance."""
+    """Return [N] group numbers from 0 on, one for each (pair, order), in the order of first appearance."""
     number: dict[tuple[str, str], int] = {}
     return torch.tensor([number.setdefault(key, len(number)) for key in zip(pair_ids, orders, strict=True)])
 
 
 def _sums(values_N: Tensor, groups_N: Tensor) -> Tensor:
-    """[N] the sum of each rollout's group."""
+    """Return [N] the sum of each rollout's group."""
     sums = torch.zeros(int(groups_N.max()) + 1, dtype=torch.float64, device=values_N.device)
     return sums.index_add(0, groups_N, values_N.double())[groups_N]
 
 
 def group_sizes(groups_N: Tensor) -> Tensor:
-    """[N] how many rollouts each rollout's group has."""
+    """Return [N] how many rollouts each rollout's group has."""
     return _sums(torch.ones_like(groups_N, dtype=torch.float64), groups_N)
 
 
 def group_means(values_N: Tensor, groups_N: Tensor) -> Tensor:
-    """[N] float64 mean of each rollout's group."""
+    """Return [N] float64 mean of each rollout's group."""
     return _sums(values_N, groups_N) / group_sizes(groups_N)
 
 
-def filled(rewards_N: Tensor, groups_N: Tensor) -> Tensor:
-    """Rewards with nan, of rollouts that could not be scored, replaced by the mean of the scored ones of their group.
+def fill_unscored(rewards_N: Tensor, groups_N: Tensor) -> Tensor:
+    """Return rewards with nan, of rollouts that could not be scored, replaced by the mean of the scored ones of their group.
 
-    So they do not move the group's mean, and are none better or worse than it; 0 where none of a group was scored.
+    They do not move the group's mean, and are none better or worse than it; 0 where none of a group was scored.
     """
     scored_N = ~rewards_N.isnan()
     total_N, count_N = _sums(rewards_N.nan_to_num(), groups_N), _sums(scored_N, groups_N)
@@ -68,13 +68,13 @@ def leave_one_out(rewards_N: Tensor, groups_N: Tensor) -> Tensor:
     return ((rewards_N.double() - group_means(rewards_N, groups_N)) * sizes_N / (sizes_N - 1).clamp(min=1)).float()
 
 
-def undecided(right_N: Tensor, groups_N: Tensor) -> Tensor:
-    """[N] whether the group holds both right and wrong verdicts: only these give a group-relative gradient."""
-    means_N = group_means(right_N, groups_N)
+def mixed_groups(correct_N: Tensor, groups_N: Tensor) -> Tensor:
+    """Return [N] whether a rollout's group has both right and wrong verdicts: only these give a group-relative gradient."""
+    means_N = group_means(correct_N, groups_N)
     return (means_N > 0) & (means_N < 1)
 
 
 def varying_frac(rewards_N: Tensor, groups_N: Tensor) -> float:
-    """Share of groups whose rewards are not all equal: the others teach a group-relative method nothing."""
+    """Return the share of groups whose rewards are not all equal: the others teach a group-relative method nothing."""
     varies_N = centered(rewards_N, groups_N).abs() > 1e-6
     return len(set(groups_N[varies_N].tolist())) / len(set(groups_N.tolist()))

@@ -17,15 +17,15 @@ def preclip(logprobs_NT: Tensor, old_logprobs_NT: Tensor, bounds: tuple[float, f
     return (logprobs_NT - old_logprobs_NT).clamp(math.log(bounds[0]), math.log(bounds[1]))
 
 
-def outside(logprobs_NT: Tensor, old_logprobs_NT: Tensor, mask_NT: Tensor, bounds: tuple[float, float]) -> float:
-    """Share of tokens that :func:`preclip` clamps."""
+def preclip_fraction(logprobs_NT: Tensor, old_logprobs_NT: Tensor, mask_NT: Tensor, bounds: tuple[float, float]) -> float:
+    """Return the share of tokens that :func:`preclip` clamps."""
     log_ratio_NT = logprobs_NT - old_logprobs_NT
     hit_NT = (log_ratio_NT < math.log(bounds[0])) | (log_ratio_NT > math.log(bounds[1]))
     return ((hit_NT & (mask_NT > 0)).sum() / mask_NT.sum().clamp(min=1)).item()
 
 
 def finite_ratio(log_ratio_NT: Tensor) -> Tensor:
-    """exp of the log-ratio held within +-20: what was meant up to half a billion, and a number whatever the policies.
+    """exp of the log-ratio clamped to +-20: what was meant up to half a billion, and a number whatever the policies.
 
     Without it one token in float32 (a log-ratio above 88) makes the loss of its batch infinite, or nan where it is masked.
     """
@@ -74,12 +74,12 @@ def importance_weights(
     }
 
 
-def positive_nll(logprobs_NT: Tensor, mask_NT: Tensor, right_N: Tensor, num_tokens: Tensor | None = None) -> Tensor:
-    """Mean negative log-likelihood over the tokens of right rollouts (VAPO, arXiv 2504.05118); 0 without any.
+def positive_nll(logprobs_NT: Tensor, mask_NT: Tensor, correct_N: Tensor, num_tokens: Tensor | None = None) -> Tensor:
+    """Mean negative log-likelihood over the tokens of correct rollouts (VAPO, arXiv 2504.05118); 0 without any.
 
-    ``num_tokens`` of right rollouts, where these are a part of a larger batch.
+    ``num_tokens`` of correct rollouts, where these are a part of a larger batch.
     """
-    chosen_NT = mask_NT * right_N[:, None]
+    chosen_NT = mask_NT * correct_N[:, None]
     return -(logprobs_NT * chosen_NT).sum() / (chosen_NT.sum() if num_tokens is None else num_tokens).clamp(min=1)
 
 

@@ -12,13 +12,13 @@ from torch import Tensor
 
 
 def oversampling(previous: float, decided_frac: float, *, decay: float = 0.9, most: float = 8.0) -> float:
-    """How many times the wanted prompts to draw, so that enough groups are undecided without a second round.
+    """Return how many times the needed prompts to draw, so that enough groups are mixed without a second round.
 
     The moving average of 1 / (1 - decided_frac), the share of groups all right or all wrong (ratio EMA of
     GLM-4.1V-Thinking, arXiv 2507.01006; the decay is not published). Between 1 and ``most``.
     """
-    wanted = most if decided_frac >= 1 - 1 / most else 1 / (1 - decided_frac)
-    return min(most, max(1.0, decay * previous + (1 - decay) * wanted))
+    factor = most if decided_frac >= 1 - 1 / most else 1 / (1 - decided_frac)
+    return min(most, max(1.0, decay * previous + (1 - decay) * factor))
 
 
 def difficulty_weights(pass_rates_P: Tensor, *, least: float = 0.05) -> Tensor:
@@ -31,7 +31,7 @@ def difficulty_weights(pass_rates_P: Tensor, *, least: float = 0.05) -> Tensor:
 
 
 def hardest_within(scores: Sequence[float], domains: Sequence[str], share: float) -> list[int]:
-    """Indices of the ``share`` of prompts with the lowest scores, after standardising within each domain.
+    """Return the indices of the ``share`` of prompts with the lowest scores, after standardising within each domain.
 
     Pre-PPO selection (arXiv 2503.22230): prompts whose answers the reward model scores low leave most to learn and least to
     hack. Scores of different domains are not comparable, so each is centred and scaled first; one without spread counts as
@@ -40,10 +40,10 @@ def hardest_within(scores: Sequence[float], domains: Sequence[str], share: float
     values, names = torch.tensor(scores, dtype=torch.float64), list(domains)
     standard = torch.zeros_like(values)
     for name in set(names):
-        mine = torch.tensor([domain == name for domain in names])
-        spread = values[mine].std(correction=0)
+        members = torch.tensor([domain == name for domain in names])
+        spread = values[members].std(correction=0)
         if spread > 0:
-            standard[mine] = (values[mine] - values[mine].mean()) / spread
+            standard[members] = (values[members] - values[members].mean()) / spread
     order = torch.argsort(standard, stable=True)
     return sorted(order[: round(share * len(values))].tolist())
 
@@ -53,20 +53,20 @@ def overlong_penalty(lengths_N: Tensor, *, longest: int, margin: int) -> Tensor:
     return ((longest - margin - lengths_N.float()) / margin).clamp(min=-1, max=0)
 
 
-def balanced(num_right: Sequence[float], size: int, wanted: int) -> list[int]:
-    """Up to ``wanted`` groups of ``size`` rollouts whose right and wrong rollouts add up to about the same number.
+def balance_groups(num_correct: Sequence[float], size: int, number: int) -> list[int]:
+    """Return up to ``number`` groups of ``size`` rollouts whose right and wrong rollouts add up to about the same number.
 
-    ``num_right`` is the number of right rollouts of each group; returns indices, in order. Each time the group that brings
+    ``num_correct`` is the number of right rollouts of each group; returns indices, in order. Each time the group that brings
     the totals nearest to each other is taken, of equals the one that is itself most even, for it has most to learn from: they
     end within ``size`` of each other where the groups allow it (GLM-4.1V-Thinking, arXiv 2507.01006, which does not say how
     it balances).
     """
-    left, chosen = list(range(len(num_right))), list[int]()
+    candidates, selection = list(range(len(num_correct))), list[int]()
     surplus = 0.0  # right less wrong rollouts so far
-    while left and len(chosen) < wanted:
-        own = {n: 2 * num_right[n] - size for n in left}
-        taken = min(left, key=lambda n: (abs(surplus + own[n]), abs(own[n])))
-        surplus += own[taken]
-        left.remove(taken)
-        chosen.append(taken)
-    return sorted(chosen)
+    while candidates and len(selection) < number:
+        surpluses = {n: 2 * num_correct[n] - size for n in candidates}
+        best = min(candidates, key=lambda n: (abs(surplus + surpluses[n]), abs(surpluses[n])))
+        surplus += surpluses[best]
+        candidates.remove(best)
+        selection.append(best)
+    return sorted(selection)

@@ -17,13 +17,13 @@ NUM_TURNS, VERIFICATION = 3, 2
 
 def turn_rewards(
     first: Sequence[float],
-    first_right: Sequence[bool],
+    first_correct: Sequence[bool],
     says_correct: Sequence[bool | None],
     revised: Sequence[float | None],
     *,
     bonus: float = 1.0,
 ) -> Tensor:
-    """[N, 3] what each turn earns; 0 for a turn that was not taken.
+    """Return [N, 3] what each turn earns; 0 for a turn that was not taken.
 
     A judgment earns its own reward; a verification 1 where it says of the judgment what is so, 0 where not or where it says
     neither; a revised judgment (None: there was none) its reward, and ``bonus`` times what it gained over the first: from
@@ -32,21 +32,21 @@ def turn_rewards(
     rows = [
         [
             reward,
-            float(said is not None and said == right),
-            0.0 if again is None else again + bonus * (again - reward),
+            float(verification is not None and verification == correct),
+            0.0 if revision is None else revision + bonus * (revision - reward),
         ]
-        for reward, right, said, again in zip(first, first_right, says_correct, revised, strict=True)
+        for reward, correct, verification, revision in zip(first, first_correct, says_correct, revised, strict=True)
     ]
     return torch.tensor(rows, dtype=torch.float32)
 
 
 def segments(turns_NT: Tensor) -> list[Tensor]:
-    """One mask [N, T] per turn."""
+    """Return one mask [N, T] per turn."""
     return [(turns_NT == turn).to(turns_NT.dtype) for turn in range(1, NUM_TURNS + 1)]
 
 
 def at_turn_ends(rewards_NK: Tensor, turns_NT: Tensor) -> Tensor:
-    """[N, T] each turn's reward on its last token."""
+    """Return [N, T] with each turn's reward on its last token."""
     following_NT = torch.cat([turns_NT[:, 1:], torch.zeros_like(turns_NT[:, :1])], 1)
     ends_NT = (turns_NT > 0) & (following_NT != turns_NT)
     rewards_NT = rewards_NK.to(turns_NT.device).gather(1, (turns_NT - 1).clamp(min=0).long())

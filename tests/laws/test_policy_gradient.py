@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rewardlab.rl.advantages import returns_to_go, token_rewards, treat_outliers, whiten
+from rewardlab.rl.advantages import filter_outliers, returns_to_go, token_rewards, whiten
 from rewardlab.rl.objectives import mean_of_sequence_means, ppo_clip, preclip
 
 BOUNDS = (1e-3, 1e3)
@@ -49,7 +49,7 @@ def test_the_filter_only_sets_to_zero(seed: int, sigma: float) -> None:
     """What is inside is untouched, what is outside is zero, and the shares it reports are those."""
     rewards, mask, _ = rollouts(seed)
     before = advantages(rewards, mask)
-    after, metrics = treat_outliers(before, mask, sigma)
+    after, metrics = filter_outliers(before, mask, sigma)
     outside = before.abs() > sigma
     assert torch.equal(after, before.masked_fill(outside, 0))
     assert metrics["advantage/outlier_frac"] == pytest.approx((outside & (mask > 0)).sum().item() / mask.sum().item())

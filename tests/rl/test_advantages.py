@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rewardlab.rl import reference
-from rewardlab.rl.advantages import Moments, returns_to_go, token_rewards, treat_outliers, weights, whiten
+from rewardlab.rl.advantages import Moments, filter_outliers, returns_to_go, token_rewards, weights, whiten
 
 
 def one_token(rewards: list[float]) -> tuple[Tensor, Tensor]:
@@ -19,7 +19,7 @@ def one_token(rewards: list[float]) -> tuple[Tensor, Tensor]:
 
 def filtered(rewards: list[float], sigma: float = 3.0) -> tuple[Tensor, dict[str, float]]:
     values, mask = one_token(rewards)
-    kept, metrics = treat_outliers(whiten(values, mask), mask, sigma)
+    kept, metrics = filter_outliers(whiten(values, mask), mask, sigma)
     return kept[:, 0], metrics
 
 
@@ -102,7 +102,7 @@ def test_equal_to_the_reference_step(kl_coef: float) -> None:
     rollouts = reference.Rollouts(mask, rewards, old, ref if kl_coef else None)
     kl = old - ref if kl_coef else None
     own = whiten(returns_to_go(token_rewards(rewards, mask, kl, kl_coef), mask), mask)
-    kept, _ = treat_outliers(own, mask, 1.2)
+    kept, _ = filter_outliers(own, mask, 1.2)
     expected = reference.advantages(rollouts, reference.Method(kl_coef=kl_coef, sigma=1.2))
     torch.testing.assert_close(kept, expected * mask, atol=1e-5, rtol=1e-5)
     assert (kept != own).any()

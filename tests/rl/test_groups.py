@@ -16,8 +16,8 @@ from rewardlab.rl.groups import (
     group_means,
     group_sizes,
     leave_one_out,
+    mixed_groups,
     standardized,
-    undecided,
     varying_frac,
 )
 
@@ -79,7 +79,7 @@ def test_undecided() -> None:
     """All right and all wrong groups teach a group-relative method nothing."""
     right = torch.tensor([1.0, 1, 0, 0, 1, 0, 1])
     groups = torch.tensor([0, 0, 1, 1, 2, 2, 3])
-    assert undecided(right, groups).tolist() == [False] * 4 + [True, True, False]
+    assert mixed_groups(right, groups).tolist() == [False] * 4 + [True, True, False]
     assert varying_frac(right, groups) == 0.25
 
 

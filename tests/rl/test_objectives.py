@@ -14,10 +14,10 @@ from rewardlab.rl.objectives import (
     importance_weights,
     mean_of_sequence_means,
     mean_of_tokens,
-    outside,
     positive_nll,
     ppo_clip,
     preclip,
+    preclip_fraction,
     sequence_log_ratio,
     sum_over_constant,
 )
@@ -54,8 +54,8 @@ def test_preclip_keeps_a_far_policy_finite() -> None:
     assert loss.item() == pytest.approx(1000 + math.exp(0.5), rel=1e-4)
     assert new.grad is not None
     assert new.grad.tolist() == [[0.0, pytest.approx(math.exp(0.5))]]
-    assert outside(new.detach(), old, torch.ones(1, 2), BOUNDS) == 0.5
-    assert outside(new.detach(), old, torch.tensor([[0, 1]]), BOUNDS) == 0.0
+    assert preclip_fraction(new.detach(), old, torch.ones(1, 2), BOUNDS) == 0.5
+    assert preclip_fraction(new.detach(), old, torch.tensor([[0, 1]]), BOUNDS) == 0.0
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 import torch
 from trl.rewards import get_soft_overlong_punishment
 
-from rewardlab.rl.selection import balanced, difficulty_weights, hardest_within, overlong_penalty, oversampling
+from rewardlab.rl.selection import balance_groups, difficulty_weights, hardest_within, overlong_penalty, oversampling
 
 
 def test_oversampling() -> None:
@@ -56,13 +56,13 @@ def test_overlong_penalty_is_trls() -> None:
 def test_balanced_groups() -> None:
     """Of groups of 4 with 3, 3, 3, 1, 1 and 2 right, the four taken are the even one and three that nearly cancel."""
     num_right = [3, 3, 3, 1, 1, 2]
-    chosen = balanced(num_right, 4, 4)
+    chosen = balance_groups(num_right, 4, 4)
     assert len(chosen) == len(set(chosen)) == 4
     assert 5 in chosen
     assert sum(num_right[n] for n in chosen) == 9  # 9 right, 7 wrong: within the size of a group
-    assert balanced(num_right, 4, 9) == [0, 1, 2, 3, 4, 5]
-    assert len(balanced([3, 3, 3], 4, 2)) == 2
-    assert balanced([], 4, 2) == []
-    assert balanced([4, 4, 4, 4, 7, 1, 7, 1], 8, 4) == [0, 1, 2, 3]  # the most even groups, not extremes that cancel
-    assert balanced([5, 5, 1], 8, 2) == [0, 1]  # either way the totals are 4 apart: the more even group is taken
-    assert sum(2 * [7, 7, 7, 2, 1][n] - 8 for n in balanced([7, 7, 7, 2, 1], 8, 4)) in range(-8, 9)
+    assert balance_groups(num_right, 4, 9) == [0, 1, 2, 3, 4, 5]
+    assert len(balance_groups([3, 3, 3], 4, 2)) == 2
+    assert balance_groups([], 4, 2) == []
+    assert balance_groups([4, 4, 4, 4, 7, 1, 7, 1], 8, 4) == [0, 1, 2, 3]  # the most even groups, not extremes that cancel
+    assert balance_groups([5, 5, 1], 8, 2) == [0, 1]  # either way the totals are 4 apart: the more even group is taken
+    assert sum(2 * [7, 7, 7, 2, 1][n] - 8 for n in balance_groups([7, 7, 7, 2, 1], 8, 4)) in range(-8, 9)

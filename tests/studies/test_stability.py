@@ -22,7 +22,7 @@ from rewardlab.errors import ConfigError, DataError
 from rewardlab.metrics.intervals import wilson_interval
 from rewardlab.models.loading import load_model
 from rewardlab.prompts import load_template
-from rewardlab.rl.advantages import treat_outliers, whiten
+from rewardlab.rl.advantages import filter_outliers, whiten
 from rewardlab.training.policy_gradient.trainer import PolicyGradientTrainer
 from rewardlab.training.rl import build_trainer, rl_rows
 
@@ -91,7 +91,7 @@ def test_raw_mean_bounds_delete_every_failure_at_80_percent() -> None:
     rewards, mask = torch.tensor([[1.5]] * 8 + [[0.5]] * 2), torch.ones(10, 1)
     whitened = whiten(rewards, mask)
     torch.testing.assert_close(whitened[:, 0], torch.tensor([0.5] * 8 + [-2.0] * 2))
-    right, counted = treat_outliers(whitened, mask, 3.0)
+    right, counted = filter_outliers(whitened, mask, 3.0)
     assert (counted["advantage/outlier_frac"], (right == 0).sum().item()) == (0.0, 0)
     wrong, counted = delete_around_raw_mean(whitened, mask, 1.3, 3.0)
     torch.testing.assert_close(wrong[:, 0], torch.tensor([0.5] * 8 + [0.0] * 2))

@@ -15,7 +15,7 @@ from transformers import TrainerCallback
 from rewardlab.config import ConsistencyConfig, RLConfig
 from rewardlab.errors import DataError
 from rewardlab.models.loading import load_model
-from rewardlab.rl.groups import group_ids, undecided
+from rewardlab.rl.groups import group_ids, mixed_groups
 from rewardlab.training import rl as rl_module
 from rewardlab.training.policy_gradient.rollouts.dynamic import DynamicSampling
 from rewardlab.training.policy_gradient.rollouts.prompts import PromptSource
@@ -215,7 +215,7 @@ def test_a_run_on_undecided_groups(
     monkeypatch.setattr(rl_module, "build_trainer", rewarding)
     whole = train_rl(pairs, config, tmp_path / "whole")
     for rights, batch in seen:
-        assert bool(undecided(rights, group_ids([str(n // 2) for n in range(8)], ["given"] * 8)).all())
+        assert bool(mixed_groups(rights, group_ids([str(n // 2) for n in range(8)], ["given"] * 8)).all())
         assert batch["advantages"].abs().sum(1).min() > 0.1
     lines = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
     assert any("sampling/used_frac" in line for line in lines)

@@ -21,7 +21,7 @@ from rewardlab.rewards.pairwise import PairwiseReward, ScalarReward
 from rewardlab.rewards.verifiable.extraction import Contract
 from rewardlab.rewards.verifiable.rules import RULES
 from rewardlab.rewards.verified import VerifiedReward
-from rewardlab.rl.groups import centered, filled
+from rewardlab.rl.groups import centered, fill_unscored
 from rewardlab.training import policy as policy_module
 from rewardlab.training.policy import PolicyRewardFunction, train_policy
 from rewardlab.training.reward_model import train_scalar
@@ -112,8 +112,8 @@ def test_what_cannot_be_read_is_not_paid() -> None:
 def test_unscored_rollouts_do_not_move_their_group() -> None:
     """1, nan and 0: the one without a reward gets the mean of the others, whose advantages are what they were without it."""
     rewards, groups = torch.tensor([1.0, torch.nan, 0.0, torch.nan]), torch.tensor([0, 0, 0, 1])
-    assert filled(rewards, groups).tolist() == [1.0, 0.5, 0.0, 0.0]
-    assert centered(filled(rewards, groups), groups).tolist() == [0.5, 0.0, -0.5, 0.0]
+    assert fill_unscored(rewards, groups).tolist() == [1.0, 0.5, 0.0, 0.0]
+    assert centered(fill_unscored(rewards, groups), groups).tolist() == [0.5, 0.0, -0.5, 0.0]
 
 
 def called(function: PolicyRewardFunction, texts: list[str], ids: list[list[int]], names: list[str]) -> Any:

@@ -15,17 +15,17 @@ from torch import Tensor
 
 from rewardlab.models.families import FORWARD_KEYS
 from rewardlab.rewards.process_reward import ProcessReward
-from rewardlab.rl.advantages import Moments, returns_to_go, token_rewards, treat_outliers, weights, whiten
-from rewardlab.rl.groups import centered, filled, group_ids, leave_one_out, standardized, varying_frac
+from rewardlab.rl.advantages import Moments, filter_outliers, returns_to_go, token_rewards, weights, whiten
+from rewardlab.rl.groups import centered, fill_unscored, group_ids, leave_one_out, standardized, varying_frac
 from rewardlab.rl.kl import ESTIMATORS, k1
 from rewardlab.rl.objectives import (
     finite_ratio,
     importance_weights,
     mean_of_tokens,
-    outside,
     positive_nll,
     ppo_clip,
     preclip,
+    preclip_fraction,
     sequence_log_ratio,
     sum_of_sequence_means,
     sum_over_constant,
@@ -70,7 +70,7 @@ class PolicyGradientTrainer(RolloutTrainer):
             keys = [(f"{row['pair_id']} {(here, row['draw']) if 'draw' in row else ''}", row["order"]) for row in inputs]
             pairs, orders = zip(*gather_object(keys), strict=True)
             groups_N = group_ids(pairs, orders).to(rewards_N.device)
-            rewards_N = filled(rewards_N, groups_N)
+            rewards_N = fill_unscored(rewards_N, groups_N)
             metrics["advantage/varying_groups_frac"] = varying_frac(rewards_N, groups_N)
         if method in RELATIVE:
             return RELATIVE[method](rewards_N, groups_N)[own][:, None] * mask_NT, metrics
@@ -98,7 +98,7 @@ class PolicyGradientTrainer(RolloutTrainer):
         """Whitened over the tokens, or the rollouts, of all processes; outliers treated."""
         own = Moments.of(values_NT, weights(mask_NT, self.args.whiten_by))
         moments = Moments(self.accelerator.reduce(own.values_3, reduction="sum"))
-        return treat_outliers(whiten(values_NT, mask_NT, moments), mask_NT, self.args.sigma, self.args.outliers)
+        return filter_outliers(whiten(values_NT, mask_NT, moments), mask_NT, self.args.sigma, self.args.outliers)
 
     def _right_ones(self, mask_NT: Tensor) -> dict[str, Tensor]:
         """``right`` [own N], 1 for right rollouts, and how many tokens those of all processes have."""
@@ -144,7 +144,7 @@ class PolicyGradientTrainer(RolloutTrainer):
         log_ratio_NT = logprobs_NT - old_NT
         if args.preclip_min is not None:
             bounds = (args.preclip_min, args.preclip_max)
-            self._count({"loss/preclip_frac": outside(logprobs_NT.detach(), old_NT, mask_NT, bounds)}, tokens)
+            self._count({"loss/preclip_frac": preclip_fraction(logprobs_NT.detach(), old_NT, mask_NT, bounds)}, tokens)
             log_ratio_NT = preclip(logprobs_NT, old_NT, bounds)
         if args.ratio == "sequence":
             log_ratio_NT = sequence_log_ratio(log_ratio_NT, mask_NT)

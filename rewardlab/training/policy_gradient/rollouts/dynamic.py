@@ -19,7 +19,7 @@ import torch
 
 from rewardlab.errors import DataError
 from rewardlab.metrics.running import Mean
-from rewardlab.rl.selection import balanced, oversampling
+from rewardlab.rl.selection import balance_groups, oversampling
 from rewardlab.training.policy_gradient.rollouts.prompts import PromptSource
 
 
@@ -78,7 +78,7 @@ class DynamicSampling:
             )
         if not self._refill:
             num_right = [sum(_paid(group)) * self._group / len(_paid(group)) for group in undecided]
-            undecided = [undecided[n] for n in balanced(num_right, self._group, wanted)]
+            undecided = [undecided[n] for n in balance_groups(num_right, self._group, wanted)]
         chosen = (undecided * math.ceil(wanted / len(undecided)))[:wanted]
         # A prompt may come twice, repeated or drawn again: each time it is a group of its own.
         return [replace(one, row={**one.row, "draw": n}) for n, group in enumerate(chosen) for one in group], metrics
