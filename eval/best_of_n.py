@@ -18,7 +18,7 @@ from typing import Any
 from rewardlab.checkpoints import commit
 from rewardlab.data.pairs import read_pairs
 from rewardlab.judging.best_of_n import rank_many
-from rewardlab.judging.judge import open_judge
+from rewardlab.judging.engines import open_judge
 from rewardlab.metrics.intervals import difference_interval, mean_interval
 from rewardlab.types import Candidates, PreferencePair
 

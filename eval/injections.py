@@ -22,7 +22,8 @@ from unittest.mock import patch
 import rewardlab.prompts as prompts
 from rewardlab.checkpoints import commit
 from rewardlab.data.pairs import read_pairs
-from rewardlab.judging.judge import GenerativeJudge, open_judge
+from rewardlab.judging.engines import open_judge
+from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.metrics.intervals import mean_interval
 from rewardlab.rewards.audit.injections import Attack, attacks
 from rewardlab.types import BOTH_ORDERS, Judgment, PreferencePair

@@ -28,7 +28,7 @@ from rewardlab.demo.judgments import Truth
 from rewardlab.demo.pairs import read_truths
 from rewardlab.demo.step_truths import first_wrong, spoiled, steps_of, truth_of_steps
 from rewardlab.distill.step_labels import label_steps, read_steps
-from rewardlab.judging.judge import open_judge
+from rewardlab.judging.engines import open_judge
 from rewardlab.metrics.intervals import mean_interval
 from rewardlab.models.loading import load_model, load_processor
 from rewardlab.models.value_model import ValueModel

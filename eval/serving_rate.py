@@ -33,7 +33,8 @@ import uvicorn
 from rewardlab.checkpoints import commit
 from rewardlab.data.images import to_data_url
 from rewardlab.data.pairs import read_pairs
-from rewardlab.judging.judge import GenerativeJudge, open_judge
+from rewardlab.judging.engines import open_judge
+from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.prompts import build_messages
 from rewardlab.samplers.hf import HFSampler
 from rewardlab.samplers.scripted import ScriptedSampler

@@ -1,37 +1,36 @@
-"""What a checkpoint folder says of itself: the prompt template it was trained on, and what made it.
+"""What a checkpoint folder records: the prompt template it was trained on, and what made it.
 
-``rewardlab.json`` stands beside the weights. A folder without it (a hub checkpoint) makes no claim and is used as asked.
+``rewardlab.json`` stands beside the weights. A folder without it (a hub checkpoint) claims nothing and takes any template.
 """
 
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from rewardlab.errors import CheckpointError
-from rewardlab.prompts import TEMPLATE_FORMATS, Template, load_template
+from rewardlab.prompts import DEFAULT_TEMPLATE, TEMPLATE_FORMATS, Template, load_template
 
 CARD = "rewardlab.json"
 _PACKAGES = ("rewardlab", "torch", "transformers", "trl", "peft", "accelerate", "datasets", "openai")
 
 
 def versions() -> dict[str, str]:
-    """Versions of the packages a number depends on; those not installed are left out."""
-    found = {}
+    """Return the versions of the packages a number depends on; those not installed are left out."""
+    installed = {}
     for name in _PACKAGES:
         try:
-            found[name] = version(name)
+            installed[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def commit() -> str:
-    """The commit this source tree stands at, "unknown" outside a checkout; "+dirty" with uncommitted changes, results aside."""
+    """Return the commit of this source tree, "unknown" outside a checkout; "+dirty" with uncommitted changes, results aside."""
     git = ["git", "-C", str(Path(__file__).parent)]
     try:
         head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True, timeout=10)
@@ -42,10 +41,9 @@ def commit() -> str:
     return head.stdout.strip() + ("+dirty" if dirty.stdout.strip() else "")
 
 
-def weights_id(spec: str) -> str:
-    """Which weights a judge's SPEC stands for now: names, sizes and times of its files; "" for what is no local folder."""
-    local = re.fullmatch(r"(?:(?:verify|prob|hf|vllm):)+(?P<target>.+)", spec)
-    files = sorted(Path(local["target"]).glob("*.safetensors")) if local else []
+def weights_id(checkpoint: Path) -> str:
+    """Return which weights a checkpoint holds now: names, sizes and times of its files; "" for what is no local folder."""
+    files = sorted(checkpoint.glob("*.safetensors"))
     return " ".join(f"{path.name}:{path.stat().st_size}:{path.stat().st_mtime_ns}" for path in files)
 
 
@@ -56,7 +54,7 @@ def write_card(folder: Path, *, template: Template, stage: str, **facts: Any) ->
 
 
 def read_card(folder: Path) -> dict[str, Any] | None:
-    """The card of a checkpoint, or None where it has none. Raises CheckpointError for a folder that is no checkpoint."""
+    """Return the card of a checkpoint, None if it has none. Raise CheckpointError for a folder that is no checkpoint."""
     if not folder.is_dir():
         raise CheckpointError(f"{folder}: no such checkpoint folder")
     if not any((folder / name).exists() for name in ("config.json", "adapter_config.json")):
@@ -70,21 +68,28 @@ def read_card(folder: Path) -> dict[str, Any] | None:
         raise CheckpointError(f"{path}: not valid JSON ({error}); restore or remove it") from error
 
 
-def template_for(folder: Path, asked: str | None) -> Template:
-    """The template to prompt this checkpoint with: the one it was trained on, which ``asked`` must not contradict.
+def template_for(folder: Path, requested: str | None) -> Template:
+    """Return the template to prompt this checkpoint with: the one it was trained on, which ``requested`` must not contradict.
 
-    Raises CheckpointError where the hash stored at training differs from the template's hash now.
+    Raise CheckpointError if the hash stored at training differs from the template's hash now.
     """
     card = read_card(folder)
     if card is None:
-        return load_template(asked or "r1_reward")
+        return load_template(requested or DEFAULT_TEMPLATE)
     name, trained = card.get("template"), card.get("template_hash")
     if name not in TEMPLATE_FORMATS:
         raise CheckpointError(f"{folder}: trained on template {name!r}, which this version does not have")
-    template = load_template(asked or name)
+    template = load_template(requested or name)
     if template.hash != trained:
         raise CheckpointError(
             f"{folder}: was trained on template {name!r} with hash {trained}, but {template.name!r} now has hash "
             f"{template.hash}; ask with the template it was trained on, or train it again"
         )
     return template
+
+
+def load_template_for(model: str | Path, name: str | None) -> Template:
+    """Return the template to prompt ``model`` with: of a folder as :func:`template_for`, of a hub id ``name``."""
+    if Path(model).exists():
+        return template_for(Path(model), name)
+    return load_template(name or DEFAULT_TEMPLATE)

@@ -20,7 +20,7 @@ from rewardlab.checkpoints import commit, template_for
 from rewardlab.data.pairs import read_pairs
 from rewardlab.demo.build import BASE, TEST, TRAIN
 from rewardlab.errors import ConfigError
-from rewardlab.judging.judge import ProbabilityJudge
+from rewardlab.judging.margins import ProbabilityJudge
 from rewardlab.models.loading import load_model
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.rewards.anchors import anchors_of

@@ -24,15 +24,19 @@ from rewardlab.benchmarks.rewardbench2.loader import RewardBench2
 from rewardlab.benchmarks.scores import baseline_rows, core, score
 from rewardlab.benchmarks.videorewardbench.loader import VideoRewardBench
 from rewardlab.benchmarks.vl_rewardbench.loader import VLRewardBench
-from rewardlab.checkpoints import commit, versions, weights_id
+from rewardlab.checkpoints import commit, versions
 from rewardlab.data.append_log import AppendLog
 from rewardlab.data.files import data_hash, write_atomic
 from rewardlab.data.pairs import with_blank_images, with_other_images
 from rewardlab.data.votes import num_failed
 from rewardlab.errors import ConfigError, DataError
-from rewardlab.judging.judge import GenerativeJudge, ProbabilityJudge, draw_orders, open_judge
+from rewardlab.judging.engines import open_judge
+from rewardlab.judging.judge import GenerativeJudge, draw_orders
+from rewardlab.judging.margins import ProbabilityJudge
+from rewardlab.judging.spec import JudgeSpec, judge_weights_id
 from rewardlab.metrics.accuracy import Labeled, pair_score
 from rewardlab.prompts import load_template
+from rewardlab.samplers.base import HF
 from rewardlab.types import (
     Judgment,
     Order,
@@ -44,6 +48,7 @@ BENCHMARKS: dict[str, Benchmark] = {
     for one in (VLRewardBench(), MMRLHF(), MultimodalRewardBench(), MMRB2(), VideoRewardBench(), RewardBench2(), OwnPairs())
 }
 VOTES, REPORT, SCORES, OFFICIAL = "votes.jsonl", "report.json", "scores.jsonl", "official.jsonl"
+NO_ENGINES = ("baseline", "replay")  # judges that a benchmark takes beside those of engines
 CONTROLS = ("greedy", "blank", "other")
 
 
@@ -75,16 +80,11 @@ class BenchSettings:
 
 def open_any_judge(settings: BenchSettings) -> AnyJudge:
     """The judge that ``settings.judge`` names. Raises ConfigError for an unknown SPEC."""
-    kind, _, target = settings.judge.partition(":")
-    if kind == "baseline":
-        return BaselineJudge(target)
-    if kind == "replay":
-        return Replay(Path(target), load_template(settings.template).verdict_format if settings.template else None)
-    if kind not in ("hf", "prob", "openai", "verify"):
-        raise ConfigError(
-            f"unknown judge {settings.judge!r}; expected baseline:longest|shortest|random|first, hf:PATH, prob:PATH, "
-            "openai:MODEL@URL, verify: and one of these three, or replay:FILE"
-        )
+    spec = JudgeSpec.parse(settings.judge, *NO_ENGINES)
+    if spec.engine == "baseline":
+        return BaselineJudge(spec.target)
+    if spec.engine == "replay":
+        return Replay(Path(spec.target), load_template(settings.template).verdict_format if settings.template else None)
     return open_judge(
         settings.judge,
         template=settings.template,
@@ -139,6 +139,7 @@ def run_bench(settings: BenchSettings, out: Path) -> tuple[dict[str, Any], list[
     """
     check_names(settings.benchmark, settings.controls, settings.orders, settings.template)
     judge = open_any_judge(settings)
+    spec = JudgeSpec.parse(settings.judge, *NO_ENGINES)
     _check_stopping(settings, judge)
     rows, notes = load_rows(settings, judge)
     num_votes = settings.votes or (judge.max_votes if isinstance(judge, Replay) else 1)
@@ -148,14 +149,12 @@ def run_bench(settings: BenchSettings, out: Path) -> tuple[dict[str, Any], list[
         "data": data_hash(settings.data),
         "images": _images_hash(rows),
         "judge": settings.judge,
-        "weights": data_hash(Path(settings.judge.partition(":")[2]))
-        if isinstance(judge, Replay)
-        else weights_id(settings.judge),
+        "weights": data_hash(Path(spec.target)) if isinstance(judge, Replay) else judge_weights_id(settings.judge),
         "votes": num_votes,
         "orders": settings.orders,
         "limit": settings.limit,
         "seed": settings.seed,
-        "batch_size": settings.batch_size if settings.judge.startswith(("hf:", "prob:", "verify:hf:")) else None,
+        "batch_size": settings.batch_size if spec.engine == HF else None,
         "template": judge.template.hash if isinstance(judge, GenerativeJudge) else settings.template,
         "temperature": settings.temperature,
         "top_p": settings.top_p,

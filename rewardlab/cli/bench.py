@@ -10,8 +10,9 @@ from typing import Annotated, Any, Optional
 
 import typer
 
-from rewardlab.cli.options import Out, bench_app
+from rewardlab.cli.options import JudgeOption, Out, bench_app
 from rewardlab.errors import ConfigError
+from rewardlab.judging.spec import JudgeSpec, spec_help
 
 
 @bench_app.command("run")
@@ -26,12 +27,7 @@ def bench_run(
     data: Annotated[Path, typer.Option("--data", help="The benchmark's data file (mmrb2: or the folder of its four).")],
     judge: Annotated[
         str,
-        typer.Option(
-            "--judge",
-            help="baseline:longest|shortest|random|first, hf:PATH, vllm:PATH, prob:PATH (by verdict probabilities), "
-            "openai:MODEL@URL, verify:hf:PATH (verifies and revises its "
-            "own judgments), or replay:FILE (JSON lines).",
-        ),
+        typer.Option("--judge", help=f"{spec_help('baseline', 'replay')}."),
     ],
     out: Out,
     images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the benchmark's images.")] = None,
@@ -157,7 +153,7 @@ def bench_prepare(
 @bench_app.command("listwise")
 def bench_listwise(
     data: Annotated[Path, typer.Option("--data", help="RewardBench 2: the Hub's parquet, or the same as JSON lines.")],
-    judge: Annotated[str, typer.Option("--judge", help="hf:PATH or openai:MODEL@URL.")],
+    judge: JudgeOption,
     out: Out,
     protocol: Annotated[
         str,
@@ -181,14 +177,17 @@ def bench_listwise(
     A judge of pairs takes `bench run rewardbench2` instead (every right answer against each wrong one), or `rewardlab rank`.
     """
     from rewardlab.benchmarks.rewardbench2.listwise import ListSettings, markdown, run_listwise
-    from rewardlab.judging.judge import open_judge
+    from rewardlab.judging.engines import open_judge
 
     key = os.environ.get(api_key_env, "none")
-    if not judge.startswith(("hf:", "openai:")):
-        raise ConfigError(f"--judge {judge}: expected hf:PATH or openai:MODEL@URL, which write an answer of their own")
-    held = open_judge(judge, temperature=temperature, max_tokens=max_tokens, batch_size=batch_size, api_key=key)
+    spec = JudgeSpec.parse(judge)
+    if spec.by_probability or spec.verifies:
+        raise ConfigError(
+            f"--judge {judge}: expected hf:PATH, vllm:PATH or openai:MODEL@URL, which write an answer of their own"
+        )
+    opened = open_judge(judge, temperature=temperature, max_tokens=max_tokens, batch_size=batch_size, api_key=key)
     command = shlex.join(["rewardlab", *sys.argv[1:]])
-    report = run_listwise(held, ListSettings(data, protocol, words, limit, seed, command), out)
+    report = run_listwise(opened, ListSettings(data, protocol, words, limit, seed, command), out)
     typer.echo(markdown(report))
     typer.echo(f"written: {out}/report.json, report.md, answers.jsonl, official.jsonl (for bench official)")
 

@@ -9,6 +9,7 @@ from typing import Annotated, Optional
 import typer
 
 from rewardlab.cli.options import Out, app
+from rewardlab.judging.spec import spec_help
 
 
 @app.command()
@@ -19,9 +20,7 @@ def audit(
         str, typer.Option("--contract", help="Where the final answer stands: boxed, box (GLM's box tokens) or answer (tags).")
     ] = "boxed",
     thinking: Annotated[bool, typer.Option(help="Whether responses must open with `<think>…</think>`.")] = True,
-    judge: Annotated[
-        Optional[str], typer.Option("--judge", help="Pays domains without a verifier: hf:PATH or openai:MODEL@URL.")
-    ] = None,
+    judge: Annotated[Optional[str], typer.Option("--judge", help=f"Pays domains without a verifier: {spec_help()}.")] = None,
     votes: Annotated[int, typer.Option("--votes", min=1, help="The judge's samples in each of the two orders.")] = 1,
     images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the images the rows name.")] = None,
     probed: Annotated[int, typer.Option("--probed", min=0, help="Prompts of each domain that are probed.")] = 8,

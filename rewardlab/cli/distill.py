@@ -151,7 +151,8 @@ def self_distil(
     from rewardlab.data.pairs import read_pairs
     from rewardlab.distill.self_distill import RejectionRules, heated
     from rewardlab.distill.self_distill import self_distil as run
-    from rewardlab.judging.judge import GenerativeJudge, open_judge
+    from rewardlab.judging.engines import open_judge
+    from rewardlab.judging.judge import GenerativeJudge
 
     pairs = read_pairs(data, images=images)[:limit]
     opened = open_judge(judge, max_tokens=max_tokens, batch_size=batch_size)
@@ -165,7 +166,7 @@ def self_distil(
 @app.command()
 def steps(
     data: Annotated[Path, typer.Option("--data", help="Labelled pairs, .parquet or .jsonl.")],
-    judge: Annotated[str, typer.Option("--judge", help="hf:PATH, the judge that completes its own reasoning.")],
+    judge: Annotated[str, typer.Option("--judge", help="The judge that completes its own reasoning: hf:PATH.")],
     out: Out,
     config: ConfigFile = None,
     images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the images a .jsonl names.")] = None,
@@ -181,7 +182,7 @@ def steps(
     from rewardlab.config import StepsConfig, load_config
     from rewardlab.data.pairs import read_pairs
     from rewardlab.distill.step_labels import label_steps
-    from rewardlab.judging.judge import open_judge
+    from rewardlab.judging.engines import open_judge
 
     settings = load_config(StepsConfig, config, source=source, seed=seed)
     pairs = read_pairs(data, images=images)[:limit]

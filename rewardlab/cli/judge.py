@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from rewardlab.cli.options import JudgeSpec, Out, app
+from rewardlab.cli.options import JudgeOption, Out, app
 from rewardlab.errors import ConfigError
 from rewardlab.types import Judgment
 
@@ -21,7 +21,7 @@ REMOTE_LANES = 64  # calls at a time of an engine that batches by itself
 
 @app.command()
 def serve(
-    judge: JudgeSpec,
+    judge: JudgeOption,
     host: Annotated[str, typer.Option("--host")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=1, max=65535)] = 8000,
     template: Annotated[Optional[str], typer.Option("--template", help="Prompt template (default: the checkpoint's).")] = None,
@@ -71,7 +71,7 @@ def serve(
     `POST /v1/judge`, `/v1/rewards`, `/v1/uploads`; `/health`, `/ready`, `/metrics`; all is described at `/docs`. Adapters for
     trainers are in `rewardlab.integrations`.
     """
-    from rewardlab.judging.judge import open_judge
+    from rewardlab.judging.engines import open_judge
 
     try:
         from rewardlab.serving.app import check_port
@@ -110,7 +110,7 @@ def serve(
 
 @app.command("judge")
 def judge_one(
-    judge: JudgeSpec,
+    judge: JudgeOption,
     question: Annotated[str, typer.Option("--question")],
     first: Annotated[str, typer.Option("--first", help="One response.")],
     second: Annotated[str, typer.Option("--second", help="The other response.")],
@@ -125,7 +125,7 @@ def judge_one(
     """Judge one pair in both orders and print every vote."""
     from rewardlab.data.images import read_image
     from rewardlab.data.rows import validate
-    from rewardlab.judging.judge import open_judge
+    from rewardlab.judging.engines import open_judge
     from rewardlab.types import PreferencePair
 
     images = tuple(read_image(path) for path in image or ())
@@ -140,7 +140,7 @@ def rank(
     data: Annotated[
         Path, typer.Argument(help="JSON lines or Parquet: `question`, `responses` (two or more), and optionally more.")
     ],
-    judge: JudgeSpec,
+    judge: JudgeOption,
     out: Out,
     plan: Annotated[
         str,
@@ -170,7 +170,7 @@ def rank(
     """
     from rewardlab.data.candidates import read_candidates
     from rewardlab.judging.best_of_n import run_ranking
-    from rewardlab.judging.judge import open_judge
+    from rewardlab.judging.engines import open_judge
 
     prompts = read_candidates(data, images=images)[:limit]
     key = os.environ.get(api_key_env, "none")

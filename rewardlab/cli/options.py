@@ -8,6 +8,7 @@ from typing import Annotated, Optional
 
 import typer
 
+from rewardlab.judging.spec import spec_help
 from rewardlab.processes import is_main
 
 app = typer.Typer(
@@ -49,10 +50,4 @@ app.add_typer(bench_app, name="bench")
 Out = Annotated[Path, typer.Option("--out", help="Folder to write to.")]
 ConfigFile = Annotated[Optional[Path], typer.Option("--config", help="YAML of differences from the defaults.")]
 Seed = Annotated[Optional[int], typer.Option("--seed", help="Overrides the config's seed.")]
-JudgeSpec = Annotated[
-    str,
-    typer.Option(
-        "--judge",
-        help="hf:PATH, vllm:PATH, prob:PATH (by verdict probabilities), openai:MODEL@URL (or URL,URL), or verify: before one.",
-    ),
-]
+JudgeOption = Annotated[str, typer.Option("--judge", help=f"{spec_help()}.")]

@@ -8,6 +8,7 @@ from typing import Annotated, Optional
 import typer
 
 from rewardlab.cli.options import ConfigFile, Out, Seed, app, tell
+from rewardlab.judging.spec import spec_help
 
 
 @app.command()
@@ -118,9 +119,7 @@ def policy(
     out: Out,
     config: ConfigFile = None,
     model: Annotated[Optional[str], typer.Option("--model", help="Checkpoint folder or hub id of the policy.")] = None,
-    judge: Annotated[
-        Optional[str], typer.Option("--judge", help="prob:PATH, hf:PATH, openai:MODEL@URL, or rm:FOLDER (a scalar head).")
-    ] = None,
+    judge: Annotated[Optional[str], typer.Option("--judge", help=f"{spec_help('rm')}.")] = None,
     images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the images a .jsonl names.")] = None,
     seed: Seed = None,
 ) -> None:

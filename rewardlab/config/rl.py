@@ -240,15 +240,17 @@ class PolicyConfig(MethodConfig):
         "rollouts of the group",
     )
     anchor_samples: int = Field(4, ge=2, description="of the first policy, for anchor best: the one the judge prefers stays")
-    phi: Literal["prob", "centered", "logit", "binary"] = Field("prob", description="what winning with probability p is worth")
+    phi: Literal["probability", "centered", "logit", "binary"] = Field(
+        "probability", description="what winning with probability p is worth"
+    )
     verified: bool = Field(False, description="pairs of a category that a rule can check (math, number, ...) are paid by it")
     contract: Literal["boxed", "box", "answer"] = Field("boxed", description="where a checkable answer stands")
     thinking: bool = Field(True, description="responses to checkable questions must open with <think>...</think>")
 
     @model_validator(mode="after")
     def _one_scale(self) -> Self:
-        if self.verified and (self.phi != "prob" or self.judge.startswith("rm:")):
-            raise ValueError("verified mixes rules that pay 0 to 1 with the judge: it needs phi prob and no scalar head")
+        if self.verified and (self.phi != "probability" or self.judge.startswith("rm:")):
+            raise ValueError("verified mixes rules that pay 0 to 1 with the judge: it needs phi probability and no scalar head")
         return self
 
     @model_validator(mode="after")

@@ -24,6 +24,8 @@ from rewardlab.data.rows import FRAMES, Files, check_marks, provenance, validate
 from rewardlab.errors import DataError, InputError, MediaError
 from rewardlab.types import IMAGE_MARK, VIDEO_MARK, PreferencePair
 
+HUB = "hf:"  # before OWNER/NAME of a data set of the Hub
+
 
 @dataclass(frozen=True)
 class Dropped:
@@ -138,11 +140,11 @@ def _rows_of_csv(path: Path) -> Iterator[Mapping[str, Any]]:
 def fetch_source(source: str) -> Path:
     """A folder or file as it is; of ``hf:OWNER/NAME`` or ``hf:OWNER/NAME@REVISION`` the folder that the Hub's data set was
     downloaded to, which continues where it was cut off. Raises DataError."""
-    if not source.startswith("hf:"):
+    if not source.startswith(HUB):
         return Path(source)
     from huggingface_hub import snapshot_download
 
-    name, _, revision = source.removeprefix("hf:").partition("@")
+    name, _, revision = source.removeprefix(HUB).partition("@")
     try:
         return Path(snapshot_download(name, repo_type="dataset", revision=revision or None))
     except Exception as error:  # the boundary: a download may break in any way of the library's

@@ -29,7 +29,9 @@ from rewardlab.demo.build import BASE, TEST, TRAIN, DemoConfig, build_pairs
 from rewardlab.demo.page import write_page
 from rewardlab.demo.summary import print_tables, summarize
 from rewardlab.errors import ConfigError, EndpointError, RewardlabError
+from rewardlab.judging.spec import JudgeSpec
 from rewardlab.processes import end_with_parent
+from rewardlab.samplers.base import HF
 
 console = Console()
 RUN = "quickstart.json"
@@ -172,7 +174,7 @@ def wait_until_up(url: str, process: subprocess.Popen[bytes], *, deadline_s: flo
 def ask_endpoint(judge: Path, test: Path, out: Path) -> dict[str, Any]:
     """Serve a judge, send it one held-out pair over HTTP, and stop it again; returns its answer."""
     port = free_port()
-    spec = ("serve", "--judge", f"hf:{judge}", "--port", str(port), "--max-tokens", "64")
+    spec = ("serve", "--judge", str(JudgeSpec(HF, str(judge))), "--port", str(port), "--max-tokens", "64")
     console.print(f"[dim]$ rewardlab {' '.join(spec)}[/]", highlight=False, soft_wrap=True)
     process = start(spec, out / "logs" / "serve.log", threads=num_cores())
     try:
@@ -232,7 +234,8 @@ def _stages(run: Pipeline, demo: Path, url: str) -> None:
         return run.stage(
             f"bench-{name}",
             f"bench/{name}/report.html",
-            *("bench", "run", "pairs", "--data", str(demo / TEST), "--judge", f"hf:{judge}", "--template", "plain"),
+            *("bench", "run", "pairs", "--data", str(demo / TEST), "--template", "plain"),
+            *("--judge", str(JudgeSpec(HF, str(judge)))),
             *("--votes", str(votes), "--max-tokens", "64", "--batch-size", "480", "--controls", "greedy,blank,other"),
             *("--seed", seed, "--out", str(out / "bench" / name)),
         )

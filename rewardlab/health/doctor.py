@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import torch
 
-from rewardlab.checkpoints import template_for
+from rewardlab.checkpoints import load_template_for
 from rewardlab.config import SCHEMAS, DistillConfig, MethodConfig, RLConfig, SFTConfig, TrainConfig, load_config
 from rewardlab.data.pairs import read_pairs
 from rewardlab.errors import CheckpointError, ConfigError, RewardlabError
@@ -225,9 +225,7 @@ def _asked(config: RLConfig) -> str:
 
 def _judged(config: TrainConfig, pairs: list[PreferencePair]) -> str:
     """A few real judgments; a base model that writes none is no failure before its cold start."""
-    template = (
-        template_for(Path(config.model), config.template) if Path(config.model).exists() else load_template(config.template)
-    )
+    template = load_template_for(config.model, config.template)
     with tempfile.TemporaryDirectory() as folder:
         sampler = HFSampler(*load_policy(config, Path(folder)))
         sampler.model.to("cuda" if torch.cuda.is_available() else "cpu").eval()

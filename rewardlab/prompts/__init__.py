@@ -28,6 +28,7 @@ TEMPLATE_FORMATS = {
     "single": "unread",
     "answer": "unread",
 }
+DEFAULT_TEMPLATE = "r1_reward"
 
 _SLOT = re.compile(r"\{(question|first|second)\}")
 

@@ -59,7 +59,7 @@ class PairwiseReward:
     responses to its question (same ``pair_id``).
     """
 
-    def __init__(self, judge: GenerativeJudge, *, num_votes: int = 1, phi: str = "prob", seed: int = 0) -> None:
+    def __init__(self, judge: GenerativeJudge, *, num_votes: int = 1, phi: str = "probability", seed: int = 0) -> None:
         self._judge, self._num_votes, self._phi, self._seed = judge, num_votes, phi, seed
         self.least: float | None = LEAST[phi]
         self.parity: float | None = PARITY[phi]

@@ -1,4 +1,4 @@
-"""The seam between judging and whatever generates text."""
+"""The seam between judging and what generates text."""
 
 from __future__ import annotations
 
@@ -8,6 +8,22 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from rewardlab.types import Completion, Message
+
+HF, VLLM, OPENAI = "hf", "vllm", "openai"  # engines, as specifications of judges name them
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """How an engine is opened; each takes what concerns it.
+
+    ``batch_size``: sequences at a time (hf). ``api_key`` (openai). ``engine_args``: options of ``vllm serve`` (vllm).
+    ``restart_after_s``: the engine runs in a process of its own, started again if it dies or takes longer; None: in this one.
+    """
+
+    batch_size: int = 64
+    api_key: str = "none"
+    engine_args: str = ""
+    restart_after_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -21,9 +37,11 @@ class SamplingParams:
     seed: int = 0
 
 
-def own_seed(seed: int, prompt: Sequence[Message]) -> int:
-    """The seed of one prompt's request, by ``seed`` and what it says and shows: an engine gives each request a generator by its
-    seed, and of prompts with one and the same all would be drawn by the same luck."""
+def prompt_seed(seed: int, prompt: Sequence[Message]) -> int:
+    """Return the seed of one prompt's request, derived from ``seed``, its texts and its images.
+
+    An engine seeds a generator per request: prompts that shared one seed would all be drawn by the same luck.
+    """
     digest = hashlib.sha256()
     for message in prompt:
         for part in message.parts:
@@ -37,18 +55,18 @@ class Sampler(Protocol):
 
     @property
     def name(self) -> str:
-        """What a report calls this judge."""
+        """Return what a report calls this judge."""
         ...
 
     @property
     def is_batch_invariant(self) -> bool:
-        """Whether what is drawn for a prompt does not depend on which others are asked in the same call."""
+        """Return whether the draws of a prompt do not depend on the other prompts of the call."""
         ...
 
     def check(self) -> None:
-        """Raise EndpointError where it is plain that nothing would answer."""
+        """Raise EndpointError if it is plain that nothing would answer."""
         ...
 
     def sample(self, prompts: Sequence[tuple[Message, ...]], params: SamplingParams) -> list[list[Completion]]:
-        """``params.num_samples`` completions for each prompt, in the prompts' order."""
+        """Return ``params.num_samples`` completions for each prompt, in the prompts' order."""
         ...

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from rewardlab.errors import CheckpointError
 from rewardlab.models.families import end_token_ids, left_pad, vision_token_ids
 from rewardlab.models.loading import load_model
 from rewardlab.prompts.sanitize import without_tokens
-from rewardlab.samplers.base import SamplingParams
+from rewardlab.samplers.base import HF, EngineOptions, Sampler, SamplingParams
 from rewardlab.samplers.decode import HotToken, draw, read_logits
 from rewardlab.samplers.shared_prefix import group_numbers
 from rewardlab.types import Choice, Completion, FinishReason, Message
@@ -107,7 +108,7 @@ class HFSampler:
     """
 
     def __init__(
-        self, model: Any, processor: Any, *, name: str = "hf", batch_size: int = 64, hot: HotToken | None = None
+        self, model: Any, processor: Any, *, name: str = HF, batch_size: int = 64, hot: HotToken | None = None
     ) -> None:
         self.model, self.processor, self.batch_size, self.hot = model, processor, batch_size, hot
         self._name = name
@@ -116,7 +117,7 @@ class HFSampler:
     @staticmethod
     def load(path: str | Path, *, batch_size: int = 64, device: str | None = None) -> HFSampler:
         model, processor = load_model(str(path), device=device)
-        return HFSampler(model, processor, name=f"hf:{path}", batch_size=batch_size)
+        return HFSampler(model, processor, name=f"{HF}:{path}", batch_size=batch_size)
 
     @property
     def name(self) -> str:
@@ -211,3 +212,11 @@ class HFSampler:
         finish = FinishReason.STOP if tokens[-1] in self._ends else FinishReason.LENGTH
         text = self.processor.tokenizer.decode(tokens, skip_special_tokens=True)
         return Completion(text, finish, len(tokens), num_prompt_tokens, tuple(tokens), tuple(logprobs))
+
+
+def open_sampler(target: str, options: EngineOptions) -> Sampler:
+    """Return a sampler of a checkpoint folder or hub id, in a process of its own if it is to be restarted."""
+    from rewardlab.samplers.child_process import ProcessSampler
+
+    opener = partial(HFSampler.load, target, batch_size=options.batch_size)
+    return opener() if options.restart_after_s is None else ProcessSampler(opener, timeout_s=options.restart_after_s)

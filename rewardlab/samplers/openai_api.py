@@ -16,8 +16,8 @@ import httpx
 import openai
 
 from rewardlab.data.images import to_data_url
-from rewardlab.errors import EndpointError
-from rewardlab.samplers.base import SamplingParams, own_seed
+from rewardlab.errors import ConfigError, EndpointError
+from rewardlab.samplers.base import OPENAI, EngineOptions, Sampler, SamplingParams, prompt_seed
 from rewardlab.samplers.concurrency import AdaptiveConcurrency, retry_after_s
 from rewardlab.samplers.event_loop import EventLoopThread
 from rewardlab.types import Completion, FinishReason, Message
@@ -255,7 +255,7 @@ class OpenAISampler:
 
     @property
     def name(self) -> str:
-        return self._name or f"openai:{self._model}@{','.join(self._urls)}"
+        return self._name or f"{OPENAI}:{self._model}@{','.join(self._urls)}"
 
     @property
     def is_batch_invariant(self) -> bool:
@@ -286,7 +286,7 @@ class OpenAISampler:
             many = {"n": number} if number > 1 else {}
             return _completions(await ask_any(endpoints, prompt, {**self._body, **sampling, **many, "seed": seed}), number)
 
-        seeded = [(prompt, own_seed(params.seed, prompt)) for prompt in prompts]
+        seeded = [(prompt, prompt_seed(params.seed, prompt)) for prompt in prompts]
         if self._many and params.temperature == 0:  # all draws are the same one, and vLLM refuses to make it twice
             return [one * k for one in await asyncio.gather(*(drawn(prompt, seed, 1) for prompt, seed in seeded))]
         if self._many:
@@ -318,3 +318,17 @@ async def ask_any(endpoints: Sequence[ChatEndpoint], prompt: Sequence[Message], 
         if not (isinstance(answer, Completion) and answer.finish is FinishReason.ERROR and endpoints[at].rests):
             break
     return answer
+
+
+def open_sampler(target: str, options: EngineOptions) -> Sampler:
+    """Return a sampler of ``MODEL@URL`` or ``MODEL@URL,URL``. Raise ConfigError for another target."""
+    model, at, url = target.partition("@")
+    if not (model and at and url.startswith(("http://", "https://"))):
+        raise ConfigError(
+            f"openai:{target}: expected openai:MODEL@URL, for example openai:gpt-4o@https://host/v1; several as URL,URL"
+        )
+    urls = url.split(",")
+    if options.restart_after_s is None:
+        return OpenAISampler(urls, model, api_key=options.api_key)
+    # A server has many requests in flight, and gives up on an engine after a time of its own.
+    return OpenAISampler(urls, model, api_key=options.api_key, concurrency=256, deadline_s=options.restart_after_s)

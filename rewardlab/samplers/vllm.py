@@ -15,7 +15,7 @@ from rewardlab.data.images import decode_image
 from rewardlab.errors import CheckpointError, ConfigError
 from rewardlab.models.families import vision_token_ids
 from rewardlab.models.loading import check_folder
-from rewardlab.samplers.base import SamplingParams, own_seed
+from rewardlab.samplers.base import VLLM, EngineOptions, Sampler, SamplingParams, prompt_seed
 from rewardlab.samplers.hf import chat_of, special_tokens
 from rewardlab.types import Choice, Completion, FinishReason, Message
 from rewardlab.verdicts.parse import label_of
@@ -59,7 +59,7 @@ class VLLMSampler:
     Log-probs are the model's own at temperature 1, before suppression and top_p.
     """
 
-    def __init__(self, llm: Any, *, name: str = "vllm") -> None:
+    def __init__(self, llm: Any, *, name: str = VLLM) -> None:
         self._llm, self._name = llm, name
         self._tokenizer = llm.get_tokenizer()
         self._specials = special_tokens(self._tokenizer)
@@ -72,12 +72,12 @@ class VLLMSampler:
         try:
             import vllm
         except ModuleNotFoundError as error:
-            raise ConfigError(f"vllm:{path} needs vLLM ({error.name} is missing): pip install 'rewardlab[vllm]'") from error
+            raise ConfigError(f"{VLLM}:{path} needs vLLM ({error.name} is missing): pip install 'rewardlab[vllm]'") from error
         options = {"enable_prefix_caching": True, "disable_log_stats": True} | engine_args(args)
         try:
-            return VLLMSampler(vllm.LLM(model=str(path), **options), name=f"vllm:{path}")
+            return VLLMSampler(vllm.LLM(model=str(path), **options), name=f"{VLLM}:{path}")
         except (OSError, ValueError, RuntimeError) as error:
-            raise CheckpointError(f"vllm:{path}: vLLM cannot load it ({error})") from error
+            raise CheckpointError(f"{VLLM}:{path}: vLLM cannot load it ({error})") from error
 
     @property
     def name(self) -> str:
@@ -111,7 +111,7 @@ class VLLMSampler:
                 temperature=params.temperature,
                 top_p=params.top_p,
                 max_tokens=params.max_tokens,
-                seed=own_seed(params.seed, prompt) if params.temperature > 0 else None,
+                seed=prompt_seed(params.seed, prompt) if params.temperature > 0 else None,
                 logprobs=0,
                 logit_bias=self._bias or None,
             )
@@ -143,3 +143,12 @@ def _completion(answer: Any, num_prompt_tokens: int) -> Completion:
     error = f"vLLM ended it: {answer.finish_reason}" if finish is FinishReason.ERROR else ""
     ids = tuple(answer.token_ids)
     return Completion(answer.text, finish, len(ids), num_prompt_tokens, ids, logprobs, error=error)
+
+
+def open_sampler(target: str, options: EngineOptions) -> Sampler:
+    """Return a sampler of a checkpoint folder or hub id, behind a watched server if it is to be restarted."""
+    from rewardlab.samplers.vllm_server import VLLMServerSampler
+
+    if options.restart_after_s is None:
+        return VLLMSampler.load(target, args=options.engine_args)
+    return VLLMServerSampler.load(target, args=options.engine_args, deadline_s=options.restart_after_s, logprobs=False)

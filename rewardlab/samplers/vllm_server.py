@@ -30,7 +30,7 @@ from rewardlab.models.families import vision_token_ids
 from rewardlab.models.loading import check_folder
 from rewardlab.processes import end_with_parent
 from rewardlab.prompts.sanitize import without_tokens
-from rewardlab.samplers.base import SamplingParams
+from rewardlab.samplers.base import VLLM, SamplingParams
 from rewardlab.samplers.hf import special_tokens
 from rewardlab.samplers.openai_api import ChatEndpoint, OpenAISampler, ask_any
 from rewardlab.samplers.vllm import FORBIDDEN, TOP_LOGPROBS, margin_of
@@ -48,13 +48,13 @@ def find_vllm() -> str:
 
     Raises ConfigError.
     """
-    if named := os.environ.get("REWARDLAB_VLLM"):
-        found = shutil.which(named)
+    if path := os.environ.get("REWARDLAB_VLLM"):
+        program = shutil.which(path)
     else:
-        found = shutil.which("vllm", path=os.path.dirname(sys.executable)) or shutil.which("vllm")
-    if found is None:
+        program = shutil.which(VLLM, path=os.path.dirname(sys.executable)) or shutil.which(VLLM)
+    if program is None:
         raise ConfigError("no vllm program is found: pip install vllm, or name that of another environment in REWARDLAB_VLLM")
-    return found
+    return program
 
 
 class VLLMServer:
@@ -227,7 +227,7 @@ class VLLMServerSampler(OpenAISampler):
             deadline_s=deadline_s,
             many=True,
             body={"logprobs": logprobs, "return_token_ids": True, **NEUTRAL} | ({"logit_bias": bias} if bias else {}),
-            name=f"vllm:{server.model}",
+            name=f"{VLLM}:{server.model}",
         )
 
     @staticmethod

@@ -13,7 +13,8 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 
 from rewardlab.errors import OutputError
-from rewardlab.judging.judge import GenerativeJudge, probability_judge_of
+from rewardlab.judging.judge import GenerativeJudge
+from rewardlab.judging.margins import probability_judge_of
 from rewardlab.serving import routes as native
 from rewardlab.serving.auth import Key, KeyGate, Keys
 from rewardlab.serving.dialects import chat, nemo_gym, openrlhf, scalar_models, scoring

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from fastapi.concurrency import run_in_threadpool
 
 from rewardlab.data.rows import validate
-from rewardlab.judging.judge import GenerativeJudge, probability_judge_of
+from rewardlab.judging.judge import GenerativeJudge
+from rewardlab.judging.margins import probability_judge_of
 from rewardlab.serving.errors import UnjudgedError
 from rewardlab.serving.gather import together
 from rewardlab.serving.group_buffer import Cohorts

@@ -12,7 +12,8 @@ from datasets import Dataset, Features, Image, List, Value
 
 from rewardlab.config import PolicyConfig
 from rewardlab.errors import DataError
-from rewardlab.judging.judge import open_judge
+from rewardlab.judging.engines import open_judge
+from rewardlab.judging.spec import JudgeSpec
 from rewardlab.models.families import end_token_ids
 from rewardlab.processes import is_main
 from rewardlab.prompts import Template, load_template
@@ -38,9 +39,9 @@ Watch = Callable[[Sequence[PreferencePair], Sequence[str], Sequence[bool], Seque
 def open_reward(config: PolicyConfig, pairs: Sequence[PreferencePair]) -> PolicyReward:
     """What pays. Raises ConfigError and CheckpointError for a judge that cannot be opened, EndpointError for one that is away,
     DataError for pairs that nothing can pay."""
-    kind, _, target = config.judge.partition(":")
-    if kind == "rm":
-        return ScalarReward(Path(target), batch_size=config.judge_batch_size)
+    spec = JudgeSpec.parse(config.judge, "rm")
+    if spec.engine == "rm":
+        return ScalarReward(Path(spec.target), batch_size=config.judge_batch_size)
     judge = open_judge(config.judge, max_tokens=config.judge_max_tokens, batch_size=config.judge_batch_size)
     judge.check()
     pairwise = PairwiseReward(judge, num_votes=config.judge_votes, phi=config.phi, seed=config.seed)

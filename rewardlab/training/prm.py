@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from transformers import Trainer, TrainingArguments
 
-from rewardlab.checkpoints import template_for
+from rewardlab.checkpoints import load_template_for
 from rewardlab.config import PRMConfig
 from rewardlab.errors import DataError
 from rewardlab.models.loading import freeze
@@ -24,7 +24,7 @@ from rewardlab.models.value_model import ValueModel
 from rewardlab.models.vision_hooks import always_run_vision_tower
 from rewardlab.processes import num_processes
 from rewardlab.progress import bar
-from rewardlab.prompts import Template, build_messages, load_template
+from rewardlab.prompts import Template, build_messages
 from rewardlab.rewards.steps import token_ends
 from rewardlab.samplers.hf import append_answers, encode, token_texts
 from rewardlab.training.run.folder import LoadsWholeCheckpoints, RunLog, close_run, common_arguments, open_run
@@ -120,9 +120,7 @@ def train_prm(pairs: Sequence[PreferencePair], steps: Sequence[dict[str, Any]], 
     Raises DataError for labels of other pairs, CheckpointError where the checkpoint was trained on another template,
     ConfigError for a finished or different run in ``out``.
     """
-    template = (
-        template_for(Path(config.model), config.template) if Path(config.model).exists() else load_template(config.template)
-    )
+    template = load_template_for(config.model, config.template)
     rows = prm_rows(pairs, steps)
     labels = hashlib.sha256(json.dumps([row["step"] for row in rows], sort_keys=True).encode()).hexdigest()[:16]
     resume = open_run(out, config, data=data_fingerprint([row["pair"] for row in rows]) + labels)

@@ -13,11 +13,11 @@ from typing import Any
 from datasets import Dataset, Features, Image, List, Value
 from transformers import PreTrainedModel
 
-from rewardlab.checkpoints import template_for
+from rewardlab.checkpoints import load_template_for
 from rewardlab.config import RLConfig
 from rewardlab.errors import DataError, EndpointError
 from rewardlab.models.families import end_token_ids
-from rewardlab.prompts import Template, load_template
+from rewardlab.prompts import Template
 from rewardlab.rewards.judgment_function import RewardFunction
 from rewardlab.rewards.process_reward import ProcessReward
 from rewardlab.rewards.scorer import EndpointConsistencyJudge, RolloutScorer
@@ -117,9 +117,7 @@ def train_rl(pairs: Sequence[PreferencePair], config: RLConfig, out: Path) -> Pa
     Raises CheckpointError where the checkpoint was trained on another template, DataError without hard pairs, EndpointError
     where nothing answers about consistency, ConfigError for a finished or different run in ``out``.
     """
-    template = (
-        template_for(Path(config.model), config.template) if Path(config.model).exists() else load_template(config.template)
-    )
+    template = load_template_for(config.model, config.template)
     room = (3 if config.self_verify else 1) * config.max_completion_length  # a judgment, its verification, another judgment
     hard = fitting(hard_pairs(pairs, config), config, template, out, room=room)
     rows = rl_rows(hard, template, both_orders=config.both_orders)

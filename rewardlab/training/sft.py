@@ -80,7 +80,7 @@ class FirstTokenOnly:
     """A collator whose labels are those of another, up to the first token of each answer: the verdict, where that is all.
 
     The loss logged is then the negative log-likelihood of the verdict. Whatever follows it is not learnt: such a judge is asked
-    for its probabilities (``rewardlab.judging.judge.ProbabilityJudge``), not sampled.
+    for its probabilities (``rewardlab.judging.margins.ProbabilityJudge``), not sampled.
     """
 
     def __init__(self, collate: Callable[..., dict[str, Any]]) -> None:

@@ -3,8 +3,8 @@
 Pairwise-RL (arXiv 2504.04950) has a generative judge compare two responses and takes the probability of its verdict, asked in
 both orders, for the reward. Its full text was not at hand: that both orders are asked is confirmed by Seed1.5-VL (arXiv
 2505.07062, section 4.2), which uses it; *how* the two are combined is not. ``mean`` below is the obvious reading; ``logit``,
-the restricted softmax, coverage, the temperature and the map to rewards other than ``prob`` are this project's own derivations.
-The advantages of all pairs of a group are Think-RM's (arXiv 2505.16265), after its released code.
+the restricted softmax, coverage, the temperature and the map to rewards other than ``probability`` are this project's own
+derivations. The advantages of all pairs of a group are Think-RM's (arXiv 2505.16265), after its released code.
 
 Everything is said in *margins*: the log-odds that a response wins, ``logit p``. A margin of the response shown FIRST comes out
 of the judge; :func:`both_orders` makes of two of them one margin for response 0, which changes its sign when the responses are
@@ -163,23 +163,24 @@ def bradley_terry_loss(chosen_B: Tensor, rejected_B: Tensor) -> Tensor:
     return softplus(rejected_B - chosen_B).mean()
 
 
-# Phi of the policy's side: what winning with probability p is worth. The gradient of `prob` in the margin is p (1 - p): .25 at
-# parity and .018 at margin 4, so that an anchor far too strong or too weak teaches nothing; `logit` keeps its slope up to +-4.
+# Phi of the policy's side: what winning with probability p is worth. The gradient of `probability` in the margin is
+# p (1 - p): .25 at parity and .018 at margin 4, so that an anchor far too strong or too weak teaches nothing;
+# `logit` keeps its slope up to +-4.
 REWARDS: dict[str, Callable[[Tensor], Tensor]] = {
-    "prob": lambda margins_N: margins_N.sigmoid(),
+    "probability": lambda margins_N: margins_N.sigmoid(),
     "centered": lambda margins_N: torch.tanh(margins_N / 2) / 2,
     "logit": lambda margins_N: margins_N.clamp(-LOGIT_REWARD_LIMIT, LOGIT_REWARD_LIMIT),
     "binary": lambda margins_N: (margins_N > 0).to(margins_N.dtype),
 }
 
 
-LEAST = {"prob": 0.0, "centered": -0.5, "logit": -LOGIT_REWARD_LIMIT, "binary": 0.0}  # a certain loss
-PARITY = {"prob": 0.5, "centered": 0.0, "logit": 0.0, "binary": 0.5}  # above it, a response has beaten its anchor
+LEAST = {"probability": 0.0, "centered": -0.5, "logit": -LOGIT_REWARD_LIMIT, "binary": 0.0}  # a certain loss
+PARITY = {"probability": 0.5, "centered": 0.0, "logit": 0.0, "binary": 0.5}  # above it, a response has beaten its anchor
 
 
-def rewards_of(margins_N: Tensor, phi: str = "prob") -> tuple[Tensor, dict[str, float]]:
-    """([N] rewards, metrics) of winning margins against an anchor. ``prob`` is 0..1 as in Seed1.5-VL, ``centered`` p - 1/2,
-    ``logit`` the margin within +-4, ``binary`` 1 where p > 1/2 (an even margin is no win).
+def rewards_of(margins_N: Tensor, phi: str = "probability") -> tuple[Tensor, dict[str, float]]:
+    """([N] rewards, metrics) of winning margins against an anchor. ``probability`` is 0..1 as in Seed1.5-VL, ``centered``
+    p - 1/2, ``logit`` the margin within +-4, ``binary`` 1 where p > 1/2 (an even margin is no win).
 
     Raises ValueError for an unreadable margin (nan): it is left out before, and counted, not rewarded.
     """

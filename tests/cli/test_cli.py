@@ -122,7 +122,7 @@ CASES: list[tuple[str, list[str], str]] = [
     (
         "unknown judge",
         ["bench", "run", "pairs", "--data", "{pairs}", "--judge", "gpt", "--out", "{out}"],
-        "expected baseline:longest",
+        "expected hf:PATH",
     ),
     (
         "unknown control",
@@ -162,6 +162,16 @@ CASES: list[tuple[str, list[str], str]] = [
         "other template",
         ["judge", "--judge", "hf:{carded}", "--question", "q", "--first", "a", "--second", "b"],
         "train it again",
+    ),
+    (
+        "vllm nowhere",
+        ["bench", "run", "pairs", "--data", "{pairs}", "--judge", "vllm:/nowhere", "--out", "{out}"],
+        "/nowhere: no such folder",
+    ),
+    (
+        "prob vllm nowhere",
+        ["bench", "run", "pairs", "--data", "{pairs}", "--judge", "prob:vllm:/nowhere", "--out", "{out}"],
+        "/nowhere: no such folder",
     ),
     ("teacher down", ["distill", "--data", "{pairs}", "--config", "{down}", "--out", "{out}"], "requests in a row failed"),
     ("teacher not there", ["distill", "--data", "none.jsonl", "--out", "{out}"], "no such file"),

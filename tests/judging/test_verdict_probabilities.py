@@ -15,7 +15,8 @@ import torch
 from rewardlab.benchmarks.runner import BenchSettings, run_bench
 from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import CheckpointError, ConfigError
-from rewardlab.judging.judge import ProbabilityJudge, open_judge
+from rewardlab.judging.engines import open_judge
+from rewardlab.judging.margins import ProbabilityJudge
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.hf import HFSampler, verdict_token_ids

@@ -111,7 +111,7 @@ def test_any_anchor_ranks_a_consistent_judge_alike(r1: float, r2: float, anchor:
 def test_centring_the_reward_changes_no_advantage(seed: int) -> None:
     """prob and centered differ by one half everywhere: a group baseline takes it out."""
     against_anchor, groups = normal(seed, 8), torch.arange(8) // 4
-    prob, mid = (centered(rewards_of(against_anchor, phi)[0], groups) for phi in ("prob", "centered"))
+    prob, mid = (centered(rewards_of(against_anchor, phi)[0], groups) for phi in ("probability", "centered"))
     torch.testing.assert_close(prob, mid, atol=1e-6, rtol=0)
 
 

@@ -21,7 +21,7 @@ from rewardlab.demo.server import Faults
 from rewardlab.errors import CheckpointError
 from rewardlab.models.families import vision_token_ids
 from rewardlab.prompts import build_messages, load_template
-from rewardlab.samplers.base import SamplingParams, own_seed
+from rewardlab.samplers.base import SamplingParams, prompt_seed
 from rewardlab.samplers.decode import Draws, HotToken, draw, next_token_logits, read_logits
 from rewardlab.samplers.hf import HFSampler
 from rewardlab.samplers.openai_api import OpenAISampler, ask_any
@@ -345,11 +345,11 @@ def test_every_prompt_has_a_seed_of_its_own() -> None:
         return (Message("user", (Part(text=text), *([Part(image=image)] if image else []))),)
 
     asked = [prompt("a"), prompt("b"), prompt("a", b"x"), prompt("a", b"y"), prompt("\ud800")]
-    seeds = [own_seed(3, one) for one in asked]
+    seeds = [prompt_seed(3, one) for one in asked]
     assert len(set(seeds)) == 5
     assert all(3 <= seed < 2**30 + 3 for seed in seeds)
-    assert own_seed(3, prompt("a")) == seeds[0]
-    assert own_seed(4, prompt("a")) == seeds[0] + 1
+    assert prompt_seed(3, prompt("a")) == seeds[0]
+    assert prompt_seed(4, prompt("a")) == seeds[0] + 1
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,8 @@ import psutil
 import pytest
 
 from rewardlab.errors import EndpointError
-from rewardlab.judging.judge import ProbabilityJudge, open_judge
+from rewardlab.judging.engines import open_judge
+from rewardlab.judging.margins import ProbabilityJudge
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.hf import HFSampler

@@ -15,7 +15,8 @@ import pytest
 
 from rewardlab.data.images import to_data_url
 from rewardlab.errors import MediaError
-from rewardlab.judging.judge import GenerativeJudge, open_judge
+from rewardlab.judging.engines import open_judge
+from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.prompts import load_template
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import MAX_BODY_BYTES, build_app

@@ -12,7 +12,9 @@ import httpx
 import pytest
 
 from rewardlab.data.images import to_data_url
-from rewardlab.judging.judge import GenerativeJudge, open_judge, probability_judge_of
+from rewardlab.judging.engines import open_judge
+from rewardlab.judging.judge import GenerativeJudge
+from rewardlab.judging.margins import probability_judge_of
 from rewardlab.prompts import load_template
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.scripted import ScriptedSampler

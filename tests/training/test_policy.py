@@ -126,7 +126,7 @@ def called(function: PolicyRewardFunction, texts: list[str], ids: list[list[int]
     )
 
 
-@pytest.mark.parametrize(("phi", "least"), [("prob", 0.0), ("centered", -0.5), ("logit", -4.0)])
+@pytest.mark.parametrize(("phi", "least"), [("probability", 0.0), ("centered", -0.5), ("logit", -4.0)])
 def test_a_cut_off_answer_pays_the_least(tmp_path: Path, phi: str, least: float) -> None:
     """Though the judge would like it; under ``centered``, 0 would be parity."""
     pairs = [question("a"), question("b")]
@@ -282,7 +282,7 @@ def test_a_rule_pays_where_it_can_and_the_judge_where_not() -> None:
     assert verified.check([number, question("q")]) == {"verifier": 1, "judge_truth": 1, "judge_best": 0}
     with pytest.raises(DataError, match="1 of 2 pairs"):
         VerifiedReward(RULES, None, contract=Contract.BOXED, thinking=True).check([number, question("q")])
-    with pytest.raises(ValueError, match="phi prob"):
+    with pytest.raises(ValueError, match="phi probability"):
         config_for(Path("x"), verified=True, phi="logit")
 
 

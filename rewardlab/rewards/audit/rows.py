@@ -14,7 +14,8 @@ from typing import Any
 from rewardlab.data.images import read_image
 from rewardlab.data.pairs import rows_of
 from rewardlab.errors import ConfigError, DataError
-from rewardlab.judging.judge import GenerativeJudge, open_judge
+from rewardlab.judging.engines import open_judge
+from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.rewards.scorer import Rollout, RolloutScorer
 from rewardlab.rewards.verifiable.extraction import Contract, Status
 from rewardlab.rewards.verifiable.hybrid import JudgeScore, PairJudge, Prompt, Route, hybrid_reward, route_of

@@ -23,7 +23,7 @@ from safetensors.torch import load_file, save_file
 
 from rewardlab.config import EngineConfig
 from rewardlab.errors import ConfigError, EndpointError
-from rewardlab.samplers.base import SamplingParams
+from rewardlab.samplers.base import VLLM, SamplingParams
 from rewardlab.samplers.vllm_server import VLLMServer, VLLMServerSampler, find_vllm
 from rewardlab.types import Completion, FinishReason, Message, Part
 
@@ -54,7 +54,7 @@ def check_engine(config: EngineConfig) -> None:
     """Raise ConfigError for an engine that is not installed, or has no card of its own and no share of one, and for ``serve``
     on several nodes, whose processes it does not listen to."""
     if config.kind != "serve":
-        if importlib.util.find_spec("vllm") is None:
+        if importlib.util.find_spec(VLLM) is None:
             raise ConfigError(f"engine {config.kind} is vLLM within Python: pip install 'rewardlab[vllm]', or kind: serve")
         return
     find_vllm()

@@ -1,0 +1,99 @@
+"""How a judge is named, on the command line and in configs: ``[verify:][prob:]ENGINE:TARGET``, and what no engine answers for.
+
+This is the only parser of it, and :func:`spec_help` the only explanation. An engine is a sampler file with a function
+``open_sampler(target, options)`` and one line in :data:`ENGINES`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rewardlab.checkpoints import weights_id
+from rewardlab.errors import ConfigError
+from rewardlab.samplers.base import HF, OPENAI, VLLM
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What answers: ``module`` opens it, ``form`` explains its TARGET; a local one has a checkpoint for TARGET."""
+
+    module: str
+    form: str
+    is_local: bool
+
+
+ENGINES = {
+    HF: Engine("rewardlab.samplers.hf", "hf:PATH (a checkpoint folder or hub id)", is_local=True),
+    VLLM: Engine("rewardlab.samplers.vllm", "vllm:PATH (the same through vLLM)", is_local=True),
+    OPENAI: Engine("rewardlab.samplers.openai_api", "openai:MODEL@URL (or URL,URL)", is_local=False),
+}
+# What only some commands take.
+OTHERS = {
+    "baseline": "baseline:longest|shortest|random|first",
+    "replay": "replay:FILE (recorded samples, JSON lines)",
+    "rm": "rm:FOLDER (a scalar reward model)",
+}
+_PREFIXES = (
+    "prob:PATH or prob:vllm:PATH (by the probabilities of its verdicts)",
+    "verify: before one of these (it verifies and revises its own judgments)",
+)
+
+
+def spec_help(*others: str) -> str:
+    """Return what ``--judge`` takes: every engine, every prefix, and the ``others`` of :data:`OTHERS` that a command takes."""
+    return ", ".join([*(engine.form for engine in ENGINES.values()), *_PREFIXES, *(OTHERS[name] for name in others)])
+
+
+@dataclass(frozen=True)
+class JudgeSpec:
+    """A parsed specification. ``engine`` is a key of :data:`ENGINES` or of :data:`OTHERS`; ``target`` is never empty.
+
+    ``by_probability``: the probabilities of verdicts are weighed instead of verdicts being counted. ``verifies``: the judge
+    verifies and revises its own judgments.
+    """
+
+    engine: str
+    target: str
+    by_probability: bool = False
+    verifies: bool = False
+
+    @staticmethod
+    def parse(text: str, *others: str) -> JudgeSpec:
+        """Read a specification; of :data:`OTHERS` only ``others`` are taken. ``prob:PATH`` means ``prob:hf:PATH``.
+
+        Raise ConfigError for anything else, and for probabilities of an engine that tells none.
+        """
+        unverified = text.removeprefix("verify:")
+        rest = unverified.removeprefix("prob:")
+        verifies, by_probability = unverified != text, rest != unverified
+        engine, _, target = rest.partition(":")
+        if by_probability and engine not in ENGINES:
+            engine, target = HF, rest
+        if not target or not (engine in ENGINES or (engine in others and rest == text)):
+            raise ConfigError(f"unknown judge {text!r}; expected {spec_help(*others)}")
+        if by_probability and not ENGINES[engine].is_local:
+            raise ConfigError(f"{text!r}: {engine} tells no probabilities of verdicts; expected prob:PATH or prob:vllm:PATH")
+        return JudgeSpec(engine, target, by_probability, verifies)
+
+    def __str__(self) -> str:
+        """Return the shortest text that parses to this."""
+        engine = "" if self.by_probability and self.engine == HF else f"{self.engine}:"
+        return f"{'verify:' * self.verifies}{'prob:' * self.by_probability}{engine}{self.target}"
+
+    @property
+    def checkpoint(self) -> Path | None:
+        """Return the checkpoint that a local engine loads, which may be a hub id; None for any other judge."""
+        return Path(self.target) if self.engine in ENGINES and ENGINES[self.engine].is_local else None
+
+
+def judge_weights_id(text: str) -> str:
+    """Return which weights a specification stands for now (:func:`rewardlab.checkpoints.weights_id`).
+
+    Return "" for a judge without local weights, and for a name that is no specification.
+    """
+    try:
+        checkpoint = JudgeSpec.parse(text).checkpoint
+    except ConfigError:
+        return ""
+    return "" if checkpoint is None else weights_id(checkpoint)
