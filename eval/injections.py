@@ -45,7 +45,7 @@ def attacked(pair: PreferencePair, attack: Attack) -> PreferencePair:
     """The attack stands in the wrong answer."""
     wrong = 1 - (pair.preferred or 0)
     responses = list(pair.responses)
-    responses[wrong] = attack.applied(responses[wrong])
+    responses[wrong] = attack.apply(responses[wrong])
     return replace(pair, responses=(responses[0], responses[1]))
 
 

@@ -37,7 +37,7 @@ def audit(
     enormous texts, orders to the judge. **Exit status 1** where one earns more than it may, or the truth itself is not paid.
     """
     from rewardlab.rewards.audit.audit import run_audit
-    from rewardlab.rewards.audit.page import markdown, sentences, write_audit
+    from rewardlab.rewards.audit.page import audit_markdown, audit_sentences, write_audit
     from rewardlab.rewards.audit.rows import open_rewarder, read_audit
 
     rows = read_audit(data, images=images, contract=contract, thinking=thinking)
@@ -45,8 +45,8 @@ def audit(
     with open_rewarder(judge, votes=votes, api_key=key, seed=seed) as rewarder:
         report = run_audit(rows, rewarder, num_probed=probed, seed=seed)
     write_audit(report, out)
-    typer.echo("\n".join([markdown(report), *sentences(report), f"written: {out}/report.json, report.html"]))
-    if report["failed"]:
+    typer.echo("\n".join([audit_markdown(report), *audit_sentences(report), f"written: {out}/report.json, report.html"]))
+    if report.failed:
         raise typer.Exit(1)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from rewardlab.errors import DataError
 from rewardlab.metrics.running import Mean
 from rewardlab.rewards.pairwise import Anchors, Metrics, PolicyReward
-from rewardlab.rewards.verifiable.extraction import Contract, Status, extract
+from rewardlab.rewards.verifiable.extraction import AnswerStatus, Contract, extract
 from rewardlab.rewards.verifiable.hybrid import Prompt, Route, hybrid_reward, route_of
 from rewardlab.rewards.verifiable.rules import Compare, Domain, Problem, verify
 from rewardlab.types import Completion, FinishReason, PreferencePair
@@ -25,7 +25,7 @@ def truth_in(response: str, contract: Contract) -> str:
     it."""
     solution = response.rpartition("</think>")[2].strip()
     found = extract(solution, contract)
-    return found.text if found.status is Status.OK else solution
+    return found.text if found.status is AnswerStatus.OK else solution
 
 
 class VerifiedReward:
@@ -84,7 +84,7 @@ class VerifiedReward:
         self, questions: Sequence[PreferencePair], responses: Sequence[str], anchors: Anchors, step: int
     ) -> tuple[list[float | None], Metrics]:
         rewards: list[float | None] = [None] * len(questions)
-        counts: Counter[Status] = Counter()
+        counts: Counter[AnswerStatus] = Counter()
         prompts = [self._prompt(pair) for pair in questions]
         ruled = [n for n, prompt in enumerate(prompts) if route_of(prompt, self._verifiers) is Route.VERIFIER]
         for n in ruled:
@@ -93,7 +93,7 @@ class VerifiedReward:
             rewards[n] = found.score
             counts[found.status] += 1
         metrics: Metrics = {
-            f"verifier/{status.value}": Mean(counts[status] / max(1, len(ruled)), len(ruled)) for status in Status
+            f"verifier/{status.value}": Mean(counts[status] / max(1, len(ruled)), len(ruled)) for status in AnswerStatus
         }
         judged = [n for n in range(len(questions)) if rewards[n] is None]
         if judged and self._judge is not None:

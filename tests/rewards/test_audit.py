@@ -14,10 +14,11 @@ from rewardlab.errors import ConfigError, DataError
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.prompts import load_template
 from rewardlab.rewards.audit.audit import probes_of, run_audit, summarise, try_probes
-from rewardlab.rewards.audit.page import html, markdown, matrices, sentences, write_audit
+from rewardlab.rewards.audit.page import audit_html, audit_markdown, audit_sentences, probe_matrices, write_audit
 from rewardlab.rewards.audit.probes import CONTROL
+from rewardlab.rewards.audit.report import AuditReport, ProbeResult
 from rewardlab.rewards.audit.rows import VERDICT, AuditRow, Rewarder, open_rewarder, pair_judge, read_audit
-from rewardlab.rewards.verifiable.extraction import Contract, Status
+from rewardlab.rewards.verifiable.extraction import AnswerStatus, Contract
 from rewardlab.rewards.verifiable.hybrid import JudgeScore, PairJudge, Prompt
 from rewardlab.rewards.verifiable.mathematics import MathVerifier, all_verifiers
 from rewardlab.rewards.verifiable.rules import RULES, Compare, Problem, Verification
@@ -45,9 +46,9 @@ def verifiers() -> Iterator[dict[str, Compare]]:
     math.close()
 
 
-def probed(prompts: list[Prompt], rewarder: Rewarder) -> dict[str, dict[str, Any]]:
+def probed(prompts: list[Prompt], rewarder: Rewarder) -> dict[str, ProbeResult]:
     """The summary of all probes of the prompts, by name of the probe; the prompts are of one domain."""
-    return {c["probe"]: c for c in summarise(try_probes([p for x in prompts for p in probes_of(x, rewarder)], rewarder))}
+    return {c.probe: c for c in summarise(try_probes([p for x in prompts for p in probes_of(x, rewarder)], rewarder))}
 
 
 def prompts_of(domain: str, **fields: Any) -> list[Prompt]:
@@ -62,13 +63,13 @@ def test_our_rewards_hold(domain: str, contract: Contract, verifiers: dict[str, 
         pytest.skip("the contract does not touch the algebra, and power towers take their time")
     for thinking in (True, False):
         cells = probed(prompts_of(domain, contract=contract, thinking=thinking), Rewarder(verifiers, None))
-        assert [c["probe"] for c in cells.values() if not c["held"]] == []
-        assert domain == VERDICT or cells[CONTROL]["worst"]["reward"] == 1
+        assert [c.probe for c in cells.values() if not c.passed] == []
+        assert domain == VERDICT or cells[CONTROL].worst.reward == 1
 
 
 def paying(verdict: Any) -> Compare:
     """A rule of somebody's: 1 where ``verdict(truth, answer)``."""
-    return lambda problem, answer: Verification(float(verdict(problem.truth, answer)), Status.OK, answer)
+    return lambda problem, answer: Verification(float(verdict(problem.truth, answer)), AnswerStatus.OK, answer)
 
 
 def last_number(truth: str, answer: str) -> bool:
@@ -99,7 +100,7 @@ NAIVE = [
 def test_naive_rules_are_caught(domain: str, rule: Any, caught: set[str]) -> None:
     """By the probes made for what they overlook."""
     cells = probed(prompts_of(domain), Rewarder({domain: paying(rule)}, None))
-    assert caught <= {name for name, cell in cells.items() if not cell["held"]}
+    assert caught <= {name for name, cell in cells.items() if not cell.passed}
 
 
 def test_a_naive_place_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,10 +110,10 @@ def test_a_naive_place_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def last_box(solution: str, contract: Contract) -> Extraction:
         found = re.findall(r"\\boxed\{([^{}]*)\}", solution)
-        return Extraction(found[-1], Status.OK) if found else Extraction("", Status.MISSING)
+        return Extraction(found[-1], AnswerStatus.OK) if found else Extraction("", AnswerStatus.MISSING)
 
     monkeypatch.setattr(module, "extract", last_box)
-    broken = {name for name, cell in probed(prompts_of("count"), Rewarder(RULES, None)).items() if not cell["held"]}
+    broken = {name for name, cell in probed(prompts_of("count"), Rewarder(RULES, None)).items() if not cell.passed}
     assert broken == {"several boxes", "a box in a box", "two kinds of box"}
 
 
@@ -127,9 +128,9 @@ def test_a_naive_verdict_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(module, "verdict_of", first_digit)
     cells = probed(prompts_of(VERDICT), Rewarder(RULES, None))
-    broken = {name for name, cell in cells.items() if not cell["held"]}
+    broken = {name for name, cell in cells.items() if not cell.passed}
     assert {"both named in one tag", "verdict in the thinking", "thinking not closed", "injection", "cut off"} <= broken
-    assert cells["both named in one tag"]["worst"]["reward"] == 1
+    assert cells["both named in one tag"].worst.reward == 1
 
 
 def judged(judge: PairJudge) -> set[str]:
@@ -138,7 +139,7 @@ def judged(judge: PairJudge) -> set[str]:
         Prompt("p", "poem", "Write about rain.", truth="Rain keeps no count."),
         Prompt("q", "poem", "On snow?", best="Snow."),
     ]
-    return {name for name, cell in probed(prompts, Rewarder({}, judge)).items() if not cell["held"]}
+    return {name for name, cell in probed(prompts, Rewarder({}, judge)).items() if not cell.passed}
 
 
 def test_judges() -> None:
@@ -157,7 +158,7 @@ def test_judges() -> None:
     assert judged(obedient) == {"injection"}
     assert {"enormous", "injection", "a range"} <= judged(by_length)
     assert judged(lambda *_: JudgeScore(0.5)) == {"the reference against a refusal"}
-    assert judged(lambda *_: JudgeScore(0.0, Status.TIMEOUT)) == {"the reference against a refusal"}
+    assert judged(lambda *_: JudgeScore(0.0, AnswerStatus.TIMEOUT)) == {"the reference against a refusal"}
 
 
 def test_a_generative_judge_as_a_reward() -> None:
@@ -177,7 +178,7 @@ def test_a_generative_judge_as_a_reward() -> None:
 
     assert score(lambda messages, n: prefers_rain(messages), "RAIN") == JudgeScore(1.0)
     assert score(lambda messages, n: "<think>a</think><answer>1</answer>", "RAIN") == JudgeScore(0.5)
-    assert score(lambda messages, n: "both", "RAIN").status is Status.UNREADABLE
+    assert score(lambda messages, n: "both", "RAIN").status is AnswerStatus.UNREADABLE
     assert score(lambda messages, n: "both", " SNOW ") == JudgeScore(0.5)
 
 
@@ -188,9 +189,9 @@ def test_a_judge_that_always_names_the_first_is_no_reward(tmp_path: Path, monkey
     poem = row(domain="poem", truth="Rain keeps no count.", response="<think>a</think>It rains.")
     with open_rewarder("hf:x", votes=1, api_key="none", seed=0) as rewarder:
         report = run_audit(read(rows_file(tmp_path, poem)), rewarder, num_probed=1, seed=0)
-    assert report["domains"]["poem"]["values"][0]["reward"] == 0.5
-    assert [c["probe"] for c in report["probes"] if not c["held"]] == ["the reference against a refusal"]
-    assert sentences(report) == ["poem: the reference against a refusal earned 0.5 and may earn over 0.5 (1 of 1 tries)."]
+    assert report.domains["poem"].values[0].reward == 0.5
+    assert [c.probe for c in report.probes if not c.passed] == ["the reference against a refusal"]
+    assert audit_sentences(report) == ["poem: the reference against a refusal earned 0.5 and may earn over 0.5 (1 of 1 tries)."]
 
 
 def rows_file(folder: Path, *rows: dict[str, Any]) -> Path:
@@ -232,11 +233,11 @@ def test_the_samples_of_an_rl_run(tmp_path: Path) -> None:
     )
     assert [r.prompt.truth for r in rows] == ["2", "1", "2", None, None]
     report = run_audit(rows, Rewarder(RULES, None), num_probed=2, seed=0)
-    found = report["domains"][VERDICT]
-    assert [(v["reward"], v["num_rows"]) for v in found["values"]] == [(0.0, 2), (0.5, 1), (1.0, 1), (2.0, 1)]
-    assert (found["num_differ"], found["sources"]) == (1, {VERDICT: 3, "recorded": 2})
-    assert report["failed"] == 0
-    assert sentences(report) == ["verdict: 1 of 5 recorded rewards differ from ours."]
+    found = report.domains[VERDICT]
+    assert [(v.reward, v.num_rows) for v in found.values] == [(0.0, 2), (0.5, 1), (1.0, 1), (2.0, 1)]
+    assert (found.num_differ, found.sources) == (1, {VERDICT: 3, "recorded": 2})
+    assert report.failed == 0
+    assert audit_sentences(report) == ["verdict: 1 of 5 recorded rewards differ from ours."]
 
 
 BAD = [
@@ -270,7 +271,7 @@ EXAMPLE = {  # eval/audit_example.jsonl, worked by hand
 def test_the_example(verifiers: dict[str, Compare]) -> None:
     """Every row of the example earns what a person would pay."""
     rewarder = Rewarder(verifiers, None)
-    earned = {r.prompt.prompt_id: rewarder.of_row(r).reward for r in read(ROOT / "eval" / "audit_example.jsonl")}
+    earned = {r.prompt.prompt_id: rewarder.reward_row(r).reward for r in read(ROOT / "eval" / "audit_example.jsonl")}
     assert earned == pytest.approx(EXAMPLE)
 
 
@@ -286,7 +287,7 @@ def test_bad_files(tmp_path: Path) -> None:
         read_audit(rows_file(tmp_path, row()), images=None, contract="circle", thinking=True)
 
 
-def audited(tmp_path: Path, *rows: dict[str, Any], num_probed: int = 0) -> dict[str, Any]:
+def audited(tmp_path: Path, *rows: dict[str, Any], num_probed: int = 0) -> AuditReport:
     return run_audit(read(rows_file(tmp_path, *rows)), Rewarder(RULES, None), num_samples=1, num_probed=num_probed, seed=0)
 
 
@@ -306,24 +307,24 @@ def test_what_was_paid_is_told(tmp_path: Path) -> None:
         row(response=r"\boxed{3}"),
         row(domain="poem", reward=0.3),
     )
-    count, poem = report["domains"]["count"], report["domains"]["poem"]
-    assert [(v["reward"], v["num_rows"], v["statuses"]) for v in count["values"]] == [
+    count, poem = report.domains["count"], report.domains["poem"]
+    assert [(v.reward, v.num_rows, v.statuses) for v in count.values] == [
         (0.0, 2, {"unreadable": 1, "bad_format": 1}),
         (1.0, 1, {"ok": 1}),
     ]
-    assert (count["mean"], count["num_recorded"], count["num_differ"]) == (pytest.approx(1 / 3), 2, 1)
-    assert count["differ"][0]["response"] == r"<think>a</think>\boxed{3 or 4}"
-    assert (poem["sources"], poem["values"][0]["reward"]) == ({"recorded": 1}, 0.3)
-    assert [len(v["samples"]) for v in count["values"]] == [1, 1]
-    assert (report["failed"], report["probes"]) == (0, [])
+    assert (count.mean, count.num_recorded, count.num_differ) == (pytest.approx(1 / 3), 2, 1)
+    assert count.differ[0].response == r"<think>a</think>\boxed{3 or 4}"
+    assert (poem.sources, poem.values[0].reward) == ({"recorded": 1}, 0.3)
+    assert [len(v.samples) for v in count.values] == [1, 1]
+    assert (report.failed, report.probes) == (0, [])
 
 
 def test_many_values_go_into_tenths(tmp_path: Path) -> None:
     """Every row is in one of them."""
     rows = [row(domain="poem", reward=n / 100) for n in range(50)]
-    values = audited(tmp_path, *rows)["domains"]["poem"]["values"]
-    assert [v["reward"] for v in values] == [0.0, 0.1, 0.2, 0.3, 0.4, 0.5]
-    assert sum(v["num_rows"] for v in values) == 50
+    values = audited(tmp_path, *rows).domains["poem"].values
+    assert [v.reward for v in values] == [0.0, 0.1, 0.2, 0.3, 0.4, 0.5]
+    assert sum(v.num_rows for v in values) == 50
 
 
 def test_the_page_and_the_table(tmp_path: Path) -> None:
@@ -335,22 +336,22 @@ def test_the_page_and_the_table(tmp_path: Path) -> None:
         row(domain="poem", reward=0.3),
         num_probed=1,
     )
-    assert report["failed"] == 1
-    assert report["unprobed"] == ["poem"]
-    assert sentences(report) == [
+    assert report.failed == 1
+    assert report.unprobed == ["poem"]
+    assert audit_sentences(report) == [
         "choice: the truth itself earned 0 and may earn 1 (1 of 1 tries).",
         "poem: nothing was probed, for no verifier or judge pays it here; give --judge.",
     ]
-    assert re.search(r"\| the truth itself +\| 1 +\| 0 \(!\) +\| 1 +\|", markdown(report))
-    assert [m["domains"] for m in matrices(report)] == [["choice", "count"]]
+    assert re.search(r"\| the truth itself +\| 1 +\| 0 \(!\) +\| 1 +\|", audit_markdown(report))
+    assert [m.domains for m in probe_matrices(report)] == [["choice", "count"]]
     write_audit(report, tmp_path / "out")
     page = (tmp_path / "out" / "report.html").read_text()
-    assert page == html(report)
+    assert page == audit_html(report)
     assert "<b>Which?" not in page
     assert "&lt;b&gt;Which?" in page
     assert "1 of 28 probes did not earn what they may" in page
     assert not re.search(r"(?:src|href)=\"(?!data:)", page)  # nothing is fetched
-    assert json.loads((tmp_path / "out" / "report.json").read_text()) == report
+    assert json.loads((tmp_path / "out" / "report.json").read_text()) == report.to_json()
 
 
 def test_a_broken_rule_does_not_end_the_audit(tmp_path: Path) -> None:
@@ -361,5 +362,5 @@ def test_a_broken_rule_does_not_end_the_audit(tmp_path: Path) -> None:
 
     rows = read(rows_file(tmp_path, row()))
     report = run_audit(rows, Rewarder({"count": broken}, None), num_samples=1, num_probed=1, seed=0)
-    assert report["domains"]["count"]["statuses"] == {"error": 1}
-    assert [c["probe"] for c in report["probes"] if not c["held"]] == [CONTROL]
+    assert report.domains["count"].statuses == {"error": 1}
+    assert [c.probe for c in report.probes if not c.passed] == [CONTROL]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rewardlab.rewards.audit.probes import place
-from rewardlab.rewards.verifiable.extraction import MAX_ANSWER_CHARS, Contract, Extraction, Status, extract, solution_of
+from rewardlab.rewards.verifiable.extraction import MAX_ANSWER_CHARS, AnswerStatus, Contract, Extraction, extract, solution_of
 
 OPEN, CLOSE = "<|begin_of_box|>", "<|end_of_box|>"
 
@@ -24,41 +24,41 @@ FOUND = [
     (Contract.ANSWER, "<answer>\n7\n</answer>", "7"),
 ]
 NOT_FOUND = [
-    (Contract.BOX, "7", Status.MISSING),
-    (Contract.BOX, f"{OPEN}7{CLOSE}{OPEN}8{CLOSE}", Status.SEVERAL),
-    (Contract.BOX, f"{OPEN}7{CLOSE}{OPEN}7{CLOSE}", Status.SEVERAL),
-    (Contract.BOX, f"{OPEN}7{CLOSE}8{CLOSE}", Status.SEVERAL),
-    (Contract.BOX, f"{OPEN}7{OPEN}8{CLOSE}{CLOSE}", Status.NESTED),
-    (Contract.BOX, f"{OPEN}7", Status.UNCLOSED),
-    (Contract.BOX, f"7{CLOSE}", Status.UNCLOSED),
-    (Contract.BOX, f"{CLOSE}7{OPEN}", Status.UNCLOSED),
-    (Contract.BOX, f"{OPEN} \n{CLOSE}", Status.EMPTY),
-    (Contract.BOX, rf"{OPEN}7{CLOSE} \boxed{{7}}", Status.FOREIGN),
-    (Contract.BOX, rf"{OPEN}\boxed{{7}}{CLOSE}", Status.FOREIGN),
-    (Contract.BOXED, "", Status.MISSING),
-    (Contract.BOXED, r"\boxed 7", Status.MISSING),
-    (Contract.BOXED, r"\boxed{7} or \boxed{8}", Status.SEVERAL),
-    (Contract.BOXED, r"\boxed 7 \boxed{8}", Status.SEVERAL),
-    (Contract.BOXED, r"\boxed{\boxed{7}}", Status.NESTED),
-    (Contract.BOXED, r"\boxed{7", Status.UNCLOSED),
-    (Contract.BOXED, r"\boxed{7\}", Status.UNCLOSED),
-    (Contract.BOXED, r"\boxed{}", Status.EMPTY),
-    (Contract.BOXED, rf"\boxed{{7}}{OPEN}8{CLOSE}", Status.FOREIGN),
-    (Contract.ANSWER, "<answer>7</answer><answer>8</answer>", Status.SEVERAL),
-    (Contract.ANSWER, "<answer>7<answer>8</answer></answer>", Status.NESTED),
-    (Contract.ANSWER, r"\boxed{8}<answer>7</answer>", Status.FOREIGN),
-    (Contract.ANSWER, f"<answer>{'9' * (MAX_ANSWER_CHARS + 1)}</answer>", Status.TOO_LONG),
+    (Contract.BOX, "7", AnswerStatus.MISSING),
+    (Contract.BOX, f"{OPEN}7{CLOSE}{OPEN}8{CLOSE}", AnswerStatus.SEVERAL),
+    (Contract.BOX, f"{OPEN}7{CLOSE}{OPEN}7{CLOSE}", AnswerStatus.SEVERAL),
+    (Contract.BOX, f"{OPEN}7{CLOSE}8{CLOSE}", AnswerStatus.SEVERAL),
+    (Contract.BOX, f"{OPEN}7{OPEN}8{CLOSE}{CLOSE}", AnswerStatus.NESTED),
+    (Contract.BOX, f"{OPEN}7", AnswerStatus.UNCLOSED),
+    (Contract.BOX, f"7{CLOSE}", AnswerStatus.UNCLOSED),
+    (Contract.BOX, f"{CLOSE}7{OPEN}", AnswerStatus.UNCLOSED),
+    (Contract.BOX, f"{OPEN} \n{CLOSE}", AnswerStatus.EMPTY),
+    (Contract.BOX, rf"{OPEN}7{CLOSE} \boxed{{7}}", AnswerStatus.FOREIGN),
+    (Contract.BOX, rf"{OPEN}\boxed{{7}}{CLOSE}", AnswerStatus.FOREIGN),
+    (Contract.BOXED, "", AnswerStatus.MISSING),
+    (Contract.BOXED, r"\boxed 7", AnswerStatus.MISSING),
+    (Contract.BOXED, r"\boxed{7} or \boxed{8}", AnswerStatus.SEVERAL),
+    (Contract.BOXED, r"\boxed 7 \boxed{8}", AnswerStatus.SEVERAL),
+    (Contract.BOXED, r"\boxed{\boxed{7}}", AnswerStatus.NESTED),
+    (Contract.BOXED, r"\boxed{7", AnswerStatus.UNCLOSED),
+    (Contract.BOXED, r"\boxed{7\}", AnswerStatus.UNCLOSED),
+    (Contract.BOXED, r"\boxed{}", AnswerStatus.EMPTY),
+    (Contract.BOXED, rf"\boxed{{7}}{OPEN}8{CLOSE}", AnswerStatus.FOREIGN),
+    (Contract.ANSWER, "<answer>7</answer><answer>8</answer>", AnswerStatus.SEVERAL),
+    (Contract.ANSWER, "<answer>7<answer>8</answer></answer>", AnswerStatus.NESTED),
+    (Contract.ANSWER, r"\boxed{8}<answer>7</answer>", AnswerStatus.FOREIGN),
+    (Contract.ANSWER, f"<answer>{'9' * (MAX_ANSWER_CHARS + 1)}</answer>", AnswerStatus.TOO_LONG),
 ]
 
 
 @pytest.mark.parametrize(("contract", "solution", "text"), FOUND)
 def test_found(contract: Contract, solution: str, text: str) -> None:
     """The content as it stands, blanks at its ends aside."""
-    assert extract(solution, contract) == Extraction(text, Status.OK)
+    assert extract(solution, contract) == Extraction(text, AnswerStatus.OK)
 
 
 @pytest.mark.parametrize(("contract", "solution", "status"), NOT_FOUND)
-def test_not_found(contract: Contract, solution: str, status: Status) -> None:
+def test_not_found(contract: Contract, solution: str, status: AnswerStatus) -> None:
     """A status and no text."""
     assert extract(solution, contract) == Extraction("", status)
 
@@ -68,8 +68,8 @@ def test_what_is_put_in_comes_out(content: str) -> None:
     """One place in any surroundings without marks; two of them are several."""
     for contract in Contract:
         said = place(content, contract)
-        assert extract(f"The answer: {said}. Done.", contract) == Extraction(content.strip(), Status.OK)
-        assert extract(said + said, contract).status is Status.SEVERAL
+        assert extract(f"The answer: {said}. Done.", contract) == Extraction(content.strip(), AnswerStatus.OK)
+        assert extract(said + said, contract).status is AnswerStatus.SEVERAL
 
 
 THOUGHTS = [
@@ -91,7 +91,7 @@ THOUGHTS = [
 def test_the_thinking_is_left_aside(response: str, thinking: bool, solution: str | None) -> None:
     """One thought at the start, closed and not empty; a model that does not think has no tags."""
     found = solution_of(response, thinking=thinking)
-    assert found == (Extraction("", Status.BAD_FORMAT) if solution is None else Extraction(solution, Status.OK))
+    assert found == (Extraction("", AnswerStatus.BAD_FORMAT) if solution is None else Extraction(solution, AnswerStatus.OK))
 
 
 @pytest.mark.parametrize("part", [r"\boxed{", "{", "}", "\\", OPEN, CLOSE, "<answer>", "<think>", "</think>", "9", " "])

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rewardlab.errors import DataError
-from rewardlab.rewards.verifiable.extraction import Status
+from rewardlab.rewards.verifiable.extraction import AnswerStatus
 from rewardlab.rewards.verifiable.hybrid import HybridReward, JudgeScore, Prompt, Route, hybrid_reward, route_of
 from rewardlab.rewards.verifiable.rules import RULES
 from rewardlab.types import Completion, FinishReason
@@ -44,9 +44,9 @@ def test_a_prompt_that_nothing_rewards(nothing: str | None) -> None:
         route_of(replace(COUNT, truth=nothing, best=nothing), RULES)
 
 
-def test_a_prompt_that_wants_a_judge() -> None:
+def test_a_prompt_that_needs_a_judge() -> None:
     """Where there is none, it is an error and no 0."""
-    with pytest.raises(DataError, match="wants a judge"):
+    with pytest.raises(DataError, match="needs a judge"):
         hybrid_reward(POEM, done("<think>a</think>b"), verifiers=RULES, judge=None)
 
 
@@ -59,11 +59,11 @@ def test_rewards() -> None:
         return JudgeScore(0.75)
 
     right = hybrid_reward(COUNT, done(r"<think>a</think>It is \boxed{7}"), verifiers=RULES, judge=judge)
-    assert right == HybridReward(1.0, Status.OK, Route.VERIFIER, "7")
+    assert right == HybridReward(1.0, AnswerStatus.OK, Route.VERIFIER, "7")
     assert not asked
     for prompt, route in [(POEM, Route.JUDGE_TRUTH), (BEST, Route.JUDGE_BEST)]:
         found = hybrid_reward(prompt, done("<think>a</think> It rains."), verifiers=RULES, judge=judge)
-        assert found == HybridReward(0.75, Status.OK, route)
+        assert found == HybridReward(0.75, AnswerStatus.OK, route)
     assert asked == [("Write a line.", "It rains.", "Rain.")] * 2
 
 
@@ -71,15 +71,15 @@ def test_rewards() -> None:
 @pytest.mark.parametrize(
     ("completion", "status"),
     [
-        (done(r"\boxed{7}"), Status.BAD_FORMAT),
-        (done(r"<think>\boxed{7}"), Status.BAD_FORMAT),
-        (done(r"<think></think>\boxed{7}"), Status.BAD_FORMAT),
-        (Completion(r"<think>a</think>\boxed{7}", FinishReason.LENGTH), Status.TRUNCATED),
-        (Completion(r"<think>a</think>\boxed{7}", FinishReason.ERROR), Status.ERROR),
-        (Completion(r"<think>a</think>\boxed{7}", FinishReason.TIMEOUT), Status.TIMEOUT),
+        (done(r"\boxed{7}"), AnswerStatus.BAD_FORMAT),
+        (done(r"<think>\boxed{7}"), AnswerStatus.BAD_FORMAT),
+        (done(r"<think></think>\boxed{7}"), AnswerStatus.BAD_FORMAT),
+        (Completion(r"<think>a</think>\boxed{7}", FinishReason.LENGTH), AnswerStatus.TRUNCATED),
+        (Completion(r"<think>a</think>\boxed{7}", FinishReason.ERROR), AnswerStatus.ERROR),
+        (Completion(r"<think>a</think>\boxed{7}", FinishReason.TIMEOUT), AnswerStatus.TIMEOUT),
     ],
 )
-def test_what_is_broken_earns_nothing(prompt: Prompt, completion: Completion, status: Status) -> None:
+def test_what_is_broken_earns_nothing(prompt: Prompt, completion: Completion, status: AnswerStatus) -> None:
     """Whatever it says, and whoever would pay."""
     found = hybrid_reward(prompt, completion, verifiers=RULES, judge=always)
     assert (found.score, found.status) == (0.0, status)
@@ -107,12 +107,12 @@ def test_a_judge_that_fails() -> None:
         raise ConnectionError
 
     judges = [
-        (lambda *_: JudgeScore(0.9, Status.TIMEOUT), Status.TIMEOUT),
-        (broken, Status.ERROR),
-        (lambda *_: JudgeScore(1.5), Status.ERROR),
-        (lambda *_: JudgeScore(float("nan")), Status.ERROR),
+        (lambda *_: JudgeScore(0.9, AnswerStatus.TIMEOUT), AnswerStatus.TIMEOUT),
+        (broken, AnswerStatus.ERROR),
+        (lambda *_: JudgeScore(1.5), AnswerStatus.ERROR),
+        (lambda *_: JudgeScore(float("nan")), AnswerStatus.ERROR),
     ]
     for judge, status in judges:
         found = hybrid_reward(POEM, done("<think>a</think>b"), verifiers=RULES, judge=judge)
         assert (found.score, found.status) == (0.0, status)
-    assert hybrid_reward(POEM, done("<think>a</think> "), verifiers=RULES, judge=always).status is Status.EMPTY
+    assert hybrid_reward(POEM, done("<think>a</think> "), verifiers=RULES, judge=always).status is AnswerStatus.EMPTY

@@ -55,9 +55,9 @@ def test_the_prompt_keeps_its_parts(template: Any) -> None:
     harmless = structure(render(template, "Q?", "red", "blue"), template)
     for attack in ATTACKS:
         for filled in (
-            ("Q?", attack.applied("red"), "blue"),
-            ("Q?", "red", attack.applied("blue")),
-            (attack.applied("Q?"), "a", "b"),
+            ("Q?", attack.apply("red"), "blue"),
+            ("Q?", "red", attack.apply("blue")),
+            (attack.apply("Q?"), "a", "b"),
         ):
             assert structure(render(template, *filled), template) == harmless, attack
 
@@ -98,7 +98,7 @@ def test_no_attack_is_a_token(tiny_checkpoint: Path, demo_pairs: Any, template: 
 
     harmless = found(("red", "blue"))
     for attack in ATTACKS:
-        assert found((attack.applied("red"), "blue")) == harmless, attack
+        assert found((attack.apply("red"), "blue")) == harmless, attack
 
 
 def test_a_tokenizers_own_tokens_are_broken(tiny_checkpoint: Path) -> None:
@@ -115,5 +115,5 @@ def test_a_tokenizers_own_tokens_are_broken(tiny_checkpoint: Path) -> None:
 
 
 def test_an_attack_is_put_where_it_says() -> None:
-    assert Attack("order", "before", "x").applied("a") == "x\na"
-    assert Attack("order", "after", "x").applied("a") == "a\nx"
+    assert Attack("order", "before", "x").apply("a") == "x\na"
+    assert Attack("order", "after", "x").apply("a") == "a\nx"

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from rewardlab.rewards.verifiable.extraction import Contract, Status
+from rewardlab.rewards.verifiable.extraction import AnswerStatus, Contract
 from rewardlab.rewards.verifiable.mathematics import MathVerifier, has_prose, rule_verdict
 from rewardlab.rewards.verifiable.rules import Domain, Problem, Verification
 
@@ -116,24 +116,24 @@ UNREADABLE = [
 @pytest.mark.parametrize(("truth", "answer"), EQUAL)
 def test_equal(compared: Compared, truth: str, answer: str) -> None:
     """In any notation."""
-    assert compared(truth, answer) == Verification(1.0, Status.OK, answer)
+    assert compared(truth, answer) == Verification(1.0, AnswerStatus.OK, answer)
 
 
 @pytest.mark.parametrize(("truth", "answer"), DIFFERENT)
 def test_different(compared: Compared, truth: str, answer: str) -> None:
     """Read, and not the truth."""
-    assert compared(truth, answer) == Verification(0.0, Status.OK, answer)
+    assert compared(truth, answer) == Verification(0.0, AnswerStatus.OK, answer)
 
 
 @pytest.mark.parametrize(("truth", "answer"), UNREADABLE)
 def test_not_one_answer(compared: Compared, truth: str, answer: str) -> None:
     """Ranges, alternatives, second equations, unevaluated expressions, look-alikes, half of a formula."""
-    assert compared(truth, answer) == Verification(0.0, Status.UNREADABLE, answer)
+    assert compared(truth, answer) == Verification(0.0, AnswerStatus.UNREADABLE, answer)
 
 
 def test_the_question_is_no_answer(compared: Compared) -> None:
     """Its expression given back equals the truth and earns nothing; the same expression elsewhere does."""
-    assert compared("x^2+2x+1", "(x + 1)^2", "Expand $(x+1)^2$.").status is Status.RESTATED
+    assert compared("x^2+2x+1", "(x + 1)^2", "Expand $(x+1)^2$.").status is AnswerStatus.RESTATED
     assert compared("x^2+2x+1", "x^2+2x+1", "Is it $x^2+2x+1$?").score == 1
     assert compared("7", "7", "Which is larger, 5 or 7?").score == 1
 
@@ -142,7 +142,7 @@ def test_the_question_is_no_answer(compared: Compared) -> None:
 def test_nothing_hangs(compared: Compared, answer: str) -> None:
     """Arithmetic that no signal interrupts ends with its process, and the next comparison is as good as ever."""
     start = time.monotonic()
-    assert compared(r"\sqrt{2} x", answer).status in (Status.TIMEOUT, Status.ERROR, Status.UNREADABLE)
+    assert compared(r"\sqrt{2} x", answer).status in (AnswerStatus.TIMEOUT, AnswerStatus.ERROR, AnswerStatus.UNREADABLE)
     assert time.monotonic() - start < TIMEOUT_S + 5
     assert compared(r"\sqrt{2} x", r"x \sqrt{2}").score == 1
 
@@ -156,7 +156,7 @@ def test_a_process_that_dies_is_an_error() -> None:
     assert worker is not None
     os.kill(worker._process.pid, signal.SIGKILL)
     worker._process.wait()
-    assert held.compare(problem, "1+x").status is Status.ERROR
+    assert held.compare(problem, "1+x").status is AnswerStatus.ERROR
     assert held.compare(problem, "1+x").score == 1
     held.close()
 

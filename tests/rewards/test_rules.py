@@ -7,8 +7,8 @@ from fractions import Fraction
 
 import pytest
 
-from rewardlab.rewards.verifiable.extraction import Contract, Status
-from rewardlab.rewards.verifiable.numerals import is_year, literal, quantity, terminates
+from rewardlab.rewards.verifiable.extraction import AnswerStatus, Contract
+from rewardlab.rewards.verifiable.numerals import is_year, parse_number, parse_quantity, terminates
 from rewardlab.rewards.verifiable.rules import RULES, Domain, Problem, Verification, edit_distance, iou, read_boxes, verify
 
 
@@ -98,7 +98,7 @@ CASES: list[tuple[Domain, str, str, float | None]] = [
 def test_cases(domain: Domain, truth: str, answer: str, score: float | None) -> None:
     """Scores worked by hand."""
     found = compared(domain, truth, answer)
-    assert found.status is (Status.UNREADABLE if score is None else Status.OK)
+    assert found.status is (AnswerStatus.UNREADABLE if score is None else AnswerStatus.OK)
     assert found.score == pytest.approx(score or 0)
 
 
@@ -111,14 +111,14 @@ def test_the_year_rule_asks_nothing_of_the_question(question: str) -> None:
 def test_more_boxes_than_objects_hedge() -> None:
     """However right one of them is."""
     found = compared(Domain.GROUNDING, "[0,0,10,10]", "[[0,0,10,10],[20,0,30,10]]")
-    assert found == Verification(0.0, Status.SEVERAL, "[[0,0,10,10],[20,0,30,10]]")
+    assert found == Verification(0.0, AnswerStatus.SEVERAL, "[[0,0,10,10],[20,0,30,10]]")
 
 
 @pytest.mark.parametrize("domain", [Domain.NUMBER, Domain.CHOICE, Domain.COUNT, Domain.GROUNDING])
 def test_a_truth_that_cannot_be_read_is_an_error(domain: Domain) -> None:
     """Counted, and never paid, also for the same nonsense."""
     problem = Problem(domain, "?", "who knows", Contract.BOXED)
-    assert verify(problem, r"\boxed{who knows}", RULES) == Verification(0.0, Status.ERROR, "who knows")
+    assert verify(problem, r"\boxed{who knows}", RULES) == Verification(0.0, AnswerStatus.ERROR, "who knows")
 
 
 def test_what_breaks_is_a_status() -> None:
@@ -129,14 +129,19 @@ def test_what_breaks_is_a_status() -> None:
 
     problem = Problem(Domain.COUNT, "?", "7", Contract.BOXED)
     assert verify(problem, r"\boxed{7}", RULES).score == 1
-    assert verify(problem, r"\boxed{7}", {Domain.COUNT: broken}).status is Status.ERROR
-    assert verify(problem, r"\boxed{7}", {}).status is Status.ERROR
-    assert verify(problem, "7", RULES) == Verification(0.0, Status.MISSING)
+    assert verify(problem, r"\boxed{7}", {Domain.COUNT: broken}).status is AnswerStatus.ERROR
+    assert verify(problem, r"\boxed{7}", {}).status is AnswerStatus.ERROR
+    assert verify(problem, "7", RULES) == Verification(0.0, AnswerStatus.MISSING)
 
 
 def test_only_ok_carries_a_score() -> None:
     """A record that says otherwise cannot be made."""
-    for score, status in [(1.0, Status.TIMEOUT), (1.5, Status.OK), (-0.1, Status.OK), (float("nan"), Status.OK)]:
+    for score, status in [
+        (1.0, AnswerStatus.TIMEOUT),
+        (1.5, AnswerStatus.OK),
+        (-0.1, AnswerStatus.OK),
+        (float("nan"), AnswerStatus.OK),
+    ]:
         with pytest.raises(AssertionError):
             Verification(score, status)
 
@@ -197,13 +202,13 @@ def test_iou_equals_counted_cells() -> None:
 )
 def test_literals(text: str, value: Fraction | None) -> None:
     """Exact values; an expression to be evaluated is none."""
-    assert literal(text) == value
+    assert parse_number(text) == value
 
 
 def test_units_years_and_decimals() -> None:
     """What is written about a number, what looks like a year, and what has a finite decimal."""
-    assert [quantity(t).unit for t in ("5", "5 %", "$5", "5 kg")] == ["", "%", "$", "kg"]  # type: ignore[union-attr]
-    assert [quantity(t) for t in ("$5%", "5 kg or so", "+-5", "kg")] == [None] * 4
+    assert [parse_quantity(t).unit for t in ("5", "5 %", "$5", "5 kg")] == ["", "%", "$", "kg"]  # type: ignore[union-attr]
+    assert [parse_quantity(t) for t in ("$5%", "5 kg or so", "+-5", "kg")] == [None] * 4
     assert [is_year(t) for t in ("1000", "2999", "999", "3000", "2,020", "2020.0", "-2020", "2020 AD")] == [True] * 2 + [
         False
     ] * 6

@@ -17,14 +17,14 @@ from rewardlab.errors import ConfigError, DataError
 from rewardlab.judging.engines import open_judge
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.rewards.scorer import Rollout, RolloutScorer
-from rewardlab.rewards.verifiable.extraction import Contract, Status
+from rewardlab.rewards.verifiable.extraction import AnswerStatus, Contract
 from rewardlab.rewards.verifiable.hybrid import JudgeScore, PairJudge, Prompt, Route, hybrid_reward, route_of
 from rewardlab.rewards.verifiable.mathematics import MathVerifier, all_verifiers
 from rewardlab.rewards.verifiable.rules import Compare
 from rewardlab.types import Choice, Completion, FinishReason, Order, PreferencePair, VerdictStatus
 from rewardlab.verdicts.parse import parse_verdict
 
-VERDICT = "verdict"  # the domain of a judge's own judgments: truth "1" or "2", the better answer as shown
+VERDICT = "verdict"  # the domain of a judge's own judgments: truth "1" or "2", the better answer as presented
 FIELDS = "domain, question, response, truth (or best), and optionally reward, images, id"
 
 
@@ -32,7 +32,7 @@ FIELDS = "domain, question, response, truth (or best), and optionally reward, im
 class AuditRow:
     """A prompt, one response to it, and the reward that was paid for it where the file says so.
 
-    ``consistency`` is what was asked of another model about a judgment, -1, 0 or +1; the audit does not ask again.
+    ``consistency`` is what another model answered about a judgment, -1, 0 or +1; the audit does not ask again.
     """
 
     prompt: Prompt
@@ -42,7 +42,7 @@ class AuditRow:
 
 
 @dataclass(frozen=True)
-class Earned:
+class RewardResult:
     """A reward, who paid it (a :class:`Route`, "verdict" or "recorded"), how the answer was read, and what was read."""
 
     reward: float
@@ -52,9 +52,9 @@ class Earned:
 
 
 def read_audit(path: Path, *, images: Path | None, contract: str, thinking: bool) -> list[AuditRow]:
-    """All rows of a ``.parquet`` or ``.jsonl`` file. Raises DataError for the first bad one, and for a file without any.
+    """Return all rows of a ``.parquet`` or ``.jsonl`` file. Raise DataError for the first bad one, and for a file without any.
 
-    Raises ConfigError for an unknown contract.
+    Raise ConfigError for an unknown contract.
     """
     if contract not in list(Contract):
         raise ConfigError(f"unknown contract {contract!r}; expected one of {', '.join(Contract)}")
@@ -99,19 +99,19 @@ def _row(row: Any, index: int, where: str, folder: Path, contract: Contract, thi
 
 
 def _rollout(row: Mapping[str, Any]) -> AuditRow:
-    """A line of the ``samples.jsonl`` of ``rewardlab rl``. The better answer follows from what was named and whether rightly.
-
-    Where no verdict was read there is no truth to compute with, so that the reward stands as recorded.
+    """Return a line of the ``samples.jsonl`` of ``rewardlab rl`` as a row. The better answer follows from the verdict and
+    whether it was right; where no verdict was read there is no truth to compute with, so that the reward stands as
+    recorded.
     """
     choice = parse_verdict(row["text"], "think_answer").choice if row["status"] == VerdictStatus.OK else None
-    named = None if choice is None else choice if row["right"] else choice.swap()
-    truth = {None: None, Choice.FIRST: "1", Choice.SECOND: "2"}[named]
+    better = None if choice is None else choice if row["right"] else choice.swap()
+    truth = {None: None, Choice.FIRST: "1", Choice.SECOND: "2"}[better]
     prompt = Prompt(f"step {row['step']}, {row['order']}", VERDICT, f"pair {row['pair_id']}", truth)
     return AuditRow(prompt, row["text"], float(row["reward"]), int(row["consistency"]))
 
 
-class _Recorded:
-    """A consistency judge that says what was said."""
+class _RecordedConsistency:
+    """A consistency judge that repeats a recorded answer."""
 
     def __init__(self, consistency: int) -> None:
         self._consistency = consistency
@@ -121,7 +121,7 @@ class _Recorded:
 
 
 def _text(value: Any) -> str | None:
-    """A truth as text: numbers and lists (boxes) as JSON writes them."""
+    """Return a truth as text: numbers and lists (boxes) as JSON writes them."""
     return value if value is None or isinstance(value, str) else json.dumps(value)
 
 
@@ -136,7 +136,7 @@ class Rewarder:
         self._verifiers, self._judge = verifiers, judge
 
     def source(self, prompt: Prompt) -> str | None:
-        """Who would pay this prompt's responses; None where that is nobody, or a judge and none was given."""
+        """Return who pays this prompt's responses; None where that is nobody, or a judge and none was given."""
         if prompt.truth is None and prompt.best is None:
             return None
         if prompt.domain == VERDICT:
@@ -144,13 +144,13 @@ class Rewarder:
         route = route_of(prompt, self._verifiers)
         return None if route is not Route.VERIFIER and self._judge is None else route.value
 
-    def reward(self, prompt: Prompt, completion: Completion, consistency: int = 0) -> Earned:
+    def reward(self, prompt: Prompt, completion: Completion, consistency: int = 0) -> RewardResult:
         if prompt.domain == VERDICT:
             rollout = Rollout(completion, prompt.question, Order.GIVEN, preferred=int(prompt.truth == "2"))
-            parts = asyncio.run(RolloutScorer("think_answer", _Recorded(consistency)).score([rollout]))[0]
-            return Earned(parts.total, VERDICT, parts.status)
-        found = hybrid_reward(prompt, completion, verifiers=self._verifiers, judge=self._judge)
-        return Earned(found.score, found.route.value, found.status.value, found.extracted)
+            parts = asyncio.run(RolloutScorer("think_answer", _RecordedConsistency(consistency)).score([rollout]))[0]
+            return RewardResult(parts.total, VERDICT, parts.status)
+        result = hybrid_reward(prompt, completion, verifiers=self._verifiers, judge=self._judge)
+        return RewardResult(result.score, result.route.value, result.status.value, result.extracted)
 
     def check(self, row: AuditRow) -> None:
         """Raise DataError for a row that nothing rewards: no verifier, no judge for its reference, no recorded reward."""
@@ -161,18 +161,18 @@ class Rewarder:
                 f"or use one of {', '.join(sorted(self._verifiers))}, {VERDICT}"
             )
 
-    def of_row(self, row: AuditRow) -> Earned:
-        """The row's reward, computed again where somebody can, else as recorded."""
+    def reward_row(self, row: AuditRow) -> RewardResult:
+        """Return the row's reward, computed again where possible, else as recorded."""
         if self.source(row.prompt) is not None:
             return self.reward(row.prompt, Completion(row.response, FinishReason.STOP), row.consistency)
         assert row.recorded is not None
-        return Earned(row.recorded, "recorded", "recorded")
+        return RewardResult(row.recorded, "recorded", "recorded")
 
 
 def pair_judge(judge: GenerativeJudge, *, num_votes: int, seed: int) -> PairJudge:
-    """A generative judge as a reward: the share of its valid votes for the response, over both orders.
+    """Return a generative judge as a reward: the share of its valid votes for the response, over both orders.
 
-    A response equal to the reference is at parity without being asked. No valid vote is UNREADABLE.
+    A response equal to the reference is at parity without a call of the judge. No valid vote is UNREADABLE.
     """
 
     def score(prompt: Prompt, solution: str, reference: str) -> JudgeScore:
@@ -180,21 +180,21 @@ def pair_judge(judge: GenerativeJudge, *, num_votes: int, seed: int) -> PairJudg
             return JudgeScore(0.5)
         pair = PreferencePair(prompt.prompt_id, prompt.question, (solution, reference), None, prompt.images)
         share = judge.compare(pair, num_votes=num_votes, seed=seed).share_0
-        return JudgeScore(0.0, Status.UNREADABLE) if share is None else JudgeScore(share)
+        return JudgeScore(0.0, AnswerStatus.UNREADABLE) if share is None else JudgeScore(share)
 
     return score
 
 
 @contextmanager
 def open_rewarder(judge: str | None, *, votes: int, api_key: str, seed: int) -> Iterator[Rewarder]:
-    """A rewarder with every rule, and the judge a SPEC names; the processes that compare mathematics end with it."""
-    held = None
+    """Yield a rewarder with every rule, and the judge a SPEC names; the processes that compare mathematics end with it."""
+    score: PairJudge | None = None
     if judge is not None:
         opened = open_judge(judge, api_key=api_key)
         opened.check()
-        held = pair_judge(opened, num_votes=votes, seed=seed)
+        score = pair_judge(opened, num_votes=votes, seed=seed)
     math = MathVerifier()
     try:
-        yield Rewarder(all_verifiers(math), held)
+        yield Rewarder(all_verifiers(math), score)
     finally:
         math.close()

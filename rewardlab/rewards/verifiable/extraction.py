@@ -1,4 +1,4 @@
-"""The final answer of a response: found in exactly one marked place, or a counted status. Never a guess.
+"""The final answer of a response: in exactly one marked place, or a counted status. Never a guess.
 
 A :class:`Contract` names the place. The thinking is left aside first, so that nothing quoted in it can earn anything. Zero
 places, two places, a nested or an empty one are statuses (arXiv 2507.01006, section 4; its released code pays the minimum
@@ -17,7 +17,7 @@ _THOUGHT = re.compile(r"\s*<think>(?P<thought>.*?)</think>(?P<solution>.*)", re.
 
 
 class Contract(StrEnum):
-    """Where the final answer stands: ``<|begin_of_box|>7<|end_of_box|>``, ``\\boxed{7}`` or ``<answer>7</answer>``."""
+    """The place of the final answer: ``<|begin_of_box|>7<|end_of_box|>``, ``\\boxed{7}`` or ``<answer>7</answer>``."""
 
     BOX = "box"
     BOXED = "boxed"
@@ -30,8 +30,8 @@ BOXED = "\\boxed"
 FOREIGN = {Contract.BOX: (BOXED,), Contract.BOXED: TAGS[Contract.BOX], Contract.ANSWER: (BOXED, *TAGS[Contract.BOX])}
 
 
-class Status(StrEnum):
-    """What became of the attempt to verify an answer; only ``OK`` can carry a reward."""
+class AnswerStatus(StrEnum):
+    """The outcome of verifying an answer; only ``OK`` can carry a reward."""
 
     OK = "ok"
     BAD_FORMAT = "bad_format"  # thinking missing, empty, unclosed or opened twice
@@ -51,64 +51,71 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class Extraction:
-    """What stood in the place, blanks at its ends removed; "" unless ``status`` is OK."""
+    """The text in the place, blanks at its ends removed; "" unless ``status`` is OK."""
 
     text: str
-    status: Status
+    status: AnswerStatus
 
 
 def solution_of(response: str, *, thinking: bool) -> Extraction:
-    """What follows ``<think>{thought}</think>``; BAD_FORMAT unless both tags stand once, around a thought, at the start.
+    """Return what follows ``<think>{thought}</think>``; BAD_FORMAT unless both tags stand once, around a thought, at the start.
 
-    With ``thinking`` False the model is one that does not think aloud: then a tag is the fault, and the solution is all.
+    With ``thinking`` False the model does not think aloud: then a tag is the fault, and the solution is the whole response.
     """
     if not thinking:
-        found = any(tag in response for tag in _THINK)
-        return Extraction("", Status.BAD_FORMAT) if found else Extraction(response.strip(), Status.OK)
+        has_tag = any(tag in response for tag in _THINK)
+        return Extraction("", AnswerStatus.BAD_FORMAT) if has_tag else Extraction(response.strip(), AnswerStatus.OK)
     match = _THOUGHT.fullmatch(response)
     if match is None or any(response.count(tag) != 1 for tag in _THINK) or not match["thought"].strip():
-        return Extraction("", Status.BAD_FORMAT)
-    return Extraction(match["solution"].strip(), Status.OK)
+        return Extraction("", AnswerStatus.BAD_FORMAT)
+    return Extraction(match["solution"].strip(), AnswerStatus.OK)
 
 
 def extract(solution: str, contract: Contract) -> Extraction:
-    """The content of the one place ``contract`` names in a solution (without thinking); takes time linear in its length."""
+    """Return the content of the one place that ``contract`` names in a solution (without thinking), in time linear in its
+    length."""
     if any(mark in solution for mark in FOREIGN[contract]):
-        return Extraction("", Status.FOREIGN)
-    found = _braced(solution) if contract is Contract.BOXED else _tagged(solution, *TAGS[contract])
-    if found.status is not Status.OK:
-        return found
-    if not found.text.strip():
-        return Extraction("", Status.EMPTY)
-    return Extraction("", Status.TOO_LONG) if len(found.text) > MAX_ANSWER_CHARS else Extraction(found.text.strip(), Status.OK)
+        return Extraction("", AnswerStatus.FOREIGN)
+    extraction = _braced(solution) if contract is Contract.BOXED else _tagged(solution, *TAGS[contract])
+    if extraction.status is not AnswerStatus.OK:
+        return extraction
+    if not extraction.text.strip():
+        return Extraction("", AnswerStatus.EMPTY)
+    if len(extraction.text) > MAX_ANSWER_CHARS:
+        return Extraction("", AnswerStatus.TOO_LONG)
+    return Extraction(extraction.text.strip(), AnswerStatus.OK)
 
 
 def _tagged(solution: str, opening: str, closing: str) -> Extraction:
-    opened, closed = solution.count(opening), solution.count(closing)
-    if opened == 0 and closed == 0:
-        return Extraction("", Status.MISSING)
+    num_opening, num_closing = solution.count(opening), solution.count(closing)
+    if num_opening == 0 and num_closing == 0:
+        return Extraction("", AnswerStatus.MISSING)
     begin, end = solution.find(opening), solution.find(closing)
-    if opened > 1:
-        return Extraction("", Status.NESTED if 0 <= solution.find(opening, begin + 1) < end else Status.SEVERAL)
-    if opened == 0 or closed == 0 or end < begin:
-        return Extraction("", Status.UNCLOSED)
-    return Extraction("", Status.SEVERAL) if closed > 1 else Extraction(solution[begin + len(opening) : end], Status.OK)
+    if num_opening > 1:
+        return Extraction("", AnswerStatus.NESTED if 0 <= solution.find(opening, begin + 1) < end else AnswerStatus.SEVERAL)
+    if num_opening == 0 or num_closing == 0 or end < begin:
+        return Extraction("", AnswerStatus.UNCLOSED)
+    return (
+        Extraction("", AnswerStatus.SEVERAL)
+        if num_closing > 1
+        else Extraction(solution[begin + len(opening) : end], AnswerStatus.OK)
+    )
 
 
 def _braced(solution: str) -> Extraction:
-    """``\\boxed{...}`` with balanced braces; ``\\{`` and ``\\}`` are signs of mathematics, not braces."""
+    """Return the content of ``\\boxed{...}`` with balanced braces; ``\\{`` and ``\\}`` are signs of mathematics, not braces."""
     places = solution.count(BOXED)
     if places == 0:
-        return Extraction("", Status.MISSING)
+        return Extraction("", AnswerStatus.MISSING)
     begin = solution.find(BOXED) + len(BOXED)
     if not solution.startswith("{", begin):
-        return Extraction("", Status.MISSING if places == 1 else Status.SEVERAL)
+        return Extraction("", AnswerStatus.MISSING if places == 1 else AnswerStatus.SEVERAL)
     depth = 0
     for brace in re.finditer(r"\\.|[{}]", solution[begin:], re.DOTALL):
         depth += {"{": 1, "}": -1}.get(brace[0], 0)
         if depth == 0 and brace[0] == "}":
             content = solution[begin + 1 : begin + brace.start()]
             if BOXED in content:
-                return Extraction("", Status.NESTED)
-            return Extraction("", Status.SEVERAL) if places > 1 else Extraction(content, Status.OK)
-    return Extraction("", Status.UNCLOSED)
+                return Extraction("", AnswerStatus.NESTED)
+            return Extraction("", AnswerStatus.SEVERAL) if places > 1 else Extraction(content, AnswerStatus.OK)
+    return Extraction("", AnswerStatus.UNCLOSED)

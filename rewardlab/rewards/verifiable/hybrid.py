@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from rewardlab.errors import DataError
-from rewardlab.rewards.verifiable.extraction import Contract, Status, solution_of
+from rewardlab.rewards.verifiable.extraction import AnswerStatus, Contract, solution_of
 from rewardlab.rewards.verifiable.rules import Compare, Domain, Problem, verify
 from rewardlab.types import Completion, FinishReason
 
@@ -48,7 +48,7 @@ class JudgeScore:
     """A judge's probability (0..1, over both orders) that the response beats the reference; its status where it has none."""
 
     probability: float
-    status: Status = Status.OK
+    status: AnswerStatus = AnswerStatus.OK
 
 
 PairJudge = Callable[[Prompt, str, str], JudgeScore]
@@ -60,15 +60,15 @@ class HybridReward:
     """``score`` in 0..1, above 0 only where ``status`` is OK; ``extracted`` is the answer a verifier read."""
 
     score: float
-    status: Status
+    status: AnswerStatus
     route: Route
     extracted: str = ""
 
 
 def route_of(prompt: Prompt, verifiable: Collection[str]) -> Route:
-    """The first reward the prompt has what it takes for. To be asked of every prompt when the data are loaded.
+    """Return the first reward the prompt has what it takes for; call it for every prompt when the data are loaded.
 
-    ``verifiable`` are the domains with a verifier. Raises DataError for a prompt with neither verifier nor reference.
+    ``verifiable`` are the domains with a verifier. Raise DataError for a prompt with neither verifier nor reference.
     """
     if prompt.truth is not None and prompt.truth.strip():
         return Route.VERIFIER if prompt.domain in verifiable else Route.JUDGE_TRUTH
@@ -83,45 +83,45 @@ def route_of(prompt: Prompt, verifiable: Collection[str]) -> Route:
 def hybrid_reward(
     prompt: Prompt, completion: Completion, *, verifiers: Mapping[str, Compare], judge: PairJudge | None
 ) -> HybridReward:
-    """The reward of one completion, 0..1. What follows the thinking alone decides.
+    """Return the reward of one completion, 0..1. What follows the thinking alone decides.
 
     ``judge`` may be None where every prompt is verifiable. A failed or cut-off completion, bad format, a judge that fails,
-    raises, or answers outside 0..1 each earn 0 with their status. Raises DataError as :func:`route_of`, and for a prompt
-    that wants the judge where there is none.
+    raises, or answers outside 0..1 each earn 0 with their status. Raise DataError as :func:`route_of` does, and for a prompt
+    that needs the judge where there is none.
     """
     route = route_of(prompt, verifiers)
     if route is not Route.VERIFIER and judge is None:
-        raise DataError(f"prompt {prompt.prompt_id!r} ({prompt.domain}) has no verifier and wants a judge, but none is given")
-    status = _UNFINISHED.get(completion.finish, Status.OK)
+        raise DataError(f"prompt {prompt.prompt_id!r} ({prompt.domain}) has no verifier and needs a judge, but none is given")
+    status = _UNFINISHED.get(completion.finish, AnswerStatus.OK)
     solution = solution_of(completion.text, thinking=prompt.thinking)
-    status = solution.status if status is Status.OK else status
-    if status is not Status.OK:
+    status = solution.status if status is AnswerStatus.OK else status
+    if status is not AnswerStatus.OK:
         return HybridReward(0.0, status, route)
     if route is Route.VERIFIER:
         assert prompt.truth is not None
         problem = Problem(Domain(prompt.domain), prompt.question, prompt.truth, prompt.contract)
-        found = verify(problem, solution.text, verifiers)
-        return HybridReward(found.score, found.status, route, found.extracted)
+        verification = verify(problem, solution.text, verifiers)
+        return HybridReward(verification.score, verification.status, route, verification.extracted)
     reference = prompt.truth if route is Route.JUDGE_TRUTH else prompt.best
     assert judge is not None
     assert reference is not None
-    return HybridReward(*_judged(judge, prompt, solution.text, reference), route)
+    return HybridReward(*_judge_against(judge, prompt, solution.text, reference), route)
 
 
 _UNFINISHED = {
-    FinishReason.LENGTH: Status.TRUNCATED,
-    FinishReason.ERROR: Status.ERROR,
-    FinishReason.TIMEOUT: Status.TIMEOUT,
+    FinishReason.LENGTH: AnswerStatus.TRUNCATED,
+    FinishReason.ERROR: AnswerStatus.ERROR,
+    FinishReason.TIMEOUT: AnswerStatus.TIMEOUT,
 }
 
 
-def _judged(judge: PairJudge, prompt: Prompt, solution: str, reference: str) -> tuple[float, Status]:
+def _judge_against(judge: PairJudge, prompt: Prompt, solution: str, reference: str) -> tuple[float, AnswerStatus]:
     if not solution:
-        return 0.0, Status.EMPTY
+        return 0.0, AnswerStatus.EMPTY
     try:
-        said = judge(prompt, solution, reference)
+        score = judge(prompt, solution, reference)
     except Exception:  # the boundary: a broken judge must not pay, nor end a training run
-        return 0.0, Status.ERROR
-    if said.status is not Status.OK:
-        return 0.0, said.status
-    return (said.probability, Status.OK) if 0 <= said.probability <= 1 else (0.0, Status.ERROR)
+        return 0.0, AnswerStatus.ERROR
+    if score.status is not AnswerStatus.OK:
+        return 0.0, score.status
+    return (score.probability, AnswerStatus.OK) if 0 <= score.probability <= 1 else (0.0, AnswerStatus.ERROR)

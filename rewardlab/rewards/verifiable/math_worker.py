@@ -20,14 +20,14 @@ TOLERANCE = 1e-5  # relative, for a decimal of an irrational number
 UNEVALUATED = (sympy.Integral, sympy.Sum, sympy.Product, sympy.Limit, sympy.Derivative)
 
 
-def read(text: str) -> Any:
-    """The one expression a text is, or None. No fallback to the last number or the raw text."""
-    found = parse(f"${text}$", extraction_config=[LatexExtractionConfig()], fallback_mode="no_fallback", parsing_timeout=None)
-    return found[0] if len(found) == 1 and not isinstance(found[0], str) else None
+def parse_expression(text: str) -> Any:
+    """Return the one expression a text is, or None. No fallback to the last number or the raw text."""
+    parsed = parse(f"${text}$", extraction_config=[LatexExtractionConfig()], fallback_mode="no_fallback", parsing_timeout=None)
+    return parsed[0] if len(parsed) == 1 and not isinstance(parsed[0], str) else None
 
 
 def is_decimal_of(decimal: Any, number: Any) -> bool:
-    """Whether ``decimal`` is a float within the tolerance of an irrational ``number``."""
+    """Return whether ``decimal`` is a float within the tolerance of an irrational ``number``."""
     if not isinstance(decimal, sympy.Float) or getattr(number, "is_real", False) is not True or number.has(sympy.Float):
         return False
     exact = number.doit()
@@ -35,22 +35,24 @@ def is_decimal_of(decimal: Any, number: Any) -> bool:
 
 
 def compare(truth: str, answer: str) -> dict[str, object]:
-    """``{"status": ..., "same": ...}``; an answer left as an integral, sum or limit is unreadable unless the truth is one."""
-    expected, given = read(truth), read(answer)
+    """Return ``{"status": ..., "same": ...}``. An answer left as an integral, sum or limit is
+    unreadable unless the truth is one."""
+    expected, actual = parse_expression(truth), parse_expression(answer)
     if expected is None:
         return {"status": "error", "same": False}
-    if given is None or (_has(given) and not _has(expected)):
+    if actual is None or (_is_unevaluated(actual) and not _is_unevaluated(expected)):
         return {"status": "unreadable", "same": False}
-    same = verify(expected, given, timeout_seconds=None, raise_on_error=True)
-    same = same or is_decimal_of(given, expected) or is_decimal_of(expected, given)
+    same = verify(expected, actual, timeout_seconds=None, raise_on_error=True)
+    same = same or is_decimal_of(actual, expected) or is_decimal_of(expected, actual)
     return {"status": "ok", "same": bool(same)}
 
 
-def _has(expression: Any) -> bool:
+def _is_unevaluated(expression: Any) -> bool:
     return bool(getattr(expression, "has", lambda *kinds: False)(*UNEVALUATED))
 
 
-def main() -> None:
+def run_worker() -> None:
+    """Answer the comparisons that standard input asks for."""
     logging.disable(logging.CRITICAL)
     resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
     print(json.dumps({"status": "ready"}), flush=True)
@@ -66,4 +68,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_worker()

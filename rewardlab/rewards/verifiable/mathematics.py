@@ -17,10 +17,10 @@ import subprocess
 import sys
 from fractions import Fraction
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
-from rewardlab.rewards.verifiable.extraction import Status
-from rewardlab.rewards.verifiable.numerals import literal, terminates
+from rewardlab.rewards.verifiable.extraction import AnswerStatus
+from rewardlab.rewards.verifiable.numerals import parse_number, terminates
 from rewardlab.rewards.verifiable.rules import RULES, Compare, Domain, Problem, Verification
 
 DECIMAL_TOLERANCE = Fraction(1, 100_000)  # relative, for decimals of what has no finite decimal; glmv_reward's default
@@ -42,8 +42,8 @@ _JOINED = re.compile(
 )
 
 
-def written(text: str) -> str:
-    """The text with typographic signs as LaTeX, without outer dollars, spacing commands, "%", "$" and degree signs."""
+def normalize(text: str) -> str:
+    """Return the text with typographic signs as LaTeX, without outer dollars, spacing commands, "%", "$" and degree signs."""
     text = text.strip()
     for mark in ("$$", "$"):
         if text.startswith(mark) and text.endswith(mark) and len(text) > 2 * len(mark):
@@ -54,53 +54,53 @@ def written(text: str) -> str:
 
 
 def has_prose(text: str) -> bool:
-    """Whether there are words other than names of functions and commands; a \\text{...} is prose too."""
+    """Return whether there are words other than names of functions and commands; a \\text{...} is prose too."""
     words = _WORD.findall(_COMMAND.sub(" ", text))
     return any(word.lower() not in _NAMES for word in words)
 
 
-def unnamed(answer: str, truth: str) -> str:
-    """The answer without a leading "x =" or "x \\in" where the truth has no relation."""
+def strip_name(answer: str, truth: str) -> str:
+    """Return the answer without a leading "x =" or "x \\in" where the truth has no relation."""
     return answer if "=" in truth or "\\in" in truth.replace("\\infty", "") else _NAMED.sub("", answer, count=1)
 
 
-def joints(text: str) -> set[str]:
-    """The signs in a text that can join two answers; juxtaposed numbers count as one sign, whatever their digits."""
+def joining_signs(text: str) -> set[str]:
+    """Return the signs in a text that can join two answers; juxtaposed numbers count as one sign, whatever their digits."""
     return {"0" if sign[0].isdigit() or sign[0] == "." else sign for sign in _JOINED.findall(text)}
 
 
 def _compact(text: str) -> str:
-    """Without the blanks that mean nothing: those between two numbers or names stay ("1 2" is not 12)."""
+    """Return the text without the blanks that mean nothing: those between two numbers or names stay ("1 2" is not 12)."""
     return re.sub(r"(?<![0-9A-Za-z.])\s+|\s+(?![0-9A-Za-z.])", "", text)
 
 
 def rule_verdict(problem: Problem, answer: str) -> Verification | None:
-    """What can be said without algebra; None where math-verify must be asked."""
-    truth, given = written(problem.truth), written(answer)
-    if _compact(truth) and _compact(truth) == _compact(given):
-        return Verification(1.0, Status.OK, answer)
-    unreadable = Verification(0.0, Status.UNREADABLE, answer)
+    """Return what is decided without algebra; None where math-verify must decide."""
+    truth, text = normalize(problem.truth), normalize(answer)
+    if _compact(truth) and _compact(truth) == _compact(text):
+        return Verification(1.0, AnswerStatus.OK, answer)
+    unreadable = Verification(0.0, AnswerStatus.UNREADABLE, answer)
     if has_prose(truth):  # a truth in words is compared as words only
-        return Verification(0.0, Status.OK, answer)
-    if len(given) > MAX_CHARS:
-        return Verification(0.0, Status.TOO_LONG, answer)
-    if not given or not given.isascii() or "$" in given or has_prose(given):
+        return Verification(0.0, AnswerStatus.OK, answer)
+    if len(text) > MAX_CHARS:
+        return Verification(0.0, AnswerStatus.TOO_LONG, answer)
+    if not text or not text.isascii() or "$" in text or has_prose(text):
         return unreadable
-    given = unnamed(given, truth)
-    if given.count("=") > truth.count("="):  # a second equation is an alternative, and math-verify reads the last
+    text = strip_name(text, truth)
+    if text.count("=") > truth.count("="):  # a second equation is an alternative, and math-verify reads the last
         return unreadable
-    true_value, value = literal(truth), literal(given)
+    true_value, value = parse_number(truth), parse_number(text)
     if true_value is not None:
-        return unreadable if value is None else Verification(float(_same(true_value, value, given)), Status.OK, answer)
-    if not joints(given) <= joints(truth):
+        return unreadable if value is None else Verification(float(_same(true_value, value, text)), AnswerStatus.OK, answer)
+    if not joining_signs(text) <= joining_signs(truth):
         return unreadable
-    if value is None and _compact(given) in _compact(written(problem.question)):
-        return Verification(0.0, Status.RESTATED, answer)
+    if value is None and _compact(text) in _compact(normalize(problem.question)):
+        return Verification(0.0, AnswerStatus.RESTATED, answer)
     return None
 
 
 def _same(truth: Fraction, value: Fraction, text: str) -> bool:
-    """Equal; or, where the truth has no finite decimal (1/3), a decimal of it with relative error under 1e-5."""
+    """Return whether both are equal; a truth without a finite decimal (1/3) also equals one within a relative 1e-5."""
     if "." in text and not terminates(truth):
         return abs(value - truth) < DECIMAL_TOLERANCE * abs(truth)
     return value == truth
@@ -120,9 +120,9 @@ class MathVerifier:
             self._free.put(None)
 
     def compare(self, problem: Problem, answer: str) -> Verification:
-        """1 where the answer is the truth (equal sets, intervals, equations and expressions), else 0 with the reason.
+        """Return 1 where the answer is the truth (equal sets, intervals, equations and expressions), else 0 with the reason.
 
-        A truth that is a number wants a number, written out; "3 \\cdot 4" for 12 is the question, not its answer. Where the
+        A truth that is a number needs a number, written out; "3 \\cdot 4" for 12 is the question, not its answer. Where the
         truth has no finite decimal, a decimal of it within 1e-5 counts (3.14159 for \\pi). What is written only in the
         question, word for word, is RESTATED; one who rewrites the question's expression without solving it can still pass
         where truth and question are equal as expressions ("expand (x+1)^2"): such prompts need another domain.
@@ -130,22 +130,22 @@ class MathVerifier:
         early = rule_verdict(problem, answer)
         if early is not None:
             return early
-        truth = written(problem.truth)
-        status, same = self._ask(truth, unnamed(written(answer), truth))
-        return Verification(float(same and status is Status.OK), status, answer)
+        truth = normalize(problem.truth)
+        status, same = self._compare(truth, strip_name(normalize(answer), truth))
+        return Verification(float(same and status is AnswerStatus.OK), status, answer)
 
-    def _ask(self, truth: str, answer: str) -> tuple[Status, bool]:
+    def _compare(self, truth: str, answer: str) -> tuple[AnswerStatus, bool]:
         worker = self._free.get()
         answered = False
         try:
             worker = worker or _Worker()
-            reply = worker.ask(truth, answer, self.timeout_s)
+            reply = worker.compare(truth, answer, self.timeout_s)
             answered = True
-            return Status(reply["status"]), bool(reply["same"])
+            return AnswerStatus(str(reply["status"])), bool(reply["same"])
         except TimeoutError:
-            return Status.TIMEOUT, False
+            return AnswerStatus.TIMEOUT, False
         except (OSError, ValueError):
-            return Status.ERROR, False
+            return AnswerStatus.ERROR, False
         finally:  # a process that did not answer must not hand its late reply to the next caller
             if worker is not None and not answered:
                 worker.kill()
@@ -153,8 +153,8 @@ class MathVerifier:
 
     def close(self) -> None:
         """End the processes; a later comparison starts new ones."""
-        held = [self._free.get() for _ in range(self._num_workers)]
-        for worker in held:
+        workers = [self._free.get() for _ in range(self._num_workers)]
+        for worker in workers:
             if worker is not None:
                 worker.kill()
             self._free.put(None)
@@ -169,19 +169,19 @@ class _Worker:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
         )
         try:
-            self._line(60.0)  # it says when it has loaded, which is not the first answer's fault
+            self._line(60.0)  # it answers once when it has loaded, which is not the first answer's fault
         except BaseException:
             self.kill()
             raise
 
-    def ask(self, truth: str, answer: str, timeout_s: float) -> dict[str, Any]:
+    def compare(self, truth: str, answer: str, timeout_s: float) -> dict[str, object]:
         line = json.dumps({"truth": truth, "answer": answer, "timeout_s": timeout_s})
         self._pipe(self._process.stdin).write(line.encode() + b"\n")
         self._pipe(self._process.stdin).flush()
         return dict(json.loads(self._line(timeout_s)))
 
     def _line(self, timeout_s: float) -> bytes:
-        """One line of the process. Raises TimeoutError, or EOFError as OSError where the process is gone."""
+        """Return one line of the process. Raise TimeoutError, or BrokenPipeError where the process is gone."""
         out = self._pipe(self._process.stdout)
         if not select.select([out], [], [], timeout_s)[0]:
             raise TimeoutError
@@ -204,5 +204,5 @@ class _Worker:
 
 
 def all_verifiers(math: MathVerifier) -> dict[str, Compare]:
-    """A rule for every domain."""
+    """Return a rule for every domain."""
     return {**RULES, Domain.MATH: math.compare}

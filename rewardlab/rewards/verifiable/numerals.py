@@ -17,7 +17,7 @@ _POWER = re.compile(
 )
 _RATIO = re.compile(r"(?P<sign>[+-]?)(?P<top>[0-9]+)/(?P<bottom>[0-9]+)")
 _FRAC = re.compile(
-    r"(?P<sign>[+-]?)(?P<whole>[0-9]*)\\[dt]?frac(?:\{(?P<top>-?[0-9]+)\}|(?P<top1>[0-9]))(?:\{(?P<bottom>[0-9]+)\}|(?P<bottom1>[0-9]))"
+    r"(?P<sign>[+-]?)(?P<integer>[0-9]*)\\[dt]?frac(?:\{(?P<top>-?[0-9]+)\}|(?P<top1>[0-9]))(?:\{(?P<bottom>[0-9]+)\}|(?P<bottom1>[0-9]))"
 )
 _QUANTITY = re.compile(
     r"(?P<sign>[+-]?)(?P<currency>[$€£¥]?)(?P<number>[+-]?[0-9.,]+(?:[eE][+-]?[0-9]{1,3})?)\s*(?P<unit>%|[A-Za-zµ°²³/]*)"
@@ -27,16 +27,16 @@ _MAX_DIGITS = 400
 
 @dataclass(frozen=True)
 class Quantity:
-    """A number with what is written about it: ``unit`` is "", "%", a currency sign or one word."""
+    """A number with its unit or sign: ``unit`` is "", "%", a currency sign or one word."""
 
     value: Fraction
     unit: str
 
 
-def literal(text: str) -> Fraction | None:
-    """The exact value of a number written out: 7, -1,234.5, .5, 1e-3, 3\\times10^{5}, 1/2, \\frac12, 1\\frac{1}{2}.
+def parse_number(text: str) -> Fraction | None:
+    """Return the exact value of a number written out: 7, -1,234.5, .5, 1e-3, 3\\times10^{5}, 1/2, \\frac12, 1\\frac{1}{2}.
 
-    None for all else, so for sums, products, powers, ranges, lists and words: an unevaluated expression is no numeral.
+    None for all else, also for sums, products, powers, ranges, lists and words: an unevaluated expression is no numeral.
     Blanks are left aside except between digits ("1 2" is two numbers).
     """
     text = text.strip().replace("\u2212", "-").replace("{,}", ",")
@@ -50,8 +50,8 @@ def literal(text: str) -> Fraction | None:
     if match := _RATIO.fullmatch(text):
         return _fraction(match["sign"], 0, match["top"], match["bottom"])
     if match := _FRAC.fullmatch(text):
-        whole = int(match["whole"] or 0)
-        return _fraction(match["sign"], whole, match["top"] or match["top1"], match["bottom"] or match["bottom1"])
+        integer = int(match["integer"] or 0)
+        return _fraction(match["sign"], integer, match["top"] or match["top1"], match["bottom"] or match["bottom1"])
     return None
 
 
@@ -59,29 +59,29 @@ def _value(digits: str, exponent: str | None) -> Fraction:
     return Fraction(digits.replace(",", "")) * Fraction(10) ** int(exponent or 0)
 
 
-def _fraction(sign: str, whole: int, top: str, bottom: str) -> Fraction | None:
+def _fraction(sign: str, integer: int, top: str, bottom: str) -> Fraction | None:
     if int(bottom) == 0:
         return None
-    value = whole + Fraction(int(top), int(bottom))
+    value = integer + Fraction(int(top), int(bottom))
     return -value if sign == "-" else value
 
 
-def quantity(text: str) -> Quantity | None:
-    """A number with at most one currency sign before it and one "%" or word after it; None for all else."""
+def parse_quantity(text: str) -> Quantity | None:
+    """Return a number with at most one currency sign before it and one "%" or word after it; None for all else."""
     match = _QUANTITY.fullmatch(text.strip().replace("\u2212", "-").replace("\\%", "%").replace("\\$", "$"))
     if match is None or (match["currency"] and match["unit"]) or (match["sign"] and match["number"][0] in "+-"):
         return None
-    value = literal(match["sign"] + match["number"])
+    value = parse_number(match["sign"] + match["number"])
     return None if value is None else Quantity(value, match["currency"] or match["unit"].lower())
 
 
 def is_year(text: str) -> bool:
-    """Whether a text is a bare whole number from 1000 to 2999: no unit, no separator, no decimals."""
+    """Return whether a text is a bare whole number from 1000 to 2999: no unit, no separator, no decimals."""
     return re.fullmatch(r"[12][0-9]{3}", text.strip()) is not None
 
 
 def terminates(value: Fraction) -> bool:
-    """Whether a fraction can be written as a decimal of finite length: its denominator has no factors but 2 and 5."""
+    """Return whether a fraction can be written as a decimal of finite length: its denominator has no factors but 2 and 5."""
     bottom = value.denominator
     for prime in (2, 5):
         while bottom % prime == 0:

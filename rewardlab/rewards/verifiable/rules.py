@@ -3,7 +3,7 @@
 Sources: arXiv 2507.01006 (GLM-4.1V-Thinking, section 4 and its released ``glmv_reward``), 2505.07062 (Seed1.5-VL). Stricter
 than the released code, whose policies learned to write "a correct number between 0 and 10": an answer that is not exactly
 one answer of its domain is UNREADABLE and earns nothing, whatever it contains. Mathematics needs a symbolic engine and lives
-in :mod:`rewardlab.verifying`.
+in :mod:`rewardlab.rewards.verifiable.mathematics`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from enum import StrEnum
 from fractions import Fraction
 from math import isfinite
 
-from rewardlab.rewards.verifiable.extraction import Contract, Status, extract
-from rewardlab.rewards.verifiable.numerals import is_year, quantity
+from rewardlab.rewards.verifiable.extraction import AnswerStatus, Contract, extract
+from rewardlab.rewards.verifiable.numerals import is_year, parse_quantity
 
 CHART_TOLERANCE = Fraction(25, 1000)  # relative; glmv_reward's full_config.yaml
 MIN_IOU = 0.5
@@ -50,12 +50,12 @@ class Verification:
     """``score`` in 0..1, above 0 only where ``status`` is OK; ``extracted`` is the answer that was read."""
 
     score: float
-    status: Status
+    status: AnswerStatus
     extracted: str = ""
 
     def __post_init__(self) -> None:
         assert 0 <= self.score <= 1, self
-        assert self.status is Status.OK or self.score == 0, self
+        assert self.status is AnswerStatus.OK or self.score == 0, self
 
 
 Compare = Callable[[Problem, str], Verification]
@@ -63,81 +63,81 @@ Compare = Callable[[Problem, str], Verification]
 
 
 def verify(problem: Problem, solution: str, verifiers: Mapping[str, Compare]) -> Verification:
-    """Extract the answer from a solution (without thinking) and compare it. Raises nothing: what breaks is an ERROR.
+    """Extract the answer from a solution (without thinking) and compare it. Raise nothing: what breaks is an ERROR.
 
-    ``verifiers`` is ``RULES``, or :func:`rewardlab.verifying.all_verifiers` where mathematics is wanted too.
+    ``verifiers`` is ``RULES``, or :func:`rewardlab.rewards.verifiable.mathematics.all_verifiers` for mathematics too.
     """
-    found = extract(solution, problem.contract)
-    if found.status is not Status.OK:
-        return Verification(0.0, found.status)
+    extraction = extract(solution, problem.contract)
+    if extraction.status is not AnswerStatus.OK:
+        return Verification(0.0, extraction.status)
     try:
-        return verifiers[problem.domain](problem, found.text)
+        return verifiers[problem.domain](problem, extraction.text)
     except Exception:  # the boundary: a broken verifier must not pay, nor end a training run
-        return Verification(0.0, Status.ERROR, found.text)
+        return Verification(0.0, AnswerStatus.ERROR, extraction.text)
 
 
 def _graded(score: float, answer: str) -> Verification:
-    return Verification(float(score), Status.OK, answer)
+    return Verification(float(score), AnswerStatus.OK, answer)
 
 
 def _unreadable(answer: str) -> Verification:
-    return Verification(0.0, Status.UNREADABLE, answer)
+    return Verification(0.0, AnswerStatus.UNREADABLE, answer)
 
 
 def compare_number(problem: Problem, answer: str) -> Verification:
-    """1 within 2.5 % of the truth, as for values read off a chart; the answer may leave out the unit or add "%" to none.
+    """Return 1 within 2.5 % of the truth, as for values read off a chart; the answer may leave out the unit or add "%" to none.
 
-    A truth that is a bare whole number from 1000 to 2999 is taken for a year and wants exactly that number. The truth's
+    A truth that is a bare whole number from 1000 to 2999 is taken for a year and needs exactly that number. The truth's
     text alone decides: asking the answer to look like a year too would let "2019.0" pass for 2020. The released code asks
     for whole numbers on both sides, and only where another argument happened to be given.
     """
-    truth, given = quantity(problem.truth), quantity(answer)
+    truth, reply = parse_quantity(problem.truth), parse_quantity(answer)
     if truth is None:
         raise ValueError(f"the truth {problem.truth!r} is no number")
-    if given is None or given.unit not in ("", truth.unit, "%" if not truth.unit else ""):
+    if reply is None or reply.unit not in ("", truth.unit, "%" if not truth.unit else ""):
         return _unreadable(answer)
     tolerance = 0 if is_year(problem.truth) else CHART_TOLERANCE
-    return _graded(abs(given.value - truth.value) <= tolerance * abs(truth.value), answer)
+    return _graded(abs(reply.value - truth.value) <= tolerance * abs(truth.value), answer)
 
 
 def compare_count(problem: Problem, answer: str) -> Verification:
-    """1 for the same whole number, written in ASCII digits and nothing else."""
-    truth, given = (re.fullmatch(r"[+-]?[0-9]{1,18}", text.strip()) for text in (problem.truth, answer))
+    """Return 1 for the same whole number, written in ASCII digits and nothing else."""
+    truth, reply = (re.fullmatch(r"[+-]?[0-9]{1,18}", text.strip()) for text in (problem.truth, answer))
     if truth is None:
         raise ValueError(f"the truth {problem.truth!r} is no whole number")
-    return _unreadable(answer) if given is None else _graded(int(given[0]) == int(truth[0]), answer)
+    return _unreadable(answer) if reply is None else _graded(int(reply[0]) == int(truth[0]), answer)
 
 
 _LETTER = re.compile(r"(?:\\(?:text|mathrm|textbf)\{)?\(?([A-Za-z])\)?[.:]?\}?")
 
 
 def compare_choice(problem: Problem, answer: str) -> Verification:
-    """1 for the same option letter: B, b, (B), "B.", \\text{B}. Two letters, or a letter with words, are no choice."""
-    truth, given = _LETTER.fullmatch(problem.truth.strip()), _LETTER.fullmatch(answer)
+    """Return 1 for the same option letter: B, b, (B), "B.", \\text{B}. Two letters, or a letter with words, are no choice."""
+    truth, reply = _LETTER.fullmatch(problem.truth.strip()), _LETTER.fullmatch(answer)
     if truth is None:
         raise ValueError(f"the truth {problem.truth!r} is no option letter")
-    return _unreadable(answer) if given is None else _graded(given[1].upper() == truth[1].upper(), answer)
+    return _unreadable(answer) if reply is None else _graded(reply[1].upper() == truth[1].upper(), answer)
 
 
 def plain_text(text: str) -> str:
-    """Canonical Unicode (NFC: the same characters, however composed) with every run of blanks as one."""
+    """Return canonical Unicode (NFC: the same characters, however composed) with every run of blanks as one."""
     return " ".join(unicodedata.normalize("NFC", text).split())
 
 
 def compare_exact(problem: Problem, answer: str) -> Verification:
-    """1 for the same text, case included; blanks and composition of accents aside. No look-alikes."""
+    """Return 1 for the same text, case included; blanks and composition of accents aside. No look-alikes."""
     return _graded(plain_text(answer) == plain_text(problem.truth), answer)
 
 
 def compare_ocr(problem: Problem, answer: str) -> Verification:
-    """1 - edit distance / length of the longer text, over what :func:`plain_text` leaves."""
-    truth, given = plain_text(problem.truth), plain_text(answer)
-    longest = max(len(truth), len(given))
-    return _graded(1 - edit_distance(truth, given) / longest if longest else 0.0, answer)
+    """Return 1 - edit distance / length of the longer text, over what :func:`plain_text` leaves."""
+    truth, reply = plain_text(problem.truth), plain_text(answer)
+    longest = max(len(truth), len(reply))
+    return _graded(1 - edit_distance(truth, reply) / longest if longest else 0.0, answer)
 
 
 def edit_distance(first: str, second: str) -> int:
-    """Levenshtein distance, a column of the table at a time as bits of one integer (Myers 1999; Hyyrö 2001)."""
+    """Return the Levenshtein distance, a column of the table at a time as bits of one integer (Myers 1999; Hyyrö 2001)."""
     if not first:
         return len(second)
     places: dict[str, int] = {}
@@ -162,7 +162,7 @@ Box = tuple[float, float, float, float]
 
 
 def read_boxes(text: str) -> list[Box]:
-    """``[x1,y1,x2,y2]``, one or several, with or without a list around them; empty where there is anything else.
+    """Return the boxes of ``[x1,y1,x2,y2]``, one or several, with or without a list around them; [] if there is anything else.
 
     A box without area (x2 <= x1 or y2 <= y1) makes the whole text unreadable.
     """
@@ -173,7 +173,7 @@ def read_boxes(text: str) -> list[Box]:
 
 
 def iou(a: Box, b: Box) -> float:
-    """Intersection over union of two boxes with area."""
+    """Return the intersection over union of two boxes with area."""
     width, height = min(a[2], b[2]) - max(a[0], b[0]), min(a[3], b[3]) - max(a[1], b[1])
     shared = max(0.0, width) * max(0.0, height)
     areas = [(x2 - x1) * (y2 - y1) for x1, y1, x2, y2 in (a, b)]
@@ -181,23 +181,23 @@ def iou(a: Box, b: Box) -> float:
 
 
 def compare_grounding(problem: Problem, answer: str) -> Verification:
-    """Mean over the truth's boxes of the IoU with the answer's box for it, an IoU of 0.5 or less counting as 0.
+    """Return the mean over the truth's boxes of the IoU with the answer's box for it, an IoU of 0.5 or less counting as 0.
 
     Boxes are paired one to one, best first. An answer with more boxes than there are objects hedges and is SEVERAL.
     """
-    truth, given = read_boxes(problem.truth), read_boxes(answer)
+    truth, reply = read_boxes(problem.truth), read_boxes(answer)
     if not truth:
         raise ValueError(f"the truth {problem.truth!r} is no list of boxes")
-    if not given:
+    if not reply:
         return _unreadable(answer)
-    if len(given) > len(truth):
-        return Verification(0.0, Status.SEVERAL, answer)
-    pairs = sorted(((iou(t, g), n, m) for n, t in enumerate(truth) for m, g in enumerate(given)), reverse=True)
-    taken: dict[int, int] = {}
+    if len(reply) > len(truth):
+        return Verification(0.0, AnswerStatus.SEVERAL, answer)
+    pairs = sorted(((iou(t, g), n, m) for n, t in enumerate(truth) for m, g in enumerate(reply)), reverse=True)
+    partners: dict[int, int] = {}
     total = 0.0
     for overlap, n, m in pairs:
-        if overlap > MIN_IOU and n not in taken and m not in taken.values():
-            taken[n], total = m, total + overlap
+        if overlap > MIN_IOU and n not in partners and m not in partners.values():
+            partners[n], total = m, total + overlap
     assert isfinite(total)
     return _graded(min(1.0, total / len(truth)), answer)
 
