@@ -27,7 +27,7 @@ from rewardlab.models.value_model import ValueModel
 from rewardlab.progress import bar
 from rewardlab.prompts import build_messages
 from rewardlab.samplers.hf import HFSampler
-from rewardlab.training.reward_model import score, train_scalar
+from rewardlab.training.reward_model import score, train_reward_model
 from rewardlab.training.sft import train_sft
 from rewardlab.types import BOTH_ORDERS, PreferencePair
 from rewardlab.verdicts.margins import LEAST_COVERAGE
@@ -45,7 +45,7 @@ def train(run: Path, out: Path, start: str, seed: int, steps: int, rate: float) 
     if not (out / "classifier" / "final").exists():
         train_sft(pairs, load_config(SFTConfig, CONFIGS / "sft.yaml", **changes), out / "classifier")
     if not (out / "rm" / "final").exists():
-        train_scalar(pairs, load_config(RMConfig, CONFIGS / "rm.yaml", **changes), out / "rm")
+        train_reward_model(pairs, load_config(RMConfig, CONFIGS / "rm.yaml", **changes), out / "rm")
 
 
 def _read(folder: Path, asked: Sequence[tuple[PreferencePair, str, str]], label: str) -> np.ndarray:

@@ -40,7 +40,7 @@ from rewardlab.distill.pipeline import distill
 from rewardlab.rewards.steps import judgment_steps, step_labels
 from rewardlab.training.policy import train_policy
 from rewardlab.training.prm import train_prm
-from rewardlab.training.reward_model import train_scalar
+from rewardlab.training.reward_model import train_reward_model
 from rewardlab.training.rl import train_rl
 from rewardlab.training.sft import train_sft
 from rewardlab.types import Order
@@ -90,7 +90,7 @@ FEATURES: dict[str, dict[str, Any]] = {
     "kl in the loss": {"kl": "k2_loss", "kl_coef": 0.05, "iterations": 2},
     "hot token": {"hot_token": {"position": 1}},
     "importance": {"importance_cap": 2.0, "positive_nll": 0.1},
-    "slices": {"rollouts_at_once": 5},
+    "slices": {"sampling_batch_size": 5},
     "lora": {"lora": {"r": 4, "alpha": 8}},
 }
 
@@ -168,7 +168,7 @@ class Golden:
 
     def rm(self) -> Any:
         config = RMConfig(**{**OPTIMIZER, "template": "single", "model": str(self.base)})
-        train_scalar(self.pairs[:64], config, self.folder / "rm")
+        train_reward_model(self.pairs[:64], config, self.folder / "rm")
         return run_record(self.folder / "rm")
 
     def prm(self) -> Any:

@@ -28,7 +28,7 @@ from rewardlab.rewards.pairwise import Anchors, Metrics, PairwiseReward, PolicyR
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.hf import HFSampler
 from rewardlab.training.policy import build_trainer, policy_rows
-from rewardlab.training.reward_model import train_scalar
+from rewardlab.training.reward_model import train_reward_model
 from rewardlab.training.run.folder import FINAL, is_finished
 from rewardlab.training.sft import train_sft
 from rewardlab.types import FinishReason, Order, PreferencePair
@@ -115,7 +115,7 @@ class PolicyPlace:
             ]
             train_sft(told, start_config(self.settings, base=self.base), self.out / START)
         if not is_finished(self.out / SCALAR):
-            train_scalar(self.pairs, scalar_config(self.settings, base=self.sft), self.out / SCALAR)
+            train_reward_model(self.pairs, scalar_config(self.settings, base=self.sft), self.out / SCALAR)
         config = policy_config(Trial(0, "first_policy"), self.settings, model=self.out / START / FINAL)
         anchors_of(self.pairs, config, self.template, self.out)  # once, before any trial looks for them
         return self.examine(load_model(str(self.out / START / FINAL), device="cpu")[0])

@@ -74,10 +74,10 @@ def rm(
     """
     from rewardlab.config import RMConfig, load_config
     from rewardlab.data.pairs import read_pairs
-    from rewardlab.training.reward_model import train_scalar
+    from rewardlab.training.reward_model import train_reward_model
 
     settings = load_config(RMConfig, config, model=model, seed=seed)
-    tell(train_scalar(read_pairs(data, images=images, frames=settings.frames), settings, out))
+    tell(train_reward_model(read_pairs(data, images=images, frames=settings.frames), settings, out))
 
 
 @app.command()

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 from rewardlab.config.base import HealthConfig, LoraConfig, PixelConfig, TrainConfig
 from rewardlab.config.bench import BenchEntry, SuiteConfig
 from rewardlab.config.data import DistillConfig, MappingConfig, StepsConfig
+from rewardlab.config.method import Method
 from rewardlab.config.rl import ConsistencyConfig, EngineConfig, HotTokenConfig, MethodConfig, PolicyConfig, RLConfig
 from rewardlab.config.supervised import PRMConfig, RMConfig, SFTConfig
 from rewardlab.errors import ConfigError
@@ -29,6 +30,7 @@ __all__ = [
     "HotTokenConfig",
     "LoraConfig",
     "MappingConfig",
+    "Method",
     "MethodConfig",
     "PRMConfig",
     "PixelConfig",
@@ -42,6 +44,19 @@ __all__ = [
     "load_config",
     "load_yaml",
 ]
+
+# Keys of earlier versions, and what they are called now.
+RENAMED = {
+    "clip_eps": "clip_low",
+    "clip_eps_high": "clip_high",
+    "advantage_sigma": "outlier_sigma",
+    "samples_per_prompt": "group_size",
+    "length_adaptive_alpha": "length_alpha",
+    "rollouts_at_once": "sampling_batch_size",
+    "process_right_weight": "process_correct_weight",
+    "max_position_lean": "max_position_bias",
+    "position_lean": "position_bias",
+}
 
 # stage -> schema, of configs/STAGE/*.yaml and of files called STAGE.yaml
 SCHEMAS: dict[str, type[BaseModel]] = {
@@ -89,6 +104,9 @@ def _explain(error: ValidationError, schema: type[BaseModel], where: str) -> str
     for item in found:
         key = ".".join(map(str, item["loc"])) or "(whole)"
         if item["type"] == "extra_forbidden":
+            if (new := RENAMED.get(str(item["loc"][-1]))) in _names(schema):
+                lines.append(f"{key!r} is called {new!r} now")
+                continue
             near = get_close_matches(str(item["loc"][-1]), sorted(_names(schema)), n=1)
             told = f"did you mean {near[0]!r}?" if near else f"{schema.__name__} knows {', '.join(sorted(schema.model_fields))}"
             lines.append(f"unknown key {key!r}; {told}")

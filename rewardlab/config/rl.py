@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from rewardlab.config.base import Schema, TrainConfig
+from rewardlab.config.method import Method
 
 Attempts = Literal["", "1", "2", "3", "unsolved"]  # "": no teacher was asked
 
@@ -59,60 +60,31 @@ class EngineConfig(Schema):
         return self
 
 
-class MethodConfig(TrainConfig):
-    """How rollouts become a loss: the fields of :class:`rewardlab.rl.reference.Method`, and which rollouts are drawn."""
+class MethodConfig(TrainConfig, Method):
+    """A method, which rollouts it is trained on, and how they are sampled."""
 
     learning_rate: float = Field(1e-6, gt=0)
     epochs: float = Field(5.0, gt=0)
     rollout_batch_size: int = Field(256, ge=2, description="rollouts between two samplings, of all processes")
     batch_size: int = Field(128, ge=2, description="rollouts per optimizer step")
     micro_batch_size: int = Field(2, ge=1)
-    group_size: int = Field(1, ge=1)
     iterations: int = Field(1, ge=1, description="passes over each rollout batch")
-    max_completion_length: int = Field(1024, ge=1)
-    rollouts_at_once: int | None = Field(
+    sampling_batch_size: int | None = Field(
         None, ge=1, description="that a process's own decoder has in memory side by side; null: all of its rollout batch"
     )
     temperature: float = Field(1.0, gt=0)
     hot_token: HotTokenConfig | None = None
     engine: EngineConfig | None = Field(None, description="who samples rollouts; null: the trainer's own decoder")
-    importance_cap: float | None = Field(None, gt=0, description="bound on p_trainer / p_sampler, multiplied in; null: trusted")
     dynamic_sampling: Literal["off", "refill", "oversample"] = Field(
-        "off", description="train on groups neither all right nor all wrong: drawn until there are enough, or once, in excess"
+        "off", description="train on groups neither all correct nor all wrong: drawn until there are enough, or once, in excess"
     )
-    max_sampling_rounds: int = Field(10, ge=1, description="of refill; then the undecided groups found are repeated")
+    max_sampling_rounds: int = Field(10, ge=1, description="of refill; then the mixed groups there are are repeated")
     difficulty_weighted: bool = Field(False, description="dynamic sampling draws prompts of middling pass rate more often")
     window: int | None = Field(None, ge=1, description="tokens a rollout grows by per step (T-PPO); null: all at once")
-    advantage: Literal["reinforce_pp", "reinforce_pp_baseline", "grpo", "dr_grpo", "rloo", "gae"] = "reinforce_pp"
-    whiten_by: Literal["token", "sequence"] = Field("token", description="what counts alike in mean and deviation")
-    outliers: Literal["delete", "clip", "keep"] = Field("delete", description="of whitened advantages beyond outlier_sigma")
-    outlier_sigma: float = Field(3.0, gt=0, description="in deviations")
-    clip_low: float = Field(0.2, gt=0)
-    clip_high: float | None = Field(None, gt=0, description="upper clip where it differs (DAPO's clip-higher)")
-    dual_clip: float | None = Field(None, gt=1, description="bound on the loss of a token of negative advantage")
-    preclip: tuple[float, float] | None = Field((1e-3, 1e3), description="of the probability ratio, before exp; null: none")
-    ratio: Literal["token", "sequence"] = "token"
-    average: Literal["sequence", "token", "constant"] = Field(
-        "sequence", description="of token losses: by rollout, over all tokens, or the sum over max_completion_length"
-    )
-    kl: Literal["k1_reward", "k2_loss", "k3_loss"] = "k1_reward"
-    kl_coef: float = Field(0.0, ge=0)
-    positive_nll: float = Field(0.0, ge=0, description="weight of the likelihood of right rollouts")
-    gae_lambda: float = Field(0.95, ge=0, le=1, description="of the policy's advantages (advantage: gae)")
-    gae_lambda_critic: float = Field(1.0, ge=0, le=1, description="of what the critic is fitted to")
-    length_alpha: float | None = Field(None, gt=0, description="lambda 1 - 1 / (alpha length), at least 0.95 (VAPO)")
-    value_clip: float = Field(0.2, gt=0)
     value_learning_rate: float | None = Field(None, gt=0, description="null: twice learning_rate, as VAPO has it")
     value_pretrain_steps: int = Field(0, ge=0, description="at most so many steps of the critic alone, before the policy moves")
     value_patience: int = Field(5, ge=1, description="pre-training ends when explained variance has not risen for so many logs")
     value_init: str | None = Field(None, description="checkpoint or value model to start the critic from; null: the policy's")
-
-    @field_validator("preclip")
-    @classmethod
-    def _around_one(cls, bounds: tuple[float, float] | None) -> tuple[float, float] | None:
-        if bounds is not None and not 0 < bounds[0] < 1 < bounds[1]:
-            raise ValueError(f"preclip bounds the probability ratio on both sides of 1, got {bounds}")
-        return bounds
 
     @model_validator(mode="after")
     def _divides(self) -> Self:
@@ -133,10 +105,6 @@ class MethodConfig(TrainConfig):
 
     @model_validator(mode="after")
     def _fits_the_advantage(self) -> Self:
-        if self.advantage not in ("reinforce_pp", "gae") and self.group_size < 2:
-            raise ValueError(f"advantage {self.advantage} compares a group's rollouts; set group_size to 2 or more")
-        if self.kl == "k1_reward" and self.kl_coef and self.advantage in ("grpo", "dr_grpo", "rloo"):
-            raise ValueError(f"advantage {self.advantage} is one number per rollout; use kl: k2_loss or k3_loss")
         if self.value_pretrain_steps and self.advantage != "gae":
             raise ValueError(f"advantage {self.advantage} has no critic; value_pretrain_steps goes with advantage gae")
         if self.advantage == "gae" and self.lora:
@@ -145,30 +113,53 @@ class MethodConfig(TrainConfig):
 
     @model_validator(mode="after")
     def _fits_the_engine(self) -> Self:
-        if self.engine and (self.window or self.hot_token):
-            raise ValueError("an engine samples whole rollouts, each token alike: set window and hot_token to null")
-        if self.engine and self.rollouts_at_once:
-            raise ValueError("rollouts_at_once is of the trainer's own decoder; an engine minds its memory itself")
-        if self.engine and self.engine.kind != "serve" and self.health.policy == "roll_back":
-            raise ValueError("TRL's vLLM modes cannot be started twice in a process: set health.policy to stop or warn")
-        if self.engine and self.engine.kind != "serve" and self.advantage == "gae":
-            raise ValueError("TRL's vLLM modes would be sent the critic's weights with the policy's: use kind: serve with gae")
-        if self.engine and self.engine.kind == "serve" and self.lora:
-            raise ValueError("engine serve is given whole weights; use colocate, server or the trainer's own decoder with lora")
-        if self.engine and self.importance_cap is None:
+        engine = self.engine
+        if engine is None:
+            return self
+        if self.window:
+            raise ValueError(
+                "an engine is asked in words and completes whole turns; a window continues tokens: set window to null"
+            )
+        if self.hot_token:
+            raise ValueError("an engine draws every token at one temperature; set hot_token to null")
+        if self.sampling_batch_size:
+            raise ValueError("sampling_batch_size is of the trainer's own decoder; an engine manages its own memory")
+        if self.importance_cap is None:
             raise ValueError("an engine samples a little unlike the trainer; set importance_cap (2 is usual) to correct for it")
+        if engine.kind == "serve":
+            if self.lora:
+                raise ValueError(
+                    "engine serve is given all weights; use colocate, server or the trainer's own decoder with lora"
+                )
+            return self
+        if self.health.policy == "roll_back":
+            raise ValueError("TRL's vLLM modes cannot be started twice in a process: set health.policy to stop or warn")
+        if self.advantage == "gae":
+            raise ValueError("TRL's vLLM modes would be sent the critic's weights with the policy's: use kind: serve with gae")
         return self
 
     @model_validator(mode="after")
     def _fits_the_sampling(self) -> Self:
-        if self.dynamic_sampling != "off" and (self.group_size < 2 or self.window):
-            raise ValueError("dynamic_sampling needs group_size of 2 or more, and no window")
         if self.difficulty_weighted and self.dynamic_sampling == "off":
             raise ValueError("difficulty_weighted is a part of dynamic_sampling; set it to refill or oversample")
-        if self.window and (self.advantage != "gae" or self.max_completion_length % self.window):
+        if self.dynamic_sampling != "off" and self.group_size < 2:
+            raise ValueError("dynamic_sampling compares the rollouts of a prompt; set group_size to 2 or more")
+        if not self.window:
+            return self
+        if self.dynamic_sampling != "off":
+            raise ValueError("dynamic_sampling needs to know which rollouts are correct, and a window leaves them unfinished")
+        if self.advantage != "gae" or self.max_completion_length % self.window:
             raise ValueError("window needs advantage gae and a max_completion_length that is a multiple of it")
-        if self.window and (self.kl_coef or self.importance_cap or self.hot_token or self.group_size > 1):
-            raise ValueError("window goes with neither kl_coef nor importance_cap nor hot_token nor group_size above 1")
+        if self.kl_coef and self.kl == "k1_reward":
+            raise ValueError(
+                "window continues rollouts that older policies began, whose KL is not known: use kl: k2_loss or k3_loss"
+            )
+        if self.hot_token:
+            raise ValueError(
+                "hot_token is one token of a whole rollout, and a window begins anew in every step; set one to null"
+            )
+        if self.group_size > 1:
+            raise ValueError("window draws its prompts one by one, for the critic needs no groups: set group_size to 1")
         return self
 
 
@@ -186,7 +177,7 @@ class RLConfig(MethodConfig):
     process_reward: str | None = Field(
         None, description="process reward model (`rewardlab prm`) that pays at step ends; null: none"
     )
-    process_wrong_weight: float = Field(0.25, ge=0, description="of its mean score where the verdict is not right")
+    process_wrong_weight: float = Field(0.25, ge=0, description="of its mean score where the verdict is not correct")
     process_correct_weight: float = Field(0.025, ge=0, description="where it is")
     consistency: ConsistencyConfig = Field(default_factory=lambda: ConsistencyConfig.model_validate({}))
     attempts: list[Attempts] = Field(["2", "3", "unsolved"], description="difficulty tags to train on")
@@ -209,13 +200,24 @@ class RLConfig(MethodConfig):
             )
         if self.overlong_margin and self.overlong_margin > self.max_completion_length:
             raise ValueError("overlong_margin is a part of max_completion_length and cannot be longer")
-        if self.self_verify and (self.advantage != "gae" or self.window or self.dynamic_sampling != "off" or self.kl_coef):
-            raise ValueError("self_verify needs advantage gae, and neither window nor dynamic_sampling nor kl_coef")
-        if self.self_verify and self.engine:
-            raise ValueError("self_verify is sampled turn by turn by the trainer's own decoder; set engine to null")
-        if self.self_verify and (self.swap_weight or self.process_reward or self.importance_cap or self.positive_nll):
-            raise ValueError("self_verify goes with neither swap_weight nor process_reward nor importance_cap nor positive_nll")
+        if self.self_verify:
+            self._check_dialogue()
         return self
+
+    def _check_dialogue(self) -> None:
+        """Raise ValueError for what does not go with rollouts of several turns, each with a reward of its own."""
+        if self.advantage != "gae" or self.window:
+            raise ValueError("self_verify gives each turn an advantage of its own: it needs advantage gae, and no window")
+        if self.engine:
+            raise ValueError(
+                "self_verify continues the tokens of earlier turns, an engine is asked in words: set engine to null"
+            )
+        if self.swap_weight or self.process_reward:
+            raise ValueError("self_verify pays turns, swap_weight and process_reward whole rollouts: set them to 0 and null")
+        if self.positive_nll:
+            raise ValueError(
+                "positive_nll raises the likelihood of correct rollouts, and a turn may be wrong in one: set it to 0"
+            )
 
 
 class PolicyConfig(MethodConfig):

@@ -26,7 +26,7 @@ def training_curves(out: Path) -> list[tuple[str, str]]:
         "Reward and its parts, per rollout batch": (
             "reward",
             "reward/accuracy",
-            "reward/consistency_of_right",
+            "reward/consistency_of_correct",
             "reward/format",
         ),
         "Policy: entropy, filtered advantages, pre-clipped tokens": (

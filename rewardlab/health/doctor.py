@@ -144,7 +144,7 @@ def _memory(config: TrainConfig, plan: Plan) -> Finding:
     if there is None:
         return Finding("memory", "ok", f"{said} (say --memory to hold it against a card)")
     if found.total / GIB > 0.95 * there:
-        own = ", fewer rollouts_at_once, an engine" if isinstance(config, MethodConfig) else ""
+        own = ", fewer sampling_batch_size, an engine" if isinstance(config, MethodConfig) else ""
         cure = f"more processes under ZeRO, a smaller micro_batch_size{own}, or lora"
         return Finding("memory", "failed", f"{said}, more than the {there:.0f} there are: {cure}")
     engine = config.engine if isinstance(config, MethodConfig) else None

@@ -96,7 +96,7 @@ def estimate(model: Any, config: TrainConfig, launch: Launch, *, prompt_tokens: 
     reading += config.micro_batch_size * answer * text.vocab_size * 4.0
     sampling = 0.0
     if method and method.engine is None:
-        rows = min(method.rollouts_at_once or math.inf, method.rollout_batch_size / launch.processes)
+        rows = min(method.sampling_batch_size or math.inf, method.rollout_batch_size / launch.processes)
         heads = text.num_key_value_heads * (getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads)
         sampling = rows * (length * text.num_hidden_layers * heads * 2 * 2.0 + prompt_tokens * layer)
         if launch.zero == 3:

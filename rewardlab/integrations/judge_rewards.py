@@ -6,8 +6,8 @@ import asyncio
 from dataclasses import dataclass
 
 from rewardlab.errors import EndpointError
-from rewardlab.rewards.judgment import RewardParts, winner_of
-from rewardlab.rewards.scorer import EndpointConsistencyJudge, Rollout, RolloutScorer
+from rewardlab.rewards.judgment import RewardParts, RewardWeights, compose, winner_of
+from rewardlab.rewards.scorer import EndpointConsistencyJudge, JudgedCompletion, JudgmentScorer
 from rewardlab.rewards.swap import swap_agreement
 from rewardlab.types import BOTH_ORDERS, VerdictStatus
 
@@ -16,14 +16,13 @@ from rewardlab.types import BOTH_ORDERS, VerdictStatus
 class Waiting:
     """A scored rollout that waits for those of its pair's other order."""
 
-    rollout: Rollout
+    rollout: JudgedCompletion
     part: RewardParts
     agreement: asyncio.Future[float]
 
 
 class JudgeRewards:
-    """R = ``format_weight`` F + right (1 + ``consistency_weight`` C), as in :mod:`rewardlab.rewards.scorer`, plus
-    ``swap_weight`` times the agreement with the pair's other order (:mod:`rewardlab.rewards.swap`).
+    """Rewards by :func:`rewardlab.rewards.judgment.compose`, as ``rewardlab rl`` pays them, one rollout at a time.
 
     ``judge`` None: no consistency. With a swap weight the ``num_samples`` rollouts of either order must all come within
     ``deadline_s``.
@@ -32,41 +31,40 @@ class JudgeRewards:
     def __init__(
         self,
         judge: EndpointConsistencyJudge | None,
+        weights: RewardWeights,
         *,
-        format_weight: float = 0.5,
-        consistency_weight: float = 0.5,
-        swap_weight: float = 0.0,
         num_samples: int = 1,
         deadline_s: float = 600.0,
         judge_deadline_s: float = 40.0,
     ) -> None:
-        self._judge, self._swap_weight, self._num_samples, self._deadline_s = judge, swap_weight, num_samples, deadline_s
-        self._options = {
-            "format_weight": format_weight,
-            "consistency_weight": consistency_weight,
-            "deadline_s": judge_deadline_s,
-        }
-        self._scorers: dict[str, RolloutScorer] = {}
+        self._judge, self._weights, self._num_samples, self._deadline_s = judge, weights, num_samples, deadline_s
+        self._judge_deadline_s = judge_deadline_s
+        self._scorers: dict[str, JudgmentScorer] = {}
         self._pairs: dict[str, list[Waiting]] = {}
         self._check: asyncio.Future[None] | None = None
 
-    async def reward(self, rollout: Rollout, pair_id: str, verdict_format: str) -> dict[str, float]:
+    async def reward(self, rollout: JudgedCompletion, pair_id: str, verdict_format: str) -> dict[str, float]:
         """``score`` and what it is made of, all numbers. Raises EndpointError where a rollout could not be scored, where nobody
         answers about consistency at the start, and where the other order of a pair does not come."""
         await self._somebody_answers()
-        scorer = self._scorers.setdefault(verdict_format, RolloutScorer(verdict_format, self._judge, **self._options))
+        scorer = self._scorers.get(verdict_format)
+        if scorer is None:
+            scorer = JudgmentScorer(verdict_format, self._judge, deadline_s=self._judge_deadline_s)
+            self._scorers[verdict_format] = scorer
         (part,) = await scorer.score([rollout])
         if part.status == VerdictStatus.ERROR:
             raise EndpointError(f"{pair_id}: a rollout could not be scored; it gets no reward")
         agreement = await self._agreement(Waiting(rollout, part, asyncio.get_running_loop().create_future()), pair_id)
+        (part,) = compose([part], self._weights, agreements=[agreement], lengths=[rollout.completion.num_tokens])
         return {
-            "score": part.total + self._swap_weight * agreement,
+            "score": part.total,
             "format": float(part.format),
-            "right": float(part.right),
+            "correct": float(part.correct),
             "consistency": float(part.consistency),
-            "consistency_unknown": float(part.right and self._judge is not None and part.consistency == 0),
+            "consistency_unknown": float(part.correct and self._judge is not None and part.consistency == 0),
             "invalid": float(part.status != VerdictStatus.OK),
             "swap_agreement": agreement,
+            "overlong": part.overlong,
         }
 
     async def _somebody_answers(self) -> None:
@@ -81,7 +79,7 @@ class JudgeRewards:
             raise EndpointError(f"the consistency reward has nobody to ask: {error}") from error
 
     async def _agreement(self, own: Waiting, pair_id: str) -> float:
-        if not self._swap_weight:
+        if not self._weights.swap:
             return 0.0
         waiting = self._pairs.setdefault(pair_id, [])
         waiting.append(own)

@@ -7,7 +7,8 @@
 R = 0.5 format + right (1 + 0.5 consistency). Consistency is asked of the model ``REWARDLAB_CONSISTENCY_MODEL`` at the
 OpenAI-compatible endpoint ``REWARDLAB_CONSISTENCY_URL`` (its key: ``OPENAI_API_KEY``); without a URL its weight is 0. Ray's
 processes must be given them: ``+ray_kwargs.ray_init.runtime_env.env_vars.REWARDLAB_CONSISTENCY_URL=http://HOST:8000/v1``.
-Weights are ``+reward.reward_kwargs.format_weight=0.5``, ``consistency_weight``, and ``swap_weight`` (0), paid for naming the
+Weights are ``+reward.reward_kwargs.format_weight=0.5``, ``consistency_weight``, ``overlong_margin`` (0: no penalty; tokens
+before ``response_length`` over which length costs up to 1), and ``swap_weight`` (0), paid for naming the
 winner that the other order's rollouts name. It needs both orders of a pair in one batch, and one worker that sees both:
 
     rewardlab data verl PAIRS --both-orders --shuffle 0 --out train.parquet
@@ -33,10 +34,17 @@ from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
 from rewardlab.config import ConsistencyConfig
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.integrations.judge_rewards import JudgeRewards
-from rewardlab.rewards.scorer import EndpointConsistencyJudge, Rollout, as_completion
+from rewardlab.rewards.judgment import RewardWeights
+from rewardlab.rewards.scorer import EndpointConsistencyJudge, JudgedCompletion, as_completion
 from rewardlab.types import Order
 
-WEIGHTS = {"format_weight": 0.5, "consistency_weight": 0.5, "swap_weight": 0.0, "pair_deadline_s": 600.0}
+WEIGHTS = {
+    "format_weight": 0.5,
+    "consistency_weight": 0.5,
+    "swap_weight": 0.0,
+    "pair_deadline_s": 600.0,
+    "overlong_margin": 0.0,
+}
 TOLD = ("pair_id", "question", "order", "preferred", "verdict_format")
 
 
@@ -52,11 +60,15 @@ class JudgeReward(RewardManagerBase):  # type: ignore[misc]
             self._fits_a_swap(config, rollout)
         judge = consistency_judge(weights["consistency_weight"], asked_for="consistency_weight" in given)
         self._ends = tokenizer_end_ids(tokenizer, str(config.actor_rollout_ref.model.path))
+        longest, margin = int(rollout.response_length), int(weights["overlong_margin"])
         self._rewards = JudgeRewards(
             judge,
-            format_weight=weights["format_weight"],
-            consistency_weight=weights["consistency_weight"],
-            swap_weight=weights["swap_weight"],
+            RewardWeights(
+                format=weights["format_weight"],
+                consistency=weights["consistency_weight"] if judge else 0.0,
+                swap=weights["swap_weight"],
+                overlong=(longest, margin) if margin else None,
+            ),
             num_samples=int(rollout.n),
             deadline_s=weights["pair_deadline_s"],
         )
@@ -81,7 +93,7 @@ class JudgeReward(RewardManagerBase):  # type: ignore[misc]
         ids = ids[: int(item.batch["attention_mask"][-ids.shape[-1] :].sum())]
         text = await asyncio.to_thread(self.tokenizer.decode, ids, skip_special_tokens=True)
         completion = as_completion(text, ids.tolist(), self._ends)
-        rollout = Rollout(completion, told["question"], Order(told["order"]), int(told["preferred"]))
+        rollout = JudgedCompletion(completion, told["question"], Order(told["order"]), int(told["preferred"]))
         found = await self._rewards.reward(rollout, told["pair_id"], told["verdict_format"])
         return {"reward_score": found["score"], "reward_extra_info": found}
 

@@ -1,51 +1,57 @@
-"""What is measured while training, as means over all processes: of unequal shards, a mean of means is not the mean."""
+"""Metrics of training, joined over the processes of a run: of unequal shards, a mean of means is not the mean."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Metrics = Mapping[str, "float | Metric"]
 
 
-class Mean(float):
-    """A mean that knows how much it is the mean of; anything that does not care takes it for the number it is."""
+@dataclass(frozen=True)
+class Metric:
+    """A value, how many things (tokens, rollouts, batches) it is the mean of, and how values are joined.
 
-    weight: float
+    ``mean`` weighs by ``weight``; ``max`` and ``sum`` do not look at it.
+    """
 
-    def __new__(cls, value: float, weight: float) -> Mean:
-        mean = super().__new__(cls, value)
-        mean.weight = float(weight)
-        return mean
+    value: float
+    weight: float = 1.0
+    reduce: Literal["mean", "max", "sum"] = "mean"
 
 
-class Tallies:
-    """Sums and weights by name, until they are told. Of a name whose last part begins with ``max``, the largest value."""
+class MetricAccumulator:
+    """Collects metrics by name until they are flushed."""
 
     def __init__(self) -> None:
-        self._sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
-        self._largest: dict[str, float] = {}
+        self._metrics: dict[str, Metric] = {}
 
-    def add(self, name: str, value: float, weight: float = 1.0) -> None:
-        """``value`` is a mean over ``weight`` things (tokens, rollouts, batches); one over none, or nan, says nothing."""
-        value = float(value)  # a Mean would be told to the other processes as such
-        if value != value or weight <= 0:
+    def add(self, name: str, metric: Metric) -> None:
+        """Join ``metric`` with what was added under ``name``. A mean over nothing, or a nan, is left out."""
+        if metric.value != metric.value or metric.weight <= 0:
             return
-        if name.rpartition("/")[2].startswith("max"):
-            self._largest[name] = max(value, self._largest.get(name, value))
-            return
-        self._sums[name][0] += value * weight
-        self._sums[name][1] += weight
+        total = Metric(metric.value * metric.weight, metric.weight) if metric.reduce == "mean" else metric
+        self._metrics[name] = _join(self._metrics.get(name), total)
 
-    def tell(self, gather: Callable[[list[object]], list[object]]) -> dict[str, float]:
-        """The means over what all processes have added since the last telling; ``gather`` joins their lists into one."""
-        told = gather([(dict(self._sums), self._largest)])
-        sums: dict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
-        largest: dict[str, float] = {}
-        for of_one, largest_of_one in told:  # type: ignore[misc]
-            for name, (total, weight) in of_one.items():
-                sums[name][0] += total
-                sums[name][1] += weight
-            for name, value in largest_of_one.items():
-                largest[name] = max(value, largest.get(name, value))
-        self._sums.clear()
-        self._largest = {}
-        return {name: total / weight for name, (total, weight) in sorted(sums.items())} | largest
+    def flush(self, gather: Callable[[list[object]], list[object]]) -> dict[str, float]:
+        """Return the joined metrics of all processes since the last flush; ``gather`` concatenates their lists."""
+        shards = gather([self._metrics])
+        joined: dict[str, Metric] = {}
+        for shard in shards:
+            for name, metric in shard.items():  # type: ignore[attr-defined]
+                joined[name] = _join(joined.get(name), metric)
+        self._metrics = {}
+        return {
+            name: metric.value / metric.weight if metric.reduce == "mean" else metric.value
+            for name, metric in sorted(joined.items())
+        }
+
+
+def _join(total: Metric | None, metric: Metric) -> Metric:
+    """Join sums: of means, ``value`` holds the sum of values times weights."""
+    if total is None:
+        return metric
+    if metric.reduce == "max":
+        return Metric(max(total.value, metric.value), reduce="max")
+    return Metric(total.value + metric.value, total.weight + metric.weight, metric.reduce)

@@ -1,158 +1,134 @@
-"""What TRL calls on each batch of rollouts: scores them, logs every part of the reward, keeps a few to read."""
+"""The reward function of judges: rollouts in, rewards with all their parts out, a few of them kept to read."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
-import torch
-
-from rewardlab.metrics.running import Mean
-from rewardlab.processes import is_main, num_processes
-from rewardlab.rewards.judgment import RewardParts, winner_of
-from rewardlab.rewards.scorer import EndpointConsistencyJudge, Rollout, RolloutScorer, as_completion, reward_metrics, unpack
+from rewardlab.metrics.running import Metric
+from rewardlab.processes import is_main
+from rewardlab.rewards.judgment import RewardParts, RewardWeights, compose, winner_of
+from rewardlab.rewards.rollout import Rollout, Scored
+from rewardlab.rewards.scorer import EndpointConsistencyJudge, JudgedCompletion, JudgmentScorer, as_completion, reward_metrics
 from rewardlab.rewards.swap import swap_agreement
-from rewardlab.rl.selection import overlong_penalty
-from rewardlab.training.run.folder import SAMPLES
-from rewardlab.types import Choice, VerdictStatus, choice_of
+from rewardlab.samplers.event_loop import EventLoopThread
+from rewardlab.types import Choice, Order, VerdictStatus, choice_of
 
 SAMPLES_PER_STEP = 4
 
 
-class RewardFunction:
-    """What TRL calls on each batch of rollouts: scores them, logs every part, keeps a few to read."""
+class JudgmentReward:
+    """Pays rollouts whose rows have ``question``, ``order``, ``preferred`` and ``pair_id`` by ``weights``.
+
+    ``ends`` are the tokens that end a completion. The first rollouts of every step are appended to ``samples``.
+    """
 
     __name__ = "judge_reward"
 
     def __init__(
         self,
-        scorer: RolloutScorer,
+        scorer: JudgmentScorer,
         judge: EndpointConsistencyJudge | None,
-        ends: frozenset[int],
-        out: Path,
-        swap_weight: float = 0.0,
-        overlong: tuple[int, int] | None = None,
-    ) -> None:
-        self._swap_weight, self._overlong = swap_weight, overlong
-        self._scorer, self._judge, self._ends, self._path = scorer, judge, ends, out / SAMPLES
-        self._right: list[float] = []
-        self._read: list[bool] = []
-
-    async def __call__(
-        self,
+        weights: RewardWeights,
         *,
-        completions: list[Any],
-        completion_ids: list[list[int]],
-        log_metric: Any,
-        trainer_state: Any,
-        **columns: Any,
-    ) -> list[float | None]:
-        """One reward per rollout; None for one that is not finished (column ``unfinished``): it is scored when it is.
+        ends: frozenset[int],
+        samples: Path,
+    ) -> None:
+        self._scorer, self._judge, self._weights, self._ends, self._path = scorer, judge, weights, ends, samples
+        self._loop: EventLoopThread[None] = EventLoopThread(nullcontext)  # the judge's connections outlive a call
 
-        A column ``turn`` names the turn that is scored, where rollouts have several: its metrics go under that name.
-        """
-        if "turn" in columns:
-            plain_log, turn = log_metric, columns.pop("turn")[0]
-
-            def log_metric(name: str, value: float) -> None:
-                plain_log(f"{turn}/{name}", value)
-
-        done = [not flag for flag in columns.get("unfinished", [False] * len(completions))]
-        if not all(done):
-            kept = [n for n, flag in enumerate(done) if flag]
-            scored = iter(
-                await self.score(
-                    [completions[n] for n in kept],
-                    [completion_ids[n] for n in kept],
-                    {name: [column[n] for n in kept] for name, column in columns.items() if isinstance(column, list)},
-                    log_metric,
-                    trainer_state,
-                )
+    def __call__(self, rollouts: Sequence[Rollout], step: int) -> Scored:
+        """Return one reward per rollout. It never raises for a rollout: one that cannot be scored earns nothing."""
+        completions = [
+            JudgedCompletion(
+                as_completion(rollout.text, rollout.token_ids, self._ends),
+                rollout.row["question"],
+                Order(rollout.row["order"]),
+                int(rollout.row["preferred"]),
             )
-            right, read = iter(self._right), iter(self._read)
-            self._right = [next(right) if flag else 0.0 for flag in done]
-            self._read = [next(read) if flag else False for flag in done]
-            return [next(scored) if flag else None for flag in done]
-        return list(await self.score(completions, completion_ids, columns, log_metric, trainer_state))
+            for rollout in rollouts
+        ]
+        before = self._request_counts()
+        parts = self._loop.run(lambda _: self._scorer.score(completions))
+        parts = compose(
+            parts,
+            self._weights,
+            agreements=self._agreements(rollouts, completions, parts) if self._weights.swap else None,
+            lengths=[judged.completion.num_tokens for judged in completions],
+        )
+        metrics = self._metrics(completions, parts)
+        if self._judge:
+            after = self._request_counts()
+            metrics |= {f"consistency/{name}": Metric(float(after[name] - before[name]), reduce="sum") for name in after}
+        self._keep_samples(step, rollouts, completions, parts)
+        return Scored(
+            rewards=[part.total for part in parts],
+            correct=[float(part.correct) for part in parts],
+            parsed=[part.status == VerdictStatus.OK for part in parts],
+            metrics=metrics,
+        )
 
-    async def score(
-        self,
-        completions: list[Any],
-        completion_ids: list[list[int]],
-        columns: dict[str, Any],
-        log_metric: Any,
-        trainer_state: Any,
+    @staticmethod
+    def _agreements(
+        rollouts: Sequence[Rollout], completions: Sequence[JudgedCompletion], parts: Sequence[RewardParts]
     ) -> list[float]:
-        rollouts = []
-        for n, (turns, ids) in enumerate(zip(completions, completion_ids, strict=True)):
-            question, order, preferred = unpack(columns, n)
-            rollouts.append(Rollout(as_completion(turns[0]["content"], ids, self._ends), question, order, preferred))
-        before = self._counts()
-        parts = await self._scorer.score(rollouts)
-        if self._swap_weight:
-            winners = [winner_of(part, rollout.preferred) for part, rollout in zip(parts, rollouts, strict=True)]
-            agreements = swap_agreement(columns["pair_id"], columns["order"], winners)
-            log_metric("reward/swap_agreement", sum(agreements) / max(1, len(agreements)))
-            parts = [
-                replace(part, total=part.total + self._swap_weight * agreement)
-                for part, agreement in zip(parts, agreements, strict=True)
-            ]
-        if self._overlong:
-            longest, margin = self._overlong
-            lengths_N = torch.tensor([rollout.completion.num_tokens for rollout in rollouts])
-            penalties = overlong_penalty(lengths_N, longest=longest, margin=margin).tolist()
-            log_metric("reward/overlong", sum(penalties) / max(1, len(penalties)))
-            parts = [replace(part, total=part.total + cost) for part, cost in zip(parts, penalties, strict=True)]
-        firsts = [
-            (choice_of(rollout.preferred, rollout.order) is Choice.FIRST) == part.right
-            for part, rollout in zip(parts, rollouts, strict=True)
+        winners = [winner_of(part, judged.preferred) for part, judged in zip(parts, completions, strict=True)]
+        rows = [rollout.row for rollout in rollouts]
+        return swap_agreement([row["pair_id"] for row in rows], [row["order"] for row in rows], winners)
+
+    def _metrics(self, completions: Sequence[JudgedCompletion], parts: Sequence[RewardParts]) -> dict[str, Metric]:
+        if not parts:
+            return {}
+        metrics = reward_metrics(parts)
+        size = len(parts)
+        if self._weights.swap:
+            metrics["reward/swap_agreement"] = Metric(sum(part.swap_agreement for part in parts) / size)
+        if self._weights.overlong:
+            metrics["reward/overlong"] = Metric(sum(part.overlong for part in parts) / size)
+        names_first = [
+            (choice_of(judged.preferred, judged.order) is Choice.FIRST) == part.correct
+            for part, judged in zip(parts, completions, strict=True)
             if part.status == VerdictStatus.OK
         ]
-        if firsts:
-            log_metric("verdict/first_frac", Mean(sum(firsts) / len(firsts), len(firsts)))
-        self._right = [float(part.right) for part in parts]
-        self._read = [part.status == VerdictStatus.OK for part in parts]
-        for name, value in reward_metrics(parts).items() if parts else ():  # of no rollouts there is nothing to tell
-            log_metric(name, value)
-        if self._judge:
-            for name, count in self._counts().items():
-                log_metric(f"consistency/{name}", float(count - before[name]) * num_processes())  # the mean is their sum
-        self._keep(trainer_state.global_step, rollouts, parts, columns["pair_id"])
-        return [part.total for part in parts]
+        if names_first:
+            metrics["verdict/first_frac"] = Metric(sum(names_first) / len(names_first), len(names_first))
+        return metrics
 
-    def right(self) -> list[float]:
-        """1 for each right verdict of the rollouts that were scored last, else 0."""
-        return self._right
-
-    def read(self) -> list[bool]:
-        """Whether a verdict was read of each rollout that was scored last."""
-        return self._read
-
-    def _counts(self) -> dict[str, int]:
-        """How the questions about consistency have gone so far."""
-        asked = self._judge.counts if self._judge else {}
+    def _request_counts(self) -> dict[str, int]:
+        """Return how the questions about consistency have gone so far."""
+        requests = self._judge.counts if self._judge else {}
         return {
-            **{name: asked.get(name, 0) for name in ("asked", "cached", "failed", "unclear")},
+            **{name: requests.get(name, 0) for name in ("asked", "cached", "failed", "unclear")},
             **{name: self._scorer.counts[name] for name in ("late", "broken")},
         }
 
-    def _keep(self, step: int, rollouts: list[Rollout], parts: list[RewardParts], names: list[str]) -> None:
+    def _keep_samples(
+        self, step: int, rollouts: Sequence[Rollout], completions: Sequence[JudgedCompletion], parts: Sequence[RewardParts]
+    ) -> None:
         if not is_main():
             return
         with self._path.open("a", encoding="utf-8", errors="backslashreplace") as file:
-            for rollout, part, name in list(zip(rollouts, parts, names, strict=True))[:SAMPLES_PER_STEP]:
+            for rollout, judged, part in list(zip(rollouts, completions, parts, strict=True))[:SAMPLES_PER_STEP]:
                 row = {
                     "step": step,
-                    "pair_id": name,
-                    "order": rollout.order.value,
-                    "text": rollout.completion.text,
-                    "num_tokens": rollout.completion.num_tokens,
+                    "pair_id": rollout.row["pair_id"],
+                    "order": judged.order.value,
+                    "text": judged.completion.text,
+                    "num_tokens": judged.completion.num_tokens,
                     "status": part.status,
                     "format": part.format,
-                    "right": part.right,
+                    "correct": part.correct,
                     "consistency": part.consistency,
                     "reward": part.total,
                 }
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+    async def _close(self, _: None) -> None:
+        if self._judge is not None:
+            await self._judge.aclose()
+
+    def close(self) -> None:
+        """Close the judge's connections, within the loop that opened them."""
+        self._loop.run(self._close)

@@ -2,31 +2,25 @@
 
 Both orders are asked: a judge that gives probabilities combines them by log-odds, one that votes by the mean of its shares. A
 comparison that cannot be read in both orders pays nothing and costs nothing: its rollout is left out of the update, and
-counted. ``ScalarReward`` is the pointwise reward it is compared with.
+counted. The pointwise reward it is compared with is in ``scalar.py``.
 
 Shapes: ``N`` responses.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Protocol
 
 import torch
 
-from rewardlab.checkpoints import template_for
 from rewardlab.judging.judge import GenerativeJudge
-from rewardlab.metrics.running import Mean
-from rewardlab.models.loading import load_processor
-from rewardlab.models.value_model import ValueModel
-from rewardlab.training.reward_model import score
+from rewardlab.metrics.running import Metric
 from rewardlab.types import BOTH_ORDERS, Judgment, PreferencePair, VerdictStatus
 from rewardlab.verdicts.margins import LEAST, PARITY, rewards_of, without_thinking
 
-Metrics = dict[str, float]
+Metrics = dict[str, float | Metric]
 Anchors = Sequence[str | None] | None
 
 
@@ -76,7 +70,7 @@ class PairwiseReward:
                 read.setdefault(n, []).append(p)
         mean = torch.tensor([sum(own) / len(own) for own in read.values()], dtype=torch.float64)
         rewards: list[float | None] = [None] * len(questions)
-        metrics: Metrics = {"judge/unreadable_frac": Mean(sum(p is None for p in wins) / max(1, len(wins)), len(wins))}
+        metrics: Metrics = {"judge/unreadable_frac": Metric(sum(p is None for p in wins) / max(1, len(wins)), len(wins))}
         if read:
             paid, told = rewards_of(torch.logit(mean, eps=1e-4), self._phi)
             metrics |= told
@@ -118,26 +112,3 @@ def _in_both_orders(judgment: Judgment) -> float | None:
     """The share for response 0, where either order had a vote that could be read: one order alone holds its bias."""
     read = {vote.order for vote in judgment.votes if vote.verdict.status in (VerdictStatus.OK, VerdictStatus.TIE)}
     return judgment.share_0 if read == set(BOTH_ORDERS) else None
-
-
-class ScalarReward:
-    """The number a Bradley-Terry head gives a response seen alone; anchors are not looked at."""
-
-    least: float | None = None
-    parity: float | None = None
-
-    def __init__(self, folder: Path, *, batch_size: int = 64) -> None:
-        self._template = template_for(folder, None)
-        device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if torch.cuda.is_available() else "cpu"
-        self._model, self._processor = ValueModel.from_pretrained(str(folder)).to(device), load_processor(str(folder))
-        self._batch_size = batch_size
-
-    def __call__(
-        self, questions: Sequence[PreferencePair], responses: Sequence[str], anchors: Anchors, step: int
-    ) -> tuple[list[float | None], Metrics]:
-        if not responses:  # all were cut off
-            return [], {}
-        shown = [without_thinking(response) for response in responses]
-        pairs = [replace(question, responses=(answer, answer)) for question, answer in zip(questions, shown, strict=True)]
-        scores = score(self._model, self._processor, pairs, self._template, batch_size=self._batch_size)[:, 0]
-        return [float(value) for value in scores], {"reward/scalar_std": float(scores.std(correction=0))}

@@ -13,7 +13,7 @@ from torch import Tensor
 from rewardlab.checkpoints import template_for
 from rewardlab.config import RLConfig
 from rewardlab.errors import CheckpointError
-from rewardlab.metrics.running import Mean
+from rewardlab.metrics.running import Metric
 from rewardlab.models.loading import load_processor
 from rewardlab.models.value_model import WEIGHTS, ValueModel, completion_values
 from rewardlab.prompts import Template
@@ -84,7 +84,7 @@ class ProcessReward:
         }
         if len(scores):
             metrics |= {
-                "process/score": Mean(scores.mean().item(), len(scores)),
-                "process/clamped_frac": Mean((scores.abs() > 1).float().mean().item(), len(scores)),
+                "process/score": Metric(scores.mean().item(), len(scores)),
+                "process/clamped_frac": Metric((scores.abs() > 1).float().mean().item(), len(scores)),
             }
         return rewards_NT, metrics

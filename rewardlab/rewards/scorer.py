@@ -6,12 +6,12 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from rewardlab.config import ConsistencyConfig
-from rewardlab.metrics.running import Mean
+from rewardlab.metrics.running import Metric
 from rewardlab.rewards.consistency import consistency_prompt, read_consistency
-from rewardlab.rewards.judgment import RewardParts, judge_reward
+from rewardlab.rewards.judgment import RewardParts
 from rewardlab.samplers.openai_api import ChatEndpoint
 from rewardlab.types import Choice, Completion, FinishReason, Message, Order, Part, VerdictStatus, choice_of
 from rewardlab.verdicts.parse import follows_format, reasoning_of, verdict_of
@@ -93,8 +93,8 @@ class EndpointConsistencyJudge:
 
 
 @dataclass(frozen=True)
-class Rollout:
-    """One completion to score: what was asked (``question``), in which order, and which response is better."""
+class JudgedCompletion:
+    """One completion to score: the question it answers, the order it was shown in, and which response is better."""
 
     completion: Completion
     question: str
@@ -102,80 +102,71 @@ class Rollout:
     preferred: int
 
 
-class RolloutScorer:
-    """Scores batches of rollouts; the consistency judge is asked only where the verdict is right.
+class JudgmentScorer:
+    """Reads verdict, format and consistency of completions; the consistency judge is asked only where the verdict is correct.
 
     ``counts["late"]`` and ``counts["broken"]`` tell how often it did not answer within ``deadline_s`` or raised: the
-    consistency is then 0.
+    consistency is then 0. What it is worth is decided by :func:`rewardlab.rewards.judgment.compose`.
     """
 
-    def __init__(
-        self,
-        verdict_format: str,
-        judge: ConsistencyJudge | None,
-        *,
-        format_weight: float = 0.5,
-        consistency_weight: float = 0.5,
-        deadline_s: float = 60.0,
-    ) -> None:
+    def __init__(self, verdict_format: str, judge: ConsistencyJudge | None, *, deadline_s: float = 60.0) -> None:
         self._verdict_format, self._judge = verdict_format, judge
-        self._weights = {"format_weight": format_weight, "consistency_weight": consistency_weight if judge else 0.0}
         self._deadline_s = deadline_s
         self.counts: Counter[str] = Counter()
 
-    async def score(self, rollouts: Sequence[Rollout]) -> list[RewardParts]:
-        return list(await asyncio.gather(*(self._safely(rollout) for rollout in rollouts)))
+    async def score(self, completions: Sequence[JudgedCompletion]) -> list[RewardParts]:
+        """Return the parts of each reward, without totals."""
+        return list(await asyncio.gather(*(self._score_safely(completion) for completion in completions)))
 
-    async def _safely(self, rollout: Rollout) -> RewardParts:
+    async def _score_safely(self, judged: JudgedCompletion) -> RewardParts:
         try:
-            return await self._score(rollout)
+            return await self._score(judged)
         except Exception:  # the boundary: whatever breaks in here earns nothing and is counted
-            return RewardParts(False, False, 0, VerdictStatus.ERROR.value, 0.0)
+            return RewardParts(False, False, 0, VerdictStatus.ERROR.value)
 
-    async def _score(self, rollout: Rollout) -> RewardParts:
-        completion = rollout.completion
+    async def _score(self, judged: JudgedCompletion) -> RewardParts:
+        completion = judged.completion
         verdict = verdict_of(completion, self._verdict_format)
-        right = verdict.choice is not None and verdict.choice is choice_of(rollout.preferred, rollout.order)
+        correct = verdict.choice is not None and verdict.choice is choice_of(judged.preferred, judged.order)
         format_ok = completion.finish is FinishReason.STOP and follows_format(completion.text)
         consistency = 0
-        if right and self._judge is not None:
+        if correct and self._judge is not None:
             assert verdict.choice is not None
-            consistency = await self._consistency(rollout.question, reasoning_of(completion.text), verdict.choice)
-        total = judge_reward(format_ok=format_ok, right=right, consistency=consistency, **self._weights)
-        return RewardParts(format_ok, right, consistency, verdict.status.value, total)
+            consistency = await self._consistency(judged.question, reasoning_of(completion.text), verdict.choice)
+        return RewardParts(format_ok, correct, consistency, verdict.status.value)
 
     async def _consistency(self, question: str, reasoning: str, verdict: Choice) -> int:
         assert self._judge is not None
         try:
             async with asyncio.timeout(self._deadline_s):
-                return await self._judge.score(question, reasoning, verdict)
+                score = await self._judge.score(question, reasoning, verdict)
         except TimeoutError:
             self.counts["late"] += 1
-        except Exception:  # the boundary: a broken consistency judge must not cost a right verdict its reward
+            return 0
+        except Exception:  # the boundary: a broken consistency judge must not cost a correct verdict its reward
             self.counts["broken"] += 1
-        return 0
+            return 0
+        if score not in (-1, 0, 1):
+            raise ValueError(f"consistency is -1, 0 or +1, got {score!r}")
+        return score
 
 
-def reward_metrics(parts: Sequence[RewardParts]) -> dict[str, float]:
-    """Means over a batch: each part of the reward, and the share of every status that is not ok."""
+def reward_metrics(parts: Sequence[RewardParts]) -> dict[str, Metric]:
+    """Return means over a batch: each part of the reward, and the share of every status that is not ok."""
     n = max(1, len(parts))
-    right = [part for part in parts if part.right]
+    correct = [part for part in parts if part.correct]
+    consistency = sum(part.consistency for part in correct) / max(1, len(correct))
     metrics = {
-        "reward/format": Mean(sum(part.format for part in parts) / n, len(parts)),
-        "reward/accuracy": Mean(len(right) / n, len(parts)),
-        "reward/consistency_of_right": Mean(sum(part.consistency for part in right) / max(1, len(right)), len(right)),
-        "reward/invalid_frac": Mean(sum(part.status != VerdictStatus.OK for part in parts) / n, len(parts)),
+        "reward/format": Metric(sum(part.format for part in parts) / n, len(parts)),
+        "reward/accuracy": Metric(len(correct) / n, len(parts)),
+        "reward/consistency_of_correct": Metric(consistency, len(correct)),
+        "reward/invalid_frac": Metric(sum(part.status != VerdictStatus.OK for part in parts) / n, len(parts)),
     }
     counts = Counter(part.status for part in parts)  # each status, met here or not: another process may have met it
-    return metrics | {f"verdict/{status}": Mean(counts[status] / n, len(parts)) for status in VerdictStatus}
+    return metrics | {f"verdict/{status}": Metric(counts[status] / n, len(parts)) for status in VerdictStatus}
 
 
 def as_completion(text: str, token_ids: Sequence[int], ends: frozenset[int]) -> Completion:
-    """A trainer's raw completion as a record; one whose last token is no end token was cut off."""
+    """Return a trainer's raw completion as a record; one whose last token is no end token was cut off."""
     finished = bool(token_ids) and token_ids[-1] in ends
     return Completion(text, FinishReason.STOP if finished else FinishReason.LENGTH, len(token_ids), token_ids=tuple(token_ids))
-
-
-def unpack(columns: dict[str, Any], n: int) -> tuple[str, Order, int]:
-    """Row ``n`` of the reward columns: (question, order, preferred)."""
-    return columns["question"][n], Order(columns["order"][n]), int(columns["preferred"][n])

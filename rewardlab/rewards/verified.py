@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from rewardlab.errors import DataError
-from rewardlab.metrics.running import Mean
+from rewardlab.metrics.running import Metric
 from rewardlab.rewards.pairwise import Anchors, Metrics, PolicyReward
 from rewardlab.rewards.verifiable.extraction import AnswerStatus, Contract, extract
 from rewardlab.rewards.verifiable.hybrid import Prompt, Route, hybrid_reward, route_of
@@ -93,7 +93,7 @@ class VerifiedReward:
             rewards[n] = found.score
             counts[found.status] += 1
         metrics: Metrics = {
-            f"verifier/{status.value}": Mean(counts[status] / max(1, len(ruled)), len(ruled)) for status in AnswerStatus
+            f"verifier/{status.value}": Metric(counts[status] / max(1, len(ruled)), len(ruled)) for status in AnswerStatus
         }
         judged = [n for n in range(len(questions)) if rewards[n] is None]
         if judged and self._judge is not None:

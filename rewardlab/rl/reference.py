@@ -12,40 +12,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-
-@dataclass(frozen=True)
-class Method:
-    """What tells one method from another. The defaults are StableReinforce's (arXiv 2505.02835).
-
-    ``advantage``: reinforce_pp, reinforce_pp_baseline, grpo, dr_grpo, rloo or gae. ``whiten_by``: token or
-    sequence counts alike. ``outliers``: what becomes of whitened
-    advantages beyond ``sigma``: delete, clip or keep. ``ratio``: token or sequence. ``average``: sequence, token, or constant
-    (the sum over ``max_length``). ``kl``: k1_reward, k2_loss or k3_loss. ``positive_nll`` weighs the likelihood of right
-    rollouts. For gae, ``lam`` is the policy's (``alpha``: by length instead) and ``lam_critic`` that of the critic's targets.
-    """
-
-    advantage: str = "reinforce_pp"
-    whiten_by: str = "token"
-    outliers: str = "delete"
-    sigma: float = 3.0
-    clip_low: float = 0.2
-    clip_high: float = 0.2
-    dual_clip: float | None = None
-    preclip: tuple[float, float] | None = (1e-3, 1e3)
-    ratio: str = "token"
-    average: str = "sequence"
-    max_length: int = 1024
-    kl: str = "k1_reward"
-    kl_coef: float = 0.0
-    positive_nll: float = 0.0
-    lam: float = 0.95
-    lam_critic: float = 1.0
-    alpha: float | None = None
-    value_clip: float = 0.2
+if TYPE_CHECKING:  # a method is declared once; nothing of it runs here
+    from rewardlab.config import Method
 
 
 @dataclass(frozen=True)
@@ -53,11 +26,11 @@ class Rollouts:
     """What one sampling left: ``mask_NT`` is 1 on generated tokens, ``rewards_N`` one reward per rollout.
 
     ``old_logprobs_NT`` are of the policy that sampled, ``ref_logprobs_NT`` of the frozen reference (None: no KL term).
-    ``groups`` names each rollout's prompt, where the advantage is relative to its group; ``right_N`` is 1 for a right verdict.
-    A critic adds ``values_NT``, its values before each token when sampling. Rollouts that grow by windows: ``finished_N`` is 0
-    for those to be continued, ``window_NT`` 1 on the tokens the policy is trained on now. Verified judgments: ``turns_NT``
-    names the policy's turn of each token (0: the user's), ``turn_rewards_NK`` what each turn earned instead of ``rewards_N``.
-    ``step_rewards_NT`` is what single tokens earn beside the outcome, at the ends of steps.
+    ``groups`` names each rollout's prompt, where the advantage is relative to its group; ``correct_N`` is 1 for a right
+    verdict. A critic adds ``values_NT``, its values before each token when sampling. Rollouts that grow by windows:
+    ``finished_N`` is 0 for those to be continued, ``window_NT`` 1 on the tokens the policy is trained on now. Verified
+    judgments: ``turns_NT`` names the policy's turn of each token (0: the user's), ``turn_rewards_NK`` what each turn earned
+    instead of ``rewards_N``. ``step_rewards_NT`` is what single tokens earn beside the outcome, at the ends of steps.
     """
 
     mask_NT: Tensor
@@ -65,7 +38,7 @@ class Rollouts:
     old_logprobs_NT: Tensor
     ref_logprobs_NT: Tensor | None = None
     groups: Sequence[int] = ()
-    right_N: Tensor | None = None
+    correct_N: Tensor | None = None
     values_NT: Tensor | None = None
     finished_N: Tensor | None = None
     window_NT: Tensor | None = None
@@ -116,9 +89,9 @@ def _whiten(return_NT: Tensor, mask_NT: Tensor, method: Method) -> Tensor:
         return torch.zeros_like(return_NT)
     whitened_NT = (return_NT - mean) / deviation
     if method.outliers == "delete":
-        whitened_NT = torch.where(whitened_NT.abs() <= method.sigma, whitened_NT, torch.zeros_like(whitened_NT))
+        whitened_NT = torch.where(whitened_NT.abs() <= method.outlier_sigma, whitened_NT, torch.zeros_like(whitened_NT))
     elif method.outliers == "clip":
-        whitened_NT = whitened_NT.clamp(-method.sigma, method.sigma)
+        whitened_NT = whitened_NT.clamp(-method.outlier_sigma, method.outlier_sigma)
     return whitened_NT * mask_NT
 
 
@@ -128,16 +101,16 @@ def _gae(rollouts: Rollouts, method: Method, lam: float | None) -> Tensor:
     reward_NT = _rewards_by_token(rollouts, method)
     out_NT = torch.zeros_like(reward_NT)
     for n in range(len(reward_NT)):
-        own = lam if lam is not None else method.lam
-        if lam is None and method.alpha is not None:
-            own = min(1.0, max(0.95, 1 - 1 / (method.alpha * int(rollouts.mask_NT[n].sum()))))
+        discount = lam if lam is not None else method.gae_lambda
+        if lam is None and method.length_alpha is not None:
+            discount = min(1.0, max(0.95, 1 - 1 / (method.length_alpha * int(rollouts.mask_NT[n].sum()))))
         finished = rollouts.finished_N is None or bool(rollouts.finished_N[n])
         for places in filter(None, rollouts.stretches(n)):
             values = rollouts.values_NT[n, places].double().tolist()
             after = [*values[1:], 0.0 if finished else values[-1]]
             delta = [reward_NT[n, t].item() + after[k] - values[k] for k, t in enumerate(places)]
             for k, t in enumerate(places):
-                out_NT[n, t] = sum(own ** (j - k) * delta[j] for j in range(k, len(places)))
+                out_NT[n, t] = sum(discount ** (j - k) * delta[j] for j in range(k, len(places)))
     return out_NT
 
 
@@ -147,7 +120,7 @@ def value_loss(values_MT: Tensor, rollouts: Rollouts, rows_M: Tensor, method: Me
     mask_NT = rollouts.mask_NT if rollouts.finished_N is None else rollouts.mask_NT * rollouts.finished_N[:, None]
     if rollouts.turns_NT is not None:
         mask_NT = (rollouts.turns_NT > 0).long()
-    target_MT = (_gae(rollouts, method, method.lam_critic) + rollouts.values_NT)[rows_M].float()
+    target_MT = (_gae(rollouts, method, method.gae_lambda_critic) + rollouts.values_NT)[rows_M].float()
     old_MT = rollouts.values_NT[rows_M]
     near_MT = old_MT + torch.clamp(values_MT - old_MT, -method.value_clip, method.value_clip)
     worse_MT = torch.maximum((values_MT - target_MT) ** 2, (near_MT - target_MT) ** 2)
@@ -215,7 +188,7 @@ def loss(
         means = [row[mask.bool()].mean().expand(len(row)) for row, mask in zip(log_ratio_MT, mask_MT, strict=True)]
         log_ratio_MT = torch.stack(means)
     ratio_MT = torch.exp(torch.clamp(log_ratio_MT, -20, 20))
-    clipped_MT = torch.clamp(ratio_MT, 1 - method.clip_low, 1 + method.clip_high) * advantages_MT
+    clipped_MT = torch.clamp(ratio_MT, 1 - method.clip_low, 1 + _clip_high(method)) * advantages_MT
     unclipped_MT = ratio_MT * advantages_MT
     token_loss_MT = -torch.where(unclipped_MT < clipped_MT, unclipped_MT, clipped_MT)
     if method.dual_clip is not None:
@@ -228,11 +201,15 @@ def loss(
         token_loss_MT = token_loss_MT + method.kl_coef * kl_MT
     total = _average(token_loss_MT, mask_MT, rollouts.loss_mask, method, num_minibatches)
     if method.positive_nll:
-        assert rollouts.right_N is not None
-        chosen_MT = mask_MT * rollouts.right_N[rows_M][:, None]
-        num_chosen = (rollouts.loss_mask * rollouts.right_N[:, None]).sum().clamp(min=1) / num_minibatches
+        assert rollouts.correct_N is not None
+        chosen_MT = mask_MT * rollouts.correct_N[rows_M][:, None]
+        num_chosen = (rollouts.loss_mask * rollouts.correct_N[:, None]).sum().clamp(min=1) / num_minibatches
         total = total - method.positive_nll * (logprobs_MT * chosen_MT).sum() / num_chosen
     return total
+
+
+def _clip_high(method: Method) -> float:
+    return method.clip_low if method.clip_high is None else method.clip_high
 
 
 def _average(token_loss_MT: Tensor, mask_MT: Tensor, mask_NT: Tensor, method: Method, num_minibatches: int) -> Tensor:
@@ -241,7 +218,7 @@ def _average(token_loss_MT: Tensor, mask_MT: Tensor, mask_NT: Tensor, method: Me
     if method.average == "token":
         return (token_loss_MT * mask_MT).sum() / (mask_NT.sum() / num_minibatches)
     if method.average == "constant":
-        return (token_loss_MT * mask_MT).sum() / (len(mask_MT) * method.max_length)
+        return (token_loss_MT * mask_MT).sum() / (len(mask_MT) * method.max_completion_length)
     rows = [row[mask.bool()].mean() for row, mask in zip(token_loss_MT, mask_MT, strict=True) if mask.any()]
     return torch.stack([*rows, token_loss_MT.sum() * 0]).sum() / (mask_NT.any(1).sum().clamp(min=1) / num_minibatches)
 

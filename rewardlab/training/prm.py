@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,21 +22,21 @@ from rewardlab.models.loading import freeze
 from rewardlab.models.value_model import ValueModel
 from rewardlab.models.vision_hooks import always_run_vision_tower
 from rewardlab.processes import num_processes
-from rewardlab.progress import bar
 from rewardlab.prompts import Template, build_messages
 from rewardlab.rewards.steps import token_ends
 from rewardlab.samplers.hf import append_answers, encode, token_texts
-from rewardlab.training.run.folder import LoadsWholeCheckpoints, RunLog, close_run, common_arguments, open_run
+from rewardlab.training.run.folder import common_arguments
 from rewardlab.training.run.preflight import processor_of
-from rewardlab.training.run.resume import run_steps
-from rewardlab.training.sft import data_fingerprint
+from rewardlab.training.run.resume import StrictResumeMixin
+from rewardlab.training.run.rows import data_fingerprint
+from rewardlab.training.run.runner import Built, Stage, checkpoint_of, run_stage
 from rewardlab.types import Order, PreferencePair
 
 NO_LABEL = -100.0  # what transformers leaves out when it counts labels
 
 
 def prm_rows(pairs: Sequence[PreferencePair], steps: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Labelled judgments beside their pairs. Raises DataError for a judgment of a pair that is not there."""
+    """Return labelled judgments beside their pairs. Raise DataError for a judgment of a pair that is not there."""
     by_id = {pair.pair_id: pair for pair in pairs}
     if missing := [row["pair_id"] for row in steps if row["pair_id"] not in by_id]:
         raise DataError(
@@ -47,7 +46,7 @@ def prm_rows(pairs: Sequence[PreferencePair], steps: Sequence[dict[str, Any]]) -
 
 
 class StepCollator:
-    """Rows -> model inputs of prompt and reasoning, left-padded, with ``labels`` [N, L]: +-1 where a step ends."""
+    """Makes model inputs of rows: those of prompt and reasoning, left-padded, with ``labels`` [N, L]: +-1 where a step ends."""
 
     def __init__(self, processor: Any, template: Template) -> None:
         self.processor, self.template = processor, template
@@ -61,7 +60,7 @@ class StepCollator:
         return {**inputs, "labels": labels_NL}
 
     def read(self, rows: Sequence[dict[str, Any]]) -> tuple[dict[str, Tensor], list[list[int]]]:
-        """Model inputs, and where in each row its steps end."""
+        """Return model inputs, and where in each row its steps end."""
         tokenizer = self.processor.tokenizer
         prompts = [build_messages(row["pair"], order=Order(row["step"]["order"]), template=self.template) for row in rows]
         answers = [tokenizer.encode(row["step"]["text"], add_special_tokens=False) for row in rows]
@@ -74,13 +73,13 @@ class StepCollator:
         return inputs, ends
 
 
-class PRMTrainer(LoadsWholeCheckpoints, Trainer):  # type: ignore[misc]
+class PRMTrainer(StrictResumeMixin, Trainer):  # type: ignore[misc]
     """transformers' Trainer on a value model."""
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """Mean squared error over the step ends of the whole batch, micro-batches and processes together."""
+        """Return the mean squared error over the step ends of the whole batch, micro-batches and processes together."""
         labels_NL = inputs["labels"]
         values_NL = model(**{name: value for name, value in inputs.items() if name != "labels"})
         errors = (values_NL - labels_NL)[labels_NL != NO_LABEL] ** 2
@@ -104,7 +103,7 @@ class PRMTrainer(LoadsWholeCheckpoints, Trainer):  # type: ignore[misc]
 def step_scores(
     model: ValueModel, collator: StepCollator, rows: Sequence[dict[str, Any]], *, size: int = 32
 ) -> list[list[float]]:
-    """What a model says at the end of each step of each row, unclamped."""
+    """Return the value at the end of each step of each row, unclamped."""
     scores: list[list[float]] = []
     device = next(model.parameters()).device
     for start in range(0, len(rows), size):
@@ -115,31 +114,29 @@ def step_scores(
 
 
 def train_prm(pairs: Sequence[PreferencePair], steps: Sequence[dict[str, Any]], config: PRMConfig, out: Path) -> Path:
-    """Train (or resume) from ``config.model``, a judge's checkpoint; returns the final folder, read by ``ValueModel``.
+    """Train (or resume) from ``config.model``, a judge's checkpoint; return the final folder, read by ``ValueModel``.
 
-    Raises DataError for labels of other pairs, CheckpointError where the checkpoint was trained on another template,
+    Raise DataError for labels of other pairs, CheckpointError where the checkpoint was trained on another template,
     ConfigError for a finished or different run in ``out``.
     """
     template = load_template_for(config.model, config.template)
     rows = prm_rows(pairs, steps)
     labels = hashlib.sha256(json.dumps([row["step"] for row in rows], sort_keys=True).encode()).hexdigest()[:16]
-    resume = open_run(out, config, data=data_fingerprint([row["pair"] for row in rows]) + labels)
-    processor = processor_of(config)
-    arguments = TrainingArguments(remove_unused_columns=False, **common_arguments(config, out))
-    model = ValueModel.from_pretrained(config.model)
-    freeze(model, config.freeze)
-    if num_processes() > 1:
-        always_run_vision_tower(model, processor)
-    trainer = PRMTrainer(
-        model=model.train(),
-        args=arguments,
-        train_dataset=rows,
-        data_collator=StepCollator(processor, template),
-    )
-    num_steps = (
-        config.max_steps if config.max_steps > 0 else math.ceil(config.epochs * math.ceil(len(rows) / config.batch_size))
-    )
-    with bar("prm", num_steps) as advance:
-        trainer.add_callback(RunLog(out, advance, "loss"))
-        run_steps(trainer, config, out, resume)
-    return close_run(out, trainer, processor, template=template, stage="prm", base=config.model)
+
+    def build(resume: str | None) -> Built:
+        processor = processor_of(config)
+        arguments = TrainingArguments(remove_unused_columns=False, **common_arguments(config, out))
+        model = ValueModel.from_pretrained(config.model)
+        freeze(model, config.freeze)
+        if num_processes() > 1:
+            always_run_vision_tower(model, processor)
+        trainer = PRMTrainer(
+            model=model.train(),
+            args=arguments,
+            train_dataset=rows,
+            data_collator=StepCollator(processor, template),
+        )
+        return Built(trainer, checkpoint_of(trainer, processor, out, template=template, stage="prm", base=config.model))
+
+    data = data_fingerprint([row["pair"] for row in rows]) + labels
+    return run_stage(Stage("prm", config, out, data, len(rows), build))

@@ -26,39 +26,33 @@ from rewardlab.models.loading import freeze, load_processor
 from rewardlab.models.value_model import WEIGHTS, ValueModel
 from rewardlab.models.vision_hooks import always_run_vision_tower
 from rewardlab.processes import num_processes
-from rewardlab.progress import bar
-from rewardlab.prompts import Template, build_messages, load_template
+from rewardlab.prompts import Template, load_template
+from rewardlab.rewards.scalar import score_responses, single_response_prompt
 from rewardlab.samplers.hf import encode
-from rewardlab.training.run.folder import RunLog, close_run, common_arguments, open_run
-from rewardlab.training.run.preflight import fitting, processor_of
-from rewardlab.training.run.resume import run_steps
-from rewardlab.training.sft import data_fingerprint
-from rewardlab.types import BOTH_ORDERS, Message, PreferencePair
+from rewardlab.training.run.folder import common_arguments
+from rewardlab.training.run.preflight import drop_too_long, processor_of
+from rewardlab.training.run.rows import data_fingerprint
+from rewardlab.training.run.runner import Built, Stage, checkpoint_of, run_stage
+from rewardlab.types import PreferencePair
 from rewardlab.verdicts.margins import bradley_terry_loss
 
 
-def alone(pair: PreferencePair, response: int, template: Template) -> tuple[Message, ...]:
-    """The prompt that shows response 0 or 1 and not the other: a template of a single response fills in the first of an
-    order."""
-    return build_messages(pair, order=BOTH_ORDERS[response], template=template)
-
-
 def labelled(pairs: Sequence[PreferencePair]) -> list[PreferencePair]:
-    """Pairs that say which response is preferred. Raises DataError where none does."""
+    """Return the pairs that say which response is preferred. Raise DataError where none does."""
     if not (kept := [pair for pair in pairs if pair.preferred is not None]):
         raise DataError("no pair says which response is preferred; give `preferred` as 0 or 1")
     return kept
 
 
 class ScalarCollator:
-    """Model inputs of 2B prompts from B pairs: the preferred responses, then, in the same sequence, the others."""
+    """Makes model inputs of 2B prompts from B pairs: the preferred responses, then, in the same sequence, the others."""
 
     def __init__(self, processor: Any, template: Template) -> None:
         self._processor, self._template = processor, template
 
     def __call__(self, pairs: Sequence[PreferencePair]) -> dict[str, Tensor]:
-        chosen = [alone(pair, int(pair.preferred == 1), self._template) for pair in pairs]
-        rejected = [alone(pair, int(pair.preferred == 0), self._template) for pair in pairs]
+        chosen = [single_response_prompt(pair, int(pair.preferred == 1), self._template) for pair in pairs]
+        rejected = [single_response_prompt(pair, int(pair.preferred == 0), self._template) for pair in pairs]
         return encode(self._processor, chosen + rejected)
 
 
@@ -96,8 +90,13 @@ class BradleyTerryTrainer(Trainer):
         self.accelerator.unwrap_model(model or self.model).load_state_dict(saved.state_dict())
 
 
-def build_trainer(pairs: Sequence[PreferencePair], config: RMConfig, processor: Any, out: Path) -> BradleyTerryTrainer:
-    """The trainer of a config on labelled pairs. Raises ConfigError for an unknown template."""
+def build_reward_trainer(pairs: Sequence[PreferencePair], config: RMConfig, processor: Any, out: Path) -> BradleyTerryTrainer:
+    """Return the trainer of a config on labelled pairs. Raise ConfigError for an unknown template."""
+    arguments = common_arguments(config, out) | {
+        "per_device_train_batch_size": config.micro_batch_size // 2,
+        "gradient_checkpointing": False,  # switched on in the backbone below; the Trainer would ask the ValueModel
+        "remove_unused_columns": False,
+    }
     model = ValueModel.from_pretrained(config.model)
     freeze(model, config.freeze)
     if num_processes() > 1:
@@ -105,11 +104,6 @@ def build_trainer(pairs: Sequence[PreferencePair], config: RMConfig, processor: 
     if config.gradient_checkpointing:
         enable = getattr(model.backbone, "activation_checkpointing_enable", None)  # transformers' newer name of it
         (enable or model.backbone.gradient_checkpointing_enable)()
-    arguments = common_arguments(config, out) | {
-        "per_device_train_batch_size": config.micro_batch_size // 2,
-        "gradient_checkpointing": False,  # asked of the backbone above; the Trainer would ask the ValueModel
-        "remove_unused_columns": False,
-    }
     return BradleyTerryTrainer(
         model=model.train(),
         args=TrainingArguments(**arguments),
@@ -118,44 +112,30 @@ def build_trainer(pairs: Sequence[PreferencePair], config: RMConfig, processor: 
     )
 
 
-def train_scalar(pairs: Sequence[PreferencePair], config: RMConfig, out: Path) -> Path:
-    """Run (or resume) the fit of a scalar head; returns the final folder, which :func:`score` and ``ValueModel`` read.
+def train_reward_model(pairs: Sequence[PreferencePair], config: RMConfig, out: Path) -> Path:
+    """Run (or resume) the fit of a scalar head; return the final folder, which ``rewards/scalar.py`` and ``ValueModel`` read.
 
-    Raises DataError without labels, ConfigError for a finished or different run in ``out``.
+    Raise DataError without labels, ConfigError for a finished or different run in ``out``.
     """
     template = load_template(config.template)
-    kept = fitting(labelled(pairs), config, template, out)
-    resume = open_run(out, config, data=data_fingerprint(kept))
-    processor = processor_of(config)
-    trainer = build_trainer(kept, config, processor, out)
-    steps = config.max_steps if config.max_steps > 0 else int(config.epochs * 2 * len(kept) / config.batch_size)
-    with bar("rm", steps) as advance:
-        trainer.add_callback(RunLog(out, advance, "loss"))
-        run_steps(trainer, config, out, resume)
-    return close_run(out, trainer, processor, template=template, stage="rm", base=config.model)
+    kept = drop_too_long(labelled(pairs), config, template, out)
+
+    def build(resume: str | None) -> Built:
+        processor = processor_of(config)
+        trainer = build_reward_trainer(kept, config, processor, out)
+        return Built(trainer, checkpoint_of(trainer, processor, out, template=template, stage="rm", base=config.model))
+
+    return run_stage(Stage("rm", config, out, data_fingerprint(kept), 2 * len(kept), build))
 
 
 def write_scores(folder: Path, pairs: Sequence[PreferencePair], out: Path) -> int:
-    """Write the scores of all pairs as the JSON lines that a replay judge reads; returns how many.
+    """Write the scores of all pairs as the JSON lines that a replay judge reads; return how many.
 
-    Raises CheckpointError for a folder that is no scalar reward model or was trained with another template.
+    Raise CheckpointError for a folder that is no scalar reward model or was trained with another template.
     """
     template = template_for(folder, None)
     if not (folder / WEIGHTS).exists():
         raise CheckpointError(f"{folder}: not a scalar reward model ({WEIGHTS} is missing); expected what `rewardlab rm` left")
-    scores = score(ValueModel.from_pretrained(str(folder)), load_processor(str(folder)), pairs, template).tolist()
+    scores = score_responses(ValueModel.from_pretrained(str(folder)), load_processor(str(folder)), pairs, template).tolist()
     write_atomic(out, "".join(json.dumps({"row": n, "scores": both}) + "\n" for n, both in enumerate(scores)))
     return len(scores)
-
-
-@torch.inference_mode()
-def score(
-    model: ValueModel, processor: Any, pairs: Sequence[PreferencePair], template: Template, *, batch_size: int = 64
-) -> Tensor:
-    """[B, 2] the number of either response. sigmoid(r_0 - r_1) is the probability that response 0 is the better one."""
-    device, scores = next(model.parameters()).device, [torch.empty(0)]
-    prompts = [alone(pair, response, template) for pair in pairs for response in (0, 1)]
-    for start in range(0, len(prompts), batch_size):
-        inputs = encode(processor, prompts[start : start + batch_size])
-        scores.append(model.eval()(**{name: values.to(device) for name, values in inputs.items()})[:, -1].cpu())
-    return torch.cat(scores).view(-1, 2)

@@ -69,7 +69,7 @@ def test_memory_by_hand(tiny_checkpoint: Path) -> None:
     cache = 256 * 28 * 4 * 128 * 2 * 2  # of a row: tokens, layers, heads of keys and of values, bfloat16
     drawn = cache + 100 * 14 * 3584 * 2
     assert rl.sampling == pytest.approx(32 * drawn + 2 * b)
-    sliced = RLConfig(max_completion_length=156, rollouts_at_once=4)
+    sliced = RLConfig(max_completion_length=156, sampling_batch_size=4)
     assert estimate(model, sliced, Launch(8, 3), prompt_tokens=100).sampling == pytest.approx(4 * drawn + 2 * b)
     kl = RLConfig(kl="k3_loss", kl_coef=0.1)
     assert (estimate(model, kl, Launch(8, 3), prompt_tokens=100).weights / b) == pytest.approx(2 * 2 / 8)  # a reference

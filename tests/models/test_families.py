@@ -21,7 +21,7 @@ from rewardlab.models.loading import freeze, load_model, load_policy, load_proce
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.hf import HFSampler
-from rewardlab.training.run.preflight import TokenCounter, fitting
+from rewardlab.training.run.preflight import TokenCounter, drop_too_long
 from rewardlab.types import IMAGE_MARK, Order
 from tests.support import families, scaled_runs
 
@@ -51,7 +51,7 @@ def test_a_mixed_batch_is_its_samples(name: str, stage: str, checkpoint_of: Call
     for size in (4, 1):
         runs.append(tmp_path / f"{stage}{size}")
         changes = {"micro_batch_size": size, "max_steps": 2}
-        changes |= {"rollouts_at_once": 3} if (stage, size) == ("rl", 1) else {}
+        changes |= {"sampling_batch_size": 3} if (stage, size) == ("rl", 1) else {}
         scaled_runs.run(stage, checkpoint_of(name), runs[-1], data=scaled_runs.mixed(), **changes)
     curves = [
         [
@@ -110,21 +110,21 @@ def test_what_is_too_long(tiny_checkpoint: Path, tmp_path: Path, capsys: pytest.
         "model": str(tiny_checkpoint),
         "template": "plain",
     }
-    kept = fitting([*pairs, long], SFTConfig(**told, max_tokens=200), PLAIN, tmp_path)
+    kept = drop_too_long([*pairs, long], SFTConfig(**told, max_tokens=200), PLAIN, tmp_path)
     assert [pair.pair_id for pair in kept] == [pair.pair_id for pair in pairs]
     row = json.loads((tmp_path / "too_long.jsonl").read_text())
     assert row["pair_id"] == "long"
     assert row["total"] > 5000
     assert "1 of 17 samples are longer than 200 tokens" in capsys.readouterr().err
     (tmp_path / "run.json").write_text("{}")  # of this run, begun, or of another that is refused: its list is its own
-    fitting([*pairs, replace(long, pair_id="other")], SFTConfig(**told, max_tokens=200), PLAIN, tmp_path)
+    drop_too_long([*pairs, replace(long, pair_id="other")], SFTConfig(**told, max_tokens=200), PLAIN, tmp_path)
     assert json.loads((tmp_path / "too_long.jsonl").read_text()) == row
     (tmp_path / "done" / "final").mkdir(parents=True)
     (tmp_path / "done" / "final" / CARD).write_text("{}")
     with pytest.raises(ConfigError, match="holds a finished run"):  # before anything is counted
-        fitting(pairs, SFTConfig(**told), PLAIN, tmp_path / "done")
+        drop_too_long(pairs, SFTConfig(**told), PLAIN, tmp_path / "done")
     with pytest.raises(DataError, match=r"longer than 8,192 tokens; the longest, long"):
-        fitting([replace(long, question="x " * 9000)], SFTConfig(**told), PLAIN, tmp_path)
+        drop_too_long([replace(long, question="x " * 9000)], SFTConfig(**told), PLAIN, tmp_path)
 
 
 def test_one_pixel_budget(tiny_checkpoint: Path, tmp_path: Path) -> None:

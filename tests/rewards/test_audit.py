@@ -224,11 +224,11 @@ def test_the_samples_of_an_rl_run(tmp_path: Path) -> None:
     rows = read(
         rows_file(
             tmp_path,
-            {**base, "text": said, "right": True, "consistency": 1, "reward": 2.0},
-            {**base, "text": said, "right": False, "consistency": 0, "reward": 0.5},
-            {**base, "text": said, "right": True, "consistency": -1, "reward": 1.75},  # 1.0 is what it should be
-            {**base, "text": "both", "status": "no_verdict", "right": False, "consistency": 0, "reward": 0.0},
-            {**base, "text": said, "status": "truncated", "right": False, "consistency": 0, "reward": 0.0},
+            {**base, "text": said, "correct": True, "consistency": 1, "reward": 2.0},
+            {**base, "text": said, "correct": False, "consistency": 0, "reward": 0.5},
+            {**base, "text": said, "correct": True, "consistency": -1, "reward": 1.75},  # 1.0 is what it should be
+            {**base, "text": "both", "status": "no_verdict", "correct": False, "consistency": 0, "reward": 0.0},
+            {**base, "text": said, "status": "truncated", "correct": False, "consistency": 0, "reward": 0.0},
         )
     )
     assert [r.prompt.truth for r in rows] == ["2", "1", "2", None, None]

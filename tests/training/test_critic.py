@@ -226,7 +226,7 @@ def test_windows_with_the_judges_own_reward(hard: list[Any], tiny_checkpoint: Pa
     assert train_rl(hard, config, tmp_path / "run").exists()
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert "reward" not in lines[0]
-    assert lines[0]["window/unfinished_frac"] == 1
+    assert lines[0]["truncated/unfinished_frac"] == 1
     assert "reward/accuracy" not in lines[0]
 
 

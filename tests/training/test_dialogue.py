@@ -89,7 +89,7 @@ def test_roles_are_whitened_apart() -> None:
 def test_metrics_of_the_collapses() -> None:
     """A verifier that always says "correct" recognises every right judgment and no wrong one, and nothing is revised."""
     yes = verification_metrics([True, True, False], [True, True, True], [True, True, False], [False] * 3)
-    assert (yes["verify/right_recognised"], yes["verify/wrong_recognised"], yes["verify/revised_frac"]) == (1.0, 0.0, 0.0)
+    assert (yes["verify/correct_recognised"], yes["verify/wrong_recognised"], yes["verify/revised_frac"]) == (1.0, 0.0, 0.0)
     flips = verification_metrics([True, False], [False, False], [False, True], [True, True])
     assert (flips["verify/gained_frac"], flips["verify/lost_frac"], flips["verify/final_accuracy"]) == (0.5, 0.5, 0.5)
     assert verification_metrics([True], [None], [True], [False])["verify/unclear_frac"] == 1.0

@@ -83,7 +83,7 @@ def test_what_has_no_reward_decides_nothing() -> None:
     plan._draw = lambda trainer, number: list(groups.values())  # type: ignore[method-assign]
     chosen, metrics = plan.choose(Candidates(0), GROUP)
     assert {one.row["name"] for one in chosen} == {"b"}
-    assert metrics["sampling/undecided_frac"] == pytest.approx(1 / 3)
+    assert metrics["sampling/mixed_frac"] == pytest.approx(1 / 3)
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -116,7 +116,7 @@ def test_a_chat_in_words_and_images() -> None:
         ({"importance_cap": None}, "importance_cap"),
         ({"lora": {"r": 2}}, "whole weights"),
         ({"hot_token": {}}, "each token alike"),
-        ({"rollouts_at_once": 4}, "own decoder"),
+        ({"sampling_batch_size": 4}, "own decoder"),
         ({"engine": {"kind": "colocate"}, "health": {"policy": "roll_back"}}, "cannot be started twice"),
         ({"engine": {"kind": "server"}}, "needs base_url"),
         ({"engine": {"kind": "colocate"}, "advantage": "gae"}, "the critic's weights"),

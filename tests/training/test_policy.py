@@ -24,7 +24,7 @@ from rewardlab.rewards.verified import VerifiedReward
 from rewardlab.rl.groups import centered, fill_unscored
 from rewardlab.training import policy as policy_module
 from rewardlab.training.policy import PolicyRewardFunction, train_policy
-from rewardlab.training.reward_model import train_scalar
+from rewardlab.training.reward_model import train_reward_model
 from rewardlab.types import (
     BOTH_ORDERS,
     Completion,
@@ -252,7 +252,7 @@ def test_a_scalar_head_pays_pointwise(demo_pairs: Any, tiny_checkpoint: Path, tm
         micro_batch_size=8,
         gradient_checkpointing=False,
     )
-    reward = ScalarReward(train_scalar(demo_pairs[0][:16], config, tmp_path / "rm"))
+    reward = ScalarReward(train_reward_model(demo_pairs[0][:16], config, tmp_path / "rm"))
     asked = [demo_pairs[0][0], demo_pairs[0][0], demo_pairs[0][1]]
     paid, _ = reward(asked, ["red", "<think>x</think>red", "red"], ["a", "b", "c"], 0)
     assert paid[0] == pytest.approx(paid[1])

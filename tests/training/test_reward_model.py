@@ -21,7 +21,7 @@ from rewardlab.models.value_model import ValueModel
 from rewardlab.prompts import load_template
 from rewardlab.samplers.hf import HFSampler
 from rewardlab.training import reward_model as bradley_terry
-from rewardlab.training.reward_model import BradleyTerryTrainer, alone, build_trainer, score, train_scalar, write_scores
+from rewardlab.training.reward_model import BradleyTerryTrainer, alone, build_trainer, score, train_reward_model, write_scores
 from rewardlab.types import PreferencePair
 
 SINGLE = load_template("single")
@@ -95,7 +95,7 @@ def test_accumulation_changes_nothing(tiny_checkpoint: Path, pairs: list[Prefere
     heads = []
     for micro in (16, 4):
         config = config_for(tiny_checkpoint, batch_size=16, micro_batch_size=micro, max_steps=1, save_steps=1)
-        final = train_scalar(pairs, config, tmp_path / str(micro))
+        final = train_reward_model(pairs, config, tmp_path / str(micro))
         heads.append(ValueModel.from_pretrained(str(final)).state_dict())
         logged = json.loads((tmp_path / str(micro) / "metrics.jsonl").read_text().splitlines()[0])
         assert logged["loss"] == pytest.approx(math.log(2), abs=1e-6)  # the untrained head says 0 of everything
@@ -109,7 +109,7 @@ def test_it_learns_to_see_and_is_benchmarked(tiny_checkpoint: Path, demo_pairs: 
         replace(pair, responses=("good", "bad") if n % 2 else ("bad", "good"), preferred=1 - n % 2)
         for n, pair in enumerate(demo_pairs[0][:24])
     ]
-    final = train_scalar(kept[:16], config_for(tiny_checkpoint, max_steps=40, save_steps=40), tmp_path / "run")
+    final = train_reward_model(kept[:16], config_for(tiny_checkpoint, max_steps=40, save_steps=40), tmp_path / "run")
     assert read_card(final)["stage"] == "rm"  # type: ignore[index]
     write_parquet(kept, tmp_path / "pairs.parquet")
     assert write_scores(final, kept, tmp_path / "scores.jsonl") == 24
@@ -120,7 +120,7 @@ def test_it_learns_to_see_and_is_benchmarked(tiny_checkpoint: Path, demo_pairs: 
     assert last["accuracy"] == 1.0
     assert last["margin"] > 1
     with pytest.raises(ConfigError, match="finished"):
-        train_scalar(kept[:16], config_for(tiny_checkpoint, max_steps=40, save_steps=40), tmp_path / "run")
+        train_reward_model(kept[:16], config_for(tiny_checkpoint, max_steps=40, save_steps=40), tmp_path / "run")
 
 
 def test_resume_gives_the_uninterrupted_weights(
@@ -128,7 +128,7 @@ def test_resume_gives_the_uninterrupted_weights(
 ) -> None:
     """Killed right after the first save, and run again: the same order of pairs, optimizer state and weights."""
     config = config_for(tiny_checkpoint)
-    whole = train_scalar(pairs, config, tmp_path / "whole")
+    whole = train_reward_model(pairs, config, tmp_path / "whole")
 
     class KilledError(Exception):
         pass
@@ -140,11 +140,11 @@ def test_resume_gives_the_uninterrupted_weights(
 
     monkeypatch.setattr(bradley_terry, "BradleyTerryTrainer", KilledTrainer)
     with pytest.raises(KilledError):
-        train_scalar(pairs, config, tmp_path / "parts")
+        train_reward_model(pairs, config, tmp_path / "parts")
     monkeypatch.setattr(bradley_terry, "BradleyTerryTrainer", BradleyTerryTrainer)
     with pytest.raises(ConfigError, match="other settings"):
-        train_scalar(pairs, config_for(tiny_checkpoint, learning_rate=1e-3), tmp_path / "parts")
-    parts = train_scalar(pairs, config, tmp_path / "parts")
+        train_reward_model(pairs, config_for(tiny_checkpoint, learning_rate=1e-3), tmp_path / "parts")
+    parts = train_reward_model(pairs, config, tmp_path / "parts")
     steps = [json.loads(line)["step"] for line in (tmp_path / "parts" / "metrics.jsonl").read_text().splitlines()]
     assert steps == [1, 2, 3, 4, 4]
     a, b, fresh = (ValueModel.from_pretrained(str(folder)).state_dict() for folder in (whole, parts, tiny_checkpoint))
@@ -171,7 +171,7 @@ def test_gradient_checkpointing_changes_no_gradient(tiny_checkpoint: Path, pairs
 def test_bad_input_is_named(tiny_checkpoint: Path, pairs: list[PreferencePair], tmp_path: Path) -> None:
     """No labels; a folder that holds another kind of model."""
     with pytest.raises(DataError, match="preferred"):
-        train_scalar([replace(pair, preferred=None) for pair in pairs], config_for(tiny_checkpoint), tmp_path / "none")
+        train_reward_model([replace(pair, preferred=None) for pair in pairs], config_for(tiny_checkpoint), tmp_path / "none")
     assert not (tmp_path / "none").exists()
     with pytest.raises(CheckpointError, match="rewardlab rm"):
         write_scores(tiny_checkpoint, pairs, tmp_path / "scores.jsonl")

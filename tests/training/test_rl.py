@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from rewardlab.training.policy_gradient.rollouts.sampler import RolloutSampler
 
 from rewardlab.config import ConsistencyConfig, LoraConfig, RLConfig
 from rewardlab.data.files import lock_folder
@@ -22,7 +23,6 @@ from rewardlab.data.images import decode_image
 from rewardlab.errors import CheckpointError, ConfigError, DataError, EndpointError, OutputError
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.rewards.scorer import RolloutScorer
-from rewardlab.training.policy_gradient.rollouts.sampler import RolloutSampler
 from rewardlab.training.rl import RewardFunction, hard_pairs, rl_rows, train_rl
 from rewardlab.types import Choice, Order, PreferencePair, choice_of
 from rewardlab.verdicts.parse import format_verdict

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from accelerate.data_loader import prepare_data_loader, skip_first_batches
+from rewardlab.training.policy_gradient.rollouts.sampler import InItsEpoch, RolloutSampler
 from torch.utils.data import DataLoader
 from transformers import TrainerCallback
 from trl.trainer.utils import RepeatSampler
@@ -19,7 +20,6 @@ from rewardlab.config import ConsistencyConfig, HotTokenConfig, RLConfig
 from rewardlab.models.loading import load_model
 from rewardlab.prompts import load_template
 from rewardlab.training import rl as rl_module
-from rewardlab.training.policy_gradient.rollouts.sampler import InItsEpoch, RolloutSampler
 from rewardlab.training.rl import rl_rows, train_rl
 from rewardlab.types import PreferencePair
 

@@ -16,7 +16,8 @@ from rewardlab.data.pairs import rows_of
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.judging.engines import open_judge
 from rewardlab.judging.judge import GenerativeJudge
-from rewardlab.rewards.scorer import Rollout, RolloutScorer
+from rewardlab.rewards.judgment import RewardWeights, compose
+from rewardlab.rewards.scorer import JudgedCompletion, JudgmentScorer
 from rewardlab.rewards.verifiable.extraction import AnswerStatus, Contract
 from rewardlab.rewards.verifiable.hybrid import JudgeScore, PairJudge, Prompt, Route, hybrid_reward, route_of
 from rewardlab.rewards.verifiable.mathematics import MathVerifier, all_verifiers
@@ -73,7 +74,7 @@ def read_audit(path: Path, *, images: Path | None, contract: str, thinking: bool
 def _row(row: Any, index: int, where: str, folder: Path, contract: Contract, thinking: bool) -> AuditRow:
     if not isinstance(row, Mapping):
         raise DataError(f"{where}: expected an object with {FIELDS}, got {row!r:.80}")
-    if {"pair_id", "text", "right", "status", "consistency"} <= row.keys():
+    if {"pair_id", "text", "correct", "status", "consistency"} <= row.keys():
         return _rollout(row)
     for name in ("domain", "question", "response"):
         if not isinstance(row.get(name), str):
@@ -104,7 +105,7 @@ def _rollout(row: Mapping[str, Any]) -> AuditRow:
     recorded.
     """
     choice = parse_verdict(row["text"], "think_answer").choice if row["status"] == VerdictStatus.OK else None
-    better = None if choice is None else choice if row["right"] else choice.swap()
+    better = None if choice is None else choice if row["correct"] else choice.swap()
     truth = {None: None, Choice.FIRST: "1", Choice.SECOND: "2"}[better]
     prompt = Prompt(f"step {row['step']}, {row['order']}", VERDICT, f"pair {row['pair_id']}", truth)
     return AuditRow(prompt, row["text"], float(row["reward"]), int(row["consistency"]))
@@ -146,9 +147,10 @@ class Rewarder:
 
     def reward(self, prompt: Prompt, completion: Completion, consistency: int = 0) -> RewardResult:
         if prompt.domain == VERDICT:
-            rollout = Rollout(completion, prompt.question, Order.GIVEN, preferred=int(prompt.truth == "2"))
-            parts = asyncio.run(RolloutScorer("think_answer", _RecordedConsistency(consistency)).score([rollout]))[0]
-            return RewardResult(parts.total, VERDICT, parts.status)
+            judged = JudgedCompletion(completion, prompt.question, Order.GIVEN, preferred=int(prompt.truth == "2"))
+            scorer = JudgmentScorer("think_answer", _RecordedConsistency(consistency))
+            (part,) = compose(asyncio.run(scorer.score([judged])), RewardWeights())
+            return RewardResult(part.total, VERDICT, part.status)
         result = hybrid_reward(prompt, completion, verifiers=self._verifiers, judge=self._judge)
         return RewardResult(result.score, result.route.value, result.status.value, result.extracted)
 

@@ -1,8 +1,9 @@
-"""From the config of a method to its trainer, and the run around it: what RL of judges and of policies have in common."""
+"""From the config of a method to its trainer, and the stages it runs in: what RL of judges and of policies have in common."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,69 +17,49 @@ from rewardlab.models.loading import load_policy, peft_config
 from rewardlab.models.value_model import ValueModel
 from rewardlab.models.vision_hooks import always_run_vision_tower
 from rewardlab.processes import num_processes
-from rewardlab.progress import bar
 from rewardlab.prompts import Template
+from rewardlab.rewards.rollout import RewardFunction
 from rewardlab.samplers.decode import HotToken
 from rewardlab.samplers.vllm import FORBIDDEN
-from rewardlab.training.policy_gradient.arguments import PolicyGradientConfig
-from rewardlab.training.policy_gradient.critic import ActorCriticTrainer, StopAtPlateau
+from rewardlab.training.policy_gradient.arguments import PolicyArguments
+from rewardlab.training.policy_gradient.critic import StopAtPlateau
 from rewardlab.training.policy_gradient.rollouts.dynamic import DynamicSampling
-from rewardlab.training.policy_gradient.rollouts.engine import check_engine, limited
+from rewardlab.training.policy_gradient.rollouts.engine import check_engine, with_context_length
 from rewardlab.training.policy_gradient.rollouts.prompts import PromptSource
-from rewardlab.training.policy_gradient.rollouts.sampler import InItsEpoch
-from rewardlab.training.policy_gradient.rollouts.truncated import WindowedTrainer
-from rewardlab.training.policy_gradient.trainer import PolicyGradientTrainer
-from rewardlab.training.run.folder import CRITIC, RunLog, close_run, common_arguments, micro_batches, open_run
-from rewardlab.training.run.resume import release, run_steps
-from rewardlab.training.run.watchdog import refuse_ended, rollbacks, watched
+from rewardlab.training.policy_gradient.rollouts.truncated import TruncatedRollouts
+from rewardlab.training.policy_gradient.rollouts.whole import RolloutStrategy, WholeRollouts
+from rewardlab.training.policy_gradient.trainer import PolicyTrainer, SamplingOptions
+from rewardlab.training.run.folder import CRITIC, common_arguments, micro_batches
+from rewardlab.training.run.resume import release
+from rewardlab.training.run.runner import Built, Stage, checkpoint_of, run_stage
+from rewardlab.training.run.watchdog import rollbacks
 
 
 class Build(Protocol):
-    """Makes a stage's trainer of a config, a policy and its processor; ``more`` goes to the trainer as it is."""
+    """Makes a stage's trainer of a config, a policy and its processor; ``more`` goes to :func:`make_trainer` as it is."""
 
-    def __call__(self, *, config: Any, model: Any, processor: Any, out: Path, **more: Any) -> PolicyGradientTrainer: ...
+    def __call__(self, *, config: Any, model: Any, processor: Any, out: Path, **more: Any) -> PolicyTrainer: ...
 
 
-def trainer_arguments(config: MethodConfig, out: Path, **own: Any) -> PolicyGradientConfig:
-    """TRL's arguments for a config, and a stage's ``own``."""
-    low, high = config.preclip or (None, 1.0)
-    return PolicyGradientConfig(
-        steps_per_generation=micro_batches(config, config.rollout_batch_size),
-        num_iterations=config.iterations,
-        num_generations=config.group_size,
-        max_completion_length=config.max_completion_length,
-        temperature=config.temperature,
-        top_p=1.0,
-        top_k=0,
-        advantage=config.advantage,
-        whiten_by=config.whiten_by,
-        outliers=config.outliers,
-        sigma=config.outlier_sigma,
-        epsilon=config.clip_low,
-        clip_high=config.clip_high,
-        dual_clip=config.dual_clip,
-        preclip_min=low,
-        preclip_max=high,
-        ratio=config.ratio,
-        average=config.average,
-        kl=config.kl,
-        beta=config.kl_coef,
-        positive_nll=config.positive_nll,
-        importance_cap=config.importance_cap,
-        gae_lambda=config.gae_lambda,
-        gae_lambda_critic=config.gae_lambda_critic,
-        length_alpha=config.length_alpha,
-        value_clip=config.value_clip,
-        value_learning_rate=config.value_learning_rate or 2 * config.learning_rate,
-        window=config.window,
-        **_vllm(config),
-        **own,
+def trl_arguments(config: MethodConfig, out: Path, **more: Any) -> PolicyArguments:
+    """Return TRL's arguments for a config; ``more`` override them."""
+    arguments: dict[str, Any] = {
+        "steps_per_generation": micro_batches(config, config.rollout_batch_size),
+        "num_iterations": config.iterations,
+        "num_generations": config.group_size,
+        "max_completion_length": config.max_completion_length,
+        "temperature": config.temperature,
+        "top_p": 1.0,
+        "top_k": 0,
+        "beta": config.kl_coef,  # TRL loads the reference model where it is not 0
+        **_vllm_arguments(config),
         **common_arguments(config, out),
-    )
+    }
+    return PolicyArguments(**(arguments | more))
 
 
-def _vllm(config: MethodConfig) -> dict[str, Any]:
-    """TRL's arguments for its own two ways of sampling by vLLM; its correction is ours (``importance_cap``)."""
+def _vllm_arguments(config: MethodConfig) -> dict[str, Any]:
+    """Return TRL's arguments for its own two ways of sampling by vLLM; its correction is ours (``importance_cap``)."""
     engine = config.engine
     if engine is None or engine.kind == "serve":
         return {}
@@ -94,12 +75,40 @@ def _vllm(config: MethodConfig) -> dict[str, Any]:
     }
 
 
-def prompt_source(rows: Dataset, config: MethodConfig) -> PromptSource:
-    """The stream that this process draws its prompts from."""
+def _prompt_source(rows: Dataset, config: MethodConfig) -> PromptSource:
+    """Return the stream that this process draws its prompts from."""
     process = int(os.environ.get("RANK", "0"))
     return PromptSource(
         rows, seed=config.seed, process=process, num_processes=num_processes(), weighted=config.difficulty_weighted
     )
+
+
+def _dynamic_sampling(rows: Dataset, config: MethodConfig) -> DynamicSampling | None:
+    if config.dynamic_sampling == "off":
+        return None
+    per_process = config.rollout_batch_size // num_processes()
+    if per_process % config.group_size:
+        raise ConfigError(
+            f"dynamic_sampling chooses whole groups on each process: {per_process} rollouts are not a multiple of "
+            f"group_size {config.group_size}; raise rollout_batch_size, or take fewer processes"
+        )
+    return DynamicSampling(
+        _prompt_source(rows, config),
+        group_size=config.group_size,
+        refill=config.dynamic_sampling == "refill",
+        max_rounds=config.max_sampling_rounds,
+    )
+
+
+def _sampling_options(config: MethodConfig, processor: Any, *, num_rollbacks: int, orders_per_pair: int) -> SamplingOptions:
+    hot_token = None
+    if hot := config.hot_token:
+        opening = len(processor.tokenizer.encode("<think>", add_special_tokens=False))
+        hot_token = HotToken(hot.temperature, hot.top_k, opening if hot.position is None else hot.position)
+    engine = None
+    if config.engine and config.engine.kind == "serve":
+        engine = with_context_length(config.engine, config.max_tokens)
+    return SamplingOptions(hot_token, config.sampling_batch_size, engine, num_rollbacks, orders_per_pair)
 
 
 def make_trainer(
@@ -107,68 +116,56 @@ def make_trainer(
     config: MethodConfig,
     model: PreTrainedModel,
     processor: Any,
-    reward: Any,
+    reward: RewardFunction,
     out: Path,
-    trainer_class: type[PolicyGradientTrainer] | None,
-    own: dict[str, Any],
-    **more: Any,
-) -> PolicyGradientTrainer:
-    """The trainer of the method, or of ``trainer_class``; a stage's ``own`` arguments go to TRL's, ``more`` to the trainer."""
-    with_critic = config.advantage == "gae"
-    if with_critic:
+    *,
+    rollouts: RolloutStrategy | None = None,
+    orders_per_pair: int = 1,
+    num_rollbacks: int = 0,
+    trl: dict[str, Any] | None = None,
+    **parts: Any,
+) -> PolicyTrainer:
+    """Return the trainer of a method. ``parts`` are further arguments of :class:`PolicyTrainer`, ``trl`` override TRL's
+    arguments.
+
+    Raise ConfigError where rollouts cannot be shared out between processes.
+    """
+    critic = None
+    if config.advantage == "gae":
         critic = ValueModel.from_pretrained(config.value_init or config.model)
         if num_processes() > 1:
             always_run_vision_tower(critic, processor)
-        more = {"critic": critic, **more}
-    if config.window:
-        more = {"source": prompt_source(rows, config), **more}
-    plain = ActorCriticTrainer if with_critic else PolicyGradientTrainer
+    if rollouts is None:
+        rollouts = TruncatedRollouts(_prompt_source(rows, config), config.window) if config.window else WholeRollouts()
+    options = dict(trl or {})
     if config.engine and config.engine.kind != "serve":  # which would else draw tokens that stand for images
-        own = own | {"generation_kwargs": {"logit_bias": dict.fromkeys(vision_token_ids(model.config), FORBIDDEN)}}
-    trainer = (trainer_class or (WindowedTrainer if config.window else plain))(
+        options["generation_kwargs"] = {"logit_bias": dict.fromkeys(vision_token_ids(model.config), FORBIDDEN)}
+    return PolicyTrainer(
+        method=config,
+        reward=reward,
+        rollouts=rollouts,
+        sampling=_sampling_options(config, processor, num_rollbacks=num_rollbacks, orders_per_pair=orders_per_pair),
+        dynamic=_dynamic_sampling(rows, config),
+        critic=critic,
+        value_learning_rate=config.value_learning_rate or 2 * config.learning_rate,
         model=model,
-        reward_funcs=[reward],
-        args=trainer_arguments(config, out, **own),
+        args=trl_arguments(config, out, **options),
         train_dataset=rows,
         processing_class=processor,
         peft_config=peft_config(config.lora, model, config.freeze),
-        **more,
+        **parts,
     )
-    if trainer.ref_model is not None and num_processes() > 1:
-        always_run_vision_tower(trainer.ref_model, processor)
-    trainer.add_callback(InItsEpoch(trainer))
-    trainer.rollouts_at_once = config.rollouts_at_once
-    if config.engine and config.engine.kind == "serve":
-        trainer.engine = limited(config.engine, config.max_tokens)
-    if hot := config.hot_token:
-        opening = len(trainer._tokenizer.encode("<think>", add_special_tokens=False))
-        position = opening if hot.position is None else hot.position
-        trainer.hot_token = HotToken(hot.temperature, hot.top_k, position)
-    if config.dynamic_sampling != "off":
-        own = config.rollout_batch_size // num_processes()
-        if own % config.group_size:
-            raise ConfigError(
-                f"dynamic_sampling chooses whole groups on each process: {own} rollouts are not a multiple of "
-                f"group_size {config.group_size}; raise rollout_batch_size, or take fewer processes"
-            )
-        trainer.dynamic = DynamicSampling(
-            prompt_source(rows, config),
-            group=config.group_size,
-            refill=config.dynamic_sampling == "refill",
-            max_rounds=config.max_sampling_rounds,
-        )
-    return trainer
 
 
 def pretrain_value(build: Build, config: MethodConfig, out: Path, data: str) -> Path:
-    """Fit the critic to rollouts of the policy as it is, into ``out/value/critic``; returns that folder, made once.
+    """Fit the critic to rollouts of the policy as it is, into ``out/value/critic``; return that folder, made once.
 
     At most ``value_pretrain_steps`` steps at a constant rate; fewer where explained variance stops rising.
     """
     folder = out / "value"
     if (folder / CRITIC / "config.json").exists():
         return folder / CRITIC
-    alone = config.model_copy(
+    value_config = config.model_copy(
         update={
             "max_steps": config.value_pretrain_steps,
             "lr_scheduler": "constant",
@@ -179,48 +176,47 @@ def pretrain_value(build: Build, config: MethodConfig, out: Path, data: str) -> 
             "health": config.health.model_copy(update={"policy": "warn" if config.health.policy == "warn" else "stop"}),
         }
     )
-    refuse_ended(alone.health, folder)
-    resume = open_run(folder, alone, data=data)
-    model, processor = load_policy(config, out)
-    trainer = build(config=alone, model=model, processor=processor, out=folder, value_only=True)
-    trainer.add_callback(StopAtPlateau(config.value_patience))
-    try:
-        with bar("value", alone.max_steps) as advance:
-            trainer.add_callback(RunLog(folder, advance, "value/explained_variance"))
-            run_steps(trainer, alone, folder, resume)
-        trainer.save_model(str(folder))
-        trainer.accelerator.wait_for_everyone()  # one process writes what all will read
-    finally:
-        trainer.close_engine()
-        release(trainer)
-    return folder / CRITIC
+
+    def build_critic(resume: str | None) -> Built:
+        model, processor = load_policy(value_config, out)
+        trainer = build(config=value_config, model=model, processor=processor, out=folder, value_only=True)
+        trainer.add_callback(StopAtPlateau(config.value_patience))
+
+        def finish() -> Path:
+            trainer.save_model(str(folder))
+            trainer.accelerator.wait_for_everyone()  # one process writes what all will read
+            return folder / CRITIC
+
+        def cleanup() -> None:
+            trainer.close_engine()
+            release(trainer)
+
+        return Built(trainer, finish, cleanup)
+
+    return run_stage(Stage("value", value_config, folder, data, 0, build_critic, metric="value/explained_variance"))
 
 
-def train(build: Build, config: MethodConfig, out: Path, data: str, template: Template, *, stage: str, num_rows: int) -> Path:
-    """Run (or resume) a stage; returns the final checkpoint folder. ``data`` is the fingerprint of what it trains on.
+def run_method(
+    build: Build, config: MethodConfig, out: Path, data: str, template: Template, *, name: str, num_rows: int
+) -> Path:
+    """Run (or resume) a stage of RL; return the final checkpoint folder. ``data`` is the fingerprint of what it trains on.
 
-    Raises ConfigError for a finished or different run in ``out``, HealthError for one that went wrong.
+    Raise ConfigError for a finished or different run in ``out``, HealthError for one that went wrong.
     """
     if config.engine:
         check_engine(config.engine)  # before anything is loaded
-    return watched(config, out, lambda: _attempt(build, config, out, data, template, stage, num_rows))
 
+    def build_stage(resume: str | None) -> Built:
+        stage_config = config
+        if config.value_pretrain_steps and resume is None:
+            value_init = str(pretrain_value(build, config, out, data))
+            stage_config = config.model_copy(update={"value_init": value_init})
+        alive = trl_arguments(stage_config, out)  # ZeRO-3 deals weights out as they are read, while such arguments exist
+        model, processor = load_policy(stage_config, out)
+        trainer = build(config=stage_config, model=model, processor=processor, out=out, num_rollbacks=len(rollbacks(out)))
+        del alive
+        finish: Callable[[], Path] = checkpoint_of(trainer, processor, out, template=template, stage=name, base=config.model)
+        return Built(trainer, finish, trainer.close_engine)
 
-def _attempt(build: Build, config: MethodConfig, out: Path, data: str, template: Template, stage: str, num_rows: int) -> Path:
-    resume = open_run(out, config, data=data)
-    if config.value_pretrain_steps and resume is None:
-        config = config.model_copy(update={"value_init": str(pretrain_value(build, config, out, data))})
-    alive = trainer_arguments(config, out)  # ZeRO-3 deals weights out as they are read, while such arguments exist
-    model, processor = load_policy(config, out)
-    trainer = build(config=config, model=model, processor=processor, out=out)
-    del alive
-    trainer.num_rollbacks = len(rollbacks(out))
-    per_epoch = num_rows * config.group_size * config.iterations // config.batch_size
-    steps = config.max_steps if config.max_steps > 0 else int(config.epochs * per_epoch)
-    try:
-        with bar(stage, steps) as advance:
-            trainer.add_callback(RunLog(out, advance, "reward"))
-            run_steps(trainer, config, out, resume)
-    finally:
-        trainer.close_engine()
-    return close_run(out, trainer, processor, template=template, stage=stage, base=config.model)
+    sequences = num_rows * config.group_size * config.iterations
+    return run_stage(Stage(name, config, out, data, sequences, build_stage, metric="reward"))

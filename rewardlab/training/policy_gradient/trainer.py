@@ -1,200 +1,551 @@
-"""The methods on TRL's GRPOTrainer: StableReinforce, REINFORCE++, GRPO, Dr. GRPO, DAPO, RLOO and their mixtures.
+"""The trainer of every policy-gradient method: TRL's GRPOTrainer, made of parts that are handed in.
 
-TRL brings images, M-RoPE positions, log-probs, the schedule and the distribution; the arithmetic is that of ``rewardlab/rl``,
-called from two places: advantages after the rewards are known, and the loss. ``rl/reference.py`` is the same step without
-a library; a test holds the two equal for every recipe.
+A method (``config/method.py``), a way of making rollouts (``rollouts/``), a reward function (``rewards/``), and, where the
+method has one, a critic. TRL brings images, M-RoPE positions, log-probs, the schedule and the distribution; the arithmetic is
+in ``algorithm.py``. This is the only file that names private methods of TRL and transformers;
+``tests/training/test_trl_seam.py`` holds their signatures.
+
+One step: TRL asks for a batch -> :meth:`PolicyTrainer.sample_and_score` makes scored rollouts -> TRL pads them and computes
+log-probs -> ``compute_advantages`` -> TRL cuts micro-batches -> ``policy_loss`` on each.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate.utils import gather_object
 from torch import Tensor
+from trl import GRPOTrainer
+from trl.data_utils import prepare_multimodal_messages
+from trl.models import unwrap_model_for_generation
 
-from rewardlab.models.families import FORWARD_KEYS
+from rewardlab.config import EngineConfig, Method
+from rewardlab.errors import CheckpointError
+from rewardlab.metrics.running import Metric, MetricAccumulator
+from rewardlab.models.families import FORWARD_KEYS, images_by_prompt, iterate_batches, slice_fields, vision_token_ids
+from rewardlab.models.value_model import ValueModel, completion_values
+from rewardlab.models.vision_hooks import always_run_vision_tower
+from rewardlab.processes import num_processes
 from rewardlab.rewards.process_reward import ProcessReward
-from rewardlab.rl.advantages import Moments, filter_outliers, returns_to_go, token_rewards, weights, whiten
-from rewardlab.rl.groups import centered, fill_unscored, group_ids, leave_one_out, standardized, varying_frac
-from rewardlab.rl.kl import ESTIMATORS, k1
-from rewardlab.rl.objectives import (
-    finite_ratio,
-    importance_weights,
-    mean_of_tokens,
-    positive_nll,
-    ppo_clip,
-    preclip,
-    preclip_fraction,
-    sequence_log_ratio,
-    sum_of_sequence_means,
-    sum_over_constant,
+from rewardlab.rewards.rollout import RewardFunction, Rollout, Row, Trajectory
+from rewardlab.rl.groups import group_ids
+from rewardlab.rl.kl import k1
+from rewardlab.rl.objectives import mean_of_tokens
+from rewardlab.samplers.base import SamplingParams
+from rewardlab.samplers.decode import HotToken, draw, draw_uniforms
+from rewardlab.training.policy_gradient.algorithm import (
+    LossInputs,
+    LossScale,
+    OutlierFilter,
+    Rewards,
+    apply_outlier_rule,
+    compute_advantages,
+    count_tokens,
+    policy_loss,
+    value_loss,
 )
-from rewardlab.training.policy_gradient.rollouts.whole import RolloutTrainer
+from rewardlab.training.policy_gradient.batch import RolloutBatch
+from rewardlab.training.policy_gradient.critic import (
+    PREFIX,
+    CriticHook,
+    save_critic,
+    split_optimizer_groups,
+    without_critic,
+)
+from rewardlab.training.policy_gradient.rollouts.dynamic import Candidates, DynamicSampling
+from rewardlab.training.policy_gradient.rollouts.engine import RolloutEngine, messages_of
+from rewardlab.training.policy_gradient.rollouts.prompts import RolloutSampler, SetSamplerEpoch
+from rewardlab.training.policy_gradient.rollouts.whole import RolloutStrategy, Samples, Sampling, WholeRollouts, as_metrics
+from rewardlab.training.run.folder import CRITIC
+from rewardlab.training.run.resume import StrictResumeMixin
 
-RELATIVE = {"grpo": standardized, "dr_grpo": centered, "rloo": leave_one_out}
+STATE = "rollouts-{process}.pt"
 
 
-class PolicyGradientTrainer(RolloutTrainer):
-    """The advantages and the loss of ``args``, critic-free ones; ``actor_critic.py`` adds those of a critic.
+def _process_of(path: Path) -> int:
+    return int(path.stem.rsplit("-", 1)[1])
 
-    ``process`` pays at the ends of steps, beside the outcome.
+
+@dataclass(frozen=True)
+class SamplingOptions:
+    """How the policy is sampled. ``hot_token``: one early token is drawn hot (FIRE), and not trained on. ``batch_size``:
+    completions that the trainer's own decoder makes side by side; None: all. ``engine``: a ``vllm serve`` of its own instead of
+    the decoder. ``num_rollbacks``: how often this run was taken back; other draws are then made."""
+
+    hot_token: HotToken | None = None
+    batch_size: int | None = None
+    engine: EngineConfig | None = None
+    num_rollbacks: int = 0
+    orders_per_pair: int = 1
+
+
+class PolicyTrainer(StrictResumeMixin, GRPOTrainer):  # type: ignore[misc]
+    """GRPOTrainer whose rollouts, rewards, advantages and loss are those of its parts.
+
+    ``value_only`` fits the critic alone, on rollouts of a policy that stays as it is. ``dynamic`` chooses groups from its own
+    stream of prompts instead of taking those of the data loader. ``outliers`` and ``image_fields`` are there for studies: the
+    first replaces the filter of whitened advantages, the second what a log-prob is computed from besides tokens.
     """
 
-    process: ProcessReward | None = None
+    kept_elsewhere = (PREFIX,)
 
-    drops_unscored = True  # rollouts that no reward function scored are left out of the update
+    def __init__(
+        self,
+        *,
+        method: Method,
+        reward: RewardFunction,
+        rollouts: RolloutStrategy | None = None,
+        sampling: SamplingOptions | None = None,
+        dynamic: DynamicSampling | None = None,
+        critic: ValueModel | None = None,
+        value_only: bool = False,
+        value_learning_rate: float | None = None,
+        process_reward: Callable[[torch.device], ProcessReward] | None = None,
+        outliers: OutlierFilter = apply_outlier_rule,
+        image_fields: Callable[[dict[str, Any]], dict[str, Any]] = lambda fields: fields,
+        **trl: Any,
+    ) -> None:
+        """``trl`` are GRPOTrainer's own arguments: model, args, train_dataset, processing_class, peft_config, callbacks."""
+        self._accumulators = {"train": MetricAccumulator(), "eval": MetricAccumulator()}
+        self._method, self._reward, self._rollouts = method, reward, rollouts or WholeRollouts()
+        self._sampling, self._dynamic = sampling or SamplingOptions(), dynamic
+        self._outliers, self._image_fields = outliers, image_fields
+        self._engine: RolloutEngine | None = None
+        self._draws = (-1, 0)  # the step that drew last, and how often it did
+        self._current: list[Rollout] = []  # those that TRL is making a batch of
+        self._trajectories: list[Trajectory] = []
+        self.rollout_sampler: RolloutSampler | None = None
+        self.num_generated_tokens = 0  # by this process, trained on or not
+        self.value_only, self._value_learning_rate = value_only, value_learning_rate
+        super().__init__(reward_funcs=[reward], **trl)
+        self.add_callback(SetSamplerEpoch(lambda: self.rollout_sampler))
+        if self.ref_model is not None and num_processes() > 1:
+            always_run_vision_tower(self.ref_model, self.processing_class)
+        self._process_reward = process_reward(self.accelerator.device) if process_reward else None
+        self._critic_hook: CriticHook | None = None
+        if critic is not None:
+            if value_only:
+                self.model.requires_grad_(False)
+            self._critic_hook = CriticHook(self.model, critic, self.accelerator.autocast)
 
-    def finish_batch(self, batch: dict[str, Any], inputs: list[dict[str, Any]]) -> None:
-        own, weights = self._own(len(inputs)), self.reward_weights.to(self._rewards.device)
-        rewards_N = (self._rewards * weights).nansum(1)
-        unscored_N = self._rewards.isnan().all(1)
-        if self.drops_unscored:
-            rewards_N = rewards_N.masked_fill(unscored_N, torch.nan)
-            batch["loss_mask"] = batch["loss_mask"] * ~unscored_N[own][:, None]
-            self._count({"reward/unscored_frac": unscored_N.float().mean().item()})
-        batch["advantages"], metrics = self._advantages(batch, inputs, rewards_N, own)
-        if self.args.positive_nll:
-            batch |= self._right_ones(batch["loss_mask"])
-        self._count(metrics, batch["loss_mask"].sum())
+    # -- metrics -----------------------------------------------------------------------------------------------------------
 
-    def _advantages(
-        self, batch: dict[str, Any], inputs: list[dict[str, Any]], rewards_N: Tensor, own: slice
-    ) -> tuple[Tensor, dict[str, float]]:
-        """[own N, T] and what became of outliers; ``rewards_N`` are those of all processes, nan where there is none."""
-        mask_NT, method = batch["loss_mask"], self.args.advantage
-        metrics: dict[str, float] = {}
-        if method != "reinforce_pp":
-            # ``draw`` tells two groups of one prompt apart, which dynamic sampling makes, whole and in one process.
-            here = self.accelerator.process_index
-            keys = [(f"{row['pair_id']} {(here, row['draw']) if 'draw' in row else ''}", row["order"]) for row in inputs]
-            pairs, orders = zip(*gather_object(keys), strict=True)
-            groups_N = group_ids(pairs, orders).to(rewards_N.device)
-            rewards_N = fill_unscored(rewards_N, groups_N)
-            metrics["advantage/varying_groups_frac"] = varying_frac(rewards_N, groups_N)
-        if method in RELATIVE:
-            return RELATIVE[method](rewards_N, groups_N)[own][:, None] * mask_NT, metrics
-        if method == "reinforce_pp_baseline":
-            rewards_N = centered(rewards_N, groups_N)
-        returns_NT = returns_to_go(self._token_rewards(batch, rewards_N[own].nan_to_num(), mask_NT), mask_NT)
-        advantages_NT, treated = self._whitened(returns_NT, mask_NT)
-        return advantages_NT, metrics | treated
+    @property
+    def _mode(self) -> str:
+        return "train" if self.model.training else "eval"
 
-    def _token_rewards(self, batch: dict[str, Any], rewards_N: Tensor, mask_NT: Tensor) -> Tensor:
-        """[N, T] the reward on the last token, what the steps earn, less each token's KL penalty where the method takes it."""
-        kl_NT = None
-        if self.beta and self.args.kl == "k1_reward":
-            kl_NT = self._kl(batch)
-            self._count({"kl/sampled_k1": mean_of_tokens(kl_NT, mask_NT).item()}, mask_NT.sum())
-        rewards_NT = token_rewards(rewards_N, mask_NT, kl_NT, self.beta)
-        if self.process is None:
-            return rewards_NT
-        size, autocast = self.args.per_device_train_batch_size, self.accelerator.autocast
-        steps_NT, metrics = self.process(batch, self._right, self._read, size=size, autocast=autocast)
-        self._count(metrics)
-        return rewards_NT + steps_NT * mask_NT
+    def _add_metrics(self, metrics: dict[str, Any], weight: float = 1.0) -> None:
+        """Collect metrics of this process; plain numbers are means over ``weight`` things. What is logged is of all
+        processes."""
+        for name, metric in as_metrics(metrics, weight).items():
+            self._accumulators[self._mode].add(name, metric)
 
-    def _whitened(self, values_NT: Tensor, mask_NT: Tensor) -> tuple[Tensor, dict[str, float]]:
-        """Whitened over the tokens, or the rollouts, of all processes; outliers treated."""
-        own = Moments.of(values_NT, weights(mask_NT, self.args.whiten_by))
-        moments = Moments(self.accelerator.reduce(own.values_3, reduction="sum"))
-        return filter_outliers(whiten(values_NT, mask_NT, moments), mask_NT, self.args.sigma, self.args.outliers)
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        for name, value in self._accumulators[self._mode].flush(gather_object).items():
+            self._metrics[self._mode][name].append(value)
+        super().log(logs, start_time)
 
-    def _right_ones(self, mask_NT: Tensor) -> dict[str, Tensor]:
-        """``right`` [own N], 1 for right rollouts, and how many tokens those of all processes have."""
-        right_N = torch.tensor(self._right, device=mask_NT.device)
-        tokens = self.accelerator.reduce((mask_NT * right_N[:, None]).sum(), reduction="sum")
-        return {"right": right_N, "num_right_tokens": tokens}
+    # -- processes ---------------------------------------------------------------------------------------------------------
 
-    def _kl(self, batch: dict[str, Any]) -> Tensor:
-        """k1 per token of the policy that sampled against the reference [N, T].
+    def _local(self, num_rows: int) -> slice:
+        """Return where this process's ``num_rows`` stand among those of all."""
+        start = self.accelerator.process_index * num_rows
+        return slice(start, start + num_rows)
+
+    def all_processes(self, flag: bool) -> bool:
+        """Return whether ``flag`` holds in every process."""
+        return bool(self.accelerator.gather(torch.tensor([flag], device=self.accelerator.device)).all().item())
+
+    def mean_processes(self, value: float) -> float:
+        """Return the mean of ``value`` over all processes."""
+        values = torch.tensor([value], dtype=torch.float64, device=self.accelerator.device)
+        return float(self.accelerator.gather(values).mean().item())
+
+    def _sum_processes(self, tensor: Tensor) -> Tensor:
+        return self.accelerator.reduce(tensor, reduction="sum")
+
+    # -- sampling ----------------------------------------------------------------------------------------------------------
+
+    def _get_train_sampler(self, dataset: Any = None) -> Any:
+        self.rollout_sampler = RolloutSampler(
+            len(dataset or self.train_dataset),
+            batch=self.args.generation_batch_size // self.num_generations,
+            group_size=self.num_generations,
+            repeats=self.num_iterations * self.args.steps_per_generation,
+            seed=self.args.seed,
+            orders_per_pair=self._sampling.orders_per_pair,
+        )
+        return self.rollout_sampler
+
+    def sample_and_score(self, rows: list[Row]) -> list[Rollout]:
+        """Return one scored rollout a row; what every one of them earned is in the metrics, trained on or not."""
+        rows = self._rollouts.choose_rows(rows)
+        prompts = [row["prompt"] for row in rows]
+        if any(row.get("images") for row in rows):
+            prompts = [prepare_multimodal_messages(row["prompt"], images=row["images"]) for row in rows]
+        prompt_ids, _, _, completions, _, _, images, _ = super()._generate(prompts)
+        shown = images_by_prompt(images) or [None] * len(rows)
+        columns = zip(rows, prompt_ids, self._trajectories, completions, shown, strict=True)
+        rollouts = [Rollout(row, ids, made, turns[0]["content"], pictures) for row, ids, made, turns, pictures in columns]
+        collected = self._rollouts.collect(rollouts, lambda scored: self._reward(scored, self.state.global_step))
+        self._add_metrics(collected.metrics)
+        return collected.rollouts
+
+    def _generate_single_turn(
+        self,
+        prompt_ids: list[list[int]],
+        images: Any,
+        multimodal_fields: dict[str, Any],
+        num_generations: int,
+        has_tool_images: bool = False,
+    ) -> tuple[list[list[int]], Any]:
+        """Have the strategy complete the prompts; it samples by our decoder, by an engine, or by TRL's own vLLM."""
+
+        def sample(ids: list[list[int]], pictures: Any, fields: dict[str, Any]) -> Samples:
+            if self._sampling.engine is not None:
+                tokens, logprobs = self._sample_engine(ids, self._sampling.engine)
+            elif self.use_vllm:
+                generate = super(PolicyTrainer, self)._generate_single_turn
+                tokens, logprobs = generate(ids, pictures, fields, num_generations, has_tool_images)
+            else:
+                tokens, logprobs = self._sample_decoder(ids, pictures, fields)
+            self.num_generated_tokens += sum(map(len, tokens))
+            return tokens, logprobs
+
+        options = Sampling(sample, self.all_processes, frozenset(self.eos_token_ids), int(self.max_completion_length))
+        self._trajectories = self._rollouts.complete(prompt_ids, images, multimodal_fields, options)
+        return [trajectory.tokens for trajectory in self._trajectories], None
+
+    @property
+    def _max_new_tokens(self) -> int:
+        return self._rollouts.max_new_tokens or int(self.max_completion_length)
+
+    def _draw_key(self) -> tuple[int, ...]:
+        """Return what decides the next draws: the seed, the step, and how often it has drawn, on however many processes."""
+        step = self.state.global_step
+        self._draws = (step, self._draws[1] + 1 if self._draws[0] == step else 0)
+        return (self.args.seed, self._sampling.num_rollbacks, *self._draws)
+
+    def _sample_decoder(self, prompt_ids: list[list[int]], images: Any, fields: dict[str, Any]) -> Samples:
+        """Sample with the decoder that benchmarks and serves the judge. A rollout's uniforms are keyed by its place in the
+        batch of all processes, so that it is the same on however many processes it is drawn."""
+        num_rows = len(prompt_ids)
+        places = self._local(num_rows)
+        uniforms_NT = draw_uniforms(self._draw_key(), range(places.start, places.stop), self._max_new_tokens)
+        uniforms_NT = uniforms_NT.to(self.accelerator.device)
+        size = self._sampling.batch_size or num_rows
+        tokens: list[list[int]] = []
+        logprobs: list[list[float]] = []
+        with (
+            unwrap_model_for_generation(
+                self.model_wrapped, self.accelerator, gather_deepspeed3_params=self.args.ds3_gather_for_generation
+            ) as policy,
+            torch.no_grad(),
+            self.accelerator.autocast(),  # as the log-probs that training computes of the same tokens
+        ):
+            for rows, batch in iterate_batches(prompt_ids, fields, images, self._tokenizer.pad_token_id, size):
+                draws = draw(
+                    policy,
+                    {name: value.to(self.accelerator.device) for name, value in batch.items()},
+                    num_draws=1,
+                    max_tokens=self._max_new_tokens,
+                    temperature=self.temperature,
+                    top_p=self.top_p,
+                    ends=frozenset(self.eos_token_ids),
+                    suppress=vision_token_ids(policy.config),
+                    hot=self._sampling.hot_token,
+                    uniforms=uniforms_NT[rows],
+                )
+                tokens += draws.tokens
+                logprobs += draws.logprobs
+        return tokens, logprobs
+
+    def _tokenize_prompts(self, prompts: list[Any]) -> Any:
+        self._prompts = prompts  # an engine is asked in words and images, not in tokens
+        return super()._tokenize_prompts(prompts)
+
+    def _sample_engine(self, prompt_ids: list[list[int]], config: EngineConfig) -> Samples:
+        """Sample with a ``vllm serve`` that holds the newest weights."""
+        if self._engine is None:
+            out = Path(self.args.output_dir)
+            self._engine = RolloutEngine(
+                config, self.model_wrapped, self.processing_class, out, self.accelerator, excluded=self.kept_elsewhere
+            )
+        elif self._synced != self.state.global_step:
+            self._engine.sync(self.model_wrapped)
+        self._synced, engine = self.state.global_step, self._engine
+        seed = np.random.SeedSequence([*self._draw_key(), self.accelerator.process_index]).generate_state(1)[0]
+        params = SamplingParams(1, self.temperature, self.top_p, self._max_new_tokens, int(seed >> 1))
+        messages, lengths = [messages_of(prompt) for prompt in self._prompts], [len(ids) for ids in prompt_ids]
+        request = partial(engine.draw, messages, lengths, params)
+        return engine.sample_current_weights(request, self.model_wrapped)  # type: ignore[no-any-return]
+
+    def close_engine(self) -> None:
+        """End the engine's process, if there is one, however training ended."""
+        if self._engine is not None:
+            self._engine.close()
+
+    # -- from rollouts to a batch --------------------------------------------------------------------------------------------
+
+    def _generate_and_score_completions(self, inputs: list[Row]) -> dict[str, Any]:
+        """Return TRL's batch of this step's rollouts, with everything the loss needs."""
+        if self._dynamic is not None:
+            candidates = Candidates(self.sample_and_score, self.all_processes, self.mean_processes)
+            self._current, metrics = self._dynamic.choose(candidates, len(inputs))
+            self._add_metrics(metrics)
+        else:
+            self._current = self.sample_and_score(inputs)
+        rollouts = self._current
+        padded = super()._generate_and_score_completions([rollout.row for rollout in rollouts])
+        batch = RolloutBatch.from_trl(padded).with_rollouts(rollouts)
+        padded.pop("tool_mask", None)  # a part of the loss mask by now
+        if hot := self._sampling.hot_token:  # not of the policy's own drawing: nothing is learnt from it
+            batch.loss_mask_NT[:, hot.position : hot.position + 1] = 0
+        return padded | self._add_advantages(batch, rollouts).to_trl()
+
+    def _generate(self, prompts: list[Any]) -> Any:
+        """Return the current rollouts in the form of TRL's own sampling, which has taken place."""
+        rollouts, trajectories = self._current, [rollout.trajectory for rollout in self._current]
+        masks = [None if made.turns is None else [int(turn > 0) for turn in made.turns] for made in trajectories]
+        logprobs = [made.logprobs for made in trajectories] if self._method.importance_cap else None
+        return (
+            [rollout.prompt_ids for rollout in rollouts],
+            [made.tokens for made in trajectories],
+            None if None in masks else masks,
+            [[{"role": "assistant", "content": rollout.text}] for rollout in rollouts],
+            logprobs,
+            {},
+            images_by_prompt([rollout.images for rollout in rollouts]),
+            [],
+        )
+
+    def _calculate_rewards(self, inputs: list[Row], *args: Any) -> Tensor:
+        """Return [global N, 1]; kept, because TRL hands on only the advantages it makes of them."""
+        rewards = [float("nan") if rollout.reward is None else rollout.reward for rollout in self._current]
+        self._rewards_G1 = self.accelerator.gather(torch.tensor(rewards, device=self.accelerator.device)[:, None])
+        return self._rewards_G1
+
+    def _add_advantages(self, batch: RolloutBatch, rollouts: Sequence[Rollout]) -> RolloutBatch:
+        local, method = self._local(len(rollouts)), self._method
+        rewards_G = self._rewards_G1.nansum(1)
+        if not self._rollouts.continues_rollouts:  # an unfinished rollout has no reward yet, and is trained on
+            unscored_G = self._rewards_G1.isnan().all(1)
+            rewards_G = rewards_G.masked_fill(unscored_G, torch.nan)
+            batch = replace(batch, loss_mask_NT=batch.loss_mask_NT * ~unscored_G[local][:, None])
+            self._add_metrics({"reward/unscored_frac": unscored_G.float().mean().item()})
+        rewards = Rewards(rewards_G, local, self._groups(rollouts, rewards_G), self._kl(batch, rollouts))
+        if self._process_reward is not None:
+            steps_NT, metrics = self._process_reward(
+                batch.to_trl(),
+                [rollout.correct for rollout in rollouts],
+                [rollout.parsed for rollout in rollouts],
+                size=self.args.per_device_train_batch_size,
+                autocast=self.accelerator.autocast,
+            )
+            self._add_metrics(metrics)
+            rewards = replace(rewards, steps_NT=steps_NT)
+        outputs = compute_advantages(
+            batch,
+            rewards,
+            method,
+            sum_processes=self._sum_processes,
+            values_NT=self._values(batch) if method.advantage == "gae" else None,
+            outliers=self._outliers,
+        )
+        self._add_metrics(outputs.metrics)
+        batch = replace(batch, advantages_NT=outputs.advantages_NT, values=outputs.values)
+        if method.positive_nll:
+            correct_N = torch.tensor([rollout.correct for rollout in rollouts], device=batch.loss_mask_NT.device)
+            num_tokens = self._sum_processes((batch.loss_mask_NT * correct_N[:, None]).sum())
+            batch = replace(batch, correct_N=correct_N, num_correct_tokens=num_tokens)
+        num_tokens, num_rows = count_tokens(batch.loss_mask_NT, self._sum_processes)
+        return replace(batch, num_tokens=num_tokens, num_rows=num_rows)
+
+    def _groups(self, rollouts: Sequence[Rollout], rewards_G: Tensor) -> Tensor | None:
+        """Return group numbers of the rollouts of all processes, where the method compares them.
+
+        ``draw`` tells two groups of one prompt apart, which dynamic sampling makes, whole and in one process.
+        """
+        if self._method.advantage in ("reinforce_pp", "gae"):
+            return None
+        process, rows = self.accelerator.process_index, [rollout.row for rollout in rollouts]
+        keys = [(f"{row['pair_id']} {(process, row['draw']) if 'draw' in row else ''}", row["order"]) for row in rows]
+        pairs, orders = zip(*gather_object(keys), strict=True)
+        return group_ids(pairs, orders).to(rewards_G.device)
+
+    def _kl(self, batch: RolloutBatch, rollouts: Sequence[Rollout]) -> Tensor | None:
+        """Return k1 per token of the policy that sampled against the reference [N, T], where it is taken off the reward.
 
         TRL leaves out the old log-probs where no update lies between sampling and training; the sampler's are the same (a
         test holds it), and an engine's, which may differ, are computed again.
         """
-        old_NT, ref_NT = batch.get("old_per_token_logps"), batch["ref_per_token_logps"]
-        if old_NT is None and (self.use_vllm or self.engine):
+        if not self._method.kl_coef or self._method.kl != "k1_reward":
+            return None
+        old_NT, ref_NT = batch.old_logprobs_NT, batch.ref_logprobs_NT
+        assert ref_NT is not None
+        if old_NT is None and (self.use_vllm or self._sampling.engine):
             with torch.no_grad():
                 old_NT = self._logprobs(self.model, batch, self.args.per_device_train_batch_size)[0]
         elif old_NT is None:
             old_NT = torch.zeros_like(ref_NT)
-            for row, logprobs in enumerate(self._drawn_logprobs):
+            for row, rollout in enumerate(rollouts):
+                logprobs = rollout.trajectory.logprobs or []
                 old_NT[row, : len(logprobs)] = torch.tensor(logprobs)
-        return k1(old_NT, ref_NT)
+        kl_NT = k1(old_NT, ref_NT)
+        mask_NT = batch.completion_mask_NT if self._method.advantage == "gae" else batch.loss_mask_NT
+        self._add_metrics({"kl/sampled_k1": Metric(mean_of_tokens(kl_NT, mask_NT).item(), float(mask_NT.sum()))})
+        return kl_NT
 
-    def _logprobs(self, model: Any, batch: dict[str, Any], batch_size: int | None = None) -> tuple[Tensor, Tensor]:
-        """Log-probs of the completions and the entropies there [N, T], seen with their images."""
+    def _values(self, batch: RolloutBatch) -> Tensor:
+        """Return the critic's values [N, T] of the states before each completion token, without gradient."""
+        size, autocast = self.args.per_device_train_batch_size, self.accelerator.autocast
+        values_NT = completion_values(self.critic, batch.to_trl(), size=size, autocast=autocast)
+        return values_NT[:, :-1] * batch.completion_mask_NT
+
+    # -- the loss ------------------------------------------------------------------------------------------------------------
+
+    def _get_per_token_logps_and_entropies(
+        self,
+        model: Any,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        logits_to_keep: int,
+        batch_size: int | None = None,
+        **more: Any,
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Return TRL's log-probs, some rows at a time, which may be rows without an image beside rows with."""
+        fields = {key: more.pop(key) for key in list(more) if key in FORWARD_KEYS}
+        fields = self._image_fields(fields)
+        size = batch_size or len(input_ids)
+        parts = []
+        for start in range(0, len(input_ids), size):
+            rows = slice(start, start + size)
+            row_fields = slice_fields(fields, rows)
+            parts.append(
+                super()._get_per_token_logps_and_entropies(
+                    model, input_ids[rows], attention_mask[rows], logits_to_keep, **row_fields, **more
+                )
+            )
+        logps, entropies, losses = zip(*parts, strict=True)
+        return (
+            torch.cat(logps),
+            None if entropies[0] is None else torch.cat(entropies),
+            None if losses[0] is None else torch.stack(losses).mean(),
+        )
+
+    def _logprobs(self, model: Any, batch: RolloutBatch, batch_size: int | None = None) -> tuple[Tensor, Tensor]:
+        """Return log-probs of the completions and the entropies there [N, T], computed with their images."""
+        inputs = batch.model_inputs
         logprobs_NT, entropies_NT, _ = self._get_per_token_logps_and_entropies(
             model,
-            torch.cat([batch["prompt_ids"], batch["completion_ids"]], 1),
-            torch.cat([batch["prompt_mask"], batch["completion_mask"]], 1),
-            batch["completion_ids"].size(1),
+            inputs["input_ids"],
+            inputs["attention_mask"],
+            batch.completion_ids_NT.size(1),
             batch_size=batch_size,
             compute_entropy=True,
-            **{key: batch[key] for key in FORWARD_KEYS if key in batch},
+            **batch.image_fields,
         )
+        assert entropies_NT is not None
         return logprobs_NT, entropies_NT
 
+    @property
+    def _loss_scale(self) -> LossScale:
+        parts = self.current_gradient_accumulation_steps if self.model.training else 1
+        return LossScale(self.args.steps_per_generation / parts, self.accelerator.num_processes, parts)
+
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
-        args, mask_NT, advantages_NT = self.args, inputs["loss_mask"], inputs["advantages"]
-        tokens = mask_NT.sum()
-        logprobs_NT, entropies_NT = self._logprobs(model, inputs)
-        old_NT = inputs.get("old_per_token_logps")
-        old_NT = logprobs_NT.detach() if old_NT is None else old_NT
-        log_ratio_NT = logprobs_NT - old_NT
-        if args.preclip_min is not None:
-            bounds = (args.preclip_min, args.preclip_max)
-            self._count({"loss/preclip_frac": preclip_fraction(logprobs_NT.detach(), old_NT, mask_NT, bounds)}, tokens)
-            log_ratio_NT = preclip(logprobs_NT, old_NT, bounds)
-        if args.ratio == "sequence":
-            log_ratio_NT = sequence_log_ratio(log_ratio_NT, mask_NT)
-        ratio_NT = finite_ratio(log_ratio_NT)
-        loss_NT = ppo_clip(ratio_NT, advantages_NT, args.epsilon, args.clip_high, args.dual_clip)
-        if args.importance_cap and "sampling_per_token_logps" in inputs:
-            weights_NT, metrics = importance_weights(old_NT, inputs["sampling_per_token_logps"], mask_NT, args.importance_cap)
-            self._count(metrics, tokens)
-            loss_NT = loss_NT * weights_NT
-        if self.beta and args.kl != "k1_reward":
-            kl_NT = ESTIMATORS[args.kl.removesuffix("_loss")](logprobs_NT, inputs["ref_per_token_logps"])
-            self._count({"kl/loss": mean_of_tokens(kl_NT.detach(), mask_NT).item()}, tokens)
-            loss_NT = loss_NT + self.beta * kl_NT
-        clipped_NT = (ratio_NT < 1 - args.epsilon) | (ratio_NT > 1 + (args.clip_high or args.epsilon))
-        self._count(
-            {
-                "loss/clip_frac": mean_of_tokens(clipped_NT.float(), mask_NT).item(),
-                "entropy": mean_of_tokens(entropies_NT.detach(), mask_NT).item(),
-            },
-            tokens,
-        )
-        return self._averaged(loss_NT, logprobs_NT, inputs)
+        batch = RolloutBatch.from_trl(inputs)
+        if self._critic_hook is None:
+            return self._policy_loss(model, batch)
+        loss, values_NL = self._critic_hook.collect(lambda: self._policy_loss(model, batch))
+        width = batch.completion_ids_NT.size(1)
+        assert batch.values is not None
+        value = value_loss(values_NL[:, -width - 1 : -1], batch.values, self._method, self._loss_scale)
+        self._add_metrics({"value/loss": value.item() * self.current_gradient_accumulation_steps})
+        return value + loss * (not self.value_only)
 
-    def _averaged(self, loss_NT: Tensor, logprobs_NT: Tensor, inputs: dict[str, Any]) -> Tensor:
-        """The share of this micro-batch in the loss of its optimizer step."""
-        total = self.averaged(loss_NT, inputs["loss_mask"], inputs["num_items_in_batch"], inputs["num_rows"])
-        if self.args.positive_nll:
-            nll = positive_nll(logprobs_NT, inputs["loss_mask"], inputs["right"], inputs["num_right_tokens"])
-            total = total + self.args.positive_nll * nll * self._minibatches * self.accelerator.num_processes
-        return total
+    def _policy_loss(self, model: Any, batch: RolloutBatch) -> Tensor:
+        logprobs_NT, entropies_NT = self._logprobs(model, batch)
+        outputs = policy_loss(LossInputs(batch, logprobs_NT, entropies_NT, self._loss_scale), self._method)
+        self._add_metrics(outputs.metrics)
+        return outputs.loss
+
+    # -- the critic ----------------------------------------------------------------------------------------------------------
 
     @property
-    def _parts(self) -> int:
-        """Micro-batches in one optimizer step."""
-        return self.current_gradient_accumulation_steps if self.model.training else 1
+    def critic(self) -> ValueModel:
+        """The critic; methods without one have none (AttributeError)."""
+        return self.accelerator.unwrap_model(self.model).critic  # type: ignore[no-any-return]
 
-    @property
-    def _minibatches(self) -> float:
-        """Optimizer steps per rollout batch (in one pass over it)."""
-        return self.args.steps_per_generation / self._parts
+    def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
+        """Return TRL's optimizer, the critic's weights in groups with their own learning rate."""
+        optimizer: torch.optim.Optimizer = super().create_optimizer(model)
+        if self._critic_hook is not None:
+            split_optimizer_groups(optimizer, self.critic, self._value_learning_rate or self.args.learning_rate)
+        return optimizer
 
-    def averaged(self, values_NT: Tensor, mask_NT: Tensor, num_tokens: Tensor, num_rows: Tensor) -> Tensor:
-        """A micro-batch's share in the mean that ``args.average`` names; the numbers are those of the whole rollout batch.
+    def _clip_grad_norm(self, model: Any) -> Any:
+        """Clip policy and critic each to max_grad_norm: a critic far off must not shrink the policy's step (ZeRO clips
+        jointly)."""
+        if self._critic_hook is None or self.is_deepspeed_enabled:
+            return super()._clip_grad_norm(model)
+        weights = list(self.accelerator.unwrap_model(model).named_parameters())
+        limit = self.args.max_grad_norm
+        critic_norm = self.accelerator.clip_grad_norm_([w for name, w in weights if name.startswith(PREFIX)], limit)
+        self._add_metrics({"value/grad_norm": float(critic_norm)})
+        return self.accelerator.clip_grad_norm_([w for name, w in weights if not name.startswith(PREFIX)], limit)
 
-        By token, every token of the rollout batch weighs the same, and by sequence every rollout that has any: neither
-        micro-batches nor minibatches of short rollouts, nor of few, count for more.
-        """
-        share = self._minibatches * self.accelerator.num_processes
-        if self.args.average == "token":
-            return (values_NT * mask_NT).sum() * share / num_tokens.clamp(min=1)
-        if self.args.average == "constant":
-            return sum_over_constant(values_NT, mask_NT, self.max_completion_length) / self._parts
-        return sum_of_sequence_means(values_NT, mask_NT) * share / num_rows.clamp(min=1)
+    # -- checkpoints ---------------------------------------------------------------------------------------------------------
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        """Save the policy as ever, unless it stays as it is; the critic in a folder beside its weights."""
+        if self._critic_hook is None:
+            super()._save(output_dir, state_dict)
+            return
+        state = self.accelerator.unwrap_model(self.model).state_dict() if state_dict is None else state_dict
+        if not self.value_only:
+            super()._save(output_dir, without_critic(state))
+        if self.args.should_save:
+            save_critic(self.critic, Path(output_dir or self.args.output_dir), state)
+
+    def load_weights(self, model: Any, checkpoint: str) -> None:
+        if not self.value_only:
+            super().load_weights(model, checkpoint)
+        if self._critic_hook is not None:
+            critic = ValueModel.from_pretrained(str(Path(checkpoint) / CRITIC))
+            model.critic.load_state_dict(critic.state_dict())
+
+    def _rollout_state(self) -> dict[str, Any]:
+        """Return what a resumed run needs to go on with the same prompts, of this process."""
+        dynamic = {"dynamic": self._dynamic.state_dict()} if self._dynamic else {}
+        return dynamic | self._rollouts.state_dict()
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        """Save the state of the rollouts first: the trainer's own, written last, is what says that a checkpoint is complete."""
+        if state := self._rollout_state():
+            folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+            folder.mkdir(exist_ok=True)
+            state = {**state, "num_processes": self.accelerator.num_processes}
+            torch.save(state, folder / STATE.format(process=self.accelerator.process_index))
+        super()._save_checkpoint(model, trial)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is None or not self._rollout_state():
+            return
+        states = [torch.load(path) for path in sorted(Path(checkpoint).glob(STATE.format(process="*")), key=_process_of)]
+        if not states or len(states) != states[0]["num_processes"]:
+            needed = states[0]["num_processes"] if states else "those"
+            raise CheckpointError(
+                f"{checkpoint}: the rollouts of {len(states)} of {needed} processes are in it; restore the others' files "
+                f"({STATE.format(process='N')}), or delete the checkpoint to go back to the one before"
+            )
+        if self._dynamic:
+            self._dynamic.load_state_dicts([state["dynamic"] for state in states])
+        self._rollouts.load_state_dicts(states)

@@ -7,19 +7,18 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from pydantic import BaseModel
-from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
 
 from rewardlab.checkpoints import CARD, commit, versions, write_card
 from rewardlab.config import TrainConfig
 from rewardlab.data.files import lock_folder, write_atomic
-from rewardlab.errors import CheckpointError, ConfigError
+from rewardlab.errors import ConfigError
 from rewardlab.processes import is_main, num_processes
 from rewardlab.progress import Advance, log_line
 from rewardlab.prompts import Template
@@ -27,7 +26,7 @@ from rewardlab.prompts import Template
 # Where a run finds its endpoint and what it prints: not what it is. Another value continues the same run.
 _SURROUNDINGS = {"base_url", "api_key_env", "concurrency", "deadline_s", "report_to", "logging_steps", "save_total_limit"}
 _SURROUNDINGS |= {"health", "devices"}
-_SURROUNDINGS |= {"micro_batch_size", "rollouts_at_once", "gradient_checkpointing"}  # how a batch is read, not what is in it
+_SURROUNDINGS |= {"micro_batch_size", "sampling_batch_size", "gradient_checkpointing"}  # how a batch is read, not what is in it
 FINAL, METRICS, SAMPLES, CONFIG, CRITIC = "final", "metrics.jsonl", "samples.jsonl", "run.json", "critic"
 
 
@@ -77,7 +76,7 @@ def open_run(out: Path, config: BaseModel, *, data: str) -> str | None:
     return None
 
 
-def _is_whole(checkpoint: Path) -> bool:
+def _is_complete(checkpoint: Path) -> bool:
     """Whether saving got to its end: the trainer's state is written last."""
     try:
         return bool(json.loads((checkpoint / TRAINER_STATE_NAME).read_text(encoding="utf-8")))
@@ -88,7 +87,7 @@ def _is_whole(checkpoint: Path) -> bool:
 def _last_checkpoint(out: Path) -> str | None:
     """The newest whole checkpoint, if any. The main process removes half-saved ones, and what was logged after it, because the
     resumed run will log it again."""
-    whole = [path for path in out.glob("checkpoint-*") if _is_whole(path)]
+    whole = [path for path in out.glob("checkpoint-*") if _is_complete(path)]
     last = max(whole, key=_step_of, default=None)
     if is_main():
         _tidy(out, last)
@@ -102,7 +101,7 @@ def _step_of(checkpoint: Path) -> int:
 
 def _tidy(out: Path, last: Path | None) -> None:
     for path in out.glob("checkpoint-*"):
-        if not _is_whole(path):
+        if not _is_complete(path):
             shutil.rmtree(path)
     step = 0 if last is None else _step_of(last)
     for name in (METRICS, SAMPLES):
@@ -147,12 +146,12 @@ def micro_batches(config: TrainConfig, sequences: int) -> int:
     return sequences // at_once
 
 
-def trackers(named: str) -> list[str]:
+def trackers(report_to: str) -> list[str]:
     """The names in ``report_to``. Raises ConfigError for one that is not installed."""
-    found = named.split(",")
-    if missing := [name for name in found if name != "none" and importlib.util.find_spec(name) is None]:
-        raise ConfigError(f"report_to: {named}: not installed here; pip install {' '.join(missing)}, or report_to: none")
-    return found
+    names = report_to.split(",")
+    if missing := [name for name in names if name != "none" and importlib.util.find_spec(name) is None]:
+        raise ConfigError(f"report_to: {report_to}: not installed here; pip install {' '.join(missing)}, or report_to: none")
+    return names
 
 
 def common_arguments(config: TrainConfig, out: Path) -> dict[str, Any]:
@@ -194,51 +193,6 @@ def common_arguments(config: TrainConfig, out: Path) -> dict[str, Any]:
     }
 
 
-class LoadsWholeCheckpoints:
-    """Mixed into a Trainer: resuming loads every weight, or fails.
-
-    transformers saves Qwen-VL weights under their hub names and its Trainer loads checkpoints by the module's own names,
-    not strictly: nothing matches, a warning is logged, and the run "resumes" from the initial weights.
-    """
-
-    kept_elsewhere: tuple[str, ...] = ()
-
-    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
-        """None: TRL's says of every run that it fine-tuned "None" with GRPO. ``run.json`` says what it was."""
-
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        model = model or self.model  # type: ignore[attr-defined]
-        sharded = self.is_deepspeed_enabled or self.is_fsdp_enabled  # type: ignore[attr-defined]
-        if sharded or not isinstance(model, PreTrainedModel):  # adapters and shards have loaders of their own
-            super()._load_from_checkpoint(resume_from_checkpoint, model)  # type: ignore[misc]
-            return
-        self.load_weights(model, resume_from_checkpoint)
-
-    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
-        """Nothing where a run was killed between its last step and its final folder: Trainer would take another step."""
-        if self.state.global_step >= self.state.max_steps:  # type: ignore[attr-defined]
-            self.control.should_training_stop = True  # type: ignore[attr-defined]
-        else:
-            super()._run_epoch(*args, **kwargs)  # type: ignore[misc]
-
-    def load_weights(self, model: Any, checkpoint: str) -> None:
-        """Every weight of ``checkpoint`` into ``model``, but those ``kept_elsewhere``. Raises CheckpointError."""
-        saved = type(model).from_pretrained(checkpoint, dtype=model.dtype)
-        missing, unexpected = model.load_state_dict(saved.state_dict(), strict=False)
-        if left := [name for name in missing if not name.startswith(self.kept_elsewhere)] + list(unexpected):
-            raise CheckpointError(f"{checkpoint}: its weights do not fit the model; these have no counterpart: {left[:5]}")
-
-
-class AtTheEnd(TrainerCallback):
-    """Does something when training ends."""
-
-    def __init__(self, close: Callable[[], None]) -> None:
-        self._close = close
-
-    def on_train_end(self, *args: Any, **kwargs: Any) -> None:
-        self._close()
-
-
 class RunLog(TrainerCallback):
     """Appends every logged record to ``metrics.jsonl`` and moves a progress bar."""
 
@@ -262,13 +216,13 @@ class RunLog(TrainerCallback):
         logs: dict[str, float] | None = None,
         **kwargs: Any,
     ) -> None:
-        told = {name: value for name, value in (logs or {}).items() if value is not None}
+        values = {name: value for name, value in (logs or {}).items() if value is not None}
         # nan is a mean of nothing, but for what every step has
-        said = {name: value for name, value in told.items() if value == value or name in ("loss", "grad_norm", "reward")}
-        if not said or not state.is_world_process_zero:
+        metrics = {name: value for name, value in values.items() if value == value or name in ("loss", "grad_norm", "reward")}
+        if not metrics or not state.is_world_process_zero:
             return
         with self._path.open("a", encoding="utf-8") as file:
-            finite = {name: value if math.isfinite(value) else str(value) for name, value in said.items()}  # JSON has no nan
+            finite = {name: value if math.isfinite(value) else str(value) for name, value in metrics.items()}  # JSON has no nan
             file.write(json.dumps({"step": state.global_step, **finite}) + "\n")
-        if self._note in said:
-            self._advance(0, note=f"{self._note} {float(said[self._note]):.3f}")
+        if self._note in metrics:
+            self._advance(0, note=f"{self._note} {float(metrics[self._note]):.3f}")

@@ -98,7 +98,7 @@ def context_of(model: str) -> int | None:
     return int(found) if found else None
 
 
-def fitting(
+def drop_too_long(
     pairs: Sequence[PreferencePair],
     config: TrainConfig,
     template: Template,
@@ -126,14 +126,14 @@ def fitting(
     if not dropped:
         return kept
     worst = max(dropped, key=lambda one: one.total)
-    said = (
+    message = (
         f"{len(dropped):,} of {len(pairs):,} samples are longer than {limit:,} tokens; the longest, {worst.pair_id}, has "
         f"{worst.text:,} of text, {worst.images:,} of {worst.num_images} images and {worst.answer:,} for the answer"
     )
     if config.max_tokens is None or not kept:
         cure = "raise max_tokens" if config.max_tokens else "set max_tokens to have them left out"
-        raise DataError(f"{said}. Lower pixels.max or frames, or {cure}")
+        raise DataError(f"{message}. Lower pixels.max or frames, or {cure}")
     if is_main() and not (out / CONFIG).exists():  # a run that is gone on with, or refused, has its list
         write_atomic(out / TOO_LONG, "".join(json.dumps({**asdict(one), "total": one.total}) + "\n" for one in dropped))
-        log_line(f"{said}: left out, see {out / TOO_LONG}")
+        log_line(f"{message}: left out, see {out / TOO_LONG}")
     return kept

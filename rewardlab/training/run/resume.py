@@ -13,26 +13,26 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PrinterCallback, TrainerCallback
+from transformers import PreTrainedModel, PrinterCallback, TrainerCallback
 
 from rewardlab.config import TrainConfig
 from rewardlab.errors import CheckpointError, DataError, HealthError
 from rewardlab.processes import is_main, num_processes
-from rewardlab.training.run.watchdog import Gentler, Watchdog, rollbacks
+from rewardlab.training.run.watchdog import HalveLearningRate, Watchdog, rollbacks
 
-_WHOLE = "latest_universal"  # DeepSpeed's name for what says which folder holds the joined state; written last
+_JOINED = "latest_universal"  # DeepSpeed's name for what says which folder holds the joined state; written last
 
 
 def run_steps(trainer: Any, config: TrainConfig, out: Path, resume: str | None) -> None:
-    """Train, watched, from checkpoint ``resume`` on where there is one. Raises DataError where the data make not one step,
-    HealthError where the run goes wrong."""
+    """Train under the watchdog, from checkpoint ``resume`` on where there is one. Raise DataError where the data make not one
+    step, HealthError where the run goes wrong."""
     if resume:
         fit_to_processes(trainer, Path(resume))
     trainer.add_callback(Watchdog(config.health, out))
     if times := len(rollbacks(out)):
         with_critic = getattr(config, "advantage", "") == "gae"
         rates = [config.learning_rate, *([trainer.args.value_learning_rate] if with_critic else [])]
-        trainer.add_callback(Gentler(times, max(rates)))
+        trainer.add_callback(HalveLearningRate(times, max(rates)))
     trainer.remove_callback(PrinterCallback)  # every record is in metrics.jsonl; the terminal has the bar
     try:
         trainer.train(resume_from_checkpoint=resume)
@@ -65,18 +65,54 @@ def fit_to_processes(trainer: Any, checkpoint: Path) -> None:
         raise CheckpointError(f"{checkpoint}: has no state of DeepSpeed; resume without it, as the run was begun")
     if len(list(steps[0].glob("*optim_states.pt"))) == num_processes():
         return
-    if is_main() and not (checkpoint / _WHOLE).exists():
+    if is_main() and not (checkpoint / _JOINED).exists():
         _join(steps[0], steps[0].with_name(f"{steps[0].name}_universal"))
-    while not (checkpoint / _WHOLE).exists():
+    while not (checkpoint / _JOINED).exists():
         time.sleep(0.5)
     plugin = trainer.accelerator.state.deepspeed_plugin
     plugin.deepspeed_config["checkpoint"] = {"load_universal": True}
-    trainer.add_callback(StepsOfTheirOwn())
+    trainer.add_callback(SeparateAdamSteps())
 
 
-class StepsOfTheirOwn(TrainerCallback):
-    """Joined state that ZeRO-3 has read has one counter of steps for all parts of the optimizer, which each part then moves on:
-    Adam's bias correction would be that of several steps."""
+class StrictResumeMixin:
+    """Mixed into a Trainer: resuming loads every weight, or fails.
+
+    transformers saves Qwen-VL weights under their hub names and its Trainer loads checkpoints by the module's own names,
+    not strictly: nothing matches, a warning is logged, and the run "resumes" from the initial weights.
+    """
+
+    kept_elsewhere: tuple[str, ...] = ()
+
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        """Write none: TRL's says of every run that it fine-tuned "None" with GRPO. ``run.json`` says what it was."""
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        model = model or self.model  # type: ignore[attr-defined]
+        sharded = self.is_deepspeed_enabled or self.is_fsdp_enabled  # type: ignore[attr-defined]
+        if sharded or not isinstance(model, PreTrainedModel):  # adapters and shards have loaders of their own
+            super()._load_from_checkpoint(resume_from_checkpoint, model)  # type: ignore[misc]
+            return
+        self.load_weights(model, resume_from_checkpoint)
+
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        """Do nothing where a run was killed between its last step and its final folder: Trainer would take another step."""
+        if self.state.global_step >= self.state.max_steps:  # type: ignore[attr-defined]
+            self.control.should_training_stop = True  # type: ignore[attr-defined]
+        else:
+            super()._run_epoch(*args, **kwargs)  # type: ignore[misc]
+
+    def load_weights(self, model: Any, checkpoint: str) -> None:
+        """Load every weight of ``checkpoint`` into ``model``, but those ``kept_elsewhere``. Raise CheckpointError where one
+        fails."""
+        saved = type(model).from_pretrained(checkpoint, dtype=model.dtype)
+        missing, unexpected = model.load_state_dict(saved.state_dict(), strict=False)
+        if strangers := [name for name in missing if not name.startswith(self.kept_elsewhere)] + list(unexpected):
+            raise CheckpointError(f"{checkpoint}: its weights do not fit the model; these have no counterpart: {strangers[:5]}")
+
+
+class SeparateAdamSteps(TrainerCallback):
+    """Give each part of the optimizer a counter of steps of its own: in joined state that ZeRO-3 has read they share one, which
+    each part moves on, and Adam's bias correction would be that of several steps."""
 
     def on_train_begin(self, *args: Any, optimizer: Any = None, **kwargs: Any) -> None:
         inner = getattr(optimizer, "optimizer", optimizer)
@@ -87,10 +123,10 @@ class StepsOfTheirOwn(TrainerCallback):
                 state["step"] = state["step"].clone()
 
 
-def _join(shards: Path, whole: Path) -> None:
+def _join(shards: Path, joined: Path) -> None:
     command = [sys.executable, "-m", "deepspeed.checkpoint.ds_to_universal", "--inject_missing_state"]
-    done = subprocess.run(
-        [*command, "--input_folder", str(shards), "--output_folder", str(whole)], capture_output=True, text=True
+    result = subprocess.run(
+        [*command, "--input_folder", str(shards), "--output_folder", str(joined)], capture_output=True, text=True
     )
-    if done.returncode:
-        raise CheckpointError(f"{shards}: its shards cannot be joined ({done.stderr.strip()[-500:]})")
+    if result.returncode:
+        raise CheckpointError(f"{shards}: its shards cannot be joined ({result.stderr.strip()[-500:]})")

@@ -39,25 +39,26 @@ class Signs:
 
     def of(self, logs: Logs) -> dict[str, str]:
         c = self._config
-        found = {}
+        signs = {}
         for name in ("loss", "grad_norm", "reward"):
             if name in logs and not math.isfinite(logs[name]):
-                found["not_finite"] = f"{name} is {logs[name]}"
+                signs["not_finite"] = f"{name} is {logs[name]}"
         if (entropy := logs.get("entropy")) is not None and "reward" in logs and entropy < c.min_entropy:
-            found["entropy_collapse"] = f"entropy {entropy:.4f} is under {c.min_entropy}: rollouts hardly differ any more"
+            signs["entropy_collapse"] = f"entropy {entropy:.4f} is under {c.min_entropy}: rollouts hardly differ any more"
         if (invalid := logs.get("reward/invalid_frac")) is not None and invalid > c.max_invalid_frac:
-            found["invalid"] = f"{invalid:.0%} of the rollouts have no verdict, more than {c.max_invalid_frac:.0%}"
+            signs["invalid"] = f"{invalid:.0%} of the rollouts have no verdict, more than {c.max_invalid_frac:.0%}"
         if (length := logs.get("completions/mean_length")) is not None:
             self._first_lengths = [*self._first_lengths, length][: c.window]
             usual = sum(self._first_lengths) / len(self._first_lengths)
             if length > c.length_factor * usual:
-                found["length_runaway"] = f"rollouts are {length:.0f} tokens long, at first they were {usual:.0f}"
+                signs["length_runaway"] = f"rollouts are {length:.0f} tokens long, at first they were {usual:.0f}"
         if (first := logs.get("verdict/first_frac")) is not None and abs(first - 0.5) > c.max_position_bias:
-            found["one_position"] = f"{first:.0%} of the verdicts name the response that is shown first"
-        return found | self._hacking(logs)
+            signs["one_position"] = f"{first:.0%} of the verdicts name the response that is shown first"
+        return signs | self._hacking(logs)
 
     def _hacking(self, logs: Logs) -> dict[str, str]:
-        """What is paid besides being right goes up, and being right goes down: over ``window`` logs against those before."""
+        """Return whether what is paid besides accuracy goes up while accuracy goes down: over ``window`` logs against those
+        before."""
         accuracy, reward = logs.get("reward/accuracy"), logs.get("reward")
         if accuracy is None or reward is None:
             return {}
@@ -75,13 +76,13 @@ class Signs:
 class Watchdog(TrainerCallback):
     """Reads every log. Under the policies stop and roll_back it raises HealthError, after the event is on disk.
 
-    What a run that is gone on with has logged up to its checkpoint is read first, so that it knows what was usual.
+    A resumed run first reads what was logged up to its checkpoint, so that it knows what was usual.
     """
 
     def __init__(self, config: HealthConfig, out: Path) -> None:
         self._config, self._path = config, out / HEALTH
         self._signs = Signs(config)
-        self._held: dict[str, int] = {}
+        self._streaks: dict[str, int] = {}
         self._metrics = out / METRICS
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -90,30 +91,30 @@ class Watchdog(TrainerCallback):
                 self._alarms({name: float(value) for name, value in row.items()})
 
     def _alarms(self, logs: Logs) -> dict[str, str]:
-        """The signs that have now been there for long enough, with what they say."""
+        """Return the signs that have been there for long enough, with their sentences."""
         if "loss" not in logs:
             return {}
         seen = self._signs.of(logs)
-        self._held = {name: self._held.get(name, 0) + 1 for name in seen}
+        self._streaks = {name: self._streaks.get(name, 0) + 1 for name in seen}
         patience = self._config.patience
-        return {name: said for name, said in seen.items() if name == "not_finite" or self._held[name] == patience}
+        return {name: message for name, message in seen.items() if name == "not_finite" or self._streaks[name] == patience}
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
-        told = {name: value for name, value in (logs or {}).items() if value is not None}  # None: a mean of nothing
-        alarms = self._alarms(told)
+        values = {name: value for name, value in (logs or {}).items() if value is not None}  # None: a mean of nothing
+        alarms = self._alarms(values)
         if not alarms:
             return
-        said = "; ".join(alarms.values())
+        message = "; ".join(alarms.values())
         if is_main():
             if self._config.policy == "roll_back":  # before the event: killed between the two, the run sees the sign again
                 self._forget(state.global_step - self._config.patience * args.logging_steps)
-            event = {"step": state.global_step, "signs": list(alarms), "said": said, "done": self._config.policy}
+            event = {"step": state.global_step, "signs": list(alarms), "message": message, "done": self._config.policy}
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(event) + "\n")
-            log_line(f"step {state.global_step}: {said}")
+            log_line(f"step {state.global_step}: {message}")
         if self._config.policy != "warn":
             raise HealthError(
-                f"step {state.global_step}: {said}. The checkpoints before it are in "
+                f"step {state.global_step}: {message}. The checkpoints before it are in "
                 f"{self._path.parent}; lower learning_rate, or set `health: {{policy: warn}}` if this is as it should be"
             )
 
@@ -125,7 +126,7 @@ class Watchdog(TrainerCallback):
 
 
 def rollbacks(out: Path) -> list[int]:
-    """The steps at which a run was taken back, oldest first."""
+    """Return the steps at which a run was taken back, oldest first."""
     return [event["step"] for event in read_complete_lines(out / HEALTH) if event["done"] == "roll_back"]
 
 
@@ -140,10 +141,11 @@ def refuse_ended(config: HealthConfig, out: Path) -> None:
         )
 
 
-def watched(config: TrainConfig, out: Path, attempt: Callable[[], Path]) -> Path:
-    """What ``attempt`` returns, tried again from an older checkpoint where the watchdog ends it and the policy is roll_back.
+def run_with_rollback(config: TrainConfig, out: Path, attempt: Callable[[], Path]) -> Path:
+    """Return what ``attempt`` returns, tried again from an older checkpoint where the watchdog ends it and the policy is
+    roll_back.
 
-    Raises HealthError where it was taken back ``max_rollbacks`` times already, or ended before.
+    Raise HealthError where it was taken back ``max_rollbacks`` times already, or ended before.
     """
     refuse_ended(config.health, out)
     while True:
@@ -160,8 +162,8 @@ def watched(config: TrainConfig, out: Path, attempt: Callable[[], Path]) -> Path
         gc.collect()  # the model of the attempt that failed
 
 
-class Gentler(TrainerCallback):
-    """After ``times`` of being taken back, every rate is halved so often, whatever a checkpoint had."""
+class HalveLearningRate(TrainerCallback):
+    """Halves every learning rate ``times`` times, whatever a checkpoint had: once for each time the run was taken back."""
 
     def __init__(self, times: int, learning_rate: float) -> None:
         self._rate = learning_rate / 2**times

@@ -6,158 +6,189 @@ apart for judging and for verifying.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from rewardlab.metrics.running import Mean
+from rewardlab.metrics.running import Metric
 from rewardlab.models.families import select_fields
 from rewardlab.prompts.verification import REVISE, VERIFY, read_verification
-from rewardlab.rl.self_verification import VERIFICATION, at_turn_ends, segments, turn_rewards
-from rewardlab.training.policy_gradient.critic import ActorCriticTrainer
+from rewardlab.rewards.rollout import Rollout, Row, Trajectory
+from rewardlab.rl.self_verification import VERIFICATION, turn_rewards
+from rewardlab.training.policy_gradient.rollouts.whole import Collected, Sampling, Score, as_metrics
 
 
 @dataclass
 class Dialogue:
-    """The tokens after the prompt, which turn of the policy's each belongs to (0: the user's), and its own turns apart."""
+    """The tokens after the prompt with the sampler's log-probs (0 for the user's), which turn of the policy's each belongs to
+    (0: the user's), and the policy's turns apart."""
 
     tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
     turns: list[int] = field(default_factory=list)
-    own: list[list[int]] = field(default_factory=list)
+    policy_turns: list[list[int]] = field(default_factory=list)
 
-    def hear(self, tokens: list[int]) -> None:
+    def add_user(self, tokens: list[int]) -> None:
         self.tokens += tokens
+        self.logprobs += [0.0] * len(tokens)
         self.turns += [0] * len(tokens)
 
-    def say(self, tokens: list[int]) -> None:
-        self.own.append(tokens)
+    def add_policy(self, tokens: list[int], logprobs: list[float] | None) -> None:
+        self.policy_turns.append(tokens)
         self.tokens += tokens
-        self.turns += [len(self.own)] * len(tokens)
+        self.logprobs += [0.0] * len(tokens) if logprobs is None else logprobs
+        self.turns += [len(self.policy_turns)] * len(tokens)
 
 
-class MultiTurnTrainer(ActorCriticTrainer):
-    """ActorCriticTrainer on verified judgments; ``max_completion_length`` bounds each turn."""
+class DialogueRollouts:
+    """Verified judgments; ``max_completion_length`` bounds each turn. ``bonus`` is paid for what a revision gains."""
+
+    max_new_tokens: int | None = None
+    continues_rollouts = False
+
+    def __init__(self, processor: Any, *, bonus: float = 1.0) -> None:
+        self._processor, self._bonus = processor, bonus
+        self._ends: frozenset[int] = frozenset()
+
+    def choose_rows(self, rows: list[Row]) -> list[Row]:
+        return rows
 
     def _user_turn(self, content: str) -> list[int]:
-        """The tokens from the end of the policy's turn to the beginning of its next one, as the chat template has them."""
+        """Return the tokens from the end of the policy's turn to the beginning of its next one, as the chat template has
+        them."""
         marker = "\u241e"
         chat = [("user", "."), ("assistant", marker), ("user", content)]
-        text = self.processing_class.apply_chat_template(
-            [{"role": role, "content": [{"type": "text", "text": said}]} for role, said in chat],
+        text = self._processor.apply_chat_template(
+            [{"role": role, "content": [{"type": "text", "text": text}]} for role, text in chat],
             tokenize=False,
             add_generation_prompt=True,
         )
-        ids = list(self._tokenizer(text.partition(marker)[2], add_special_tokens=False)["input_ids"])
-        return ids[1:] if ids[0] in self.eos_token_ids else ids  # the policy has said its end token itself
+        ids = list(self._processor.tokenizer(text.partition(marker)[2], add_special_tokens=False)["input_ids"])
+        return ids[1:] if ids[0] in self._ends else ids  # the policy's turn holds its end token already
 
-    def _generate_single_turn(
-        self, prompt_ids: list[list[int]], images: Any, multimodal_fields: dict[str, Any], *args: Any, **kwargs: Any
-    ) -> tuple[list[list[int]], Any]:
-        self._dialogues = [Dialogue() for _ in prompt_ids]
-        answering = list(range(len(prompt_ids)))
+    def complete(
+        self, prompt_ids: list[list[int]], images: Any, fields: dict[str, Any], sampling: Sampling
+    ) -> list[Trajectory]:
+        self._ends = sampling.ends
+        dialogues = [Dialogue() for _ in prompt_ids]
 
-        def answer(asked: list[int]) -> None:
-            rows = asked or [0]  # where another process still has something to say, this one takes part and is not heard
-            so_far = [prompt_ids[row] + self._dialogues[row].tokens for row in rows]
-            fields = select_fields(multimodal_fields, images, rows, [len(ids) for ids in so_far])
-            shown = None if images is None else [images[row] for row in rows]
-            said, _ = super(MultiTurnTrainer, self)._generate_single_turn(so_far, shown, fields, *args, **kwargs)
-            for row, tokens in zip(asked, said, strict=bool(asked)):
-                self._dialogues[row].say(tokens)
+        def add_turn(rows: list[int]) -> None:
+            sampled = rows or [0]  # where another process still has a turn to sample, this one takes part and drops its own
+            so_far = [prompt_ids[row] + dialogues[row].tokens for row in sampled]
+            grown = select_fields(fields, images, sampled, [len(ids) for ids in so_far])
+            row_images = None if images is None else [images[row] for row in sampled]
+            tokens, logprobs = sampling.sample(so_far, row_images, grown)
+            for n, row in enumerate(rows):
+                dialogues[row].add_policy(tokens[n], None if logprobs is None else logprobs[n])
 
-        answer(answering)
-        for content, goes_on in ((VERIFY, self._ended), (REVISE, self._found_wrong)):
-            answering = [row for row in answering if goes_on(self._dialogues[row])]
-            if self.everywhere(not answering):
+        open_rows = list(range(len(prompt_ids)))
+        add_turn(open_rows)
+        steps: tuple[tuple[str, Callable[[Dialogue], bool]], ...] = ((VERIFY, self._ended), (REVISE, self._verified_as_wrong))
+        for content, continues in steps:
+            open_rows = [row for row in open_rows if continues(dialogues[row])]
+            if sampling.all_processes(not open_rows):
                 break
-            for row in answering:
-                self._dialogues[row].hear(self._user_turn(content))
-            answer(answering)
-        return [dialogue.tokens for dialogue in self._dialogues], None
-
-    def _ended(self, dialogue: Dialogue, turn: int = -1) -> bool:
-        return dialogue.own[turn][-1] in self.eos_token_ids
-
-    def _said(self, tokens: list[int]) -> str:
-        return str(self._tokenizer.decode(tokens, skip_special_tokens=True))
-
-    def _found_wrong(self, dialogue: Dialogue) -> bool:
-        return self._ended(dialogue) and read_verification(self._said(dialogue.own[1])) is False
-
-    def _generate(self, prompts: list[Any]) -> Any:
-        """TRL's tuple, with the first judgments as the completions, and the user's turns masked."""
-        ids, completion_ids, _, _, *rest = super()._generate(prompts)
-        mask = [[int(turn > 0) for turn in dialogue.turns] for dialogue in self._dialogues]
-        completions = [[{"role": "assistant", "content": self._said(dialogue.own[0])}] for dialogue in self._dialogues]
-        return ids, completion_ids, mask, completions, *rest
-
-    def _calculate_rewards(self, inputs: list[dict[str, Any]], prompts: Any, completions: Any, ids: Any) -> Tensor:
-        """[global N, functions] of the first judgments; what each turn earns is kept in ``_turn_rewards_NK``."""
-        own, weights = self._own(len(inputs)), self.reward_weights.to(self.accelerator.device)
-        firsts = super()._calculate_rewards(inputs, prompts, completions, [one.own[0] for one in self._dialogues])
-        first_right = [right > 0 for right in self._right]
-        last = [one.own[-1] if len(one.own) > VERIFICATION else [] for one in self._dialogues]
-        again = super()._calculate_rewards(
-            [{**row, "unfinished": not tokens, "turn": "revised"} for row, tokens in zip(inputs, last, strict=True)],
-            prompts,
-            [[{"role": "assistant", "content": self._said(tokens)}] for tokens in last],
-            last,
-        )
-        revised_right = [right > 0 for right in self._right]
-        says = [
-            read_verification(self._said(one.own[1])) if len(one.own) > 1 and self._ended(one, 1) else None
-            for one in self._dialogues
+            for row in open_rows:
+                dialogues[row].add_user(self._user_turn(content))
+            add_turn(open_rows)
+        return [
+            Trajectory(
+                dialogue.tokens,
+                dialogue.logprobs,
+                turns=dialogue.turns,
+                policy_turns=tuple(dialogue.policy_turns),
+            )
+            for dialogue in dialogues
         ]
-        revised = (again * weights).nansum(1)[own].tolist()
-        self._turn_rewards_NK = turn_rewards(
-            (firsts * weights).nansum(1)[own].tolist(),
-            first_right,
-            says,
-            [reward if tokens else None for reward, tokens in zip(revised, last, strict=True)],
-            bonus=self.args.revision_bonus,
+
+    def _ended(self, dialogue: Dialogue) -> bool:
+        return dialogue.policy_turns[-1][-1] in self._ends
+
+    def _text(self, tokens: Sequence[int]) -> str:
+        return str(self._processor.tokenizer.decode(list(tokens), skip_special_tokens=True))
+
+    def _verified_as_wrong(self, dialogue: Dialogue) -> bool:
+        return self._ended(dialogue) and read_verification(self._text(dialogue.policy_turns[1])) is False
+
+    def _verification(self, turns: tuple[list[int], ...]) -> bool | None:
+        """Return what a dialogue says of its judgment; None where its verification is missing, cut off or unclear."""
+        if len(turns) < VERIFICATION or turns[1][-1] not in self._ends:
+            return None
+        return read_verification(self._text(turns[1]))
+
+    def _score_turn(self, rollouts: list[Rollout], turns: list[list[int]], score: Score) -> Any:
+        """Score one turn of each rollout as if it were the whole completion."""
+        return score(
+            [
+                replace(rollout, text=self._text(tokens), trajectory=Trajectory(tokens))
+                for rollout, tokens in zip(rollouts, turns, strict=True)
+            ]
         )
-        final = [b if tokens else a for a, b, tokens in zip(first_right, revised_right, last, strict=True)]
-        self._count(verification_metrics(first_right, says, final, [bool(tokens) for tokens in last]))
-        self._rewards, self._right = firsts, [float(right) for right in first_right]
-        return firsts
 
-    def finish_batch(self, batch: dict[str, Any], inputs: list[dict[str, Any]]) -> None:
-        turns_NT = torch.zeros_like(batch["completion_mask"])
-        for row, dialogue in enumerate(self._dialogues):
-            turns_NT[row, : len(dialogue.turns)] = torch.tensor(dialogue.turns)
-        batch |= {"turns": turns_NT, "turn_rewards": self._turn_rewards_NK.to(turns_NT.device)}
-        super().finish_batch(batch, inputs)
+    def collect(self, rollouts: list[Rollout], score: Score) -> Collected:
+        turns = [rollout.trajectory.policy_turns for rollout in rollouts]
+        first = self._score_turn(rollouts, [parts[0] for parts in turns], score)
+        revised_rows = [n for n, parts in enumerate(turns) if len(parts) > VERIFICATION]
+        again = self._score_turn([rollouts[n] for n in revised_rows], [turns[n][-1] for n in revised_rows], score)
+        revised: dict[int, float] = dict(zip(revised_rows, _rewards(again.rewards), strict=True))
+        verifications = [self._verification(parts) for parts in turns]
+        first_correct = [correct > 0 for correct in first.correct]
+        rewards_NK = turn_rewards(
+            _rewards(first.rewards),
+            first_correct,
+            verifications,
+            [revised.get(n) for n in range(len(rollouts))],
+            bonus=self._bonus,
+        )
+        last_correct = {n: correct > 0 for n, correct in zip(revised_rows, again.correct, strict=True)}
+        final = [last_correct.get(n, correct) for n, correct in enumerate(first_correct)]
+        attached = [
+            replace(rollout, text=self._text(parts[0]), turn_rewards=tuple(row))
+            for rollout, parts, row in zip(first.attach(rollouts), turns, rewards_NK.tolist(), strict=True)
+        ]
+        metrics = as_metrics(first.metrics)
+        metrics |= {f"revised/{name}": metric for name, metric in as_metrics(again.metrics).items()}
+        return Collected(
+            attached,
+            metrics | verification_metrics(first_correct, verifications, final, [n in revised for n in range(len(turns))]),
+        )
 
-    def _token_rewards(self, batch: dict[str, Any], rewards_N: Tensor, mask_NT: Tensor) -> Tensor:
-        return at_turn_ends(batch["turn_rewards"], batch["turns"])
+    def state_dict(self) -> dict[str, Any]:
+        return {}
 
-    def segments(self, batch: dict[str, Any]) -> list[Tensor]:
-        return segments(batch["turns"])
+    def load_state_dicts(self, states: Sequence[dict[str, Any]]) -> None:
+        """Nothing is kept between steps."""
 
-    def roles(self, batch: dict[str, Any]) -> dict[str, Tensor]:
-        verifying_NT = (batch["turns"] == VERIFICATION).long()
-        return {"judging/": batch["loss_mask"] * (1 - verifying_NT), "verifying/": batch["loss_mask"] * verifying_NT}
+
+def _rewards(rewards: Sequence[float | None]) -> list[float]:
+    """Return rewards in single precision, as a batch holds them; 0 for one that nothing scored."""
+    tensor = torch.tensor([float("nan") if reward is None else reward for reward in rewards], dtype=torch.float32)
+    return [float(reward) for reward in tensor.nan_to_num().tolist()]
 
 
 def verification_metrics(
-    right: list[bool], says_correct: list[bool | None], final: list[bool], revised: list[bool]
-) -> dict[str, float]:
-    """What PAG's collapses show in: a verifier that always says one thing, a first judgment that slackens, free flips."""
-    total = max(1, len(right))
-    of_right = [said for said, ok in zip(says_correct, right, strict=True) if ok]
-    of_wrong = [said for said, ok in zip(says_correct, right, strict=True) if not ok]
-    metrics = {
-        "verify/unclear_frac": sum(said is None for said in says_correct) / total,
-        "verify/accuracy": (sum(s is True for s in of_right) + sum(s is False for s in of_wrong)) / total,
+    correct: list[bool], verifications: list[bool | None], final: list[bool], revised: list[bool]
+) -> dict[str, Metric]:
+    """Return what PAG's collapses show in: a verifier that always says one thing, a first judgment that slackens, free
+    flips."""
+    total = max(1, len(correct))
+    of_correct = [verification for verification, ok in zip(verifications, correct, strict=True) if ok]
+    of_wrong = [verification for verification, ok in zip(verifications, correct, strict=True) if not ok]
+    shares = {
+        "verify/unclear_frac": sum(verification is None for verification in verifications) / total,
+        "verify/accuracy": (sum(v is True for v in of_correct) + sum(v is False for v in of_wrong)) / total,
         "verify/revised_frac": sum(revised) / total,
         "verify/final_accuracy": sum(final) / total,
-        "verify/gained_frac": sum(b and not a for a, b in zip(right, final, strict=True)) / total,
-        "verify/lost_frac": sum(a and not b for a, b in zip(right, final, strict=True)) / total,
+        "verify/gained_frac": sum(b and not a for a, b in zip(correct, final, strict=True)) / total,
+        "verify/lost_frac": sum(a and not b for a, b in zip(correct, final, strict=True)) / total,
     }
-    if of_right:
-        metrics["verify/right_recognised"] = Mean(sum(said is True for said in of_right) / len(of_right), len(of_right))
+    metrics = {name: Metric(value) for name, value in shares.items()}
+    if of_correct:
+        recognised = sum(verification is True for verification in of_correct) / len(of_correct)
+        metrics["verify/correct_recognised"] = Metric(recognised, len(of_correct))
     if of_wrong:
-        metrics["verify/wrong_recognised"] = Mean(sum(said is False for said in of_wrong) / len(of_wrong), len(of_wrong))
+        recognised = sum(verification is False for verification in of_wrong) / len(of_wrong)
+        metrics["verify/wrong_recognised"] = Metric(recognised, len(of_wrong))
     return metrics

@@ -34,7 +34,7 @@ _ARGS = "--logprobs-mode processed_logprobs"
 
 
 def messages_of(turns: Sequence[dict[str, Any]]) -> tuple[Message, ...]:
-    """A trainer's chat, with images in it, as messages; images as PNG, which loses nothing."""
+    """Return a trainer's chat, with images in it, as messages; images as PNG, which loses nothing."""
     return tuple(Message(turn["role"], tuple(_parts(turn["content"]))) for turn in turns)
 
 
@@ -67,15 +67,15 @@ def check_engine(config: EngineConfig) -> None:
         )
 
 
-def limited(config: EngineConfig, max_tokens: int | None) -> EngineConfig:
-    """``config`` for no more than ``max_tokens``, lest a server keep room for the model's longest context."""
+def with_context_length(config: EngineConfig, max_tokens: int | None) -> EngineConfig:
+    """Return ``config`` for no more than ``max_tokens``, lest a server keep room for the model's longest context."""
     if max_tokens is None or "--max-model-len" in config.args:
         return config
     return config.model_copy(update={"args": f"--max-model-len {max_tokens} {config.args}"})
 
 
 @dataclass(frozen=True)
-class Elsewhere:
+class RemoteServer:
     """The main process's server, as another process knows it."""
 
     model: str
@@ -95,15 +95,15 @@ class RolloutEngine:
     """
 
     def __init__(
-        self, config: EngineConfig, model: Any, processor: Any, out: Path, accelerator: Any, *, apart: tuple[str, ...] = ()
+        self, config: EngineConfig, model: Any, processor: Any, out: Path, accelerator: Any, *, excluded: tuple[str, ...] = ()
     ) -> None:
-        """``apart``: beginnings of names of weights that are no part of the policy."""
+        """``excluded``: beginnings of names of weights that are no part of the policy."""
         self._folder, self._accelerator = out / FOLDER, accelerator
-        self._apart = apart
+        self._excluded = excluded
         self._server: VLLMServer | None = None
         self._starts = 0
         state = accelerator.get_state_dict(model)
-        told: list[Any] = [None]
+        address: list[Any] = [None]
         if accelerator.is_main_process:
             shutil.rmtree(self._folder, ignore_errors=True)
             unwrapped = accelerator.unwrap_model(model)
@@ -115,19 +115,19 @@ class RolloutEngine:
             server = VLLMServer(
                 str(self._folder), args=f"{_ARGS} {config.args}", log=out / LOG, dev=True, devices=config.devices
             )
-            self._server, self._starts, told = server, server.num_starts, [(server.url, server.key)]
+            self._server, self._starts, address = server, server.num_starts, [(server.url, server.key)]
         if accelerator.num_processes > 1:
-            broadcast_object_list(told)
-        self._url, key = told[0]
-        served = self._server or Elsewhere(str(self._folder), self._url, key)
+            broadcast_object_list(address)
+        self._url, key = address[0]
+        served = self._server or RemoteServer(str(self._folder), self._url, key)
         self._sampler = VLLMServerSampler(served, deadline_s=config.deadline_s)
 
     def _write(self, model: Any, state: dict[str, torch.Tensor]) -> None:
-        """All weights as one file, under the names that checkpoints have. A tied head is written out: a server on a CPU keeps a
-        packed copy of it, which it replaces only by what is in the file."""
+        """Write all weights as one file, under the names that checkpoints have. A tied head is written out: a server on a CPU
+        keeps a packed copy of it, which it replaces only by what is in the file."""
         partial = self._folder.with_name(f"{FOLDER}.partial")
-        own = {name: value for name, value in state.items() if not name.startswith(self._apart)}
-        model.save_pretrained(partial, state_dict=own, max_shard_size="1000GB")
+        policy = {name: value for name, value in state.items() if not name.startswith(self._excluded)}
+        model.save_pretrained(partial, state_dict=policy, max_shard_size="1000GB")
         weights = load_file(partial / WEIGHTS)
         if "lm_head.weight" not in weights:
             embedded = next(name for name in weights if name.endswith("embed_tokens.weight"))
@@ -175,7 +175,8 @@ class RolloutEngine:
     def draw(
         self, prompts: Sequence[tuple[Message, ...]], lengths: Sequence[int], params: SamplingParams
     ) -> tuple[list[list[int]], list[list[float]]]:
-        """Tokens and log-probs of one completion of each prompt; ``lengths`` are the prompts' tokens as the trainer has them.
+        """Return tokens and log-probs of one completion of each prompt; ``lengths`` are the prompts' tokens as the trainer has
+        them.
 
         Equal ones are one request. ``params.num_samples`` is not looked at.
         """
@@ -186,34 +187,40 @@ class RolloutEngine:
         sizes = sorted({len(group) for group in groups})
         drawn: dict[int, Completion] = {}
         for size in sizes:
-            own = [group for group in groups if len(group) == size]
-            asked = SamplingParams(size, params.temperature, params.top_p, params.max_tokens, params.seed)
-            for group, completions in zip(own, self._sampler.sample([prompts[group[0]] for group in own], asked), strict=True):
+            same_size = [group for group in groups if len(group) == size]
+            request = SamplingParams(size, params.temperature, params.top_p, params.max_tokens, params.seed)
+            for group, completions in zip(
+                same_size, self._sampler.sample([prompts[group[0]] for group in same_size], request), strict=True
+            ):
                 drawn |= dict(zip(group, completions, strict=True))
         ordered = [drawn[n] for n in range(len(prompts))]
-        for one, length in zip(ordered, lengths, strict=True):
-            if one.finish in (FinishReason.ERROR, FinishReason.TIMEOUT) or not one.token_ids:
+        for completion, length in zip(ordered, lengths, strict=True):
+            if completion.finish in (FinishReason.ERROR, FinishReason.TIMEOUT) or not completion.token_ids:
                 log = self._folder.with_name(LOG)
-                raise EndpointError(f"{self._url}: a rollout failed ({one.error or 'no tokens'}); see {log}")
-            if one.num_prompt_tokens != length:
+                raise EndpointError(f"{self._url}: a rollout failed ({completion.error or 'no tokens'}); see {log}")
+            if completion.num_prompt_tokens != length:
                 raise EndpointError(
-                    f"{self._url}: the engine reads a prompt as {one.num_prompt_tokens} tokens, the trainer as {length}: they "
+                    f"{self._url}: the engine reads a prompt as {completion.num_prompt_tokens} tokens, the trainer as "
+                    f"{length}: they "
                     "do not see the same images or text; check --mm-processor-kwargs and the checkpoint's processor"
                 )
-            if len(one.logprobs) != len(one.token_ids):
-                raise EndpointError(f"{self._url}: {len(one.token_ids)} tokens came with {len(one.logprobs)} log-probs")
-        return [list(one.token_ids) for one in ordered], [list(one.logprobs) for one in ordered]
+            if len(completion.logprobs) != len(completion.token_ids):
+                raise EndpointError(
+                    f"{self._url}: {len(completion.token_ids)} tokens came with {len(completion.logprobs)} log-probs"
+                )
+        return [list(c.token_ids) for c in ordered], [list(c.logprobs) for c in ordered]
 
-    def drawn_by_the_policy(self, ask: Callable[[], Any], model: Any) -> Any:
-        """What ``ask`` returns, by weights that were the policy's all the time: asked again where the server began anew."""
+    def sample_current_weights(self, request: Callable[[], Any], model: Any) -> Any:
+        """Return what ``request`` returns, by weights that were the policy's all the time: repeated where the server began
+        anew."""
         for _ in range(TRIES):
             try:
-                found, error = ask(), None
+                result, error = request(), None
             except EndpointError as failure:
-                found, error = None, failure
+                result, error = None, failure
             fine = torch.tensor([error is None and (self._server is None or self._server.num_starts == self._starts)])
             if bool(self._accelerator.gather(fine.to(self._accelerator.device)).all()):
-                return found
+                return result
             if self._server is not None:
                 self._server.await_start()
             self.sync(model)

@@ -1,33 +1,35 @@
-"""Prompts for methods that decide themselves how many to draw: an endless stream that a checkpoint can resume."""
+"""Which prompts a rollout batch holds: TRL's order of them, kept where a run resumes, or a stream of a strategy's own."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
+from torch.utils.data import Sampler
+from transformers import TrainerCallback
 
 from rewardlab.rl.selection import difficulty_weights
 
-PASS_RATE_DECAY = 0.5  # a prompt is met again only after a whole pass, by another policy: half of the rate is news
+PASS_RATE_DECAY = 0.5  # a prompt is met again only after a whole pass, by another policy: half of its rate is new
 
 
 class PromptSource:
-    """Rows of a dataset, each pass in another order; of several processes, each has rows of its own.
+    """An endless stream of a dataset's rows, each pass in another order; each of several processes has rows of its own.
 
     ``weighted`` draws prompts of middling difficulty more often (RLCS, arXiv 2507.01006), by the pass rates that
-    :meth:`learn` is told; a prompt not met yet counts as middling.
+    :meth:`update_pass_rate` was given; a prompt not met yet counts as middling.
     """
 
     def __init__(self, rows: Any, *, seed: int, process: int = 0, num_processes: int = 1, weighted: bool = False) -> None:
         self._rows, self._weighted, self._num_processes = rows, weighted, num_processes
-        self._own = torch.arange(process, len(rows), num_processes)
+        self._numbers = torch.arange(process, len(rows), num_processes)
         self._generator = torch.Generator().manual_seed(seed)
-        self._pass_rates = torch.full((len(self._own),), 0.5)
+        self._pass_rates = torch.full((len(self._numbers),), 0.5)
         self._left: list[int] = []
 
     def take(self, number: int) -> list[tuple[int, dict[str, Any]]]:
-        """The next ``number`` of (place, row); places are for :meth:`learn`."""
+        """Return the next ``number`` of (place, row); places are for :meth:`update_pass_rate`."""
         while len(self._left) < number:
             self._left += self._pass()
         places, self._left = self._left[:number], self._left[number:]
@@ -37,37 +39,87 @@ class PromptSource:
         return dict(self._rows[self.number(place)])
 
     def _pass(self) -> list[int]:
-        size = len(self._own)
+        size = len(self._numbers)
         if not self._weighted:
             return torch.randperm(size, generator=self._generator).tolist()
         weights = difficulty_weights(self._pass_rates)
         return torch.multinomial(weights, size, replacement=True, generator=self._generator).tolist()
 
-    def learn(self, place: int, pass_rate: float) -> None:
-        """What share of its rollouts was right, 0..1, when the prompt at ``place`` was last drawn."""
+    def update_pass_rate(self, place: int, pass_rate: float) -> None:
+        """Record what share of its rollouts was correct, 0..1, when the prompt at ``place`` was last drawn."""
         self._pass_rates[place] += (1 - PASS_RATE_DECAY) * (pass_rate - self._pass_rates[place])
 
     def number(self, place: int) -> int:
-        """Which row of the dataset stands at ``place``."""
-        return int(self._own[place])
+        """Return which row of the dataset stands at ``place``."""
+        return int(self._numbers[place])
 
     def place(self, number: int) -> int | None:
-        """Where row ``number`` of the dataset stands here; None where it is another process's."""
-        place, other = divmod(number - int(self._own[0]), self._num_processes)
+        """Return where row ``number`` of the dataset stands here; None where it is another process's."""
+        place, other = divmod(number - int(self._numbers[0]), self._num_processes)
         return None if other else place
 
     def state_dict(self) -> dict[str, Any]:
-        """By the numbers of rows, so that it can be dealt out anew."""
+        """Return the state by numbers of rows, so that another number of processes can share it."""
         return {
             "generator": self._generator.get_state(),
-            "pass_rates": dict(zip(self._own.tolist(), self._pass_rates.tolist(), strict=True)),
+            "pass_rates": dict(zip(self._numbers.tolist(), self._pass_rates.tolist(), strict=True)),
             "left": [self.number(place) for place in self._left],
         }
 
     def load_state_dicts(self, states: Sequence[dict[str, Any]]) -> None:
         """Take this process's part of what the processes of the run so far, fewer, more or as many, have left."""
-        self._generator.set_state(states[int(self._own[0]) % len(states)]["generator"])
+        self._generator.set_state(states[int(self._numbers[0]) % len(states)]["generator"])
         rates = {number: rate for state in states for number, rate in state["pass_rates"].items()}
-        self._pass_rates = torch.tensor([rates[number] for number in self._own.tolist()])
+        self._pass_rates = torch.tensor([rates[number] for number in self._numbers.tolist()])
         left = (self.place(number) for state in states for number in state["left"])
         self._left = [place for place in left if place is not None]
+
+
+class RolloutSampler(Sampler[int]):
+    """Yield row numbers as TRL's RepeatSampler does: each ``group_size`` times in a row, each batch of ``batch`` rows
+    ``repeats`` times; an incomplete last batch is left out.
+
+    Unlike TRL's, it has an epoch, so that a run resumed in its third one goes on in the third permutation and not in the
+    first. With ``orders_per_pair`` 2, rows 2i and 2i + 1, the two orders of one pair, stay neighbours and pairs are shuffled.
+    Raise ValueError where a batch would split a pair.
+    """
+
+    def __init__(
+        self, num_rows: int, *, batch: int, group_size: int, repeats: int, seed: int, orders_per_pair: int = 1
+    ) -> None:
+        if batch % orders_per_pair or num_rows % orders_per_pair:
+            raise ValueError(f"both orders of a pair are needed: {num_rows} rows in batches of {batch} must both be even")
+        self._num_rows, self._batch, self._group_size, self._repeats = num_rows, batch, group_size, repeats
+        self._seed, self._orders_per_pair, self._epoch = seed, orders_per_pair, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self._epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        generator = torch.Generator().manual_seed(self._seed)
+        units = [torch.randperm(self._num_rows // self._orders_per_pair, generator=generator) for _ in range(self._epoch + 1)][
+            -1
+        ]
+        self._epoch += 1
+        rows = [self._orders_per_pair * unit + place for unit in units.tolist() for place in range(self._orders_per_pair)]
+        for start in range(0, len(rows) - self._batch + 1, self._batch):
+            for _ in range(self._repeats):
+                for row in rows[start : start + self._batch]:
+                    yield from [row] * self._group_size
+
+    def __len__(self) -> int:
+        return self._num_rows // self._batch * self._batch * self._group_size * self._repeats
+
+
+class SetSamplerEpoch(TrainerCallback):
+    """Sets the sampler's epoch as one begins: wrapped for several processes and skipped batches, nothing else reaches it.
+
+    ``sampler`` returns it once the trainer has made it.
+    """
+
+    def __init__(self, sampler: Callable[[], RolloutSampler | None]) -> None:
+        self._sampler = sampler
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if (sampler := self._sampler()) is not None:
+            sampler.set_epoch(int(state.epoch))

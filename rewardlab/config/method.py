@@ -1,0 +1,57 @@
+"""The declaration of a policy-gradient method: its keys in YAML, what the trainer computes and what ``rl/reference.py`` checks.
+
+Adding an estimator of advantages: its name here, its function in ``rl/groups.py`` and its line in
+``training/policy_gradient/algorithm.py``.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from rewardlab.config.base import Schema
+
+Advantage = Literal["reinforce_pp", "reinforce_pp_baseline", "grpo", "dr_grpo", "rloo", "gae"]
+
+
+class Method(Schema):
+    """What tells one method from another. The defaults are StableReinforce's (arXiv 2505.02835, section 4.1)."""
+
+    advantage: Advantage = "reinforce_pp"
+    group_size: int = Field(1, ge=1, description="rollouts of each prompt")
+    max_completion_length: int = Field(1024, ge=1, description="tokens of a rollout (of each turn, where it has several)")
+    whiten_by: Literal["token", "sequence"] = Field("token", description="what counts alike in mean and deviation")
+    outliers: Literal["delete", "clip", "keep"] = Field("delete", description="of whitened advantages beyond outlier_sigma")
+    outlier_sigma: float = Field(3.0, gt=0, description="in deviations")
+    clip_low: float = Field(0.2, gt=0, description="how far below 1 the probability ratio may fall")
+    clip_high: float | None = Field(None, gt=0, description="how far above 1 it may rise (DAPO's clip-higher); null: clip_low")
+    dual_clip: float | None = Field(None, gt=1, description="bound on the loss of a token of negative advantage")
+    preclip: tuple[float, float] | None = Field((1e-3, 1e3), description="of the probability ratio, before exp; null: none")
+    ratio: Literal["token", "sequence"] = "token"
+    average: Literal["sequence", "token", "constant"] = Field(
+        "sequence", description="of token losses: by rollout, over all tokens, or the sum over max_completion_length"
+    )
+    kl: Literal["k1_reward", "k2_loss", "k3_loss"] = "k1_reward"
+    kl_coef: float = Field(0.0, ge=0)
+    positive_nll: float = Field(0.0, ge=0, description="weight of the likelihood of correct rollouts")
+    importance_cap: float | None = Field(None, gt=0, description="bound on p_trainer / p_sampler, multiplied in; null: trusted")
+    gae_lambda: float = Field(0.95, ge=0, le=1, description="of the policy's advantages (advantage: gae)")
+    gae_lambda_critic: float = Field(1.0, ge=0, le=1, description="of what the critic is fitted to")
+    length_alpha: float | None = Field(None, gt=0, description="gae_lambda is 1 - 1 / (alpha length), at least 0.95 (VAPO)")
+    value_clip: float = Field(0.2, gt=0)
+
+    @field_validator("preclip")
+    @classmethod
+    def _around_one(cls, bounds: tuple[float, float] | None) -> tuple[float, float] | None:
+        if bounds is not None and not 0 < bounds[0] < 1 < bounds[1]:
+            raise ValueError(f"preclip bounds the probability ratio on both sides of 1, got {bounds}")
+        return bounds
+
+    @model_validator(mode="after")
+    def _has_a_group(self) -> Self:
+        if self.advantage not in ("reinforce_pp", "gae") and self.group_size < 2:
+            raise ValueError(f"advantage {self.advantage} compares a group's rollouts; set group_size to 2 or more")
+        if self.kl == "k1_reward" and self.kl_coef and self.advantage in ("grpo", "dr_grpo", "rloo"):
+            raise ValueError(f"advantage {self.advantage} is one number per rollout; use kl: k2_loss or k3_loss")
+        return self

@@ -1,0 +1,76 @@
+"""The reward function of policies under a judge: rollouts in, rewards against their anchors out, a few of them kept to read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rewardlab.metrics.running import Metric
+from rewardlab.processes import is_main
+from rewardlab.rewards.anchors import AnchorsById
+from rewardlab.rewards.pairwise import PolicyReward
+from rewardlab.rewards.rollout import Rollout, Scored
+from rewardlab.rewards.scorer import as_completion
+from rewardlab.types import FinishReason, PreferencePair
+
+SAMPLES_PER_STEP = 4
+Observer = Callable[[Sequence[PreferencePair], Sequence[str], Sequence[bool], Sequence[float | None]], None]
+"""Called with every batch: questions, answers, whether each was finished, rewards."""
+
+
+class AnchoredReward:
+    """Pays each response what ``reward`` says of it against its anchor. An answer that was cut off earns the least there is.
+
+    A response is correct where it beat its anchor (the batch's mean where there is none), and parsed where it has a reward.
+    """
+
+    __name__ = "policy_reward"
+
+    def __init__(
+        self,
+        reward: PolicyReward,
+        pairs: Sequence[PreferencePair],
+        anchors: AnchorsById | None,
+        *,
+        ends: frozenset[int],
+        samples: Path,
+        observer: Observer | None = None,
+    ) -> None:
+        self._reward, self._anchors, self._ends, self._path = reward, anchors, ends, samples
+        self._observer = observer
+        self._pairs = {pair.pair_id: pair for pair in pairs}
+
+    def __call__(self, rollouts: Sequence[Rollout], step: int) -> Scored:
+        names, texts = [rollout.row["pair_id"] for rollout in rollouts], [rollout.text for rollout in rollouts]
+        pairs = [self._pairs[name] for name in names]
+        finished = [
+            as_completion(rollout.text, rollout.token_ids, self._ends).finish is FinishReason.STOP for rollout in rollouts
+        ]
+        rows = [n for n, flag in enumerate(finished) if flag]
+        anchors = None if self._anchors is None else [self._anchors[names[n]] for n in rows]
+        scores, reported = self._reward([pairs[n] for n in rows], [texts[n] for n in rows], anchors, step)
+        scored = [score for score in scores if score is not None]
+        least = self._reward.least if self._reward.least is not None else min(scored, default=None)
+        parity = self._reward.parity if self._reward.parity is not None else sum(scored) / max(1, len(scored))
+        rewards: list[float | None] = [least] * len(rollouts)
+        for n, score in zip(rows, scores, strict=True):
+            rewards[n] = score
+        if self._observer:
+            self._observer(pairs, texts, finished, rewards)
+        self._keep_samples(step, names, texts, rewards)
+        return Scored(
+            rewards=rewards,
+            correct=[float(reward is not None and reward > parity) for reward in rewards],
+            parsed=[reward is not None for reward in rewards],
+            metrics={**reported, "policy/truncated_frac": Metric(1 - len(rows) / max(1, len(rollouts)))},
+        )
+
+    def _keep_samples(self, step: int, names: list[str], texts: list[str], rewards: list[float | None]) -> None:
+        if not is_main():
+            return
+        with self._path.open("a", encoding="utf-8", errors="backslashreplace") as file:
+            for name, text, reward in list(zip(names, texts, rewards, strict=True))[:SAMPLES_PER_STEP]:
+                anchor = None if self._anchors is None else self._anchors[name]
+                row = {"step": step, "pair_id": name, "text": text, "anchor": anchor, "reward": reward}
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")

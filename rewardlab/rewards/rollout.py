@@ -1,0 +1,76 @@
+"""Rollouts as a reward function reads them, and what it returns.
+
+Adding a reward: a callable that takes rollouts and the training step and returns :class:`Scored`, given to the trainer as its
+``reward``. ``rewards/judgment_function.py`` is that of judges, ``rewards/policy_function.py`` that of policies under a judge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from rewardlab.metrics.running import Metrics
+
+Row = dict[str, Any]  # a row of the training set, as datasets gives it
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """What the policy sampled for one prompt, and what of it is trained on.
+
+    ``turns`` names the policy's turn of each token, from 1 on (0: the user's); None where all is one turn. Tokens before
+    ``trained_from`` were trained on in an earlier step. ``finished`` is False where a later step continues it. ``logprobs`` are
+    the sampler's, one a token. ``policy_turns`` are the tokens of each of the policy's turns, where there are several.
+    """
+
+    tokens: list[int]
+    logprobs: list[float] | None = None
+    turns: list[int] | None = None
+    trained_from: int = 0
+    finished: bool = True
+    policy_turns: tuple[list[int], ...] = ()
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """One trajectory from the prompt in ``row``, before padding, and what it earned.
+
+    ``text`` is what the reward function reads. ``reward`` is None where nothing could score it, or it is not finished;
+    ``correct`` is 1 for a correct one, ``parsed`` whether its verdict could be read. ``turn_rewards`` [K] replace ``reward``
+    where each turn earns its own.
+    """
+
+    row: Row
+    prompt_ids: list[int]
+    trajectory: Trajectory
+    text: str
+    images: Any = None
+    reward: float | None = None
+    correct: float = 0.0
+    parsed: bool = False
+    turn_rewards: tuple[float, ...] = ()
+
+    @property
+    def token_ids(self) -> list[int]:
+        return self.trajectory.tokens
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What a reward function says of ``N`` rollouts: a reward each (None: it cannot be scored), 1 or 0 for correct, whether the
+    verdict could be read, and metrics."""
+
+    rewards: list[float | None]
+    correct: list[float]
+    parsed: list[bool]
+    metrics: Metrics = field(default_factory=dict)
+
+    def attach(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
+        """Return the rollouts with what was said of them."""
+        columns = zip(rollouts, self.rewards, self.correct, self.parsed, strict=True)
+        return [replace(r, reward=reward, correct=correct, parsed=parsed) for r, reward, correct, parsed in columns]
+
+
+RewardFunction = Callable[[Sequence[Rollout], int], Scored]
+"""(rollouts, training step) -> Scored. Its ``__name__`` names the columns in TRL's log."""

@@ -1,0 +1,280 @@
+"""From scored rollouts to advantages, and from advantages to the loss: the methods, without a trainer.
+
+The formulas are those of ``rewardlab/rl``, composed here once. ``rl/reference.py`` is the same step as one readable file that
+shares nothing with this one; a test holds the two equal for every recipe.
+
+Adding an advantage estimator: a function in ``rl/groups.py`` and a line in :data:`RELATIVE` (one number a rollout), plus its
+name in ``config/method.py``.
+
+Shapes: ``N`` rollouts of this process, ``T`` tokens, ``G`` rollouts of all processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rewardlab.config import Method
+from rewardlab.metrics.running import Metric
+from rewardlab.rl import advantages as rl_advantages
+from rewardlab.rl.advantages import Moments, returns_to_go, token_rewards, weights, whiten
+from rewardlab.rl.gae import explained_variance_of, gae, length_adaptive_lambda, value_sums, value_targets
+from rewardlab.rl.groups import centered, fill_unscored, leave_one_out, standardized, varying_frac
+from rewardlab.rl.kl import ESTIMATORS
+from rewardlab.rl.objectives import (
+    clipped_value_loss,
+    finite_ratio,
+    importance_weights,
+    mean_of_tokens,
+    positive_nll,
+    ppo_clip,
+    preclip,
+    preclip_fraction,
+    sequence_log_ratio,
+    sum_of_sequence_means,
+    sum_over_constant,
+)
+from rewardlab.rl.self_verification import at_turn_ends
+from rewardlab.training.policy_gradient.batch import RolloutBatch, ValueTargets
+
+SumProcesses = Callable[[Tensor], Tensor]
+"""Return the sum of a tensor over all processes."""
+
+OutlierFilter = Callable[[Tensor, Tensor, Moments, Method], tuple[Tensor, dict[str, float]]]
+"""(whitened advantages [N, T], mask [N, T], moments before whitening, method) -> (advantages, metrics)."""
+
+RELATIVE = {"grpo": standardized, "dr_grpo": centered, "rloo": leave_one_out}
+"""Estimators of one number a rollout: (rewards [G], group numbers [G]) -> advantages [G]."""
+
+MetricMap = dict[str, Metric]
+
+
+def apply_outlier_rule(
+    whitened_NT: Tensor, mask_NT: Tensor, moments: Moments, method: Method
+) -> tuple[Tensor, dict[str, float]]:
+    """Apply ``method.outliers`` to whitened advantages beyond ``method.outlier_sigma``."""
+    return rl_advantages.filter_outliers(whitened_NT, mask_NT, method.outlier_sigma, method.outliers)
+
+
+@dataclass(frozen=True)
+class Rewards:
+    """``rewards_G``: of the rollouts of all processes, nan where nothing could score one. ``local``: where those of this
+    process stand among them. ``groups_G``: numbers of the groups that a group-relative method compares, None where it compares
+    none. ``kl_NT``: k1 against the reference, where the method takes it off the reward. ``steps_NT``: what single tokens
+    earn."""
+
+    rewards_G: Tensor
+    local: slice
+    groups_G: Tensor | None = None
+    kl_NT: Tensor | None = None
+    steps_NT: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class AdvantageOutputs:
+    """Advantages [N, T], 0 on tokens that are not trained on; what the critic is fitted to, if there is one; metrics."""
+
+    advantages_NT: Tensor
+    metrics: MetricMap
+    values: ValueTargets | None = None
+
+
+def compute_advantages(
+    batch: RolloutBatch,
+    rewards: Rewards,
+    method: Method,
+    *,
+    sum_processes: SumProcesses,
+    values_NT: Tensor | None = None,
+    outliers: OutlierFilter = apply_outlier_rule,
+) -> AdvantageOutputs:
+    """Return the advantages of ``method.advantage``; ``values_NT`` are the critic's before each token (``gae`` only)."""
+    rewards_G, mask_NT = rewards.rewards_G, batch.loss_mask_NT
+    metrics: MetricMap = {}
+    if rewards.groups_G is not None:
+        rewards_G = fill_unscored(rewards_G, rewards.groups_G)
+        varying = varying_frac(rewards_G, rewards.groups_G)
+        metrics["advantage/varying_groups_frac"] = Metric(varying, float(mask_NT.sum()))
+        if method.advantage in RELATIVE:
+            relative_G = RELATIVE[method.advantage](rewards_G, rewards.groups_G)
+            return AdvantageOutputs(relative_G[rewards.local][:, None] * mask_NT, metrics)
+        rewards_G = centered(rewards_G, rewards.groups_G)  # reinforce_pp_baseline
+    rewards_N = rewards_G[rewards.local].nan_to_num()
+    if method.advantage == "gae":
+        assert values_NT is not None
+        return _actor_critic(batch, rewards_N, rewards, method, values_NT, sum_processes, outliers)
+    returns_NT = returns_to_go(_token_rewards(batch, rewards_N, rewards, mask_NT, method), mask_NT)
+    advantages_NT, treated = _whiten_by_role(returns_NT, batch, method, sum_processes, outliers)
+    return AdvantageOutputs(advantages_NT, metrics | treated)
+
+
+def _token_rewards(batch: RolloutBatch, rewards_N: Tensor, rewards: Rewards, mask_NT: Tensor, method: Method) -> Tensor:
+    """[N, T] the reward on the last token of the mask (or of each turn), what steps earn, less the KL penalty of each token."""
+    if batch.turns_NT is not None and batch.turn_rewards_NK is not None:
+        rewards_NT = at_turn_ends(batch.turn_rewards_NK, batch.turns_NT)
+        if rewards.kl_NT is not None:
+            rewards_NT = rewards_NT - method.kl_coef * rewards.kl_NT * mask_NT
+    else:
+        rewards_NT = token_rewards(rewards_N, mask_NT, rewards.kl_NT, method.kl_coef)
+    return rewards_NT if rewards.steps_NT is None else rewards_NT + rewards.steps_NT * mask_NT
+
+
+def _whiten_by_role(
+    raw_NT: Tensor, batch: RolloutBatch, method: Method, sum_processes: SumProcesses, outliers: OutlierFilter
+) -> tuple[Tensor, MetricMap]:
+    """Whiten over the tokens, or the rollouts, of all processes, each role apart, and treat outliers."""
+    total_NT, metrics = torch.zeros_like(raw_NT, dtype=torch.float32), {}
+    for prefix, mask_NT in batch.roles.items():
+        moments = Moments(sum_processes(Moments.of(raw_NT, weights(mask_NT, method.whiten_by)).values_3))
+        treated_NT, treated = outliers(whiten(raw_NT, mask_NT, moments), mask_NT, moments, method)
+        total_NT = total_NT + treated_NT
+        tokens = float(mask_NT.sum())
+        for name, value in treated.items():
+            largest = name.endswith("/max_abs")
+            metrics[f"{prefix}{name}"] = Metric(value, tokens, "max" if largest else "mean")
+    return total_NT, metrics
+
+
+def _actor_critic(
+    batch: RolloutBatch,
+    rewards_N: Tensor,
+    rewards: Rewards,
+    method: Method,
+    values_NT: Tensor,
+    sum_processes: SumProcesses,
+    outliers: OutlierFilter,
+) -> AdvantageOutputs:
+    """Return GAE's advantages (arXiv 1506.02438), turn by turn, and the targets of the critic."""
+    assert batch.finished_N is not None
+    rewards_NT = _token_rewards(batch, rewards_N, rewards, batch.completion_mask_NT, method)
+    fitted_N = batch.finished_N * batch.loss_mask_NT.any(1)  # rollouts that the critic may be fitted to
+    lam: float | Tensor = method.gae_lambda
+    if method.length_alpha is not None:
+        policy_tokens_NT = torch.stack(batch.segments).sum(0)  # without the user's turns
+        lam = length_adaptive_lambda(policy_tokens_NT.sum(1), alpha=method.length_alpha)
+    raw_NT, targets_NT, value_mask_NT = (torch.zeros_like(values_NT) for _ in range(3))
+    for segment_NT in batch.segments:
+        raw_NT += gae(rewards_NT, values_NT, segment_NT, lam=lam, finished_N=batch.finished_N)
+        targets_NT += value_targets(rewards_NT, values_NT, segment_NT, lam=method.gae_lambda_critic)
+        value_mask_NT += segment_NT * fitted_N[:, None]
+    advantages_NT, treated = _whiten_by_role(raw_NT, batch, method, sum_processes, outliers)
+    metrics = _by_position(raw_NT, batch.loss_mask_NT) | treated
+    sums_5 = sum_processes(value_sums(values_NT, targets_NT, value_mask_NT))  # all processes must stop pre-training at once
+    explained = explained_variance_of(sums_5)
+    if explained is not None:  # of rollouts that the critic has not been fitted to yet
+        metrics["value/explained_variance"] = Metric(explained, float(batch.loss_mask_NT.sum()))
+    num_tokens, num_rows = count_tokens(value_mask_NT, sum_processes)
+    return AdvantageOutputs(advantages_NT, metrics, ValueTargets(values_NT, targets_NT, value_mask_NT, num_tokens, num_rows))
+
+
+def _by_position(advantages_NT: Tensor, mask_NT: Tensor) -> MetricMap:
+    """Mean bare advantage of the first and last tenth of each rollout: far from 0, the critic is biased by position."""
+    place_NT = (mask_NT.cumsum(1) - 1) / mask_NT.sum(1, keepdim=True).clamp(min=1)
+    tenths = {"first": mask_NT * (place_NT < 0.1), "last": mask_NT * (place_NT >= 0.9)}
+    return {
+        f"advantage/{name}_tenth": Metric(
+            float((advantages_NT * tenth_NT).sum() / tenth_NT.sum().clamp(min=1)), float(tenth_NT.sum())
+        )
+        for name, tenth_NT in tenths.items()
+    }
+
+
+def count_tokens(mask_NT: Tensor, sum_processes: SumProcesses) -> tuple[Tensor, Tensor]:
+    """Return (tokens, rollouts with any) of a mask, of all processes; without a dimension, so that TRL neither shuffles nor
+    splits them."""
+    totals_2 = sum_processes(torch.stack([mask_NT.sum(), mask_NT.any(1).sum()]).long())
+    return totals_2[0], totals_2[1]
+
+
+@dataclass(frozen=True)
+class LossScale:
+    """How a micro-batch's sum becomes its share in the loss of its optimizer step. ``minibatches``: optimizer steps per rollout
+    batch, in one pass over it; ``processes`` whose gradients are averaged; ``micro_batches`` in an optimizer step."""
+
+    minibatches: float
+    processes: int
+    micro_batches: int
+
+    @property
+    def share(self) -> float:
+        return self.minibatches * self.processes
+
+
+@dataclass(frozen=True)
+class LossInputs:
+    """A micro-batch, the policy's log-probs and entropies of its completions [N, T], with gradient, and the scale of its
+    sums."""
+
+    batch: RolloutBatch
+    logprobs_NT: Tensor
+    entropies_NT: Tensor
+    scale: LossScale
+
+
+@dataclass(frozen=True)
+class LossOutputs:
+    """A micro-batch's share in the loss of its optimizer step, without a dimension, and metrics."""
+
+    loss: Tensor
+    metrics: MetricMap
+
+
+def policy_loss(inputs: LossInputs, method: Method) -> LossOutputs:
+    """Return the clipped objective on the (pre-clipped) ratio, corrected for the sampler, with KL and likelihood terms."""
+    batch, logprobs_NT, mask_NT = inputs.batch, inputs.logprobs_NT, inputs.batch.loss_mask_NT
+    assert batch.advantages_NT is not None
+    tokens = float(mask_NT.sum())
+    metrics: MetricMap = {}
+    old_NT = logprobs_NT.detach() if batch.old_logprobs_NT is None else batch.old_logprobs_NT
+    log_ratio_NT = logprobs_NT - old_NT
+    if method.preclip is not None:
+        beyond = preclip_fraction(logprobs_NT.detach(), old_NT, mask_NT, method.preclip)
+        metrics["loss/preclip_frac"] = Metric(beyond, tokens)
+        log_ratio_NT = preclip(logprobs_NT, old_NT, method.preclip)
+    if method.ratio == "sequence":
+        log_ratio_NT = sequence_log_ratio(log_ratio_NT, mask_NT)
+    ratio_NT = finite_ratio(log_ratio_NT)
+    loss_NT = ppo_clip(ratio_NT, batch.advantages_NT, method.clip_low, method.clip_high, method.dual_clip)
+    if method.importance_cap and batch.sampling_logprobs_NT is not None:
+        weights_NT, corrected = importance_weights(old_NT, batch.sampling_logprobs_NT, mask_NT, method.importance_cap)
+        metrics |= {name: Metric(value, tokens) for name, value in corrected.items()}
+        loss_NT = loss_NT * weights_NT
+    if method.kl_coef and method.kl != "k1_reward":
+        kl_NT = ESTIMATORS[method.kl.removesuffix("_loss")](logprobs_NT, batch.ref_logprobs_NT)
+        metrics["kl/loss"] = Metric(mean_of_tokens(kl_NT.detach(), mask_NT).item(), tokens)
+        loss_NT = loss_NT + method.kl_coef * kl_NT
+    clipped_NT = (ratio_NT < 1 - method.clip_low) | (ratio_NT > 1 + (method.clip_high or method.clip_low))
+    metrics["loss/clip_frac"] = Metric(mean_of_tokens(clipped_NT.float(), mask_NT).item(), tokens)
+    metrics["entropy"] = Metric(mean_of_tokens(inputs.entropies_NT.detach(), mask_NT).item(), tokens)
+    assert batch.num_tokens is not None
+    assert batch.num_rows is not None
+    loss = average(loss_NT, mask_NT, batch.num_tokens, batch.num_rows, method, inputs.scale)
+    if method.positive_nll:
+        assert batch.correct_N is not None
+        nll = positive_nll(logprobs_NT, mask_NT, batch.correct_N, batch.num_correct_tokens)
+        loss = loss + method.positive_nll * nll * inputs.scale.minibatches * inputs.scale.processes
+    return LossOutputs(loss, metrics)
+
+
+def value_loss(values_NT: Tensor, targets: ValueTargets, method: Method, scale: LossScale) -> Tensor:
+    """Return the critic's share in the loss: its clipped squared error over finished rollouts."""
+    token_loss_NT = clipped_value_loss(values_NT, targets.old_values_NT, targets.targets_NT, method.value_clip)
+    return average(token_loss_NT, targets.mask_NT, targets.num_tokens, targets.num_rows, method, scale)
+
+
+def average(
+    values_NT: Tensor, mask_NT: Tensor, num_tokens: Tensor, num_rows: Tensor, method: Method, scale: LossScale
+) -> Tensor:
+    """Return a micro-batch's share in the mean that ``method.average`` names; the numbers are those of the whole rollout batch.
+
+    By token, every token of the rollout batch weighs the same, and by sequence every rollout that has any: neither
+    micro-batches nor minibatches of short rollouts, nor of few, count for more.
+    """
+    if method.average == "token":
+        return (values_NT * mask_NT).sum() * scale.share / num_tokens.clamp(min=1)
+    if method.average == "constant":
+        return sum_over_constant(values_NT, mask_NT, method.max_completion_length) / scale.micro_batches
+    return sum_of_sequence_means(values_NT, mask_NT) * scale.share / num_rows.clamp(min=1)

@@ -1,0 +1,140 @@
+"""The padded batch that is made of scored rollouts.
+
+TRL shuffles a rollout batch and cuts it into micro-batches as a dictionary. :meth:`RolloutBatch.from_trl` and
+:meth:`RolloutBatch.to_trl` are the one place where its keys are known; everything else reads attributes.
+
+Shapes: ``N`` rollouts, ``T`` tokens of the padded completions, ``P`` of the padded prompts, ``K`` turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rewardlab.models.families import FORWARD_KEYS
+from rewardlab.rewards.rollout import Rollout
+from rewardlab.rl.self_verification import VERIFICATION, segments
+
+
+@dataclass(frozen=True)
+class ValueTargets:
+    """What a critic is fitted to: ``targets_NT`` where ``mask_NT`` is 1, clipped around ``old_values_NT``."""
+
+    old_values_NT: Tensor
+    targets_NT: Tensor
+    mask_NT: Tensor
+    num_tokens: Tensor
+    num_rows: Tensor
+
+
+_VALUE_KEYS = {
+    "old_values_NT": "old_values",
+    "targets_NT": "value_targets",
+    "mask_NT": "value_mask",
+    "num_tokens": "num_value_tokens",
+    "num_rows": "num_value_rows",
+}
+_KEYS = {  # attribute -> TRL's key, or ours where TRL has none
+    "prompt_ids_NP": "prompt_ids",
+    "prompt_mask_NP": "prompt_mask",
+    "completion_ids_NT": "completion_ids",
+    "completion_mask_NT": "completion_mask",
+    "loss_mask_NT": "loss_mask",
+    "advantages_NT": "advantages",
+    "old_logprobs_NT": "old_per_token_logps",
+    "ref_logprobs_NT": "ref_per_token_logps",
+    "sampling_logprobs_NT": "sampling_per_token_logps",
+    "num_tokens": "num_items_in_batch",
+    "num_rows": "num_rows",
+    "correct_N": "correct",
+    "num_correct_tokens": "num_correct_tokens",
+    "turns_NT": "turns",
+    "turn_rewards_NK": "turn_rewards",
+    "finished_N": "finished",
+}
+
+
+@dataclass(frozen=True)
+class RolloutBatch:
+    """A rollout batch, or a micro-batch of one. ``num_tokens`` and ``num_rows`` count the trained tokens, and the rollouts with
+    any, of the whole rollout batch on all processes. ``image_fields`` are the model inputs besides tokens."""
+
+    prompt_ids_NP: Tensor
+    prompt_mask_NP: Tensor
+    completion_ids_NT: Tensor
+    completion_mask_NT: Tensor
+    loss_mask_NT: Tensor
+    image_fields: dict[str, Any]
+    advantages_NT: Tensor | None = None
+    old_logprobs_NT: Tensor | None = None
+    ref_logprobs_NT: Tensor | None = None
+    sampling_logprobs_NT: Tensor | None = None
+    num_tokens: Tensor | None = None
+    num_rows: Tensor | None = None
+    correct_N: Tensor | None = None
+    num_correct_tokens: Tensor | None = None
+    turns_NT: Tensor | None = None
+    turn_rewards_NK: Tensor | None = None
+    finished_N: Tensor | None = None
+    values: ValueTargets | None = None
+
+    @staticmethod
+    def from_trl(batch: dict[str, Any]) -> RolloutBatch:
+        """Read TRL's dictionary. Keys that neither it nor the loss needs are not looked at."""
+        known = {name: batch[key] for name, key in _KEYS.items() if batch.get(key) is not None}
+        known.setdefault("loss_mask_NT", batch["completion_mask"] * batch.get("tool_mask", 1))
+        values = {name: batch[key] for name, key in _VALUE_KEYS.items() if key in batch}
+        images = {key: batch[key] for key in FORWARD_KEYS if key in batch}
+        return RolloutBatch(image_fields=images, values=ValueTargets(**values) if values else None, **known)
+
+    def to_trl(self) -> dict[str, Any]:
+        """Return the dictionary that TRL cuts into micro-batches. Tensors without a dimension stay whole."""
+        batch = {key: getattr(self, name) for name, key in _KEYS.items() if getattr(self, name) is not None}
+        if self.values is not None:
+            batch |= {_VALUE_KEYS[part.name]: getattr(self.values, part.name) for part in fields(self.values)}
+        return batch | self.image_fields
+
+    @property
+    def model_inputs(self) -> dict[str, Tensor]:
+        """Prompts and completions as one sequence, with its attention mask."""
+        return {
+            "input_ids": torch.cat([self.prompt_ids_NP, self.completion_ids_NT], 1),
+            "attention_mask": torch.cat([self.prompt_mask_NP, self.completion_mask_NT], 1),
+        }
+
+    @property
+    def segments(self) -> list[Tensor]:
+        """Masks [N, T] of the stretches over which a reward is carried back: each turn, or the whole completion."""
+        return [self.completion_mask_NT] if self.turns_NT is None else segments(self.turns_NT)
+
+    @property
+    def roles(self) -> dict[str, Tensor]:
+        """Masks [N, T] of the tokens whose advantages are whitened together, by a prefix for their metrics."""
+        if self.turns_NT is None:
+            return {"": self.loss_mask_NT}
+        verifying_NT = (self.turns_NT == VERIFICATION).long()
+        return {"judging/": self.loss_mask_NT * (1 - verifying_NT), "verifying/": self.loss_mask_NT * verifying_NT}
+
+    def with_rollouts(self, rollouts: Sequence[Rollout]) -> RolloutBatch:
+        """Add what padding lost of the rollouts: which tokens are trained on now, their turns, and whether they are
+        finished."""
+        shape, device = self.completion_mask_NT, self.completion_mask_NT.device
+        places_T = torch.arange(shape.size(1), device=device)
+        from_N1 = torch.tensor([[rollout.trajectory.trained_from] for rollout in rollouts], device=device)
+        batch = replace(
+            self,
+            loss_mask_NT=self.loss_mask_NT * (places_T >= from_N1),
+            finished_N=torch.tensor([rollout.trajectory.finished for rollout in rollouts], device=device).long(),
+        )
+        if all(rollout.trajectory.turns is None for rollout in rollouts):
+            return batch
+        turns_NT = torch.zeros_like(shape)
+        for n, rollout in enumerate(rollouts):
+            turns = rollout.trajectory.turns or []
+            turns_NT[n, : len(turns)] = torch.tensor(turns)
+        turn_rewards_NK = torch.tensor([rollout.turn_rewards for rollout in rollouts], dtype=torch.float32, device=device)
+        return replace(batch, turns_NT=turns_NT, turn_rewards_NK=turn_rewards_NK)

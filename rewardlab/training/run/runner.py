@@ -1,0 +1,78 @@
+"""The skeleton that every training stage runs in: open the folder, build the trainer, train under the watchdog, close the
+folder.
+
+A stage says how its trainer is built and how its result is written. Where the watchdog takes a run back, all of this happens
+again from an older checkpoint, in every stage alike.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rewardlab.config import TrainConfig
+from rewardlab.progress import bar
+from rewardlab.prompts import Template
+from rewardlab.training.run.folder import RunLog, close_run, open_run
+from rewardlab.training.run.resume import run_steps
+from rewardlab.training.run.watchdog import run_with_rollback
+
+
+@dataclass(frozen=True)
+class Built:
+    """A trainer ready to run. ``finish`` writes its result and returns the folder; ``cleanup`` is called however training
+    ends."""
+
+    trainer: Any
+    finish: Callable[[], Path]
+    cleanup: Callable[[], None] = field(default=lambda: None)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A run of ``config`` in ``out`` on data of fingerprint ``data``. ``build(resume)`` makes its trainer, given the
+    checkpoint to resume from or None; ``sequences`` are those of one epoch, for the progress bar, which shows ``metric``."""
+
+    name: str
+    config: TrainConfig
+    out: Path
+    data: str
+    sequences: int
+    build: Callable[[str | None], Built]
+    metric: str = "loss"
+
+    @property
+    def num_steps(self) -> int:
+        """Optimizer steps, as transformers counts them."""
+        config = self.config
+        per_epoch = max(1, math.ceil(self.sequences / config.batch_size))
+        return config.max_steps if config.max_steps > 0 else math.ceil(config.epochs * per_epoch)
+
+
+def run_stage(stage: Stage) -> Path:
+    """Run, or resume, a stage; return the folder of its result.
+
+    Raise ConfigError for a finished or different run in its folder, HealthError for one that went wrong, DataError where the
+    data make not one step.
+    """
+    return run_with_rollback(stage.config, stage.out, lambda: _attempt(stage))
+
+
+def _attempt(stage: Stage) -> Path:
+    resume = open_run(stage.out, stage.config, data=stage.data)
+    built = stage.build(resume)
+    try:
+        with bar(stage.name, stage.num_steps) as advance:
+            built.trainer.add_callback(RunLog(stage.out, advance, stage.metric))
+            run_steps(built.trainer, stage.config, stage.out, resume)
+        return built.finish()
+    finally:
+        built.cleanup()
+
+
+def checkpoint_of(trainer: Any, processor: Any, out: Path, *, template: Template, stage: str, base: str) -> Callable[[], Path]:
+    """Return a function that writes the final checkpoint: model, processor and card."""
+    return lambda: close_run(out, trainer, processor, template=template, stage=stage, base=base)
