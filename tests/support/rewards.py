@@ -1,0 +1,31 @@
+"""Reward functions made of nothing but a rollout's tokens, for trainers whose reward must be known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from rewardlab.rewards.rollout import Rollout, Scored
+
+
+class TokenReward:
+    """Pays ``reward(token ids, place in the batch)``; None is no reward. ``calls`` keeps the token ids of every call."""
+
+    __name__ = "token_reward"
+
+    def __init__(
+        self,
+        reward: Callable[[list[int], int], float | None],
+        correct: Callable[[list[int], int], float] = lambda ids, n: 1.0,
+        parsed: Callable[[int], bool] = lambda n: True,
+    ) -> None:
+        self._reward, self._correct, self._parsed = reward, correct, parsed
+        self.calls: list[list[list[int]]] = []
+
+    def __call__(self, rollouts: Sequence[Rollout], step: int) -> Scored:
+        ids = [rollout.token_ids for rollout in rollouts]
+        self.calls.append(ids)
+        return Scored(
+            rewards=[self._reward(tokens, n) for n, tokens in enumerate(ids)],
+            correct=[float(self._correct(tokens, n)) for n, tokens in enumerate(ids)],
+            parsed=[self._parsed(n) for n in range(len(ids))],
+        )
