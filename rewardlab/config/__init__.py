@@ -74,7 +74,7 @@ Config = TypeVar("Config", bound=BaseModel)
 
 
 def load_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file. Raises ConfigError."""
+    """Return the mapping in a YAML file. Raise ConfigError."""
     try:
         value = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -87,7 +87,8 @@ def load_yaml(path: Path) -> dict[str, Any]:
 
 
 def load_config(schema: type[Config], path: Path | None, **overrides: Any) -> Config:
-    """``schema`` with the YAML's differences and then the non-None ``overrides``. Raises ConfigError naming every bad key."""
+    """Return ``schema`` with the YAML's differences and then the non-None ``overrides``. Raise ConfigError naming every bad
+    key."""
     values = load_yaml(path) if path else {}
     values |= {name: value for name, value in overrides.items() if value is not None}
     try:
@@ -98,18 +99,18 @@ def load_config(schema: type[Config], path: Path | None, **overrides: Any) -> Co
 
 def _explain(error: ValidationError, schema: type[BaseModel], where: str) -> str:
     lines = []
-    found = error.errors()
-    if any(item["type"] == "extra_forbidden" for item in found):  # a row with an unknown key makes its list seem empty
-        found = [item for item in found if item["type"] != "too_short"]
-    for item in found:
+    items = error.errors()
+    if any(item["type"] == "extra_forbidden" for item in items):  # a row with an unknown key makes its list seem empty
+        items = [item for item in items if item["type"] != "too_short"]
+    for item in items:
         key = ".".join(map(str, item["loc"])) or "(whole)"
         if item["type"] == "extra_forbidden":
             if (new := RENAMED.get(str(item["loc"][-1]))) in _names(schema):
                 lines.append(f"{key!r} is called {new!r} now")
                 continue
             near = get_close_matches(str(item["loc"][-1]), sorted(_names(schema)), n=1)
-            told = f"did you mean {near[0]!r}?" if near else f"{schema.__name__} knows {', '.join(sorted(schema.model_fields))}"
-            lines.append(f"unknown key {key!r}; {told}")
+            hint = f"did you mean {near[0]!r}?" if near else f"{schema.__name__} knows {', '.join(sorted(schema.model_fields))}"
+            lines.append(f"unknown key {key!r}; {hint}")
         else:
             lines.append(f"{key}: {item['msg']}")
     return f"{where}: " + "; ".join(lines)

@@ -93,13 +93,13 @@ def first_bad(n: int, feasible: Callable[[int], bool]) -> int | None:
     At most ceil(log2 n) + 1 queries. ``feasible(0)``, the empty prefix, is taken for granted and never asked. Where feasibility
     comes and goes with k, b is one such boundary, not always the first.
     """
-    asked = search(n)
+    queries = search(n)
     try:
-        k = next(asked)
+        k = next(queries)
         while True:
-            k = asked.send(feasible(k))
-    except StopIteration as found:
-        return found.value  # type: ignore[no-any-return]
+            k = queries.send(feasible(k))
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
 
 
 def chance_of_at_least(right: int, num: int, guess: float = 0.5) -> float:

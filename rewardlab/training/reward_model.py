@@ -103,7 +103,7 @@ def build_reward_trainer(pairs: Sequence[PreferencePair], config: RMConfig, proc
         always_run_vision_tower(model, processor)
     if config.gradient_checkpointing:
         enable = getattr(model.backbone, "activation_checkpointing_enable", None)  # transformers' newer name of it
-        (enable or model.backbone.gradient_checkpointing_enable)()
+        (enable or model.backbone.gradient_checkpointing_enable)()  # type: ignore[operator]
     return BradleyTerryTrainer(
         model=model.train(),
         args=TrainingArguments(**arguments),

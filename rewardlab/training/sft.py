@@ -30,13 +30,14 @@ from rewardlab.types import BOTH_ORDERS, Order, PreferencePair, choice_of
 from rewardlab.verdicts.parse import label_of
 
 
-class ResumableSFTTrainer(StrictResumeMixin, SFTTrainer):  # type: ignore[misc]
+class ResumableSFTTrainer(StrictResumeMixin, SFTTrainer):
     """TRL's SFTTrainer; resumed runs start from the checkpoint's weights, and all tokens of a batch weigh the same."""
 
     def __init__(self, *args: Any, first_token_only: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if first_token_only:
-            self.data_collator = FirstTokenOnly(self.data_collator)
+            collate: Callable[..., dict[str, Any]] = self.data_collator
+            self.data_collator = FirstTokenOnly(collate)
         # The Qwen-VL classes say no, and a batch would be the mean of its micro-batches' means, however few their tokens; TRL's
         # loss does take the number of tokens in the whole batch, and nothing of it reaches the model.
         self.model_accepts_loss_kwargs = True
