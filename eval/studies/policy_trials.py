@@ -24,7 +24,7 @@ from rewardlab.judging.margins import ProbabilityJudge
 from rewardlab.models.loading import load_model
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.rewards.anchors import anchors_of
-from rewardlab.rewards.pairwise import Anchors, Metrics, PairwiseReward, PolicyReward, ScalarReward
+from rewardlab.rewards.pairwise import Anchors, Metrics, PairwiseReward, PolicyReward, ScalarReward, without_thinking
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.hf import HFSampler
 from rewardlab.training.policy import build_trainer, policy_rows
@@ -32,7 +32,6 @@ from rewardlab.training.reward_model import train_reward_model
 from rewardlab.training.run.folder import FINAL, is_finished
 from rewardlab.training.sft import train_sft
 from rewardlab.types import FinishReason, Order, PreferencePair
-from rewardlab.verdicts.margins import without_thinking
 
 START, SCALAR = "start", "scalar"
 MANY_WORDED = "What is in the image?"  # has as many right answers as ways to say them; all other questions have one

@@ -9,18 +9,54 @@ Shapes: ``N`` responses.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
 import torch
+from torch import Tensor
 
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.metrics.running import Metric, Metrics
 from rewardlab.types import BOTH_ORDERS, Judgment, PreferencePair, VerdictStatus
-from rewardlab.verdicts.margins import LEAST, PARITY, rewards_of, without_thinking
 
 Anchors = Sequence[str | None] | None
+LOGIT_REWARD_LIMIT = 4.0
+
+# Phi of the policy's side: what winning with probability p is worth. The gradient of `probability` in the margin is
+# p (1 - p): .25 at parity and .018 at margin 4, so that an anchor far too strong or too weak teaches nothing;
+# `logit` keeps its slope up to +-4.
+REWARDS: dict[str, Callable[[Tensor], Tensor]] = {
+    "probability": lambda margins_N: margins_N.sigmoid(),
+    "centered": lambda margins_N: torch.tanh(margins_N / 2) / 2,
+    "logit": lambda margins_N: margins_N.clamp(-LOGIT_REWARD_LIMIT, LOGIT_REWARD_LIMIT),
+    "binary": lambda margins_N: (margins_N > 0).to(margins_N.dtype),
+}
+
+
+LEAST = {"probability": 0.0, "centered": -0.5, "logit": -LOGIT_REWARD_LIMIT, "binary": 0.0}  # a certain loss
+PARITY = {"probability": 0.5, "centered": 0.0, "logit": 0.0, "binary": 0.5}  # above it, a response has beaten its anchor
+
+
+def rewards_of(margins_N: Tensor, phi: str = "probability") -> tuple[Tensor, dict[str, float]]:
+    """([N] rewards, metrics) of winning margins against an anchor. ``probability`` is 0..1 as in Seed1.5-VL, ``centered``
+    p - 1/2, ``logit`` the margin within +-4, ``binary`` 1 where p > 1/2 (an even margin is no win).
+
+    Raises ValueError for an unreadable margin (nan): it is left out before, and counted, not rewarded.
+    """
+    if margins_N.isnan().any():
+        raise ValueError("an unreadable comparison has no reward; leave its rollout out")
+    beyond = (margins_N.abs() > LOGIT_REWARD_LIMIT).double().mean().item() if phi == "logit" else 0.0
+    return REWARDS[phi](margins_N), {"reward/clipped_frac": beyond, "reward/win_rate": margins_N.sigmoid().mean().item()}
+
+
+def without_thinking(response: str) -> str:
+    """What a judge of responses is shown: the text after the last ``</think>``. "" where thinking was opened and never
+    closed."""
+    _, closed, after = response.rpartition("</think>")
+    if "<think>" in after:
+        return ""
+    return after.strip() if closed else response
 
 
 class PolicyReward(Protocol):

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from rewardlab.errors import DataError
-from rewardlab.metrics.running import Metric
-from rewardlab.rewards.pairwise import Anchors, Metrics, PolicyReward
+from rewardlab.metrics.running import Metric, Metrics
+from rewardlab.rewards.pairwise import Anchors, PolicyReward
 from rewardlab.rewards.verifiable.extraction import AnswerStatus, Contract, extract
 from rewardlab.rewards.verifiable.hybrid import Prompt, Route, hybrid_reward, route_of
 from rewardlab.rewards.verifiable.rules import Compare, Domain, Problem, verify

@@ -33,11 +33,12 @@ from rewardlab.verdicts.parse import label_of
 class ResumableSFTTrainer(StrictResumeMixin, SFTTrainer):
     """TRL's SFTTrainer; resumed runs start from the checkpoint's weights, and all tokens of a batch weigh the same."""
 
+    data_collator: Callable[..., dict[str, Any]]
+
     def __init__(self, *args: Any, first_token_only: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if first_token_only:
-            collate: Callable[..., dict[str, Any]] = self.data_collator
-            self.data_collator = FirstTokenOnly(collate)
+            self.data_collator = FirstTokenOnly(self.data_collator)
         # The Qwen-VL classes say no, and a batch would be the mean of its micro-batches' means, however few their tokens; TRL's
         # loss does take the number of tokens in the whole batch, and nothing of it reaches the model.
         self.model_accepts_loss_kwargs = True

@@ -1,10 +1,10 @@
-"""Generative pairwise reward: the probability that one response beats another, free of the order they were shown in.
+"""Margins: the log-odds that one response beats another, read from a judge and freed of the order they were shown in.
 
 Pairwise-RL (arXiv 2504.04950) has a generative judge compare two responses and takes the probability of its verdict, asked in
 both orders, for the reward. Its full text was not at hand: that both orders are asked is confirmed by Seed1.5-VL (arXiv
 2505.07062, section 4.2), which uses it; *how* the two are combined is not. ``mean`` below is the obvious reading; ``logit``,
-the restricted softmax, coverage, the temperature and the map to rewards other than ``probability`` are this project's own
-derivations. The advantages of all pairs of a group are Think-RM's (arXiv 2505.16265), after its released code.
+the restricted softmax, coverage and the temperature are this project's own derivations. What a margin is worth as a reward is
+in ``rewards/pairwise.py``.
 
 Everything is said in *margins*: the log-odds that a response wins, ``logit p``. A margin of the response shown FIRST comes out
 of the judge; :func:`both_orders` makes of two of them one margin for response 0, which changes its sign when the responses are
@@ -26,7 +26,6 @@ from torch.nn.functional import logsigmoid, softplus
 
 LEAST_COVERAGE = 0.5  # below it the model was about to write something other than a verdict
 MARGIN_LIMIT = math.log((1 - 1e-4) / 1e-4)  # 9.21: probabilities within 1e-4 .. 1 - 1e-4
-LOGIT_REWARD_LIMIT = 4.0
 TAU_BOUNDS = (0.01, 100.0)
 
 
@@ -155,71 +154,3 @@ def fit_temperature(margins_B: Tensor, preferred_B: Tensor, bounds: tuple[float,
             low, high = (middle, high) if slope(middle) < 0 else (low, middle)
     beta = high if fit is Fit.SEPARABLE else low
     return Temperature(1 / beta, fit, softplus(-beta * right_B).mean().item())
-
-
-def bradley_terry_loss(chosen_B: Tensor, rejected_B: Tensor) -> Tensor:
-    """Mean of -log sigmoid(r(chosen) - r(rejected)): what a scalar head is fitted to. The margin of a pair is the
-    difference."""
-    return softplus(rejected_B - chosen_B).mean()
-
-
-# Phi of the policy's side: what winning with probability p is worth. The gradient of `probability` in the margin is
-# p (1 - p): .25 at parity and .018 at margin 4, so that an anchor far too strong or too weak teaches nothing;
-# `logit` keeps its slope up to +-4.
-REWARDS: dict[str, Callable[[Tensor], Tensor]] = {
-    "probability": lambda margins_N: margins_N.sigmoid(),
-    "centered": lambda margins_N: torch.tanh(margins_N / 2) / 2,
-    "logit": lambda margins_N: margins_N.clamp(-LOGIT_REWARD_LIMIT, LOGIT_REWARD_LIMIT),
-    "binary": lambda margins_N: (margins_N > 0).to(margins_N.dtype),
-}
-
-
-LEAST = {"probability": 0.0, "centered": -0.5, "logit": -LOGIT_REWARD_LIMIT, "binary": 0.0}  # a certain loss
-PARITY = {"probability": 0.5, "centered": 0.0, "logit": 0.0, "binary": 0.5}  # above it, a response has beaten its anchor
-
-
-def rewards_of(margins_N: Tensor, phi: str = "probability") -> tuple[Tensor, dict[str, float]]:
-    """([N] rewards, metrics) of winning margins against an anchor. ``probability`` is 0..1 as in Seed1.5-VL, ``centered``
-    p - 1/2, ``logit`` the margin within +-4, ``binary`` 1 where p > 1/2 (an even margin is no win).
-
-    Raises ValueError for an unreadable margin (nan): it is left out before, and counted, not rewarded.
-    """
-    if margins_N.isnan().any():
-        raise ValueError("an unreadable comparison has no reward; leave its rollout out")
-    beyond = (margins_N.abs() > LOGIT_REWARD_LIMIT).double().mean().item() if phi == "logit" else 0.0
-    return REWARDS[phi](margins_N), {"reward/clipped_frac": beyond, "reward/win_rate": margins_N.sigmoid().mean().item()}
-
-
-def without_thinking(response: str) -> str:
-    """What a judge of responses is shown: the text after the last ``</think>``. "" where thinking was opened and never
-    closed."""
-    _, closed, after = response.rpartition("</think>")
-    if "<think>" in after:
-        return ""
-    return after.strip() if closed else response
-
-
-def group_differences(first_margins_GG: Tensor, combination: str = "logit") -> Tensor:
-    """[G, G] d_ij = p(i beats j) - p(j beats i), in -1..1, from judge calls [i, j] with i shown first; exactly antisymmetric.
-
-    Both orders of each pair of responses enter (the released code asks one of them only); the diagonal is not looked at.
-    """
-    d_GG = torch.tanh(both_orders(first_margins_GG, first_margins_GG.T, combination) / 2).fill_diagonal_(0)
-    return (d_GG - d_GG.T) / 2  # equal already, but for rounding
-
-
-def all_pairs_advantages(differences_GG: Tensor, eps: float = 1e-8) -> Tensor:
-    """[G] mean_j d_ij / sqrt(sum d^2 / (2 G (G - 1)) + eps): Think-RM's advantages of a group that is compared with itself.
-
-    With d_ij = r_i - r_j it equals GRPO with the sample's deviation. They sum to 0; all ties give 0, and so does a group of
-    one.
-    ``eps`` stands inside the root and is small against differences of unit scale; the released code pairs 1e-6 with differences
-    divided by the length of the judge's text, by which advantages shrink four-fold. Raises ValueError for a matrix that is not
-    antisymmetric or holds an unreadable comparison.
-    """
-    d_GG = differences_GG.double()
-    num = len(d_GG)
-    if not torch.equal(d_GG, -d_GG.T):
-        raise ValueError("differences must be antisymmetric, d_ij = -d_ji, and readable (no nan)")
-    variance = (d_GG**2).sum() / (2 * num * max(num - 1, 1))
-    return (d_GG.sum(1) / num / (variance + eps).sqrt()).float()

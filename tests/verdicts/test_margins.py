@@ -9,23 +9,20 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from rewardlab.rl.groups import standardized
+from rewardlab.rewards.pairwise import rewards_of, without_thinking
+from rewardlab.rl.groups import all_pairs_advantages, group_differences, standardized
+from rewardlab.rl.objectives import bradley_terry_loss
 from rewardlab.verdicts.margins import (
     MARGIN_LIMIT,
     Fit,
-    all_pairs_advantages,
     both_orders,
-    bradley_terry_loss,
     clamped,
     fit_temperature,
-    group_differences,
     over_rationales,
     position_gap,
     readable,
-    rewards_of,
     smoothed_share_margin,
     verdict_margins,
-    without_thinking,
 )
 
 

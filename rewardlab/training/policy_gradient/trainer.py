@@ -307,8 +307,9 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
     def _calculate_rewards(self, inputs: list[Row], *args: Any) -> Tensor:
         """Return [global N, 1]; kept, because TRL hands on only the advantages it makes of them."""
         rewards = [float("nan") if rollout.reward is None else rollout.reward for rollout in self._current]
-        self._rewards_G1: Tensor = self.accelerator.gather(torch.tensor(rewards, device=self.accelerator.device)[:, None])
-        return self._rewards_G1
+        rewards_G1: Tensor = self.accelerator.gather(torch.tensor(rewards, device=self.accelerator.device)[:, None])
+        self._rewards_G1 = rewards_G1
+        return rewards_G1
 
     def _add_advantages(self, batch: RolloutBatch, rollouts: Sequence[Rollout]) -> RolloutBatch:
         local, method = self._local(len(rollouts)), self._method
@@ -440,12 +441,14 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         batch = RolloutBatch.from_trl(inputs)
         if self._critic_hook is None:
             return self._policy_loss(model, batch)
+        values_NL: Tensor
         loss, values_NL = self._critic_hook.collect(lambda: self._policy_loss(model, batch))
         width = batch.completion_ids_NT.size(1)
         assert batch.values is not None
         value = value_loss(values_NL[:, -width - 1 : -1], batch.values, self._method, self._loss_scale)
         self._add_metrics({"value/loss": value.item() * self.current_gradient_accumulation_steps})
-        return value + loss * (not self.value_only)
+        total: Tensor = value + loss * (not self.value_only)
+        return total
 
     def _policy_loss(self, model: Any, batch: RolloutBatch) -> Tensor:
         logprobs_NT, entropies_NT = self._logprobs(model, batch)
