@@ -10,7 +10,7 @@ import pytest
 
 from rewardlab.config import HealthConfig, RLConfig
 from rewardlab.errors import ConfigError, HealthError
-from rewardlab.training.policy_gradient.rollouts.whole import RolloutTrainer
+from rewardlab.training.policy_gradient.trainer import PolicyTrainer
 from rewardlab.training.run.folder import common_arguments
 from rewardlab.training.run.watchdog import Signs, rollbacks
 from tests.support import scaled_runs
@@ -73,7 +73,7 @@ def test_reward_hacking() -> None:
 def collapsing(monkeypatch: pytest.MonkeyPatch, from_step: int, times: int) -> list[tuple[int, float]]:
     """As :func:`scaled_runs.collapsing`; returns (step, rate) of every log."""
     faulty, seen = scaled_runs.collapsing(from_step, times)
-    monkeypatch.setattr(RolloutTrainer, "log", faulty)
+    monkeypatch.setattr(PolicyTrainer, "log", faulty)
     return seen
 
 

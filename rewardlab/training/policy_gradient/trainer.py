@@ -122,7 +122,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):  # type: ignore[misc]
         self._trajectories: list[Trajectory] = []
         self.rollout_sampler: RolloutSampler | None = None
         self.num_generated_tokens = 0  # by this process, trained on or not
-        self.value_only, self._value_learning_rate = value_only, value_learning_rate
+        self.value_only, self.value_learning_rate = value_only, value_learning_rate
         super().__init__(reward_funcs=[reward], **trl)
         self.add_callback(SetSamplerEpoch(lambda: self.rollout_sampler))
         if self.ref_model is not None and num_processes() > 1:
@@ -487,7 +487,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):  # type: ignore[misc]
         """Return TRL's optimizer, the critic's weights in groups with their own learning rate."""
         optimizer: torch.optim.Optimizer = super().create_optimizer(model)
         if self._critic_hook is not None:
-            split_optimizer_groups(optimizer, self.critic, self._value_learning_rate or self.args.learning_rate)
+            split_optimizer_groups(optimizer, self.critic, self.value_learning_rate or self.args.learning_rate)
         return optimizer
 
     def _clip_grad_norm(self, model: Any) -> Any:
