@@ -138,7 +138,7 @@ def test_resume(hard: list[Any], tiny_checkpoint: Path, tmp_path: Path, changes:
     ("changes", "message"),
     [
         ({"window": 3}, "multiple"),
-        ({"window": 4, "kl_coef": 0.1}, "kl: k2_loss or k3_loss"),
+        ({"window": 4, "kl_coef": 0.1}, "kl_coef"),
         ({"window": 4, "advantage": "reinforce_pp"}, "gae"),
         ({"lora": {}}, "lora"),
         ({"window": 4, "hot_token": {}}, "hot_token"),

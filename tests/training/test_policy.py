@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
+import inspect
 import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,13 +16,16 @@ from rewardlab.config import PolicyConfig, RMConfig, load_yaml
 from rewardlab.errors import DataError
 from rewardlab.prompts import load_template
 from rewardlab.rewards.anchors import anchors_of, best_of
-from rewardlab.rewards.pairwise import PairwiseReward, ScalarReward
+from rewardlab.rewards.pairwise import PairwiseReward
+from rewardlab.rewards.policy_function import AnchoredReward
+from rewardlab.rewards.rollout import Rollout, Scored, Trajectory
+from rewardlab.rewards.scalar import ScalarReward
 from rewardlab.rewards.verifiable.extraction import Contract
 from rewardlab.rewards.verifiable.rules import RULES
 from rewardlab.rewards.verified import VerifiedReward
 from rewardlab.rl.groups import centered, fill_unscored
 from rewardlab.training import policy as policy_module
-from rewardlab.training.policy import PolicyRewardFunction, train_policy
+from rewardlab.training.policy import train_policy
 from rewardlab.training.reward_model import train_reward_model
 from rewardlab.types import (
     BOTH_ORDERS,
@@ -116,14 +118,9 @@ def test_unscored_rollouts_do_not_move_their_group() -> None:
     assert centered(fill_unscored(rewards, groups), groups).tolist() == [0.5, 0.0, -0.5, 0.0]
 
 
-def called(function: PolicyRewardFunction, texts: list[str], ids: list[list[int]], names: list[str]) -> Any:
-    return function(
-        completions=[[{"role": "assistant", "content": text}] for text in texts],
-        completion_ids=ids,
-        pair_id=names,
-        log_metric=lambda name, value: None,
-        trainer_state=SimpleNamespace(global_step=0),
-    )
+def called(function: AnchoredReward, texts: list[str], ids: list[list[int]], names: list[str]) -> Scored:
+    columns = zip(texts, ids, names, strict=True)
+    return function([Rollout({"pair_id": name}, [], Trajectory(tokens), text) for text, tokens, name in columns], 0)
 
 
 @pytest.mark.parametrize(("phi", "least"), [("probability", 0.0), ("centered", -0.5), ("logit", -4.0)])
@@ -131,11 +128,14 @@ def test_a_cut_off_answer_pays_the_least(tmp_path: Path, phi: str, least: float)
     """Though the judge would like it; under ``centered``, 0 would be parity."""
     pairs = [question("a"), question("b")]
     reward = PairwiseReward(Prefers(grade), phi=phi)  # type: ignore[arg-type]
-    function = PolicyRewardFunction(reward, pairs, {"a": "fair", "b": "fair"}, frozenset({END}), tmp_path)
-    paid = called(function, ["good", "good"], [[1, END], [1, 2]], ["a", "b"])
+    anchors = {"a": "fair", "b": "fair"}
+    function = AnchoredReward(reward, pairs, anchors, ends=frozenset({END}), samples=tmp_path / "samples.jsonl")
+    scored = called(function, ["good", "good"], [[1, END], [1, 2]], ["a", "b"])
+    paid = scored.rewards
     assert paid[1] == least
+    assert paid[0] is not None
     assert paid[0] > least
-    assert function.right() == [1.0, 0.0]
+    assert scored.correct == [1.0, 0.0]
     kept = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines()]
     assert [row["anchor"] for row in kept] == ["fair", "fair"]
 
@@ -185,7 +185,7 @@ def test_pairwise_ppo(demo_pairs: Any, tiny_checkpoint: Path, tmp_path: Path, mo
     method = {name: value for name, value in shipped.items() if name not in ("model", "judge")}
     judge = PairwiseReward(Prefers(lambda text: min(len(text), 20) / 20, unreadable=frozenset({""})))  # type: ignore[arg-type]
     monkeypatch.setattr(policy_module, "open_reward", lambda config, pairs: judge)
-    monkeypatch.setattr(PolicyRewardFunction, "__call__", uncut(PolicyRewardFunction.__call__))
+    monkeypatch.setattr(AnchoredReward, "__call__", uncut(AnchoredReward.__call__))
     changes = {**method, "group_size": 1, "value_pretrain_steps": 2, "max_steps": 2, "save_steps": 2}
     final = train_policy(demo_pairs[0][:16], config_for(tiny_checkpoint, **changes), tmp_path / "run")
     assert (final / "model.safetensors").exists()
@@ -220,7 +220,7 @@ def test_a_policy_learns_what_its_judge_likes(
     """A judge that prefers short answers: an untrained policy, which never stops, comes to write shorter ones."""
     judge = PairwiseReward(Prefers(lambda text: -min(len(text), 20) / 20))  # type: ignore[arg-type]
     monkeypatch.setattr(policy_module, "open_reward", lambda config, pairs: judge)
-    monkeypatch.setattr(PolicyRewardFunction, "__call__", uncut(PolicyRewardFunction.__call__))
+    monkeypatch.setattr(AnchoredReward, "__call__", uncut(AnchoredReward.__call__))
     final = train_policy(
         demo_pairs[0][:16],
         config_for(tiny_checkpoint, anchor="group", seed=seed, max_steps=30, learning_rate=2e-2),
@@ -235,9 +235,9 @@ def test_a_policy_learns_what_its_judge_likes(
 def uncut(call: Callable[..., Any]) -> Callable[..., Any]:
     """An untrained policy ends none of its answers; here they count as ended."""
 
-    def ended(self: Any, *, completion_ids: list[list[int]], **rest: Any) -> Any:
+    def ended(self: Any, rollouts: Any, step: int) -> Any:
         end = next(iter(self._ends))
-        return call(self, completion_ids=[[*ids, end] for ids in completion_ids], **rest)
+        return call(self, [replace(r, trajectory=Trajectory([*r.token_ids, end])) for r in rollouts], step)
 
     return ended
 
@@ -259,9 +259,9 @@ def test_a_scalar_head_pays_pointwise(demo_pairs: Any, tiny_checkpoint: Path, tm
     assert paid[0] != pytest.approx(paid[2], abs=1e-7)
 
 
-def test_trl_takes_the_reward_function(tmp_path: Path) -> None:
+def test_trl_takes_the_reward_function() -> None:
     """It is no coroutine, and says so."""
-    assert not asyncio.iscoroutinefunction(PolicyRewardFunction.__call__)
+    assert not inspect.iscoroutinefunction(AnchoredReward.__call__)
 
 
 def test_a_rule_pays_where_it_can_and_the_judge_where_not() -> None:
