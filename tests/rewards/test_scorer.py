@@ -14,6 +14,7 @@ from rewardlab.rewards.judgment import RewardParts, RewardWeights, compose
 from rewardlab.rewards.scorer import EndpointConsistencyJudge, JudgedCompletion, JudgmentScorer, as_completion, reward_metrics
 from rewardlab.types import Choice, Completion, FinishReason, Order
 from rewardlab.verdicts.parse import format_verdict
+from tests.support.rewards import values_of
 
 GOOD = format_verdict(Choice.FIRST, "Response 1: red, correct. Response 2: blue, wrong.")
 BAD = format_verdict(Choice.SECOND, "Response 1: red, correct. Response 2: blue, wrong.")
@@ -89,7 +90,7 @@ def test_an_exception_earns_nothing_and_is_counted(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(reward_module, "verdict_of", broken)
     parts = score(FixedJudge(1), rollout(GOOD), rollout(BAD))
     assert [p.total for p in parts] == [0.0, 0.0]
-    metrics = reward_metrics(parts)
+    metrics = values_of(reward_metrics(parts))
     assert metrics["reward/invalid_frac"] == 1.0
     assert metrics["verdict/error"] == 1.0
 

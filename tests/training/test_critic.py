@@ -73,9 +73,7 @@ def test_a_critic_of_another_size(tiny_checkpoint: Path, tmp_path: Path) -> None
         ValueModel.from_pretrained(str(tmp_path))
 
 
-def test_value_pretraining(
-    hard: list[Any], tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_value_pretraining(hard: list[Any], tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a constant reward the critic comes to say that reward at every position; the policy is not touched by a bit."""
     closed = []
     monkeypatch.setattr(PolicyTrainer, "close_engine", lambda self: closed.append(Path(self.args.output_dir).name))

@@ -39,6 +39,7 @@ from rewardlab.types import (
     VerdictStatus,
     Vote,
 )
+from tests.support.rewards import values_of
 
 END = 7
 
@@ -85,7 +86,7 @@ def test_paid_by_the_chance_of_beating_the_anchor() -> None:
     paid, metrics = reward([question(str(n)) for n in range(5)], answers, ["<think>x</think>fair"] * 5, 0)
     assert paid == pytest.approx([0.7, 0.7, 0.5, 0.3, 0.0], abs=1e-3)
     assert judge.asked == [("good", "fair"), ("good", "fair"), ("bad", "fair")]
-    assert metrics["judge/unreadable_frac"] == 0
+    assert values_of(metrics)["judge/unreadable_frac"] == 0
     centred, _ = PairwiseReward(judge, phi="centered")([question("x")], ["good"], ["fair"], 0)  # type: ignore[arg-type]
     assert centred == pytest.approx([0.2], abs=1e-3)
 
@@ -104,7 +105,7 @@ def test_what_cannot_be_read_is_not_paid() -> None:
     paid, metrics = PairwiseReward(judge)([question("a"), question("b")], ["good", "bad"], ["fair", "fair"], 0)  # type: ignore[arg-type]
     assert paid[0] == pytest.approx(0.7)
     assert paid[1] is None
-    assert metrics["judge/unreadable_frac"] == 0.5
+    assert values_of(metrics)["judge/unreadable_frac"] == 0.5
     one_order = PairwiseReward(Prefers(grade, orders=(Order.GIVEN,)))  # type: ignore[arg-type]
     assert one_order([question("a")], ["good"], ["fair"], 0)[0] == [None]  # the other order failed: what is left is biased
     nothing = PairwiseReward(judge)([question("a"), question("b")], ["good", "good"], ["", None], 0)  # type: ignore[arg-type]
@@ -277,8 +278,11 @@ def test_a_rule_pays_where_it_can_and_the_judge_where_not() -> None:
     ]
     paid, metrics = verified([number] * 4 + [question("q")], said, ["7"] * 4 + ["fair"], 0)
     assert paid == [1.0, 0.0, 0.0, 0.0, pytest.approx(0.7, abs=1e-3)]
-    assert metrics["verifier/share"] == 0.8
-    assert sum(value for name, value in metrics.items() if name.startswith("verifier/") and name != "verifier/share") == 1
+    assert values_of(metrics)["verifier/share"] == 0.8
+    assert (
+        sum(value for name, value in values_of(metrics).items() if name.startswith("verifier/") and name != "verifier/share")
+        == 1
+    )
     assert verified.check([number, question("q")]) == {"verifier": 1, "judge_truth": 1, "judge_best": 0}
     with pytest.raises(DataError, match="1 of 2 pairs"):
         VerifiedReward(RULES, None, contract=Contract.BOXED, thinking=True).check([number, question("q")])

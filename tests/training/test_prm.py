@@ -16,13 +16,11 @@ import torch
 
 from rewardlab.checkpoints import CARD
 from rewardlab.config import Method, PRMConfig, RLConfig
-from rewardlab.demo.judgments import grounded
 from rewardlab.errors import CheckpointError, ConfigError, DataError
 from rewardlab.models.loading import load_model, load_processor
 from rewardlab.models.value_model import ValueModel, completion_values
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.rewards.process_reward import ProcessReward, step_tokens
-from rewardlab.rewards.steps import judgment_steps, step_labels
 from rewardlab.rl import reference
 from rewardlab.samplers.hf import HFSampler
 from rewardlab.training import prm as prm_module
@@ -35,19 +33,6 @@ from tests.support.configs import short_rl_config
 from tests.support.rewards import TokenReward
 
 PLAIN = load_template("plain")
-
-
-@pytest.fixture(scope="module")
-def labelled(demo_pairs: Any) -> list[dict[str, Any]]:
-    """16 judgments as `rewardlab steps` writes them, half of them misread from their first step on."""
-    rows = []
-    for n, (pair, truth) in enumerate(zip(*(part[:16] for part in demo_pairs), strict=True)):
-        order = Order.SWAPPED if n % 4 > 1 else Order.GIVEN
-        text, _ = grounded(truth, pair.shown(order), misread=bool(n % 2))
-        ends = judgment_steps(text)
-        labels = step_labels(len(ends), 1 if n % 2 else None)
-        rows.append({"pair_id": pair.pair_id, "order": order.value, "text": text, "ends": ends, "labels": labels})
-    return rows
 
 
 def config_for(checkpoint: Path, **changes: Any) -> PRMConfig:

@@ -88,7 +88,9 @@ def test_exchanging_the_responses_changes_nothing(trainer: BradleyTerryTrainer, 
         losses = [trainer.compute_loss(model, trainer.data_collator(some)).item() for some in (pairs[:5], swapped)]
     assert losses[0] == pytest.approx(losses[1], abs=1e-6)
     there = score_responses(model, processor, swapped, SINGLE)
-    torch.testing.assert_close(score_responses(model, processor, pairs[:5], SINGLE, batch_size=3), there.flip(1), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        score_responses(model, processor, pairs[:5], SINGLE, batch_size=3), there.flip(1), atol=1e-5, rtol=1e-5
+    )
 
 
 def test_accumulation_changes_nothing(tiny_checkpoint: Path, pairs: list[PreferencePair], tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from rewardlab.training.rl import hard_pairs, rl_rows, train_rl
 from rewardlab.types import Choice, Order, PreferencePair, choice_of
 from rewardlab.verdicts.parse import format_verdict
 from tests.support.configs import short_rl_config
+from tests.support.rewards import values_of
 
 PLAIN = load_template("plain")
 
@@ -79,12 +80,6 @@ def judgment_reward_of(weights: RewardWeights, out: Path) -> JudgmentReward:
     return JudgmentReward(scorer, None, weights, ends=frozenset({7}), samples=out / "samples.jsonl")
 
 
-def value_of(scored: Scored, name: str) -> float:
-    """Return what is logged under ``name``."""
-    metric = scored.metrics[name]
-    return metric if isinstance(metric, float) else metric.value
-
-
 def test_the_gold_verdict_earns_the_top_in_either_order(tagged: list[PreferencePair], tmp_path: Path) -> None:
     """Through the very rows and columns the trainer hands over; its opposite earns the format alone; a cut-off nothing."""
     rows = rl_rows(tagged[:6], PLAIN, both_orders=True)
@@ -104,11 +99,11 @@ def test_the_gold_verdict_earns_the_top_in_either_order(tagged: list[PreferenceP
 
     best = scored(gold, 7)
     assert best.rewards == [1.5] * 12
-    assert value_of(best, "reward/accuracy") == 1.0
+    assert values_of(best.metrics)["reward/accuracy"] == 1.0
     assert scored([v.swap() for v in gold], 7).rewards == [0.5] * 12
     truncated = scored(gold, 9)
     assert truncated.rewards == [0.0] * 12
-    assert value_of(truncated, "verdict/truncated") == 1.0
+    assert values_of(truncated.metrics)["verdict/truncated"] == 1.0
     kept = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines()]
     assert [row["status"] for row in kept] == ["ok"] * 8 + ["truncated"] * 4
     assert {row["step"] for row in kept} == {3}
@@ -237,7 +232,7 @@ def test_the_same_winner_in_both_orders_is_paid(tagged: list[PreferencePair], tm
     assert scored([second, second, first, first]).rewards == [1.5] * 4  # always response 1
     always_first = scored([first] * 4)
     assert always_first.rewards == [1.5, 1.5, 0.5, 0.5]
-    assert value_of(always_first, "reward/swap_agreement") == 0.0
+    assert values_of(always_first.metrics)["reward/swap_agreement"] == 0.0
     assert scored([first, second, second, second]).rewards == [2.5, 0.5, 2.0, 2.0]
 
 
@@ -269,5 +264,5 @@ def test_length_is_punished_softly(tagged: list[PreferencePair], tmp_path: Path)
     assert earned[1] is not None
     assert earned[0] == pytest.approx(earned[1] + 0.5)  # 15 tokens are half way from 10 to 20
     assert earned[2] is None
-    assert collected.metrics["reward/overlong"].value == pytest.approx(-0.25)
+    assert values_of(collected.metrics)["reward/overlong"] == pytest.approx(-0.25)
     assert [rollout.correct for rollout in collected.rollouts] == [1.0, 1.0, 0.0]

@@ -63,7 +63,9 @@ def test_the_epoch_reaches_the_sampler_of_two_processes() -> None:
 
 def test_a_run_killed_in_its_second_epoch(tagged: list[PreferencePair], tiny_checkpoint: Path, tmp_path: Path) -> None:
     """Four steps an epoch, killed at the sixth: the resumed run sees the prompts that the uninterrupted one sees."""
-    config = short_rl_config(tiny_checkpoint, max_steps=8, batch_size=8, save_steps=2, both_orders=False, health={"policy": "warn"})
+    config = short_rl_config(
+        tiny_checkpoint, max_steps=8, batch_size=8, save_steps=2, both_orders=False, health={"policy": "warn"}
+    )
     seen: dict[str, list[list[str]]] = {"whole": [], "parts": []}
 
     generate = PolicyTrainer._generate_and_score_completions

@@ -97,9 +97,7 @@ def test_a_classifier_is_trained_on_both_orders_and_the_verdict_token(
     processor.tokenizer.padding_side = "right"
     trainer = ResumableSFTTrainer(
         model=model,
-        args=TRLSFTConfig(
-            max_length=None, **common_arguments(config_for(tiny_checkpoint, template="verdict"), tmp_path)
-        ),
+        args=TRLSFTConfig(max_length=None, **common_arguments(config_for(tiny_checkpoint, template="verdict"), tmp_path)),
         train_dataset=rows,
         processing_class=processor,
     )

@@ -397,8 +397,10 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):  # type: ignore[misc]
             for row, rollout in enumerate(rollouts):
                 logprobs = rollout.trajectory.logprobs or []
                 old_NT[row, : len(logprobs)] = torch.tensor(logprobs)
-        kl_NT = k1(old_NT, ref_NT)
-        mask_NT = batch.completion_mask_NT if self._method.advantage == "gae" else batch.loss_mask_NT
+        mask_NT = (
+            torch.stack(batch.segments).sum(0) if self._method.advantage == "gae" else batch.loss_mask_NT
+        )  # no token of the user's
+        kl_NT = k1(old_NT, ref_NT).masked_fill(mask_NT == 0, 0)
         self._add_metrics({"kl/sampled_k1": Metric(mean_of_tokens(kl_NT, mask_NT).item(), float(mask_NT.sum()))})
         return kl_NT
 
