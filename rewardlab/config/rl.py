@@ -152,7 +152,8 @@ class MethodConfig(TrainConfig, Method):
             raise ValueError("window needs advantage gae and a max_completion_length that is a multiple of it")
         if self.kl_coef and self.kl == "k1_reward":
             raise ValueError(
-                "window continues rollouts that older policies began, whose KL is not known: use kl: k2_loss or k3_loss"
+                "window continues rollouts that older policies began, whose KL is not known: use kl: k2_loss or k3_loss, or "
+                "kl_coef 0"
             )
         if self.hot_token:
             raise ValueError(
@@ -216,7 +217,7 @@ class RLConfig(MethodConfig):
             raise ValueError("self_verify pays turns, swap_weight and process_reward whole rollouts: set them to 0 and null")
         if self.positive_nll:
             raise ValueError(
-                "positive_nll raises the likelihood of correct rollouts, and a turn may be wrong in one: set it to 0"
+                "positive_nll raises the likelihood of correct rollouts, and with self_verify a turn of one may be wrong: set it to 0"
             )
 
 

@@ -20,7 +20,8 @@ from rewardlab.errors import DataError, EndpointError
 from rewardlab.integrations.judge_rewards import JudgeRewards
 from rewardlab.integrations.verl_rows import verl_row, write_verl_rows
 from rewardlab.prompts import build_messages, load_template
-from rewardlab.rewards.scorer import EndpointConsistencyJudge, Rollout, RolloutScorer
+from rewardlab.rewards.judgment import RewardWeights, compose
+from rewardlab.rewards.scorer import EndpointConsistencyJudge, JudgedCompletion, JudgmentScorer
 from rewardlab.types import IMAGE_MARK, Choice, Completion, FinishReason, Order, PreferencePair, choice_of
 from rewardlab.verdicts.parse import format_verdict
 
@@ -105,11 +106,11 @@ def test_the_command(tmp_path: Path, demo_pairs: Any) -> None:
 
 def said(
     choice: Choice, *, order: Order = Order.GIVEN, finish: FinishReason = FinishReason.STOP, preferred: int = 0
-) -> Rollout:
-    return Rollout(Completion(format_verdict(choice, "It is red."), finish, 10), "Which color?", order, preferred)
+) -> JudgedCompletion:
+    return JudgedCompletion(Completion(format_verdict(choice, "It is red."), finish, 10), "Which color?", order, preferred)
 
 
-def rewards(judged: JudgeRewards, *rollouts: Rollout) -> list[Any]:
+def rewards(judged: JudgeRewards, *rollouts: JudgedCompletion) -> list[Any]:
     """All asked for at once, as a trainer does."""
 
     async def main() -> list[Any]:
@@ -137,7 +138,7 @@ class Sure(EndpointConsistencyJudge):
 
 @pytest.mark.parametrize("answer", [None, -1, 0, 1])
 def test_rewards_are_those_of_training(answer: int | None) -> None:
-    """Right, wrong, cut off, in either order: the totals of RolloutScorer, with and without somebody to ask."""
+    """Right, wrong, cut off, in either order: the totals of JudgmentScorer, with and without somebody to ask."""
     rollouts = [
         said(choice, order=order, finish=finish, preferred=preferred)
         for choice in Choice
@@ -146,11 +147,11 @@ def test_rewards_are_those_of_training(answer: int | None) -> None:
         for preferred in (0, 1)
     ]
     judge = None if answer is None else Sure(answer)
-    parts = asyncio.run(RolloutScorer("think_answer", judge).score(rollouts))
-    found = rewards(JudgeRewards(judge), *rollouts)
+    parts = compose(asyncio.run(JudgmentScorer("think_answer", judge).score(rollouts)), RewardWeights())
+    found = rewards(JudgeRewards(judge, RewardWeights()), *rollouts)
     assert [one["score"] for one in found] == [part.total for part in parts]
     assert max(one["score"] for one in found) == 1.5 + 0.5 * (answer or 0)
-    assert [one["consistency_unknown"] for one in found] == [float(part.right and answer == 0) for part in parts]
+    assert [one["consistency_unknown"] for one in found] == [float(part.correct and answer == 0) for part in parts]
     assert sum(one["invalid"] for one in found) == 8
     assert judge is None or judge.asked == 1
 
@@ -158,7 +159,7 @@ def test_rewards_are_those_of_training(answer: int | None) -> None:
 def test_nobody_to_ask_is_no_reward() -> None:
     """At the first rollout, and asked again at the next."""
     judge = Sure(1, there=False)
-    judged = JudgeRewards(judge)
+    judged = JudgeRewards(judge, RewardWeights())
     assert all(isinstance(one, EndpointError) for one in rewards(judged, said(Choice.FIRST), said(Choice.SECOND)))
     judge.there = True
     assert rewards(judged, said(Choice.FIRST))[0]["score"] == 2.0
@@ -168,7 +169,7 @@ def test_what_cannot_be_scored_is_no_reward(monkeypatch: pytest.MonkeyPatch) -> 
     """A fault of the reading is an error, not the zero that it is in our own trainer."""
     broken = said(Choice.FIRST)
     monkeypatch.setattr("rewardlab.rewards.scorer.verdict_of", lambda *args: 1 / 0)
-    (found,) = rewards(JudgeRewards(None), broken)
+    (found,) = rewards(JudgeRewards(None, RewardWeights()), broken)
     assert isinstance(found, EndpointError)
 
 
@@ -177,14 +178,14 @@ def test_the_swap_is_paid_across_orders() -> None:
     given's, one names 0 and one 1, so each of swapped's agrees by half. Format 0.5, right 1."""
     given = [said(Choice.FIRST), said(Choice.SECOND)]
     swapped = [said(Choice.SECOND, order=Order.SWAPPED)] * 2
-    found = rewards(JudgeRewards(None, swap_weight=0.4, num_samples=2), *given, *swapped)
+    found = rewards(JudgeRewards(None, RewardWeights(swap=0.4), num_samples=2), *given, *swapped)
     assert [one["swap_agreement"] for one in found] == [1, 0, 0.5, 0.5]
     assert [one["score"] for one in found] == pytest.approx([1.5 + 0.4, 0.5, 1.5 + 0.2, 1.5 + 0.2])
 
 
 def test_a_pair_that_is_not_whole_gets_no_reward() -> None:
     """The other order never comes, or the same comes twice; neither is left behind for the next epoch."""
-    judged = JudgeRewards(None, swap_weight=0.5, deadline_s=0.05)
+    judged = JudgeRewards(None, RewardWeights(swap=0.5), deadline_s=0.05)
     (alone,) = rewards(judged, said(Choice.FIRST))
     assert isinstance(alone, EndpointError)
     assert "1 of the 2" in str(alone)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +11,21 @@ import pytest
 import torch
 from transformers import AutoModelForImageTextToText, TrainerCallback
 
-from rewardlab.config import ConsistencyConfig, RLConfig, load_yaml
+from rewardlab.config import Method, RLConfig, load_yaml
 from rewardlab.models.loading import load_model
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.rl import reference
 from rewardlab.rl.groups import group_ids
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.hf import HFSampler
-from rewardlab.training import rl as rl_module
-from rewardlab.training.policy_gradient.rollouts.whole import RolloutTrainer
+from rewardlab.training.policy_gradient.batch import RolloutBatch
+from rewardlab.training.policy_gradient.trainer import PolicyTrainer
 from rewardlab.training.rl import build_trainer, rl_rows, train_rl
 from rewardlab.types import Order
+from tests.support.configs import short_rl_config
+from tests.support.killing import Kill, KilledError
+from tests.support.rewards import TokenReward
+from tests.support.weights import flat_weights, weights_of
 
 PLAIN = load_template("plain")
 ROOT = Path(__file__).parents[2]
@@ -28,36 +33,20 @@ ROOT = Path(__file__).parents[2]
 
 def config_for(checkpoint: Path, **changes: Any) -> RLConfig:
     values: dict[str, Any] = {
-        "model": str(checkpoint),
-        "template": "plain",
         "learning_rate": 0.5,
         "value_learning_rate": 0.02,  # its gradients are large: with more, float noise grows from step to step
         "lr_scheduler": "constant",
-        "rollout_batch_size": 8,
-        "batch_size": 4,
-        "micro_batch_size": 4,
         "iterations": 2,
         "max_steps": 4,
         "save_steps": 4,
         "max_completion_length": 10,
-        "gradient_checkpointing": False,
-        "consistency": ConsistencyConfig(weight=0.0),
     }
-    return RLConfig(**(values | changes))
+    return short_rl_config(checkpoint, **(values | changes))
 
 
-class PseudoReward:
+def pseudo_reward() -> TokenReward:
     """Rewards that differ, from nothing but the tokens."""
-
-    __name__ = "pseudo"
-
-    def __init__(self) -> None:
-        self.last: list[float] = []
-
-    def __call__(self, completion_ids: list[list[int]], **columns: Any) -> list[float | None]:
-        unfinished = columns.get("unfinished", [False] * len(completion_ids))
-        self.last = [0.0 if wait else is_right(torch.tensor(ids)) for ids, wait in zip(completion_ids, unfinished, strict=True)]
-        return [None if wait else float(sum(ids) % 7) for ids, wait in zip(completion_ids, unfinished, strict=True)]
+    return TokenReward(lambda ids, n: float(sum(ids) % 7), correct=lambda ids, n: is_right(torch.tensor(ids)))
 
 
 class Recorder:
@@ -71,7 +60,7 @@ class Recorder:
 
         def generate_and_keep(rows: Any) -> Any:
             batch = generate(rows)
-            batch["kept_rewards"] = trainer._rewards.nansum(1)
+            batch["kept_rewards"] = trainer._rewards_G1.nansum(1)
             batch["kept_groups"] = group_ids([row["pair_id"] for row in rows], [row["order"] for row in rows])
             if noise:  # as if the sampling policy were far away: some ratios beyond any bound
                 drift = torch.Generator().manual_seed(1)
@@ -97,10 +86,6 @@ class Recorder:
 
 def flat_gradient(model: torch.nn.Module) -> torch.Tensor:
     return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]).clone()
-
-
-def flat_weights(model: torch.nn.Module) -> torch.Tensor:
-    return torch.cat([p.detach().flatten() for p in model.parameters()])
 
 
 def whole(inputs: dict[str, Any]) -> dict[str, torch.Tensor]:
@@ -132,37 +117,10 @@ def make_trainer(tiny_checkpoint: Path, demo_pairs: Any, tmp_path: Path) -> Any:
         model, processor = load_model(str(tiny_checkpoint), device="cpu")
         rows = rl_rows(demo_pairs[0][:16], PLAIN, both_orders=True)
         tmp_path.mkdir(exist_ok=True)
-        trainer = build_trainer(rows, config, model, processor, PLAIN, tmp_path)
-        reward = PseudoReward()
-        trainer.reward_funcs, trainer.right_of_last_batch = [reward], lambda: reward.last
-        trainer.args.optim = "sgd"  # Adam turns float noise in vanishing gradients into full steps
-        return trainer
+        trl = {"optim": "sgd"}  # Adam turns float noise in vanishing gradients into full steps
+        return build_trainer(rows, config, model, processor, PLAIN, tmp_path, reward=pseudo_reward(), trl=trl)
 
     return make
-
-
-def method_of(config: RLConfig) -> reference.Method:
-    """A config in the words of the reference."""
-    return reference.Method(
-        advantage=config.advantage,
-        whiten_by=config.whiten_by,
-        outliers=config.outliers,
-        sigma=config.outlier_sigma,
-        clip_low=config.clip_low,
-        clip_high=config.clip_high or config.clip_low,
-        dual_clip=config.dual_clip,
-        preclip=config.preclip,
-        ratio=config.ratio,
-        average=config.average,
-        max_length=config.max_completion_length,
-        kl=config.kl,
-        kl_coef=config.kl_coef,
-        positive_nll=config.positive_nll,
-        lam=config.gae_lambda,
-        lam_critic=config.gae_lambda_critic,
-        alpha=config.length_alpha,
-        value_clip=config.value_clip,
-    )
 
 
 def is_right(ids: torch.Tensor) -> float:
@@ -174,8 +132,7 @@ FILES = sorted((ROOT / "configs" / "rl").glob("*.yaml"))
 RECIPES = {
     path.stem: load_yaml(path) for path in FILES if not path.stem.startswith("stable_reinforce_")
 }  # those are of hardware
-METHOD = {*reference.Method.__dataclass_fields__, "clip_low", "clip_high", "outlier_sigma", "group_size"}
-METHOD |= {"gae_lambda", "gae_lambda_critic", "length_alpha"}
+METHOD = set(Method.model_fields) - {"max_completion_length", "importance_cap"}
 CASES: dict[str, tuple[float, dict[str, Any]]] = {  # name: (drift of the sampling policy, differences from the defaults)
     **{name: (0.3, {key: value for key, value in recipe.items() if key in METHOD}) for name, recipe in RECIPES.items()},
     # Their KL in the reward is taken before the drift is made up.
@@ -221,8 +178,8 @@ def test_multi_turn_trainer_equals_reference(make_trainer: Any, tiny_checkpoint:
     tokenizer, end, dice = trainer._tokenizer, trainer.eos_token_ids[0], torch.Generator().manual_seed(0)
     phrases = {row: tokenizer(("The judgment is wrong", "The judgment is correct")[row % 2])["input_ids"] for row in range(8)}
 
-    def scripted(self: Any, prompt_ids: Any, images: Any, fields: Any, *args: Any, **kwargs: Any) -> Any:
-        rows = [n for n, dialogue in enumerate(self._dialogues) if len(dialogue.own) == turn[0] and goes(n)]
+    def scripted(self: Any, prompt_ids: Any, images: Any, fields: Any) -> Any:
+        rows = [n for n in range(8) if goes(n)]
         assert len(rows) == len(prompt_ids) == len(images)
         said = []
         for n in rows:
@@ -235,7 +192,7 @@ def test_multi_turn_trainer_equals_reference(make_trainer: Any, tiny_checkpoint:
         return turn[0] == 0 or (n != 5 and (turn[0] == 1 or n % 2 == 0))
 
     turn = [0]
-    monkeypatch.setattr(RolloutTrainer, "_generate_single_turn", scripted)
+    monkeypatch.setattr(PolicyTrainer, "_sample_decoder", scripted)
     record = compare(trainer, config_for(tiny_checkpoint, **changes), 0.3, num_batches=1)
     turns = torch.cat([half["turns"] for half in record.inputs[:2]])
     assert sorted(turns.max(1).values.tolist()) == [1, 2, 2, 2, 3, 3, 3, 3]
@@ -244,7 +201,7 @@ def test_multi_turn_trainer_equals_reference(make_trainer: Any, tiny_checkpoint:
 
 def compare(trainer: Any, config: RLConfig, noise: float, num_batches: int) -> Recorder:
     """Train, do the same by the reference, and hold the two together."""
-    method, checkpoint = method_of(config), config.model
+    method, checkpoint = config, config.model
     with torch.no_grad():
         if method.kl_coef:  # a reference that differs from the policy, or k1 would be 0
             for number, weight in enumerate(trainer.ref_model.parameters()):
@@ -259,7 +216,7 @@ def compare(trainer: Any, config: RLConfig, noise: float, num_batches: int) -> R
 
     groups = [{"params": policy.parameters(), "lr": config.learning_rate}]
     if critic is not None:
-        groups.append({"params": critic.parameters(), "lr": trainer.args.value_learning_rate})
+        groups.append({"params": critic.parameters(), "lr": trainer.value_learning_rate})
     gradients: list[torch.Tensor] = []
 
     class Keep(torch.optim.SGD):
@@ -289,7 +246,7 @@ def compare(trainer: Any, config: RLConfig, noise: float, num_batches: int) -> R
 
 
 def reference_step(
-    trainer: Any, policy: Any, critic: Any, halves: list[Any], optimizer: Any, method: reference.Method, noise: float
+    trainer: Any, policy: Any, critic: Any, halves: list[Any], optimizer: Any, method: Method, noise: float
 ) -> list[float]:
     """The reference's step on the rollouts that the trainer drew."""
     with torch.no_grad():
@@ -315,7 +272,7 @@ def reference_step(
         *(torch.cat([half[name] for half in halves]) for name in ("turns", "turn_rewards") if name in halves[0]),
     )
     if method.positive_nll and finished.all():
-        assert 0 < rollouts.right_N.sum() < 8
+        assert 0 < rollouts.correct_N.sum() < 8
 
     def half_of(rows: torch.Tensor) -> Any:
         return halves[0] if rows[0] == 0 else halves[1]
@@ -341,12 +298,12 @@ def test_kl_without_a_second_look(make_trainer: Any) -> None:
     kept: dict[str, torch.Tensor] = {}
     own = trainer._kl
 
-    def both(batch: dict[str, Any]) -> torch.Tensor:
-        assert batch.get("old_per_token_logps") is None
-        kept["sampler"] = own(batch) * batch["completion_mask"]
+    def both(batch: RolloutBatch, rollouts: Any) -> torch.Tensor:
+        assert batch.old_logprobs_NT is None
+        kept["sampler"] = own(batch, rollouts) * batch.completion_mask_NT
         with torch.no_grad():
-            forward = trainer._logprobs(trainer.model, batch, 8)[0] - batch["ref_per_token_logps"]
-        kept["forward"] = forward * batch["completion_mask"]
+            forward = trainer._logprobs(trainer.model, batch, 8)[0] - batch.ref_logprobs_NT
+        kept["forward"] = forward * batch.completion_mask_NT
         return kept["sampler"]
 
     trainer._kl = both
@@ -449,43 +406,14 @@ def test_cut_off_rollouts_keep_their_last_token_and_earn_nothing(make_trainer: A
     assert batch["completion_mask"][cut].sum() == 10 * cut.sum()
 
 
-def test_resume_after_a_kill_continues_the_same_run(
-    tiny_checkpoint: Path, demo_pairs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_resume_after_a_kill_continues_the_same_run(tiny_checkpoint: Path, demo_pairs: Any, tmp_path: Path) -> None:
     """Stopped after the first of two rollout batches and started again: the weights of the uninterrupted run."""
-    from dataclasses import replace
-
     pairs = [replace(pair, attempts="2") for pair in demo_pairs[0][:16]]
     config = config_for(tiny_checkpoint, iterations=1, save_steps=2, learning_rate=1e-2)
-    original = rl_module.build_trainer
-
-    def rewarding_trainer(*args: Any, **kwargs: Any) -> Any:
-        trainer = original(*args, **kwargs)
-        reward = PseudoReward()
-        trainer.reward_funcs, trainer.right_of_last_batch = [reward], lambda: reward.last
-        return trainer
-
-    monkeypatch.setattr(rl_module, "build_trainer", rewarding_trainer)
-    whole = train_rl(pairs, config, tmp_path / "whole")
-
-    class KilledError(Exception):
-        pass
-
-    class Kill(TrainerCallback):
-        def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            raise KilledError
-
-    def killed_trainer(*args: Any, **kwargs: Any) -> Any:
-        trainer = rewarding_trainer(*args, **kwargs)
-        trainer.add_callback(Kill())
-        return trainer
-
-    monkeypatch.setattr(rl_module, "build_trainer", killed_trainer)
+    whole = train_rl(pairs, config, tmp_path / "whole", reward=pseudo_reward())
     with pytest.raises(KilledError):
-        train_rl(pairs, config, tmp_path / "parts")
-    monkeypatch.setattr(rl_module, "build_trainer", rewarding_trainer)
-    parts = train_rl(pairs, config, tmp_path / "parts")
-    start = flat_weights(load_model(str(tiny_checkpoint), device="cpu")[0])
-    a, b = (flat_weights(load_model(str(folder), device="cpu")[0]) for folder in (whole, parts))
+        train_rl(pairs, config, tmp_path / "parts", reward=pseudo_reward(), callbacks=[Kill()])
+    parts = train_rl(pairs, config, tmp_path / "parts", reward=pseudo_reward())
+    start, a, b = (weights_of(folder) for folder in (tiny_checkpoint, whole, parts))
     assert (a - start).abs().max() > 1e-3
     torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-5)

@@ -13,7 +13,9 @@ import pytest
 import torch
 from trl import GRPOTrainer
 
-from rewardlab.training.policy_gradient.trainer import PolicyGradientTrainer
+from rewardlab.config import Method
+from rewardlab.training.policy_gradient.algorithm import LossInputs, LossScale, policy_loss
+from rewardlab.training.policy_gradient.batch import RolloutBatch
 
 N, T, LONGEST = 6, 9, 16
 # TRL's loss type -> our average. TRL's "grpo" weighs rollouts alike, its "dapo" tokens of the whole rollout batch.
@@ -41,8 +43,8 @@ def batch(seed: int) -> dict[str, torch.Tensor]:
 
 
 def stub(logprobs: torch.Tensor, **more: Any) -> Any:
-    """What both losses read of their trainer: one process, one micro-batch per step and per rollout batch."""
-    told = {
+    """What their loss reads of its trainer: one process, one micro-batch per step and per rollout batch."""
+    values = {
         "_get_per_token_logps_and_entropies": lambda *a, **k: (logprobs, torch.zeros(N, T), None),
         "model": SimpleNamespace(training=True),
         "accelerator": SimpleNamespace(num_processes=1, gather=lambda value: value, reduce=lambda value, reduction: value),
@@ -51,7 +53,7 @@ def stub(logprobs: torch.Tensor, **more: Any) -> Any:
         "_metrics": {"train": defaultdict(list)},
         "beta": 0.0,
     }
-    return SimpleNamespace(**(told | more))
+    return SimpleNamespace(**(values | more))
 
 
 def theirs(given: dict[str, torch.Tensor], logprobs: torch.Tensor, loss_type: str, ratio: str, kl: float) -> torch.Tensor:
@@ -76,18 +78,23 @@ def theirs(given: dict[str, torch.Tensor], logprobs: torch.Tensor, loss_type: st
 
 
 def ours(given: dict[str, torch.Tensor], logprobs: torch.Tensor, average: str, ratio: str, kl: float) -> torch.Tensor:
-    settings = {"preclip_min": None, "ratio": ratio, "epsilon": 0.2, "clip_high": 0.28, "dual_clip": None, "kl": "k3_loss"}
-    settings |= {"importance_cap": None, "average": average, "positive_nll": 0.0, "steps_per_generation": 1}
-    trainer = stub(
-        logprobs, args=SimpleNamespace(**settings), beta=kl, _parts=1, _minibatches=1.0, _count=lambda metrics, weight=1: None
+    settings: dict[str, Any] = {"ratio": ratio, "average": average, "kl": "k3_loss", "kl_coef": kl}
+    method = Method(preclip=None, clip_low=0.2, clip_high=0.28, max_completion_length=LONGEST, **settings)
+    mask = given["completion_mask"]
+    batch = RolloutBatch(
+        prompt_ids_NP=torch.zeros(N, 1).long(),
+        prompt_mask_NP=torch.ones(N, 1).long(),
+        completion_ids_NT=torch.zeros(N, T).long(),
+        completion_mask_NT=mask,
+        loss_mask_NT=mask,
+        image_fields={},
+        advantages_NT=given["advantages"] * mask,
+        old_logprobs_NT=given["old_per_token_logps"],
+        ref_logprobs_NT=given["ref_per_token_logps"],
+        num_tokens=given["num_items_in_batch"],
+        num_rows=torch.tensor(N),
     )
-    trainer._logprobs = lambda model, inputs: (logprobs, torch.zeros(N, T))
-    for name in ("averaged", "_averaged"):
-        setattr(trainer, name, getattr(PolicyGradientTrainer, name).__get__(trainer))
-    inputs = {**given, "loss_mask": given["completion_mask"], "num_rows": torch.tensor(N)}
-    inputs["advantages"] = given["advantages"] * given["completion_mask"]
-    loss: torch.Tensor = PolicyGradientTrainer._compute_loss(trainer, None, inputs)  # type: ignore[arg-type]
-    return loss
+    return policy_loss(LossInputs(batch, logprobs, torch.zeros(N, T), LossScale(1.0, 1, 1)), method).loss
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -22,8 +22,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from rewardlab.config import Method
 from rewardlab.errors import ConfigError, DataError, EndpointError
-from rewardlab.rl.reference import Method, Rollouts, advantages, loss
+from rewardlab.rl.reference import Rollouts, advantages, loss
 from rewardlab.types import Choice
 from rewardlab.verdicts.parse import format_verdict
 
@@ -81,7 +82,7 @@ def test_advantages_are_the_references(batch: SimpleNamespace) -> None:
     assert (found[:2] == 0).all()
     assert (estimate(batch, outliers="keep")[0][:2] * batch.mask[:2] < -3).any()
     clipped = estimate(batch, outliers="clip", outlier_sigma=2.0)[0]
-    close(clipped, advantages(Rollouts(batch.mask, batch.rewards, batch.old), Method(outliers="clip", sigma=2.0)))
+    close(clipped, advantages(Rollouts(batch.mask, batch.rewards, batch.old), Method(outliers="clip", outlier_sigma=2.0)))
 
 
 def test_advantages_are_a_plain_loops(batch: SimpleNamespace) -> None:

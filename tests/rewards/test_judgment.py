@@ -7,10 +7,10 @@ from itertools import product
 import pytest
 
 from rewardlab.rewards.consistency import consistency_prompt, read_consistency
-from rewardlab.rewards.judgment import judge_reward
+from rewardlab.rewards.judgment import judgment_reward
 from rewardlab.types import Choice
 
-TABLE = {  # (format, right, consistency) -> R = 0.5 F + Acc (1 + 0.5 C)
+TABLE = {  # (format, correct, consistency) -> R = 0.5 F + Acc (1 + 0.5 C)
     (True, True, 1): 2.0,
     (True, True, 0): 1.5,
     (True, True, -1): 1.0,
@@ -22,17 +22,17 @@ TABLE = {  # (format, right, consistency) -> R = 0.5 F + Acc (1 + 0.5 C)
 }
 
 
-@pytest.mark.parametrize(("format_ok", "right", "consistency"), list(product([True, False], [True, False], [-1, 0, 1])))
-def test_reward_table(format_ok: bool, right: bool, consistency: int) -> None:
+@pytest.mark.parametrize(("format_ok", "correct", "consistency"), list(product([True, False], [True, False], [-1, 0, 1])))
+def test_reward_table(format_ok: bool, correct: bool, consistency: int) -> None:
     """All twelve cases; consistency is worth nothing where the verdict is wrong."""
-    reward = judge_reward(format_ok=format_ok, right=right, consistency=consistency)
-    assert reward == TABLE[format_ok, right, consistency]
+    reward = judgment_reward(format_ok=format_ok, correct=correct, consistency=consistency)
+    assert reward == TABLE[format_ok, correct, consistency]
 
 
 def test_other_consistencies_are_refused() -> None:
     """A rating of 2 is a bug of the caller."""
     with pytest.raises(ValueError, match="-1, 0 or \\+1"):
-        judge_reward(format_ok=True, right=True, consistency=2)
+        judgment_reward(format_ok=True, correct=True, consistency=2)
 
 
 @pytest.mark.parametrize(

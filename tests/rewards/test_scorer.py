@@ -10,10 +10,11 @@ import pytest
 from rewardlab.config import ConsistencyConfig
 from rewardlab.demo.server import Faults
 from rewardlab.rewards import scorer as reward_module
-from rewardlab.rewards.judgment import RewardParts
-from rewardlab.rewards.scorer import EndpointConsistencyJudge, Rollout, RolloutScorer, as_completion, reward_metrics
+from rewardlab.rewards.judgment import RewardParts, RewardWeights, compose
+from rewardlab.rewards.scorer import EndpointConsistencyJudge, JudgedCompletion, JudgmentScorer, as_completion, reward_metrics
 from rewardlab.types import Choice, Completion, FinishReason, Order
 from rewardlab.verdicts.parse import format_verdict
+from tests.support.rewards import values_of
 
 GOOD = format_verdict(Choice.FIRST, "Response 1: red, correct. Response 2: blue, wrong.")
 BAD = format_verdict(Choice.SECOND, "Response 1: red, correct. Response 2: blue, wrong.")
@@ -30,12 +31,14 @@ class FixedJudge:
         return self.answer
 
 
-def rollout(text: str, *, preferred: int = 0, order: Order = Order.GIVEN, finish: FinishReason = FinishReason.STOP) -> Rollout:
-    return Rollout(Completion(text, finish, 10), "Which color?", order, preferred)
+def rollout(
+    text: str, *, preferred: int = 0, order: Order = Order.GIVEN, finish: FinishReason = FinishReason.STOP
+) -> JudgedCompletion:
+    return JudgedCompletion(Completion(text, finish, 10), "Which color?", order, preferred)
 
 
-def score(judge: FixedJudge | None, *rollouts: Rollout) -> list[RewardParts]:
-    return asyncio.run(RolloutScorer("think_answer", judge).score(rollouts))
+def score(judge: FixedJudge | None, *rollouts: JudgedCompletion) -> list[RewardParts]:
+    return compose(asyncio.run(JudgmentScorer("think_answer", judge).score(rollouts)), RewardWeights())
 
 
 @pytest.mark.parametrize(("consistency", "total"), [(1, 2.0), (0, 1.5), (-1, 1.0)])
@@ -48,7 +51,7 @@ def test_wrong_verdicts_earn_the_format_alone_and_are_not_asked_about() -> None:
     """Consistency is worth nothing where the verdict is wrong, so no request is spent on it."""
     judge = FixedJudge(1)
     parts = score(judge, rollout(GOOD, preferred=1))[0]
-    assert (parts.total, parts.right, parts.consistency, judge.asked) == (0.5, False, 0, 0)
+    assert (parts.total, parts.correct, parts.consistency, judge.asked) == (0.5, False, 0, 0)
 
 
 @pytest.mark.parametrize("order", list(Order))
@@ -58,7 +61,7 @@ def test_the_verdict_is_read_in_the_order_shown(order: Order) -> None:
     right, wrong = score(
         None, rollout(GOOD, order=order, preferred=shown_first), rollout(GOOD, order=order, preferred=1 - shown_first)
     )
-    assert (right.right, wrong.right) == (True, False)
+    assert (right.correct, wrong.correct) == (True, False)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +90,7 @@ def test_an_exception_earns_nothing_and_is_counted(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(reward_module, "verdict_of", broken)
     parts = score(FixedJudge(1), rollout(GOOD), rollout(BAD))
     assert [p.total for p in parts] == [0.0, 0.0]
-    metrics = reward_metrics(parts)
+    metrics = values_of(reward_metrics(parts))
     assert metrics["reward/invalid_frac"] == 1.0
     assert metrics["verdict/error"] == 1.0
 
@@ -104,11 +107,11 @@ def test_a_failing_consistency_judge_gives_zero_not_a_reward() -> None:
             await asyncio.sleep(5)
             return 1
 
-    scorer = RolloutScorer("think_answer", Slow(1), deadline_s=0.05)
-    assert asyncio.run(scorer.score([rollout(GOOD)]))[0].total == 1.5
+    scorer = JudgmentScorer("think_answer", Slow(1), deadline_s=0.05)
+    assert compose(asyncio.run(scorer.score([rollout(GOOD)])), RewardWeights())[0].total == 1.5
     assert scorer.counts == {"late": 1}
-    scorer = RolloutScorer("think_answer", Broken(1))
-    assert asyncio.run(scorer.score([rollout(GOOD)]))[0].total == 1.5
+    scorer = JudgmentScorer("think_answer", Broken(1))
+    assert compose(asyncio.run(scorer.score([rollout(GOOD)])), RewardWeights())[0].total == 1.5
     assert scorer.counts == {"broken": 1}
 
 
@@ -118,9 +121,10 @@ def test_one_who_stops_waiting_does_not_cancel_the_question(demo_server: Callabl
 
     async def ask() -> tuple[list[float], dict[str, int]]:
         judge = EndpointConsistencyJudge(config)
-        hasty = RolloutScorer("think_answer", judge, deadline_s=0.1)
-        patient = RolloutScorer("think_answer", judge, deadline_s=10)
-        totals = [(await scorer.score([rollout(GOOD)]))[0].total for scorer in (hasty, patient)]
+        hasty = JudgmentScorer("think_answer", judge, deadline_s=0.1)
+        patient = JudgmentScorer("think_answer", judge, deadline_s=10)
+        parts = [(await scorer.score([rollout(GOOD)]))[0] for scorer in (hasty, patient)]
+        totals = [part.total for part in compose(parts, RewardWeights())]
         await judge.aclose()
         return totals, dict(judge.counts)
 

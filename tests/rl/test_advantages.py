@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from rewardlab.config import Method
 from rewardlab.rl import reference
 from rewardlab.rl.advantages import Moments, filter_outliers, returns_to_go, token_rewards, weights, whiten
 
@@ -103,7 +104,7 @@ def test_equal_to_the_reference_step(kl_coef: float) -> None:
     kl = old - ref if kl_coef else None
     own = whiten(returns_to_go(token_rewards(rewards, mask, kl, kl_coef), mask), mask)
     kept, _ = filter_outliers(own, mask, 1.2)
-    expected = reference.advantages(rollouts, reference.Method(kl_coef=kl_coef, sigma=1.2))
+    expected = reference.advantages(rollouts, Method(kl_coef=kl_coef, outlier_sigma=1.2))
     torch.testing.assert_close(kept, expected * mask, atol=1e-5, rtol=1e-5)
     assert (kept != own).any()
 

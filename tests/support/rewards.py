@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from rewardlab.metrics.running import Metric, Metrics
 from rewardlab.rewards.rollout import Rollout, Scored
+
+
+def values_of(metrics: Metrics) -> dict[str, float]:
+    """Return metrics without their weights."""
+    return {name: metric.value if isinstance(metric, Metric) else metric for name, metric in metrics.items()}
 
 
 class TokenReward:

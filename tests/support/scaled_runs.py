@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,18 +14,19 @@ from typing import Any
 import av
 import numpy as np
 import torch
-from transformers import TrainerCallback
 
 from rewardlab.config import ConsistencyConfig, RLConfig, SFTConfig
 from rewardlab.data.rows import with_frames
 from rewardlab.demo.pairs import make_pairs
-from rewardlab.training import rl as rl_module
+from rewardlab.processes import num_processes
 from rewardlab.training import sft as sft_module
-from rewardlab.training.policy_gradient.rollouts.whole import RolloutTrainer
+from rewardlab.training.policy_gradient.trainer import PolicyTrainer
 from rewardlab.training.rl import train_rl
 from rewardlab.training.sft import train_sft
 from rewardlab.types import PreferencePair, choice_of
 from rewardlab.verdicts.parse import format_verdict
+from tests.support.killing import Kill, KilledError
+from tests.support.rewards import TokenReward
 
 SHARED: dict[str, Any] = {
     "template": "plain",
@@ -35,15 +37,6 @@ SHARED: dict[str, Any] = {
     "max_steps": 4,
     "gradient_checkpointing": False,
 }
-
-
-class KilledError(Exception):
-    pass
-
-
-class KillAtFirstSave(TrainerCallback):
-    def on_save(self, *args: Any, **kwargs: Any) -> None:
-        raise KilledError
 
 
 def pairs() -> list[PreferencePair]:
@@ -83,13 +76,13 @@ def mixed() -> list[PreferencePair]:
 
 def collapsing(from_step: int, times: int) -> tuple[Any, list[tuple[int, float]]]:
     """A ``log`` by which the first ``times`` runs log no verdicts from a step on, and where it notes (step, rate)."""
-    log, seen = RolloutTrainer.log, []
+    log, seen = PolicyTrainer.log, []
 
     def faulty(self: Any, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs:
             seen.append((self.state.global_step, self.optimizer.param_groups[0]["lr"]))
-            if self.state.global_step >= from_step and self.num_rollbacks < times:
-                self._count({"reward/invalid_frac": 1.0})
+            if self.state.global_step >= from_step and self._sampling.num_rollbacks < times:
+                self._add_metrics({"reward/invalid_frac": 1.0})
         log(self, logs, start_time)
 
     return faulty, seen
@@ -98,17 +91,43 @@ def collapsing(from_step: int, times: int) -> tuple[Any, list[tuple[int, float]]
 UNEQUAL = (0.0, 1.0, 0.0, 1.0, 50.0, 3.0, 3.0, 3.0)  # rewards of a batch of eight
 
 
-def make_unequal(trainer: Any) -> None:
-    """Rollouts of the second half of a batch are one token long and paid more, and the first of them much more."""
-    draw = trainer._generate_single_turn
+def first_row() -> int:
+    """Where this process's rollouts begin in a batch of eight."""
+    return 8 // num_processes() * int(os.environ.get("RANK", "0"))
 
-    def cut(*args: Any, **kwargs: Any) -> Any:
-        tokens, logprobs = draw(*args, **kwargs)
-        start = trainer._own(len(tokens)).start
-        return [ids[: 12 if start + n < 4 else 1] for n, ids in enumerate(tokens)], logprobs
 
-    trainer._generate_single_turn = cut
-    trainer.reward_funcs = [lambda completion_ids, **_: list(UNEQUAL[trainer._own(len(completion_ids))])]
+@contextmanager
+def unequal_rollouts() -> Iterator[None]:
+    """Have rollouts of the second half of a batch be one token long."""
+    sample = PolicyTrainer._sample_decoder
+
+    def cut(self: Any, prompt_ids: Any, images: Any, fields: Any) -> Any:
+        lengths = [12 if first_row() + n < 4 else 1 for n in range(len(prompt_ids))]
+        parts = sample(self, prompt_ids, images, fields)
+        return tuple([row[:length] for row, length in zip(part or [], lengths, strict=True)] for part in parts)
+
+    PolicyTrainer._sample_decoder = cut  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        PolicyTrainer._sample_decoder = sample  # type: ignore[method-assign]
+
+
+@contextmanager
+def killed_cold_start() -> Iterator[None]:
+    """Have a cold start end right after its first checkpoint."""
+    trainer = sft_module.ResumableSFTTrainer
+
+    def build(*args: Any, **kwargs: Any) -> Any:
+        built = trainer(*args, **kwargs)
+        built.add_callback(Kill())
+        return built
+
+    sft_module.ResumableSFTTrainer = build  # type: ignore[assignment, misc]
+    try:
+        yield
+    finally:
+        sft_module.ResumableSFTTrainer = trainer  # type: ignore[misc]
 
 
 def run(
@@ -121,42 +140,22 @@ def run(
     unequal: bool = False,
     **changes: Any,
 ) -> None:
-    """Train ``stage`` into ``out``, or go on with it; ``kill`` ends it right after its first checkpoint, ``unequal`` has the
-    halves of each batch differ as :func:`make_unequal` says."""
+    """Train ``stage`` into ``out``, or go on with it; ``kill`` ends it right after its first checkpoint. With ``unequal`` the
+    halves of each batch differ: the second's rollouts are one token long and paid more, and the first of them much more."""
+    data = pairs() if data is None else data
     if stage == "sft":
-        config: Any = SFTConfig(model=str(checkpoint), **({**SHARED, "batch_size": 8} | changes))
-        module, name, train = sft_module, "ResumableSFTTrainer", train_sft
-    else:
-        own = {"rollout_batch_size": 8, "batch_size": 8, "max_completion_length": 12}
-        own |= {"consistency": ConsistencyConfig(weight=0.0)}
-        config = RLConfig(model=str(checkpoint), **(SHARED | own | changes))
-        module, name, train = rl_module, "build_trainer", train_rl
-    original = getattr(module, name)
-
-    def build(*args: Any, **kwargs: Any) -> Any:
-        trainer = original(*args, **kwargs)
-        if stage != "sft":
-            last: list[float] = []
-
-            def reward(completion_ids: list[list[int]], **_: Any) -> list[float]:
-                last[:] = [float(sum(ids) % 2) for ids in completion_ids]
-                return [float(sum(ids) % 5) for ids in completion_ids]
-
-            trainer.reward_funcs, trainer.right_of_last_batch = [reward], lambda: list(last)
-            trainer.read_of_last_batch = lambda: [True] * len(last)
-            if unequal:
-                make_unequal(trainer)
-        if kill:
-            trainer.add_callback(KillAtFirstSave())
-        return trainer
-
-    setattr(module, name, build)
-    try:
-        train(pairs() if data is None else data, config, out)
-    except KilledError:
-        pass
-    finally:
-        setattr(module, name, original)
+        with suppress(KilledError), killed_cold_start() if kill else nullcontext():
+            train_sft(data, SFTConfig(model=str(checkpoint), **({**SHARED, "batch_size": 8} | changes)), out)
+        return
+    batch = {"rollout_batch_size": 8, "batch_size": 8, "max_completion_length": 12}
+    batch |= {"consistency": ConsistencyConfig(weight=0.0)}
+    config = RLConfig(model=str(checkpoint), **(SHARED | batch | changes))
+    reward = TokenReward(
+        (lambda ids, n: UNEQUAL[first_row() + n]) if unequal else (lambda ids, n: float(sum(ids) % 5)),
+        correct=lambda ids, n: float(sum(ids) % 2),
+    )
+    with suppress(KilledError), unequal_rollouts() if unequal else nullcontext():
+        train_rl(data, config, out, reward=reward, callbacks=[Kill()] if kill else [])
 
 
 def main(checkpoint: Path, folder: Path, *wanted: str) -> None:
@@ -164,7 +163,7 @@ def main(checkpoint: Path, folder: Path, *wanted: str) -> None:
     for what in wanted:
         stage, name, *kill = what.split(":")
         if stage == "rl+taken_back":
-            RolloutTrainer.log = collapsing(3, 1)[0]  # type: ignore[method-assign]
+            PolicyTrainer.log = collapsing(3, 1)[0]  # type: ignore[method-assign]
         data = mixed() if stage.endswith("+mixed") else None
         run(stage.partition("+")[0], checkpoint, folder / name, kill=bool(kill), data=data, **CHANGES.get(stage, {}))
     torch.distributed.barrier()

@@ -20,6 +20,7 @@ from rewardlab.prompts import load_template
 from rewardlab.training.policy_gradient.critic import StopAtPlateau
 from rewardlab.training.rl import build_trainer, rl_rows
 from rewardlab.types import PreferencePair
+from tests.support.rewards import TokenReward
 
 
 def main(checkpoint: Path, out: Path) -> None:
@@ -42,16 +43,10 @@ def main(checkpoint: Path, out: Path) -> None:
     )
     pairs = [replace(pair, attempts="2") for pair in make_pairs(16, seed=0, held_out=False)[0]]
     model, processor = load_model(str(checkpoint), device="cpu")
-    trainer = build_trainer(
-        rl_rows(pairs, load_template("plain"), both_orders=True), config, model, processor, load_template("plain"), out
-    )
-    seen: list[list[int]] = []
-
-    def reward(completion_ids: list[list[int]], **_: object) -> list[float]:
-        seen.extend(completion_ids)
-        return [float(sum(ids) % 5) for ids in completion_ids]
-
-    trainer.reward_funcs, trainer.right_of_last_batch = [reward], lambda: [1.0] * 8
+    template = load_template("plain")
+    reward = TokenReward(lambda ids, n: float(sum(ids) % 5))
+    rows = rl_rows(pairs, template, both_orders=True)
+    trainer = build_trainer(rows, config, model, processor, template, out, reward=reward)
     with torch.no_grad():
         trainer.critic.head.weight.fill_(0.01)
 
@@ -72,11 +67,13 @@ def main(checkpoint: Path, out: Path) -> None:
                 after[name] = weight.detach().clone()
     else:
         after = dict(trainer.accelerator.unwrap_model(trainer.model).named_parameters())
-    told = {"before": before, "after": digests({name: weight.detach() for name, weight in after.items()}), "rollouts": seen}
+    rollouts = [ids for batch in reward.calls for ids in batch]
+    results = {"before": before, "after": digests({name: weight.detach() for name, weight in after.items()})}
+    results["rollouts"] = rollouts
     trainer.save_model(str(out / "saved"))
     if not trainer.is_deepspeed_enabled:
-        told |= plans_agree(config, pairs, checkpoint, out / "plans", rank)
-    (out / f"rank{rank}.json").write_text(json.dumps(told))
+        results |= plans_agree(config, pairs, checkpoint, out / "plans", rank)
+    (out / f"rank{rank}.json").write_text(json.dumps(results))
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
     sys.stdout.flush()
@@ -89,19 +86,11 @@ def plans_agree(config: RLConfig, pairs: list[PreferencePair], checkpoint: Path,
     rows = rl_rows(pairs, template, both_orders=True)
     out.mkdir(exist_ok=True)
 
-    def built(changes: dict[str, Any], right: Callable[[list[int], int], float], **more: Any) -> Any:
+    def built(changes: dict[str, Any], correct: Callable[[list[int], int], float], **more: Any) -> Any:
         model, processor = load_model(str(checkpoint), device="cpu")
-        asked = RLConfig(**{**config.model_dump(), **changes})
-        trainer = build_trainer(rows, asked, model, processor, template, out, **more)
-        last: list[float] = []
-
-        def reward(completion_ids: list[list[int]], **_: object) -> list[float]:
-            last[:] = [right(ids, n) for n, ids in enumerate(completion_ids)]
-            return list(last)
-
-        trainer.reward_funcs, trainer.right_of_last_batch = [reward], lambda: list(last)
-        trainer.read_of_last_batch = lambda: [True] * len(last)
-        return trainer
+        changed = RLConfig(**{**config.model_dump(), **changes})
+        reward = TokenReward(correct, correct=correct)
+        return build_trainer(rows, changed, model, processor, template, out, reward=reward, **more)
 
     alone = built({"max_steps": 12}, lambda ids, n: float(sum(ids) % (3 + 4 * rank)), value_only=True)
     alone.add_callback(StopAtPlateau(1))
@@ -109,7 +98,7 @@ def plans_agree(config: RLConfig, pairs: list[PreferencePair], checkpoint: Path,
     sampling = {"advantage": "grpo", "group_size": 2, "dynamic_sampling": "oversample", "max_steps": 4}
     over = built(sampling, lambda ids, n: float(n % 2) if rank == 0 else float(n % 8 == 0))  # decided: none, and three in four
     over.train()
-    return {"pretrained": alone.state.global_step, "factor": over.dynamic.state_dict()["factor"]}
+    return {"pretrained": alone.state.global_step, "factor": over._dynamic.state_dict()["factor"]}
 
 
 if __name__ == "__main__":

@@ -7,88 +7,45 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import TrainerCallback, TrainerControl, TrainerState
+from transformers import TrainerControl, TrainerState
 
-from rewardlab.config import ConsistencyConfig, RLConfig
+from rewardlab.config import RLConfig
 from rewardlab.errors import CheckpointError, ConfigError
 from rewardlab.models.loading import load_model
 from rewardlab.models.value_model import ValueModel
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.samplers.hf import HFSampler
-from rewardlab.training import rl as rl_module
 from rewardlab.training.policy_gradient.critic import StopAtPlateau
-from rewardlab.training.policy_gradient.rollouts.whole import RolloutTrainer
+from rewardlab.training.policy_gradient.trainer import PolicyTrainer
 from rewardlab.training.rl import build_trainer, rl_rows, train_rl
 from rewardlab.types import Order
+from tests.support.configs import WITH_CRITIC, short_rl_config
+from tests.support.killing import Kill, KilledError
+from tests.support.rewards import TokenReward
+from tests.support.weights import weights_of
 
 PLAIN = load_template("plain")
 ROOT = Path(__file__).parents[2]
 
 
 def config_for(checkpoint: Path, **changes: Any) -> RLConfig:
-    values: dict[str, Any] = {
-        "model": str(checkpoint),
-        "template": "plain",
-        "advantage": "gae",
-        "outliers": "keep",
-        "preclip": None,
-        "learning_rate": 1e-3,
-        "value_learning_rate": 3e-3,
-        "lr_scheduler": "constant",
-        "rollout_batch_size": 8,
-        "batch_size": 4,
-        "micro_batch_size": 4,
-        "max_steps": 4,
-        "save_steps": 2,
-        "max_completion_length": 8,
-        "gradient_checkpointing": False,
-        "consistency": ConsistencyConfig(weight=0.0),
-    }
-    return RLConfig(**(values | changes))
+    return short_rl_config(checkpoint, **(WITH_CRITIC | {"max_steps": 4} | changes))
 
 
-def constant(completion_ids: list[list[int]], **_: Any) -> list[float]:
-    return [1.5] * len(completion_ids)
-
-
-def varied(completion_ids: list[list[int]], **_: Any) -> list[float]:
-    return [float(sum(ids) % 5) for ids in completion_ids]
-
-
-def weights(folder: Path) -> torch.Tensor:
-    return torch.cat([p.detach().flatten() for p in load_model(str(folder), device="cpu")[0].parameters()])
+def varied_reward() -> TokenReward:
+    return TokenReward(lambda ids, n: float(sum(ids) % 5))
 
 
 @pytest.fixture
 def hard(demo_pairs: Any) -> list[Any]:
-    from dataclasses import replace
-
     return [replace(pair, attempts="2") for pair in demo_pairs[0][:16]]
-
-
-@pytest.fixture
-def rewarded(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Have every trainer that is built pay ``reward``; ``callbacks`` go along."""
-    original = rl_module.build_trainer
-
-    def use(reward: Any, *callbacks: TrainerCallback) -> None:
-        def build(*args: Any, **kwargs: Any) -> Any:
-            trainer = original(*args, **kwargs)
-            trainer.reward_funcs, trainer.right_of_last_batch = [reward], lambda: [1.0] * 8
-            for callback in callbacks:
-                trainer.add_callback(callback)
-            return trainer
-
-        monkeypatch.setattr(rl_module, "build_trainer", build)
-
-    return use
 
 
 def test_a_fresh_critic_says_nothing_and_sees(tiny_checkpoint: Path, demo_pairs: Any, tmp_path: Path) -> None:
@@ -116,42 +73,31 @@ def test_a_critic_of_another_size(tiny_checkpoint: Path, tmp_path: Path) -> None
         ValueModel.from_pretrained(str(tmp_path))
 
 
-def test_value_pretraining(
-    hard: list[Any],
-    tiny_checkpoint: Path,
-    tmp_path: Path,
-    rewarded: Callable[..., None],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_value_pretraining(hard: list[Any], tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a constant reward the critic comes to say that reward at every position; the policy is not touched by a bit."""
     closed = []
-    monkeypatch.setattr(RolloutTrainer, "close_engine", lambda self: closed.append(Path(self.args.output_dir).name))
-    rewarded(constant)
+    monkeypatch.setattr(PolicyTrainer, "close_engine", lambda self: closed.append(Path(self.args.output_dir).name))
     config = config_for(tiny_checkpoint, value_pretrain_steps=60, max_steps=2, learning_rate=1e-9, value_learning_rate=1e-2)
     out = tmp_path / "run"
-    final = train_rl(hard, config, out)
+    final = train_rl(hard, config, out, reward=TokenReward(lambda ids, n: 1.5))
     lines = [json.loads(line) for line in (out / "value" / "metrics.jsonl").read_text().splitlines()]
     losses = [line["value/loss"] for line in lines if "value/loss" in line]
     assert losses[0] == pytest.approx(0.5 * 1.5**2)
     assert losses[-1] < 0.1 * losses[0]
     assert not list((out / "value").rglob("model.safetensors"))  # of a policy that stays as it is, nothing is saved
-    torch.testing.assert_close(weights(final), weights(tiny_checkpoint), atol=1e-7, rtol=0)
+    torch.testing.assert_close(weights_of(final), weights_of(tiny_checkpoint), atol=1e-7, rtol=0)
     first = json.loads((out / "metrics.jsonl").read_text().splitlines()[0])
     assert first["value/loss"] < 0.2 * losses[0]  # the run began with the critic that was made
     assert closed == ["value", "run"]  # two engines at once would not fit
 
 
-def test_the_policy_does_not_move_while_the_critic_learns(
-    hard: list[Any], tiny_checkpoint: Path, tmp_path: Path, rewarded: Callable[..., None]
-) -> None:
+def test_the_policy_does_not_move_while_the_critic_learns(hard: list[Any], tiny_checkpoint: Path, tmp_path: Path) -> None:
     """Bit for bit, with weight decay and all."""
-    rewarded(varied)
     config = config_for(tiny_checkpoint, max_steps=4, learning_rate=1e-2, weight_decay=0.1)
     model, processor = load_model(str(tiny_checkpoint), device="cpu")
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
-    trainer = rl_module.build_trainer(
-        rl_rows(hard, PLAIN, both_orders=True), config, model, processor, PLAIN, tmp_path, value_only=True
-    )
+    rows = rl_rows(hard, PLAIN, both_orders=True)
+    trainer = build_trainer(rows, config, model, processor, PLAIN, tmp_path, reward=varied_reward(), value_only=True)
     start = trainer.critic.head.weight.clone()
     trainer.train()
     assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items() if name in before)
@@ -168,30 +114,16 @@ def test_pretraining_stops_at_the_plateau() -> None:
     assert control.should_training_stop
 
 
-class KilledError(Exception):
-    pass
-
-
-class Kill(TrainerCallback):
-    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        raise KilledError
-
-
 @pytest.mark.parametrize("changes", [{}, {"window": 4}], ids=["whole", "windowed"])
-def test_resume(
-    hard: list[Any], tiny_checkpoint: Path, tmp_path: Path, rewarded: Callable[..., None], changes: dict[str, Any]
-) -> None:
+def test_resume(hard: list[Any], tiny_checkpoint: Path, tmp_path: Path, changes: dict[str, Any]) -> None:
     """Stopped at its first checkpoint and started again: policy and critic of the uninterrupted run; no critic in the judge."""
     config = config_for(tiny_checkpoint, **changes)
-    rewarded(varied)
-    whole = train_rl(hard, config, tmp_path / "whole")
-    rewarded(varied, Kill())
+    whole = train_rl(hard, config, tmp_path / "whole", reward=varied_reward())
     with pytest.raises(KilledError):
-        train_rl(hard, config, tmp_path / "parts")
-    rewarded(varied)
-    parts = train_rl(hard, config, tmp_path / "parts")
-    assert (weights(whole) - weights(tiny_checkpoint)).abs().max() > 1e-3
-    torch.testing.assert_close(weights(whole), weights(parts), atol=1e-6, rtol=1e-5)
+        train_rl(hard, config, tmp_path / "parts", reward=varied_reward(), callbacks=[Kill()])
+    parts = train_rl(hard, config, tmp_path / "parts", reward=varied_reward())
+    assert (weights_of(whole) - weights_of(tiny_checkpoint)).abs().max() > 1e-3
+    torch.testing.assert_close(weights_of(whole), weights_of(parts), atol=1e-6, rtol=1e-5)
     critics = [ValueModel.from_pretrained(str(folder.parent / "critic")).state_dict() for folder in (whole, parts)]
     for name, value in critics[0].items():
         torch.testing.assert_close(value, critics[1][name], atol=1e-6, rtol=1e-5)
@@ -239,7 +171,7 @@ def test_each_token_is_trained_on_once(hard: list[Any], tiny_checkpoint: Path, t
     rounds: dict[tuple[int, ...], int] = {}
     sampled = by_policy = by_critic = 0
     for _ in range(5):
-        before = [tuple(prefix) for _, prefix in trainer._unfinished[:8]]
+        before = [tuple(prefix) for _, prefix in trainer._rollouts._unfinished[:8]]
         batch = trainer._generate_and_score_completions([{}] * 8)
         for row in range(8):
             length = int(batch["completion_mask"][row].sum())
@@ -250,7 +182,7 @@ def test_each_token_is_trained_on_once(hard: list[Any], tiny_checkpoint: Path, t
             rounds[tokens] = rounds.pop(prefix, 0) + 1 if prefix else 1
             sampled, by_policy = sampled + length - len(prefix), by_policy + int(batch["loss_mask"][row].sum())
             by_critic += int(batch["value_mask"][row].sum())
-    waiting = sum(len(tokens) for _, tokens in trainer._unfinished)
+    waiting = sum(len(tokens) for _, tokens in trainer._rollouts._unfinished)
     assert sampled == by_policy == by_critic + waiting
     assert waiting > 0
     assert max(rounds.values()) == 3

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from rewardlab.config import ConsistencyConfig, RLConfig, SFTConfig
+from rewardlab.config import SFTConfig
 from rewardlab.errors import DataError
 from rewardlab.prompts import load_template
 from rewardlab.prompts.verification import CORRECT, REVISE, VERIFY, WRONG, read_verification
@@ -20,12 +20,13 @@ from rewardlab.rl.self_verification import at_turn_ends, segments, turn_rewards
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.samplers.self_verifying import SelfVerifying
-from rewardlab.training.policy_gradient.rollouts.dialogue import MultiTurnTrainer, verification_metrics
-from rewardlab.training.policy_gradient.rollouts.whole import RolloutTrainer
+from rewardlab.training.policy_gradient.rollouts.dialogue import verification_metrics
+from rewardlab.training.policy_gradient.trainer import PolicyTrainer
 from rewardlab.training.rl import train_rl
 from rewardlab.training.run.verification_rows import verification_rows
 from rewardlab.training.sft import train_sft
 from rewardlab.types import Completion, FinishReason, Message, Order, Part
+from tests.support.configs import short_rl_config
 
 
 @pytest.mark.parametrize(
@@ -88,11 +89,15 @@ def test_roles_are_whitened_apart() -> None:
 
 def test_metrics_of_the_collapses() -> None:
     """A verifier that always says "correct" recognises every right judgment and no wrong one, and nothing is revised."""
-    yes = verification_metrics([True, True, False], [True, True, True], [True, True, False], [False] * 3)
+
+    def values(*columns: Any) -> dict[str, float]:
+        return {name: metric.value for name, metric in verification_metrics(*columns).items()}
+
+    yes = values([True, True, False], [True, True, True], [True, True, False], [False] * 3)
     assert (yes["verify/correct_recognised"], yes["verify/wrong_recognised"], yes["verify/revised_frac"]) == (1.0, 0.0, 0.0)
-    flips = verification_metrics([True, False], [False, False], [False, True], [True, True])
+    flips = values([True, False], [False, False], [False, True], [True, True])
     assert (flips["verify/gained_frac"], flips["verify/lost_frac"], flips["verify/final_accuracy"]) == (0.5, 0.5, 0.5)
-    assert verification_metrics([True], [None], [True], [False])["verify/unclear_frac"] == 1.0
+    assert values([True], [None], [True], [False])["verify/unclear_frac"] == 1.0
 
 
 PROMPT = (Message("user", (Part(text="Which is better?"),)),)
@@ -183,41 +188,31 @@ def test_training_on_dialogues(demo_pairs: Any, tiny_checkpoint: Path, tmp_path:
     }
     sft = SFTConfig(model=str(tiny_checkpoint), max_steps=60, learning_rate=1e-2, batch_size=8, micro_batch_size=8, **common)
     started = train_sft(pairs, sft, tmp_path / "sft", votes=votes)
-    config = RLConfig(
-        model=str(started),
-        advantage="gae",
-        self_verify=True,
-        outliers="keep",
-        preclip=None,
-        learning_rate=1e-3,
-        rollout_batch_size=8,
-        batch_size=4,
-        micro_batch_size=4,
-        max_steps=2,
-        max_completion_length=48,
-        consistency=ConsistencyConfig(weight=0.0),
-        **common,
-    )
+    method: dict[str, Any] = {"advantage": "gae", "self_verify": True, "outliers": "keep", "preclip": None}
+    config = short_rl_config(started, max_completion_length=48, **method, **common)
     drawn: list[list[list[float]]] = []
-    sample, finish = RolloutTrainer._generate_single_turn, MultiTurnTrainer.finish_batch
+    sample, add_advantages = PolicyTrainer._sample_decoder, PolicyTrainer._add_advantages
 
     def sample_and_keep(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = sample(self, *args, **kwargs)
-        drawn.append(self._drawn_logprobs)
-        return result
+        tokens, logprobs = sample(self, *args, **kwargs)
+        assert logprobs is not None
+        drawn.append(logprobs)
+        return tokens, logprobs
 
-    def finish_and_compare(self: Any, batch: dict[str, Any], inputs: Any) -> None:
-        finish(self, batch, inputs)
+    def add_and_compare(self: Any, padded: Any, rollouts: Any) -> Any:
+        result = add_advantages(self, padded, rollouts)
         with torch.no_grad():
-            whole_NT = self._logprobs(self.model, batch, 8)[0]
+            whole_NT = self._logprobs(self.model, result, 8)[0]
+        batch = result.to_trl()
         for turn, logprobs in enumerate(drawn[:2], 1):
             rows = [row for row in range(8) if (batch["turns"][row] == turn).any()]
             assert len(rows) == len(logprobs) > 0
             for row, own in zip(rows, logprobs, strict=True):
                 torch.testing.assert_close(whole_NT[row, batch["turns"][row] == turn], torch.tensor(own), atol=1e-4, rtol=0)
+        return result
 
-    monkeypatch.setattr(RolloutTrainer, "_generate_single_turn", sample_and_keep)
-    monkeypatch.setattr(MultiTurnTrainer, "finish_batch", finish_and_compare)
+    monkeypatch.setattr(PolicyTrainer, "_sample_decoder", sample_and_keep)
+    monkeypatch.setattr(PolicyTrainer, "_add_advantages", add_and_compare)
     train_rl(pairs, config, tmp_path / "rl")
     first = json.loads((tmp_path / "rl" / "metrics.jsonl").read_text().splitlines()[0])
     assert first["reward/format"] > 0.5  # it has learnt to judge in form

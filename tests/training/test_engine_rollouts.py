@@ -19,10 +19,10 @@ from rewardlab.config import EngineConfig, RLConfig
 from rewardlab.demo.base_model import build_model, build_processor, save
 from rewardlab.errors import ConfigError, EndpointError
 from rewardlab.models.loading import load_policy, load_processor
-from rewardlab.training.policy_gradient.rollouts.engine import RolloutEngine, check_engine, limited, messages_of
+from rewardlab.training.policy_gradient.rollouts.engine import RolloutEngine, check_engine, messages_of, with_context_length
 from rewardlab.types import Part
 from tests.support import scaled_runs
-from tests.training.test_processes import launched
+from tests.support.launching import train_on
 
 needs_vllm = pytest.mark.skipif(
     not os.environ.get("REWARDLAB_VLLM"), reason="needs vLLM, its program named in REWARDLAB_VLLM (make vllm)"
@@ -92,7 +92,7 @@ def test_an_engine_that_dies_comes_back_with_the_weights_of_now(
 
 @needs_vllm
 def test_one_engine_for_two_processes(checkpoint: Path, tmp_path: Path) -> None:
-    launched(checkpoint, tmp_path, "rl+engine:run")
+    train_on(checkpoint, tmp_path, "rl+engine:run")
     assert len(gaps(tmp_path / "run")) == 4
     assert max(gaps(tmp_path / "run")) < MASS
 
@@ -139,10 +139,10 @@ def test_where_an_engine_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     with pytest.raises(ConfigError, match=r"name cards that no process has in engine.devices"):
         check_engine(EngineConfig())
-    assert limited(EngineConfig(args="--dtype half"), 4096).args == "--max-model-len 4096 --dtype half"
+    assert with_context_length(EngineConfig(args="--dtype half"), 4096).args == "--max-model-len 4096 --dtype half"
     for config in (EngineConfig(devices="7"), EngineConfig(args="--gpu-memory-utilization 0.3")):
         check_engine(config)
-        assert limited(config, None) is config
+        assert with_context_length(config, None) is config
     monkeypatch.setenv("WORLD_SIZE", "16")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "8")
     with pytest.raises(ConfigError, match="on several use kind: server"):

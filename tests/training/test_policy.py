@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
+import inspect
 import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,13 +16,16 @@ from rewardlab.config import PolicyConfig, RMConfig, load_yaml
 from rewardlab.errors import DataError
 from rewardlab.prompts import load_template
 from rewardlab.rewards.anchors import anchors_of, best_of
-from rewardlab.rewards.pairwise import PairwiseReward, ScalarReward
+from rewardlab.rewards.pairwise import PairwiseReward
+from rewardlab.rewards.policy_function import AnchoredReward
+from rewardlab.rewards.rollout import Rollout, Scored, Trajectory
+from rewardlab.rewards.scalar import ScalarReward
 from rewardlab.rewards.verifiable.extraction import Contract
 from rewardlab.rewards.verifiable.rules import RULES
 from rewardlab.rewards.verified import VerifiedReward
 from rewardlab.rl.groups import centered, fill_unscored
 from rewardlab.training import policy as policy_module
-from rewardlab.training.policy import PolicyRewardFunction, train_policy
+from rewardlab.training.policy import train_policy
 from rewardlab.training.reward_model import train_reward_model
 from rewardlab.types import (
     BOTH_ORDERS,
@@ -37,6 +39,7 @@ from rewardlab.types import (
     VerdictStatus,
     Vote,
 )
+from tests.support.rewards import values_of
 
 END = 7
 
@@ -83,7 +86,7 @@ def test_paid_by_the_chance_of_beating_the_anchor() -> None:
     paid, metrics = reward([question(str(n)) for n in range(5)], answers, ["<think>x</think>fair"] * 5, 0)
     assert paid == pytest.approx([0.7, 0.7, 0.5, 0.3, 0.0], abs=1e-3)
     assert judge.asked == [("good", "fair"), ("good", "fair"), ("bad", "fair")]
-    assert metrics["judge/unreadable_frac"] == 0
+    assert values_of(metrics)["judge/unreadable_frac"] == 0
     centred, _ = PairwiseReward(judge, phi="centered")([question("x")], ["good"], ["fair"], 0)  # type: ignore[arg-type]
     assert centred == pytest.approx([0.2], abs=1e-3)
 
@@ -102,7 +105,7 @@ def test_what_cannot_be_read_is_not_paid() -> None:
     paid, metrics = PairwiseReward(judge)([question("a"), question("b")], ["good", "bad"], ["fair", "fair"], 0)  # type: ignore[arg-type]
     assert paid[0] == pytest.approx(0.7)
     assert paid[1] is None
-    assert metrics["judge/unreadable_frac"] == 0.5
+    assert values_of(metrics)["judge/unreadable_frac"] == 0.5
     one_order = PairwiseReward(Prefers(grade, orders=(Order.GIVEN,)))  # type: ignore[arg-type]
     assert one_order([question("a")], ["good"], ["fair"], 0)[0] == [None]  # the other order failed: what is left is biased
     nothing = PairwiseReward(judge)([question("a"), question("b")], ["good", "good"], ["", None], 0)  # type: ignore[arg-type]
@@ -116,14 +119,9 @@ def test_unscored_rollouts_do_not_move_their_group() -> None:
     assert centered(fill_unscored(rewards, groups), groups).tolist() == [0.5, 0.0, -0.5, 0.0]
 
 
-def called(function: PolicyRewardFunction, texts: list[str], ids: list[list[int]], names: list[str]) -> Any:
-    return function(
-        completions=[[{"role": "assistant", "content": text}] for text in texts],
-        completion_ids=ids,
-        pair_id=names,
-        log_metric=lambda name, value: None,
-        trainer_state=SimpleNamespace(global_step=0),
-    )
+def called(function: AnchoredReward, texts: list[str], ids: list[list[int]], names: list[str]) -> Scored:
+    columns = zip(texts, ids, names, strict=True)
+    return function([Rollout({"pair_id": name}, [], Trajectory(tokens), text) for text, tokens, name in columns], 0)
 
 
 @pytest.mark.parametrize(("phi", "least"), [("probability", 0.0), ("centered", -0.5), ("logit", -4.0)])
@@ -131,11 +129,14 @@ def test_a_cut_off_answer_pays_the_least(tmp_path: Path, phi: str, least: float)
     """Though the judge would like it; under ``centered``, 0 would be parity."""
     pairs = [question("a"), question("b")]
     reward = PairwiseReward(Prefers(grade), phi=phi)  # type: ignore[arg-type]
-    function = PolicyRewardFunction(reward, pairs, {"a": "fair", "b": "fair"}, frozenset({END}), tmp_path)
-    paid = called(function, ["good", "good"], [[1, END], [1, 2]], ["a", "b"])
+    anchors = {"a": "fair", "b": "fair"}
+    function = AnchoredReward(reward, pairs, anchors, ends=frozenset({END}), samples=tmp_path / "samples.jsonl")
+    scored = called(function, ["good", "good"], [[1, END], [1, 2]], ["a", "b"])
+    paid = scored.rewards
     assert paid[1] == least
+    assert paid[0] is not None
     assert paid[0] > least
-    assert function.right() == [1.0, 0.0]
+    assert scored.correct == [1.0, 0.0]
     kept = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines()]
     assert [row["anchor"] for row in kept] == ["fair", "fair"]
 
@@ -185,7 +186,7 @@ def test_pairwise_ppo(demo_pairs: Any, tiny_checkpoint: Path, tmp_path: Path, mo
     method = {name: value for name, value in shipped.items() if name not in ("model", "judge")}
     judge = PairwiseReward(Prefers(lambda text: min(len(text), 20) / 20, unreadable=frozenset({""})))  # type: ignore[arg-type]
     monkeypatch.setattr(policy_module, "open_reward", lambda config, pairs: judge)
-    monkeypatch.setattr(PolicyRewardFunction, "__call__", uncut(PolicyRewardFunction.__call__))
+    monkeypatch.setattr(AnchoredReward, "__call__", uncut(AnchoredReward.__call__))
     changes = {**method, "group_size": 1, "value_pretrain_steps": 2, "max_steps": 2, "save_steps": 2}
     final = train_policy(demo_pairs[0][:16], config_for(tiny_checkpoint, **changes), tmp_path / "run")
     assert (final / "model.safetensors").exists()
@@ -220,7 +221,7 @@ def test_a_policy_learns_what_its_judge_likes(
     """A judge that prefers short answers: an untrained policy, which never stops, comes to write shorter ones."""
     judge = PairwiseReward(Prefers(lambda text: -min(len(text), 20) / 20))  # type: ignore[arg-type]
     monkeypatch.setattr(policy_module, "open_reward", lambda config, pairs: judge)
-    monkeypatch.setattr(PolicyRewardFunction, "__call__", uncut(PolicyRewardFunction.__call__))
+    monkeypatch.setattr(AnchoredReward, "__call__", uncut(AnchoredReward.__call__))
     final = train_policy(
         demo_pairs[0][:16],
         config_for(tiny_checkpoint, anchor="group", seed=seed, max_steps=30, learning_rate=2e-2),
@@ -235,9 +236,9 @@ def test_a_policy_learns_what_its_judge_likes(
 def uncut(call: Callable[..., Any]) -> Callable[..., Any]:
     """An untrained policy ends none of its answers; here they count as ended."""
 
-    def ended(self: Any, *, completion_ids: list[list[int]], **rest: Any) -> Any:
+    def ended(self: Any, rollouts: Any, step: int) -> Any:
         end = next(iter(self._ends))
-        return call(self, completion_ids=[[*ids, end] for ids in completion_ids], **rest)
+        return call(self, [replace(r, trajectory=Trajectory([*r.token_ids, end])) for r in rollouts], step)
 
     return ended
 
@@ -259,9 +260,9 @@ def test_a_scalar_head_pays_pointwise(demo_pairs: Any, tiny_checkpoint: Path, tm
     assert paid[0] != pytest.approx(paid[2], abs=1e-7)
 
 
-def test_trl_takes_the_reward_function(tmp_path: Path) -> None:
+def test_trl_takes_the_reward_function() -> None:
     """It is no coroutine, and says so."""
-    assert not asyncio.iscoroutinefunction(PolicyRewardFunction.__call__)
+    assert not inspect.iscoroutinefunction(AnchoredReward.__call__)
 
 
 def test_a_rule_pays_where_it_can_and_the_judge_where_not() -> None:
@@ -277,8 +278,11 @@ def test_a_rule_pays_where_it_can_and_the_judge_where_not() -> None:
     ]
     paid, metrics = verified([number] * 4 + [question("q")], said, ["7"] * 4 + ["fair"], 0)
     assert paid == [1.0, 0.0, 0.0, 0.0, pytest.approx(0.7, abs=1e-3)]
-    assert metrics["verifier/share"] == 0.8
-    assert sum(value for name, value in metrics.items() if name.startswith("verifier/") and name != "verifier/share") == 1
+    assert values_of(metrics)["verifier/share"] == 0.8
+    assert (
+        sum(value for name, value in values_of(metrics).items() if name.startswith("verifier/") and name != "verifier/share")
+        == 1
+    )
     assert verified.check([number, question("q")]) == {"verifier": 1, "judge_truth": 1, "judge_best": 0}
     with pytest.raises(DataError, match="1 of 2 pairs"):
         VerifiedReward(RULES, None, contract=Contract.BOXED, thinking=True).check([number, question("q")])

@@ -6,42 +6,33 @@ import json
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 
 from rewardlab.checkpoints import CARD
-from rewardlab.config import ConsistencyConfig, PRMConfig, RLConfig
-from rewardlab.demo.judgments import grounded
+from rewardlab.config import Method, PRMConfig, RLConfig
 from rewardlab.errors import CheckpointError, ConfigError, DataError
 from rewardlab.models.loading import load_model, load_processor
 from rewardlab.models.value_model import ValueModel, completion_values
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.rewards.process_reward import ProcessReward, step_tokens
-from rewardlab.rewards.steps import judgment_steps, step_labels
 from rewardlab.rl import reference
 from rewardlab.samplers.hf import HFSampler
 from rewardlab.training import prm as prm_module
+from rewardlab.training.policy_gradient import trainer as trainer_module
+from rewardlab.training.policy_gradient.algorithm import _token_rewards
 from rewardlab.training.prm import NO_LABEL, PRMTrainer, StepCollator, prm_rows, step_scores, train_prm
 from rewardlab.training.rl import build_trainer, rl_rows, train_rl
 from rewardlab.types import Order
+from tests.support.configs import short_rl_config
+from tests.support.rewards import TokenReward
 
 PLAIN = load_template("plain")
-
-
-@pytest.fixture(scope="module")
-def labelled(demo_pairs: Any) -> list[dict[str, Any]]:
-    """16 judgments as `rewardlab steps` writes them, half of them misread from their first step on."""
-    rows = []
-    for n, (pair, truth) in enumerate(zip(*(part[:16] for part in demo_pairs), strict=True)):
-        order = Order.SWAPPED if n % 4 > 1 else Order.GIVEN
-        text, _ = grounded(truth, pair.shown(order), misread=bool(n % 2))
-        ends = judgment_steps(text)
-        labels = step_labels(len(ends), 1 if n % 2 else None)
-        rows.append({"pair_id": pair.pair_id, "order": order.value, "text": text, "ends": ends, "labels": labels})
-    return rows
 
 
 def config_for(checkpoint: Path, **changes: Any) -> PRMConfig:
@@ -152,21 +143,7 @@ def test_labels_of_other_pairs(tiny_checkpoint: Path, demo_pairs: Any, labelled:
 
 
 def rl_config(checkpoint: Path, **changes: Any) -> RLConfig:
-    values: dict[str, Any] = {
-        "model": str(checkpoint),
-        "template": "plain",
-        "learning_rate": 1e-3,
-        "lr_scheduler": "constant",
-        "rollout_batch_size": 8,
-        "batch_size": 4,
-        "micro_batch_size": 4,
-        "max_steps": 2,
-        "save_steps": 2,
-        "max_completion_length": 24,
-        "gradient_checkpointing": False,
-        "consistency": ConsistencyConfig(weight=0.0),
-    }
-    return RLConfig(**(values | changes))
+    return short_rl_config(checkpoint, **({"lr_scheduler": "constant", "max_completion_length": 24} | changes))
 
 
 UNREAD = 2  # of this rollout no verdict could be read
@@ -177,25 +154,23 @@ class Written:
 
     def __init__(self, rows: Any, config: RLConfig, folder: Path, texts: Sequence[str]) -> None:
         model, processor = load_model(config.model, device="cpu")
-        self.trainer = build_trainer(rows, config, model, processor, PLAIN, folder)
-        self.trainer.reward_funcs, self.trainer.right_of_last_batch = [self.reward], lambda: [1.0, 0.0] * 4
-        self.trainer.read_of_last_batch = lambda: [n != UNREAD for n in range(8)]
+        reward = TokenReward(
+            lambda ids, n: float(sum(ids) % 5), correct=lambda ids, n: float(n % 2 == 0), parsed=lambda n: n != UNREAD
+        )
+        self.trainer = build_trainer(rows, config, model, processor, PLAIN, folder, reward=reward)
         encode, end = processor.tokenizer.encode, self.trainer.eos_token_ids[0]
         ids = [[*encode(text, add_special_tokens=False), end] for text in texts]
-
-        def turn(*_: Any, **__: Any) -> Any:
-            self.trainer._drawn_logprobs = [[0.0] * len(row) for row in ids]
-            return ids, None
-
-        self.trainer._generate_single_turn = turn
+        self.trainer._sample_decoder = lambda *_: (ids, [[0.0] * len(row) for row in ids])
         self.trainer.model.train()
-        self.batch = self.trainer._generate_and_score_completions([rows[n] for n in range(8)])
-        self.rewards_NT = self.trainer._token_rewards(self.batch, torch.zeros(8), self.batch["loss_mask"])
-        self.metrics = self.trainer._tallies["train"].tell(list)
+        compute = trainer_module.compute_advantages
 
-    @staticmethod
-    def reward(completion_ids: list[list[int]], **_: Any) -> list[float]:
-        return [float(sum(ids) % 5) for ids in completion_ids]
+        def keep_rewards(batch: Any, rewards: Any, method: Any, **more: Any) -> Any:
+            self.rewards_NT = _token_rewards(batch, torch.zeros(8), rewards, batch.loss_mask_NT, method)
+            return compute(batch, rewards, method, **more)
+
+        with mock.patch.object(trainer_module, "compute_advantages", keep_rewards):
+            self.batch = self.trainer._generate_and_score_completions([rows[n] for n in range(8)])
+        self.metrics = self.trainer._accumulators["train"].flush(list)
 
 
 @pytest.fixture
@@ -239,12 +214,12 @@ def test_rewards_land_on_step_ends(
     assert run.metrics["process/without_steps_frac"] == pytest.approx(2 / 8)
     told = reference.Rollouts(
         mask_NT=batch["completion_mask"],
-        rewards_N=run.trainer._rewards.nansum(1),
+        rewards_N=run.trainer._rewards_G1.nansum(1),
         old_logprobs_NT=torch.zeros_like(expected_NT),
         values_NT=batch.get("old_values"),
         step_rewards_NT=expected_NT,
     )
-    method = reference.Method(advantage=advantage, outliers="keep")
+    method = Method(advantage=advantage, outliers="keep")  # type: ignore[arg-type]
     torch.testing.assert_close(batch["advantages"], reference.advantages(told, method), atol=1e-4, rtol=1e-3)
 
 
@@ -259,8 +234,6 @@ def test_weight_zero_is_the_baseline(written: Callable[..., Written], prm: Path)
 
 def test_a_run_with_it(demo_pairs: Any, tiny_checkpoint: Path, prm: Path, tmp_path: Path) -> None:
     """As reward and as the critic's beginning; the model that pays does not learn and is in no checkpoint."""
-    from dataclasses import replace
-
     pairs = [replace(pair, attempts="2") for pair in demo_pairs[0][:16]]
     before = ValueModel.from_pretrained(str(prm)).state_dict()
     config = rl_config(tiny_checkpoint, advantage="gae", process_reward=str(prm), value_init=str(prm), value_learning_rate=1e-9)

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,52 +12,15 @@ import torch
 
 from rewardlab.config import SFTConfig
 from rewardlab.errors import ConfigError
-from rewardlab.metrics.running import Mean, Tallies
+from rewardlab.metrics.running import Metric, MetricAccumulator
 from rewardlab.models.loading import load_model
 from rewardlab.training.policy_gradient.rollouts.prompts import PromptSource
 from rewardlab.training.run.folder import common_arguments, micro_batches
 from rewardlab.training.run.watchdog import rollbacks
 from tests.support import scaled_runs
+from tests.support.launching import train_on
 
-ROOT = Path(__file__).parents[2]
 CURVE = ("loss", "grad_norm", "reward", "entropy", "completions/mean_length", "advantage/outlier_frac", "reward_std")
-
-
-# Stage 3 with no weight kept whole: DeepSpeed leaves those below 100,000 numbers, all of a small model's, with every process.
-DEALT_OUT = {
-    "train_batch_size": "auto",
-    "train_micro_batch_size_per_gpu": "auto",
-    "gradient_accumulation_steps": "auto",
-    "gradient_clipping": "auto",
-    "zero_optimization": {
-        "stage": 3,
-        "stage3_gather_16bit_weights_on_model_save": True,
-        "stage3_param_persistence_threshold": 0,
-        "stage3_max_live_parameters": 1000,
-        "stage3_prefetch_bucket_size": 1000,
-        "reduce_bucket_size": 5000,
-    },
-}
-
-
-def launched(checkpoint: Path, folder: Path, *wanted: str, processes: int = 2, zero: str = "") -> None:
-    """Train on ``processes`` under torchrun, or under the launcher's configuration that ships for a ZeRO stage, 2 or 3, or as
-    :data:`DEALT_OUT` has it."""
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "DS_ACCELERATOR": "cpu"}
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)]
-    if zero:
-        file = ROOT / "configs" / "accelerate" / f"zero{zero}.yaml"
-        if zero == "3 dealt out":
-            (folder / "deepspeed.json").write_text(json.dumps(DEALT_OUT))
-            file = folder / "launcher.yaml"
-            told = {"deepspeed_config_file": str(folder / "deepspeed.json"), "zero3_init_flag": True}
-            settings = {"compute_environment": "LOCAL_MACHINE", "distributed_type": "DEEPSPEED", "num_processes": processes}
-            file.write_text(json.dumps({**settings, "num_machines": 1, "deepspeed_config": told}))  # JSON is YAML
-        command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(file)]
-        command += ["--num_processes", str(processes), "--main_process_port", "0"]
-    command += [str(ROOT / "tests" / "support" / "scaled_runs.py"), str(checkpoint), str(folder), *wanted]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=280)
-    assert done.returncode == 0, done.stderr[-6000:]
 
 
 def same(one: Path, other: Path) -> None:
@@ -97,7 +57,7 @@ def test_two_processes_are_as_one(tiny_checkpoint: Path, alone: Path, tmp_path: 
     scaled_runs.run("rl", tiny_checkpoint, tmp_path / "unequal_alone", unequal=True)
     kinds = [f"{stage}:{stage}{end}" for stage in ("sft", "rl") for end in ("", "_grown", "_begun:kill")]
     kinds += ["sft+mixed:sft_mixed", "rl+mixed:rl_mixed", "rl+halves+mixed:halves", "rl+unequal:unequal", "rl+taken_back:back"]
-    launched(tiny_checkpoint, tmp_path, *kinds)
+    train_on(tiny_checkpoint, tmp_path, *kinds)
     assert (tmp_path / "halves" / "final").exists()
     assert rollbacks(tmp_path / "back") == [4]
     assert (tmp_path / "back" / "final").exists()
@@ -120,10 +80,10 @@ def test_zero_is_as_one_process(tiny_checkpoint: Path, alone: Path, tmp_path: Pa
     """Under the configurations that ship; shards that two have left are joined for one."""
     kinds = [f"{stage}:{stage}{end}" for stage in ("sft", "rl") for end in ("", "_begun:kill")]
     scaled_runs.run("sft", tiny_checkpoint, tmp_path / "sft_alone", data=scaled_runs.mixed(), micro_batch_size=1)
-    launched(tiny_checkpoint, tmp_path, *kinds, "sft+mixed:sft_mixed", "rl+halves+mixed:halves", zero=zero)
+    train_on(tiny_checkpoint, tmp_path, *kinds, "sft+mixed:sft_mixed", "rl+halves+mixed:halves", zero=zero)
     assert (tmp_path / "halves" / "final").exists()
     same(tmp_path / "sft_alone", tmp_path / "sft_mixed")
-    launched(tiny_checkpoint, tmp_path, "sft:sft_begun", "rl:rl_begun", processes=1, zero=zero)
+    train_on(tiny_checkpoint, tmp_path, "sft:sft_begun", "rl:rl_begun", processes=1, zero=zero)
     for stage in ("sft", "rl"):
         same(alone / stage, tmp_path / stage)
         same(alone / stage, tmp_path / f"{stage}_begun")
@@ -161,18 +121,18 @@ def test_a_batch_is_dealt_out_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_metrics_of_unequal_shards() -> None:
     """One process saw 30 tokens of which 3 were clipped, the other 10 of which 9 were: 12 of 40, not the mean of the means."""
-    mine, others = Tallies(), Tallies()
-    mine.add("clip", 0.1, 30)
-    others.add("clip", 0.9, 10)
-    others.add("seen_by_one", Mean(0.5, 8), 8)
-    mine.add("advantage/max_abs", 2.0)
-    others.add("advantage/max_abs", 5.0)
-    mine.add("of_nothing", float("nan"), 0)
+    mine, others = MetricAccumulator(), MetricAccumulator()
+    mine.add("clip", Metric(0.1, 30))
+    others.add("clip", Metric(0.9, 10))
+    others.add("seen_by_one", Metric(0.5, 8))
+    mine.add("advantage/max_abs", Metric(2.0, reduce="max"))
+    others.add("advantage/max_abs", Metric(5.0, reduce="max"))
+    mine.add("of_nothing", Metric(float("nan"), 0))
     kept: list[object] = []
-    others.tell(lambda told: kept.extend(told) or told)
-    found = mine.tell(lambda told: [*told, *kept])
-    assert found == {"clip": pytest.approx(12 / 40), "seen_by_one": 0.5, "advantage/max_abs": 5.0}
-    assert mine.tell(list) == {}
+    others.flush(lambda shard: kept.extend(shard) or shard)
+    joined = mine.flush(lambda shard: [*shard, *kept])
+    assert joined == {"clip": pytest.approx(12 / 40), "seen_by_one": 0.5, "advantage/max_abs": 5.0}
+    assert mine.flush(list) == {}
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 1), (2, 2)])
@@ -185,7 +145,7 @@ def test_prompts_are_dealt_out_anew(before: int, after: int) -> None:
 
     old = sources(before)
     drawn = {row["name"] for source in old for place, row in source.take(2)}
-    old[0].learn(0, 1.0)  # row 0
+    old[0].update_pass_rate(0, 1.0)  # row 0
     states = [source.state_dict() for source in old]
     new = sources(after)
     for source in new:

@@ -19,9 +19,10 @@ from rewardlab.errors import CheckpointError, ConfigError, DataError
 from rewardlab.models.loading import load_processor
 from rewardlab.models.value_model import ValueModel
 from rewardlab.prompts import load_template
+from rewardlab.rewards.scalar import score_responses, single_response_prompt
 from rewardlab.samplers.hf import HFSampler
-from rewardlab.training import reward_model as bradley_terry
-from rewardlab.training.reward_model import BradleyTerryTrainer, alone, build_trainer, score, train_reward_model, write_scores
+from rewardlab.training import reward_model as reward_model_module
+from rewardlab.training.reward_model import BradleyTerryTrainer, build_reward_trainer, train_reward_model, write_scores
 from rewardlab.types import PreferencePair
 
 SINGLE = load_template("single")
@@ -50,19 +51,19 @@ def pairs(demo_pairs: Any) -> list[PreferencePair]:
 @pytest.fixture
 def trainer(tiny_checkpoint: Path, pairs: list[PreferencePair], tmp_path: Path) -> BradleyTerryTrainer:
     """On a head that says something."""
-    made = build_trainer(pairs, config_for(tiny_checkpoint), load_processor(str(tiny_checkpoint)), tmp_path)
+    made = build_reward_trainer(pairs, config_for(tiny_checkpoint), load_processor(str(tiny_checkpoint)), tmp_path)
     made.model.head.weight.data.normal_(generator=torch.Generator().manual_seed(0))
     return made
 
 
-def test_a_response_is_shown_alone(pairs: list[PreferencePair]) -> None:
+def test_a_response_is_shown_single_response_prompt(pairs: list[PreferencePair]) -> None:
     """With the question and the images, and without a word of the other."""
     for pair in pairs[:4]:
         for response in (0, 1):
-            (message,) = alone(pair, response, SINGLE)
+            (message,) = single_response_prompt(pair, response, SINGLE)
             assert message.text == f"Question: {pair.question}\nResponse: {pair.responses[response]}"
             assert message.images == pair.images
-            assert alone(pair.swap(), 1 - response, SINGLE) == (message,)
+            assert single_response_prompt(pair.swap(), 1 - response, SINGLE) == (message,)
 
 
 def test_the_loss_is_the_formula(trainer: BradleyTerryTrainer, tiny_checkpoint: Path, pairs: list[PreferencePair]) -> None:
@@ -73,7 +74,7 @@ def test_the_loss_is_the_formula(trainer: BradleyTerryTrainer, tiny_checkpoint: 
     losses = []
     with torch.no_grad():
         for pair in pairs[:5]:
-            r = [model(**encode([alone(pair, n, SINGLE)]))[0, -1].item() for n in (0, 1)]
+            r = [model(**encode([single_response_prompt(pair, n, SINGLE)]))[0, -1].item() for n in (0, 1)]
             losses.append(math.log(1 + math.exp(r[1 - pair.preferred] - r[pair.preferred])))
         assert len({round(loss, 4) for loss in losses}) == 5
         assert trainer.compute_loss(model, batch).item() == pytest.approx(sum(losses) / 5, abs=1e-5)
@@ -86,8 +87,10 @@ def test_exchanging_the_responses_changes_nothing(trainer: BradleyTerryTrainer, 
     with torch.no_grad():
         losses = [trainer.compute_loss(model, trainer.data_collator(some)).item() for some in (pairs[:5], swapped)]
     assert losses[0] == pytest.approx(losses[1], abs=1e-6)
-    there = score(model, processor, swapped, SINGLE)
-    torch.testing.assert_close(score(model, processor, pairs[:5], SINGLE, batch_size=3), there.flip(1), atol=1e-5, rtol=1e-5)
+    there = score_responses(model, processor, swapped, SINGLE)
+    torch.testing.assert_close(
+        score_responses(model, processor, pairs[:5], SINGLE, batch_size=3), there.flip(1), atol=1e-5, rtol=1e-5
+    )
 
 
 def test_accumulation_changes_nothing(tiny_checkpoint: Path, pairs: list[PreferencePair], tmp_path: Path) -> None:
@@ -138,10 +141,10 @@ def test_resume_gives_the_uninterrupted_weights(
             super()._save_checkpoint(*args, **kwargs)
             raise KilledError
 
-    monkeypatch.setattr(bradley_terry, "BradleyTerryTrainer", KilledTrainer)
+    monkeypatch.setattr(reward_model_module, "BradleyTerryTrainer", KilledTrainer)
     with pytest.raises(KilledError):
         train_reward_model(pairs, config, tmp_path / "parts")
-    monkeypatch.setattr(bradley_terry, "BradleyTerryTrainer", BradleyTerryTrainer)
+    monkeypatch.setattr(reward_model_module, "BradleyTerryTrainer", BradleyTerryTrainer)
     with pytest.raises(ConfigError, match="other settings"):
         train_reward_model(pairs, config_for(tiny_checkpoint, learning_rate=1e-3), tmp_path / "parts")
     parts = train_reward_model(pairs, config, tmp_path / "parts")
@@ -158,7 +161,7 @@ def test_gradient_checkpointing_changes_no_gradient(tiny_checkpoint: Path, pairs
     grads = []
     for checkpointing in (False, True):
         config = config_for(tiny_checkpoint, gradient_checkpointing=checkpointing)
-        made = build_trainer(pairs, config, load_processor(str(tiny_checkpoint)), tmp_path)
+        made = build_reward_trainer(pairs, config, load_processor(str(tiny_checkpoint)), tmp_path)
         made.model.head.weight.data.normal_(generator=torch.Generator().manual_seed(0))
         made.compute_loss(made.model.train(), made.data_collator(pairs[:3])).backward()
         grads.append({name: p.grad for name, p in made.model.named_parameters()})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shutil
 import subprocess
@@ -11,21 +10,26 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from subprocess import PIPE
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from rewardlab.training.policy_gradient.rollouts.sampler import RolloutSampler
 
-from rewardlab.config import ConsistencyConfig, LoraConfig, RLConfig
+from rewardlab.config import ConsistencyConfig, LoraConfig
 from rewardlab.data.files import lock_folder
 from rewardlab.data.images import decode_image
 from rewardlab.errors import CheckpointError, ConfigError, DataError, EndpointError, OutputError
 from rewardlab.prompts import build_messages, load_template
-from rewardlab.rewards.scorer import RolloutScorer
-from rewardlab.training.rl import RewardFunction, hard_pairs, rl_rows, train_rl
+from rewardlab.rewards.judgment import RewardWeights
+from rewardlab.rewards.judgment_function import JudgmentReward
+from rewardlab.rewards.rollout import Rollout, Scored, Trajectory
+from rewardlab.rewards.scorer import JudgmentScorer
+from rewardlab.training.policy_gradient.rollouts.prompts import PromptSource, RolloutSampler
+from rewardlab.training.policy_gradient.rollouts.truncated import TruncatedRollouts
+from rewardlab.training.rl import hard_pairs, rl_rows, train_rl
 from rewardlab.types import Choice, Order, PreferencePair, choice_of
 from rewardlab.verdicts.parse import format_verdict
+from tests.support.configs import short_rl_config
+from tests.support.rewards import values_of
 
 PLAIN = load_template("plain")
 
@@ -40,34 +44,17 @@ def tagged(demo_pairs: Any) -> list[PreferencePair]:
     ]
 
 
-def config_for(checkpoint: Path | str = "x", **changes: Any) -> RLConfig:
-    values: dict[str, Any] = {
-        "model": str(checkpoint),
-        "template": "plain",
-        "learning_rate": 1e-3,
-        "rollout_batch_size": 8,
-        "batch_size": 4,
-        "micro_batch_size": 4,
-        "max_steps": 2,
-        "save_steps": 2,
-        "max_completion_length": 8,
-        "gradient_checkpointing": False,
-        "consistency": ConsistencyConfig(weight=0.0),
-    }
-    return RLConfig(**(values | changes))
-
-
 def test_hard_pairs(tagged: list[PreferencePair]) -> None:
     """Tags 2, 3 and unsolved; easy ones by ratio, drawn by the seed; pairs without a label never."""
-    hard = hard_pairs(tagged, config_for())
+    hard = hard_pairs(tagged, short_rl_config())
     assert [p.attempts for p in hard].count("1") == 0
     assert len(hard) == 30
-    mixed = hard_pairs(tagged, config_for(easy_ratio=0.2))
+    mixed = hard_pairs(tagged, short_rl_config(easy_ratio=0.2))
     assert ([p.attempts for p in mixed].count("1"), len(mixed)) == (6, 36)
-    assert mixed == hard_pairs(tagged, config_for(easy_ratio=0.2))
-    assert len(hard_pairs(tagged, config_for(attempts=["unsolved"]))) == 10
+    assert mixed == hard_pairs(tagged, short_rl_config(easy_ratio=0.2))
+    assert len(hard_pairs(tagged, short_rl_config(attempts=["unsolved"]))) == 10
     with pytest.raises(DataError, match="distill"):
-        hard_pairs([replace(p, preferred=None) for p in tagged], config_for())
+        hard_pairs([replace(p, preferred=None) for p in tagged], short_rl_config())
 
 
 def test_rows_show_each_pair_as_they_say(tagged: list[PreferencePair]) -> None:
@@ -88,10 +75,14 @@ def test_rows_show_each_pair_as_they_say(tagged: list[PreferencePair]) -> None:
     assert {row["order"] for row in both} == {"given", "swapped"}
 
 
+def judgment_reward_of(weights: RewardWeights, out: Path) -> JudgmentReward:
+    scorer = JudgmentScorer("think_answer", None)
+    return JudgmentReward(scorer, None, weights, ends=frozenset({7}), samples=out / "samples.jsonl")
+
+
 def test_the_gold_verdict_earns_the_top_in_either_order(tagged: list[PreferencePair], tmp_path: Path) -> None:
     """Through the very rows and columns the trainer hands over; its opposite earns the format alone; a cut-off nothing."""
     rows = rl_rows(tagged[:6], PLAIN, both_orders=True)
-    columns = {name: [row[name] for row in rows] for name in ("question", "order", "preferred", "pair_id")}
     by_name = {pair.pair_id: pair for pair in tagged}
     gold = []
     for row in rows:
@@ -99,25 +90,20 @@ def test_the_gold_verdict_earns_the_top_in_either_order(tagged: list[PreferenceP
         shown_first = f"Response 1: {pair.responses[pair.preferred or 0]}" in row["prompt"][0]["content"]
         gold.append(Choice.FIRST if shown_first else Choice.SECOND)
         assert gold[-1] is choice_of(pair.preferred or 0, Order(row["order"]))
-    metrics: dict[str, float] = {}
-    reward = RewardFunction(RolloutScorer("think_answer", None), None, frozenset({7}), tmp_path)
+    reward = judgment_reward_of(RewardWeights(), tmp_path)
 
-    def earned(verdicts: list[Choice], last_token: int) -> list[float]:
-        texts = [[{"role": "assistant", "content": format_verdict(v, "x")}] for v in verdicts]
-        call = reward(
-            completions=texts,
-            completion_ids=[[1, 2, last_token]] * len(texts),
-            log_metric=metrics.__setitem__,
-            trainer_state=SimpleNamespace(global_step=3),
-            **columns,
-        )
-        return asyncio.run(call)
+    def scored(verdicts: list[Choice], last_token: int) -> Scored:
+        texts = [format_verdict(verdict, "x") for verdict in verdicts]
+        rollouts = zip(rows, texts, strict=True)
+        return reward([Rollout(row, [], Trajectory([1, 2, last_token]), text) for row, text in rollouts], 3)
 
-    assert earned(gold, 7) == [1.5] * 12
-    assert metrics["reward/accuracy"] == 1.0
-    assert earned([v.swap() for v in gold], 7) == [0.5] * 12
-    assert earned(gold, 9) == [0.0] * 12
-    assert metrics["verdict/truncated"] == 1.0
+    best = scored(gold, 7)
+    assert best.rewards == [1.5] * 12
+    assert values_of(best.metrics)["reward/accuracy"] == 1.0
+    assert scored([v.swap() for v in gold], 7).rewards == [0.5] * 12
+    truncated = scored(gold, 9)
+    assert truncated.rewards == [0.0] * 12
+    assert values_of(truncated.metrics)["verdict/truncated"] == 1.0
     kept = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines()]
     assert [row["status"] for row in kept] == ["ok"] * 8 + ["truncated"] * 4
     assert {row["step"] for row in kept} == {3}
@@ -127,7 +113,7 @@ def test_no_run_begins_without_its_consistency_judge(
     tagged: list[PreferencePair], tiny_checkpoint: Path, tmp_path: Path
 ) -> None:
     """The message names the address; nothing is written."""
-    config = config_for(tiny_checkpoint, consistency=ConsistencyConfig(base_url="http://127.0.0.1:9/v1"))
+    config = short_rl_config(tiny_checkpoint, consistency=ConsistencyConfig(base_url="http://127.0.0.1:9/v1"))
     with pytest.raises(EndpointError, match=r"127\.0\.0\.1:9/v1.*is the server running"):
         train_rl(tagged, config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -138,7 +124,7 @@ def test_a_run_leaves_its_records(
 ) -> None:
     """Config, metrics of every part, samples, a checkpoint with a card; another template is refused before that."""
     consistency = ConsistencyConfig(base_url=demo_server(), model="demo-checker")
-    final = train_rl(tagged, config_for(tiny_checkpoint, consistency=consistency), tmp_path / "run")
+    final = train_rl(tagged, short_rl_config(tiny_checkpoint, consistency=consistency), tmp_path / "run")
     card = json.loads((final / "rewardlab.json").read_text())
     assert (card["stage"], card["template_hash"]) == ("rl", PLAIN.hash)
     logged = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
@@ -148,15 +134,15 @@ def test_a_run_leaves_its_records(
     samples = [json.loads(line) for line in (tmp_path / "run" / "samples.jsonl").read_text().splitlines()]
     assert {"pair_id", "order", "text", "status", "reward"} <= set(samples[0])
     with pytest.raises(ConfigError, match="finished"):
-        train_rl(tagged, config_for(tiny_checkpoint), tmp_path / "run")
+        train_rl(tagged, short_rl_config(tiny_checkpoint), tmp_path / "run")
     with pytest.raises(CheckpointError, match="template"):
-        train_rl(tagged, config_for(final, template="r1_reward"), tmp_path / "other")
+        train_rl(tagged, short_rl_config(final, template="r1_reward"), tmp_path / "other")
     assert not (tmp_path / "other").exists()
 
 
 def test_lora_and_a_reference_model(tagged: list[PreferencePair], tiny_checkpoint: Path, tmp_path: Path) -> None:
     """Adapters with a KL term: the reference is the model without its adapter."""
-    config = config_for(tiny_checkpoint, lora=LoraConfig(r=4), kl_coef=0.1)
+    config = short_rl_config(tiny_checkpoint, lora=LoraConfig(r=4), kl_coef=0.1)
     final = train_rl(tagged, config, tmp_path / "run")
     assert (final / "adapter_config.json").exists()
     logged = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
@@ -169,11 +155,11 @@ def test_an_interrupted_run_may_move_its_endpoint(tagged: list[PreferencePair], 
     """Another port is the same run; another learning rate is not."""
     from rewardlab.training.run.folder import open_run
 
-    config = config_for(tiny_checkpoint)
+    config = short_rl_config(tiny_checkpoint)
     assert open_run(tmp_path / "run", config, data="d") is None
     moved = config.model_copy(update={"consistency": ConsistencyConfig(weight=0.0, base_url="http://127.0.0.1:9/v1")})
     assert open_run(tmp_path / "run", moved, data="d") is None
-    slower = config_for(tiny_checkpoint, learning_rate=2e-3)
+    slower = short_rl_config(tiny_checkpoint, learning_rate=2e-3)
     for other in (slower, config):  # of a run that has done nothing yet, nothing would be lost
         assert open_run(tmp_path / "run", other, data="d") is None
     (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 1, "loss": 0.1}\n')
@@ -185,13 +171,13 @@ def test_an_interrupted_run_may_move_its_endpoint(tagged: list[PreferencePair], 
 def test_too_few_pairs_for_a_batch(tagged: list[PreferencePair], tiny_checkpoint: Path, tmp_path: Path) -> None:
     """Not an untrained checkpoint under a trained one's name."""
     with pytest.raises(DataError, match=r"60 rollouts, fewer than the 64 of one batch"):
-        train_rl(tagged, config_for(tiny_checkpoint, rollout_batch_size=64, save_steps=16), tmp_path / "run")
+        train_rl(tagged, short_rl_config(tiny_checkpoint, rollout_batch_size=64, save_steps=16), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 def test_a_run_killed_after_its_last_checkpoint(tagged: list[PreferencePair], tiny_checkpoint: Path, tmp_path: Path) -> None:
     """Is finished from it: no further step, the weights of the checkpoint, no sample logged twice."""
-    config = config_for(tiny_checkpoint, lr_scheduler="constant", consistency=ConsistencyConfig(weight=0.0))
+    config = short_rl_config(tiny_checkpoint, lr_scheduler="constant", consistency=ConsistencyConfig(weight=0.0))
     final = train_rl(tagged, config, tmp_path / "run")
     weights, samples = (final / "model.safetensors").read_bytes(), (tmp_path / "run" / "samples.jsonl").read_text()
     shutil.rmtree(final)
@@ -209,14 +195,14 @@ def test_one_process_trains_in_a_folder(tagged: list[PreferencePair], tiny_check
         assert holder.stdout is not None
         holder.stdout.readline()
         with pytest.raises(OutputError, match="another process is writing in it"):
-            train_rl(tagged, config_for(tiny_checkpoint), tmp_path)
+            train_rl(tagged, short_rl_config(tiny_checkpoint), tmp_path)
         holder.kill()
     lock_folder(tmp_path)
 
 
 def test_both_orders_of_a_pair_are_in_one_batch() -> None:
     """Neighbours, each as often as the group is large, the batch repeated; all pairs once a reading, in another order each."""
-    sampler = RolloutSampler(10, batch=4, group=3, repeats=2, seed=0, together=2)
+    sampler = RolloutSampler(10, batch=4, group_size=3, repeats=2, seed=0, orders_per_pair=2)
     first, second = list(sampler), list(sampler)
     assert len(first) == len(sampler) == 2 * 4 * 3 * 2
     assert first != second
@@ -225,69 +211,58 @@ def test_both_orders_of_a_pair_are_in_one_batch() -> None:
         assert batch[:12] == batch[12:]
         assert [row for n, row in enumerate(batch[:12]) if n % 3 == 0] == sorted({*batch}, key=batch.index)
         assert {row ^ 1 for row in batch} == set(batch)
-    assert list(RolloutSampler(10, batch=4, group=3, repeats=2, seed=0, together=2)) == first
+    assert list(RolloutSampler(10, batch=4, group_size=3, repeats=2, seed=0, orders_per_pair=2)) == first
     for num_rows, batch_size in ((9, 4), (10, 3)):
         with pytest.raises(ValueError, match="both orders"):
-            RolloutSampler(num_rows, batch=batch_size, group=1, repeats=1, seed=0, together=2)
+            RolloutSampler(num_rows, batch=batch_size, group_size=1, repeats=1, seed=0, orders_per_pair=2)
 
 
 def test_the_same_winner_in_both_orders_is_paid(tagged: list[PreferencePair], tmp_path: Path) -> None:
     """On top of the rest, right or not; a position-biased judge earns nothing more by it."""
-    metrics: dict[str, float] = {}
 
-    def earned(choices: list[Choice]) -> list[float]:
-        reward = RewardFunction(RolloutScorer("think_answer", None), None, frozenset({7}), tmp_path, swap_weight=1.0)
+    def scored(choices: list[Choice]) -> Scored:
         texts = [format_verdict(choice, "Response 1: a, correct.") for choice in choices]
-        call = reward(
-            completions=[[{"role": "assistant", "content": text}] for text in texts],
-            completion_ids=[[1, 7]] * 4,
-            log_metric=metrics.__setitem__,
-            trainer_state=SimpleNamespace(global_step=1),
-            pair_id=["p"] * 4,
-            question=["q"] * 4,
-            order=["given", "given", "swapped", "swapped"],
-            preferred=[0] * 4,
-        )
-        return asyncio.run(call)
+        rows = [{"pair_id": "p", "question": "q", "preferred": 0, "order": order} for order in ("given", "swapped")]
+        rollouts = zip([rows[0], rows[0], rows[1], rows[1]], texts, strict=True)
+        reward = judgment_reward_of(RewardWeights(swap=1.0), tmp_path)
+        return reward([Rollout(row, [], Trajectory([1, 7]), text) for row, text in rollouts], 1)
 
     first, second = Choice.FIRST, Choice.SECOND
-    assert earned([first, first, second, second]) == [2.5] * 4  # always response 0, which is right
-    assert earned([second, second, first, first]) == [1.5] * 4  # always response 1
-    assert earned([first] * 4) == [1.5, 1.5, 0.5, 0.5]  # always the first
-    assert metrics["reward/swap_agreement"] == 0.0
-    assert earned([first, second, second, second]) == [2.5, 0.5, 2.0, 2.0]
+    assert scored([first, first, second, second]).rewards == [2.5] * 4  # always response 0, which is right
+    assert scored([second, second, first, first]).rewards == [1.5] * 4  # always response 1
+    always_first = scored([first] * 4)
+    assert always_first.rewards == [1.5, 1.5, 0.5, 0.5]
+    assert values_of(always_first.metrics)["reward/swap_agreement"] == 0.0
+    assert scored([first, second, second, second]).rewards == [2.5, 0.5, 2.0, 2.0]
 
 
 def test_a_run_with_the_swap_reward(tagged: list[PreferencePair], tiny_checkpoint: Path, tmp_path: Path) -> None:
     """Trains and logs it; without both orders it is refused."""
-    train_rl(tagged, config_for(tiny_checkpoint, swap_weight=0.5, advantage="grpo", group_size=2), tmp_path / "run")
+    train_rl(tagged, short_rl_config(tiny_checkpoint, swap_weight=0.5, advantage="grpo", group_size=2), tmp_path / "run")
     logged = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert "reward/swap_agreement" in set().union(*logged)
     samples = [json.loads(line) for line in (tmp_path / "run" / "samples.jsonl").read_text().splitlines()]
     assert [row["order"] for row in samples[:4]] == ["given", "given", "swapped", "swapped"]
     assert len({row["pair_id"] for row in samples[:4]}) == 1
     with pytest.raises(ValueError, match="both_orders"):
-        config_for(tiny_checkpoint, swap_weight=0.5, both_orders=False)
+        short_rl_config(tiny_checkpoint, swap_weight=0.5, both_orders=False)
 
 
 def test_length_is_punished_softly(tagged: list[PreferencePair], tmp_path: Path) -> None:
     """Of two right answers the longer earns less, and by how much is logged; what is not finished is not scored."""
     rows = rl_rows(tagged[:3], PLAIN, both_orders=False)
-    columns = {name: [row[name] for row in rows] for name in ("question", "order", "preferred", "pair_id")}
     gold = [format_verdict(choice_of(row["preferred"], Order(row["order"])), "Seen.") for row in rows]
-    reward = RewardFunction(RolloutScorer("think_answer", None), None, frozenset({7}), tmp_path, overlong=(20, 10))
-    logged: dict[str, float] = {}
-    earned = asyncio.run(
-        reward(
-            completions=[[{"role": "assistant", "content": text}] for text in gold],
-            completion_ids=[[1] * 9 + [7], [1] * 14 + [7], [1] * 5],
-            log_metric=logged.__setitem__,
-            trainer_state=SimpleNamespace(global_step=0),
-            unfinished=[False, False, True],
-            **columns,
-        )
-    )
+    reward = judgment_reward_of(RewardWeights(overlong=(20, 10)), tmp_path)
+    source = PromptSource(rows, seed=0)
+    strategy = TruncatedRollouts(source, 5)
+    strategy.choose_rows(list(rows))
+    trajectories = [Trajectory([1] * 9 + [7]), Trajectory([1] * 14 + [7]), Trajectory([1] * 5, finished=False)]
+    rollouts = [Rollout(row, [], made, text) for row, made, text in zip(rows, trajectories, gold, strict=True)]
+    collected = strategy.collect(rollouts, lambda finished: reward(finished, 0))
+    earned = [rollout.reward for rollout in collected.rollouts]
+    assert earned[0] is not None
+    assert earned[1] is not None
     assert earned[0] == pytest.approx(earned[1] + 0.5)  # 15 tokens are half way from 10 to 20
     assert earned[2] is None
-    assert logged["reward/overlong"] == pytest.approx(-0.25)
-    assert reward.right() == [1.0, 1.0, 0.0]
+    assert values_of(collected.metrics)["reward/overlong"] == pytest.approx(-0.25)
+    assert [rollout.correct for rollout in collected.rollouts] == [1.0, 1.0, 0.0]

@@ -11,17 +11,20 @@ from typing import Any
 import pytest
 import torch
 from accelerate.data_loader import prepare_data_loader, skip_first_batches
-from rewardlab.training.policy_gradient.rollouts.sampler import InItsEpoch, RolloutSampler
 from torch.utils.data import DataLoader
-from transformers import TrainerCallback
 from trl.trainer.utils import RepeatSampler
 
-from rewardlab.config import ConsistencyConfig, HotTokenConfig, RLConfig
+from rewardlab.config import HotTokenConfig, RLConfig
 from rewardlab.models.loading import load_model
 from rewardlab.prompts import load_template
-from rewardlab.training import rl as rl_module
-from rewardlab.training.rl import rl_rows, train_rl
+from rewardlab.training.policy_gradient.batch import RolloutBatch
+from rewardlab.training.policy_gradient.rollouts.prompts import RolloutSampler, SetSamplerEpoch
+from rewardlab.training.policy_gradient.trainer import PolicyTrainer
+from rewardlab.training.rl import build_trainer, rl_rows, train_rl
 from rewardlab.types import PreferencePair
+from tests.support.configs import short_rl_config
+from tests.support.killing import Kill, KilledError
+from tests.support.rewards import TokenReward
 
 
 @pytest.fixture(scope="module")
@@ -29,47 +32,30 @@ def tagged(demo_pairs: Any) -> list[PreferencePair]:
     return [replace(pair, attempts="2") for pair in demo_pairs[0][:32]]
 
 
-def config_for(checkpoint: Path | str = "x", **changes: Any) -> RLConfig:
-    values: dict[str, Any] = {
-        "model": str(checkpoint),
-        "template": "plain",
-        "learning_rate": 1e-3,
-        "rollout_batch_size": 8,
-        "batch_size": 4,
-        "micro_batch_size": 4,
-        "max_steps": 2,
-        "save_steps": 2,
-        "max_completion_length": 8,
-        "gradient_checkpointing": False,
-        "consistency": ConsistencyConfig(weight=0.0),
-    }
-    return RLConfig(**(values | changes))
-
-
 def test_a_resumed_run_goes_on_in_its_own_epoch() -> None:
     """Prompts come as TRL's sampler gives them, epoch by epoch; told the epoch, a new sampler begins there."""
     theirs = RepeatSampler(range(11), mini_repeat_count=3, batch_size=4, repeat_count=2, shuffle=True, seed=5)
-    ours = RolloutSampler(11, batch=4, group=3, repeats=2, seed=5)
+    ours = RolloutSampler(11, batch=4, group_size=3, repeats=2, seed=5)
     epochs = [list(theirs) for _ in range(3)]
     assert [list(ours) for _ in range(3)] == epochs
     assert len(ours) == len(epochs[0])
-    resumed = RolloutSampler(11, batch=4, group=3, repeats=2, seed=5)
+    resumed = RolloutSampler(11, batch=4, group_size=3, repeats=2, seed=5)
     resumed.set_epoch(2)
     assert list(resumed) == epochs[2]
 
 
 def test_the_epoch_reaches_the_sampler_of_two_processes() -> None:
     """Behind accelerate's shards and skipped batches: told by the callback, both processes go on in the third permutation."""
-    whole = RolloutSampler(16, batch=4, group=2, repeats=1, seed=1)
+    whole = RolloutSampler(16, batch=4, group_size=2, repeats=1, seed=1)
     whole.set_epoch(2)
     expected = list(whole)
     for process in range(2):
-        sampler = RolloutSampler(16, batch=4, group=2, repeats=1, seed=1)
+        sampler = RolloutSampler(16, batch=4, group_size=2, repeats=1, seed=1)
         loader = DataLoader(list(range(16)), batch_size=4, sampler=sampler)
         sharded = prepare_data_loader(loader, num_processes=2, process_index=process, split_batches=False, put_on_device=False)
         resumed = skip_first_batches(sharded, 1)
         resumed.set_epoch(2)
-        InItsEpoch(SimpleNamespace(rollout_sampler=sampler)).on_epoch_begin(None, SimpleNamespace(epoch=2.25), None)
+        SetSamplerEpoch(lambda sampler=sampler: sampler).on_epoch_begin(None, SimpleNamespace(epoch=2.25), None)
         batches = [batch.tolist() for batch in DataLoader(range(16), batch_sampler=resumed.batch_sampler)]
         own = [expected[start : start + 4] for start in range(4 * process, len(expected), 8)]
         assert batches == own[1:]
@@ -77,58 +63,42 @@ def test_the_epoch_reaches_the_sampler_of_two_processes() -> None:
 
 def test_a_run_killed_in_its_second_epoch(tagged: list[PreferencePair], tiny_checkpoint: Path, tmp_path: Path) -> None:
     """Four steps an epoch, killed at the sixth: the resumed run sees the prompts that the uninterrupted one sees."""
-    config = config_for(tiny_checkpoint, max_steps=8, batch_size=8, save_steps=2, both_orders=False, health={"policy": "warn"})
+    config = short_rl_config(
+        tiny_checkpoint, max_steps=8, batch_size=8, save_steps=2, both_orders=False, health={"policy": "warn"}
+    )
     seen: dict[str, list[list[str]]] = {"whole": [], "parts": []}
 
-    def watched(name: str, kill: bool) -> None:
-        original = rl_module.build_trainer
+    generate = PolicyTrainer._generate_and_score_completions
 
-        def build(*args: Any, **kwargs: Any) -> Any:
-            trainer = original(*args, **kwargs)
-            generate = trainer._generate_and_score_completions
-
-            def spy(inputs: Any) -> Any:
-                seen[name].append([row["pair_id"] for row in inputs])
-                return generate(inputs)
-
-            trainer._generate_and_score_completions = spy
-            if kill:
-                trainer.add_callback(KillAt(6))
-            return trainer
+    def observed(name: str, *callbacks: Kill) -> None:
+        def spy(self: Any, inputs: Any) -> Any:
+            seen[name].append([row["pair_id"] for row in inputs])
+            return generate(self, inputs)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(rl_module, "build_trainer", build)
-            train_rl(tagged, config, tmp_path / name)
+            patch.setattr(PolicyTrainer, "_generate_and_score_completions", spy)
+            train_rl(tagged, config, tmp_path / name, callbacks=callbacks)
 
-    watched("whole", kill=False)
-    with pytest.raises(InterruptedError):
-        watched("parts", kill=True)
-    watched("parts", kill=False)
+    observed("whole")
+    with pytest.raises(KilledError):
+        observed("parts", Kill(6))
+    observed("parts")
     assert len(seen["whole"]) == 8
     assert seen["whole"][3] != seen["whole"][4]
     assert seen["parts"][-2:] == seen["whole"][-2:]
 
 
-class KillAt(TrainerCallback):
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.global_step == self.step:
-            raise InterruptedError
-
-
-def built(pairs: list[PreferencePair], config: RLConfig, out: Path) -> Any:
+def built(pairs: list[PreferencePair], config: RLConfig, out: Path, **more: Any) -> Any:
     model, processor = load_model(config.model, device="cpu")
     rows = rl_rows(pairs, load_template("plain"), both_orders=config.both_orders)
-    return rl_module.build_trainer(rows, config, model, processor, load_template("plain"), out)
+    return build_trainer(rows, config, model, processor, load_template("plain"), out, **more)
 
 
 def test_a_hot_token_reaches_the_sampler_and_is_not_learnt(
     tagged: list[PreferencePair], tiny_checkpoint: Path, tmp_path: Path
 ) -> None:
     """At a temperature of nearly 0 all rollouts of a prompt would be one; the hot token makes them differ, and is masked."""
-    config = config_for(tiny_checkpoint, group_size=8, temperature=1e-3, both_orders=False)
+    config = short_rl_config(tiny_checkpoint, group_size=8, temperature=1e-3, both_orders=False)
     firsts = {}
     for name, hot in (("plain", None), ("hot", {"temperature": 1e6, "position": 0})):
         trainer = built(tagged[:8], config.model_copy(update={"hot_token": hot and HotTokenConfig(**hot)}), tmp_path / name)
@@ -143,7 +113,7 @@ def test_a_hot_token_reaches_the_sampler_and_is_not_learnt(
     after_think = config.model_copy(update={"hot_token": HotTokenConfig()})
     trainer = built(tagged[:8], after_think, tmp_path / "think")
     opening = trainer.processing_class.tokenizer.encode("<think>", add_special_tokens=False)
-    assert trainer.hot_token.position == len(opening)
+    assert trainer._sampling.hot_token.position == len(opening)
 
 
 def alone(batch: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -168,24 +138,16 @@ def test_pairs_with_and_without_an_image_in_one_batch(
     """Whichever comes first, chosen by dynamic sampling or not; the log-probs are those of each prompt alone."""
     mixed = [replace(pair, images=()) if n % 3 == 0 else pair for n, pair in enumerate(tagged[:8])]
     for kind in ("off", "refill"):
-        config = config_for(
+        config = short_rl_config(
             tiny_checkpoint, advantage="grpo", preclip=None, group_size=2, dynamic_sampling=kind, both_orders=False
         )
-        trainer = built(mixed, config, tmp_path / kind)
-        last: list[float] = []
-
-        def reward(completion_ids: list[list[int]], last: list[float] = last, **_: Any) -> list[float]:
-            last[:] = [float(n % 2) for n in range(len(completion_ids))]
-            return list(last)
-
-        trainer.reward_funcs = [reward]
-        trainer.right_of_last_batch = lambda last=last: list(last)
-        trainer.read_of_last_batch = lambda last=last: [True] * len(last)
+        reward = TokenReward(lambda ids, n: float(n % 2), correct=lambda ids, n: float(n % 2))
+        trainer = built(mixed, config, tmp_path / kind, reward=reward)
         rows = [trainer.train_dataset[n // 2] for n in range(8)]
         batch = trainer._generate_and_score_completions(rows)
-        together = trainer._logprobs(trainer.model, batch, 8)[0].detach()
+        together = trainer._logprobs(trainer.model, RolloutBatch.from_trl(batch), 8)[0].detach()
         assert sorted(set(batch["num_images"])) == [0, 1]
         for row, own in enumerate(alone(batch)):
             length = int(batch["completion_mask"][row].sum())
-            logprobs = trainer._logprobs(trainer.model, own, 1)[0].detach()[0, :length]
+            logprobs = trainer._logprobs(trainer.model, RolloutBatch.from_trl(own), 1)[0].detach()[0, :length]
             torch.testing.assert_close(together[row, :length], logprobs, atol=1e-4, rtol=1e-3)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from trl import SFTConfig as TRLSFTConfig
 
 from rewardlab.checkpoints import read_card, template_for
 from rewardlab.config import LoraConfig, SFTConfig
@@ -19,12 +20,12 @@ from rewardlab.models.loading import load_model, load_policy, load_processor
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.samplers.hf import HFSampler
 from rewardlab.training import sft as sft_module
+from rewardlab.training.run.folder import common_arguments
 from rewardlab.training.sft import (
     FirstTokenOnly,
     ResumableSFTTrainer,
     sft_rows,
     train_sft,
-    trainer_arguments,
 )
 from rewardlab.types import Order, PreferencePair
 
@@ -63,7 +64,7 @@ def test_loss_covers_the_judgment_and_nothing_else(tiny_checkpoint: Path, taught
     processor.tokenizer.padding_side = "right"
     trainer = ResumableSFTTrainer(
         model=model,
-        args=trainer_arguments(config_for(tiny_checkpoint), tmp_path),
+        args=TRLSFTConfig(max_length=None, **common_arguments(config_for(tiny_checkpoint), tmp_path)),
         train_dataset=sft_rows(taught[:8], PLAIN),
         processing_class=processor,
     )
@@ -96,7 +97,7 @@ def test_a_classifier_is_trained_on_both_orders_and_the_verdict_token(
     processor.tokenizer.padding_side = "right"
     trainer = ResumableSFTTrainer(
         model=model,
-        args=trainer_arguments(config_for(tiny_checkpoint, template="verdict"), tmp_path),
+        args=TRLSFTConfig(max_length=None, **common_arguments(config_for(tiny_checkpoint, template="verdict"), tmp_path)),
         train_dataset=rows,
         processing_class=processor,
     )

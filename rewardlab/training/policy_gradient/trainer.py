@@ -123,7 +123,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         self._trajectories: list[Trajectory] = []
         self.rollout_sampler: RolloutSampler | None = None
         self.num_generated_tokens = 0  # by this process, trained on or not
-        self.value_only, self._value_learning_rate = value_only, value_learning_rate
+        self.value_only, self.value_learning_rate = value_only, value_learning_rate
         super().__init__(reward_funcs=[reward], **trl)
         self.add_callback(SetSamplerEpoch(lambda: self.rollout_sampler))
         if self.ref_model is not None and num_processes() > 1:
@@ -377,8 +377,10 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
             for row, rollout in enumerate(rollouts):
                 logprobs = rollout.trajectory.logprobs or []
                 old_NT[row, : len(logprobs)] = torch.tensor(logprobs)
-        kl_NT = k1(old_NT, ref_NT)
-        mask_NT = batch.completion_mask_NT if self._method.advantage == "gae" else batch.loss_mask_NT
+        mask_NT = (
+            torch.stack(batch.segments).sum(0) if self._method.advantage == "gae" else batch.loss_mask_NT
+        )  # no token of the user's
+        kl_NT = k1(old_NT, ref_NT).masked_fill(mask_NT == 0, 0)
         self._add_metrics({"kl/sampled_k1": Metric(mean_of_tokens(kl_NT, mask_NT).item(), float(mask_NT.sum()))})
         return kl_NT
 
@@ -465,7 +467,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         """Return TRL's optimizer, the critic's weights in groups with their own learning rate."""
         optimizer: torch.optim.Optimizer = super().create_optimizer(model)
         if self._critic_hook is not None:
-            split_optimizer_groups(optimizer, self.critic, self._value_learning_rate or self.args.learning_rate)
+            split_optimizer_groups(optimizer, self.critic, self.value_learning_rate or self.args.learning_rate)
         return optimizer
 
     def _clip_grad_norm(self, model: Any) -> Any:

@@ -31,7 +31,7 @@ def run_steps(trainer: Any, config: TrainConfig, out: Path, resume: str | None) 
     trainer.add_callback(Watchdog(config.health, out))
     if times := len(rollbacks(out)):
         with_critic = getattr(config, "advantage", "") == "gae"
-        rates = [config.learning_rate, *([trainer.args.value_learning_rate] if with_critic else [])]
+        rates = [config.learning_rate, *([trainer.value_learning_rate] if with_critic else [])]
         trainer.add_callback(HalveLearningRate(times, max(rates)))
     trainer.remove_callback(PrinterCallback)  # every record is in metrics.jsonl; the terminal has the bar
     try:

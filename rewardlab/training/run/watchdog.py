@@ -136,7 +136,7 @@ def refuse_ended(config: HealthConfig, out: Path) -> None:
     stopped = bool(events) and events[-1]["done"] == "stop" and config.policy == "stop"
     if stopped or (config.policy == "roll_back" and len(rollbacks(out)) > config.max_rollbacks):
         raise HealthError(
-            f"{out}: this run was ended at step {events[-1]['step']}: {events[-1]['said']}. To go on all the same, set "
+            f"{out}: this run was ended at step {events[-1]['step']}: {events[-1]['message']}. To go on all the same, set "
             "`health: {policy: warn}`; else begin anew in another --out, from one of its checkpoints or with a lower rate"
         )
 

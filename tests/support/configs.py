@@ -1,0 +1,34 @@
+"""Configs of short runs of reinforcement learning on a tiny checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rewardlab.config import ConsistencyConfig, RLConfig
+
+WITH_CRITIC: dict[str, Any] = {
+    "advantage": "gae",
+    "outliers": "keep",
+    "preclip": None,
+    "value_learning_rate": 3e-3,
+    "lr_scheduler": "constant",
+}
+
+
+def short_rl_config(checkpoint: Path | str = "x", **changes: Any) -> RLConfig:
+    """Return the config of two steps on one batch of eight rollouts of eight tokens, without an endpoint to ask."""
+    values: dict[str, Any] = {
+        "model": str(checkpoint),
+        "template": "plain",
+        "learning_rate": 1e-3,
+        "rollout_batch_size": 8,
+        "batch_size": 4,
+        "micro_batch_size": 4,
+        "max_steps": 2,
+        "save_steps": 2,
+        "max_completion_length": 8,
+        "gradient_checkpointing": False,
+        "consistency": ConsistencyConfig(weight=0.0),
+    }
+    return RLConfig(**(values | changes))

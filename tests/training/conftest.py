@@ -1,0 +1,24 @@
+"""Fixtures of the tests of training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rewardlab.demo.judgments import grounded
+from rewardlab.rewards.steps import judgment_steps, step_labels
+from rewardlab.types import Order
+
+
+@pytest.fixture(scope="session")
+def labelled(demo_pairs: Any) -> list[dict[str, Any]]:
+    """16 judgments as `rewardlab steps` writes them, half of them misread from their first step on."""
+    rows = []
+    for n, (pair, truth) in enumerate(zip(*(part[:16] for part in demo_pairs), strict=True)):
+        order = Order.SWAPPED if n % 4 > 1 else Order.GIVEN
+        text, _ = grounded(truth, pair.shown(order), misread=bool(n % 2))
+        ends = judgment_steps(text)
+        labels = step_labels(len(ends), 1 if n % 2 else None)
+        rows.append({"pair_id": pair.pair_id, "order": order.value, "text": text, "ends": ends, "labels": labels})
+    return rows
