@@ -34,7 +34,7 @@ from tests.support.servers import running
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     judge = GenerativeJudge(ScriptedSampler(handler), load_template("plain"))
-    with running(build_app(judge, rules=GroupRules(cohort=3, cohort_timeout_s=0.5))) as address:
+    with running(build_app(judge, rules=GroupRules(group_size=3, group_timeout_s=0.5))) as address:
         yield address
 
 

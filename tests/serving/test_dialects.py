@@ -22,9 +22,16 @@ from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import build_app
 from rewardlab.serving.auth import Key
-from rewardlab.serving.jobs import Chat
+from rewardlab.serving.conversations import (
+    labeled_sample,
+    read_content,
+    read_conversation,
+    read_label,
+    split_sequence,
+    strip_markup,
+)
+from rewardlab.serving.jobs import ChatJob
 from rewardlab.serving.service import GroupRules
-from rewardlab.serving.text import content_of, conversation, label_of, labeled_sample, plain, split_sequence
 from rewardlab.types import Completion, Message, Part
 from tests.support.images import png
 from tests.support.scripted_judge import ANSWERS, CHATML, PROMPT, QUESTION, handler
@@ -39,7 +46,7 @@ def judge() -> GenerativeJudge:
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with running(build_app(judge(), rules=GroupRules(cohort=3, cohort_timeout_s=0.5))) as address:
+    with running(build_app(judge(), rules=GroupRules(group_size=3, group_timeout_s=0.5))) as address:
         yield address
 
 
@@ -401,7 +408,7 @@ def test_chats_differ_by_where_their_images_are() -> None:
 
     def chat(first: tuple[Part, ...], last: tuple[Part, ...]) -> str:
         turns = (Message("user", first), Message("assistant", (Part(text="x"),)), Message("user", last))
-        return Chat(turns, params).key()
+        return ChatJob(turns, params).key()
 
     shown = Part(image=image)
     assert chat((shown, Part(text="q")), (Part(text="r"),)) != chat((Part(text="q"),), (shown, Part(text="r")))
@@ -425,12 +432,18 @@ def test_a_response_does_not_choose_where_it_begins() -> None:
 
 def test_texts() -> None:
     """Parts of three APIs; several turns keep their roles; a label that is no JSON carries nothing."""
-    assert content_of([{"type": "input_text", "text": "a"}, {"type": "image", "image": "upload:1"}]) == ("a", ("upload:1",))
+    assert read_content([{"type": "input_text", "text": "a"}, {"type": "image", "image": "upload:1"}]) == ("a", ("upload:1",))
     with pytest.raises(DataError, match="audio"):
-        content_of([{"type": "audio"}])
+        read_content([{"type": "audio"}])
     turns = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}, {"role": "user", "content": "Q?"}]
-    assert conversation(turns) == ("User: Hi\nAssistant: Hello\nUser: Q?", ())
-    assert [label_of(label) for label in ("red", "{broken", None, 3, '{"media": ["x"]}')] == [{}, {}, {}, {}, {"media": ["x"]}]
-    assert plain("<|im_start|>user\nQ?<|im_end|>") == "Q?"
+    assert read_conversation(turns) == ("User: Hi\nAssistant: Hello\nUser: Q?", ())
+    assert [read_label(label) for label in ("red", "{broken", None, 3, '{"media": ["x"]}')] == [
+        {},
+        {},
+        {},
+        {},
+        {"media": ["x"]},
+    ]
+    assert strip_markup("<|im_start|>user\nQ?<|im_end|>") == "Q?"
     with pytest.raises(DataError, match="no text"):
-        conversation([{"role": "user", "content": ""}])
+        read_conversation([{"role": "user", "content": ""}])

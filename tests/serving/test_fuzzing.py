@@ -19,7 +19,7 @@ from rewardlab.serving.service import GroupRules
 from tests.support.servers import running
 
 JUDGE = GenerativeJudge(ScriptedSampler(lambda prompt, draw: "<think>x</think><answer>1</answer>"), load_template("plain"))
-APP = build_app(JUDGE, rules=GroupRules(cohort=2, cohort_timeout_s=0.02))
+APP = build_app(JUDGE, rules=GroupRules(group_size=2, group_timeout_s=0.02))
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "20"))
 OPERATIONS = {
     f"{one.method.upper()} {one.path}": one
