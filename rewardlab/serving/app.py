@@ -32,7 +32,7 @@ MAX_BODY_BYTES = 100_000_000
 ROUTES = (api_routes, openrlhf_routes, nemo_gym_routes, scoring_routes, scalar_model_routes, chat_routes)
 
 
-def build_app(
+def create_app(
     judge: GenerativeJudge,
     *,
     rules: GroupRules | None = None,
@@ -87,5 +87,5 @@ def check_port(host: str, port: int) -> None:
 
 
 def run_server(judge: GenerativeJudge, *, host: str, port: int, **options: Any) -> None:
-    """Serve until stopped; on SIGTERM take nothing new and finish what waits. ``options`` are those of :func:`build_app`."""
-    uvicorn.run(build_app(judge, **options), host=host, port=port, log_level="info", timeout_graceful_shutdown=90)
+    """Serve until stopped; on SIGTERM take nothing new and finish what waits. ``options`` are those of :func:`create_app`."""
+    uvicorn.run(create_app(judge, **options), host=host, port=port, log_level="info", timeout_graceful_shutdown=90)

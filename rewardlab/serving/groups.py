@@ -57,23 +57,23 @@ async def group_rewards(
         matches = next(plan)
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    judged: list[JudgedMatch] = []
+    results: list[JudgedMatch] = []
     while True:
-        round_matches = await gather_bounded(partial(_play, compare, group, match) for match in matches)
-        judged += round_matches
+        round_results = await gather_bounded(partial(_play, compare, group, match) for match in matches)
+        results += round_results
         try:
-            matches = plan.send([_winner(match) for match in round_matches])
+            matches = plan.send([_winner(match) for match in round_results])
         except StopIteration as end:
             ranking: Ranking = end.value
             break
-    played = [Played(m.first, m.second, None if m.judgment is None else m.judgment.share_0) for m in judged]
-    rewards = net_win_rates(num, played)
+    matches_played = [Played(m.first, m.second, None if m.judgment is None else m.judgment.share_0) for m in results]
+    rewards = net_win_rates(num, matches_played)
     deviations: list[float | None] = [None] * num
     if strategy == "bradley_terry":
-        rewards, deviations = fitted_strengths(num, played)
+        rewards, deviations = fitted_strengths(num, matches_played)
     if strategy == "anchor":
         rewards, deviations = rewards[:-1], deviations[:-1]
-    return GroupRewards(rewards, deviations, ranking, judged)
+    return GroupRewards(rewards, deviations, ranking, results)
 
 
 async def _play(compare: Callable[[PreferencePair], Awaitable[Judgment]], group: Candidates, match: Match) -> JudgedMatch:

@@ -24,7 +24,7 @@ def is_refusal(errors: Sequence[str]) -> bool:
     return bool(errors) and all(_REFUSAL.match(error) for error in errors)
 
 
-class Engine(Judge, Protocol):
+class JudgeEngine(Judge, Protocol):
     """A judge whose engine can be checked."""
 
     sampler: Sampler
@@ -52,7 +52,7 @@ class Job(Protocol):
         """Return a hash of everything that the result depends on but the engine; equal for equal content."""
         ...
 
-    def run(self, batch: Sequence[Any], engine: Engine, probability_judge: Judge) -> list[Any]:
+    def run(self, batch: Sequence[Any], engine: JudgeEngine, probability_judge: Judge) -> list[Any]:
         """Return the results of all of ``batch``, jobs of this kind."""
         ...
 
@@ -91,7 +91,7 @@ class JudgeJob:
         options = (",".join(self.orders), str(self.num_votes), str(self.seed), str(self.by_probability))
         return _digest(["pair", self.pair.question, *self.pair.responses, *options], self.pair.images)
 
-    def run(self, batch: Sequence[JudgeJob], engine: Engine, probability_judge: Judge) -> list[Judgment]:
+    def run(self, batch: Sequence[JudgeJob], engine: JudgeEngine, probability_judge: Judge) -> list[Judgment]:
         judge: Judge = probability_judge if self.by_probability else engine
         pairs, orders = [job.pair for job in batch], [job.orders for job in batch]
         judgments = judge.compare_many(pairs, orders=orders, num_votes=self.num_votes, seed=self.seed)
@@ -135,7 +135,7 @@ class ChatJob:
                 parts.append(f"text {part.text}" if part.image is None else f"image {hashlib.sha256(part.image).hexdigest()}")
         return _digest(["chat", *map(str, astuple(self.params)), *parts], ())
 
-    def run(self, batch: Sequence[ChatJob], engine: Engine, probability_judge: Judge) -> list[list[Completion]]:
+    def run(self, batch: Sequence[ChatJob], engine: JudgeEngine, probability_judge: Judge) -> list[list[Completion]]:
         return list(engine.sampler.sample([job.prompt for job in batch], self.params))
 
     def errors(self, result: list[Completion]) -> list[str]:

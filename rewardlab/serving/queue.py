@@ -22,7 +22,7 @@ from rewardlab.errors import DataError, InputError
 from rewardlab.judging.judge import Judge
 from rewardlab.serving.engine_thread import EngineThread
 from rewardlab.serving.errors import DeadlineExceededError, EngineFailedError, OverloadedError
-from rewardlab.serving.jobs import Engine, Job, is_refusal
+from rewardlab.serving.jobs import Job, JudgeEngine, is_refusal
 
 # Counter -> what it counts.
 COUNTS = {
@@ -62,7 +62,7 @@ class JudgeQueue:
 
     def __init__(
         self,
-        judge: Engine,
+        judge: JudgeEngine,
         *,
         probability_judge: Judge | None = None,
         max_sequences: int = 256,

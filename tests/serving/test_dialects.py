@@ -20,7 +20,7 @@ from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.prompts import load_template
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.scripted import ScriptedSampler
-from rewardlab.serving.app import build_app
+from rewardlab.serving.app import create_app
 from rewardlab.serving.auth import Key
 from rewardlab.serving.conversations import (
     labeled_sample,
@@ -46,7 +46,7 @@ def judge() -> GenerativeJudge:
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with running(build_app(judge(), rules=GroupRules(group_size=3, group_timeout_s=0.5))) as address:
+    with running(create_app(judge(), rules=GroupRules(group_size=3, group_timeout_s=0.5))) as address:
         yield address
 
 
@@ -301,7 +301,7 @@ def test_documents_of_other_kinds(client: httpx.Client) -> None:
 def test_keys_and_rates() -> None:
     """Without a key nothing but health; a good one asks as often as its rate allows, another's rate is its own."""
     keys = [Key.of(key, per_minute=30) for key in ("alpha", "beta")]
-    with running(build_app(judge(), keys=keys)) as url, httpx.Client(base_url=url) as client:
+    with running(create_app(judge(), keys=keys)) as url, httpx.Client(base_url=url) as client:
         assert client.get("/health").status_code == client.get("/ready").status_code == 200
         for bad in ({}, {"Authorization": "Bearer gamma"}, {"Authorization": "alpha"}, {"Authorization": "Basic alpha"}):
             assert client.get("/metrics", headers=bad).status_code == 401
@@ -322,7 +322,7 @@ def test_who_hangs_up_is_not_asked_about() -> None:
         return handler(prompt, draw)
 
     slow_judge = GenerativeJudge(ScriptedSampler(slow), load_template("plain"))
-    with running(build_app(slow_judge)) as url, ThreadPoolExecutor(1) as pool, httpx.Client(base_url=url) as client:
+    with running(create_app(slow_judge)) as url, ThreadPoolExecutor(1) as pool, httpx.Client(base_url=url) as client:
         first = pool.submit(client.post, "/v1/judge", json={"question": "first?", "responses": ANSWERS[:2]})
         time.sleep(0.1)
         with pytest.raises(httpx.ReadTimeout):
