@@ -203,7 +203,7 @@ class Golden:
         return {"scores": scores, **without_clocks({name: value for name, value in written.items() if name not in dropped})}
 
     def distillation(self) -> Any:
-        from tests.conftest import running
+        from tests.support.servers import running
 
         out = self.folder / "distill"
         with running(build_app(self.truths, TeacherConfig(), None)) as url:

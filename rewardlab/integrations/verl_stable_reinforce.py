@@ -68,8 +68,8 @@ def stable_reinforce_advantages(
         raise ConfigError(f"algorithm.outliers is {treatment!r}; expected delete, clip or keep")
     with torch.no_grad():
         returns_NT = returns_to_go(token_level_rewards, response_mask)
-        advantages_NT, found = filter_outliers(whiten(returns_NT, response_mask), response_mask, sigma, treatment)
-    logger.info("%s, beyond %g deviations: %s; %s", NAME, sigma, treatment, found)
+        advantages_NT, metrics = filter_outliers(whiten(returns_NT, response_mask), response_mask, sigma, treatment)
+    logger.info("%s, beyond %g deviations: %s; %s", NAME, sigma, treatment, metrics)
     return advantages_NT, returns_NT
 
 
