@@ -76,31 +76,31 @@ def knockout(num: int, budget: int | None = None) -> Plan:
     rank by the round they left in. Raises ValueError where the budget is below num - 1.
     """
     _check(num, num - 1, budget, "knockout")
-    left, out, asked = list(range(num)), [], 0
+    left, out, num_matches = list(range(num)), [], 0
     drawn: set[Match] = set()
     while matches := _pairings(left, drawn):
-        if budget is not None and asked + len(matches) > budget:
+        if budget is not None and num_matches + len(matches) > budget:
             break
         winners = yield matches
-        asked += len(matches)
+        num_matches += len(matches)
         drawn |= {match for match, winner in zip(matches, winners, strict=True) if winner is None}
         losers = [i + j - winner for (i, j), winner in zip(matches, winners, strict=True) if winner is not None]
         byes = [n for n in left if all(n not in match for match in matches)]  # they play first next time
         left = byes + [n for n in left if n not in losers and n not in byes]
         if losers:
             out.append(tuple(losers))
-    return Ranking((tuple(sorted(left)), *reversed(out)), asked, len(drawn))
+    return Ranking((tuple(sorted(left)), *reversed(out)), num_matches, len(drawn))
 
 
 def _pairings(left: Sequence[int], drawn: set[Match]) -> list[Match]:
     """Neighbours of those left, as many as can be, but for pairs in ``drawn``."""
     free, matches = list(left), []
     while free:
-        one = free.pop(0)
-        other = next((n for n in free if (one, n) not in drawn and (n, one) not in drawn), None)
-        if other is not None:
-            free.remove(other)
-            matches.append((one, other))
+        first = free.pop(0)
+        second = next((n for n in free if (first, n) not in drawn and (n, first) not in drawn), None)
+        if second is not None:
+            free.remove(second)
+            matches.append((first, second))
     return matches
 
 
@@ -134,22 +134,22 @@ def adaptive(num: int, budget: int | None = None, *, repeats: bool = True) -> Pl
     still, the less often the two have met the sooner. ``repeats`` False, for a judge that says the same when asked the same:
     nobody meets twice, and the plan ends where the strongest has met all. Raises ValueError where the budget is below num.
     """
-    most = 2 * num if budget is None else budget
+    max_matches = 2 * num if budget is None else budget
     ring = [(n, (n + 1) % num) for n in range(num if num > 2 else 1)]
-    _check(num, len(ring), most, "adaptive")
-    wins, met, asked, undecided = np.zeros((num, num)), np.zeros((num, num)), 0, 0
+    _check(num, len(ring), max_matches, "adaptive")
+    wins, met, num_matches, undecided = np.zeros((num, num)), np.zeros((num, num)), 0, 0
     matches = ring
     while True:
         for (i, j), winner in zip(matches, (yield matches), strict=True):
-            met[i, j], met[j, i], asked = met[i, j] + 1, met[j, i] + 1, asked + 1
+            met[i, j], met[j, i], num_matches = met[i, j] + 1, met[j, i] + 1, num_matches + 1
             if winner is None:
                 undecided += 1
             else:
                 wins[winner, i + j - winner] += 1
         strengths, covariance = bradley_terry(wins)
         match = _doubtful(strengths, covariance, met, repeats)
-        if asked >= most or match is None:
-            return Ranking(tiers_of(strengths.round(9).tolist()), asked, undecided)
+        if num_matches >= max_matches or match is None:
+            return Ranking(tiers_of(strengths.round(9).tolist()), num_matches, undecided)
         matches = [match]
 
 
@@ -173,7 +173,7 @@ def _check(num: int, least: int, budget: int | None, plan: str) -> None:
 
 
 @dataclass(frozen=True)
-class Played:
+class PlayedMatch:
     """A match that was judged: ``share`` is the share of votes, or the probability, for ``first`` (0..1); None: undecided by
     failure."""
 
@@ -182,7 +182,7 @@ class Played:
     share: float | None
 
 
-def net_win_rates(num: int, played: Sequence[Played]) -> list[float | None]:
+def net_win_rates(num: int, played: Sequence[PlayedMatch]) -> list[float | None]:
     """[num] mean over a response's matches of 2 share - 1, in -1..1: with shares of 0 and 1 its wins less its losses by their
     number. None for a response of which no match could be judged: no reward is made up for it."""
     margins: list[list[float]] = [[] for _ in range(num)]
@@ -190,22 +190,22 @@ def net_win_rates(num: int, played: Sequence[Played]) -> list[float | None]:
         if match.share is not None:
             margins[match.first].append(2 * match.share - 1)
             margins[match.second].append(1 - 2 * match.share)
-    return [sum(own) / len(own) if own else None for own in margins]
+    return [sum(row) / len(row) if row else None for row in margins]
 
 
-def fitted_strengths(num: int, played: Sequence[Played]) -> tuple[list[float | None], list[float | None]]:
+def fitted_strengths(num: int, played: Sequence[PlayedMatch]) -> tuple[list[float | None], list[float | None]]:
     """([num] Bradley-Terry strengths in logits, mean 0; [num] their standard deviations), each match counting by its share for
     either side. None for a response of which no match could be judged."""
-    wins, judged = np.zeros((num, num)), set()
+    wins, compared = np.zeros((num, num)), set()
     for match in played:
         if match.share is not None:
             wins[match.first, match.second] += match.share
             wins[match.second, match.first] += 1 - match.share
-            judged |= {match.first, match.second}
+            compared |= {match.first, match.second}
     strengths, covariance = bradley_terry(wins)
     spread = np.sqrt(np.diag(covariance))
-    return [float(strengths[n]) if n in judged else None for n in range(num)], [
-        float(spread[n]) if n in judged else None for n in range(num)
+    return [float(strengths[n]) if n in compared else None for n in range(num)], [
+        float(spread[n]) if n in compared else None for n in range(num)
     ]
 
 

@@ -52,6 +52,11 @@ class Template:
         return hashlib.sha256(f"images-first\n{self.verdict_format}\n{self.text}".encode()).hexdigest()[:16]
 
 
+def load_text(name: str) -> str:
+    """Return the text of ``name.txt`` in this folder, without the line end at its end."""
+    return (Path(__file__).parent / f"{name}.txt").read_text(encoding="utf-8").removesuffix("\n")
+
+
 @cache
 def load_template(name: str) -> Template:
     """The template called ``name``, or one's own: ``FORMAT:FILE``, for a benchmark's own words or another judge's.
@@ -65,8 +70,7 @@ def load_template(name: str) -> Template:
         raise ConfigError(
             f"unknown prompt template {name!r}; expected one of {sorted(TEMPLATE_FORMATS)}, or FORMAT:FILE with your own text"
         )
-    text = (Path(__file__).parent / f"{name}.txt").read_text(encoding="utf-8").removesuffix("\n")
-    return Template(name, text, TEMPLATE_FORMATS[name])
+    return Template(name, load_text(name), TEMPLATE_FORMATS[name])
 
 
 def _own_template(name: str, verdict_format: str, path: Path) -> Template:
@@ -109,8 +113,8 @@ def build_messages(pair: PreferencePair, *, order: Order, template: Template) ->
     values, parts = _sanitized(template, {"question": pair.question, "first": first, "second": second}), ahead
     for place, piece in enumerate(_SLOT.split(template.text)):  # text, slot, text, slot, ..., text
         slot = place % 2 == 1
-        own = within[piece] if slot else ()
-        parts += interleaved(values[piece], own) if own else [Part(text=values[piece] if slot else piece)]
+        images = within[piece] if slot else ()
+        parts += interleaved(values[piece], images) if images else [Part(text=values[piece] if slot else piece)]
     return (Message("user", tuple(joined(parts))),)
 
 
@@ -119,16 +123,16 @@ def interleaved(text: str, images: Sequence[bytes]) -> list[Part]:
     pieces = text.split(IMAGE_MARK)
     if len(pieces) != len(images) + 1:
         raise DataError(f"a text has places for {len(pieces) - 1} images and {len(images)} images: {text[:60]!r}")
-    shown = [part for piece, image in zip(pieces, images, strict=False) for part in (Part(text=piece), Part(image=image))]
-    return [*shown, Part(text=pieces[-1])]
+    parts = [part for piece, image in zip(pieces, images, strict=False) for part in (Part(text=piece), Part(image=image))]
+    return [*parts, Part(text=pieces[-1])]
 
 
 def joined(parts: Sequence[Part]) -> Iterator[Part]:
     """The parts with neighbouring texts as one and without empty ones, so that they are tokenised as they read."""
     for is_text, group in groupby(parts, key=lambda part: part.image is None):
-        own = list(group)
-        text = "".join(part.text for part in own)
+        neighbours = list(group)
+        text = "".join(part.text for part in neighbours)
         if not is_text:
-            yield from own
+            yield from neighbours
         elif text:
             yield Part(text=text)

@@ -28,15 +28,15 @@ _SLOT = re.compile(r"\{(?:question|first|second)\}")
 @cache
 def headings(template: str) -> re.Pattern[str] | None:
     """The lines of a template right before and after its slots, at the beginning of a line; None where it has none."""
-    pieces, found = _SLOT.split(template), set()
+    pieces, borders = _SLOT.split(template), set()
     for place, piece in enumerate(pieces):
         lines = [line.strip() for line in piece.split("\n")]
         before, after = [line for line in lines if line][-1:], [line for line in lines[1:] if line][:1]
-        found |= set(before if place < len(pieces) - 1 else []) | set(after if place else [])
-    told = sorted((line for line in found if re.search(r"\w", line)), key=len, reverse=True)
-    if not told:
+        borders |= set(before if place < len(pieces) - 1 else []) | set(after if place else [])
+    texts = sorted((line for line in borders if re.search(r"\w", line)), key=len, reverse=True)
+    if not texts:
         return None
-    loose = [r"\s+".join(map(re.escape, line.split())) for line in told]
+    loose = [r"\s+".join(map(re.escape, line.split())) for line in texts]
     return re.compile(rf"^(?=[^\S\n]*(?:{'|'.join(loose)}))", re.MULTILINE | re.IGNORECASE)
 
 

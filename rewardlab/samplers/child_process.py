@@ -47,8 +47,8 @@ def _work(pipe: Connection, opener: Callable[[], Sampler]) -> None:
 
 def _sendable(error: BaseException) -> BaseException:
     """An error of this project as it is, any other by its text: not every exception survives the way."""
-    own = type(error).__module__.startswith("rewardlab.")
-    return error if own else EndpointError(f"{type(error).__name__}: {error}")
+    is_ours = type(error).__module__.startswith("rewardlab.")
+    return error if is_ours else EndpointError(f"{type(error).__name__}: {error}")
 
 
 class ProcessSampler:

@@ -51,9 +51,9 @@ class AdaptiveConcurrency:
 
     def _wake(self) -> None:
         while self._waiting and self._room():
-            if not (one := self._waiting.popleft()).done():
+            if not (turn := self._waiting.popleft()).done():
                 self.inside += 1
-                one.set_result(None)
+                turn.set_result(None)
 
     async def __aenter__(self) -> Self:
         if not self._waiting and self._room():

@@ -38,7 +38,7 @@ class BatchState:
 
 def request_line(custom_id: str, model: str, prompt: Sequence[Message], body: Mapping[str, Any]) -> bytes:
     """One line of the file that goes up."""
-    messages = [{"role": one.role, "content": content_of(one)} for one in prompt]
+    messages = [{"role": message.role, "content": content_of(message)} for message in prompt]
     request = {"custom_id": custom_id, "method": "POST", "url": "/v1/chat/completions"}
     return (json.dumps({**request, "body": {"model": model, "messages": messages, **body}}) + "\n").encode()
 
@@ -54,8 +54,8 @@ def answer_of(line: str) -> tuple[str, Completion]:
     except (KeyError, TypeError, AttributeError, ValueError) as wrong:
         raise ValueError(f"not an answer of a batch: {wrong!r}") from wrong
     if error or response.get("status_code") != 200:
-        told = error or response.get("body")
-        return name, Completion("", FinishReason.ERROR, error=f"HTTP {response.get('status_code')}: {json.dumps(told):.400}")
+        reason = json.dumps(error or response.get("body"))
+        return name, Completion("", FinishReason.ERROR, error=f"HTTP {response.get('status_code')}: {reason:.400}")
     body = response.get("body")
     return name, completion_from(ChatCompletion.construct(**(body if isinstance(body, dict) else {})))
 
@@ -85,8 +85,8 @@ class BatchClient:
                 metadata={"rewardlab": name},
             )
         except openai.OpenAIError as error:
-            if (found := await self.find(name)) is not None:
-                return found
+            if (batch_id := await self.find(name)) is not None:
+                return batch_id
             raise self._failed(error) from error
         return batch.id
 
@@ -102,12 +102,12 @@ class BatchClient:
 
     async def look(self, batch_id: str) -> BatchState:
         try:
-            found = await self._client.batches.retrieve(batch_id)
+            batch = await self._client.batches.retrieve(batch_id)
         except openai.OpenAIError as error:
             raise self._failed(error) from error
-        told = [one.message or "" for one in (found.errors.data or [])] if found.errors else []
-        done = found.request_counts.completed + found.request_counts.failed if found.request_counts else 0
-        return BatchState(found.id, found.status, done, found.output_file_id, found.error_file_id, "; ".join(told))
+        errors = [error.message or "" for error in (batch.errors.data or [])] if batch.errors else []
+        done = batch.request_counts.completed + batch.request_counts.failed if batch.request_counts else 0
+        return BatchState(batch.id, batch.status, done, batch.output_file_id, batch.error_file_id, "; ".join(errors))
 
     async def lines(self, file_id: str) -> AsyncIterator[str]:
         """The lines of a file, as they come."""

@@ -91,15 +91,14 @@ class VLLMSampler:
         """A loaded model is always there."""
 
     def _requests(self, prompts: Sequence[Sequence[Message]], beginnings: Sequence[str]) -> list[dict[str, Any]]:
-        asked = []
+        requests = []
         for prompt, beginning in zip(prompts, beginnings, strict=True):
             text = self._tokenizer.apply_chat_template(
                 chat_of(prompt, self._specials), tokenize=False, add_generation_prompt=True
             )
             images = [decode_image(image) for message in prompt for image in message.images]
-            request: dict[str, Any] = {"prompt": text + beginning}
-            asked.append(request | ({"multi_modal_data": {"image": images}} if images else {}))
-        return asked
+            requests.append({"prompt": text + beginning, **({"multi_modal_data": {"image": images}} if images else {})})
+        return requests
 
     def sample(self, prompts: Sequence[tuple[Message, ...]], params: SamplingParams) -> list[list[Completion]]:
         """Raises MediaError for an image that cannot be decoded."""
@@ -118,7 +117,7 @@ class VLLMSampler:
             for prompt in prompts
         ]
         answers = self._llm.generate(self._requests(prompts, [""] * len(prompts)), drawn, use_tqdm=False)
-        rows = [[_completion(one, len(answer.prompt_token_ids)) for one in answer.outputs] for answer in answers]
+        rows = [[_completion(output, len(answer.prompt_token_ids)) for output in answer.outputs] for answer in answers]
         # Of greedy draws vLLM makes one; they are all the same.
         return rows if params.temperature > 0 else [row * params.num_samples for row in rows]
 
@@ -130,10 +129,9 @@ class VLLMSampler:
 
         params = Params(temperature=0.0, max_tokens=1, logprobs=TOP_LOGPROBS)
         answers = self._llm.generate(self._requests(prompts, beginnings), params, use_tqdm=False)
-        found = [
-            margin_of({one.decoded_token: one.logprob for one in answer.outputs[0].logprobs[0].values()}) for answer in answers
-        ]
-        values = torch.tensor(found, dtype=torch.float64).reshape(-1, 2)
+        likeliest = [answer.outputs[0].logprobs[0].values() for answer in answers]
+        margins = [margin_of({token.decoded_token: token.logprob for token in tokens}) for tokens in likeliest]
+        values = torch.tensor(margins, dtype=torch.float64).reshape(-1, 2)
         return values[:, 0], values[:, 1]
 
 

@@ -76,8 +76,8 @@ class VLLMServer:
         devices: str | None = None,
     ) -> None:
         check_folder(model)
-        self._own_env = {"VLLM_SERVER_DEV_MODE": "1"} if dev else {}
-        self._own_env |= {"CUDA_VISIBLE_DEVICES": devices} if devices else {}
+        self._extra_env = {"VLLM_SERVER_DEV_MODE": "1"} if dev else {}
+        self._extra_env |= {"CUDA_VISIBLE_DEVICES": devices} if devices else {}
         self.model, self.log, self.num_starts = model, log, 0
         self.key, self._program = secrets.token_hex(16), find_vllm()
         with socket.socket() as probe:
@@ -90,12 +90,12 @@ class VLLMServer:
         self._first_error = ""
         threading.Thread(target=self._watch, name="vllm-watch", daemon=True).start()
         atexit.register(self.stop)
-        begun = time.monotonic()
+        started = time.monotonic()
         while not self._up.wait(0.2):
-            if self._first_error or time.monotonic() - begun > start_timeout_s:
+            if self._first_error or time.monotonic() - started > start_timeout_s:
                 self.stop()
-                said = self._first_error or f"not ready within {start_timeout_s:g} s"
-                raise EndpointError(f"vllm serve {model}: {said}" + (f"; see {log}" if log else ""))
+                reason = self._first_error or f"not ready within {start_timeout_s:g} s"
+                raise EndpointError(f"vllm serve {model}: {reason}" + (f"; see {log}" if log else ""))
 
     @property
     def url(self) -> str:
@@ -125,7 +125,7 @@ class VLLMServer:
         env = {
             **os.environ,
             "VLLM_API_KEY": self.key,
-            **self._own_env,
+            **self._extra_env,
         }  # not in the arguments, where everybody on the machine reads it
         # ours would shadow its own packages where it has another environment; a launcher's would have it wait for our processes
         for name in ("PYTHONPATH", *(name for name in os.environ if name.startswith(LAUNCHER))):
@@ -162,7 +162,7 @@ class VLLMServer:
     def _watch(self) -> None:
         wait_s = 1.0
         self._start()
-        begun = answered = time.monotonic()
+        started = answered = time.monotonic()
         while not self._stopping.wait(0.5):
             assert self._process is not None
             ended, now = self._process.poll() is not None, time.monotonic()
@@ -172,7 +172,7 @@ class VLLMServer:
                     self._up.set()
                     continue
                 patience = SILENT_S if self._up.is_set() else self._start_timeout_s
-                if now - (answered if self._up.is_set() else begun) < patience:
+                if now - (answered if self._up.is_set() else started) < patience:
                     continue  # still starting, or a short silence
             if not self._up.is_set() and self.num_starts == 1 and not self._wanted.is_set():
                 self._first_error = f"ended with status {self._process.returncode}" if ended else "unhealthy from the start"
@@ -184,7 +184,7 @@ class VLLMServer:
                 return
             wait_s = min(2 * wait_s, LONGEST_WAIT_S)
             self._start()
-            begun = answered = time.monotonic()
+            started = answered = time.monotonic()
 
     def _answers(self) -> bool | None:
         """Whether /health says that the engine is alive; None without an answer, or before it is served."""
@@ -245,15 +245,17 @@ class VLLMServerSampler(OpenAISampler):
     def sample(self, prompts: Sequence[tuple[Message, ...]], params: SamplingParams) -> list[list[Completion]]:
         """Where nothing at all is answered in time the server is started again, whatever its /health says."""
         rows = super().sample([self._plain(prompt) for prompt in prompts], params)
-        if rows and all(one.finish is FinishReason.TIMEOUT for row in rows for one in row):
+        if rows and all(completion.finish is FinishReason.TIMEOUT for row in rows for completion in row):
             self.server.restart("answers nothing in time")
         return rows
 
     def _plain(self, prompt: tuple[Message, ...]) -> tuple[Message, ...]:
         """No text of it is read as a special token."""
         return tuple(
-            replace(one, parts=tuple(replace(part, text=without_tokens(part.text, self._specials)) for part in one.parts))
-            for one in prompt
+            replace(
+                message, parts=tuple(replace(part, text=without_tokens(part.text, self._specials)) for part in message.parts)
+            )
+            for message in prompt
         )
 
     def verdict_margins(
@@ -264,12 +266,12 @@ class VLLMServerSampler(OpenAISampler):
         body = {"temperature": 0.0, "max_tokens": 1, "logprobs": True, "top_logprobs": TOP_LOGPROBS}
 
         async def ask(endpoints: Sequence[ChatEndpoint]) -> list[tuple[float, float]]:
-            async def one(prompt: tuple[Message, ...], beginning: str) -> tuple[float, float]:
-                begun = (*prompt, Message("assistant", (Part(text=beginning),))) if beginning else prompt
-                how = {"continue_final_message": True, "add_generation_prompt": False} if beginning else {}
-                return _margin(await ask_any(endpoints, begun, body | how))
+            async def margin(prompt: tuple[Message, ...], beginning: str) -> tuple[float, float]:
+                chat = (*prompt, Message("assistant", (Part(text=beginning),))) if beginning else prompt
+                continues = {"continue_final_message": True, "add_generation_prompt": False} if beginning else {}
+                return _margin(await ask_any(endpoints, chat, body | continues))
 
-            return list(await asyncio.gather(*(one(*each) for each in zip(prompts, beginnings, strict=True))))
+            return list(await asyncio.gather(*(margin(*each) for each in zip(prompts, beginnings, strict=True))))
 
         prompts = [self._plain(prompt) for prompt in prompts]
         values = torch.tensor(self._background.run(ask), dtype=torch.float64).reshape(-1, 2)
@@ -280,6 +282,6 @@ def _margin(answer: Any) -> tuple[float, float]:
     if isinstance(answer, Completion):
         raise EndpointError(f"vLLM tells no probabilities: {answer.error}")
     try:
-        return margin_of({one.token: one.logprob for one in answer.choices[0].logprobs.content[0].top_logprobs})
+        return margin_of({token.token: token.logprob for token in answer.choices[0].logprobs.content[0].top_logprobs})
     except (AttributeError, IndexError, TypeError, ValueError) as error:
         raise EndpointError(f"vLLM tells no probabilities: garbled answer ({error!r})") from error

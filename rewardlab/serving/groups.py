@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from rewardlab.errors import ConfigError
-from rewardlab.judging.ranking import PLANS, Match, Played, Ranking, fitted_strengths, net_win_rates
+from rewardlab.judging.ranking import PLANS, Match, PlayedMatch, Ranking, fitted_strengths, net_win_rates
 from rewardlab.serving.errors import EngineFailedError, TooLateError
 from rewardlab.serving.gather import together
 from rewardlab.types import Candidates, Judgment, PreferencePair
@@ -65,7 +65,7 @@ async def group_rewards(
         except StopIteration as end:
             ranking: Ranking = end.value
             break
-    played = [Played(m.first, m.second, None if m.judgment is None else m.judgment.share_0) for m in done]
+    played = [PlayedMatch(m.first, m.second, None if m.judgment is None else m.judgment.share_0) for m in done]
     rewards, deviations = net_win_rates(num, played), [None] * num
     if strategy == "bradley_terry":
         rewards, deviations = fitted_strengths(num, played)

@@ -26,9 +26,9 @@ def overturn_probability(lead: int, trail: int, left: int) -> float:
     if not lead >= trail >= 0 or left < 0:
         raise ValueError(f"expected lead >= trail >= 0 and left >= 0, got {lead}, {trail}, {left}")
     # P(j of left for the leader) = C(left, j) B(lead + j + 1, trail + left - j + 1) / B(lead + 1, trail + 1)
-    held = [j for j in range(left + 1) if lead + j <= trail + left - j]
+    overturning = [j for j in range(left + 1) if lead + j <= trail + left - j]
     total = comb(lead + trail + left + 1, left)
-    return sum(comb(lead + j, j) * comb(trail + left - j, left - j) for j in held) / total
+    return sum(comb(lead + j, j) * comb(trail + left - j, left - j) for j in overturning) / total
 
 
 def is_settled(for_0: int, for_1: int, left: int, error: float) -> bool:

@@ -100,8 +100,8 @@ def answer_sentence(text: str) -> Verdict:
     content = _last_between(text, "<answer>", "</answer>")
     if content is None:
         return _none("no_answer_tag")
-    found = _SENTENCE.fullmatch(content.strip())
-    return _verdict(_EITHER[found[1].upper()] if found else None, "answer_sentence")
+    match = _SENTENCE.fullmatch(content.strip())
+    return _verdict(_EITHER[match[1].upper()] if match else None, "answer_sentence")
 
 
 def bare(text: str) -> Verdict:
@@ -114,7 +114,7 @@ def last_line(text: str) -> str:
     return _plain(text.rstrip().rpartition("\n")[2]).strip()
 
 
-def _said(line: str, pattern: re.Pattern[str]) -> list[str]:
+def _statements(line: str, pattern: re.Pattern[str]) -> list[str]:
     """What stands in the places of a line that are no quotations; a line that holds nothing else states it all the same."""
     line = line[-_LINE:]
     if whole := pattern.fullmatch(line.strip(_QUOTES + " .")):
@@ -124,12 +124,12 @@ def _said(line: str, pattern: re.Pattern[str]) -> list[str]:
 
 
 def _in_last_line(text: str, pattern: re.Pattern[str], rule: str) -> Verdict:
-    said = set(_said(last_line(text), pattern))
-    if not said:
+    statements = set(_statements(last_line(text), pattern))
+    if not statements:
         return _none(f"no_{rule}")
-    if said <= {"C", "TIE"}:
+    if statements <= {"C", "TIE"}:
         return Verdict(None, VerdictStatus.TIE, rule)
-    return _verdict(_EITHER.get(said.pop()) if len(said) == 1 else None, rule)
+    return _verdict(_EITHER.get(statements.pop()) if len(statements) == 1 else None, rule)
 
 
 _BRACKETS = re.compile(r"\[\[([^\[\]]{0,40})\]\]")
@@ -137,7 +137,7 @@ _BRACKETS = re.compile(r"\[\[([^\[\]]{0,40})\]\]")
 
 def letters_in_last_line(text: str) -> set[str]:
     """What stands in double brackets in the last line, quotations left out; of any number of answers."""
-    return set(_said(last_line(text), _BRACKETS))
+    return set(_statements(last_line(text), _BRACKETS))
 
 
 @_after_thinking
@@ -180,10 +180,10 @@ def _last_object(text: str) -> dict[str, object] | None:
     if begin < 0 or not text.endswith("}"):
         return None
     try:
-        found = json.loads(text[begin : end + 1])
+        value = json.loads(text[begin : end + 1])
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return value if isinstance(value, dict) else None
 
 
 @_after_thinking
@@ -192,24 +192,24 @@ def json_better_response(text: str) -> Verdict:
 
     The text must end with its one JSON object, with or without a code fence; prose may stand before it. Nothing is repaired.
     """
-    found = _last_object(text)
-    if found is None:
+    fields = _last_object(text)
+    if fields is None:
         return _none("no_json_object")
-    if len(keys := [key for key in ("better_response", "better_answer") if key in found]) != 1:
+    if len(keys := [key for key in ("better_response", "better_answer") if key in fields]) != 1:
         return _none("no_better_response")
-    said = str(found[keys[0]]).strip()
-    if said in _TIES:
+    label = str(fields[keys[0]]).strip()
+    if label in _TIES:
         return Verdict(None, VerdictStatus.TIE, "better_response")
-    return _verdict(_EITHER.get(said), "better_response")
+    return _verdict(_EITHER.get(label), "better_response")
 
 
 @_after_thinking
 def result_tag(text: str) -> Verdict:
     """``Feedback: ... [RESULT] A`` (Prometheus 2): the last mark; the letter, and nothing else, after it."""
-    _, mark, said = text.rpartition("[RESULT]")
+    _, mark, label = text.rpartition("[RESULT]")
     if not mark:
         return _none("no_result_tag")
-    return _verdict(_EITHER.get(_plain(said).strip().strip("().").strip()), "result_tag")
+    return _verdict(_EITHER.get(_plain(label).strip().strip("().").strip()), "result_tag")
 
 
 _TEXT = re.compile(r"\\(?:text|mathrm|textbf|mathbf)\{([^{}]*)\}")
@@ -247,10 +247,10 @@ def two_scores(text: str) -> Verdict:
     """
     content = _last_between(text, "<answer>", "</answer>")
     rule = "last_line_scores" if content is None else "answer_tag_scores"
-    found = _SCORES_LINE.fullmatch(last_line(text)) if content is None else _TWO_SCORES.fullmatch(content.strip())
-    if found is None:
+    match = _SCORES_LINE.fullmatch(last_line(text)) if content is None else _TWO_SCORES.fullmatch(content.strip())
+    if match is None:
         return _none(f"no_{rule}")
-    first, second = float(found[1]), float(found[2])
+    first, second = float(match[1]), float(match[2])
     if first == second:
         return Verdict(None, VerdictStatus.TIE, rule)
     return _verdict(Choice.FIRST if first > second else Choice.SECOND, rule)
