@@ -14,13 +14,13 @@ Advance = Callable[..., None]
 
 
 def log_line(text: str) -> None:
-    """A line beside the bar."""
+    """Print a line beside the bar."""
     Console(stderr=True).print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 @contextmanager
 def bar(label: str, total: int | None) -> Iterator[Advance]:
-    """Yield ``advance(n=1, note="")``; the note stands behind the bar. ``total`` None: nobody knows how many there are."""
+    """Yield ``advance(n=1, note="")``; the note stands behind the bar. ``total`` None: the number is unknown."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

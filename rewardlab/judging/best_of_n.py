@@ -1,4 +1,4 @@
-"""The best of several responses: a judge of pairs plays out tournaments, those of many prompts together."""
+"""Best of N: a judge of pairs plays tournaments among the responses of a prompt, those of many prompts together."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def play_many(
 def rank_many(
     judge: Judge, prompts: Sequence[Candidates], *, plan: str, budget: int | None, num_votes: int, seed: int
 ) -> list[Ranking]:
-    """The rankings of :func:`play_many`."""
+    """Return the rankings of :func:`play_many`."""
     games = play_many(judge, prompts, plan=plan, budget=budget, num_votes=num_votes, seed=seed)
     return [game.ranking for game in games]
 
@@ -116,11 +116,11 @@ def run_ranking(
     seed: int,
     command: str = "",
 ) -> dict[str, Any]:
-    """Rank all prompts to ``out/rankings.jsonl`` and ``out/report.json``; returns the report.
+    """Rank all prompts to ``out/rankings.jsonl`` and ``out/report.json``; return the report.
 
     Every match is kept with its votes in ``out/matches.jsonl`` when its round is judged: the same command continues a killed
     run, and asks again where the judge failed to answer. Where best responses are known the report has the share of prompts
-    whose single first place is one of them; first places that are shared are not right. Raises ConfigError, and
+    whose single first place is one of them; first places that are shared are not right. Raise ConfigError, and
     EndpointError where nothing answers.
     """
     for prompt in prompts:

@@ -53,7 +53,7 @@ _FAILED = {
 
 
 def read_choice(completion: Completion) -> Reading:
-    """``[[A]]`` to ``[[D]]`` in the last line; two different ones, other letters, and a text cut off are none."""
+    """Read ``[[A]]`` to ``[[D]]`` in the last line; two different ones, other letters, and a text cut off are none."""
     rest, failed = _rest(completion)
     if rest is None:
         return Reading(None, failed)
@@ -65,7 +65,8 @@ def read_choice(completion: Completion) -> Reading:
 
 
 def read_rating(completion: Completion) -> Reading:
-    """A last line that is a whole number from 1 to 10, with "Rating:" before it or not; "8/10", "7.5" and "11" are none."""
+    """Read a last line that is a whole number from 1 to 10, with "Rating:" before it or not; "8/10", "7.5" and "11" are
+    none."""
     rest, failed = _rest(completion)
     if rest is None:
         return Reading(None, failed)
@@ -78,7 +79,7 @@ def _not_a_choice() -> Reading:
 
 
 def _rest(completion: Completion) -> tuple[str | None, VerdictStatus]:
-    """What may hold a verdict, or why nothing may."""
+    """Return what may hold a verdict, or why nothing may."""
     if completion.finish is not FinishReason.STOP:
         return None, _FAILED[completion.finish]
     if not completion.text.strip():

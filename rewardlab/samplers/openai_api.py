@@ -1,4 +1,4 @@
-"""Any OpenAI-compatible endpoint: one chat completion at a time, many of them at once, none of them forever."""
+"""Chat completions of any OpenAI-compatible endpoint: many at once, each within a deadline."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _FINISH = {"stop": FinishReason.STOP, None: FinishReason.STOP, "length": FinishR
 
 
 def content_of(message: Message) -> str | list[dict[str, Any]]:
-    """A message's content as the API takes it: a plain text, or parts with images as data URLs."""
+    """Return a message's content as the API takes it: a plain text, or parts with images as data URLs."""
     if not message.images:
         return message.text
     return [
@@ -92,12 +92,12 @@ class ChatEndpoint:
     async def complete(
         self, prompt: Sequence[Message], *, temperature: float, top_p: float, max_tokens: int, seed: int
     ) -> Completion:
-        """One draw. Never raises for a failing endpoint: the failure is the completion's finish and error."""
+        """Return one draw. A failing endpoint raises nothing: the failure is the completion's finish and error."""
         sampling = {"temperature": temperature, "top_p": top_p, "max_tokens": max_tokens, "seed": seed}
         return completion_from(await self.ask(prompt, sampling))
 
     async def ask(self, prompt: Sequence[Message], body: Mapping[str, Any]) -> Any:
-        """The API's answer to a chat and further fields, or a Completion that says why there is none."""
+        """Return the API's answer to a chat and further fields, or a Completion that tells why there is none."""
         self.in_flight += 1
         try:
             return await self._ask(prompt, body)
@@ -126,7 +126,7 @@ class ChatEndpoint:
         return _failed(answer.finish, answer.error)
 
     async def _try(self, messages: Any, standard: Mapping[str, Any], extra: Mapping[str, Any], seconds: float) -> Any:
-        """The API's answer, or a _Failed."""
+        """Return the API's answer, or a _Failed."""
         try:
             async with asyncio.timeout(seconds):
                 answer = await self._client.chat.completions.create(
@@ -155,12 +155,12 @@ class ChatEndpoint:
 
     @property
     def rests(self) -> bool:
-        """Whether it failed lately; another one is asked first."""
+        """Return whether it failed lately; another one is asked first."""
         return time.monotonic() < self.rests_until
 
     @property
     def busy(self) -> float:
-        """Requests in flight or waiting, by how many it is sent at a time."""
+        """Return the requests in flight or waiting, divided by how many it is sent at a time."""
         return self.in_flight / self.slots.limit
 
     async def check(self) -> None:
@@ -184,12 +184,12 @@ def _failed(finish: FinishReason, error: str) -> Completion:
 
 
 def completion_from(answer: Any) -> Completion:
-    """The one completion of an answer of :meth:`ChatEndpoint.ask`; a failure is one, too."""
+    """Return the one completion of an answer of :meth:`ChatEndpoint.ask`; a failure is one, too."""
     return _completions(answer, 1)[0]
 
 
 def _completions(answer: Any, number: int) -> list[Completion]:
-    """``number`` Completions from the API's object; an answer without the fields it promises is an ERROR."""
+    """Return ``number`` completions from the API's object; an answer without the fields it promises is an ERROR."""
     if isinstance(answer, Completion):
         return [answer] * number
     try:
@@ -309,7 +309,7 @@ async def _opened(urls: Sequence[str], endpoint: Callable[[str], ChatEndpoint]) 
 
 
 async def ask_any(endpoints: Sequence[ChatEndpoint], prompt: Sequence[Message], body: Mapping[str, Any]) -> Any:
-    """The answer of the least busy endpoint that has not failed lately; where it fails now, of the next one."""
+    """Return the answer of the least busy endpoint that has not failed lately; if it fails now, of the next one."""
     answer: Any = None
     tried: set[int] = set()
     while len(tried) < len(endpoints):

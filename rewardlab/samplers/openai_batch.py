@@ -22,7 +22,7 @@ PURPOSE: Any = "batch"
 
 @dataclass(frozen=True)
 class BatchState:
-    """A batch as the provider tells of it. ``status``: one of :data:`OPEN`, or completed, failed, expired, cancelled."""
+    """A batch as the provider reports it. ``status``: one of :data:`OPEN`, or completed, failed, expired, cancelled."""
 
     id: str
     status: str
@@ -37,16 +37,16 @@ class BatchState:
 
 
 def request_line(custom_id: str, model: str, prompt: Sequence[Message], body: Mapping[str, Any]) -> bytes:
-    """One line of the file that goes up."""
+    """Return one line of the file that is uploaded."""
     messages = [{"role": message.role, "content": content_of(message)} for message in prompt]
     request = {"custom_id": custom_id, "method": "POST", "url": "/v1/chat/completions"}
     return (json.dumps({**request, "body": {"model": model, "messages": messages, **body}}) + "\n").encode()
 
 
 def answer_of(line: str) -> tuple[str, Completion]:
-    """(custom id, completion) of a line that came down; a request that failed is a completion that says why.
+    """Return (custom id, completion) of a downloaded line; a request that failed is a completion that tells why.
 
-    Raises ValueError for a line that is none.
+    Raise ValueError for a line that is none.
     """
     try:
         row = json.loads(line)
@@ -74,7 +74,7 @@ class BatchClient:
         await self._client.close()
 
     async def send(self, name: str, file: Path) -> str:
-        """Upload a file of :func:`request_line` and start it as a batch called ``name``; its id."""
+        """Upload a file of :func:`request_line` and start it as a batch called ``name``; return its id."""
         try:
             uploaded = await self._client.files.create(file=file, purpose=PURPOSE)
             # Not tried again: it may have been created though the answer did not reach us, and a second one is paid, too.
@@ -91,7 +91,8 @@ class BatchClient:
         return batch.id
 
     async def find(self, name: str) -> str | None:
-        """The id of the batch of that name, if the provider has one: the answer to its creation may not have reached us."""
+        """Return the id of the batch of that name, None if the provider has none: the answer to its creation may not have
+        reached us."""
         try:
             async for batch in self._client.batches.list(limit=100):
                 if (batch.metadata or {}).get("rewardlab") == name:
@@ -110,7 +111,7 @@ class BatchClient:
         return BatchState(batch.id, batch.status, done, batch.output_file_id, batch.error_file_id, "; ".join(errors))
 
     async def lines(self, file_id: str) -> AsyncIterator[str]:
-        """The lines of a file, as they come."""
+        """Yield the lines of a file as they arrive."""
         rest = b""
         try:
             async with self._client.files.with_streaming_response.content(file_id) as response:

@@ -53,7 +53,7 @@ class SelfVerifying:
         return [last[start : start + params.num_samples] for start in range(0, len(last), params.num_samples)]
 
     def _once(self, chats: dict[int, Chat], params: SamplingParams) -> dict[int, Completion]:
-        """One draw for each chat."""
+        """Return one draw for each chat."""
         if not chats:
             return {}
         rows = self._sampler.sample(list(chats.values()), replace(params, num_samples=1))

@@ -26,10 +26,11 @@ VERDICT_TEXTS = tuple((label_of(choice), f" {label_of(choice)}") for choice in (
 
 
 def margin_of(logprobs: dict[str, float]) -> tuple[float, float]:
-    """(log-odds of the response shown first, probability of a verdict at all) by the likeliest next tokens, text -> logprob.
+    """Return (log-odds of the response shown first, probability of a verdict at all) from the likeliest next tokens, text ->
+    logprob.
 
     A verdict that is not among them is at most as likely as the least of them, and taken to be so: the margin is then a lower
-    bound of its size. Raises ValueError for an empty mapping.
+    bound of its size. Raise ValueError for an empty mapping.
     """
     least = min(logprobs.values())
     first, second = (
@@ -41,7 +42,7 @@ def margin_of(logprobs: dict[str, float]) -> tuple[float, float]:
 
 
 def engine_args(text: str) -> dict[str, Any]:
-    """Options as of ``vllm serve``, as keyword arguments of its LLM. Raises ConfigError."""
+    """Return options of ``vllm serve`` as keyword arguments of its LLM. Raise ConfigError for others."""
     from vllm.engine.arg_utils import EngineArgs
 
     class Parser(argparse.ArgumentParser):
@@ -67,7 +68,7 @@ class VLLMSampler:
 
     @staticmethod
     def load(path: str | Path, *, args: str = "") -> VLLMSampler:
-        """Raises CheckpointError where vLLM cannot load it, ConfigError where vLLM is not installed."""
+        """Raise CheckpointError if vLLM cannot load it, ConfigError if vLLM is not installed."""
         check_folder(str(path))
         try:
             import vllm
@@ -88,7 +89,7 @@ class VLLMSampler:
         return True  # every request has a generator of its own
 
     def check(self) -> None:
-        """A loaded model is always there."""
+        """Do nothing: a loaded model always answers."""
 
     def _requests(self, prompts: Sequence[Sequence[Message]], beginnings: Sequence[str]) -> list[dict[str, Any]]:
         requests = []
@@ -101,7 +102,7 @@ class VLLMSampler:
         return requests
 
     def sample(self, prompts: Sequence[tuple[Message, ...]], params: SamplingParams) -> list[list[Completion]]:
-        """Raises MediaError for an image that cannot be decoded."""
+        """Raise MediaError for an image that cannot be decoded."""
         from vllm import SamplingParams as Params
 
         drawn = [
@@ -124,7 +125,8 @@ class VLLMSampler:
     def verdict_margins(
         self, prompts: Sequence[tuple[Message, ...]], beginnings: Sequence[str]
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """As :meth:`rewardlab.samplers.hf.HFSampler.verdict_margins`, by the likeliest :data:`TOP_LOGPROBS` tokens."""
+        """Return the margins of :meth:`rewardlab.samplers.hf.HFSampler.verdict_margins`, from the likeliest
+        :data:`TOP_LOGPROBS` tokens."""
         from vllm import SamplingParams as Params
 
         params = Params(temperature=0.0, max_tokens=1, logprobs=TOP_LOGPROBS)

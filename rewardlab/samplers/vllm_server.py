@@ -44,9 +44,10 @@ SILENT_S = 30.0  # how long a server may leave /health unanswered
 
 
 def find_vllm() -> str:
-    """The ``vllm`` program: ``$REWARDLAB_VLLM`` (it often wants an environment of its own), beside this Python, or on the path.
+    """Return the path of the ``vllm`` program: ``$REWARDLAB_VLLM`` (it often wants an environment of its own), beside this
+    Python, or on the path.
 
-    Raises ConfigError.
+    Raise ConfigError.
     """
     if path := os.environ.get("REWARDLAB_VLLM"):
         program = shutil.which(path)
@@ -61,7 +62,7 @@ class VLLMServer:
     """One ``vllm serve`` on a free local port, with a key that nobody else knows. ``args`` are further options of it, as text.
 
     ``devices`` are the cards it sees, ``dev`` opens its routes for developers. ``num_starts`` counts the starts; its output
-    goes into the file ``log``, or beside ours. Raises EndpointError where it is not ready within ``start_timeout_s`` of the
+    goes into the file ``log``, or beside ours. Raise EndpointError if it is not ready within ``start_timeout_s`` of the
     first start, or ends before.
     """
 
@@ -110,7 +111,7 @@ class VLLMServer:
         return self._process.pid if self._process else None
 
     def await_start(self) -> None:
-        """Return once it answers. Raises EndpointError where it does not within ``start_timeout_s``."""
+        """Return once it answers. Raise EndpointError if it does not within ``start_timeout_s``."""
         if not self._up.wait(self._start_timeout_s):
             raise EndpointError(f"vllm serve {self.model}: not up again within {self._start_timeout_s:g} s")
 
@@ -138,7 +139,7 @@ class VLLMServer:
         self.num_starts += 1
 
     def _end(self) -> None:
-        """The whole process group: an engine whose front end has died holds its memory."""
+        """End the whole process group: an engine whose front end has died keeps its memory."""
         self._up.clear()
         if self._process is None:
             return
@@ -152,7 +153,7 @@ class VLLMServer:
             os.killpg(self._process.pid, signal.SIGKILL)  # children that outlived it
 
     def restart(self, why: str) -> None:
-        """Have it ended and started again; returns at once. One that is not up is left to start."""
+        """Start it again, and return at once. One that is not up is left to start."""
         if not self._up.is_set():
             return
         LOG.warning("vllm serve %s: %s", self.model, why)
@@ -187,7 +188,7 @@ class VLLMServer:
             started = answered = time.monotonic()
 
     def _answers(self) -> bool | None:
-        """Whether /health says that the engine is alive; None without an answer, or before it is served."""
+        """Return whether /health reports a live engine; None without an answer, or before it is served."""
         try:
             status = httpx.get(f"http://127.0.0.1:{self.port}/health", timeout=5, trust_env=False).status_code
         except httpx.HTTPError:
@@ -196,7 +197,7 @@ class VLLMServer:
 
 
 class Served(Protocol):
-    """What a sampler needs of a server: this process's own, or what is known of another's."""
+    """What a sampler needs of a server, this process's or another's."""
 
     model: str
     key: str
@@ -243,14 +244,15 @@ class VLLMServerSampler(OpenAISampler):
         super().check()
 
     def sample(self, prompts: Sequence[tuple[Message, ...]], params: SamplingParams) -> list[list[Completion]]:
-        """Where nothing at all is answered in time the server is started again, whatever its /health says."""
+        """Return the completions. If nothing at all is answered in time the server is started again, whatever its /health
+        reports."""
         rows = super().sample([self._plain(prompt) for prompt in prompts], params)
         if rows and all(completion.finish is FinishReason.TIMEOUT for row in rows for completion in row):
             self.server.restart("answers nothing in time")
         return rows
 
     def _plain(self, prompt: tuple[Message, ...]) -> tuple[Message, ...]:
-        """No text of it is read as a special token."""
+        """Return a prompt of which no text is read as a special token."""
         return tuple(
             replace(
                 message, parts=tuple(replace(part, text=without_tokens(part.text, self._specials)) for part in message.parts)
@@ -261,8 +263,8 @@ class VLLMServerSampler(OpenAISampler):
     def verdict_margins(
         self, prompts: Sequence[tuple[Message, ...]], beginnings: Sequence[str]
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """As :meth:`rewardlab.samplers.hf.HFSampler.verdict_margins`, by the likeliest tokens. Raises EndpointError where a
-        request fails: a margin that is not known is not one of 0."""
+        """Return the margins of :meth:`rewardlab.samplers.hf.HFSampler.verdict_margins`, from the likeliest tokens. Raise
+        EndpointError where a request fails: a margin that is not known is not one of 0."""
         body = {"temperature": 0.0, "max_tokens": 1, "logprobs": True, "top_logprobs": TOP_LOGPROBS}
 
         async def ask(endpoints: Sequence[ChatEndpoint]) -> list[tuple[float, float]]:
