@@ -76,7 +76,7 @@ def play_many(
                 record(n, match, nth(n, match), judgment)
         rounds, waiting, turn = waiting, {}, turn + 1
         for n, matches in rounds.items():
-            decided = [(match, judgment) for match in matches if (judgment := results[n, match]) is not None]
+            decided = [(match, result) for match in matches if (result := results[n, match]) is not None]
             assert len(decided) == len(matches)
             played[n] += decided
             winners = [(match, judgment.outcome.winner) for match, judgment in decided]

@@ -76,7 +76,7 @@ class ChatEndpoint:
     ) -> None:
         self.base_url, self.model, self.deadline_s, self.retries = base_url, model, deadline_s, retries
         self.try_s = min(try_s or deadline_s, deadline_s)
-        limits = httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency)
+        limits: Any = httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency)
         self._client = openai.AsyncOpenAI(
             base_url=base_url,
             api_key=api_key,
@@ -299,8 +299,8 @@ class OpenAISampler:
 
 
 @asynccontextmanager
-async def _opened(urls: Sequence[str], endpoint: Callable[[str], ChatEndpoint]) -> AsyncIterator[list[ChatEndpoint]]:
-    endpoints = [endpoint(url) for url in urls]
+async def _opened(urls: Sequence[str], open_endpoint: Callable[[str], ChatEndpoint]) -> AsyncIterator[list[ChatEndpoint]]:
+    endpoints = [open_endpoint(url) for url in urls]
     try:
         yield endpoints
     finally:
