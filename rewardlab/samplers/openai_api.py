@@ -30,7 +30,7 @@ _EXTRA = {"continue_final_message", "add_generation_prompt", "return_token_ids",
 _FINISH = {"stop": FinishReason.STOP, None: FinishReason.STOP, "length": FinishReason.LENGTH}
 
 
-def content_of(message: Message) -> str | list[dict[str, Any]]:
+def api_content(message: Message) -> str | list[dict[str, Any]]:
     """Return a message's content as the API takes it: a plain text, or parts with images as data URLs."""
     if not message.images:
         return message.text
@@ -105,7 +105,7 @@ class ChatEndpoint:
             self.in_flight -= 1
 
     async def _ask(self, prompt: Sequence[Message], body: Mapping[str, Any]) -> Any:
-        messages = [{"role": m.role, "content": content_of(m)} for m in prompt]
+        messages = [{"role": m.role, "content": api_content(m)} for m in prompt]
         standard = {name: value for name, value in body.items() if name not in _EXTRA}
         extra = {name: value for name, value in body.items() if name in _EXTRA}
         ends = None

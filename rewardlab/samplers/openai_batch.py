@@ -13,7 +13,7 @@ import openai
 from openai.types.chat import ChatCompletion
 
 from rewardlab.errors import EndpointError
-from rewardlab.samplers.openai_api import completion_from, content_of
+from rewardlab.samplers.openai_api import api_content, completion_from
 from rewardlab.types import Completion, FinishReason, Message
 
 OPEN = ("validating", "in_progress", "finalizing", "cancelling")
@@ -38,12 +38,12 @@ class BatchState:
 
 def request_line(custom_id: str, model: str, prompt: Sequence[Message], body: Mapping[str, Any]) -> bytes:
     """Return one line of the file that is uploaded."""
-    messages = [{"role": message.role, "content": content_of(message)} for message in prompt]
+    messages = [{"role": message.role, "content": api_content(message)} for message in prompt]
     request = {"custom_id": custom_id, "method": "POST", "url": "/v1/chat/completions"}
     return (json.dumps({**request, "body": {"model": model, "messages": messages, **body}}) + "\n").encode()
 
 
-def answer_of(line: str) -> tuple[str, Completion]:
+def parse_answer_line(line: str) -> tuple[str, Completion]:
     """Return (custom id, completion) of a downloaded line; a request that failed is a completion that tells why.
 
     Raise ValueError for a line that is none.

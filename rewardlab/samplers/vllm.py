@@ -18,11 +18,11 @@ from rewardlab.models.loading import check_folder
 from rewardlab.samplers.base import VLLM, EngineOptions, Sampler, SamplingParams, prompt_seed
 from rewardlab.samplers.hf import chat_of, special_tokens
 from rewardlab.types import Choice, Completion, FinishReason, Message
-from rewardlab.verdicts.parse import label_of
+from rewardlab.verdicts.parse import verdict_label
 
 TOP_LOGPROBS = 20  # what vLLM's servers and engines tell at most by default
 FORBIDDEN = -100.0  # added to the logits of tokens that stand for images: a judge writes text
-VERDICT_TEXTS = tuple((label_of(choice), f" {label_of(choice)}") for choice in (Choice.FIRST, Choice.SECOND))
+VERDICT_TEXTS = tuple((verdict_label(choice), f" {verdict_label(choice)}") for choice in (Choice.FIRST, Choice.SECOND))
 
 
 def margin_of(logprobs: dict[str, float]) -> tuple[float, float]:

@@ -115,7 +115,7 @@ def position_gap(given_B: Tensor, swapped_B: Tensor) -> Tensor:
     return (given_B.sigmoid() - (-swapped_B).sigmoid()).abs()
 
 
-class Fit(StrEnum):
+class TemperatureFit(StrEnum):
     """What became of fitting a temperature. Only ``FITTED`` is a minimum; the others stand at a bound."""
 
     FITTED = "fitted"
@@ -129,7 +129,7 @@ class Temperature:
     nats."""
 
     tau: float
-    fit: Fit
+    fit: TemperatureFit
     nll: float
 
     def __call__(self, margins_N: Tensor) -> Tensor:
@@ -151,12 +151,14 @@ def fit_temperature(margins_B: Tensor, preferred_B: Tensor, bounds: tuple[float,
         return -(right_B * (-beta * right_B).sigmoid()).mean().item()
 
     low, high = 1 / bounds[1], 1 / bounds[0]
-    fit = Fit.NO_SIGNAL if slope(low) >= 0 else Fit.SEPARABLE if slope(high) <= 0 else Fit.FITTED
-    if fit is Fit.FITTED:
+    fit = (
+        TemperatureFit.NO_SIGNAL if slope(low) >= 0 else TemperatureFit.SEPARABLE if slope(high) <= 0 else TemperatureFit.FITTED
+    )
+    if fit is TemperatureFit.FITTED:
         for _ in range(100):
             middle = math.sqrt(low * high)
             low, high = (middle, high) if slope(middle) < 0 else (low, middle)
-    beta = high if fit is Fit.SEPARABLE else low
+    beta = high if fit is TemperatureFit.SEPARABLE else low
     return Temperature(1 / beta, fit, softplus(-beta * right_B).mean().item())
 
 

@@ -49,7 +49,7 @@ def until_verdict(text: str, verdict_format: str) -> str | None:
     return text[: begin + len(text[begin:]) - len(text[begin:].lstrip())]
 
 
-def label_of(choice: Choice) -> str:
+def verdict_label(choice: Choice) -> str:
     """Return how a verdict is spelt in the formats that judges are trained on here."""
     return digit(choice)
 
