@@ -187,7 +187,7 @@ def rewards_of(margins_N: Tensor, phi: str = "probability") -> tuple[Tensor, dic
     """([N] rewards, metrics) of winning margins against an anchor. ``probability`` is 0..1 as in Seed1.5-VL, ``centered``
     p - 1/2, ``logit`` the margin within +-4, ``binary`` 1 where p > 1/2 (an even margin is no win).
 
-    Raise ValueError for an unreadable margin (nan): it is left out before, and counted, not rewarded.
+    Raises ValueError for an unreadable margin (nan): it is left out before, and counted, not rewarded.
     """
     if margins_N.isnan().any():
         raise ValueError("an unreadable comparison has no reward; leave its rollout out")
@@ -219,7 +219,7 @@ def all_pairs_advantages(differences_GG: Tensor, eps: float = 1e-8) -> Tensor:
     With d_ij = r_i - r_j it equals GRPO with the sample's deviation. They sum to 0; all ties give 0, and so does a group of
     one.
     ``eps`` stands inside the root and is small against differences of unit scale; the released code pairs 1e-6 with differences
-    divided by the length of the judge's text, by which advantages shrink four-fold. Raise ValueError for a matrix that is not
+    divided by the length of the judge's text, by which advantages shrink four-fold. Raises ValueError for a matrix that is not
     antisymmetric or holds an unreadable comparison.
     """
     d_GG = differences_GG.double()
