@@ -52,9 +52,9 @@ class Template:
         return hashlib.sha256(f"images-first\n{format_id(self.verdict_format)}\n{self.text}".encode()).hexdigest()[:16]
 
 
-def load_text(name: str) -> str:
-    """Return the text of ``name.txt`` in this folder, without the line end at its end."""
-    return (Path(__file__).parent / f"{name}.txt").read_text(encoding="utf-8").removesuffix("\n")
+def load_text(file: str) -> str:
+    """Return the text of a ``file`` in this folder, without the line end at its end."""
+    return (Path(__file__).parent / file).read_text(encoding="utf-8").removesuffix("\n")
 
 
 @cache
@@ -71,7 +71,7 @@ def load_template(name: str) -> Template:
         raise ConfigError(
             f"unknown prompt template {name!r}; expected one of {sorted(TEMPLATE_FORMATS)}, or FORMAT:FILE with your own text"
         )
-    return Template(name, load_text(name), TEMPLATE_FORMATS[name])
+    return Template(name, load_text(f"{name}.txt"), TEMPLATE_FORMATS[name])
 
 
 def _template_in_file(name: str, verdict_format: str, path: Path) -> Template:

@@ -23,7 +23,7 @@ _RATING = re.compile(r"(?:(?:Rating|Score)\s?:?\s?)?(10|[1-9])\.?", re.IGNORECAS
 def load_list_prompt(kind: str, file: Path | None = None) -> str:
     """Return the words of a ``choice`` among four or a ``rating`` of one, or a file's. Raise ConfigError for a missing slot."""
     try:
-        text = load_text(kind) if file is None else file.read_text(encoding="utf-8").removesuffix("\n")
+        text = load_text(f"{kind}.txt") if file is None else file.read_text(encoding="utf-8").removesuffix("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file}: cannot be read as the words of a {kind} ({error})") from error
     if any(text.count(slot) != 1 for slot in SLOTS[kind]):

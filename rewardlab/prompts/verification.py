@@ -11,7 +11,7 @@ import re
 
 from rewardlab.prompts import load_text
 
-VERIFY, REVISE = load_text("verify"), load_text("revise")
+VERIFY, REVISE = load_text("verify.txt"), load_text("revise.txt")
 CORRECT, WRONG = "The judgment is correct", "The judgment is wrong"
 _FINDING = re.compile(rf"({CORRECT})|({WRONG})", re.IGNORECASE)
 

@@ -10,7 +10,7 @@ import re
 from rewardlab.prompts import load_text
 from rewardlab.types import Choice
 
-PROMPT = load_text("consistency")
+PROMPT = load_text("consistency.txt")
 
 _THINKING = re.compile(r"^\s*<think>.*?</think>", re.DOTALL)
 _SLOT = re.compile(r"\{(question|reasoning|number)\}")
