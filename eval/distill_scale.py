@@ -37,7 +37,7 @@ from rewardlab.checkpoints import commit
 from rewardlab.config import DistillConfig
 from rewardlab.data.pairs import PairSet, write_shards
 from rewardlab.prompts import build_messages, load_template
-from rewardlab.samplers.openai_api import content_of
+from rewardlab.samplers.openai_api import api_content
 from rewardlab.types import Order, PreferencePair
 
 TRY_S, KILLS, TURN = 2.0, 5, 6000
@@ -135,7 +135,7 @@ def rates(url: str, data: Path, work: Path, concurrency: int, repeats: int) -> d
     prompts = []
     for pair in PairSet(data, limit=TURN):
         (message,) = build_messages(pair, order=Order.GIVEN, template=template)
-        prompts.append([{"role": "user", "content": content_of(message)}])
+        prompts.append([{"role": "user", "content": api_content(message)}])
     found: dict[str, list[float]] = {"bare": [], "bare over aiohttp": [], "distill": []}
     for turn in range(repeats):
         found["bare"].append(asyncio.run(bare(url, prompts, concurrency)))

@@ -23,7 +23,7 @@ from rewardlab.distill.tagging import Progress, order_of, tag
 from rewardlab.errors import EndpointError
 from rewardlab.progress import Advance
 from rewardlab.prompts import build_messages, load_template
-from rewardlab.samplers.openai_batch import BatchClient, BatchState, answer_of, request_line
+from rewardlab.samplers.openai_batch import BatchClient, BatchState, parse_answer_line, request_line
 from rewardlab.types import Completion, FinishReason, Order, PreferencePair
 
 FOLDER = "batches"  # of files that went up and are not collected
@@ -150,7 +150,7 @@ class BatchAsker:
         for file in filter(None, (state.output_file, state.error_file)):
             async for line in self._client.lines(file):
                 try:
-                    named, completion = answer_of(line)
+                    named, completion = parse_answer_line(line)
                     place = int(named.partition("-")[0])
                     pair, attempt = calls[place]
                     if named != custom_id(place, pair, attempt):

@@ -7,21 +7,10 @@ from __future__ import annotations
 
 import re
 
+from rewardlab.prompts import load_text
 from rewardlab.types import Choice
 
-PROMPT = """You check a judge. The judge compared two responses to a question, reasoned, and gave a verdict.
-Decide only whether the verdict follows from the reasoning, not whether either is true.
-
-[Question]
-{question}
-
-[Reasoning]
-{reasoning}
-
-[Verdict]
-Response {number} is better
-
-Answer with one digit: 1 if the reasoning favours the response that the verdict names, 0 if it favours the other one."""
+PROMPT = load_text("consistency.txt")
 
 _THINKING = re.compile(r"^\s*<think>.*?</think>", re.DOTALL)
 _SLOT = re.compile(r"\{(question|reasoning|number)\}")

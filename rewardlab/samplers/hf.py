@@ -20,7 +20,7 @@ from rewardlab.samplers.decode import HotToken, draw, read_logits
 from rewardlab.samplers.shared_prefix import group_numbers
 from rewardlab.types import Choice, Completion, FinishReason, Message
 from rewardlab.verdicts.margins import verdict_margins
-from rewardlab.verdicts.parse import label_of
+from rewardlab.verdicts.parse import verdict_label
 
 
 def special_tokens(tokenizer: Any) -> tuple[str, ...]:
@@ -60,7 +60,7 @@ def encode(
 
 def verdict_token_ids(tokenizer: Any, choice: Choice) -> list[int]:
     """All single tokens that spell a verdict, with and without a leading space. Raises CheckpointError where there is none."""
-    label = label_of(choice)
+    label = verdict_label(choice)
     spelt = [tokenizer.encode(text, add_special_tokens=False) for text in (label, f" {label}")]
     if not (found := sorted({ids[0] for ids in spelt if len(ids) == 1})):
         raise CheckpointError(f"the tokenizer writes the verdict {label!r} as several tokens; its probability cannot be read")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from rewardlab.errors import ConfigError
-from rewardlab.judging.ranking import PLANS, Match, Played, Ranking, fitted_strengths, net_win_rates
+from rewardlab.judging.ranking import PLANS, Match, PlayedMatch, Ranking, fitted_strengths, net_win_rates
 from rewardlab.serving.errors import DeadlineExceededError, EngineFailedError
 from rewardlab.serving.gather import gather_bounded
 from rewardlab.types import Candidates, Judgment, PreferencePair
@@ -66,7 +66,7 @@ async def group_rewards(
         except StopIteration as end:
             ranking: Ranking = end.value
             break
-    matches_played = [Played(m.first, m.second, None if m.judgment is None else m.judgment.share_0) for m in results]
+    matches_played = [PlayedMatch(m.first, m.second, None if m.judgment is None else m.judgment.share_0) for m in results]
     rewards = net_win_rates(num, matches_played)
     deviations: list[float | None] = [None] * num
     if strategy == "bradley_terry":

@@ -30,12 +30,12 @@ TAU_BOUNDS = (0.01, 100.0)
 
 
 def verdict_margins(logits_NV: Tensor, first: Sequence[int], second: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """([N] margin of the response shown first, [N] coverage 0..1) at the verdict position.
+    """Return ([N] margin of the response shown first, [N] coverage 0..1) at the verdict position.
 
     ``first`` and ``second`` are the ids of all tokens that spell each verdict (a leading space makes another token). The margin
     is z_first - z_second with z the logsumexp over the tokens of a verdict, so that sigmoid(margin) is the softmax restricted
     to verdicts; coverage is the probability all verdict tokens have together. A row of little coverage has no verdict: see
-    :func:`readable`. Raises ValueError for an empty or shared set of tokens.
+    :func:`readable`. Raise ValueError for an empty or shared set of tokens.
     """
     if not first or not second or set(first) & set(second):
         raise ValueError(f"each verdict needs tokens of its own, got {list(first)} and {list(second)}")
@@ -46,18 +46,19 @@ def verdict_margins(logits_NV: Tensor, first: Sequence[int], second: Sequence[in
 
 
 def readable(coverage_N: Tensor, least: float = LEAST_COVERAGE) -> Tensor:
-    """[N] whether the model was about to give a verdict at all. What is not readable is counted and never a probability."""
+    """Return [N] whether the model was about to give a verdict at all. What is not readable is counted and never a
+    probability."""
     return coverage_N >= least
 
 
 def clamped(margins_N: Tensor, limit: float = MARGIN_LIMIT) -> tuple[Tensor, float]:
-    """(margins within +-limit, the share that was beyond). A bias that a clamp met is no longer cancelled exactly."""
+    """Return (margins within +-limit, the share that was beyond). A bias that a clamp met is no longer cancelled exactly."""
     beyond = (margins_N.abs() > limit).double().mean().item() if margins_N.numel() else 0.0
     return margins_N.clamp(-limit, limit), beyond
 
 
 def over_rationales(margins_BK: Tensor, readable_BK: Tensor) -> Tensor:
-    """[B] margin of the mean probability over the readable rationales of each prompt; nan where none is.
+    """Return [B] margin of the mean probability over the readable rationales of each prompt; nan where none is.
 
     The mean is taken of probabilities, p = mean_k sigmoid(m_k): each rationale is one draw of the judge's reasoning. nan, not
     0, because 0 would be a coin flip. A bias of the verdict's logit goes through this mean, so that both orders combined by
@@ -70,7 +71,8 @@ def over_rationales(margins_BK: Tensor, readable_BK: Tensor) -> Tensor:
 
 
 def smoothed_share_margin(num_for_N: Tensor, num_votes_N: Tensor) -> Tensor:
-    """[N] margin of the vote share (n + 1/2) / (K + 1): what is left where a judge gives no probabilities. No votes: nan."""
+    """Return [N] margin of the vote share (n + 1/2) / (K + 1): what is left where a judge gives no probabilities. No votes:
+    nan."""
     margins_N = ((num_for_N + 0.5) / (num_votes_N - num_for_N + 0.5)).double().log()
     return torch.where(num_votes_N > 0, margins_N, torch.nan)
 
@@ -87,7 +89,8 @@ COMBINATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def both_orders(given_B: Tensor, swapped_B: Tensor, combination: str = "logit") -> Tensor:
-    """[B] margin of response 0 from the margins of the response shown first, response 0 first (given) and second (swapped).
+    """Return [B] margin of response 0 from the margins of the response shown first, response 0 first (given) and second
+    (swapped).
 
     ``logit``: half the difference. A position bias that adds a constant to the first verdict's logit is gone, exactly.
     ``mean``: log-odds of 1/2 [p(given) + 1 - p(swapped)]. Antisymmetric too, but the bias remains as a shrinkage towards 1/2.
@@ -97,8 +100,8 @@ def both_orders(given_B: Tensor, swapped_B: Tensor, combination: str = "logit") 
 
 
 def over_rationale_pairs(given_BK: Tensor, swapped_BL: Tensor, readable_BK: Tensor, readable_BL: Tensor) -> Tensor:
-    """[B] margin of response 0 from K rationales of one order and L of the other: the mean probability over all K L pairs of
-    them, each pair combined by log-odds. nan where an order has no readable one.
+    """Return [B] margin of response 0 from K rationales of one order and L of the other: the mean probability over all K L
+    pairs of them, each pair combined by log-odds. nan where an order has no readable one.
 
     Unlike :func:`both_orders` of two means it cancels a bias of the verdict's logit exactly, whatever K and L.
     """
@@ -107,11 +110,11 @@ def over_rationale_pairs(given_BK: Tensor, swapped_BL: Tensor, readable_BK: Tens
 
 
 def position_gap(given_B: Tensor, swapped_B: Tensor) -> Tensor:
-    """[B] |p(given) + p(swapped) - 1| in 0..1: how far the two orders are from telling the same story."""
+    """Return [B] |p(given) + p(swapped) - 1| in 0..1: how far the two orders disagree."""
     return (given_B.sigmoid() - (-swapped_B).sigmoid()).abs()
 
 
-class Fit(StrEnum):
+class TemperatureFit(StrEnum):
     """What became of fitting a temperature. Only ``FITTED`` is a minimum; the others stand at a bound."""
 
     FITTED = "fitted"
@@ -125,7 +128,7 @@ class Temperature:
     nats."""
 
     tau: float
-    fit: Fit
+    fit: TemperatureFit
     nll: float
 
     def __call__(self, margins_N: Tensor) -> Tensor:
@@ -133,11 +136,11 @@ class Temperature:
 
 
 def fit_temperature(margins_B: Tensor, preferred_B: Tensor, bounds: tuple[float, float] = TAU_BOUNDS) -> Temperature:
-    """The tau within ``bounds`` of least mean -log p(preferred), p = sigmoid(margin / tau), on held-out pairs.
+    """Return the tau within ``bounds`` of least mean -log p(preferred), p = sigmoid(margin / tau), on held-out pairs.
 
     ``margins_B`` are those of response 0, ``preferred_B`` says which response is better (0 or 1). The loss is convex in 1 /
     tau; its derivative is bisected. There is no intercept: a combined margin is antisymmetric and an intercept would break
-    that. Raises ValueError without pairs or with an unreadable one (leave those out, and count them).
+    that. Raise ValueError without pairs or with an unreadable one (leave those out, and count them).
     """
     if not margins_B.numel() or not margins_B.isfinite().all():
         raise ValueError("a temperature needs finite margins, at least one")
@@ -147,10 +150,12 @@ def fit_temperature(margins_B: Tensor, preferred_B: Tensor, bounds: tuple[float,
         return -(right_B * (-beta * right_B).sigmoid()).mean().item()
 
     low, high = 1 / bounds[1], 1 / bounds[0]
-    fit = Fit.NO_SIGNAL if slope(low) >= 0 else Fit.SEPARABLE if slope(high) <= 0 else Fit.FITTED
-    if fit is Fit.FITTED:
+    fit = (
+        TemperatureFit.NO_SIGNAL if slope(low) >= 0 else TemperatureFit.SEPARABLE if slope(high) <= 0 else TemperatureFit.FITTED
+    )
+    if fit is TemperatureFit.FITTED:
         for _ in range(100):
             middle = math.sqrt(low * high)
             low, high = (middle, high) if slope(middle) < 0 else (low, middle)
-    beta = high if fit is Fit.SEPARABLE else low
+    beta = high if fit is TemperatureFit.SEPARABLE else low
     return Temperature(1 / beta, fit, softplus(-beta * right_B).mean().item())
