@@ -18,7 +18,7 @@ from rewardlab.config import SCHEMAS, DistillConfig, MethodConfig, RLConfig, SFT
 from rewardlab.data.pairs import read_pairs
 from rewardlab.errors import CheckpointError, ConfigError, RewardlabError
 from rewardlab.health.memory import GIB, Estimate, counts, estimate
-from rewardlab.models.architectures import ARCHITECTURES, on_meta
+from rewardlab.models.architectures import ARCHITECTURES, build_on_meta
 from rewardlab.models.loading import check_folder, load_policy
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.samplers.base import SamplingParams
@@ -129,7 +129,7 @@ def _batches(config: TrainConfig, processes: int) -> str:
 
 
 def _memory(config: TrainConfig, plan: Plan) -> Finding:
-    model = on_meta(plan.model or config.model)
+    model = build_on_meta(plan.model or config.model)
     if model is None:
         said = f"{plan.model or config.model} is neither a checkpoint here nor known by name: --model says what it will be, a "
         said += f"folder or one of {', '.join(ARCHITECTURES)}"

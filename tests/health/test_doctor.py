@@ -16,7 +16,7 @@ from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.health.memory import GIB, counts, estimate
 from rewardlab.health.run_page import write_run_page
-from rewardlab.models.architectures import on_meta
+from rewardlab.models.architectures import build_on_meta
 from rewardlab.models.loading import freeze, load_model
 from rewardlab.reporting.run_page import curve
 from rewardlab.training.run.launcher import Launch
@@ -49,7 +49,7 @@ def test_what_ships_passes(path: Path) -> None:
 )
 def test_known_sizes(name: str, millions: float) -> None:
     """Weights as the published checkpoints have them, counted without any."""
-    model = on_meta(name)
+    model = build_on_meta(name)
     assert model is not None
     assert sum(weight.numel() for weight in model.parameters()) / 1e6 == pytest.approx(millions, abs=0.1)
 
@@ -57,7 +57,7 @@ def test_known_sizes(name: str, millions: float) -> None:
 def test_memory_by_hand(tiny_checkpoint: Path) -> None:
     """Of 8.292 B weights that all learn: 4 bytes each for weights and gradients, 8 for moments; DeepSpeed's 16 are 2 for
     weights and for gradients, 12 for moments and float32 weights, of which ZeRO deals out all but, at stage 2, the first."""
-    model, config = on_meta("Qwen/Qwen2.5-VL-7B-Instruct"), SFTConfig()
+    model, config = build_on_meta("Qwen/Qwen2.5-VL-7B-Instruct"), SFTConfig()
     alone, two, three = (estimate(model, config, Launch(8 if zero else 1, zero), prompt_tokens=100) for zero in (0, 2, 3))
     assert alone.weights / GIB == pytest.approx(8.292166656e9 * 4 / 2**30)
     assert (alone.gradients, alone.moments) == (alone.weights, 2 * alone.weights)
