@@ -67,8 +67,8 @@ def mean_interval(
     dice, means = np.random.default_rng(seed), []
     block = max(1, 20_000_000 // many.size)  # of resamples, for memory
     for start in range(0, resamples, block):
-        drawn = dice.multinomial(sums.size, many / sums.size, size=min(block, resamples - start))
-        means.append(drawn @ kinds[0] / (drawn @ kinds[1]))
+        samples = dice.multinomial(sums.size, many / sums.size, size=min(block, resamples - start))
+        means.append(samples @ kinds[0] / (samples @ kinds[1]))
     low, high = np.quantile(np.concatenate(means), (0.025, 0.975))
     return float(low), float(high)
 
