@@ -14,7 +14,7 @@ from rewardlab.verdicts.formats import WRITERS
 
 @dataclass(frozen=True)
 class Row:
-    """One pair of a benchmark. ``row`` is its 0-based row in the data file: ids repeat in published files, rows do not.
+    """A pair of a benchmark. ``row`` is its 0-based row in the data file: ids repeat in published files, rows do not.
 
     ``cluster`` names pairs that share a prompt, for the intervals; ``slices`` further ways to group it; ``medium`` the path of
     its image or video in the data file, where official groups go by it.
@@ -38,7 +38,7 @@ class Loader(Protocol):
 
 @dataclass(frozen=True)
 class BenchmarkFiles:
-    """Where a benchmark's files are: a dataset of the Hub, or single ``urls`` by file name.
+    """The place of a benchmark's files: a dataset of the Hub, or single ``urls`` by file name.
 
     ``sha256`` are the hashes of the copies in circulation, by file name; ``media`` says how to get what is not fetched.
     """

@@ -30,7 +30,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Difference:
-    """One run less another in accuracy, with its interval and p-value; rows on which it is ``better`` and ``worse``."""
+    """A run's accuracy less another's, with interval and p-value; numbers of rows on which it is ``better`` and ``worse``."""
 
     difference: float
     interval: Interval

@@ -67,6 +67,6 @@ def calibrate(items: Sequence[Labeled], shares: Sequence[float | None], clusters
 
 
 def _thinned(number: int) -> list[int]:
-    """At most :data:`MOST_POINTS` of so many places, the last among them."""
+    """Return at most :data:`MOST_POINTS` of so many places, the last among them."""
     step = max(1, math.ceil(number / MOST_POINTS))
     return sorted({*range(step - 1, number, step), number - 1})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rewardlab.benchmarks.report_model import BaselineScores, Report, Scores
-from rewardlab.metrics.intervals import Estimate
+from rewardlab.metrics.intervals import AccuracyEstimate
 from rewardlab.reporting.plots import (
     GOLD,
     INK,
@@ -27,7 +27,7 @@ CONFIDENCE_NAMES = {"vote_share": "share of votes", "verdict_probability": "prob
 def report_figures(report: Report) -> list[tuple[str, str]]:
     """Return (caption, SVG data URL) of everything that the report has numbers for."""
     scores = report.scores
-    cells: dict[str, Measured] = {**scores.groups, "overall": Estimate(scores.accuracy.micro, scores.interval)}
+    cells: dict[str, Measured] = {**scores.groups, "overall": AccuracyEstimate(scores.accuracy.micro, scores.interval)}
     figures = [("Accuracy by group", plot_accuracies(cells, best_baseline(report.baselines)))]
     if len(scores.k_curve) > 1:
         figures.append(("What more votes buy", _curve(scores)))
@@ -78,5 +78,5 @@ def _confidence_figures(scores: Scores) -> list[tuple[str, str]]:
 def leaderboard_figure(reports: Mapping[str, Report]) -> str:
     """Draw the accuracy of each run by name with its interval, best first, beside chance and the first's best baseline."""
     ranked = sorted(reports.items(), key=lambda item: -item[1].scores.accuracy.micro)
-    cells = {name: Estimate(report.scores.accuracy.micro, report.scores.interval) for name, report in ranked}
+    cells = {name: AccuracyEstimate(report.scores.accuracy.micro, report.scores.interval) for name, report in ranked}
     return plot_accuracies(cells, best_baseline(next(iter(reports.values())).baselines), width=8)

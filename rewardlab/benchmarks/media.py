@@ -38,7 +38,7 @@ def frames_of(folder: Path) -> list[Path]:
 
 
 def evenly(items: Sequence[Path], number: int) -> list[Path]:
-    """At most ``number`` of them, the first and the last among them."""
+    """Return at most ``number`` of them, the first and the last among them."""
     if len(items) <= number:
         return list(items)
     return [items[n] for n in np.linspace(0, len(items) - 1, number).astype(int).tolist()]

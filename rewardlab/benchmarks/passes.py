@@ -1,4 +1,4 @@
-"""One pass of a judge over a benchmark's rows, and the log of votes that it continues after a kill."""
+"""A pass of a judge over a benchmark's rows, and the log of votes that it continues after a kill."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ AnyJudge = GenerativeJudge | BaselineJudge | Replay
 
 
 class Pass:
-    """One pass over the rows (the votes, or a control), continued from the log.
+    """A pass over the rows (the votes, or a control), continued from the log.
 
     ``stop_error``: ask in turns until a pair's majority is settled but for this probability; None asks all votes at once.
     ``seconds`` is what asking took, this time and before, of ``num_timed`` votes.
@@ -43,26 +43,26 @@ class Pass:
         self.num_timed = sum(len(entry["votes"]) for entry in entries if entry.get("seconds") is not None)
 
     def run(self, judge: AnyJudge, num_votes: int, seed: int) -> list[Judgment]:
-        done: dict[int, list[Vote]] = {row: [vote_of(v) for v in votes] for row, votes in self.logged.items()}
+        votes_by_row: dict[int, list[Vote]] = {row: [vote_of(v) for v in votes] for row, votes in self.logged.items()}
         if isinstance(judge, GenerativeJudge):  # what failed for want of an answer is asked again
-            done = {row: votes for row, votes in done.items() if not num_failed(votes)}
-            if any(row.row not in done for row in self.rows):
+            votes_by_row = {row: votes for row, votes in votes_by_row.items() if not num_failed(votes)}
+            if any(row.row not in votes_by_row for row in self.rows):
                 judge.check()
         with bar(f"bench: {self.name}", len(self.rows)) as advance:
             for start in range(0, len(self.rows), CHUNK):
                 chunk = range(start, min(start + CHUNK, len(self.rows)))
-                if any(self.rows[n].row not in done for n in chunk):
-                    self._ask(judge, chunk, num_votes, seed, done)
+                if any(self.rows[n].row not in votes_by_row for n in chunk):
+                    self._ask(judge, chunk, num_votes, seed, votes_by_row)
                 advance(len(chunk))
-        return [reduce_votes(row.pair.pair_id, done[row.row]) for row in self.rows]
+        return [reduce_votes(row.pair.pair_id, votes_by_row[row.row]) for row in self.rows]
 
-    def _ask(self, judge: AnyJudge, chunk: range, num_votes: int, seed: int, done: dict[int, list[Vote]]) -> None:
+    def _ask(self, judge: AnyJudge, chunk: range, num_votes: int, seed: int, votes_by_row: dict[int, list[Vote]]) -> None:
         """A chunk has a seed of its own, so that a resumed run draws what an uninterrupted one would have.
 
         Where a row's draws depend on the rows beside it the chunk is asked whole; else only what is missing is.
         """
         alone = not isinstance(judge, GenerativeJudge) or judge.sampler.is_batch_invariant
-        wanted = [n for n in chunk if self.rows[n].row not in done or not alone]
+        wanted = [n for n in chunk if self.rows[n].row not in votes_by_row or not alone]
         rows, orders, start = [self.rows[n] for n in wanted], [self.orders[n] for n in wanted], time.perf_counter()
         if isinstance(judge, Replay):
             votes = [
@@ -80,9 +80,9 @@ class Pass:
         is_timed = isinstance(judge, GenerativeJudge)  # nothing else takes time that says anything
         a_vote = (time.perf_counter() - start) / max(1, sum(map(len, votes)))
         for row, row_votes in zip(rows, votes, strict=True):
-            if row.row not in done:
+            if row.row not in votes_by_row:
                 seconds = round(a_vote * len(row_votes), 6) if is_timed else None
                 entry = {"pass": self.name, "row": row.row, "votes": [vote_row(v) for v in row_votes], "seconds": seconds}
                 self.log.append(entry)
                 self.seconds, self.num_timed = self.seconds + (seconds or 0.0), self.num_timed + len(row_votes) * is_timed
-                done[row.row] = row_votes
+                votes_by_row[row.row] = row_votes

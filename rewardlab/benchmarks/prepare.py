@@ -73,7 +73,7 @@ def known_files(benchmark: Benchmark) -> BenchmarkFiles:
 
 
 def _inside(out: Path, file: str) -> Path:
-    """Where a file goes; a name that leads out of the folder is refused."""
+    """Return the path of a file in ``out``. Raise DataError for a name that leads out of it."""
     path = out / file
     if not path.resolve().is_relative_to(out.resolve()):
         raise DataError(f"a file named {file!r} would be written outside of {out}; the source is not to be trusted")

@@ -35,8 +35,8 @@ def find_benchmark(name: str) -> Benchmark:
     installed = entry_points(group=GROUP)
     if name in installed.names:
         return _checked(installed[name].load(), f"the entry point {name} of {GROUP}")
-    known = ", ".join([*PACKAGED, *sorted(installed.names)])
-    raise ConfigError(f"unknown benchmark {name!r}; expected one of {known}, or a Python file with a BENCHMARK")
+    names = ", ".join([*PACKAGED, *sorted(installed.names)])
+    raise ConfigError(f"unknown benchmark {name!r}; expected one of {names}, or a Python file with a BENCHMARK")
 
 
 def packaged_benchmarks() -> list[Benchmark]:

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from rewardlab.metrics.calibration import Bin, RiskPoint
-from rewardlab.metrics.intervals import Estimate, Interval
+from rewardlab.metrics.intervals import AccuracyEstimate, Interval
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class CurvePoint:
     accuracy: float
     interval: Interval
     any_correct: float
-    balanced: Estimate | None
-    weighted: Estimate | None
+    balanced: AccuracyEstimate | None
+    weighted: AccuracyEstimate | None
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class Scores:
     position_bias: float | None
     groups: Mapping[str, GroupScores]
     all_right: CountedEstimate | None
-    decision: Estimate | None
+    decision: AccuracyEstimate | None
     k_curve: tuple[CurvePoint, ...]
     sequential: tuple[StoppingPoint, ...]
     statuses: Mapping[str, int]
@@ -189,7 +189,7 @@ class Report:
         """Return what ``report.json`` holds."""
         flat: dict[str, Any] = {}
         for field in fields(self):
-            value = plain(getattr(self, field.name))
+            value = json_form(getattr(self, field.name))
             flat |= value if field.name == "scores" else {field.name: value}
         for confidence in flat["confidence"].values():
             confidence |= confidence.pop("calibration") or {}
@@ -225,12 +225,12 @@ class RowScore:
     kinds: tuple[str, ...] = ()
 
 
-def plain(value: Any) -> Any:
+def json_form(value: Any) -> Any:
     """Return dataclasses, mappings and sequences as JSON has them: objects by field name, and lists."""
     if is_dataclass(value):
-        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+        return {field.name: json_form(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Mapping):
-        return {name: plain(inner) for name, inner in value.items()}
+        return {name: json_form(inner) for name, inner in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return [plain(inner) for inner in value]
+        return [json_form(inner) for inner in value]
     return value

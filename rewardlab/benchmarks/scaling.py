@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.report_model import CurvePoint, StoppingPoint
 from rewardlab.metrics.accuracy import Labeled, any_correct_score, balanced_accuracy, score_of, smallest_pool
-from rewardlab.metrics.intervals import Estimate, difference_interval, mean_estimate
+from rewardlab.metrics.intervals import AccuracyEstimate, difference_interval, mean_estimate
 from rewardlab.types import BOTH_ORDERS
 from rewardlab.verdicts.early_stopping import EarlyStop, alternate_orders, stop_early
 from rewardlab.verdicts.votes import in_order, judgment_by_probability, majority
@@ -56,7 +56,7 @@ def weighted_score(item: Labeled, k: int) -> float:
     return winners.count(item.preferred) / len(winners)
 
 
-def decision(items: Sequence[Labeled], clusters: Sequence[str]) -> Estimate | None:
+def decision(items: Sequence[Labeled], clusters: Sequence[str]) -> AccuracyEstimate | None:
     """Each pair decided once, by all its votes of both orders (by their probabilities where they carry any); an even one is
     not right. None where a pair was asked in one order alone."""
     if any(len(item.tallies) != 2 for item in items) or not items:

@@ -69,7 +69,7 @@ def slices(rows: Sequence[Row], items: Sequence[Labeled]) -> dict[str, dict[str,
 
 
 def longer(pair: PreferencePair) -> int | None:
-    """Index of the response with more characters; None for equal ones."""
+    """Return the index of the response with more characters; None for equal ones."""
     first, second = map(num_characters, pair.responses)
     return None if first == second else int(second > first)
 

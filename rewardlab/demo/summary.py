@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from rewardlab.benchmarks.report_model import Report, plain
+from rewardlab.benchmarks.report_model import Report, json_form
 from rewardlab.checkpoints import versions
 from rewardlab.data.files import read_lines
 from rewardlab.data.pairs import read_pairs
@@ -69,7 +69,7 @@ def stage_summary(report: Report, votes: dict[int, list[dict[str, Any]]], prefer
             name: {"accuracy": c.accuracy.micro, "interval": list(c.interval), "invalid_rate": c.invalid_rate}
             for name, c in controls.items()
         },
-        "digits_greedy": plain(digits),
+        "digits_greedy": json_form(digits),
         "swap_consistency_greedy": controls["greedy"].swap_consistency,
         "swap_consistency": scores.swap_consistency,
         "position_bias": scores.position_bias,
@@ -92,7 +92,7 @@ def summarize(out: Path, *, seed: int, commits: str, seconds: dict[str, float], 
         "teacher": json.loads((out / "distill" / "statistics.json").read_text(encoding="utf-8")),
         "stages": {stage: stage_summary(_report(out, stage), votes[stage], preferred) for stage in STAGES},
         "rl_gain_sampled_at_1": {"mean": gain, "interval": list(gain_interval)},
-        "baselines": plain(_report(out, "rl").baselines),
+        "baselines": json_form(_report(out, "rl").baselines),
         "served": served,
     }
 

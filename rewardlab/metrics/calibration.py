@@ -121,7 +121,7 @@ def calibration_error_interval(
 
 @dataclass(frozen=True)
 class RiskPoint:
-    """Where a judge abstains below a confidence: the share of all pairs it decides, and how many of those it gets wrong."""
+    """A judge that abstains below a confidence: the share of all pairs it decides, and how many of those it gets wrong."""
 
     confidence: float
     coverage: float

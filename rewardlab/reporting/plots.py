@@ -12,6 +12,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
+from matplotlib.collections import PathCollection
 
 from rewardlab.metrics.calibration import Bin, RiskPoint
 from rewardlab.metrics.intervals import Interval
@@ -118,7 +119,8 @@ def plot_reliability(confidences: Mapping[str, Sequence[Bin]]) -> str:
     axes.set(xlim=(48, 102), xlabel="confidence in the response named, %", ylabel="right, %")
     legend = axes.legend(frameon=False, fontsize=8)
     for handle in legend.legend_handles:
-        handle.set_sizes([40])
+        if isinstance(handle, PathCollection):
+            handle.set_sizes([40])
     axes.grid(alpha=0.3)
     return figure_uri(figure)
 

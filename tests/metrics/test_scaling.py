@@ -23,7 +23,7 @@ from rewardlab.errors import ConfigError
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.metrics.accuracy import balanced_accuracy, length_bias
 from rewardlab.metrics.calibration import RiskPoint
-from rewardlab.metrics.intervals import Estimate
+from rewardlab.metrics.intervals import AccuracyEstimate
 from rewardlab.prompts import load_template
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.types import Choice, Message, Order, choice_of
@@ -51,7 +51,7 @@ def test_balanced_majority_by_enumeration(given: str, swapped: str, preferred: i
         assert balanced_accuracy(tallied[0], tallied[1], k) == pytest.approx(sum(outcomes) / len(outcomes))
 
 
-def accuracy_of(estimate: Estimate | None) -> float:
+def accuracy_of(estimate: AccuracyEstimate | None) -> float:
     assert estimate is not None
     return estimate.accuracy
 

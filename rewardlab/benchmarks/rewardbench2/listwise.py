@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rewardlab.benchmarks.report_model import Accuracy, CountedEstimate, plain
+from rewardlab.benchmarks.report_model import Accuracy, CountedEstimate, json_form
 from rewardlab.benchmarks.rewardbench2 import official
 from rewardlab.benchmarks.rewardbench2.loader import ListPrompt, load_prompts
 from rewardlab.checkpoints import commit, versions
@@ -89,7 +89,7 @@ class ListReport:
 
     def to_json(self) -> dict[str, Any]:
         """Return what ``report.json`` holds."""
-        flat: dict[str, Any] = plain(self)
+        flat: dict[str, Any] = json_form(self)
         scores = {name: value for name, value in flat["scores"].items() if value is not None}
         parts = [scores if name == "scores" else {name: value} for name, value in flat.items()]
         return {name: value for part in parts for name, value in part.items()}
@@ -161,41 +161,41 @@ def run_listwise(judge: GenerativeJudge, settings: ListSettings, out: Path) -> L
 def _ask(
     judge: GenerativeJudge, prompts: Sequence[ListPrompt], settings: ListSettings, words: str, log: AppendLog
 ) -> list[list[Completion]]:
-    done: dict[int, list[Completion]] = {}
+    answers: dict[int, list[Completion]] = {}
     for entry in log.rows:  # what failed for want of an answer is asked again
         completions = [completion_of(answer) for answer in entry["answers"]]
         if not any(completion.error for completion in completions):
-            done[entry["prompt"]] = completions
-    if len(done) < len(prompts):
+            answers[entry["prompt"]] = completions
+    if len(answers) < len(prompts):
         judge.check()
     with bar(f"bench: {settings.protocol}", len(prompts)) as advance:
         for start in range(0, len(prompts), CHUNK):
             chunk = range(start, min(start + CHUNK, len(prompts)))
-            if any(n not in done for n in chunk):
+            if any(n not in answers for n in chunk):
                 seed = int(hashlib.sha256(f"{settings.seed} {start}".encode()).hexdigest()[:8], 16)
                 params = SamplingParams(1, judge.temperature, judge.top_p, judge.max_tokens, seed)
-                wanted = [n for n in chunk if n not in done or not judge.sampler.is_batch_invariant]
+                wanted = [n for n in chunk if n not in answers or not judge.sampler.is_batch_invariant]
                 turns = [(n, turn) for n in wanted for turn in list_requests(prompts[n], settings.protocol, words)]
                 sampled: dict[int, list[Completion]] = defaultdict(list)
                 for (n, _), completions in zip(turns, judge.sampler.sample([turn for _, turn in turns], params), strict=True):
                     sampled[n].append(completions[0])
                 for n in wanted:
-                    if n not in done:
+                    if n not in answers:
                         log.append({"prompt": n, "answers": [completion_row(completion) for completion in sampled[n]]})
-                        done[n] = sampled[n]
+                        answers[n] = sampled[n]
             advance(len(chunk))
-    return [done[n] for n in range(len(prompts))]
+    return [answers[n] for n in range(len(prompts))]
 
 
 def score_choices(prompts: Sequence[ListPrompt], answers: Sequence[Sequence[Completion]]) -> ListScores:
     """Score every placing of the right answer by whether it was named."""
     read = [[read_choice(completion) for completion in completions] for completions in answers]
     is_right = [[choice.value == place for place, choice in enumerate(choices)] for choices in read]
-    named = Counter(choice.value for choices in read for choice in choices if choice.value is not None)
-    total = sum(named.values())
+    letters = Counter(choice.value for choices in read for choice in choices if choice.value is not None)
+    total = sum(letters.values())
     return replace(
         _scores(prompts, [sum(places) / 4 for places in is_right], [choice.status for choices in read for choice in choices]),
-        places={letter: named[n] / total if total else None for n, letter in enumerate(LETTERS)},
+        places={letter: letters[n] / total if total else None for n, letter in enumerate(LETTERS)},
         consistent=sum(map(all, is_right)) / len(read),
     )
 
@@ -236,10 +236,10 @@ def _counted(scores: Sequence[float]) -> CountedEstimate:
 
 def official_records(
     prompts: Sequence[ListPrompt], answers: Sequence[Sequence[Completion]], protocol: str, seed: int
-) -> list[dict[str, Any]]:
+) -> list[Mapping[str, Any]]:
     """A line per prompt, as ``rewardlab bench official rewardbench2`` reads them: the text of one drawn placing and its letter,
     or the texts of all ratings, right answers first."""
-    dice, records = random.Random(seed), []
+    dice, records = random.Random(seed), list[Mapping[str, Any]]()
     for prompt, completions in zip(prompts, answers, strict=True):
         record: dict[str, Any] = {"id": prompt.prompt_id, "subset": prompt.subset}
         if protocol == "choice":

@@ -55,12 +55,17 @@ def load_videorewardbench(data: Path, *, images: Path | None, with_images: bool)
 
 
 def _row(fields: Mapping[str, Any], number: int, where: str) -> Row:
-    values = {name: next((fields[key] for key in keys if key in fields), None) for name, keys in COLUMNS.items()}
-    if missing := [f"{name} ({' or '.join(COLUMNS[name])})" for name, value in values.items() if not isinstance(value, str)]:
+    columns = {name: next((key for key in keys if key in fields), "") for name, keys in COLUMNS.items()}
+    texts = {name: fields[key] for name, key in columns.items() if key and isinstance(fields[key], str)}
+    if missing := [f"{name} ({' or '.join(COLUMNS[name])})" for name in COLUMNS if name not in texts]:
         raise DataError(f"{where}: expected a text as {', '.join(missing)}; its columns are {', '.join(map(str, fields))}")
-    group = paper_group(values["group"])
-    texts = (values["chosen"], values["rejected"])
     pair = PreferencePair(
-        str(fields.get("id", number)), values["question"], texts, 0, category=group, source="videorewardbench"
+        str(fields.get("id", number)),
+        texts["question"],
+        (texts["chosen"], texts["rejected"]),
+        0,
+        category=paper_group(texts["group"]),
+        source="videorewardbench",
     )
-    return Row(number, validate(pair, where=where), group, f"{values['video']}\n{values['question']}", {}, values["video"])
+    cluster = f"{texts['video']}\n{texts['question']}"
+    return Row(number, validate(pair, where=where), pair.category, cluster, {}, texts["video"])

@@ -158,17 +158,17 @@ def _at_k(k: int, votes: Mapping[str, Sequence[str]], ids: Mapping[str, str]) ->
         right[group] += status == "agree"
         decided[group] += is_decided
         sources[_source(ids[key])] = sources.get(_source(ids[key]), 0) + is_decided
-    counts = [list(outcome.values()).count(status) for status in ("agree", "reject", "doesntMatch")]
+    agree, reject, doesnt_match = (list(outcome.values()).count(status) for status in ("agree", "reject", "doesntMatch"))
     groups: dict[str, float | None] = dict.fromkeys(GROUPS)
     if not all(sources.values()):
-        return AtK(k, len(outcome), *counts, groups, None, None)
+        return AtK(k, len(outcome), agree, reject, doesnt_match, groups, None, None)
     for name in GROUPS:
         denominator = decided[name] + (1e-6 if name == "reasoning" else 0)
         groups[name] = right[name] / denominator if denominator else None
     if not all(decided.values()):
-        return AtK(k, len(outcome), *counts, groups, None, None)
+        return AtK(k, len(outcome), agree, reject, doesnt_match, groups, None, None)
     macro = sum(right[name] / decided[name] for name in reversed(GROUPS)) / 3
-    return AtK(k, len(outcome), *counts, groups, sum(right.values()) / sum(decided.values()), macro)
+    return AtK(k, len(outcome), agree, reject, doesnt_match, groups, sum(right.values()) / sum(decided.values()), macro)
 
 
 def lines_of_draws(rows: list[Any], data: Path | None = None) -> list[str]:
