@@ -32,9 +32,14 @@ def write_official(
     return benchmark.export.lines(rows, records)
 
 
+def official_scorers() -> dict[str, OfficialScorer]:
+    """Return the scorers of the package's own benchmarks by name."""
+    return {name: scorer for benchmark in packaged_benchmarks() for name, scorer in benchmark.scorers.items()}
+
+
 def find_scorer(name: str) -> OfficialScorer:
     """Return the official scorer of a benchmark, or of a part of one. Raise ConfigError if there is none of this name."""
-    scorers = {scorer: value for benchmark in packaged_benchmarks() for scorer, value in benchmark.scorers.items()}
+    scorers = official_scorers()
     if name not in scorers and name not in PACKAGED:
         scorers |= _others(name)
     if name not in scorers:
@@ -43,7 +48,7 @@ def find_scorer(name: str) -> OfficialScorer:
 
 
 def _others(name: str) -> dict[str, OfficialScorer]:
-    """The scorer of a benchmark from outside, under the name it was asked for."""
+    """The scorer of a benchmark from outside, under the name or path it was given by."""
     try:
         benchmark = find_benchmark(name)
     except ConfigError:
@@ -67,4 +72,4 @@ def official_lines(name: str, outputs: Path, data: Path | None = None) -> list[s
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         why = f"a row lacks {error}" if isinstance(error, KeyError) else str(error)
-        raise DataError(f"{outputs}: not the outputs of {name} ({why}); see `rewardlab bench official --help`") from error
+        raise DataError(f"{outputs}: not the outputs of {name} ({why}); expected {scorer.inputs}") from error

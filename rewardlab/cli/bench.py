@@ -199,24 +199,27 @@ def bench_listwise(
 @bench_app.command("official")
 def bench_official(
     benchmark: Annotated[
-        str, typer.Argument(help="A benchmark of `bench run`, or a part with a scorer of its own, such as rewardbench2_ties.")
-    ],
+        Optional[str], typer.Argument(help="The scorer: a benchmark's name or a part's; without one all are listed.")
+    ] = None,
     outputs: Annotated[
-        Path, typer.Argument(help="The file that the benchmark's own inference writes, or `bench run` exports.")
-    ],
+        Optional[Path], typer.Argument(help="The file that the benchmark's own inference writes, or `bench run` exports.")
+    ] = None,
     data: Annotated[
         Optional[Path], typer.Option("--data", help="mmrb2: a task's benchmark file, or the folder of all, for the labels.")
     ] = None,
 ) -> None:
     """Print what the benchmark's own scorer prints on these outputs, to the digit, quirks included.
 
-    Inputs: `vl_rewardbench` the JSON lines of its inference.py; `multimodal_rewardbench` JSON lines with ID, Label, Meta,
-    output; `mm_rlhf` JSON lines with id, image or video, rewards; `mmrb2` its predictions.json and --data; `rewardbench2`
-    the official.jsonl of `bench listwise`; `rewardbench2_ties` JSON lines with id, num_correct, scores. Numbers to compare with
-    published ones, not to trust: see each scorer's docstring.
+    `rewardlab bench official` alone lists the scorers and what each takes. Numbers to compare with published ones, not to
+    trust: see each scorer's docstring.
     """
-    from rewardlab.benchmarks.official import official_lines
+    from rewardlab.benchmarks.official import official_lines, official_scorers
 
+    if benchmark is None:
+        typer.echo("\n".join(f"{name}: {scorer.inputs}" for name, scorer in official_scorers().items()))
+        return
+    if outputs is None:
+        raise ConfigError(f"expected a file of outputs: rewardlab bench official {benchmark} OUTPUTS")
     typer.echo("\n".join(official_lines(benchmark, outputs, data)))
 
 

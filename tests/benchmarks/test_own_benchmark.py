@@ -82,3 +82,5 @@ def test_the_packaged_ones() -> None:
     names = [name for benchmark in benchmarks for name in benchmark.scorers]
     assert len(names) == len(set(names))
     assert all(next(iter(b.scorers)) == b.name for b in benchmarks if b.scorers)
+    listed = CliRunner().invoke(app, ["bench", "official"]).output.splitlines()
+    assert [line.partition(":")[0] for line in listed] == names
