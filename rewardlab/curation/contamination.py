@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rewardlab.benchmarks.runner import BENCHMARKS
+from rewardlab.benchmarks.registry import find_benchmark
 from rewardlab.curation.decontaminate import (
     OTHER_IMAGE,
     SHARED,
@@ -27,7 +27,7 @@ from rewardlab.data.pairs import read_pairs, write_parquet
 from rewardlab.errors import ConfigError, OutputError
 from rewardlab.progress import bar
 from rewardlab.reporting.pages import page_environment
-from rewardlab.reporting.tables import table
+from rewardlab.reporting.tables import markdown_table
 from rewardlab.types import PreferencePair
 
 CLEAN, TAKEN = "clean.parquet", "contaminated.jsonl"
@@ -50,8 +50,10 @@ def parse_against(spec: str) -> BenchmarkFile:
     data, comma, images = rest.partition(",")
     if not equals or not data or (comma and not images):
         raise ConfigError(f"--against {spec}: expected NAME=DATA or NAME=DATA,IMAGES (IMAGES a folder, or - for none at hand)")
-    if name not in BENCHMARKS:
-        raise ConfigError(f"--against {spec}: unknown benchmark {name!r}; expected one of {', '.join(BENCHMARKS)}")
+    try:
+        find_benchmark(name)
+    except ConfigError as error:
+        raise ConfigError(f"--against {spec}: {error}") from error
     folder = Path(images) if images and images != "-" else None
     return BenchmarkFile(name, Path(data), folder, texts_only=images == "-")
 
@@ -107,13 +109,14 @@ def load_benchmark_pairs(against: Sequence[BenchmarkFile]) -> tuple[list[Benchma
     pairs: list[BenchmarkPair] = []
     notes: list[str] = []
     labels = labels_of(against)
-    for label, benchmark in zip(labels, against, strict=True):
-        rows = BENCHMARKS[benchmark.name].load(benchmark.data, images=benchmark.images, with_images=not benchmark.texts_only)
+    for label, file in zip(labels, against, strict=True):
+        benchmark = find_benchmark(file.name)
+        rows = benchmark.load(file.data, images=file.images, with_images=not file.texts_only)
         pairs += [BenchmarkPair(label, row.row, row.pair) for row in rows]
         if not any(row.pair.images or any(row.pair.response_images) for row in rows):
             notes.append(f"{label}: its images were not compared, there are none")
-        if sources := BENCHMARKS[benchmark.name].sources:
-            notes.append(f"{label} is made of {', '.join(sources)}: pairs of other splits of these are near it in kind")
+        if origins := ", ".join(benchmark.origins):
+            notes.append(f"{label} is made of {origins}: pairs of other splits of these are near it in kind")
     return pairs, notes
 
 
@@ -181,7 +184,7 @@ def contamination_rows(report: dict[str, Any]) -> list[tuple[str, ...]]:
 
 def contamination_markdown(report: dict[str, Any]) -> str:
     """The report for a terminal."""
-    lines = table(COLUMNS, contamination_rows(report))
+    lines = markdown_table(COLUMNS, contamination_rows(report))
     kept = f"{report['num_removed']:,} of {report['num_pairs']:,} training pairs removed, {report['num_kept']:,} kept."
     sources = ", ".join(f"{name} {count:,}" for name, count in report["removed_by_source"].items())
     return "\n".join([*lines, "", kept, *([f"Removed by source: {sources}."] if sources else []), *report["notes"]])

@@ -8,8 +8,8 @@ from typing import Any
 
 from matplotlib import pyplot as plt
 
-from rewardlab.benchmarks.browser import judgments, spread
-from rewardlab.benchmarks.own_pairs.loader import OwnPairs
+from rewardlab.benchmarks.browser import evenly_spread, judgments_to_show
+from rewardlab.benchmarks.pairs.loader import load_labelled_pairs
 from rewardlab.data.files import read_lines, write_atomic
 from rewardlab.demo.build import TEST
 from rewardlab.demo.summary import STAGES, TITLES, sentences, table
@@ -70,7 +70,7 @@ def plot_stages(summary: dict[str, Any]) -> str:
 def write_page(summary: dict[str, Any], out: Path) -> None:
     """Write ``summary.json`` and the page ``report.html``."""
     write_atomic(out / "summary.json", json.dumps(summary, indent=1, allow_nan=False) + "\n")
-    rows = spread(OwnPairs().load(out / "demo" / TEST, images=None, with_images=True), SHOWN)
+    rows = evenly_spread(load_labelled_pairs(out / "demo" / TEST, images=None, with_images=True), SHOWN)
     page = (
         page_environment("rewardlab.demo", "rewardlab.benchmarks")
         .get_template("quickstart.html")
@@ -80,8 +80,8 @@ def write_page(summary: dict[str, Any], out: Path) -> None:
             table=table(summary),
             sentences=sentences(summary),
             plots=[("Accuracy against votes", plot_stages(summary)), *training_curves(out)],
-            before=judgments(rows, out / "bench" / "sft", SHOWN)[0],
-            after=judgments(rows, out / "bench" / "rl", SHOWN)[0],
+            before=judgments_to_show(rows, out / "bench" / "sft", SHOWN)[0],
+            after=judgments_to_show(rows, out / "bench" / "rl", SHOWN)[0],
         )
     )
     write_atomic(out / "report.html", page)

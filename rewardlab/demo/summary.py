@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from rewardlab.benchmarks.report_model import Report, json_form
 from rewardlab.checkpoints import versions
 from rewardlab.data.files import read_lines
 from rewardlab.data.pairs import read_pairs
@@ -22,8 +23,8 @@ STAGES = ("base", "sft", "rl")
 TITLES = {"base": "base model", "sft": "SFT", "rl": "StableReinforce"}
 
 
-def _report(out: Path, stage: str) -> dict[str, Any]:
-    return dict(json.loads((out / "bench" / stage / "report.json").read_text(encoding="utf-8")))
+def _report(out: Path, stage: str) -> Report:
+    return Report.from_json(json.loads((out / "bench" / stage / "report.json").read_text(encoding="utf-8")))
 
 
 def _votes(out: Path, stage: str) -> dict[int, list[dict[str, Any]]]:
@@ -54,26 +55,26 @@ def sampled_scores(votes: dict[int, list[dict[str, Any]]], preferred: list[int])
     return {str(row): sum(_is_right(v, preferred[row]) for v in cast) / len(cast) for row, cast in votes.items()}
 
 
-def stage_summary(report: dict[str, Any], votes: dict[int, list[dict[str, Any]]], preferred: list[int]) -> dict[str, Any]:
+def stage_summary(report: Report, votes: dict[int, list[dict[str, Any]]], preferred: list[int]) -> dict[str, Any]:
     """The numbers of one stage's row."""
-    curve = {str(c["k"]): {"accuracy": c["accuracy"], "interval": c["interval"]} for c in report["k_curve"]}
-    controls = report["controls"]
-    digits = controls["greedy"]["slices"]["source"].get("digits")
+    scores, controls = report.scores, report.controls
+    curve = {str(c.k): {"accuracy": c.accuracy, "interval": list(c.interval)} for c in scores.k_curve}
+    digits = controls["greedy"].slices["source"].get("digits")
     return {
-        "num_pairs": report["num_pairs"],
-        "invalid_rate": report["invalid_rate"],
+        "num_pairs": scores.num_pairs,
+        "invalid_rate": scores.invalid_rate,
         "sampled_at_1": curve["1"],
         "votes": curve,
         **{
-            name: {"accuracy": c["accuracy"]["micro"], "interval": c["interval"], "invalid_rate": c["invalid_rate"]}
+            name: {"accuracy": c.accuracy.micro, "interval": list(c.interval), "invalid_rate": c.invalid_rate}
             for name, c in controls.items()
         },
-        "digits_greedy": digits,
-        "swap_consistency_greedy": controls["greedy"]["swap_consistency"],
-        "swap_consistency": report["swap_consistency"],
-        "position_bias": report["position_bias"],
+        "digits_greedy": json_form(digits),
+        "swap_consistency_greedy": controls["greedy"].swap_consistency,
+        "swap_consistency": scores.swap_consistency,
+        "position_bias": scores.position_bias,
         "reasoning": consistency(votes, preferred),
-        "tokens_per_vote": report["tokens_per_vote"],
+        "tokens_per_vote": scores.tokens_per_vote,
     }
 
 
@@ -91,7 +92,7 @@ def summarize(out: Path, *, seed: int, commits: str, seconds: dict[str, float], 
         "teacher": json.loads((out / "distill" / "statistics.json").read_text(encoding="utf-8")),
         "stages": {stage: stage_summary(_report(out, stage), votes[stage], preferred) for stage in STAGES},
         "rl_gain_sampled_at_1": {"mean": gain, "interval": list(gain_interval)},
-        "baselines": _report(out, "rl")["baselines"],
+        "baselines": json_form(_report(out, "rl").baselines),
         "served": served,
     }
 
