@@ -8,20 +8,18 @@ image is told, and is no match.
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from rewardlab.curation import image_hashes
 from rewardlab.curation.image_hashes import Picture, PictureIndex, picture_of
+from rewardlab.data.texts import words_of
 from rewardlab.types import PreferencePair
 
 OTHER_IMAGE = "prompt about another image"  # many ask the same of different pictures: told, but nothing the benchmark contains
 SHARED = ("image", "prompt", "answer", "whole pair", OTHER_IMAGE)
 SHINGLE = 3  # words
-_CJK = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
-_WORD = re.compile(rf"[{_CJK}]|[^\W{_CJK}]+")  # scripts written without blanks: a character is a word
 
 
 @dataclass(frozen=True)
@@ -67,10 +65,6 @@ class Match:
     def contains(self) -> bool:
         """Whether it makes the training pair one that the benchmark contains."""
         return self.what != OTHER_IMAGE
-
-
-def words_of(text: str) -> list[str]:
-    return _WORD.findall(text.lower())
 
 
 def shingles(text: str) -> frozenset[str]:

@@ -14,8 +14,9 @@ from zlib import crc32
 import numpy as np
 from datasketch import MinHash
 
-from rewardlab.curation.decontaminate import SHINGLE, words_of
+from rewardlab.curation.decontaminate import SHINGLE
 from rewardlab.curation.image_hashes import ImageLimits, Picture
+from rewardlab.data.texts import words_of
 from rewardlab.types import PreferencePair
 
 BANDS, ROWS = 8, 8  # finds 99 % of what is alike by 0.9, and looks at 38 % of what is by 0.7

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rewardlab.curation.decontaminate import words_of
 from rewardlab.data.files import write_atomic
 from rewardlab.data.images import decode_image, thumbnail, to_data_url
 from rewardlab.data.rows import VERSION
+from rewardlab.data.texts import words_of
 from rewardlab.metrics.intervals import share_with_interval
 from rewardlab.reporting.pages import page_environment
 from rewardlab.types import IMAGE_MARK, VIDEO_MARK, PreferencePair

@@ -21,9 +21,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from rewardlab.curation.decontaminate import words_of
 from rewardlab.data.files import write_atomic
 from rewardlab.data.pairs import PairSet, Shard
+from rewardlab.data.texts import opening_of
 from rewardlab.errors import EndpointError, OutputError
 from rewardlab.rewards.consistency import consistency_prompt, read_consistency
 from rewardlab.samplers.openai_api import ChatEndpoint
@@ -31,7 +31,6 @@ from rewardlab.types import Choice, Message, Part, PreferencePair, choice_of
 from rewardlab.verdicts.parse import reasoning_of
 
 KEPT, FILTERED, REPORT = "kept.parquet", "filtered.jsonl", "report.json"
-OPENING = 8  # words
 FENCE = 3.0  # interquartile ranges beyond the quartiles (Tukey's "far out"), of log lengths
 
 _LABEL = (
@@ -53,12 +52,6 @@ def leaks_label(judgment: str) -> bool:
     return _LEAKS.search(judgment) is not None and not re.search(
         r"\b(?:bottle|box|can|jar|product|price)'?s? label\b", judgment
     )
-
-
-def opening_of(judgment: str) -> tuple[str, ...]:
-    """Its first eight words, numbers and case aside, those of the format not counted."""
-    words = words_of(re.sub(r"<[^>]*>", " ", judgment))
-    return tuple("#" if word.isdigit() else word for word in words[:OPENING])
 
 
 def length_fences(lengths: Sequence[int], most: float = FENCE) -> tuple[float, float]:

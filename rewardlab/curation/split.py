@@ -9,8 +9,9 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
-from rewardlab.curation.decontaminate import pair_images, words_of
+from rewardlab.curation.decontaminate import pair_images
 from rewardlab.curation.image_hashes import ImageLimits, PictureIndex, picture_of
+from rewardlab.data.texts import words_of
 from rewardlab.types import PreferencePair
 
 

@@ -54,7 +54,7 @@ def _attempt(pair: PreferencePair, answer: Answer, verdict_format: str) -> dict[
     return {
         "pair_id": pair.pair_id,
         "attempt": answer.attempt,
-        "order": answer.shown.value,
+        "order": answer.order.value,
         "verdict": verdict_of(answer.completion(), verdict_format).status.value,
         "agrees": agrees(pair, answer, verdict_format),
         "kept": False,

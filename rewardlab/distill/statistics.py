@@ -16,17 +16,17 @@ from rewardlab.types import Order, PreferencePair, choice_of
 TAGS = ("1", "2", "3", "unsolved")
 
 
-def difficulty(tag: str) -> int:
-    """A tag as a rank: 1, 2, 3, and 4 for unsolved."""
+def tag_rank(tag: str) -> int:
+    """Return the rank of a tag: 1, 2, 3, and 4 for unsolved."""
     return TAGS.index(tag) + 1
 
 
 def rank_correlation(counts: Mapping[tuple[int, int], int]) -> float | None:
     """Spearman's rho of two ranks, given how often each pair of them occurred; None where one of them does not vary."""
-    if len({one for one, _ in counts}) < 2 or len({other for _, other in counts}) < 2:
+    if len({first for first, _ in counts}) < 2 or len({second for _, second in counts}) < 2:
         return None
     both = [pair for pair, number in counts.items() for _ in range(number)]
-    return float(spearmanr([one for one, _ in both], [other for _, other in both]).statistic)
+    return float(spearmanr([first for first, _ in both], [second for _, second in both]).statistic)
 
 
 class Tally:
@@ -46,20 +46,20 @@ class Tally:
         self, pair: PreferencePair, answers: Sequence[Answer], tagged: PreferencePair | None, rows: Sequence[Mapping[str, Any]]
     ) -> None:
         """A pair, all its answers, what they came to, and their rows of ``attempts.parquet``."""
-        said: dict[Order, int] = {}
+        choices: dict[Order, int] = {}  # the first readable one in either order
         for answer, row in zip(answers, rows, strict=True):
             self._statuses[row["verdict"]] += 1
             self._rejected += not row["kept"]
             if row["verdict"] != "ok":
                 continue
             assert pair.preferred is not None
-            preferred_at = choice_of(pair.preferred, answer.shown)
+            preferred_at = choice_of(pair.preferred, answer.order)
             named = preferred_at if row["agrees"] else preferred_at.swap()
             self._named[named.value] += 1
             self._right_at[preferred_at.value, row["agrees"]] += 1
-            said.setdefault(answer.shown, pair.preferred if row["agrees"] else 1 - pair.preferred)
-        if len(said) == 2:  # the first readable word in either order
-            self._both["same answer" if len(set(said.values())) == 1 else "same place"] += 1
+            choices.setdefault(answer.order, pair.preferred if row["agrees"] else 1 - pair.preferred)
+        if len(choices) == 2:
+            self._both["same answer" if len(set(choices.values())) == 1 else "same place"] += 1
         if tagged is None:
             return
         self._tagged += 1
@@ -74,7 +74,7 @@ class Tally:
         """The statistics. Rates come with their 95 % intervals (Wilson's)."""
         spent, counts = journal.spent(), journal.counts()
         levels = sorted({level for level, _ in self._levels})
-        ranks = {(level, difficulty(tag)): number for (level, tag), number in self._levels.items()}
+        ranks = {(level, tag_rank(tag)): number for (level, tag), number in self._levels.items()}
         return {
             "num_pairs": self._tagged,
             "num_kept": self._kept,

@@ -29,7 +29,7 @@ from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.metrics.intervals import mean_interval
 from rewardlab.progress import bar
 from rewardlab.prompts import build_messages
-from rewardlab.rewards.steps import has_footing, judgment_steps, least_right, search, step_labels, token_ends
+from rewardlab.rewards.steps import has_footing, judgment_steps, least_correct_or_raise, search, step_labels, token_ends
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.hf import HFSampler, token_texts
 from rewardlab.types import BOTH_ORDERS, Completion, FinishReason, Order, PreferencePair, choice_of
@@ -47,8 +47,8 @@ class StepStatus(StrEnum):
 
 
 @dataclass
-class Search:
-    """One judgment under search: ``cuts[k]`` are the tokens up to the end of step k; ``asked`` (k, how many right)."""
+class Bisection:
+    """One judgment under search: ``cuts[k]`` are the tokens up to the end of step k; ``queries`` (k, how many right)."""
 
     pair: PreferencePair
     order: Order
@@ -56,7 +56,7 @@ class Search:
     ends: list[int]
     cuts: list[tuple[int, ...]]
     status: StepStatus
-    asked: list[tuple[int, int]] = field(default_factory=list)
+    queries: list[tuple[int, int]] = field(default_factory=list)
     bad: int | None = None
     next_k: int | None = None
     _questions: Generator[int, bool, int | None] | None = None
@@ -69,11 +69,11 @@ class Search:
         """How many completions of the prefix asked about were right."""
         assert self._questions is not None
         assert self.next_k is not None
-        self.asked.append((self.next_k, right))
+        self.queries.append((self.next_k, right))
         try:
             self.next_k = self._questions.send(right >= least)
-        except StopIteration as found:
-            self.next_k, self.bad = None, found.value
+        except StopIteration as stop:
+            self.next_k, self.bad = None, stop.value
 
     def row(self, verdict_format: str) -> dict[str, Any]:
         """One line of ``steps.jsonl``. ``ends`` are offsets in ``text``; ``right`` says whether its own verdict is."""
@@ -90,7 +90,7 @@ class Search:
             "ends": self.ends,
             "labels": step_labels(len(self.ends), self.bad) if labelled else [],
             "first_bad": self.bad,
-            "asked": [list(query) for query in self.asked],
+            "asked": [list(query) for query in self.queries],
         }
 
 
@@ -100,52 +100,53 @@ class _Labeller:
     def __init__(self, config: StepsConfig, sampler: HFSampler, judge: GenerativeJudge) -> None:
         self.config, self.sampler, self.template = config, sampler, judge.template
         self.tokenizer = sampler.processor.tokenizer
-        self.least = least_right(config.completions, config.alpha)
+        self.least = least_correct_or_raise(config.completions, config.alpha)
         self.drawn = self.invalid = 0
 
     def _complete(
-        self, asked: Sequence[tuple[PreferencePair, Order, tuple[int, ...]]], seed: str
+        self, requests: Sequence[tuple[PreferencePair, Order, tuple[int, ...]]], seed: str
     ) -> tuple[list[int], list[list[Completion]]]:
         """How many completions of each (pair, order, prefix) name the preferred response; and what was written."""
         c = self.config
         number = int(hashlib.sha256(f"{c.seed} {seed}".encode()).hexdigest()[:7], 16)
         params = SamplingParams(c.completions, c.temperature, c.top_p, c.max_tokens, number)
-        prompts = [build_messages(pair, order=order, template=self.template) for pair, order, _ in asked]
-        rows = self.sampler.sample(prompts, params, [prefix for _, _, prefix in asked])
-        return [self._right(pair, order, p, row) for (pair, order, p), row in zip(asked, rows, strict=True)], rows
+        prompts = [build_messages(pair, order=order, template=self.template) for pair, order, _ in requests]
+        rows = self.sampler.sample(prompts, params, [prefix for _, _, prefix in requests])
+        return [self._right(pair, order, p, row) for (pair, order, p), row in zip(requests, rows, strict=True)], rows
 
     def _right(self, pair: PreferencePair, order: Order, prefix: tuple[int, ...], row: Sequence[Completion]) -> int:
         assert pair.preferred is not None
-        begun, wanted, right = self.tokenizer.decode(prefix, skip_special_tokens=True), choice_of(pair.preferred, order), 0
+        prefix_text = self.tokenizer.decode(prefix, skip_special_tokens=True)
+        preferred, num_correct = choice_of(pair.preferred, order), 0
         for completion in row:
-            whole = Completion(begun + completion.text, completion.finish, error=completion.error)
-            choice = verdict_of(whole, self.template.verdict_format).choice
-            right += choice is wanted
+            judgment = Completion(prefix_text + completion.text, completion.finish, error=completion.error)
+            choice = verdict_of(judgment, self.template.verdict_format).choice
+            num_correct += choice is preferred
             self.invalid += choice is None
         self.drawn += len(row)
-        return right
+        return num_correct
 
     def batch(self, pairs: Sequence[PreferencePair], number: int) -> dict[str, Any]:
         """The journal's record of one batch of pairs."""
         self.drawn = self.invalid = 0
-        shown = [(pair, order, ()) for pair in pairs for order in BOTH_ORDERS]
-        right, rows = self._complete(shown, f"{number} empty")
+        requests = [(pair, order, ()) for pair in pairs for order in BOTH_ORDERS]
+        num_correct, rows = self._complete(requests, f"{number} empty")
         searches = []
         for n, pair in enumerate(pairs):
-            footing = has_footing(*right[2 * n : 2 * n + 2], self.config.completions, self.config.alpha)
+            footing = has_footing(*num_correct[2 * n : 2 * n + 2], self.config.completions, self.config.alpha)
             judgments = self._judgments(pair, rows[2 * n : 2 * n + 2])
             searches += [self._search(pair, order, completion, ids, footing) for order, completion, ids in judgments]
         self._bisect(searches, number)
         return {
             "batch": number,
-            "right_of_empty": [right[n : n + 2] for n in range(0, len(right), 2)],
+            "right_of_empty": [num_correct[n : n + 2] for n in range(0, len(num_correct), 2)],
             "drawn": self.drawn,
             "invalid": self.invalid,
-            "judgments": [one.row(self.template.verdict_format) for one in searches],
+            "judgments": [bisection.row(self.template.verdict_format) for bisection in searches],
         }
 
     def _judgments(
-        self, pair: PreferencePair, drawn: Sequence[Sequence[Completion]]
+        self, pair: PreferencePair, samples: Sequence[Sequence[Completion]]
     ) -> list[tuple[Order, Completion, tuple[int, ...]]]:
         """(order, judgment, its tokens) of those to label: the first ones drawn, or the pair's own."""
         if self.config.source == "pairs":
@@ -154,28 +155,28 @@ class _Labeller:
             return [(pair.order, Completion(text, FinishReason.STOP), ids)] if pair.judgment else []
         return [
             (order, completion, completion.token_ids)
-            for order, completions in zip(BOTH_ORDERS, drawn, strict=True)
+            for order, completions in zip(BOTH_ORDERS, samples, strict=True)
             for completion in completions[: self.config.judgments_per_order]
         ]
 
     def _search(
         self, pair: PreferencePair, order: Order, completion: Completion, ids: tuple[int, ...], footing: bool
-    ) -> Search:
+    ) -> Bisection:
         ends = judgment_steps(completion.text)
         cuts = [(), *(ids[: last + 1] for last in token_ends(ends, token_texts(self.tokenizer, ids)))]
         status = StepStatus.LABELLED if footing else StepStatus.NO_FOOTING
-        return Search(pair, order, completion, ends, cuts, status if ends else StepStatus.NO_STEPS)
+        return Bisection(pair, order, completion, ends, cuts, status if ends else StepStatus.NO_STEPS)
 
-    def _bisect(self, searches: Sequence[Search], number: int) -> None:
+    def _bisect(self, searches: Sequence[Bisection], number: int) -> None:
         """All searches of a batch side by side: one round of completions answers the next question of each."""
-        for one in searches:
-            if one.status is StepStatus.LABELLED:
-                one.start()
+        for bisection in searches:
+            if bisection.status is StepStatus.LABELLED:
+                bisection.start()
         turn = 0
-        while waiting := [one for one in searches if one.next_k is not None]:
-            asked = [(one.pair, one.order, one.cuts[one.next_k or 0]) for one in waiting]
-            for one, right in zip(waiting, self._complete(asked, f"{number} turn {turn}")[0], strict=True):
-                one.tell(right, self.least)
+        while waiting := [bisection for bisection in searches if bisection.next_k is not None]:
+            requests = [(bisection.pair, bisection.order, bisection.cuts[bisection.next_k or 0]) for bisection in waiting]
+            for bisection, right in zip(waiting, self._complete(requests, f"{number} turn {turn}")[0], strict=True):
+                bisection.tell(right, self.least)
             turn += 1
 
 
@@ -203,7 +204,7 @@ def statistics_of(records: Sequence[dict[str, Any]], config: StepsConfig) -> dic
         "most_queries": max(queries, default=0),
         "num_completions": drawn,
         "invalid_completions": sum(record["invalid"] for record in records) / drawn if drawn else None,
-        "least_right": least_right(config.completions, config.alpha),
+        "least_right": least_correct_or_raise(config.completions, config.alpha),
         **config.model_dump(mode="json"),
     }
 
