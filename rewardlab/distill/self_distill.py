@@ -49,7 +49,7 @@ class RejectionRules:
 
 
 def least_correct_or_beyond(num_votes: int, alpha: float) -> int:
-    """Return the fewest correct of ``num_votes`` that guessing reaches with chance <= ``alpha``, else num_votes + 1."""
+    """Return the fewest correct of ``num_votes`` that guessing reaches with chance at most ``alpha``, else num_votes + 1."""
     return next((k for k in range(num_votes + 1) if binom.sf(k - 1, num_votes, 0.5) <= alpha), num_votes + 1)
 
 

@@ -72,7 +72,7 @@ class Tally:
 
     def summary(self, journal: Journal, config: DistillConfig) -> dict[str, Any]:
         """The statistics. Rates come with their 95 % intervals (Wilson's)."""
-        spent, counts = journal.spent(), journal.counts()
+        usage, counts = journal.usage(), journal.counts()
         levels = sorted({level for level, _ in self._levels})
         ranks = {(level, tag_rank(tag)): number for (level, tag), number in self._levels.items()}
         return {
@@ -88,10 +88,10 @@ class Tally:
             "num_failed_requests": counts["failures"],
             "verdict_statuses": dict(self._statuses),
             "teacher_position_bias": self._lean(),
-            "prompt_tokens": spent.prompt_tokens,
-            "completion_tokens": spent.completion_tokens,
-            "cached_tokens": spent.cached_tokens,
-            "cost_usd": round(spent.usd, 6),
+            "prompt_tokens": usage.prompt_tokens,
+            "completion_tokens": usage.completion_tokens,
+            "cached_tokens": usage.cached_tokens,
+            "cost_usd": round(usage.usd, 6),
             "model": config.model,
             "template": config.template,
             "seed": config.seed,
