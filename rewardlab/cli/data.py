@@ -8,6 +8,7 @@ import json
 import shlex
 import sys
 from contextlib import closing
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 Data = Annotated[Path, typer.Argument(help="Pairs: .parquet, .jsonl, or a folder of them.")]
 Images = Annotated[Optional[Path], typer.Option("--images", help="Folder that paths of images and videos start at.")]
 SeedOf = Annotated[int, typer.Option("--seed")]
+RECIPES = "rewardlab.recipes"  # group of entry points: recipes of other packages
 AGAINST = (
     "NAME=DATA or NAME=DATA,IMAGES, as in `bench run NAME --data DATA --images IMAGES`; again for another. "
     "IMAGES may be - where none are at hand: texts alone are compared then."
@@ -33,7 +35,9 @@ AGAINST = (
 
 
 def find_recipe(name: str) -> Recipe:
-    """By the name of a file in ``data_recipes``, a .py file with a ``RECIPE``, or a .yaml mapping. Raises ConfigError."""
+    """Return a recipe by its name in ``data_recipes`` or the entry points of group ``rewardlab.recipes``, by a .py file with a
+    ``RECIPE``, or by a .yaml mapping. Raises ConfigError.
+    """
     from rewardlab.config import MappingConfig, load_config
     from rewardlab.data.mapping import recipe_of
     from rewardlab.data.recipes import Recipe
@@ -41,27 +45,41 @@ def find_recipe(name: str) -> Recipe:
     if name.endswith((".yaml", ".yml")):
         return recipe_of(load_config(MappingConfig, Path(name)))
     try:
-        if name.endswith(".py"):
-            spec = importlib.util.spec_from_file_location(Path(name).stem, name)
-            assert spec is not None
-            assert spec.loader is not None
-            module = importlib.util.module_from_spec(spec)
-            spec.loader.exec_module(module)
-        else:
-            module = importlib.import_module(f"data_recipes.{name}")
+        recipe = _recipe_from_file(name) if name.endswith(".py") else _recipe_by_name(name)
     except (ModuleNotFoundError, FileNotFoundError) as error:
         raise ConfigError(f"no recipe {name!r}; there are {', '.join(recipe_names())}, or give a .py or .yaml file") from error
-    recipe = getattr(module, "RECIPE", None)
     if not isinstance(recipe, Recipe):
         raise ConfigError(f"{name}: has no RECIPE of rewardlab.data.recipes.Recipe")
     return recipe
 
 
-def recipe_names() -> list[str]:
-    """Recipes are looked up by name and never imported from here: they know rewardlab, not the other way round."""
+def _recipe_from_file(path: str) -> object:
+    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return getattr(module, "RECIPE", None)
+
+
+def _recipe_by_name(name: str) -> object:
+    if name in _shipped_recipes():
+        return getattr(importlib.import_module(f"data_recipes.{name}"), "RECIPE", None)
+    if (entry_point := next(iter(entry_points(group=RECIPES, name=name)), None)) is None:
+        raise ModuleNotFoundError(name)
+    return entry_point.load()
+
+
+def _shipped_recipes() -> list[str]:
+    """Return the names of ``data_recipes``, found by name and not imported: they know rewardlab, not the other way round."""
     spec = importlib.util.find_spec("data_recipes")
     folders = spec.submodule_search_locations if spec else None
-    return sorted(path.stem for folder in folders or () for path in Path(folder).glob("[!_]*.py"))
+    return [path.stem for folder in folders or () for path in Path(folder).glob("[!_]*.py")]
+
+
+def recipe_names() -> list[str]:
+    """Return the names of all recipes that are installed."""
+    return sorted({*_shipped_recipes(), *(entry_point.name for entry_point in entry_points(group=RECIPES))})
 
 
 @data_app.command("recipes")
@@ -71,7 +89,8 @@ def data_recipes_list() -> None:
         recipe = find_recipe(name)
         rows = "unknown" if recipe.published is None else f"{recipe.published:,}"
         typer.echo(f"{name}: {rows} rows, licence {recipe.licence or 'not stated'}, {recipe.url}")
-        typer.echo(f"  {(sys.modules[f'data_recipes.{name}'].__doc__ or '').splitlines()[0]}")
+        doc = sys.modules[recipe.convert.__module__].__doc__ or ""
+        typer.echo(f"  {doc.partition(chr(10))[0]}")
 
 
 def _contamination(against: list[str]) -> tuple[Contamination | None, list[str]]:

@@ -83,10 +83,12 @@ class _Build:
         if self.contamination is not None:
             matches = self.contamination.matches(self.counts["converted"], pair, pictures)
             if (best := next((match for match in matches if match.contains), None)) is not None:
-                return self.reject("contaminated", f"{best.what} of {best.name}", pair=pair, with_row=best.row)
+                self.reject("contaminated", f"{best.what} of {best.name}", pair=pair, with_row=best.row)
+                return None
         if self.duplicates is not None and (earlier := self.duplicates.find_or_add(pair, pictures)) is not None:
             reason = "repeats a pair, with the other preferred" if earlier.contradicts else "repeats a pair"
-            return self.reject("duplicate", reason, pair=pair, of=earlier.pair_id)
+            self.reject("duplicate", reason, pair=pair, of=earlier.pair_id)
+            return None
         return self.balance.place(pair)
 
     def reject(self, kind: str, reason: str, *, pair: PreferencePair | None = None, **facts: Any) -> None:

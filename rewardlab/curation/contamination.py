@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from rewardlab.benchmarks.runner import BENCHMARKS
 from rewardlab.curation.decontaminate import (
@@ -34,6 +34,21 @@ CLEAN, TAKEN = "clean.parquet", "contaminated.jsonl"
 SHOWN = 60
 
 
+class ContaminationReport(TypedDict):
+    """The content of ``report.json``; ``by_benchmark`` counts the pairs that share something, by what is shared."""
+
+    train: str
+    against: dict[str, str]
+    limits: dict[str, float]
+    num_pairs: int
+    num_removed: int
+    num_kept: int
+    by_benchmark: dict[str, dict[str, int]]
+    removed_by_source: dict[str, int]
+    notes: list[str]
+    command: str
+
+
 @dataclass(frozen=True)
 class BenchmarkFile:
     """A benchmark to compare with: its name, data file, and folder of images (None: beside the data, or inside it)."""
@@ -58,7 +73,7 @@ def parse_against(spec: str) -> BenchmarkFile:
 
 def decontaminate(
     train: Path, against: Sequence[BenchmarkFile], out: Path, *, images: Path | None, limits: Limits, command: str
-) -> dict[str, Any]:
+) -> ContaminationReport:
     """Write ``clean.parquet``, ``contaminated.jsonl``, ``report.json`` and ``report.html`` to ``out``; returns the report.
 
     A training pair goes if it shares an image, a prompt (unless about another image) or an answer with any row. Raises what
@@ -75,7 +90,7 @@ def decontaminate(
     with bar("comparing", num_steps(pairs, benchmark_pairs)) as advance:
         matches = find_matches(pairs, benchmark_pairs, limits, advance)
     removed = {match.index for match in matches if match.contains}
-    report = {
+    report: ContaminationReport = {
         "train": str(train),
         "against": {label: str(benchmark.data) for label, benchmark in zip(labels, against, strict=True)},
         "limits": asdict(limits),
@@ -122,7 +137,7 @@ def _nothing() -> dict[str, int]:
 
 
 def _write(
-    report: dict[str, Any],
+    report: ContaminationReport,
     pairs: Sequence[PreferencePair],
     benchmark_pairs: Sequence[BenchmarkPair],
     matches: Sequence[Match],
@@ -152,7 +167,9 @@ def _write(
     write_parquet((pair for index, pair in enumerate(pairs) if index not in removed), out / CLEAN)
 
 
-def _side_by_side(match: Match, pairs: Sequence[PreferencePair], rows: dict[tuple[str, int], PreferencePair]) -> dict[str, Any]:
+def _side_by_side(
+    match: Match, pairs: Sequence[PreferencePair], rows: dict[tuple[str, int], PreferencePair]
+) -> dict[str, object]:
     sides = []
     for title, pair in (
         (f"training row {match.index}", pairs[match.index]),
@@ -163,8 +180,10 @@ def _side_by_side(match: Match, pairs: Sequence[PreferencePair], rows: dict[tupl
     return {"what": match.what, "similarity": match.similarity, "sides": sides}
 
 
-COLUMNS = ("benchmark", "same image", "same prompt", "same answer", "all the same", "pairs removed", "of its rows")
-COLUMNS += ("same prompt, another image",)
+COLUMNS = (
+    *("benchmark", "same image", "same prompt", "same answer", "all the same", "pairs removed", "of its rows"),
+    "same prompt, another image",
+)
 LIMITS = {
     "image_bits": "bits of 64 in which hashes of one picture may differ",
     "image_change": "change of a thumbnail, of its contrast",
@@ -175,11 +194,11 @@ LIMITS = {
 KEYS = ("image", "prompt", "answer", "whole pair", "contained", "benchmark_rows", OTHER_IMAGE)
 
 
-def contamination_rows(report: dict[str, Any]) -> list[tuple[str, ...]]:
+def contamination_rows(report: ContaminationReport) -> list[tuple[str, ...]]:
     return [(name, *(f"{counts[key]:,}" for key in KEYS)) for name, counts in report["by_benchmark"].items()]
 
 
-def contamination_markdown(report: dict[str, Any]) -> str:
+def contamination_markdown(report: ContaminationReport) -> str:
     """The report for a terminal."""
     lines = table(COLUMNS, contamination_rows(report))
     kept = f"{report['num_removed']:,} of {report['num_pairs']:,} training pairs removed, {report['num_kept']:,} kept."

@@ -48,7 +48,7 @@ class Shard:
         self._schema = schema.with_metadata({**(schema.metadata or {}), MARK: str(VERSION).encode()})
         self._table, self._path, self._media = pa.Table, path, media
         self._partial = path.with_suffix(".partial")
-        self._rows: list[dict[str, Any]] = []
+        self._rows: list[Mapping[str, Any]] = []
         self._bytes = self.num_rows = 0
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

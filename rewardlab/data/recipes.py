@@ -16,11 +16,10 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from rewardlab.data.images import read_image
 from rewardlab.data.pairs import lines_of, rows_of
 from rewardlab.data.rows import FRAMES, Files, check_marks, provenance, validate
+from rewardlab.data.video import evenly, frame_files
 from rewardlab.errors import DataError, InputError, MediaError
 from rewardlab.types import IMAGE_MARK, VIDEO_MARK, PreferencePair
 
@@ -69,16 +68,9 @@ class SourceFolder:
         folder = self._locate(path)
         if not folder.is_dir():
             raise MediaError(f"{where}: {folder}: no such folder of frames; unpack the source's archives below {self.folder}")
-        files = sorted((path for path in folder.iterdir() if path.is_file()), key=lambda path: (_number(path.stem), path.name))
-        if not files:
+        if not (files := frame_files(folder)):
             raise MediaError(f"{where}: {folder}: a folder without frames")
-        chosen = np.linspace(0, len(files) - 1, min(self.frames, len(files))).astype(int)
-        return tuple(read_image(files[n]) for n in chosen)
-
-
-def _number(stem: str) -> int:
-    digits = "".join(filter(str.isdigit, stem))
-    return int(digits) if digits else 0
+        return tuple(map(read_image, evenly(files, self.frames)))
 
 
 Convert = Callable[[Mapping[str, Any], SourceFolder], Iterable[PreferencePair | Dropped]]
@@ -252,6 +244,7 @@ def clean_text(value: Any, name: str) -> str:
     """A text of a row, without media marks and outer blanks. Raises DataError where it is none."""
     if not isinstance(value, str):
         raise DataError(f"{name!r} must be a text, got {value!r:.60}")
+    text: str = value
     for mark in ("<image>", "<video>", "<ImageHere>", IMAGE_MARK, VIDEO_MARK):
-        value = value.replace(mark, "")
-    return value.strip()
+        text = text.replace(mark, "")
+    return text.strip()

@@ -112,7 +112,7 @@ def to_row(pair: PreferencePair) -> dict[str, Any]:
     }
 
 
-def _embedded(media: Sequence[bytes]) -> list[dict[str, Any]]:
+def _embedded(media: Sequence[bytes]) -> list[dict[str, bytes | None]]:
     return [{"bytes": data, "path": None} for data in media]
 
 
@@ -125,8 +125,8 @@ class Files:
 
     def image(self, value: Any, where: str) -> bytes:
         """An image as rows hold it: ``{"bytes", "path"}``, a path, or a data URL. Raises MediaError, naming ``where``."""
-        if isinstance(value, Mapping) and isinstance(value.get("bytes"), bytes) and value["bytes"]:
-            data = value["bytes"]
+        data = value.get("bytes") if isinstance(value, Mapping) else None
+        if isinstance(data, bytes) and data:
             return data if self.checked else plain_image(data, where=where)
         path = value.get("path") if isinstance(value, Mapping) else value
         if not isinstance(path, str):
@@ -134,9 +134,10 @@ class Files:
         return plain_image(from_data_url(path), where=where) if path.startswith("data:") else read_image(self.folder / path)
 
     def video(self, value: Any, where: str) -> bytes:
-        """A video file, undecoded. Raises MediaError."""
-        if isinstance(value, Mapping) and isinstance(value.get("bytes"), bytes) and value["bytes"]:
-            return value["bytes"]
+        """Return a video file, undecoded. Raises MediaError."""
+        data = value.get("bytes") if isinstance(value, Mapping) else None
+        if isinstance(data, bytes) and data:
+            return data
         path = value.get("path") if isinstance(value, Mapping) else value
         if not isinstance(path, str):
             raise MediaError(f"{where}: expected a video path or embedded bytes, got {type(value).__name__}")
@@ -161,15 +162,16 @@ class _Content:
             return _Content(value, [], [])
         content = _Content("", [], [])
         for part in value if isinstance(value, list | tuple) else [None]:
-            kind = part.get("type") if isinstance(part, Mapping) else None
-            if kind == "text" and isinstance(part.get("text"), str):
-                content.text += part["text"]
-            elif kind == "image" and part.get("image"):
+            fields = part if isinstance(part, Mapping) else {}
+            kind = fields.get("type")
+            if kind == "text" and isinstance(fields.get("text"), str):
+                content.text += fields["text"]
+            elif kind == "image" and fields.get("image"):
                 content.text += IMAGE_MARK
-                content.images.append(part["image"])
-            elif kind == "video" and part.get("video"):
+                content.images.append(fields["image"])
+            elif kind == "video" and fields.get("video"):
                 content.text += VIDEO_MARK
-                content.videos.append(part["video"])
+                content.videos.append(fields["video"])
             else:
                 raise DataError(f"{where}: {name!r} must be a text, or a list of text, image and video parts; got {part!r:.80}")
         return content

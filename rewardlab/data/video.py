@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,24 @@ from rewardlab.errors import MediaError
 SUFFIXES = {".mp4", ".mkv", ".webm", ".avi", ".mov", ".m4v"}
 
 
+FRAME_SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp"}
+
+
 def is_video(path: Path) -> bool:
     return path.suffix.lower() in SUFFIXES
+
+
+def frame_files(folder: Path) -> list[Path]:
+    """Return the image files of a folder in the order of the numbers in their names (frame2 before frame10)."""
+    files = [path for path in folder.iterdir() if path.suffix.lower() in FRAME_SUFFIXES]
+    return sorted(files, key=lambda path: (int("0" + "".join(filter(str.isdecimal, path.stem))), path.name))
+
+
+def evenly(files: Sequence[Path], number: int) -> list[Path]:
+    """Return at most ``number`` of the files, evenly spread, the first and the last among them."""
+    if len(files) <= number:
+        return list(files)
+    return [files[n] for n in np.linspace(0, len(files) - 1, number).astype(int).tolist()]
 
 
 MAX_FRAMES = 100_000  # nearly an hour

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,10 @@ def read_votes(path: Path) -> Iterator[StoredVote]:
         raise DataError(f"{path}: not the votes of a generative judge ({error}); expected a votes.jsonl of `bench`") from error
 
 
-def completion_row(completion: Completion) -> dict[str, Any]:
+JsonValue = str | int | float | None
+
+
+def completion_row(completion: Completion) -> dict[str, JsonValue]:
     """A completion as JSON; token ids and log-probs are not kept."""
     return {
         "text": completion.text,
@@ -50,12 +53,12 @@ def completion_row(completion: Completion) -> dict[str, Any]:
     }
 
 
-def completion_of(row: dict[str, Any]) -> Completion:
-    """Raises KeyError, TypeError or ValueError for another kind of object."""
+def completion_of(row: Mapping[str, Any]) -> Completion:
+    """Read what :func:`completion_row` wrote. Raises KeyError, TypeError or ValueError for another kind of object."""
     return Completion(row["text"], FinishReason(row["finish"]), row["num_tokens"], error=row["error"])
 
 
-def vote_row(vote: Vote) -> dict[str, Any]:
+def vote_row(vote: Vote) -> dict[str, JsonValue]:
     """A vote as JSON; :func:`vote_of` is the inverse but for token ids and log-probs, which are not kept."""
     return {
         "order": vote.order.value,
@@ -67,8 +70,8 @@ def vote_row(vote: Vote) -> dict[str, Any]:
     }
 
 
-def vote_of(row: dict[str, Any]) -> Vote:
-    """Raises KeyError, TypeError or ValueError for another kind of object."""
+def vote_of(row: Mapping[str, Any]) -> Vote:
+    """Read what :func:`vote_row` wrote. Raises KeyError, TypeError or ValueError for another kind of object."""
     choice = Choice(row["choice"]) if row["choice"] else None
     verdict = Verdict(choice, VerdictStatus(row["status"]), row["rule"])
     return Vote(Order(row["order"]), verdict, completion_of(row), row.get("margin"))

@@ -11,7 +11,6 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 from rewardlab.config import DistillConfig
 from rewardlab.data.files import write_atomic
@@ -21,6 +20,7 @@ from rewardlab.distill.budget import BudgetGuard
 from rewardlab.distill.chat_transport import ChatTransport
 from rewardlab.distill.journal import Journal
 from rewardlab.distill.outputs import write_outputs
+from rewardlab.distill.statistics import Statistics
 from rewardlab.distill.tagging import tag
 from rewardlab.distill.transport import Progress, Transport
 from rewardlab.errors import DataError, EndpointError
@@ -56,7 +56,7 @@ def survey(pairs: Iterable[PreferencePair]) -> tuple[int, str]:
     return number, digest.hexdigest()[:16]
 
 
-def identity_of(config: DistillConfig, data: str) -> dict[str, Any]:
+def identity_of(config: DistillConfig, data: str) -> dict[str, str | int | float]:
     """Return what must not change between the parts of a run. Endpoints, prices, budget and transport may."""
     return {
         "data": data,
@@ -85,7 +85,7 @@ async def _ask_all(
             return await transport.run(pairs)
 
 
-def distill(pairs: Iterable[PreferencePair], config: DistillConfig, out: Path, *, api_key: str | None = None) -> dict[str, Any]:
+def distill(pairs: Iterable[PreferencePair], config: DistillConfig, out: Path, *, api_key: str | None = None) -> Statistics:
     """Run (or continue) the teacher stage into folder ``out``; returns the statistics it also writes.
 
     ``pairs`` are gone through several times: a list, or a :class:`rewardlab.data.pairs.PairSet` that reads them anew. Writes
@@ -104,15 +104,16 @@ def distill(pairs: Iterable[PreferencePair], config: DistillConfig, out: Path, *
 
 def finish(
     pairs: Iterable[PreferencePair], number: int, data: str, progress: Progress, config: DistillConfig, out: Path
-) -> dict[str, Any]:
+) -> Statistics:
     """Write the files of a run from the journal in ``out``; return the statistics. Raises EndpointError if no pair has its
     answers.
     """
     with Journal(out / JOURNAL, identity_of(config, data)) as journal:
         if not any(tag(pair, journal.answers(pair.pair_id), config) for pair in pairs):
             raise EndpointError(_no_answers(progress, config, journal))
-        statistics = write_outputs(pairs, journal, config, out)
-    statistics |= {
+        summary = write_outputs(pairs, journal, config, out)
+    statistics: Statistics = {
+        **summary,
         "num_pairs_asked_about": number,
         "num_failed_pairs": len(progress.failed),
         "stopped_by_budget": progress.out_of_budget,

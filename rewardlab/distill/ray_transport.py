@@ -25,6 +25,7 @@ from rewardlab.distill.budget import BudgetGuard, BudgetSpentError, CallLedger
 from rewardlab.distill.chat_transport import ChatTransport, open_endpoints
 from rewardlab.distill.journal import Answer, Journal
 from rewardlab.distill.pipeline import JOURNAL, finish, identity_of, survey
+from rewardlab.distill.statistics import Statistics
 from rewardlab.distill.transport import Progress
 from rewardlab.errors import ConfigError, EndpointError, OutputError, RewardlabError
 from rewardlab.progress import bar
@@ -50,7 +51,6 @@ class Admission(StrEnum):
     SPENT = "spent"
 
 
-@ray.remote(num_cpus=0, max_concurrency=1000)
 class LedgerActor:
     """Journal and budget of the whole run, in one place."""
 
@@ -156,7 +156,7 @@ def distill_on_ray(
     workers: int,
     address: str | None = None,
     batch: int = BATCH,
-) -> dict[str, Any]:
+) -> Statistics:
     """As :func:`rewardlab.distill.pipeline.distill`, of Parquet shards with media inside, by ``workers`` Ray actors.
 
     ``address``: of a cluster ("auto": the one this machine is in), None: a local one. ``out`` is on the machine that the ledger
@@ -183,9 +183,8 @@ def distill_on_ray(
             runtime_env={"env_vars": keys},
         )
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        ledger = LedgerActor.options(scheduling_strategy=here).remote(
-            str(out / JOURNAL), identity_of(config, fingerprint), config
-        )
+        actor = ray.remote(LedgerActor).options(num_cpus=0, max_concurrency=1000, scheduling_strategy=here)
+        ledger = actor.remote(str(out / JOURNAL), identity_of(config, fingerprint), config)
         ray.get(ledger.ready.remote())
         blocks = max(len(shards), 2 * workers)  # else small sets are one block, and one worker has it all
         batches = ray.data.read_parquet([str(shard) for shard in shards], override_num_blocks=blocks).map_batches(

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from rewardlab.data.files import write_atomic
 from rewardlab.data.pairs import Shard
@@ -23,6 +23,18 @@ from rewardlab.types import PreferencePair
 HARD, SUSPECTS, REPORT = "hard.parquet", "suspects.parquet", "report.json"
 
 
+class SelectionReport(TypedDict):
+    """The content of ``report.json``: histograms before and after, and how far the measures of difficulty agree."""
+
+    plan: str
+    num_pairs: int
+    num_chosen: int
+    num_suspects: int
+    before: dict[str, dict[str, int]]
+    after: dict[str, dict[str, int]]
+    agreement: dict[str, dict[str, float | list[float] | None]]
+
+
 @dataclass(frozen=True)
 class Selection:
     """Places of the ``chosen`` pairs and of the ``suspects``, and the difficulty of each pair."""
@@ -31,8 +43,7 @@ class Selection:
     suspects: list[int]
     difficulties: list[Difficulty]
 
-    def report(self, plan: str) -> dict[str, Any]:
-        """Histograms before and after, and how far the measures of difficulty agree."""
+    def report(self, plan: str) -> SelectionReport:
         return {
             "plan": plan,
             "num_pairs": len(self.difficulties),
@@ -70,7 +81,7 @@ def select(pairs: Iterable[PreferencePair], votes: Iterable[StoredVote] | None, 
     return Selection(choose_places(difficulties, domains, seed), suspects, difficulties)
 
 
-def write_selection(pairs: Iterable[PreferencePair], selection: Selection, plan: str, out: Path) -> dict[str, Any]:
+def write_selection(pairs: Iterable[PreferencePair], selection: Selection, plan: str, out: Path) -> SelectionReport:
     """``hard.parquet``, ``suspects.parquet`` and ``report.json``; returns the report. Raises OutputError."""
     chosen, suspects = set(selection.chosen), set(selection.suspects)
     shards = Shard(out / HARD), Shard(out / SUSPECTS)

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from scipy.stats import binom
 
@@ -32,6 +32,16 @@ from rewardlab.samplers.hf import HFSampler
 from rewardlab.types import BOTH_ORDERS, Judgment, Order, PreferencePair, Vote
 
 JOURNAL, DISTILLED, STATISTICS = "journal.jsonl", "distilled.parquet", "statistics.json"
+
+
+class PairRecord(TypedDict):
+    """What the journal keeps of a pair: counts of its votes, and [pair id, order, judgment] of each judgment that is kept."""
+
+    pair_id: str
+    votes: int
+    right: int
+    unreadable: int
+    kept: list[list[str]]
 
 
 @dataclass(frozen=True)
@@ -87,7 +97,7 @@ def set_hot_token(judge: GenerativeJudge, temperature: float) -> None:
 
 def self_distill(
     pairs: Sequence[PreferencePair], judge: GenerativeJudge, rules: RejectionRules, out: Path, *, batch: int = 64
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Write ``distilled.parquet`` and ``statistics.json`` into ``out``; returns the statistics.
 
     Pairs are sampled ``batch`` at a time and journalled: a run that was killed goes on, and gives the same set. Raises
@@ -110,13 +120,14 @@ def self_distill(
             rows.append({"batch": number, "pairs": records})
             log.append(rows[-1])
             advance(len(batch_pairs))
-    records = [record for row in rows for record in row["pairs"]]
+    records: list[PairRecord] = [record for row in rows for record in row["pairs"]]
     kept = [
         replace(pair, pair_id=name, order=Order(order), judgment=text, attempts="1")
         for pair, record in zip(pairs, records, strict=True)
         for name, order, text in record["kept"]
     ]
-    statistics = {
+    least_correct = least_correct_or_beyond(2 * rules.samples, rules.alpha)
+    statistics: dict[str, object] = {
         "num_pairs": len(pairs),
         "num_kept": len(kept),
         "num_pairs_kept": sum(bool(record["kept"]) for record in records),
@@ -124,21 +135,19 @@ def self_distill(
         "samples": sum(record["votes"] for record in records),
         "right": sum(record["right"] for record in records),
         "unreadable": sum(record["unreadable"] for record in records),
-        "least_right": least_correct_or_beyond(2 * rules.samples, rules.alpha),
+        "least_right": least_correct,
         "distinct_openings": len({opening_of(pair.judgment) for pair in kept}),
         "judge": judge.name,
         **asdict(rules),
     }
     if not kept:
-        raise DataError(
-            f"{judge.name}: no pair was right in {statistics['least_right']} of {2 * rules.samples} samples; see {out}"
-        )
+        raise DataError(f"{judge.name}: no pair was right in {least_correct} of {2 * rules.samples} samples; see {out}")
     write_parquet(kept, out / DISTILLED)
     write_atomic(out / STATISTICS, json.dumps(statistics, indent=1) + "\n")
     return statistics
 
 
-def _record(pair: PreferencePair, judgment: Judgment, rules: RejectionRules) -> dict[str, Any]:
+def _record(pair: PreferencePair, judgment: Judgment, rules: RejectionRules) -> PairRecord:
     return {
         "pair_id": pair.pair_id,
         "votes": len(judgment.votes),

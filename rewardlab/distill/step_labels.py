@@ -18,7 +18,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, cast
 
 from rewardlab.config import StepsConfig
 from rewardlab.data.append_log import AppendLog
@@ -44,6 +44,33 @@ class StepStatus(StrEnum):
     LABELLED = "labelled"
     NO_FOOTING = "no_footing"
     NO_STEPS = "no_steps"
+
+
+class JudgmentRow(TypedDict):
+    """One line of ``steps.jsonl``: ``ends`` are offsets in ``text``, ``labels`` one for each, ``first_bad`` the first
+    bad step, from 1; ``right`` says whether the judgment's own verdict is; ``asked`` are [steps, correct completions].
+    """
+
+    pair_id: str
+    order: str
+    text: str
+    status: str
+    verdict: str
+    right: bool
+    ends: list[int]
+    labels: list[int]
+    first_bad: int | None
+    asked: list[list[int]]
+
+
+class BatchRecord(TypedDict):
+    """One line of the journal; ``right_of_empty``: correct completions of the empty prefix, [given, swapped] for each pair."""
+
+    batch: int
+    right_of_empty: list[list[int]]
+    drawn: int
+    invalid: int
+    judgments: list[JudgmentRow]
 
 
 @dataclass
@@ -75,7 +102,7 @@ class Bisection:
         except StopIteration as stop:
             self.next_k, self.bad = None, stop.value
 
-    def row(self, verdict_format: str) -> dict[str, Any]:
+    def row(self, verdict_format: str) -> JudgmentRow:
         """One line of ``steps.jsonl``. ``ends`` are offsets in ``text``; ``right`` says whether its own verdict is."""
         assert self.pair.preferred is not None
         verdict = verdict_of(self.completion, verdict_format)
@@ -126,14 +153,15 @@ class _Labeller:
         self.drawn += len(row)
         return num_correct
 
-    def batch(self, pairs: Sequence[PreferencePair], number: int) -> dict[str, Any]:
-        """The journal's record of one batch of pairs."""
+    def batch(self, pairs: Sequence[PreferencePair], number: int) -> BatchRecord:
+        """Return the journal's record of one batch of pairs."""
         self.drawn = self.invalid = 0
         requests = [(pair, order, ()) for pair in pairs for order in BOTH_ORDERS]
         num_correct, rows = self._complete(requests, f"{number} empty")
         searches = []
         for n, pair in enumerate(pairs):
-            footing = has_footing(*num_correct[2 * n : 2 * n + 2], self.config.completions, self.config.alpha)
+            given, swapped = num_correct[2 * n : 2 * n + 2]
+            footing = has_footing(given, swapped, self.config.completions, self.config.alpha)
             judgments = self._judgments(pair, rows[2 * n : 2 * n + 2])
             searches += [self._search(pair, order, completion, ids, footing) for order, completion, ids in judgments]
         self._bisect(searches, number)
@@ -180,8 +208,8 @@ class _Labeller:
             turn += 1
 
 
-def statistics_of(records: Sequence[dict[str, Any]], config: StepsConfig) -> dict[str, Any]:
-    """What a labelling came to, from its journal's records."""
+def statistics_of(records: Sequence[BatchRecord], config: StepsConfig) -> dict[str, object]:
+    """Return the statistics of a labelling, from its journal's records."""
     rows = [row for record in records for row in record["judgments"]]
     labelled = [row for row in rows if row["status"] == StepStatus.LABELLED]
     bad = [float(row["first_bad"] is not None) for row in labelled]
@@ -209,7 +237,7 @@ def statistics_of(records: Sequence[dict[str, Any]], config: StepsConfig) -> dic
     }
 
 
-def label_steps(pairs: Sequence[PreferencePair], config: StepsConfig, judge: GenerativeJudge, out: Path) -> dict[str, Any]:
+def label_steps(pairs: Sequence[PreferencePair], config: StepsConfig, judge: GenerativeJudge, out: Path) -> dict[str, object]:
     """Label (or go on labelling) into folder ``out``; returns the statistics it also writes.
 
     A run killed and started again gives the labels of the uninterrupted one. Raises ConfigError for a judge that cannot
@@ -232,7 +260,8 @@ def label_steps(pairs: Sequence[PreferencePair], config: StepsConfig, judge: Gen
     }
     labeller = _Labeller(config, judge.sampler, judge)
     with AppendLog(out / JOURNAL, identity) as journal, bar("steps", len(pairs)) as advance:
-        records, size = list(journal.rows), config.pairs_per_batch
+        records: list[BatchRecord] = [cast(BatchRecord, row) for row in journal.rows]
+        size = config.pairs_per_batch
         advance(min(len(pairs), len(records) * size))
         for number in range(len(records), -(-len(pairs) // size)):
             batch = pairs[number * size : (number + 1) * size]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 
 from rewardlab.types import Choice
+from rewardlab.verdicts.parse import label_of
 
 PROMPT = """You check a judge. The judge compared two responses to a question, reasoned, and gave a verdict.
 Decide only whether the verdict follows from the reasoning, not whether either is true.
@@ -29,7 +30,7 @@ _SLOT = re.compile(r"\{(question|reasoning|number)\}")
 
 def consistency_prompt(question: str, reasoning: str, verdict: Choice) -> str:
     """The text to ask; braces in the question or reasoning are plain text."""
-    values = {"question": question, "reasoning": reasoning, "number": "1" if verdict is Choice.FIRST else "2"}
+    values = {"question": question, "reasoning": reasoning, "number": label_of(verdict)}
     return _SLOT.sub(lambda match: values[match.group(1)], PROMPT)
 
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rewardlab.benchmarks.base import size_notes
-from rewardlab.benchmarks.media import NUM_FRAMES, evenly, read_media
+from rewardlab.benchmarks.media import NUM_FRAMES, read_media
 from rewardlab.benchmarks.mm_rlhf.loader import MMRLHF
 from rewardlab.benchmarks.mmrb2.loader import MMRB2
 from rewardlab.benchmarks.multimodal_rewardbench.loader import MultimodalRewardBench
@@ -20,6 +20,7 @@ from rewardlab.benchmarks.report import table_rows
 from rewardlab.benchmarks.rewardbench2.loader import RewardBench2
 from rewardlab.benchmarks.runner import BENCHMARKS, BenchSettings, run_bench
 from rewardlab.benchmarks.vl_rewardbench.loader import VLRewardBench
+from rewardlab.data.video import evenly
 from rewardlab.errors import DataError, MediaError
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.types import IMAGE_MARK, Order
