@@ -172,7 +172,8 @@ def distill_on_ray(
     with _open_journal(out / JOURNAL, identity_of(config, fingerprint)) as journal:  # its errors are said here, not in an actor
         if journal.open_batches():
             raise ConfigError(f"{out / JOURNAL}: batches are away; collect them by transport: batch first")
-    progress, ledger = Progress(), None
+    progress = Progress()
+    ledger: Any = None  # the handle of the actor, whose methods ray makes as it runs
     keys = {name: os.environ[name] for name in config.api_key_envs if name in os.environ}
     try:
         ray.init(
@@ -183,7 +184,7 @@ def distill_on_ray(
             runtime_env={"env_vars": keys},
         )
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        actor = ray.remote(LedgerActor).options(num_cpus=0, max_concurrency=1000, scheduling_strategy=here)
+        actor: Any = ray.remote(LedgerActor).options(num_cpus=0, max_concurrency=1000, scheduling_strategy=here)
         ledger = actor.remote(str(out / JOURNAL), identity_of(config, fingerprint), config)
         ray.get(ledger.ready.remote())
         blocks = max(len(shards), 2 * workers)  # else small sets are one block, and one worker has it all

@@ -116,8 +116,8 @@ def self_distill(
                 raise EndpointError(
                     f"{judge.name}: {failures:,} samples of a batch failed; nothing is lost: cure it and run again"
                 )
-            records = [_record(pair, judgment, rules) for pair, judgment in zip(batch_pairs, judgments, strict=True)]
-            rows.append({"batch": number, "pairs": records})
+            batch_records = [_record(pair, judgment, rules) for pair, judgment in zip(batch_pairs, judgments, strict=True)]
+            rows.append({"batch": number, "pairs": batch_records})
             log.append(rows[-1])
             advance(len(batch_pairs))
     records: list[PairRecord] = [record for row in rows for record in row["pairs"]]
