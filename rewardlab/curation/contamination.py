@@ -60,7 +60,7 @@ class BenchmarkFile:
 
 
 def parse_against(spec: str) -> BenchmarkFile:
-    """``NAME=DATA``, ``NAME=DATA,IMAGES``, or ``NAME=DATA,-`` where no images are at hand. Raises ConfigError."""
+    """Parse ``NAME=DATA``, ``NAME=DATA,IMAGES``, or ``NAME=DATA,-`` where no images are at hand. Raises ConfigError."""
     name, equals, rest = spec.partition("=")
     data, comma, images = rest.partition(",")
     if not equals or not data or (comma and not images):
@@ -107,7 +107,7 @@ def decontaminate(
 
 
 def labels_of(against: Sequence[BenchmarkFile]) -> list[str]:
-    """What each is called: by its name, and its file where the name is there twice. Raises ConfigError."""
+    """Return the label of each: its name, and its file too if the name occurs twice. Raises ConfigError."""
     names = [benchmark.name for benchmark in against]
     labels = [
         name if names.count(name) == 1 else f"{name} ({benchmark.data})" for name, benchmark in zip(names, against, strict=True)
@@ -118,7 +118,7 @@ def labels_of(against: Sequence[BenchmarkFile]) -> list[str]:
 
 
 def load_benchmark_pairs(against: Sequence[BenchmarkFile]) -> tuple[list[BenchmarkPair], list[str]]:
-    """The pairs of benchmarks, and what should be known about comparing with them. Raises what the loaders raise."""
+    """Return the pairs of benchmarks, and notes about comparing with them. Raises what the loaders raise."""
     pairs: list[BenchmarkPair] = []
     notes: list[str] = []
     labels = labels_of(against)
@@ -199,8 +199,8 @@ def contamination_rows(report: ContaminationReport) -> list[tuple[str, ...]]:
 
 
 def contamination_markdown(report: ContaminationReport) -> str:
-    """The report for a terminal."""
+    """Return the report for a terminal."""
     lines = table(COLUMNS, contamination_rows(report))
-    kept = f"{report['num_removed']:,} of {report['num_pairs']:,} training pairs removed, {report['num_kept']:,} kept."
+    totals = f"{report['num_removed']:,} of {report['num_pairs']:,} training pairs removed, {report['num_kept']:,} kept."
     sources = ", ".join(f"{name} {count:,}" for name, count in report["removed_by_source"].items())
-    return "\n".join([*lines, "", kept, *([f"Removed by source: {sources}."] if sources else []), *report["notes"]])
+    return "\n".join([*lines, "", totals, *([f"Removed by source: {sources}."] if sources else []), *report["notes"]])

@@ -12,7 +12,7 @@ from rewardlab.types import PreferencePair
 
 
 def value_at(row: Mapping[str, Any], path: str) -> Any:
-    """``a.b.0`` is ``row["a"]["b"][0]``. Raises DataError where there is no such place."""
+    """Return ``row["a"]["b"][0]`` for path ``a.b.0``. Raises DataError if there is no such place."""
     value: Any = row
     for step in path.split("."):
         try:
@@ -24,7 +24,7 @@ def value_at(row: Mapping[str, Any], path: str) -> Any:
 
 
 def recipe_of(config: MappingConfig) -> Recipe:
-    """The recipe that a mapping stands for."""
+    """Return the recipe that a mapping stands for."""
 
     def text(row: Mapping[str, Any], path: str | None) -> str:
         return "" if path is None else str(value_at(row, path) or "")

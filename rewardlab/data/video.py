@@ -41,7 +41,8 @@ SIDE_PX = 448  # of the longer side, at most: 32 frames of 1080p would be some 1
 
 
 def frames_of_video(video: Path | bytes, number: int, *, where: str = "") -> tuple[bytes, ...]:
-    """At most ``number`` frames as JPEG of at most :data:`SIDE_PX`, the first and the last among them. Raises MediaError.
+    """Return at most ``number`` frames as JPEG of at most :data:`SIDE_PX`, the first and the last among them. Raises
+    MediaError.
 
     ``video`` is a file or what is in one, ``where`` names it. It is decoded twice, once to count: containers lie about how many
     frames they hold.
@@ -68,15 +69,16 @@ def _opened(video: Path | bytes) -> str | io.BytesIO:
 
 
 def _container(video: bytes, name: str) -> str:
-    """FFmpeg's name of a container. Bytes may come from anybody: left to guess, FFmpeg would take some for a playlist or a
-    session description, and open the files and sockets that these name."""
+    """Return FFmpeg's name of a container. Bytes may come from anybody: left to guess, FFmpeg would take some for a playlist or
+    a session description, and open the files and sockets that these name.
+    """
     if (container := {"mp4": "mov", "mkv": "matroska", "avi": "avi"}.get(kind_of(video))) is not None:
         return container
     raise MediaError(f"{name}: not a video that is read from bytes; expected MP4, MOV, WebM, Matroska or AVI")
 
 
 def _bounded(container: Any, name: str) -> Iterator[Any]:
-    """The frames; what a header says of their size and number is not believed."""
+    """Yield the frames; what a header says of their size and number is not believed."""
     for n, frame in enumerate(container.decode(video=0)):
         if frame.width * frame.height > MAX_PIXELS:
             raise MediaError(

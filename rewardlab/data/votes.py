@@ -24,7 +24,9 @@ class StoredVote:
 
 
 def read_votes(path: Path) -> Iterator[StoredVote]:
-    """The votes of a ``votes.jsonl``, but control passes and votes never cast. Raises DataError for another kind of file."""
+    """Yield the votes of a ``votes.jsonl``, except control passes and votes that failed. Raises DataError for another kind of
+    file.
+    """
     lines = read_lines(path)
     try:
         if "identity" not in json.loads(lines[0]):
@@ -44,7 +46,7 @@ JsonValue = str | int | float | None
 
 
 def completion_row(completion: Completion) -> dict[str, JsonValue]:
-    """A completion as JSON; token ids and log-probs are not kept."""
+    """Return a completion as JSON; token ids and log-probs are not kept."""
     return {
         "text": completion.text,
         "finish": completion.finish.value,
@@ -59,7 +61,7 @@ def completion_of(row: Mapping[str, Any]) -> Completion:
 
 
 def vote_row(vote: Vote) -> dict[str, JsonValue]:
-    """A vote as JSON; :func:`vote_of` is the inverse but for token ids and log-probs, which are not kept."""
+    """Return a vote as JSON; :func:`vote_of` is the inverse but for token ids and log-probs, which are not kept."""
     return {
         "order": vote.order.value,
         "choice": vote.verdict.choice,
@@ -78,5 +80,5 @@ def vote_of(row: Mapping[str, Any]) -> Vote:
 
 
 def num_failed(votes: Sequence[Vote]) -> int:
-    """Votes that were never given: the endpoint broke or was late."""
+    """Return the number of votes that failed: the endpoint broke or was late."""
     return sum(vote.verdict.status in (VerdictStatus.ERROR, VerdictStatus.TIMEOUT) for vote in votes)

@@ -58,7 +58,7 @@ class Difficulty:
 
 
 def student_votes(labels: Sequence[int | None], votes: Iterable[StoredVote]) -> dict[int, Difficulty]:
-    """By row: the rate of right votes and whether the label is in doubt, of rows that are labelled and have votes.
+    """Return by row the rate of right votes and whether the label is in doubt, of rows that are labelled and have votes.
 
     Raises DataError where the votes name rows that are not there.
     """
@@ -92,8 +92,9 @@ def difficulty_of(pair: PreferencePair, student: Difficulty | None = None) -> Di
 
 
 def agreement(difficulties: Sequence[Difficulty]) -> dict[str, dict[str, float | list[float] | None]]:
-    """Spearman's rho of every two measures as hardness, with its number of pairs and 95 % interval (Fisher's z); None where one
-    of the two does not vary or fewer than four pairs have both."""
+    """Return Spearman's rho of every two measures as hardness, with its number of pairs and 95 % interval (Fisher's z); None
+    where one of the two does not vary or fewer than four pairs have both.
+    """
     measures: Mapping[str, list[float | None]] = {
         "attempts": [None if d.attempts is None else float(d.attempts) for d in difficulties],
         "teacher_share": [None if d.teacher_share is None else 1 - d.teacher_share for d in difficulties],

@@ -43,7 +43,9 @@ def _tier(text: str, plan: str) -> Tier:
 
 
 def at_least(difficulties: Sequence[Difficulty], attempts: int) -> list[int]:
-    """Those that took the teacher so many attempts or more; unsolved ones count as four, untagged ones are left out."""
+    """Return the places of pairs that took the teacher ``attempts`` or more; unsolved ones count as four, untagged ones are
+    left out.
+    """
     return [n for n, d in enumerate(difficulties) if d.attempts is not None and d.attempts >= attempts and not d.suspect]
 
 
@@ -52,14 +54,16 @@ def of_tiers(difficulties: Sequence[Difficulty], tiers: Sequence[Tier]) -> list[
 
 
 def hardest(difficulties: Sequence[Difficulty], domains: Sequence[str], share: float) -> list[int]:
-    """The lowest student rates, standardised within each domain; suspects are taken out before the share is counted."""
+    """Return those of the lowest student rates, standardised within each domain; suspects are taken out before the share is
+    counted.
+    """
     rows = [n for n, d in enumerate(difficulties) if d.student_rate is not None and not d.suspect]
     places = hardest_within([difficulties[n].student_rate or 0.0 for n in rows], [domains[n] for n in rows], share)
     return [rows[n] for n in places]
 
 
 def weighted(difficulties: Sequence[Difficulty], share: float, seed: int) -> list[int]:
-    """A share of those with a student rate, drawn without replacement, those of middling rate most."""
+    """Draw a share of those with a student rate, without replacement, those of middling rate most."""
     rows = [n for n, d in enumerate(difficulties) if d.student_rate is not None and not d.suspect]
     if not (number := round(share * len(rows))):
         return []
@@ -69,7 +73,7 @@ def weighted(difficulties: Sequence[Difficulty], share: float, seed: int) -> lis
 
 
 def mixture(difficulties: Sequence[Difficulty], shares: dict[Tier, float], seed: int) -> list[int]:
-    """The most pairs of which each tier has its share (they add up to 1): the scarcest tier decides."""
+    """Return the most pairs of which each tier has its share (they add up to 1): the scarcest tier decides."""
     by_tier = {tier: of_tiers(difficulties, [tier]) for tier in shares}
     total = min(int(len(by_tier[tier]) / share + 1e-9) for tier, share in shares.items() if share)
     rng = random.Random(seed)
@@ -78,7 +82,7 @@ def mixture(difficulties: Sequence[Difficulty], shares: dict[Tier, float], seed:
 
 
 def parse_plan(text: str) -> Plan:
-    """The plan of that name. Raises ConfigError."""
+    """Return the plan of that name. Raises ConfigError."""
     name, _, rest = text.replace(" ", "").partition(":")
     if name == "all":
         return lambda difficulties, domains, seed: [n for n, d in enumerate(difficulties) if not d.suspect]

@@ -157,7 +157,7 @@ def distill_on_ray(
     address: str | None = None,
     batch: int = BATCH,
 ) -> Statistics:
-    """As :func:`rewardlab.distill.pipeline.distill`, of Parquet shards with media inside, by ``workers`` Ray actors.
+    """Run :func:`rewardlab.distill.pipeline.distill` on Parquet shards with media inside, by ``workers`` Ray actors.
 
     ``address``: of a cluster ("auto": the one this machine is in), None: a local one. ``out`` is on the machine that the ledger
     actor runs on, which is this one. Raises what distill raises, and ConfigError for files that are not Parquet.

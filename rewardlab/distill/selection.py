@@ -56,8 +56,9 @@ class Selection:
 
 
 def select(pairs: Iterable[PreferencePair], votes: Iterable[StoredVote] | None, plan: str, *, seed: int = 0) -> Selection:
-    """The pairs that ``plan`` (:mod:`rewardlab.distill.plans`) chooses. Raises ConfigError for an unknown plan, DataError where
-    the votes name pairs that are not there, or nothing is known that the plan could go by."""
+    """Return the pairs that ``plan`` (:mod:`rewardlab.distill.plans`) chooses. Raises ConfigError for an unknown plan,
+    DataError where the votes name pairs that are not there, or nothing is known that the plan could go by.
+    """
     choose_places = parse_plan(plan)
     labels: list[int | None] = []
     domains: list[str] = []
@@ -82,7 +83,7 @@ def select(pairs: Iterable[PreferencePair], votes: Iterable[StoredVote] | None, 
 
 
 def write_selection(pairs: Iterable[PreferencePair], selection: Selection, plan: str, out: Path) -> SelectionReport:
-    """``hard.parquet``, ``suspects.parquet`` and ``report.json``; returns the report. Raises OutputError."""
+    """Write ``hard.parquet``, ``suspects.parquet`` and ``report.json``; return the report. Raises OutputError."""
     chosen, suspects = set(selection.chosen), set(selection.suspects)
     shards = Shard(out / HARD), Shard(out / SUSPECTS)
     for n, pair in enumerate(pairs):

@@ -121,7 +121,7 @@ def self_distill(
             log.append(rows[-1])
             advance(len(batch_pairs))
     records: list[PairRecord] = [record for row in rows for record in row["pairs"]]
-    kept = [
+    distilled = [
         replace(pair, pair_id=name, order=Order(order), judgment=text, attempts="1")
         for pair, record in zip(pairs, records, strict=True)
         for name, order, text in record["kept"]
@@ -129,20 +129,20 @@ def self_distill(
     least_correct = least_correct_or_beyond(2 * rules.samples, rules.alpha)
     statistics: dict[str, object] = {
         "num_pairs": len(pairs),
-        "num_kept": len(kept),
+        "num_kept": len(distilled),
         "num_pairs_kept": sum(bool(record["kept"]) for record in records),
         "num_too_seldom_right": sum(not record["kept"] for record in records),
         "samples": sum(record["votes"] for record in records),
         "right": sum(record["right"] for record in records),
         "unreadable": sum(record["unreadable"] for record in records),
         "least_right": least_correct,
-        "distinct_openings": len({opening_of(pair.judgment) for pair in kept}),
+        "distinct_openings": len({opening_of(pair.judgment) for pair in distilled}),
         "judge": judge.name,
         **asdict(rules),
     }
-    if not kept:
+    if not distilled:
         raise DataError(f"{judge.name}: no pair was right in {least_correct} of {2 * rules.samples} samples; see {out}")
-    write_parquet(kept, out / DISTILLED)
+    write_parquet(distilled, out / DISTILLED)
     write_atomic(out / STATISTICS, json.dumps(statistics, indent=1) + "\n")
     return statistics
 

@@ -23,7 +23,7 @@ def tag_rank(tag: str) -> int:
 
 
 def rank_correlation(counts: Mapping[tuple[int, int], int]) -> float | None:
-    """Spearman's rho of two ranks, given how often each pair of them occurred; None where one of them does not vary."""
+    """Return Spearman's rho of two ranks, given how often each pair of them occurred; None if one of them does not vary."""
     if len({first for first, _ in counts}) < 2 or len({second for _, second in counts}) < 2:
         return None
     both = [pair for pair, number in counts.items() for _ in range(number)]

@@ -92,8 +92,8 @@ class Bisection:
         self._questions = search(len(self.ends))
         self.next_k = next(self._questions)
 
-    def tell(self, right: int, least: int) -> None:
-        """How many completions of the prefix asked about were right."""
+    def record(self, right: int, least: int) -> None:
+        """Take the number of completions of the current prefix that were right."""
         assert self._questions is not None
         assert self.next_k is not None
         self.queries.append((self.next_k, right))
@@ -103,7 +103,7 @@ class Bisection:
             self.next_k, self.bad = None, stop.value
 
     def row(self, verdict_format: str) -> JudgmentRow:
-        """One line of ``steps.jsonl``. ``ends`` are offsets in ``text``; ``right`` says whether its own verdict is."""
+        """Return one line of ``steps.jsonl``."""
         assert self.pair.preferred is not None
         verdict = verdict_of(self.completion, verdict_format)
         labelled = self.status is StepStatus.LABELLED
@@ -133,7 +133,7 @@ class _Labeller:
     def _complete(
         self, requests: Sequence[tuple[PreferencePair, Order, tuple[int, ...]]], seed: str
     ) -> tuple[list[int], list[list[Completion]]]:
-        """How many completions of each (pair, order, prefix) name the preferred response; and what was written."""
+        """Return how many completions of each (pair, order, prefix) name the preferred response, and the completions."""
         c = self.config
         number = int(hashlib.sha256(f"{c.seed} {seed}".encode()).hexdigest()[:7], 16)
         params = SamplingParams(c.completions, c.temperature, c.top_p, c.max_tokens, number)
@@ -176,7 +176,7 @@ class _Labeller:
     def _judgments(
         self, pair: PreferencePair, samples: Sequence[Sequence[Completion]]
     ) -> list[tuple[Order, Completion, tuple[int, ...]]]:
-        """(order, judgment, its tokens) of those to label: the first ones drawn, or the pair's own."""
+        """Return (order, judgment, its tokens) of those to label: the first ones drawn, or the pair's own."""
         if self.config.source == "pairs":
             ids = tuple(self.tokenizer.encode(pair.judgment, add_special_tokens=False))
             text = self.tokenizer.decode(ids, skip_special_tokens=True)
@@ -196,7 +196,7 @@ class _Labeller:
         return Bisection(pair, order, completion, ends, cuts, status if ends else StepStatus.NO_STEPS)
 
     def _bisect(self, searches: Sequence[Bisection], number: int) -> None:
-        """All searches of a batch side by side: one round of completions answers the next question of each."""
+        """Run all searches of a batch side by side: one round of completions answers the next question of each."""
         for bisection in searches:
             if bisection.status is StepStatus.LABELLED:
                 bisection.start()
@@ -204,7 +204,7 @@ class _Labeller:
         while waiting := [bisection for bisection in searches if bisection.next_k is not None]:
             requests = [(bisection.pair, bisection.order, bisection.cuts[bisection.next_k or 0]) for bisection in waiting]
             for bisection, right in zip(waiting, self._complete(requests, f"{number} turn {turn}")[0], strict=True):
-                bisection.tell(right, self.least)
+                bisection.record(right, self.least)
             turn += 1
 
 
@@ -214,7 +214,7 @@ def statistics_of(records: Sequence[BatchRecord], config: StepsConfig) -> dict[s
     labelled = [row for row in rows if row["status"] == StepStatus.LABELLED]
     bad = [float(row["first_bad"] is not None) for row in labelled]
     pairs = [row["pair_id"] for row in labelled]
-    drawn, queries = sum(record["drawn"] for record in records), [len(row["asked"]) for row in labelled]
+    num_completions, queries = sum(record["drawn"] for record in records), [len(row["asked"]) for row in labelled]
     return {
         "num_pairs": sum(len(record["right_of_empty"]) for record in records),
         "num_judgments": len(rows),
@@ -230,8 +230,8 @@ def statistics_of(records: Sequence[BatchRecord], config: StepsConfig) -> dict[s
         "steps_per_judgment": sum(len(row["ends"]) for row in labelled) / len(labelled) if labelled else None,
         "queries_per_judgment": sum(queries) / len(queries) if queries else None,
         "most_queries": max(queries, default=0),
-        "num_completions": drawn,
-        "invalid_completions": sum(record["invalid"] for record in records) / drawn if drawn else None,
+        "num_completions": num_completions,
+        "invalid_completions": sum(record["invalid"] for record in records) / num_completions if num_completions else None,
         "least_right": least_correct_or_raise(config.completions, config.alpha),
         **config.model_dump(mode="json"),
     }
@@ -251,9 +251,9 @@ def label_steps(pairs: Sequence[PreferencePair], config: StepsConfig, judge: Gen
             f"{judge.name}: a judge behind an API takes whole turns only and cannot be handed the beginning of its own answer; "
             "use hf:PATH"
         )
-    judged = [(pair.order.value, pair.judgment) for pair in pairs] if config.source == "pairs" else []
+    judgments = [(pair.order.value, pair.judgment) for pair in pairs] if config.source == "pairs" else []
     identity = {
-        "data": data + hashlib.sha256(repr(judged).encode()).hexdigest()[:8],
+        "data": data + hashlib.sha256(repr(judgments).encode()).hexdigest()[:8],
         "judge": judge.name,
         "template_hash": judge.template.hash,
         **config.model_dump(mode="json"),
@@ -277,7 +277,7 @@ def label_steps(pairs: Sequence[PreferencePair], config: StepsConfig, judge: Gen
 
 
 def read_steps(path: Path) -> list[dict[str, Any]]:
-    """The labelled judgments of a ``steps.jsonl``. Raises DataError where there is none, or a line is not one of its."""
+    """Return the labelled judgments of a ``steps.jsonl``. Raises DataError where there is none, or a line is not one of its."""
     try:
         rows = [json.loads(line) for line in read_lines(path)]
         labelled = [row for row in rows if row["status"] == StepStatus.LABELLED and len(row["labels"]) == len(row["ends"])]

@@ -26,14 +26,14 @@ def seed_of(pair_id: str, seed: int, attempt: int) -> int:
 
 
 def agrees(pair: PreferencePair, answer: Answer, verdict_format: str) -> bool:
-    """Whether a teacher's answer names the preferred response; an unreadable answer does not."""
+    """Return whether a teacher's answer names the preferred response; an unreadable answer does not."""
     verdict = verdict_of(answer.completion(), verdict_format)
     assert pair.preferred is not None
     return verdict.choice is choice_of(pair.preferred, answer.order)
 
 
 def tag(pair: PreferencePair, answers: Sequence[Answer], config: DistillConfig) -> PreferencePair | None:
-    """The pair with its difficulty and kept judgment, or None while more has to be asked.
+    """Return the pair with its difficulty and kept judgment, or None while more has to be asked.
 
     ``attempts`` is "1".."3" for the attempt that agreed with the label, whose order and text are kept, else "unsolved" after
     the last one. ``teacher_share`` is the share of the first ``votes`` answers that agree (0..1), of which half are in either
