@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
-import numpy as np
-
 from rewardlab.data.images import read_image
-from rewardlab.data.video import frames_of_video, is_video
+from rewardlab.data.video import evenly, frame_files, frames_of_video, is_video
 from rewardlab.errors import MediaError
 
 NUM_FRAMES = 32  # of a video, spread evenly, as MM-RLHF-RewardBench samples them
-SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp"}
 
 
 def check_media(names: Iterable[str], folder: Path, benchmark: str) -> None:
@@ -28,24 +25,11 @@ def check_media(names: Iterable[str], folder: Path, benchmark: str) -> None:
 
 
 def _stands(path: Path) -> bool:
-    return path.is_file() or (path.is_dir() and bool(frames_of(path)))
-
-
-def frames_of(folder: Path) -> list[Path]:
-    """The image files of a folder, in the order of the numbers in their names."""
-    files = [path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES]
-    return sorted(files, key=lambda path: (int("0" + "".join(filter(str.isdecimal, path.stem))), path.name))
-
-
-def evenly(items: Sequence[Path], number: int) -> list[Path]:
-    """Return at most ``number`` of them, the first and the last among them."""
-    if len(items) <= number:
-        return list(items)
-    return [items[n] for n in np.linspace(0, len(items) - 1, number).astype(int).tolist()]
+    return path.is_file() or (path.is_dir() and bool(frame_files(path)))
 
 
 def read_media(path: Path, num_frames: int = NUM_FRAMES) -> tuple[bytes, ...]:
     """An image, or ``num_frames`` frames of a video or of a folder of frames. Raises MediaError."""
     if is_video(path) and path.is_file():
         return frames_of_video(path, num_frames)
-    return tuple(read_image(image) for image in (evenly(frames_of(path), num_frames) if path.is_dir() else [path]))
+    return tuple(read_image(image) for image in (evenly(frame_files(path), num_frames) if path.is_dir() else [path]))

@@ -7,7 +7,7 @@ import warnings
 from rich.console import Console
 from rich.markup import escape
 
-from rewardlab.cli import bench, data, data_verl, demo, distill, doctor, judge, serve, train  # noqa: F401  (commands)
+from rewardlab.cli import bench, data, demo, distill, doctor, judge, serve, train  # noqa: F401  (commands)
 from rewardlab.cli.options import app
 from rewardlab.errors import RewardlabError
 

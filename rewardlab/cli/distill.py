@@ -36,8 +36,8 @@ def demo_serve(
     serve(demo / TRUTHS, port=port, config=TeacherConfig(seed=seed))
 
 
-@app.command()
-def distill(
+@app.command("distill")
+def distill_command(
     data: Annotated[Path, typer.Option("--data", help="Labelled pairs: .parquet, .jsonl, or a folder of them.")],
     out: Out,
     config: ConfigFile = None,
@@ -66,7 +66,7 @@ def distill(
     """
     from rewardlab.config import DistillConfig, load_config
     from rewardlab.data.pairs import PairSet
-    from rewardlab.distill.pipeline import distill as run
+    from rewardlab.distill.pipeline import distill
 
     urls = None if base_url is None else base_url.split(",") if "," in base_url else base_url
     settings = load_config(DistillConfig, config, base_url=urls, votes=votes, seed=seed)
@@ -80,7 +80,7 @@ def distill(
             raise ConfigError("--ray-workers takes shards with media inside, and all of them; leave --limit and --images out")
         statistics = distill_on_ray(data, settings, out, workers=ray_workers, address=ray_address)
     else:
-        statistics = run(PairSet(data, images=images, frames=None, limit=limit), settings, out)
+        statistics = distill(PairSet(data, images=images, frames=None, limit=limit), settings, out)
     Console().print_json(data=statistics)
     if statistics["stopped_by_budget"]:
         typer.echo(
@@ -90,8 +90,8 @@ def distill(
         )
 
 
-@app.command()
-def select(
+@app.command("select")
+def select_command(
     data: Annotated[Path, typer.Option("--data", help="Labelled pairs: .parquet, .jsonl, or a folder of them.")],
     out: Annotated[Path, typer.Option("--out", help="Folder for hard.parquet, suspects.parquet and report.json.")],
     plan: Annotated[
@@ -112,18 +112,17 @@ def select(
     """
     from rewardlab.data.pairs import PairSet
     from rewardlab.data.votes import read_votes
-    from rewardlab.distill.selection import select as run
-    from rewardlab.distill.selection import write_selection
+    from rewardlab.distill.selection import select, write_selection
 
     pairs = PairSet(data, images=images, frames=None)
-    report = write_selection(pairs, run(pairs, read_votes(votes) if votes else None, plan, seed=seed or 0), plan, out)
+    report = write_selection(pairs, select(pairs, read_votes(votes) if votes else None, plan, seed=seed or 0), plan, out)
     Console().print_json(data=report)
     typer.echo(f"{report['num_chosen']:,} of {report['num_pairs']:,} pairs in {out}/hard.parquet")
     typer.echo(f"{report['num_suspects']:,} in {out}/suspects.parquet")
 
 
 @app.command("self-distil")
-def self_distil(
+def self_distill_command(
     data: Annotated[Path, typer.Option("--data", help="Labelled pairs: .parquet, .jsonl, or a folder of them.")],
     judge: Annotated[
         str, typer.Option("--judge", help="The judge whose own right judgments are kept; hf:PATH for --hot-token.")
@@ -149,22 +148,22 @@ def self_distil(
     Kept of a pair only where the judge is right more often than a guesser might be. A killed run continues.
     """
     from rewardlab.data.pairs import read_pairs
-    from rewardlab.distill.self_distill import RejectionRules, heated
-    from rewardlab.distill.self_distill import self_distil as run
+    from rewardlab.distill.self_distill import RejectionRules, self_distill, set_hot_token
     from rewardlab.judging.engines import open_judge
     from rewardlab.judging.judge import GenerativeJudge
 
     pairs = read_pairs(data, images=images)[:limit]
-    opened = open_judge(judge, max_tokens=max_tokens, batch_size=batch_size)
-    if not isinstance(opened, GenerativeJudge):
+    judge_model = open_judge(judge, max_tokens=max_tokens, batch_size=batch_size)
+    if not isinstance(judge_model, GenerativeJudge):
         raise ConfigError(f"{judge}: writes no judgments; use hf:PATH, vllm:PATH or openai:MODEL@URL")
     if hot_token is not None:
-        heated(opened, hot_token)
-    Console().print_json(data=run(pairs, opened, RejectionRules(samples, keep, alpha, hot_token, max_tokens, seed), out))
+        set_hot_token(judge_model, hot_token)
+    rules = RejectionRules(samples, keep, alpha, hot_token, max_tokens, seed)
+    Console().print_json(data=self_distill(pairs, judge_model, rules, out))
 
 
-@app.command()
-def steps(
+@app.command("steps")
+def steps_command(
     data: Annotated[Path, typer.Option("--data", help="Labelled pairs, .parquet or .jsonl.")],
     judge: Annotated[str, typer.Option("--judge", help="The judge that completes its own reasoning: hf:PATH.")],
     out: Out,

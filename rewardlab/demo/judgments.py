@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rewardlab.types import Choice
+from rewardlab.verdicts.parse import label_of
 
 PRAISE = ("sounds more natural", "is more helpful", "reads better", "is clearer")
 
@@ -42,12 +43,8 @@ class Truth:
         return Truth(**{key: tuple(value) if isinstance(value, list) else value for key, value in row.items()})
 
 
-def label(choice: Choice) -> str:
-    return "1" if choice is Choice.FIRST else "2"
-
-
 def _close(choice: Choice) -> str:
-    return f"</think><answer>{label(choice)}</answer>"
+    return f"</think><answer>{label_of(choice)}</answer>"
 
 
 def grounded(truth: Truth, shown: tuple[str, str], *, misread: bool = False) -> tuple[str, Choice]:
@@ -66,4 +63,4 @@ def shallow(rng: random.Random, *, contradict: float) -> tuple[str, Choice]:
     """A judgment that guesses; with probability ``contradict`` it praises one response and chooses the other."""
     praised = rng.choice(list(Choice))
     choice = praised.swap() if rng.random() < contradict else praised
-    return f"<think>Response {label(praised)} {rng.choice(PRAISE)}.{_close(choice)}", choice
+    return f"<think>Response {label_of(praised)} {rng.choice(PRAISE)}.{_close(choice)}", choice

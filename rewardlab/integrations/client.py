@@ -16,6 +16,7 @@ import httpx
 
 from rewardlab.data.images import encode_png, to_data_url
 from rewardlab.errors import EndpointError
+from rewardlab.samplers.concurrency import retry_after_s
 
 LOG = logging.getLogger(__name__)
 
@@ -31,14 +32,6 @@ def image_url(image: Any) -> str:
     if isinstance(image, str | Path):
         image = Path(str(image).removeprefix("file://")).read_bytes()
     return to_data_url(image if isinstance(image, bytes) else encode_png(image.convert("RGB")))
-
-
-def _seconds(retry_after: str) -> float:
-    """Return the seconds of a Retry-After that is a number, else 1."""
-    try:
-        return max(0.0, float(retry_after))
-    except ValueError:
-        return 1.0
 
 
 @cache
@@ -84,7 +77,7 @@ class RewardClient:
                 except httpx.HTTPError as error:
                     LOG.warning("%s%s: %s: no reward", self.url, path, error or type(error).__name__)
                     return None
-                wait = _seconds(response.headers.get("Retry-After", ""))
+                wait = retry_after_s(response.headers.get("Retry-After"), default=1.0)
                 if response.status_code == 429 and time.monotonic() + wait < end:
                     await asyncio.sleep(wait)
                     continue

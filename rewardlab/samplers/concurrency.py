@@ -77,10 +77,10 @@ class AdaptiveConcurrency:
         self._wake()
 
 
-def retry_after_s(header: str | None) -> float:
-    """Return the seconds that a Retry-After header names, as a number or a date; 0 for none or nonsense."""
+def retry_after_s(header: str | None, *, default: float = 0.0) -> float:
+    """Return the seconds that a Retry-After header asks for, in seconds or as a date; ``default`` for none or nonsense."""
     if not header:
-        return 0.0
+        return default
     try:
         return max(0.0, float(header))
     except ValueError:
@@ -88,4 +88,4 @@ def retry_after_s(header: str | None) -> float:
     try:
         return max(0.0, parsedate_to_datetime(header).timestamp() - time.time())
     except (TypeError, ValueError):
-        return 0.0
+        return default

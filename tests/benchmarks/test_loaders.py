@@ -12,12 +12,13 @@ import pytest
 
 from rewardlab.benchmarks import mm_rlhf, mmrb2, multimodal_rewardbench, rewardbench2, vl_rewardbench
 from rewardlab.benchmarks.base import size_notes
-from rewardlab.benchmarks.media import NUM_FRAMES, evenly, read_media
+from rewardlab.benchmarks.media import NUM_FRAMES, read_media
 from rewardlab.benchmarks.official import official_lines
 from rewardlab.benchmarks.registry import PACKAGED, find_benchmark
 from rewardlab.benchmarks.report import accuracy_rows
 from rewardlab.benchmarks.report_model import Report
 from rewardlab.benchmarks.runner import BenchSettings, run_bench
+from rewardlab.data.video import evenly
 from rewardlab.errors import DataError, MediaError
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.types import IMAGE_MARK, Order

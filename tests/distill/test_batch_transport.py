@@ -14,8 +14,8 @@ from rewardlab.data.pairs import read_pairs, write_parquet
 from rewardlab.demo.server import TeacherConfig, build_app
 from rewardlab.distill.pipeline import distill
 from rewardlab.errors import ConfigError, EndpointError
-from tests.distill.test_distill import calls_of, config_for
 from tests.support.batch_server import BatchServer
+from tests.support.distillation import calls_of, config_for
 from tests.support.servers import running
 
 

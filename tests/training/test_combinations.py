@@ -1,4 +1,5 @@
-"""Parts of a method that go together: verified judgments with refilled groups, a KL term and importance weights; windows, too."""
+"""Parts of a method that go together: verified judgments with refilled groups, a KL term and importance weights; windows,
+too."""
 
 from __future__ import annotations
 
