@@ -31,11 +31,11 @@ from safetensors.torch import load_file
 from rewardlab.benchmarks.runner import BenchSettings, run_bench
 from rewardlab.config import DistillConfig, PolicyConfig, PRMConfig, RLConfig, RMConfig, SFTConfig, load_yaml
 from rewardlab.data.pairs import read_pairs, write_parquet
-from rewardlab.demo.base_model import build_model, build_processor, save, train_tokenizer
+from rewardlab.demo.base_model import build_model, build_processor, save_model, train_tokenizer
 from rewardlab.demo.build import corpus
-from rewardlab.demo.judgments import grounded
+from rewardlab.demo.judgments import grounded_judgment
 from rewardlab.demo.pairs import make_pairs
-from rewardlab.demo.server import TeacherConfig, build_app
+from rewardlab.demo.server import TeacherConfig, build_demo_app
 from rewardlab.distill.pipeline import distill
 from rewardlab.rewards.steps import judgment_steps, step_labels
 from rewardlab.training.policy import train_policy
@@ -135,9 +135,9 @@ class Golden:
         self.pairs, self.truths = make_pairs(200, seed=0, held_out=False)
         tokenizer = train_tokenizer(corpus(self.pairs, self.truths, random.Random(0)), 700)
         self.base = folder / "base"
-        save(self.base, build_model(tokenizer, hidden=32, layers=2, seed=0), build_processor(tokenizer))
+        save_model(self.base, build_model(tokenizer, hidden=32, layers=2, seed=0), build_processor(tokenizer))
         self.taught = [
-            replace(pair, attempts="1", judgment=grounded(truth, pair.shown(pair.order), misread=bool(n % 3 == 0))[0])
+            replace(pair, attempts="1", judgment=grounded_judgment(truth, pair.shown(pair.order), misread=bool(n % 3 == 0))[0])
             for n, (pair, truth) in enumerate(zip(self.pairs, self.truths, strict=True))
         ]
         config = SFTConfig(**{**OPTIMIZER, "model": str(self.base), "max_steps": 60, "save_steps": 1000})
@@ -160,7 +160,7 @@ class Golden:
         rows = []
         for n, (pair, truth) in enumerate(zip(self.pairs[:32], self.truths[:32], strict=True)):
             order = Order.SWAPPED if n % 4 > 1 else Order.GIVEN
-            text, _ = grounded(truth, pair.shown(order), misread=bool(n % 2))
+            text, _ = grounded_judgment(truth, pair.shown(order), misread=bool(n % 2))
             ends = judgment_steps(text)
             labels = step_labels(len(ends), 1 if n % 2 else None)
             rows.append({"pair_id": pair.pair_id, "order": order.value, "text": text, "ends": ends, "labels": labels})
@@ -206,7 +206,7 @@ class Golden:
         from tests.conftest import running
 
         out = self.folder / "distill"
-        with running(build_app(self.truths, TeacherConfig(), None)) as url:
+        with running(build_demo_app(self.truths, TeacherConfig(), None)) as url:
             config = DistillConfig(model="demo-teacher", base_url=f"{url}/v1", template="plain", concurrency=1)
             statistics = distill(self.pairs[:60], config, out)
         kept = [[p.pair_id, p.attempts, p.order.value, p.judgment] for p in read_pairs(out / "distilled.parquet")]

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 from rewardlab.config.base import HealthConfig, LoraConfig, PixelConfig, TrainConfig
 from rewardlab.config.bench import BenchEntry, SuiteConfig
 from rewardlab.config.data import DistillConfig, MappingConfig, StepsConfig
+from rewardlab.config.files import config_names, configs_folder, find_config, find_configs, name_of_config
 from rewardlab.config.rl import ConsistencyConfig, EngineConfig, HotTokenConfig, MethodConfig, PolicyConfig, RLConfig
 from rewardlab.config.supervised import PRMConfig, RMConfig, SFTConfig
 from rewardlab.errors import ConfigError
@@ -39,8 +40,13 @@ __all__ = [
     "StepsConfig",
     "SuiteConfig",
     "TrainConfig",
+    "config_names",
+    "configs_folder",
+    "find_config",
+    "find_configs",
     "load_config",
     "load_yaml",
+    "name_of_config",
 ]
 
 # stage -> schema, of configs/STAGE/*.yaml and of files called STAGE.yaml
@@ -58,8 +64,9 @@ SCHEMAS: dict[str, type[BaseModel]] = {
 Config = TypeVar("Config", bound=BaseModel)
 
 
-def load_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file. Raises ConfigError."""
+def load_yaml(name_or_path: str | Path) -> dict[str, Any]:
+    """Return the mapping in a YAML file, given by path or by name (:func:`find_config`). Raise ConfigError."""
+    path = find_config(name_or_path)
     try:
         value = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -71,7 +78,7 @@ def load_yaml(path: Path) -> dict[str, Any]:
     return value or {}
 
 
-def load_config(schema: type[Config], path: Path | None, **overrides: Any) -> Config:
+def load_config(schema: type[Config], path: str | Path | None, **overrides: Any) -> Config:
     """``schema`` with the YAML's differences and then the non-None ``overrides``. Raises ConfigError naming every bad key."""
     values = load_yaml(path) if path else {}
     values |= {name: value for name, value in overrides.items() if value is not None}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from rewardlab.demo.judgments import grounded
-from rewardlab.demo.step_truths import first_wrong, spoiled, steps_of, truth_of_steps
+from rewardlab.demo.judgments import grounded_judgment
+from rewardlab.demo.step_truths import first_wrong, spoil_judgment, steps_of, truth_of_steps
 from rewardlab.rewards.steps import judgment_steps
 from rewardlab.types import BOTH_ORDERS, Choice, choice_of
 from rewardlab.verdicts.parse import parse_verdict
@@ -19,7 +19,7 @@ def test_careful_judgments_are_true_and_misread_ones_false(demo_pairs: Any) -> N
             shown = pair.shown(order)
             kinds = []
             for misread in (False, True):
-                text = grounded(truth, shown, misread=misread)[0]
+                text = grounded_judgment(truth, shown, misread=misread)[0]
                 kinds.append(truth_of_steps(steps_of(text, judgment_steps(text)), truth, shown))
             assert set(kinds[0]) == {"true"}
             assert kinds[1][-2:] == ["false", "false"]
@@ -41,7 +41,7 @@ def test_spoiled_judgments(demo_pairs: Any) -> None:
     rng, places = random.Random(0), set()
     for pair, truth in zip(*demo_pairs, strict=True):
         for order in BOTH_ORDERS:
-            if (bad := spoiled(pair, truth, order, rng)) is not None:
+            if (bad := spoil_judgment(pair, truth, order, rng)) is not None:
                 kinds = truth_of_steps(steps_of(bad.judgment, judgment_steps(bad.judgment)), truth, pair.shown(order))
                 places.add(first_wrong(kinds))
                 assert parse_verdict(bad.judgment, "think_answer").choice is choice_of(1 - pair.preferred, order)

@@ -145,7 +145,9 @@ def test_what_is_not_there(tmp_path: Path) -> None:
     assert "look   memory: runs/of/nobody is neither a checkpoint here nor known by name" in done.output
     assert "Qwen/Qwen3-VL-8B-Instruct" in done.output
     assert "look   weights: runs/of/nobody: no such folder" in done.output
-    assert ask(str(tmp_path / "no.yaml")).exit_code == 2
+    done = ask(str(tmp_path / "no.yaml"))
+    assert isinstance(done.exception, ConfigError)
+    assert "no such file" in str(done.exception)
     done = ask(str(config), "--stage", "bogus")
     assert isinstance(done.exception, ConfigError)
     assert "--stage bogus: no such stage" in str(done.exception)
