@@ -63,7 +63,7 @@ SKIPPED_KEYS = ("model", "template", "save_steps", "consistency", "health", "pix
 
 def recipes() -> dict[str, dict[str, Any]]:
     """The methods of `configs/rl/` at a size of seconds. Files for one model or machine are not methods."""
-    found = {}
+    methods = {}
     for path in sorted((ROOT / "configs" / "rl").glob("*.yaml")):
         if path.stem.startswith("stable_reinforce_"):
             continue
@@ -77,8 +77,8 @@ def recipes() -> dict[str, dict[str, Any]]:
             method["overlong_margin"] = 8
         if "value_pretrain_steps" in method:
             method["value_pretrain_steps"] = 2
-        found[path.stem] = method
-    return found
+        methods[path.stem] = method
+    return methods
 
 
 FEATURES: dict[str, dict[str, Any]] = {
@@ -235,16 +235,16 @@ def cases(golden: Golden) -> dict[str, Callable[[], Any]]:
 def run(only: str | None) -> dict[str, Any]:
     folder = Path(tempfile.mkdtemp(prefix="golden-"))
     try:
-        found = {}
+        results = {}
         for name, case in cases(Golden(folder)).items():
             if only and not name.startswith(only):
                 continue
             try:
-                found[name] = json.loads(json.dumps(case()))
+                results[name] = json.loads(json.dumps(case()))
             except Exception as error:  # one broken case must not hide the others
-                found[name] = f"{type(error).__name__}: {error}"
-            print(f"{name}: {'failed: ' + found[name] if isinstance(found[name], str) else 'done'}", flush=True)
-        return found
+                results[name] = f"{type(error).__name__}: {error}"
+            print(f"{name}: {'failed: ' + results[name] if isinstance(results[name], str) else 'done'}", flush=True)
+        return results
     finally:
         shutil.rmtree(folder)
 
@@ -272,17 +272,19 @@ def main() -> None:
     parser.add_argument("file", type=Path)
     parser.add_argument("--only", help="names that begin so")
     parser.add_argument("--renamed", type=Path, help="JSON file: the old name of a metric or key -> its name now")
-    asked = parser.parse_args()
-    found = run(asked.only)
-    if asked.action == "record":
-        asked.file.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
-        raise SystemExit(any(isinstance(value, str) for value in found.values()))
-    before = json.loads(asked.file.read_text())
-    names = json.loads(asked.renamed.read_text()) if asked.renamed else {}
-    before = renamed({name: value for name, value in before.items() if not asked.only or name.startswith(asked.only)}, names)
-    lines = [line for line in differences(before, found) if not line.startswith(NAMES)]
+    options = parser.parse_args()
+    results = run(options.only)
+    if options.action == "record":
+        options.file.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
+        raise SystemExit(any(isinstance(value, str) for value in results.values()))
+    before = json.loads(options.file.read_text())
+    names = json.loads(options.renamed.read_text()) if options.renamed else {}
+    before = renamed(
+        {name: value for name, value in before.items() if not options.only or name.startswith(options.only)}, names
+    )
+    lines = [line for line in differences(before, results) if not line.startswith(NAMES)]
     print("\n".join(lines[:200]))
-    print(f"{len(found)} runs, {len(lines)} differences")
+    print(f"{len(results)} runs, {len(lines)} differences")
     raise SystemExit(bool(lines))
 
 

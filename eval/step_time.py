@@ -125,19 +125,19 @@ def main() -> None:
             times[name].append(seconds)
             peaks[name].append(peak)
         print(f"turn {turn + 1} of {options.turns}: " + ", ".join(f"{n} {t[-1]:.2f} s" for n, t in times.items()), flush=True)
-    shown = Table(title=f"seconds per step by TRL's GRPO step, {options.turns} turns")
+    table = Table(title=f"seconds per step by TRL's GRPO step, {options.turns} turns")
     for column in ("recipe", "against", "median ratio", "lowest", "highest", "peak memory"):
-        shown.add_column(column)
+        table.add_column(column)
     result = {}
-    for name, own in times.items():
+    for name, seconds in times.items():
         baseline = "trl grpo" if recipes[name].get("kl_coef") else "trl grpo, no KL"
-        ratios = [a / b for a, b in zip(own, times[baseline], strict=True)]
-        result[name] = {"against": baseline, "median_ratio": statistics.median(ratios), "ratios": ratios, "seconds": own}
+        ratios = [a / b for a, b in zip(seconds, times[baseline], strict=True)]
+        result[name] = {"against": baseline, "median_ratio": statistics.median(ratios), "ratios": ratios, "seconds": seconds}
         result[name]["peak_mib"] = peaks[name]
         result[name]["memory_ratio"] = statistics.median(peaks[name]) / statistics.median(peaks[baseline])
         figures = (statistics.median(ratios), min(ratios), max(ratios), result[name]["memory_ratio"])
-        shown.add_row(name, baseline, *(f"{value:.2f}" for value in figures))
-    Console().print(shown)
+        table.add_row(name, baseline, *(f"{value:.2f}" for value in figures))
+    Console().print(table)
     options.out.write_text(json.dumps({"commit": commit(), "shapes": SHAPES, "recipes": result}, indent=1) + "\n")
 
 

@@ -40,9 +40,9 @@ def _separation(record: Record) -> float | None:
     return float(np.mean(gaps)) if gaps else None
 
 
-def _against(own: Sequence[Record], base: dict[int, float]) -> Found | None:
+def _against(records: Sequence[Record], base: dict[int, float]) -> Found | None:
     """The difference in accuracy, seed by seed; None without a seed in common."""
-    gaps = [record["accuracy"] - base[record["seed"]] for record in own if record["seed"] in base]
+    gaps = [record["accuracy"] - base[record["seed"]] for record in records if record["seed"] in base]
     return _over_seeds(gaps) if gaps else None
 
 
@@ -50,18 +50,20 @@ def summarize(records: Sequence[Record], start: Record, num_workers: int) -> dic
     """Everything the report shows. Raises ValueError without a record."""
     if not records:
         raise ValueError("there is no finished trial to summarise")
-    arms = {arm: own for arm in ARMS if (own := [r for r in records if r["arm"] == arm])}
+    arms = {arm: arm_records for arm in ARMS if (arm_records := [r for r in records if r["arm"] == arm])}
     base = {r["seed"]: r["accuracy"] for r in arms.get(BASE, [])}
     table = {}
-    for arm, own in arms.items():
+    for arm, arm_records in arms.items():
         table[arm] = {
-            "num_seeds": len(own),
-            "accuracy": _over_seeds([r["accuracy"] for r in own]),
-            "greedy_accuracy": _over_seeds([r["greedy_accuracy"] for r in own]),
-            "separation": _over_seeds(told) if (told := [s for r in own if (s := _separation(r)) is not None]) else None,
-            "unreadable": sum(r["unreadable"] for r in own),
-            "curves": {name: _curve(own, name) for name in ("paid", "true", "paid_for_right", "paid_for_wrong")},
-            "against": _against(own, base),
+            "num_seeds": len(arm_records),
+            "accuracy": _over_seeds([r["accuracy"] for r in arm_records]),
+            "greedy_accuracy": _over_seeds([r["greedy_accuracy"] for r in arm_records]),
+            "separation": _over_seeds(separations)
+            if (separations := [s for r in arm_records if (s := _separation(r)) is not None])
+            else None,
+            "unreadable": sum(r["unreadable"] for r in arm_records),
+            "curves": {name: _curve(arm_records, name) for name in ("paid", "true", "paid_for_right", "paid_for_wrong")},
+            "against": _against(arm_records, base),
         }
     cpu = start["cpu_s"] + sum(r["cpu_s"] for r in records)
     return {
@@ -80,10 +82,10 @@ def summarize(records: Sequence[Record], start: Record, num_workers: int) -> dic
     }
 
 
-def _cell(found: Found | list[Any] | None, scale: float = 100, sign: str = "") -> str:
-    if found is None:
+def _cell(result: Found | list[Any] | None, scale: float = 100, sign: str = "") -> str:
+    if result is None:
         return "–"
-    mean, interval = found
+    mean, interval = result
     if interval is None:
         return f"{scale * mean:{sign}.1f}"
     return f"{scale * mean:{sign}.1f} [{scale * interval[0]:{sign}.1f}, {scale * interval[1]:{sign}.1f}]"
