@@ -1,7 +1,7 @@
 """The loop closed: a policy trained by TRL's own GRPOTrainer on rewards from a running endpoint, and best-of-N by that judge.
 
 Nothing here knows how a judgment comes about: questions and images go out over HTTP through
-:mod:`rewardlab.integrations.trl`, rewards come back. What became of the policy is told by the demo's truth, on questions that
+:mod:`rewardlab.integrations.trl`, rewards come back. The demo's truth measures what became of the policy, on questions that
 neither it nor the judge was trained on.
 """
 

@@ -62,7 +62,7 @@ class Budget(TrainerCallback):
         control.should_training_stop |= self.left == 0
 
 
-class MethodPlace:
+class MethodContext:
     """The SFT judge, its hard pairs, the held-out ones; every trial gets its own copy of the weights."""
 
     def __init__(self, run: Path, settings: Settings, out: Path, configs: Path) -> None:
@@ -80,7 +80,7 @@ class MethodPlace:
     def identity(self) -> dict[str, Any]:
         """Arms and seeds may be added to a study; the judge, the pairs, the recipes and the settings are the same for all."""
         weights = digest(self.judge / "model.safetensors")
-        return {"settings": self.settings.described(), "judge": weights, **{path.name: digest(path) for path in self.files}}
+        return {"settings": self.settings.to_json(), "judge": weights, **{path.name: digest(path) for path in self.files}}
 
     def start(self) -> dict[str, Any]:
         """The judge that the trials start from, measured; and PAG's, taught to verify its judgments from its own votes."""

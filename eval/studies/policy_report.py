@@ -18,10 +18,10 @@ from eval.studies.summary import t_interval
 
 NAME, BASE = "policy", "scalar"
 Record = dict[str, Any]
-Found = tuple[float, list[float] | None]
+MeanAndInterval = tuple[float, list[float] | None]
 
 
-def _over_seeds(values: Sequence[float]) -> Found:
+def _over_seeds(values: Sequence[float]) -> MeanAndInterval:
     interval = t_interval(values)
     return float(np.mean(values)), None if interval is None else list(interval)
 
@@ -40,7 +40,7 @@ def _separation(record: Record) -> float | None:
     return float(np.mean(gaps)) if gaps else None
 
 
-def _against(records: Sequence[Record], base: dict[int, float]) -> Found | None:
+def _against(records: Sequence[Record], base: dict[int, float]) -> MeanAndInterval | None:
     """The difference in accuracy, seed by seed; None without a seed in common."""
     gaps = [record["accuracy"] - base[record["seed"]] for record in records if record["seed"] in base]
     return _over_seeds(gaps) if gaps else None
@@ -82,7 +82,7 @@ def summarize(records: Sequence[Record], start: Record, num_workers: int) -> dic
     }
 
 
-def _cell(result: Found | list[Any] | None, scale: float = 100, sign: str = "") -> str:
+def _cell(result: MeanAndInterval | list[Any] | None, scale: float = 100, sign: str = "") -> str:
     if result is None:
         return "–"
     mean, interval = result

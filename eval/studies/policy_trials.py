@@ -85,7 +85,7 @@ def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-class PolicyPlace:
+class PolicyContext:
     """The policy that all trials start from, what pays them, the questions to train and to be examined on."""
 
     def __init__(self, run: Path, settings: Settings, out: Path) -> None:
@@ -102,7 +102,7 @@ class PolicyPlace:
     def identity(self) -> dict[str, Any]:
         """Arms and seeds may be added to a study; judge, questions and settings are the same for all."""
         weights = digest(self.judge / "model.safetensors")
-        return {"settings": self.settings.described(), "judge": weights, **{path.name: digest(path) for path in self.files}}
+        return {"settings": self.settings.to_json(), "judge": weights, **{path.name: digest(path) for path in self.files}}
 
     def start(self) -> dict[str, Any]:
         """Make the first policy, taught on right and wrong answers, and the scalar head; examine the policy."""

@@ -75,7 +75,7 @@ class Settings:
         """Optimizer steps per rollout batch."""
         return self.rollout_batch_size // self.batch_size * self.iterations
 
-    def described(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
 

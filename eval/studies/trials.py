@@ -81,7 +81,7 @@ def _is_numeric(error: RuntimeError) -> bool:
     return "probability tensor contains" in str(error)
 
 
-class Workplace:
+class StabilityContext:
     """Judge, processor and pairs, read once; every trial gets its own copy of the judge's weights."""
 
     def __init__(self, run: Path, settings: Settings) -> None:
@@ -99,7 +99,7 @@ class Workplace:
     def identity(self) -> dict[str, Any]:
         """Arms, rates and seeds may be added to a study; the judge, the pairs and the settings are the same for all."""
         weights = self.files[0] / "model.safetensors"
-        return {"settings": self.settings.described(), "judge": digest(weights), **{p.name: digest(p) for p in self.files[1:]}}
+        return {"settings": self.settings.to_json(), "judge": digest(weights), **{p.name: digest(p) for p in self.files[1:]}}
 
     def _votes(self, model: Any, pairs: Sequence[PreferencePair], num_votes: int, seed: int) -> list[list[Vote]]:
         sampler = HFSampler(model, self.processor, batch_size=512)

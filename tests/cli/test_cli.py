@@ -227,9 +227,9 @@ def test_readme_commands_exist() -> None:
     for line in re.findall(r"^rewardlab .*$", text, re.MULTILINE):
         words = line.split()
         grouped = " ".join(words[1:3]) in GROUPED
-        shown = rewardlab(*words[1 : 3 if grouped else 2], "--help").stdout
+        help_text = rewardlab(*words[1 : 3 if grouped else 2], "--help").stdout
         for option in [word for word in line.partition("  #")[0].split() if word.startswith("--")]:
-            assert option in shown, line
+            assert option in help_text, line
         for config in [word for word in words if word.endswith(".yaml")]:
             assert (ROOT / config).exists(), config
     assert load_template("r1_reward").verdict_format == "think_answer"

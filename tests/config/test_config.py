@@ -44,13 +44,13 @@ def test_shipped_configs_load(path: Path) -> None:
 def test_a_recipe_is_the_same_method_for_a_policy(path: Path) -> None:
     """Every field that makes the method, taken over into a policy's config, means what it means for a judge."""
     judge, fields = load_config(RLConfig, path), set(MethodConfig.model_fields) - {"model", "template"}
-    own = {name: value for name, value in load_yaml(path).items() if name in fields}
+    method = {name: value for name, value in load_yaml(path).items() if name in fields}
     if judge.window:
         with pytest.raises(ValueError, match="whole answers"):
-            PolicyConfig(**own)
+            PolicyConfig(**method)
         return
     rates = {"learning_rate", "value_learning_rate", "template"}
-    policy = PolicyConfig(**own)
+    policy = PolicyConfig(**method)
     assert {name for name in fields if getattr(policy, name) != getattr(judge, name)} <= rates
 
 

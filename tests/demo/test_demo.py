@@ -93,10 +93,10 @@ def test_digit_answers(task: str) -> None:
             assert isinstance(card, digits.Card)
             left, right = (int(digits._collection()[1][scan]) for scan in card.scans)
             words = tasks.NUMBERS
-            told = {"read": f"It is {words[left]} {words[right]}.", "sum": f"It is {words[left + right]}."}
-            told["larger"] = f"The {'left' if left > right else 'right'} one."
-            assert contrast.answers[n] == told[task]
-            assert contrast.answers[1 - n] != told[task]
+            answer_of_task = {"read": f"It is {words[left]} {words[right]}.", "sum": f"It is {words[left + right]}."}
+            answer_of_task["larger"] = f"The {'left' if left > right else 'right'} one."
+            assert contrast.answers[n] == answer_of_task[task]
+            assert contrast.answers[1 - n] != answer_of_task[task]
 
 
 def test_pictures_show_the_scene() -> None:
@@ -241,8 +241,8 @@ def test_grounded_judgments_are_right(demo_pairs: Any) -> None:
         for order in Order:
             for misread in (False, True):
                 choice = grounded_judgment(truth, pair.shown(order), misread=misread)[1]
-                said = pair.shown(order)[0 if choice is Choice.FIRST else 1]
-                assert (said == truth.right) is not misread
+                response = pair.shown(order)[0 if choice is Choice.FIRST else 1]
+                assert (response == truth.right) is not misread
 
 
 def test_relations_are_by_row_and_column() -> None:

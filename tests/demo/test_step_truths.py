@@ -16,11 +16,11 @@ def test_careful_judgments_are_true_and_misread_ones_false(demo_pairs: Any) -> N
     """Every task, both orders; of a misread one, every check of a response, for each calls the true one wrong."""
     for pair, truth in zip(*demo_pairs, strict=True):
         for order in BOTH_ORDERS:
-            shown = pair.shown(order)
+            responses = pair.shown(order)
             kinds = []
             for misread in (False, True):
-                text = grounded_judgment(truth, shown, misread=misread)[0]
-                kinds.append(truth_of_steps(steps_of(text, judgment_steps(text)), truth, shown))
+                text = grounded_judgment(truth, responses, misread=misread)[0]
+                kinds.append(truth_of_steps(steps_of(text, judgment_steps(text)), truth, responses))
             assert set(kinds[0]) == {"true"}
             assert kinds[1][-2:] == ["false", "false"]
             assert first_wrong(kinds[0]) is None
@@ -29,10 +29,10 @@ def test_careful_judgments_are_true_and_misread_ones_false(demo_pairs: Any) -> N
 
 def test_praise_and_strange_steps(demo_pairs: Any) -> None:
     pair, truth = demo_pairs[0][0], demo_pairs[1][0]
-    shown = pair.shown(BOTH_ORDERS[0])
+    responses = pair.shown(BOTH_ORDERS[0])
     right = "1" if choice_of(pair.preferred, BOTH_ORDERS[0]) is Choice.FIRST else "2"
     steps = [f"Response {right} reads better.", f"Response {3 - int(right)} is clearer.", "Who knows."]
-    assert truth_of_steps(steps, truth, shown) == ["praise_right", "praise_wrong", "unknown"]
+    assert truth_of_steps(steps, truth, responses) == ["praise_right", "praise_wrong", "unknown"]
     assert first_wrong(["true", "praise_right", "unknown", "praise_wrong", "false"]) == 4
 
 

@@ -171,10 +171,10 @@ def test_of_many_processes_and_long_samples(tiny_checkpoint: Path, tmp_path: Pat
 
 def test_a_curve() -> None:
     """From the lowest to the highest value over its steps; what was no number is told apart, and is not drawn."""
-    found = curve("loss", [(1, 2.0), (2, "nan"), (3, 4.0)])
-    assert found is not None
-    assert (found.low, found.high, found.last, found.steps, found.breaks) == (2.0, 4.0, 4.0, (1, 3), (2,))
-    assert found.points == "4.0,116.0 316.0,4.0"
+    plot = curve("loss", [(1, 2.0), (2, "nan"), (3, 4.0)])
+    assert plot is not None
+    assert (plot.low, plot.high, plot.last, plot.steps, plot.breaks) == (2.0, 4.0, 4.0, (1, 3), (2,))
+    assert plot.points == "4.0,116.0 316.0,4.0"
     assert curve("loss", [(1, "nan")]) is None
 
 
