@@ -178,8 +178,8 @@ CASES: list[tuple[str, list[str], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "said"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
-def test_errors_are_one_sentence(arguments: list[str], said: str, pairs_file: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("arguments", "message"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+def test_errors_are_one_sentence(arguments: list[str], message: str, pairs_file: Path, tmp_path: Path) -> None:
     """Exit status 2, what and the cure on standard error, no traceback, no half-written result."""
     files = {name: tmp_path / name for name in ("file", "bad.yaml", "empty.jsonl", "down.yaml")}
     files["file"].write_text("not a folder")
@@ -198,7 +198,7 @@ def test_errors_are_one_sentence(arguments: list[str], said: str, pairs_file: Pa
     done = rewardlab(*(argument.format(**places) for argument in arguments))
     assert done.returncode == 2, done.stderr
     assert done.stderr.strip().splitlines()[-1].startswith("error:"), done.stderr
-    assert said in done.stderr
+    assert message in done.stderr
     assert "Traceback" not in done.stderr
     written = {p.name for p in out.rglob("*")} if out.exists() else set()
     assert written <= {"journal.sqlite", "journal.lock"}

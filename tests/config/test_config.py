@@ -63,7 +63,7 @@ def test_defaults_are_the_paper() -> None:
 
 
 @pytest.mark.parametrize(
-    ("schema", "text", "said"),
+    ("schema", "text", "message"),
     [
         (SFTConfig, "learning_rat: 1", "unknown key 'learning_rat'"),
         (RLConfig, "consistency: {wieght: 1}", "unknown key 'consistency.wieght'"),
@@ -83,13 +83,13 @@ def test_defaults_are_the_paper() -> None:
         (SFTConfig, "a: [", "YAML"),
     ],
 )
-def test_what_is_wrong_is_named(schema: type, text: str, said: str, tmp_path: Path) -> None:
+def test_what_is_wrong_is_named(schema: type, text: str, message: str, tmp_path: Path) -> None:
     """With the file it stands in."""
     path = tmp_path / "bad.yaml"
     path.write_text(text)
     with pytest.raises(ConfigError) as caught:
         load_config(schema, path)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "bad.yaml" in str(caught.value)
 
 

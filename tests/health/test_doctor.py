@@ -94,7 +94,7 @@ def test_adapters_are_counted_as_peft_makes_them(tiny_checkpoint: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words", "said"),
+    ("text", "words", "message"),
     [
         ("learning_rat: 1", (), "unknown key 'learning_rat'"),
         ("template: nobody", (), "unknown prompt template 'nobody'"),
@@ -110,11 +110,11 @@ def test_adapters_are_counted_as_peft_makes_them(tiny_checkpoint: Path) -> None:
         ("engine: {kind: server}", (), "needs base_url"),
     ],
 )
-def test_what_would_not_work(text: str, words: tuple[str, ...], said: str, tmp_path: Path) -> None:
+def test_what_would_not_work(text: str, words: tuple[str, ...], message: str, tmp_path: Path) -> None:
     (tmp_path / "rl.yaml").write_text(text)
     done = ask(str(tmp_path / "rl.yaml"), "--dry-run", *words)
     assert done.exit_code == 1
-    assert said in done.output
+    assert message in done.output
 
 
 def test_tried_with_weights_and_data(tiny_checkpoint: Path, tmp_path: Path) -> None:
