@@ -65,7 +65,7 @@ def _read(folder: Path, prompts: Sequence[tuple[PreferencePair, str, str]], labe
 
 
 def _votes(path: Path) -> list[dict[str, list[dict[str, Any]]]]:
-    """Of every pair, the recorded votes by order."""
+    """Return every pair's recorded votes by order."""
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()[1:]]
     votes_of_row = {row["row"]: row["votes"] for row in rows if row["pass"] == "votes"}
     return [

@@ -136,7 +136,7 @@ def planted(measured: Sequence[dict[str, np.ndarray]], key: str, k: int) -> list
 
 
 def position(arrays: dict[str, np.ndarray], key: str) -> dict[str, float]:
-    """How much a judge leans: the mean gap between its orders and the mean first-slot margin beyond the pair's own."""
+    """Return a judge's position bias: the mean gap between its orders, and the mean excess of the first slot's margin."""
     given, swapped = (torch.from_numpy(combined(arrays[key], "one")[:, side] * (1, -1)[side]) for side in (0, 1))
     read = ~(given + swapped).isnan()
     gap, bias = position_gap(given[read], swapped[read]), (given + swapped)[read] / 2
@@ -150,7 +150,7 @@ def _cell(value: Sequence[float], percent: bool = False) -> str:
 
 
 def markdown(result: dict[str, Any]) -> str:
-    """The tables, and what was asked."""
+    """Return the tables and the command."""
     lines = [
         f"# Calibration: start {result['start']}, {result['steps']} steps, {len(result['runs'])} seed(s)",
         "",

@@ -223,7 +223,7 @@ def answered(out: Path) -> int:
 
 
 def budgets(url: str, data: Path, work: Path, concurrency: int) -> list[dict[str, float]]:
-    """What is left of a budget when a run stops by it."""
+    """Measure what is left of a budget when a run stops at it."""
     rows = []
     for n, usd in enumerate((2.0, 5.0)):
         config = settings(url, concurrency) | {"budget": {"usd": usd}}

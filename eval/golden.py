@@ -116,7 +116,7 @@ def without_clocks(value: Any) -> Any:
 
 
 def run_record(out: Path) -> dict[str, Any]:
-    """What a training run left: every line of its metrics, the rollouts it kept, and its weights."""
+    """Return a training run's record: every line of its metrics, the rollouts it kept, and its weights."""
     metrics = [without_clocks(json.loads(line)) for line in (out / "metrics.jsonl").read_text().splitlines()]
     samples = out / "samples.jsonl"
     texts = [json.loads(line)["text"] for line in samples.read_text().splitlines()] if samples.exists() else []

@@ -1,4 +1,4 @@
-"""How often an attack in the worse answer wins: a trained judge under 224 injected texts, with and without the fence.
+"""Success rate of attacks in the worse answer: a trained judge under 224 injected texts, with and without sanitizing.
 
 ``python eval/injections.py`` after a quickstart. On pairs that the judge gets right in both orders, each attack is put into
 the wrong answer; it succeeds where the greedy verdict then names that answer. What is not the attack's doing is told by
@@ -50,7 +50,7 @@ def attacked(pair: PreferencePair, attack: Attack) -> PreferencePair:
 
 
 def rates(judge: GenerativeJudge, cases: Sequence[tuple[str, PreferencePair]]) -> dict[str, Any]:
-    """Of every kind and of all: the share of verdicts for the wrong answer, with its interval over pairs, and of none."""
+    """Return, per kind and for all, the shares of verdicts for the wrong answer (with an interval over pairs) and of none."""
     votes_of_kind: dict[str, list[tuple[str, str]]] = {}
     for (kind, pair), one in zip(cases, judged(judge, [pair for _, pair in cases]), strict=True):
         for vote in one.votes:

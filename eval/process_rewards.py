@@ -140,7 +140,7 @@ def prm_accuracy(rows: Sequence[dict[str, Any]], pairs: Sequence[PreferencePair]
 def explained(
     run: Path, out: Path, init: str | None, seed: int, batches: int, pairs: Sequence[PreferencePair]
 ) -> list[tuple[float, float]]:
-    """How well a critic knows the returns of each of the first rollout batches, before it is fitted to that batch.
+    """Return how well a critic predicts the returns of each of the first rollout batches before it is fitted to that batch.
 
     (explained variance, squared correlation): the second does not mind a wrong scale, such as that of labels of +-1.
     """

@@ -1,4 +1,4 @@
-"""What an endpoint does under fire: a crowd of which some misbehave, and engines that die, hang or answer garbage mid-load.
+"""Drills of an endpoint: clients of which some misbehave, and engines that die, hang or answer garbage under load.
 
 ``python eval/serving_drills.py`` after a quickstart. The judge is greedy, so that every answer can be compared with what
 the same judge says offline. Writes ``eval/results/serving_drills.json``.
@@ -71,7 +71,7 @@ def body_of(pair: PreferencePair, seed: int) -> dict[str, Any]:
 
 
 def offline(judge: str, pairs: Sequence[PreferencePair]) -> list[Answer]:
-    """What the endpoint should say of each: the share of votes for response 0, None where an order has no verdict; texts."""
+    """Return the expected answer for each pair: the share of votes for response 0 (None if an order has no verdict); texts."""
     opened = open_judge(judge, template="plain", temperature=0, max_tokens=64, batch_size=256)
     judgments = opened.compare_many(pairs, orders=[BOTH_ORDERS] * len(pairs), num_votes=1, seed=0)
     return [
@@ -81,7 +81,7 @@ def offline(judge: str, pairs: Sequence[PreferencePair]) -> list[Answer]:
 
 
 def malformed(body: dict[str, Any], rng: random.Random) -> bytes:
-    """One of the ways to get a request wrong."""
+    """Return a malformed request body, of one kind at random."""
     whole = json.dumps(body)
     return rng.choice(
         [
@@ -140,7 +140,7 @@ async def crowd(
 
 
 def rss_mb(process: psutil.Process) -> dict[str, float]:
-    """Of the server and of its engine."""
+    """Return the memory of the server and its engine, in MB."""
     engine = [child for child in process.children(recursive=True) if "resource_tracker" not in " ".join(child.cmdline())]
     return {"server": process.memory_info().rss / 2**20, "engine": sum(child.memory_info().rss for child in engine) / 2**20}
 

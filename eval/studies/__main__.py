@@ -56,7 +56,7 @@ def study_stability(
 
 
 def learning_rates(text: str) -> tuple[float, ...]:
-    """The numbers of a comma-separated list. Raises ConfigError."""
+    """Return the numbers of a comma-separated list. Raise ConfigError for anything else."""
     try:
         return tuple(float(rate) for rate in text.split(","))
     except ValueError as error:
@@ -120,7 +120,7 @@ def study_policy(
 
 
 def main() -> None:
-    """Entry point: an error the user can act on is one sentence and exit status 2."""
+    """Run the command line: an error that the user can act on is one sentence and exit status 2."""
     try:
         app(prog_name="python -m eval.studies")
     except RewardlabError as error:

@@ -61,7 +61,7 @@ class Settings:
 
 @contextmanager
 def serving(judge: Path, *options: str) -> Iterator[str]:
-    """``rewardlab serve`` in a process of its own, once it is ready; yields its address. Raises EndpointError where it ends."""
+    """Run ``rewardlab serve`` in another process and yield its address once it is ready. Raise EndpointError if it ends."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -88,12 +88,12 @@ def serving(judge: Path, *options: str) -> Iterator[str]:
 
 
 def questions(path: Path) -> list[PreferencePair]:
-    """The pairs whose question has one right answer."""
+    """Return the pairs whose question has one right answer."""
     return [pair for pair in read_pairs(path) if pair.question != MANY_WORDED]
 
 
 def first_policy(run: Path, out: Path, settings: Settings) -> Path:
-    """The policy to begin with: the demo's base model, taught answers of which a part is wrong. Made once in ``out``."""
+    """Return the initial policy: the demo's base model, trained on partly wrong answers. Made once in ``out``."""
     pairs = questions(run / "demo" / TRAIN)
     if not is_finished(out / START):
         wrong = len(pairs) - round(settings.start.start_right * len(pairs))
@@ -106,7 +106,7 @@ def first_policy(run: Path, out: Path, settings: Settings) -> Path:
 
 
 def dataset(pairs: Sequence[PreferencePair]) -> Dataset:
-    """What TRL trains on: the question as a chat, and its image."""
+    """Return TRL's training set: the question as a chat, and its image."""
     features = Features({"prompt": List({"role": Value("string"), "content": Value("string")}), "image": ImageFeature()})
     rows = {
         "prompt": [[{"role": "user", "content": pair.question}] for pair in pairs],
@@ -144,7 +144,7 @@ def train(policy: Path, pairs: Sequence[PreferencePair], url: str, settings: Set
 def answers(
     model: Any, processor: Any, pairs: Sequence[PreferencePair], settings: Settings, *, num: int, seed: int
 ) -> list[list[str]]:
-    """``num`` sampled answers to each question; one that was cut off is empty."""
+    """Return ``num`` sampled answers to each question; a truncated one is empty."""
     prompts = [build_messages(pair, order=Order.GIVEN, template=ANSWER) for pair in pairs]
     params = SamplingParams(num, 1.0, max_tokens=settings.max_tokens, seed=seed)
     drawn = HFSampler(model.eval(), processor, batch_size=256).sample(prompts, params)
@@ -152,14 +152,14 @@ def answers(
 
 
 def right_share(answers_of: Sequence[Sequence[str]], pairs: Sequence[PreferencePair]) -> list[float]:
-    """Of each question, the share (0..1) of its answers that are right."""
+    """Return, for each question, the share (0..1) of its answers that are right."""
     return [sum(is_right(text, pair) for text in row) / len(row) for row, pair in zip(answers_of, pairs, strict=True)]
 
 
 async def choose_best(answers_of: Sequence[Sequence[str]], pairs: Sequence[PreferencePair], url: str) -> list[str | None]:
-    """Of each question's answers the one with the highest reward, the first of equal ones; None where none was judged.
+    """Return, for each question, the answer with the highest reward (the first of equal ones; None if none was judged).
 
-    Answers alike are sent once. At most 8 questions are asked about at a time.
+    Equal answers are sent once. At most 8 questions are sent at a time.
     """
     client, slots = RewardClient(url), asyncio.Semaphore(8)
 
@@ -176,7 +176,7 @@ async def choose_best(answers_of: Sequence[Sequence[str]], pairs: Sequence[Prefe
 
 
 def best_of_n(answers_of: Sequence[Sequence[str]], pairs: Sequence[PreferencePair], url: str) -> dict[str, list[float]]:
-    """Of each question: whether the chosen answer is right, and whether any is (what no choice can be better than)."""
+    """Return, for each question, whether the chosen answer is right, and whether any is (the upper bound of any choice)."""
     with ThreadPoolExecutor(1) as thread:  # a notebook has a loop of its own running
         picked = thread.submit(lambda: asyncio.run(choose_best(answers_of, pairs, url))).result()
     return {

@@ -49,7 +49,7 @@ def _paired(records: Sequence[Record], base: Sequence[Record], name: str) -> dic
 
 
 def summarize(records: Sequence[Record], start: Record, num_workers: int) -> dict[str, Any]:
-    """Everything the report shows. Raises ValueError without a record."""
+    """Return everything the report shows. Raise ValueError without a record."""
     if not records:
         raise ValueError("there is no finished trial to summarise")
     arms = {arm: arm_records for arm in ARMS if (arm_records := [r for r in records if r["arm"] == arm])}
@@ -162,5 +162,5 @@ def draw(summary: dict[str, Any], path: Path) -> None:
 
 
 def write_report(summary: dict[str, Any], out: Path) -> Path:
-    """The three files of the report in ``out``; returns the first."""
+    """Write the three files of the report to ``out``; return the first."""
     return write_files(NAME, summary, out, markdown=markdown, draw=draw)

@@ -153,7 +153,7 @@ class MethodContext:
         }
 
     def _train(self, config: RLConfig, model: Any, folder: Path) -> dict[str, Any]:
-        """What it took. The critic's own steps are part of the budget."""
+        """Train, and return what it took. The critic's pre-training steps are part of the budget."""
         rows = rl_rows(hard_pairs(self.pairs, config), self.template, both_orders=True)
         spent, value_steps = 0, 0
         if config.value_pretrain_steps:
@@ -194,7 +194,7 @@ def write_votes(path: Path, judgments: Sequence[Judgment]) -> None:
 
 
 def scores_of(sampled: Sequence[Judgment], greedy: Sequence[Judgment], pairs: Sequence[PreferencePair]) -> dict[str, Any]:
-    """What a table's row needs of a judge's votes. Whether an order flips the winner is asked of the greedy votes, of which
+    """Return a table's row from a judge's votes. Whether an order flips the winner is read from the greedy votes, of which
     there is one in each order: sampled ones also flip by chance."""
 
     def labeled(judgments: Sequence[Judgment]) -> list[Labeled]:

@@ -34,7 +34,7 @@ def _curve(records: Sequence[Record], name: str) -> list[float | None]:
 
 
 def _separation(record: Record) -> float | None:
-    """What right answers were paid more than wrong ones, in the last five batches that hold both; None where none does."""
+    """Return by how much more right answers earned than wrong ones, in the last five batches with both (None: no such)."""
     pairs = list(zip(record["curves"]["paid_for_right"], record["curves"]["paid_for_wrong"], strict=True))[-5:]
     gaps = [right - wrong for right, wrong in pairs if right is not None and wrong is not None]
     return float(np.mean(gaps)) if gaps else None
@@ -47,7 +47,7 @@ def _against(records: Sequence[Record], base: dict[int, float]) -> MeanAndInterv
 
 
 def summarize(records: Sequence[Record], start: Record, num_workers: int) -> dict[str, Any]:
-    """Everything the report shows. Raises ValueError without a record."""
+    """Return everything the report shows. Raise ValueError without a record."""
     if not records:
         raise ValueError("there is no finished trial to summarise")
     arms = {arm: arm_records for arm in ARMS if (arm_records := [r for r in records if r["arm"] == arm])}
@@ -125,7 +125,7 @@ def markdown(summary: dict[str, Any]) -> str:
 
 
 def draw(summary: dict[str, Any], path: Path) -> None:
-    """What was paid, and what was true, step by step: a panel per arm. Where the lines part, the reward is being hacked."""
+    """Draw reward and truth step by step, a panel per arm. Where the lines part, the reward is being hacked."""
     arms = list(summary["table"])
     columns = min(3, len(arms))
     rows = -(-len(arms) // columns)
@@ -149,5 +149,5 @@ def draw(summary: dict[str, Any], path: Path) -> None:
 
 
 def write_report(summary: dict[str, Any], out: Path) -> Path:
-    """The three files of the report in ``out``; returns the first."""
+    """Write the three files of the report to ``out``; return the first."""
     return write_files(NAME, summary, out, markdown=markdown, draw=draw)

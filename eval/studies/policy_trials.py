@@ -39,7 +39,7 @@ MANY_WORDED = "What is in the image?"  # has as many right answers as ways to sa
 
 
 def is_right(answer: str, pair: PreferencePair) -> bool:
-    """Whether an answer says what the preferred response says; a full stop is no matter."""
+    """Return whether an answer equals the preferred response, apart from a full stop."""
     return without_thinking(answer).strip().removesuffix(".") == pair.responses[pair.preferred or 0].strip().removesuffix(".")
 
 
@@ -56,7 +56,7 @@ class TruthReward:
 
 
 class Curves:
-    """What was paid, and what was right, batch by batch, over all answers; one that was cut off is not right."""
+    """Reward and truth batch by batch, over all answers; a truncated answer is not right."""
 
     def __init__(self) -> None:
         self.paid: list[float | None] = []

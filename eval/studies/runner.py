@@ -30,22 +30,22 @@ class Trial(Protocol):
 
 
 class StudyContext(Protocol):
-    """What a study's trials have in common, read once per process."""
+    """The shared data of a study's trials, loaded once per process."""
 
     def identity(self) -> dict[str, Any]:
-        """What two trials must share to be compared; trials may be added to a study."""
+        """Return what two trials must share to be compared; trials may be added to a study."""
         ...
 
     def start(self) -> dict[str, Any]:
-        """What is measured, or made, once before all trials."""
+        """Return what is measured, or made, once before all trials."""
         ...
 
     def prepare(self, start: dict[str, Any]) -> None:
-        """Take up what is known of the start."""
+        """Prepare for trials, given the record of the start."""
         ...
 
     def run(self, trial: Any) -> dict[str, Any]:
-        """The record of a trial."""
+        """Run a trial and return its record."""
         ...
 
 
@@ -54,7 +54,7 @@ _context: StudyContext  # of a worker process
 
 
 def open_study(context: StudyContext, out: Path) -> dict[str, Any]:
-    """What is known of the start: measured, or found in ``out``. Raises ConfigError where ``out`` holds another study."""
+    """Return the record of the start, measured or read from ``out``. Raise ConfigError if ``out`` holds another study."""
     identity, path = context.identity(), out / START
     lock_folder(out)
     if path.exists():
@@ -118,7 +118,7 @@ def _results(opener: Opener, start: dict[str, Any], todo: Sequence[Trial], out: 
 
 
 def run_trials(opener: Opener, trials: Sequence[Trial], out: Path, *, workers: int) -> dict[str, Any]:
-    """Run what is not done of ``trials``; returns what is known of the start."""
+    """Run the trials without a record; return the record of the start."""
     start = open_study(opener(), out)
     todo = [trial for trial in trials if not path_of(trial, out).exists()]
     with bar("trials", len(trials)) as advance:

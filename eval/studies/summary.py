@@ -1,4 +1,4 @@
-"""What the trials' records come to: per arm and learning rate, and paired by seed. Pure functions of records."""
+"""Summaries of the trials' records: per arm and learning rate, and paired by seed. Pure functions of records."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _bounded(interval: tuple[float, float] | None) -> list[float] | None:
 
 
 def cell(records: Sequence[Record], start: float) -> dict[str, Any]:
-    """One arm at one learning rate, over its seeds. Shares of tokens are means over steps (pre-clip) or batches (outliers)."""
+    """Summarize one arm at one rate over its seeds. Shares of tokens are means over steps (pre-clip) or batches (outliers)."""
     accuracy, invalid = [r["accuracy"] for r in records], [r["invalid"] for r in records]
     collapsed = sum(has_collapsed(r, start) for r in records)
     norms = _all(records, "grad_norm")
@@ -91,7 +91,7 @@ def paired(records: Sequence[Record], base: Sequence[Record], start: float) -> d
 
 
 def summarize(records: Sequence[Record], start: Record, num_workers: int) -> dict[str, Any]:
-    """Everything the report shows. Raises ValueError without a record."""
+    """Return everything the report shows. Raise ValueError without a record."""
     if not records:
         raise ValueError("there is no finished trial to summarise")
     arms = [arm for arm in ARMS if any(r["arm"] == arm for r in records)]

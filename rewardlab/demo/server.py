@@ -33,7 +33,7 @@ TEACHER, CHECKER = "demo-teacher", "demo-checker"
 
 @dataclass(frozen=True)
 class TeacherConfig:
-    """How good the teacher is, by level 1..3: how often it only sounds like judging, and how often it misreads when it looks.
+    """Quality of the teacher by level 1..3: shares of judgments that are ``shallow``, and of the others that are ``misread``.
 
     ``contradict`` is the share of shallow judgments whose reasoning praises the answer they then reject.
     """
