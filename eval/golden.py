@@ -282,7 +282,7 @@ def main() -> None:
     before = renamed(
         {name: value for name, value in before.items() if not options.only or name.startswith(options.only)}, names
     )
-    lines = [line for line in differences(before, results) if not line.startswith(NAMES)]
+    lines = [line for line in differences(before, renamed(results, names)) if not line.startswith(NAMES)]
     print("\n".join(lines[:200]))
     print(f"{len(results)} runs, {len(lines)} differences")
     raise SystemExit(bool(lines))

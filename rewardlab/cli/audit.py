@@ -8,7 +8,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from rewardlab.cli.options import JUDGING, Out, app
+from rewardlab.cli.options import JUDGING, ApiKeyEnv, Out, RandomSeed, app
 from rewardlab.judging.spec import spec_help
 
 
@@ -29,8 +29,8 @@ def audit_command(
     votes: Annotated[int, typer.Option("--votes", min=1, help="The judge's samples in each of the two orders.")] = 1,
     images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the images that the rows name.")] = None,
     num_probed: Annotated[int, typer.Option("--probed", min=0, help="Prompts to probe in each domain.")] = 8,
-    api_key_env: Annotated[str, typer.Option("--api-key-env")] = "OPENAI_API_KEY",
-    seed: Annotated[int, typer.Option("--seed")] = 0,
+    api_key_env: ApiKeyEnv = "OPENAI_API_KEY",
+    seed: RandomSeed = 0,
 ) -> None:
     """Audit a reward before training with it: its distribution, and probes that try to earn it without deserving it.
 

@@ -8,7 +8,7 @@ from typing import Annotated, Optional
 import typer
 from rich.console import Console
 
-from rewardlab.cli.options import DATA, ConfigFile, Images, Out, Seed, app
+from rewardlab.cli.options import DATA, BatchSize, ConfigFile, Images, MaxTokens, Out, RandomSeed, Seed, app
 from rewardlab.errors import ConfigError
 
 
@@ -83,7 +83,7 @@ def select_command(
         Optional[Path], typer.Option("--votes", help="votes.jsonl of `rewardlab bench run pairs` on the same --data.")
     ] = None,
     images: Images = None,
-    seed: Seed = None,
+    seed: RandomSeed = 0,
 ) -> None:
     """Select the pairs to train on by difficulty: for the teacher, and with --votes for the judge itself.
 
@@ -97,7 +97,7 @@ def select_command(
     from rewardlab.distill.selection import select, write_selection
 
     pairs = PairSet(data, images=images, frames=None)
-    report = write_selection(pairs, select(pairs, read_votes(votes) if votes else None, plan, seed=seed or 0), plan, out)
+    report = write_selection(pairs, select(pairs, read_votes(votes) if votes else None, plan, seed=seed), plan, out)
     Console().print_json(data=report)
     typer.echo(f"{report['num_chosen']:,} of {report['num_pairs']:,} pairs in {out}/hard.parquet")
     typer.echo(f"{report['num_suspects']:,} in {out}/suspects.parquet")
@@ -128,13 +128,13 @@ def self_distil_command(
     ] = 0.05,
     hot_token: Annotated[
         Optional[float],
-        typer.Option("--hot-token", min=0.1, help="FIRE: temperature of the first token after <think>, say 30."),
+        typer.Option("--hot-token", min=0.1, help="FIRE: temperature of the first token after `<think>`, for example 30."),
     ] = None,
-    max_tokens: Annotated[int, typer.Option("--max-tokens", min=1)] = 1024,
-    batch_size: Annotated[int, typer.Option("--batch-size", min=1)] = 64,
+    max_tokens: MaxTokens = 1024,
+    batch_size: BatchSize = 64,
     images: Images = None,
     limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Only the first N pairs.")] = None,
-    seed: Annotated[int, typer.Option("--seed")] = 0,
+    seed: RandomSeed = 0,
 ) -> None:
     """Collect a judge's right judgments as training data, without a teacher (rejection sampling; FIRE makes them diverse).
 

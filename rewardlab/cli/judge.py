@@ -12,7 +12,18 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from rewardlab.cli.options import JUDGING, JudgeOption, Out, app
+from rewardlab.cli.options import (
+    JUDGING,
+    ApiKeyEnv,
+    BatchSize,
+    JudgeOption,
+    MaxTokens,
+    Out,
+    RandomSeed,
+    Temperature,
+    Template,
+    app,
+)
 from rewardlab.errors import ConfigError
 from rewardlab.types import Judgment
 
@@ -116,11 +127,11 @@ def judge_command(
     second: Annotated[str, typer.Option("--second", help="The other response.")],
     image: Annotated[Optional[list[Path]], typer.Option("--image", help="An image file; repeat for several.")] = None,
     votes: Annotated[int, typer.Option("--votes", min=1, help="Samples in each of the two orders.")] = 1,
-    template: Annotated[Optional[str], typer.Option("--template")] = None,
-    temperature: Annotated[float, typer.Option("--temperature", min=0.0)] = 1.0,
-    max_tokens: Annotated[int, typer.Option("--max-tokens", min=1)] = 1024,
-    seed: Annotated[int, typer.Option("--seed")] = 0,
-    api_key_env: Annotated[str, typer.Option("--api-key-env")] = "OPENAI_API_KEY",
+    template: Template = None,
+    temperature: Temperature = 1.0,
+    max_tokens: MaxTokens = 1024,
+    seed: RandomSeed = 0,
+    api_key_env: ApiKeyEnv = "OPENAI_API_KEY",
 ) -> None:
     """Judge one pair in both orders and print every vote."""
     from rewardlab.data.images import read_image
@@ -154,12 +165,12 @@ def rank_command(
     votes: Annotated[int, typer.Option("--votes", min=1, help="Samples of each match in each of the two orders.")] = 1,
     images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the images that the rows name.")] = None,
     limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Only the first N prompts.")] = None,
-    template: Annotated[Optional[str], typer.Option("--template", help="Prompt template (default: the checkpoint's).")] = None,
-    temperature: Annotated[float, typer.Option("--temperature", min=0.0)] = 1.0,
-    max_tokens: Annotated[int, typer.Option("--max-tokens", min=1)] = 1024,
-    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Sequences at a time (hf).")] = 64,
-    seed: Annotated[int, typer.Option("--seed")] = 0,
-    api_key_env: Annotated[str, typer.Option("--api-key-env")] = "OPENAI_API_KEY",
+    template: Template = None,
+    temperature: Temperature = 1.0,
+    max_tokens: MaxTokens = 1024,
+    batch_size: BatchSize = 64,
+    seed: RandomSeed = 0,
+    api_key_env: ApiKeyEnv = "OPENAI_API_KEY",
 ) -> None:
     """Rank the N responses to each question (best of N) by pairwise comparisons in both orders.
 
