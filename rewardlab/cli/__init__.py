@@ -8,13 +8,14 @@ from rich.console import Console
 from rich.markup import escape
 
 from rewardlab.cli import audit, bench, data, data_verl, demo, distill, doctor, judge, train  # noqa: F401  (commands)
-from rewardlab.cli.options import app, sort_commands
+from rewardlab.cli.options import app, refuse_renamed, sort_commands
 from rewardlab.errors import RewardlabError
 
 # transformers renamed an argument of its own that trl and older releases know by its first name; no user can act on it.
 warnings.filterwarnings("ignore", message=".*gradient_checkpointing` is deprecated", category=FutureWarning)
 
 sort_commands()
+refuse_renamed()
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ from typing import Annotated, Optional
 
 import typer
 
+from rewardlab.errors import ConfigError
 from rewardlab.judging.spec import spec_help
 from rewardlab.processes import is_main
 
@@ -42,6 +43,21 @@ def sort_commands() -> None:
         return PANELS.index(panel) if isinstance(panel, str) and panel in PANELS else len(PANELS)
 
     app.registered_commands.sort(key=lambda command: place(command.rich_help_panel))
+
+
+RENAMED = {"world": "rewardlab demo", "study": "python -m eval.studies, from a checkout"}
+
+
+def refuse_renamed() -> None:
+    """Answer commands of old names with an error that states the new ones."""
+
+    def refuse(context: typer.Context) -> None:
+        name = context.info_name or ""
+        raise ConfigError(f"there is no command {name!r}; it is now `{RENAMED[name]}`")
+
+    for name in RENAMED:
+        settings = {"ignore_unknown_options": True, "allow_extra_args": True}
+        app.command(name, hidden=True, context_settings=settings)(refuse)
 
 
 @app.callback()

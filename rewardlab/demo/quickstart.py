@@ -207,7 +207,10 @@ def quickstart(out: Path, configs: str | Path, seed: int) -> Summary:
     """
     start_time = time.monotonic()
     lock_folder(out)
-    demo, run = out / "demo", Pipeline(out, find_configs(configs), seed)
+    folder = find_configs(configs)
+    if (folder / "world.yaml").exists() and not (folder / "demo.yaml").exists():
+        raise ConfigError(f"{folder}: world.yaml is now called demo.yaml; rename it")
+    demo, run = out / "demo", Pipeline(out, folder, seed)
     build_pairs(demo, DemoConfig.load(run.config("demo"), seed=seed))
     port = free_port()
     url = f"http://127.0.0.1:{port}/v1"

@@ -116,6 +116,12 @@ def _runs(pid: int) -> bool:
         return False
 
 
+def test_a_config_of_an_old_name(tmp_path: Path) -> None:
+    (tmp_path / "world.yaml").touch()
+    with pytest.raises(ConfigError, match=r"world\.yaml is now called demo\.yaml"):
+        quickstart(tmp_path / "run", tmp_path, 0)
+
+
 def test_a_failing_stage_shows_the_end_of_its_log(tmp_path: Path) -> None:
     """And where the whole of it is."""
     run = Pipeline(tmp_path, tmp_path, 0)
