@@ -96,8 +96,8 @@ def made(options: argparse.Namespace) -> tuple[Any, Any, list[PreferencePair]]:
     )
     picture = encode_png(Image.effect_noise((options.image_px, options.image_px), 60).convert("RGB"))
     answer = " ".join(random.Random(0).choices(["the", "red", "circle", "is", "left"], k=options.answer))
-    pairs_with_image = [replace(pair, images=(picture,), attempts="2", judgment=answer) for pair in pairs]
-    return model, processor, pairs_with_image
+    shown = [replace(pair, images=(picture,), attempts="2", judgment=answer) for pair in pairs]
+    return model, processor, shown
 
 
 def timed(trainer: Any, device: str) -> dict[str, list[float]]:
@@ -126,7 +126,7 @@ def timed(trainer: Any, device: str) -> dict[str, list[float]]:
     return times
 
 
-def figures(times: dict[str, list[float]], parts: int, tokens: int, weights: int, rate: float, device: str) -> dict[str, float]:
+def told(times: dict[str, list[float]], parts: int, tokens: int, weights: int, rate: float, device: str) -> dict[str, float]:
     """Medians of a step of ``parts`` micro-batches, the first step left out; ``tokens`` are trained on in one."""
     steps = [sum(times["step"][n : n + parts]) for n in range(parts, len(times["step"]), parts)]
     step, sampling, scoring = (
@@ -162,7 +162,7 @@ def main() -> None:
     device = "cpu" if options.on_cpu else "cuda"
     shared: dict[str, Any] = {"model": options.model, "template": "plain", "max_steps": options.steps + 1, "save_steps": 10_000}
     shared |= {"batch_size": options.batch, "micro_batch_size": options.micro, "learning_rate": 1e-6}
-    parts, rate, results = options.batch // options.micro, matmul_flops(device), {}
+    parts, rate, found = options.batch // options.micro, matmul_flops(device), {}
     model, processor, pairs = made(options)
     weights = sum(weight.numel() for weight in model.parameters())
     with tempfile.TemporaryDirectory() as folder:
@@ -173,7 +173,7 @@ def main() -> None:
             model=model.train(), args=trainer_arguments(sft, out), train_dataset=rows, processing_class=processor
         )
         length = sum(trainer.data_collator([rows[0]])["attention_mask"].sum(1).tolist())
-        results["sft"] = figures(timed(trainer, device), parts, options.batch * length, weights, rate, device)
+        found["sft"] = told(timed(trainer, device), parts, options.batch * length, weights, rate, device)
         del trainer
         processor.tokenizer.padding_side = "left"
         rl = RLConfig(
@@ -185,15 +185,13 @@ def main() -> None:
             max_completion_length=options.answer,
             consistency={"weight": 0.0},  # type: ignore[arg-type]
         )
-        rows = rl_rows(pairs, PLAIN, both_orders=True)
+        asked = rl_rows(pairs, PLAIN, both_orders=True)
         for name in ("rewardlab", "trl grpo"):
-            trainer = build_trainer(rows, rl, model, processor, PLAIN, out)
+            trainer = build_trainer(asked, rl, model, processor, PLAIN, out)
             if name == "trl grpo":
-                trainer = trl_grpo(rows, rl, model, processor, trainer.reward_funcs[0], out)
+                trainer = trl_grpo(asked, rl, model, processor, trainer.reward_funcs[0], out)
             prompt = length - options.answer
-            results[name] = figures(
-                timed(trainer, device), parts, options.batch * (prompt + options.answer), weights, rate, device
-            )
+            found[name] = told(timed(trainer, device), parts, options.batch * (prompt + options.answer), weights, rate, device)
             del trainer
     result = {
         "commit": commit(),
@@ -201,8 +199,8 @@ def main() -> None:
         "device": torch.cuda.get_device_name(0) if device == "cuda" else "cpu",
         "weights": weights,
         "matmul_tflops": rate / 1e12,
-        "ratio_to_trl": results["rewardlab"]["step_s"] / results["trl grpo"]["step_s"],
-        "measured": results,
+        "ratio_to_trl": found["rewardlab"]["step_s"] / found["trl grpo"]["step_s"],
+        "measured": found,
     }
     print(json.dumps(result, indent=1))
     if device == "cuda":
