@@ -29,7 +29,7 @@ from rewardlab.data.files import write_atomic
 from rewardlab.data.pairs import read_pairs, with_blank_images
 from rewardlab.demo.judgments import Truth
 from rewardlab.demo.pairs import read_truths
-from rewardlab.demo.step_truths import first_wrong, spoiled, steps_of, truth_of_steps
+from rewardlab.demo.step_truths import first_wrong, spoil_judgment, steps_of, truth_of_steps
 from rewardlab.distill.step_labels import label_steps, read_steps
 from rewardlab.judging.engines import open_judge
 from rewardlab.metrics.intervals import mean_interval
@@ -274,7 +274,7 @@ def main() -> None:
     rng = random.Random(0)
 
     def broken(pairs: Sequence[PreferencePair]) -> list[PreferencePair]:
-        made = (spoiled(p, truths[hashlib.sha256(p.images[0]).hexdigest()], rng.choice(list(Order)), rng) for p in pairs)
+        made = (spoil_judgment(p, truths[hashlib.sha256(p.images[0]).hexdigest()], rng.choice(list(Order)), rng) for p in pairs)
         return [pair for pair in made if pair is not None]
 
     sets = {

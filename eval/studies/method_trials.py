@@ -21,7 +21,7 @@ from rewardlab.config import RLConfig, SFTConfig
 from rewardlab.data.files import write_atomic
 from rewardlab.data.pairs import read_pairs
 from rewardlab.demo.build import TEST
-from rewardlab.demo.server import favoured
+from rewardlab.demo.server import favored_response
 from rewardlab.errors import ConfigError
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.metrics.accuracy import Labeled, invalid_rate, position_bias, swap_consistency
@@ -212,7 +212,7 @@ def scores_of(sampled: Sequence[Judgment], greedy: Sequence[Judgment], pairs: Se
     items, firm = labeled(sampled), labeled(greedy)
     votes = [(vote, item.preferred) for item in items for vote in item.judgment.votes]
     right = [vote for vote, preferred in votes if vote.winner == preferred]
-    sides = [favoured(reasoning_of(vote.completion.text)) for vote in right]
+    sides = [favored_response(reasoning_of(vote.completion.text)) for vote in right]
     said = [1 if vote.verdict.choice is Choice.FIRST else 2 for vote in right]
     named = [[vote.winner for vote in item.judgment.votes] for item in firm]
     flipped = [len(set(winners)) == 2 for winners in named if None not in winners]

@@ -1,4 +1,4 @@
-"""Judging in the shell: one pair, or the responses of a file ranked."""
+"""`rewardlab judge` and `rank`: judgments of one pair, and of N responses."""
 
 from __future__ import annotations
 
@@ -12,23 +12,34 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from rewardlab.cli.options import JudgeOption, Out, app
+from rewardlab.cli.options import (
+    JUDGING,
+    ApiKeyEnv,
+    BatchSize,
+    JudgeOption,
+    MaxTokens,
+    Out,
+    RandomSeed,
+    Temperature,
+    Template,
+    app,
+)
 from rewardlab.types import Judgment
 
 
-@app.command("judge")
-def judge_one(
+@app.command("judge", rich_help_panel=JUDGING)
+def judge_command(
     judge: JudgeOption,
-    question: Annotated[str, typer.Option("--question")],
+    question: Annotated[str, typer.Option("--question", help="The prompt that both responses answer.")],
     first: Annotated[str, typer.Option("--first", help="One response.")],
     second: Annotated[str, typer.Option("--second", help="The other response.")],
     image: Annotated[Optional[list[Path]], typer.Option("--image", help="An image file; repeat for several.")] = None,
     votes: Annotated[int, typer.Option("--votes", min=1, help="Samples in each of the two orders.")] = 1,
-    template: Annotated[Optional[str], typer.Option("--template")] = None,
-    temperature: Annotated[float, typer.Option("--temperature", min=0.0)] = 1.0,
-    max_tokens: Annotated[int, typer.Option("--max-tokens", min=1)] = 1024,
-    seed: Annotated[int, typer.Option("--seed")] = 0,
-    api_key_env: Annotated[str, typer.Option("--api-key-env")] = "OPENAI_API_KEY",
+    template: Template = None,
+    temperature: Temperature = 1.0,
+    max_tokens: MaxTokens = 1024,
+    seed: RandomSeed = 0,
+    api_key_env: ApiKeyEnv = "OPENAI_API_KEY",
 ) -> None:
     """Judge one pair in both orders and print every vote."""
     from rewardlab.data.images import read_image
@@ -39,12 +50,12 @@ def judge_one(
     images = tuple(read_image(path) for path in image or ())
     pair = validate(PreferencePair("shell", question, (first, second), None, images), where="pair")
     key = os.environ.get(api_key_env, "none")
-    held = open_judge(judge, template=template, temperature=temperature, max_tokens=max_tokens, api_key=key)
-    print_judgment(held.compare(pair, num_votes=votes, seed=seed))
+    opened = open_judge(judge, template=template, temperature=temperature, max_tokens=max_tokens, api_key=key)
+    print_judgment(opened.compare(pair, num_votes=votes, seed=seed))
 
 
-@app.command("rank")
-def rank(
+@app.command("rank", rich_help_panel=JUDGING)
+def rank_command(
     data: Annotated[
         Path, typer.Argument(help="JSON lines or Parquet: `question`, `responses` (two or more), and optionally more.")
     ],
@@ -60,21 +71,21 @@ def rank(
     ] = "adaptive",
     budget: Annotated[Optional[int], typer.Option("--budget", min=1, help="Most matches per prompt (adaptive: 2 N).")] = None,
     votes: Annotated[int, typer.Option("--votes", min=1, help="Samples of each match in each of the two orders.")] = 1,
-    images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the images the rows name.")] = None,
+    images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the images that the rows name.")] = None,
     limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Only the first N prompts.")] = None,
-    template: Annotated[Optional[str], typer.Option("--template", help="Prompt template (default: the checkpoint's).")] = None,
-    temperature: Annotated[float, typer.Option("--temperature", min=0.0)] = 1.0,
-    max_tokens: Annotated[int, typer.Option("--max-tokens", min=1)] = 1024,
-    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Sequences at a time (hf).")] = 64,
-    seed: Annotated[int, typer.Option("--seed")] = 0,
-    api_key_env: Annotated[str, typer.Option("--api-key-env")] = "OPENAI_API_KEY",
+    template: Template = None,
+    temperature: Temperature = 1.0,
+    max_tokens: MaxTokens = 1024,
+    batch_size: BatchSize = 64,
+    seed: RandomSeed = 0,
+    api_key_env: ApiKeyEnv = "OPENAI_API_KEY",
 ) -> None:
-    """Best of N: rank several responses to each question by comparing two at a time, in both orders.
+    """Rank the N responses to each question (best of N) by pairwise comparisons in both orders.
 
-    Rows may have `images`, `group`, and `best`, the place of the best response (or a list of such), by which the result is
-    scored; rows of RewardBench 2 (`prompt`, `chosen`, `rejected`, `subset`) are read too. Writes `rankings.jsonl`,
-    `matches.jsonl` (every vote) and `report.json`; the same command continues a killed run. `adaptive` spends its budget
-    where the first place is in doubt; `knockout` is cheapest where few matches are undecided.
+    Rows may have `images`, `group`, and `best`, the index of the best response (or a list of indices), which scores the
+    result; rows of RewardBench 2 (`prompt`, `chosen`, `rejected`, `subset`) work too. Writes `rankings.jsonl`,
+    `matches.jsonl` (every vote) and `report.json`; the same command resumes a killed run. `adaptive` spends its budget
+    where the first place is in doubt; `knockout` is cheapest if few matches are undecided.
     """
     from rewardlab.data.candidates import read_candidates
     from rewardlab.judging.best_of_n import run_ranking
@@ -82,11 +93,11 @@ def rank(
 
     prompts = read_candidates(data, images=images)[:limit]
     key = os.environ.get(api_key_env, "none")
-    held = open_judge(
+    opened = open_judge(
         judge, template=template, temperature=temperature, max_tokens=max_tokens, batch_size=batch_size, api_key=key
     )
     command = shlex.join(["rewardlab", *sys.argv[1:]])
-    report = run_ranking(held, prompts, out, plan=plan, budget=budget, num_votes=votes, seed=seed, command=command)
+    report = run_ranking(opened, prompts, out, plan=plan, budget=budget, num_votes=votes, seed=seed, command=command)
     undecided = 100 * report["undecided_rate"]
     typer.echo(
         f"{report['num_prompts']:,} prompts, {report['matches_per_prompt']:.1f} matches each, {undecided:.1f} % undecided; "
@@ -101,16 +112,16 @@ def rank(
     typer.echo(f"written: {out}/rankings.jsonl, matches.jsonl, report.json")
 
 
-def print_judgment(judged: Judgment) -> None:
-    """A judgment for a person: each vote with the order it was shown in, then what they come to."""
+def print_judgment(judgment: Judgment) -> None:
+    """Print a judgment: each vote with the order of its prompt, then the outcome."""
     console, names = Console(), ("the first response", "the second response")
-    for vote in judged.votes:
-        shown = "first response shown first" if vote.order.value == "given" else "second response shown first"
-        found = f"for {names[vote.winner]}" if vote.winner is not None else f"no verdict: {vote.verdict.status.value}"
-        console.print(f"[dim]{shown}[/]: {escape(vote.completion.text or vote.completion.error)}")
-        console.print(f"  → {found}", highlight=False)
-    won = judged.outcome.winner
-    text = f"{names[won]} is better" if won is not None else judged.outcome.value.replace("_", " ")
-    said = "probability of" if any(v.verdict.rule == "probability" for v in judged.votes) else "share of votes for"
-    share = "" if judged.share_0 is None else f" ({said} the first: {judged.share_0:.0%})"
-    console.print(f"[bold]{text}[/]{share}", highlight=False)
+    for vote in judgment.votes:
+        order = "first response shown first" if vote.order.value == "given" else "second response shown first"
+        verdict = f"for {names[vote.winner]}" if vote.winner is not None else f"no verdict: {vote.verdict.status.value}"
+        console.print(f"[dim]{order}[/]: {escape(vote.completion.text or vote.completion.error)}")
+        console.print(f"  → {verdict}", highlight=False)
+    winner = judgment.outcome.winner
+    outcome = f"{names[winner]} is better" if winner is not None else judgment.outcome.value.replace("_", " ")
+    quantity = "probability of" if any(v.verdict.rule == "probability" for v in judgment.votes) else "share of votes for"
+    share = "" if judgment.share_0 is None else f" ({quantity} the first: {judgment.share_0:.0%})"
+    console.print(f"[bold]{outcome}[/]{share}", highlight=False)

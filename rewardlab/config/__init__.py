@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 from rewardlab.config.base import HealthConfig, LoraConfig, PixelConfig, TrainConfig
 from rewardlab.config.bench import BenchEntry, SuiteConfig
 from rewardlab.config.data import DistillConfig, MappingConfig, StepsConfig
+from rewardlab.config.files import config_names, configs_folder, find_config, find_configs, name_of_config
 from rewardlab.config.method import Method
 from rewardlab.config.rl import ConsistencyConfig, EngineConfig, HotTokenConfig, MethodConfig, PolicyConfig, RLConfig
 from rewardlab.config.supervised import PRMConfig, RMConfig, SFTConfig
@@ -41,8 +42,13 @@ __all__ = [
     "StepsConfig",
     "SuiteConfig",
     "TrainConfig",
+    "config_names",
+    "configs_folder",
+    "find_config",
+    "find_configs",
     "load_config",
     "load_yaml",
+    "name_of_config",
 ]
 
 # Keys of earlier versions, and what they are called now.
@@ -73,8 +79,9 @@ SCHEMAS: dict[str, type[BaseModel]] = {
 Config = TypeVar("Config", bound=BaseModel)
 
 
-def load_yaml(path: Path) -> dict[str, Any]:
-    """Return the mapping in a YAML file. Raise ConfigError."""
+def load_yaml(name_or_path: str | Path) -> dict[str, Any]:
+    """Return the mapping in a YAML file, given by path or by name (:func:`find_config`). Raise ConfigError."""
+    path = find_config(name_or_path)
     try:
         value = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -86,7 +93,7 @@ def load_yaml(path: Path) -> dict[str, Any]:
     return value or {}
 
 
-def load_config(schema: type[Config], path: Path | None, **overrides: Any) -> Config:
+def load_config(schema: type[Config], path: str | Path | None, **overrides: Any) -> Config:
     """Return ``schema`` with the YAML's differences and then the non-None ``overrides``. Raise ConfigError naming every bad
     key."""
     values = load_yaml(path) if path else {}

@@ -26,14 +26,14 @@ from rewardlab.integrations.client import RewardClient
 __all__ = ["PairwiseJudge"]
 
 
-class PairwiseJudgeConfig(vf.JudgeConfig):  # type: ignore[misc]
+class PairwiseJudgeConfig(vf.JudgeConfig):
     id: str = "pairwise"
     base_url: str = "http://localhost:8000"
     anchor_field: str = "answer"
     votes: int = 1
 
 
-class PairwiseJudge(vf.Judge[float, PairwiseJudgeConfig]):  # type: ignore[misc]
+class PairwiseJudge(vf.Judge[float, PairwiseJudgeConfig]):
     """Reward in -1..1. Raises EndpointError if the reply cannot be judged."""
 
     async def score(self, task: vf.TaskData, trace: vf.Trace) -> float:

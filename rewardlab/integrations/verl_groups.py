@@ -24,7 +24,7 @@ from rewardlab.integrations.chats import chat_images, chat_text
 from rewardlab.integrations.client import RewardClient
 
 
-class JudgeGroups(RewardManagerBase):  # type: ignore[misc]
+class JudgeGroups(RewardManagerBase):
     """Rewards in -1..1. Raises EndpointError for a sample without a reward: verl has no samples without."""
 
     def __init__(self, config: Any, tokenizer: Any, compute_score: Any, *args: Any, **kwargs: Any) -> None:

@@ -48,7 +48,7 @@ WEIGHTS = {
 FIELDS = ("pair_id", "question", "order", "preferred", "verdict_format")
 
 
-class JudgeReward(RewardManagerBase):  # type: ignore[misc]
+class JudgeReward(RewardManagerBase):
     """The reward manager. Raises ConfigError, when created, for options that contradict each other, and DataError for a row
     without its label."""
 

@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass
-class StableReinforceLossConfig(PolicyLossConfig):  # type: ignore[misc]
+class StableReinforceLossConfig(PolicyLossConfig):
     """verl's own fields, and the bounds of the probability ratio, clamped before it is exponentiated."""
 
     loss_mode: str = NAME

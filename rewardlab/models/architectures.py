@@ -61,4 +61,4 @@ def build_on_meta(model: str) -> Any | None:
     if config is None:
         return None
     with torch.device("meta"):
-        return AutoModelForImageTextToText.from_config(config)  # type: ignore[no-untyped-call]
+        return AutoModelForImageTextToText.from_config(config)

@@ -35,7 +35,7 @@ def load_processor(path: str) -> Any:
     """Return the processor of a checkpoint, padding on the left as generation needs. Raise CheckpointError if there is none."""
     check_folder(path)
     try:
-        processor = AutoProcessor.from_pretrained(path)  # type: ignore[no-untyped-call]
+        processor = AutoProcessor.from_pretrained(path)
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path}: its processor cannot be loaded ({error})") from error
     processor.tokenizer.padding_side = "left"
@@ -46,7 +46,7 @@ def load_model(path: str, *, device: str | None = None) -> tuple[Any, Any]:
     """Return (model in eval mode, processor) of a checkpoint folder or hub id, on ``device`` (default: this process's GPU, if
     any). Raise CheckpointError if they cannot be loaded.
     """
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # it would be in the way of our own
+    logging.disable_progress_bar()  # it would be in the way of our own
     target = device or (f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if torch.cuda.is_available() else "cpu")
     processor = load_processor(path)
     try:
@@ -111,7 +111,7 @@ def _engine_reads_checkpoint(config: TrainConfig) -> bool:
 def _quantised(path: str) -> Any:
     """Return the model with the weights of every linear layer as NF4, 4 bits each (QLoRA, arXiv 2305.14314)."""
     compute = torch.bfloat16 if torch.cuda.is_available() else torch.float32
-    nf4 = BitsAndBytesConfig(  # type: ignore[no-untyped-call]
+    nf4 = BitsAndBytesConfig(
         load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=compute
     )
     try:

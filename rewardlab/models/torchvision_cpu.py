@@ -34,7 +34,7 @@ class DeclareOperators(MetaPathFinder):
 
         if torch.version.cuda is not None:
             return
-        self.library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
+        self.library = torch.library.Library("torchvision", "FRAGMENT")
         for schema in _SCHEMAS:
             try:
                 self.library.define(schema)

@@ -49,7 +49,7 @@ class ValueModel(nn.Module):
             return cls(language_model.model, language_model.config)
         config = AutoConfig.from_pretrained(folder)
         with without_zero3_init():
-            language_model = AutoModelForImageTextToText.from_config(config, dtype=dtype)  # type: ignore[no-untyped-call]
+            language_model = AutoModelForImageTextToText.from_config(config, dtype=dtype)
             value_model = cls(language_model.model, config)
         try:
             value_model.load_state_dict(load_file(folder / WEIGHTS))

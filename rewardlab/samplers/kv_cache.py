@@ -15,11 +15,11 @@ from transformers.cache_utils import DynamicLayer
 ROOM = 64  # tokens allocated ahead
 
 
-class GrowingLayer(DynamicLayer):  # type: ignore[no-untyped-call]
+class GrowingLayer(DynamicLayer):
     """A DynamicLayer whose ``keys`` and ``values`` are views of buffers that are longer than they are."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._buffers: tuple[Tensor, Tensor] | None = None
 
     def _make_room(self, new: Tensor, length: int) -> tuple[Tensor, Tensor]:
