@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rewardlab.types import Choice
-from rewardlab.verdicts.parse import label_of
+from rewardlab.verdicts.parse import verdict_label
 
 PRAISE = ("sounds more natural", "is more helpful", "reads better", "is clearer")
 
@@ -44,7 +44,7 @@ class Truth:
 
 
 def _close(choice: Choice) -> str:
-    return f"</think><answer>{label_of(choice)}</answer>"
+    return f"</think><answer>{verdict_label(choice)}</answer>"
 
 
 def grounded_judgment(truth: Truth, responses: tuple[str, str], *, misread: bool = False) -> tuple[str, Choice]:
@@ -64,4 +64,4 @@ def shallow_judgment(rng: random.Random, *, contradict: float) -> tuple[str, Cho
     """Return a judgment that guesses; with probability ``contradict`` it praises one response and chooses the other."""
     praised = rng.choice(list(Choice))
     choice = praised.swap() if rng.random() < contradict else praised
-    return f"<think>Response {label_of(praised)} {rng.choice(PRAISE)}.{_close(choice)}", choice
+    return f"<think>Response {verdict_label(praised)} {rng.choice(PRAISE)}.{_close(choice)}", choice

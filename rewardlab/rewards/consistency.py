@@ -9,7 +9,7 @@ import re
 
 from rewardlab.prompts import load_text
 from rewardlab.types import Choice
-from rewardlab.verdicts.parse import label_of
+from rewardlab.verdicts.parse import verdict_label
 
 PROMPT = load_text("consistency.txt")
 
@@ -19,7 +19,7 @@ _SLOT = re.compile(r"\{(question|reasoning|number)\}")
 
 def consistency_prompt(question: str, reasoning: str, verdict: Choice) -> str:
     """The text to ask; braces in the question or reasoning are plain text."""
-    values = {"question": question, "reasoning": reasoning, "number": label_of(verdict)}
+    values = {"question": question, "reasoning": reasoning, "number": verdict_label(verdict)}
     return _SLOT.sub(lambda match: values[match.group(1)], PROMPT)
 
 

@@ -199,8 +199,11 @@ class VLLMServer:
 class Served(Protocol):
     """What a sampler needs of a server, this process's or another's."""
 
-    model: str
-    key: str
+    @property
+    def model(self) -> str: ...
+
+    @property
+    def key(self) -> str: ...
 
     @property
     def url(self) -> str: ...
