@@ -8,9 +8,8 @@ import json
 import shlex
 import sys
 from contextlib import closing
-from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Optional, cast
 
 import typer
 
@@ -39,35 +38,18 @@ def find_recipe(name: str) -> Recipe:
     ``RECIPE``, or by a .yaml mapping. Raises ConfigError.
     """
     from rewardlab.config import MappingConfig, load_config
+    from rewardlab.config.extensions import load_extension
     from rewardlab.data.mapping import recipe_of
     from rewardlab.data.recipes import Recipe
 
     if name.endswith((".yaml", ".yml")):
         return recipe_of(load_config(MappingConfig, Path(name)))
-    try:
-        recipe = _recipe_from_file(name) if name.endswith(".py") else _recipe_by_name(name)
-    except (ModuleNotFoundError, FileNotFoundError) as error:
-        raise ConfigError(f"no recipe {name!r}; there are {', '.join(recipe_names())}, or give a .py or .yaml file") from error
-    if not isinstance(recipe, Recipe):
-        raise ConfigError(f"{name}: has no RECIPE of rewardlab.data.recipes.Recipe")
-    return recipe
-
-
-def _recipe_from_file(path: str) -> object:
-    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return getattr(module, "RECIPE", None)
-
-
-def _recipe_by_name(name: str) -> object:
     if name in _shipped_recipes():
-        return getattr(importlib.import_module(f"data_recipes.{name}"), "RECIPE", None)
-    if (entry_point := next(iter(entry_points(group=RECIPES, name=name)), None)) is None:
-        raise ModuleNotFoundError(name)
-    return entry_point.load()
+        return cast(Recipe, importlib.import_module(f"data_recipes.{name}").RECIPE)
+    recipe = load_extension(name, Recipe, attribute="RECIPE", group=RECIPES)
+    if recipe is None:
+        raise ConfigError(f"no recipe {name!r}; there are {', '.join(recipe_names())}, or give a .py or .yaml file")
+    return recipe
 
 
 def _shipped_recipes() -> list[str]:
@@ -79,7 +61,9 @@ def _shipped_recipes() -> list[str]:
 
 def recipe_names() -> list[str]:
     """Return the names of all recipes that are installed."""
-    return sorted({*_shipped_recipes(), *(entry_point.name for entry_point in entry_points(group=RECIPES))})
+    from rewardlab.config.extensions import extension_names
+
+    return sorted({*_shipped_recipes(), *extension_names(RECIPES)})
 
 
 @data_app.command("recipes")

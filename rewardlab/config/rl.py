@@ -174,6 +174,9 @@ class RLConfig(MethodConfig):
     revision_bonus: float = Field(1.0, ge=0, description="times the gain of a revised judgment over the first (PAG's alpha)")
     format_weight: float = Field(0.5, ge=0)
     overlong_margin: int | None = Field(None, ge=1, description="tokens before the longest over which length costs up to 1")
+    reward_terms: list[str] = Field(
+        [], description="terms of your own: Python files with a REWARD_TERM, or entry points of rewardlab.reward_terms"
+    )
     swap_weight: float = Field(0.0, ge=0, description="paid for naming the winner that the other order's rollouts name")
     process_reward: str | None = Field(
         None, description="process reward model (`rewardlab prm`) that pays at step ends; null: none"

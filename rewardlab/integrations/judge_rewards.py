@@ -6,8 +6,8 @@ import asyncio
 from dataclasses import dataclass
 
 from rewardlab.errors import EndpointError
-from rewardlab.rewards.judgment import RewardParts, RewardWeights, compose, winner_of
-from rewardlab.rewards.scorer import EndpointConsistencyJudge, JudgedCompletion, JudgmentScorer
+from rewardlab.rewards.judgment import JudgedCompletion, RewardParts, RewardWeights, compose, winner_of
+from rewardlab.rewards.scorer import EndpointConsistencyJudge, JudgmentScorer
 from rewardlab.rewards.swap import swap_agreement
 from rewardlab.types import BOTH_ORDERS, VerdictStatus
 
@@ -55,7 +55,7 @@ class JudgeRewards:
         if part.status == VerdictStatus.ERROR:
             raise EndpointError(f"{pair_id}: a rollout could not be scored; it gets no reward")
         agreement = await self._agreement(WaitingRollout(rollout, part, asyncio.get_running_loop().create_future()), pair_id)
-        (part,) = compose([part], self._weights, agreements=[agreement], lengths=[rollout.completion.num_tokens])
+        (part,) = compose([part], [rollout], self._weights, agreements=[agreement])
         return {
             "score": part.total,
             "format": float(part.format),

@@ -34,8 +34,8 @@ from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
 from rewardlab.config import ConsistencyConfig
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.integrations.judge_rewards import JudgeRewards
-from rewardlab.rewards.judgment import RewardWeights
-from rewardlab.rewards.scorer import EndpointConsistencyJudge, JudgedCompletion, as_completion
+from rewardlab.rewards.judgment import JudgedCompletion, RewardWeights
+from rewardlab.rewards.scorer import EndpointConsistencyJudge, as_completion
 from rewardlab.types import Order
 
 WEIGHTS = {

@@ -4,28 +4,59 @@ F, correct and C are R1-Reward's (arXiv 2505.02835, section 4.2): format, verdic
 them come the agreement with the other order's rollouts (:mod:`rewardlab.rewards.swap`) and DAPO's length penalty (arXiv
 2503.14476, eq. 13). The trainer, the verl plug-in and the audit all pay by :func:`compose`.
 
-Adding a term: a field of :class:`RewardWeights` and its line in :func:`compose`, plus its key in ``config/rl.py``.
+Adding a term: a :class:`RewardTerm` in a Python file of one's own, named in ``reward_terms`` of the config; or, inside the
+package, a field of :class:`RewardWeights`, its line in :func:`compose` and its key in ``config/rl.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 
+from rewardlab.config.extensions import extension_names, load_extension
+from rewardlab.errors import ConfigError
 from rewardlab.rl.selection import overlong_penalty
+from rewardlab.types import Completion, Order
+
+TERMS = "rewardlab.reward_terms"  # entry points: name = "package.module:REWARD_TERM"
+
+
+@dataclass(frozen=True)
+class JudgedCompletion:
+    """One completion to score: the question it answers, the order it was shown in, and which response is better."""
+
+    completion: Completion
+    question: str
+    order: Order
+    preferred: int
+
+
+@dataclass(frozen=True)
+class RewardTerm:
+    """A term from outside: ``weight`` times ``score`` is added to the reward.
+
+    ``score`` takes the completion and how its verdict was read. It returns a finite number; whatever else it returns or raises
+    earns 0 and is counted as ``reward/<name>_failed_frac``.
+    """
+
+    name: str
+    weight: float
+    score: Callable[[JudgedCompletion, RewardParts], float]
 
 
 @dataclass(frozen=True)
 class RewardWeights:
     """``format`` and ``consistency`` as in R1-Reward, ``swap`` for naming the winner that the other order names, ``overlong``
-    as (longest, margin) in tokens: up to -1 within ``margin`` of ``longest``; None: no penalty."""
+    as (longest, margin) in tokens: up to -1 within ``margin`` of ``longest``; None: no penalty. ``terms`` are one's own."""
 
     format: float = 0.5
     consistency: float = 0.5
     swap: float = 0.0
     overlong: tuple[int, int] | None = None
+    terms: tuple[RewardTerm, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -40,6 +71,7 @@ class RewardParts:
     total: float = 0.0
     swap_agreement: float = 0.0
     overlong: float = 0.0
+    terms: dict[str, float | None] = field(default_factory=dict)  # of RewardTerms, unweighted; None: it failed
 
 
 def judgment_reward(
@@ -58,24 +90,23 @@ def judgment_reward(
 
 def compose(
     parts: Sequence[RewardParts],
+    completions: Sequence[JudgedCompletion],
     weights: RewardWeights,
     *,
     agreements: Sequence[float] | None = None,
-    lengths: Sequence[int] | None = None,
 ) -> list[RewardParts]:
     """Return the parts with their totals.
 
-    ``agreements`` in 0..1 are needed where ``weights.swap`` is not 0, ``lengths`` in tokens where ``weights.overlong`` is
-    given; ValueError without. A rollout whose scoring failed (status ``error``) earns nothing but these two.
+    ``agreements`` in 0..1 are needed where ``weights.swap`` is not 0; ValueError without. A rollout whose scoring failed
+    (status ``error``) earns nothing but its agreement and its length penalty.
     """
     if weights.swap and agreements is None:
         raise ValueError("a swap weight needs the agreement of each rollout with the other order's")
-    if weights.overlong and lengths is None:
-        raise ValueError("an overlong penalty needs the length of each rollout")
     composed = []
-    for n, part in enumerate(parts):
+    for n, (part, judged) in enumerate(zip(parts, completions, strict=True)):
+        failed = part.status == "error"
         total = 0.0
-        if part.status != "error":
+        if not failed:
             total = judgment_reward(
                 format_ok=part.format,
                 correct=part.correct,
@@ -87,12 +118,42 @@ def compose(
         if weights.swap:
             total += weights.swap * agreement
         cost = 0.0
-        if weights.overlong and lengths is not None:
+        if weights.overlong:
             longest, margin = weights.overlong
-            cost = float(overlong_penalty(torch.tensor([lengths[n]]), longest=longest, margin=margin))
+            lengths = torch.tensor([judged.completion.num_tokens])
+            cost = float(overlong_penalty(lengths, longest=longest, margin=margin))
             total += cost
-        composed.append(replace(part, total=total, swap_agreement=agreement, overlong=cost))
+        terms = {term.name: None if failed else _score(term, judged, part) for term in weights.terms}
+        total += sum(term.weight * (terms[term.name] or 0.0) for term in weights.terms)
+        composed.append(replace(part, total=total, swap_agreement=agreement, overlong=cost, terms=terms))
     return composed
+
+
+def _score(term: RewardTerm, judged: JudgedCompletion, part: RewardParts) -> float | None:
+    try:
+        value = float(term.score(judged, part))
+    except Exception:  # the boundary: another's code may fail in any way, and then pays nothing
+        return None
+    return value if math.isfinite(value) else None
+
+
+def load_terms(names: Sequence[str]) -> tuple[RewardTerm, ...]:
+    """Return the terms of Python files with a ``REWARD_TERM``, or of entry points of ``rewardlab.reward_terms``.
+
+    Raise ConfigError for one that is not there, and for two of one name.
+    """
+    terms = []
+    for name in names:
+        term = load_extension(name, RewardTerm, attribute="REWARD_TERM", group=TERMS)
+        if term is None:
+            installed = ", ".join(extension_names(TERMS)) or "none is installed"
+            raise ConfigError(
+                f"unknown reward term {name!r}; expected a Python file with a REWARD_TERM, or one of: {installed}"
+            )
+        terms.append(term)
+    if len({term.name for term in terms}) < len(terms):
+        raise ConfigError(f"reward_terms: two of {', '.join(term.name for term in terms)} have one name; each needs its own")
+    return tuple(terms)
 
 
 def winner_of(parts: RewardParts, preferred: int) -> int | None:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from rewardlab.metrics.running import Metric
 from rewardlab.processes import is_main
-from rewardlab.rewards.judgment import RewardParts, RewardWeights, compose, winner_of
+from rewardlab.rewards.judgment import JudgedCompletion, RewardParts, RewardWeights, compose, winner_of
 from rewardlab.rewards.rollout import Rollout, Scored
-from rewardlab.rewards.scorer import EndpointConsistencyJudge, JudgedCompletion, JudgmentScorer, as_completion, reward_metrics
+from rewardlab.rewards.scorer import EndpointConsistencyJudge, JudgmentScorer, as_completion, reward_metrics
 from rewardlab.rewards.swap import swap_agreement
 from rewardlab.samplers.event_loop import EventLoopThread
 from rewardlab.types import Choice, Order, VerdictStatus, choice_of
@@ -54,9 +54,9 @@ class JudgmentReward:
         parts = self._loop.run(lambda _: self._scorer.score(completions))
         parts = compose(
             parts,
+            completions,
             self._weights,
             agreements=self._agreements(rollouts, completions, parts) if self._weights.swap else None,
-            lengths=[judged.completion.num_tokens for judged in completions],
         )
         metrics = self._metrics(completions, parts)
         if self._judge:
@@ -87,6 +87,10 @@ class JudgmentReward:
             metrics["reward/swap_agreement"] = Metric(sum(part.swap_agreement for part in parts) / size)
         if self._weights.overlong:
             metrics["reward/overlong"] = Metric(sum(part.overlong for part in parts) / size)
+        for term in self._weights.terms:
+            values = [value for part in parts if (value := part.terms[term.name]) is not None]
+            metrics[f"reward/{term.name}"] = Metric(sum(values) / max(1, len(values)), len(values))
+            metrics[f"reward/{term.name}_failed_frac"] = Metric(1 - len(values) / size, size)
         names_first = [
             (choice_of(judged.preferred, judged.order) is Choice.FIRST) == part.correct
             for part, judged in zip(parts, completions, strict=True)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from rewardlab.config import ConsistencyConfig
 from rewardlab.metrics.running import Metric
 from rewardlab.rewards.consistency import consistency_prompt, read_consistency
-from rewardlab.rewards.judgment import RewardParts
+from rewardlab.rewards.judgment import JudgedCompletion, RewardParts
 from rewardlab.samplers.openai_api import ChatEndpoint
-from rewardlab.types import Choice, Completion, FinishReason, Message, Order, Part, VerdictStatus, choice_of
+from rewardlab.types import Choice, Completion, FinishReason, Message, Part, VerdictStatus, choice_of
 from rewardlab.verdicts.parse import follows_format, reasoning_of, verdict_of
 
 CACHE_SIZE = 100_000
@@ -90,16 +89,6 @@ class EndpointConsistencyJudge:
         """As :meth:`aclose`, from another thread than that of the loop, while it runs."""
         if self._endpoint is not None and self._loop is not None and self._loop.is_running():
             asyncio.run_coroutine_threadsafe(self.aclose(), self._loop).result(10)
-
-
-@dataclass(frozen=True)
-class JudgedCompletion:
-    """One completion to score: the question it answers, the order it was shown in, and which response is better."""
-
-    completion: Completion
-    question: str
-    order: Order
-    preferred: int
 
 
 class JudgmentScorer:

@@ -18,7 +18,7 @@ from rewardlab.config import RLConfig
 from rewardlab.errors import DataError, EndpointError
 from rewardlab.models.families import end_token_ids
 from rewardlab.prompts import Template
-from rewardlab.rewards.judgment import RewardWeights
+from rewardlab.rewards.judgment import RewardWeights, load_terms
 from rewardlab.rewards.judgment_function import JudgmentReward
 from rewardlab.rewards.process_reward import ProcessReward
 from rewardlab.rewards.rollout import RewardFunction
@@ -86,6 +86,7 @@ def judgment_reward_of(config: RLConfig, template: Template, model: Any, out: Pa
         format=config.format_weight,
         consistency=config.consistency.weight if judge else 0.0,
         swap=config.swap_weight,
+        terms=load_terms(config.reward_terms),
         overlong=(config.max_completion_length, config.overlong_margin) if config.overlong_margin else None,
     )
     scorer = JudgmentScorer(template.verdict_format, judge, deadline_s=2 * config.consistency.deadline_s)

@@ -20,8 +20,8 @@ from rewardlab.errors import DataError, EndpointError
 from rewardlab.integrations.judge_rewards import JudgeRewards
 from rewardlab.integrations.verl_rows import verl_row, write_verl_rows
 from rewardlab.prompts import build_messages, load_template
-from rewardlab.rewards.judgment import RewardWeights, compose
-from rewardlab.rewards.scorer import EndpointConsistencyJudge, JudgedCompletion, JudgmentScorer
+from rewardlab.rewards.judgment import JudgedCompletion, RewardWeights, compose
+from rewardlab.rewards.scorer import EndpointConsistencyJudge, JudgmentScorer
 from rewardlab.types import IMAGE_MARK, Choice, Completion, FinishReason, Order, PreferencePair, choice_of
 from rewardlab.verdicts.parse import format_verdict
 

@@ -12,10 +12,10 @@ import pytest
 from rewardlab.config import ConsistencyConfig
 from rewardlab.integrations.judge_rewards import JudgeRewards
 from rewardlab.rewards.audit.rows import VERDICT, Rewarder
-from rewardlab.rewards.judgment import RewardParts, RewardWeights, compose
+from rewardlab.rewards.judgment import JudgedCompletion, RewardParts, RewardWeights, compose
 from rewardlab.rewards.judgment_function import JudgmentReward
 from rewardlab.rewards.rollout import Rollout, Trajectory
-from rewardlab.rewards.scorer import EndpointConsistencyJudge, JudgedCompletion, JudgmentScorer
+from rewardlab.rewards.scorer import EndpointConsistencyJudge, JudgmentScorer
 from rewardlab.rewards.verifiable.hybrid import Prompt
 from rewardlab.types import Choice, Completion, FinishReason, Order
 from rewardlab.verdicts.parse import format_verdict

@@ -10,8 +10,8 @@ import pytest
 from rewardlab.config import ConsistencyConfig
 from rewardlab.demo.server import Faults
 from rewardlab.rewards import scorer as reward_module
-from rewardlab.rewards.judgment import RewardParts, RewardWeights, compose
-from rewardlab.rewards.scorer import EndpointConsistencyJudge, JudgedCompletion, JudgmentScorer, as_completion, reward_metrics
+from rewardlab.rewards.judgment import JudgedCompletion, RewardParts, RewardWeights, compose
+from rewardlab.rewards.scorer import EndpointConsistencyJudge, JudgmentScorer, as_completion, reward_metrics
 from rewardlab.types import Choice, Completion, FinishReason, Order
 from rewardlab.verdicts.parse import format_verdict
 from tests.support.rewards import values_of

@@ -16,8 +16,8 @@ from rewardlab.data.pairs import rows_of
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.judging.engines import open_judge
 from rewardlab.judging.judge import GenerativeJudge
-from rewardlab.rewards.judgment import RewardWeights, compose
-from rewardlab.rewards.scorer import JudgedCompletion, JudgmentScorer
+from rewardlab.rewards.judgment import JudgedCompletion, RewardWeights, compose
+from rewardlab.rewards.scorer import JudgmentScorer
 from rewardlab.rewards.verifiable.extraction import AnswerStatus, Contract
 from rewardlab.rewards.verifiable.hybrid import JudgeScore, PairJudge, Prompt, Route, hybrid_reward, route_of
 from rewardlab.rewards.verifiable.mathematics import MathVerifier, all_verifiers
@@ -149,7 +149,7 @@ class Rewarder:
         if prompt.domain == VERDICT:
             judged = JudgedCompletion(completion, prompt.question, Order.GIVEN, preferred=int(prompt.truth == "2"))
             scorer = JudgmentScorer("think_answer", _RecordedConsistency(consistency))
-            (part,) = compose(asyncio.run(scorer.score([judged])), RewardWeights())
+            (part,) = compose(asyncio.run(scorer.score([judged])), [judged], RewardWeights())
             return RewardResult(part.total, VERDICT, part.status)
         result = hybrid_reward(prompt, completion, verifiers=self._verifiers, judge=self._judge)
         return RewardResult(result.score, result.route.value, result.status.value, result.extracted)

@@ -1,0 +1,54 @@
+"""Parts from outside the package: an object in a Python file given by its path, or an entry point of an installed package.
+
+Benchmarks, data recipes and reward terms are found so; CONTRIBUTING has an example of each.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TypeVar
+
+from rewardlab.errors import ConfigError
+
+T = TypeVar("T")
+
+
+def load_extension(name: str, kind: type[T], *, attribute: str, group: str) -> T | None:
+    """Return the ``attribute`` of the Python file ``name``, or the entry point called so in ``group``; None where there is
+    none.
+
+    Raise ConfigError for a file that is not there or cannot be run, and for an object that is no ``kind``.
+    """
+    if name.endswith(".py"):
+        return _check(getattr(_run(Path(name), attribute), attribute, None), kind, attribute, name)
+    installed = entry_points(group=group)
+    if name not in installed.names:
+        return None
+    return _check(installed[name].load(), kind, attribute, f"the entry point {name} of {group}")
+
+
+def extension_names(group: str) -> list[str]:
+    """Return the names of the entry points in ``group``."""
+    return sorted(entry_points(group=group).names)
+
+
+def _run(path: Path, attribute: str) -> object:
+    if not path.is_file():
+        raise ConfigError(f"{path}: no such file; expected a Python file with a module-level {attribute}")
+    spec = importlib.util.spec_from_file_location(f"rewardlab_extension_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # the boundary: another's code may fail in any way
+        raise ConfigError(f"{path}: could not be loaded ({type(error).__name__}: {error})") from error
+    return module
+
+
+def _check(value: object, kind: type[T], attribute: str, where: str) -> T:
+    if not isinstance(value, kind):
+        raise ConfigError(f"{where}: has no {attribute}; expected {attribute} = {kind.__name__}(...) at its top level")
+    return value
