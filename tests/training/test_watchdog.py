@@ -224,7 +224,7 @@ def test_no_stage_goes_on_after_it_was_ended(
     """Begun again, it is refused before it makes a step."""
     seen = diverging(monkeypatch, stage, 9)
     changes: dict[str, Any] = {"health": {"policy": "stop"}, "save_steps": 1}
-    with pytest.raises(HealthError, match="step 4: .*nan"):
+    with pytest.raises(HealthError, match=r"step 4: .*nan"):
         train_value_stage(stage, tiny_checkpoint, tmp_path / "run", labelled, **changes)
     steps = len(seen)
     with pytest.raises(HealthError, match=r"was ended at step 4: .*nan.*policy: warn"):
