@@ -1,4 +1,4 @@
-"""Parts of a method that go together: verified judgments with refilled groups, a KL term and importance weights; windows, too."""
+"""Parts of a method that go together: verified judgments, or windows, with refilled groups, a KL term, importance weights."""
 
 from __future__ import annotations
 
