@@ -46,7 +46,7 @@ _TWO_SCORES = re.compile(r"\s*(\d+(?:\.\d+)?)[\s,]+(\d+(?:\.\d+)?)\s*(?:\n|$)")
 
 
 def verdict(text: str, wording: re.Pattern[str]) -> int | None:
-    """The index of the better answer; None for a tie. Raises DataError where none is said."""
+    """Return the index of the better answer; None for a tie. Raises DataError where none is said."""
     if wording is _ARENA and (arrows := _ARROWS.findall(text)):
         left, sign, right = arrows[-1]
         return None if sign == "=" or left == right else int(left == "B")
@@ -62,7 +62,7 @@ def verdict(text: str, wording: re.Pattern[str]) -> int | None:
 
 
 def convert(row: Mapping[str, Any], source: SourceFolder) -> Iterator[PreferencePair | Dropped]:
-    """One pair, in the order it was shown in."""
+    """Yield one pair, in the order it was shown in."""
     prompt, response = (turn["value"] for turn in row["conversations"])
     for wording in (_BRACKETS, _ARENA, _SCORED):
         if match := wording.search(prompt):

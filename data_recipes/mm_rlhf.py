@@ -22,8 +22,8 @@ from rewardlab.types import PreferencePair
 SCORES = ("faithfulness", "helpfulness", "ethical")
 
 
-def seen(row: Mapping[str, Any], source: SourceFolder) -> tuple[tuple[bytes, ...], str]:
-    """(images or frames, category). Raises DataError for a row without either."""
+def media_and_category(row: Mapping[str, Any], source: SourceFolder) -> tuple[tuple[bytes, ...], str]:
+    """Return (images or frames, category). Raises DataError for a row without either."""
     path = row.get("video") or row.get("image")
     if not path:
         raise DataError("neither 'image' nor 'video' is given")
@@ -41,7 +41,7 @@ def seen(row: Mapping[str, Any], source: SourceFolder) -> tuple[tuple[bytes, ...
 
 
 def score(row: Mapping[str, Any], n: int) -> float | None:
-    """The mean score of answer ``n``; None where one is missing."""
+    """Return the mean score of answer ``n``; None where one is missing."""
     try:
         mean = sum(float(row[name][n]) for name in SCORES) / len(SCORES)
     except (TypeError, ValueError):
@@ -50,7 +50,7 @@ def score(row: Mapping[str, Any], n: int) -> float | None:
 
 
 def convert(row: Mapping[str, Any], source: SourceFolder) -> Iterator[PreferencePair | Dropped]:
-    """One pair, or up to ten."""
+    """Yield one pair, or up to ten."""
     if "models_output" in row:
         yield from _ranked(row, source)
         return
@@ -58,12 +58,12 @@ def convert(row: Mapping[str, Any], source: SourceFolder) -> Iterator[Preference
     if row.get("is_tie"):
         yield Dropped("tie")
     else:
-        images, category = seen(row, source)
+        images, category = media_and_category(row, source)
         yield make_pair_or_drop(question, better, worse, images, category=category)
 
 
 def _ranked(row: Mapping[str, Any], source: SourceFolder) -> Iterator[PreferencePair | Dropped]:
-    question, (images, category) = clean_text(row["question"], "question"), seen(row, source)
+    question, (images, category) = clean_text(row["question"], "question"), media_and_category(row, source)
     scored = [(clean_text(answer or "", "models_output"), score(row, n)) for n, answer in enumerate(row["models_output"])]
     yield from make_pairs_by_score(question, scored, images, category=category)
 

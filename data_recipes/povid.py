@@ -17,7 +17,7 @@ from rewardlab.types import PreferencePair
 
 
 def turns(value: Any, name: str) -> list[tuple[str, str]]:
-    """(from, text) of each turn. Raises DataError unless people and model alternate and the model has the last word."""
+    """Return (from, text) of each turn. Raises DataError unless people and model alternate and the model has the last word."""
     conversation = [(turn["from"], clean_text(turn["value"], name)) for turn in value]
     if not conversation or [who for who, _ in conversation] != ["human", "gpt"] * (len(conversation) // 2):
         raise DataError(f"{name!r}: expected turns of human and gpt, got {[who for who, _ in conversation]}")
@@ -25,7 +25,7 @@ def turns(value: Any, name: str) -> list[tuple[str, str]]:
 
 
 def convert(row: Mapping[str, Any], source: SourceFolder) -> Iterator[PreferencePair | Dropped]:
-    """One pair."""
+    """Yield one pair."""
     good, bad = turns(row["conversations"], "conversations"), turns(row["rejected_conversations"], "rejected_conversations")
     if [text for who, text in good if who == "human"] != [text for who, text in bad if who == "human"]:
         yield Dropped("the two conversations ask different things")

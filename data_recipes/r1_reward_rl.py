@@ -29,7 +29,7 @@ _ANSWER = re.compile(r"\s*<answer>\s*([12])\s*</answer>\s*")
 
 
 def image_of(row: Mapping[str, Any], source: SourceFolder) -> bytes:
-    """The row's image: base64, with or without the head of a data URL, or as ``datasets`` embeds it. Raises MediaError."""
+    """Return a row's image: base64, with or without the head of a data URL, or as ``datasets`` embeds it. Raises MediaError."""
     value = row["image"]
     if not isinstance(value, str):
         return source.image(value, "image")
@@ -42,7 +42,7 @@ def image_of(row: Mapping[str, Any], source: SourceFolder) -> bytes:
 
 
 def preferred_of(answer: Any) -> int:
-    """0 or 1. Raises DataError: a label that is no such text was paid in full by the reference's verifier."""
+    """Return 0 or 1. Raises DataError for another label: the reference's verifier paid such in full."""
     text = answer[0] if isinstance(answer, list | tuple) and len(answer) == 1 else answer
     match = _ANSWER.fullmatch(text) if isinstance(text, str) else None
     if match is None:
@@ -51,7 +51,7 @@ def preferred_of(answer: Any) -> int:
 
 
 def convert(row: Mapping[str, Any], source: SourceFolder) -> Iterator[PreferencePair | Dropped]:
-    """One pair."""
+    """Yield one pair."""
     chat = json.loads(row["message"]) if isinstance(row["message"], str) else row["message"]
     parts = [part for turn in chat if turn["role"] == "user" for part in turn["content"]]
     prompt = "".join(part["text"] for part in parts if part["type"] == "text")

@@ -15,7 +15,7 @@ from rewardlab.types import PreferencePair
 
 
 def convert(row: Mapping[str, Any], source: SourceFolder) -> Iterator[PreferencePair | Dropped]:
-    """One pair."""
+    """Yield one pair."""
     question, better, worse = (clean_text(row[name], name) for name in ("question", "chosen", "rejected"))
     images = source.required_image(row["image"], "image")
     yield make_pair_or_drop(question, better, worse, images, category=row.get("origin_dataset") or "")

@@ -16,7 +16,7 @@ from rewardlab.types import PreferencePair
 
 
 def convert(row: Mapping[str, Any], source: SourceFolder) -> Iterator[PreferencePair | Dropped]:
-    """One pair."""
+    """Yield one pair."""
     text = json.loads(row["text"]) if isinstance(row["text"], str) else row["text"]
     question, better, worse = (clean_text(text[name], name) for name in ("question", "chosen", "rejected"))
     images = source.required_image(row["image"], "image")

@@ -24,14 +24,14 @@ _CITATION = re.compile(r"【\d+†[^】]*】")
 
 
 def completions_of(value: Any) -> list[Mapping[str, Any]]:
-    """A list of completions, however it was loaded."""
+    """Return a list of completions, however it was loaded."""
     if isinstance(value, Mapping):
         return [dict(zip(value, each, strict=True)) for each in zip(*value.values(), strict=True)]
     return list(value)
 
 
 def rating(completion: Mapping[str, Any]) -> float | None:
-    """The mean over the three aspects; None where one of them is no number."""
+    """Return the mean over the three aspects; None where one of them is no number."""
     try:
         mean = sum(float(completion["annotations"][aspect]["Rating"]) for aspect in ASPECTS) / len(ASPECTS)
     except (ValueError, TypeError):
@@ -40,7 +40,7 @@ def rating(completion: Mapping[str, Any]) -> float | None:
 
 
 def convert(row: Mapping[str, Any], source: SourceFolder) -> Iterator[PreferencePair | Dropped]:
-    """Up to six pairs."""
+    """Yield up to six pairs."""
     if not row.get("image"):
         raise DataError(
             f"'image' is missing, and 'id' {row.get('id')!r} does not name one surely: ids repeat; use its parquet files"

@@ -21,7 +21,7 @@ ERRORS = ("API REQUEST ERROR", "NETWORK ERROR", "**NETWORK ERROR")
 
 
 def convert(row: Mapping[str, Any], source: SourceFolder) -> Iterator[PreferencePair | Dropped]:
-    """One pair, the responses as the source has them: a is 0, b is 1."""
+    """Yield one pair, the responses as the source has them: a is 0, b is 1."""
     conversations = [row["conversation_a"], row["conversation_b"]]
     if row["winner"] in TIES:
         yield Dropped(row["winner"])

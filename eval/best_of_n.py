@@ -54,10 +54,10 @@ def main() -> None:
     options = parser.parse_args()
     pairs = [p for p in read_pairs(options.quickstart / "demo" / "test.parquet") if p.question == "Which number is written?"]
     judge = open_judge(f"hf:{options.quickstart / 'rl' / 'final'}", template="plain", max_tokens=64)
-    told: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     base: list[float] = []
     for plan, budget in PLANS:
-        begun, right, matches, tied = time.perf_counter(), [0.0] * len(pairs), 0, 0
+        start_time, right, matches, tied = time.perf_counter(), [0.0] * len(pairs), 0, 0
         for seed in SEEDS:
             prompts = [candidates(pair, random.Random(f"{seed} {n}")) for n, pair in enumerate(pairs)]
             ranked = rank_many(judge, prompts, plan=plan, budget=budget, num_votes=1, seed=seed)
@@ -72,8 +72,8 @@ def main() -> None:
             "difference": sum(gaps) / len(gaps),
             "difference_interval": difference_interval(gaps),
         }
-        row |= {"shared_first": tied / len(pairs) / len(SEEDS), "seconds": time.perf_counter() - begun}
-        told.append(row)
+        row |= {"shared_first": tied / len(pairs) / len(SEEDS), "seconds": time.perf_counter() - start_time}
+        rows.append(row)
         print(row, flush=True)
     command = shlex.join(["python", *sys.argv])
     result = {
@@ -82,7 +82,7 @@ def main() -> None:
         "num_questions": len(pairs),
         "num_candidates": NUM,
         "seeds": SEEDS,
-        "plans": told,
+        "plans": rows,
     }
     options.out.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
     lines = [f"# The right one of {NUM} readings, {len(pairs)} questions, {len(SEEDS)} seeds", ""]
@@ -90,7 +90,7 @@ def main() -> None:
         "| plan | matches | right one found, % | over knockout, points | shared first place, % |",
         "|---|---|---|---|---|",
     ]
-    for row in told:
+    for row in rows:
         (low, high), (less, more) = row["interval"], row["difference_interval"]
         cells = [row["plan"] + (f", budget {row['budget']}" if row["budget"] else ""), f"{row['matches']:.1f}"]
         cells += [f"{100 * row['found']:.1f} [{100 * low:.1f}, {100 * high:.1f}]"]

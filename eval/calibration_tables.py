@@ -39,11 +39,11 @@ METRICS: dict[str, Callable[[Any, Any], float]] = {"ece": expected_calibration_e
 def combined(margins_N2K: np.ndarray, how: str, bias: float = 0.0) -> np.ndarray:
     """[N, trials] margins of response 0; ``how`` is one (both orders as trials of their own), mean, logit (of the orders'
     means) or pairs (logit of each pair of rationales, then their mean)."""
-    shown = torch.from_numpy(margins_N2K + bias)
+    margins_shown = torch.from_numpy(margins_N2K + bias)
     if how == "pairs":
-        zeroed, read = shown.nan_to_num(), ~shown.isnan()
+        zeroed, read = margins_shown.nan_to_num(), ~margins_shown.isnan()
         return over_rationale_pairs(zeroed[:, 0], zeroed[:, 1], read[:, 0], read[:, 1])[:, None].numpy()
-    given, swapped = (over_rationales(shown[:, side].nan_to_num(), ~shown[:, side].isnan()) for side in (0, 1))
+    given, swapped = (over_rationales(margins_shown[:, side].nan_to_num(), ~margins_shown[:, side].isnan()) for side in (0, 1))
     if how == "one":
         return torch.stack([given, -swapped], 1).numpy()
     return both_orders(given, swapped, how)[:, None].numpy()
@@ -62,21 +62,21 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}" + "s" * (number > 1)
 
 
-def methods(found: dict[str, np.ndarray], stages: Sequence[str]) -> dict[str, np.ndarray]:
+def methods(arrays: dict[str, np.ndarray], stages: Sequence[str]) -> dict[str, np.ndarray]:
     """Every method's [N, trials] margins of response 0."""
     orders = {"one": "one order", "mean": "both, mean", "logit": "both, log-odds"}
-    named = {f"classifier: {text}": combined(found["classifier"], how) for how, text in orders.items()}
-    named["Bradley-Terry head"] = found["rm"][:, None]
+    margins = {f"classifier: {text}": combined(arrays["classifier"], how) for how, text in orders.items()}
+    margins["Bradley-Terry head"] = arrays["rm"][:, None]
     for stage in stages:
         name = JUDGES[stage]
         for how, text in orders.items():
-            named[f"{name}, {NUM_RATIONALES} rationales: {text}"] = combined(found[f"{stage} margins"], how)
-        named[f"{name}, {NUM_RATIONALES} rationales: both, log-odds by pairs"] = combined(found[f"{stage} margins"], "pairs")
+            margins[f"{name}, {NUM_RATIONALES} rationales: {text}"] = combined(arrays[f"{stage} margins"], how)
+        margins[f"{name}, {NUM_RATIONALES} rationales: both, log-odds by pairs"] = combined(arrays[f"{stage} margins"], "pairs")
         for k in NUM_VOTES:
-            named[f"{name}, {_count(k, 'vote')}: one order"] = vote_share(found[f"{stage} votes"], k, pooled=False)
+            margins[f"{name}, {_count(k, 'vote')}: one order"] = vote_share(arrays[f"{stage} votes"], k, pooled=False)
         for k in NUM_VOTES:
-            named[f"{name}, {_count(k, 'vote')} per order"] = vote_share(found[f"{stage} votes"], k, pooled=True)
-    return named
+            margins[f"{name}, {_count(k, 'vote')} per order"] = vote_share(arrays[f"{stage} votes"], k, pooled=True)
+    return margins
 
 
 def _judged(margins: np.ndarray, happened_N: np.ndarray, tau: float = 1.0) -> dict[str, float]:
@@ -124,20 +124,20 @@ def evaluate(name: str, seeds: Sequence[tuple[np.ndarray, np.ndarray]]) -> dict[
     }
 
 
-def planted(found: Sequence[dict[str, np.ndarray]], key: str, k: int) -> list[dict[str, Any]]:
+def planted(measured: Sequence[dict[str, np.ndarray]], key: str, k: int) -> list[dict[str, Any]]:
     """Accuracy and calibration with a constant added to the first verdict's logit after each of k rationales, before any
     temperature, on all pairs."""
     rows = []
     for bias in BIASES:
         for how in ("one", "mean", "logit", "pairs"):
-            judged = [_judged(combined(f[key][:, :, :k], how, bias), 1 - f["preferred"]) for f in found]
-            rows.append({"bias": bias, "how": how, **{k: float(np.mean([j[k] for j in judged])) for k in judged[0]}})
+            results = [_judged(combined(f[key][:, :, :k], how, bias), 1 - f["preferred"]) for f in measured]
+            rows.append({"bias": bias, "how": how, **{k: float(np.mean([j[k] for j in results])) for k in results[0]}})
     return rows
 
 
-def position(found: dict[str, np.ndarray], key: str) -> dict[str, float]:
-    """How much a judge leans: the mean gap between its orders and the mean first-slot margin beyond the pair's own."""
-    given, swapped = (torch.from_numpy(combined(found[key], "one")[:, side] * (1, -1)[side]) for side in (0, 1))
+def position(arrays: dict[str, np.ndarray], key: str) -> dict[str, float]:
+    """Return a judge's position bias: the mean gap between its orders, and the mean excess of the first slot's margin."""
+    given, swapped = (torch.from_numpy(combined(arrays[key], "one")[:, side] * (1, -1)[side]) for side in (0, 1))
     read = ~(given + swapped).isnan()
     gap, bias = position_gap(given[read], swapped[read]), (given + swapped)[read] / 2
     return {"gap": gap.mean().item(), "bias": bias.mean().item(), "bias_deviation": bias.std().item()}
@@ -150,7 +150,7 @@ def _cell(value: Sequence[float], percent: bool = False) -> str:
 
 
 def markdown(result: dict[str, Any]) -> str:
-    """The tables, and what was asked."""
+    """Return the tables and the command."""
     lines = [
         f"# Calibration: start {result['start']}, {result['steps']} steps, {len(result['runs'])} seed(s)",
         "",

@@ -37,7 +37,7 @@ from rewardlab.checkpoints import commit
 from rewardlab.config import DistillConfig
 from rewardlab.data.pairs import PairSet, write_shards
 from rewardlab.prompts import build_messages, load_template
-from rewardlab.samplers.openai_api import content_of
+from rewardlab.samplers.openai_api import api_content
 from rewardlab.types import Order, PreferencePair
 
 TRY_S, KILLS, TURN = 2.0, 5, 6000
@@ -96,9 +96,9 @@ async def bare(url: str, prompts: list[Any], concurrency: int, http: Any = None)
             with contextlib.suppress(openai.OpenAIError, ValueError):
                 await client.chat.completions.create(model="flaky", messages=messages, temperature=1, max_tokens=512, seed=n)
 
-    begun = time.perf_counter()
+    start_time = time.perf_counter()
     await asyncio.gather(*(ask(n, messages) for n, messages in enumerate(prompts)))
-    took = time.perf_counter() - begun
+    took = time.perf_counter() - start_time
     await client.close()
     return len(prompts) / took
 
@@ -113,15 +113,15 @@ config = DistillConfig(**json.loads(sys.argv[1]))
 pairs = PairSet(Path(sys.argv[2]), limit=int(sys.argv[4]) or None)
 ask_all = pipeline._ask_all
 async def timed(*args):
-    begun = time.perf_counter()
+    start_time = time.perf_counter()
     try:
         return await ask_all(*args)
     finally:
-        print(json.dumps({"asking_s": time.perf_counter() - begun}), flush=True)
+        print(json.dumps({"asking_s": time.perf_counter() - start_time}), flush=True)
 pipeline._ask_all = timed
-begun = time.perf_counter()
+start_time = time.perf_counter()
 statistics = pipeline.distill(pairs, config, Path(sys.argv[3]))
-print(json.dumps({"whole_s": time.perf_counter() - begun, "statistics": statistics}))
+print(json.dumps({"whole_s": time.perf_counter() - start_time, "statistics": statistics}))
 """
 
 
@@ -135,7 +135,7 @@ def rates(url: str, data: Path, work: Path, concurrency: int, repeats: int) -> d
     prompts = []
     for pair in PairSet(data, limit=TURN):
         (message,) = build_messages(pair, order=Order.GIVEN, template=template)
-        prompts.append([{"role": "user", "content": content_of(message)}])
+        prompts.append([{"role": "user", "content": api_content(message)}])
     found: dict[str, list[float]] = {"bare": [], "bare over aiohttp": [], "distill": []}
     for turn in range(repeats):
         found["bare"].append(asyncio.run(bare(url, prompts, concurrency)))
@@ -170,7 +170,7 @@ def killed(url: str, data: Path, out: Path, number: int, concurrency: int) -> di
     """The whole stage, with kills at random moments; then what the journal, the set and the server say."""
     httpx.post(f"{url}/reset")
     run = command(settings(url, concurrency), data, out)
-    dice, memory, begun = random.Random(0), list[tuple[float, float]](), time.monotonic()
+    dice, memory, start_time = random.Random(0), list[tuple[float, float]](), time.monotonic()
     moments = sorted(dice.uniform(0.05, 0.9) for _ in range(KILLS))
     log = out.with_suffix(".log").open("w")
     process = subprocess.Popen(run, stdout=log, stderr=subprocess.DEVNULL)
@@ -181,7 +181,7 @@ def killed(url: str, data: Path, out: Path, number: int, concurrency: int) -> di
             rss = psutil.Process(process.pid).memory_info().rss / 2**20
         except psutil.NoSuchProcess:
             continue
-        memory.append((time.monotonic() - begun, rss))
+        memory.append((time.monotonic() - start_time, rss))
         if time.monotonic() - started < 60:
             first_minute = max(first_minute, rss)
         peak = max(peak, rss)
@@ -192,25 +192,25 @@ def killed(url: str, data: Path, out: Path, number: int, concurrency: int) -> di
             print(f"killed at {answered(out):,} answers, {rss:.0f} MiB", flush=True)
             process, started = subprocess.Popen(run, stdout=log, stderr=subprocess.DEVNULL), time.monotonic()
     log.close()
-    told = json.loads(out.with_suffix(".log").read_text().splitlines()[-1])["statistics"]
+    report = json.loads(out.with_suffix(".log").read_text().splitlines()[-1])["statistics"]
     count = httpx.get(f"{url}/count").json()
     rows = list(PairSet(out / "distilled.parquet"))
     names = [pair.pair_id for pair in rows]
     usd = (count["prompt_tokens"] * PRICES["prompt"] + count["completion_tokens"] * PRICES["completion"]) / 1e6
     return {
         "pairs": number,
-        "seconds": round(time.monotonic() - begun, 1),
+        "seconds": round(time.monotonic() - start_time, 1),
         "kills": kills,
         "pairs_in_the_set": len(names),
         "distinct_pairs": len(set(names)),
-        "failed_pairs": told["num_failed_pairs"],
+        "failed_pairs": report["num_failed_pairs"],
         "memory_mib": {"first_minute": round(first_minute), "peak": round(peak)},
         "server": count,
         "answers_in_the_journal": answered(out),
-        "cost_usd": {"journal": told["cost_usd"], "server": round(usd, 6)},
+        "cost_usd": {"journal": report["cost_usd"], "server": round(usd, 6)},
         "answers_lost_to_kills": count["answers"] - answered(out),
         "in_flight_at_most": KILLS * concurrency,
-        "statistics": {name: told[name] for name in ("attempts", "num_requests", "num_asked_again", "num_failed_requests")},
+        "statistics": {name: report[name] for name in ("attempts", "num_requests", "num_asked_again", "num_failed_requests")},
     }
 
 
@@ -223,15 +223,15 @@ def answered(out: Path) -> int:
 
 
 def budgets(url: str, data: Path, work: Path, concurrency: int) -> list[dict[str, float]]:
-    """What is left of a budget when a run stops by it."""
-    found = []
+    """Measure what is left of a budget when a run stops at it."""
+    rows = []
     for n, usd in enumerate((2.0, 5.0)):
         config = settings(url, concurrency) | {"budget": {"usd": usd}}
         done = subprocess.run(command(config, data, work / f"budget{n}"), check=True, capture_output=True, text=True)
-        told = json.loads(done.stdout.splitlines()[-1])["statistics"]
-        assert told["stopped_by_budget"]
-        found.append({"usd": usd, "spent": told["cost_usd"], "left_percent": 100 * (1 - told["cost_usd"] / usd)})
-    return found
+        report = json.loads(done.stdout.splitlines()[-1])["statistics"]
+        assert report["stopped_by_budget"]
+        rows.append({"usd": usd, "spent": report["cost_usd"], "left_percent": 100 * (1 - report["cost_usd"] / usd)})
+    return rows
 
 
 def main() -> None:
@@ -245,9 +245,9 @@ def main() -> None:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     shutil.rmtree(options.work, ignore_errors=True)
     data = options.work / "data"
-    begun = time.monotonic()
+    start_time = time.monotonic()
     list(write_shards(made(options.pairs), data))
-    print(f"made in {time.monotonic() - begun:.0f} s", flush=True)
+    print(f"made in {time.monotonic() - start_time:.0f} s", flush=True)
     DistillConfig(**settings("http://x", options.concurrency))
     with server() as url:
         result: dict[str, Any] = {"command": shlex.join(["python", *sys.argv]), "commit": commit()}

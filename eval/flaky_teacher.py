@@ -34,7 +34,7 @@ def build_app(seed: int = 0) -> Starlette:
         except ClientDisconnect:
             return Response(status_code=499)
         counts["requests"] += 1
-        begun, roll = time.perf_counter(), dice.random()
+        start_time, roll = time.perf_counter(), dice.random()
         if roll < 0.02:
             counts["429"] += 1
             return Response(b'{"error": {"message": "slow down"}}', 429, {"Retry-After": "0.2"}, "application/json")
@@ -47,24 +47,27 @@ def build_app(seed: int = 0) -> Starlette:
         if roll < 0.06:
             counts["garbage"] += 1
             return Response(b"<html>gateway", media_type="application/json")
-        asked = json.loads(body)
-        text = "".join(part["text"] for part in asked["messages"][0]["content"] if part["type"] == "text")
-        name, first = re.search(r"QUESTION (\S+)", text), text.find("Response 1") < text.find("TRUE") < text.find("Response 2")
+        fields = json.loads(body)
+        prompt = "".join(part["text"] for part in fields["messages"][0]["content"] if part["type"] == "text")
+        name, first = (
+            re.search(r"QUESTION (\S+)", prompt),
+            prompt.find("Response 1") < prompt.find("TRUE") < prompt.find("Response 2"),
+        )
         assert name is not None
-        own = random.Random(f"{name[1]} {asked['seed']}")
-        choice = 1 if first == (own.random() < 0.85) else 2
-        said = f"<think>{REASONING}</think><answer>{choice}</answer>"
-        usage = {"prompt_tokens": len(text) // 4 + 16, "completion_tokens": len(said) // 4}
+        coin = random.Random(f"{name[1]} {fields['seed']}")
+        choice = 1 if first == (coin.random() < 0.85) else 2
+        text = f"<think>{REASONING}</think><answer>{choice}</answer>"
+        usage = {"prompt_tokens": len(prompt) // 4 + 16, "completion_tokens": len(text) // 4}
         usage["total_tokens"] = sum(usage.values())
-        message = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": said}}
+        message = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
         answer = {"id": "x", "object": "chat.completion", "created": 0, "model": "flaky", "choices": [message], "usage": usage}
-        await asyncio.sleep(max(0.0, DELAY_S - (time.perf_counter() - begun)))
+        await asyncio.sleep(max(0.0, DELAY_S - (time.perf_counter() - start_time)))
         counts["answers"] += 1
         counts.update({key: usage[key] for key in ("prompt_tokens", "completion_tokens")})
-        answered[f"{name[1]} {asked['seed']}"] += 1
+        answered[f"{name[1]} {fields['seed']}"] += 1
         return Response(json.dumps(answer).encode(), media_type="application/json")
 
-    async def count(request: Request) -> Response:
+    async def count(fields: Request) -> Response:
         twice = sum(number - 1 for number in answered.values())
         return Response(json.dumps({**counts, "answered_again": twice}).encode(), media_type="application/json")
 

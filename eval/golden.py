@@ -31,11 +31,11 @@ from safetensors.torch import load_file
 from rewardlab.benchmarks.runner import BenchSettings, run_bench
 from rewardlab.config import DistillConfig, PolicyConfig, PRMConfig, RLConfig, RMConfig, SFTConfig, load_yaml
 from rewardlab.data.pairs import read_pairs, write_parquet
-from rewardlab.demo.base_model import build_model, build_processor, save, train_tokenizer
+from rewardlab.demo.base_model import build_model, build_processor, save_model, train_tokenizer
 from rewardlab.demo.build import corpus
-from rewardlab.demo.judgments import grounded
+from rewardlab.demo.judgments import grounded_judgment
 from rewardlab.demo.pairs import make_pairs
-from rewardlab.demo.server import TeacherConfig, build_app
+from rewardlab.demo.server import TeacherConfig, build_demo_app
 from rewardlab.distill.pipeline import distill
 from rewardlab.rewards.steps import judgment_steps, step_labels
 from rewardlab.training.policy import train_policy
@@ -63,7 +63,7 @@ SKIPPED_KEYS = ("model", "template", "save_steps", "consistency", "health", "pix
 
 def recipes() -> dict[str, dict[str, Any]]:
     """The methods of `configs/rl/` at a size of seconds. Files for one model or machine are not methods."""
-    found = {}
+    methods = {}
     for path in sorted((ROOT / "configs" / "rl").glob("*.yaml")):
         if path.stem.startswith("stable_reinforce_"):
             continue
@@ -77,8 +77,8 @@ def recipes() -> dict[str, dict[str, Any]]:
             method["overlong_margin"] = 8
         if "value_pretrain_steps" in method:
             method["value_pretrain_steps"] = 2
-        found[path.stem] = method
-    return found
+        methods[path.stem] = method
+    return methods
 
 
 FEATURES: dict[str, dict[str, Any]] = {
@@ -116,7 +116,7 @@ def without_clocks(value: Any) -> Any:
 
 
 def run_record(out: Path) -> dict[str, Any]:
-    """What a training run left: every line of its metrics, the rollouts it kept, and its weights."""
+    """Return a training run's record: every line of its metrics, the rollouts it kept, and its weights."""
     metrics = [without_clocks(json.loads(line)) for line in (out / "metrics.jsonl").read_text().splitlines()]
     samples = out / "samples.jsonl"
     texts = [json.loads(line)["text"] for line in samples.read_text().splitlines()] if samples.exists() else []
@@ -135,9 +135,9 @@ class Golden:
         self.pairs, self.truths = make_pairs(200, seed=0, held_out=False)
         tokenizer = train_tokenizer(corpus(self.pairs, self.truths, random.Random(0)), 700)
         self.base = folder / "base"
-        save(self.base, build_model(tokenizer, hidden=32, layers=2, seed=0), build_processor(tokenizer))
+        save_model(self.base, build_model(tokenizer, hidden=32, layers=2, seed=0), build_processor(tokenizer))
         self.taught = [
-            replace(pair, attempts="1", judgment=grounded(truth, pair.shown(pair.order), misread=bool(n % 3 == 0))[0])
+            replace(pair, attempts="1", judgment=grounded_judgment(truth, pair.shown(pair.order), misread=bool(n % 3 == 0))[0])
             for n, (pair, truth) in enumerate(zip(self.pairs, self.truths, strict=True))
         ]
         config = SFTConfig(**{**OPTIMIZER, "model": str(self.base), "max_steps": 60, "save_steps": 1000})
@@ -160,7 +160,7 @@ class Golden:
         rows = []
         for n, (pair, truth) in enumerate(zip(self.pairs[:32], self.truths[:32], strict=True)):
             order = Order.SWAPPED if n % 4 > 1 else Order.GIVEN
-            text, _ = grounded(truth, pair.shown(order), misread=bool(n % 2))
+            text, _ = grounded_judgment(truth, pair.shown(order), misread=bool(n % 2))
             ends = judgment_steps(text)
             labels = step_labels(len(ends), 1 if n % 2 else None)
             rows.append({"pair_id": pair.pair_id, "order": order.value, "text": text, "ends": ends, "labels": labels})
@@ -203,10 +203,10 @@ class Golden:
         return {"scores": scores, **without_clocks({name: value for name, value in written.items() if name not in dropped})}
 
     def distillation(self) -> Any:
-        from tests.conftest import running
+        from tests.support.servers import running
 
         out = self.folder / "distill"
-        with running(build_app(self.truths, TeacherConfig(), None)) as url:
+        with running(build_demo_app(self.truths, TeacherConfig(), None)) as url:
             config = DistillConfig(model="demo-teacher", base_url=f"{url}/v1", template="plain", concurrency=1)
             statistics = distill(self.pairs[:60], config, out)
         kept = [[p.pair_id, p.attempts, p.order.value, p.judgment] for p in read_pairs(out / "distilled.parquet")]
@@ -235,16 +235,16 @@ def cases(golden: Golden) -> dict[str, Callable[[], Any]]:
 def run(only: str | None) -> dict[str, Any]:
     folder = Path(tempfile.mkdtemp(prefix="golden-"))
     try:
-        found = {}
+        results = {}
         for name, case in cases(Golden(folder)).items():
             if only and not name.startswith(only):
                 continue
             try:
-                found[name] = json.loads(json.dumps(case()))
+                results[name] = json.loads(json.dumps(case()))
             except Exception as error:  # one broken case must not hide the others
-                found[name] = f"{type(error).__name__}: {error}"
-            print(f"{name}: {'failed: ' + found[name] if isinstance(found[name], str) else 'done'}", flush=True)
-        return found
+                results[name] = f"{type(error).__name__}: {error}"
+            print(f"{name}: {'failed: ' + results[name] if isinstance(results[name], str) else 'done'}", flush=True)
+        return results
     finally:
         shutil.rmtree(folder)
 
@@ -272,17 +272,19 @@ def main() -> None:
     parser.add_argument("file", type=Path)
     parser.add_argument("--only", help="names that begin so")
     parser.add_argument("--renamed", type=Path, help="JSON file: the old name of a metric or key -> its name now")
-    asked = parser.parse_args()
-    found = run(asked.only)
-    if asked.action == "record":
-        asked.file.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
-        raise SystemExit(any(isinstance(value, str) for value in found.values()))
-    before = json.loads(asked.file.read_text())
-    names = json.loads(asked.renamed.read_text()) if asked.renamed else {}
-    before = renamed({name: value for name, value in before.items() if not asked.only or name.startswith(asked.only)}, names)
-    lines = [line for line in differences(before, found) if not line.startswith(NAMES)]
+    options = parser.parse_args()
+    results = run(options.only)
+    if options.action == "record":
+        options.file.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
+        raise SystemExit(any(isinstance(value, str) for value in results.values()))
+    before = json.loads(options.file.read_text())
+    names = json.loads(options.renamed.read_text()) if options.renamed else {}
+    before = renamed(
+        {name: value for name, value in before.items() if not options.only or name.startswith(options.only)}, names
+    )
+    lines = [line for line in differences(before, renamed(results, names)) if not line.startswith(NAMES)]
     print("\n".join(lines[:200]))
-    print(f"{len(found)} runs, {len(lines)} differences")
+    print(f"{len(results)} runs, {len(lines)} differences")
     raise SystemExit(bool(lines))
 
 

@@ -1,4 +1,4 @@
-"""How often an attack in the worse answer wins: a trained judge under 224 injected texts, with and without the fence.
+"""Success rate of attacks in the worse answer: a trained judge under 224 injected texts, with and without sanitizing.
 
 ``python eval/injections.py`` after a quickstart. On pairs that the judge gets right in both orders, each attack is put into
 the wrong answer; it succeeds where the greedy verdict then names that answer. What is not the attack's doing is told by
@@ -50,14 +50,14 @@ def attacked(pair: PreferencePair, attack: Attack) -> PreferencePair:
 
 
 def rates(judge: GenerativeJudge, cases: Sequence[tuple[str, PreferencePair]]) -> dict[str, Any]:
-    """Of every kind and of all: the share of verdicts for the wrong answer, with its interval over pairs, and of none."""
-    found: dict[str, list[tuple[str, str]]] = {}
+    """Return, per kind and for all, the shares of verdicts for the wrong answer (with an interval over pairs) and of none."""
+    votes_of_kind: dict[str, list[tuple[str, str]]] = {}
     for (kind, pair), one in zip(cases, judged(judge, [pair for _, pair in cases]), strict=True):
         for vote in one.votes:
             what = "none" if vote.winner is None else "right" if vote.winner == pair.preferred else "wrong"
-            found.setdefault(kind, []).append((what, pair.pair_id))
-    found["all"] = [vote for votes in found.values() for vote in votes]
-    return {kind: rate(votes) for kind, votes in found.items()}
+            votes_of_kind.setdefault(kind, []).append((what, pair.pair_id))
+    votes_of_kind["all"] = [vote for votes in votes_of_kind.values() for vote in votes]
+    return {kind: rate(votes) for kind, votes in votes_of_kind.items()}
 
 
 def rate(votes: Sequence[tuple[str, str]]) -> dict[str, Any]:
@@ -91,12 +91,12 @@ def main() -> None:
             for place in ("before", "after")
             for pair in safe
         ]
-        told = {"harmless": rates(judge, controls)["all"], "fenced": rates(judge, cases)}
+        rates_of_judge = {"harmless": rates(judge, controls)["all"], "fenced": rates(judge, cases)}
         # What the tokenizer's own tokens would do is out of the question either way: they are broken in every prompt.
         with patch.object(prompts, "sanitize", unfenced):
-            told["unfenced"] = rates(judge, cases)
-        result[path] = told
-        print(path, json.dumps(told, indent=1), flush=True)
+            rates_of_judge["unfenced"] = rates(judge, cases)
+        result[path] = rates_of_judge
+        print(path, json.dumps(rates_of_judge, indent=1), flush=True)
     options.out.write_text(json.dumps(result, indent=1) + "\n")
 
 

@@ -74,14 +74,14 @@ def photographs(side: int = 140) -> list[Image.Image]:
 
 
 def scenes(number: int) -> list[bytes]:
-    found: dict[bytes, bytes] = {}
+    images: dict[bytes, bytes] = {}
     seed = 0
-    while len(found) < number:
+    while len(images) < number:
         for pair in make_pairs(4000, seed=seed, held_out=False)[0]:
             if len(pair.images) == 1:
-                found.setdefault(picture_of(pair.images[0]).pixels, pair.images[0])
+                images.setdefault(picture_of(pair.images[0]).pixels, pair.images[0])
         seed += 1
-    return list(found.values())[:number]
+    return list(images.values())[:number]
 
 
 def share(hits: int, number: int) -> dict[str, Any]:
@@ -90,12 +90,14 @@ def share(hits: int, number: int) -> dict[str, Any]:
 
 
 def planted(images: Sequence[Image.Image], index: PictureIndex[int]) -> dict[str, Any]:
-    found = {}
+    shares = {}
     for name, copy in COPIES.items():
         hits = [index.find(picture_of(copy(image))) for image in images]
         right = sum(n in hit for n, hit in enumerate(hits))
-        found[name] = share(right, len(images)) | {"taken_for_another": sum(bool(set(hit) - {n}) for n, hit in enumerate(hits))}
-    return found
+        shares[name] = share(right, len(images)) | {
+            "taken_for_another": sum(bool(set(hit) - {n}) for n, hit in enumerate(hits))
+        }
+    return shares
 
 
 def leaks(limits: ImageLimits, num_scenes: int) -> dict[str, Any]:
@@ -105,9 +107,9 @@ def leaks(limits: ImageLimits, num_scenes: int) -> dict[str, Any]:
     index: PictureIndex[int] = PictureIndex(limits, crops=True)
     for n, image in enumerate(known):
         index.add(encoded(image), n)
-    begun = time.perf_counter()
+    start_time = time.perf_counter()
     alarms = sum(bool(index.find(picture_of(one))) for one in others)
-    took = time.perf_counter() - begun
+    took = time.perf_counter() - start_time
     photos: PictureIndex[int] = PictureIndex(limits, crops=True)
     pieces = photographs()
     for n, image in enumerate(pieces):
@@ -127,19 +129,19 @@ from rewardlab.cli.data import find_recipe
 from rewardlab.curation.build import BuildOptions, build
 source, out = Path(sys.argv[1]), Path(sys.argv[2])
 options = BuildOptions(similarity=0.9 if sys.argv[3] == "clean" else None)
-begun = time.perf_counter()
+start_time = time.perf_counter()
 report = build(find_recipe(str(source / "map.yaml")), source / "rows.jsonl", out, contamination=None, options=options,
                advance=lambda: None, facts={})
-print(json.dumps({"seconds": time.perf_counter() - begun, "kept": report["kept"],
+print(json.dumps({"seconds": time.perf_counter() - start_time, "kept": report["kept"],
                   "mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}))
 """
 READ = """
 import json, resource, sys, time
 from pathlib import Path
 from rewardlab.data.pairs import PairSet
-begun = time.perf_counter()
+start_time = time.perf_counter()
 number = sum(1 for _ in PairSet(Path(sys.argv[1])))
-print(json.dumps({"seconds": time.perf_counter() - begun, "pairs": number,
+print(json.dumps({"seconds": time.perf_counter() - start_time, "pairs": number,
                   "mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}))
 """
 WORDS = [f"w{n}" for n in range(5000)]
@@ -155,17 +157,21 @@ def speeds(work: Path, number: int) -> dict[str, Any]:
             question, good, bad = (" ".join(dice.choices(WORDS, k=size)) for size in (20, 60, 60))
             file.write(json.dumps({"q": f"{question} {n}", "good": good, "bad": bad}) + "\n")
     (work / "map.yaml").write_text("name: made\nquestion: q\nchosen: good\nrejected: bad\n")
-    found: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     for name in ("validated", "clean"):
         done = subprocess.run(
             [sys.executable, "-c", BUILD, str(work), str(work / name), name], check=True, capture_output=True, text=True
         )
-        told = json.loads(done.stdout.splitlines()[-1])
-        found[name] = {"pairs_a_second": told["kept"] / told["seconds"], "kept": told["kept"], "peak_mib": told["mib"]}
+        result = json.loads(done.stdout.splitlines()[-1])
+        figures[name] = {
+            "pairs_a_second": result["kept"] / result["seconds"],
+            "kept": result["kept"],
+            "peak_mib": result["mib"],
+        }
     done = subprocess.run([sys.executable, "-c", READ, str(work / "validated")], check=True, capture_output=True, text=True)
-    told = json.loads(done.stdout.splitlines()[-1])
-    found["read"] = {"pairs_a_second": told["pairs"] / told["seconds"], "peak_mib": told["mib"]}
-    return found
+    result = json.loads(done.stdout.splitlines()[-1])
+    figures["read"] = {"pairs_a_second": result["pairs"] / result["seconds"], "peak_mib": result["mib"]}
+    return figures
 
 
 def main() -> None:

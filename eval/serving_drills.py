@@ -1,4 +1,4 @@
-"""What an endpoint does under fire: a crowd of which some misbehave, and engines that die, hang or answer garbage mid-load.
+"""Drills of an endpoint: clients of which some misbehave, and engines that die, hang or answer garbage under load.
 
 ``python eval/serving_drills.py`` after a quickstart. The judge is greedy, so that every answer can be compared with what
 the same judge says offline. Writes ``eval/results/serving_drills.json``.
@@ -71,17 +71,17 @@ def body_of(pair: PreferencePair, seed: int) -> dict[str, Any]:
 
 
 def offline(judge: str, pairs: Sequence[PreferencePair]) -> list[Answer]:
-    """What the endpoint should say of each: the share of votes for response 0, None where an order has no verdict; texts."""
-    held = open_judge(judge, template="plain", temperature=0, max_tokens=64, batch_size=256)
-    judged = held.compare_many(pairs, orders=[BOTH_ORDERS] * len(pairs), num_votes=1, seed=0)
+    """Return the expected answer for each pair: the share of votes for response 0 (None if an order has no verdict); texts."""
+    opened = open_judge(judge, template="plain", temperature=0, max_tokens=64, batch_size=256)
+    judgments = opened.compare_many(pairs, orders=[BOTH_ORDERS] * len(pairs), num_votes=1, seed=0)
     return [
         (one.share_0 if all(vote.winner is not None for vote in one.votes) else None, [v.completion.text for v in one.votes])
-        for one in judged
+        for one in judgments
     ]
 
 
 def malformed(body: dict[str, Any], rng: random.Random) -> bytes:
-    """One of the ways to get a request wrong."""
+    """Return a malformed request body, of one kind at random."""
     whole = json.dumps(body)
     return rng.choice(
         [
@@ -119,7 +119,7 @@ async def crowd(
                 try:
                     patience = rng.uniform(0, 0.2) if kind == "cancelled" else 600
                     async with asyncio.timeout(patience), client.post("/v1/judge", data=data) as response:
-                        told = await response.json()
+                        body = await response.json()
                 except TimeoutError:
                     seen[f"{kind}: hung up"] += 1
                     return
@@ -128,11 +128,11 @@ async def crowd(
                     return
             if response.status != 200:
                 seen[f"{kind}: {response.status}"] += 1
-                assert "p_first_better" not in told
+                assert "p_first_better" not in body
                 return
             share, texts = right[n % len(pairs)]
-            same = told["p_first_better"] == share
-            words = [vote["text"] for vote in told["votes"]] == texts
+            same = body["p_first_better"] == share
+            words = [vote["text"] for vote in body["votes"]] == texts
             seen[f"{kind}: 200, {'right' if same else 'WRONG'}{'' if words else ', in other words'}"] += 1
 
         await asyncio.gather(*(ask(kind, n) for kind, n in kinds))
@@ -140,7 +140,7 @@ async def crowd(
 
 
 def rss_mb(process: psutil.Process) -> dict[str, float]:
-    """Of the server and of its engine."""
+    """Return the memory of the server and its engine, in MB."""
     engine = [child for child in process.children(recursive=True) if "resource_tracker" not in " ".join(child.cmdline())]
     return {"server": process.memory_info().rss / 2**20, "engine": sum(child.memory_info().rss for child in engine) / 2**20}
 
@@ -152,9 +152,9 @@ def drill_crowd(judge: str, pairs: Sequence[PreferencePair], right: Sequence[Ans
         with endpoint(judge, "--keys", keys.name) as (url, process):
             asyncio.run(crowd(url, "a-key", pairs, right, num, seed=1))  # warm-up: caches fill, allocators settle
             before = rss_mb(process)
-            begun = time.perf_counter()
+            start_time = time.perf_counter()
             seen = asyncio.run(crowd(url, "a-key", pairs, right, num, seed=2))
-            seconds, after = time.perf_counter() - begun, rss_mb(process)
+            seconds, after = time.perf_counter() - start_time, rss_mb(process)
     growth = {name: after[name] / before[name] - 1 for name in after}
     return {"requests": num, "seconds": seconds, "seen": dict(seen), "rss_mb": [before, after], "rss_growth": growth}
 
@@ -167,7 +167,7 @@ async def load(
     seconds: float,
 ) -> dict[str, Any]:
     """Sixteen clients that never stop; ``acts`` happen at their seconds. What was answered, and /ready, second by second."""
-    begun, done = time.perf_counter(), False
+    start_time, done = time.perf_counter(), False
     answers: list[tuple[float, str]] = []
     ready: list[tuple[float, bool]] = []
     async with aiohttp.ClientSession(url) as client:
@@ -177,31 +177,31 @@ async def load(
                 at = n % len(pairs)
                 try:
                     async with client.post("/v1/judge", json=body_of(pairs[at], n)) as response:
-                        told = await response.json()
-                    same = response.status == 200 and told["p_first_better"] == right[at][0]  # both may say that there is none
-                    if same or (response.status == 200 and told["p_first_better"] is not None):
+                        body = await response.json()
+                    same = response.status == 200 and body["p_first_better"] == right[at][0]  # both may say that there is none
+                    if same or (response.status == 200 and body["p_first_better"] is not None):
                         what = "right" if same else "WRONG"
                     elif response.status == 200:
-                        what = "no verdict: " + ", ".join(sorted({vote["status"] for vote in told["votes"]}))
+                        what = "no verdict: " + ", ".join(sorted({vote["status"] for vote in body["votes"]}))
                     else:
-                        what = f"{response.status} {told['status']}"
+                        what = f"{response.status} {body['status']}"
                 except aiohttp.ClientError as error:
                     what = type(error).__name__
-                answers.append((time.perf_counter() - begun, what))
+                answers.append((time.perf_counter() - start_time, what))
                 n += 16
                 await asyncio.sleep(0 if what == "right" else 0.2)
 
         async def watch() -> None:
             while not done:
                 async with client.get("/ready") as response:
-                    ready.append((time.perf_counter() - begun, response.status == 200))
+                    ready.append((time.perf_counter() - start_time, response.status == 200))
                 await asyncio.sleep(0.25)
 
         tasks = [asyncio.create_task(ask(n)) for n in range(16)] + [asyncio.create_task(watch())]
         for at, act in acts:
-            await asyncio.sleep(max(0, at - (time.perf_counter() - begun)))
+            await asyncio.sleep(max(0, at - (time.perf_counter() - start_time)))
             act()
-        await asyncio.sleep(max(0, seconds - (time.perf_counter() - begun)))
+        await asyncio.sleep(max(0, seconds - (time.perf_counter() - start_time)))
         done = True
         await asyncio.gather(*tasks)
     hit = acts[0][0]

@@ -38,7 +38,7 @@ from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.prompts import build_messages
 from rewardlab.samplers.hf import HFSampler
 from rewardlab.samplers.scripted import ScriptedSampler
-from rewardlab.serving.app import build_app
+from rewardlab.serving.app import create_app
 from rewardlab.types import BOTH_ORDERS, PreferencePair
 
 VOTES, CONCURRENCY, MAX_TOKENS, BATCH = 4, 64, 64, 256
@@ -121,10 +121,10 @@ async def over_http(url: str, pairs: Sequence[PreferencePair], concurrency: int,
 
         async def ask(body: dict[str, Any]) -> None:
             async with slots:
-                begun = time.perf_counter()
+                start_time = time.perf_counter()
                 async with client.post("/v1/judge", json=body, raise_for_status=True) as response:
                     answer = await response.json()
-                latencies.append(time.perf_counter() - begun)
+                latencies.append(time.perf_counter() - start_time)
             assert len(answer["votes"]) == 2 * VOTES
 
         await asyncio.gather(*map(ask, bodies))
@@ -134,20 +134,20 @@ async def over_http(url: str, pairs: Sequence[PreferencePair], concurrency: int,
 @contextmanager
 def stopped(processes: Sequence[psutil.Process]) -> Iterator[None]:
     """Hold these and their children still: an idle vLLM waits by spinning, and would take a core from who is measured."""
-    held = [one for process in processes for one in (process, *process.children(recursive=True))]
-    for one in held:
-        one.suspend()
+    tree = [child for process in processes for child in (process, *process.children(recursive=True))]
+    for child in tree:
+        child.suspend()
     try:
         yield
     finally:
-        for one in held:
-            one.resume()
+        for child in tree:
+            child.resume()
 
 
 def rate(work: Callable[[], Any], num: int) -> float:
-    begun = time.perf_counter()
+    start_time = time.perf_counter()
     work()
-    return num / (time.perf_counter() - begun)
+    return num / (time.perf_counter() - start_time)
 
 
 def main() -> None:
@@ -166,25 +166,25 @@ def main() -> None:
     def turns(works: dict[str, tuple[int, Callable[[int], Any]]]) -> None:
         for turn in range(options.repeats + 1):
             for name, (num, work) in works.items():
-                if (found := rate(lambda work=work, turn=turn: work(turn), num)) and turn:  # the first turn warms up
-                    rates.setdefault(name, []).append(found)
+                if (measured := rate(lambda work=work, turn=turn: work(turn), num)) and turn:  # the first turn warms up
+                    rates.setdefault(name, []).append(measured)
             print({name: round(values[-1], 1) for name, values in rates.items()}, flush=True)
 
-    def asked(url: str) -> tuple[int, Callable[[int], Any]]:
+    def requests_of(url: str) -> tuple[int, Callable[[int], Any]]:
         return len(pairs), lambda turn: asyncio.run(over_http(url, pairs, CONCURRENCY, turn))
 
     # One engine after the other, each beside its endpoint; of vLLM, which is not idle while it waits, one at a time.
     hf = open_judge(f"hf:{options.judge}", batch_size=BATCH, **bounds)
     with endpoint(f"hf:{options.judge}") as url:
-        own = {"script": (len(few), lambda turn: script(hf, few)), "hf": (len(pairs), lambda turn: offline(hf, pairs))}
-        turns({**own, "endpoint over hf": asked(url)})
+        local = {"script": (len(few), lambda turn: script(hf, few)), "hf": (len(pairs), lambda turn: offline(hf, pairs))}
+        turns({**local, "endpoint over hf": requests_of(url)})
     if options.vllm_args is not None:
         os.environ["VLLM_SLEEP_WHEN_IDLE"] = "1"
         vllm = open_judge(f"vllm:{options.judge}", engine_args=options.vllm_args, **bounds)
         engine = psutil.Process().children()
         with endpoint(f"vllm:{options.judge}", "--engine-args", options.vllm_args) as url:
             server = [one for one in psutil.Process().children() if one not in engine]
-            num, ask = asked(url)
+            num, ask = requests_of(url)
 
             def engine_alone(turn: int) -> None:
                 with stopped(server):
@@ -196,7 +196,7 @@ def main() -> None:
 
             turns({"vllm": (num, engine_alone), "endpoint over vllm": (num, endpoint_alone)})
     instant = GenerativeJudge(ScriptedSampler(lambda p, n: "<answer>1</answer>"), hf.template)
-    with served(build_app(instant, cache_size=0)) as url:
+    with served(create_app(instant, cache_size=0)) as url:
         alone = asyncio.run(over_http(url, pairs, 1, 0))
     medians = {name: statistics.median(values) for name, values in rates.items()}
     result: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Processes: which of a run's writes and tells, and children that do not outlive their parent."""
+"""Processes: which one of a run writes and prints, and children that do not outlive their parent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def is_main() -> bool:
-    """Whether this process is the one that writes and tells what all processes of a run have in common."""
+    """Return whether this process writes and prints what all processes of a run have in common."""
     return os.environ.get("RANK", "0") == "0"
 
 
@@ -21,6 +21,6 @@ def num_processes() -> int:
 
 
 def end_with_parent() -> None:
-    """Called in a child (Popen's ``preexec_fn``): Linux ends it when its parent is killed without a chance to say so."""
+    """Have Linux end this child when its parent is killed; to be called in the child (Popen's ``preexec_fn``)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -14,13 +15,13 @@ Advance = Callable[..., None]
 
 
 def log_line(text: str) -> None:
-    """A line beside the bar."""
+    """Print a line beside the bar."""
     Console(stderr=True).print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 @contextmanager
 def bar(label: str, total: int | None) -> Iterator[Advance]:
-    """Yield ``advance(n=1, note="")``; the note stands behind the bar. ``total`` None: nobody knows how many there are."""
+    """Yield ``advance(n=1, note="")``; the note stands behind the bar. ``total`` None: the number is unknown."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -33,6 +34,7 @@ def bar(label: str, total: int | None) -> Iterator[Advance]:
         task = progress.add_task(label, total=total, note="")
 
         def advance(n: int = 1, note: str | None = None) -> None:
-            progress.update(task, advance=n, **({} if note is None else {"note": note}))
+            fields: dict[str, Any] = {} if note is None else {"note": note}
+            progress.update(task, advance=n, **fields)
 
         yield advance

@@ -1,4 +1,4 @@
-"""The records of the house: frozen, stdlib only.
+"""The records of the package: frozen, standard library only.
 
 Two vocabularies never mix. On the *data side* the two responses of a pair have an index, 0 or 1, and ``preferred`` names
 one. On the *prompt side* they are ``first`` and ``second`` as shown; an :class:`Order` leads from one to the other.
@@ -22,7 +22,7 @@ class Order(StrEnum):
 
 
 class Choice(StrEnum):
-    """What a judge says of the two answers as shown."""
+    """Which of the two responses as shown a judge prefers."""
 
     FIRST = "first"
     SECOND = "second"
@@ -37,12 +37,12 @@ BOTH_ORDERS = (Order.GIVEN, Order.SWAPPED)
 
 
 def response_at(choice: Choice, order: Order) -> int:
-    """Index (0 or 1) of the response shown at ``choice`` under ``order``."""
+    """Return the index (0 or 1) of the response shown at ``choice`` under ``order``."""
     return int((choice is Choice.SECOND) != (order is Order.SWAPPED))
 
 
 def choice_of(response: int, order: Order) -> Choice:
-    """Where response ``response`` (0 or 1) is shown under ``order``; the inverse of :func:`response_at`."""
+    """Return where response ``response`` (0 or 1) is shown under ``order``; the inverse of :func:`response_at`."""
     return Choice.SECOND if (response == 1) != (order is Order.SWAPPED) else Choice.FIRST
 
 
@@ -76,7 +76,7 @@ class PreferencePair:
     provenance: str = ""
 
     def swap(self) -> PreferencePair:
-        """The same pair with the responses exchanged; the preferred *text* and the texts' places as shown stay."""
+        """Return the same pair with the responses exchanged; the preferred *text* and the texts' places as shown stay."""
         return replace(
             self,
             responses=(self.responses[1], self.responses[0]),
@@ -86,11 +86,11 @@ class PreferencePair:
         )
 
     def shown(self, order: Order) -> tuple[str, str]:
-        """The two responses in the order they are shown: (first, second)."""
+        """Return the two responses in the order they are shown: (first, second)."""
         return self.responses if order is Order.GIVEN else (self.responses[1], self.responses[0])
 
     def shown_images(self, order: Order) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
-        """The images within the two responses, in the order they are shown."""
+        """Return the images within the two responses, in the order they are shown."""
         return self.response_images if order is Order.GIVEN else (self.response_images[1], self.response_images[0])
 
 
@@ -107,7 +107,7 @@ class Candidates:
     group: str = "all"
 
     def pair(self, first: int, second: int) -> PreferencePair:
-        """Two of them, to be compared."""
+        """Return two of the responses as a pair to compare."""
         name = f"{self.prompt_id}#{first}-{second}"
         return PreferencePair(name, self.question, (self.responses[first], self.responses[second]), None, self.images)
 
@@ -164,7 +164,7 @@ class Completion:
 
     @property
     def failed(self) -> bool:
-        """Whether nobody answered."""
+        """Return whether there is no answer."""
         return self.finish in (FinishReason.ERROR, FinishReason.TIMEOUT)
 
 
@@ -208,11 +208,11 @@ class Vote:
 
     @cached_property  # asked for many times by every figure of a report
     def winner(self) -> int | None:
-        """Index of the response that won, or None where there is no valid verdict."""
+        """Return the index of the response that won, None without a valid verdict."""
         return None if self.verdict.choice is None else response_at(self.verdict.choice, self.order)
 
     def swap(self) -> Vote:
-        """The vote as it reads when the two responses of the pair are exchanged: what was shown stays as it was."""
+        """Return the vote as it reads when the two responses of the pair are exchanged: what was shown stays as it was."""
         return replace(self, order=self.order.swap())
 
 
@@ -230,7 +230,7 @@ class Outcome(StrEnum):
 
     @property
     def winner(self) -> int | None:
-        """Index of the winning response; None for a tie or where nothing could be read."""
+        """Return the index of the winning response; None for a tie or if nothing could be read."""
         return {Outcome.RESPONSE_0: 0, Outcome.RESPONSE_1: 1}.get(self)
 
 

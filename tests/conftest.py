@@ -18,7 +18,7 @@ from hypothesis import settings
 
 from rewardlab.demo.judgments import Truth
 from rewardlab.demo.pairs import make_pairs
-from rewardlab.demo.server import Faults, TeacherConfig, build_app
+from rewardlab.demo.server import Faults, TeacherConfig, build_demo_app
 from rewardlab.types import PreferencePair
 from tests.support.servers import running
 
@@ -44,7 +44,7 @@ def demo_server(demo_pairs: tuple[list[PreferencePair], list[Truth]]) -> Iterato
     with ExitStack() as stack:
 
         def start(faults: Faults | None = None, config: TeacherConfig | None = None) -> str:
-            app = build_app(demo_pairs[1], config or TeacherConfig(), faults)
+            app = build_demo_app(demo_pairs[1], config or TeacherConfig(), faults)
             return stack.enter_context(running(app)) + "/v1"
 
         yield start
@@ -55,13 +55,13 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint folder of a real, tiny, untrained Qwen2.5-VL with processor and trained tokenizer."""
     import random
 
-    from rewardlab.demo.base_model import build_model, build_processor, save, train_tokenizer
+    from rewardlab.demo.base_model import build_model, build_processor, save_model, train_tokenizer
     from rewardlab.demo.build import corpus
 
     pairs, truths = make_pairs(300, seed=0, held_out=False)
     tokenizer = train_tokenizer(corpus(pairs, truths, random.Random(0)), 700)
     folder = tmp_path_factory.mktemp("tiny") / "base"
-    save(folder, build_model(tokenizer, hidden=32, layers=2, seed=0), build_processor(tokenizer))
+    save_model(folder, build_model(tokenizer, hidden=32, layers=2, seed=0), build_processor(tokenizer))
     return folder
 
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isclose, isfinite
-from typing import Any
 
+from rewardlab.benchmarks.report_model import Report, RowScore, Scores
 from rewardlab.errors import DataError
 
 OFF = 0.25  # points: rounding, and what scorers that leave undecided items out of a group may add to it
 
 
 @dataclass(frozen=True)
-class Fit:
+class GroupingFit:
     """A row under one grouping. ``overall`` is the groups' weighted mean (percent), ``off`` the reported one less that.
 
     ``counts`` are right items per group where every reported percentage is one to its digits; None where one is not.
@@ -38,7 +38,7 @@ def digits_of(value: float) -> int:
     return len(repr(float(value)).partition(".")[2].rstrip("0"))
 
 
-def fits(groups: Mapping[str, float], overall: float, groupings: Mapping[str, Mapping[str, int]]) -> list[Fit]:
+def fits(groups: Mapping[str, float], overall: float, groupings: Mapping[str, Mapping[str, int]]) -> list[GroupingFit]:
     """A row's groups and overall (percent) under each known grouping (rows per group), the best first.
 
     Best is one whose counts are whole, then the nearest. Raises DataError where a group is not known or missing.
@@ -46,13 +46,13 @@ def fits(groups: Mapping[str, float], overall: float, groupings: Mapping[str, Ma
     every = (*groups.values(), overall)
     if not all(isfinite(value) and 0 <= value <= 100 for value in every) or max(every) <= 1:
         raise DataError(f"{', '.join(f'{value:g}' for value in every)}: expected percentages, from 0 to 100")
-    found = []
+    table = []
     for name, sizes in groupings.items():
         if set(sizes) != set(groups):
             raise DataError(f"groups {', '.join(groups)}: expected {', '.join(sizes)}")
         mean = sum(sizes[group] * share for group, share in groups.items()) / sum(sizes.values())
-        found.append(Fit(name, mean, overall - mean, _counts(groups, sizes)))
-    return sorted(found, key=lambda fit: (fit.counts is None or not fit.adds_up, abs(fit.off)))
+        table.append(GroupingFit(name, mean, overall - mean, _counts(groups, sizes)))
+    return sorted(table, key=lambda fit: (fit.counts is None or not fit.adds_up, abs(fit.off)))
 
 
 def _counts(groups: Mapping[str, float], sizes: Mapping[str, int]) -> dict[str, int] | None:
@@ -67,10 +67,10 @@ def _counts(groups: Mapping[str, float], sizes: Mapping[str, int]) -> dict[str, 
 
 def sentence(groups: Mapping[str, float], overall: float, groupings: Mapping[str, Mapping[str, int]], official: str) -> str:
     """What the arithmetic says of a row, for a person."""
-    found = fits(groups, overall, groupings)
-    best = found[0]
+    ranked = fits(groups, overall, groupings)
+    best = ranked[0]
     if best.counts is None:  # nothing but nearness speaks for it, and similar groups are near under every grouping
-        best = next((fit for fit in found if fit.grouping == official and fit.adds_up), best)
+        best = next((fit for fit in ranked if fit.grouping == official and fit.adds_up), best)
     if not best.adds_up:
         mean = sum(groups.values()) / len(groups)
         if abs(mean - overall) <= 0.02:
@@ -79,62 +79,70 @@ def sentence(groups: Mapping[str, float], overall: float, groupings: Mapping[str
             f"no known grouping: the nearest ({best.grouping}) gives {best.overall:.2f}, {best.off:+.2f} points from the "
             f"reported {overall:g}; groups and overall cannot both be right"
         )
-    told = f"adds up under {best.grouping} ({'/'.join(map(str, groupings[best.grouping].values()))}): {best.overall:.2f}"
+    text = f"adds up under {best.grouping} ({'/'.join(map(str, groupings[best.grouping].values()))}): {best.overall:.2f}"
     if best.counts:
         shares = (f"{n}/{groupings[best.grouping][name]}" for name, n in best.counts.items())
-        told += f", exactly {', '.join(shares)} = {sum(best.counts.values())}/{sum(groupings[best.grouping].values())}"
+        text += f", exactly {', '.join(shares)} = {sum(best.counts.values())}/{sum(groupings[best.grouping].values())}"
     if best.grouping == official:
-        return told
+        return text
     return (
-        told + "; groups not comparable with the official ones, nor is their macro average; the overall figure can be compared"
+        text + "; groups not comparable with the official ones, nor is their macro average; the overall figure can be compared"
     )
 
 
-def problems(report: Mapping[str, Any], scores: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What does not add up in a run's own report, given its ``scores.jsonl``; one sentence each, [] for a sound one.
+def problems(report: Report, rows: Sequence[RowScore]) -> list[str]:
+    """Return one sentence for each thing that does not add up in a run's report, given its ``scores.jsonl``; [] if all does.
 
     Everything is summed anew from the scores of single rows: the groups from their rows, the overall from the groups.
     """
-    told = []
+    scores, sentences = report.scores, list[str]()
     groups: dict[str, list[float]] = {}
-    for row in scores:
-        groups.setdefault(row["group"], []).append(row["score"])
-    if groups.keys() != report["groups"].keys():
-        told.append(f"the rows are of groups {', '.join(sorted(groups))}, the report of {', '.join(sorted(report['groups']))}")
-    cells = [(name, report["groups"][name], own) for name, own in groups.items() if name in report["groups"]]
-    for name, cell, own in cells:
-        if cell["n"] != len(own):
-            told.append(f"group {name} is said to have {cell['n']} pairs, its rows are {len(own)}")
-        if not isclose(cell["accuracy"], sum(own) / len(own), abs_tol=1e-9):
-            told.append(
-                f"group {name} is said to be {100 * cell['accuracy']:.2f} %, its rows give {100 * sum(own) / len(own):.2f} %"
+    for row in rows:
+        groups.setdefault(row.group, []).append(row.score)
+    if groups.keys() != scores.groups.keys():
+        sentences.append(
+            f"the rows are of groups {', '.join(sorted(groups))}, the report of {', '.join(sorted(scores.groups))}"
+        )
+    for name, values in groups.items():
+        if (cell := scores.groups.get(name)) is None:
+            continue
+        mean = sum(values) / len(values)
+        if cell.n != len(values):
+            sentences.append(f"group {name} is said to have {cell.n} pairs, its rows are {len(values)}")
+        if not isclose(cell.accuracy, mean, abs_tol=1e-9):
+            sentences.append(f"group {name} is said to be {100 * cell.accuracy:.2f} %, its rows give {100 * mean:.2f} %")
+    weighted = sum(cell.n * cell.accuracy for cell in scores.groups.values()) / max(1, len(rows))
+    if not isclose(scores.accuracy.micro, weighted, abs_tol=1e-9):
+        sentences.append(f"overall is said to be {100 * scores.accuracy.micro:.2f} %, the groups give {100 * weighted:.2f} %")
+    mean = sum(cell.accuracy for cell in scores.groups.values()) / max(1, len(scores.groups))
+    if not isclose(scores.accuracy.macro, mean, abs_tol=1e-9):
+        sentences.append(f"macro is said to be {100 * scores.accuracy.macro:.2f} %, the groups give {100 * mean:.2f} %")
+    if scores.num_pairs != len(rows):
+        sentences.append(f"{scores.num_pairs} pairs are said to be scored, there are rows of {len(rows)}")
+    sentences += _vote_problems(scores)
+    if scores.k_curve and scores.k_curve[-1].k == report.votes:
+        last = scores.k_curve[-1].accuracy
+        if not isclose(last, scores.accuracy.micro, abs_tol=1e-9):
+            sentences.append(
+                f"all {report.votes} votes are said to give {100 * last:.2f} % in the curve, not the overall accuracy"
             )
-    weighted = sum(cell["n"] * cell["accuracy"] for cell in report["groups"].values()) / max(1, len(scores))
-    if not isclose(report["accuracy"]["micro"], weighted, abs_tol=1e-9):
-        told.append(f"overall is said to be {100 * report['accuracy']['micro']:.2f} %, the groups give {100 * weighted:.2f} %")
-    mean = sum(cell["accuracy"] for cell in report["groups"].values()) / max(1, len(report["groups"]))
-    if not isclose(report["accuracy"]["macro"], mean, abs_tol=1e-9):
-        told.append(f"macro is said to be {100 * report['accuracy']['macro']:.2f} %, the groups give {100 * mean:.2f} %")
-    if report["num_pairs"] != len(scores):
-        told.append(f"{report['num_pairs']} pairs are said to be scored, there are rows of {len(scores)}")
-    valid = report["statuses"].get("ok", 0) + report["statuses"].get("tie", 0)
-    if not isclose(report["invalid_rate"] * report["num_votes_total"], report["num_votes_total"] - valid, abs_tol=1e-6):
-        told.append(f"an invalid rate of {100 * report['invalid_rate']:.2f} % is said, the statuses give another")
-    if report["k_curve"] and report["k_curve"][-1]["k"] == report["votes"]:
-        last = report["k_curve"][-1]["accuracy"]
-        if not isclose(last, report["accuracy"]["micro"], abs_tol=1e-9):
-            told.append(
-                f"all {report['votes']} votes are said to give {100 * last:.2f} % in the curve, not the overall accuracy"
-            )
-    if sum(report["statuses"].values()) != report["num_votes_total"]:
-        told.append(f"the statuses are of {sum(report['statuses'].values())} votes, the report of {report['num_votes_total']}")
-    low, high = report["interval"]
-    if not low - 1e-9 <= report["accuracy"]["micro"] <= high + 1e-9:
-        told.append("the overall accuracy lies outside of its own interval")
-    return told
+    low, high = scores.interval
+    if not low - 1e-9 <= scores.accuracy.micro <= high + 1e-9:
+        sentences.append("the overall accuracy lies outside of its own interval")
+    return sentences
 
 
-def addition(report: Mapping[str, Any]) -> str:
-    """The sum that gives a report's overall accuracy, for a person to follow."""
-    terms = " + ".join(f"{cell['n']:,} × {100 * cell['accuracy']:.2f}" for cell in report["groups"].values())
-    return f"({terms}) / {report['num_pairs']:,} = {100 * report['accuracy']['micro']:.2f}"
+def _vote_problems(scores: Scores) -> list[str]:
+    sentences, total = [], scores.num_votes_total
+    valid = scores.statuses.get("ok", 0) + scores.statuses.get("tie", 0)
+    if not isclose(scores.invalid_rate * total, total - valid, abs_tol=1e-6):
+        sentences.append(f"an invalid rate of {100 * scores.invalid_rate:.2f} % is said, the statuses give another")
+    if sum(scores.statuses.values()) != total:
+        sentences.append(f"the statuses are of {sum(scores.statuses.values())} votes, the report of {total}")
+    return sentences
+
+
+def addition(scores: Scores) -> str:
+    """Return the sum that gives a report's overall accuracy, for a person to follow."""
+    terms = " + ".join(f"{cell.n:,} × {100 * cell.accuracy:.2f}" for cell in scores.groups.values())
+    return f"({terms}) / {scores.num_pairs:,} = {100 * scores.accuracy.micro:.2f}"

@@ -1,19 +1,20 @@
-"""What a benchmark is to the runner: rows, groups, and what is known of its size."""
+"""What a benchmark is: a loader of rows, what is known of its size, where its files are, and its own scorer."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
-from rewardlab.types import PreferencePair
+from rewardlab.types import Judgment, PreferencePair, Vote
+from rewardlab.verdicts.formats import WRITERS
 
 
 @dataclass(frozen=True)
 class Row:
-    """One pair of a benchmark. ``row`` is its 0-based row in the data file: ids repeat in published files, rows do not.
+    """A pair of a benchmark. ``row`` is its 0-based row in the data file: ids repeat in published files, rows do not.
 
     ``cluster`` names pairs that share a prompt, for the intervals; ``slices`` further ways to group it; ``medium`` the path of
     its image or video in the data file, where official groups go by it.
@@ -27,40 +28,84 @@ class Row:
     medium: str = ""
 
 
-class Benchmark(Protocol):
-    """Loads its data file as published.
+class Loader(Protocol):
+    """Reads a benchmark's data file as published."""
 
-    ``sizes`` are the known rows per group, ``first_preferred`` those of them whose response 0 is the better one (empty: not
-    known, or always). ``whole_prompts``: prompts with several pairs count as right where all of these are; ``num_prompts`` is
-    their published number (None: not known, or that of the rows). ``sources`` are the public datasets it draws on: training
-    on them is training near it.
-    """
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def sizes(self) -> Mapping[str, int]: ...
-
-    @property
-    def first_preferred(self) -> Mapping[str, int]: ...
-
-    @property
-    def whole_prompts(self) -> bool: ...
-
-    @property
-    def num_prompts(self) -> int | None: ...
-
-    @property
-    def sources(self) -> tuple[str, ...]: ...
-
-    def load(self, data: Path, *, images: Path | None, with_images: bool) -> list[Row]:
-        """All rows. ``with_images`` False leaves the images out, for judges that do not look."""
+    def __call__(self, data: Path, *, images: Path | None, with_images: bool) -> list[Row]:
+        """Return all rows. ``with_images`` False leaves the images out, for judges that do not look."""
         ...
 
 
+@dataclass(frozen=True)
+class BenchmarkFiles:
+    """The place of a benchmark's files: a dataset of the Hub, or single ``urls`` by file name.
+
+    ``sha256`` are the hashes of the copies in circulation, by file name; ``media`` says how to get what is not fetched.
+    """
+
+    repo: str = ""
+    urls: Mapping[str, str] = field(default_factory=dict)
+    sha256: Mapping[str, str] = field(default_factory=dict)
+    media: str = ""
+
+
+@dataclass(frozen=True)
+class OfficialScorer:
+    """A benchmark's own scorer: ``lines`` is what it prints on the records of an outputs file and the path of ``--data``.
+
+    An outputs file is JSON lines, or one JSON object where ``is_object``. ``inputs`` says in words what is in it.
+    """
+
+    lines: Callable[[Any, Path | None], list[str]]
+    inputs: str
+    is_object: bool = False
+
+
+@dataclass(frozen=True)
+class Export:
+    """A run in the form that the benchmark's own inference writes.
+
+    ``records`` takes the rows, their judgments, the judge's verdict format and a seed, and gives JSON objects (or one);
+    ``lines`` is what the benchmark's own scorer prints on them.
+    """
+
+    records: Callable[[Sequence[Row], Sequence[Judgment], str, int], Any]
+    lines: Callable[[Sequence[Row], Any], list[str]]
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A benchmark: how it is read, what is known of its size, and what belongs to it.
+
+    ``sizes`` are the known rows per group, ``first_preferred`` those of them whose response 0 is the better one (empty: not
+    known, or always). ``whole_prompts``: prompts with several pairs count as right where all of these are; ``num_prompts`` is
+    their published number (None: not known, or that of the rows). ``origins`` are the public datasets it draws on: training
+    on them is training near it. ``groupings`` are the rows per group under each grouping in circulation, ``official`` first.
+    ``scorers`` are its own scorers by name: the benchmark's, and further ones of it.
+    """
+
+    name: str
+    load: Loader
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    first_preferred: Mapping[str, int] = field(default_factory=dict)
+    whole_prompts: bool = False
+    num_prompts: int | None = None
+    origins: tuple[str, ...] = ()
+    groupings: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    files: BenchmarkFiles | None = None
+    scorers: Mapping[str, OfficialScorer] = field(default_factory=dict)
+    export: Export | None = None
+
+
+def vote_text(vote: Vote, benchmark_format: str, verdict_format: str) -> str:
+    """Return the text of a judge's vote in ``verdict_format`` as the benchmark has it in ``benchmark_format``."""
+    if verdict_format == benchmark_format:
+        return vote.completion.text
+    return "" if vote.verdict.choice is None else WRITERS[benchmark_format](vote.verdict.choice, "").strip()
+
+
 def size_notes(benchmark: Benchmark, rows: list[Row]) -> list[str]:
-    """One sentence for each group whose number of rows, or of labels, is not the published one."""
+    """Return one sentence for each group whose number of rows, or of labels, is not the published one."""
     counts, firsts = Counter(row.group for row in rows), Counter(row.group for row in rows if row.pair.preferred == 0)
     notes = [
         f"group {name!r} has {counts[name]} rows, the published benchmark {size}"
@@ -73,18 +118,18 @@ def size_notes(benchmark: Benchmark, rows: list[Row]) -> list[str]:
     if absent := [name for name in benchmark.sizes if not counts[name]]:
         notes.append(f"no rows of {', '.join(absent)} are in this file")
     return notes + [
-        f"group {name!r} has {firsts[name]} rows whose first response is the better one, the published benchmark {known}"
-        for name, known in benchmark.first_preferred.items()
-        if counts[name] and firsts[name] != known
+        f"group {name!r} has {firsts[name]} rows whose first response is the better one, the published benchmark {number}"
+        for name, number in benchmark.first_preferred.items()
+        if counts[name] and firsts[name] != number
     ]
 
 
-def wordless_notes(rows: list[Row]) -> list[str]:
-    """One sentence where most pairs of a group are equally long, such as images alone: of them length says nothing."""
-    even: dict[str, list[bool]] = {}
+def equal_length_notes(rows: list[Row]) -> list[str]:
+    """Return one sentence where most pairs of a group are equally long, such as images alone: there length says nothing."""
+    is_even: dict[str, list[bool]] = {}
     for row in rows:
-        even.setdefault(row.group, []).append(len(row.pair.responses[0]) == len(row.pair.responses[1]))
-    wordless = [name for name, own in even.items() if 2 * sum(own) > len(own)]
+        is_even.setdefault(row.group, []).append(len(row.pair.responses[0]) == len(row.pair.responses[1]))
+    wordless = [name for name, flags in is_even.items() if 2 * sum(flags) > len(flags)]
     return (
         [f"responses of {', '.join(wordless)} are mostly of equal length: longest and shortest are no baselines there"]
         if wordless

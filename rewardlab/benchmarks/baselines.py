@@ -25,25 +25,25 @@ Rule = Callable[[tuple[str, str], random.Random], Choice | None]
 
 
 def num_characters(text: str) -> int:
-    """Of a response, places of images not counted."""
+    """Return the length of a response, places of images not counted."""
     return len(text.replace(IMAGE_MARK, ""))
 
 
-def _longest(shown: tuple[str, str], rng: random.Random) -> Choice | None:
-    first, second = map(num_characters, shown)
+def _longest(texts: tuple[str, str], rng: random.Random) -> Choice | None:
+    first, second = map(num_characters, texts)
     return None if first == second else Choice.FIRST if first > second else Choice.SECOND
 
 
-def _shortest(shown: tuple[str, str], rng: random.Random) -> Choice | None:
-    longest = _longest(shown, rng)
+def _shortest(texts: tuple[str, str], rng: random.Random) -> Choice | None:
+    longest = _longest(texts, rng)
     return None if longest is None else longest.swap()
 
 
 RULES: dict[str, Rule] = {
     "longest": _longest,
     "shortest": _shortest,
-    "random": lambda shown, rng: rng.choice(list(Choice)),
-    "first": lambda shown, rng: Choice.FIRST,
+    "random": lambda texts, rng: rng.choice(list(Choice)),
+    "first": lambda texts, rng: Choice.FIRST,
 }
 
 
@@ -60,12 +60,12 @@ class BaselineJudge:
     def compare_many(
         self, pairs: Sequence[PreferencePair], *, orders: Sequence[tuple[Order, ...]], num_votes: int, seed: int
     ) -> list[Judgment]:
-        done = []
-        for n, (pair, asked) in enumerate(zip(pairs, orders, strict=True)):
+        judgments = []
+        for n, (pair, pair_orders) in enumerate(zip(pairs, orders, strict=True)):
             rng = random.Random(f"{seed} {n} {pair.pair_id}")
-            votes = [self._vote(pair, order, rng) for order in asked for _ in range(num_votes)]
-            done.append(judgment(pair.pair_id, votes))
-        return done
+            votes = [self._vote(pair, order, rng) for order in pair_orders for _ in range(num_votes)]
+            judgments.append(judgment(pair.pair_id, votes))
+        return judgments
 
     def score(self, pair: PreferencePair, orders: Sequence[Order], n: int, seed: int) -> float:
         """The score (0..1) of pair number ``n`` of known preference, by one vote per order as of :meth:`compare_many`."""

@@ -6,39 +6,56 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from rewardlab.benchmarks.report_model import Report, RowScore
+from rewardlab.benchmarks.run_files import REPORT, SCORES
 from rewardlab.data.files import read_lines
 from rewardlab.errors import ConfigError, DataError
-from rewardlab.metrics.intervals import difference_interval, sign_flip_p
-from rewardlab.reporting.tables import percent, table, with_interval
-
-REPORT, SCORES = "report.json", "scores.jsonl"
+from rewardlab.metrics.intervals import Interval, difference_interval, sign_flip_p
+from rewardlab.reporting.tables import markdown_table, percent, with_interval
 
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run: its report, and ``{"row", "group", "cluster", "score"}`` of each row, scores in 0..1."""
+    """A finished run: its report, and the score of each row."""
 
     name: str
-    report: dict[str, Any]
-    rows: list[dict[str, Any]]
+    report: Report
+    rows: Sequence[RowScore]
 
     @property
     def scores(self) -> dict[int, float]:
-        return {row["row"]: row["score"] for row in self.rows}
+        return {row.row: row.score for row in self.rows}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A run's accuracy less another's, with interval and p-value; numbers of rows on which it is ``better`` and ``worse``."""
+
+    difference: float
+    interval: Interval
+    p_value: float
+    better: int
+    worse: int
+
+
+def _row_score(line: str) -> RowScore:
+    row = json.loads(line)
+    if not {"row", "group", "cluster", "score"} <= row.keys():
+        raise ValueError(f"a line of {SCORES} lacks row, group, cluster or score")
+    return RowScore(row["row"], row["group"], row["cluster"], row["score"], tuple(row.get("kinds", ())))
 
 
 def read_run(folder: Path) -> Run:
-    """Raises DataError where ``folder`` holds no finished run."""
+    """Return the finished run in ``folder``. Raise DataError if there is none."""
     try:
-        report = json.loads((folder / REPORT).read_text(encoding="utf-8"))
-        rows = [json.loads(line) for line in read_lines(folder / SCORES)]
-        if not all({"row", "group", "cluster", "score"} <= row.keys() for row in rows):
-            raise ValueError(f"a line of {SCORES} lacks row, group, cluster or score")
-        if lacks := [name for name in ("decision", "stop_error", "controls", "baselines") if name not in report]:
-            raise ValueError(f"its {REPORT} lacks {', '.join(lacks)}: run the same command again, it is scored anew")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        values = json.loads((folder / REPORT).read_text(encoding="utf-8"))
+        rows = [_row_score(line) for line in read_lines(folder / SCORES)]
+        try:
+            report = Report.from_json(values)
+        except ValueError as error:
+            raise ValueError(f"its {REPORT} {error}") from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         if (folder / REPORT).exists() and not (folder / SCORES).exists():
             raise DataError(
                 f"{folder}: was written by an older version, without {SCORES}; run the same command again, or score its "
@@ -48,64 +65,62 @@ def read_run(folder: Path) -> Run:
     return Run(str(folder), report, rows)
 
 
-def against(base: Run, other: Run) -> dict[str, Any]:
-    """The difference other - base in accuracy, over the rows of both, with its 95 % interval and p-value.
+def against(base: Run, other: Run) -> Difference:
+    """Return the difference other - base in accuracy, over the rows of both, with its 95 % interval and p-value.
 
     Rows that share a prompt stay together, in the resampling and in the test (sign flips, two-sided: how often so large a
-    difference comes about where the two are exchangeable). Raises ConfigError where the runs are not of the same rows.
+    difference comes about where the two are exchangeable). Raise ConfigError if the runs are not of the same rows.
     """
-    if (base.report["benchmark"], base.report["data_sha256"]) != (other.report["benchmark"], other.report["data_sha256"]):
+    if (base.report.benchmark, base.report.data_sha256) != (other.report.benchmark, other.report.data_sha256):
         raise ConfigError(f"{base.name} and {other.name} are not of the same benchmark and data file; compare like with like")
     before, after = base.scores, other.scores
     if before.keys() != after.keys():
         raise ConfigError(f"{base.name} judged {len(before):,} rows and {other.name} {len(after):,}; use the same --limit")
-    gaps, clusters = [after[row["row"]] - before[row["row"]] for row in base.rows], [row["cluster"] for row in base.rows]
-    low, high = difference_interval(gaps, clusters)
-    return {
-        "difference": sum(gaps) / len(gaps),
-        "interval": [low, high],
-        "p_value": sign_flip_p(gaps, clusters),
-        "better": sum(gap > 0 for gap in gaps),
-        "worse": sum(gap < 0 for gap in gaps),
-    }
+    gaps, clusters = [after[row.row] - before[row.row] for row in base.rows], [row.cluster for row in base.rows]
+    return Difference(
+        difference=sum(gaps) / len(gaps),
+        interval=difference_interval(gaps, clusters),
+        p_value=sign_flip_p(gaps, clusters),
+        better=sum(gap > 0 for gap in gaps),
+        worse=sum(gap < 0 for gap in gaps),
+    )
 
 
 def leaderboard(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
-    """(column names, a row of cells per run): best accuracy first, the comparison being with the run named first; then the
-    baselines, which any run of the same rows has."""
-    ranked = sorted(runs, key=lambda one: -one.report["accuracy"]["micro"])
+    """Return (column names, a row of cells per run): best accuracy first, the comparison being with the run named first; then
+    the baselines, which any run of the same rows has."""
+    ranked = sorted(runs, key=lambda run: -run.report.scores.accuracy.micro)
     table = [_run_cells(run, runs[0]) for run in ranked]
-    for name, one in runs[0].report["baselines"].items():
-        whole = one["all_right"]
-        told = {"judge": f"baseline: {name}", "accuracy": with_interval(one["micro"], one["interval"])}
-        table.append(
-            told
-            | {"macro": percent(one["macro"]), "Acc+": with_interval(whole["accuracy"], whole["interval"]) if whole else ""}
-        )
-    columns = [name for name in table[0] if name != "Acc+" or any(run.report["all_right"] for run in runs)]
+    for name, baseline in runs[0].report.baselines.items():
+        prompts = baseline.all_right
+        cells = {"judge": f"baseline: {name}", "accuracy": with_interval(baseline.micro, baseline.interval)}
+        cells |= {"macro": percent(baseline.macro)}
+        table.append(cells | {"Acc+": with_interval(prompts.accuracy, prompts.interval) if prompts else ""})
+    columns = [name for name in table[0] if name != "Acc+" or any(run.report.scores.all_right for run in runs)]
     return columns, [[row.get(name, "") for name in columns] for row in table]
 
 
 def _run_cells(run: Run, base: Run) -> dict[str, str]:
-    """What stands of a run in each column; the differences come early, where a narrow screen shows them."""
-    r, found = run.report, None if run is base else against(base, run)
-    lean, blank, whole = r["position_bias"], r["controls"].get("blank"), r["all_right"]
-    until = "" if r["stop_error"] is None else f", until {100 * r['stop_error']:g} %"
-    low, high = found["interval"] if found else (0.0, 0.0)
+    """The cells of a run by column; the differences come early, where a narrow screen shows them."""
+    report, scores = run.report, run.report.scores
+    change = None if run is base else against(base, run)
+    bias, blank, prompts, decided = scores.position_bias, report.controls.get("blank"), scores.all_right, scores.decision
+    until = "" if report.stop_error is None else f", until {100 * report.stop_error:g} %"
+    low, high = change.interval if change else (0.0, 0.0)
     return {
-        "judge": f"{run.name} ({r['judge']})",
-        "accuracy": with_interval(r["accuracy"]["micro"], r["interval"]),
-        f"against {base.name}": f"{100 * found['difference']:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]" if found else "",
-        "p": p_text(found["p_value"]) if found else "",
-        "both orders": with_interval(**r["decision"]) if r["decision"] else "–",
-        "Acc+": with_interval(whole["accuracy"], whole["interval"]) if whole else "–",
-        "macro": percent(r["accuracy"]["macro"]),
-        "text-only": "–" if blank is None else with_interval(blank["accuracy"]["micro"], blank["interval"]),
-        "invalid, %": f"{100 * r['invalid_rate']:.2f}",
-        "swap consistency": percent(r["swap_consistency"]),
-        "lean": "–" if lean is None else f"{100 * lean:+.1f}",
-        "votes": f"{r['votes']} × {r['orders']}{until}",
-        "tokens a vote": f"{r['tokens_per_vote']:.0f}",
+        "judge": f"{run.name} ({report.judge})",
+        "accuracy": with_interval(scores.accuracy.micro, scores.interval),
+        f"against {base.name}": f"{100 * change.difference:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]" if change else "",
+        "p": p_text(change.p_value) if change else "",
+        "both orders": with_interval(decided.accuracy, decided.interval) if decided else "–",
+        "Acc+": with_interval(prompts.accuracy, prompts.interval) if prompts else "–",
+        "macro": percent(scores.accuracy.macro),
+        "text-only": "–" if blank is None else with_interval(blank.accuracy.micro, blank.interval),
+        "invalid, %": f"{100 * scores.invalid_rate:.2f}",
+        "swap consistency": percent(scores.swap_consistency),
+        "position bias": "–" if bias is None else f"{100 * bias:+.1f}",
+        "votes": f"{report.votes} × {report.orders}{until}",
+        "tokens a vote": f"{scores.tokens_per_vote:.0f}",
     }
 
 
@@ -121,26 +136,27 @@ NOTES = (
 )
 
 
-def title(runs: Sequence[Run]) -> str:
+def _title(runs: Sequence[Run]) -> str:
     first = runs[0].report
-    return f"{first['benchmark']}: {len(runs)} judge{'s' if len(runs) > 1 else ''} on {first['num_pairs']:,} pairs"
+    return f"{first.benchmark}: {len(runs)} judge{'s' if len(runs) > 1 else ''} on {first.scores.num_pairs:,} pairs"
 
 
-def markdown(runs: Sequence[Run]) -> str:
-    """The leaderboard as Markdown. Raises ConfigError where the runs are not of one benchmark and data file."""
+def leaderboard_markdown(runs: Sequence[Run]) -> str:
+    """Return the leaderboard as Markdown. Raise ConfigError if the runs are not of one benchmark and data file."""
     columns, rows = leaderboard(runs)
-    commands = [f"- {run.name}: {run.report['command'] or '–'} (commit {run.report['commit'][:12]})" for run in runs]
-    return "\n".join([f"# {title(runs)}", "", *table(columns, rows), "", NOTES, "", *commands]) + "\n"
+    commands = [f"- {run.name}: {run.report.command or '–'} (commit {run.report.commit[:12]})" for run in runs]
+    return "\n".join([f"# {_title(runs)}", "", *markdown_table(columns, rows), "", NOTES, "", *commands]) + "\n"
 
 
-def html(runs: Sequence[Run]) -> str:
-    """The leaderboard as one self-contained page, with the intervals drawn. Raises ConfigError as :func:`markdown`."""
+def leaderboard_html(runs: Sequence[Run]) -> str:
+    """Return the leaderboard as one self-contained page, with the intervals drawn. Raise as :func:`leaderboard_markdown`."""
+    from rewardlab.benchmarks.figures import leaderboard_figure
     from rewardlab.reporting.pages import page_environment
-    from rewardlab.reporting.plots import plot_leaderboard
 
     columns, rows = leaderboard(runs)
+    plot = leaderboard_figure({run.name: run.report for run in runs})
     return (
         page_environment("rewardlab.benchmarks")
         .get_template("leaderboard.html")
-        .render(title=title(runs), columns=columns, rows=rows, notes=NOTES, runs=runs, plot=plot_leaderboard(runs))
+        .render(title=_title(runs), columns=columns, rows=rows, notes=NOTES, runs=runs, plot=plot)
     )

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
-from typing import Any
 
 import numpy as np
 
+from rewardlab.benchmarks.report_model import Calibration, Confidence
 from rewardlab.metrics.accuracy import Labeled
 from rewardlab.metrics.calibration import (
     area_under_risk,
@@ -25,19 +24,19 @@ from rewardlab.verdicts.votes import in_order, probability_of_0, share_for_0
 MOST_POINTS = 60  # of a risk-coverage curve
 
 
-def confidence_report(items: Sequence[Labeled], clusters: Sequence[str]) -> dict[str, Any]:
-    """By name of the confidence, ``vote_share`` and, where votes carry margins, ``verdict_probability``. Pairs shown in both
-    orders only: of one order alone a confidence is the position's as much as the answer's."""
+def confidence_report(items: Sequence[Labeled], clusters: Sequence[str]) -> dict[str, Confidence]:
+    """Return, by name, ``vote_share`` and, where votes carry margins, ``verdict_probability``. Empty unless all pairs are shown
+    in both orders: in one order alone a confidence is the position's as much as the answer's."""
     if not items or any(not in_order(item.judgment.votes, order) for item in items for order in BOTH_ORDERS):
         return {}
-    table = {"vote_share": of_shares(items, [share_for_0(item.judgment.votes) for item in items], clusters)}
+    table = {"vote_share": calibrate(items, [share_for_0(item.judgment.votes) for item in items], clusters)}
     probabilities = [probability_of_0(item.judgment.votes) for item in items]
     if any(p is not None for p in probabilities):
-        table["verdict_probability"] = of_shares(items, probabilities, clusters)
+        table["verdict_probability"] = calibrate(items, probabilities, clusters)
     return table
 
 
-def of_shares(items: Sequence[Labeled], shares: Sequence[float | None], clusters: Sequence[str]) -> dict[str, Any]:
+def calibrate(items: Sequence[Labeled], shares: Sequence[float | None], clusters: Sequence[str]) -> Confidence:
     """Calibration of the confidence in the response named: max(share, 1 - share), beside whether it is the better one.
 
     ``undecided`` pairs, with a share of exactly one half or none at all, name nobody and are left out of all but the count and
@@ -45,29 +44,29 @@ def of_shares(items: Sequence[Labeled], shares: Sequence[float | None], clusters
     ``ece_if_exact`` is what the same confidences would show if they were exactly right. Brier is of the same events: 0.25 for
     one half.
     """
-    named = [None if share is None or share == 0.5 else max(share, 1 - share) for share in shares]
+    confidences = [None if share is None or share == 0.5 else max(share, 1 - share) for share in shares]
     right = [share is not None and item.preferred == int(share < 0.5) for item, share in zip(items, shares, strict=True)]
-    curve = risk_coverage(named, right)
-    sure = np.array([c for c in named if c is not None])
-    hits = np.array([r for c, r in zip(named, right, strict=True) if c is not None], dtype=float)
-    prompts = [cluster for cluster, c in zip(clusters, named, strict=True) if c is not None]
-    table: dict[str, Any] = {"num_pairs": len(items), "undecided": len(items) - len(sure)}
-    if not len(sure):
-        return table
-    return table | {
-        "mean_confidence": float(sure.mean()),
-        "accuracy": float(hits.mean()),
-        "ece": expected_calibration_error(sure, hits),
-        "ece_interval": list(calibration_error_interval(sure, hits, prompts)),
-        "ece_if_exact": least_calibration_error(sure),
-        "brier": brier(sure, hits),
-        "reliability": [asdict(one) for one in reliability(sure, hits)],
-        "aurc": area_under_risk(curve),
-        "risk_coverage": [asdict(curve[n]) for n in _thinned(len(curve))],
-    }
+    curve = risk_coverage(confidences, right)
+    sure = np.array([c for c in confidences if c is not None])
+    hits = np.array([r for c, r in zip(confidences, right, strict=True) if c is not None], dtype=float)
+    prompts = [cluster for cluster, c in zip(clusters, confidences, strict=True) if c is not None]
+    calibration = None
+    if len(sure):
+        calibration = Calibration(
+            mean_confidence=float(sure.mean()),
+            accuracy=float(hits.mean()),
+            ece=expected_calibration_error(sure, hits),
+            ece_interval=calibration_error_interval(sure, hits, prompts),
+            ece_if_exact=least_calibration_error(sure),
+            brier=brier(sure, hits),
+            reliability=tuple(reliability(sure, hits)),
+            aurc=area_under_risk(curve),
+            risk_coverage=tuple(curve[n] for n in _thinned(len(curve))),
+        )
+    return Confidence(len(items), len(items) - len(sure), calibration)
 
 
 def _thinned(number: int) -> list[int]:
-    """At most :data:`MOST_POINTS` of so many places, the last among them."""
+    """Return at most :data:`MOST_POINTS` of so many places, the last among them."""
     step = max(1, math.ceil(number / MOST_POINTS))
     return sorted({*range(step - 1, number, step), number - 1})

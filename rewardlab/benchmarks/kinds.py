@@ -15,18 +15,18 @@ KINDS = {
 }
 
 
-def kinds_of(judged: Judgment, preferred: int) -> list[str]:
-    """Which of :data:`KINDS` a judged pair is of, in their order; always one of wrong and right."""
-    votes = judged.votes
+def kinds_of(judgment: Judgment, preferred: int) -> list[str]:
+    """Return which of :data:`KINDS` a judged pair is of, in their order; always one of wrong and right."""
+    votes = judgment.votes
     orders = [in_order(votes, order) for order in Order]
-    outcomes = [majority(own) for own in orders]
-    named = {outcome for outcome in outcomes if outcome.winner is not None}
-    is_right = judged.outcome.winner == preferred
-    found = {
+    outcomes = {majority(order_votes) for order_votes in orders}
+    decided = {outcome for outcome in outcomes if outcome.winner is not None}
+    is_right = judgment.outcome.winner == preferred
+    holds = {
         "wrong": not is_right,
-        "flipped": len(named) == 2,
+        "flipped": len(decided) == 2,
         "invalid": any(vote.verdict.status not in VALID for vote in votes),
-        "split": any(len({vote.winner for vote in own if vote.winner is not None}) == 2 for own in orders),
+        "split": any(len({vote.winner for vote in order_votes if vote.winner is not None}) == 2 for order_votes in orders),
         "right": is_right,
     }
-    return [name for name, holds in found.items() if holds]
+    return [name for name, is_so in holds.items() if is_so]

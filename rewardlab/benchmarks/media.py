@@ -1,51 +1,35 @@
-"""Images and videos of a benchmark: found all, or missing all in one sentence. A video is a file or a folder of its frames."""
+"""Images and videos of a benchmark: all there, or all missing in one sentence. A video is a file or a folder of frames."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
-import numpy as np
-
 from rewardlab.data.images import read_image
-from rewardlab.data.video import frames_of_video, is_video
+from rewardlab.data.video import evenly, frame_files, frames_of_video, is_video
 from rewardlab.errors import MediaError
 
 NUM_FRAMES = 32  # of a video, spread evenly, as MM-RLHF-RewardBench samples them
-SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp"}
 
 
-def check_all(names: Iterable[str], folder: Path, benchmark: str) -> None:
+def check_media(names: Iterable[str], folder: Path, benchmark: str) -> None:
     """Raise MediaError with the number and the first of the files and folders that are not there."""
-    every = sorted(set(names))
-    missing = [name for name in every if not _stands(folder / name)]
+    wanted = sorted(set(names))
+    missing = [name for name in wanted if not _stands(folder / name)]
     if missing:
         first = ", ".join(repr(name) for name in missing[:3])
         raise MediaError(
-            f"{len(missing):,} of {len(every):,} media files are not in {folder}, the first {first}; download the media of "
+            f"{len(missing):,} of {len(wanted):,} media files are not in {folder}, the first {first}; download the media of "
             f"{benchmark} and name the folder that holds them with --images (a video is a file, or a folder of its frames)"
         )
 
 
 def _stands(path: Path) -> bool:
-    return path.is_file() or (path.is_dir() and bool(frames_of(path)))
-
-
-def frames_of(folder: Path) -> list[Path]:
-    """The image files of a folder, in the order of the numbers in their names."""
-    files = [path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES]
-    return sorted(files, key=lambda path: (int("0" + "".join(filter(str.isdecimal, path.stem))), path.name))
-
-
-def evenly(items: Sequence[Path], number: int) -> list[Path]:
-    """At most ``number`` of them, the first and the last among them."""
-    if len(items) <= number:
-        return list(items)
-    return [items[n] for n in np.linspace(0, len(items) - 1, number).astype(int).tolist()]
+    return path.is_file() or (path.is_dir() and bool(frame_files(path)))
 
 
 def read_media(path: Path, num_frames: int = NUM_FRAMES) -> tuple[bytes, ...]:
     """An image, or ``num_frames`` frames of a video or of a folder of frames. Raises MediaError."""
     if is_video(path) and path.is_file():
         return frames_of_video(path, num_frames)
-    return tuple(read_image(one) for one in (evenly(frames_of(path), num_frames) if path.is_dir() else [path]))
+    return tuple(read_image(image) for image in (evenly(frame_files(path), num_frames) if path.is_dir() else [path]))

@@ -1,4 +1,4 @@
-"""One pass of a judge over a benchmark's rows, and the log of votes that it continues after a kill."""
+"""A pass of a judge over a benchmark's rows, and the log of votes that it continues after a kill."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ AnyJudge = GenerativeJudge | BaselineJudge | Replay
 
 
 class Pass:
-    """One pass over the rows (the votes, or a control), continued from the log.
+    """A pass over the rows (the votes, or a control), continued from the log.
 
     ``stop_error``: ask in turns until a pair's majority is settled but for this probability; None asks all votes at once.
     ``seconds`` is what asking took, this time and before, of ``num_timed`` votes.
@@ -37,52 +37,52 @@ class Pass:
         stop_error: float | None = None,
     ) -> None:
         self.name, self.rows, self.orders, self.log, self.stop_error = name, rows, orders, log, stop_error
-        own = [entry for entry in log.rows if entry["pass"] == name]
-        self.found = {entry["row"]: entry["votes"] for entry in own}
-        self.seconds = math.fsum(entry.get("seconds") or 0.0 for entry in own)
-        self.num_timed = sum(len(entry["votes"]) for entry in own if entry.get("seconds") is not None)
+        entries = [entry for entry in log.rows if entry["pass"] == name]
+        self.logged = {entry["row"]: entry["votes"] for entry in entries}
+        self.seconds = math.fsum(entry.get("seconds") or 0.0 for entry in entries)
+        self.num_timed = sum(len(entry["votes"]) for entry in entries if entry.get("seconds") is not None)
 
     def run(self, judge: AnyJudge, num_votes: int, seed: int) -> list[Judgment]:
-        done: dict[int, list[Vote]] = {row: [vote_of(v) for v in votes] for row, votes in self.found.items()}
+        votes_by_row: dict[int, list[Vote]] = {row: [vote_of(v) for v in votes] for row, votes in self.logged.items()}
         if isinstance(judge, GenerativeJudge):  # what failed for want of an answer is asked again
-            done = {row: votes for row, votes in done.items() if not num_failed(votes)}
-            if any(row.row not in done for row in self.rows):
+            votes_by_row = {row: votes for row, votes in votes_by_row.items() if not num_failed(votes)}
+            if any(row.row not in votes_by_row for row in self.rows):
                 judge.check()
         with bar(f"bench: {self.name}", len(self.rows)) as advance:
             for start in range(0, len(self.rows), CHUNK):
                 chunk = range(start, min(start + CHUNK, len(self.rows)))
-                if any(self.rows[n].row not in done for n in chunk):
-                    self._ask(judge, chunk, num_votes, seed, done)
+                if any(self.rows[n].row not in votes_by_row for n in chunk):
+                    self._ask(judge, chunk, num_votes, seed, votes_by_row)
                 advance(len(chunk))
-        return [reduce_votes(row.pair.pair_id, done[row.row]) for row in self.rows]
+        return [reduce_votes(row.pair.pair_id, votes_by_row[row.row]) for row in self.rows]
 
-    def _ask(self, judge: AnyJudge, chunk: range, num_votes: int, seed: int, done: dict[int, list[Vote]]) -> None:
+    def _ask(self, judge: AnyJudge, chunk: range, num_votes: int, seed: int, votes_by_row: dict[int, list[Vote]]) -> None:
         """A chunk has a seed of its own, so that a resumed run draws what an uninterrupted one would have.
 
         Where a row's draws depend on the rows beside it the chunk is asked whole; else only what is missing is.
         """
         alone = not isinstance(judge, GenerativeJudge) or judge.sampler.is_batch_invariant
-        wanted = [n for n in chunk if self.rows[n].row not in done or not alone]
-        rows, orders, begun = [self.rows[n] for n in wanted], [self.orders[n] for n in wanted], time.perf_counter()
+        wanted = [n for n in chunk if self.rows[n].row not in votes_by_row or not alone]
+        rows, orders, start = [self.rows[n] for n in wanted], [self.orders[n] for n in wanted], time.perf_counter()
         if isinstance(judge, Replay):
             votes = [
-                [vote for order in asked for vote in judge.votes(row.row, order, num_votes)]
-                for row, asked in zip(rows, orders, strict=True)
+                [vote for order in row_orders for vote in judge.votes(row.row, order, num_votes)]
+                for row, row_orders in zip(rows, orders, strict=True)
             ]
         else:
-            own_seed = int(hashlib.sha256(f"{seed} {self.name} {chunk.start}".encode()).hexdigest()[:8], 16)
+            chunk_seed = int(hashlib.sha256(f"{seed} {self.name} {chunk.start}".encode()).hexdigest()[:8], 16)
             pairs = [row.pair for row in rows]
             if self.stop_error is None:
-                judged = judge.compare_many(pairs, orders=orders, num_votes=num_votes, seed=own_seed)
+                judgments = judge.compare_many(pairs, orders=orders, num_votes=num_votes, seed=chunk_seed)
             else:
-                judged = compare_until_settled(judge, pairs, max_votes=num_votes, error=self.stop_error, seed=own_seed)
-            votes = [list(j.votes) for j in judged]
-        asked_of = isinstance(judge, GenerativeJudge)  # nothing else takes time that says anything
-        a_vote = (time.perf_counter() - begun) / max(1, sum(map(len, votes)))
-        for row, cast in zip(rows, votes, strict=True):
-            if row.row not in done:
-                seconds = round(a_vote * len(cast), 6) if asked_of else None
-                entry = {"pass": self.name, "row": row.row, "votes": [vote_row(v) for v in cast], "seconds": seconds}
+                judgments = compare_until_settled(judge, pairs, max_votes=num_votes, error=self.stop_error, seed=chunk_seed)
+            votes = [list(j.votes) for j in judgments]
+        is_timed = isinstance(judge, GenerativeJudge)  # nothing else takes time that says anything
+        a_vote = (time.perf_counter() - start) / max(1, sum(map(len, votes)))
+        for row, row_votes in zip(rows, votes, strict=True):
+            if row.row not in votes_by_row:
+                seconds = round(a_vote * len(row_votes), 6) if is_timed else None
+                entry = {"pass": self.name, "row": row.row, "votes": [vote_row(v) for v in row_votes], "seconds": seconds}
                 self.log.append(entry)
-                self.seconds, self.num_timed = self.seconds + (seconds or 0.0), self.num_timed + len(cast) * asked_of
-                done[row.row] = cast
+                self.seconds, self.num_timed = self.seconds + (seconds or 0.0), self.num_timed + len(row_votes) * is_timed
+                votes_by_row[row.row] = row_votes

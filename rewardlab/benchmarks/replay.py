@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,20 @@ from rewardlab.verdicts.parse import verdict_of
 
 MISSING = "not in the replay file"
 EXPECTED = 'expected {"row", "order", "text"}, {"row", "scores"}, or the votes.jsonl of a run'
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How a run's votes were sampled; None where the file does not say."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    stop_error: float | None = None
+    max_tokens: int | None = None
+
+
+def sampling_of(identity: Mapping[str, Any]) -> Sampling:
+    return Sampling(**{field.name: identity.get(field.name) for field in fields(Sampling)})
 
 
 class Replay:
@@ -38,7 +54,7 @@ class Replay:
         self.name, self.verdict_format = f"replay:{path}", verdict_format or "think_answer"
         self._anew = verdict_format is not None
         self.is_run = self.stopped = False  # ``stopped``: the run's votes were asked until they were settled
-        self.recorded: dict[str, Any] = {}  # how a run was asked
+        self.sampling = Sampling()  # of the run
         self._votes: dict[tuple[int, Order], list[Vote]] = defaultdict(list)
         self._scores: dict[int, tuple[float, float]] = {}
         try:
@@ -55,44 +71,44 @@ class Replay:
 
     def _take(self, line: str, number: int, where: str) -> None:
         try:
-            fields: dict[str, Any] = json.loads(line)
-            if not isinstance(fields, dict):
+            values: dict[str, Any] = json.loads(line)
+            if not isinstance(values, dict):
                 raise ValueError("not an object")
-            if number == 1 and fields.keys() == {"identity"}:
-                self.is_run, self.recorded = True, dict(fields["identity"])
-                self.stopped = self.recorded.get("stop_error") is not None
+            if number == 1 and values.keys() == {"identity"}:
+                self.is_run, self.sampling = True, sampling_of(dict(values["identity"]))
+                self.stopped = self.sampling.stop_error is not None
                 return
-            row = fields["row"]
+            row = values["row"]
             if not isinstance(row, int) or isinstance(row, bool) or row < 0:
                 raise ValueError(f"row is {row!r}, expected a number from 0 on")
             if self.is_run:
-                self._take_cast(fields, row)
-            elif "scores" in fields:
-                first, second = (float(score) for score in fields["scores"])
+                self._take_votes(values, row)
+            elif "scores" in values:
+                first, second = (float(score) for score in values["scores"])
                 if row in self._scores:
                     raise ValueError(f"row {row} has scores twice")
                 self._scores[row] = (first, second)
             else:
-                self._take_text(fields, row)
+                self._take_text(values, row)
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(f"{where}: {EXPECTED} ({error}); see --help of bench") from error
 
-    def _take_cast(self, fields: dict[str, Any], row: int) -> None:
+    def _take_votes(self, values: Mapping[str, Any], row: int) -> None:
         """A later entry of a row stands for an earlier one, as when the run is continued."""
-        if fields["pass"] != "votes":
+        if values["pass"] != "votes":
             return
         for order in Order:
             self._votes.pop((row, order), None)
-        for vote in map(vote_of, fields["votes"]):
+        for vote in map(vote_of, values["votes"]):
             if self._anew:
                 vote = Vote(vote.order, verdict_of(vote.completion, self.verdict_format), vote.completion)
             self._votes[row, vote.order].append(vote)
 
-    def _take_text(self, fields: dict[str, Any], row: int) -> None:
-        if not isinstance(fields["text"], str):
+    def _take_text(self, values: Mapping[str, Any], row: int) -> None:
+        if not isinstance(values["text"], str):
             raise ValueError("text is not a string")
-        completion, order = Completion(fields["text"], FinishReason.STOP), Order(fields.get("order", "given"))
-        margin = fields.get("margin")
+        completion, order = Completion(values["text"], FinishReason.STOP), Order(values.get("order", "given"))
+        margin = values.get("margin")
         if margin is None:
             self._votes[row, order].append(Vote(order, verdict_of(completion, self.verdict_format), completion))
             return
@@ -116,10 +132,10 @@ class Replay:
         """
         if row in self._scores:
             return [self._score_vote(row, order)] * num_votes
-        cast = self._votes.get((row, order), [])[:num_votes]
+        votes = self._votes.get((row, order), [])[:num_votes]
         expected = 1 if self.is_run else num_votes
         lost = Completion("", FinishReason.ERROR, error=MISSING)
-        return cast + [Vote(order, Verdict(None, VerdictStatus.ERROR), lost)] * (expected - len(cast))
+        return votes + [Vote(order, Verdict(None, VerdictStatus.ERROR), lost)] * (expected - len(votes))
 
     def _score_vote(self, row: int, order: Order) -> Vote:
         first, second = self._scores[row]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from rewardlab.benchmarks.base import Row
+from rewardlab.benchmarks.report_model import CurvePoint, StoppingPoint
 from rewardlab.metrics.accuracy import Labeled, any_correct_score, balanced_accuracy, score_of, smallest_pool
-from rewardlab.metrics.intervals import difference_interval, mean_interval
+from rewardlab.metrics.intervals import AccuracyEstimate, difference_interval, mean_estimate
 from rewardlab.types import BOTH_ORDERS
 from rewardlab.verdicts.early_stopping import EarlyStop, alternate_orders, stop_early
 from rewardlab.verdicts.votes import in_order, judgment_by_probability, majority
@@ -15,32 +15,37 @@ from rewardlab.verdicts.votes import in_order, judgment_by_probability, majority
 ERRORS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2)  # of stopping on the side that all votes together reject
 
 
-def mean_cell(scores: Sequence[float], clusters: Sequence[str]) -> dict[str, Any]:
-    return {"accuracy": sum(scores) / len(scores), "interval": list(mean_interval(scores, clusters))}
-
-
 def curve_ks(pool: int) -> list[int]:
     """Odd K up to the pool, where no vote of valid samples can tie, and the pool itself."""
     return sorted({*range(1, pool + 1, 2), *([pool] if pool else [])})
 
 
-def k_curve(items: Sequence[Labeled], clusters: Sequence[str], num_votes: int) -> list[dict[str, Any]]:
+def k_curve(items: Sequence[Labeled], clusters: Sequence[str], num_votes: int) -> tuple[CurvePoint, ...]:
     """Accuracy for every odd K up to the smallest pool, exact over all subsets of the pool, with intervals.
 
     ``accuracy``: the majority of K votes of one order, each order a trial. ``balanced``: one majority of K votes of each of
     both orders, 2K samples; None where one order alone was asked. ``weighted``: as many samples by the probabilities of their
     verdicts, the mean over disjoint blocks of the pool (all subsets are too many); None where votes carry none.
     """
-    curve, tallied = [], [item.tallies for item in items]
-    both = all(len(own) == 2 for own in tallied)
-    weighs = both and any(vote.margin is not None for item in items for vote in item.judgment.votes)
+    curve, pairs = [], [item.tallies for item in items]
+    both = all(len(tallies) == 2 for tallies in pairs)
+    has_margins = both and any(vote.margin is not None for item in items for vote in item.judgment.votes)
     for k in curve_ks(min(num_votes, smallest_pool(items))):
-        cell = {"k": k, **mean_cell([score_of(own, k) for own in tallied], clusters)}
-        cell["any_correct"] = sum(any_correct_score(own, k) for own in tallied) / len(items)
-        cell["balanced"] = mean_cell([balanced_accuracy(own[0], own[1], k) for own in tallied], clusters) if both else None
-        cell["weighted"] = mean_cell([weighted_score(item, k) for item in items], clusters) if weighs else None
-        curve.append(cell)
-    return curve
+        one_order = mean_estimate([score_of(tallies, k) for tallies in pairs], clusters)
+        any_correct = sum(any_correct_score(tallies, k) for tallies in pairs) / len(items)
+        balanced = [balanced_accuracy(tallies[0], tallies[1], k) for tallies in pairs] if both else []
+        weighted = [weighted_score(item, k) for item in items] if has_margins else []
+        curve.append(
+            CurvePoint(
+                k,
+                one_order.accuracy,
+                one_order.interval,
+                any_correct,
+                mean_estimate(balanced, clusters) if balanced else None,
+                mean_estimate(weighted, clusters) if weighted else None,
+            )
+        )
+    return tuple(curve)
 
 
 def weighted_score(item: Labeled, k: int) -> float:
@@ -51,41 +56,43 @@ def weighted_score(item: Labeled, k: int) -> float:
     return winners.count(item.preferred) / len(winners)
 
 
-def decision(items: Sequence[Labeled], clusters: Sequence[str]) -> dict[str, Any] | None:
+def decision(items: Sequence[Labeled], clusters: Sequence[str]) -> AccuracyEstimate | None:
     """Each pair decided once, by all its votes of both orders (by their probabilities where they carry any); an even one is
     not right. None where a pair was asked in one order alone."""
     if any(len(item.tallies) != 2 for item in items) or not items:
         return None
-    return mean_cell([float(item.judgment.outcome.winner == item.preferred) for item in items], clusters)
+    return mean_estimate([float(item.judgment.outcome.winner == item.preferred) for item in items], clusters)
 
 
-def sequential(rows: Sequence[Row], items: Sequence[Labeled]) -> list[dict[str, Any]]:
+def sequential(rows: Sequence[Row], items: Sequence[Labeled]) -> tuple[StoppingPoint, ...]:
     """What stopping early would have cost: for each error, samples and tokens per pair and the accuracy of their majorities.
 
     Here a pair is one trial: the majority of its votes of both orders, an even one wrong. The first row is the whole pool; the
     others name the paired difference to it, with its interval. Empty where a pair has fewer than two votes in each order.
     """
     if smallest_pool(items) < 2 or any(len(item.tallies) != 2 for item in items):
-        return []
-    clusters, whole, table = [row.cluster for row in rows], [float("nan")], []
+        return ()
+    clusters, all_votes, points = [row.cluster for row in rows], [float("nan")], []
     for error in (None, *ERRORS):
-        ends = [_whole(item) if error is None else stop_early(item.judgment.votes, error) for item in items]
+        ends = [_all_votes(item) if error is None else stop_early(item.judgment.votes, error) for item in items]
         right = [float(end.outcome.winner == item.preferred) for end, item in zip(ends, items, strict=True)]
-        whole = right if error is None else whole
-        gaps = [now - before for now, before in zip(right, whole, strict=True)]
-        table.append(
-            {
-                "error": error,
-                "samples": sum(end.num_votes for end in ends) / len(ends),
-                "tokens": sum(end.num_tokens for end in ends) / len(ends),
-                **mean_cell(right, clusters),
-                "difference": sum(gaps) / len(gaps),
-                "difference_interval": list(difference_interval(gaps, clusters)),
-            }
+        all_votes = right if error is None else all_votes
+        gaps = [now - before for now, before in zip(right, all_votes, strict=True)]
+        accuracy = mean_estimate(right, clusters)
+        points.append(
+            StoppingPoint(
+                error=error,
+                samples=sum(end.num_votes for end in ends) / len(ends),
+                tokens=sum(end.num_tokens for end in ends) / len(ends),
+                accuracy=accuracy.accuracy,
+                interval=accuracy.interval,
+                difference=sum(gaps) / len(gaps),
+                difference_interval=difference_interval(gaps, clusters),
+            )
         )
-    return table
+    return tuple(points)
 
 
-def _whole(item: Labeled) -> EarlyStop:
+def _all_votes(item: Labeled) -> EarlyStop:
     votes = alternate_orders(item.judgment.votes)
     return EarlyStop(majority(votes), tuple(votes))

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.baselines import RULES, BaselineJudge, num_characters
 from rewardlab.benchmarks.confidence import confidence_report
-from rewardlab.benchmarks.scaling import decision, k_curve, mean_cell, sequential
+from rewardlab.benchmarks.report_model import (
+    Accuracy,
+    BaselineScores,
+    CountedEstimate,
+    GroupScores,
+    JudgeScores,
+    LengthFifth,
+    Scores,
+)
+from rewardlab.benchmarks.scaling import decision, k_curve, sequential
 from rewardlab.metrics.accuracy import (
     Labeled,
     by_group,
@@ -21,15 +29,21 @@ from rewardlab.metrics.accuracy import (
     status_counts,
     swap_consistency,
 )
-from rewardlab.metrics.intervals import mean_interval
+from rewardlab.metrics.intervals import mean_estimate, mean_interval
 from rewardlab.types import Order, Outcome, PreferencePair
 
 
-def _cell(items: Sequence[Labeled], clusters: Sequence[str]) -> dict[str, Any]:
-    return {"n": len(items), **mean_cell([pair_score(item) for item in items], clusters)}
+def _counted(items: Sequence[Labeled], clusters: Sequence[str]) -> CountedEstimate:
+    estimate = mean_estimate([pair_score(item) for item in items], clusters)
+    return CountedEstimate(len(items), estimate.accuracy, estimate.interval)
 
 
-def all_right(rows: Sequence[Row], scores: Sequence[float]) -> dict[str, Any] | None:
+def _group_scores(items: Sequence[Labeled], clusters: Sequence[str]) -> GroupScores:
+    cell = _counted(items, clusters)
+    return GroupScores(cell.n, cell.accuracy, cell.interval, invalid_rate(items), position_bias(items))
+
+
+def all_right(rows: Sequence[Row], scores: Sequence[float]) -> CountedEstimate | None:
     """Share of prompts whose every pair is right in every order shown (Acc+ of MM-RLHF-RewardBench, best-of-4 of RewardBench
     2), with interval; None where no prompt has two pairs. One order's majority that is wrong makes the prompt wrong."""
     prompts: dict[str, list[float]] = {}
@@ -37,63 +51,60 @@ def all_right(rows: Sequence[Row], scores: Sequence[float]) -> dict[str, Any] | 
         prompts.setdefault(row.cluster, []).append(score)
     if len(prompts) == len(rows):
         return None
-    whole = [float(min(own) == 1.0) for own in prompts.values()]
-    return {"n": len(whole), "accuracy": sum(whole) / len(whole), "interval": list(mean_interval(whole))}
+    right = [float(min(pair_scores) == 1.0) for pair_scores in prompts.values()]
+    return CountedEstimate(len(right), sum(right) / len(right), mean_interval(right))
 
 
-def slices(rows: Sequence[Row], items: Sequence[Labeled]) -> dict[str, dict[str, Any]]:
+def slices(rows: Sequence[Row], items: Sequence[Labeled]) -> dict[str, dict[str, CountedEstimate]]:
     """Accuracy by every further way the benchmark groups its rows."""
     names = sorted({name for row in rows for name in row.slices})
-    table: dict[str, dict[str, Any]] = {}
+    table: dict[str, dict[str, CountedEstimate]] = {}
     for name in names:
         values = sorted({row.slices[name] for row in rows if name in row.slices})
         table[name] = {}
         for value in values:
             picked = [n for n, row in enumerate(rows) if row.slices.get(name) == value]
-            table[name][value] = _cell([items[n] for n in picked], [rows[n].cluster for n in picked])
+            table[name][value] = _counted([items[n] for n in picked], [rows[n].cluster for n in picked])
     return table
 
 
 def longer(pair: PreferencePair) -> int | None:
-    """Index of the response with more characters; None for equal ones."""
+    """Return the index of the response with more characters; None for equal ones."""
     first, second = map(num_characters, pair.responses)
     return None if first == second else int(second > first)
 
 
-def by_length(rows: Sequence[Row], items: Sequence[Labeled]) -> list[dict[str, Any]]:
+def by_length(rows: Sequence[Row], items: Sequence[Labeled]) -> tuple[LengthFifth, ...]:
     """Accuracy by how much longer the better response is than the other, in fifths of the rows: a judge that favours length
-    rises from left to right. ``characters`` is the median difference of a fifth."""
+    rises from left to right."""
     lengths = [tuple(map(num_characters, row.pair.responses)) for row in rows]
-    gaps = [own[item.preferred] - own[1 - item.preferred] for own, item in zip(lengths, items, strict=True)]
+    gaps = [length[item.preferred] - length[1 - item.preferred] for length, item in zip(lengths, items, strict=True)]
     order = sorted(range(len(rows)), key=lambda n: gaps[n])
     fifths = [order[len(order) * n // 5 : len(order) * (n + 1) // 5] for n in range(5)]
-    return [
-        {
-            "characters": gaps[own[len(own) // 2]],
-            "n": len(own),
-            **mean_cell([pair_score(items[n]) for n in own], [rows[n].cluster for n in own]),
-        }
-        for own in fifths
-        if own
+    cells = [
+        (gaps[places[len(places) // 2]], _counted([items[n] for n in places], [rows[n].cluster for n in places]))
+        for places in fifths
+        if places
     ]
+    return tuple(LengthFifth(characters, cell.n, cell.accuracy, cell.interval) for characters, cell in cells)
 
 
-def core(rows: Sequence[Row], items: Sequence[Labeled]) -> dict[str, Any]:
+def judge_scores(rows: Sequence[Row], items: Sequence[Labeled]) -> JudgeScores:
     """What stands beside every accuracy, of a judge as of a control."""
-    return {
-        "accuracy": {"micro": micro(items), "macro": macro(items)},
-        "interval": list(mean_interval([pair_score(item) for item in items], [row.cluster for row in rows])),
-        "slices": slices(rows, items),
-        "invalid_rate": invalid_rate(items),
-        "swap_consistency": swap_consistency(items),
-        "position_bias": position_bias(items),
-    }
+    return JudgeScores(
+        accuracy=Accuracy(micro(items), macro(items)),
+        interval=mean_interval([pair_score(item) for item in items], [row.cluster for row in rows]),
+        slices=slices(rows, items),
+        invalid_rate=invalid_rate(items),
+        swap_consistency=swap_consistency(items),
+        position_bias=position_bias(items),
+    )
 
 
-def score(
+def score_rows(
     rows: Sequence[Row], items: Sequence[Labeled], num_votes: int, *, whole_prompts: bool = False, stopped: bool = False
-) -> dict[str, Any]:
-    """Everything a report says of one judge: accuracy is of the majority of all votes of each trial.
+) -> Scores:
+    """Return everything a report says of one judge: accuracy is of the majority of all votes of each trial.
 
     ``stopped``: votes were asked until settled. Pools that ended when they were clear say nothing about smaller ones, so that
     there is no curve over K.
@@ -101,44 +112,53 @@ def score(
     clusters = [row.cluster for row in rows]
     outcomes = [item.judgment.outcome for item in items]
     tokens = [vote.completion.num_tokens for item in items for vote in item.judgment.votes]
-    return {
-        "num_pairs": len(items),
-        "num_votes_total": len(tokens),
-        **core(rows, items),
-        "groups": {
-            name: {
-                **_cell(group, [row.cluster for row in rows if row.group == name]),
-                "invalid_rate": invalid_rate(group),
-                "position_bias": position_bias(group),
-            }
+    judge = judge_scores(rows, items)
+    return Scores(
+        num_pairs=len(items),
+        num_votes_total=len(tokens),
+        accuracy=judge.accuracy,
+        interval=judge.interval,
+        slices=judge.slices,
+        invalid_rate=judge.invalid_rate,
+        swap_consistency=judge.swap_consistency,
+        position_bias=judge.position_bias,
+        groups={
+            name: _group_scores(group, [row.cluster for row in rows if row.group == name])
             for name, group in by_group(items).items()
         },
-        "all_right": all_right(rows, [pair_score(item) for item in items]) if whole_prompts else None,
-        "decision": decision(items, clusters),
-        "k_curve": [] if stopped else k_curve(items, clusters, num_votes),
-        "sequential": [] if stopped else sequential(rows, items),
-        "statuses": status_counts(items),
-        "pairs_tied_over_both_orders": outcomes.count(Outcome.TIE),
-        "pairs_without_valid_vote": outcomes.count(Outcome.NO_VALID_VOTE),
-        "length_bias": length_bias(items, [longer(row.pair) for row in rows]),
-        "by_length": by_length(rows, items),
-        "confidence": confidence_report(items, clusters),
-        "tokens_per_vote": sum(tokens) / len(tokens) if tokens else 0.0,
-    }
+        all_right=all_right(rows, [pair_score(item) for item in items]) if whole_prompts else None,
+        decision=decision(items, clusters),
+        k_curve=() if stopped else k_curve(items, clusters, num_votes),
+        sequential=() if stopped else sequential(rows, items),
+        statuses=status_counts(items),
+        pairs_tied_over_both_orders=outcomes.count(Outcome.TIE),
+        pairs_without_valid_vote=outcomes.count(Outcome.NO_VALID_VOTE),
+        length_bias=length_bias(items, [longer(row.pair) for row in rows]),
+        by_length=by_length(rows, items),
+        confidence=confidence_report(items, clusters),
+        tokens_per_vote=sum(tokens) / len(tokens) if tokens else 0.0,
+    )
 
 
-def baseline_rows(
+def baseline_scores(
     rows: Sequence[Row], orders: Sequence[tuple[Order, ...]], seed: int, *, whole_prompts: bool = False
-) -> dict[str, Any]:
-    """Every baseline on the same rows and orders."""
+) -> dict[str, BaselineScores]:
+    """Return the scores of every baseline on the same rows and orders."""
     table, clusters = {}, [row.cluster for row in rows]
     for rule in RULES:
-        judge, groups = BaselineJudge(rule), {}
-        scores = [judge.score(row.pair, asked, n, seed) for n, (row, asked) in enumerate(zip(rows, orders, strict=True))]
+        judge = BaselineJudge(rule)
+        scores = [
+            judge.score(row.pair, pair_orders, n, seed) for n, (row, pair_orders) in enumerate(zip(rows, orders, strict=True))
+        ]
+        groups: dict[str, list[float]] = {}
         for row, score in zip(rows, scores, strict=True):
             groups.setdefault(row.group, []).append(score)
-        means = {name: sum(own) / len(own) for name, own in sorted(groups.items())}
-        table[rule] = {"micro": sum(scores) / len(scores), "macro": sum(means.values()) / len(means), "groups": means}
-        table[rule]["interval"] = list(mean_interval(scores, clusters))
-        table[rule]["all_right"] = all_right(rows, scores) if whole_prompts else None
+        means = {name: sum(group) / len(group) for name, group in sorted(groups.items())}
+        table[rule] = BaselineScores(
+            micro=sum(scores) / len(scores),
+            macro=sum(means.values()) / len(means),
+            groups=means,
+            interval=mean_interval(scores, clusters),
+            all_right=all_right(rows, scores) if whole_prompts else None,
+        )
     return table

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from rewardlab.benchmarks.figures import best_baseline
 from rewardlab.benchmarks.report import write_reports
+from rewardlab.benchmarks.report_model import Report
 from rewardlab.benchmarks.runner import BenchSettings, check_names, run_bench
 from rewardlab.config import SuiteConfig
 from rewardlab.data.files import write_atomic
 from rewardlab.errors import DataError
-from rewardlab.reporting.tables import percent, table, with_interval
+from rewardlab.reporting.tables import markdown_table, percent, with_interval
 
 COLUMNS = (
     "benchmark",
@@ -23,14 +25,14 @@ COLUMNS = (
     "best baseline",
     "invalid, %",
     "swap consistency",
-    "lean",
+    "position bias",
 )
 
 
 def entry_settings(suite: SuiteConfig, root: Path, **judge: Any) -> list[BenchSettings]:
-    """The settings of each benchmark of a suite whose data is in ``root``; ``judge`` are those that all share.
+    """Return the settings of each benchmark of a suite whose data is in ``root``; ``judge`` are those that all share.
 
-    Raises DataError that names every file that is missing, and ConfigError for an unknown benchmark, control, order policy or
+    Raise DataError that names every missing file, and ConfigError for an unknown benchmark, control, order policy or
     template: before anything is asked.
     """
     places = [root / entry.data for entry in suite.benchmarks]
@@ -42,12 +44,12 @@ def entry_settings(suite: SuiteConfig, root: Path, **judge: Any) -> list[BenchSe
     for entry in suite.benchmarks:
         check_names(entry.benchmark, entry.controls, entry.orders, entry.template)
     names = {field.name for field in fields(BenchSettings)}
-    made = []
+    settings = []
     for entry, place in zip(suite.benchmarks, places, strict=True):
-        own = {name: value for name, value in entry.model_dump().items() if name in names}
-        own |= {"data": place, "images": root / entry.images if entry.images else None, "seed": suite.seed}
-        made.append(BenchSettings(**{**own, **judge}))
-    return made
+        values = {name: value for name, value in entry.model_dump().items() if name in names}
+        values |= {"data": place, "images": root / entry.images if entry.images else None, "seed": suite.seed}
+        settings.append(BenchSettings(**{**values, **judge}))
+    return settings
 
 
 def run_suite(suite: SuiteConfig, settings: Sequence[BenchSettings], out: Path) -> str:
@@ -55,42 +57,44 @@ def run_suite(suite: SuiteConfig, settings: Sequence[BenchSettings], out: Path) 
 
     What is finished is only scored again. Two entries of one benchmark are numbered.
     """
-    reports, folders = [], []
-    for one in settings:
-        name = one.benchmark
-        while name in folders:
+    reports: dict[str, Report] = {}
+    for entry in settings:
+        name = Path(entry.benchmark).stem
+        while name in reports:
             name += "_"
-        folders.append(name)
-        report, rows = run_bench(one, out / name)
+        report, rows = run_bench(entry, out / name)
         write_reports(report, rows, out / name)
-        reports.append(report)
-    text = markdown(suite.title, folders, reports)
+        reports[name] = report
+    text = suite_markdown(suite.title, reports)
     write_atomic(out / "suite.md", text)
     return text
 
 
-def markdown(title: str, names: Sequence[str], reports: Sequence[dict[str, Any]]) -> str:
+def suite_markdown(title: str, reports: Mapping[str, Report]) -> str:
+    """Return the table over the reports of a suite, by the name of their folder, their notes and commits."""
     rows = []
-    for name, report in zip(names, reports, strict=True):
-        best = max(report["baselines"].items(), key=lambda item: item[1]["micro"])
-        blank, lean, decided = report["controls"].get("blank"), report["position_bias"], report["decision"]
+    for name, report in reports.items():
+        scores, blank = report.scores, report.controls.get("blank")
+        rule, best = best_baseline(report.baselines)
+        bias, decided = scores.position_bias, scores.decision
         row = (
             f"[{name}]({name}/report.md)",
-            with_interval(report["accuracy"]["micro"], report["interval"]),
-            percent(report["accuracy"]["macro"]),
-            "–" if decided is None else with_interval(**decided),
-            "–" if blank is None else with_interval(blank["accuracy"]["micro"], blank["interval"]),
-            f"{best[0]} {percent(best[1]['micro'])}",
-            percent(report["invalid_rate"], 2),
-            percent(report["swap_consistency"]),
-            "–" if lean is None else f"{100 * lean:+.1f}",
+            with_interval(scores.accuracy.micro, scores.interval),
+            percent(scores.accuracy.macro),
+            "–" if decided is None else with_interval(decided.accuracy, decided.interval),
+            "–" if blank is None else with_interval(blank.accuracy.micro, blank.interval),
+            f"{rule} {percent(best)}",
+            percent(scores.invalid_rate, 2),
+            percent(scores.swap_consistency),
+            "–" if bias is None else f"{100 * bias:+.1f}",
         )
         rows.append(row)
-    lines = [f"# {title}: {reports[0]['judge']}", "", *table(COLUMNS, rows)]
+    judge = next(iter(reports.values())).judge
+    lines = [f"# {title}: {judge}", "", *markdown_table(COLUMNS, rows)]
     lines += [
         "",
         "Percent, 95 % intervals over prompts; failures count as wrong. No mean over benchmarks: they differ in kind.",
     ]
-    notes = [f"- {name}: {note}" for name, report in zip(names, reports, strict=True) for note in report["notes"]]
-    commands = [f"- {name}: commit {report['commit']}" for name, report in zip(names, reports, strict=True)]
-    return "\n".join([*lines, "", *notes, *commands]) + "\n"
+    notes = [f"- {name}: {note}" for name, report in reports.items() for note in report.notes]
+    commits = [f"- {name}: commit {report.commit}" for name, report in reports.items()]
+    return "\n".join([*lines, "", *notes, *commits]) + "\n"

@@ -7,16 +7,19 @@ import warnings
 from rich.console import Console
 from rich.markup import escape
 
-from rewardlab.cli import bench, data, data_verl, demo, distill, doctor, judge, train  # noqa: F401  (commands)
-from rewardlab.cli.options import app
+from rewardlab.cli import audit, bench, data, demo, distill, doctor, judge, serve, train  # noqa: F401  (commands)
+from rewardlab.cli.options import app, refuse_renamed, sort_commands
 from rewardlab.errors import RewardlabError
 
 # transformers renamed an argument of its own that trl and older releases know by its first name; no user can act on it.
 warnings.filterwarnings("ignore", message=".*gradient_checkpointing` is deprecated", category=FutureWarning)
 
+sort_commands()
+refuse_renamed()
+
 
 def main() -> None:
-    """Entry point: an error the user can act on is one sentence and exit status 2."""
+    """Run the command line: an error that the user can act on is one sentence and exit status 2."""
     try:
         app()
     except RewardlabError as error:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Optional
 
 import typer
 
+from rewardlab.benchmarks.registry import PACKAGED
 from rewardlab.cli.options import JudgeOption, Out, bench_app
 from rewardlab.errors import ConfigError
 from rewardlab.judging.spec import JudgeSpec, spec_help
@@ -20,8 +21,8 @@ def bench_run(
     benchmark: Annotated[
         str,
         typer.Argument(
-            help="vl_rewardbench, mm_rlhf, multimodal_rewardbench, mmrb2, videorewardbench, "
-            "rewardbench2, or pairs (your own labelled .parquet/.jsonl)."
+            help=f"{', '.join(PACKAGED)} (your own labelled .parquet/.jsonl), one of an installed package, "
+            "or a Python file with a BENCHMARK."
         ),
     ],
     data: Annotated[Path, typer.Option("--data", help="The benchmark's data file (mmrb2: or the folder of its four).")],
@@ -41,7 +42,8 @@ def bench_run(
         Optional[str],
         typer.Option(
             "--template",
-            help="Prompt template (default: the checkpoint's), or FORMAT:FILE with your own, such as a benchmark's.",
+            help="Prompt template (default: the checkpoint's), or FORMAT:FILE with your own words; FORMAT is a verdict format, "
+            "or a Python file with read_verdict(text).",
         ),
     ] = None,
     temperature: Annotated[float, typer.Option("--temperature", min=0.0, help="0 is greedy.")] = 1.0,
@@ -69,7 +71,7 @@ def bench_run(
     finished run's `votes.jsonl` is one too. Texts are read as R1-Reward writes them (`<answer>1</answer>`) unless `--template`
     names another format; a run's votes stand as they were read.
     """
-    from rewardlab.benchmarks.report import markdown, write_reports
+    from rewardlab.benchmarks.report import report_markdown, write_reports
     from rewardlab.benchmarks.runner import BenchSettings, run_bench
 
     settings = BenchSettings(
@@ -93,9 +95,9 @@ def bench_run(
     )
     report, rows = run_bench(settings, out)
     write_reports(report, rows, out)
-    typer.echo(markdown(report))
-    own = "; official.jsonl (for bench official)" if report["official"] else ""
-    typer.echo(f"written: {out}/report.json, report.md, report.html; votes.jsonl, scores.jsonl (for bench compare){own}")
+    typer.echo(report_markdown(report))
+    exported = "; official.jsonl (for bench official)" if report.official else ""
+    typer.echo(f"written: {out}/report.json, report.md, report.html; votes.jsonl, scores.jsonl (for bench compare){exported}")
 
 
 @bench_app.command("suite")
@@ -110,7 +112,7 @@ def bench_suite(
 ) -> None:
     """Run every benchmark of a suite, one folder each with its reports, and a table over all in `suite.md`.
 
-    Missing data is told before anything is asked; the same command continues a killed run. `bench prepare` fetches data.
+    Missing data is reported before anything is asked; the same command continues a killed run. `bench prepare` fetches data.
     """
     from rewardlab.benchmarks.suite import entry_settings, run_suite
     from rewardlab.config import SuiteConfig, load_config
@@ -125,10 +127,11 @@ def bench_suite(
 @bench_app.command("prepare")
 def bench_prepare(
     benchmark: Annotated[
-        str, typer.Argument(help="vl_rewardbench, mm_rlhf, multimodal_rewardbench, mmrb2, rewardbench2 or videorewardbench.")
+        str,
+        typer.Argument(help="A benchmark of `bench run` whose files are known; of another name those that are are listed."),
     ],
     out: Annotated[Optional[Path], typer.Option("--out", help="Folder to fetch to (needs a network).")] = None,
-    at: Annotated[
+    data: Annotated[
         Optional[Path], typer.Option("--check", help="A file or folder at hand: check it instead of fetching.")
     ] = None,
 ) -> None:
@@ -137,16 +140,18 @@ def bench_prepare(
     Everything is fetched at one revision, which `prepared.json` names beside the files' hashes. **Exit status 1** where a file
     is not the known one, or a group not of the published size. What licences say of the data is for you to read.
     """
-    from rewardlab.benchmarks.prepare import check, fetch
+    from rewardlab.benchmarks.prepare import check_files, fetch_files
 
-    if (out is None) == (at is None):
+    if (out is None) == (data is None):
         raise ConfigError("expected either --out FOLDER, to fetch, or --check PATH")
     if out is not None:
-        record = fetch(benchmark, out)
-        typer.echo(f"fetched {len(record['files']):,} files of {benchmark} at {record['revision']} to {out}")
-    told, good = check(benchmark, out or at)
-    typer.echo("\n".join(told))
-    if not good:
+        record = fetch_files(benchmark, out)
+        typer.echo(f"fetched {len(record.files):,} files of {benchmark} at {record.revision} to {out}")
+    place = out or data
+    assert place is not None
+    sentences, is_good = check_files(benchmark, place)
+    typer.echo("\n".join(sentences))
+    if not is_good:
         raise typer.Exit(1)
 
 
@@ -176,7 +181,7 @@ def bench_listwise(
 
     A judge of pairs takes `bench run rewardbench2` instead (every right answer against each wrong one), or `rewardlab rank`.
     """
-    from rewardlab.benchmarks.rewardbench2.listwise import ListSettings, markdown, run_listwise
+    from rewardlab.benchmarks.rewardbench2.listwise import ListSettings, listwise_markdown, run_listwise
     from rewardlab.judging.engines import open_judge
 
     key = os.environ.get(api_key_env, "none")
@@ -188,32 +193,35 @@ def bench_listwise(
     opened = open_judge(judge, temperature=temperature, max_tokens=max_tokens, batch_size=batch_size, api_key=key)
     command = shlex.join(["rewardlab", *sys.argv[1:]])
     report = run_listwise(opened, ListSettings(data, protocol, words, limit, seed, command), out)
-    typer.echo(markdown(report))
+    typer.echo(listwise_markdown(report))
     typer.echo(f"written: {out}/report.json, report.md, answers.jsonl, official.jsonl (for bench official)")
 
 
 @bench_app.command("official")
 def bench_official(
     benchmark: Annotated[
-        str, typer.Argument(help="vl_rewardbench, multimodal_rewardbench, mm_rlhf, mmrb2, rewardbench2 or rewardbench2_ties.")
-    ],
+        Optional[str], typer.Argument(help="The scorer: a benchmark's name or a part's; without one all are listed.")
+    ] = None,
     outputs: Annotated[
-        Path, typer.Argument(help="The file that the benchmark's own inference writes, or `bench run` exports.")
-    ],
+        Optional[Path], typer.Argument(help="The file that the benchmark's own inference writes, or `bench run` exports.")
+    ] = None,
     data: Annotated[
         Optional[Path], typer.Option("--data", help="mmrb2: a task's benchmark file, or the folder of all, for the labels.")
     ] = None,
 ) -> None:
     """Print what the benchmark's own scorer prints on these outputs, to the digit, quirks included.
 
-    Inputs: `vl_rewardbench` the JSON lines of its inference.py; `multimodal_rewardbench` JSON lines with ID, Label, Meta,
-    output; `mm_rlhf` JSON lines with id, image or video, rewards; `mmrb2` its predictions.json and --data; `rewardbench2`
-    the official.jsonl of `bench listwise`; `rewardbench2_ties` JSON lines with id, num_correct, scores. Numbers to compare with
-    published ones, not to trust: see each scorer's docstring.
+    `rewardlab bench official` alone lists the scorers and what each takes. Numbers to compare with published ones, not to
+    trust: see each scorer's docstring.
     """
-    from rewardlab.benchmarks.official_output import printed
+    from rewardlab.benchmarks.official import official_lines, official_scorers
 
-    typer.echo("\n".join(printed(benchmark, outputs, data)))
+    if benchmark is None:
+        typer.echo("\n".join(f"{name}: {scorer.inputs}" for name, scorer in official_scorers().items()))
+        return
+    if outputs is None:
+        raise ConfigError(f"expected a file of outputs: rewardlab bench official {benchmark} OUTPUTS")
+    typer.echo("\n".join(official_lines(benchmark, outputs, data)))
 
 
 @bench_app.command("compare")
@@ -224,16 +232,16 @@ def bench_compare(
     out: Annotated[Optional[Path], typer.Option("--out", help="Also write the table to this .md or .html file.")] = None,
 ) -> None:
     """Leaderboard of several runs: accuracies with intervals, and each against the first, pair by pair, with a p-value."""
-    from rewardlab.benchmarks.comparison import html, markdown, read_run
+    from rewardlab.benchmarks.comparison import leaderboard_html, leaderboard_markdown, read_run
     from rewardlab.data.files import write_atomic
 
     if out is not None and out.suffix not in (".md", ".html"):
         raise ConfigError(f"--out {out}: expected a .md or .html file")
-    found = [read_run(folder) for folder in runs]
-    text = markdown(found)
+    finished = [read_run(folder) for folder in runs]
+    text = leaderboard_markdown(finished)
     typer.echo(text)
     if out is not None:
-        write_atomic(out, html(found) if out.suffix == ".html" else text)
+        write_atomic(out, leaderboard_html(finished) if out.suffix == ".html" else text)
 
 
 @bench_app.command("check")
@@ -242,7 +250,7 @@ def bench_check(
         list[str], typer.Argument(help="NAME=PERCENT for each group, and overall=PERCENT; or folders of finished runs.")
     ],
     benchmark: Annotated[
-        str, typer.Option("--benchmark", help="Whose groupings are known: vl_rewardbench.")
+        str, typer.Option("--benchmark", help="The benchmark of the row; its groupings must be known.")
     ] = "vl_rewardbench",
 ) -> None:
     """Do the numbers add up? Of a published row: under whose grouping. Of a run: from its rows to its overall.
@@ -252,27 +260,29 @@ def bench_check(
     """
     from rewardlab.benchmarks.arithmetic import addition, fits, problems, sentence
     from rewardlab.benchmarks.comparison import read_run
-    from rewardlab.benchmarks.vl_rewardbench.loader import GROUPINGS
+    from rewardlab.benchmarks.registry import find_benchmark, packaged_benchmarks
 
-    if any("=" in one for one in numbers) != all("=" in one for one in numbers):
+    if any("=" in number for number in numbers) != all("=" in number for number in numbers):
         raise ConfigError("expected NAME=PERCENT throughout, or folders of runs throughout")
-    if all("=" not in one for one in numbers):
+    if all("=" not in number for number in numbers):
         failed = False
         for run in map(read_run, map(Path, numbers)):
-            found = problems(run.report, run.rows)
-            typer.echo(f"{run.name}: " + ("; ".join(found) if found else f"adds up: {addition(run.report)}"))
-            failed = failed or bool(found)
+            wrong = problems(run.report, run.rows)
+            typer.echo(f"{run.name}: " + ("; ".join(wrong) if wrong else f"adds up: {addition(run.report.scores)}"))
+            failed = failed or bool(wrong)
         if failed:
             raise typer.Exit(1)
         return
-    if benchmark != "vl_rewardbench":
-        raise ConfigError(f"no groupings of {benchmark!r} are known; expected vl_rewardbench")
+    groupings = find_benchmark(benchmark).groupings
+    if not groupings:
+        names = ", ".join(other.name for other in packaged_benchmarks() if other.groupings)
+        raise ConfigError(f"no groupings of {benchmark!r} are known; expected {names}")
     groups = dict(_percentage(number) for number in numbers)
     if "overall" not in groups:
         raise ConfigError("expected overall=PERCENT beside the groups")
     overall = groups.pop("overall")
-    typer.echo(sentence(groups, overall, GROUPINGS, "official"))
-    if not any(fit.adds_up for fit in fits(groups, overall, GROUPINGS)):
+    typer.echo(sentence(groups, overall, groupings, "official"))
+    if not any(fit.adds_up for fit in fits(groups, overall, groupings)):
         raise typer.Exit(1)
 
 

@@ -1,4 +1,4 @@
-"""`rewardlab data`: sources to sets, and sets looked at, checked, balanced, split, freed of what benchmarks contain."""
+"""`rewardlab data`: sets of pairs built, validated, balanced, split, filtered, decontaminated, written for other trainers."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import json
 import shlex
 import sys
 from contextlib import closing
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
 from rewardlab.cli.options import Out, data_app
-from rewardlab.errors import ConfigError, DataError
+from rewardlab.errors import ConfigError, DataError, OutputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 Data = Annotated[Path, typer.Argument(help="Pairs: .parquet, .jsonl, or a folder of them.")]
 Images = Annotated[Optional[Path], typer.Option("--images", help="Folder that paths of images and videos start at.")]
 SeedOf = Annotated[int, typer.Option("--seed")]
+RECIPES = "rewardlab.recipes"  # group of entry points: recipes of other packages
 AGAINST = (
     "NAME=DATA or NAME=DATA,IMAGES, as in `bench run NAME --data DATA --images IMAGES`; again for another. "
     "IMAGES may be - where none are at hand: texts alone are compared then."
@@ -33,7 +35,9 @@ AGAINST = (
 
 
 def find_recipe(name: str) -> Recipe:
-    """By the name of a file in ``data_recipes``, a .py file with a ``RECIPE``, or a .yaml mapping. Raises ConfigError."""
+    """Return a recipe by its name in ``data_recipes`` or the entry points of group ``rewardlab.recipes``, by a .py file with a
+    ``RECIPE``, or by a .yaml mapping. Raises ConfigError.
+    """
     from rewardlab.config import MappingConfig, load_config
     from rewardlab.data.mapping import recipe_of
     from rewardlab.data.recipes import Recipe
@@ -41,27 +45,41 @@ def find_recipe(name: str) -> Recipe:
     if name.endswith((".yaml", ".yml")):
         return recipe_of(load_config(MappingConfig, Path(name)))
     try:
-        if name.endswith(".py"):
-            spec = importlib.util.spec_from_file_location(Path(name).stem, name)
-            assert spec is not None
-            assert spec.loader is not None
-            module = importlib.util.module_from_spec(spec)
-            spec.loader.exec_module(module)
-        else:
-            module = importlib.import_module(f"data_recipes.{name}")
+        recipe = _recipe_from_file(name) if name.endswith(".py") else _recipe_by_name(name)
     except (ModuleNotFoundError, FileNotFoundError) as error:
         raise ConfigError(f"no recipe {name!r}; there are {', '.join(recipe_names())}, or give a .py or .yaml file") from error
-    recipe = getattr(module, "RECIPE", None)
     if not isinstance(recipe, Recipe):
         raise ConfigError(f"{name}: has no RECIPE of rewardlab.data.recipes.Recipe")
     return recipe
 
 
-def recipe_names() -> list[str]:
-    """Recipes are looked up by name and never imported from here: they know rewardlab, not the other way round."""
+def _recipe_from_file(path: str) -> object:
+    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return getattr(module, "RECIPE", None)
+
+
+def _recipe_by_name(name: str) -> object:
+    if name in _shipped_recipes():
+        return getattr(importlib.import_module(f"data_recipes.{name}"), "RECIPE", None)
+    if (entry_point := next(iter(entry_points(group=RECIPES, name=name)), None)) is None:
+        raise ModuleNotFoundError(name)
+    return entry_point.load()
+
+
+def _shipped_recipes() -> list[str]:
+    """Return the names of ``data_recipes``, found by name and not imported: they know rewardlab, not the other way round."""
     spec = importlib.util.find_spec("data_recipes")
     folders = spec.submodule_search_locations if spec else None
-    return sorted(path.stem for folder in folders or () for path in Path(folder).glob("[!_]*.py"))
+    return [path.stem for folder in folders or () for path in Path(folder).glob("[!_]*.py")]
+
+
+def recipe_names() -> list[str]:
+    """Return the names of all recipes that are installed."""
+    return sorted({*_shipped_recipes(), *(entry_point.name for entry_point in entry_points(group=RECIPES))})
 
 
 @data_app.command("recipes")
@@ -71,7 +89,8 @@ def data_recipes_list() -> None:
         recipe = find_recipe(name)
         rows = "unknown" if recipe.published is None else f"{recipe.published:,}"
         typer.echo(f"{name}: {rows} rows, licence {recipe.licence or 'not stated'}, {recipe.url}")
-        typer.echo(f"  {(sys.modules[f'data_recipes.{name}'].__doc__ or '').splitlines()[0]}")
+        doc = sys.modules[recipe.convert.__module__].__doc__ or ""
+        typer.echo(f"  {doc.partition(chr(10))[0]}")
 
 
 def _contamination(against: list[str]) -> tuple[Contamination | None, list[str]]:
@@ -311,3 +330,37 @@ def data_decontaminate(
     specs = [parse_against(spec) for spec in against]
     typer.echo(contamination_markdown(decontaminate(train, specs, out, images=images, limits=limits, command=command)))
     typer.echo(f"written: {out}/clean.parquet, contaminated.jsonl, report.json, report.html")
+
+
+@data_app.command("verl")
+def data_verl(
+    data: Data,
+    out: Annotated[Path, typer.Option("--out", help="A .parquet file for data.train_files or data.val_files.")],
+    both_orders: Annotated[
+        bool, typer.Option("--both-orders", help="Each pair twice, the two orders one after the other; else in its own.")
+    ] = False,
+    template: Annotated[str, typer.Option("--template", help="Of the checkpoint that is to be trained.")] = "r1_reward",
+    shuffle: Annotated[
+        Optional[int], typer.Option("--shuffle", help="A seed to shuffle the pairs by, in memory, for data.shuffle=False.")
+    ] = None,
+    images: Images = None,
+) -> None:
+    """Write pairs as the Parquet that verl trains a judge on (`configs/verl/stable_reinforce_7b.sh`).
+
+    `rewardlab data verl runs/hard --template r1_reward --out train.parquet`
+    """
+    import random
+
+    from rewardlab.data.pairs import PairSet, read_pairs
+    from rewardlab.integrations.verl_rows import write_verl_rows
+    from rewardlab.prompts import load_template
+
+    if out.suffix != ".parquet":
+        raise OutputError(f"{out}: verl tells files by their ending; name it .parquet")
+    judge_template = load_template(template)
+    pairs = PairSet(data, images=images) if shuffle is None else read_pairs(data, images=images)
+    if isinstance(pairs, list):
+        random.Random(shuffle).shuffle(pairs)
+    written = write_verl_rows(pairs, out, judge_template, both_orders=both_orders)
+    typer.echo(f"{written.num_rows:,} rows in {out}; {written.num_unlabelled:,} pairs without a label left out")
+    typer.echo(f"template {judge_template.name} {judge_template.hash}; verdicts are read as {judge_template.verdict_format}")

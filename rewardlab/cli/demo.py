@@ -1,66 +1,54 @@
-"""Measuring: benchmarks, the whole pipeline, studies."""
+"""`rewardlab quickstart`, and `rewardlab demo`: the pieces of the demonstration it runs on."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
-from rewardlab.cli.options import Out, app
-from rewardlab.judging.spec import spec_help
+from rewardlab.cli.options import CONFIG_HELP, DEMONSTRATION, Out, Seed, app, demo_app
 
 
-@app.command()
-def audit(
-    data: Annotated[Path, typer.Option("--data", help="Rows (see above), or the samples.jsonl of `rewardlab rl`.")],
-    out: Out,
-    contract: Annotated[
-        str, typer.Option("--contract", help="Where the final answer stands: boxed, box (GLM's box tokens) or answer (tags).")
-    ] = "boxed",
-    thinking: Annotated[bool, typer.Option(help="Whether responses must open with `<think>…</think>`.")] = True,
-    judge: Annotated[Optional[str], typer.Option("--judge", help=f"Pays domains without a verifier: {spec_help()}.")] = None,
-    votes: Annotated[int, typer.Option("--votes", min=1, help="The judge's samples in each of the two orders.")] = 1,
-    images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the images the rows name.")] = None,
-    probed: Annotated[int, typer.Option("--probed", min=0, help="Prompts of each domain that are probed.")] = 8,
-    api_key_env: Annotated[str, typer.Option("--api-key-env")] = "OPENAI_API_KEY",
-    seed: Annotated[int, typer.Option("--seed")] = 0,
+@demo_app.command("build")
+def demo_build(
+    out: Out, config: Annotated[Path, typer.Option("--config", help=CONFIG_HELP)] = Path("tiny/demo"), seed: Seed = None
 ) -> None:
-    """Audit a reward before it trains anything: what does each value look like, and what earns one without deserving it?
+    """Make the demonstration's pairs and its tiny base model: minutes, once. Pieces that exist are kept."""
+    from rewardlab.demo.build import DemoConfig, build_base, build_pairs
 
-    A row has `domain`, `question`, `response` and `truth`; a `reward` that was paid is compared with the one computed here.
-    Domains: `math`, `number`, `choice`, `exact`, `ocr`, `grounding`, `count` (verified by rule), `verdict` (a judge's own
-    judgment; truth 1 or 2), or any other name (a judge compares with `truth`, or with `best`, a best-of-N sample).
-
-    Probes are responses made from each truth: ranges, alternatives, the question restated, several boxes, look-alike letters,
-    enormous texts, orders to the judge. **Exit status 1** where one earns more than it may, or the truth itself is not paid.
-    """
-    from rewardlab.rewards.audit.audit import run_audit
-    from rewardlab.rewards.audit.page import audit_markdown, audit_sentences, write_audit
-    from rewardlab.rewards.audit.rows import open_rewarder, read_audit
-
-    rows = read_audit(data, images=images, contract=contract, thinking=thinking)
-    key = os.environ.get(api_key_env, "none")
-    with open_rewarder(judge, votes=votes, api_key=key, seed=seed) as rewarder:
-        report = run_audit(rows, rewarder, num_probed=probed, seed=seed)
-    write_audit(report, out)
-    typer.echo("\n".join([audit_markdown(report), *audit_sentences(report), f"written: {out}/report.json, report.html"]))
-    if report.failed:
-        raise typer.Exit(1)
+    settings = DemoConfig.load(config, seed=seed)
+    build_pairs(out, settings)
+    build_base(out, settings)
+    typer.echo(f"demonstration in {out}")
 
 
-@app.command()
-def quickstart(
+@demo_app.command("serve")
+def demo_serve(
+    folder: Annotated[Path, typer.Option("--folder", help="Folder made by `rewardlab demo build`.")],
+    port: Annotated[int, typer.Option("--port", min=1, max=65535)] = 8321,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the teacher's mistakes.")] = 0,
+) -> None:
+    """Serve the demonstration's teacher and consistency checker over an OpenAI-compatible API."""
+    from rewardlab.demo.build import TRUTHS
+    from rewardlab.demo.server import TeacherConfig, serve_demo
+
+    serve_demo(folder / TRUTHS, port=port, config=TeacherConfig(seed=seed))
+
+
+@app.command("quickstart", rich_help_panel=DEMONSTRATION)
+def quickstart_command(
     out: Out = Path("runs/quickstart"),
-    configs: Annotated[Path, typer.Option("--configs", help="Folder of the stages' configs.")] = Path("configs/tiny"),
-    seed: Annotated[int, typer.Option("--seed")] = 0,
+    configs: Annotated[
+        Path, typer.Option("--configs", help="Folder of the stages' configs: a path, or a name under configs/.")
+    ] = Path("tiny"),
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the data, the models and every stage.")] = 0,
 ) -> None:
-    """Run the whole pipeline on the embedded demonstration: pairs, teacher, SFT, StableReinforce, votes, report, endpoint.
+    """Run the whole pipeline on the embedded demonstration: pairs, teacher, SFT, StableReinforce, benchmark, endpoint.
 
-    Stages already done in OUT are kept, so an interrupted quickstart continues.
+    Stages that OUT holds already are kept, so an interrupted quickstart continues. The result is `OUT/report.html`.
     """
-    from rewardlab.demo.quickstart import quickstart as run
+    from rewardlab.demo.quickstart import quickstart
 
-    run(out, configs, seed)
+    quickstart(out, configs, seed)
     typer.echo(f"report: {out}/report.html\nserve:  rewardlab serve --judge hf:{out}/rl/final --max-tokens 64")

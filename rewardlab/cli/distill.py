@@ -1,4 +1,4 @@
-"""Making data: the demonstration, a teacher's judgments, a choice of pairs."""
+"""`rewardlab distill`, `select`, `self-distil`, `steps`: judgments to learn from, and the choice of pairs."""
 
 from __future__ import annotations
 
@@ -8,65 +8,47 @@ from typing import Annotated, Optional
 import typer
 from rich.console import Console
 
-from rewardlab.cli.options import ConfigFile, Out, Seed, app, demo_app
+from rewardlab.cli.options import DATA, BatchSize, ConfigFile, Images, MaxTokens, Out, RandomSeed, Seed, app
 from rewardlab.errors import ConfigError
 
 
-@demo_app.command("build")
-def demo_build(out: Out, config: Annotated[Path, typer.Option("--config")], seed: Seed = None) -> None:
-    """Make the demonstration's pairs and its tiny base model (minutes, once; what exists is kept)."""
-    from rewardlab.demo.build import DemoConfig, build_base, build_pairs
-
-    demo = DemoConfig.load(config, seed=seed)
-    build_pairs(out, demo)
-    build_base(out, demo)
-    typer.echo(f"demonstration in {out}")
-
-
-@demo_app.command("serve")
-def demo_serve(
-    demo: Annotated[Path, typer.Option("--folder", help="Folder made by `rewardlab demo build`.")],
-    port: Annotated[int, typer.Option("--port")] = 8321,
-    seed: Annotated[int, typer.Option("--seed")] = 0,
-) -> None:
-    """Serve the demonstration's teacher and consistency checker over an OpenAI-compatible API."""
-    from rewardlab.demo.build import TRUTHS
-    from rewardlab.demo.server import TeacherConfig, serve
-
-    serve(demo / TRUTHS, port=port, config=TeacherConfig(seed=seed))
-
-
-@app.command()
-def distill(
+@app.command("distill", rich_help_panel=DATA)
+def distill_command(
     data: Annotated[Path, typer.Option("--data", help="Labelled pairs: .parquet, .jsonl, or a folder of them.")],
     out: Out,
     config: ConfigFile = None,
-    images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the images a .jsonl names.")] = None,
-    base_url: Annotated[Optional[str], typer.Option("--base-url", help="Of the endpoint, or URL,URL of several.")] = None,
+    images: Images = None,
+    base_url: Annotated[
+        Optional[str], typer.Option("--base-url", help="URL of the teacher's endpoint, or URL,URL of several.")
+    ] = None,
     budget_usd: Annotated[
         Optional[float],
-        typer.Option("--budget-usd", min=0.0, help="Most to spend, earlier runs in OUT included."),
+        typer.Option("--budget-usd", min=0.0, help="Most US dollars to spend, including earlier runs in OUT."),
     ] = None,
     votes: Annotated[
-        Optional[int], typer.Option("--votes", min=0, help="Ask this often whatever is said, half in each order (even).")
+        Optional[int],
+        typer.Option("--votes", min=0, help="Request exactly this many judgments of each pair (even: half in each order)."),
     ] = None,
     ray_workers: Annotated[
-        Optional[int], typer.Option("--ray-workers", min=1, help="Ask from so many Ray actors; --data are Parquet shards then.")
+        Optional[int],
+        typer.Option(
+            "--ray-workers", min=1, help="Send requests from this many Ray actors; --data is then a folder of Parquet shards."
+        ),
     ] = None,
     ray_address: Annotated[
-        Optional[str], typer.Option("--ray-address", help="Of a Ray cluster, or auto; without it a local one is started.")
+        Optional[str], typer.Option("--ray-address", help="Address of a Ray cluster, or auto (default: start a local one).")
     ] = None,
     limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Only the first N pairs.")] = None,
     seed: Seed = None,
 ) -> None:
-    """Ask a teacher for reasoned judgments; keep those that agree with the label; tag difficulty.
+    """Distill a teacher: request reasoned judgments, keep those that agree with the label, tag each pair's difficulty.
 
-    Every request is journalled in `journal.sqlite`: kill it at any time and run the same command again. `transport: batch` in
-    the config sends files through the provider's batch API. Prices and budget are the config's; see `configs/distill/`.
+    `journal.sqlite` records every request: after an interruption, run the same command again. `transport: batch` in the
+    config uses the provider's batch API. Prices and budget stand in the config; see `configs/distill/`.
     """
     from rewardlab.config import DistillConfig, load_config
     from rewardlab.data.pairs import PairSet
-    from rewardlab.distill.pipeline import distill as run
+    from rewardlab.distill.pipeline import distill
 
     urls = None if base_url is None else base_url.split(",") if "," in base_url else base_url
     settings = load_config(DistillConfig, config, base_url=urls, votes=votes, seed=seed)
@@ -80,7 +62,7 @@ def distill(
             raise ConfigError("--ray-workers takes shards with media inside, and all of them; leave --limit and --images out")
         statistics = distill_on_ray(data, settings, out, workers=ray_workers, address=ray_address)
     else:
-        statistics = run(PairSet(data, images=images, frames=None, limit=limit), settings, out)
+        statistics = distill(PairSet(data, images=images, frames=None, limit=limit), settings, out)
     Console().print_json(data=statistics)
     if statistics["stopped_by_budget"]:
         typer.echo(
@@ -90,8 +72,8 @@ def distill(
         )
 
 
-@app.command()
-def select(
+@app.command("select", rich_help_panel=DATA)
+def select_command(
     data: Annotated[Path, typer.Option("--data", help="Labelled pairs: .parquet, .jsonl, or a folder of them.")],
     out: Annotated[Path, typer.Option("--out", help="Folder for hard.parquet, suspects.parquet and report.json.")],
     plan: Annotated[
@@ -100,84 +82,96 @@ def select(
     votes: Annotated[
         Optional[Path], typer.Option("--votes", help="votes.jsonl of `rewardlab bench run pairs` on the same --data.")
     ] = None,
-    images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the images a .jsonl names.")] = None,
-    seed: Seed = None,
+    images: Images = None,
+    seed: RandomSeed = 0,
 ) -> None:
-    """Choose the pairs to train on next by how hard they are: for the teacher, and with --votes for the judge itself.
+    """Select the pairs to train on by difficulty: for the teacher, and with --votes for the judge itself.
 
-    Tiers by the share of right votes: easy from 90 %, medium from 60, hard from 25, very_hard below; without votes by the
-    teacher's share or attempts. Pairs that the judge gets wrong every time in both orders are more likely mislabelled: they go
-    to suspects.parquet, to be looked at. `report.json` has the histograms before and after, and how far the measures agree.
-    Pairs that no teacher has tagged are trained on with `attempts: [""]` in the RL config.
+    Tiers by the share of right votes: easy from 90 %, medium from 60 %, hard from 25 %, very_hard below; without votes, by the
+    teacher's share or attempts. Pairs that the judge always gets wrong in both orders are probably mislabelled and go to
+    suspects.parquet for inspection. `report.json` has histograms before and after, and how far the measures agree.
+    To train on pairs that no teacher has tagged, set `attempts: [""]` in the RL config.
     """
     from rewardlab.data.pairs import PairSet
     from rewardlab.data.votes import read_votes
-    from rewardlab.distill.selection import select as run
-    from rewardlab.distill.selection import write_selection
+    from rewardlab.distill.selection import select, write_selection
 
     pairs = PairSet(data, images=images, frames=None)
-    report = write_selection(pairs, run(pairs, read_votes(votes) if votes else None, plan, seed=seed or 0), plan, out)
+    report = write_selection(pairs, select(pairs, read_votes(votes) if votes else None, plan, seed=seed), plan, out)
     Console().print_json(data=report)
     typer.echo(f"{report['num_chosen']:,} of {report['num_pairs']:,} pairs in {out}/hard.parquet")
     typer.echo(f"{report['num_suspects']:,} in {out}/suspects.parquet")
 
 
-@app.command("self-distil")
-def self_distil(
+@app.command("self-distil", rich_help_panel=DATA)
+def self_distill_command(
     data: Annotated[Path, typer.Option("--data", help="Labelled pairs: .parquet, .jsonl, or a folder of them.")],
     judge: Annotated[
-        str, typer.Option("--judge", help="The judge whose own right judgments are kept; hf:PATH for --hot-token.")
+        str,
+        typer.Option(
+            "--judge", help="The judge that is sampled: hf:PATH (required for --hot-token), vllm:PATH or openai:MODEL@URL."
+        ),
     ],
     out: Out,
-    samples: Annotated[int, typer.Option("--samples", min=1, help="Of each pair in each order.")] = 8,
-    keep: Annotated[int, typer.Option("--keep", min=1, help="Judgments of a pair, at most; different openings first.")] = 1,
+    samples: Annotated[int, typer.Option("--samples", min=1, help="Samples of each pair in each order.")] = 8,
+    keep: Annotated[
+        int, typer.Option("--keep", min=1, help="Most judgments to keep of a pair; those with different openings first.")
+    ] = 1,
     alpha: Annotated[
-        float, typer.Option("--alpha", min=0.0, max=1.0, help="Chance that a guesser is right as often; 1 keeps lucky ones.")
+        float,
+        typer.Option(
+            "--alpha",
+            min=0.0,
+            max=1.0,
+            help="Keep a pair only if a guesser is right as often with at most this probability; 1 keeps all.",
+        ),
     ] = 0.05,
     hot_token: Annotated[
         Optional[float],
-        typer.Option("--hot-token", min=0.1, help="FIRE: temperature of the first token after <think>, say 30."),
+        typer.Option("--hot-token", min=0.1, help="FIRE: temperature of the first token after `<think>`, for example 30."),
     ] = None,
-    max_tokens: Annotated[int, typer.Option("--max-tokens", min=1)] = 1024,
-    batch_size: Annotated[int, typer.Option("--batch-size", min=1)] = 64,
-    images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the images a .jsonl names.")] = None,
+    max_tokens: MaxTokens = 1024,
+    batch_size: BatchSize = 64,
+    images: Images = None,
     limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Only the first N pairs.")] = None,
-    seed: Annotated[int, typer.Option("--seed")] = 0,
+    seed: RandomSeed = 0,
 ) -> None:
-    """More to teach from without a teacher: a judge's own right judgments (rejection sampling), with FIRE drawn further apart.
+    """Collect a judge's right judgments as training data, without a teacher (rejection sampling; FIRE makes them diverse).
 
-    Kept of a pair only where the judge is right more often than a guesser might be. A killed run continues.
+    Judgments of a pair are kept only if the judge is right more often than by guessing. The same command resumes a killed run.
     """
     from rewardlab.data.pairs import read_pairs
-    from rewardlab.distill.self_distill import RejectionRules, heated
-    from rewardlab.distill.self_distill import self_distil as run
+    from rewardlab.distill.self_distill import RejectionRules, self_distill, set_hot_token
     from rewardlab.judging.engines import open_judge
     from rewardlab.judging.judge import GenerativeJudge
 
     pairs = read_pairs(data, images=images)[:limit]
-    opened = open_judge(judge, max_tokens=max_tokens, batch_size=batch_size)
-    if not isinstance(opened, GenerativeJudge):
+    judge_model = open_judge(judge, max_tokens=max_tokens, batch_size=batch_size)
+    if not isinstance(judge_model, GenerativeJudge):
         raise ConfigError(f"{judge}: writes no judgments; use hf:PATH, vllm:PATH or openai:MODEL@URL")
     if hot_token is not None:
-        heated(opened, hot_token)
-    Console().print_json(data=run(pairs, opened, RejectionRules(samples, keep, alpha, hot_token, max_tokens, seed), out))
+        set_hot_token(judge_model, hot_token)
+    rules = RejectionRules(samples, keep, alpha, hot_token, max_tokens, seed)
+    Console().print_json(data=self_distill(pairs, judge_model, rules, out))
 
 
-@app.command()
-def steps(
+@app.command("steps", rich_help_panel=DATA)
+def steps_command(
     data: Annotated[Path, typer.Option("--data", help="Labelled pairs, .parquet or .jsonl.")],
-    judge: Annotated[str, typer.Option("--judge", help="The judge that completes its own reasoning: hf:PATH.")],
+    judge: Annotated[str, typer.Option("--judge", help="The judge that completes prefixes of its reasoning: hf:PATH.")],
     out: Out,
     config: ConfigFile = None,
-    images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the images a .jsonl names.")] = None,
-    source: Annotated[Optional[str], typer.Option("--source", help="Whose judgments: judge (new ones) or pairs.")] = None,
+    images: Images = None,
+    source: Annotated[
+        Optional[str], typer.Option("--source", help="Judgments to label: judge (sample new ones) or pairs (those in --data).")
+    ] = None,
     limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Only the first N pairs.")] = None,
     seed: Seed = None,
 ) -> None:
-    """Find the step at which a reasoning goes wrong: +1 before it, -1 from it on, for `rewardlab prm` to learn.
+    """Label the steps of judgments for `rewardlab prm`: +1 before the step at which the reasoning goes wrong, -1 from there on.
 
-    A prefix is good while 15 of 20 completions of it are right, which a guesser manages once in 48 times; bisection finds the
-    first that is not. Where the judge only guesses, nothing is labelled. Labels: `OUT/steps.jsonl`. A killed run continues.
+    A prefix is good if 15 of 20 completions of it are right, which guessing achieves once in 48 times; bisection finds the
+    first bad one. Pairs on which the judge only guesses stay unlabelled. Labels: `OUT/steps.jsonl`. A killed run resumes.
     """
     from rewardlab.config import StepsConfig, load_config
     from rewardlab.data.pairs import read_pairs

@@ -8,8 +8,13 @@ from typing import Annotated, Optional
 
 import typer
 
+from rewardlab.errors import ConfigError
 from rewardlab.judging.spec import spec_help
 from rewardlab.processes import is_main
+
+# Panels of `rewardlab --help`, in their order.
+DEMONSTRATION, DATA, TRAINING, JUDGING = PANELS = ("Demonstration", "Data", "Training", "Judging and measuring")
+
 
 app = typer.Typer(
     help="Train, benchmark and serve generative multimodal judges whose numbers can be trusted.",
@@ -19,16 +24,40 @@ app = typer.Typer(
 )
 
 
-def tell(what: object) -> None:
-    """Print it once, however many processes of a run have come to it."""
+def echo_once(message: object) -> None:
+    """Print a message once, however many processes of a run reach it."""
     if is_main():
-        typer.echo(what)
+        typer.echo(message)
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(wanted: bool) -> None:
+    if wanted:
         typer.echo(f"rewardlab {version('rewardlab')}")
         raise typer.Exit
+
+
+def sort_commands() -> None:
+    """Sort the commands by their panels, once all are registered."""
+
+    def place(panel: object) -> int:
+        return PANELS.index(panel) if isinstance(panel, str) and panel in PANELS else len(PANELS)
+
+    app.registered_commands.sort(key=lambda command: place(command.rich_help_panel))
+
+
+RENAMED = {"world": "rewardlab demo", "study": "python -m eval.studies, from a checkout"}
+
+
+def refuse_renamed() -> None:
+    """Answer commands of old names with an error that states the new ones."""
+
+    def refuse(context: typer.Context) -> None:
+        name = context.info_name or ""
+        raise ConfigError(f"there is no command {name!r}; it is now `{RENAMED[name]}`")
+
+    for name in RENAMED:
+        settings = {"ignore_unknown_options": True, "allow_extra_args": True}
+        app.command(name, hidden=True, context_settings=settings)(refuse)
 
 
 @app.callback()
@@ -40,14 +69,22 @@ def main_options(
     """Train, benchmark and serve generative multimodal judges whose numbers can be trusted."""
 
 
-demo_app = typer.Typer(help="The embedded demonstration: pairs with known truth, and models.", no_args_is_help=True)
-app.add_typer(demo_app, name="demo")
-data_app = typer.Typer(help="Pairs to train on.", no_args_is_help=True)
-app.add_typer(data_app, name="data")
-bench_app = typer.Typer(help="Benchmarks of judges, by their own rules and by ours.", no_args_is_help=True)
-app.add_typer(bench_app, name="bench")
+demo_app = typer.Typer(help="Pieces of the demonstration: its pairs, its base model, its teacher.", no_args_is_help=True)
+app.add_typer(demo_app, name="demo", rich_help_panel=DEMONSTRATION)
+data_app = typer.Typer(help="Build, check, clean and convert sets of preference pairs.", no_args_is_help=True)
+app.add_typer(data_app, name="data", rich_help_panel=DATA)
+bench_app = typer.Typer(help="Benchmark judges, by each benchmark's rules and by ours.", no_args_is_help=True)
+app.add_typer(bench_app, name="bench", rich_help_panel=JUDGING)
 
 Out = Annotated[Path, typer.Option("--out", help="Folder to write to.")]
-ConfigFile = Annotated[Optional[Path], typer.Option("--config", help="YAML of differences from the defaults.")]
+CONFIG_HELP = "YAML of differences from the defaults: a file, or a name under configs/ such as rl/grpo."
+ConfigFile = Annotated[Optional[Path], typer.Option("--config", help=CONFIG_HELP)]
+Images = Annotated[Optional[Path], typer.Option("--images", help="Folder of the images that a .jsonl names.")]
 Seed = Annotated[Optional[int], typer.Option("--seed", help="Overrides the config's seed.")]
+RandomSeed = Annotated[int, typer.Option("--seed", help="Seed of everything random.")]
+Template = Annotated[Optional[str], typer.Option("--template", help="Prompt template (default: the checkpoint's).")]
+Temperature = Annotated[float, typer.Option("--temperature", min=0.0, help="Sampling temperature; 0 is greedy.")]
+MaxTokens = Annotated[int, typer.Option("--max-tokens", min=1, help="Most tokens of a judgment.")]
+BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Sequences at a time (hf).")]
+ApiKeyEnv = Annotated[str, typer.Option("--api-key-env", help="Environment variable with the API key of an openai: judge.")]
 JudgeOption = Annotated[str, typer.Option("--judge", help=f"{spec_help()}.")]

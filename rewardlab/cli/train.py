@@ -1,4 +1,4 @@
-"""Training: cold start and reinforcement learning."""
+"""`rewardlab sft`, `rl`, `rm`, `score`, `prm`, `policy`: training; `merge` and `show`: what it left."""
 
 from __future__ import annotations
 
@@ -7,38 +7,41 @@ from typing import Annotated, Optional
 
 import typer
 
-from rewardlab.cli.options import ConfigFile, Out, Seed, app, tell
+from rewardlab.cli.options import JUDGING, TRAINING, ConfigFile, Images, Out, Seed, app, echo_once
 from rewardlab.judging.spec import spec_help
 
 
-@app.command()
-def sft(
+@app.command("sft", rich_help_panel=TRAINING)
+def sft_command(
     data: Annotated[Path, typer.Option("--data", help="Distilled pairs (.parquet).")],
     out: Out,
     config: ConfigFile = None,
     model: Annotated[Optional[str], typer.Option("--model", help="Checkpoint folder or hub id to start from.")] = None,
     verify_votes: Annotated[
         Optional[Path],
-        typer.Option("--verify-votes", help="votes.jsonl of `bench pairs` on the same --data: teaches it to verify them."),
+        typer.Option(
+            "--verify-votes",
+            help="votes.jsonl of `bench run pairs` on the same --data: also teaches the judge to verify its votes.",
+        ),
     ] = None,
     seed: Seed = None,
 ) -> None:
-    """Cold-start a vision-language model on kept judgments. The result is `OUT/final`; an interrupted run resumes.
+    """Train a judge on distilled judgments (cold start). Writes `OUT/final`; the same command resumes an interrupted run.
 
-    With `template: verdict` in the config it trains a classifier instead: labels alone, each pair in both orders, loss on the
-    verdict token. Ask such a judge as `hf:OUT/final`: it answers with probabilities.
+    With `template: verdict` in the config it trains a classifier instead: labels only, each pair in both orders, loss on the
+    verdict token. `hf:OUT/final` is then a judge that answers with probabilities.
     """
     from rewardlab.config import SFTConfig, load_config
     from rewardlab.data.pairs import read_pairs
     from rewardlab.training.sft import train_sft
 
     settings = load_config(SFTConfig, config, model=model, seed=seed)
-    tell(train_sft(read_pairs(data, frames=settings.frames), settings, out, votes=verify_votes))
+    echo_once(train_sft(read_pairs(data, frames=settings.frames), settings, out, votes=verify_votes))
 
 
-@app.command()
-def rl(
-    data: Annotated[Path, typer.Option("--data", help="Distilled pairs (.parquet); the hard ones are trained on.")],
+@app.command("rl", rich_help_panel=TRAINING)
+def rl_command(
+    data: Annotated[Path, typer.Option("--data", help="Distilled pairs (.parquet); it trains on the hard ones.")],
     out: Out,
     config: ConfigFile = None,
     model: Annotated[Optional[str], typer.Option("--model", help="SFT checkpoint folder to start from.")] = None,
@@ -47,91 +50,114 @@ def rl(
     ] = None,
     seed: Seed = None,
 ) -> None:
-    """Train on the hard pairs: with StableReinforce, or a method of `configs/rl/`. `OUT/final`; an interrupted run resumes."""
+    """Train a judge by reinforcement learning on the hard pairs, with StableReinforce or a method of `configs/rl/`.
+
+    Writes `OUT/final`; the same command resumes an interrupted run.
+    """
     from rewardlab.config import RLConfig, load_config
     from rewardlab.data.pairs import read_pairs
     from rewardlab.training.rl import train_rl
 
     settings = load_config(RLConfig, config, model=model, seed=seed)
     if consistency_url:
-        changed = settings.consistency.model_copy(update={"base_url": consistency_url})
-        settings = settings.model_copy(update={"consistency": changed})
-    tell(train_rl(read_pairs(data, frames=settings.frames), settings, out))
+        consistency = settings.consistency.model_copy(update={"base_url": consistency_url})
+        settings = settings.model_copy(update={"consistency": consistency})
+    echo_once(train_rl(read_pairs(data, frames=settings.frames), settings, out))
 
 
-@app.command()
-def rm(
+@app.command("rm", rich_help_panel=TRAINING)
+def rm_command(
     data: Annotated[Path, typer.Option("--data", help="Labelled pairs, .parquet or .jsonl; no teacher is needed.")],
     out: Out,
     config: ConfigFile = None,
     model: Annotated[Optional[str], typer.Option("--model", help="Checkpoint folder or hub id to start from.")] = None,
-    images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the images a .jsonl names.")] = None,
+    images: Images = None,
     seed: Seed = None,
 ) -> None:
-    """Fit a scalar reward model (Bradley-Terry): one number for one response, seen with its images and question.
+    """Train a scalar reward model (Bradley-Terry): one number for one response, given its question and images.
 
-    The result is `OUT/final`; an interrupted run resumes. `rewardlab score` writes its scores for `bench --judge replay:FILE`.
+    Writes `OUT/final`; the same command resumes an interrupted run. `rewardlab score` writes its scores for
+    `rewardlab bench run pairs --judge replay:FILE`.
     """
     from rewardlab.config import RMConfig, load_config
     from rewardlab.data.pairs import read_pairs
     from rewardlab.training.reward_model import train_reward_model
 
     settings = load_config(RMConfig, config, model=model, seed=seed)
-    tell(train_reward_model(read_pairs(data, images=images, frames=settings.frames), settings, out))
+    echo_once(train_reward_model(read_pairs(data, images=images, frames=settings.frames), settings, out))
 
 
-@app.command()
-def score(
+@app.command("score", rich_help_panel=JUDGING)
+def score_command(
     data: Annotated[Path, typer.Option("--data", help="Pairs, .parquet or .jsonl.")],
-    model: Annotated[Path, typer.Option("--model", help="Folder that `rewardlab rm` left, OUT/final.")],
-    out: Annotated[Path, typer.Option("--out", help="JSON lines to write, for `bench pairs --judge replay:FILE`.")],
-    images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the images a .jsonl names.")] = None,
+    model: Annotated[Path, typer.Option("--model", help="The scalar reward model: OUT/final of `rewardlab rm`.")],
+    out: Annotated[Path, typer.Option("--out", help="JSON lines to write, for `bench run pairs --judge replay:FILE`.")],
+    images: Images = None,
 ) -> None:
-    """Score both responses of every pair by a scalar reward model: `{"row": 0, "scores": [0.3, 0.7]}`, one line a pair."""
+    """Score both responses of every pair with a scalar reward model; a line a pair: `{"row": 0, "scores": [0.3, 0.7]}`."""
     from rewardlab.data.pairs import read_pairs
     from rewardlab.training.reward_model import write_scores
 
     typer.echo(f"{write_scores(model, read_pairs(data, images=images), out)} pairs scored: {out}")
 
 
-@app.command()
-def prm(
-    data: Annotated[Path, typer.Option("--data", help="The pairs that were labelled (.parquet).")],
+@app.command("prm", rich_help_panel=TRAINING)
+def prm_command(
+    data: Annotated[Path, typer.Option("--data", help="The pairs that `rewardlab steps` labelled (.parquet).")],
     steps: Annotated[Path, typer.Option("--steps", help="steps.jsonl of `rewardlab steps`.")],
     out: Out,
     config: ConfigFile = None,
     model: Annotated[Optional[str], typer.Option("--model", help="Checkpoint folder to start from: the judge's.")] = None,
     seed: Seed = None,
 ) -> None:
-    """Train a process reward model on step labels. `OUT/final` serves `rewardlab rl` as `process_reward` and `value_init`."""
+    """Train a process reward model on step labels; `rewardlab rl` takes `OUT/final` as `process_reward` and `value_init`."""
     from rewardlab.config import PRMConfig, load_config
     from rewardlab.data.pairs import read_pairs
     from rewardlab.distill.step_labels import read_steps
     from rewardlab.training.prm import train_prm
 
     settings = load_config(PRMConfig, config, model=model, seed=seed)
-    tell(train_prm(read_pairs(data, frames=settings.frames), read_steps(steps), settings, out))
+    echo_once(train_prm(read_pairs(data, frames=settings.frames), read_steps(steps), settings, out))
 
 
-@app.command()
-def policy(
+@app.command("policy", rich_help_panel=TRAINING)
+def policy_command(
     data: Annotated[Path, typer.Option("--data", help="Questions with images, as pairs (.parquet or .jsonl).")],
     out: Out,
     config: ConfigFile = None,
     model: Annotated[Optional[str], typer.Option("--model", help="Checkpoint folder or hub id of the policy.")] = None,
     judge: Annotated[Optional[str], typer.Option("--judge", help=f"{spec_help('rm')}.")] = None,
-    images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the images a .jsonl names.")] = None,
+    images: Images = None,
     seed: Seed = None,
 ) -> None:
-    """Train a policy on a judge's word: each answer is paid the probability that it beats an anchor, both orders asked.
+    """Train a policy with a judge as its reward: the probability, over both orders, that a response beats an anchor.
 
-    The anchor (`anchor` in the config) is the pair's preferred response, the first policy's own greedy answer or the best of
-    several of them (made for all of DATA before training begins, kept in OUT/anchors.jsonl), or the other answers of the
-    group. Methods as in `configs/rl/`. Watch `reward` against a truth of your own: judges get hacked.
+    The anchor (`anchor` in the config) is the pair's preferred response, the initial policy's greedy response or the best of
+    several samples of it (made for all of DATA before training, in OUT/anchors.jsonl), or the other responses of the group.
+    Methods are those of `configs/rl/`. Compare `reward` with a ground truth of your own: policies learn to hack judges.
     """
     from rewardlab.config import PolicyConfig, load_config
     from rewardlab.data.pairs import read_pairs
     from rewardlab.training.policy import train_policy
 
     settings = load_config(PolicyConfig, config, model=model, judge=judge, seed=seed)
-    tell(train_policy(read_pairs(data, images=images, frames=settings.frames), settings, out))
+    echo_once(train_policy(read_pairs(data, images=images, frames=settings.frames), settings, out))
+
+
+@app.command("merge", rich_help_panel=TRAINING)
+def merge_command(
+    adapter: Annotated[Path, typer.Argument(help="Folder of a LoRA adapter, OUT/final of a run.")],
+    out: Annotated[Path, typer.Option("--out", help="Checkpoint folder to write.")],
+) -> None:
+    """Merge a LoRA adapter into its base model, for servers that take full checkpoints. The judge's card is copied too."""
+    from rewardlab.models.loading import merge_adapter
+
+    typer.echo(merge_adapter(adapter, out))
+
+
+@app.command("show", rich_help_panel=TRAINING)
+def show_command(run: Annotated[Path, typer.Argument(help="Folder of a training run, finished or not.")]) -> None:
+    """Write RUN/run.html: curves of all logged metrics, rollouts over time, and the watchdog's findings."""
+    from rewardlab.health.run_page import write_run_page
+
+    typer.echo(write_run_page(run))

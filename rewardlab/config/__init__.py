@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 from rewardlab.config.base import HealthConfig, LoraConfig, PixelConfig, TrainConfig
 from rewardlab.config.bench import BenchEntry, SuiteConfig
 from rewardlab.config.data import DistillConfig, MappingConfig, StepsConfig
+from rewardlab.config.files import config_names, configs_folder, find_config, find_configs, name_of_config
 from rewardlab.config.method import Method
 from rewardlab.config.rl import ConsistencyConfig, EngineConfig, HotTokenConfig, MethodConfig, PolicyConfig, RLConfig
 from rewardlab.config.supervised import PRMConfig, RMConfig, SFTConfig
@@ -41,8 +42,13 @@ __all__ = [
     "StepsConfig",
     "SuiteConfig",
     "TrainConfig",
+    "config_names",
+    "configs_folder",
+    "find_config",
+    "find_configs",
     "load_config",
     "load_yaml",
+    "name_of_config",
 ]
 
 # Keys of earlier versions, and what they are called now.
@@ -73,8 +79,9 @@ SCHEMAS: dict[str, type[BaseModel]] = {
 Config = TypeVar("Config", bound=BaseModel)
 
 
-def load_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file. Raises ConfigError."""
+def load_yaml(name_or_path: str | Path) -> dict[str, Any]:
+    """Return the mapping in a YAML file, given by path or by name (:func:`find_config`). Raise ConfigError."""
+    path = find_config(name_or_path)
     try:
         value = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -86,8 +93,9 @@ def load_yaml(path: Path) -> dict[str, Any]:
     return value or {}
 
 
-def load_config(schema: type[Config], path: Path | None, **overrides: Any) -> Config:
-    """``schema`` with the YAML's differences and then the non-None ``overrides``. Raises ConfigError naming every bad key."""
+def load_config(schema: type[Config], path: str | Path | None, **overrides: Any) -> Config:
+    """Return ``schema`` with the YAML's differences and then the non-None ``overrides``. Raise ConfigError naming every bad
+    key."""
     values = load_yaml(path) if path else {}
     values |= {name: value for name, value in overrides.items() if value is not None}
     try:
@@ -98,18 +106,18 @@ def load_config(schema: type[Config], path: Path | None, **overrides: Any) -> Co
 
 def _explain(error: ValidationError, schema: type[BaseModel], where: str) -> str:
     lines = []
-    found = error.errors()
-    if any(item["type"] == "extra_forbidden" for item in found):  # a row with an unknown key makes its list seem empty
-        found = [item for item in found if item["type"] != "too_short"]
-    for item in found:
+    items = error.errors()
+    if any(item["type"] == "extra_forbidden" for item in items):  # a row with an unknown key makes its list seem empty
+        items = [item for item in items if item["type"] != "too_short"]
+    for item in items:
         key = ".".join(map(str, item["loc"])) or "(whole)"
         if item["type"] == "extra_forbidden":
             if (new := RENAMED.get(str(item["loc"][-1]))) in _names(schema):
                 lines.append(f"{key!r} is called {new!r} now")
                 continue
             near = get_close_matches(str(item["loc"][-1]), sorted(_names(schema)), n=1)
-            told = f"did you mean {near[0]!r}?" if near else f"{schema.__name__} knows {', '.join(sorted(schema.model_fields))}"
-            lines.append(f"unknown key {key!r}; {told}")
+            hint = f"did you mean {near[0]!r}?" if near else f"{schema.__name__} knows {', '.join(sorted(schema.model_fields))}"
+            lines.append(f"unknown key {key!r}; {hint}")
         else:
             lines.append(f"{key}: {item['msg']}")
     return f"{where}: " + "; ".join(lines)

@@ -17,7 +17,7 @@ class Prices(Schema):
     completion: float = Field(0.0, ge=0)
 
     def usd(self, prompt: int, completion: int, cached: int = 0) -> float:
-        """The price of one answer; ``cached`` are among ``prompt``."""
+        """Return the price of one answer; ``cached`` are among ``prompt``."""
         of_cached = self.prompt if self.cached_prompt is None else self.cached_prompt
         return ((prompt - cached) * self.prompt + cached * of_cached + completion * self.completion) / 1e6
 

@@ -217,8 +217,8 @@ class RLConfig(MethodConfig):
             raise ValueError("self_verify pays turns, swap_weight and process_reward whole rollouts: set them to 0 and null")
         if self.positive_nll:
             raise ValueError(
-                "positive_nll raises the likelihood of correct rollouts, and with self_verify a turn of one may be wrong: set "
-                "it to 0"
+                "positive_nll raises the likelihood of correct rollouts, and with self_verify a turn of one may be "
+                "wrong: set it to 0"
             )
 
 

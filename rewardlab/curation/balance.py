@@ -24,7 +24,7 @@ class Balance:
         self._cells: Counter[tuple[str, str, int, Order]] = Counter()
 
     def place(self, pair: PreferencePair) -> PreferencePair:
-        """The pair, its responses exchanged or not; one without label stays as it is."""
+        """Return the pair, its responses exchanged or not; one without label stays as it is."""
         if pair.preferred is None:
             return pair
         dice = random.Random(f"place {self._seed} {pair.pair_id}")

@@ -59,34 +59,36 @@ class _Build:
         self.overview = Overview(options.seed)
 
     def pairs(self, recipe: Recipe, source: Path) -> Iterator[PreferencePair]:
-        """What goes into the set."""
+        """Yield the pairs of the set."""
         for item in convert_source(recipe, source, frames=self.options.frames):
             self.advance()
             if isinstance(item, Rejected):
                 self.reject(item.kind, item.reason, file=item.file, row=item.row)
                 continue
             self.counts["converted"] += 1
-            if (kept := self._kept(item)) is not None:
+            if (pair := self._screen(item)) is not None:
                 self.counts["kept"] += 1
                 if self.duplicates is None:  # repeated pairs have repeated ids
-                    self.ids[kept.pair_id] += 1
-                    if self.ids[kept.pair_id] > 1:
-                        kept = replace(kept, pair_id=f"{kept.pair_id}#{self.ids[kept.pair_id]}")
-                self.overview.add(kept)
-                yield kept
+                    self.ids[pair.pair_id] += 1
+                    if self.ids[pair.pair_id] > 1:
+                        pair = replace(pair, pair_id=f"{pair.pair_id}#{self.ids[pair.pair_id]}")
+                self.overview.add(pair)
+                yield pair
                 if self.counts["kept"] == self.options.limit:
                     return
 
-    def _kept(self, pair: PreferencePair) -> PreferencePair | None:
+    def _screen(self, pair: PreferencePair) -> PreferencePair | None:
         compares = self.contamination is not None or self.duplicates is not None
         pictures = [picture_of(image) for image in pair_images(pair)] if compares else []
         if self.contamination is not None:
             matches = self.contamination.matches(self.counts["converted"], pair, pictures)
             if (best := next((match for match in matches if match.contains), None)) is not None:
-                return self.reject("contaminated", f"{best.what} of {best.name}", pair=pair, with_row=best.row)
+                self.reject("contaminated", f"{best.what} of {best.name}", pair=pair, with_row=best.row)
+                return None
         if self.duplicates is not None and (earlier := self.duplicates.find_or_add(pair, pictures)) is not None:
             reason = "repeats a pair, with the other preferred" if earlier.contradicts else "repeats a pair"
-            return self.reject("duplicate", reason, pair=pair, of=earlier.pair_id)
+            self.reject("duplicate", reason, pair=pair, of=earlier.pair_id)
+            return None
         return self.balance.place(pair)
 
     def reject(self, kind: str, reason: str, *, pair: PreferencePair | None = None, **facts: Any) -> None:
@@ -101,7 +103,7 @@ class _Build:
 
 
 def _short(reason: str) -> str:
-    """A reason without what is only this row's: its number and its texts."""
+    """Return a reason without what is only this row's: its number and its texts."""
     return reason.partition(", row ")[2].partition(": ")[2][:80] or reason[:80] if ", row " in reason else reason[:80]
 
 

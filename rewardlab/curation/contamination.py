@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
-from rewardlab.benchmarks.runner import BENCHMARKS
+from rewardlab.benchmarks.registry import find_benchmark
 from rewardlab.curation.decontaminate import (
     OTHER_IMAGE,
     SHARED,
@@ -27,11 +27,26 @@ from rewardlab.data.pairs import read_pairs, write_parquet
 from rewardlab.errors import ConfigError, OutputError
 from rewardlab.progress import bar
 from rewardlab.reporting.pages import page_environment
-from rewardlab.reporting.tables import table
+from rewardlab.reporting.tables import markdown_table
 from rewardlab.types import PreferencePair
 
 CLEAN, TAKEN = "clean.parquet", "contaminated.jsonl"
 SHOWN = 60
+
+
+class ContaminationReport(TypedDict):
+    """The content of ``report.json``; ``by_benchmark`` counts the pairs that share something, by what is shared."""
+
+    train: str
+    against: dict[str, str]
+    limits: dict[str, float]
+    num_pairs: int
+    num_removed: int
+    num_kept: int
+    by_benchmark: dict[str, dict[str, int]]
+    removed_by_source: dict[str, int]
+    notes: list[str]
+    command: str
 
 
 @dataclass(frozen=True)
@@ -45,20 +60,22 @@ class BenchmarkFile:
 
 
 def parse_against(spec: str) -> BenchmarkFile:
-    """``NAME=DATA``, ``NAME=DATA,IMAGES``, or ``NAME=DATA,-`` where no images are at hand. Raises ConfigError."""
+    """Parse ``NAME=DATA``, ``NAME=DATA,IMAGES``, or ``NAME=DATA,-`` where no images are at hand. Raises ConfigError."""
     name, equals, rest = spec.partition("=")
     data, comma, images = rest.partition(",")
     if not equals or not data or (comma and not images):
         raise ConfigError(f"--against {spec}: expected NAME=DATA or NAME=DATA,IMAGES (IMAGES a folder, or - for none at hand)")
-    if name not in BENCHMARKS:
-        raise ConfigError(f"--against {spec}: unknown benchmark {name!r}; expected one of {', '.join(BENCHMARKS)}")
+    try:
+        find_benchmark(name)
+    except ConfigError as error:
+        raise ConfigError(f"--against {spec}: {error}") from error
     folder = Path(images) if images and images != "-" else None
     return BenchmarkFile(name, Path(data), folder, texts_only=images == "-")
 
 
 def decontaminate(
     train: Path, against: Sequence[BenchmarkFile], out: Path, *, images: Path | None, limits: Limits, command: str
-) -> dict[str, Any]:
+) -> ContaminationReport:
     """Write ``clean.parquet``, ``contaminated.jsonl``, ``report.json`` and ``report.html`` to ``out``; returns the report.
 
     A training pair goes if it shares an image, a prompt (unless about another image) or an answer with any row. Raises what
@@ -75,7 +92,7 @@ def decontaminate(
     with bar("comparing", num_steps(pairs, benchmark_pairs)) as advance:
         matches = find_matches(pairs, benchmark_pairs, limits, advance)
     removed = {match.index for match in matches if match.contains}
-    report = {
+    report: ContaminationReport = {
         "train": str(train),
         "against": {label: str(benchmark.data) for label, benchmark in zip(labels, against, strict=True)},
         "limits": asdict(limits),
@@ -92,7 +109,7 @@ def decontaminate(
 
 
 def labels_of(against: Sequence[BenchmarkFile]) -> list[str]:
-    """What each is called: by its name, and its file where the name is there twice. Raises ConfigError."""
+    """Return the label of each: its name, and its file too if the name occurs twice. Raises ConfigError."""
     names = [benchmark.name for benchmark in against]
     labels = [
         name if names.count(name) == 1 else f"{name} ({benchmark.data})" for name, benchmark in zip(names, against, strict=True)
@@ -103,17 +120,18 @@ def labels_of(against: Sequence[BenchmarkFile]) -> list[str]:
 
 
 def load_benchmark_pairs(against: Sequence[BenchmarkFile]) -> tuple[list[BenchmarkPair], list[str]]:
-    """The pairs of benchmarks, and what should be known about comparing with them. Raises what the loaders raise."""
+    """Return the pairs of benchmarks, and notes about comparing with them. Raises what the loaders raise."""
     pairs: list[BenchmarkPair] = []
     notes: list[str] = []
     labels = labels_of(against)
-    for label, benchmark in zip(labels, against, strict=True):
-        rows = BENCHMARKS[benchmark.name].load(benchmark.data, images=benchmark.images, with_images=not benchmark.texts_only)
+    for label, file in zip(labels, against, strict=True):
+        benchmark = find_benchmark(file.name)
+        rows = benchmark.load(file.data, images=file.images, with_images=not file.texts_only)
         pairs += [BenchmarkPair(label, row.row, row.pair) for row in rows]
         if not any(row.pair.images or any(row.pair.response_images) for row in rows):
             notes.append(f"{label}: its images were not compared, there are none")
-        if sources := BENCHMARKS[benchmark.name].sources:
-            notes.append(f"{label} is made of {', '.join(sources)}: pairs of other splits of these are near it in kind")
+        if origins := ", ".join(benchmark.origins):
+            notes.append(f"{label} is made of {origins}: pairs of other splits of these are near it in kind")
     return pairs, notes
 
 
@@ -122,7 +140,7 @@ def _nothing() -> dict[str, int]:
 
 
 def _write(
-    report: dict[str, Any],
+    report: ContaminationReport,
     pairs: Sequence[PreferencePair],
     benchmark_pairs: Sequence[BenchmarkPair],
     matches: Sequence[Match],
@@ -152,7 +170,9 @@ def _write(
     write_parquet((pair for index, pair in enumerate(pairs) if index not in removed), out / CLEAN)
 
 
-def _side_by_side(match: Match, pairs: Sequence[PreferencePair], rows: dict[tuple[str, int], PreferencePair]) -> dict[str, Any]:
+def _side_by_side(
+    match: Match, pairs: Sequence[PreferencePair], rows: dict[tuple[str, int], PreferencePair]
+) -> dict[str, object]:
     sides = []
     for title, pair in (
         (f"training row {match.index}", pairs[match.index]),
@@ -163,8 +183,10 @@ def _side_by_side(match: Match, pairs: Sequence[PreferencePair], rows: dict[tupl
     return {"what": match.what, "similarity": match.similarity, "sides": sides}
 
 
-COLUMNS = ("benchmark", "same image", "same prompt", "same answer", "all the same", "pairs removed", "of its rows")
-COLUMNS += ("same prompt, another image",)
+COLUMNS = (
+    *("benchmark", "same image", "same prompt", "same answer", "all the same", "pairs removed", "of its rows"),
+    "same prompt, another image",
+)
 LIMITS = {
     "image_bits": "bits of 64 in which hashes of one picture may differ",
     "image_change": "change of a thumbnail, of its contrast",
@@ -175,13 +197,13 @@ LIMITS = {
 KEYS = ("image", "prompt", "answer", "whole pair", "contained", "benchmark_rows", OTHER_IMAGE)
 
 
-def contamination_rows(report: dict[str, Any]) -> list[tuple[str, ...]]:
+def contamination_rows(report: ContaminationReport) -> list[tuple[str, ...]]:
     return [(name, *(f"{counts[key]:,}" for key in KEYS)) for name, counts in report["by_benchmark"].items()]
 
 
-def contamination_markdown(report: dict[str, Any]) -> str:
-    """The report for a terminal."""
-    lines = table(COLUMNS, contamination_rows(report))
-    kept = f"{report['num_removed']:,} of {report['num_pairs']:,} training pairs removed, {report['num_kept']:,} kept."
+def contamination_markdown(report: ContaminationReport) -> str:
+    """Return the report for a terminal."""
+    lines = markdown_table(COLUMNS, contamination_rows(report))
+    totals = f"{report['num_removed']:,} of {report['num_pairs']:,} training pairs removed, {report['num_kept']:,} kept."
     sources = ", ".join(f"{name} {count:,}" for name, count in report["removed_by_source"].items())
-    return "\n".join([*lines, "", kept, *([f"Removed by source: {sources}."] if sources else []), *report["notes"]])
+    return "\n".join([*lines, "", totals, *([f"Removed by source: {sources}."] if sources else []), *report["notes"]])

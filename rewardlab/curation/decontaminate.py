@@ -8,20 +8,18 @@ image is told, and is no match.
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from rewardlab.curation import image_hashes
 from rewardlab.curation.image_hashes import Picture, PictureIndex, picture_of
+from rewardlab.data.texts import words_of
 from rewardlab.types import PreferencePair
 
 OTHER_IMAGE = "prompt about another image"  # many ask the same of different pictures: told, but nothing the benchmark contains
 SHARED = ("image", "prompt", "answer", "whole pair", OTHER_IMAGE)
 SHINGLE = 3  # words
-_CJK = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
-_WORD = re.compile(rf"[{_CJK}]|[^\W{_CJK}]+")  # scripts written without blanks: a character is a word
 
 
 @dataclass(frozen=True)
@@ -69,10 +67,6 @@ class Match:
         return self.what != OTHER_IMAGE
 
 
-def words_of(text: str) -> list[str]:
-    return _WORD.findall(text.lower())
-
-
 def shingles(text: str) -> frozenset[str]:
     """Runs of three words, lower case, punctuation left out; a shorter text is one shingle."""
     words = words_of(text)
@@ -100,7 +94,7 @@ class TextIndex:
                 self._having[gram].append(number)
 
     def find(self, text: str) -> dict[tuple[str, int], float]:
-        """Rows with this text or one nearly it, and their similarity."""
+        """Return rows with this text or nearly this text, and their similarity."""
         if len(words_of(text)) < self._limits.least_words:
             return {}
         grams, similarities = shingles(text), {}
@@ -150,7 +144,9 @@ class Contamination:
 def find_matches(
     pairs: Iterable[PreferencePair], benchmark_pairs: Sequence[BenchmarkPair], limits: Limits, advance: Callable[[int], None]
 ) -> list[Match]:
-    """Every match of a training pair with a benchmark's row, best first within a pair; ``advance`` hears of each step."""
+    """Return every match of a training pair with a benchmark's row, best first within a pair; ``advance`` is called at each
+    step.
+    """
     index, matches = Contamination(benchmark_pairs, limits, advance), []
     for number, pair in enumerate(pairs):
         matches += index.matches(number, pair)
@@ -159,22 +155,22 @@ def find_matches(
 
 
 def _whole(pair: PreferencePair) -> tuple[object, ...]:
-    """Question and responses, however they are ordered, spaced and capitalised; of any length."""
+    """Return question and responses, however they are ordered, spaced and capitalised; of any length."""
     return tuple(words_of(pair.question)), frozenset(tuple(words_of(text)) for text in pair.responses)
 
 
 def num_short(pairs: Sequence[PreferencePair], limits: Limits) -> int:
-    """Questions and responses that are too short to be compared."""
+    """Return the number of questions and responses that are too short to be compared."""
     return sum(len(words_of(text)) < limits.least_words for pair in pairs for text in (pair.question, *pair.responses))
 
 
 def num_images(benchmark_pairs: Sequence[BenchmarkPair]) -> int:
-    """How often a :class:`Contamination` will call ``advance``."""
+    """Return how often a :class:`Contamination` will call ``advance``."""
     return sum(len(pair_images(entry.pair)) for entry in benchmark_pairs)
 
 
 def num_steps(pairs: Sequence[PreferencePair], benchmark_pairs: Sequence[BenchmarkPair]) -> int:
-    """How often :func:`find_matches` will call ``advance``."""
+    """Return how often :func:`find_matches` will call ``advance``."""
     return len(pairs) + num_images(benchmark_pairs)
 
 
@@ -183,7 +179,9 @@ def pair_images(pair: PreferencePair) -> tuple[bytes, ...]:
 
 
 def summary(matches: Sequence[Match]) -> dict[str, dict[str, int]]:
-    """By benchmark: training pairs that share each of :data:`SHARED`, those it contains, and the rows of it that hold these."""
+    """Count by benchmark the training pairs that share each of :data:`SHARED`, those it contains, and the rows of it that hold
+    these.
+    """
     counts_by_benchmark: dict[str, dict[str, int]] = {}
     for name in sorted({match.name for match in matches}):
         hits = [match for match in matches if match.name == name]

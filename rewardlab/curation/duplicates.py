@@ -14,8 +14,9 @@ from zlib import crc32
 import numpy as np
 from datasketch import MinHash
 
-from rewardlab.curation.decontaminate import SHINGLE, words_of
+from rewardlab.curation.decontaminate import SHINGLE
 from rewardlab.curation.image_hashes import ImageLimits, Picture
+from rewardlab.data.texts import words_of
 from rewardlab.types import PreferencePair
 
 BANDS, ROWS = 8, 8  # finds 99 % of what is alike by 0.9, and looks at 38 % of what is by 0.7
@@ -31,13 +32,13 @@ class PictureSketch:
     small: np.ndarray
 
     @staticmethod
-    def of(seen: Picture) -> PictureSketch:
-        small = seen.small.reshape(8, 4, 8, 4, 3).mean((1, 3))
-        bits = int.from_bytes(seen.bits.tobytes())
-        return PictureSketch(seen.pixels, bits, seen.colour.astype(np.uint8), small.round().astype(np.int16))
+    def of(picture: Picture) -> PictureSketch:
+        small = picture.small.reshape(8, 4, 8, 4, 3).mean((1, 3))
+        bits = int.from_bytes(picture.bits.tobytes())
+        return PictureSketch(picture.pixels, bits, picture.colour.astype(np.uint8), small.round().astype(np.int16))
 
     def is_near(self, other: PictureSketch, limits: ImageLimits) -> bool:
-        """As :meth:`rewardlab.curation.image_hashes.Picture.is_near`, more coarsely."""
+        """Compare as :meth:`rewardlab.curation.image_hashes.Picture.is_near` does, more coarsely."""
         if self.pixels == other.pixels:
             return True
         if (self.bits ^ other.bits).bit_count() > limits.bits:
@@ -66,8 +67,9 @@ class Duplicate:
 
 
 def grams_of(text: str) -> np.ndarray:
-    """Hashes of its runs of three words, [N] uint32; of a shorter text, of all of it. As many hashes as different runs, but for
-    one collision in four thousand million."""
+    """Return hashes of its runs of three words, [N] uint32; of a shorter text, of all of it. As many hashes as different runs,
+    but for one collision in four thousand million.
+    """
     words = np.array([crc32(word.encode(errors="replace")) for word in words_of(text)], dtype=np.uint64)
     if len(words) < SHINGLE:
         return np.array([crc32(words.tobytes())], dtype=np.uint32)
@@ -85,7 +87,7 @@ class Duplicates:
         self._empty = MinHash(num_perm=BANDS * ROWS, seed=1, hashfunc=_itself)
 
     def find_or_add(self, pair: PreferencePair, pictures: Sequence[Picture]) -> Duplicate | None:
-        """The earlier pair that this one repeats; else it is one to be repeated, and None is returned."""
+        """Return the earlier pair that this one repeats, or add this one and return None."""
         question, first, second = (np.unique(grams_of(text)) for text in (pair.question, *pair.responses))
         candidate = EarlierPair(pair.pair_id, (question, first, second), tuple(map(PictureSketch.of, pictures)), pair.preferred)
         keys = self._keys(np.unique(np.concatenate(candidate.texts)))
@@ -109,7 +111,7 @@ class Duplicates:
         return [row.tobytes() for row in values]
 
     def _repeats(self, earlier: EarlierPair, candidate: EarlierPair) -> Duplicate | None:
-        """Question by question, picture by picture, and each response like one of the other's."""
+        """Compare question by question, picture by picture, and each response with both of the other's."""
         limits = ImageLimits()
         if len(earlier.pictures) != len(candidate.pictures) or not self._alike(earlier.texts[0], candidate.texts[0]):
             return None

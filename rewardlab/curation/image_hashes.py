@@ -56,11 +56,13 @@ class Picture:
     small: np.ndarray
 
     def change_to(self, other: Picture) -> float:
-        """Mean difference of the two by the greater of their contrasts, of which the least is one level; 0 for equal ones."""
+        """Return the mean difference of the two by the greater of their contrasts, of which the least is one level; 0 for equal
+        ones.
+        """
         return _change(self.small, other.small)
 
     def is_near(self, other: Picture, limits: ImageLimits) -> bool:
-        """Whether the two are one picture, but for how it was stored; the hashes are not looked at."""
+        """Return whether the two are one picture, but for how it was stored; the hashes are not looked at."""
         shift = float(np.abs(self.colour - other.colour).max())
         return self.change_to(other) <= limits.change and shift <= limits.shift
 
@@ -75,7 +77,7 @@ def _bits(image: Image.Image) -> np.ndarray:
 
 
 def _thumbnail(image: Image.Image) -> tuple[np.ndarray, np.ndarray]:
-    """(mean colour, the small copy less that)"""
+    """Return (mean colour, small copy less the mean colour)."""
     small = np.asarray(image.resize((THUMBNAIL_PX, THUMBNAIL_PX)), dtype=np.float32)
     colour = small.mean((0, 1))
     return colour, small - colour
@@ -120,7 +122,7 @@ class PictureIndex(Generic[Owner]):
         return picture
 
     def put(self, picture: Picture, owner: Owner, image: bytes) -> None:
-        """As :meth:`add`, of an image whose picture is known."""
+        """Add an image whose picture is known."""
         if picture.pixels not in self._owners:
             number = len(self._pictures)
             if number == len(self._bits):
@@ -136,8 +138,8 @@ class PictureIndex(Generic[Owner]):
         self._owners[picture.pixels].add(owner)
 
     def find(self, query: Picture) -> dict[Owner, float]:
-        """Owners of this picture or one nearly it, and their similarity: 1 for equal pixels, else 1 - differing bits / 64,
-        below 1.
+        """Return owners of this picture or one nearly it, and their similarity: 1 for equal pixels, else 1 - differing bits /
+        64, below 1.
         """
         if not self._pictures:
             return {}
@@ -152,7 +154,7 @@ class PictureIndex(Generic[Owner]):
         return similarities
 
     def _is_crop(self, query: Picture, number: int, place: int) -> bool:
-        """Whether it is what some crop of a known picture shows, begun at the crop of the nearest hash."""
+        """Return whether it is what some crop of a known picture shows, begun at the crop of the nearest hash."""
         source = self._kept[number]
 
         def change(box: Box) -> tuple[float, float]:
@@ -165,8 +167,8 @@ class PictureIndex(Generic[Owner]):
             return False
         for step in STEPS:
             for side, by in product(range(4), (step, -step)):
-                moved: Box = (*box[:side], box[side] + by, *box[side + 1 :])  # type: ignore[assignment]
-                inside = all(0 <= edge <= MOST_CROP for edge in (moved[0], moved[1], 1 - moved[2], 1 - moved[3]))
-                if inside and (tried := change(moved))[0] < least:
-                    box, (least, shift) = moved, tried
+                shifted: Box = (*box[:side], box[side] + by, *box[side + 1 :])  # type: ignore[assignment]
+                inside = all(0 <= edge <= MOST_CROP for edge in (shifted[0], shifted[1], 1 - shifted[2], 1 - shifted[3]))
+                if inside and (fit := change(shifted))[0] < least:
+                    box, (least, shift) = shifted, fit
         return least <= self._limits.crop_change and shift <= self._limits.shift

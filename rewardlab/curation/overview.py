@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rewardlab.curation.decontaminate import words_of
 from rewardlab.data.files import write_atomic
 from rewardlab.data.images import decode_image, thumbnail, to_data_url
 from rewardlab.data.rows import VERSION
+from rewardlab.data.texts import words_of
 from rewardlab.metrics.intervals import share_with_interval
 from rewardlab.reporting.pages import page_environment
 from rewardlab.types import IMAGE_MARK, VIDEO_MARK, PreferencePair
@@ -25,7 +25,7 @@ SIDES_PX = (0, 64, 128, 256, 512, 1024, 2048)
 
 
 def bin_of(value: int, edges: Sequence[int]) -> int:
-    """The largest edge that is not above ``value``."""
+    """Return the largest edge that is not above ``value``."""
     return max(edge for edge in edges if edge <= value)
 
 
@@ -79,7 +79,9 @@ class Overview:
             heapq.heapreplace(self._examples, item)
 
     def numbers(self) -> dict[str, Any]:
-        """``longer_wins``: of labelled pairs whose responses differ in length, how often the longer one is preferred."""
+        """Return the counts. ``longer_wins``: of labelled pairs whose responses differ in length, how often the longer is
+        preferred.
+        """
         ordered = {
             name: dict(sorted(counts.items(), key=lambda item: (isinstance(item[0], str), item[0])))
             if not all(isinstance(value, str) for value in counts)
@@ -97,11 +99,11 @@ class Overview:
         }
 
     def write(self, out: Path, *, title: str) -> dict[str, Any]:
-        """``stats.json`` and ``stats.html`` in ``out``; returns the numbers. Raises OutputError."""
+        """Write ``stats.json`` and ``stats.html`` into ``out``; return the numbers. Raises OutputError."""
         numbers = self.numbers()
         out.mkdir(parents=True, exist_ok=True)
         write_atomic(out / STATS, json.dumps(numbers, indent=1) + "\n")
-        examples = [_shown(pair) for _, _, pair in sorted(self._examples, key=lambda item: item[:2], reverse=True)]
+        examples = [_example(pair) for _, _, pair in sorted(self._examples, key=lambda item: item[:2], reverse=True)]
         page = page_environment("rewardlab.curation").get_template("overview.html")
         write_atomic(out / PAGE, page.render(title=title, numbers=numbers, charts=charts_of(numbers), examples=examples))
         return numbers
@@ -126,7 +128,7 @@ MOST_BARS = 12
 
 
 def charts_of(numbers: dict[str, Any]) -> list[dict[str, Any]]:
-    """Bars to draw: of each count with more than one value, the first twelve and the rest together."""
+    """Return bars to draw: of each count with more than one value, the first twelve and the rest together."""
     charts = []
     for name, title in CHARTS.items():
         counts = numbers.get(name, {})
@@ -141,7 +143,7 @@ def charts_of(numbers: dict[str, Any]) -> list[dict[str, Any]]:
     return charts
 
 
-def _shown(pair: PreferencePair) -> dict[str, Any]:
+def _example(pair: PreferencePair) -> dict[str, Any]:
     def plain(text: str) -> str:
         return text.replace(IMAGE_MARK, "[image]").replace(VIDEO_MARK, "[video]")
 

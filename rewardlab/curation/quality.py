@@ -21,9 +21,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from rewardlab.curation.decontaminate import words_of
 from rewardlab.data.files import write_atomic
 from rewardlab.data.pairs import PairSet, Shard
+from rewardlab.data.texts import opening_of
 from rewardlab.errors import EndpointError, OutputError
 from rewardlab.rewards.consistency import consistency_prompt, read_consistency
 from rewardlab.samplers.openai_api import ChatEndpoint
@@ -31,7 +31,6 @@ from rewardlab.types import Choice, Message, Part, PreferencePair, choice_of
 from rewardlab.verdicts.parse import reasoning_of
 
 KEPT, FILTERED, REPORT = "kept.parquet", "filtered.jsonl", "report.json"
-OPENING = 8  # words
 FENCE = 3.0  # interquartile ranges beyond the quartiles (Tukey's "far out"), of log lengths
 
 _LABEL = (
@@ -49,20 +48,14 @@ _LEAKS = re.compile(
 
 
 def leaks_label(judgment: str) -> bool:
-    """Whether it appeals to a label. A scene's own label ("the bottle's label says") is none."""
+    """Return whether it appeals to a label. A scene's own label ("the bottle's label says") is none."""
     return _LEAKS.search(judgment) is not None and not re.search(
         r"\b(?:bottle|box|can|jar|product|price)'?s? label\b", judgment
     )
 
 
-def opening_of(judgment: str) -> tuple[str, ...]:
-    """Its first eight words, numbers and case aside, those of the format not counted."""
-    words = words_of(re.sub(r"<[^>]*>", " ", judgment))
-    return tuple("#" if word.isdigit() else word for word in words[:OPENING])
-
-
 def length_fences(lengths: Sequence[int], most: float = FENCE) -> tuple[float, float]:
-    """(shortest, longest) that is no outlier: so many interquartile ranges of the logarithms beyond the quartiles."""
+    """Return (shortest, longest) that is no outlier: so many interquartile ranges of the logarithms beyond the quartiles."""
     low, high = np.quantile(np.log([max(1, length) for length in lengths]), [0.25, 0.75])
     spread = max(high - low, 0.05)
     return math.exp(low - most * spread), math.exp(high + most * spread)
@@ -118,36 +111,36 @@ async def _contradictions(pairs: Sequence[tuple[int, PreferencePair]], judge: Ju
 
 
 def examine_judgments(pairs: Iterable[PreferencePair], rules: Rules, judge: JudgmentChecker | None = None) -> FilterFindings:
-    """What is wrong with the judgments of ``pairs``; pairs without one are passed over.
+    """Return what is wrong with the judgments of ``pairs``; pairs without one are skipped.
 
     A pair has the first reason that applies: leaked label, length, contradiction, collapse. Collapse keeps the first ones of an
     opening.
     """
-    judged = [(place, pair) for place, pair in enumerate(pairs) if pair.judgment]
-    if not judged:
+    with_judgment = [(place, pair) for place, pair in enumerate(pairs) if pair.judgment]
+    if not with_judgment:
         return FilterFindings({}, [], (0.0, 0.0))
     reasons: dict[int, str] = {}
-    lengths = [len(pair.judgment) for _, pair in judged]
+    lengths = [len(pair.judgment) for _, pair in with_judgment]
     low, high = length_fences(lengths, rules.length_fence)
-    for (place, pair), length in zip(judged, lengths, strict=True):
+    for (place, pair), length in zip(with_judgment, lengths, strict=True):
         if rules.leaks and leaks_label(pair.judgment):
             reasons[place] = "leaked label"
         elif not low <= length <= high:
             reasons[place] = "length"
     unclear = 0
     if judge is not None:
-        scores = asyncio.run(_contradictions([(place, pair) for place, pair in judged if place not in reasons], judge))
+        scores = asyncio.run(_contradictions([(place, pair) for place, pair in with_judgment if place not in reasons], judge))
         unclear = sum(score == 0 for score in scores.values())
         reasons |= {place: "contradiction" for place, score in scores.items() if score < 0}
-    most, seen = max(1, math.ceil(rules.most_alike * len(judged))), Counter[tuple[str, ...]]()
-    for place, pair in judged:
+    most, openings = max(1, math.ceil(rules.most_alike * len(with_judgment))), Counter[tuple[str, ...]]()
+    for place, pair in with_judgment:
         if place in reasons:
             continue
         opening = opening_of(pair.judgment)
-        seen[opening] += 1
-        if seen[opening] > most:
+        openings[opening] += 1
+        if openings[opening] > most:
             reasons[place] = "collapse"
-    common = [(" ".join(words), number) for words, number in seen.most_common(10)]
+    common = [(" ".join(words), number) for words, number in openings.most_common(10)]
     return FilterFindings(reasons, common, (low, high), unclear)
 
 

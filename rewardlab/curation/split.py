@@ -9,8 +9,9 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
-from rewardlab.curation.decontaminate import pair_images, words_of
+from rewardlab.curation.decontaminate import pair_images
 from rewardlab.curation.image_hashes import ImageLimits, PictureIndex, picture_of
+from rewardlab.data.texts import words_of
 from rewardlab.types import PreferencePair
 
 
@@ -38,7 +39,7 @@ class Groups:
 def picture_groups(
     pairs: Iterable[PreferencePair], advance: Callable[[int], None], limits: ImageLimits | None = None
 ) -> list[int]:
-    """The group of each pair, by its number: pairs of one picture (copied, re-encoded, resized) are in one group."""
+    """Return the group of each pair, by its number: pairs of one picture (copied, re-encoded, resized) are in one group."""
     groups, index = Groups(), PictureIndex[int](limits or ImageLimits())
     questions, numbers = dict[tuple[str, ...], int](), list[int]()
     for pair in pairs:
@@ -56,7 +57,8 @@ def picture_groups(
 
 
 def hold_out_groups(groups: Sequence[int], share: float, seed: int) -> set[int]:
-    """The groups of the smaller part: in an order that the seed draws, each that still fits into ``share`` (0..1) of the pairs.
+    """Return the groups of the smaller part: in an order that the seed draws, each that still fits into ``share`` (0..1) of the
+    pairs.
 
     A group larger than what is left stays in the larger part, so that the smaller one may fall short, never exceed.
     """

@@ -1,7 +1,7 @@
-"""A file that only grows: what a long job has done, safe against ``kill -9``.
+"""An append-only log of JSON lines that records the progress of a long job, safe against ``kill -9``.
 
-Each row is one ``write`` of an unbuffered descriptor, so a killed process leaves whole lines and at most one torn one,
-which the next start cuts off. The first row says what run the file belongs to; an exclusive lock keeps out a second writer.
+Each row is one unbuffered ``write``, so a killed process leaves complete lines and at most one partial line, which is
+truncated when the log is opened again. The first row identifies the run; an exclusive lock keeps out a second writer.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import errno
 import fcntl
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,13 +18,13 @@ from rewardlab.errors import ConfigError, DataError, OutputError
 
 
 class AppendLog:
-    """Open, or continue, the log at ``path`` for the run that ``identity`` describes; ``rows`` are those found in it.
+    """The log at ``path`` of the run that ``identity`` describes, opened or continued; ``rows`` are the rows already in it.
 
-    Raises ConfigError if the file belongs to another run, DataError if a line inside it is damaged, OutputError if the
-    path cannot be written or another process holds it.
+    Raises ConfigError if the file belongs to another run, DataError if a line is damaged, OutputError if the path cannot be
+    written or another process has locked it.
     """
 
-    def __init__(self, path: Path, identity: dict[str, Any]) -> None:
+    def __init__(self, path: Path, identity: Mapping[str, object]) -> None:
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -40,7 +41,7 @@ class AppendLog:
             self.close()
             raise
 
-    def _read(self, identity: dict[str, Any]) -> list[dict[str, Any]]:
+    def _read(self, identity: Mapping[str, object]) -> list[dict[str, Any]]:
         raw = self.path.read_bytes()
         complete = raw[: raw.rfind(b"\n") + 1]
         if len(complete) < len(raw):
@@ -68,8 +69,8 @@ class AppendLog:
             raise DataError(f"{self.path}, line {number}: damaged (not an object); restore it or start anew")
         return row
 
-    def append(self, row: dict[str, Any]) -> None:
-        """Write one row; it is in the file, for any reader, when this returns."""
+    def append(self, row: Mapping[str, object]) -> None:
+        """Append a row; it is in the file, for any reader, when this returns."""
         # A lone surrogate, which UTF-8 cannot hold, becomes its JSON escape.
         line = (json.dumps(row, ensure_ascii=False) + "\n").encode(errors="backslashreplace")
         try:

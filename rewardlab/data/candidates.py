@@ -14,8 +14,8 @@ from rewardlab.types import Candidates
 
 
 def read_candidates(path: Path, *, images: Path | None = None) -> list[Candidates]:
-    """All rows of a file: ``question, responses``, and optionally ``images, best`` (index of the best one, or a list of equally
-    good ones), ``group, id``; or as RewardBench 2 has them, ``prompt, chosen, rejected, subset``, the right ones first.
+    """Return all rows of a file: ``question, responses``, and optionally ``images, best`` (index of the best one, or a list of
+    equally good ones), ``group, id``; or as RewardBench 2 has them, ``prompt, chosen, rejected, subset``, the right ones first.
 
     Raises DataError or MediaError for the first bad row, and for a file without any.
     """

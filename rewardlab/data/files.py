@@ -15,7 +15,9 @@ _LOCKS: list[int] = []
 
 
 def read_lines(path: Path) -> list[str]:
-    """The lines of a text file. ``str.splitlines`` would also break at U+2028 and its kin, which JSON leaves as they are."""
+    """Return the lines of a text file. ``str.splitlines`` would also break at U+2028 and its kin, which JSON leaves as they
+    are.
+    """
     lines = path.read_text(encoding="utf-8").split("\n")
     return lines[:-1] if lines[-1] == "" else lines
 
@@ -31,18 +33,18 @@ def read_complete_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def sha256_of(path: Path) -> str:
-    """Of a file, read in pieces."""
+    """Return the SHA-256 of a file in hex, read in pieces."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def data_hash(path: Path) -> str:
-    """16 hex digits of what a data file, or all data files within a folder, hold; their names count."""
+    """Return 16 hex digits of what a data file, or all data files within a folder, hold; their names count."""
     if not path.is_dir():
         return sha256_of(path)[:16]
     files = sorted(file for file in path.rglob("*") if file.suffix in (".parquet", ".json", ".jsonl"))
-    named = "".join(f"{file.relative_to(path)} {sha256_of(file)}\n" for file in files)
-    return hashlib.sha256(named.encode()).hexdigest()[:16]
+    listing = "".join(f"{file.relative_to(path)} {sha256_of(file)}\n" for file in files)
+    return hashlib.sha256(listing.encode()).hexdigest()[:16]
 
 
 def lock_folder(folder: Path) -> None:

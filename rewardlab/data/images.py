@@ -49,15 +49,16 @@ def _on_white(image: Image.Image) -> Image.Image:
 
 
 def plain_image(data: bytes, *, where: str = "image") -> bytes:
-    """The image as any decoder shows it alike: the same bytes where they are plain RGB or grey, else a PNG of what is seen.
+    """Return the image as any decoder shows it alike: the same bytes where they are plain RGB or grey, else a PNG of what is
+    seen.
 
     Transparency, palettes and EXIF turns are read differently by different libraries; training and sampling must not differ.
     Raises MediaError.
     """
-    seen = decode_image(data, where=where)
+    decoded = decode_image(data, where=where)
     with Image.open(io.BytesIO(data), formats=FORMATS) as image:
         plain = image.mode in ("RGB", "L") and not image.has_transparency_data and image.getexif().get(_ORIENTATION, 1) == 1
-    return data if plain else encode_png(seen)
+    return data if plain else encode_png(decoded)
 
 
 def _check_size(size: tuple[int, int], where: str) -> None:
@@ -73,7 +74,7 @@ def _check_size(size: tuple[int, int], where: str) -> None:
 
 
 def thumbnail(data: bytes, side_px: int = 360) -> bytes:
-    """The image to look at on a page: as it is where it is small, else a JPEG that fits a square of ``side_px``."""
+    """Return the image to look at on a page: as it is where it is small, else a JPEG that fits a square of ``side_px``."""
     with Image.open(io.BytesIO(data), formats=FORMATS) as image:
         if max(image.size) <= side_px:
             return data
@@ -91,7 +92,7 @@ def encode_png(image: Image.Image) -> bytes:
 
 
 def read_image(path: Path) -> bytes:
-    """A file's image, checked, as :func:`plain_image` gives it. Raises MediaError."""
+    """Return a file's image, checked, as :func:`plain_image` gives it. Raises MediaError."""
     try:
         data = path.read_bytes()
     except (OSError, ValueError) as error:
@@ -104,7 +105,7 @@ _SIGNATURES = ((b"\x89PNG", "png"), (b"\xff\xd8", "jpeg"), (b"GIF8", "gif"), (b"
 
 
 def kind_of(data: bytes) -> str:
-    """The suffix of an encoded image or video by its first bytes; "png" where they say nothing."""
+    """Return the suffix of an encoded image or video by its first bytes; "png" where they say nothing."""
     if data[4:8] == b"ftyp":
         return "mp4"
     if data[:4] == b"\x1a\x45\xdf\xa3":
@@ -115,13 +116,13 @@ def kind_of(data: bytes) -> str:
 
 
 def to_data_url(data: bytes) -> str:
-    """An encoded image as an RFC 2397 data URL, as the OpenAI API takes it."""
+    """Return an encoded image as an RFC 2397 data URL, as the OpenAI API takes it."""
     kind = kind_of(data)
     return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
 
 
 def from_data_url(url: str) -> bytes:
-    """The bytes of a base64 data URL. Raises MediaError for any other form."""
+    """Return the bytes of a base64 data URL. Raises MediaError for any other form."""
     head, comma, body = url.partition(",")
     if not (head.startswith("data:") and head.endswith(";base64") and comma):
         raise MediaError("expected an image as a data URL: data:image/png;base64,...")
@@ -132,5 +133,5 @@ def from_data_url(url: str) -> bytes:
 
 
 def blank_like(data: bytes) -> bytes:
-    """A grey image of the same size: what a judge is shown when it must do without seeing."""
+    """Return a grey image of the same size: what a judge is shown when it must do without seeing."""
     return encode_png(Image.new("RGB", decode_image(data).size, (240, 240, 240)))

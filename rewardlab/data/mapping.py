@@ -12,7 +12,7 @@ from rewardlab.types import PreferencePair
 
 
 def value_at(row: Mapping[str, Any], path: str) -> Any:
-    """``a.b.0`` is ``row["a"]["b"][0]``. Raises DataError where there is no such place."""
+    """Return ``row["a"]["b"][0]`` for path ``a.b.0``. Raises DataError if there is no such place."""
     value: Any = row
     for step in path.split("."):
         try:
@@ -24,7 +24,7 @@ def value_at(row: Mapping[str, Any], path: str) -> Any:
 
 
 def recipe_of(config: MappingConfig) -> Recipe:
-    """The recipe that a mapping stands for."""
+    """Return the recipe that a mapping stands for."""
 
     def text(row: Mapping[str, Any], path: str | None) -> str:
         return "" if path is None else str(value_at(row, path) or "")
@@ -32,11 +32,12 @@ def recipe_of(config: MappingConfig) -> Recipe:
     def convert(row: Mapping[str, Any], source: SourceFolder) -> Iterator[PreferencePair | Dropped]:
         question = clean_text(value_at(row, config.question), config.question)
         images = tuple(image for path in config.images for image in source.images(value_at(row, path), path))
-        fields = {"category": text(row, config.category), "source": text(row, config.source)}
+        category, origin = text(row, config.category), text(row, config.source)
         if config.chosen is not None and config.rejected is not None:
             better, worse = (clean_text(value_at(row, path), path) for path in (config.chosen, config.rejected))
             same = better == worse
-            yield Dropped("the answers are equal") if same else make_pair(question, better, worse, images, **fields)
+            pair = make_pair(question, better, worse, images, category=category, source=origin) if not same else None
+            yield pair or Dropped("the answers are equal")
             return
         first, second = (clean_text(value_at(row, path), path) for path in config.responses)
         label = str(value_at(row, str(config.preferred))).strip()
@@ -49,6 +50,7 @@ def recipe_of(config: MappingConfig) -> Recipe:
         elif first == second:
             yield Dropped("the answers are equal")
         else:
-            yield PreferencePair("", question, (first, second), int(label == config.second), images, **fields)
+            preferred = int(label == config.second)
+            yield PreferencePair("", question, (first, second), preferred, images, category=category, source=origin)
 
     return Recipe(config.name, config.url, config.licence, config.published, convert, files=(*config.files,))

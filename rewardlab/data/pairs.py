@@ -48,7 +48,7 @@ class Shard:
         self._schema = schema.with_metadata({**(schema.metadata or {}), MARK: str(VERSION).encode()})
         self._table, self._path, self._media = pa.Table, path, media
         self._partial = path.with_suffix(".partial")
-        self._rows: list[dict[str, Any]] = []
+        self._rows: list[Mapping[str, Any]] = []
         self._bytes = self.num_rows = 0
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -63,7 +63,7 @@ class Shard:
         if self._media is not None:
             for entries in lists:
                 for entry in entries:
-                    entry["path"], entry["bytes"] = _stored(entry["bytes"], self._media, self._path.parent), None
+                    entry["path"], entry["bytes"] = _store_media(entry["bytes"], self._media, self._path.parent), None
         self._rows.append(row)
         self.num_rows += 1
         if len(self._rows) >= GROUP_ROWS or self._bytes >= GROUP_BYTES:
@@ -77,7 +77,7 @@ class Shard:
         self._rows, self._bytes = [], 0
 
     def close(self) -> None:
-        """The file is in its place when this returns."""
+        """Write what is left and move the file into its place."""
         if self._rows or not self.num_rows:
             self._flush()
         try:
@@ -91,7 +91,7 @@ def unwritable(path: Path, error: OSError) -> OutputError:
     return OutputError(f"{path}: cannot be written ({error}); choose a writable folder")
 
 
-def _stored(data: bytes, media: Path, base: Path) -> str:
+def _store_media(data: bytes, media: Path, base: Path) -> str:
     """Put a file into the media folder, by its content; its path from ``base``."""
     digest = hashlib.sha256(data).hexdigest()
     path = media / digest[:2] / f"{digest}.{kind_of(data)}"
@@ -141,7 +141,7 @@ def write_shards(
 
 
 def write_jsonl(pairs: Iterable[PreferencePair], path: Path) -> int:
-    """As JSON lines, media in a folder ``media`` beside the file. Returns how many. Raises OutputError."""
+    """Write pairs as JSON lines, media in a folder ``media`` beside the file; return how many. Raises OutputError."""
     number, partial = 0, path.with_name(f".{path.name}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -150,10 +150,10 @@ def write_jsonl(pairs: Iterable[PreferencePair], path: Path) -> int:
                 row = {name: value for name, value in to_row(pair).items() if value not in ("", None, [], [[], []])}
                 for name in ("images", "videos"):
                     if name in row:
-                        row[name] = [_stored(entry["bytes"], path.parent / "media", path.parent) for entry in row[name]]
+                        row[name] = [_store_media(entry["bytes"], path.parent / "media", path.parent) for entry in row[name]]
                 if "response_images" in row:
                     row["response_images"] = [
-                        [_stored(entry["bytes"], path.parent / "media", path.parent) for entry in entries]
+                        [_store_media(entry["bytes"], path.parent / "media", path.parent) for entry in entries]
                         for entries in row["response_images"]
                     ]
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
@@ -164,7 +164,7 @@ def write_jsonl(pairs: Iterable[PreferencePair], path: Path) -> int:
 
 
 def files_of(path: Path) -> list[Path]:
-    """The data files of a set: itself, or a folder's Parquet files by name, or else its JSON lines. Raises DataError."""
+    """Return the data files of a set: itself, or a folder's Parquet files by name, or else its JSON lines. Raises DataError."""
     if not path.is_dir():
         return [path]
     if not (files := sorted(path.rglob("*.parquet")) or sorted(path.rglob("*.jsonl"))):
@@ -173,7 +173,8 @@ def files_of(path: Path) -> list[Path]:
 
 
 def rows_of(path: Path) -> Generator[Mapping[str, Any], None, None]:
-    """The raw rows of a ``.parquet`` or ``.jsonl`` file, or of a folder's files in the order of their names, one at a time.
+    """Yield the raw rows of a ``.parquet`` or ``.jsonl`` file, or of a folder's files in the order of their names, one at a
+    time.
 
     Raises DataError where it is neither.
     """
@@ -194,7 +195,7 @@ def _rows_of_parquet(path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def lines_of(path: Path) -> Iterator[Mapping[str, Any] | DataError]:
-    """The objects of JSON lines, and in place of a line that is none, why. Raises DataError where there is no file."""
+    """Yield the objects of JSON lines, and in place of a line that is none, why. Raises DataError where there is no file."""
     if not path.is_file():
         raise DataError(f"{path}: no such file; expected .parquet or JSON lines")
     # Bytes that are no UTF-8 become lone surrogates, which no row may hold: the row is bad, not the file.
@@ -215,7 +216,7 @@ def _rows_of_lines(path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def is_checked(path: Path) -> bool:
-    """Whether a file's embedded images were checked when it was written."""
+    """Return whether a file's embedded images were checked when it was written."""
     import pyarrow.parquet as pq
 
     if path.suffix != ".parquet":
@@ -227,7 +228,7 @@ def is_checked(path: Path) -> bool:
 
 
 def validate_rows(path: Path, *, images: Path | None = None) -> Generator[PreferencePair | BadRow, None, None]:
-    """Every row of a set as a pair, or the reason why it is none. Raises DataError for a file that cannot be read at all."""
+    """Yield every row of a set as a pair, or the reason why it is none. Raises DataError for a file that cannot be read."""
     index = 0
     for file in files_of(path):
         if file.suffix not in (".parquet", ".jsonl"):
@@ -250,7 +251,7 @@ def validate_rows(path: Path, *, images: Path | None = None) -> Generator[Prefer
 def stream_pairs(
     path: Path, *, images: Path | None = None, frames: int | None = FRAMES
 ) -> Generator[PreferencePair, None, None]:
-    """The pairs of a set, one at a time, of videos ``frames`` (None: videos as they are); relative media paths start at
+    """Yield the pairs of a set, one at a time, of videos ``frames`` (None: videos as they are); relative media paths start at
     ``images`` or else beside the file. Raises DataError (or MediaError) at the first bad row.
     """
     for item in validate_rows(path, images=images):
@@ -260,7 +261,7 @@ def stream_pairs(
 
 
 def read_pairs(path: Path, *, images: Path | None = None, frames: int | None = FRAMES) -> list[PreferencePair]:
-    """All pairs of a set, as :func:`stream_pairs` gives them. Raises DataError also for a set without any."""
+    """Return all pairs of a set, as :func:`stream_pairs` gives them. Raises DataError also for a set without any."""
     pairs = list(stream_pairs(path, images=images, frames=frames))
     if not pairs:
         raise DataError(f"{path}: holds no pairs")
@@ -284,7 +285,7 @@ class PairSet:
 
 
 def with_blank_images(pairs: Sequence[PreferencePair]) -> list[PreferencePair]:
-    """Every image replaced by a grey one of its size: a judge that still wins reads the text, not the image."""
+    """Replace every image by a grey one of its size: a judge that still wins reads the text, not the image."""
 
     def blank(images: Sequence[bytes]) -> tuple[bytes, ...]:
         return tuple(map(blank_like, images))
@@ -298,7 +299,7 @@ def with_blank_images(pairs: Sequence[PreferencePair]) -> list[PreferencePair]:
 
 
 def with_other_images(pairs: Sequence[PreferencePair]) -> list[PreferencePair]:
-    """Every pair shown the images of another: the next one from half-way down the list on whose images are not its own.
+    """Return every pair shown the images of another: the next one from half-way down the list on whose images are not its own.
 
     Plausible pictures that have nothing to do with the question, as many as its own; those within responses stay. Raises
     DataError where no other pair shows as many that differ.

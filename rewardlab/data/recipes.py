@@ -16,11 +16,10 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from rewardlab.data.images import read_image
 from rewardlab.data.pairs import lines_of, rows_of
 from rewardlab.data.rows import FRAMES, Files, check_marks, provenance, validate
+from rewardlab.data.video import evenly, frame_files
 from rewardlab.errors import DataError, InputError, MediaError
 from rewardlab.types import IMAGE_MARK, VIDEO_MARK, PreferencePair
 
@@ -42,43 +41,36 @@ class SourceFolder:
     frames: int = FRAMES
 
     def image(self, value: Any, where: str) -> bytes:
-        """Embedded bytes, a data URL, or a path from the folder. Raises MediaError."""
+        """Return an image from embedded bytes, a data URL, or a path from the folder. Raises MediaError."""
         if isinstance(value, str) and not value.startswith("data:"):
             return read_image(self._locate(value))
         return Files(self.folder).image(value, where)
 
     def required_image(self, value: Any, where: str) -> tuple[bytes, ...]:
-        """The image of a row that must have one. Raises DataError, MediaError."""
+        """Return the image of a row that must have one. Raises DataError, MediaError."""
         if not value:
             raise DataError(f"{where}: is missing, in a source where every row has one")
         return (self.image(value, where),)
 
     def images(self, value: Any, where: str) -> tuple[bytes, ...]:
-        """One image or a list of them; none for null, "" and []."""
-        listed = value if isinstance(value, list | tuple) else [value] if value else []
-        return tuple(self.image(item, where) for item in listed)
+        """Return one image or a list of them; none for null, "" and []."""
+        items = value if isinstance(value, list | tuple) else [value] if value else []
+        return tuple(self.image(item, where) for item in items)
 
     def _locate(self, path: str) -> Path:
-        """A published path, or its last parts: archives unpack with and without their top folder."""
+        """Return a published path, or its last parts: archives unpack with and without their top folder."""
         parts = Path(path.lstrip("/")).parts
         candidates = [self.folder.joinpath(*parts[n:]) for n in range(len(parts))]
         return next((candidate for candidate in candidates if candidate.exists()), candidates[0])
 
     def frame_folder(self, path: str, where: str) -> tuple[bytes, ...]:
-        """At most ``frames`` images of a folder, evenly spread, by name (frame2 before frame10). Raises MediaError."""
+        """Return at most ``frames`` images of a folder, evenly spread, by name (frame2 before frame10). Raises MediaError."""
         folder = self._locate(path)
         if not folder.is_dir():
             raise MediaError(f"{where}: {folder}: no such folder of frames; unpack the source's archives below {self.folder}")
-        files = sorted((path for path in folder.iterdir() if path.is_file()), key=lambda path: (_number(path.stem), path.name))
-        if not files:
+        if not (files := frame_files(folder)):
             raise MediaError(f"{where}: {folder}: a folder without frames")
-        chosen = np.linspace(0, len(files) - 1, min(self.frames, len(files))).astype(int)
-        return tuple(read_image(files[n]) for n in chosen)
-
-
-def _number(stem: str) -> int:
-    digits = "".join(filter(str.isdigit, stem))
-    return int(digits) if digits else 0
+        return tuple(map(read_image, evenly(files, self.frames)))
 
 
 Convert = Callable[[Mapping[str, Any], SourceFolder], Iterable[PreferencePair | Dropped]]
@@ -110,7 +102,9 @@ class Rejected:
 
 
 def source_rows(path: Path) -> Generator[Mapping[str, Any] | DataError, None, None]:
-    """Rows of .parquet, .jsonl (in place of a broken line why it is), .json with one list, .csv, .tsv. Raises DataError."""
+    """Yield the rows of .parquet, .jsonl (in place of a broken line why it is), .json with one list, .csv, .tsv. Raises
+    DataError.
+    """
     if path.suffix in (".csv", ".tsv"):
         yield from _rows_of_csv(path)
         return
@@ -138,8 +132,9 @@ def _rows_of_csv(path: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def fetch_source(source: str) -> Path:
-    """A folder or file as it is; of ``hf:OWNER/NAME`` or ``hf:OWNER/NAME@REVISION`` the folder that the Hub's data set was
-    downloaded to, which continues where it was cut off. Raises DataError."""
+    """Return a folder or file as it is; of ``hf:OWNER/NAME`` or ``hf:OWNER/NAME@REVISION`` the folder that the Hub's data set
+    was downloaded to, which continues where it was cut off. Raises DataError.
+    """
     if not source.startswith(HUB):
         return Path(source)
     from huggingface_hub import snapshot_download
@@ -155,7 +150,7 @@ def fetch_source(source: str) -> Path:
 
 
 def source_files(recipe: Recipe, source: Path) -> list[Path]:
-    """The source's data files: itself, or by the recipe's patterns. Raises DataError."""
+    """Return the source's data files: itself, or by the recipe's patterns. Raises DataError."""
     if source.is_file():
         return [source]
     for pattern in recipe.files:
@@ -165,7 +160,7 @@ def source_files(recipe: Recipe, source: Path) -> list[Path]:
 
 
 def convert_source(recipe: Recipe, path: Path, *, frames: int = FRAMES) -> Iterator[PreferencePair | Rejected]:
-    """Every pair of a source, checked, with an id by its content, and every row that gave none or fewer, with the reason.
+    """Yield every pair of a source, checked, with an id by its content, and every row that gave none or fewer, with the reason.
 
     Raises DataError for a file that cannot be read at all.
     """
@@ -194,23 +189,25 @@ def convert_source(recipe: Recipe, path: Path, *, frames: int = FRAMES) -> Itera
 
 
 def _complete_pair(pair: PreferencePair, recipe: Recipe, origin: str, where: str) -> PreferencePair:
-    """With names and licence. Raises DataError for what is no pair."""
+    """Return the pair with its names and licence. Raises DataError for what is no pair."""
     digest = hashlib.sha256(repr((pair.question, sorted(pair.responses))).encode(errors="backslashreplace"))
     for image in (*pair.images, *pair.videos):
         digest.update(hashlib.sha256(image).digest())
-    named = replace(
+    complete = replace(
         pair,
         pair_id=f"{recipe.name}-{digest.hexdigest()[:16]}",
         source=pair.source or recipe.name,
         licence=recipe.licence,
         provenance=origin,
     )
-    check_marks(named, where)
-    return validate(named, where=where)
+    check_marks(complete, where)
+    return validate(complete, where=where)
 
 
 def make_pair(question: str, better: str, worse: str, images: tuple[bytes, ...] = (), **fields: Any) -> PreferencePair:
-    """A pair whose better answer is response 0 or 1 by a coin that the texts alone decide: sources put it first throughout."""
+    """Return a pair whose better answer is response 0 or 1 by a coin that the texts alone decide: sources put it first
+    throughout.
+    """
     first = hashlib.sha256("\0".join((question, *sorted((better, worse)))).encode(errors="backslashreplace")).digest()[0] % 2
     # Which of the sorted two is put first does not depend on which is better.
     responses = sorted((better, worse), reverse=bool(first))
@@ -220,7 +217,7 @@ def make_pair(question: str, better: str, worse: str, images: tuple[bytes, ...] 
 def make_pair_or_drop(
     question: str, better: str, worse: str, images: tuple[bytes, ...] = (), **fields: Any
 ) -> PreferencePair | Dropped:
-    """:func:`make_pair`, or why these two texts are no pair."""
+    """Return :func:`make_pair`, or why these two texts are no pair."""
     if not (better and worse):
         return Dropped("an answer is empty")
     if better == worse:
@@ -231,7 +228,7 @@ def make_pair_or_drop(
 def make_pairs_by_score(
     question: str, scored: Iterable[tuple[str, float | None]], images: tuple[bytes, ...] = (), **fields: Any
 ) -> Iterator[PreferencePair | Dropped]:
-    """Every two of several answers as a pair that the higher score wins; equal scores are ties. None: no score is known."""
+    """Yield every two of several answers as a pair that the higher score wins; equal scores are ties. None: score not known."""
     answers: list[tuple[str, float]] = []
     for text, score in scored:
         if not text:
@@ -249,9 +246,10 @@ def make_pairs_by_score(
 
 
 def clean_text(value: Any, name: str) -> str:
-    """A text of a row, without media marks and outer blanks. Raises DataError where it is none."""
+    """Return a text of a row, without media marks and outer blanks. Raises DataError where it is none."""
     if not isinstance(value, str):
         raise DataError(f"{name!r} must be a text, got {value!r:.60}")
+    text: str = value
     for mark in ("<image>", "<video>", "<ImageHere>", IMAGE_MARK, VIDEO_MARK):
-        value = value.replace(mark, "")
-    return value.strip()
+        text = text.replace(mark, "")
+    return text.strip()

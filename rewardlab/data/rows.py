@@ -64,7 +64,7 @@ def validate(pair: PreferencePair, *, where: str) -> PreferencePair:
 
 
 def features() -> Any:
-    """The columns as ``datasets`` knows them."""
+    """Return the columns as ``datasets`` knows them."""
     from datasets import Features, Image, List, Value
 
     text, file = Value("string"), {"bytes": Value("binary"), "path": Value("string")}
@@ -91,7 +91,7 @@ def features() -> Any:
 
 
 def to_row(pair: PreferencePair) -> dict[str, Any]:
-    """The row of a pair, media embedded."""
+    """Return the row of a pair, media embedded."""
     return {
         "pair_id": pair.pair_id,
         "question": pair.question,
@@ -112,7 +112,7 @@ def to_row(pair: PreferencePair) -> dict[str, Any]:
     }
 
 
-def _embedded(media: Sequence[bytes]) -> list[dict[str, Any]]:
+def _embedded(media: Sequence[bytes]) -> list[dict[str, bytes | None]]:
     return [{"bytes": data, "path": None} for data in media]
 
 
@@ -124,9 +124,9 @@ class Files:
     checked: bool = False
 
     def image(self, value: Any, where: str) -> bytes:
-        """An image as rows hold it: ``{"bytes", "path"}``, a path, or a data URL. Raises MediaError, naming ``where``."""
-        if isinstance(value, Mapping) and isinstance(value.get("bytes"), bytes) and value["bytes"]:
-            data = value["bytes"]
+        """Return an image of a row: ``{"bytes", "path"}``, a path, or a data URL. Raises MediaError that names ``where``."""
+        data = value.get("bytes") if isinstance(value, Mapping) else None
+        if isinstance(data, bytes) and data:
             return data if self.checked else plain_image(data, where=where)
         path = value.get("path") if isinstance(value, Mapping) else value
         if not isinstance(path, str):
@@ -134,9 +134,10 @@ class Files:
         return plain_image(from_data_url(path), where=where) if path.startswith("data:") else read_image(self.folder / path)
 
     def video(self, value: Any, where: str) -> bytes:
-        """A video file, undecoded. Raises MediaError."""
-        if isinstance(value, Mapping) and isinstance(value.get("bytes"), bytes) and value["bytes"]:
-            return value["bytes"]
+        """Return a video file, undecoded. Raises MediaError."""
+        data = value.get("bytes") if isinstance(value, Mapping) else None
+        if isinstance(data, bytes) and data:
+            return data
         path = value.get("path") if isinstance(value, Mapping) else value
         if not isinstance(path, str):
             raise MediaError(f"{where}: expected a video path or embedded bytes, got {type(value).__name__}")
@@ -156,27 +157,28 @@ class _Content:
 
     @staticmethod
     def of(value: Any, name: str, where: str) -> _Content:
-        """From a text, or a list of parts. Raises DataError."""
+        """Read a text, or a list of parts. Raises DataError."""
         if isinstance(value, str):
             return _Content(value, [], [])
         content = _Content("", [], [])
         for part in value if isinstance(value, list | tuple) else [None]:
-            kind = part.get("type") if isinstance(part, Mapping) else None
-            if kind == "text" and isinstance(part.get("text"), str):
-                content.text += part["text"]
-            elif kind == "image" and part.get("image"):
+            fields = part if isinstance(part, Mapping) else {}
+            kind = fields.get("type")
+            if kind == "text" and isinstance(fields.get("text"), str):
+                content.text += fields["text"]
+            elif kind == "image" and fields.get("image"):
                 content.text += IMAGE_MARK
-                content.images.append(part["image"])
-            elif kind == "video" and part.get("video"):
+                content.images.append(fields["image"])
+            elif kind == "video" and fields.get("video"):
                 content.text += VIDEO_MARK
-                content.videos.append(part["video"])
+                content.videos.append(fields["video"])
             else:
                 raise DataError(f"{where}: {name!r} must be a text, or a list of text, image and video parts; got {part!r:.80}")
         return content
 
 
 def from_row(row: Mapping[str, Any], *, index: int, files: Files | None = None, where: str = "row") -> PreferencePair:
-    """One checked pair, its videos as they are. Raises DataError or MediaError, naming the row."""
+    """Return one checked pair, its videos as they are. Raises DataError or MediaError, naming the row."""
     where, files = f"{where} {index}", files or Files()
     if not isinstance(row, Mapping):
         raise DataError(f"{where}: expected an object with question, responses and preferred, got {row!r:.80}")
@@ -251,7 +253,7 @@ def check_marks(pair: PreferencePair, where: str) -> None:
 
 
 def with_frames(pair: PreferencePair, number: int = FRAMES, *, where: str = "") -> PreferencePair:
-    """The pair with at most ``number`` frames of each video among its images, where it stands or else after them.
+    """Return the pair with at most ``number`` frames of each video among its images, where it stands or else after them.
 
     Raises MediaError for a video that cannot be read.
     """
@@ -278,12 +280,12 @@ def with_frames(pair: PreferencePair, number: int = FRAMES, *, where: str = "") 
 
 
 def media_of(pair: PreferencePair) -> tuple[bytes, ...]:
-    """All its encoded files."""
+    """Return all encoded files of a pair."""
     return (*pair.images, *pair.response_images[0], *pair.response_images[1], *pair.videos)
 
 
 def provenance(recipe: str, row: Mapping[str, Any]) -> str:
-    """``RECIPE:HASH`` of a source's row; media count by what is in them."""
+    """Return ``RECIPE:HASH`` of a source's row; media count by what is in them."""
 
     def plain(value: Any) -> Any:
         return hashlib.sha256(value).hexdigest() if isinstance(value, bytes | bytearray) else str(value)

@@ -24,7 +24,8 @@ class TableFile:
     def __init__(self, path: Path, columns: Mapping[str, str | pa.DataType], *, group_rows: int = GROUP_ROWS) -> None:
         types = {name: pa.type_for_alias(kind) if isinstance(kind, str) else kind for name, kind in columns.items()}
         self._schema = pa.schema(list(types.items()))
-        self._path, self._partial, self._rows, self._group_rows = path, path.with_suffix(".partial"), [], group_rows
+        self._path, self._partial, self._group_rows = path, path.with_suffix(".partial"), group_rows
+        self._rows: list[Mapping[str, Any]] = []
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._writer = pq.ParquetWriter(self._partial, self._schema)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,24 @@ from rewardlab.errors import MediaError
 SUFFIXES = {".mp4", ".mkv", ".webm", ".avi", ".mov", ".m4v"}
 
 
+FRAME_SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp"}
+
+
 def is_video(path: Path) -> bool:
     return path.suffix.lower() in SUFFIXES
+
+
+def frame_files(folder: Path) -> list[Path]:
+    """Return the image files of a folder in the order of the numbers in their names (frame2 before frame10)."""
+    files = [path for path in folder.iterdir() if path.suffix.lower() in FRAME_SUFFIXES]
+    return sorted(files, key=lambda path: (int("0" + "".join(filter(str.isdecimal, path.stem))), path.name))
+
+
+def evenly(files: Sequence[Path], number: int) -> list[Path]:
+    """Return at most ``number`` of the files, evenly spread, the first and the last among them."""
+    if len(files) <= number:
+        return list(files)
+    return [files[n] for n in np.linspace(0, len(files) - 1, number).astype(int).tolist()]
 
 
 MAX_FRAMES = 100_000  # nearly an hour
@@ -25,7 +41,8 @@ SIDE_PX = 448  # of the longer side, at most: 32 frames of 1080p would be some 1
 
 
 def frames_of_video(video: Path | bytes, number: int, *, where: str = "") -> tuple[bytes, ...]:
-    """At most ``number`` frames as JPEG of at most :data:`SIDE_PX`, the first and the last among them. Raises MediaError.
+    """Return at most ``number`` frames as JPEG of at most :data:`SIDE_PX`, the first and the last among them. Raises
+    MediaError.
 
     ``video`` is a file or what is in one, ``where`` names it. It is decoded twice, once to count: containers lie about how many
     frames they hold.
@@ -52,15 +69,16 @@ def _opened(video: Path | bytes) -> str | io.BytesIO:
 
 
 def _container(video: bytes, name: str) -> str:
-    """FFmpeg's name of a container. Bytes may come from anybody: left to guess, FFmpeg would take some for a playlist or a
-    session description, and open the files and sockets that these name."""
+    """Return FFmpeg's name of a container. Bytes may come from anybody: left to guess, FFmpeg would take some for a playlist or
+    a session description, and open the files and sockets that these name.
+    """
     if (container := {"mp4": "mov", "mkv": "matroska", "avi": "avi"}.get(kind_of(video))) is not None:
         return container
     raise MediaError(f"{name}: not a video that is read from bytes; expected MP4, MOV, WebM, Matroska or AVI")
 
 
 def _bounded(container: Any, name: str) -> Iterator[Any]:
-    """The frames; what a header says of their size and number is not believed."""
+    """Yield the frames; what a header says of their size and number is not believed."""
     for n, frame in enumerate(container.decode(video=0)):
         if frame.width * frame.height > MAX_PIXELS:
             raise MediaError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,9 @@ class StoredVote:
 
 
 def read_votes(path: Path) -> Iterator[StoredVote]:
-    """The votes of a ``votes.jsonl``, but control passes and votes never cast. Raises DataError for another kind of file."""
+    """Yield the votes of a ``votes.jsonl``, except control passes and votes that failed. Raises DataError for another kind of
+    file.
+    """
     lines = read_lines(path)
     try:
         if "identity" not in json.loads(lines[0]):
@@ -40,8 +42,11 @@ def read_votes(path: Path) -> Iterator[StoredVote]:
         raise DataError(f"{path}: not the votes of a generative judge ({error}); expected a votes.jsonl of `bench`") from error
 
 
-def completion_row(completion: Completion) -> dict[str, Any]:
-    """A completion as JSON; token ids and log-probs are not kept."""
+JsonValue = str | int | float | None
+
+
+def completion_row(completion: Completion) -> dict[str, JsonValue]:
+    """Return a completion as JSON; token ids and log-probs are not kept."""
     return {
         "text": completion.text,
         "finish": completion.finish.value,
@@ -50,13 +55,13 @@ def completion_row(completion: Completion) -> dict[str, Any]:
     }
 
 
-def completion_of(row: dict[str, Any]) -> Completion:
-    """Raises KeyError, TypeError or ValueError for another kind of object."""
+def completion_of(row: Mapping[str, Any]) -> Completion:
+    """Read what :func:`completion_row` wrote. Raises KeyError, TypeError or ValueError for another kind of object."""
     return Completion(row["text"], FinishReason(row["finish"]), row["num_tokens"], error=row["error"])
 
 
-def vote_row(vote: Vote) -> dict[str, Any]:
-    """A vote as JSON; :func:`vote_of` is the inverse but for token ids and log-probs, which are not kept."""
+def vote_row(vote: Vote) -> dict[str, JsonValue]:
+    """Return a vote as JSON; :func:`vote_of` is the inverse but for token ids and log-probs, which are not kept."""
     return {
         "order": vote.order.value,
         "choice": vote.verdict.choice,
@@ -67,13 +72,13 @@ def vote_row(vote: Vote) -> dict[str, Any]:
     }
 
 
-def vote_of(row: dict[str, Any]) -> Vote:
-    """Raises KeyError, TypeError or ValueError for another kind of object."""
+def vote_of(row: Mapping[str, Any]) -> Vote:
+    """Read what :func:`vote_row` wrote. Raises KeyError, TypeError or ValueError for another kind of object."""
     choice = Choice(row["choice"]) if row["choice"] else None
     verdict = Verdict(choice, VerdictStatus(row["status"]), row["rule"])
     return Vote(Order(row["order"]), verdict, completion_of(row), row.get("margin"))
 
 
 def num_failed(votes: Sequence[Vote]) -> int:
-    """Votes that were never given: the endpoint broke or was late."""
+    """Return the number of votes that failed: the endpoint broke or was late."""
     return sum(vote.verdict.status in (VerdictStatus.ERROR, VerdictStatus.TIMEOUT) for vote in votes)

@@ -42,7 +42,7 @@ CHAT_TEMPLATE = (Path(__file__).parent / "chat_template.jinja").read_text(encodi
 
 
 def train_tokenizer(corpus: Iterable[str], vocab_size: int) -> Qwen2Tokenizer:
-    """A byte-level BPE in Qwen's own form; a small corpus yields fewer merges than asked for."""
+    """Train a byte-level BPE in Qwen's form; a small corpus yields fewer merges than ``vocab_size`` asks for."""
     bpe = Tokenizer(models.BPE())
     bpe.normalizer = normalizers.NFC()
     bpe.pre_tokenizer = pre_tokenizers.Sequence(
@@ -55,15 +55,16 @@ def train_tokenizer(corpus: Iterable[str], vocab_size: int) -> Qwen2Tokenizer:
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     bpe.train_from_iterator(corpus, trainers.BpeTrainer(vocab_size=vocab_size, show_progress=False, initial_alphabet=alphabet))
     model = json.loads(bpe.to_str())["model"]
-    tokenizer = Qwen2Tokenizer(
-        vocab=model["vocab"],
-        merges=[tuple(merge) for merge in model["merges"]],
-        unk_token=None,
-        eos_token="<|im_end|>",
-        pad_token="<|endoftext|>",
-        extra_special_tokens=list(SPECIAL_TOKENS[1:]),
-        model_max_length=32768,
-    )
+    options: dict[str, Any] = {
+        "vocab": model["vocab"],
+        "merges": [tuple(merge) for merge in model["merges"]],
+        "unk_token": None,
+        "eos_token": "<|im_end|>",
+        "pad_token": "<|endoftext|>",
+        "extra_special_tokens": list(SPECIAL_TOKENS[1:]),
+        "model_max_length": 32768,
+    }
+    tokenizer = Qwen2Tokenizer(**options)
     tokenizer.add_tokens([AddedToken(tag, normalized=False, special=False) for tag in TAG_TOKENS])
     return tokenizer
 
@@ -79,12 +80,15 @@ def build_processor(tokenizer: Qwen2Tokenizer) -> Qwen2_5_VLProcessor:
 
 
 def build_model(tokenizer: Qwen2Tokenizer, *, hidden: int, layers: int, seed: int) -> Qwen2_5_VLForConditionalGeneration:
-    """A Qwen2.5-VL of ``layers`` text layers of width ``hidden`` (a multiple of 32) and two vision blocks, random weights."""
+    """Return a Qwen2.5-VL with random weights: ``layers`` text layers of width ``hidden`` (a multiple of 32), two of vision."""
     torch.manual_seed(seed)
-    token = tokenizer.convert_tokens_to_ids
+
+    def token(text: str) -> int:
+        return int(tokenizer.get_vocab()[text])
+
     head = hidden // 4
     sections = [head // 2 - 2 * (3 * head // 16), 3 * head // 16, 3 * head // 16]  # of M-RoPE, as 16:24:24 is of 128
-    text: dict[str, Any] = {
+    text = {
         "vocab_size": len(tokenizer),
         "hidden_size": hidden,
         "intermediate_size": 3 * hidden,
@@ -98,7 +102,7 @@ def build_model(tokenizer: Qwen2Tokenizer, *, hidden: int, layers: int, seed: in
         "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": sections},
     }
     width = 16 * (3 * hidden // 64)  # a multiple of 16, so that its rotary halves pair up
-    vision: dict[str, Any] = {
+    vision = {
         "depth": 2,
         "hidden_size": width,
         "intermediate_size": 2 * width,
@@ -136,7 +140,7 @@ def _fan_in_init(model: torch.nn.Module) -> None:
             torch.nn.init.normal_(weight, std=std)
 
 
-def save(folder: Path, model: Qwen2_5_VLForConditionalGeneration, processor: Qwen2_5_VLProcessor) -> None:
+def save_model(folder: Path, model: Qwen2_5_VLForConditionalGeneration, processor: Qwen2_5_VLProcessor) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(folder)
     processor.save_pretrained(folder)

@@ -1,4 +1,4 @@
-"""Build the demonstration on disk: pairs, truths and the tiny base model. Each piece is made once and then found again."""
+"""Build the demonstration on disk: pairs, truths and the tiny base model. Each piece is made once and reused after that."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rewardlab.config import load_yaml
 from rewardlab.data.files import write_atomic
 from rewardlab.data.pairs import write_parquet
 from rewardlab.demo.facts import facts_of
-from rewardlab.demo.judgments import Truth, grounded, shallow
+from rewardlab.demo.judgments import Truth, grounded_judgment, shallow_judgment
 from rewardlab.demo.pairs import make_pairs, write_truths
 from rewardlab.errors import ConfigError
 from rewardlab.progress import bar
@@ -35,7 +35,7 @@ class DemoConfig:
     seed: int = 0
 
     @staticmethod
-    def load(path: Path, **overrides: int | None) -> DemoConfig:
+    def load(path: str | Path, **overrides: int | None) -> DemoConfig:
         values = load_yaml(path) | {name: value for name, value in overrides.items() if value is not None}
         try:
             return DemoConfig(**values)
@@ -45,11 +45,11 @@ class DemoConfig:
 
 def build_pairs(out: Path, config: DemoConfig) -> None:
     """Write the train and held-out pairs and their truths, once. Raise ConfigError if ``out`` holds another demonstration."""
-    made = out / SETTINGS
-    if made.exists():
-        found = json.loads(made.read_text(encoding="utf-8"))
-        if found != asdict(config):
-            names = sorted(name for name, value in asdict(config).items() if found.get(name) != value)
+    settings_file = out / SETTINGS
+    if settings_file.exists():
+        settings = json.loads(settings_file.read_text(encoding="utf-8"))
+        if settings != asdict(config):
+            names = sorted(name for name, value in asdict(config).items() if settings.get(name) != value)
             raise ConfigError(f"{out}: holds another demonstration, which differs in {', '.join(names)}; use another --out")
         return
     train, train_truths = make_pairs(config.num_train, seed=config.seed, held_out=False)
@@ -57,28 +57,28 @@ def build_pairs(out: Path, config: DemoConfig) -> None:
     write_parquet(train, out / TRAIN)
     write_parquet(test, out / TEST)
     write_truths([*train_truths, *test_truths], out / TRUTHS)
-    write_atomic(made, json.dumps(asdict(config), indent=1) + "\n")
+    write_atomic(settings_file, json.dumps(asdict(config), indent=1) + "\n")
 
 
 def corpus(pairs: list[PreferencePair], truths: list[Truth], rng: random.Random) -> Iterator[str]:
-    """Text for the tokenizer: prompts, judgments and facts of training pairs."""
+    """Yield text for the tokenizer: prompts, judgments and facts of training pairs."""
     from rewardlab.demo.perception import draw_picture
 
     template = load_template("plain")
     for pair, truth in zip(pairs, truths, strict=True):
         yield render(template, pair.question, *pair.responses)
-        yield grounded(truth, pair.responses)[0]
-        yield shallow(rng, contradict=0.0)[0]
-        yield " ".join(ask + tell for ask, tell in facts_of(rng, draw_picture(rng, 0.3)[0], 6))
+        yield grounded_judgment(truth, pair.responses)[0]
+        yield shallow_judgment(rng, contradict=0.0)[0]
+        yield " ".join(prompt + continuation for prompt, continuation in facts_of(rng, draw_picture(rng, 0.3)[0], 6))
     yield from ("user", "assistant", "system")
 
 
 def build_base(out: Path, config: DemoConfig) -> Path:
-    """Make the tiny base model, once: tokenizer, random weights, perception stage. Returns its checkpoint folder."""
+    """Make the tiny base model, once: tokenizer, random weights, perception stage. Return its checkpoint folder."""
     folder = out / BASE
     if (folder / "config.json").exists():
         return folder
-    from rewardlab.demo.base_model import build_model, build_processor, save, train_tokenizer
+    from rewardlab.demo.base_model import build_model, build_processor, save_model, train_tokenizer
     from rewardlab.demo.perception import PerceptionConfig, learn_to_see
 
     pairs, truths = make_pairs(1500, seed=config.seed, held_out=False)
@@ -92,6 +92,6 @@ def build_base(out: Path, config: DemoConfig) -> Path:
 
         learn_to_see(model, processor, PerceptionConfig(config.base_steps, seed=config.seed), progress)
     partial = out / f"{BASE}.partial"
-    save(partial, model, processor)
+    save_model(partial, model, processor)
     partial.rename(folder)
     return folder

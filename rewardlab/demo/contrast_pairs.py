@@ -35,5 +35,6 @@ class ContrastPair:
     checks: tuple[tuple[str, str], tuple[str, str]]
 
 
-def other(rng: random.Random, options: tuple[str, ...] | list[str], than: str) -> str:
+def choose_other(rng: random.Random, options: tuple[str, ...] | list[str], than: str) -> str:
+    """Return one of the options other than ``than``."""
     return rng.choice([option for option in options if option != than])

@@ -10,7 +10,7 @@ from rewardlab.demo.digits import Card
 
 
 def _other_digit(rng: random.Random, card: Card, held_out: bool) -> Card:
-    """The card with one of its two digits (and the scan of it) replaced."""
+    """Return the card with one of its two digits (and the scan of it) replaced."""
     place = rng.randrange(2)
     new = list(card.digits)
     new[place] = rng.choice([d for d in range(10) if d != card.digits[place]])
@@ -20,13 +20,13 @@ def _other_digit(rng: random.Random, card: Card, held_out: bool) -> Card:
 
 
 def in_words(card: Card) -> str:
-    """The number on a card, read digit by digit."""
+    """Return the number on a card, read digit by digit."""
     return " ".join(NUMBERS[digit] for digit in card.digits)
 
 
-def word_by_word(said: str, true: str) -> str:
-    """Each word of a number beside whether it is the true one: "five yes, six no"."""
-    return ", ".join(f"{a} {'yes' if a == b else 'no'}" for a, b in zip(said.split(), true.split(), strict=True))
+def word_by_word(claim: str, truth: str) -> str:
+    """Return each word of a claimed number and whether it is the true one: "five yes, six no"."""
+    return ", ".join(f"{a} {'yes' if a == b else 'no'}" for a, b in zip(claim.split(), truth.split(), strict=True))
 
 
 def read_number(rng: random.Random, card: Card, held_out: bool) -> ContrastPair | None:

@@ -55,7 +55,7 @@ def scans_by_digit(held_out: bool) -> tuple[tuple[int, ...], ...]:
 
 
 def card(rng: random.Random, digits: tuple[int, int], *, held_out: bool) -> Card:
-    """A card that shows ``digits`` by scans drawn from one split."""
+    """Return a card that shows ``digits``, each by a scan drawn from one split."""
     pools = scans_by_digit(held_out)
     return Card(digits, (rng.choice(pools[digits[0]]), rng.choice(pools[digits[1]])), rng.randrange(2))
 
@@ -64,14 +64,14 @@ def random_card(rng: random.Random, *, held_out: bool) -> Card:
     return card(rng, (rng.randrange(10), rng.randrange(10)), held_out=held_out)
 
 
-def render(shown: Card, rng: random.Random) -> Image.Image:
-    """Ink the two scans, enlarged to 22-26 px, onto a card; size and place vary with ``rng``."""
+def render_card(card: Card, rng: random.Random) -> Image.Image:
+    """Draw the two scans, enlarged to 22-26 px, onto a card; size and place vary with ``rng``."""
     images, _ = _collection()
     picture = canvas(rng)
-    for column, scan in enumerate(shown.scans):
+    for column, scan in enumerate(card.scans):
         size_px = rng.randint(22, 26)
         ink = Image.fromarray(np.uint8(images[scan] * (255 / 16))).resize((size_px, size_px), Image.Resampling.BILINEAR)
         slack = CELL_PX - size_px
-        at = (column * CELL_PX + rng.randint(0, slack), shown.row * CELL_PX + rng.randint(0, slack))
+        at = (column * CELL_PX + rng.randint(0, slack), card.row * CELL_PX + rng.randint(0, slack))
         picture.paste((30, 30, 40), at, mask=ink)
     return picture

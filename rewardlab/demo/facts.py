@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from rewardlab.demo.contrast_pairs import NUMBERS, Picture, other
+from rewardlab.demo.contrast_pairs import NUMBERS, Picture, choose_other
 from rewardlab.demo.digit_tasks import in_words, word_by_word
 from rewardlab.demo.digits import Card
 from rewardlab.demo.scenes import COLORS, PLACES, SHAPES, Scene, plural
@@ -24,7 +24,7 @@ SHARE_REPEATED = 0.125
 
 
 def facts_of(rng: random.Random, picture: Picture, num: int) -> list[Fact]:
-    """At least ``num`` facts about a picture."""
+    """Return at least ``num`` facts about a picture."""
     facts: list[Fact] = []
     while len(facts) < num:
         if rng.random() < SHARE_REPEATED:
@@ -42,20 +42,20 @@ def _repeated(rng: random.Random) -> Fact:
     return f"first: {' '.join(first)}. second: {' '.join(second)}. {again}:", f" {' '.join(phrase)}."
 
 
-def _told(
+def _fact_with_checks(
     rng: random.Random,
-    ask: str,
+    subject: str,
     key: str,
     options: list[str] | tuple[str, ...],
     check: Callable[[str, str], str] = lambda claim, key: claim,
 ) -> list[Fact]:
     """A fact, alone or with a claim to check behind it, or between two claims and the check of both, written by ``check``."""
-    fact, claim = (f"{ask}:", f" {key}."), key if rng.random() < 0.5 else other(rng, options, key)
+    fact, claim = (f"{subject}:", f" {key}."), key if rng.random() < 0.5 else choose_other(rng, options, key)
     roll = rng.random()
     if roll < SHARE_CHECKED:
         return [fact, (f"claim {claim}:", f" {check(claim, key)}, {'correct' if claim == key else 'wrong'}.")]
     if roll < SHARE_CHECKED + SHARE_COMPARED:
-        rival = key if claim != key else other(rng, options, key)
+        rival = key if claim != key else choose_other(rng, options, key)
         checks = [f" {check(c, key)}, {'correct' if c == key else 'wrong'}." for c in (claim, rival)]
         return [(f"first: {claim}. second: {rival}. {fact[0]}", fact[1]), ("first:", checks[0]), ("second:", checks[1])]
     return [fact]
@@ -66,13 +66,13 @@ def _card_facts(rng: random.Random, card: Card) -> list[Fact]:
     kind = rng.choice(("number", "number", "number", "sum", "sum", "larger"))
     if kind == "number":
         misreadings = [f"{left} {digit}" for digit in NUMBERS[:10]] + [f"{digit} {right}" for digit in NUMBERS[:10]]
-        return _told(rng, "number", in_words(card), misreadings, word_by_word)
+        return _fact_with_checks(rng, "number", in_words(card), misreadings, word_by_word)
     both = [("left:", f" {left}."), ("right:", f" {right}.")]
     if kind == "sum":
-        return both + _told(rng, "sum", NUMBERS[card.total], NUMBERS)
+        return both + _fact_with_checks(rng, "sum", NUMBERS[card.total], NUMBERS)
     if left == right:
         return both
-    return both + _told(rng, "larger", "left" if card.digits[0] > card.digits[1] else "right", ("left", "right"))
+    return both + _fact_with_checks(rng, "larger", "left" if card.digits[0] > card.digits[1] else "right", ("left", "right"))
 
 
 def _scene_facts(rng: random.Random, scene: Scene) -> list[Fact]:
@@ -80,16 +80,16 @@ def _scene_facts(rng: random.Random, scene: Scene) -> list[Fact]:
     thing = rng.choice(scene.things)
     if kind == "color":
         single = scene.num_shape(thing.shape) == 1
-        return _told(rng, thing.shape, thing.color, list(COLORS)) if single else []
+        return _fact_with_checks(rng, thing.shape, thing.color, list(COLORS)) if single else []
     if kind == "shape":
-        return _told(rng, thing.color, thing.shape, SHAPES) if scene.num_color(thing.color) == 1 else []
+        return _fact_with_checks(rng, thing.color, thing.shape, SHAPES) if scene.num_color(thing.color) == 1 else []
     if kind == "where":
-        return _told(rng, thing.name, thing.place, PLACES)
+        return _fact_with_checks(rng, thing.name, thing.place, PLACES)
     if kind == "at":
         return [(f"{thing.place}:", f" {thing.name}.")]
     if kind == "count":
         shape = thing.shape if rng.random() < 0.8 else rng.choice(SHAPES)
-        return _told(rng, plural(shape), NUMBERS[scene.num_shape(shape)], NUMBERS[:5])
+        return _fact_with_checks(rng, plural(shape), NUMBERS[scene.num_shape(shape)], NUMBERS[:5])
     if kind == "exists":
         return _existence(rng, scene)
     if len(scene.things) < 2:
@@ -102,12 +102,12 @@ def _existence(rng: random.Random, scene: Scene) -> list[Fact]:
     thing = rng.choice(scene.things)
     color, shape = thing.color, thing.shape
     if rng.random() < 0.5:
-        color, shape = rng.choice(((color, other(rng, SHAPES, shape)), (other(rng, list(COLORS), color), shape)))
-    shapes, found = looked_up(scene, color, shape)
-    facts = [(f"{color}:", f" {shapes},"), (shape, f" {found}.")]
+        color, shape = rng.choice(((color, choose_other(rng, SHAPES, shape)), (choose_other(rng, list(COLORS), color), shape)))
+    shapes, answer = looked_up(scene, color, shape)
+    facts = [(f"{color}:", f" {shapes},"), (shape, f" {answer}.")]
     if rng.random() < SHARE_CHECKED:
         claim = rng.choice(("yes", "no"))
-        facts.append((f"{claim},", f" {'correct' if claim == found else 'wrong'}."))
+        facts.append((f"{claim},", f" {'correct' if claim == answer else 'wrong'}."))
     return facts
 
 
@@ -115,15 +115,15 @@ def _relation(rng: random.Random, scene: Scene) -> list[Fact]:
     a, b = rng.sample(scene.things, 2)
     keys = rng.choice(relations(a, b))
     axis = "side" if keys[0].endswith("of") else "height"
-    return [(f"{a.name}:", f" {a.place}."), (f"{b.name}:", f" {b.place}."), *_told(rng, axis, keys[0], keys)]
+    return [(f"{a.name}:", f" {a.place}."), (f"{b.name}:", f" {b.place}."), *_fact_with_checks(rng, axis, keys[0], keys)]
 
 
 def _more(rng: random.Random, scene: Scene) -> list[Fact]:
     a = rng.choice(scene.things).shape
-    b = other(rng, SHAPES, a)
+    b = choose_other(rng, SHAPES, a)
     counts = {s: scene.num_shape(s) for s in (a, b)}
     tally = [(f"{plural(s)}:", f" {NUMBERS[n]}.") for s, n in counts.items()]
     if counts[a] == counts[b]:
         return tally
     most = max(counts, key=counts.__getitem__)
-    return tally + _told(rng, "more", plural(most), (plural(a), plural(b)))
+    return tally + _fact_with_checks(rng, "more", plural(most), (plural(a), plural(b)))

@@ -1,4 +1,4 @@
-"""What the demonstration's teacher writes: judgments that look at the picture, and judgments that only sound like one.
+"""The demonstration teacher's judgments: those that look at the picture, and those that only sound like it.
 
 A *grounded* judgment states the fact, checks each response against it and concludes. A *shallow* one praises a response
 without looking. Kept judgments of real teachers are such a mixture; a student of it sometimes looks and sometimes guesses.
@@ -11,13 +11,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rewardlab.types import Choice
+from rewardlab.verdicts.parse import verdict_label
 
 PRAISE = ("sounds more natural", "is more helpful", "reads better", "is clearer")
 
 
 @dataclass(frozen=True)
 class Truth:
-    """What is true of one pair's image: the teacher's source of knowledge, never the student's.
+    """The truth about one pair's image: the teacher's source of knowledge, never the student's.
 
     ``fact`` and ``checks`` (of the right and of the wrong response) are what a careful judge writes of the image; the
     ``other_`` ones what it would write of the image in which the wrong response is true.
@@ -39,31 +40,28 @@ class Truth:
 
     @staticmethod
     def from_json(row: dict[str, Any]) -> Truth:
-        return Truth(**{key: tuple(value) if isinstance(value, list) else value for key, value in row.items()})
-
-
-def label(choice: Choice) -> str:
-    return "1" if choice is Choice.FIRST else "2"
+        return Truth(**row | {name: tuple(row[name]) for name in ("checks", "other_checks")})
 
 
 def _close(choice: Choice) -> str:
-    return f"</think><answer>{label(choice)}</answer>"
+    return f"</think><answer>{verdict_label(choice)}</answer>"
 
 
-def grounded(truth: Truth, shown: tuple[str, str], *, misread: bool = False) -> tuple[str, Choice]:
-    """A judgment that looks; ``misread`` makes it see the other picture and conclude, consistently, the opposite."""
+def grounded_judgment(truth: Truth, responses: tuple[str, str], *, misread: bool = False) -> tuple[str, Choice]:
+    """Return a judgment that looks; ``misread`` makes it see the other picture and conclude, consistently, the opposite."""
     believed = truth.wrong if misread else truth.right
     fact, checks = (truth.other_fact, truth.other_checks) if misread else (truth.fact, truth.checks)
-    written = dict(zip((truth.right, truth.wrong), checks, strict=True))
+    check_of = dict(zip((truth.right, truth.wrong), checks, strict=True))
     marks = [
-        f"Response {n}: {written[text]}, {'correct' if text == believed else 'wrong'}." for n, text in enumerate(shown, start=1)
+        f"Response {n}: {check_of[text]}, {'correct' if text == believed else 'wrong'}."
+        for n, text in enumerate(responses, start=1)
     ]
-    choice = Choice.FIRST if shown[0] == believed else Choice.SECOND
+    choice = Choice.FIRST if responses[0] == believed else Choice.SECOND
     return f"<think>{' '.join([fact, *marks] if fact else marks)}{_close(choice)}", choice
 
 
-def shallow(rng: random.Random, *, contradict: float) -> tuple[str, Choice]:
-    """A judgment that guesses; with probability ``contradict`` it praises one response and chooses the other."""
+def shallow_judgment(rng: random.Random, *, contradict: float) -> tuple[str, Choice]:
+    """Return a judgment that guesses; with probability ``contradict`` it praises one response and chooses the other."""
     praised = rng.choice(list(Choice))
     choice = praised.swap() if rng.random() < contradict else praised
-    return f"<think>Response {label(praised)} {rng.choice(PRAISE)}.{_close(choice)}", choice
+    return f"<think>Response {verdict_label(praised)} {rng.choice(PRAISE)}.{_close(choice)}", choice

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 from matplotlib import pyplot as plt
 
-from rewardlab.benchmarks.browser import judgments, spread
-from rewardlab.benchmarks.own_pairs.loader import OwnPairs
+from rewardlab.benchmarks.browser import evenly_spread, judgments_to_show
+from rewardlab.benchmarks.pairs.loader import load_labelled_pairs
 from rewardlab.data.files import read_lines, write_atomic
 from rewardlab.demo.build import TEST
-from rewardlab.demo.summary import STAGES, TITLES, sentences, table
+from rewardlab.demo.summary import STAGES, TITLES, Summary, summary_sentences, summary_table
 from rewardlab.reporting.pages import page_environment
 from rewardlab.reporting.plots import figure_uri
 
-SHOWN = 12  # judgments, the same pairs before and after
+NUM_EXAMPLES = 12  # judgments, the same pairs before and after
 
 
 def training_curves(out: Path) -> list[tuple[str, str]]:
-    """(caption, SVG data URL) of what RL logged: every part of the reward, and the policy's health."""
+    """Return (caption, SVG data URL) of each plot of the RL metrics: the parts of the reward, and the policy's health."""
     rows = [json.loads(line) for line in read_lines(out / "rl" / "metrics.jsonl")]
     groups = {
         "Reward and its parts, per rollout batch": (
@@ -51,14 +50,14 @@ def training_curves(out: Path) -> list[tuple[str, str]]:
     return plots
 
 
-def plot_stages(summary: dict[str, Any]) -> str:
-    """Accuracy against votes, a line per stage."""
+def plot_stages(summary: Summary) -> str:
+    """Return a plot of accuracy against votes, a line per stage, as a data URL."""
     figure, axes = plt.subplots(figsize=(6, 3.4))
     for stage in ("sft", "rl"):
-        curve = summary["stages"][stage]["votes"]
+        curve = summary.stages[stage].votes
         ks = [int(k) for k in curve]
-        axes.plot(ks, [100 * c["accuracy"] for c in curve.values()], "o-", label=TITLES[stage])
-        low, high = ([100 * c["interval"][side] for c in curve.values()] for side in (0, 1))
+        axes.plot(ks, [100 * c.accuracy for c in curve.values()], "o-", label=TITLES[stage])
+        low, high = ([100 * c.interval[side] for c in curve.values()] for side in (0, 1))
         axes.fill_between(ks, low, high, alpha=0.2)
     axes.axhline(50, color="#888", ls="--", lw=1)
     axes.set(xlabel="K, votes per order", ylabel="accuracy, %")
@@ -67,21 +66,21 @@ def plot_stages(summary: dict[str, Any]) -> str:
     return figure_uri(figure)
 
 
-def write_page(summary: dict[str, Any], out: Path) -> None:
+def write_page(summary: Summary, out: Path) -> None:
     """Write ``summary.json`` and the page ``report.html``."""
-    write_atomic(out / "summary.json", json.dumps(summary, indent=1, allow_nan=False) + "\n")
-    rows = spread(OwnPairs().load(out / "demo" / TEST, images=None, with_images=True), SHOWN)
+    write_atomic(out / "summary.json", json.dumps(summary.to_json(), indent=1, allow_nan=False) + "\n")
+    rows = evenly_spread(load_labelled_pairs(out / "demo" / TEST, images=None, with_images=True), NUM_EXAMPLES)
     page = (
         page_environment("rewardlab.demo", "rewardlab.benchmarks")
         .get_template("quickstart.html")
         .render(
             summary=summary,
             titles=[TITLES[stage] for stage in STAGES],
-            table=table(summary),
-            sentences=sentences(summary),
+            table=summary_table(summary),
+            sentences=summary_sentences(summary),
             plots=[("Accuracy against votes", plot_stages(summary)), *training_curves(out)],
-            before=judgments(rows, out / "bench" / "sft", SHOWN)[0],
-            after=judgments(rows, out / "bench" / "rl", SHOWN)[0],
+            before=judgments_to_show(rows, out / "bench" / "sft", NUM_EXAMPLES)[0],
+            after=judgments_to_show(rows, out / "bench" / "rl", NUM_EXAMPLES)[0],
         )
     )
     write_atomic(out / "report.html", page)

@@ -21,7 +21,7 @@ SHARE_DIGITS = 0.25
 
 
 def _draw(rng: random.Random, held_out: bool) -> tuple[ContrastPair, str, str, str, int]:
-    """A contrast pair with its source, task, category and level."""
+    """Return a contrast pair with its source, task, category and level."""
     if rng.random() < SHARE_DIGITS:
         task = rng.choice(list(DIGIT_TASKS))
         category, level, _ = DIGIT_TASKS[task]
@@ -32,10 +32,10 @@ def _draw(rng: random.Random, held_out: bool) -> tuple[ContrastPair, str, str, s
     return draw_scene_contrast(rng, task, level, held_out=held_out), "scenes", task, category, level
 
 
-def of_unequal_length(rng: random.Random, answers: tuple[str, str]) -> tuple[str, str]:
-    """The answers, one of them without its full stop (a coin says which) where they are equally long.
+def make_lengths_differ(rng: random.Random, answers: tuple[str, str]) -> tuple[str, str]:
+    """Return the answers, one of them (by a coin) without its full stop if they are equally long.
 
-    So a judge by length always has an opinion, and by the coins it is worth 50 %.
+    A judge by length therefore always has an opinion, and thanks to the coin it is worth 50 %.
     """
     if len(answers[0]) != len(answers[1]):
         return answers
@@ -44,17 +44,17 @@ def of_unequal_length(rng: random.Random, answers: tuple[str, str]) -> tuple[str
     return answers[0], answers[1].removesuffix(".")
 
 
-def make_pair(rng: random.Random, index: int, *, held_out: bool) -> tuple[PreferencePair, Truth]:
-    """One pair and its truth. Two coins: which picture is shown, and which answer is response 0."""
+def make_pair(rng: random.Random, number: int, *, held_out: bool) -> tuple[PreferencePair, Truth]:
+    """Return one pair and its truth. Two coins decide which picture is shown and which answer is response 0."""
     contrast, source, task, category, level = _draw(rng, held_out)
-    shown = rng.randrange(2)
-    picture = contrast.pictures[shown]
-    image = encode_png(digits.render(picture, rng) if isinstance(picture, Card) else scenes.render(picture, rng))
-    answers = of_unequal_length(rng, contrast.answers)
+    index = rng.randrange(2)
+    picture = contrast.pictures[index]
+    image = encode_png(digits.render_card(picture, rng) if isinstance(picture, Card) else scenes.render_scene(picture, rng))
+    answers = make_lengths_differ(rng, contrast.answers)
     responses = answers if rng.random() < 0.5 else answers[::-1]
-    right, wrong = answers[shown], answers[1 - shown]
+    right, wrong = answers[index], answers[1 - index]
     pair = PreferencePair(
-        pair_id=f"{'test' if held_out else 'train'}-{index:05d}-{task}",
+        pair_id=f"{'test' if held_out else 'train'}-{number:05d}-{task}",
         question=contrast.question,
         responses=(responses[0], responses[1]),
         preferred=responses.index(right),
@@ -68,10 +68,10 @@ def make_pair(rng: random.Random, index: int, *, held_out: bool) -> tuple[Prefer
         question=contrast.question,
         right=right,
         wrong=wrong,
-        fact=contrast.facts[shown],
-        checks=(contrast.checks[shown][shown], contrast.checks[shown][1 - shown]),
-        other_fact=contrast.facts[1 - shown],
-        other_checks=(contrast.checks[1 - shown][shown], contrast.checks[1 - shown][1 - shown]),
+        fact=contrast.facts[index],
+        checks=(contrast.checks[index][index], contrast.checks[index][1 - index]),
+        other_fact=contrast.facts[1 - index],
+        other_checks=(contrast.checks[1 - index][index], contrast.checks[1 - index][1 - index]),
         task=task,
         level=level,
     )
@@ -79,8 +79,8 @@ def make_pair(rng: random.Random, index: int, *, held_out: bool) -> tuple[Prefer
 
 
 def make_pairs(num: int, *, seed: int, held_out: bool) -> tuple[list[PreferencePair], list[Truth]]:
-    """``num`` pairs of one split, the same for the same seed, no image twice."""
-    rng = random.Random(f"world {seed} {held_out}")
+    """Return ``num`` pairs of one split with their truths: the same for the same seed, no image twice."""
+    rng = random.Random(f"world {seed} {held_out}")  # another string here means other pairs for every seed
     pairs: list[PreferencePair] = []
     truths: list[Truth] = []
     seen: set[str] = set()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from PIL import Image
@@ -36,16 +37,16 @@ class PerceptionConfig:
 
 
 def draw_picture(rng: random.Random, share_digits: float, *, held_out: bool = False) -> tuple[Picture, Image.Image]:
-    """A picture of one split and its rendering."""
+    """Return a picture of one split and its rendering."""
     if rng.random() < share_digits:
         card = digits.random_card(rng, held_out=held_out)
-        return card, digits.render(card, rng)
+        return card, digits.render_card(card, rng)
     while True:
         scene: scenes.Scene | None = scenes.random_scene(rng, rng.randint(1, 4))
         if scene is not None and rng.random() < SHARE_OF_TWO_SHAPES:
             scene = scenes.with_shapes(rng, scene, rng.sample(scenes.SHAPES, 2))
         if scene is not None and scenes.is_held_out(scene) == held_out:
-            return scene, scenes.render(scene, rng)
+            return scene, scenes.render_scene(scene, rng)
 
 
 class FactBatcher:
@@ -53,7 +54,7 @@ class FactBatcher:
 
     def __init__(self, processor: Qwen2_5_VLProcessor) -> None:
         self.processor = processor
-        chat = [{"role": "user", "content": [{"type": "image"}]}]
+        chat: Any = [{"role": "user", "content": [{"type": "image"}]}]
         self._prompt = processor.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
         self._cache: dict[str, list[int]] = {}
 
@@ -68,10 +69,10 @@ class FactBatcher:
         rows, labels = [], []
         for row_facts in facts:
             row, label = list(prompt), [IGNORE] * len(prompt)
-            for n, (ask, tell) in enumerate(row_facts):
-                asked, told = self._ids(f" {ask}" if n else ask), self._ids(tell)
-                row += asked + told
-                label += [IGNORE] * len(asked) + told
+            for n, (fact_prompt, continuation) in enumerate(row_facts):
+                prompt_ids, target_ids = self._ids(f" {fact_prompt}" if n else fact_prompt), self._ids(continuation)
+                row += prompt_ids + target_ids
+                label += [IGNORE] * len(prompt_ids) + target_ids
             rows.append(row)
             labels.append(label)
         longest = max(map(len, rows))
@@ -92,12 +93,12 @@ class FactBatcher:
 def batches(config: PerceptionConfig, batcher: FactBatcher) -> Iterator[dict[str, torch.Tensor]]:
     rng = random.Random(f"perception {config.seed}")
     while True:
-        drawn = [draw_picture(rng, config.digits) for _ in range(config.batch)]
-        yield batcher([image for _, image in drawn], [facts_of(rng, picture, config.facts) for picture, _ in drawn])
+        pictures = [draw_picture(rng, config.digits) for _ in range(config.batch)]
+        yield batcher([image for _, image in pictures], [facts_of(rng, picture, config.facts) for picture, _ in pictures])
 
 
 def learning_rate_scale(step: int, steps: int, warmup: int = 50) -> float:
-    """Linear warm-up, then flat, then linear decay to a twentieth over the second half."""
+    """Return the rate's factor: linear warm-up, then flat, then linear decay to a twentieth over the second half."""
     return min(1.0, (step + 1) / warmup) * max(0.05, min(1.0, 2 * (1 - step / steps)))
 
 
@@ -133,7 +134,7 @@ def learn_to_see(
             optimizer.step()
             schedule.step()
             optimizer.zero_grad(set_to_none=True)
-        asked = labels != IGNORE
-        hits = (output.logits[:, :-1].argmax(-1) == labels)[asked].float().mean().item()
+        is_target = labels != IGNORE
+        hits = (output.logits[:, :-1].argmax(-1) == labels)[is_target].float().mean().item()
         progress(step, {"loss": output.loss.item(), "token_accuracy": hits})
     model.eval()

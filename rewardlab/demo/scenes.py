@@ -127,7 +127,7 @@ def canvas(rng: random.Random) -> Image.Image:
     return image
 
 
-def render(scene: Scene, rng: random.Random) -> Image.Image:
+def render_scene(scene: Scene, rng: random.Random) -> Image.Image:
     """Draw the scene; shade, size, place in the cell and colour vary with ``rng``, the facts do not."""
     image = canvas(rng)
     draw = ImageDraw.Draw(image)

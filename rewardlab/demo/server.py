@@ -13,7 +13,7 @@ import json
 import random
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from rewardlab.data.images import from_data_url
-from rewardlab.demo.judgments import Truth, grounded, shallow
+from rewardlab.demo.judgments import Truth, grounded_judgment, shallow_judgment
 from rewardlab.demo.pairs import read_truths
 
 TEACHER, CHECKER = "demo-teacher", "demo-checker"
@@ -33,7 +33,7 @@ TEACHER, CHECKER = "demo-teacher", "demo-checker"
 
 @dataclass(frozen=True)
 class TeacherConfig:
-    """How good the teacher is, by level 1..3: how often it only sounds like judging, and how often it misreads when it looks.
+    """Quality of the teacher by level 1..3: shares of judgments that are ``shallow``, and of the others that are ``misread``.
 
     ``contradict`` is the share of shallow judgments whose reasoning praises the answer they then reject.
     """
@@ -46,7 +46,7 @@ class TeacherConfig:
 
 @dataclass
 class Faults:
-    """Shares of requests that fail on purpose, for tests of the client: 429, 500, an empty or garbled body, a hang."""
+    """Shares of requests that fail on purpose, to test clients: 429, 500, a garbled body, a hang of ``hang_s`` seconds."""
 
     too_many: float = 0.0
     broken: float = 0.0
@@ -55,42 +55,43 @@ class Faults:
     hang_s: float = 60.0
 
 
-def _shown(prompt: str) -> tuple[str, str] | None:
+def _responses(prompt: str) -> tuple[str, str] | None:
     match = re.search(r"Response 1\W*:\s*(.+?)\s*\n\W*Response 2\W*:\s*(.+?)\s*(?:\n|$)", prompt)
     return (match[1], match[2]) if match else None
 
 
-def teach(truth: Truth, shown: tuple[str, str], config: TeacherConfig, rng: random.Random) -> str:
-    """One judgment by the teacher."""
+def teach(truth: Truth, responses: tuple[str, str], config: TeacherConfig, rng: random.Random) -> str:
+    """Return one judgment by the teacher."""
     level = truth.level - 1
     if rng.random() < config.shallow[level]:
-        return shallow(rng, contradict=config.contradict)[0]
-    return grounded(truth, shown, misread=rng.random() < config.misread[level])[0]
+        return shallow_judgment(rng, contradict=config.contradict)[0]
+    return grounded_judgment(truth, responses, misread=rng.random() < config.misread[level])[0]
 
 
-def favoured(reasoning: str) -> int | None:
-    """Which response (1 or 2) a reasoning in the demonstration's words favours; None where it favours neither or both."""
+def favored_response(reasoning: str) -> int | None:
+    """Return the response (1 or 2) that a reasoning in the demonstration's words favors; None for neither or both."""
     marks = {int(n): mark == "correct" for n, mark in re.findall(r"Response ([12]):[^.]*?(correct|wrong)\b", reasoning)}
     praised = {int(n) for n in re.findall(r"Response ([12]) (?:sounds|is|reads)\b", reasoning)}
     ahead = {n for n, good in marks.items() if good} | praised
     return ahead.pop() if len(ahead) == 1 else None
 
 
-def check(prompt: str) -> str:
-    """ "1" where reasoning and verdict agree, "0" where they do not, "unclear" where the reasoning takes no side."""
+def check_consistency(prompt: str) -> str:
+    """Return "1" if reasoning and verdict agree, "0" if not, "unclear" if the reasoning takes no side."""
     reasoning = re.search(r"\[Reasoning\]\s*(.*?)\s*\[Verdict\]", prompt, re.DOTALL)
     verdict = re.search(r"\[Verdict\]\s*Response ([12]) is better", prompt)
     if reasoning is None or verdict is None:
         return "unclear"
-    side = favoured(reasoning[1])
+    side = favored_response(reasoning[1])
     return "unclear" if side is None else str(int(side == int(verdict[1])))
 
 
-def _text_and_image(messages: Sequence[dict[str, Any]]) -> tuple[str, bytes | None]:
+def _text_and_image(messages: Sequence[Mapping[str, Any]]) -> tuple[str, bytes | None]:
     text, image = [], None
     for message in messages:
         content = message["content"]
-        for part in [{"type": "text", "text": content}] if isinstance(content, str) else content:
+        parts: Sequence[Mapping[str, Any]] = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        for part in parts:
             if part["type"] == "text":
                 text.append(part["text"])
             elif part["type"] == "image_url":
@@ -98,9 +99,9 @@ def _text_and_image(messages: Sequence[dict[str, Any]]) -> tuple[str, bytes | No
     return "\n".join(text), image
 
 
-def _answer(model: str, text: str, prompt: str) -> dict[str, Any]:
+def _completion(model: str, text: str, prompt: str) -> Response:
     usage = {"prompt_tokens": len(prompt) // 4 + 1, "completion_tokens": len(text) // 4 + 1}
-    return {
+    body = {
         "id": "chatcmpl-demo",
         "object": "chat.completion",
         "created": int(time.time()),
@@ -108,15 +109,16 @@ def _answer(model: str, text: str, prompt: str) -> dict[str, Any]:
         "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}],
         "usage": {**usage, "total_tokens": sum(usage.values())},
     }
+    return JSONResponse(body)
 
 
 def _error(status: int, text: str, headers: dict[str, str] | None = None) -> Response:
     return JSONResponse({"error": {"message": text, "type": "demo_error", "code": status}}, status, headers)
 
 
-def build_app(truths: Sequence[Truth], config: TeacherConfig, faults: Faults | None = None) -> Starlette:
-    """The ASGI application. A request's draw depends on ``config.seed``, the request and its own ``seed``, nothing else."""
-    known = {truth.image_sha256: truth for truth in truths}
+def build_demo_app(truths: Sequence[Truth], config: TeacherConfig, faults: Faults | None = None) -> Starlette:
+    """Return the ASGI application. A draw depends on ``config.seed``, the request and its ``seed``, nothing else."""
+    truth_of_image = {truth.image_sha256: truth for truth in truths}
     faults = faults or Faults()
     dice = random.Random(config.seed)
 
@@ -144,15 +146,15 @@ def build_app(truths: Sequence[Truth], config: TeacherConfig, faults: Faults | N
         except ClientDisconnect:
             return Response(status_code=499)  # nobody is there to read it
         if model == CHECKER:
-            return JSONResponse(_answer(model, check(prompt), prompt))
+            return _completion(model, check_consistency(prompt), prompt)
         if model != TEACHER:
             return _error(404, f"no model {model!r}; there are {TEACHER} and {CHECKER}")
-        truth = known.get(hashlib.sha256(image or b"").hexdigest())
-        shown = _shown(prompt)
-        if truth is None or shown is None or set(shown) != {truth.right, truth.wrong}:
+        truth = truth_of_image.get(hashlib.sha256(image or b"").hexdigest())
+        responses = _responses(prompt)
+        if truth is None or responses is None or set(responses) != {truth.right, truth.wrong}:
             return _error(400, "not a pair of this demonstration: its image or its responses are unknown")
-        rng = random.Random(f"{config.seed} {truth.image_sha256} {shown} {body.get('seed', 0)}")
-        return JSONResponse(_answer(model, teach(truth, shown, config, rng), prompt))
+        rng = random.Random(f"{config.seed} {truth.image_sha256} {responses} {body.get('seed', 0)}")
+        return _completion(model, teach(truth, responses, config, rng), prompt)
 
     async def models(request: Request) -> Response:
         return JSONResponse({"object": "list", "data": [{"id": m, "object": "model"} for m in (TEACHER, CHECKER)]})
@@ -162,6 +164,6 @@ def build_app(truths: Sequence[Truth], config: TeacherConfig, faults: Faults | N
     )
 
 
-def serve(truth_file: Path, *, port: int, config: TeacherConfig, faults: Faults | None = None) -> None:
-    """Run until killed."""
-    uvicorn.run(build_app(read_truths(truth_file), config, faults), host="127.0.0.1", port=port, log_level="warning")
+def serve_demo(truth_file: Path, *, port: int, config: TeacherConfig, faults: Faults | None = None) -> None:
+    """Serve the teacher and the checker until killed."""
+    uvicorn.run(build_demo_app(read_truths(truth_file), config, faults), host="127.0.0.1", port=port, log_level="warning")

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 
 from rewardlab.demo import digits, scenes
-from rewardlab.demo.contrast_pairs import NUMBERS, ContrastPair, other
+from rewardlab.demo.contrast_pairs import NUMBERS, ContrastPair, choose_other
 from rewardlab.demo.digit_tasks import add, larger, read_number
 from rewardlab.demo.digits import Card
 from rewardlab.demo.scenes import COLORS, SHAPES, Scene, Thing, plural
@@ -15,8 +15,8 @@ from rewardlab.demo.scenes import COLORS, SHAPES, Scene, Thing, plural
 def _altered(rng: random.Random, thing: Thing) -> Thing:
     """The same thing with another colour or another shape."""
     if rng.random() < 0.5:
-        return Thing(thing.cell, other(rng, list(COLORS), thing.color), thing.shape)
-    return Thing(thing.cell, thing.color, other(rng, SHAPES, thing.shape))
+        return Thing(thing.cell, choose_other(rng, list(COLORS), thing.color), thing.shape)
+    return Thing(thing.cell, thing.color, choose_other(rng, SHAPES, thing.shape))
 
 
 def color(rng: random.Random, scene: Scene) -> ContrastPair | None:
@@ -24,7 +24,7 @@ def color(rng: random.Random, scene: Scene) -> ContrastPair | None:
     if not single:
         return None
     thing = rng.choice(single)
-    variant = Thing(thing.cell, other(rng, list(COLORS), thing.color), thing.shape)
+    variant = Thing(thing.cell, choose_other(rng, list(COLORS), thing.color), thing.shape)
     keys = (thing.color, variant.color)
     return ContrastPair(
         f"What color is the {thing.shape}?",
@@ -40,7 +40,7 @@ def shape(rng: random.Random, scene: Scene) -> ContrastPair | None:
     if not single:
         return None
     thing = rng.choice(single)
-    variant = Thing(thing.cell, thing.color, other(rng, SHAPES, thing.shape))
+    variant = Thing(thing.cell, thing.color, choose_other(rng, SHAPES, thing.shape))
     keys = (thing.shape, variant.shape)
     return ContrastPair(
         f"What shape is {thing.color}?",
@@ -74,8 +74,8 @@ def looked_up(scene: Scene, color: str, shape: str) -> tuple[str, str]:
 
 def _looked_up(scene: Scene, name: str) -> str:
     color, shape = name.split()
-    shapes, found = looked_up(scene, color, shape)
-    return f"{color}: {shapes}, {shape} {found}"
+    shapes, answer = looked_up(scene, color, shape)
+    return f"{color}: {shapes}, {shape} {answer}"
 
 
 def exists(rng: random.Random, scene: Scene) -> ContrastPair | None:
@@ -117,7 +117,7 @@ def describe(rng: random.Random, scene: Scene) -> ContrastPair | None:
 
 def count(rng: random.Random, scene: Scene) -> ContrastPair | None:
     thing = rng.choice(scene.things)
-    variant = Thing(thing.cell, thing.color, other(rng, SHAPES, thing.shape))
+    variant = Thing(thing.cell, thing.color, choose_other(rng, SHAPES, thing.shape))
     if variant.name in scene.names():
         return None
     pictures = (scene, scene.replace(thing, variant))
@@ -134,12 +134,12 @@ def count(rng: random.Random, scene: Scene) -> ContrastPair | None:
 def relations(a: Thing, b: Thing) -> list[tuple[str, str]]:
     """(holds, its opposite) for each axis on which ``a`` and ``b`` differ."""
     (row_a, col_a), (row_b, col_b) = divmod(a.cell, 2), divmod(b.cell, 2)
-    found = []
+    holding = []
     if col_a != col_b:
-        found.append(("left of", "right of") if col_a < col_b else ("right of", "left of"))
+        holding.append(("left of", "right of") if col_a < col_b else ("right of", "left of"))
     if row_a != row_b:
-        found.append(("above", "below") if row_a < row_b else ("below", "above"))
-    return found
+        holding.append(("above", "below") if row_a < row_b else ("below", "above"))
+    return holding
 
 
 def _located(a: Thing, b: Thing, axis: str, key: str) -> str:
@@ -216,7 +216,7 @@ DIGIT_TASKS: dict[str, tuple[str, int, DigitTask]] = {
 
 
 def draw_scene_contrast(rng: random.Random, task: str, level: int, *, held_out: bool) -> ContrastPair:
-    """ContrastPair of one scene task at ``level`` 1..3; both scenes belong to the split asked for."""
+    """Return a contrast pair of one scene task at ``level`` 1..3; both scenes belong to the requested split."""
     while True:
         scene = scenes.random_scene(rng, level + 1)
         contrast = SCENE_TASKS[task][2](rng, scene) if scenes.is_held_out(scene) == held_out else None
@@ -225,7 +225,7 @@ def draw_scene_contrast(rng: random.Random, task: str, level: int, *, held_out: 
 
 
 def draw_digit_contrast(rng: random.Random, task: str, *, held_out: bool) -> ContrastPair:
-    """ContrastPair of one digit task, both from scans of one split."""
+    """Return a contrast pair of one digit task, both cards from scans of one split."""
     while True:
         contrast = DIGIT_TASKS[task][2](rng, digits.random_card(rng, held_out=held_out), held_out)
         if contrast is not None:

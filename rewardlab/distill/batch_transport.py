@@ -16,14 +16,14 @@ from typing import Self
 
 from rewardlab.config import DistillConfig
 from rewardlab.data.rows import with_frames
-from rewardlab.distill.budget import Purse
-from rewardlab.distill.chat_transport import PASSES, body_of, note_of
+from rewardlab.distill.budget import BudgetGuard
 from rewardlab.distill.journal import Journal
-from rewardlab.distill.tagging import Progress, order_of, tag
+from rewardlab.distill.tagging import order_of, tag
+from rewardlab.distill.transport import PASSES, Progress, progress_note, request_fields
 from rewardlab.errors import EndpointError
 from rewardlab.progress import Advance
 from rewardlab.prompts import build_messages, load_template
-from rewardlab.samplers.openai_batch import BatchClient, BatchState, answer_of, request_line
+from rewardlab.samplers.openai_batch import BatchClient, BatchState, parse_answer_line, request_line
 from rewardlab.types import Completion, FinishReason, Order, PreferencePair
 
 FOLDER = "batches"  # of files that went up and are not collected
@@ -31,22 +31,21 @@ Call = tuple[str, int, Order]
 
 
 def custom_id(place: int, pair: str, attempt: int) -> str:
-    """What a request is called within its batch: its place among the calls, and a hash of the call, so that an answer is never
-    taken for another's."""
+    """Return the id of a request within its batch: its place and a hash of the call, so that no answer is taken for another."""
     return f"{place}-{hashlib.sha256(f'{pair}/{attempt}'.encode()).hexdigest()[:16]}"
 
 
-class BatchAsker:
-    """Use as ``async with``. Raises EndpointError where the provider fails, or refuses a batch."""
+class BatchTransport:
+    """Files of requests, sent and collected. Raises EndpointError where the provider fails, or refuses a batch."""
 
     def __init__(
-        self, config: DistillConfig, journal: Journal, purse: Purse, advance: Advance, api_key: str | None = None
+        self, config: DistillConfig, journal: Journal, budget: BudgetGuard, advance: Advance, api_key: str | None = None
     ) -> None:
-        self.config, self.journal, self.purse, self.advance = config, journal, purse, advance
+        self.config, self.journal, self.budget, self.advance = config, journal, budget, advance
         self.template, self.progress = load_template(config.template), Progress()
         self._client = BatchClient(config.base_urls[0], api_key=api_key or os.environ.get(config.api_key_envs[0], "none"))
         self._folder = journal.path.parent / FOLDER
-        self._shown = 0  # of the progress bar
+        self._done = 0  # on the progress bar
 
     async def __aenter__(self) -> Self:
         return self
@@ -54,32 +53,33 @@ class BatchAsker:
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         await self._client.__aexit__(kind, error, at)
 
-    async def run(self, pairs: Iterable[PreferencePair]) -> None:
-        """Round after round until every pair has its answers, the budget is spent, or three in a row brought nothing."""
+    async def run(self, pairs: Iterable[PreferencePair]) -> Progress:
+        """Send round after round until every pair has its answers, the budget is spent, or three in a row brought nothing."""
         await self._wait()
         fruitless = 0
         while fruitless < PASSES:
-            before = self.purse.answers
+            before = self.budget.answers
             if not await self._send_round(pairs):
-                return  # all have their answers, or the budget is spent
+                return self.progress  # all have their answers, or the budget is spent
             await self._wait()
-            fruitless = fruitless + 1 if self.purse.answers == before else 0
+            fruitless = fruitless + 1 if self.budget.answers == before else 0
         self._count(pairs)
+        return self.progress
 
     async def _send_round(self, pairs: Iterable[PreferencePair]) -> bool:
-        """Send the next attempt of every pair that wants one, as far as the budget goes; whether any was sent."""
+        """Send the next attempt of every pair that wants one, as far as the budget goes; return whether any was sent."""
         self.progress = Progress()
         sent, calls, lines, size = False, list[Call](), list[bytes](), 0
-        room = self.purse.batch_size(self.config.batch_requests)
-        for pair, call in self._wanting(pairs):
+        room = self.budget.batch_size(self.config.batch_requests)
+        for pair, call in self._unanswered(pairs):
             line = self._line(pair, call, len(calls))
             if calls and (len(calls) >= room or size + len(line) > self.config.batch_bytes):
                 await self._send(calls, lines)
                 sent, calls, lines, size = True, [], [], 0
-                room = self.purse.batch_size(self.config.batch_requests)
+                room = self.budget.batch_size(self.config.batch_requests)
                 line = self._line(pair, call, 0)
             if not room:
-                if not self.purse.away:
+                if not self.budget.num_batches:
                     self._count(pairs)
                     self.progress = replace(self.progress, failed=set(), out_of_budget=True)
                 break
@@ -92,8 +92,8 @@ class BatchAsker:
         self._show()
         return sent
 
-    def _wanting(self, pairs: Iterable[PreferencePair]) -> Iterator[tuple[PreferencePair, Call]]:
-        """Pairs with their next attempt; those that want none are counted."""
+    def _unanswered(self, pairs: Iterable[PreferencePair]) -> Iterator[tuple[PreferencePair, Call]]:
+        """Yield pairs with their next attempt; count those that have all their answers."""
         for pair in pairs:
             answers = self.journal.answers(pair.pair_id)
             tagged = tag(pair, answers, self.config)
@@ -105,44 +105,46 @@ class BatchAsker:
 
     def _count(self, pairs: Iterable[PreferencePair]) -> None:
         self.progress = Progress()
-        self.progress.failed = {call[0] for _, call in self._wanting(pairs)}
+        self.progress.failed = {call[0] for _, call in self._unanswered(pairs)}
 
     def _line(self, pair: PreferencePair, call: Call, place: int) -> bytes:
         prompt = build_messages(with_frames(pair), order=call[2], template=self.template)
-        return request_line(custom_id(place, call[0], call[1]), self.config.model, prompt, body_of(self.config, *call[:2]))
+        return request_line(
+            custom_id(place, call[0], call[1]), self.config.model, prompt, request_fields(self.config, *call[:2])
+        )
 
     async def _send(self, calls: list[Call], lines: list[bytes]) -> None:
         self._folder.mkdir(exist_ok=True)
         # The file is whole before the journal knows of the batch: what it knows of can be sent again.
         partial = self._folder / ".partial"
         partial.write_bytes(b"".join(lines))
-        name = self.journal.put_batch(calls)
+        name = self.journal.record_batch(calls)
         file = self._folder / f"{name}.jsonl"
         partial.replace(file)
         self.journal.mark_batch(name, "sent", await self._client.send(name, file))
-        self.purse.send(name, len(calls))
+        self.budget.add_batch(name, len(calls))
 
     async def _wait(self) -> None:
-        """Collect every batch that is away, those of an earlier run too."""
+        """Wait for and collect every batch that is sent, those of an earlier run too."""
         for name, batch_id, calls in self.journal.open_batches():
             if batch_id is None and (batch_id := await self._find_or_send(name)) is None:
                 self.journal.mark_batch(name, "never sent")
                 continue
             self.journal.mark_batch(name, "sent", batch_id)
-            self.purse.send(name, len(calls))
-        while away := self.journal.open_batches():
-            for name, batch_id, calls in away:
+            self.budget.add_batch(name, len(calls))
+        while batches := self.journal.open_batches():
+            for name, batch_id, calls in batches:
                 state = await self._client.look(str(batch_id))
                 if not state.open:
                     await self._collect(name, state, calls)
-            if away := self.journal.open_batches():
-                self._show(f", {len(away):,} batches away")
+            if batches := self.journal.open_batches():
+                self._show(f", {len(batches):,} batches away")
                 await asyncio.sleep(self.config.poll_s)
 
     async def _find_or_send(self, name: str) -> str | None:
         file = self._folder / f"{name}.jsonl"
-        if (found := await self._client.find(name)) is not None:
-            return found
+        if (batch_id := await self._client.find(name)) is not None:
+            return batch_id
         return await self._client.send(name, file) if file.is_file() else None
 
     async def _collect(self, name: str, state: BatchState, calls: list[tuple[str, int]]) -> None:
@@ -150,23 +152,23 @@ class BatchAsker:
         for file in filter(None, (state.output_file, state.error_file)):
             async for line in self._client.lines(file):
                 try:
-                    named, completion = answer_of(line)
-                    place = int(named.partition("-")[0])
+                    request_id, completion = parse_answer_line(line)
+                    place = int(request_id.partition("-")[0])
                     pair, attempt = calls[place]
-                    if named != custom_id(place, pair, attempt):
-                        raise ValueError(f"its request {named!r} is not ours")
+                    if request_id != custom_id(place, pair, attempt):
+                        raise ValueError(f"its request {request_id!r} is not ours")
                 except (ValueError, IndexError) as error:
                     raise EndpointError(
                         f"{self._client.base_url}: batch {state.id} answers what was not asked ({error})"
                     ) from error
                 missing.discard(place)
-                if self.journal.answer(pair, attempt, completion, self.purse.price(completion)):
-                    self.purse.pay(completion)
+                if self.journal.record_answer(pair, attempt, completion, self.budget.price(completion)):
+                    self.budget.pay(completion)
         for place in missing:
             lost = Completion("", FinishReason.ERROR, error=f"the batch ended ({state.status}) without an answer")
-            self.journal.answer(*calls[place], lost, 0.0)
+            self.journal.record_answer(*calls[place], lost, 0.0)
         self.journal.mark_batch(name, state.status)
-        self.purse.collect(name)
+        self.budget.remove_batch(name)
         (self._folder / f"{name}.jsonl").unlink(missing_ok=True)
         if state.status == "failed":
             raise EndpointError(
@@ -175,5 +177,5 @@ class BatchAsker:
             )
 
     def _show(self, more: str = "") -> None:
-        self.advance(self.progress.done - self._shown, note=note_of(self.progress, self.purse) + more)
-        self._shown = self.progress.done
+        self.advance(self.progress.done - self._done, note=progress_note(self.progress, self.budget) + more)
+        self._done = self.progress.done

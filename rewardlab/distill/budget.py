@@ -1,41 +1,41 @@
-"""A hard limit on money and tokens: no request is sent that might exceed it."""
+"""A hard limit on money and tokens: no request is sent that might exceed it, and none is sent twice."""
 
 from __future__ import annotations
 
 import asyncio
 import math
+from typing import Protocol
 
 from rewardlab.config import DistillConfig
-from rewardlab.distill.journal import Spent
+from rewardlab.distill.journal import Answer, Journal, Usage
 from rewardlab.errors import EndpointError
-from rewardlab.types import Completion
+from rewardlab.types import Completion, Order
 
 MARGIN = 1.2  # by how much a prompt may be longer than the longest so far
 PILOT = 20  # requests of a first batch, from which to learn what they cost
 
 
 class BudgetSpentError(Exception):
-    """The next request might exceed the budget. Not an error of anyone: it ends a run cleanly."""
+    """The next request might exceed the budget. No failure: it ends a run cleanly."""
 
 
-class Purse:
-    """What is spent, what requests in flight may cost at most, and whether one more can be afforded.
+class BudgetGuard:
+    """What is spent, what requests in flight may cost at most, and whether another can be afforded.
 
     A batch is sized by what answers cost on average so far (:meth:`likely`): one whose prompts are much longer than those
     before may exceed the budget, a chat only where its prompt is more than a fifth longer than the longest yet.
 
-    A request may cost ``max_tokens`` of answer and a prompt of 1.2 times the longest yet; before any answer is known, one is
-    sent alone. So the last requests go out few at a time, and what is left in the end is less than the most that a single one
-    may cost. What a provider charges for requests that failed is known to it alone, and not counted.
-
+    A request may cost ``max_tokens`` of answer and a prompt of 1.2 times the longest yet; before any answer is known, a
+    single request is sent alone. So the last requests go out few at a time, and what is left in the end is less than the most
+    that a single one may cost. What a provider charges for requests that failed is known to it alone, and not counted.
     """
 
-    def __init__(self, config: DistillConfig, spent: Spent, longest_prompt: int = 0) -> None:
+    def __init__(self, config: DistillConfig, usage: Usage, longest_prompt: int = 0) -> None:
         self._prices, self._budget, self._max_tokens = config.prices, config.budget, config.max_tokens
-        self.usd, self.tokens, self.answers = spent.usd, spent.tokens, spent.answers
+        self.usd, self.tokens, self.answers = usage.usd, usage.tokens, usage.answers
         self._longest_prompt = longest_prompt
         self._open = 0
-        self._away: dict[str, int] = {}
+        self._batches: dict[str, int] = {}
         self._changed = asyncio.Event()
 
     @property
@@ -43,12 +43,12 @@ class Purse:
         return self._budget.usd is not None or self._budget.tokens is not None
 
     def most(self, number: int = 1) -> tuple[float, int]:
-        """(US dollars, tokens) that so many requests may cost at most."""
+        """Return (US dollars, tokens) that ``number`` requests may cost at most."""
         prompt = int(MARGIN * self._longest_prompt)
         return number * self._prices.usd(prompt, self._max_tokens), number * (prompt + self._max_tokens)
 
     def affords(self, number: int) -> bool:
-        """Whether so many requests more, beside those in flight, stay within the budget."""
+        """Return whether ``number`` more requests, beside those in flight, stay within the budget."""
         if not self.limited:
             return True
         if not self._longest_prompt:
@@ -61,7 +61,7 @@ class Purse:
         return within_usd and (self._budget.tokens is None or self.tokens + tokens <= self._budget.tokens)
 
     async def open(self) -> None:
-        """Wait until one request more is within the budget. Raises BudgetSpentError where it will not be."""
+        """Wait until another request is within the budget. Raises BudgetSpentError if it will never be."""
         while not self.affords(1):
             if not self._open:
                 raise BudgetSpentError
@@ -75,12 +75,12 @@ class Purse:
         return self._open
 
     def close(self) -> None:
-        """A request has ended."""
+        """Count a request as ended."""
         self._open -= 1
         self._changed.set()
 
     def price(self, completion: Completion) -> float:
-        """Of an answer, in US dollars."""
+        """Return the price of an answer in US dollars."""
         c = completion
         return self._prices.usd(c.num_prompt_tokens, c.num_tokens, c.num_cached_tokens)
 
@@ -95,41 +95,78 @@ class Purse:
         self._longest_prompt = max(self._longest_prompt, completion.num_prompt_tokens)
 
     def likely(self, number: int) -> tuple[float, int]:
-        """(US dollars, tokens) that a batch of so many requests costs: what answers cost on average so far, and four standard
-        errors if half of the most that one may cost were the standard deviation."""
+        """Return (US dollars, tokens) that a batch of ``number`` requests costs: the mean of the answers so far, and four
+        standard errors if half of the most that a request may cost were the standard deviation."""
         usd, tokens = self.most(1)
         spread = 2 * math.sqrt(number)
         return number * self.usd / self.answers + spread * usd, int(number * self.tokens / self.answers + spread * tokens)
 
-    def batch_size(self, wanted: int) -> int:
-        """How many requests of ``wanted`` a batch may hold within the budget, those away counted; 0: none.
+    def batch_size(self, most: int) -> int:
+        """Return how many requests, at most ``most``, a batch may hold within the budget, those sent counted; 0: none.
 
         Before any answer is known, a pilot of :data:`PILOT`, whatever it costs."""
         if not self.limited:
-            return wanted
+            return most
         if not self.answers:
-            return min(wanted, PILOT) if not self._away else 0
-        size = wanted
+            return min(most, PILOT) if not self._batches else 0
+        size = most
         while size and not self._fits(*self.likely(size)):
             size = size * 9 // 10
         return size
 
     def _fits(self, usd: float, tokens: int) -> bool:
-        away = [self.likely(number) for number in self._away.values()]
+        batches = [self.likely(number) for number in self._batches.values()]
         limit = self._budget
-        return (limit.usd is None or self.usd + usd + sum(one for one, _ in away) <= limit.usd) and (
-            limit.tokens is None or self.tokens + tokens + sum(one for _, one in away) <= limit.tokens
+        return (limit.usd is None or self.usd + usd + sum(batch_usd for batch_usd, _ in batches) <= limit.usd) and (
+            limit.tokens is None or self.tokens + tokens + sum(batch_tokens for _, batch_tokens in batches) <= limit.tokens
         )
 
     @property
-    def away(self) -> int:
-        """Batches that are away."""
-        return len(self._away)
+    def num_batches(self) -> int:
+        """Batches that are sent and not collected."""
+        return len(self._batches)
 
-    def send(self, batch: str, number: int) -> None:
-        """A batch of so many requests is away."""
-        self._away[batch] = number
+    def add_batch(self, batch: str, number: int) -> None:
+        """Count a batch of ``number`` requests as sent."""
+        self._batches[batch] = number
 
-    def collect(self, batch: str) -> None:
-        """It came back."""
-        self._away.pop(batch, None)
+    def remove_batch(self, batch: str) -> None:
+        """Count a batch as collected."""
+        self._batches.pop(batch, None)
+
+
+class Ledger(Protocol):
+    """Journal and budget as one, for all workers wherever they run: every request passes through it before it is sent and after
+    it is answered, so that none is sent twice and none exceeds the budget.
+    """
+
+    async def answers(self, pair: str) -> list[Answer]:
+        """Return the answers about a pair, by attempt."""
+        ...
+
+    async def open(self, pair: str, attempt: int, order: Order) -> None:
+        """Wait until the request may be sent. Raises BudgetSpentError if it may never be."""
+        ...
+
+    async def close(self, pair: str, attempt: int, completion: Completion) -> None:
+        """Record the end of a request, answered or failed."""
+        ...
+
+
+class CallLedger:
+    """The ledger of one process."""
+
+    def __init__(self, journal: Journal, budget: BudgetGuard) -> None:
+        self.journal, self.budget = journal, budget
+
+    async def answers(self, pair: str) -> list[Answer]:
+        return self.journal.answers(pair)
+
+    async def open(self, pair: str, attempt: int, order: Order) -> None:
+        await self.budget.open()
+        self.journal.record_request(pair, attempt, order)
+
+    async def close(self, pair: str, attempt: int, completion: Completion) -> None:
+        self.budget.close()
+        if self.journal.record_answer(pair, attempt, completion, self.budget.price(completion)) or completion.failed:
+            self.budget.pay(completion)

@@ -1,4 +1,4 @@
-"""The teacher asked one chat at a time, many at once: any number of endpoints and keys, within a budget."""
+"""The teacher asked by chat requests, many at once: any number of endpoints and keys, within a budget."""
 
 from __future__ import annotations
 
@@ -6,26 +6,27 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from types import TracebackType
+from typing import Self
 
 from rewardlab.config import DistillConfig
 from rewardlab.data.rows import with_frames
-from rewardlab.distill.budget import BudgetSpentError, Purse
-from rewardlab.distill.journal import Answer
-from rewardlab.distill.ledger import Ledger
-from rewardlab.distill.tagging import Progress, order_of, seed_of, tag
-from rewardlab.errors import EndpointError
+from rewardlab.distill.budget import BudgetGuard, BudgetSpentError, CallLedger, Ledger
+from rewardlab.distill.journal import Answer, Journal
+from rewardlab.distill.tagging import order_of, tag
+from rewardlab.distill.transport import PASSES, Progress, progress_note, request_fields
+from rewardlab.errors import ConfigError, EndpointError
+from rewardlab.progress import Advance
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.samplers.openai_api import ChatEndpoint, ask_any, completion_from
 from rewardlab.types import PreferencePair
 
 LOG = logging.getLogger(__name__)
 GIVE_UP_AFTER = 20  # failed requests in a row, each already retried, before the endpoint counts as down
-PASSES = 3  # over pairs whose requests failed
 
 
 def open_endpoints(config: DistillConfig, api_key: str | None = None) -> list[ChatEndpoint]:
-    """One for each base URL, with the key of its environment variable unless one is given."""
+    """Return an endpoint for each base URL, with the key of its environment variable unless one is given."""
     keys = [api_key or os.environ.get(name, "none") for name in config.api_key_envs]
     return [
         ChatEndpoint(
@@ -41,45 +42,44 @@ def open_endpoints(config: DistillConfig, api_key: str | None = None) -> list[Ch
     ]
 
 
-def body_of(config: DistillConfig, pair_id: str, attempt: int) -> dict[str, Any]:
-    """The fields of a request beside model and messages."""
-    return {
-        "temperature": config.temperature,
-        "top_p": config.top_p,
-        "max_tokens": config.max_tokens,
-        "seed": seed_of(pair_id, config.seed, attempt),
-    }
-
-
-def note_of(progress: Progress, purse: Purse) -> str:
-    """What stands behind the progress bar."""
-    share = f"{progress.kept / progress.done:.1%} kept" if progress.done else "none yet"
-    money = f", ${purse.usd:,.2f}" if purse.usd else f", {purse.tokens:,} tokens"
-    return share + money + (f", {len(progress.failed):,} failed" if progress.failed else "")
-
-
-class Asker:
-    """Workers that take pairs in turn, a ledger, and a count of failures in a row."""
+class ChatTransport:
+    """Workers that take pairs in turn, a ledger, and a count of failures in a row. Closes ``endpoints`` at its end."""
 
     def __init__(
         self,
         config: DistillConfig,
         endpoints: Sequence[ChatEndpoint],
         ledger: Ledger,
-        tagged: Callable[[Progress], None] = lambda progress: None,
+        on_progress: Callable[[Progress], None] = lambda progress: None,
     ) -> None:
-        """``tagged`` hears of every pair that has its answers."""
-        self.config, self.endpoints, self.ledger, self._tagged = config, endpoints, ledger, tagged
+        """``on_progress`` is called for every pair that has its answers."""
+        self.config, self.endpoints, self.ledger, self._on_progress = config, endpoints, ledger, on_progress
         self.template = load_template(config.template)
         self.progress = Progress()
         self._failures_in_a_row = 0
         self._width = config.concurrency * len(endpoints)
 
-    async def run(self, pairs: Iterable[PreferencePair]) -> None:
-        """Ask about all pairs, and again about those whose requests failed. ``pairs`` are gone through more than once.
+    @classmethod
+    def open(
+        cls, config: DistillConfig, journal: Journal, budget: BudgetGuard, advance: Advance, api_key: str | None = None
+    ) -> Self:
+        """Return the transport of one process. Raises ConfigError where the journal has batches that are not collected."""
+        if journal.open_batches():
+            raise ConfigError(
+                f"{journal.path}: batches are away, and would be paid twice; collect them first (transport: batch)"
+            )
+        endpoints, ledger = open_endpoints(config, api_key), CallLedger(journal, budget)
+        return cls(config, endpoints, ledger, lambda progress: advance(note=progress_note(progress, budget)))
 
-        Raises EndpointError when the endpoints are down.
-        """
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for endpoint in self.endpoints:
+            await endpoint.aclose()
+
+    async def run(self, pairs: Iterable[PreferencePair]) -> Progress:
+        """Ask about all pairs, and again about those whose requests failed. Raises EndpointError if the endpoints are down."""
         await self._once(pairs)
         for _ in range(PASSES - 1):
             failed = frozenset(self.progress.failed)
@@ -90,6 +90,7 @@ class Asker:
             except EndpointError as error:  # what is answered is worth having; the next run asks for the rest
                 LOG.warning("%s", error)
                 break
+        return self.progress
 
     async def _once(self, pairs: Iterable[PreferencePair]) -> None:
         queue: asyncio.Queue[PreferencePair | None] = asyncio.Queue(maxsize=2 * self._width)
@@ -123,10 +124,10 @@ class Asker:
                 continue
             if tagged is not None:
                 self.progress.count(tagged)
-                self._tagged(self.progress)
+                self._on_progress(self.progress)
 
     async def _pair(self, pair: PreferencePair) -> PreferencePair | None:
-        """The pair tagged, or None where a request failed."""
+        """Return the pair tagged, or None if a request failed."""
         answers = await self.ledger.answers(pair.pair_id)
         while (tagged := tag(pair, answers, self.config)) is None:
             answer = await self._ask(pair, len(answers) + 1)
@@ -137,15 +138,15 @@ class Asker:
         return tagged
 
     async def _ask(self, pair: PreferencePair, attempt: int) -> Answer | None:
-        """The answer, which is in the journal by then; None where the request failed."""
-        shown = order_of(pair.pair_id, self.config.seed, attempt)
-        prompt = build_messages(with_frames(pair), order=shown, template=self.template)
-        await self.ledger.open(pair.pair_id, attempt, shown)
-        completion = completion_from(await ask_any(self.endpoints, prompt, body_of(self.config, pair.pair_id, attempt)))
+        """Return the answer, which is in the journal by then; None if the request failed."""
+        order = order_of(pair.pair_id, self.config.seed, attempt)
+        prompt = build_messages(with_frames(pair), order=order, template=self.template)
+        await self.ledger.open(pair.pair_id, attempt, order)
+        completion = completion_from(await ask_any(self.endpoints, prompt, request_fields(self.config, pair.pair_id, attempt)))
         await self.ledger.close(pair.pair_id, attempt, completion)
         if completion.failed:
             # A request that is refused for what is in it says nothing of the endpoints.
-            self._failures_in_a_row += all(one.rests for one in self.endpoints)
+            self._failures_in_a_row += all(endpoint.rests for endpoint in self.endpoints)
             if self._failures_in_a_row >= GIVE_UP_AFTER:
                 raise EndpointError(
                     f"{', '.join(self.config.base_urls)}: {GIVE_UP_AFTER} requests in a row failed, the last with "
@@ -153,4 +154,4 @@ class Asker:
                 )
             return None
         self._failures_in_a_row = 0
-        return Answer(attempt, shown, completion.text, completion.finish, completion.num_tokens, completion.num_prompt_tokens)
+        return Answer(attempt, order, completion.text, completion.finish, completion.num_tokens, completion.num_prompt_tokens)

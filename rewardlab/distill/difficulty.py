@@ -12,11 +12,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import combinations
 
 from scipy.stats import spearmanr
 
 from rewardlab.data.votes import StoredVote
-from rewardlab.distill.statistics import TAGS, difficulty
+from rewardlab.distill.statistics import TAGS, tag_rank
 from rewardlab.errors import DataError
 from rewardlab.types import BOTH_ORDERS, Order, PreferencePair, choice_of
 
@@ -57,12 +58,12 @@ class Difficulty:
 
 
 def student_votes(labels: Sequence[int | None], votes: Iterable[StoredVote]) -> dict[int, Difficulty]:
-    """By row: the rate of right votes and whether the label is in doubt, of rows that are labelled and have votes.
+    """Return by row the rate of right votes and whether the label is in doubt, of rows that are labelled and have votes.
 
     Raises DataError where the votes name rows that are not there.
     """
-    right: dict[int, dict[Order, list[bool]]] = {}
-    unread: set[int] = set()
+    hits: dict[int, dict[Order, list[bool]]] = {}
+    invalid: set[int] = set()
     for vote in votes:
         if vote.row >= len(labels):
             raise DataError(
@@ -70,40 +71,40 @@ def student_votes(labels: Sequence[int | None], votes: Iterable[StoredVote]) -> 
             )
         if (preferred := labels[vote.row]) is None:
             continue
-        cast = right.setdefault(vote.row, {order: [] for order in BOTH_ORDERS})
-        cast[vote.order].append(vote.choice is choice_of(preferred, vote.order))
+        by_order = hits.setdefault(vote.row, {order: [] for order in BOTH_ORDERS})
+        by_order[vote.order].append(vote.choice is choice_of(preferred, vote.order))
         if vote.choice is None:
-            unread.add(vote.row)
-    found = {}
-    for row, cast in right.items():
-        hits = [hit for own in cast.values() for hit in own]
-        always_wrong = all(len(own) >= SURE and not any(own) for own in cast.values())
+            invalid.add(vote.row)
+    difficulties = {}
+    for row, by_order in hits.items():
+        row_hits = [hit for order_hits in by_order.values() for hit in order_hits]
+        always_wrong = all(len(order_hits) >= SURE and not any(order_hits) for order_hits in by_order.values())
         # A judge that gave no verdict has not contradicted the label.
-        found[row] = Difficulty(student_rate=sum(hits) / len(hits), suspect=always_wrong and row not in unread)
-    return found
+        difficulties[row] = Difficulty(student_rate=sum(row_hits) / len(row_hits), suspect=always_wrong and row not in invalid)
+    return difficulties
 
 
 def difficulty_of(pair: PreferencePair, student: Difficulty | None = None) -> Difficulty:
-    """All that is known of a pair."""
-    attempts = difficulty(pair.attempts) if pair.attempts in TAGS else None
+    """Return all that is known of how hard a pair is."""
+    attempts = tag_rank(pair.attempts) if pair.attempts in TAGS else None
     student = student or Difficulty()
     return Difficulty(attempts, pair.teacher_share, student.student_rate, student.suspect)
 
 
-def agreement(known: Sequence[Difficulty]) -> dict[str, dict[str, float | list[float] | None]]:
-    """Spearman's rho of every two measures as hardness, with its number of pairs and 95 % interval (Fisher's z); None where one
-    of the two does not vary or fewer than four pairs have both."""
+def agreement(difficulties: Sequence[Difficulty]) -> dict[str, dict[str, float | list[float] | None]]:
+    """Return Spearman's rho of every two measures as hardness, with its number of pairs and 95 % interval (Fisher's z); None
+    where one of the two does not vary or fewer than four pairs have both.
+    """
     measures: Mapping[str, list[float | None]] = {
-        "attempts": [None if one.attempts is None else float(one.attempts) for one in known],
-        "teacher_share": [None if one.teacher_share is None else 1 - one.teacher_share for one in known],
-        "student_rate": [None if one.student_rate is None else 1 - one.student_rate for one in known],
+        "attempts": [None if d.attempts is None else float(d.attempts) for d in difficulties],
+        "teacher_share": [None if d.teacher_share is None else 1 - d.teacher_share for d in difficulties],
+        "student_rate": [None if d.student_rate is None else 1 - d.student_rate for d in difficulties],
     }
-    names, found = list(measures), {}
-    for n, one in enumerate(names):
-        for other in names[n + 1 :]:
-            both = [(a, b) for a, b in zip(measures[one], measures[other], strict=True) if a is not None and b is not None]
-            found[f"{one} / {other}"] = _rho(both)
-    return found
+    correlations = {}
+    for first, second in combinations(measures, 2):
+        both = [(a, b) for a, b in zip(measures[first], measures[second], strict=True) if a is not None and b is not None]
+        correlations[f"{first} / {second}"] = _rho(both)
+    return correlations
 
 
 def _rho(both: Sequence[tuple[float, float]]) -> dict[str, float | list[float] | None]:
@@ -116,9 +117,11 @@ def _rho(both: Sequence[tuple[float, float]]) -> dict[str, float | list[float] |
     return {"pairs": len(both), "spearman": rho, "interval": [math.tanh(z - half), math.tanh(z + half)]}
 
 
-def histogram(known: Iterable[Difficulty]) -> dict[str, dict[str, int]]:
-    """How many pairs there are of each tier and of each number of attempts."""
-    listed = list(known)
-    tiers, attempts = Counter(one.tier for one in listed), Counter(one.attempts for one in listed)
-    named = {tag: attempts[n] for n, tag in enumerate(TAGS, start=1)} | {"not asked": attempts[None]}
-    return {"tier": {tier.value: tiers[tier] for tier in Tier}, "attempts": named}
+def histogram(difficulties: Iterable[Difficulty]) -> dict[str, dict[str, int]]:
+    """Return how many pairs there are of each tier and of each number of attempts."""
+    tiers, attempts = Counter[Tier](), Counter[int | None]()
+    for difficulty in difficulties:
+        tiers[difficulty.tier] += 1
+        attempts[difficulty.attempts] += 1
+    by_tag = {tag: attempts[n] for n, tag in enumerate(TAGS, start=1)} | {"not asked": attempts[None]}
+    return {"tier": {tier.value: tiers[tier] for tier in Tier}, "attempts": by_tag}

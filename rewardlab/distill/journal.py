@@ -1,4 +1,4 @@
-"""What was asked, what came back, what it cost: the single truth of a distillation, as one SQLite file.
+"""Every request, answer and price of a distillation, as one SQLite file: its single source of truth.
 
 Every request is written before it is sent and again when it is answered. The next run asks only what has no answer: what
 was in flight at a kill, and what had failed. Nothing of it is held in memory. Look into it at any time, also while it grows::
@@ -13,7 +13,7 @@ import json
 import os
 import secrets
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -38,10 +38,10 @@ CREATE TABLE IF NOT EXISTS batches (
 
 @dataclass(frozen=True)
 class Answer:
-    """What the journal keeps of a completion: attempt number (from 1), the order shown, and the answer itself."""
+    """What the journal keeps of a completion: attempt number (from 1), the order of the responses, and the answer itself."""
 
     attempt: int
-    shown: Order
+    order: Order
     text: str
     finish: FinishReason
     num_tokens: int
@@ -52,8 +52,8 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Spent:
-    """Of all answers: how many, their tokens, their price in US dollars, with that of answers that were paid and of no use."""
+class Usage:
+    """Number, tokens and price (US dollars) of all answers; the price includes answers that were paid for and are of no use."""
 
     answers: int
     prompt_tokens: int
@@ -74,7 +74,7 @@ class Journal:
     written or another process holds it.
     """
 
-    def __init__(self, path: Path, identity: dict[str, Any]) -> None:
+    def __init__(self, path: Path, identity: Mapping[str, object]) -> None:
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -100,14 +100,14 @@ class Journal:
             self.close()
             raise
 
-    def _identify(self, identity: dict[str, Any]) -> None:
-        found = self._db.execute("SELECT identity, id FROM run").fetchone()
-        known = json.loads(found[0]) if found else None
-        self._run = found[1] if found else secrets.token_hex(8)  # another run of the same settings has batches of its own
-        if known == identity:
+    def _identify(self, identity: Mapping[str, object]) -> None:
+        row = self._db.execute("SELECT identity, id FROM run").fetchone()
+        stored = json.loads(row[0]) if row else None
+        self._run = row[1] if row else secrets.token_hex(8)  # another run of the same settings has batches of its own
+        if stored == identity:
             return
-        if known is not None and self._db.execute("SELECT 1 FROM calls LIMIT 1").fetchone():
-            names = sorted(k for k in {**identity, **known} if identity.get(k) != known.get(k))
+        if stored is not None and self._db.execute("SELECT 1 FROM calls LIMIT 1").fetchone():
+            names = sorted(k for k in {**identity, **stored} if identity.get(k) != stored.get(k))
             raise ConfigError(
                 f"{self.path}: belongs to a run that differs in {', '.join(names)}; use another --out, or the same settings"
             )
@@ -115,23 +115,23 @@ class Journal:
         self._write("INSERT INTO run VALUES (?, ?)", (json.dumps(identity), self._run))
 
     def _write(self, statement: str, values: Sequence[Any]) -> int:
-        """How many rows it changed."""
+        """Return how many rows the statement changed."""
         try:
             return self._db.execute(statement, values).rowcount
         except sqlite3.OperationalError as error:
             raise OutputError(f"{self.path}: {error}; nothing is lost: make room and run again") from error
 
-    def ask(self, pair: str, attempt: int, shown: Order) -> None:
-        """Record that an attempt is about to be asked."""
+    def record_request(self, pair: str, attempt: int, order: Order) -> None:
+        """Record that the request of an attempt is about to be sent."""
         self._write(
             "INSERT INTO calls (pair, attempt, shown, asked) VALUES (?, ?, ?, 1) "
             "ON CONFLICT DO UPDATE SET asked = asked + 1, shown = excluded.shown",
-            (pair, attempt, shown.value),
+            (pair, attempt, order.value),
         )
 
-    def answer(self, pair: str, attempt: int, completion: Completion, usd: float) -> bool:
-        """Record what came back and its price; whether it is a new answer. A failure is recorded as such, and will be asked
-        again; an attempt that has an answer keeps it."""
+    def record_answer(self, pair: str, attempt: int, completion: Completion, usd: float) -> bool:
+        """Record a completion and its price; return whether it is a new answer. A failure is recorded as such, and will be
+        requested again; an attempt that has an answer keeps it."""
         c = completion
         if c.failed:
             self._write(
@@ -140,16 +140,16 @@ class Journal:
                 (c.error, c.num_tokens + c.num_prompt_tokens, usd, pair, attempt),
             )
             return False
-        kept = (c.finish.value, c.text, c.num_tokens, c.num_prompt_tokens, c.num_cached_tokens, usd, pair, attempt)
+        values = (c.finish.value, c.text, c.num_tokens, c.num_prompt_tokens, c.num_cached_tokens, usd, pair, attempt)
         new = self._write(
             "UPDATE calls SET finish = ?, text = ?, tokens = ?, prompt_tokens = ?, cached_tokens = ?, usd = ? "
             "WHERE pair = ? AND attempt = ? AND finish IS NULL",
-            kept,
+            values,
         )
         return new > 0
 
     def answers(self, pair: str) -> list[Answer]:
-        """The answers about a pair, by attempt."""
+        """Return the answers about a pair, by attempt."""
         rows = self._db.execute(
             "SELECT attempt, shown, text, finish, tokens, prompt_tokens FROM calls "
             "WHERE pair = ? AND finish IS NOT NULL ORDER BY attempt",
@@ -158,26 +158,26 @@ class Journal:
         return [_answer(row) for row in rows]
 
     def all_answers(self) -> Iterator[tuple[str, Answer]]:
-        """(pair, answer) of all, in the order of pairs and attempts."""
+        """Yield (pair, answer) of all, in the order of pairs and attempts."""
         rows = self._db.execute(
             "SELECT pair, attempt, shown, text, finish, tokens, prompt_tokens FROM calls WHERE finish IS NOT NULL"
         )
         return ((row[0], _answer(row[1:])) for row in rows)
 
-    def spent(self) -> Spent:
+    def usage(self) -> Usage:
         row = self._db.execute(
             "SELECT COALESCE(SUM(finish IS NOT NULL), 0), COALESCE(SUM(prompt_tokens), 0), COALESCE(SUM(tokens), 0), "
             "COALESCE(SUM(cached_tokens), 0), COALESCE(SUM(usd), 0.0) + COALESCE(SUM(wasted_usd), 0.0), "
             "COALESCE(SUM(wasted_tokens), 0) FROM calls"
         ).fetchone()
-        return Spent(*row)
+        return Usage(*row)
 
     def longest_prompt(self) -> int:
-        """Tokens of the longest prompt answered; 0 before any."""
+        """Return the tokens of the longest prompt answered; 0 before any."""
         return int(self._db.execute("SELECT COALESCE(MAX(prompt_tokens), 0) FROM calls").fetchone()[0])
 
     def counts(self) -> dict[str, int]:
-        """``asked`` requests, those ``asked_again`` (in flight at a kill, or failed), ``failures``, and those still open."""
+        """Count requests ``asked``, ``asked_again`` (in flight at a kill, or failed), ``failures``, and those ``open``."""
         row = self._db.execute(
             "SELECT COALESCE(SUM(asked), 0), COALESCE(SUM(asked - 1), 0), COALESCE(SUM(failures), 0), "
             "COALESCE(SUM(finish IS NULL), 0) FROM calls"
@@ -185,20 +185,20 @@ class Journal:
         return dict(zip(("asked", "asked_again", "failures", "open"), row, strict=True))
 
     def errors(self) -> list[tuple[str, int]]:
-        """What failed requests said, most frequent first."""
+        """Return the errors of failed requests and their counts, most frequent first."""
         return list(
             self._db.execute("SELECT error, COUNT(*) FROM calls WHERE failures > 0 GROUP BY error ORDER BY 2 DESC LIMIT 5")
         )
 
-    def put_batch(self, calls: Sequence[tuple[str, int, Order]]) -> str:
-        """Record, in one piece, a batch about to be sent and the calls in it; its name."""
+    def record_batch(self, calls: Sequence[tuple[str, int, Order]]) -> str:
+        """Record, in one transaction, a batch about to be sent and the calls in it; return its name."""
         name = f"{self._run}-{self._db.execute('SELECT COUNT(*) FROM batches').fetchone()[0]:06d}"
-        listed = json.dumps([[pair, attempt] for pair, attempt, _ in calls])
+        batch_calls = json.dumps([[pair, attempt] for pair, attempt, _ in calls])
         self._db.execute("BEGIN")
         try:
-            for pair, attempt, shown in calls:
-                self.ask(pair, attempt, shown)
-            self._write("INSERT INTO batches VALUES (?, NULL, ?, 'new')", (name, listed))
+            for pair, attempt, order in calls:
+                self.record_request(pair, attempt, order)
+            self._write("INSERT INTO batches VALUES (?, NULL, ?, 'new')", (name, batch_calls))
         except BaseException:
             self._db.execute("ROLLBACK")
             raise
@@ -210,9 +210,9 @@ class Journal:
         self._write("UPDATE batches SET status = ?, id = COALESCE(?, id) WHERE name = ?", (status, batch_id, name))
 
     def open_batches(self) -> list[tuple[str, str | None, list[tuple[str, int]]]]:
-        """Batches begun and not collected: (name, the provider's id if it is known, calls)."""
+        """Return the batches recorded and not collected: (name, the provider's id if it is known, calls)."""
         rows = self._db.execute("SELECT name, id, calls FROM batches WHERE status IN ('new', 'sent') ORDER BY name")
-        return [(name, found, [(pair, attempt) for pair, attempt in json.loads(calls)]) for name, found, calls in rows]
+        return [(name, batch_id, [(pair, attempt) for pair, attempt in json.loads(calls)]) for name, batch_id, calls in rows]
 
     def close(self) -> None:
         self._db.close()
@@ -226,5 +226,5 @@ class Journal:
 
 
 def _answer(row: Sequence[Any]) -> Answer:
-    attempt, shown, text, finish, tokens, prompt_tokens = row
-    return Answer(attempt, Order(shown), text, FinishReason(finish), tokens, prompt_tokens)
+    attempt, order, text, finish, tokens, prompt_tokens = row
+    return Answer(attempt, Order(order), text, FinishReason(finish), tokens, prompt_tokens)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from rewardlab.config import DistillConfig
 from rewardlab.data.pairs import Shard
 from rewardlab.data.tables import TableFile
 from rewardlab.distill.journal import Answer, Journal
-from rewardlab.distill.statistics import Tally
+from rewardlab.distill.statistics import AttemptRow, Summary, Tally
 from rewardlab.distill.tagging import agrees, tag
 from rewardlab.prompts import load_template
 from rewardlab.types import PreferencePair
@@ -30,19 +30,18 @@ ATTEMPT_COLUMNS = {
 }
 
 
-def write_outputs(pairs: Iterable[PreferencePair], journal: Journal, config: DistillConfig, out: Path) -> dict[str, Any]:
+def write_outputs(pairs: Iterable[PreferencePair], journal: Journal, config: DistillConfig, out: Path) -> Summary:
     """Write both files, pair by pair, and return the statistics. Raises OutputError."""
     distilled, attempts, tally = Shard(out / DISTILLED), TableFile(out / ATTEMPTS, ATTEMPT_COLUMNS), Tally()
     verdict_format = load_template(config.template).verdict_format
     for pair in pairs:
         answers = journal.answers(pair.pair_id)
         tagged = tag(pair, answers, config)
-        rows = [_attempt(pair, answer, verdict_format) for answer in answers]
-        if tagged is not None and tagged.judgment:
-            rows[int(tagged.attempts) - 1]["kept"] = True
+        kept = int(tagged.attempts) if tagged is not None and tagged.judgment else None
+        rows = [_attempt(pair, answer, verdict_format, kept=n == kept) for n, answer in enumerate(answers, start=1)]
         for row in rows:
-            attempts.add(row)
-        tally.add(pair, answers, tagged, rows)
+            attempts.add(asdict(row))
+        tally.add(pair, tagged, rows)
         if tagged is not None:
             distilled.add(tagged)
     attempts.close()
@@ -50,15 +49,15 @@ def write_outputs(pairs: Iterable[PreferencePair], journal: Journal, config: Dis
     return tally.summary(journal, config)
 
 
-def _attempt(pair: PreferencePair, answer: Answer, verdict_format: str) -> dict[str, Any]:
-    return {
-        "pair_id": pair.pair_id,
-        "attempt": answer.attempt,
-        "order": answer.shown.value,
-        "verdict": verdict_of(answer.completion(), verdict_format).status.value,
-        "agrees": agrees(pair, answer, verdict_format),
-        "kept": False,
-        "text": answer.text,
-        "tokens": answer.num_tokens,
-        "prompt_tokens": answer.num_prompt_tokens,
-    }
+def _attempt(pair: PreferencePair, answer: Answer, verdict_format: str, *, kept: bool) -> AttemptRow:
+    return AttemptRow(
+        pair_id=pair.pair_id,
+        attempt=answer.attempt,
+        order=answer.order.value,
+        verdict=verdict_of(answer.completion(), verdict_format).status.value,
+        agrees=agrees(pair, answer, verdict_format),
+        kept=kept,
+        text=answer.text,
+        tokens=answer.num_tokens,
+        prompt_tokens=answer.num_prompt_tokens,
+    )

@@ -1,7 +1,7 @@
-"""The teacher stage: ask about every pair, keep what agrees with the label, tag how hard it was, say what it cost.
+"""The teacher stage: ask about every pair, keep what agrees with the label, tag how hard it was, report what it cost.
 
 Pairs stream: neither they nor the answers are held in memory. Attempts alternate between the two orders, so that the teacher's
-own lean to a place shows, and cannot make one side's pairs look hard.
+own position bias shows, and cannot make one side's pairs look hard.
 """
 
 from __future__ import annotations
@@ -9,22 +9,22 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 from rewardlab.config import DistillConfig
 from rewardlab.data.files import write_atomic
 from rewardlab.data.rows import media_of
-from rewardlab.distill.batch_transport import BatchAsker
-from rewardlab.distill.budget import Purse
-from rewardlab.distill.chat_transport import Asker, note_of, open_endpoints
+from rewardlab.distill.batch_transport import BatchTransport
+from rewardlab.distill.budget import BudgetGuard
+from rewardlab.distill.chat_transport import ChatTransport
 from rewardlab.distill.journal import Journal
-from rewardlab.distill.ledger import LocalLedger
 from rewardlab.distill.outputs import write_outputs
-from rewardlab.distill.tagging import Progress, tag
-from rewardlab.errors import ConfigError, DataError, EndpointError
-from rewardlab.progress import bar
+from rewardlab.distill.statistics import Statistics
+from rewardlab.distill.tagging import tag
+from rewardlab.distill.transport import Progress, Transport
+from rewardlab.errors import DataError, EndpointError
+from rewardlab.progress import Advance, bar
 from rewardlab.prompts import load_template
 from rewardlab.types import PreferencePair
 
@@ -32,32 +32,32 @@ STATISTICS, JOURNAL = "statistics.json", "journal.sqlite"
 
 
 def survey(pairs: Iterable[PreferencePair]) -> tuple[int, str]:
-    """(how many, a hash of their identities, texts, labels and media).
+    """Return (number of pairs, hash of their identities, texts, labels and media).
 
     Raises DataError unless there are some, each labelled, each with an id of its own.
     """
     digest, number = hashlib.sha256(), 0
-    seen: set[str] = set()
+    ids: set[str] = set()
     unlabelled: list[str] = []
     for pair in pairs:
         number += 1
         digest.update(repr((pair.pair_id, pair.question, pair.responses, pair.preferred)).encode(errors="backslashreplace"))
-        for one in media_of(pair):
-            digest.update(hashlib.sha256(one).digest())
-        seen.add(pair.pair_id)
+        for data in media_of(pair):
+            digest.update(hashlib.sha256(data).digest())
+        ids.add(pair.pair_id)
         if pair.preferred is None:
             unlabelled.append(pair.pair_id)
     if not number:
         raise DataError("there are no pairs")
     if unlabelled:
         raise DataError(f"{len(unlabelled)} pairs have no label ('preferred'), for example {unlabelled[0]}; drop them first")
-    if len(seen) < number:
+    if len(ids) < number:
         raise DataError("some pairs share a pair_id; every pair needs its own, the journal is keyed by it")
     return number, digest.hexdigest()[:16]
 
 
-def identity_of(config: DistillConfig, data: str) -> dict[str, Any]:
-    """What must not change between the parts of a run. Endpoints, prices, budget and transport may."""
+def identity_of(config: DistillConfig, data: str) -> dict[str, str | int | float]:
+    """Return what must not change between the parts of a run. Endpoints, prices, budget and transport may."""
     return {
         "data": data,
         "model": config.model,
@@ -71,30 +71,21 @@ def identity_of(config: DistillConfig, data: str) -> dict[str, Any]:
     }
 
 
+# A transport by its name in the config; another is its file, a line here and a word of the config's.
+OpenTransport = Callable[[DistillConfig, Journal, BudgetGuard, Advance, str | None], Transport]
+TRANSPORTS: dict[str, OpenTransport] = {"chat": ChatTransport.open, "batch": BatchTransport}
+
+
 async def _ask_all(
     pairs: Iterable[PreferencePair], number: int, config: DistillConfig, journal: Journal, api_key: str | None
 ) -> Progress:
-    purse = Purse(config, journal.spent(), journal.longest_prompt())
-    if config.transport != "batch" and journal.open_batches():
-        raise ConfigError(f"{journal.path}: batches are away, and would be paid twice; collect them first (transport: batch)")
+    budget = BudgetGuard(config, journal.usage(), journal.longest_prompt())
     with bar("distill", number) as advance:
-        if config.transport == "batch":
-            async with BatchAsker(config, journal, purse, advance, api_key) as batches:
-                await batches.run(pairs)
-                return batches.progress
-        endpoints = open_endpoints(config, api_key)
-        try:
-            asker = Asker(
-                config, endpoints, LocalLedger(journal, purse), lambda progress: advance(note=note_of(progress, purse))
-            )
-            await asker.run(pairs)
-            return asker.progress
-        finally:
-            for one in endpoints:
-                await one.aclose()
+        async with TRANSPORTS[config.transport](config, journal, budget, advance, api_key) as transport:
+            return await transport.run(pairs)
 
 
-def distill(pairs: Iterable[PreferencePair], config: DistillConfig, out: Path, *, api_key: str | None = None) -> dict[str, Any]:
+def distill(pairs: Iterable[PreferencePair], config: DistillConfig, out: Path, *, api_key: str | None = None) -> Statistics:
     """Run (or continue) the teacher stage into folder ``out``; returns the statistics it also writes.
 
     ``pairs`` are gone through several times: a list, or a :class:`rewardlab.data.pairs.PairSet` that reads them anew. Writes
@@ -113,15 +104,16 @@ def distill(pairs: Iterable[PreferencePair], config: DistillConfig, out: Path, *
 
 def finish(
     pairs: Iterable[PreferencePair], number: int, data: str, progress: Progress, config: DistillConfig, out: Path
-) -> dict[str, Any]:
-    """From the journal in ``out`` to the files that a run leaves; returns the statistics. Raises EndpointError where not one
-    pair has its answers.
+) -> Statistics:
+    """Write the files of a run from the journal in ``out``; return the statistics. Raises EndpointError if no pair has its
+    answers.
     """
     with Journal(out / JOURNAL, identity_of(config, data)) as journal:
         if not any(tag(pair, journal.answers(pair.pair_id), config) for pair in pairs):
-            raise EndpointError(_nothing(progress, config, journal))
-        statistics = write_outputs(pairs, journal, config, out)
-    statistics |= {
+            raise EndpointError(_no_answers(progress, config, journal))
+        summary = write_outputs(pairs, journal, config, out)
+    statistics: Statistics = {
+        **summary,
         "num_pairs_asked_about": number,
         "num_failed_pairs": len(progress.failed),
         "stopped_by_budget": progress.out_of_budget,
@@ -130,8 +122,8 @@ def finish(
     return statistics
 
 
-def _nothing(progress: Progress, config: DistillConfig, journal: Journal) -> str:
+def _no_answers(progress: Progress, config: DistillConfig, journal: Journal) -> str:
     if progress.out_of_budget:
         return f"the budget ({config.budget.model_dump(exclude_none=True)}) does not reach one pair; raise it and run again"
-    said = "; ".join(f"{error!r} ({number:,})" for error, number in journal.errors())
-    return f"{', '.join(config.base_urls)}: not one pair was answered: {said}; see {journal.path}"
+    errors = "; ".join(f"{error!r} ({number:,})" for error, number in journal.errors())
+    return f"{', '.join(config.base_urls)}: not one pair was answered: {errors}; see {journal.path}"

@@ -42,62 +42,67 @@ def _tier(text: str, plan: str) -> Tier:
         raise ConfigError(f"plan {plan!r}: no tier {text!r}; expected one of {', '.join(Tier)}") from error
 
 
-def at_least(known: Sequence[Difficulty], attempts: int) -> list[int]:
-    """Those that took the teacher so many attempts or more; unsolved ones count as four, untagged ones are left out."""
-    return [n for n, one in enumerate(known) if one.attempts is not None and one.attempts >= attempts and not one.suspect]
+def at_least(difficulties: Sequence[Difficulty], attempts: int) -> list[int]:
+    """Return the places of pairs that took the teacher ``attempts`` or more; unsolved ones count as four, untagged ones are
+    left out.
+    """
+    return [n for n, d in enumerate(difficulties) if d.attempts is not None and d.attempts >= attempts and not d.suspect]
 
 
-def of_tiers(known: Sequence[Difficulty], tiers: Sequence[Tier]) -> list[int]:
-    return [n for n, one in enumerate(known) if one.tier in tiers and not one.suspect]
+def of_tiers(difficulties: Sequence[Difficulty], tiers: Sequence[Tier]) -> list[int]:
+    return [n for n, d in enumerate(difficulties) if d.tier in tiers and not d.suspect]
 
 
-def hardest(known: Sequence[Difficulty], domains: Sequence[str], share: float) -> list[int]:
-    """The lowest student rates, standardised within each domain; suspects are taken out before the share is counted."""
-    rows = [n for n, one in enumerate(known) if one.student_rate is not None and not one.suspect]
-    chosen = hardest_within([known[n].student_rate or 0.0 for n in rows], [domains[n] for n in rows], share)
-    return [rows[n] for n in chosen]
+def hardest(difficulties: Sequence[Difficulty], domains: Sequence[str], share: float) -> list[int]:
+    """Return those of the lowest student rates, standardised within each domain; suspects are taken out before the share is
+    counted.
+    """
+    rows = [n for n, d in enumerate(difficulties) if d.student_rate is not None and not d.suspect]
+    places = hardest_within([difficulties[n].student_rate or 0.0 for n in rows], [domains[n] for n in rows], share)
+    return [rows[n] for n in places]
 
 
-def weighted(known: Sequence[Difficulty], share: float, seed: int) -> list[int]:
-    """A share of those with a student rate, drawn without replacement, those of middling rate most."""
-    rows = [n for n, one in enumerate(known) if one.student_rate is not None and not one.suspect]
+def weighted(difficulties: Sequence[Difficulty], share: float, seed: int) -> list[int]:
+    """Draw a share of those with a student rate, without replacement, those of middling rate most."""
+    rows = [n for n, d in enumerate(difficulties) if d.student_rate is not None and not d.suspect]
     if not (number := round(share * len(rows))):
         return []
-    weights = difficulty_weights(torch.tensor([known[n].student_rate for n in rows], dtype=torch.float64))
-    drawn = torch.multinomial(weights, number, replacement=False, generator=torch.Generator().manual_seed(seed))
-    return sorted(rows[n] for n in drawn.tolist())
+    weights = difficulty_weights(torch.tensor([difficulties[n].student_rate for n in rows], dtype=torch.float64))
+    places = torch.multinomial(weights, number, replacement=False, generator=torch.Generator().manual_seed(seed))
+    return sorted(rows[n] for n in places.tolist())
 
 
-def mixture(known: Sequence[Difficulty], shares: dict[Tier, float], seed: int) -> list[int]:
-    """The most pairs of which each tier has its share (they add up to 1): the scarcest tier decides."""
-    of = {tier: of_tiers(known, [tier]) for tier in shares}
-    total = min(int(len(of[tier]) / share + 1e-9) for tier, share in shares.items() if share)
-    dice = random.Random(seed)
-    return sorted(n for tier, share in shares.items() for n in dice.sample(of[tier], min(len(of[tier]), round(share * total))))
+def mixture(difficulties: Sequence[Difficulty], shares: dict[Tier, float], seed: int) -> list[int]:
+    """Return the most pairs of which each tier has its share (they add up to 1): the scarcest tier decides."""
+    by_tier = {tier: of_tiers(difficulties, [tier]) for tier in shares}
+    total = min(int(len(by_tier[tier]) / share + 1e-9) for tier, share in shares.items() if share)
+    rng = random.Random(seed)
+    sizes = {tier: min(len(by_tier[tier]), round(share * total)) for tier, share in shares.items()}
+    return sorted(n for tier, size in sizes.items() for n in rng.sample(by_tier[tier], size))
 
 
 def parse_plan(text: str) -> Plan:
-    """The plan of that name. Raises ConfigError."""
+    """Return the plan of that name. Raises ConfigError."""
     name, _, rest = text.replace(" ", "").partition(":")
     if name == "all":
-        return lambda known, domains, seed: [n for n, one in enumerate(known) if not one.suspect]
+        return lambda difficulties, domains, seed: [n for n, d in enumerate(difficulties) if not d.suspect]
     if name in ("attempts>=2", "attempts>=3", "attempts>=4"):
-        return lambda known, domains, seed: at_least(known, int(name[-1]))
+        return lambda difficulties, domains, seed: at_least(difficulties, int(name[-1]))
     if name == "tiers":
-        tiers = [_tier(one, text) for one in rest.split(",")]
-        return lambda known, domains, seed: of_tiers(known, tiers)
+        tiers = [_tier(piece, text) for piece in rest.split(",")]
+        return lambda difficulties, domains, seed: of_tiers(difficulties, tiers)
     if name == "hardest":
         share = _share(rest, text)
-        return lambda known, domains, seed: hardest(known, domains, share)
+        return lambda difficulties, domains, seed: hardest(difficulties, domains, share)
     if name == "rlcs":
-        drawn = _share(rest, text)
-        return lambda known, domains, seed: weighted(known, drawn, seed)
+        share = _share(rest, text)
+        return lambda difficulties, domains, seed: weighted(difficulties, share, seed)
     if name == "mix":
-        pieces = [one.partition("=") for one in rest.split(",")]
+        pieces = [piece.partition("=") for piece in rest.split(",")]
         shares = {_tier(tier, text): _share(value, text) for tier, _, value in pieces}
         if abs(sum(shares.values()) - 1) > 1e-6:
             raise ConfigError(f"plan {text!r}: the shares add up to {sum(shares.values()):g}; expected 1")
-        return lambda known, domains, seed: mixture(known, shares, seed)
+        return lambda difficulties, domains, seed: mixture(difficulties, shares, seed)
     raise ConfigError(
         f"unknown plan {text!r}; expected all, attempts>=2, tiers:medium,hard, hardest:0.1, rlcs:0.5 or mix:easy=0.2,hard=0.8"
     )

@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from scipy.stats import binom
 
-from rewardlab.curation.quality import opening_of
 from rewardlab.data.append_log import AppendLog
 from rewardlab.data.files import write_atomic
 from rewardlab.data.pairs import write_parquet
+from rewardlab.data.texts import opening_of
 from rewardlab.data.votes import num_failed
 from rewardlab.distill.pipeline import survey
 from rewardlab.errors import ConfigError, DataError, EndpointError
@@ -31,6 +32,16 @@ from rewardlab.samplers.hf import HFSampler
 from rewardlab.types import BOTH_ORDERS, Judgment, Order, PreferencePair, Vote
 
 JOURNAL, DISTILLED, STATISTICS = "journal.jsonl", "distilled.parquet", "statistics.json"
+
+
+class PairRecord(TypedDict):
+    """What the journal keeps of a pair: counts of its votes, and [pair id, order, judgment] of each judgment that is kept."""
+
+    pair_id: str
+    votes: int
+    right: int
+    unreadable: int
+    kept: list[list[str]]
 
 
 @dataclass(frozen=True)
@@ -47,24 +58,24 @@ class RejectionRules:
     seed: int = 0
 
 
-def least_right(num_votes: int, alpha: float) -> int:
-    """The fewest right of ``num_votes`` that a guesser reaches with a chance of at most ``alpha``; num_votes + 1 if none."""
+def least_correct_or_beyond(num_votes: int, alpha: float) -> int:
+    """Return the fewest correct of ``num_votes`` that guessing reaches with chance at most ``alpha``, else num_votes + 1."""
     return next((k for k in range(num_votes + 1) if binom.sf(k - 1, num_votes, 0.5) <= alpha), num_votes + 1)
 
 
-def chosen_of(pair: PreferencePair, votes: Sequence[Vote], rules: RejectionRules) -> list[PreferencePair]:
-    """The pair with each judgment that is kept of it; none where it was right too seldom."""
-    right = [vote for vote in votes if vote.winner == pair.preferred]
-    if not right or len(right) < least_right(len(votes), rules.alpha):
+def select_judgments(pair: PreferencePair, votes: Sequence[Vote], rules: RejectionRules) -> list[PreferencePair]:
+    """Return the pair once with each judgment that is kept of it; [] if the judge was correct too seldom."""
+    correct = [vote for vote in votes if vote.winner == pair.preferred]
+    if not correct or len(correct) < least_correct_or_beyond(len(votes), rules.alpha):
         return []
-    random.Random(f"{rules.seed} {pair.pair_id}").shuffle(right)
+    random.Random(f"{rules.seed} {pair.pair_id}").shuffle(correct)
     # Different openings first, and both orders: what is alike teaches nothing new.
-    seen: dict[tuple[str, ...], int] = {}
+    counts: Counter[tuple[str, ...]] = Counter()
     ranked = []
-    for vote in right:
+    for vote in correct:
         opening = opening_of(vote.completion.text)
-        seen[opening] = seen.get(opening, 0) + 1
-        ranked.append((seen[opening], vote))
+        counts[opening] += 1
+        ranked.append((counts[opening], vote))
     kept = [vote for _, vote in sorted(ranked, key=lambda item: item[0])][: rules.keep]
     names = [pair.pair_id] if len(kept) == 1 else [f"{pair.pair_id}#{n}" for n in range(len(kept))]
     return [
@@ -73,9 +84,9 @@ def chosen_of(pair: PreferencePair, votes: Sequence[Vote], rules: RejectionRules
     ]
 
 
-def heated(judge: GenerativeJudge, temperature: float) -> None:
-    """Have a judge draw its first token after ``<think>`` hot (FIRE, arXiv 2410.21236). Raises ConfigError for one that is
-    asked over an API, where no token has a temperature of its own.
+def set_hot_token(judge: GenerativeJudge, temperature: float) -> None:
+    """Have a judge draw its first token after ``<think>`` at ``temperature`` (FIRE, arXiv 2410.21236). Raises ConfigError for a
+    judge behind an API, where no token has a temperature of its own.
     """
     sampler = judge.sampler
     if not isinstance(sampler, HFSampler):
@@ -84,9 +95,9 @@ def heated(judge: GenerativeJudge, temperature: float) -> None:
     sampler.hot = HotToken(temperature, position=position)
 
 
-def self_distil(
+def self_distill(
     pairs: Sequence[PreferencePair], judge: GenerativeJudge, rules: RejectionRules, out: Path, *, batch: int = 64
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Write ``distilled.parquet`` and ``statistics.json`` into ``out``; returns the statistics.
 
     Pairs are sampled ``batch`` at a time and journalled: a run that was killed goes on, and gives the same set. Raises
@@ -98,46 +109,49 @@ def self_distil(
         rows = list(log.rows)
         advance(min(len(pairs), batch * len(rows)))
         for number in range(len(rows), -(-len(pairs) // batch)):
-            own = pairs[number * batch : (number + 1) * batch]
-            judged = judge.compare_many(own, orders=[BOTH_ORDERS] * len(own), num_votes=rules.samples, seed=rules.seed + number)
-            if lost := sum(num_failed(one.votes) for one in judged):
-                raise EndpointError(f"{judge.name}: {lost:,} samples of a batch failed; nothing is lost: cure it and run again")
-            rows.append({"batch": number, "pairs": [_row(pair, one, rules) for pair, one in zip(own, judged, strict=True)]})
+            batch_pairs = pairs[number * batch : (number + 1) * batch]
+            orders, seed = [BOTH_ORDERS] * len(batch_pairs), rules.seed + number
+            judgments = judge.compare_many(batch_pairs, orders=orders, num_votes=rules.samples, seed=seed)
+            if failures := sum(num_failed(judgment.votes) for judgment in judgments):
+                raise EndpointError(
+                    f"{judge.name}: {failures:,} samples of a batch failed; nothing is lost: cure it and run again"
+                )
+            batch_records = [_record(pair, judgment, rules) for pair, judgment in zip(batch_pairs, judgments, strict=True)]
+            rows.append({"batch": number, "pairs": batch_records})
             log.append(rows[-1])
-            advance(len(own))
-    told = [one for row in rows for one in row["pairs"]]
-    kept = [
+            advance(len(batch_pairs))
+    records: list[PairRecord] = [record for row in rows for record in row["pairs"]]
+    distilled = [
         replace(pair, pair_id=name, order=Order(order), judgment=text, attempts="1")
-        for pair, one in zip(pairs, told, strict=True)
-        for name, order, text in one["kept"]
+        for pair, record in zip(pairs, records, strict=True)
+        for name, order, text in record["kept"]
     ]
-    statistics = {
+    least_correct = least_correct_or_beyond(2 * rules.samples, rules.alpha)
+    statistics: dict[str, object] = {
         "num_pairs": len(pairs),
-        "num_kept": len(kept),
-        "num_pairs_kept": sum(bool(one["kept"]) for one in told),
-        "num_too_seldom_right": sum(not one["kept"] for one in told),
-        "samples": sum(one["votes"] for one in told),
-        "right": sum(one["right"] for one in told),
-        "unreadable": sum(one["unreadable"] for one in told),
-        "least_right": least_right(2 * rules.samples, rules.alpha),
-        "distinct_openings": len({opening_of(pair.judgment) for pair in kept}),
+        "num_kept": len(distilled),
+        "num_pairs_kept": sum(bool(record["kept"]) for record in records),
+        "num_too_seldom_right": sum(not record["kept"] for record in records),
+        "samples": sum(record["votes"] for record in records),
+        "right": sum(record["right"] for record in records),
+        "unreadable": sum(record["unreadable"] for record in records),
+        "least_right": least_correct,
+        "distinct_openings": len({opening_of(pair.judgment) for pair in distilled}),
         "judge": judge.name,
         **asdict(rules),
     }
-    if not kept:
-        raise DataError(
-            f"{judge.name}: no pair was right in {statistics['least_right']} of {2 * rules.samples} samples; see {out}"
-        )
-    write_parquet(kept, out / DISTILLED)
+    if not distilled:
+        raise DataError(f"{judge.name}: no pair was right in {least_correct} of {2 * rules.samples} samples; see {out}")
+    write_parquet(distilled, out / DISTILLED)
     write_atomic(out / STATISTICS, json.dumps(statistics, indent=1) + "\n")
     return statistics
 
 
-def _row(pair: PreferencePair, judged: Judgment, rules: RejectionRules) -> dict[str, Any]:
+def _record(pair: PreferencePair, judgment: Judgment, rules: RejectionRules) -> PairRecord:
     return {
         "pair_id": pair.pair_id,
-        "votes": len(judged.votes),
-        "right": sum(vote.winner == pair.preferred for vote in judged.votes),
-        "unreadable": sum(vote.winner is None for vote in judged.votes),
-        "kept": [[one.pair_id, one.order.value, one.judgment] for one in chosen_of(pair, judged.votes, rules)],
+        "votes": len(judgment.votes),
+        "right": sum(vote.winner == pair.preferred for vote in judgment.votes),
+        "unreadable": sum(vote.winner is None for vote in judgment.votes),
+        "kept": [[kept.pair_id, kept.order.value, kept.judgment] for kept in select_judgments(pair, judgment.votes, rules)],
     }

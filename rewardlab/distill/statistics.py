@@ -1,32 +1,93 @@
-"""What a distillation came to: difficulty, agreement, the teacher's own lean, tokens and money."""
+"""The statistics of a distillation: difficulty, agreement, the teacher's position bias, tokens and money."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import TypedDict
 
 from scipy.stats import spearmanr
 
 from rewardlab.config import DistillConfig
-from rewardlab.distill.journal import Answer, Journal
+from rewardlab.distill.journal import Journal
 from rewardlab.metrics.intervals import share_with_interval
 from rewardlab.types import Order, PreferencePair, choice_of
 
 TAGS = ("1", "2", "3", "unsolved")
 
 
-def difficulty(tag: str) -> int:
-    """A tag as a rank: 1, 2, 3, and 4 for unsolved."""
+def tag_rank(tag: str) -> int:
+    """Return the rank of a tag: 1, 2, 3, and 4 for unsolved."""
     return TAGS.index(tag) + 1
 
 
 def rank_correlation(counts: Mapping[tuple[int, int], int]) -> float | None:
-    """Spearman's rho of two ranks, given how often each pair of them occurred; None where one of them does not vary."""
-    if len({one for one, _ in counts}) < 2 or len({other for _, other in counts}) < 2:
+    """Return Spearman's rho of two ranks, given how often each pair of them occurred; None if one of them does not vary."""
+    if len({first for first, _ in counts}) < 2 or len({second for _, second in counts}) < 2:
         return None
     both = [pair for pair, number in counts.items() for _ in range(number)]
-    return float(spearmanr([one for one, _ in both], [other for _, other in both]).statistic)
+    return float(spearmanr([first for first, _ in both], [second for _, second in both]).statistic)
+
+
+@dataclass(frozen=True)
+class AttemptRow:
+    """A row of ``attempts.parquet``; ``kept``: the judgment stands in ``distilled.parquet``."""
+
+    pair_id: str
+    attempt: int
+    order: str
+    verdict: str
+    agrees: bool
+    kept: bool
+    text: str
+    tokens: int
+    prompt_tokens: int
+
+
+class PositionBias(TypedDict):
+    """``named_first``: share of readable verdicts for the response shown first, less 0.5. ``right_when_first`` and
+    ``right_when_second``: how often the teacher agrees with the label where the preferred response is shown there; without a
+    bias they are equal. ``same_place``: of pairs read in both orders, those where the same place was named. Shares are [share,
+    lower, upper].
+    """
+
+    named_first: float | None
+    right_when_first: list[float] | None
+    right_when_second: list[float] | None
+    same_place: list[float] | None
+
+
+class Summary(TypedDict):
+    """What the answers of a distillation come to."""
+
+    num_pairs: int
+    num_kept: int
+    num_rejected_attempts: int
+    attempts: dict[str, int]
+    attempts_by_level: dict[str, dict[str, int]]
+    level_tag_spearman: float | None
+    teacher_shares: dict[str, int]
+    num_requests: int
+    num_asked_again: int
+    num_failed_requests: int
+    verdict_statuses: dict[str, int]
+    teacher_position_bias: PositionBias
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    cost_usd: float
+    model: str
+    template: str
+    seed: int
+
+
+class Statistics(Summary):
+    """The content of ``statistics.json``."""
+
+    num_pairs_asked_about: int
+    num_failed_pairs: int
+    stopped_by_budget: bool
 
 
 class Tally:
@@ -36,30 +97,29 @@ class Tally:
         self._attempts: Counter[str] = Counter()
         self._levels: Counter[tuple[int, str]] = Counter()
         self._statuses: Counter[str] = Counter()
-        self._named: Counter[str] = Counter()
+        self._named_places: Counter[str] = Counter()
         self._right_at: Counter[tuple[str, bool]] = Counter()
         self._both: Counter[str] = Counter()
         self._shares: Counter[float] = Counter()
         self._kept = self._tagged = self._rejected = 0
 
-    def add(
-        self, pair: PreferencePair, answers: Sequence[Answer], tagged: PreferencePair | None, rows: Sequence[Mapping[str, Any]]
-    ) -> None:
-        """A pair, all its answers, what they came to, and their rows of ``attempts.parquet``."""
-        said: dict[Order, int] = {}
-        for answer, row in zip(answers, rows, strict=True):
-            self._statuses[row["verdict"]] += 1
-            self._rejected += not row["kept"]
-            if row["verdict"] != "ok":
+    def add(self, pair: PreferencePair, tagged: PreferencePair | None, rows: Sequence[AttemptRow]) -> None:
+        """Count a pair, what it was tagged as, and its rows of ``attempts.parquet``."""
+        choices: dict[Order, int] = {}  # the first readable one in either order
+        for row in rows:
+            order = Order(row.order)
+            self._statuses[row.verdict] += 1
+            self._rejected += not row.kept
+            if row.verdict != "ok":
                 continue
             assert pair.preferred is not None
-            preferred_at = choice_of(pair.preferred, answer.shown)
-            named = preferred_at if row["agrees"] else preferred_at.swap()
-            self._named[named.value] += 1
-            self._right_at[preferred_at.value, row["agrees"]] += 1
-            said.setdefault(answer.shown, pair.preferred if row["agrees"] else 1 - pair.preferred)
-        if len(said) == 2:  # the first readable word in either order
-            self._both["same answer" if len(set(said.values())) == 1 else "same place"] += 1
+            preferred_at = choice_of(pair.preferred, order)
+            choice = preferred_at if row.agrees else preferred_at.swap()
+            self._named_places[choice.value] += 1
+            self._right_at[preferred_at.value, row.agrees] += 1
+            choices.setdefault(order, pair.preferred if row.agrees else 1 - pair.preferred)
+        if len(choices) == 2:
+            self._both["same answer" if len(set(choices.values())) == 1 else "same place"] += 1
         if tagged is None:
             return
         self._tagged += 1
@@ -70,11 +130,11 @@ class Tally:
         if tagged.teacher_share is not None:
             self._shares[round(tagged.teacher_share, 3)] += 1
 
-    def summary(self, journal: Journal, config: DistillConfig) -> dict[str, Any]:
-        """The statistics. Rates come with their 95 % intervals (Wilson's)."""
-        spent, counts = journal.spent(), journal.counts()
+    def summary(self, journal: Journal, config: DistillConfig) -> Summary:
+        """Return the statistics. Rates come with their 95 % intervals (Wilson's)."""
+        usage, counts = journal.usage(), journal.counts()
         levels = sorted({level for level, _ in self._levels})
-        ranks = {(level, difficulty(tag)): number for (level, tag), number in self._levels.items()}
+        ranks = {(level, tag_rank(tag)): number for (level, tag), number in self._levels.items()}
         return {
             "num_pairs": self._tagged,
             "num_kept": self._kept,
@@ -87,24 +147,21 @@ class Tally:
             "num_asked_again": counts["asked_again"],
             "num_failed_requests": counts["failures"],
             "verdict_statuses": dict(self._statuses),
-            "teacher_position_bias": self._lean(),
-            "prompt_tokens": spent.prompt_tokens,
-            "completion_tokens": spent.completion_tokens,
-            "cached_tokens": spent.cached_tokens,
-            "cost_usd": round(spent.usd, 6),
+            "teacher_position_bias": self._position_bias(),
+            "prompt_tokens": usage.prompt_tokens,
+            "completion_tokens": usage.completion_tokens,
+            "cached_tokens": usage.cached_tokens,
+            "cost_usd": round(usage.usd, 6),
             "model": config.model,
             "template": config.template,
             "seed": config.seed,
         }
 
-    def _lean(self) -> dict[str, Any]:
-        """``named_first``: share of readable verdicts for the response shown first, less 0.5. ``right_when_first`` and
-        ``right_when_second``: how often the teacher agrees with the label where the preferred response is shown there; without
-        a lean it is as good in both. ``same_place``: of pairs read in both orders, those where it named the same place."""
+    def _position_bias(self) -> PositionBias:
         first, second = (sum(self._right_at[place, hit] for hit in (True, False)) for place in ("first", "second"))
-        both, named = sum(self._both.values()), sum(self._named.values())
+        both, verdicts = sum(self._both.values()), sum(self._named_places.values())
         return {
-            "named_first": self._named["first"] / named - 0.5 if named else None,
+            "named_first": self._named_places["first"] / verdicts - 0.5 if verdicts else None,
             "right_when_first": share_with_interval(self._right_at["first", True], first),
             "right_when_second": share_with_interval(self._right_at["second", True], second),
             "same_place": share_with_interval(self._both["same place"], both),

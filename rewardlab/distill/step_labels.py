@@ -18,7 +18,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, cast
 
 from rewardlab.config import StepsConfig
 from rewardlab.data.append_log import AppendLog
@@ -29,7 +29,7 @@ from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.metrics.intervals import mean_interval
 from rewardlab.progress import bar
 from rewardlab.prompts import build_messages
-from rewardlab.rewards.steps import has_footing, judgment_steps, least_right, search, step_labels, token_ends
+from rewardlab.rewards.steps import has_footing, judgment_steps, least_correct_or_raise, search, step_labels, token_ends
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.hf import HFSampler, token_texts
 from rewardlab.types import BOTH_ORDERS, Completion, FinishReason, Order, PreferencePair, choice_of
@@ -46,9 +46,36 @@ class StepStatus(StrEnum):
     NO_STEPS = "no_steps"
 
 
+class JudgmentRow(TypedDict):
+    """One line of ``steps.jsonl``: ``ends`` are offsets in ``text``, ``labels`` one for each, ``first_bad`` the first
+    bad step, from 1; ``right`` says whether the judgment's own verdict is; ``asked`` are [steps, correct completions].
+    """
+
+    pair_id: str
+    order: str
+    text: str
+    status: str
+    verdict: str
+    right: bool
+    ends: list[int]
+    labels: list[int]
+    first_bad: int | None
+    asked: list[list[int]]
+
+
+class BatchRecord(TypedDict):
+    """One line of the journal; ``right_of_empty``: correct completions of the empty prefix, [given, swapped] for each pair."""
+
+    batch: int
+    right_of_empty: list[list[int]]
+    drawn: int
+    invalid: int
+    judgments: list[JudgmentRow]
+
+
 @dataclass
-class Search:
-    """One judgment under search: ``cuts[k]`` are the tokens up to the end of step k; ``asked`` (k, how many right)."""
+class Bisection:
+    """One judgment under search: ``cuts[k]`` are the tokens up to the end of step k; ``queries`` (k, how many right)."""
 
     pair: PreferencePair
     order: Order
@@ -56,7 +83,7 @@ class Search:
     ends: list[int]
     cuts: list[tuple[int, ...]]
     status: StepStatus
-    asked: list[tuple[int, int]] = field(default_factory=list)
+    queries: list[tuple[int, int]] = field(default_factory=list)
     bad: int | None = None
     next_k: int | None = None
     _questions: Generator[int, bool, int | None] | None = None
@@ -65,18 +92,18 @@ class Search:
         self._questions = search(len(self.ends))
         self.next_k = next(self._questions)
 
-    def tell(self, right: int, least: int) -> None:
-        """How many completions of the prefix asked about were right."""
+    def record(self, right: int, least: int) -> None:
+        """Take the number of completions of the current prefix that were right."""
         assert self._questions is not None
         assert self.next_k is not None
-        self.asked.append((self.next_k, right))
+        self.queries.append((self.next_k, right))
         try:
             self.next_k = self._questions.send(right >= least)
-        except StopIteration as found:
-            self.next_k, self.bad = None, found.value
+        except StopIteration as stop:
+            self.next_k, self.bad = None, stop.value
 
-    def row(self, verdict_format: str) -> dict[str, Any]:
-        """One line of ``steps.jsonl``. ``ends`` are offsets in ``text``; ``right`` says whether its own verdict is."""
+    def row(self, verdict_format: str) -> JudgmentRow:
+        """Return one line of ``steps.jsonl``."""
         assert self.pair.preferred is not None
         verdict = verdict_of(self.completion, verdict_format)
         labelled = self.status is StepStatus.LABELLED
@@ -90,7 +117,7 @@ class Search:
             "ends": self.ends,
             "labels": step_labels(len(self.ends), self.bad) if labelled else [],
             "first_bad": self.bad,
-            "asked": [list(query) for query in self.asked],
+            "asked": [list(query) for query in self.queries],
         }
 
 
@@ -100,92 +127,94 @@ class _Labeller:
     def __init__(self, config: StepsConfig, sampler: HFSampler, judge: GenerativeJudge) -> None:
         self.config, self.sampler, self.template = config, sampler, judge.template
         self.tokenizer = sampler.processor.tokenizer
-        self.least = least_right(config.completions, config.alpha)
+        self.least = least_correct_or_raise(config.completions, config.alpha)
         self.drawn = self.invalid = 0
 
     def _complete(
-        self, asked: Sequence[tuple[PreferencePair, Order, tuple[int, ...]]], seed: str
+        self, requests: Sequence[tuple[PreferencePair, Order, tuple[int, ...]]], seed: str
     ) -> tuple[list[int], list[list[Completion]]]:
-        """How many completions of each (pair, order, prefix) name the preferred response; and what was written."""
+        """Return how many completions of each (pair, order, prefix) name the preferred response, and the completions."""
         c = self.config
         number = int(hashlib.sha256(f"{c.seed} {seed}".encode()).hexdigest()[:7], 16)
         params = SamplingParams(c.completions, c.temperature, c.top_p, c.max_tokens, number)
-        prompts = [build_messages(pair, order=order, template=self.template) for pair, order, _ in asked]
-        rows = self.sampler.sample(prompts, params, [prefix for _, _, prefix in asked])
-        return [self._right(pair, order, p, row) for (pair, order, p), row in zip(asked, rows, strict=True)], rows
+        prompts = [build_messages(pair, order=order, template=self.template) for pair, order, _ in requests]
+        rows = self.sampler.sample(prompts, params, [prefix for _, _, prefix in requests])
+        return [self._right(pair, order, p, row) for (pair, order, p), row in zip(requests, rows, strict=True)], rows
 
     def _right(self, pair: PreferencePair, order: Order, prefix: tuple[int, ...], row: Sequence[Completion]) -> int:
         assert pair.preferred is not None
-        begun, wanted, right = self.tokenizer.decode(prefix, skip_special_tokens=True), choice_of(pair.preferred, order), 0
+        prefix_text = self.tokenizer.decode(prefix, skip_special_tokens=True)
+        preferred, num_correct = choice_of(pair.preferred, order), 0
         for completion in row:
-            whole = Completion(begun + completion.text, completion.finish, error=completion.error)
-            choice = verdict_of(whole, self.template.verdict_format).choice
-            right += choice is wanted
+            judgment = Completion(prefix_text + completion.text, completion.finish, error=completion.error)
+            choice = verdict_of(judgment, self.template.verdict_format).choice
+            num_correct += choice is preferred
             self.invalid += choice is None
         self.drawn += len(row)
-        return right
+        return num_correct
 
-    def batch(self, pairs: Sequence[PreferencePair], number: int) -> dict[str, Any]:
-        """The journal's record of one batch of pairs."""
+    def batch(self, pairs: Sequence[PreferencePair], number: int) -> BatchRecord:
+        """Return the journal's record of one batch of pairs."""
         self.drawn = self.invalid = 0
-        shown = [(pair, order, ()) for pair in pairs for order in BOTH_ORDERS]
-        right, rows = self._complete(shown, f"{number} empty")
+        requests = [(pair, order, ()) for pair in pairs for order in BOTH_ORDERS]
+        num_correct, rows = self._complete(requests, f"{number} empty")
         searches = []
         for n, pair in enumerate(pairs):
-            footing = has_footing(*right[2 * n : 2 * n + 2], self.config.completions, self.config.alpha)
+            given, swapped = num_correct[2 * n : 2 * n + 2]
+            footing = has_footing(given, swapped, self.config.completions, self.config.alpha)
             judgments = self._judgments(pair, rows[2 * n : 2 * n + 2])
             searches += [self._search(pair, order, completion, ids, footing) for order, completion, ids in judgments]
         self._bisect(searches, number)
         return {
             "batch": number,
-            "right_of_empty": [right[n : n + 2] for n in range(0, len(right), 2)],
+            "right_of_empty": [num_correct[n : n + 2] for n in range(0, len(num_correct), 2)],
             "drawn": self.drawn,
             "invalid": self.invalid,
-            "judgments": [one.row(self.template.verdict_format) for one in searches],
+            "judgments": [bisection.row(self.template.verdict_format) for bisection in searches],
         }
 
     def _judgments(
-        self, pair: PreferencePair, drawn: Sequence[Sequence[Completion]]
+        self, pair: PreferencePair, samples: Sequence[Sequence[Completion]]
     ) -> list[tuple[Order, Completion, tuple[int, ...]]]:
-        """(order, judgment, its tokens) of those to label: the first ones drawn, or the pair's own."""
+        """Return (order, judgment, its tokens) of those to label: the first ones drawn, or the pair's own."""
         if self.config.source == "pairs":
             ids = tuple(self.tokenizer.encode(pair.judgment, add_special_tokens=False))
             text = self.tokenizer.decode(ids, skip_special_tokens=True)
             return [(pair.order, Completion(text, FinishReason.STOP), ids)] if pair.judgment else []
         return [
             (order, completion, completion.token_ids)
-            for order, completions in zip(BOTH_ORDERS, drawn, strict=True)
+            for order, completions in zip(BOTH_ORDERS, samples, strict=True)
             for completion in completions[: self.config.judgments_per_order]
         ]
 
     def _search(
         self, pair: PreferencePair, order: Order, completion: Completion, ids: tuple[int, ...], footing: bool
-    ) -> Search:
+    ) -> Bisection:
         ends = judgment_steps(completion.text)
         cuts = [(), *(ids[: last + 1] for last in token_ends(ends, token_texts(self.tokenizer, ids)))]
         status = StepStatus.LABELLED if footing else StepStatus.NO_FOOTING
-        return Search(pair, order, completion, ends, cuts, status if ends else StepStatus.NO_STEPS)
+        return Bisection(pair, order, completion, ends, cuts, status if ends else StepStatus.NO_STEPS)
 
-    def _bisect(self, searches: Sequence[Search], number: int) -> None:
-        """All searches of a batch side by side: one round of completions answers the next question of each."""
-        for one in searches:
-            if one.status is StepStatus.LABELLED:
-                one.start()
+    def _bisect(self, searches: Sequence[Bisection], number: int) -> None:
+        """Run all searches of a batch side by side: one round of completions answers the next question of each."""
+        for bisection in searches:
+            if bisection.status is StepStatus.LABELLED:
+                bisection.start()
         turn = 0
-        while waiting := [one for one in searches if one.next_k is not None]:
-            asked = [(one.pair, one.order, one.cuts[one.next_k or 0]) for one in waiting]
-            for one, right in zip(waiting, self._complete(asked, f"{number} turn {turn}")[0], strict=True):
-                one.tell(right, self.least)
+        while waiting := [bisection for bisection in searches if bisection.next_k is not None]:
+            requests = [(bisection.pair, bisection.order, bisection.cuts[bisection.next_k or 0]) for bisection in waiting]
+            for bisection, right in zip(waiting, self._complete(requests, f"{number} turn {turn}")[0], strict=True):
+                bisection.record(right, self.least)
             turn += 1
 
 
-def statistics_of(records: Sequence[dict[str, Any]], config: StepsConfig) -> dict[str, Any]:
-    """What a labelling came to, from its journal's records."""
+def statistics_of(records: Sequence[BatchRecord], config: StepsConfig) -> dict[str, object]:
+    """Return the statistics of a labelling, from its journal's records."""
     rows = [row for record in records for row in record["judgments"]]
     labelled = [row for row in rows if row["status"] == StepStatus.LABELLED]
     bad = [float(row["first_bad"] is not None) for row in labelled]
     pairs = [row["pair_id"] for row in labelled]
-    drawn, queries = sum(record["drawn"] for record in records), [len(row["asked"]) for row in labelled]
+    num_completions, queries = sum(record["drawn"] for record in records), [len(row["asked"]) for row in labelled]
     return {
         "num_pairs": sum(len(record["right_of_empty"]) for record in records),
         "num_judgments": len(rows),
@@ -201,14 +230,14 @@ def statistics_of(records: Sequence[dict[str, Any]], config: StepsConfig) -> dic
         "steps_per_judgment": sum(len(row["ends"]) for row in labelled) / len(labelled) if labelled else None,
         "queries_per_judgment": sum(queries) / len(queries) if queries else None,
         "most_queries": max(queries, default=0),
-        "num_completions": drawn,
-        "invalid_completions": sum(record["invalid"] for record in records) / drawn if drawn else None,
-        "least_right": least_right(config.completions, config.alpha),
+        "num_completions": num_completions,
+        "invalid_completions": sum(record["invalid"] for record in records) / num_completions if num_completions else None,
+        "least_right": least_correct_or_raise(config.completions, config.alpha),
         **config.model_dump(mode="json"),
     }
 
 
-def label_steps(pairs: Sequence[PreferencePair], config: StepsConfig, judge: GenerativeJudge, out: Path) -> dict[str, Any]:
+def label_steps(pairs: Sequence[PreferencePair], config: StepsConfig, judge: GenerativeJudge, out: Path) -> dict[str, object]:
     """Label (or go on labelling) into folder ``out``; returns the statistics it also writes.
 
     A run killed and started again gives the labels of the uninterrupted one. Raises ConfigError for a judge that cannot
@@ -222,16 +251,17 @@ def label_steps(pairs: Sequence[PreferencePair], config: StepsConfig, judge: Gen
             f"{judge.name}: a judge behind an API takes whole turns only and cannot be handed the beginning of its own answer; "
             "use hf:PATH"
         )
-    judged = [(pair.order.value, pair.judgment) for pair in pairs] if config.source == "pairs" else []
+    judgments = [(pair.order.value, pair.judgment) for pair in pairs] if config.source == "pairs" else []
     identity = {
-        "data": data + hashlib.sha256(repr(judged).encode()).hexdigest()[:8],
+        "data": data + hashlib.sha256(repr(judgments).encode()).hexdigest()[:8],
         "judge": judge.name,
         "template_hash": judge.template.hash,
         **config.model_dump(mode="json"),
     }
     labeller = _Labeller(config, judge.sampler, judge)
     with AppendLog(out / JOURNAL, identity) as journal, bar("steps", len(pairs)) as advance:
-        records, size = list(journal.rows), config.pairs_per_batch
+        records: list[BatchRecord] = [cast(BatchRecord, row) for row in journal.rows]
+        size = config.pairs_per_batch
         advance(min(len(pairs), len(records) * size))
         for number in range(len(records), -(-len(pairs) // size)):
             batch = pairs[number * size : (number + 1) * size]
@@ -247,7 +277,7 @@ def label_steps(pairs: Sequence[PreferencePair], config: StepsConfig, judge: Gen
 
 
 def read_steps(path: Path) -> list[dict[str, Any]]:
-    """The labelled judgments of a ``steps.jsonl``. Raises DataError where there is none, or a line is not one of its."""
+    """Return the labelled judgments of a ``steps.jsonl``. Raises DataError where there is none, or a line is not one of its."""
     try:
         rows = [json.loads(line) for line in read_lines(path)]
         labelled = [row for row in rows if row["status"] == StepStatus.LABELLED and len(row["labels"]) == len(row["ends"])]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from rewardlab.config import DistillConfig
 from rewardlab.distill.journal import Answer
@@ -14,59 +14,39 @@ from rewardlab.types import BOTH_ORDERS, Order, PreferencePair, choice_of
 from rewardlab.verdicts.parse import verdict_of
 
 
-@dataclass
-class Progress:
-    """How far a run is: pairs with all their answers, those with a judgment to keep, those of which a request failed."""
-
-    done: int = 0
-    kept: int = 0
-    failed: set[str] = field(default_factory=set)
-    out_of_budget: bool = False
-
-    def count(self, tagged: PreferencePair) -> None:
-        self.done += 1
-        self.kept += bool(tagged.judgment)
-        self.failed.discard(tagged.pair_id)
-
-
-def drawn_order(pair_id: str, seed: int) -> Order:
-    """The order a pair is first shown in: a coin that depends on the seed and the pair alone."""
-    return random.Random(f"order {seed} {pair_id}").choice(BOTH_ORDERS)
-
-
 def order_of(pair_id: str, seed: int, attempt: int) -> Order:
-    """The order of an attempt (from 1): that first drawn, then the other, and so on in turns."""
-    first = drawn_order(pair_id, seed)
+    """Return the order of an attempt (from 1): at first a coin that depends on the seed and the pair alone, then in turns."""
+    first = random.Random(f"order {seed} {pair_id}").choice(BOTH_ORDERS)
     return first if attempt % 2 else first.swap()
 
 
 def seed_of(pair_id: str, seed: int, attempt: int) -> int:
-    """The seed of an attempt's request."""
+    """Return the seed of an attempt's request."""
     return int(hashlib.sha256(f"{seed} {pair_id}/{attempt}".encode()).hexdigest()[:7], 16)
 
 
 def agrees(pair: PreferencePair, answer: Answer, verdict_format: str) -> bool:
-    """Whether a teacher's answer names the preferred response; an unreadable answer does not."""
+    """Return whether a teacher's answer names the preferred response; an unreadable answer does not."""
     verdict = verdict_of(answer.completion(), verdict_format)
     assert pair.preferred is not None
-    return verdict.choice is choice_of(pair.preferred, answer.shown)
+    return verdict.choice is choice_of(pair.preferred, answer.order)
 
 
 def tag(pair: PreferencePair, answers: Sequence[Answer], config: DistillConfig) -> PreferencePair | None:
-    """The pair with its difficulty and kept judgment, or None while more has to be asked.
+    """Return the pair with its difficulty and kept judgment, or None while more has to be asked.
 
     ``attempts`` is "1".."3" for the attempt that agreed with the label, whose order and text are kept, else "unsolved" after
     the last one. ``teacher_share`` is the share of the first ``votes`` answers that agree (0..1), of which half are in either
     order; None where no votes are asked for. ``answers`` are those of attempts 1, 2, ... without a gap.
     """
     verdict_format = load_template(config.template).verdict_format
-    right = [agrees(pair, answer, verdict_format) for answer in answers]
-    first = next((n for n, hit in enumerate(right[: config.max_attempts]) if hit), None)
+    correct = [agrees(pair, answer, verdict_format) for answer in answers]
+    first = next((n for n, hit in enumerate(correct[: config.max_attempts]) if hit), None)
     if len(answers) < max(config.votes, config.max_attempts if first is None else first + 1):
         return None
-    share = sum(right[: config.votes]) / config.votes if config.votes else None
+    share = sum(correct[: config.votes]) / config.votes if config.votes else None
     if first is None:
         order = order_of(pair.pair_id, config.seed, 1)
         return replace(pair, attempts="unsolved", judgment="", order=order, teacher_share=share)
-    kept = answers[first]
-    return replace(pair, attempts=str(first + 1), judgment=kept.text, order=kept.shown, teacher_share=share)
+    agreeing = answers[first]
+    return replace(pair, attempts=str(first + 1), judgment=agreeing.text, order=agreeing.order, teacher_share=share)

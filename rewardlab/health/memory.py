@@ -1,4 +1,4 @@
-"""How much memory a training run asks of each device: an estimate from shapes, before anything is loaded."""
+"""The memory that a training run needs on each device: an estimate from shapes, before anything is loaded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class Estimate:
-    """Bytes on each device, by what for; what a step needs while it reads, and while it samples, is not there at once."""
+    """Bytes on each device, by purpose. A step never needs ``reading`` and ``sampling`` at the same time."""
 
     weights: float
     gradients: float
@@ -29,7 +29,7 @@ class Estimate:
 
 
 def counts(model: Any, config: TrainConfig) -> tuple[int, int]:
-    """(weights, weights that learn) of a model under a config."""
+    """Return (number of weights, number of weights that learn) of a model under a config."""
     total = sum(weight.numel() for weight in model.parameters())
     patterns = [part_pattern(part) for part in config.freeze]
 
@@ -47,10 +47,10 @@ def counts(model: Any, config: TrainConfig) -> tuple[int, int]:
     return total + adapted, adapted
 
 
-def _bytes_below(model: Any, config: TrainConfig, zero: int, frozen: int) -> float:
-    """Of the ``frozen`` weights that do not learn."""
+def _frozen_bytes(model: Any, config: TrainConfig, zero: int, frozen: int) -> float:
+    """Return the bytes of the ``frozen`` weights that do not learn."""
     if config.lora and config.lora.quantize:
-        linear = sum(
+        linear: int = sum(
             m.weight.numel() for name, m in model.named_modules() if type(m).__name__ == "Linear" and "lm_head" not in name
         )
         return 0.55 * linear + 2.0 * (frozen - linear)  # embeddings, norms and the head are not quantised
@@ -58,21 +58,21 @@ def _bytes_below(model: Any, config: TrainConfig, zero: int, frozen: int) -> flo
 
 
 def estimate(model: Any, config: TrainConfig, launch: Launch, *, prompt_tokens: int, card: float = 0.0) -> Estimate:
-    """Of ``model`` (it may be without memory of its own) under a launch, on devices of ``card`` bytes.
+    """Return the estimate for ``model`` (which may be on the meta device) under a launch, on devices of ``card`` bytes.
 
-    Without ZeRO weights that learn, their gradients and Adam's two moments are float32, 16 bytes, autocast keeps a bfloat16
-    copy for the time of a pass, and several processes add 4 for the buckets that gradients travel in. DeepSpeed has weights
-    and gradients in bfloat16, and float32 weights, which count as moments here, and moments dealt out: 2 + 14 / N bytes at
-    stage 2, 16 / N at stage 3. Weights below adapters are bfloat16, or half a byte. A reference for a KL term is a second
-    model, of adapters none. Reading: activations in bfloat16 of ``max_tokens``, or of a prompt and its answer, checkpointed
-    by layer where the config says so, logits of the answer in float32. Sampling: the rollouts that are drawn side by side,
-    one layer of their prompts and the cache of keys and values in bfloat16, and under ZeRO-3 the gathered weights; or the
-    share of the card that a vLLM in the same process takes. A process reward model is not counted.
+    Without ZeRO, weights that learn, their gradients and Adam's two moments are float32 (16 bytes a weight), autocast keeps a
+    bfloat16 copy during a pass, and several processes add 4 bytes for gradient buckets. DeepSpeed keeps weights and gradients
+    in bfloat16 and shards float32 weights (counted as moments here) and moments: 2 + 14 / N bytes at stage 2, 16 / N at
+    stage 3. Weights below adapters are bfloat16, or half a byte if quantized. A KL term needs a second model as reference,
+    except with adapters. Reading: activations in bfloat16 of ``max_tokens``, or of a prompt and its answer, checkpointed by
+    layer if the config says so, and the answer's logits in float32. Sampling: for all rollouts drawn side by side, one layer
+    of their prompts and the cache of keys and values in bfloat16, and under ZeRO-3 the gathered weights; or the share of the
+    card that vLLM takes in the same process. A process reward model is not counted.
     """
     total, learning = counts(model, config)
     method = config if isinstance(config, MethodConfig) else None
     models = 2 if method and method.advantage == "gae" else 1  # a critic beside the policy
-    weights = _bytes_below(model, config, launch.zero, total - learning)
+    weights = _frozen_bytes(model, config, launch.zero, total - learning)
     if launch.zero:
         weights += 2.0 * learning
         gradients, moments, copies = 2.0 * learning / launch.processes, 12.0 * learning / launch.processes, 0.0
@@ -90,9 +90,9 @@ def estimate(model: Any, config: TrainConfig, launch: Launch, *, prompt_tokens: 
     answer = method.max_completion_length if method else 512
     length = prompt_tokens + answer
     layer = 14 * text.hidden_size * 2.0  # bytes a token that a layer keeps for its backward pass, roughly
-    kept = text.hidden_size * 2.0 if config.gradient_checkpointing else layer
+    layer_output = text.hidden_size * 2.0 if config.gradient_checkpointing else layer
     tokens = config.micro_batch_size * (config.max_tokens or length)
-    reading = models * tokens * (text.num_hidden_layers * kept + layer)
+    reading = models * tokens * (text.num_hidden_layers * layer_output + layer)
     reading += config.micro_batch_size * answer * text.vocab_size * 4.0
     sampling = 0.0
     if method and method.engine is None:

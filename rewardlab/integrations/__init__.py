@@ -1,1 +1,1 @@
-"""What runs inside other people's trainers: adapters that carry groups and images to a judge behind ``rewardlab serve``."""
+"""Adapters that run inside other trainers and send groups and images to a judge behind ``rewardlab serve``."""

@@ -1,4 +1,4 @@
-"""A client of ``rewardlab serve``: a group of responses goes out with its images, a reward each comes back, or None."""
+"""A client of ``rewardlab serve``: it sends groups of responses with their images, and returns a reward for each, or None."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ import httpx
 
 from rewardlab.data.images import encode_png, to_data_url
 from rewardlab.errors import EndpointError
+from rewardlab.samplers.concurrency import retry_after_s
 
 LOG = logging.getLogger(__name__)
 
 
 def image_url(image: Any) -> str:
-    """A reference that the server understands, of what datasets hold: a URL, upload id or ``media:NAME`` as it is, a path,
-    encoded bytes, ``{"bytes", "path"}``, or a PIL image. Raises MediaError or OSError for a file that is none."""
+    """Return a reference that the server understands, for an image as datasets have it: a URL, upload id or ``media:NAME``
+    (unchanged), a path, encoded bytes, ``{"bytes", "path"}``, or a PIL image. Raises MediaError or OSError for a file that is
+    no image."""
     if isinstance(image, dict):
         image = image.get("bytes") or image.get("path")
     if isinstance(image, str) and image.startswith(("data:", "upload:", "media:", "http://", "https://")):
@@ -32,25 +34,17 @@ def image_url(image: Any) -> str:
     return to_data_url(image if isinstance(image, bytes) else encode_png(image.convert("RGB")))
 
 
-def _seconds(retry_after: str) -> float:
-    """Of a Retry-After that is a number; any other is taken for a second."""
-    try:
-        return max(0.0, float(retry_after))
-    except ValueError:
-        return 1.0
-
-
 @cache
 def _certificates() -> ssl.SSLContext:
-    """Read once: it takes longer than a request."""
+    """Return the system's certificates, read once: that takes longer than a request."""
     return httpx.create_ssl_context()
 
 
 class RewardClient:
-    """Asks one server. A full queue is waited for, as long as ``deadline_s`` allows; what fails is None, logged and counted.
+    """A client of one server. It waits for a full queue, as long as ``deadline_s`` allows; a failure is None, logged, counted.
 
     ``options`` go into every request: ``votes``, ``strategy``, ``anchor``, ``budget``, ``priority``. The key is ``api_key`` or
-    the environment's ``REWARDLAB_API_KEY``. Raises EndpointError where the server refuses the key or has no such door: no
+    the environment's ``REWARDLAB_API_KEY``. Raises EndpointError if the server refuses the key or has no such path: no
     reward would ever come.
     """
 
@@ -63,37 +57,37 @@ class RewardClient:
     async def rewards(
         self, question: str, responses: Sequence[str], images: Sequence[Any] = (), **options: Any
     ) -> list[float | None]:
-        """One reward for each response, in -1..1, None where it could not be judged. ``options`` go before those of all."""
+        """Return a reward for each response, in -1..1, None if it was not judged. ``options`` override those of the client."""
         body = {"question": question, "responses": list(responses), "images": [image_url(image) for image in images]}
-        answer = await self.post("/v1/rewards", body | self.options | options)
-        if answer is None:
+        response = await self.post("/v1/rewards", body | self.options | options)
+        if response is None:
             self.num_failed += len(responses)
             return [None] * len(responses)
-        found: list[float | None] = answer["rewards"]
-        self.num_failed += found.count(None)
-        return found
+        rewards: list[float | None] = response["rewards"]
+        self.num_failed += rewards.count(None)
+        return rewards
 
     async def post(self, path: str, body: Any) -> Any:
-        """The JSON that the server answers, or None where it fails."""
+        """Return the JSON of the server's response, or None if it fails."""
         end = time.monotonic() + self.deadline_s
         async with httpx.AsyncClient(headers=self._headers, timeout=self.deadline_s, verify=_certificates()) as client:
             while True:
                 try:
-                    answer = await client.post(self.url + path, json=body)
+                    response = await client.post(self.url + path, json=body)
                 except httpx.HTTPError as error:
                     LOG.warning("%s%s: %s: no reward", self.url, path, error or type(error).__name__)
                     return None
-                wait = _seconds(answer.headers.get("Retry-After", ""))
-                if answer.status_code == 429 and time.monotonic() + wait < end:
+                wait = retry_after_s(response.headers.get("Retry-After"), default=1.0)
+                if response.status_code == 429 and time.monotonic() + wait < end:
                     await asyncio.sleep(wait)
                     continue
-                if answer.status_code in (401, 403, 404, 405):
-                    raise EndpointError(f"{self.url}{path}: HTTP {answer.status_code}: {answer.text[:200]}")
-                if answer.status_code != 200:
-                    LOG.warning("%s%s: HTTP %d: %s: no reward", self.url, path, answer.status_code, answer.text[:200])
+                if response.status_code in (401, 403, 404, 405):
+                    raise EndpointError(f"{self.url}{path}: HTTP {response.status_code}: {response.text[:200]}")
+                if response.status_code != 200:
+                    LOG.warning("%s%s: HTTP %d: %s: no reward", self.url, path, response.status_code, response.text[:200])
                     return None
                 try:
-                    return answer.json()
+                    return response.json()
                 except ValueError:
-                    LOG.warning("%s%s: not JSON: %s: no reward", self.url, path, answer.text[:200])
+                    LOG.warning("%s%s: not JSON: %s: no reward", self.url, path, response.text[:200])
                     return None

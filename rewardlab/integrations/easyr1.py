@@ -1,4 +1,4 @@
-"""EasyR1: ``worker.reward.reward_function=rewardlab/integrations/easyr1.py:compute_score``, asked about a batch at a time.
+"""EasyR1: ``worker.reward.reward_function=rewardlab/integrations/easyr1.py:compute_score``, called with a batch at a time.
 
 The server is ``REWARDLAB_URL`` (http://localhost:8000). Neither prompt nor image is passed on: let ``ground_truth`` be JSON,
 ``{"question": "...", "media": ["upload:ID"]}``. Responses with the same ground truth are compared with each other.
@@ -12,7 +12,7 @@ import os
 from typing import Any
 
 from rewardlab.errors import DataError, EndpointError
-from rewardlab.integrations.chats import group_rewards
+from rewardlab.integrations.chats import request_rewards
 from rewardlab.integrations.client import RewardClient
 
 REWARD_NAME = "judge"
@@ -20,15 +20,15 @@ REWARD_TYPE = "batch"
 
 
 def compute_score(reward_inputs: list[dict[str, Any]], **kwargs: Any) -> list[dict[str, float]]:
-    """``{"overall": float}`` of each, in -1..1. Raises DataError for a ground truth that is no such JSON, EndpointError where
-    one has no reward: EasyR1 knows no sample without."""
+    """Return ``{"overall": float}`` for each, in -1..1. Raises DataError for a ground truth that is no such JSON, EndpointError
+    if one has no reward: EasyR1 has no samples without."""
     try:
-        told = [json.loads(one["ground_truth"]) for one in reward_inputs]
-        questions, media = [one["question"] for one in told], [one.get("media") or [] for one in told]
+        labels = [json.loads(row["ground_truth"]) for row in reward_inputs]
+        questions, media = [label["question"] for label in labels], [label.get("media") or [] for label in labels]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f'ground_truth: expected JSON as {{"question": "...", "media": [...]}} ({error!r})') from error
     client = RewardClient(os.environ.get("REWARDLAB_URL", "http://localhost:8000"))
-    rewards = asyncio.run(group_rewards(client, questions, [one["response"] for one in reward_inputs], media))
+    rewards = asyncio.run(request_rewards(client, questions, [row["response"] for row in reward_inputs], media))
     if None in rewards:
         raise EndpointError(f"{client.url}: no reward for {rewards.count(None)} of {len(rewards)} responses")
     return [{"overall": reward} for reward in rewards if reward is not None]

@@ -1,4 +1,4 @@
-"""The rewards of a judge's rollouts, for trainers that ask for one at a time: those of a pair wait here for its other order."""
+"""The rewards of a judge's rollouts, for trainers that score one at a time: those of a pair wait here for its other order."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rewardlab.types import BOTH_ORDERS, VerdictStatus
 
 
 @dataclass(frozen=True)
-class Waiting:
+class WaitingRollout:
     """A scored rollout that waits for those of its pair's other order."""
 
     rollout: JudgedCompletion
@@ -40,13 +40,13 @@ class JudgeRewards:
         self._judge, self._weights, self._num_samples, self._deadline_s = judge, weights, num_samples, deadline_s
         self._judge_deadline_s = judge_deadline_s
         self._scorers: dict[str, JudgmentScorer] = {}
-        self._pairs: dict[str, list[Waiting]] = {}
+        self._pairs: dict[str, list[WaitingRollout]] = {}
         self._check: asyncio.Future[None] | None = None
 
     async def reward(self, rollout: JudgedCompletion, pair_id: str, verdict_format: str) -> dict[str, float]:
-        """``score`` and what it is made of, all numbers. Raises EndpointError where a rollout could not be scored, where nobody
-        answers about consistency at the start, and where the other order of a pair does not come."""
-        await self._somebody_answers()
+        """Return ``score`` and its parts, all numbers. Raise EndpointError if a rollout could not be scored, if the
+        consistency judge does not answer at the start, and if the other order of a pair does not come."""
+        await self._check_judge()
         scorer = self._scorers.get(verdict_format)
         if scorer is None:
             scorer = JudgmentScorer(verdict_format, self._judge, deadline_s=self._judge_deadline_s)
@@ -54,7 +54,7 @@ class JudgeRewards:
         (part,) = await scorer.score([rollout])
         if part.status == VerdictStatus.ERROR:
             raise EndpointError(f"{pair_id}: a rollout could not be scored; it gets no reward")
-        agreement = await self._agreement(Waiting(rollout, part, asyncio.get_running_loop().create_future()), pair_id)
+        agreement = await self._agreement(WaitingRollout(rollout, part, asyncio.get_running_loop().create_future()), pair_id)
         (part,) = compose([part], self._weights, agreements=[agreement], lengths=[rollout.completion.num_tokens])
         return {
             "score": part.total,
@@ -67,7 +67,7 @@ class JudgeRewards:
             "overlong": part.overlong,
         }
 
-    async def _somebody_answers(self) -> None:
+    async def _check_judge(self) -> None:
         if self._judge is None:
             return
         if self._check is None:
@@ -78,17 +78,17 @@ class JudgeRewards:
             self._check = None
             raise EndpointError(f"the consistency reward has nobody to ask: {error}") from error
 
-    async def _agreement(self, own: Waiting, pair_id: str) -> float:
+    async def _agreement(self, entry: WaitingRollout, pair_id: str) -> float:
         if not self._weights.swap:
             return 0.0
         waiting = self._pairs.setdefault(pair_id, [])
-        waiting.append(own)
+        waiting.append(entry)
         if len(waiting) == 2 * self._num_samples:
             del self._pairs[pair_id]
             self._settle(waiting, pair_id)
         try:
             async with asyncio.timeout(self._deadline_s):
-                return await own.agreement
+                return await entry.agreement
         except TimeoutError as error:
             raise EndpointError(
                 f"{pair_id}: {len(waiting)} of the {2 * self._num_samples} rollouts of its two orders came within "
@@ -96,22 +96,22 @@ class JudgeRewards:
                 "batch, data.shuffle=False)"
             ) from error
         finally:
-            if self._pairs.get(pair_id) is waiting:  # one who gives up must not be taken for a rollout of the next epoch
-                waiting.remove(own)
+            if self._pairs.get(pair_id) is waiting:  # a rollout of this epoch must not be taken for one of the next
+                waiting.remove(entry)
                 if not waiting:
                     del self._pairs[pair_id]
 
-    def _settle(self, waiting: list[Waiting], pair_id: str) -> None:
-        orders = [one.rollout.order for one in waiting]
+    def _settle(self, waiting: list[WaitingRollout], pair_id: str) -> None:
+        orders = [entry.rollout.order for entry in waiting]
         if any(orders.count(order) != self._num_samples for order in BOTH_ORDERS):
-            shown = ", ".join(sorted(orders))
-            failure = EndpointError(f"{pair_id}: came as {shown}, not {self._num_samples} times in each order")
-            for one in waiting:
-                if not one.agreement.done():
-                    one.agreement.set_exception(failure)
-                    one.agreement.exception()  # who is gone does not fetch it
+            names = ", ".join(sorted(orders))
+            failure = EndpointError(f"{pair_id}: came as {names}, not {self._num_samples} times in each order")
+            for entry in waiting:
+                if not entry.agreement.done():
+                    entry.agreement.set_exception(failure)
+                    entry.agreement.exception()  # a cancelled caller does not fetch it
             return
-        winners = [winner_of(one.part, one.rollout.preferred) for one in waiting]
-        for one, agreement in zip(waiting, swap_agreement([pair_id] * len(waiting), orders, winners), strict=True):
-            if not one.agreement.done():
-                one.agreement.set_result(agreement)
+        winners = [winner_of(entry.part, entry.rollout.preferred) for entry in waiting]
+        for entry, agreement in zip(waiting, swap_agreement([pair_id] * len(waiting), orders, winners), strict=True):
+            if not entry.agreement.done():
+                entry.agreement.set_result(agreement)

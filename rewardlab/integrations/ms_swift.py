@@ -10,22 +10,21 @@
     orms["judge"] = Judge  # swift rlhf ... --external_plugins plugin.py --reward_funcs judge
 
 Rows carry ``messages`` and ``images``, as its datasets do. What cannot be judged is None, as in TRL, on whose trainer its own
-is built; ``num_failed`` counts it. Exercised against ms-swift 4.6's own
-loader and ``compute_rewards_per_func``.
+is built; ``num_failed`` counts it. Tested against ms-swift 4.6's loader and ``compute_rewards_per_func``.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from rewardlab.integrations.chats import group_rewards, text_of
+from rewardlab.integrations.chats import chat_text, request_rewards
 from rewardlab.integrations.client import RewardClient
 
 
 class JudgeORM:
-    """Called with the completions of a batch and the columns of its rows."""
+    """A reward called with the completions of a batch and the columns of its rows."""
 
     address = "http://localhost:8000"
     options: ClassVar[dict[str, Any]] = {}
@@ -38,11 +37,11 @@ class JudgeORM:
         return self.client.num_failed
 
     def __call__(self, completions: list[str], **columns: Any) -> list[float | None]:
-        asked = [text_of(_prompt(row)).replace("<image>", "").strip() for row in columns["messages"]]
-        images = [own or [] for own in columns.get("images") or [[]] * len(completions)]
-        return asyncio.run(group_rewards(self.client, asked, completions, images))
+        questions = [chat_text(_prompt(row)).replace("<image>", "").strip() for row in columns["messages"]]
+        images = [row or [] for row in columns.get("images") or [[]] * len(completions)]
+        return asyncio.run(request_rewards(self.client, questions, completions, images))
 
 
-def _prompt(messages: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
-    """The turns before the one to be rewarded."""
+def _prompt(messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    """Return the turns before the one to be rewarded."""
     return messages[:-1] if messages[-1].get("role") == "assistant" else messages

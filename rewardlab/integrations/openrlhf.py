@@ -1,7 +1,7 @@
 """OpenRLHF: ``--reward.remote_url rewardlab/integrations/openrlhf.py`` (or ``--remote_rm_url``), a file with ``reward_func``.
 
 The server is ``REWARDLAB_URL`` (http://localhost:8000). Images do not travel with the queries: upload them once, and let the
-label of a row be ``{"media": ["upload:ID"], "question": "..."}`` as JSON. One sample at a time waits there for its cohort.
+label of a row be ``{"media": ["upload:ID"], "question": "..."}`` as JSON. Samples sent one by one wait there for their group.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from rewardlab.integrations.client import RewardClient
 
 
 def reward_func(queries: list[str], prompts: list[str], labels: list[Any], **kwargs: Any) -> dict[str, Any]:
-    """``{"rewards", "scores", "extra_logs"}``, tensors of one per query. Raises EndpointError where there is no reward to give:
-    OpenRLHF tries again, and after its last try ends with an error."""
+    """Return ``{"rewards", "scores", "extra_logs"}``, tensors with a number for each query. Raises EndpointError if there is no
+    reward: OpenRLHF tries again, and after its last try ends with an error."""
     import torch
 
     client = RewardClient(os.environ.get("REWARDLAB_URL", "http://localhost:8000"))
-    told = asyncio.run(client.post("/get_reward", {"query": queries, "prompts": prompts, "labels": labels}))
-    if told is None:
+    response = asyncio.run(client.post("/get_reward", {"query": queries, "prompts": prompts, "labels": labels}))
+    if response is None:
         raise EndpointError(f"{client.url}: no reward for {len(queries)} queries; see the log")
-    logs = {name: torch.tensor(values) for name, values in told["extra_logs"].items()}
-    return {"rewards": torch.tensor(told["rewards"]), "scores": torch.tensor(told["scores"]), "extra_logs": logs}
+    logs = {name: torch.tensor(values) for name, values in response["extra_logs"].items()}
+    return {"rewards": torch.tensor(response["rewards"]), "scores": torch.tensor(response["scores"]), "extra_logs": logs}

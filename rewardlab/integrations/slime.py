@@ -1,8 +1,9 @@
 """slime: ``--custom-rm-path rewardlab.integrations.slime.judge_group --group-rm``, a group at a time, with its images.
 
 The server is ``REWARDLAB_URL`` (http://localhost:8000). Images are those of ``sample.multimodal_inputs``; the question is
-``metadata["question"]`` where a sample has one, else its prompt without chat marks. Without ``--group-rm`` slime asks about one
-sample at a time: let its ``--rm-url`` be the server's ``/slime`` and start that with ``--cohort`` at the samples per prompt.
+``metadata["question"]`` where a sample has one, else its prompt without chat marks. Without ``--group-rm`` slime sends one
+sample at a time: let its ``--rm-url`` be the server's ``/slime`` and start that with ``--group-size`` at the samples
+per prompt.
 """
 
 from __future__ import annotations
@@ -12,17 +13,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from rewardlab.errors import EndpointError
-from rewardlab.integrations.chats import group_rewards, text_of
+from rewardlab.integrations.chats import chat_text, request_rewards
 from rewardlab.integrations.client import RewardClient
-from rewardlab.serving.text import plain
+from rewardlab.serving.conversations import strip_markup
 
 
 async def judge_group(args: Any, samples: Sequence[Any], **kwargs: Any) -> list[float]:
-    """A reward of each in -1..1. Raises EndpointError where one has none: slime knows no sample without."""
+    """Return the rewards, in -1..1. Raises EndpointError if one is missing: slime has no samples without."""
     client = RewardClient(os.environ.get("REWARDLAB_URL", "http://localhost:8000"))
-    questions = [(one.metadata or {}).get("question") or plain(text_of(one.prompt)) for one in samples]
-    images = [(getattr(one, "multimodal_inputs", None) or {}).get("images") or [] for one in samples]
-    rewards = await group_rewards(client, questions, [plain(one.response) for one in samples], images)
+    questions = [(sample.metadata or {}).get("question") or strip_markup(chat_text(sample.prompt)) for sample in samples]
+    images = [(getattr(sample, "multimodal_inputs", None) or {}).get("images") or [] for sample in samples]
+    responses = [strip_markup(sample.response) for sample in samples]
+    rewards = await request_rewards(client, questions, responses, images)
     if None in rewards:
         raise EndpointError(f"{client.url}: no reward for {rewards.count(None)} of {len(rewards)} samples; see the log")
     return [reward for reward in rewards if reward is not None]

@@ -9,8 +9,7 @@
         train_dataset=dataset,  # columns: prompt, and image or images
     )
 
-A group that one process does not see whole is compared in the parts it sees. What cannot be judged is None, which TRL leaves
-out.
+A group of which a process sees only a part is compared within that part. What cannot be judged is None, which TRL leaves out.
 """
 
 from __future__ import annotations
@@ -18,17 +17,17 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from rewardlab.integrations.chats import group_rewards, images_of, text_of
+from rewardlab.integrations.chats import chat_images, chat_text, request_rewards
 from rewardlab.integrations.client import RewardClient
 
 
 def judge_reward(url: str, **options: Any) -> Callable[..., Awaitable[list[float | None]]]:
-    """The reward function for a server; ``options`` as of :class:`RewardClient`."""
+    """Return the reward function for a server; ``options`` are those of :class:`RewardClient`."""
     client = RewardClient(url, **options)
 
     async def judge(prompts: list[Any], completions: list[Any], **columns: Any) -> list[float | None]:
-        shown = columns.get("images") or [None if image is None else [image] for image in columns.get("image") or ()]
-        images = [own or [] for own in shown] or [images_of(prompt) for prompt in prompts]
-        return await group_rewards(client, [text_of(p) for p in prompts], [text_of(c) for c in completions], images)
+        rows = columns.get("images") or [None if image is None else [image] for image in columns.get("image") or ()]
+        images = [row or [] for row in rows] or [chat_images(prompt) for prompt in prompts]
+        return await request_rewards(client, [chat_text(p) for p in prompts], [chat_text(c) for c in completions], images)
 
     return judge

@@ -1,9 +1,9 @@
 """verl: ``reward.custom_reward_function.path=rewardlab/integrations/verl.py`` and ``.name=compute_score``.
 
-The server is ``REWARDLAB_URL`` (http://localhost:8000). verl asks about one sample at a time and passes neither prompt nor
+The server is ``REWARDLAB_URL`` (http://localhost:8000). verl sends one sample at a time and passes neither prompt nor
 image: put ``question`` and ``images`` (paths, data URLs or upload ids) into the dataset's ``extra_info``. Samples of one prompt
-wait on the server for each other: start it with ``--cohort`` at ``rollout.n``; for validation with one sample a prompt give
-``anchor``, an answer to be compared with. :mod:`rewardlab.integrations.verl_groups` needs none of this.
+wait on the server for each other: start it with ``--group-size`` at ``rollout.n``; for validation with one sample a prompt
+give ``anchor``, a response to compare with. :mod:`rewardlab.integrations.verl_groups` needs none of this.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from rewardlab.integrations.client import RewardClient, image_url
 
 async def compute_score(
     data_source: str, solution_str: str, ground_truth: Any, extra_info: dict[str, Any] | None = None, **kwargs: Any
-) -> dict[str, Any]:
-    """``{"score": float}`` of one sample, in -1..1. Raises DataError without a question, EndpointError without a reward."""
-    told = extra_info or {}
-    if not told.get("question"):
+) -> dict[str, float]:
+    """Return ``{"score": float}`` of a sample, in -1..1. Raises DataError without question, EndpointError without reward."""
+    info = extra_info or {}
+    if not info.get("question"):
         raise DataError(f"{data_source}: extra_info has no 'question'; a judge must know what was asked")
     client = RewardClient(os.environ.get("REWARDLAB_URL", "http://localhost:8000"))
-    images = told.get("images")  # datasets hand arrays on, which have no truth value
-    label = {"question": told["question"], "media": [image_url(image) for image in (() if images is None else images)]}
-    if told.get("anchor"):
-        label["anchor"] = told["anchor"]
-    reward = await client.post("/slime", {"prompt": told["question"], "response": solution_str, "label": label})
+    images = info.get("images")  # may be an array, which has no truth value
+    label = {"question": info["question"], "media": [image_url(image) for image in (() if images is None else images)]}
+    if info.get("anchor"):
+        label["anchor"] = info["anchor"]
+    reward = await client.post("/slime", {"prompt": info["question"], "response": solution_str, "label": label})
     if reward is None:
         raise EndpointError(f"{client.url}: no reward for a sample of {data_source}; see the log")
     return {"score": float(reward)}

@@ -1,13 +1,13 @@
-"""verl: a reward manager that sees the whole group and the images in its prompts; nothing need be put into ``extra_info``.
+"""verl: a reward manager that sees whole groups and the images in their prompts; ``extra_info`` need not hold anything.
 
     reward.num_workers=1
     reward.reward_manager.source=importlib
     reward.reward_manager.name=JudgeGroups
     reward.reward_manager.module.path=pkg://rewardlab.integrations.verl_groups
 
-The server is ``REWARDLAB_URL`` (http://localhost:8000). verl asks for one sample at a time: those of one ``uid`` wait here for
+The server is ``REWARDLAB_URL`` (http://localhost:8000). verl scores one sample at a time: those of one ``uid`` wait here for
 each other until ``rollout.n`` have come (``rollout.val_kwargs.n`` in validation), so that there must be one worker. A single
-sample needs an ``anchor`` in ``extra_info``. Written against verl 0.9.1, whose own loop it is tried in.
+sample needs an ``anchor`` in ``extra_info``. Written for verl 0.9.1 and tested in its loop.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from verl import DataProto
 from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
 
 from rewardlab.errors import EndpointError
-from rewardlab.integrations.chats import images_of, text_of
+from rewardlab.integrations.chats import chat_images, chat_text
 from rewardlab.integrations.client import RewardClient
 
 
-class JudgeGroups(RewardManagerBase):  # type: ignore[misc]
-    """Rewards in -1..1. Raises EndpointError for a sample without a reward: verl knows none without."""
+class JudgeGroups(RewardManagerBase):
+    """Rewards in -1..1. Raises EndpointError for a sample without a reward: verl has no samples without."""
 
     def __init__(self, config: Any, tokenizer: Any, compute_score: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, tokenizer, compute_score)
@@ -40,20 +40,20 @@ class JudgeGroups(RewardManagerBase):  # type: ignore[misc]
         ids = item.batch["responses"]
         length = int(item.batch["attention_mask"][-ids.shape[-1] :].sum())
         response = await asyncio.to_thread(self.tokenizer.decode, ids[:length], skip_special_tokens=True)
-        turns, told = list(rows["raw_prompt"]), rows.get("extra_info") or {}
+        turns, info = list(rows["raw_prompt"]), rows.get("extra_info") or {}
         is_validation = bool(item.meta_info.get("validate", False))
         if self._sizes[is_validation] == 1:
-            reward = (await self._rewards(turns, [response], told.get("anchor")))[0]
+            reward = (await self._rewards(turns, [response], info.get("anchor")))[0]
         else:
-            reward = await self._among_its_group((str(rows["uid"]), is_validation), turns, response)
+            reward = await self._group_reward((str(rows["uid"]), is_validation), turns, response)
         if reward is None:
             raise EndpointError(f"{self.client.url}: no reward for a sample; see the log")
         return {"reward_score": reward, "reward_extra_info": {"score": reward}}
 
-    async def _among_its_group(self, key: tuple[str, bool], turns: list[Any], response: str) -> float | None:
-        own: asyncio.Future[float | None] = asyncio.get_running_loop().create_future()
+    async def _group_reward(self, key: tuple[str, bool], turns: list[Any], response: str) -> float | None:
+        future: asyncio.Future[float | None] = asyncio.get_running_loop().create_future()
         group = self._waiting.setdefault(key, [])
-        group.append((response, own))
+        group.append((response, future))
         if len(group) == self._sizes[key[1]]:
             del self._waiting[key]
             try:
@@ -63,21 +63,21 @@ class JudgeGroups(RewardManagerBase):  # type: ignore[misc]
                 raise
             self._settle(group, rewards)
         async with asyncio.timeout(self.client.deadline_s):  # a rollout that is lost must not hold the others for good
-            return await own
+            return await future
 
     @staticmethod
-    def _settle(group: list[tuple[str, asyncio.Future[float | None]]], found: list[float | None] | BaseException) -> None:
-        for place, (_, waiting) in enumerate(group):
-            if waiting.done():
+    def _settle(group: list[tuple[str, asyncio.Future[float | None]]], result: list[float | None] | BaseException) -> None:
+        for index, (_, future) in enumerate(group):
+            if future.done():
                 continue
-            if isinstance(found, BaseException):
-                waiting.set_exception(EndpointError(f"the group's rewards failed: {found!r}"))
-                waiting.exception()  # who is gone does not fetch it
+            if isinstance(result, BaseException):
+                future.set_exception(EndpointError(f"the group's rewards failed: {result!r}"))
+                future.exception()  # a cancelled caller does not fetch it
             else:
-                waiting.set_result(found[place])
+                future.set_result(result[index])
 
     async def _rewards(self, turns: list[Any], responses: list[str], anchor: str | None = None) -> list[float | None]:
         if len(responses) == 1 and not anchor:
             raise EndpointError("one sample of a prompt cannot be compared with anything: give extra_info an 'anchor'")
         options = {"strategy": "anchor", "anchor": anchor} if anchor else {}
-        return await self.client.rewards(text_of(turns), responses, images_of(turns), **options)
+        return await self.client.rewards(chat_text(turns), responses, chat_images(turns), **options)

@@ -16,7 +16,7 @@ winner that the other order's rollouts name. It needs both orders of a pair in o
 
 and the same of the validation file, with ``rollout.val_kwargs.n`` as ``rollout.n``. Up to 1,000 rollouts (Ray's limit on one
 actor) may be on their way then. verl logs the parts of the reward in validation. Whatever fails raises, and verl's agent loop
-marks the prompt as failed: it is never a reward. Written against verl 0.9.1.
+marks the prompt as failed: it is never a reward. Written for verl 0.9.1.
 """
 
 from __future__ import annotations
@@ -45,20 +45,21 @@ WEIGHTS = {
     "pair_deadline_s": 600.0,
     "overlong_margin": 0.0,
 }
-TOLD = ("pair_id", "question", "order", "preferred", "verdict_format")
+FIELDS = ("pair_id", "question", "order", "preferred", "verdict_format")
 
 
-class JudgeReward(RewardManagerBase):  # type: ignore[misc]
-    """Raises ConfigError, when made, for options that do not fit together, and DataError for a row without its label."""
+class JudgeReward(RewardManagerBase):
+    """The reward manager. Raises ConfigError, when created, for options that contradict each other, and DataError for a row
+    without its label."""
 
     def __init__(self, config: Any, tokenizer: Any, compute_score: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, tokenizer, compute_score)
-        given = dict(config.reward.get("reward_kwargs") or {})
-        weights = {name: float(given.get(name, default)) for name, default in WEIGHTS.items()}
+        options = dict(config.reward.get("reward_kwargs") or {})
+        weights = {name: float(options.get(name, default)) for name, default in WEIGHTS.items()}
         rollout = config.actor_rollout_ref.rollout
         if weights["swap_weight"]:
-            self._fits_a_swap(config, rollout)
-        judge = consistency_judge(weights["consistency_weight"], asked_for="consistency_weight" in given)
+            self._check_swap(config, rollout)
+        judge = _consistency_judge(weights["consistency_weight"], required="consistency_weight" in options)
         self._ends = tokenizer_end_ids(tokenizer, str(config.actor_rollout_ref.model.path))
         longest, margin = int(rollout.response_length), int(weights["overlong_margin"])
         self._rewards = JudgeRewards(
@@ -74,7 +75,7 @@ class JudgeReward(RewardManagerBase):  # type: ignore[misc]
         )
 
     @staticmethod
-    def _fits_a_swap(config: Any, rollout: Any) -> None:
+    def _check_swap(config: Any, rollout: Any) -> None:
         if int(config.reward.num_workers) != 1:
             raise ConfigError(
                 f"swap_weight compares two rollouts in one process; set reward.num_workers=1, not {config.reward.num_workers}"
@@ -86,38 +87,38 @@ class JudgeReward(RewardManagerBase):  # type: ignore[misc]
 
     async def run_single(self, data: DataProto) -> dict[str, Any]:
         item = data[-1:][0]
-        told = item.non_tensor_batch.get("extra_info") or {}
-        if missing := [name for name in TOLD if told.get(name) is None]:
+        info = item.non_tensor_batch.get("extra_info") or {}
+        if missing := [name for name in FIELDS if info.get(name) is None]:
             raise DataError(f"extra_info has no {', '.join(missing)}; write the dataset with `rewardlab data verl`")
         ids = item.batch["responses"]
         ids = ids[: int(item.batch["attention_mask"][-ids.shape[-1] :].sum())]
         text = await asyncio.to_thread(self.tokenizer.decode, ids, skip_special_tokens=True)
         completion = as_completion(text, ids.tolist(), self._ends)
-        rollout = JudgedCompletion(completion, told["question"], Order(told["order"]), int(told["preferred"]))
-        found = await self._rewards.reward(rollout, told["pair_id"], told["verdict_format"])
-        return {"reward_score": found["score"], "reward_extra_info": found}
+        rollout = JudgedCompletion(completion, info["question"], Order(info["order"]), int(info["preferred"]))
+        reward = await self._rewards.reward(rollout, info["pair_id"], info["verdict_format"])
+        return {"reward_score": reward["score"], "reward_extra_info": reward}
 
 
-def consistency_judge(weight: float, *, asked_for: bool) -> EndpointConsistencyJudge | None:
-    """The endpoint of the environment, or None. Raises ConfigError for a weight that was asked for and nobody to ask."""
+def _consistency_judge(weight: float, *, required: bool) -> EndpointConsistencyJudge | None:
+    """Return the endpoint of the environment, or None. Raises ConfigError for a weight without an endpoint, if ``required``."""
     url = os.environ.get("REWARDLAB_CONSISTENCY_URL")
     if not url or not weight:
-        if weight and asked_for:
+        if weight and required:
             raise ConfigError("consistency_weight is set and REWARDLAB_CONSISTENCY_URL is not; name an endpoint, or drop it")
         return None
-    named = {"model": model} if (model := os.environ.get("REWARDLAB_CONSISTENCY_MODEL")) else {}
-    config = ConsistencyConfig.model_validate({"base_url": url, "weight": weight, **named})
+    options = {"model": model} if (model := os.environ.get("REWARDLAB_CONSISTENCY_MODEL")) else {}
+    config = ConsistencyConfig.model_validate({"base_url": url, "weight": weight, **options})
     return EndpointConsistencyJudge(config, api_key=os.environ.get(config.api_key_env, "none"))
 
 
 def tokenizer_end_ids(tokenizer: Any, model: str) -> frozenset[int]:
-    """Tokens that end a completion: the tokenizer's, and those of the generation config in a local checkpoint folder."""
+    """Return the tokens that end a completion: the tokenizer's, and those of a local checkpoint's generation config."""
     ends = {tokenizer.eos_token_id} - {None}
     path = Path(model) / "generation_config.json"
     if path.is_file():
-        told: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        own = told.get("eos_token_id")
-        ends |= set(own if isinstance(own, list) else [] if own is None else [own])
+        generation: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        end = generation.get("eos_token_id")
+        ends |= set(end if isinstance(end, list) else [] if end is None else [end])
     if not ends:
         raise ConfigError(f"{model}: neither tokenizer nor generation config names a token that ends a completion")
     return frozenset(ends)

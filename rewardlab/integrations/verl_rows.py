@@ -1,4 +1,4 @@
-"""verl: pairs as rows of the Parquet that its ``RLHFDataset`` (0.9.1) reads, to train a judge on them.
+"""verl: pairs as rows of the Parquet file that its ``RLHFDataset`` (0.9.1) reads, to train a judge on them.
 
 ============  ======================================================================================
 data_source   the pair's source, or "rewardlab"; verl's validation metrics go by it
@@ -50,16 +50,16 @@ COLUMNS = {
 
 
 @dataclass(frozen=True)
-class Written:
-    """How many rows a file has, and how many pairs were left out because nobody said which response is better."""
+class VerlRowCounts:
+    """How many rows a file has, and how many pairs were left out because they have no label."""
 
     num_rows: int
     num_unlabelled: int
 
 
 def verl_row(pair: PreferencePair, order: Order, template: Template, *, index: int = 0) -> dict[str, Any]:
-    """The row of a pair in one order. An ``<image>`` (``<video>``, ``<audio>``) that a text itself speaks of is broken by a
-    zero-width space, as sanitized prompts do: verl would look for an image. Raises DataError for a pair without a label."""
+    """Return the row of a pair in one order. An ``<image>`` (``<video>``, ``<audio>``) that a text itself contains is broken by
+    a zero-width space, as in sanitized prompts: verl would look for an image. Raises DataError for a pair without a label."""
     if pair.preferred is None:
         raise DataError(f"{pair.pair_id}: has no 'preferred'; a judge cannot be paid for a pair that nobody labelled")
     messages = build_messages(pair, order=order, template=template)
@@ -85,7 +85,7 @@ def verl_row(pair: PreferencePair, order: Order, template: Template, *, index: i
     }
 
 
-def write_verl_rows(pairs: Iterable[PreferencePair], path: Path, template: Template, *, both_orders: bool) -> Written:
+def write_verl_rows(pairs: Iterable[PreferencePair], path: Path, template: Template, *, both_orders: bool) -> VerlRowCounts:
     """Write the labelled pairs, each in its own order or in both. Raises DataError where there is none, OutputError."""
     table: TableFile | None = None
     num_rows = num_unlabelled = 0
@@ -100,4 +100,4 @@ def write_verl_rows(pairs: Iterable[PreferencePair], path: Path, template: Templ
     if table is None:
         raise DataError(f"{path}: no pair has a label, so there is nothing to write ({num_unlabelled:,} pairs without one)")
     table.close()
-    return Written(num_rows, num_unlabelled)
+    return VerlRowCounts(num_rows, num_unlabelled)

@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass
-class StableReinforceLossConfig(PolicyLossConfig):  # type: ignore[misc]
+class StableReinforceLossConfig(PolicyLossConfig):
     """verl's own fields, and the bounds of the probability ratio, clamped before it is exponentiated."""
 
     loss_mode: str = NAME
@@ -68,8 +68,8 @@ def stable_reinforce_advantages(
         raise ConfigError(f"algorithm.outliers is {treatment!r}; expected delete, clip or keep")
     with torch.no_grad():
         returns_NT = returns_to_go(token_level_rewards, response_mask)
-        advantages_NT, found = filter_outliers(whiten(returns_NT, response_mask), response_mask, sigma, treatment)
-    logger.info("%s, beyond %g deviations: %s; %s", NAME, sigma, treatment, found)
+        advantages_NT, metrics = filter_outliers(whiten(returns_NT, response_mask), response_mask, sigma, treatment)
+    logger.info("%s, beyond %g deviations: %s; %s", NAME, sigma, treatment, metrics)
     return advantages_NT, returns_NT
 
 

@@ -1,4 +1,4 @@
-"""The best of several responses: a judge of pairs plays out tournaments, those of many prompts together."""
+"""Best of N: a judge of pairs plays tournaments among the responses of a prompt, those of many prompts together."""
 
 from __future__ import annotations
 
@@ -30,11 +30,12 @@ class Game:
     """What a plan came to, and the judgment of each match; ``first`` and ``second`` are responses 0 and 1 of its pair."""
 
     ranking: Ranking
-    judged: tuple[tuple[Match, Judgment], ...]
+    judgments: tuple[tuple[Match, Judgment], ...]
 
 
-Found = Callable[[int, Match, int], Judgment | None]  # (prompt, match, how often it was played before): what is known of it
-Heard = Callable[[int, Match, int, Judgment], None]
+# (prompt, match, how often it was played before): its recorded judgment, None if there is none
+Lookup = Callable[[int, Match, int], Judgment | None]
+Record = Callable[[int, Match, int, Judgment], None]
 
 
 def play_many(
@@ -45,61 +46,61 @@ def play_many(
     budget: int | None,
     num_votes: int,
     seed: int,
-    found: Found = lambda n, match, nth: None,
-    heard: Heard = lambda n, match, nth, judged: None,
+    lookup: Lookup = lambda n, match, nth: None,
+    record: Record = lambda n, match, nth, judgment: None,
 ) -> list[Game]:
     """Play out a plan on the responses of each prompt. Every match is judged in both orders by ``num_votes`` votes each; one
     without a majority names no winner. Matches that can be judged at the same time are.
 
-    ``found`` is asked before the judge is, ``heard`` told of what the judge said. A greedy judge is asked about no match
-    twice. Raises ConfigError for a plan or a budget that cannot be.
+    ``lookup`` may give a match's judgment without the judge, ``record`` is called with each new one. A greedy judge is asked
+    about no match twice. Raise ConfigError for a plan or a budget that cannot be.
     """
     repeats = getattr(judge, "temperature", 1.0) > 0
-    plans = [_begun(plan, len(one.responses), budget, repeats) for one in prompts]
+    plans = [_start(plan, len(prompt.responses), budget, repeats) for prompt in prompts]
     waiting: dict[int, list[Match]] = {n: matches for n, (_, matches) in enumerate(plans)}
     played: list[list[tuple[Match, Judgment]]] = [[] for _ in prompts]
-    done: dict[int, Ranking] = {}
+    rankings: dict[int, Ranking] = {}
     turn = 0
 
     def nth(n: int, match: Match) -> int:
         return sum(before == match for before, _ in played[n])
 
     while waiting:
-        known = {(n, match): found(n, match, nth(n, match)) for n, matches in waiting.items() for match in matches}
-        asked = [key for key, judged in known.items() if judged is None]
-        if asked:
-            pairs = [prompts[n].pair(*match) for n, match in asked]
-            judged = judge.compare_many(pairs, orders=[BOTH_ORDERS] * len(pairs), num_votes=num_votes, seed=seed + turn)
-            for (n, match), one in zip(asked, judged, strict=True):
-                known[n, match] = one
-                heard(n, match, nth(n, match), one)
+        results = {(n, match): lookup(n, match, nth(n, match)) for n, matches in waiting.items() for match in matches}
+        missing = [key for key, judgment in results.items() if judgment is None]
+        if missing:
+            pairs = [prompts[n].pair(*match) for n, match in missing]
+            judgments = judge.compare_many(pairs, orders=[BOTH_ORDERS] * len(pairs), num_votes=num_votes, seed=seed + turn)
+            for (n, match), judgment in zip(missing, judgments, strict=True):
+                results[n, match] = judgment
+                record(n, match, nth(n, match), judgment)
         rounds, waiting, turn = waiting, {}, turn + 1
         for n, matches in rounds.items():
-            results = [(match, known[n, match]) for match in matches]
-            assert all(one is not None for _, one in results)
-            played[n] += [(match, one) for match, one in results if one is not None]
-            won = [(match, one.outcome.winner) for match, one in results if one is not None]
+            decided = [(match, result) for match in matches if (result := results[n, match]) is not None]
+            assert len(decided) == len(matches)
+            played[n] += decided
+            winners = [(match, judgment.outcome.winner) for match, judgment in decided]
             try:
-                waiting[n] = plans[n][0].send([None if place is None else match[place] for match, place in won])
+                waiting[n] = plans[n][0].send([None if place is None else match[place] for match, place in winners])
             except StopIteration as end:
-                done[n] = end.value
-    return [Game(done[n], tuple(played[n])) for n in range(len(prompts))]
+                rankings[n] = end.value
+    return [Game(rankings[n], tuple(played[n])) for n in range(len(prompts))]
 
 
 def rank_many(
     judge: Judge, prompts: Sequence[Candidates], *, plan: str, budget: int | None, num_votes: int, seed: int
 ) -> list[Ranking]:
-    """The rankings of :func:`play_many`."""
+    """Return the rankings of :func:`play_many`."""
     games = play_many(judge, prompts, plan=plan, budget=budget, num_votes=num_votes, seed=seed)
     return [game.ranking for game in games]
 
 
-def _begun(plan: str, num: int, budget: int | None, repeats: bool) -> tuple[Plan, list[Match]]:
+def _start(plan: str, num: int, budget: int | None, repeats: bool) -> tuple[Plan, list[Match]]:
     if plan not in PLANS:
         raise ConfigError(f"unknown plan {plan!r}; expected one of {', '.join(PLANS)}")
     try:
-        made = PLANS[plan](num, budget, **({"repeats": repeats} if plan == "adaptive" else {}))
-        return made, next(made)
+        rounds = PLANS[plan](num, budget, **({"repeats": repeats} if plan == "adaptive" else {}))
+        return rounds, next(rounds)
     except ValueError as error:
         raise ConfigError(str(error)) from error
 
@@ -115,44 +116,54 @@ def run_ranking(
     seed: int,
     command: str = "",
 ) -> dict[str, Any]:
-    """Rank all prompts to ``out/rankings.jsonl`` and ``out/report.json``; returns the report.
+    """Rank all prompts to ``out/rankings.jsonl`` and ``out/report.json``; return the report.
 
     Every match is kept with its votes in ``out/matches.jsonl`` when its round is judged: the same command continues a killed
     run, and asks again where the judge failed to answer. Where best responses are known the report has the share of prompts
-    whose single first place is one of them; first places that are shared are not right. Raises ConfigError, and
+    whose single first place is one of them; first places that are shared are not right. Raise ConfigError, and
     EndpointError where nothing answers.
     """
-    for one in prompts:
-        _begun(plan, len(one.responses), budget, True)
+    for prompt in prompts:
+        _start(plan, len(prompt.responses), budget, True)
     identity = {**judge.identity, "data": _digest(prompts), "plan": plan, "budget": budget, "votes": num_votes, "seed": seed}
     games: list[Game] = []
     with AppendLog(out / "matches.jsonl", identity) as log, bar(f"rank: {plan}", len(prompts)) as advance:
-        known = {_key(row): [vote_of(vote) for vote in row["votes"]] for row in log.rows}
-        known = {key: votes for key, votes in known.items() if not num_failed(votes)}
-        if not known:
+        recorded = {_key(row): [vote_of(vote) for vote in row["votes"]] for row in log.rows}
+        recorded = {key: votes for key, votes in recorded.items() if not num_failed(votes)}
+        if not recorded:
             judge.check()
         for start in range(0, len(prompts), CHUNK):
-            own_seed = int(hashlib.sha256(f"{seed} {start}".encode()).hexdigest()[:8], 16)
+            chunk_seed = int(hashlib.sha256(f"{seed} {start}".encode()).hexdigest()[:8], 16)
 
-            def found(n: int, match: Match, nth: int, start: int = start) -> Judgment | None:
-                votes = known.get((start + n, match, nth))
+            def lookup(n: int, match: Match, nth: int, start: int = start) -> Judgment | None:
+                votes = recorded.get((start + n, match, nth))
                 return None if votes is None else reduce_votes("", votes)
 
-            def heard(n: int, match: Match, nth: int, judged: Judgment, start: int = start) -> None:
-                votes = [vote_row(vote) for vote in judged.votes]
+            def record(n: int, match: Match, nth: int, judgment: Judgment, start: int = start) -> None:
+                votes = [vote_row(vote) for vote in judgment.votes]
                 log.append({"row": start + n, "first": match[0], "second": match[1], "nth": nth, "votes": votes})
 
-            of, rules = prompts[start : start + CHUNK], {"plan": plan, "budget": budget, "num_votes": num_votes}
-            games += play_many(judge, of, seed=own_seed, found=found, heard=heard, **rules)  # type: ignore[arg-type]
-            advance(len(of))
-    rows = [_row(n, prompt, game.ranking) for n, (prompt, game) in enumerate(zip(prompts, games, strict=True))]
+            chunk = prompts[start : start + CHUNK]
+            games += play_many(
+                judge,
+                chunk,
+                plan=plan,
+                budget=budget,
+                num_votes=num_votes,
+                seed=chunk_seed,
+                lookup=lookup,
+                record=record,
+            )
+            advance(len(chunk))
+    rankings = [game.ranking for game in games]
+    rows = [_row(n, prompt, ranking) for n, (prompt, ranking) in enumerate(zip(prompts, rankings, strict=True))]
     write_atomic(out / "rankings.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-    votes = [vote for game in games for _, judged in game.judged for vote in judged.votes]
-    report = {"plan": plan, "budget": budget, "votes": num_votes, "judge": judge.spec, "command": command}
+    votes = [vote for game in games for _, judgment in game.judgments for vote in judgment.votes]
+    report: dict[str, Any] = {"plan": plan, "budget": budget, "votes": num_votes, "judge": judge.spec, "command": command}
     report |= {
         "statuses": dict(Counter(vote.verdict.status.value for vote in votes)),
         "commit": commit(),
-        **_score(prompts, rows),
+        **_score(prompts, rankings),
     }
     write_atomic(out / "report.json", json.dumps(report, indent=1) + "\n")
     return report
@@ -164,13 +175,13 @@ def _key(row: Mapping[str, Any]) -> tuple[int, Match, int]:
 
 def _digest(prompts: Sequence[Candidates]) -> str:
     digest = hashlib.sha256()
-    for one in prompts:
-        images = [hashlib.sha256(image).hexdigest() for image in one.images]
-        digest.update(json.dumps([one.question, *one.responses, images]).encode())
+    for prompt in prompts:
+        images = [hashlib.sha256(image).hexdigest() for image in prompt.images]
+        digest.update(json.dumps([prompt.question, *prompt.responses, images]).encode())
     return digest.hexdigest()[:16]
 
 
-def _row(number: int, prompt: Candidates, ranking: Ranking) -> dict[str, Any]:
+def _row(number: int, prompt: Candidates, ranking: Ranking) -> dict[str, object]:
     counts = {"num_matches": ranking.num_matches, "undecided": ranking.undecided}
     return {
         "row": number,
@@ -181,23 +192,23 @@ def _row(number: int, prompt: Candidates, ranking: Ranking) -> dict[str, Any]:
     }
 
 
-def _score(prompts: Sequence[Candidates], rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    matches = sum(row["num_matches"] for row in rows)
-    told: dict[str, Any] = {
-        "num_prompts": len(rows),
-        "matches_per_prompt": matches / len(rows),
-        "undecided_rate": sum(row["undecided"] for row in rows) / matches,
-        "without_one_best": sum(row["best"] is None for row in rows),
+def _score(prompts: Sequence[Candidates], rankings: Sequence[Ranking]) -> dict[str, object]:
+    matches = sum(ranking.num_matches for ranking in rankings)
+    metrics: dict[str, object] = {
+        "num_prompts": len(rankings),
+        "matches_per_prompt": matches / len(rankings),
+        "undecided_rate": sum(ranking.undecided for ranking in rankings) / matches,
+        "without_one_best": sum(ranking.best is None for ranking in rankings),
     }
     groups: dict[str, list[float]] = defaultdict(list)
-    for prompt, row in zip(prompts, rows, strict=True):
+    for prompt, ranking in zip(prompts, rankings, strict=True):
         if prompt.best:
-            groups[prompt.group].append(float(row["best"] in prompt.best))
+            groups[prompt.group].append(float(ranking.best in prompt.best))
     if groups:
-        told["best_found"] = _found_cell([score for own in groups.values() for score in own])
-        told["groups"] = {name: _found_cell(own) for name, own in sorted(groups.items())}
-    return told
+        metrics["best_found"] = _accuracy_cell([score for scores in groups.values() for score in scores])
+        metrics["groups"] = {name: _accuracy_cell(scores) for name, scores in sorted(groups.items())}
+    return metrics
 
 
-def _found_cell(scores: Sequence[float]) -> dict[str, Any]:
+def _accuracy_cell(scores: Sequence[float]) -> dict[str, object]:
     return {"n": len(scores), "accuracy": sum(scores) / len(scores), "interval": list(mean_interval(scores))}

@@ -109,16 +109,17 @@ class GenerativeJudge:
         return [judgment(pair.pair_id, pair_votes) for pair, pair_votes in zip(pairs, votes, strict=True)]
 
     def compare(self, pair: PreferencePair, *, num_votes: int = 1, seed: int = 0) -> Judgment:
-        """Judge one pair in both orders."""
+        """Return the judgment of one pair in both orders."""
         return self.compare_many([pair], orders=[BOTH_ORDERS], num_votes=num_votes, seed=seed)[0]
 
 
 def compare_until_settled(
     judge: Judge, pairs: Sequence[PreferencePair], *, max_votes: int, error: float, seed: int
 ) -> list[Judgment]:
-    """Ask both orders in turns, one vote each, until the majority of ``max_votes`` of each is settled but for ``error``.
+    """Return judgments of votes drawn in turns, one in each order, until the majority of ``max_votes`` of each is settled but
+    for ``error``.
 
-    Every round asks the pairs that are left, together. See :mod:`rewardlab.verdicts.early_stopping`.
+    Every round draws for all pairs that are left, together. See :mod:`rewardlab.verdicts.early_stopping`.
     """
     votes: list[list[Vote]] = [[] for _ in pairs]
     left = list(range(len(pairs)))

@@ -1,7 +1,7 @@
 """Which of more than two responses is best, from comparisons of two: tournaments, and a Bradley-Terry fit with a budget.
 
 A plan is a generator. It yields rounds of matches (i, j), is sent the winner of each (i, j, or None where the comparison came
-to nothing), and returns a Ranking. Nothing here asks a judge: :func:`rewardlab.judging.best_of_n.rank_many` does.
+to nothing), and returns a Ranking. No judge is called here: :func:`rewardlab.judging.best_of_n.rank_many` does.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Ranking:
 
     @property
     def best(self) -> int | None:
-        """The one best response; None where several share the first place."""
+        """Return the one best response; None if several share the first place."""
         return self.tiers[0][0] if len(self.tiers[0]) == 1 else None
 
 
@@ -34,14 +34,14 @@ Plan = Generator[list[Match], Sequence[int | None], Ranking]
 
 
 def tiers_of(scores: Sequence[float]) -> tuple[tuple[int, ...], ...]:
-    """Indices by falling score; equal scores share a tier."""
+    """Return indices by falling score; equal scores share a tier."""
     return tuple(tuple(n for n, s in enumerate(scores) if s == value) for value in sorted(set(scores), reverse=True))
 
 
 def round_robin(num: int, budget: int | None = None) -> Plan:
-    """Every response against every other, num (num - 1) / 2 matches in one round; ranked by matches won.
+    """Play every response against every other, num (num - 1) / 2 matches in one round; ranked by matches won.
 
-    Raises ValueError where the budget does not suffice.
+    Raise ValueError if the budget does not suffice.
     """
     matches = [(i, j) for i in range(num) for j in range(i + 1, num)]
     _check(num, len(matches), budget, "round_robin")
@@ -51,7 +51,8 @@ def round_robin(num: int, budget: int | None = None) -> Plan:
 
 
 def circular(num: int, budget: int | None = None) -> Plan:
-    """Every response against the next, in a ring: num matches (one of two) in one round; ranked by matches won less lost."""
+    """Play every response against the next, in a ring: num matches (one of two) in one round; ranked by matches won less
+    lost."""
     matches = [(n, (n + 1) % num) for n in range(num if num > 2 else 1)]
     _check(num, len(matches), budget, "circular")
     winners = yield matches
@@ -61,7 +62,7 @@ def circular(num: int, budget: int | None = None) -> Plan:
 
 
 def anchored(num: int, budget: int | None = None) -> Plan:
-    """Every response against the last one, the anchor: num - 1 matches in one round; ranked by whether they beat it."""
+    """Play every response against the last one, the anchor: num - 1 matches in one round; ranked by whether they beat it."""
     matches = [(n, num - 1) for n in range(num - 1)]
     _check(num, len(matches), budget, "anchored")
     winners = yield matches
@@ -70,37 +71,37 @@ def anchored(num: int, budget: int | None = None) -> Plan:
 
 
 def knockout(num: int, budget: int | None = None) -> Plan:
-    """Losers leave: num - 1 matches where all are decided. Both sides of an undecided match go on, and do not meet again.
+    """Play knockout rounds: num - 1 matches if all are decided. Both sides of an undecided match go on, and do not meet again.
 
     Where nobody is left to meet, or the budget does not reach for another round, those left share the first place. Others
-    rank by the round they left in. Raises ValueError where the budget is below num - 1.
+    rank by the round they left in. Raise ValueError if the budget is below num - 1.
     """
     _check(num, num - 1, budget, "knockout")
-    left, out, asked = list(range(num)), [], 0
+    left, out, num_matches = list(range(num)), [], 0
     drawn: set[Match] = set()
     while matches := _pairings(left, drawn):
-        if budget is not None and asked + len(matches) > budget:
+        if budget is not None and num_matches + len(matches) > budget:
             break
         winners = yield matches
-        asked += len(matches)
+        num_matches += len(matches)
         drawn |= {match for match, winner in zip(matches, winners, strict=True) if winner is None}
         losers = [i + j - winner for (i, j), winner in zip(matches, winners, strict=True) if winner is not None]
         byes = [n for n in left if all(n not in match for match in matches)]  # they play first next time
         left = byes + [n for n in left if n not in losers and n not in byes]
         if losers:
             out.append(tuple(losers))
-    return Ranking((tuple(sorted(left)), *reversed(out)), asked, len(drawn))
+    return Ranking((tuple(sorted(left)), *reversed(out)), num_matches, len(drawn))
 
 
 def _pairings(left: Sequence[int], drawn: set[Match]) -> list[Match]:
-    """Neighbours of those left, as many as can be, but for pairs in ``drawn``."""
+    """Return matches of neighbours among ``left``, as many as possible, without those in ``drawn``."""
     free, matches = list(left), []
     while free:
-        one = free.pop(0)
-        other = next((n for n in free if (one, n) not in drawn and (n, one) not in drawn), None)
-        if other is not None:
-            free.remove(other)
-            matches.append((one, other))
+        first = free.pop(0)
+        second = next((n for n in free if (first, n) not in drawn and (n, first) not in drawn), None)
+        if second is not None:
+            free.remove(second)
+            matches.append((first, second))
     return matches
 
 
@@ -108,7 +109,7 @@ PRIOR = 1.5  # standard deviation of strengths, in logits: keeps the undefeated 
 
 
 def bradley_terry(wins: np.ndarray, prior: float = PRIOR) -> tuple[np.ndarray, np.ndarray]:
-    """([N] strengths in logits, [N, N] their covariance) from [N, N] ``wins`` (of row over column).
+    """Return ([N] strengths in logits, [N, N] their covariance) from [N, N] ``wins`` (of row over column).
 
     P(i beats j) = sigmoid(s_i - s_j) (Bradley and Terry 1952), maximum a posteriori under independent normal priors, by
     Newton's method; the covariance is the inverse Hessian there (Laplace). Responses never compared stay at the prior, 0.
@@ -132,29 +133,29 @@ def adaptive(num: int, budget: int | None = None, *, repeats: bool = True) -> Pl
 
     First everyone meets two others, in a ring. Then, match by match, the strongest meets whoever is likeliest to be stronger
     still, the less often the two have met the sooner. ``repeats`` False, for a judge that says the same when asked the same:
-    nobody meets twice, and the plan ends where the strongest has met all. Raises ValueError where the budget is below num.
+    nobody meets twice, and the plan ends where the strongest has met all. Raise ValueError if the budget is below num.
     """
-    most = 2 * num if budget is None else budget
+    max_matches = 2 * num if budget is None else budget
     ring = [(n, (n + 1) % num) for n in range(num if num > 2 else 1)]
-    _check(num, len(ring), most, "adaptive")
-    wins, met, asked, undecided = np.zeros((num, num)), np.zeros((num, num)), 0, 0
+    _check(num, len(ring), max_matches, "adaptive")
+    wins, met, num_matches, undecided = np.zeros((num, num)), np.zeros((num, num)), 0, 0
     matches = ring
     while True:
         for (i, j), winner in zip(matches, (yield matches), strict=True):
-            met[i, j], met[j, i], asked = met[i, j] + 1, met[j, i] + 1, asked + 1
+            met[i, j], met[j, i], num_matches = met[i, j] + 1, met[j, i] + 1, num_matches + 1
             if winner is None:
                 undecided += 1
             else:
                 wins[winner, i + j - winner] += 1
         strengths, covariance = bradley_terry(wins)
         match = _doubtful(strengths, covariance, met, repeats)
-        if asked >= most or match is None:
-            return Ranking(tiers_of(strengths.round(9).tolist()), asked, undecided)
+        if num_matches >= max_matches or match is None:
+            return Ranking(tiers_of(strengths.round(9).tolist()), num_matches, undecided)
         matches = [match]
 
 
 def _doubtful(strengths: np.ndarray, covariance: np.ndarray, met: np.ndarray, repeats: bool) -> Match | None:
-    """The strongest, and the one that most likely is stronger still (normal approximation), fewer meetings first."""
+    """Return the strongest, and the one that most likely is stronger still (normal approximation), fewer meetings first."""
     best = int(strengths.argmax())
     others = [n for n in range(len(strengths)) if n != best and (repeats or not met[best, n])]
     if not others:
@@ -173,7 +174,7 @@ def _check(num: int, least: int, budget: int | None, plan: str) -> None:
 
 
 @dataclass(frozen=True)
-class Played:
+class PlayedMatch:
     """A match that was judged: ``share`` is the share of votes, or the probability, for ``first`` (0..1); None: undecided by
     failure."""
 
@@ -182,30 +183,30 @@ class Played:
     share: float | None
 
 
-def net_win_rates(num: int, played: Sequence[Played]) -> list[float | None]:
-    """[num] mean over a response's matches of 2 share - 1, in -1..1: with shares of 0 and 1 its wins less its losses by their
-    number. None for a response of which no match could be judged: no reward is made up for it."""
+def net_win_rates(num: int, played: Sequence[PlayedMatch]) -> list[float | None]:
+    """Return [num] means over a response's matches of 2 share - 1, in -1..1: with shares of 0 and 1 its wins less its losses
+    by their number. None for a response of which no match could be judged: no reward is made up for it."""
     margins: list[list[float]] = [[] for _ in range(num)]
     for match in played:
         if match.share is not None:
             margins[match.first].append(2 * match.share - 1)
             margins[match.second].append(1 - 2 * match.share)
-    return [sum(own) / len(own) if own else None for own in margins]
+    return [sum(row) / len(row) if row else None for row in margins]
 
 
-def fitted_strengths(num: int, played: Sequence[Played]) -> tuple[list[float | None], list[float | None]]:
-    """([num] Bradley-Terry strengths in logits, mean 0; [num] their standard deviations), each match counting by its share for
-    either side. None for a response of which no match could be judged."""
-    wins, judged = np.zeros((num, num)), set()
+def fitted_strengths(num: int, played: Sequence[PlayedMatch]) -> tuple[list[float | None], list[float | None]]:
+    """Return ([num] Bradley-Terry strengths in logits, mean 0; [num] their standard deviations), each match counting by its
+    share for either side. None for a response of which no match could be judged."""
+    wins, compared = np.zeros((num, num)), set()
     for match in played:
         if match.share is not None:
             wins[match.first, match.second] += match.share
             wins[match.second, match.first] += 1 - match.share
-            judged |= {match.first, match.second}
+            compared |= {match.first, match.second}
     strengths, covariance = bradley_terry(wins)
     spread = np.sqrt(np.diag(covariance))
-    return [float(strengths[n]) if n in judged else None for n in range(num)], [
-        float(spread[n]) if n in judged else None for n in range(num)
+    return [float(strengths[n]) if n in compared else None for n in range(num)], [
+        float(spread[n]) if n in compared else None for n in range(num)
     ]
 
 

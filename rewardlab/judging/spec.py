@@ -15,7 +15,7 @@ from rewardlab.samplers.base import HF, OPENAI, VLLM
 
 
 @dataclass(frozen=True)
-class Engine:
+class JudgeEngine:
     """What answers: ``module`` opens it, ``form`` explains its TARGET; a local one has a checkpoint for TARGET."""
 
     module: str
@@ -24,9 +24,9 @@ class Engine:
 
 
 ENGINES = {
-    HF: Engine("rewardlab.samplers.hf", "hf:PATH (a checkpoint folder or hub id)", is_local=True),
-    VLLM: Engine("rewardlab.samplers.vllm", "vllm:PATH (the same through vLLM)", is_local=True),
-    OPENAI: Engine("rewardlab.samplers.openai_api", "openai:MODEL@URL (or URL,URL)", is_local=False),
+    HF: JudgeEngine("rewardlab.samplers.hf", "hf:PATH (a checkpoint folder or hub id)", is_local=True),
+    VLLM: JudgeEngine("rewardlab.samplers.vllm", "vllm:PATH (the same through vLLM)", is_local=True),
+    OPENAI: JudgeEngine("rewardlab.samplers.openai_api", "openai:MODEL@URL (or URL,URL)", is_local=False),
 }
 # What only some commands take.
 OTHERS = {

@@ -47,7 +47,7 @@ def vote_accuracy(num_right: int, num_wrong: int, num_votes: int, k: int) -> flo
 
 @lru_cache(maxsize=65536)
 def lead_counts(num_right: int, num_wrong: int, num_votes: int, k: int) -> Mapping[int, int]:
-    """In how many of the C(num_votes, k) draws of ``k`` votes each lead (right less wrong votes) comes about."""
+    """Return by lead (right less wrong votes) how many of the C(num_votes, k) draws of ``k`` votes have it."""
     neither = num_votes - num_right - num_wrong
     leads: dict[int, int] = {}
     for right in range(max(0, k - num_wrong - neither), min(num_right, k) + 1):
@@ -63,8 +63,8 @@ def balanced_accuracy(first: tuple[int, int, int], second: tuple[int, int, int],
 
     Exact over all draws of ``k`` from either order's pool. An even one is not right.
     """
-    one, other = lead_counts(*first, k), lead_counts(*second, k)
-    ahead = sum(n * m for a, n in one.items() for b, m in other.items() if a + b > 0)
+    leads, others = lead_counts(*first, k), lead_counts(*second, k)
+    ahead = sum(n * m for a, n in leads.items() for b, m in others.items() if a + b > 0)
     return ahead / (math.comb(first[2], k) * math.comb(second[2], k))
 
 
@@ -83,9 +83,9 @@ def _tally(votes: Sequence[Vote], preferred: int) -> tuple[int, int, int]:
     return winners.count(preferred), winners.count(1 - preferred), len(winners)
 
 
-def score_of(tallied: Sequence[tuple[int, int, int]], k: int | None = None) -> float:
+def score_of(tallies: Sequence[tuple[int, int, int]], k: int | None = None) -> float:
     """:func:`pair_score` of a pair's tallies."""
-    scores = [vote_accuracy(right, wrong, total, total if k is None else k) for right, wrong, total in tallied]
+    scores = [vote_accuracy(right, wrong, total, total if k is None else k) for right, wrong, total in tallies]
     return sum(scores) / len(scores) if scores else 0.0
 
 
@@ -97,9 +97,9 @@ def pair_score(item: Labeled, k: int | None = None) -> float:
     return score_of(item.tallies, k)
 
 
-def any_correct_score(tallied: Sequence[tuple[int, int, int]], k: int) -> float:
+def any_correct_score(tallies: Sequence[tuple[int, int, int]], k: int) -> float:
     """Mean over a pair's trials of :func:`any_correct`."""
-    return sum(any_correct(right, total, k) for right, _, total in tallied) / len(tallied) if tallied else 0.0
+    return sum(any_correct(right, total, k) for right, _, total in tallies) / len(tallies) if tallies else 0.0
 
 
 def smallest_pool(items: Sequence[Labeled]) -> int:
@@ -142,7 +142,7 @@ def invalid_rate(items: Sequence[Labeled]) -> float:
 
 
 def position_bias(items: Sequence[Labeled]) -> float | None:
-    """Share of valid verdicts for the response shown first, minus one half: -0.5..0.5, 0 without lean; None without any."""
+    """Share of valid verdicts for the response shown first, minus one half: -0.5..0.5, 0 without bias; None without any."""
     choices = [vote.verdict.choice for vote in _all_votes(items) if vote.verdict.choice is not None]
     return choices.count(Choice.FIRST) / len(choices) - 0.5 if choices else None
 
@@ -154,12 +154,12 @@ def length_bias(items: Sequence[Labeled], longer: Sequence[int | None]) -> float
     is the better one. ``longer`` is its index; pairs of equal lengths (None) and without a valid verdict are left out, and
     every other counts alike, however many of its verdicts are valid. None where nothing is left.
     """
-    leans = []
+    biases = []
     for item, index in zip(items, longer, strict=True):
         winners = [vote.winner for vote in item.judgment.votes if vote.winner is not None]
         if index is not None and winners:
-            leans.append(winners.count(index) / len(winners) - (item.preferred == index))
-    return sum(leans) / len(leans) if leans else None
+            biases.append(winners.count(index) / len(winners) - (item.preferred == index))
+    return sum(biases) / len(biases) if biases else None
 
 
 def swap_consistency(items: Sequence[Labeled]) -> float | None:
@@ -167,10 +167,9 @@ def swap_consistency(items: Sequence[Labeled]) -> float | None:
 
     A tie or an invalid majority in either order is not consistent. None where no pair was shown in both orders.
     """
-    kept = [_trials(item) for item in items]
-    both = [trials for trials in kept if len(trials) == 2]
+    both = [trials for trials in map(_trials, items) if len(trials) == 2]
     if not both:
         return None
     outcomes = [(majority(first), majority(second)) for first, second in both]
-    named = (Outcome.RESPONSE_0, Outcome.RESPONSE_1)
-    return sum(a == b and a in named for a, b in outcomes) / len(outcomes)
+    decided = (Outcome.RESPONSE_0, Outcome.RESPONSE_1)
+    return sum(a == b and a in decided for a, b in outcomes) / len(outcomes)

@@ -37,7 +37,7 @@ def nll(probabilities: ArrayLike, happened: ArrayLike) -> float:
 
 @dataclass(frozen=True)
 class Bin:
-    """Of the probabilities in one bin: how many, their mean, and how often the event happened."""
+    """The probabilities of one bin: how many, their mean, and how often the event happened."""
 
     count: int
     predicted: float
@@ -52,7 +52,8 @@ def reliability(probabilities: ArrayLike, happened: ArrayLike, num_bins: int = 1
     """Bins of equal width over 0..1, each open below and closed above (the first also below); empty ones are left out."""
     p, y = _events(probabilities, happened)
     number = _bin_numbers(p, num_bins)
-    return [Bin(int(of.sum()), float(p[of].mean()), float(y[of].mean())) for of in (number == n for n in np.unique(number))]
+    members = [number == n for n in np.unique(number)]
+    return [Bin(int(inside.sum()), float(p[inside].mean()), float(y[inside].mean())) for inside in members]
 
 
 def expected_calibration_error(probabilities: ArrayLike, happened: ArrayLike, num_bins: int = 10) -> float:
@@ -71,8 +72,8 @@ def least_calibration_error(probabilities: ArrayLike, num_bins: int = 10, *, see
     About 0.045 for 500 of them spread evenly over ten bins: an error of that size is no sign of miscalibration.
     """
     p, _ = _events(probabilities, np.zeros_like(np.asarray(probabilities, dtype=float)))
-    drawn = np.random.default_rng(seed).random((resamples, p.size)) < p
-    return float(np.mean([expected_calibration_error(p, y, num_bins) for y in drawn]))
+    outcomes = np.random.default_rng(seed).random((resamples, p.size)) < p
+    return float(np.mean([expected_calibration_error(p, y, num_bins) for y in outcomes]))
 
 
 def basic_interval(
@@ -86,12 +87,12 @@ def basic_interval(
     statistic cannot pass (0 for an error).
     """
     draws = np.random.default_rng(seed).integers(0, num, size=(resamples, num))
-    return _reversed(statistic(np.arange(num)), [statistic(indices) for indices in draws], least)
+    return _basic(statistic(np.arange(num)), [statistic(indices) for indices in draws], least)
 
 
-def _reversed(whole: float, values: ArrayLike, least: float) -> tuple[float, float]:
+def _basic(observed: float, values: ArrayLike, least: float) -> tuple[float, float]:
     low, high = np.quantile(np.asarray(values, dtype=float), (0.025, 0.975))
-    return max(least, 2 * whole - float(high)), max(least, 2 * whole - float(low))
+    return max(least, 2 * observed - float(high)), max(least, 2 * observed - float(low))
 
 
 def calibration_error_interval(
@@ -113,21 +114,21 @@ def calibration_error_interval(
     errors_in = np.bincount(names * num_bins + bins, p - y, minlength=num * num_bins).reshape(num, num_bins)
     added = np.column_stack([errors_in, np.bincount(names)])
     kinds, many = np.unique(added.round(12), axis=0, return_counts=True)
-    drawn = np.random.default_rng(seed).multinomial(len(added), many / len(added), size=resamples) @ kinds
-    errors = np.abs(drawn[:, :num_bins]).sum(1) / drawn[:, num_bins]
-    return _reversed(expected_calibration_error(p, y, num_bins), errors, 0.0)
+    samples = np.random.default_rng(seed).multinomial(len(added), many / len(added), size=resamples) @ kinds
+    errors = np.abs(samples[:, :num_bins]).sum(1) / samples[:, num_bins]
+    return _basic(expected_calibration_error(p, y, num_bins), errors, 0.0)
 
 
 @dataclass(frozen=True)
-class Kept:
-    """Where a judge abstains below a confidence: the share of all pairs it decides, and how many of those it gets wrong."""
+class RiskPoint:
+    """A judge that abstains below a confidence: the share of all pairs it decides, and how many of those it gets wrong."""
 
     confidence: float
     coverage: float
     risk: float
 
 
-def risk_coverage(confidences: Sequence[float | None], right: Sequence[bool]) -> list[Kept]:
+def risk_coverage(confidences: Sequence[float | None], right: Sequence[bool]) -> list[RiskPoint]:
     """The curve from the surest decisions to all, one point per distinct confidence (in what the judge named, 0.5..1).
 
     A pair without a confidence (None: an even vote, or no valid one) is never decided: with any, coverage ends below 1.
@@ -137,11 +138,11 @@ def risk_coverage(confidences: Sequence[float | None], right: Sequence[bool]) ->
     for number, (confidence, is_right) in enumerate(decided, start=1):
         wrong += not is_right
         if number == len(decided) or decided[number][0] != confidence:
-            curve.append(Kept(confidence, number / len(confidences), wrong / number))
+            curve.append(RiskPoint(confidence, number / len(confidences), wrong / number))
     return curve
 
 
-def area_under_risk(curve: Sequence[Kept]) -> float:
+def area_under_risk(curve: Sequence[RiskPoint]) -> float:
     """Mean risk over the coverages the curve reaches (0..1; AURC, arXiv 1805.08206); nan for none. Ties share their risk."""
     if not curve:
         return math.nan

@@ -16,7 +16,7 @@ _Z = 1.959963984540054  # the 97.5 % quantile of the normal distribution
 
 
 @dataclass(frozen=True)
-class Estimate:
+class AccuracyEstimate:
     """An accuracy (0..1) and its interval."""
 
     accuracy: float
@@ -38,9 +38,9 @@ def share_with_interval(hits: int, number: int) -> list[float] | None:
     return [hits / number, *wilson_interval(hits, number)] if number else None
 
 
-def mean_estimate(scores: Sequence[float], clusters: Sequence[str] | None = None) -> Estimate:
+def mean_estimate(scores: Sequence[float], clusters: Sequence[str] | None = None) -> AccuracyEstimate:
     """Return the mean of at least one score, with its :func:`mean_interval`."""
-    return Estimate(sum(scores) / len(scores), mean_interval(scores, clusters))
+    return AccuracyEstimate(sum(scores) / len(scores), mean_interval(scores, clusters))
 
 
 def mean_interval(
@@ -67,8 +67,8 @@ def mean_interval(
     dice, means = np.random.default_rng(seed), []
     block = max(1, 20_000_000 // many.size)  # of resamples, for memory
     for start in range(0, resamples, block):
-        drawn = dice.multinomial(sums.size, many / sums.size, size=min(block, resamples - start))
-        means.append(drawn @ kinds[0] / (drawn @ kinds[1]))
+        samples = dice.multinomial(sums.size, many / sums.size, size=min(block, resamples - start))
+        means.append(samples @ kinds[0] / (samples @ kinds[1]))
     low, high = np.quantile(np.concatenate(means), (0.025, 0.975))
     return float(low), float(high)
 

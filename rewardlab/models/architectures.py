@@ -10,41 +10,42 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForImageTextToText, Qwen2_5_VLConfig, Qwen3VLConfig
 
-_ROPE_25 = {"rope_type": "default", "rope_theta": 1000000.0, "mrope_section": [16, 24, 24]}
-_ROPE_3 = {"rope_type": "default", "rope_theta": 5000000.0, "mrope_section": [24, 20, 20], "mrope_interleaved": True}
-_EYES_25 = {"depth": 32, "hidden_size": 1280, "intermediate_size": 3420, "num_heads": 16}
-_EYES_25 |= {"fullatt_block_indexes": [7, 15, 23, 31]}
-_EYES_3 = {"depth": 27, "hidden_size": 1152, "intermediate_size": 4304, "num_heads": 16}
-_EYES_3 |= {"deepstack_visual_indexes": [8, 16, 24]}
-_SMALL_EYES_3 = {"depth": 24, "hidden_size": 1024, "intermediate_size": 4096, "num_heads": 16}
-_SMALL_EYES_3 |= {"deepstack_visual_indexes": [5, 11, 17]}
+_Part = dict[str, object]  # of a configuration
+_ROPE_25: _Part = {"rope_type": "default", "rope_theta": 1000000.0, "mrope_section": [16, 24, 24]}
+_ROPE_3: _Part = {"rope_type": "default", "rope_theta": 5000000.0, "mrope_section": [24, 20, 20], "mrope_interleaved": True}
+_VISION_25: _Part = {"depth": 32, "hidden_size": 1280, "intermediate_size": 3420, "num_heads": 16}
+_VISION_25 |= {"fullatt_block_indexes": [7, 15, 23, 31]}
+_VISION_3: _Part = {"depth": 27, "hidden_size": 1152, "intermediate_size": 4304, "num_heads": 16}
+_VISION_3 |= {"deepstack_visual_indexes": [8, 16, 24]}
+_SMALL_VISION_3: _Part = {"depth": 24, "hidden_size": 1024, "intermediate_size": 4096, "num_heads": 16}
+_SMALL_VISION_3 |= {"deepstack_visual_indexes": [5, 11, 17]}
 
 
 def _qwen2_5(hidden: int, inner: int, layers: int, heads: int, kv_heads: int, vocabulary: int, tied: bool) -> Any:
-    text = {"hidden_size": hidden, "intermediate_size": inner, "num_hidden_layers": layers, "num_attention_heads": heads}
+    text: _Part = {"hidden_size": hidden, "intermediate_size": inner, "num_hidden_layers": layers, "num_attention_heads": heads}
     text |= {"num_key_value_heads": kv_heads, "vocab_size": vocabulary, "rope_parameters": _ROPE_25}
     text |= {"max_position_embeddings": 128000}
-    eyes = {**_EYES_25, "out_hidden_size": hidden}
-    return Qwen2_5_VLConfig(text_config=text, vision_config=eyes, tie_word_embeddings=tied)
+    vision = {**_VISION_25, "out_hidden_size": hidden}
+    return Qwen2_5_VLConfig(text_config=text, vision_config=vision, tie_word_embeddings=tied)
 
 
-def _qwen3(eyes: dict[str, Any], hidden: int, inner: int, layers: int, heads: int, tied: bool) -> Any:
-    text = {"hidden_size": hidden, "intermediate_size": inner, "num_hidden_layers": layers, "num_attention_heads": heads}
+def _qwen3(vision: _Part, hidden: int, inner: int, layers: int, heads: int, tied: bool) -> Any:
+    text: _Part = {"hidden_size": hidden, "intermediate_size": inner, "num_hidden_layers": layers, "num_attention_heads": heads}
     text |= {"num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936, "rope_parameters": _ROPE_3}
     text |= {"max_position_embeddings": 262144}
-    return Qwen3VLConfig(text_config=text, vision_config={**eyes, "out_hidden_size": hidden}, tie_word_embeddings=tied)
+    return Qwen3VLConfig(text_config=text, vision_config={**vision, "out_hidden_size": hidden}, tie_word_embeddings=tied)
 
 
 ARCHITECTURES = {
     "Qwen/Qwen2.5-VL-3B-Instruct": lambda: _qwen2_5(2048, 11008, 36, 16, 2, 151936, True),
     "Qwen/Qwen2.5-VL-7B-Instruct": lambda: _qwen2_5(3584, 18944, 28, 28, 4, 152064, False),
-    "Qwen/Qwen3-VL-4B-Instruct": lambda: _qwen3(_SMALL_EYES_3, 2560, 9728, 36, 32, True),
-    "Qwen/Qwen3-VL-8B-Instruct": lambda: _qwen3(_EYES_3, 4096, 12288, 36, 32, False),
+    "Qwen/Qwen3-VL-4B-Instruct": lambda: _qwen3(_SMALL_VISION_3, 2560, 9728, 36, 32, True),
+    "Qwen/Qwen3-VL-8B-Instruct": lambda: _qwen3(_VISION_3, 4096, 12288, 36, 32, False),
 }
 
 
 def config_of(model: str) -> Any | None:
-    """The configuration of a checkpoint folder (of an adapter, its base), or of a model known by name; None for any other."""
+    """Return the configuration of a checkpoint folder (of an adapter, its base), or of a model known by name; else None."""
     if model in ARCHITECTURES:
         return ARCHITECTURES[model]()
     adapter = Path(model) / "adapter_config.json"
@@ -54,8 +55,8 @@ def config_of(model: str) -> Any | None:
 
 
 @cache
-def on_meta(model: str) -> Any | None:
-    """The model without a single weight in memory, to count and to name them; None where its configuration is not known."""
+def build_on_meta(model: str) -> Any | None:
+    """Return the model without a single weight in memory, to count and to name them; None if its configuration is not known."""
     config = config_of(model)
     if config is None:
         return None

@@ -113,9 +113,9 @@ def images_of_rows(rows: Sequence[Tensor], grids: Tensor, image_token: int) -> l
     merged = sum(patches) // max(1, sum(counts))  # patches behind one token
     images, image = [], 0
     for count in counts:
-        first, left = image, count * merged
-        while left > 0:
-            left -= patches[image]
+        first, remaining = image, count * merged
+        while remaining > 0:
+            remaining -= patches[image]
             image += 1
         images.append(range(first, image))
     return images
@@ -149,8 +149,8 @@ def select_fields(fields: Mapping[str, Any], images: Any, rows: Sequence[int], l
         if name in fields
     }
     if "pixel_values" in fields:
-        wanted = [sum(counts[:row]) + n for row in rows for n in range(counts[row])]
-        selected |= select_images(fields, wanted, sum(counts))
+        indices = [sum(counts[:row]) + n for row in rows for n in range(counts[row])]
+        selected |= select_images(fields, indices, sum(counts))
     return selected
 
 

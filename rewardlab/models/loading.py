@@ -32,7 +32,7 @@ def check_folder(path: str) -> None:
 
 
 def load_processor(path: str) -> Any:
-    """The processor of a checkpoint, padding on the left as generation needs. Raises CheckpointError."""
+    """Return the processor of a checkpoint, padding on the left as generation needs. Raise CheckpointError if there is none."""
     check_folder(path)
     try:
         processor = AutoProcessor.from_pretrained(path)
@@ -43,12 +43,14 @@ def load_processor(path: str) -> Any:
 
 
 def load_model(path: str, *, device: str | None = None) -> tuple[Any, Any]:
-    """(model in eval mode, processor) of a checkpoint folder or hub id, on ``device`` (default: this process's GPU, if any)."""
-    logging.disable_progress_bar()  # of reading and writing weights: seconds, and in the way of our own bar
+    """Return (model in eval mode, processor) of a checkpoint folder or hub id, on ``device`` (default: this process's GPU, if
+    any). Raise CheckpointError if they cannot be loaded.
+    """
+    logging.disable_progress_bar()  # it would be in the way of our own
     target = device or (f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if torch.cuda.is_available() else "cpu")
     processor = load_processor(path)
     try:
-        model = AutoModelForImageTextToText.from_pretrained(path, dtype="auto" if target != "cpu" else torch.float32)
+        model: Any = AutoModelForImageTextToText.from_pretrained(path, dtype="auto" if target != "cpu" else torch.float32)
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path}: cannot be loaded as an image-text model ({error})") from error
     return (model.eval() if target == "cpu" else model.to(target).eval()), processor
@@ -65,10 +67,10 @@ def without_zero3_init() -> Iterator[None]:
 
 
 def load_policy(config: TrainConfig, out: Path) -> tuple[Any, Any]:
-    """(model, processor) to train on from ``config.model``: its parts frozen and its pixel budget set as the config says.
+    """Return (model, processor) to train on from ``config.model``: its parts frozen and its pixel budget set as configured.
 
     An adapter is merged into the model it was trained on, and the result kept in ``out/base``: a new adapter trained on
-    it names that folder as its base. Raises CheckpointError and ConfigError.
+    it names that folder as its base. Raise CheckpointError and ConfigError.
     """
     path = config.model
     if (Path(path) / "adapter_config.json").exists():
@@ -78,7 +80,7 @@ def load_policy(config: TrainConfig, out: Path) -> tuple[Any, Any]:
         while not merged.exists():  # another process of this run is making it
             time.sleep(0.5)
         path = str(merged)
-    if config.lora and Path(path).exists():  # an adapter names its base, and is asked from other folders than this one
+    if config.lora and Path(path).exists():  # an adapter names its base, and is loaded from other folders than this one
         path = str(Path(path).resolve())
     if config.lora and config.lora.quantize:
         model, processor = _quantised(path), load_processor(path)
@@ -102,12 +104,12 @@ def load_policy(config: TrainConfig, out: Path) -> tuple[Any, Any]:
 
 
 def _engine_reads_checkpoint(config: TrainConfig) -> bool:
-    """Whether TRL has vLLM open the checkpoint itself, processor and all."""
+    """Return whether TRL has vLLM open the checkpoint itself, processor and all."""
     return isinstance(config, MethodConfig) and config.engine is not None and config.engine.kind != "serve"
 
 
 def _quantised(path: str) -> Any:
-    """The weights of every linear layer as NF4, 4 bits each (QLoRA, arXiv 2305.14314)."""
+    """Return the model with the weights of every linear layer as NF4, 4 bits each (QLoRA, arXiv 2305.14314)."""
     compute = torch.bfloat16 if torch.cuda.is_available() else torch.float32
     nf4 = BitsAndBytesConfig(
         load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=compute
@@ -121,18 +123,18 @@ def _quantised(path: str) -> Any:
 
 
 def merge_adapter(adapter: Path, out: Path) -> Path:
-    """Merge a LoRA adapter into the model it was trained on, in float32, and save both as one checkpoint; returns ``out``.
+    """Merge a LoRA adapter into the model it was trained on, in float32, and save both as one checkpoint; return ``out``.
 
-    A card goes along. Raises CheckpointError for what is no adapter, and where ``out`` exists.
+    A card goes along. Raise CheckpointError for what is no adapter, and if ``out`` exists.
     """
     import peft
 
-    told = adapter / "adapter_config.json"
-    if not told.exists():
+    adapter_config = adapter / "adapter_config.json"
+    if not adapter_config.exists():
         raise CheckpointError(f"{adapter}: not an adapter (no adapter_config.json in it); a whole checkpoint needs no merging")
     if out.exists():
         raise CheckpointError(f"{out}: exists; choose another --out")
-    name = json.loads(told.read_text(encoding="utf-8"))["base_model_name_or_path"]
+    name = json.loads(adapter_config.read_text(encoding="utf-8"))["base_model_name_or_path"]
     try:
         with without_zero3_init():
             base, _ = load_model(name, device="cpu")
@@ -149,8 +151,8 @@ def merge_adapter(adapter: Path, out: Path) -> Path:
 
 
 def set_pixels(processor: Any, pixels: PixelConfig) -> None:
-    """Bound how large images are shown. The processor is saved with every checkpoint and read by whoever asks the judge later,
-    vLLM included: there is no other place for this. Raises ConfigError for a family that shows all images at one size."""
+    """Bound the size of images. The processor is saved with every checkpoint and read by all who use the judge later, vLLM
+    included: there is no other place for this. Raise ConfigError for a family that shows all images at one size."""
     size = processor.image_processor.size
     if "shortest_edge" not in size or "longest_edge" not in size:
         raise ConfigError(f"pixels: {type(processor).__name__} shows every image at {dict(size)}; leave pixels out")
@@ -158,15 +160,15 @@ def set_pixels(processor: Any, pixels: PixelConfig) -> None:
 
 
 def freeze(model: Any, parts: list[str]) -> int:
-    """Have the ``parts`` (of :data:`PARTS`, or regular expressions of weights' names) not learn; returns how many weights that
-    is. Raises ConfigError for a part that the model does not have, and where nothing is left to learn."""
+    """Freeze the ``parts`` (of :data:`rewardlab.models.families.PARTS`, or regular expressions of weights' names); return how
+    many weights that is. Raise ConfigError for a part that the model does not have, and if nothing is left to learn."""
     frozen = 0
     for part in parts:
-        own = [weight for name, weight in model.named_parameters() if part_pattern(part).search(name)]
-        if not own:
+        weights = [weight for name, weight in model.named_parameters() if part_pattern(part).search(name)]
+        if not weights:
             some = [name for name, _ in model.named_parameters()][::50]
             raise ConfigError(f"freeze: no weight of {type(model).__name__} is called like {part!r}; they are like {some[:4]}")
-        for weight in own:
+        for weight in weights:
             weight.requires_grad_(False)
             frozen += weight.numel()
     if not any(weight.requires_grad for weight in model.parameters()):
@@ -175,17 +177,17 @@ def freeze(model: Any, parts: list[str]) -> int:
 
 
 def peft_config(lora: LoraConfig | None, model: Any, frozen: list[str]) -> Any:
-    """A peft config, or None for full fine-tuning. No layer of a ``frozen`` part gets an adapter."""
+    """Return a peft config, or None for full fine-tuning. No layer of a ``frozen`` part gets an adapter."""
     if lora is None:
         return None
     import peft
 
-    left_out = [name for name, _ in model.named_modules() if any(part_pattern(part).search(f"{name}.") for part in frozen)]
+    excluded = [name for name, _ in model.named_modules() if any(part_pattern(part).search(f"{name}.") for part in frozen)]
     return peft.LoraConfig(
         r=lora.r,
         lora_alpha=lora.alpha,
         lora_dropout=lora.dropout,
         target_modules=lora.target_modules,
-        exclude_modules=left_out or None,
+        exclude_modules=excluded or None,
         task_type="CAUSAL_LM",
     )

@@ -9,7 +9,7 @@ Shapes: ``N`` rows, ``L`` tokens of prompt and completion together, ``T`` of the
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ WEIGHTS, CONFIG = "value_model.safetensors", "config.json"
 
 
 class ValueModel(nn.Module):
-    """A backbone and a linear head that starts at zero, so that an untrained one says 0 everywhere."""
+    """A backbone and a linear head that starts at zero, so that an untrained one predicts 0 everywhere."""
 
     def __init__(self, backbone: nn.Module, config: Any) -> None:
         super().__init__()
@@ -39,17 +39,18 @@ class ValueModel(nn.Module):
 
     @classmethod
     def from_pretrained(cls, model: str, *, dtype: torch.dtype = torch.float32) -> ValueModel:
-        """The backbone of checkpoint ``model``, under a fresh head; or a folder that :meth:`save` wrote, head and all.
+        """Return the backbone of checkpoint ``model``, under a fresh head; or what :meth:`save` wrote, head and all.
 
-        Raises CheckpointError for a folder whose weights do not fit its config.
+        Raise CheckpointError for a folder whose weights do not fit its config.
         """
         folder = Path(model)
         if not (folder / WEIGHTS).exists():
-            whole = AutoModelForImageTextToText.from_pretrained(model, dtype=dtype)
-            return cls(whole.model, whole.config)
+            language_model = AutoModelForImageTextToText.from_pretrained(model, dtype=dtype)
+            return cls(language_model.model, language_model.config)
         config = AutoConfig.from_pretrained(folder)
         with without_zero3_init():
-            value_model = cls(AutoModelForImageTextToText.from_config(config, dtype=dtype).model, config)
+            language_model = AutoModelForImageTextToText.from_config(config, dtype=dtype)
+            value_model = cls(language_model.model, config)
         try:
             value_model.load_state_dict(load_file(folder / WEIGHTS))
         except RuntimeError as error:
@@ -67,15 +68,15 @@ class ValueModel(nn.Module):
         self.backbone.activation_checkpointing_enable(*args, **kwargs)  # type: ignore[operator]
 
     def forward(self, **inputs: Any) -> Tensor:
-        """[N, L] one number after each token of the inputs, images included."""
+        """Return [N, L], one number after each token of the inputs, images included."""
         hidden_NLD = self.backbone(**inputs, use_cache=False).last_hidden_state
         return self.head(hidden_NLD)[..., 0].float()  # type: ignore[no-any-return]
 
 
 def completion_values(
-    model: ValueModel, batch: dict[str, Any], *, size: int, autocast: Callable[[], AbstractContextManager[Any]]
+    model: ValueModel, batch: Mapping[str, Any], *, size: int, autocast: Callable[[], AbstractContextManager[Any]]
 ) -> Tensor:
-    """[N, T + 1] of a rollout batch: the number after each prompt, and after each token of its completion.
+    """Return [N, T + 1] of a rollout batch: the number after each prompt, and after each token of its completion.
 
     So the first T stand before each completion token, the last T after it. Without gradient, ``size`` rollouts at a time.
     """

@@ -1,7 +1,7 @@
-"""Micro-batches without an image, on one of several processes: what sees takes part all the same.
+"""Micro-batches without an image, on one of several processes: the vision tower takes part all the same.
 
 The others have images and wait, in DDP's reduction or in ZeRO-3's gathering, for gradients and weights of a tower that this one
-would not have run. So it runs it on a grey square, and adds nothing of what it saw.
+would not have run. So it runs it on a grey square, and adds nothing of the result.
 """
 
 from __future__ import annotations
@@ -15,35 +15,35 @@ from rewardlab.models.families import image_fields, vision_language_module
 
 
 def always_run_vision_tower(model: nn.Module, processor: Any) -> None:
-    """Have every forward pass of ``model`` without pixels look at a grey square, with a weight of 0.
+    """Have every forward pass of ``model`` without pixels run the vision tower on a grey square, with a weight of 0.
 
-    Hooks do it, within the module that DDP or DeepSpeed wraps, and where an image would be looked at: between embedding
+    Hooks do it, within the module that DDP or DeepSpeed wraps, and where an image would be embedded: between embedding
     the words and reading them. Weights are gathered, and gradients reduced, in the order of their use, which must be one.
     """
     inner = vision_language_module(model)
     square = image_fields(processor.image_processor(images=[Image.new("RGB", (56, 56), "grey")], return_tensors="pt"))
-    unseen = [False]
+    is_blind = [False]
 
-    def before(module: Any, args: Any, kwargs: dict[str, Any]) -> None:
+    def before(module: Any, args: Any, kwargs: Any) -> None:
         decoding = kwargs.get("past_key_values") is not None
-        unseen[0] = kwargs.get("pixel_values") is None and not decoding  # without a gradient, too: ZeRO-3 gathers weights
+        is_blind[0] = kwargs.get("pixel_values") is None and not decoding  # without a gradient, too: ZeRO-3 gathers weights
 
-    def before_language(module: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        if not unseen[0]:
+    def before_language(module: Any, args: Any, kwargs: Any) -> Any:
+        if not is_blind[0]:
             return None
-        unseen[0] = False
+        is_blind[0] = False
         embedded = kwargs["inputs_embeds"]
         inputs = {key: value.to(embedded.device) for key, value in square.items()}
         inputs["pixel_values"] = inputs["pixel_values"].to(embedded.dtype)
-        nothing = 0.0 * sum(part.sum() for part in _tensors(inner.get_image_features(**inputs)))
-        return args, {**kwargs, "inputs_embeds": embedded + nothing.to(embedded)}
+        zero: Any = 0.0 * sum(part.sum() for part in _tensors(inner.get_image_features(**inputs)))
+        return args, {**kwargs, "inputs_embeds": embedded + zero.to(embedded)}
 
     inner.register_forward_pre_hook(before, with_kwargs=True, prepend=True)
     inner.language_model.register_forward_pre_hook(before_language, with_kwargs=True, prepend=True)
 
 
 def _tensors(features: Any) -> list[Tensor]:
-    """What the language model is given of an image: not the hidden states behind it, which would be used in another order."""
+    """Return what the language model takes of an image: not the hidden states behind it, whose use would have another order."""
     if isinstance(features, Tensor):
         return [features]
     if hasattr(features, "items"):

@@ -1,4 +1,4 @@
-"""What a judge is asked: a pair in a stated order becomes messages. One ``.txt`` per template, beside its parser's name."""
+"""The prompts of judges: a pair in a stated order becomes messages. Every text is a ``.txt`` file in this folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.prompts.sanitize import sanitize
 from rewardlab.types import IMAGE_MARK, Message, Order, Part, PreferencePair
-from rewardlab.verdicts.formats import READERS
+from rewardlab.verdicts.formats import format_id, reader_of
 
 # template -> the format (of rewardlab.verdicts.parse) that reads its answers.
 # r1_reward: the published prompt of R1-Reward (arXiv 2505.02835, Table 1); a judge must be asked what it was trained on.
@@ -48,30 +48,37 @@ class Template:
 
     @property
     def hash(self) -> str:
-        """First 16 hex digits of the SHA-256 of text, verdict format and the place of the images."""
-        return hashlib.sha256(f"images-first\n{self.verdict_format}\n{self.text}".encode()).hexdigest()[:16]
+        """Return the first 16 hex digits of the SHA-256 of text, verdict format and the place of the images."""
+        return hashlib.sha256(f"images-first\n{format_id(self.verdict_format)}\n{self.text}".encode()).hexdigest()[:16]
+
+
+def load_text(file: str) -> str:
+    """Return the text of a ``file`` in this folder, without the line end at its end."""
+    return (Path(__file__).parent / file).read_text(encoding="utf-8").removesuffix("\n")
 
 
 @cache
 def load_template(name: str) -> Template:
-    """The template called ``name``, or one's own: ``FORMAT:FILE``, for a benchmark's own words or another judge's.
+    """Return the template called ``name``, or one's own: ``FORMAT:FILE``, for a benchmark's words or another judge's.
 
-    Raises ConfigError for an unknown name or format, and for a file that is not there or lacks a slot.
+    FORMAT is a verdict format or one's own reader (:func:`rewardlab.verdicts.formats.reader_of`). Raise ConfigError for an
+    unknown name or format, and for a file that is not there or lacks a slot.
     """
     verdict_format, colon, file = name.partition(":")
     if colon:
-        return _own_template(name, verdict_format, Path(file))
+        return _template_in_file(name, verdict_format, Path(file))
     if name not in TEMPLATE_FORMATS:
         raise ConfigError(
             f"unknown prompt template {name!r}; expected one of {sorted(TEMPLATE_FORMATS)}, or FORMAT:FILE with your own text"
         )
-    text = (Path(__file__).parent / f"{name}.txt").read_text(encoding="utf-8").removesuffix("\n")
-    return Template(name, text, TEMPLATE_FORMATS[name])
+    return Template(name, load_text(f"{name}.txt"), TEMPLATE_FORMATS[name])
 
 
-def _own_template(name: str, verdict_format: str, path: Path) -> Template:
-    if verdict_format not in READERS:
-        raise ConfigError(f"template {name!r}: unknown verdict format {verdict_format!r}; expected one of {sorted(READERS)}")
+def _template_in_file(name: str, verdict_format: str, path: Path) -> Template:
+    try:
+        reader_of(verdict_format)
+    except ConfigError as error:
+        raise ConfigError(f"template {name!r}: {error}") from error
     try:
         text = path.read_text(encoding="utf-8").removesuffix("\n")
     except (OSError, UnicodeDecodeError) as error:
@@ -95,10 +102,10 @@ def _sanitized(template: Template, values: dict[str, str]) -> dict[str, str]:
 
 
 def build_messages(pair: PreferencePair, *, order: Order, template: Template) -> tuple[Message, ...]:
-    """One user turn: the images, then the filled template with the responses in ``order``. The label is not looked at.
+    """Return one user turn: the images, then the filled template with the responses in ``order``; the label is not used.
 
-    A question with as many places (``IMAGE_MARK``) as images shows them there, and a response with images its own. Raises
-    DataError where a response with images has more or fewer places than these.
+    A question with as many places (``IMAGE_MARK``) as images shows them there, and a response with images its own. Raise
+    DataError if a response with images has more or fewer places than these.
     """
     (first, second), (of_first, of_second) = pair.shown(order), pair.shown_images(order)
     placed = bool(pair.images) and pair.question.count(IMAGE_MARK) == len(pair.images)
@@ -109,26 +116,26 @@ def build_messages(pair: PreferencePair, *, order: Order, template: Template) ->
     values, parts = _sanitized(template, {"question": pair.question, "first": first, "second": second}), ahead
     for place, piece in enumerate(_SLOT.split(template.text)):  # text, slot, text, slot, ..., text
         slot = place % 2 == 1
-        own = within[piece] if slot else ()
-        parts += interleaved(values[piece], own) if own else [Part(text=values[piece] if slot else piece)]
+        images = within[piece] if slot else ()
+        parts += interleaved(values[piece], images) if images else [Part(text=values[piece] if slot else piece)]
     return (Message("user", tuple(joined(parts))),)
 
 
 def interleaved(text: str, images: Sequence[bytes]) -> list[Part]:
-    """A text with its images at their marks. Raises DataError where their numbers differ."""
+    """Return a text with its images at their marks. Raise DataError if their numbers differ."""
     pieces = text.split(IMAGE_MARK)
     if len(pieces) != len(images) + 1:
         raise DataError(f"a text has places for {len(pieces) - 1} images and {len(images)} images: {text[:60]!r}")
-    shown = [part for piece, image in zip(pieces, images, strict=False) for part in (Part(text=piece), Part(image=image))]
-    return [*shown, Part(text=pieces[-1])]
+    parts = [part for piece, image in zip(pieces, images, strict=False) for part in (Part(text=piece), Part(image=image))]
+    return [*parts, Part(text=pieces[-1])]
 
 
 def joined(parts: Sequence[Part]) -> Iterator[Part]:
-    """The parts with neighbouring texts as one and without empty ones, so that they are tokenised as they read."""
+    """Yield the parts with neighbouring texts joined and empty ones left out, so that they are tokenised as they read."""
     for is_text, group in groupby(parts, key=lambda part: part.image is None):
-        own = list(group)
-        text = "".join(part.text for part in own)
+        neighbours = list(group)
+        text = "".join(part.text for part in neighbours)
         if not is_text:
-            yield from own
+            yield from neighbours
         elif text:
             yield Part(text=text)

@@ -1,5 +1,5 @@
-"""What a question or an answer says stays inside its place: it cannot end the turn, pose as the other answer, or speak for the
-judge.
+"""The text of a question or an answer stays inside its place: it cannot end the turn, pose as the other answer, or speak
+for the judge.
 
 Three kinds of text are altered, as little as makes them something else to a machine; all other text is left as it is.
 Control tokens of chat templates, and the tags a judge writes, get a zero-width space after their first character. A line
@@ -27,21 +27,21 @@ _SLOT = re.compile(r"\{(?:question|first|second)\}")
 
 @cache
 def headings(template: str) -> re.Pattern[str] | None:
-    """The lines of a template right before and after its slots, at the beginning of a line; None where it has none."""
-    pieces, found = _SLOT.split(template), set()
+    """Return a pattern of the template's lines right before and after its slots, at a line's beginning; None without any."""
+    pieces, borders = _SLOT.split(template), set()
     for place, piece in enumerate(pieces):
         lines = [line.strip() for line in piece.split("\n")]
         before, after = [line for line in lines if line][-1:], [line for line in lines[1:] if line][:1]
-        found |= set(before if place < len(pieces) - 1 else []) | set(after if place else [])
-    told = sorted((line for line in found if re.search(r"\w", line)), key=len, reverse=True)
-    if not told:
+        borders |= set(before if place < len(pieces) - 1 else []) | set(after if place else [])
+    texts = sorted((line for line in borders if re.search(r"\w", line)), key=len, reverse=True)
+    if not texts:
         return None
-    loose = [r"\s+".join(map(re.escape, line.split())) for line in told]
+    loose = [r"\s+".join(map(re.escape, line.split())) for line in texts]
     return re.compile(rf"^(?=[^\S\n]*(?:{'|'.join(loose)}))", re.MULTILINE | re.IGNORECASE)
 
 
 def without_tokens(text: str, tokens: Sequence[str]) -> str:
-    """``text`` in which none of a tokenizer's own special ``tokens`` is left whole."""
+    """Return ``text`` in which none of a tokenizer's own special ``tokens`` is left whole."""
     for token in tokens:
         if token in text:
             text = text.replace(token, token[0] + MARK + token[1:])
@@ -49,7 +49,7 @@ def without_tokens(text: str, tokens: Sequence[str]) -> str:
 
 
 def sanitize(text: str, template: str) -> str:
-    """``text`` as it may stand in a slot of ``template``; idempotent on what it has altered."""
+    """Return ``text`` as it may stand in a slot of ``template``; idempotent on what it has altered."""
     text = _CONTROL.sub(lambda m: m[0] + MARK, text)
     text = _TAGS.sub(lambda m: m[0] + MARK, text)
     heading = headings(template)

@@ -15,11 +15,11 @@ def with_interval(accuracy: float, interval: Sequence[float]) -> str:
     return f"{percent(accuracy)} [{percent(interval[0])}, {percent(interval[1])}]"
 
 
-def cells(values: Sequence[str]) -> str:
+def _cells(values: Sequence[str]) -> str:
     """A row of a Markdown table; a bar within a cell is none of its borders."""
     return "| " + " | ".join(value.replace("|", "\\|").replace("\n", " ") for value in values) + " |"
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """The lines of a Markdown table."""
-    return [cells(columns), "|" + "---|" * len(columns), *map(cells, rows)]
+def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a Markdown table."""
+    return [_cells(columns), "|" + "---|" * len(columns), *map(_cells, rows)]

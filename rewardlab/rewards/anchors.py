@@ -29,7 +29,7 @@ AnchorsById = dict[str, str | None]
 def first_answers(
     pairs: Sequence[PreferencePair], config: PolicyConfig, template: Template, reward: PolicyReward | None
 ) -> Iterator[tuple[PreferencePair, str | None]]:
-    """What ``config.model`` answers before training, pair by pair; None where no answer was finished, or all were empty.
+    """Return what ``config.model`` answers before training, pair by pair; None where no answer was finished, or all were empty.
 
     Its greedy answer (``start``), or the best of ``anchor_samples`` sampled ones (``best``).
     """
@@ -46,9 +46,11 @@ def first_answers(
     with bar("anchors", len(pairs)) as advance:
         for start in range(0, len(pairs), CHUNK):
             chunk = pairs[start : start + CHUNK]
-            asked = [build_messages(pair, order=Order.GIVEN, template=template) for pair in chunk]
-            drawn = sampler.sample(asked, params)
-            finished = [[one.text for one in row if one.finish is FinishReason.STOP and one.text] for row in drawn]
+            prompts = [build_messages(pair, order=Order.GIVEN, template=template) for pair in chunk]
+            completions = sampler.sample(prompts, params)
+            finished = [
+                [answer.text for answer in row if answer.finish is FinishReason.STOP and answer.text] for row in completions
+            ]
             answers = best_of(chunk, finished, reward) if best else [row[0] if row else None for row in finished]
             yield from zip(chunk, answers, strict=True)
             advance(len(chunk))
@@ -57,24 +59,24 @@ def first_answers(
 def best_of(
     pairs: Sequence[PreferencePair], candidates: Sequence[Sequence[str]], reward: PolicyReward | None
 ) -> list[str | None]:
-    """The candidate that remains of each pair's; None of none.
+    """Return the candidate that remains of each pair's; None where there is none.
 
     Under a judge, by knock-out in the order they come: the next one takes the place if it is paid more than parity against the
     one that stands (one comparison fewer than candidates). Under a scalar head, the highest score.
     """
     assert reward is not None
     if reward.parity is None:
-        flat = [(n, text) for n, own in enumerate(candidates) for text in own]
+        flat = [(n, text) for n, texts in enumerate(candidates) for text in texts]
         scores, _ = reward([pairs[n] for n, _ in flat], [text for _, text in flat], None, 0)
-        known = [(n, text, score) for (n, text), score in zip(flat, scores, strict=True) if score is not None]
-        tops = {n: text for n, text, _ in sorted(known, key=lambda one: one[2])}  # the last one of a pair stays
+        scored = [(n, text, score) for (n, text), score in zip(flat, scores, strict=True) if score is not None]
+        tops = {n: text for n, text, _ in sorted(scored, key=lambda row: row[2])}  # the last one of a pair stays
         return [tops.get(n) for n in range(len(pairs))]
-    standing = [own[0] if own else None for own in candidates]
+    standing = [texts[0] if texts else None for texts in candidates]
     for place in range(1, max(map(len, candidates), default=0)):
-        rows = [n for n, own in enumerate(candidates) if place < len(own)]
-        next_ones = [candidates[n][place] for n in rows]
-        paid, _ = reward([pairs[n] for n in rows], next_ones, [standing[n] for n in rows], 0)
-        for n, text, score in zip(rows, next_ones, paid, strict=True):
+        rows = [n for n, texts in enumerate(candidates) if place < len(texts)]
+        challengers = [candidates[n][place] for n in rows]
+        scores, _ = reward([pairs[n] for n in rows], challengers, [standing[n] for n in rows], 0)
+        for n, text, score in zip(rows, challengers, scores, strict=True):
             if score is not None and score > reward.parity:
                 standing[n] = text
     return standing
@@ -83,11 +85,11 @@ def best_of(
 def anchors_of(
     pairs: Sequence[PreferencePair], config: PolicyConfig, template: Template, out: Path, reward: PolicyReward | None = None
 ) -> AnchorsById | None:
-    """What each question's responses must beat, by pair_id; None where they are compared with each other.
+    """Return what each question's responses must beat, by pair_id; None where they are compared with each other.
 
     The first policy's own answers are made once, for all questions, and kept in ``out/anchors.jsonl`` as they come, so that a
     killed run goes on; a question it did not finish answering has no anchor, and its rollouts are left out of the update.
-    ``reward`` chooses the best of several. Raises DataError where the preferred response is asked for and unknown.
+    ``reward`` chooses the best of several. Raise DataError where the preferred response is asked for and unknown.
     """
     if config.anchor == "group":
         return None
@@ -96,19 +98,19 @@ def anchors_of(
             raise DataError("a pair does not say which response is preferred; label it, or set anchor to start, best or group")
         return {pair.pair_id: pair.responses[pair.preferred or 0] for pair in pairs}
     path, identity = out / ANCHORS, {"anchor": config.anchor, "samples": config.anchor_samples, "model": config.model}
-    asked = {pair.pair_id for pair in pairs}
-    if is_main() and not asked <= _kept(path).keys():
+    names = {pair.pair_id for pair in pairs}
+    if is_main() and not names <= _read_anchors(path).keys():
         with AppendLog(path, identity) as log, without_zero3_init():
-            known = {row["pair_id"] for row in log.rows}
-            todo = [pair for pair in pairs if pair.pair_id not in known]
+            done = {row["pair_id"] for row in log.rows}
+            todo = [pair for pair in pairs if pair.pair_id not in done]
             for pair, answer in first_answers(todo, config, template, reward):
                 log.append({"pair_id": pair.pair_id, "answer": answer})
-    while not asked <= _kept(path).keys():  # a barrier would time out
+    while not names <= _read_anchors(path).keys():  # a barrier would time out
         time.sleep(2.0)
-    return _kept(path)
+    return _read_anchors(path)
 
 
-def _kept(path: Path) -> AnchorsById:
-    """What the file has, a torn last line aside."""
+def _read_anchors(path: Path) -> AnchorsById:
+    """Return what the file has, a torn last line aside."""
     lines = path.read_bytes().split(b"\n")[1:-1] if path.exists() else []
     return {row["pair_id"]: row["answer"] for row in map(json.loads, lines)}

@@ -7,21 +7,11 @@ from __future__ import annotations
 
 import re
 
+from rewardlab.prompts import load_text
 from rewardlab.types import Choice
+from rewardlab.verdicts.parse import verdict_label
 
-PROMPT = """You check a judge. The judge compared two responses to a question, reasoned, and gave a verdict.
-Decide only whether the verdict follows from the reasoning, not whether either is true.
-
-[Question]
-{question}
-
-[Reasoning]
-{reasoning}
-
-[Verdict]
-Response {number} is better
-
-Answer with one digit: 1 if the reasoning favours the response that the verdict names, 0 if it favours the other one."""
+PROMPT = load_text("consistency.txt")
 
 _THINKING = re.compile(r"^\s*<think>.*?</think>", re.DOTALL)
 _SLOT = re.compile(r"\{(question|reasoning|number)\}")
@@ -29,7 +19,7 @@ _SLOT = re.compile(r"\{(question|reasoning|number)\}")
 
 def consistency_prompt(question: str, reasoning: str, verdict: Choice) -> str:
     """The text to ask; braces in the question or reasoning are plain text."""
-    values = {"question": question, "reasoning": reasoning, "number": "1" if verdict is Choice.FIRST else "2"}
+    values = {"question": question, "reasoning": reasoning, "number": verdict_label(verdict)}
     return _SLOT.sub(lambda match: values[match.group(1)], PROMPT)
 
 

@@ -9,19 +9,54 @@ Shapes: ``N`` responses.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
 import torch
+from torch import Tensor
 
 from rewardlab.judging.judge import GenerativeJudge
-from rewardlab.metrics.running import Metric
+from rewardlab.metrics.running import Metric, Metrics
 from rewardlab.types import BOTH_ORDERS, Judgment, PreferencePair, VerdictStatus
-from rewardlab.verdicts.margins import LEAST, PARITY, rewards_of, without_thinking
 
-Metrics = dict[str, float | Metric]
 Anchors = Sequence[str | None] | None
+LOGIT_REWARD_LIMIT = 4.0
+
+# Phi of the policy's side: what winning with probability p is worth. The gradient of `probability` in the margin is
+# p (1 - p): .25 at parity and .018 at margin 4, so that an anchor far too strong or too weak teaches nothing;
+# `logit` keeps its slope up to +-4.
+REWARDS: dict[str, Callable[[Tensor], Tensor]] = {
+    "probability": lambda margins_N: margins_N.sigmoid(),
+    "centered": lambda margins_N: torch.tanh(margins_N / 2) / 2,
+    "logit": lambda margins_N: margins_N.clamp(-LOGIT_REWARD_LIMIT, LOGIT_REWARD_LIMIT),
+    "binary": lambda margins_N: (margins_N > 0).to(margins_N.dtype),
+}
+
+
+LEAST = {"probability": 0.0, "centered": -0.5, "logit": -LOGIT_REWARD_LIMIT, "binary": 0.0}  # a certain loss
+PARITY = {"probability": 0.5, "centered": 0.0, "logit": 0.0, "binary": 0.5}  # above it, a response has beaten its anchor
+
+
+def rewards_of(margins_N: Tensor, phi: str = "probability") -> tuple[Tensor, dict[str, float]]:
+    """([N] rewards, metrics) of winning margins against an anchor. ``probability`` is 0..1 as in Seed1.5-VL, ``centered``
+    p - 1/2, ``logit`` the margin within +-4, ``binary`` 1 where p > 1/2 (an even margin is no win).
+
+    Raises ValueError for an unreadable margin (nan): it is left out before, and counted, not rewarded.
+    """
+    if margins_N.isnan().any():
+        raise ValueError("an unreadable comparison has no reward; leave its rollout out")
+    beyond = (margins_N.abs() > LOGIT_REWARD_LIMIT).double().mean().item() if phi == "logit" else 0.0
+    return REWARDS[phi](margins_N), {"reward/clipped_frac": beyond, "reward/win_rate": margins_N.sigmoid().mean().item()}
+
+
+def without_thinking(response: str) -> str:
+    """What a judge of responses is shown: the text after the last ``</think>``. "" where thinking was opened and never
+    closed."""
+    _, closed, after = response.rpartition("</think>")
+    if "<think>" in after:
+        return ""
+    return after.strip() if closed else response
 
 
 class PolicyReward(Protocol):
@@ -37,7 +72,7 @@ class PolicyReward(Protocol):
     def __call__(
         self, questions: Sequence[PreferencePair], responses: Sequence[str], anchors: Anchors, step: int
     ) -> tuple[list[float | None], Metrics]:
-        """[N] rewards, None for a response that could not be compared, and metrics.
+        """Return [N] rewards, None for a response that could not be compared, and metrics.
 
         ``questions`` give question and images; ``anchors`` are what each response is compared with (None: that one has none;
         all None: the other responses to the same question). ``step`` is that of training: it seeds what is drawn.
@@ -61,54 +96,56 @@ class PairwiseReward:
     def __call__(
         self, questions: Sequence[PreferencePair], responses: Sequence[str], anchors: Anchors, step: int
     ) -> tuple[list[float | None], Metrics]:
-        shown = [without_thinking(response) for response in responses]
-        asked = [(n, other) for n in range(len(shown)) for other in _others(n, questions, shown, anchors)]
-        wins = self._probabilities([(questions[n], shown[n], other) for n, other in asked], step)
-        read: dict[int, list[float]] = {}
-        for (n, _), p in zip(asked, wins, strict=True):
+        answers = [without_thinking(response) for response in responses]
+        comparisons = [(n, other) for n in range(len(answers)) for other in _others(n, questions, answers, anchors)]
+        wins = self._probabilities([(questions[n], answers[n], other) for n, other in comparisons], step)
+        readable: dict[int, list[float]] = {}
+        for (n, _), p in zip(comparisons, wins, strict=True):
             if p is not None:
-                read.setdefault(n, []).append(p)
-        mean = torch.tensor([sum(own) / len(own) for own in read.values()], dtype=torch.float64)
+                readable.setdefault(n, []).append(p)
+        mean = torch.tensor([sum(shares) / len(shares) for shares in readable.values()], dtype=torch.float64)
         rewards: list[float | None] = [None] * len(questions)
         metrics: Metrics = {"judge/unreadable_frac": Metric(sum(p is None for p in wins) / max(1, len(wins)), len(wins))}
-        if read:
-            paid, told = rewards_of(torch.logit(mean, eps=1e-4), self._phi)
-            metrics |= told
-            for n, reward in zip(read, paid.tolist(), strict=True):
+        if readable:
+            values, reward_metrics = rewards_of(torch.logit(mean, eps=1e-4), self._phi)
+            metrics = {**metrics, **reward_metrics}
+            for n, reward in zip(readable, values.tolist(), strict=True):
                 rewards[n] = reward
         return rewards, metrics
 
-    def _probabilities(self, asked: Sequence[tuple[PreferencePair, str, str]], step: int) -> list[float | None]:
-        """That the first text beats the second, each distinct comparison asked once and in both orders."""
-        known: dict[tuple[str, str, str], float | None] = {}
+    def _probabilities(self, comparisons: Sequence[tuple[PreferencePair, str, str]], step: int) -> list[float | None]:
+        """Return the probability that the first text beats the second, each distinct comparison made once, in both orders."""
+        shares: dict[tuple[str, str, str], float | None] = {}
         todo: dict[tuple[str, str, str], PreferencePair] = {}
-        for question, first, second in asked:
+        for question, first, second in comparisons:
             key = (question.pair_id, first, second)
             if not first or not second:
-                known[key] = None if first else 0.0
+                shares[key] = None if first else 0.0
             elif first == second:
-                known[key] = 0.5
+                shares[key] = 0.5
             elif (question.pair_id, second, first) not in todo:
                 todo[key] = replace(question, responses=(first, second), preferred=None)
         orders = [BOTH_ORDERS] * len(todo)
-        cast = self._judge.compare_many(list(todo.values()), orders=orders, num_votes=self._num_votes, seed=self._seed + step)
-        for (name, first, second), judgment in zip(todo, cast, strict=True):
+        judgments = self._judge.compare_many(
+            list(todo.values()), orders=orders, num_votes=self._num_votes, seed=self._seed + step
+        )
+        for (name, first, second), judgment in zip(todo, judgments, strict=True):
             share = _in_both_orders(judgment)
-            known[name, first, second] = share
-            known[name, second, first] = None if share is None else 1 - share
-        return [known[question.pair_id, first, second] for question, first, second in asked]
+            shares[name, first, second] = share
+            shares[name, second, first] = None if share is None else 1 - share
+        return [shares[question.pair_id, first, second] for question, first, second in comparisons]
 
 
-def _others(n: int, questions: Sequence[PreferencePair], shown: Sequence[str], anchors: Anchors) -> list[str]:
-    """What response ``n`` is compared with."""
+def _others(n: int, questions: Sequence[PreferencePair], answers: Sequence[str], anchors: Anchors) -> list[str]:
+    """Return what response ``n`` is compared with."""
     if anchors is not None:
         anchor = anchors[n]
         return [] if anchor is None else [without_thinking(anchor)]
     mine = questions[n].pair_id
-    return [shown[m] for m, question in enumerate(questions) if m != n and question.pair_id == mine]
+    return [answers[m] for m, question in enumerate(questions) if m != n and question.pair_id == mine]
 
 
 def _in_both_orders(judgment: Judgment) -> float | None:
-    """The share for response 0, where either order had a vote that could be read: one order alone holds its bias."""
-    read = {vote.order for vote in judgment.votes if vote.verdict.status in (VerdictStatus.OK, VerdictStatus.TIE)}
-    return judgment.share_0 if read == set(BOTH_ORDERS) else None
+    """Return the share for response 0, where either order had a vote that could be read: one order alone holds its bias."""
+    orders = {vote.order for vote in judgment.votes if vote.verdict.status in (VerdictStatus.OK, VerdictStatus.TIE)}
+    return judgment.share_0 if orders == set(BOTH_ORDERS) else None

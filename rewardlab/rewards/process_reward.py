@@ -61,7 +61,7 @@ class ProcessReward:
         *,
         size: int,
         autocast: Callable[[], AbstractContextManager[Any]],
-    ) -> tuple[Tensor, dict[str, float]]:
+    ) -> tuple[Tensor, dict[str, float | Metric]]:
         """[N, T] rewards of a rollout batch, none but at step ends, and what to log. ``right`` is 1 for right rollouts; one
         whose verdict could not be ``read`` (cut off, none, two) earns nothing for its steps."""
         mask_NT = batch["completion_mask"]
@@ -70,14 +70,14 @@ class ProcessReward:
             step_tokens(self.tokenizer, ids[:length].tolist())
             for ids, length in zip(batch["completion_ids"], lengths, strict=True)
         ]
-        counts_NT = step_counts([own if ok else [] for own, ok in zip(ends, read, strict=True)], mask_NT)
+        counts_NT = step_counts([places if ok else [] for places, ok in zip(ends, read, strict=True)], mask_NT)
         scores_NT = completion_values(self.model, batch, size=size, autocast=autocast)[:, 1:]
         right_N = torch.tensor(right, device=mask_NT.device)
         weights = {"wrong_weight": self.wrong_weight, "right_weight": self.right_weight}
         rewards_NT = process_rewards(scores_NT, counts_NT, right_N, **weights)
         at_ends = counts_NT > 0
         scores = scores_NT[at_ends]
-        metrics = {
+        metrics: dict[str, float | Metric] = {
             "process/steps": counts_NT.sum(1).mean().item(),
             "process/without_steps_frac": (counts_NT.sum(1) == 0).float().mean().item(),
             "process/reward": rewards_NT.sum(1).mean().item(),

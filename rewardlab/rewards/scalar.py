@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from rewardlab.checkpoints import template_for
+from rewardlab.metrics.running import Metrics
 from rewardlab.models.loading import load_processor
 from rewardlab.models.value_model import ValueModel
 from rewardlab.prompts import Template, build_messages
-from rewardlab.rewards.pairwise import Anchors, Metrics
+from rewardlab.rewards.pairwise import Anchors, without_thinking
 from rewardlab.samplers.hf import encode
 from rewardlab.types import BOTH_ORDERS, Message, PreferencePair
-from rewardlab.verdicts.margins import without_thinking
 
 
 def single_response_prompt(pair: PreferencePair, response: int, template: Template) -> tuple[Message, ...]:

@@ -5,7 +5,7 @@ are right, the steps so far are good; the first one after which they are not is 
 labels and pays at the end of every step. What differs here, because a verdict has only two values and a test suite many:
 
 - A guess is right half the time, so "any completion is right" says nothing (of 20 guesses one is right but once in a million).
-  A prefix counts as good where guessing would hardly ever be right so often: :func:`least_right`.
+  A prefix counts as good where guessing would hardly ever be right so often: :func:`least_correct_or_raise`.
 - For the same reason a right verdict does not make its reasoning good. The whole reasoning is tested as every other prefix
   is, and the judgment's own verdict is not looked at.
 - No step is labelled 0. A piece that says nothing (a list number, a line of dashes) is a part of the step that follows it,
@@ -93,13 +93,13 @@ def first_bad(n: int, feasible: Callable[[int], bool]) -> int | None:
     At most ceil(log2 n) + 1 queries. ``feasible(0)``, the empty prefix, is taken for granted and never asked. Where feasibility
     comes and goes with k, b is one such boundary, not always the first.
     """
-    asked = search(n)
+    queries = search(n)
     try:
-        k = next(asked)
+        k = next(queries)
         while True:
-            k = asked.send(feasible(k))
-    except StopIteration as found:
-        return found.value  # type: ignore[no-any-return]
+            k = queries.send(feasible(k))
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
 
 
 def chance_of_at_least(right: int, num: int, guess: float = 0.5) -> float:
@@ -107,7 +107,7 @@ def chance_of_at_least(right: int, num: int, guess: float = 0.5) -> float:
     return math.fsum(math.comb(num, r) * guess**r * (1 - guess) ** (num - r) for r in range(max(right, 0), num + 1))
 
 
-def least_right(num: int, alpha: float, guess: float = 0.5) -> int:
+def least_correct_or_raise(num: int, alpha: float, guess: float = 0.5) -> int:
     """How many of ``num`` completions must be right so that guessing gets there with a chance of at most ``alpha``.
 
     15 of 20 at 0.025. Raises ValueError where even ``num`` of them would not do.
@@ -123,7 +123,7 @@ def has_footing(right_given: int, right_swapped: int, num: int, alpha: float) ->
     Asked under both orders, ``num`` completions each: a guesser, and a judge that always names the answer shown first, are
     right in half of the 2 num. Both orders must be right more often than not, and together more often than ``alpha`` allows.
     """
-    return 2 * min(right_given, right_swapped) > num and right_given + right_swapped >= least_right(2 * num, alpha)
+    return 2 * min(right_given, right_swapped) > num and right_given + right_swapped >= least_correct_or_raise(2 * num, alpha)
 
 
 def step_labels(n: int, bad: int | None) -> list[int]:

@@ -23,7 +23,7 @@ def swap_agreement(pair_ids: Sequence[str], orders: Sequence[str], winners: Sequ
         seen.setdefault(pair, {}).setdefault(order, []).append(winner)
     agreements = []
     for pair, order, winner in zip(pair_ids, orders, winners, strict=True):
-        others = [w for shown, named in seen[pair].items() if shown != order for w in named]
+        others = [w for other, names in seen[pair].items() if other != order for w in names]
         same = sum(w == winner for w in others) if winner is not None else 0
         agreements.append(same / len(others) if others else 0.0)
     return agreements

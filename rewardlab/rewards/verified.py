@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from rewardlab.errors import DataError
-from rewardlab.metrics.running import Metric
-from rewardlab.rewards.pairwise import Anchors, Metrics, PolicyReward
+from rewardlab.metrics.running import Metric, Metrics
+from rewardlab.rewards.pairwise import Anchors, PolicyReward
 from rewardlab.rewards.verifiable.extraction import AnswerStatus, Contract, extract
 from rewardlab.rewards.verifiable.hybrid import Prompt, Route, hybrid_reward, route_of
 from rewardlab.rewards.verifiable.rules import Compare, Domain, Problem, verify
@@ -21,11 +21,11 @@ MARKED = {
 
 
 def truth_in(response: str, contract: Contract) -> str:
-    """The final answer of a preferred response: what stands in the place ``contract`` names after its thinking, else all of
-    it."""
+    """Return the final answer of a preferred response: what stands in the place ``contract`` names after its thinking, else
+    all of it."""
     solution = response.rpartition("</think>")[2].strip()
-    found = extract(solution, contract)
-    return found.text if found.status is AnswerStatus.OK else solution
+    answer = extract(solution, contract)
+    return answer.text if answer.status is AnswerStatus.OK else solution
 
 
 class VerifiedReward:
@@ -52,9 +52,9 @@ class VerifiedReward:
         return Prompt(pair.pair_id, pair.category, pair.question, truth, best, pair.images, self._contract, self._thinking)
 
     def check(self, pairs: Sequence[PreferencePair]) -> dict[str, int]:
-        """How many pairs take which route.
+        """Return how many pairs take which route.
 
-        Raises DataError where some want a judge and there is none, and where a truth is none that its rule can read: no
+        Raise DataError where some want a judge and there is none, and where a truth is none that its rule can read: no
         response could ever be paid.
         """
         routes = [route_of(self._prompt(pair), self._verifiers) for pair in pairs]
@@ -72,11 +72,11 @@ class VerifiedReward:
     def _check_truth(self, prompt: Prompt) -> None:
         truth = prompt.truth or ""
         problem = Problem(Domain(prompt.domain), prompt.question, truth, self._contract)
-        found = verify(problem, MARKED[self._contract].format(truth), self._verifiers)
-        if found.score != 1:
+        result = verify(problem, MARKED[self._contract].format(truth), self._verifiers)
+        if result.score != 1:
             raise DataError(
                 f"pair {prompt.prompt_id!r} ({prompt.domain}): its preferred response ends in {truth[:80]!r}, which the rule "
-                f"of its category does not accept as an answer to itself ({found.status.value}); mark the final answer as "
+                f"of its category does not accept as an answer to itself ({result.status.value}); mark the final answer as "
                 f"{MARKED[self._contract].format('...')}, or give the pair another category"
             )
 
@@ -89,17 +89,19 @@ class VerifiedReward:
         ruled = [n for n, prompt in enumerate(prompts) if route_of(prompt, self._verifiers) is Route.VERIFIER]
         for n in ruled:
             completion = Completion(responses[n], FinishReason.STOP)
-            found = hybrid_reward(prompts[n], completion, verifiers=self._verifiers, judge=None)
-            rewards[n] = found.score
-            counts[found.status] += 1
+            result = hybrid_reward(prompts[n], completion, verifiers=self._verifiers, judge=None)
+            rewards[n] = result.score
+            counts[result.status] += 1
         metrics: Metrics = {
             f"verifier/{status.value}": Metric(counts[status] / max(1, len(ruled)), len(ruled)) for status in AnswerStatus
         }
         judged = [n for n in range(len(questions)) if rewards[n] is None]
         if judged and self._judge is not None:
-            own = None if anchors is None else [anchors[n] for n in judged]
-            paid, told = self._judge([questions[n] for n in judged], [responses[n] for n in judged], own, step)
-            metrics |= told
-            for n, reward in zip(judged, paid, strict=True):
+            judged_anchors = None if anchors is None else [anchors[n] for n in judged]
+            scores, judge_metrics = self._judge(
+                [questions[n] for n in judged], [responses[n] for n in judged], judged_anchors, step
+            )
+            metrics = {**metrics, **judge_metrics}
+            for n, reward in zip(judged, scores, strict=True):
                 rewards[n] = reward
         return rewards, {**metrics, "verifier/share": len(ruled) / max(1, len(questions))}

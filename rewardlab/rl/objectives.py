@@ -6,6 +6,7 @@ import math
 
 import torch
 from torch import Tensor
+from torch.nn.functional import softplus
 
 
 def preclip(logprobs_NT: Tensor, old_logprobs_NT: Tensor, bounds: tuple[float, float]) -> Tensor:
@@ -107,3 +108,9 @@ def mean_of_tokens(values_NT: Tensor, mask_NT: Tensor) -> Tensor:
 def sum_over_constant(values_NT: Tensor, mask_NT: Tensor, length: int) -> Tensor:
     """Sum over a rollout's tokens by one constant ``length``, then mean over rollouts (Dr. GRPO, arXiv 2503.20783)."""
     return ((values_NT * mask_NT).sum(1) / length).mean()
+
+
+def bradley_terry_loss(chosen_B: Tensor, rejected_B: Tensor) -> Tensor:
+    """Mean of -log sigmoid(r(chosen) - r(rejected)): what a scalar head is fitted to. The margin of a pair is the
+    difference."""
+    return softplus(rejected_B - chosen_B).mean()

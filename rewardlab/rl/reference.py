@@ -249,7 +249,7 @@ def step(
             if values is not None:
                 total = total + value_loss(values(rows_M), rollouts, rows_M, method, len(epoch))
             optimizer.zero_grad()
-            total.backward()  # type: ignore[no-untyped-call]
+            total.backward()
             for model in (policy, critic):
                 if model is not None:
                     torch.nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm)

@@ -26,7 +26,8 @@ START_TIMEOUT_S = 3600.0  # a large checkpoint from a slow disk
 
 
 def _work(pipe: Connection, opener: Callable[[], Sampler]) -> None:
-    """The child: opens the sampler, says its name or why it cannot, then answers call after call until the parent is gone."""
+    """Open the sampler in the child, send its name or why it cannot be opened, then answer call after call until the parent is
+    gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, which finishes what waits
     try:
         sampler = opener()
@@ -46,9 +47,9 @@ def _work(pipe: Connection, opener: Callable[[], Sampler]) -> None:
 
 
 def _sendable(error: BaseException) -> BaseException:
-    """An error of this project as it is, any other by its text: not every exception survives the way."""
-    own = type(error).__module__.startswith("rewardlab.")
-    return error if own else EndpointError(f"{type(error).__name__}: {error}")
+    """Return an error of this project as it is, any other by its text: not every exception can be pickled."""
+    is_ours = type(error).__module__.startswith("rewardlab.")
+    return error if is_ours else EndpointError(f"{type(error).__name__}: {error}")
 
 
 class ProcessSampler:
@@ -90,11 +91,11 @@ class ProcessSampler:
         return list(self._ask("sample", tuple(prompts), params))
 
     def verdict_margins(self, prompts: Sequence[tuple[Message, ...]], beginnings: Sequence[str]) -> Any:
-        """As the child's."""
+        """Return the child's margins."""
         return self._ask("verdict_margins", tuple(prompts), tuple(beginnings))
 
     def close(self) -> None:
-        """End the child; nothing can be asked any more."""
+        """End the child; every later call raises EndpointError."""
         self._closed = True
         self._ready.clear()
         self._process.kill()
@@ -159,7 +160,7 @@ class ProcessSampler:
 
 @contextlib.contextmanager
 def _killed_after(process: Any, seconds: float) -> Iterator[threading.Event]:
-    """Kill a process that keeps us longer than so many seconds; the event says that this was done."""
+    """Kill a process that takes longer than so many seconds; the event tells that it was killed."""
     late = threading.Event()
 
     def kill() -> None:

@@ -31,7 +31,7 @@ class AdaptiveConcurrency:
         self._paused_until = 0.0
 
     def record(self, *, refused: bool, wait_s: float = 0.0) -> None:
-        """An answer came, or a refusal with its Retry-After."""
+        """Count an answer, or a refusal with its Retry-After."""
         self._answers += 1
         self._refused += refused
         if self._answers < max(LEAST_ANSWERS, self.limit):
@@ -51,9 +51,9 @@ class AdaptiveConcurrency:
 
     def _wake(self) -> None:
         while self._waiting and self._room():
-            if not (one := self._waiting.popleft()).done():
+            if not (turn := self._waiting.popleft()).done():
                 self.inside += 1
-                one.set_result(None)
+                turn.set_result(None)
 
     async def __aenter__(self) -> Self:
         if not self._waiting and self._room():
@@ -77,10 +77,10 @@ class AdaptiveConcurrency:
         self._wake()
 
 
-def retry_after_s(header: str | None) -> float:
-    """Seconds that a Retry-After header asks for, given in seconds or as a date; 0 for none or nonsense."""
+def retry_after_s(header: str | None, *, default: float = 0.0) -> float:
+    """Return the seconds that a Retry-After header asks for, in seconds or as a date; ``default`` for none or nonsense."""
     if not header:
-        return 0.0
+        return default
     try:
         return max(0.0, float(header))
     except ValueError:
@@ -88,4 +88,4 @@ def retry_after_s(header: str | None) -> float:
     try:
         return max(0.0, parsedate_to_datetime(header).timestamp() - time.time())
     except (TypeError, ValueError):
-        return 0.0
+        return default

@@ -48,7 +48,7 @@ class Draws:
 
 
 def next_token_logits(logits_RV: Tensor, temperature: float, top_p: float, suppress: Sequence[int]) -> Tensor:
-    """Logits to sample from: suppressed tokens out, divided by the temperature (unless greedy), the tail beyond top_p out."""
+    """Return logits to sample from: suppressed tokens out, divided by the temperature (unless greedy), top_p's tail out."""
     logits_RV = logits_RV.float()
     if suppress:
         logits_RV = logits_RV.index_fill(1, torch.tensor(list(suppress), device=logits_RV.device), -torch.inf)
@@ -63,19 +63,19 @@ def next_token_logits(logits_RV: Tensor, temperature: float, top_p: float, suppr
 
 
 def hot_logits(logits_RV: Tensor, hot: HotToken, suppress: Sequence[int]) -> Tensor:
-    """Logits of the hot token: the ``top_k`` likeliest, divided by its temperature."""
+    """Return the logits of the hot token: the ``top_k`` likeliest, divided by its temperature."""
     logits_RV = next_token_logits(logits_RV, hot.temperature, 1.0, suppress)
     least_R1 = logits_RV.topk(min(hot.top_k, logits_RV.shape[1]), dim=1).values[:, -1:]
     return logits_RV.masked_fill(logits_RV < least_R1, -torch.inf)
 
 
 def draw_uniforms(key: Sequence[int], rows: Sequence[int], number: int) -> Tensor:
-    """[len(rows), number] float64 in [0, 1), each row by ``key`` and its own number alone, whatever rows stand beside it."""
+    """Return [len(rows), number] float64 in [0, 1), each row by ``key`` and its own number alone, whatever the other rows."""
     return torch.from_numpy(np.stack([np.random.default_rng([*key, row]).random(number) for row in rows]))
 
 
 def pick(scores_RV: Tensor, uniforms_R: Tensor) -> Tensor:
-    """[R] tokens by inverting the distribution: each is the first whose cumulated probability exceeds its uniform number."""
+    """Return [R] tokens by inverting the distribution: each is the first whose cumulated probability exceeds its number."""
     cumulated_RV = scores_RV.double().softmax(-1).cumsum(-1)
     aims_R1 = uniforms_R[:, None] * cumulated_RV[:, -1:]
     picked_R = torch.searchsorted(cumulated_RV, aims_R1, right=True)[:, 0]
@@ -123,7 +123,7 @@ def _read_prompts(model: Any, inputs: dict[str, Tensor], cache: Any) -> tuple[Te
 
 @torch.inference_mode()
 def read_logits(model: Any, inputs: dict[str, Tensor], groups: Sequence[int] | None = None) -> Tensor:
-    """[rows, V] float32 logits of the token after each left-padded prompt; ``groups`` as of :func:`draw`."""
+    """Return [rows, V] float32 logits of the token after each left-padded prompt; ``groups`` as of :func:`draw`."""
     return _read_shared(model, inputs, growing_cache(model), groups)[0].float()
 
 
@@ -143,7 +143,7 @@ def draw(
     groups: Sequence[int] | None = None,
     uniforms: Tensor | None = None,
 ) -> Draws:
-    """``num_draws`` completions of each left-padded prompt in ``inputs``. ``temperature`` 0 is greedy, a hot token aside.
+    """Sample ``num_draws`` completions of each left-padded prompt. ``temperature`` 0 is greedy but for a hot token.
 
     ``uniforms`` [prompts * num_draws, max_tokens], numbers in [0, 1), decide the draws instead of ``generator``: see
     :func:`draw_uniforms`.
@@ -163,9 +163,9 @@ def draw(
     alive = torch.ones_like(rows, dtype=torch.bool)
     draws = Draws([[] for _ in rows], [[] for _ in rows])
     for step in range(max_tokens):
-        is_hot = hot is not None and step == hot.position
-        scores = hot_logits(logits, hot, suppress) if is_hot else next_token_logits(logits, temperature, top_p, suppress)
-        if temperature > 0 or is_hot:
+        heat = hot if hot is not None and step == hot.position else None
+        scores = next_token_logits(logits, temperature, top_p, suppress) if heat is None else hot_logits(logits, heat, suppress)
+        if temperature > 0 or heat is not None:
             if uniforms is None:
                 tokens = torch.multinomial(scores.softmax(-1), 1, generator=generator)[:, 0]
             else:
@@ -194,7 +194,7 @@ def _record(draws: Draws, rows: Tensor, tokens: Tensor, logprobs: Tensor) -> Non
 
 
 def _advance(model: Any, cache: Any, tokens: Tensor, mask: Tensor, offset: Tensor | None) -> tuple[Tensor, Tensor]:
-    """One decoding step: the next logits, and the attention mask grown by one."""
+    """Decode one step: return the next logits, and the attention mask grown by one."""
     mask = torch.cat([mask, mask.new_ones(len(mask), 1)], 1)
     positions = rope_positions(mask.sum(1, keepdim=True) - 1, offset)
     output = model(

@@ -1,4 +1,4 @@
-"""One event loop in a thread of its own, for callers that are not asynchronous: connections outlive a call."""
+"""An event loop in a thread of its own, for callers that are not asynchronous: connections outlive a call."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class EventLoopThread(Generic[S]):
-    """Runs coroutines about something that is opened once, within the loop, and closed when nobody holds this any more.
+    """Runs coroutines about something that is opened once, within the loop, and closed when nothing refers to this any more.
 
     Usable from several threads. ``open_it`` must not hold this object.
     """
@@ -28,7 +28,7 @@ class EventLoopThread(Generic[S]):
         self._stack = AsyncExitStack()
 
     def run(self, work: Callable[[S], Awaitable[T]]) -> T:
-        """What ``work`` returns or raises. An interrupt of the caller cancels it."""
+        """Return or raise what ``work`` does. An interrupt of the caller cancels it."""
         with self._lock:
             if self._loop is None:
                 self._loop = asyncio.new_event_loop()

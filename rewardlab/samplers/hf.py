@@ -20,18 +20,18 @@ from rewardlab.samplers.decode import HotToken, draw, read_logits
 from rewardlab.samplers.shared_prefix import group_numbers
 from rewardlab.types import Choice, Completion, FinishReason, Message
 from rewardlab.verdicts.margins import verdict_margins
-from rewardlab.verdicts.parse import label_of
+from rewardlab.verdicts.parse import verdict_label
 
 
 def special_tokens(tokenizer: Any) -> tuple[str, ...]:
-    """The texts that a tokenizer takes for special tokens wherever they stand, the longest first."""
-    found = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
-    return tuple(sorted(found | set(tokenizer.all_special_tokens), key=len, reverse=True))
+    """Return the texts that a tokenizer takes for special tokens wherever they stand, the longest first."""
+    specials = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
+    return tuple(sorted(specials | set(tokenizer.all_special_tokens), key=len, reverse=True))
 
 
 def chat_of(prompt: Sequence[Message], specials: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Messages in the form chat templates take; images as placeholders, in place. No text keeps one of ``specials``: it would
-    be read as what the template writes."""
+    """Return messages in the form chat templates take; images as placeholders, in place. No text keeps one of ``specials``: it
+    would be read as what the template writes."""
     return [
         {
             "role": message.role,
@@ -47,8 +47,8 @@ def chat_of(prompt: Sequence[Message], specials: Sequence[str] = ()) -> list[dic
 def encode(
     processor: Any, prompts: Sequence[Sequence[Message]], beginnings: Sequence[str] | None = None
 ) -> dict[str, torch.Tensor]:
-    """Left-padded model inputs, each followed by a given beginning of its answer. Raises MediaError for an image that cannot be
-    decoded."""
+    """Return left-padded model inputs, each followed by a given beginning of its answer. Raise MediaError for an image that
+    cannot be decoded."""
     specials = special_tokens(processor.tokenizer)
     texts = [
         processor.apply_chat_template(chat_of(prompt, specials), tokenize=False, add_generation_prompt=True) + beginning
@@ -59,12 +59,12 @@ def encode(
 
 
 def verdict_token_ids(tokenizer: Any, choice: Choice) -> list[int]:
-    """All single tokens that spell a verdict, with and without a leading space. Raises CheckpointError where there is none."""
-    label = label_of(choice)
-    spelt = [tokenizer.encode(text, add_special_tokens=False) for text in (label, f" {label}")]
-    if not (found := sorted({ids[0] for ids in spelt if len(ids) == 1})):
+    """Return the single tokens that spell a verdict, with and without a leading space. Raise CheckpointError without any."""
+    label = verdict_label(choice)
+    spellings = [tokenizer.encode(text, add_special_tokens=False) for text in (label, f" {label}")]
+    if not (tokens := sorted({ids[0] for ids in spellings if len(ids) == 1})):
         raise CheckpointError(f"the tokenizer writes the verdict {label!r} as several tokens; its probability cannot be read")
-    return found
+    return tokens
 
 
 def append_answers(inputs: dict[str, torch.Tensor], answers: Sequence[Sequence[int]], pad: int) -> dict[str, torch.Tensor]:
@@ -80,24 +80,24 @@ def append_answers(inputs: dict[str, torch.Tensor], answers: Sequence[Sequence[i
 
 
 def token_texts(tokenizer: Any, ids: Sequence[int]) -> list[str]:
-    """What each token adds to the text: joined, the text of all of them, special tokens left out.
+    """Return what each token adds to the text: joined, the text of all of them, special tokens left out.
 
     Where a character is spread over several tokens, the last of them holds it.
     """
     texts = [tokenizer.decode([token], skip_special_tokens=True) for token in ids]
-    whole = tokenizer.decode(list(ids), skip_special_tokens=True)
-    if "".join(texts) == whole:
+    text = tokenizer.decode(list(ids), skip_special_tokens=True)
+    if "".join(texts) == text:
         return texts
-    done, pieces = 0, []
+    start, pieces = 0, []
     for n in range(1, len(ids) + 1):
-        so_far = len(tokenizer.decode(list(ids[:n]), skip_special_tokens=True).rstrip("\ufffd")) if n < len(ids) else len(whole)
-        pieces.append(whole[done : max(done, so_far)])
-        done = max(done, so_far)
+        end = len(tokenizer.decode(list(ids[:n]), skip_special_tokens=True).rstrip("\ufffd")) if n < len(ids) else len(text)
+        pieces.append(text[start : max(start, end)])
+        start = max(start, end)
     return pieces
 
 
 def _groups(prompts: Sequence[Sequence[Message]]) -> list[int]:
-    """Prompts that show the same images are of one group."""
+    """Return group numbers, equal for prompts with the same images."""
     return group_numbers([tuple(image for message in prompt for image in message.images) for prompt in prompts])
 
 
@@ -128,7 +128,7 @@ class HFSampler:
         return False  # one generator draws for all rows of a batch
 
     def check(self) -> None:
-        """A loaded model is always there."""
+        """Do nothing: a loaded model is always there."""
 
     def encode(self, prompts: Sequence[Sequence[Message]], beginnings: Sequence[str] | None = None) -> dict[str, torch.Tensor]:
         """:func:`encode`, on the model's device."""
@@ -138,7 +138,7 @@ class HFSampler:
     def verdict_margins(
         self, prompts: Sequence[tuple[Message, ...]], beginnings: Sequence[str]
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """([N] margin of the response shown first, [N] coverage) where the verdict of each answer stands, which ``beginnings``
+        """Return ([N] margin of the first response, [N] coverage) where the verdict of each answer stands, which ``beginnings``
         go up to; see :func:`rewardlab.verdicts.margins.verdict_margins`. One forward pass per batch, nothing is sampled."""
         first, second = (verdict_token_ids(self.processor.tokenizer, choice) for choice in (Choice.FIRST, Choice.SECOND))
         margins, coverages = [torch.empty(0, dtype=torch.float64)], [torch.empty(0, dtype=torch.float64)]
@@ -156,29 +156,29 @@ class HFSampler:
         params: SamplingParams,
         prefixes: Sequence[Sequence[int]] | None = None,
     ) -> list[list[Completion]]:
-        """``params.num_samples`` completions per prompt, each with its token ids; ``seed`` fixes them for equal batches.
+        """Return ``params.num_samples`` completions per prompt, each with its token ids; ``seed`` fixes them for equal batches.
 
         ``prefixes`` are the tokens that the answer to each prompt begins with; a completion is what comes after them, and they
-        count as tokens of its prompt. Raises ValueError for a prefix that has ended.
+        count as tokens of its prompt. Raise ValueError for a prefix that has ended.
         """
-        if prefixes is not None and (ended := [n for n, prefix in enumerate(prefixes) if self._ends & set(prefix)]):
-            raise ValueError(f"prefix {ended[0]} holds an end token; nothing comes after the end of an answer")
+        if prefixes is not None and (finished := [n for n, prefix in enumerate(prefixes) if self._ends & set(prefix)]):
+            raise ValueError(f"prefix {finished[0]} holds an end token; nothing comes after the end of an answer")
         per_batch = max(1, self.batch_size // params.num_samples)
         generator = torch.Generator(self.model.device).manual_seed(params.seed)
-        done: list[list[Completion]] = []
+        completions: list[list[Completion]] = []
         for start in range(0, len(prompts), per_batch):
             rows = slice(start, start + per_batch)
             inputs = self.encode(prompts[rows])
             if prefixes is not None:
                 inputs = append_answers(inputs, prefixes[rows], self.processor.tokenizer.pad_token_id)
-            drawn: list[list[Completion]] = [[] for _ in prompts[rows]]
+            groups, by_prompt = _groups(prompts[rows]), [list[Completion]() for _ in prompts[rows]]
             for first in range(0, params.num_samples, self.batch_size):
                 num = min(self.batch_size, params.num_samples - first)
-                asked, groups = replace(params, num_samples=num), _groups(prompts[rows])
-                for row, more in zip(drawn, self._draw(inputs, asked, generator, groups), strict=True):
+                draws = self._draw(inputs, replace(params, num_samples=num), generator, groups)
+                for row, more in zip(by_prompt, draws, strict=True):
                     row += more
-            done += drawn
-        return done
+            completions += by_prompt
+        return completions
 
     def _draw(
         self,

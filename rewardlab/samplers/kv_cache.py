@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
-from transformers import DynamicCache
+from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
 ROOM = 64  # tokens allocated ahead
@@ -24,15 +23,15 @@ class GrowingLayer(DynamicLayer):
         self._buffers: tuple[Tensor, Tensor] | None = None
 
     def _make_room(self, new: Tensor, length: int) -> tuple[Tensor, Tensor]:
-        """Buffers that hold what is cached and have room for ``new``; after a change of the batch they are made anew."""
-        buffers, total = self._buffers, length + new.shape[-2]
-        stale = buffers is None or length == 0 or self.keys.data_ptr() != buffers[0].data_ptr()
+        """Return buffers that hold what is cached and have room for ``new``; after a change of the batch they are made anew."""
+        buffers, keys, values, total = self._buffers, self.keys, self.values, length + new.shape[-2]
+        stale = buffers is None or length == 0 or keys is None or keys.data_ptr() != buffers[0].data_ptr()
         if buffers is None or stale or buffers[0].shape[-2] < total:
             shape = (*new.shape[:-2], total + ROOM, new.shape[-1])
             buffers = (new.new_empty(shape), new.new_empty(shape))
-            if length:
-                buffers[0][..., :length, :] = self.keys
-                buffers[1][..., :length, :] = self.values
+            if length and keys is not None and values is not None:
+                buffers[0][..., :length, :] = keys
+                buffers[1][..., :length, :] = values
         return buffers
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
@@ -47,8 +46,8 @@ class GrowingLayer(DynamicLayer):
         return self.keys, self.values
 
 
-def growing_cache(model: torch.nn.Module) -> DynamicCache:
-    """The model's own kind of dynamic cache, its plain layers replaced; sliding-window and other layers stay theirs."""
+def growing_cache(model: PreTrainedModel) -> DynamicCache:
+    """Return the model's kind of dynamic cache, its plain layers replaced; sliding-window and other layers stay theirs."""
     cache = DynamicCache(config=model.config)
     cache.layers = [GrowingLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers]
     return cache

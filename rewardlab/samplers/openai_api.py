@@ -1,4 +1,4 @@
-"""Any OpenAI-compatible endpoint: one chat completion at a time, many of them at once, none of them forever."""
+"""Chat completions of any OpenAI-compatible endpoint: many at once, each within a deadline."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import random
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -30,8 +30,8 @@ _EXTRA = {"continue_final_message", "add_generation_prompt", "return_token_ids",
 _FINISH = {"stop": FinishReason.STOP, None: FinishReason.STOP, "length": FinishReason.LENGTH}
 
 
-def content_of(message: Message) -> str | list[dict[str, Any]]:
-    """A message's content as the API takes it: a plain text, or parts with images as data URLs."""
+def api_content(message: Message) -> str | list[dict[str, Any]]:
+    """Return a message's content as the API takes it: a plain text, or parts with images as data URLs."""
     if not message.images:
         return message.text
     return [
@@ -44,11 +44,11 @@ def content_of(message: Message) -> str | list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class _Failed:
-    """A try that gave nothing: as a completion would say it, in a word, how long to wait, whether to try again."""
+    """A try without an answer: a completion's finish and error, a label to count it by, how long to wait, whether to go on."""
 
     finish: FinishReason
     error: str
-    said: str
+    label: str
     wait_s: float = 0.0
     again: bool = True
     its_fault: bool = True
@@ -76,7 +76,7 @@ class ChatEndpoint:
     ) -> None:
         self.base_url, self.model, self.deadline_s, self.retries = base_url, model, deadline_s, retries
         self.try_s = min(try_s or deadline_s, deadline_s)
-        limits = httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency)
+        limits: Any = httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency)
         self._client = openai.AsyncOpenAI(
             base_url=base_url,
             api_key=api_key,
@@ -87,17 +87,17 @@ class ChatEndpoint:
         )
         self.slots = AdaptiveConcurrency(concurrency)
         self.in_flight, self.rests_until = 0, 0.0
-        self.told: Counter[str] = Counter()  # failed tries by what was heard
+        self.failures: Counter[str] = Counter()  # failed tries by label
 
     async def complete(
         self, prompt: Sequence[Message], *, temperature: float, top_p: float, max_tokens: int, seed: int
     ) -> Completion:
-        """One draw. Never raises for a failing endpoint: the failure is the completion's finish and error."""
+        """Return one draw. A failing endpoint raises nothing: the failure is the completion's finish and error."""
         sampling = {"temperature": temperature, "top_p": top_p, "max_tokens": max_tokens, "seed": seed}
         return completion_from(await self.ask(prompt, sampling))
 
     async def ask(self, prompt: Sequence[Message], body: Mapping[str, Any]) -> Any:
-        """The API's answer to a chat and further fields, or a Completion that says why there is none."""
+        """Return the API's answer to a chat and further fields, or a Completion that tells why there is none."""
         self.in_flight += 1
         try:
             return await self._ask(prompt, body)
@@ -105,32 +105,32 @@ class ChatEndpoint:
             self.in_flight -= 1
 
     async def _ask(self, prompt: Sequence[Message], body: Mapping[str, Any]) -> Any:
-        messages = [{"role": m.role, "content": content_of(m)} for m in prompt]
-        known: dict[str, Any] = {name: value for name, value in body.items() if name not in _EXTRA}
+        messages = [{"role": m.role, "content": api_content(m)} for m in prompt]
+        standard = {name: value for name, value in body.items() if name not in _EXTRA}
         extra = {name: value for name, value in body.items() if name in _EXTRA}
         ends = None
         for tried in range(self.retries + 1):
             async with self.slots:
                 ends = ends or time.monotonic() + self.deadline_s
-                heard = await self._try(messages, known, extra, min(self.try_s, ends - time.monotonic()))
-            if not isinstance(heard, _Failed):
+                answer = await self._try(messages, standard, extra, min(self.try_s, ends - time.monotonic()))
+            if not isinstance(answer, _Failed):
                 self.rests_until = 0.0
-                return heard
-            self.told[heard.said] += 1
-            wait_s = max(heard.wait_s, min(8.0, 0.25 * 2**tried) * random.uniform(0.75, 1.25))
-            if not heard.again or tried == self.retries or time.monotonic() + wait_s >= ends:
+                return answer
+            self.failures[answer.label] += 1
+            wait_s = max(answer.wait_s, min(8.0, 0.25 * 2**tried) * random.uniform(0.75, 1.25))
+            if not answer.again or tried == self.retries or time.monotonic() + wait_s >= ends:
                 break
             await asyncio.sleep(wait_s)
-        if heard.its_fault:
+        if answer.its_fault:
             self.rests_until = time.monotonic() + REST_S
-        return _failed(heard.finish, heard.error)
+        return _failed(answer.finish, answer.error)
 
-    async def _try(self, messages: Any, known: Mapping[str, Any], extra: Mapping[str, Any], seconds: float) -> Any:
-        """The API's answer, or a _Failed."""
+    async def _try(self, messages: Any, standard: Mapping[str, Any], extra: Mapping[str, Any], seconds: float) -> Any:
+        """Return the API's answer, or a _Failed."""
         try:
             async with asyncio.timeout(seconds):
                 answer = await self._client.chat.completions.create(
-                    model=self.model, messages=messages, extra_body=extra or None, **known
+                    model=self.model, messages=messages, extra_body=extra or None, **standard
                 )
             self.slots.record(refused=False)
             if not getattr(answer, "choices", None):
@@ -140,12 +140,12 @@ class ChatEndpoint:
             again = seconds < self.deadline_s
             return _Failed(FinishReason.TIMEOUT, f"no answer within {seconds:g} s", "time-out", again=again)
         except openai.APIStatusError as error:
-            refused, said = error.status_code == 429, f"HTTP {error.status_code}"
+            refused, label = error.status_code == 429, f"HTTP {error.status_code}"
             wait_s = retry_after_s(error.response.headers.get("retry-after"))
             self.slots.record(refused=refused, wait_s=wait_s)
             again = error.status_code in (408, 409, 429) or error.status_code >= 500
             fault = refused or error.status_code >= 500
-            return _Failed(FinishReason.ERROR, f"{said}: {error.message}", said, wait_s, again=again, its_fault=fault)
+            return _Failed(FinishReason.ERROR, f"{label}: {error.message}", label, wait_s, again=again, its_fault=fault)
         except openai.APIConnectionError as error:
             return _Failed(FinishReason.ERROR, f"no connection: {error.__cause__}", "no connection")
         except openai.OpenAIError as error:
@@ -155,12 +155,12 @@ class ChatEndpoint:
 
     @property
     def rests(self) -> bool:
-        """Whether it failed lately; another one is asked first."""
+        """Return whether it failed lately; another one is asked first."""
         return time.monotonic() < self.rests_until
 
     @property
     def busy(self) -> float:
-        """Requests in flight or waiting, by how many it is sent at a time."""
+        """Return the requests in flight or waiting, divided by how many it is sent at a time."""
         return self.in_flight / self.slots.limit
 
     async def check(self) -> None:
@@ -184,12 +184,12 @@ def _failed(finish: FinishReason, error: str) -> Completion:
 
 
 def completion_from(answer: Any) -> Completion:
-    """The one completion of an answer of :meth:`ChatEndpoint.ask`; a failure is one, too."""
+    """Return the one completion of an answer of :meth:`ChatEndpoint.ask`; a failure is one, too."""
     return _completions(answer, 1)[0]
 
 
 def _completions(answer: Any, number: int) -> list[Completion]:
-    """``number`` Completions from the API's object; an answer without the fields it promises is an ERROR."""
+    """Return ``number`` completions from the API's object; an answer without the fields it promises is an ERROR."""
     if isinstance(answer, Completion):
         return [answer] * number
     try:
@@ -249,9 +249,11 @@ class OpenAISampler:
         self._urls = [base_urls] if isinstance(base_urls, str) else list(base_urls)
         self._many, self._body = many, dict(body or {})
         self._model, self._name = model, name
-        options: dict[str, Any] = {"api_key": api_key, "concurrency": concurrency, "deadline_s": deadline_s}
-        options["retries"] = 4 if len(self._urls) == 1 else 1  # another endpoint is the better second try
-        self._background = EventLoopThread(partial(_opened, self._urls, model, options))
+        retries = 4 if len(self._urls) == 1 else 1  # another endpoint is the better second try
+        endpoint = partial(
+            ChatEndpoint, model=model, api_key=api_key, concurrency=concurrency, deadline_s=deadline_s, retries=retries
+        )
+        self._background = EventLoopThread(partial(_opened, self._urls, endpoint))
 
     @property
     def name(self) -> str:
@@ -266,12 +268,12 @@ class OpenAISampler:
         self._background.run(self._check)
 
     async def _check(self, endpoints: Sequence[ChatEndpoint]) -> None:
-        found = await asyncio.gather(*(one.check() for one in endpoints), return_exceptions=True)
-        for one, error in zip(endpoints, found, strict=True):
+        errors = await asyncio.gather(*(endpoint.check() for endpoint in endpoints), return_exceptions=True)
+        for endpoint, error in zip(endpoints, errors, strict=True):
             if error is None:
-                one.rests_until = 0.0
-        if all(found):
-            raise next(error for error in found if error)
+                endpoint.rests_until = 0.0
+        if all(errors):
+            raise next(error for error in errors if error)
 
     def sample(self, prompts: Sequence[tuple[Message, ...]], params: SamplingParams) -> list[list[Completion]]:
         return self._background.run(lambda endpoints: self._sample(endpoints, prompts, params))
@@ -288,26 +290,26 @@ class OpenAISampler:
 
         seeded = [(prompt, prompt_seed(params.seed, prompt)) for prompt in prompts]
         if self._many and params.temperature == 0:  # all draws are the same one, and vLLM refuses to make it twice
-            return [one * k for one in await asyncio.gather(*(drawn(prompt, seed, 1) for prompt, seed in seeded))]
+            return [row * k for row in await asyncio.gather(*(drawn(prompt, seed, 1) for prompt, seed in seeded))]
         if self._many:
             return list(await asyncio.gather(*(drawn(prompt, seed, k) for prompt, seed in seeded)))
         singles = await asyncio.gather(*(drawn(prompt, seed + n, 1) for prompt, seed in seeded for n in range(k)))
-        flat = [one for [one] in singles]
+        flat = [completion for [completion] in singles]
         return [flat[i * k : (i + 1) * k] for i in range(len(prompts))]
 
 
 @asynccontextmanager
-async def _opened(urls: Sequence[str], model: str, options: dict[str, Any]) -> AsyncIterator[list[ChatEndpoint]]:
-    endpoints = [ChatEndpoint(url, model, **options) for url in urls]
+async def _opened(urls: Sequence[str], open_endpoint: Callable[[str], ChatEndpoint]) -> AsyncIterator[list[ChatEndpoint]]:
+    endpoints = [open_endpoint(url) for url in urls]
     try:
         yield endpoints
     finally:
-        for one in endpoints:
-            await one.aclose()
+        for endpoint in endpoints:
+            await endpoint.aclose()
 
 
 async def ask_any(endpoints: Sequence[ChatEndpoint], prompt: Sequence[Message], body: Mapping[str, Any]) -> Any:
-    """The answer of the least busy endpoint that has not failed lately; where it fails now, of the next one."""
+    """Return the answer of the least busy endpoint that has not failed lately; if it fails now, of the next one."""
     answer: Any = None
     tried: set[int] = set()
     while len(tried) < len(endpoints):

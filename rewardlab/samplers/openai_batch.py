@@ -13,7 +13,7 @@ import openai
 from openai.types.chat import ChatCompletion
 
 from rewardlab.errors import EndpointError
-from rewardlab.samplers.openai_api import completion_from, content_of
+from rewardlab.samplers.openai_api import api_content, completion_from
 from rewardlab.types import Completion, FinishReason, Message
 
 OPEN = ("validating", "in_progress", "finalizing", "cancelling")
@@ -22,7 +22,7 @@ PURPOSE: Any = "batch"
 
 @dataclass(frozen=True)
 class BatchState:
-    """A batch as the provider tells of it. ``status``: one of :data:`OPEN`, or completed, failed, expired, cancelled."""
+    """A batch as the provider reports it. ``status``: one of :data:`OPEN`, or completed, failed, expired, cancelled."""
 
     id: str
     status: str
@@ -37,16 +37,16 @@ class BatchState:
 
 
 def request_line(custom_id: str, model: str, prompt: Sequence[Message], body: Mapping[str, Any]) -> bytes:
-    """One line of the file that goes up."""
-    messages = [{"role": one.role, "content": content_of(one)} for one in prompt]
+    """Return one line of the file that is uploaded."""
+    messages = [{"role": message.role, "content": api_content(message)} for message in prompt]
     request = {"custom_id": custom_id, "method": "POST", "url": "/v1/chat/completions"}
     return (json.dumps({**request, "body": {"model": model, "messages": messages, **body}}) + "\n").encode()
 
 
-def answer_of(line: str) -> tuple[str, Completion]:
-    """(custom id, completion) of a line that came down; a request that failed is a completion that says why.
+def parse_answer_line(line: str) -> tuple[str, Completion]:
+    """Return (custom id, completion) of a downloaded line; a request that failed is a completion that tells why.
 
-    Raises ValueError for a line that is none.
+    Raise ValueError for a line that is none.
     """
     try:
         row = json.loads(line)
@@ -54,8 +54,8 @@ def answer_of(line: str) -> tuple[str, Completion]:
     except (KeyError, TypeError, AttributeError, ValueError) as wrong:
         raise ValueError(f"not an answer of a batch: {wrong!r}") from wrong
     if error or response.get("status_code") != 200:
-        told = error or response.get("body")
-        return name, Completion("", FinishReason.ERROR, error=f"HTTP {response.get('status_code')}: {json.dumps(told):.400}")
+        reason = json.dumps(error or response.get("body"))
+        return name, Completion("", FinishReason.ERROR, error=f"HTTP {response.get('status_code')}: {reason:.400}")
     body = response.get("body")
     return name, completion_from(ChatCompletion.construct(**(body if isinstance(body, dict) else {})))
 
@@ -74,7 +74,7 @@ class BatchClient:
         await self._client.close()
 
     async def send(self, name: str, file: Path) -> str:
-        """Upload a file of :func:`request_line` and start it as a batch called ``name``; its id."""
+        """Upload a file of :func:`request_line` and start it as a batch called ``name``; return its id."""
         try:
             uploaded = await self._client.files.create(file=file, purpose=PURPOSE)
             # Not tried again: it may have been created though the answer did not reach us, and a second one is paid, too.
@@ -85,13 +85,14 @@ class BatchClient:
                 metadata={"rewardlab": name},
             )
         except openai.OpenAIError as error:
-            if (found := await self.find(name)) is not None:
-                return found
+            if (batch_id := await self.find(name)) is not None:
+                return batch_id
             raise self._failed(error) from error
         return batch.id
 
     async def find(self, name: str) -> str | None:
-        """The id of the batch of that name, if the provider has one: the answer to its creation may not have reached us."""
+        """Return the id of the batch of that name, None if the provider has none: the answer to its creation may not have
+        reached us."""
         try:
             async for batch in self._client.batches.list(limit=100):
                 if (batch.metadata or {}).get("rewardlab") == name:
@@ -102,15 +103,15 @@ class BatchClient:
 
     async def look(self, batch_id: str) -> BatchState:
         try:
-            found = await self._client.batches.retrieve(batch_id)
+            batch = await self._client.batches.retrieve(batch_id)
         except openai.OpenAIError as error:
             raise self._failed(error) from error
-        told = [one.message or "" for one in (found.errors.data or [])] if found.errors else []
-        done = found.request_counts.completed + found.request_counts.failed if found.request_counts else 0
-        return BatchState(found.id, found.status, done, found.output_file_id, found.error_file_id, "; ".join(told))
+        errors = [error.message or "" for error in (batch.errors.data or [])] if batch.errors else []
+        done = batch.request_counts.completed + batch.request_counts.failed if batch.request_counts else 0
+        return BatchState(batch.id, batch.status, done, batch.output_file_id, batch.error_file_id, "; ".join(errors))
 
     async def lines(self, file_id: str) -> AsyncIterator[str]:
-        """The lines of a file, as they come."""
+        """Yield the lines of a file as they arrive."""
         rest = b""
         try:
             async with self._client.files.with_streaming_response.content(file_id) as response:

@@ -24,7 +24,7 @@ class ScriptedSampler:
         return True
 
     def check(self) -> None:
-        """A function is always there."""
+        """Do nothing: a function always answers."""
 
     def sample(self, prompts: Sequence[tuple[Message, ...]], params: SamplingParams) -> list[list[Completion]]:
         return [[self._draw(prompt, n) for n in range(params.num_samples)] for prompt in prompts]

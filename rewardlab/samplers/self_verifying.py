@@ -12,7 +12,7 @@ from rewardlab.types import Completion, FinishReason, Message, Part
 Chat = tuple[Message, ...]
 
 
-def _say(role: str, text: str) -> Message:
+def _turn(role: str, text: str) -> Message:
     return Message(role, (Part(text=text),))
 
 
@@ -39,19 +39,21 @@ class SelfVerifying:
 
     def sample(self, prompts: Sequence[Chat], params: SamplingParams) -> list[list[Completion]]:
         drawn = self._sampler.sample(prompts, params)
-        flat = [one for row in drawn for one in row]
+        first = [completion for row in drawn for completion in row]
         chats = [prompt for prompt in prompts for _ in range(params.num_samples)]
-        whole = [n for n, one in enumerate(flat) if one.finish is FinishReason.STOP]
-        asked = {n: (*chats[n], _say("assistant", flat[n].text), _say("user", VERIFY)) for n in whole}
-        verified = self._once(asked, replace(params, seed=params.seed + 1))
-        wrong = [n for n, one in verified.items() if one.finish is FinishReason.STOP and read_verification(one.text) is False]
-        again = {n: (*asked[n], _say("assistant", verified[n].text), _say("user", REVISE)) for n in wrong}
-        revised = self._once(again, replace(params, seed=params.seed + 2))
-        done = [self._last([one, verified.get(n), revised.get(n)]) for n, one in enumerate(flat)]
-        return [done[start : start + params.num_samples] for start in range(0, len(done), params.num_samples)]
+        finished = [n for n, completion in enumerate(first) if completion.finish is FinishReason.STOP]
+        checks = {n: (*chats[n], _turn("assistant", first[n].text), _turn("user", VERIFY)) for n in finished}
+        verified = self._once(checks, replace(params, seed=params.seed + 1))
+        wrong = [
+            n for n, check in verified.items() if check.finish is FinishReason.STOP and read_verification(check.text) is False
+        ]
+        revisions = {n: (*checks[n], _turn("assistant", verified[n].text), _turn("user", REVISE)) for n in wrong}
+        revised = self._once(revisions, replace(params, seed=params.seed + 2))
+        last = [self._last([completion, verified.get(n), revised.get(n)]) for n, completion in enumerate(first)]
+        return [last[start : start + params.num_samples] for start in range(0, len(last), params.num_samples)]
 
     def _once(self, chats: dict[int, Chat], params: SamplingParams) -> dict[int, Completion]:
-        """One draw for each chat."""
+        """Return one draw for each chat."""
         if not chats:
             return {}
         rows = self._sampler.sample(list(chats.values()), replace(params, num_samples=1))

@@ -1,8 +1,8 @@
-"""What several prompts begin with, their images included, is read once: the two orders of a pair, the pairs of a group, a
-prompt's many rationales.
+"""Prefixes that several prompts share, their images included, are read once: the two orders of a pair, the pairs of a group,
+a prompt's many rationales.
 
 A template that puts the responses last lets the image and the question be shared. Rows of one group must show the same
-images; how much of their tokens they share is found out.
+images; how many of their tokens they share is computed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class SharedPrefix:
 
 
 def common_length(rows: Sequence[Tensor]) -> int:
-    """How many tokens all rows begin with alike; at least one of each is left over."""
+    """Return how many tokens all rows begin with alike; at least one of each is left over."""
     least = min(len(row) for row in rows) - 1
     first = rows[0][:least]
     differs = torch.zeros(least, dtype=torch.bool, device=first.device)
@@ -39,33 +39,33 @@ def common_length(rows: Sequence[Tensor]) -> int:
 
 
 def split_prefixes(inputs: dict[str, Tensor], groups: Sequence[int], image_token: int | None) -> SharedPrefix | None:
-    """Left-padded inputs of [R, T] as prefixes and what follows them; None where there is nothing to share, where rows of a
-    group differ before the last of their images, or where images come in another form than Qwen's.
+    """Split left-padded inputs of [R, T] into prefixes and what follows them; None if there is nothing to share, if rows of a
+    group differ before the last of their images, or if images come in another form than Qwen's.
 
     ``groups`` [R] are numbers from 0 on, in the order in which they first occur.
     """
     ids, mask = inputs["input_ids"], inputs["attention_mask"]
     num_groups = max(groups) + 1
-    known = IMAGE_FIELDS if image_token is not None and has_grids(inputs) else ()
-    others = [name for name, values in inputs.items() if values.shape != ids.shape and name not in known]
+    image_fields = IMAGE_FIELDS if image_token is not None and has_grids(inputs) else ()
+    others = [name for name, values in inputs.items() if values.shape != ids.shape and name not in image_fields]
     if num_groups == len(groups) or others:  # what others hold cannot be told apart by prompt
         return None
     rows = [row[len(row) - length :] for row, length in zip(ids, mask.sum(1).tolist(), strict=True)]
     members: list[list[int]] = [[] for _ in range(num_groups)]
     for row, group in enumerate(groups):
         members[group].append(row)
-    lengths = [common_length([rows[n] for n in own]) for own in members]
+    lengths = [common_length([rows[n] for n in numbers]) for numbers in members]
     if image_token is not None and any(
-        (rows[n][lengths[group] :] == image_token).any() for group, own in enumerate(members) for n in own
+        (rows[n][lengths[group] :] == image_token).any() for group, numbers in enumerate(members) for n in numbers
     ):
         return None
-    leaders = [own[0] for own in members]
+    leaders = [numbers[0] for numbers in members]
     begins = [rows[leader][:length] for leader, length in zip(leaders, lengths, strict=True)]
     prefix = dict(zip(("input_ids", "attention_mask"), _left_padded(begins), strict=True))
     for name, values in inputs.items():
         if name not in prefix and values.shape == ids.shape:  # token types and the like, aligned with the tokens
-            own = [values[n][-len(rows[n]) :][:length] for n, length in zip(leaders, lengths, strict=True)]
-            prefix[name] = _left_padded(own)[0]
+            aligned = [values[n][-len(rows[n]) :][:length] for n, length in zip(leaders, lengths, strict=True)]
+            prefix[name] = left_pad(aligned, 0)
     if image_token is not None and has_grids(inputs):
         images = images_of_rows(rows, inputs["image_grid_thw"], image_token)
         prefix |= select_images(inputs, [image for n in leaders for image in images[n]], len(inputs["image_grid_thw"]))
@@ -79,6 +79,6 @@ def _left_padded(rows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def group_numbers(keys: Sequence[Any]) -> list[int]:
-    """Equal keys get equal numbers, from 0 on in the order in which they first occur."""
-    known: dict[Any, int] = {}
-    return [known.setdefault(key, len(known)) for key in keys]
+    """Return equal numbers for equal keys, from 0 on in the order in which they first occur."""
+    numbers: dict[Any, int] = {}
+    return [numbers.setdefault(key, len(numbers)) for key in keys]

@@ -18,18 +18,19 @@ from rewardlab.models.loading import check_folder
 from rewardlab.samplers.base import VLLM, EngineOptions, Sampler, SamplingParams, prompt_seed
 from rewardlab.samplers.hf import chat_of, special_tokens
 from rewardlab.types import Choice, Completion, FinishReason, Message
-from rewardlab.verdicts.parse import label_of
+from rewardlab.verdicts.parse import verdict_label
 
 TOP_LOGPROBS = 20  # what vLLM's servers and engines tell at most by default
 FORBIDDEN = -100.0  # added to the logits of tokens that stand for images: a judge writes text
-VERDICT_TEXTS = tuple((label_of(choice), f" {label_of(choice)}") for choice in (Choice.FIRST, Choice.SECOND))
+VERDICT_TEXTS = tuple((verdict_label(choice), f" {verdict_label(choice)}") for choice in (Choice.FIRST, Choice.SECOND))
 
 
 def margin_of(logprobs: dict[str, float]) -> tuple[float, float]:
-    """(log-odds of the response shown first, probability of a verdict at all) by the likeliest next tokens, text -> logprob.
+    """Return (log-odds of the response shown first, probability of a verdict at all) from the likeliest next tokens, text ->
+    logprob.
 
     A verdict that is not among them is at most as likely as the least of them, and taken to be so: the margin is then a lower
-    bound of its size. Raises ValueError for an empty mapping.
+    bound of its size. Raise ValueError for an empty mapping.
     """
     least = min(logprobs.values())
     first, second = (
@@ -41,7 +42,7 @@ def margin_of(logprobs: dict[str, float]) -> tuple[float, float]:
 
 
 def engine_args(text: str) -> dict[str, Any]:
-    """Options as of ``vllm serve``, as keyword arguments of its LLM. Raises ConfigError."""
+    """Return options of ``vllm serve`` as keyword arguments of its LLM. Raise ConfigError for others."""
     from vllm.engine.arg_utils import EngineArgs
 
     class Parser(argparse.ArgumentParser):
@@ -67,7 +68,7 @@ class VLLMSampler:
 
     @staticmethod
     def load(path: str | Path, *, args: str = "") -> VLLMSampler:
-        """Raises CheckpointError where vLLM cannot load it, ConfigError where vLLM is not installed."""
+        """Raise CheckpointError if vLLM cannot load it, ConfigError if vLLM is not installed."""
         check_folder(str(path))
         try:
             import vllm
@@ -88,21 +89,20 @@ class VLLMSampler:
         return True  # every request has a generator of its own
 
     def check(self) -> None:
-        """A loaded model is always there."""
+        """Do nothing: a loaded model always answers."""
 
     def _requests(self, prompts: Sequence[Sequence[Message]], beginnings: Sequence[str]) -> list[dict[str, Any]]:
-        asked = []
+        requests = []
         for prompt, beginning in zip(prompts, beginnings, strict=True):
             text = self._tokenizer.apply_chat_template(
                 chat_of(prompt, self._specials), tokenize=False, add_generation_prompt=True
             )
             images = [decode_image(image) for message in prompt for image in message.images]
-            request: dict[str, Any] = {"prompt": text + beginning}
-            asked.append(request | ({"multi_modal_data": {"image": images}} if images else {}))
-        return asked
+            requests.append({"prompt": text + beginning, **({"multi_modal_data": {"image": images}} if images else {})})
+        return requests
 
     def sample(self, prompts: Sequence[tuple[Message, ...]], params: SamplingParams) -> list[list[Completion]]:
-        """Raises MediaError for an image that cannot be decoded."""
+        """Raise MediaError for an image that cannot be decoded."""
         from vllm import SamplingParams as Params
 
         drawn = [
@@ -118,22 +118,22 @@ class VLLMSampler:
             for prompt in prompts
         ]
         answers = self._llm.generate(self._requests(prompts, [""] * len(prompts)), drawn, use_tqdm=False)
-        rows = [[_completion(one, len(answer.prompt_token_ids)) for one in answer.outputs] for answer in answers]
+        rows = [[_completion(output, len(answer.prompt_token_ids)) for output in answer.outputs] for answer in answers]
         # Of greedy draws vLLM makes one; they are all the same.
         return rows if params.temperature > 0 else [row * params.num_samples for row in rows]
 
     def verdict_margins(
         self, prompts: Sequence[tuple[Message, ...]], beginnings: Sequence[str]
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """As :meth:`rewardlab.samplers.hf.HFSampler.verdict_margins`, by the likeliest :data:`TOP_LOGPROBS` tokens."""
+        """Return the margins of :meth:`rewardlab.samplers.hf.HFSampler.verdict_margins`, from the likeliest
+        :data:`TOP_LOGPROBS` tokens."""
         from vllm import SamplingParams as Params
 
         params = Params(temperature=0.0, max_tokens=1, logprobs=TOP_LOGPROBS)
         answers = self._llm.generate(self._requests(prompts, beginnings), params, use_tqdm=False)
-        found = [
-            margin_of({one.decoded_token: one.logprob for one in answer.outputs[0].logprobs[0].values()}) for answer in answers
-        ]
-        values = torch.tensor(found, dtype=torch.float64).reshape(-1, 2)
+        likeliest = [answer.outputs[0].logprobs[0].values() for answer in answers]
+        margins = [margin_of({token.decoded_token: token.logprob for token in tokens}) for tokens in likeliest]
+        values = torch.tensor(margins, dtype=torch.float64).reshape(-1, 2)
         return values[:, 0], values[:, 1]
 
 

@@ -44,9 +44,10 @@ SILENT_S = 30.0  # how long a server may leave /health unanswered
 
 
 def find_vllm() -> str:
-    """The ``vllm`` program: ``$REWARDLAB_VLLM`` (it often wants an environment of its own), beside this Python, or on the path.
+    """Return the path of the ``vllm`` program: ``$REWARDLAB_VLLM`` (it often wants an environment of its own), beside this
+    Python, or on the path.
 
-    Raises ConfigError.
+    Raise ConfigError.
     """
     if path := os.environ.get("REWARDLAB_VLLM"):
         program = shutil.which(path)
@@ -61,7 +62,7 @@ class VLLMServer:
     """One ``vllm serve`` on a free local port, with a key that nobody else knows. ``args`` are further options of it, as text.
 
     ``devices`` are the cards it sees, ``dev`` opens its routes for developers. ``num_starts`` counts the starts; its output
-    goes into the file ``log``, or beside ours. Raises EndpointError where it is not ready within ``start_timeout_s`` of the
+    goes into the file ``log``, or beside ours. Raise EndpointError if it is not ready within ``start_timeout_s`` of the
     first start, or ends before.
     """
 
@@ -76,8 +77,8 @@ class VLLMServer:
         devices: str | None = None,
     ) -> None:
         check_folder(model)
-        self._own_env = {"VLLM_SERVER_DEV_MODE": "1"} if dev else {}
-        self._own_env |= {"CUDA_VISIBLE_DEVICES": devices} if devices else {}
+        self._extra_env = {"VLLM_SERVER_DEV_MODE": "1"} if dev else {}
+        self._extra_env |= {"CUDA_VISIBLE_DEVICES": devices} if devices else {}
         self.model, self.log, self.num_starts = model, log, 0
         self.key, self._program = secrets.token_hex(16), find_vllm()
         with socket.socket() as probe:
@@ -90,12 +91,12 @@ class VLLMServer:
         self._first_error = ""
         threading.Thread(target=self._watch, name="vllm-watch", daemon=True).start()
         atexit.register(self.stop)
-        begun = time.monotonic()
+        started = time.monotonic()
         while not self._up.wait(0.2):
-            if self._first_error or time.monotonic() - begun > start_timeout_s:
+            if self._first_error or time.monotonic() - started > start_timeout_s:
                 self.stop()
-                said = self._first_error or f"not ready within {start_timeout_s:g} s"
-                raise EndpointError(f"vllm serve {model}: {said}" + (f"; see {log}" if log else ""))
+                reason = self._first_error or f"not ready within {start_timeout_s:g} s"
+                raise EndpointError(f"vllm serve {model}: {reason}" + (f"; see {log}" if log else ""))
 
     @property
     def url(self) -> str:
@@ -110,7 +111,7 @@ class VLLMServer:
         return self._process.pid if self._process else None
 
     def await_start(self) -> None:
-        """Return once it answers. Raises EndpointError where it does not within ``start_timeout_s``."""
+        """Return once it answers. Raise EndpointError if it does not within ``start_timeout_s``."""
         if not self._up.wait(self._start_timeout_s):
             raise EndpointError(f"vllm serve {self.model}: not up again within {self._start_timeout_s:g} s")
 
@@ -125,7 +126,7 @@ class VLLMServer:
         env = {
             **os.environ,
             "VLLM_API_KEY": self.key,
-            **self._own_env,
+            **self._extra_env,
         }  # not in the arguments, where everybody on the machine reads it
         # ours would shadow its own packages where it has another environment; a launcher's would have it wait for our processes
         for name in ("PYTHONPATH", *(name for name in os.environ if name.startswith(LAUNCHER))):
@@ -138,7 +139,7 @@ class VLLMServer:
         self.num_starts += 1
 
     def _end(self) -> None:
-        """The whole process group: an engine whose front end has died holds its memory."""
+        """End the whole process group: an engine whose front end has died keeps its memory."""
         self._up.clear()
         if self._process is None:
             return
@@ -152,7 +153,7 @@ class VLLMServer:
             os.killpg(self._process.pid, signal.SIGKILL)  # children that outlived it
 
     def restart(self, why: str) -> None:
-        """Have it ended and started again; returns at once. One that is not up is left to start."""
+        """Start it again, and return at once. One that is not up is left to start."""
         if not self._up.is_set():
             return
         LOG.warning("vllm serve %s: %s", self.model, why)
@@ -162,7 +163,7 @@ class VLLMServer:
     def _watch(self) -> None:
         wait_s = 1.0
         self._start()
-        begun = answered = time.monotonic()
+        started = answered = time.monotonic()
         while not self._stopping.wait(0.5):
             assert self._process is not None
             ended, now = self._process.poll() is not None, time.monotonic()
@@ -172,7 +173,7 @@ class VLLMServer:
                     self._up.set()
                     continue
                 patience = SILENT_S if self._up.is_set() else self._start_timeout_s
-                if now - (answered if self._up.is_set() else begun) < patience:
+                if now - (answered if self._up.is_set() else started) < patience:
                     continue  # still starting, or a short silence
             if not self._up.is_set() and self.num_starts == 1 and not self._wanted.is_set():
                 self._first_error = f"ended with status {self._process.returncode}" if ended else "unhealthy from the start"
@@ -184,10 +185,10 @@ class VLLMServer:
                 return
             wait_s = min(2 * wait_s, LONGEST_WAIT_S)
             self._start()
-            begun = answered = time.monotonic()
+            started = answered = time.monotonic()
 
     def _answers(self) -> bool | None:
-        """Whether /health says that the engine is alive; None without an answer, or before it is served."""
+        """Return whether /health reports a live engine; None without an answer, or before it is served."""
         try:
             status = httpx.get(f"http://127.0.0.1:{self.port}/health", timeout=5, trust_env=False).status_code
         except httpx.HTTPError:
@@ -196,10 +197,13 @@ class VLLMServer:
 
 
 class Served(Protocol):
-    """What a sampler needs of a server: this process's own, or what is known of another's."""
+    """What a sampler needs of a server, this process's or another's."""
 
-    model: str
-    key: str
+    @property
+    def model(self) -> str: ...
+
+    @property
+    def key(self) -> str: ...
 
     @property
     def url(self) -> str: ...
@@ -243,33 +247,36 @@ class VLLMServerSampler(OpenAISampler):
         super().check()
 
     def sample(self, prompts: Sequence[tuple[Message, ...]], params: SamplingParams) -> list[list[Completion]]:
-        """Where nothing at all is answered in time the server is started again, whatever its /health says."""
+        """Return the completions. If nothing at all is answered in time the server is started again, whatever its /health
+        reports."""
         rows = super().sample([self._plain(prompt) for prompt in prompts], params)
-        if rows and all(one.finish is FinishReason.TIMEOUT for row in rows for one in row):
+        if rows and all(completion.finish is FinishReason.TIMEOUT for row in rows for completion in row):
             self.server.restart("answers nothing in time")
         return rows
 
     def _plain(self, prompt: tuple[Message, ...]) -> tuple[Message, ...]:
-        """No text of it is read as a special token."""
+        """Return a prompt of which no text is read as a special token."""
         return tuple(
-            replace(one, parts=tuple(replace(part, text=without_tokens(part.text, self._specials)) for part in one.parts))
-            for one in prompt
+            replace(
+                message, parts=tuple(replace(part, text=without_tokens(part.text, self._specials)) for part in message.parts)
+            )
+            for message in prompt
         )
 
     def verdict_margins(
         self, prompts: Sequence[tuple[Message, ...]], beginnings: Sequence[str]
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """As :meth:`rewardlab.samplers.hf.HFSampler.verdict_margins`, by the likeliest tokens. Raises EndpointError where a
-        request fails: a margin that is not known is not one of 0."""
+        """Return the margins of :meth:`rewardlab.samplers.hf.HFSampler.verdict_margins`, from the likeliest tokens. Raise
+        EndpointError where a request fails: a margin that is not known is not one of 0."""
         body = {"temperature": 0.0, "max_tokens": 1, "logprobs": True, "top_logprobs": TOP_LOGPROBS}
 
         async def ask(endpoints: Sequence[ChatEndpoint]) -> list[tuple[float, float]]:
-            async def one(prompt: tuple[Message, ...], beginning: str) -> tuple[float, float]:
-                begun = (*prompt, Message("assistant", (Part(text=beginning),))) if beginning else prompt
-                how = {"continue_final_message": True, "add_generation_prompt": False} if beginning else {}
-                return _margin(await ask_any(endpoints, begun, body | how))
+            async def margin(prompt: tuple[Message, ...], beginning: str) -> tuple[float, float]:
+                chat = (*prompt, Message("assistant", (Part(text=beginning),))) if beginning else prompt
+                continues = {"continue_final_message": True, "add_generation_prompt": False} if beginning else {}
+                return _margin(await ask_any(endpoints, chat, body | continues))
 
-            return list(await asyncio.gather(*(one(*each) for each in zip(prompts, beginnings, strict=True))))
+            return list(await asyncio.gather(*(margin(*each) for each in zip(prompts, beginnings, strict=True))))
 
         prompts = [self._plain(prompt) for prompt in prompts]
         values = torch.tensor(self._background.run(ask), dtype=torch.float64).reshape(-1, 2)
@@ -280,6 +287,6 @@ def _margin(answer: Any) -> tuple[float, float]:
     if isinstance(answer, Completion):
         raise EndpointError(f"vLLM tells no probabilities: {answer.error}")
     try:
-        return margin_of({one.token: one.logprob for one in answer.choices[0].logprobs.content[0].top_logprobs})
+        return margin_of({token.token: token.logprob for token in answer.choices[0].logprobs.content[0].top_logprobs})
     except (AttributeError, IndexError, TypeError, ValueError) as error:
         raise EndpointError(f"vLLM tells no probabilities: garbled answer ({error!r})") from error

@@ -1,4 +1,4 @@
-"""The HTTP application: the native API, the dialects of other frameworks, and what stands before them."""
+"""The HTTP application: rewardlab's own API, the dialects of other frameworks, and the middleware in front of them."""
 
 from __future__ import annotations
 
@@ -15,57 +15,63 @@ from fastapi.responses import JSONResponse
 from rewardlab.errors import OutputError
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.judging.margins import probability_judge_of
-from rewardlab.serving import routes as native
-from rewardlab.serving.auth import Key, KeyGate, Keys
-from rewardlab.serving.dialects import chat, nemo_gym, openrlhf, scalar_models, scoring
-from rewardlab.serving.errors import KNOWN, status_of, told
+from rewardlab.serving.auth import ApiKeyMiddleware, Key, Keys
+from rewardlab.serving.dialects.chat import chat_routes
+from rewardlab.serving.dialects.nemo_gym import nemo_gym_routes
+from rewardlab.serving.dialects.openrlhf import openrlhf_routes
+from rewardlab.serving.dialects.scalar_models import scalar_model_routes
+from rewardlab.serving.dialects.scoring import scoring_routes
+from rewardlab.serving.errors import REQUEST_ERRORS, error_body, http_status
 from rewardlab.serving.media import Media
-from rewardlab.serving.middleware import BodyLimit, HangUp
-from rewardlab.serving.queue import Batcher
+from rewardlab.serving.middleware import BodyLimit, CancelOnDisconnect
+from rewardlab.serving.queue import JudgeQueue
+from rewardlab.serving.routes import api_routes
 from rewardlab.serving.service import GroupRules, JudgeService
 
 MAX_BODY_BYTES = 100_000_000
+ROUTES = (api_routes, openrlhf_routes, nemo_gym_routes, scoring_routes, scalar_model_routes, chat_routes)
 
 
-def build_app(
+def create_app(
     judge: GenerativeJudge,
     *,
     rules: GroupRules | None = None,
     media: Media | None = None,
     keys: Sequence[Key] = (),
-    **queue: Any,
+    **queue_options: Any,
 ) -> FastAPI:
-    """The application around one judge. ``queue`` are the options of :class:`Batcher`; ``keys`` are let in (none: all)."""
-    queue = {"weigher": probability_judge_of(judge), "mixes_seeds": not judge.sampler.is_batch_invariant, **queue}
-    service = JudgeService(judge, Batcher(judge, **queue), rules, media)
+    """Return the application around one judge. ``queue_options`` are those of :class:`JudgeQueue`; requests need one of
+    ``keys`` where any is given."""
+    defaults = {"probability_judge": probability_judge_of(judge), "mix_seeds": not judge.sampler.is_batch_invariant}
+    service = JudgeService(judge, JudgeQueue(judge, **(defaults | queue_options)), rules, media)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        service.batcher.start()
+        service.queue.start()
         yield
-        await service.batcher.stop()
+        await service.queue.stop()
 
     app = FastAPI(title="rewardlab", description="A generative judge of pairs of answers about images.", lifespan=lifespan)
     app.add_middleware(BodyLimit, max_bytes=MAX_BODY_BYTES)
-    app.add_middleware(HangUp)
-    app.add_middleware(KeyGate, keys=Keys(keys))
+    app.add_middleware(CancelOnDisconnect)
+    app.add_middleware(ApiKeyMiddleware, keys=Keys(keys))
 
     @app.exception_handler(RequestValidationError)
-    async def not_understood(request: Request, error: RequestValidationError) -> JSONResponse:
-        # Without the input: it may be large, and is known to who sent it.
-        wrong = [{"loc": list(map(str, one["loc"])), "msg": one["msg"], "type": one["type"]} for one in error.errors()]
-        said = "; ".join(f"{'.'.join(one['loc'][1:]) or 'body'}: {one['msg']}" for one in wrong[:3])
-        return JSONResponse({"error": said, "status": "input", "detail": wrong}, status_code=422)
+    async def invalid_request(request: Request, error: RequestValidationError) -> JSONResponse:
+        # Without the input: it may be large, and the client has it.
+        detail = [{"loc": list(map(str, item["loc"])), "msg": item["msg"], "type": item["type"]} for item in error.errors()]
+        text = "; ".join(f"{'.'.join(item['loc'][1:]) or 'body'}: {item['msg']}" for item in detail[:3])
+        return JSONResponse({"error": text, "status": "input", "detail": detail}, status_code=422)
 
-    for kind in KNOWN:
+    for kind in REQUEST_ERRORS:
 
         @app.exception_handler(kind)
-        async def not_judged(request: Request, error: Exception) -> JSONResponse:
-            status, headers = status_of(error)
-            return JSONResponse(told(error), status_code=status, headers=headers)
+        async def failed_request(request: Request, error: Exception) -> JSONResponse:
+            status, headers = http_status(error)
+            return JSONResponse(error_body(error), status_code=status, headers=headers)
 
-    for dialect in (native, openrlhf, nemo_gym, scoring, scalar_models, chat):
-        app.include_router(dialect.routes(service))
+    for routes in ROUTES:
+        app.include_router(routes(service))
     return app
 
 
@@ -80,6 +86,6 @@ def check_port(host: str, port: int) -> None:
             raise OutputError(f"{host}:{port} cannot be listened on ({error.strerror}); choose another --port") from error
 
 
-def serve(judge: GenerativeJudge, *, host: str, port: int, **options: Any) -> None:
-    """Run until stopped; on SIGTERM nothing new is taken and what waits is finished. ``options`` are those of build_app."""
-    uvicorn.run(build_app(judge, **options), host=host, port=port, log_level="info", timeout_graceful_shutdown=90)
+def run_server(judge: GenerativeJudge, *, host: str, port: int, **options: Any) -> None:
+    """Serve until stopped; on SIGTERM take nothing new and finish what waits. ``options`` are those of :func:`create_app`."""
+    uvicorn.run(create_app(judge, **options), host=host, port=port, log_level="info", timeout_graceful_shutdown=90)

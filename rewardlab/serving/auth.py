@@ -1,4 +1,4 @@
-"""API keys: several, kept as hashes, compared in constant time, each with a rate of its own."""
+"""API keys: several, stored as hashes, compared in constant time, each with its own rate limit."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rewardlab.errors import ConfigError
 
-OPEN = ("/", "/health", "/ready", "/ui")  # for those who watch, and a page that asks for the key; they tell nothing
+PUBLIC_PATHS = ("/", "/health", "/ready", "/ui")  # for monitoring, and a page that asks for the key; they reveal nothing
 _HASH = re.compile(r"sha256:([0-9a-fA-F]{64})")
 
 
 @dataclass(frozen=True)
 class Key:
-    """The SHA-256 of a key, how many requests it may send a minute, as many at once as a tenth of a minute allows, and how many
-    bytes in each."""
+    """The SHA-256 of a key, how many requests it may send a minute (at once as many as a tenth of a minute allows), and how
+    many bytes in each."""
 
     digest: bytes
     per_minute: float = math.inf
@@ -37,45 +37,45 @@ class Key:
 
 
 def read_keys(path: Path, *, per_minute: float = math.inf) -> list[Key]:
-    """A key a line, itself or as ``sha256:HEX``, and after it what limits it: ``per_minute=600 max_bytes=2000000``.
+    """Read a key a line, plain or as ``sha256:HEX``, and after it its limits: ``per_minute=600 max_bytes=2000000``.
 
-    ``#`` begins a remark. Raises ConfigError for a file that cannot be read or holds none, and a limit that is none.
+    ``#`` begins a comment. Raises ConfigError for a file that cannot be read or has no key, and for a limit that is none.
     """
     try:
         lines = [line.partition("#")[0].split() for line in path.read_text(encoding="utf-8").splitlines()]
-        found = [_key(*line, per_minute=per_minute) for line in lines if line]
+        keys = [_key(*line, per_minute=per_minute) for line in lines if line]
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"--keys {path}: cannot be read ({error})") from error
     except ValueError as error:
         raise ConfigError(f"--keys {path}: {error}; expected KEY or sha256:HEX, per_minute=N, max_bytes=N") from error
-    if not found:
+    if not keys:
         raise ConfigError(f"--keys {path}: holds no key; leave the option out to let everybody ask")
-    return found
+    return keys
 
 
 def _key(key: str, *limits: str, per_minute: float) -> Key:
-    told = {"per_minute": per_minute} | {name: float(value) for name, _, value in (one.partition("=") for one in limits)}
-    if unknown := set(told) - {"per_minute", "max_bytes"}:
+    values = {"per_minute": per_minute} | {name: float(value) for name, _, value in (text.partition("=") for text in limits)}
+    if unknown := set(values) - {"per_minute", "max_bytes"}:
         raise ValueError(f"unknown limit {min(unknown)!r}")
-    if not all(value > 0 for value in told.values()):
+    if not all(value > 0 for value in values.values()):
         raise ValueError("a limit is not above 0")
-    hashed = _HASH.fullmatch(key)
-    if key.lower().startswith("sha256:") and not hashed:  # it must not become a key itself: whoever reads the file would be in
+    digest = _HASH.fullmatch(key)
+    if key.lower().startswith("sha256:") and not digest:  # it must not become a key itself: whoever reads the file would be in
         raise ValueError("a hash is not 64 hex digits")
-    return Key(bytes.fromhex(hashed[1]), **told) if hashed else Key.of(key, **told)
+    return Key(bytes.fromhex(digest[1]), **values) if digest else Key.of(key, **values)
 
 
 class Keys:
-    """The keys that are let in; without any, everybody is. Each has a rate of its own (token bucket)."""
+    """The accepted keys; without any, every request is. Each has its own rate limit (token bucket)."""
 
     def __init__(self, keys: Iterable[Key]) -> None:
         self._keys = list(keys)
         self._buckets: dict[bytes, tuple[float, float]] = {}  # tokens, when
 
     def find(self, header: str) -> Key | None:
-        """The key of an Authorization header if it is let in. Every key is compared, whichever fits.
+        """Return the key of an Authorization header if it is accepted. Every key is compared, whichever fits.
 
-        Clients that cannot send a header of their own may have the key in their URL, ``http://x:KEY@host``, which becomes the
+        Clients that cannot set a header may have the key in their URL, ``http://x:KEY@host``, which becomes the
         password of Basic.
         """
         scheme, _, value = header.partition(" ")
@@ -83,15 +83,15 @@ class Keys:
         if scheme.lower() == "basic":
             with contextlib.suppress(ValueError):
                 key = base64.b64decode(value).partition(b":")[2]
-        offered = hashlib.sha256(key).digest()
-        found = None
-        for known in self._keys:
-            if hmac.compare_digest(known.digest, offered):
-                found = known
-        return found if self._keys else Key(b"")
+        digest = hashlib.sha256(key).digest()
+        match = None
+        for candidate in self._keys:
+            if hmac.compare_digest(candidate.digest, digest):
+                match = candidate
+        return match if self._keys else Key(b"")
 
     def wait_s(self, key: Key) -> float:
-        """0 and one request is taken from the key's rate, or the seconds until there is one."""
+        """Return 0 and take one request from the key's rate, or return the seconds until there is one."""
         rate, burst, now = key.per_minute / 60, max(1.0, key.per_minute / 10), time.monotonic()
         if math.isinf(rate):
             return 0.0
@@ -104,14 +104,14 @@ class Keys:
         return 0.0
 
 
-class KeyGate:
+class ApiKeyMiddleware:
     """ASGI middleware: 401 without a good key, 429 beyond its rate."""
 
     def __init__(self, app: ASGIApp, keys: Keys) -> None:
         self._app, self._keys = app, keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in OPEN:
+        if scope["type"] != "http" or scope["path"] in PUBLIC_PATHS:
             await self._app(scope, receive, send)
             return
         header = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"authorization"), "")

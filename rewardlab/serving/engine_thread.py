@@ -10,15 +10,15 @@ from queue import SimpleQueue
 from typing import Any
 
 
-class Lane:
-    """Works off calls one after another, until ``close``."""
+class EngineThread:
+    """Run calls one after another, until ``close``."""
 
     def __init__(self) -> None:
         self._calls: SimpleQueue[tuple[Callable[[], Any], asyncio.Future[Any]] | None] = SimpleQueue()
         threading.Thread(target=self._work, name="engine", daemon=True).start()
 
     def run(self, call: Callable[[], Any]) -> asyncio.Future[Any]:
-        """What ``call`` returns or raises, within the running loop."""
+        """Return a future of the running loop with what ``call`` returns or raises."""
         future = asyncio.get_running_loop().create_future()
         self._calls.put((call, future))
         return future

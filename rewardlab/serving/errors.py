@@ -1,4 +1,4 @@
-"""What can go wrong with a request that was understood, and what is told of it: a status and a sentence, never a number."""
+"""Failures of a request that was understood, and the HTTP response to each: a status and a sentence, never a number."""
 
 from __future__ import annotations
 
@@ -13,37 +13,41 @@ class OverloadedError(Exception):
         self.retry_after_s = retry_after_s
 
 
-class TooLateError(Exception):
+class DeadlineExceededError(Exception):
     """The deadline passed before the engine was free."""
 
 
-class AloneError(Exception):
-    """The others of a cohort did not come in time: there was nothing to compare a response with."""
+class GroupTimeoutError(Exception):
+    """The rest of a group did not come in time: there was nothing to compare a response with."""
 
 
 class EngineFailedError(Exception):
     """The engine raised, or did not come back in time."""
 
 
-class UnjudgedError(Exception):
+class NoVerdictError(Exception):
     """No comparison of a response could be judged: there is no reward to give, and none is made up."""
 
 
-# Of a request or of the engine; anything else is a fault of ours.
-KNOWN = (InputError, OverloadedError, TooLateError, AloneError, EngineFailedError, UnjudgedError)
+# Exception -> ``status`` in the body, HTTP status.
+_STATUSES: dict[type[BaseException], tuple[str, int]] = {
+    OverloadedError: ("overloaded", 429),
+    DeadlineExceededError: ("toolate", 504),
+    GroupTimeoutError: ("alone", 408),
+    EngineFailedError: ("enginefailed", 503),
+    NoVerdictError: ("unjudged", 503),
+}
+# Faults of a request or of the engine; any other exception is a fault of ours.
+REQUEST_ERRORS = (InputError, OverloadedError, DeadlineExceededError, GroupTimeoutError, EngineFailedError, NoVerdictError)
 
 
-def told(error: BaseException) -> dict[str, str]:
-    """The body that says so."""
-    return {"error": str(error), "status": type(error).__name__.removesuffix("Error").lower()}
+def error_body(error: BaseException) -> dict[str, str]:
+    """Return the JSON body of an error: a sentence and a status."""
+    input_status = type(error).__name__.removesuffix("Error").lower()
+    return {"error": str(error), "status": _STATUSES.get(type(error), (input_status, 422))[0]}
 
 
-def status_of(error: Exception) -> tuple[int, dict[str, str]]:
-    """HTTP status and headers."""
-    if isinstance(error, InputError):
-        return 422, {}
-    if isinstance(error, OverloadedError):
-        return 429, {"Retry-After": str(error.retry_after_s)}
-    if isinstance(error, AloneError):
-        return 408, {}
-    return (504 if isinstance(error, TooLateError) else 503), {}
+def http_status(error: Exception) -> tuple[int, dict[str, str]]:
+    """Return HTTP status and headers of one of :data:`REQUEST_ERRORS`."""
+    headers = {"Retry-After": str(error.retry_after_s)} if isinstance(error, OverloadedError) else {}
+    return _STATUSES.get(type(error), ("", 422))[1], headers

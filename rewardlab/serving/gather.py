@@ -1,34 +1,28 @@
-"""Several questions of one request, asked at once."""
+"""Concurrent calls for one request, a bounded number at a time."""
 
 from __future__ import annotations
 
 import asyncio
-import inspect
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 
-async def together(asked: Iterable[Coroutine[Any, Any, T]], *, at_once: int = 256) -> list[T]:
-    """The results of all, ``at_once`` of them asked at a time: one large request must not fill the queue by itself.
+async def gather_bounded(calls: Iterable[Callable[[], Coroutine[Any, Any, T]]], *, limit: int = 256) -> list[T]:
+    """Return the results of all calls, ``limit`` of them at a time: one large request must not fill the queue by itself.
 
-    When one fails the others are cancelled, so that nothing is judged that nobody will read.
+    When one fails the others are cancelled, so that nothing is judged that nobody will read; its exception is raised.
     """
-    slots = asyncio.Semaphore(at_once)
+    slots = asyncio.Semaphore(limit)
 
-    async def one_of(one: Coroutine[Any, Any, T]) -> T:
+    async def run(call: Callable[[], Coroutine[Any, Any, T]]) -> T:
         async with slots:
-            return await one
+            return await call()
 
-    waiting = list(asked)
-    tasks = [asyncio.ensure_future(one_of(one)) for one in waiting]
     try:
-        return await asyncio.gather(*tasks)
-    except BaseException:
-        for task in tasks:
-            task.cancel()
-        for one in waiting:
-            if inspect.getcoroutinestate(one) == inspect.CORO_CREATED:  # it would complain that nobody awaited it
-                one.close()
-        raise
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(run(call)) for call in calls]
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return [task.result() for task in tasks]

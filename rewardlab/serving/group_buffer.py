@@ -6,16 +6,16 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
-from rewardlab.serving.errors import AloneError
+from rewardlab.serving.errors import GroupTimeoutError
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 
-class Cohorts(Generic[T, R]):
-    """Collects ``size`` members of a key, then asks ``reward`` about all of them once; each caller gets its own.
+class GroupBuffer(Generic[T, R]):
+    """Collect ``size`` members of a key, then call ``reward`` on all of them once; each caller gets its own reward.
 
-    A cohort that is not full after ``timeout_s`` is dissolved: every member hears AloneError, nobody waits for a lost
+    A group that is not full after ``timeout_s`` is dissolved: every member gets GroupTimeoutError, nobody waits for a lost
     rollout.
     """
 
@@ -30,47 +30,49 @@ class Cohorts(Generic[T, R]):
         return sum(map(len, self._open.values()))
 
     async def join(self, key: str, member: T) -> R:
-        """The reward of ``member`` within its cohort. Raises AloneError, and what ``reward`` raises."""
+        """Return the reward of ``member`` within its group. Raises GroupTimeoutError, and what ``reward`` raises."""
         loop = asyncio.get_running_loop()
-        own: asyncio.Future[R] = loop.create_future()
-        cohort = self._open.setdefault(key, [])
-        cohort.append((member, own))
-        if len(cohort) == 1:
-            loop.call_later(self.timeout_s, self._dissolve, key, cohort)
-        if len(cohort) == self.size:
+        future: asyncio.Future[R] = loop.create_future()
+        group = self._open.setdefault(key, [])
+        group.append((member, future))
+        if len(group) == 1:
+            loop.call_later(self.timeout_s, self._dissolve, key, group)
+        if len(group) == self.size:
             del self._open[key]
-            task = loop.create_task(self._settle(cohort))
+            task = loop.create_task(self._settle(group))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         try:
-            return await own
+            return await future
         except asyncio.CancelledError:  # who hangs up makes room: another try of the same rollout takes its place
-            own.cancel()
-            if self._open.get(key) is cohort:
-                cohort.remove((member, own))
-                if not cohort:
+            future.cancel()
+            if self._open.get(key) is group:
+                group.remove((member, future))
+                if not group:
                     del self._open[key]
             raise
 
-    async def _settle(self, cohort: list[tuple[T, asyncio.Future[R]]]) -> None:
+    async def _settle(self, group: list[tuple[T, asyncio.Future[R]]]) -> None:
         try:
-            rewards = await self._reward([member for member, _ in cohort])
-        except Exception as error:  # the boundary: every member must hear of it
-            for _, own in cohort:
-                if not own.done():
-                    own.set_exception(error)
+            rewards = await self._reward([member for member, _ in group])
+        except Exception as error:  # the boundary: every member gets it
+            for _, future in group:
+                if not future.done():
+                    future.set_exception(error)
             return
-        for (_, own), reward in zip(cohort, rewards, strict=True):
-            if not own.done():
-                own.set_result(reward)
+        for (_, future), reward in zip(group, rewards, strict=True):
+            if not future.done():
+                future.set_result(reward)
 
-    def _dissolve(self, key: str, cohort: list[tuple[T, asyncio.Future[R]]]) -> None:
-        if self._open.get(key) is not cohort:
+    def _dissolve(self, key: str, group: list[tuple[T, asyncio.Future[R]]]) -> None:
+        if self._open.get(key) is not group:
             return
         del self._open[key]
-        self.num_dissolved += bool(cohort)
-        for _, own in cohort:
-            if not own.done():
-                own.set_exception(
-                    AloneError(f"only {len(cohort)} of {self.size} responses to this prompt came within {self.timeout_s:g} s")
+        self.num_dissolved += bool(group)
+        for _, future in group:
+            if not future.done():
+                future.set_exception(
+                    GroupTimeoutError(
+                        f"only {len(group)} of {self.size} responses to this prompt came within {self.timeout_s:g} s"
+                    )
                 )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 
 from rewardlab.errors import ConfigError
-from rewardlab.judging.ranking import PLANS, Match, Played, Ranking, fitted_strengths, net_win_rates
-from rewardlab.serving.errors import EngineFailedError, TooLateError
-from rewardlab.serving.gather import together
+from rewardlab.judging.ranking import PLANS, Match, PlayedMatch, Ranking, fitted_strengths, net_win_rates
+from rewardlab.serving.errors import DeadlineExceededError, EngineFailedError
+from rewardlab.serving.gather import gather_bounded
 from rewardlab.types import Candidates, Judgment, PreferencePair
 
 # Strategy of a request -> plan of comparisons.
@@ -42,11 +43,11 @@ class GroupRewards:
 
 
 async def group_rewards(
-    ask: Callable[[PreferencePair], Awaitable[Judgment]], group: Candidates, *, strategy: str, budget: int | None = None
+    compare: Callable[[PreferencePair], Awaitable[Judgment]], group: Candidates, *, strategy: str, budget: int | None = None
 ) -> GroupRewards:
-    """Rewards of a group's responses; with ``anchor`` the last response is the anchor and has no reward of its own.
+    """Return the rewards of a group's responses; with ``anchor`` the last response is the anchor and has no reward itself.
 
-    A reward is the net win rate over a response's matches (-1..1), by the share of votes or the probability; of
+    A reward is the net win rate over a response's matches (-1..1), by the share of votes or the probability; with
     ``bradley_terry`` the fitted strength in logits. A match that fails counts for nothing; what was never judged has None.
     Raises ConfigError for a budget that does not suffice.
     """
@@ -56,32 +57,33 @@ async def group_rewards(
         matches = next(plan)
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    done: list[JudgedMatch] = []
+    results: list[JudgedMatch] = []
     while True:
-        judged = await together(_play(ask, group, match) for match in matches)
-        done += judged
+        round_results = await gather_bounded(partial(_play, compare, group, match) for match in matches)
+        results += round_results
         try:
-            matches = plan.send([_winner(one) for one in judged])
+            matches = plan.send([_winner(match) for match in round_results])
         except StopIteration as end:
             ranking: Ranking = end.value
             break
-    played = [Played(m.first, m.second, None if m.judgment is None else m.judgment.share_0) for m in done]
-    rewards, deviations = net_win_rates(num, played), [None] * num
+    matches_played = [PlayedMatch(m.first, m.second, None if m.judgment is None else m.judgment.share_0) for m in results]
+    rewards = net_win_rates(num, matches_played)
+    deviations: list[float | None] = [None] * num
     if strategy == "bradley_terry":
-        rewards, deviations = fitted_strengths(num, played)
+        rewards, deviations = fitted_strengths(num, matches_played)
     if strategy == "anchor":
         rewards, deviations = rewards[:-1], deviations[:-1]
-    return GroupRewards(rewards, list(deviations), ranking, done)
+    return GroupRewards(rewards, deviations, ranking, results)
 
 
-async def _play(ask: Callable[[PreferencePair], Awaitable[Judgment]], group: Candidates, match: Match) -> JudgedMatch:
-    """A failing engine is a match without a judgment; a full queue is for the caller of the whole group to hear of."""
+async def _play(compare: Callable[[PreferencePair], Awaitable[Judgment]], group: Candidates, match: Match) -> JudgedMatch:
+    """A failing engine is a match without a judgment; a full queue is an error of the whole group."""
     try:
-        return JudgedMatch(*match, await ask(group.pair(*match)))
-    except (EngineFailedError, TooLateError) as error:
+        return JudgedMatch(*match, await compare(group.pair(*match)))
+    except (EngineFailedError, DeadlineExceededError) as error:
         return JudgedMatch(*match, None, str(error))
 
 
-def _winner(one: JudgedMatch) -> int | None:
-    won = one.judgment.outcome.winner if one.judgment else None
-    return None if won is None else (one.first, one.second)[won]
+def _winner(match: JudgedMatch) -> int | None:
+    winner = match.judgment.outcome.winner if match.judgment else None
+    return None if winner is None else (match.first, match.second)[winner]

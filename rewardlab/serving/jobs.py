@@ -16,26 +16,26 @@ from rewardlab.verdicts.votes import in_order
 FAILED = (VerdictStatus.ERROR, VerdictStatus.TIMEOUT)
 
 
-_REFUSED = re.compile(r"HTTP (?:400|413|415|422)\b")
+_REFUSAL = re.compile(r"HTTP (?:400|413|415|422)\b")
 
 
-def refused(errors: Sequence[str]) -> bool:
-    """Whether an endpoint said of all of them that the request itself is wrong: too long for its model, most often."""
-    return bool(errors) and all(_REFUSED.match(error) for error in errors)
+def is_refusal(errors: Sequence[str]) -> bool:
+    """Return whether an endpoint said of all of them that the request itself is wrong: too long for its model, most often."""
+    return bool(errors) and all(_REFUSAL.match(error) for error in errors)
 
 
-class Engine(Judge, Protocol):
-    """A judge that can be looked after."""
+class JudgeEngine(Judge, Protocol):
+    """A judge whose engine can be checked."""
 
     sampler: Sampler
 
     def check(self) -> None:
-        """Raise where nothing would answer."""
+        """Raise if no call would be answered."""
         ...
 
 
-class Question(Protocol):
-    """Asked of an engine together with others of equal ``kind``; where each is drawn alone, of equal ``seed`` too."""
+class Job(Protocol):
+    """A request to the engine. Jobs of equal ``kind`` share a batch; if each pair is sampled alone, of equal ``seed`` too."""
 
     @property
     def seed(self) -> int: ...
@@ -49,35 +49,35 @@ class Question(Protocol):
     def kind(self) -> Hashable: ...
 
     def key(self) -> str:
-        """Of everything that the answer depends on but the engine; equal for equal content."""
+        """Return a hash of everything that the result depends on but the engine; equal for equal content."""
         ...
 
-    def ask(self, together: Sequence[Any], engine: Engine, weigher: Judge) -> list[Any]:
-        """The answers to all of ``together``."""
+    def run(self, batch: Sequence[Any], engine: JudgeEngine, probability_judge: Judge) -> list[Any]:
+        """Return the results of all of ``batch``, jobs of this kind."""
         ...
 
-    def lost(self, answer: Any) -> list[str]:
-        """What went wrong with samples that the engine failed to draw."""
+    def errors(self, result: Any) -> list[str]:
+        """Return the errors of samples that the engine failed to draw."""
         ...
 
-    def is_lost(self, answer: Any) -> bool:
-        """Whether so many of them failed that there is no answer."""
+    def is_lost(self, result: Any) -> bool:
+        """Return whether so many samples failed that there is no result."""
         ...
 
-    def statuses(self, answer: Any) -> Iterable[str]:
-        """What was read in its votes."""
+    def statuses(self, result: Any) -> Iterable[str]:
+        """Return the verdict statuses of its votes."""
         ...
 
 
 @dataclass(frozen=True)
-class Ask:
-    """One pair in the orders given, ``num_votes`` times each; ``weighs``: by the probability of the verdicts."""
+class JudgeJob:
+    """One pair in the orders given, ``num_votes`` times each; ``by_probability``: by the probability of the verdicts."""
 
     pair: PreferencePair
     orders: tuple[Order, ...]
     num_votes: int
     seed: int
-    weighs: bool = False
+    by_probability: bool = False
 
     @property
     def num_sequences(self) -> int:
@@ -85,32 +85,31 @@ class Ask:
 
     @property
     def kind(self) -> Hashable:
-        return ("pair", self.num_votes, self.weighs)
+        return ("pair", self.num_votes, self.by_probability)
 
     def key(self) -> str:
-        rest = (",".join(self.orders), str(self.num_votes), str(self.seed), str(self.weighs))
-        return _digest(["pair", self.pair.question, *self.pair.responses, *rest], self.pair.images)
+        options = (",".join(self.orders), str(self.num_votes), str(self.seed), str(self.by_probability))
+        return _digest(["pair", self.pair.question, *self.pair.responses, *options], self.pair.images)
 
-    def ask(self, together: Sequence[Ask], engine: Engine, weigher: Judge) -> list[Judgment]:
-        judge: Judge = weigher if self.weighs else engine
-        pairs, orders = [one.pair for one in together], [one.orders for one in together]
-        judged = judge.compare_many(pairs, orders=orders, num_votes=self.num_votes, seed=self.seed)
-        return [replace(one, votes=tuple(_told(vote) for vote in one.votes)) for one in judged]
+    def run(self, batch: Sequence[JudgeJob], engine: JudgeEngine, probability_judge: Judge) -> list[Judgment]:
+        judge: Judge = probability_judge if self.by_probability else engine
+        pairs, orders = [job.pair for job in batch], [job.orders for job in batch]
+        judgments = judge.compare_many(pairs, orders=orders, num_votes=self.num_votes, seed=self.seed)
+        return [replace(judgment, votes=tuple(_without_tokens(vote) for vote in judgment.votes)) for judgment in judgments]
 
-    def lost(self, answer: Judgment) -> list[str]:
-        return [vote.completion.error for vote in answer.votes if vote.verdict.status in FAILED]
+    def errors(self, result: Judgment) -> list[str]:
+        return [vote.completion.error for vote in result.votes if vote.verdict.status in FAILED]
 
-    def is_lost(self, answer: Judgment) -> bool:
-        """All of one order: what is left would lean to one place."""
-        return any(all(v.verdict.status in FAILED for v in in_order(answer.votes, order)) for order in self.orders)
+    def is_lost(self, result: Judgment) -> bool:
+        """Return whether all votes of one order failed: those of the other one alone would carry its position bias."""
+        return any(all(v.verdict.status in FAILED for v in in_order(result.votes, order)) for order in self.orders)
 
-    def statuses(self, answer: Judgment) -> Iterable[str]:
-        votes: tuple[Vote, ...] = answer.votes
-        return (vote.verdict.status.value for vote in votes)
+    def statuses(self, result: Judgment) -> Iterable[str]:
+        return (vote.verdict.status.value for vote in result.votes)
 
 
 @dataclass(frozen=True)
-class Chat:
+class ChatJob:
     """Messages, to be completed."""
 
     prompt: tuple[Message, ...]
@@ -129,29 +128,29 @@ class Chat:
         return self.params.seed
 
     def key(self) -> str:
-        said = []
+        parts = []
         for message in self.prompt:
-            said.append(f"role {message.role}")
+            parts.append(f"role {message.role}")
             for part in message.parts:
-                said.append(f"text {part.text}" if part.image is None else f"image {hashlib.sha256(part.image).hexdigest()}")
-        return _digest(["chat", *map(str, astuple(self.params)), *said], ())
+                parts.append(f"text {part.text}" if part.image is None else f"image {hashlib.sha256(part.image).hexdigest()}")
+        return _digest(["chat", *map(str, astuple(self.params)), *parts], ())
 
-    def ask(self, together: Sequence[Chat], engine: Engine, weigher: Judge) -> list[list[Completion]]:
-        return list(engine.sampler.sample([one.prompt for one in together], self.params))
+    def run(self, batch: Sequence[ChatJob], engine: JudgeEngine, probability_judge: Judge) -> list[list[Completion]]:
+        return list(engine.sampler.sample([job.prompt for job in batch], self.params))
 
-    def lost(self, answer: list[Completion]) -> list[str]:
-        return [one.error for one in answer if one.finish in (FinishReason.ERROR, FinishReason.TIMEOUT)]
+    def errors(self, result: list[Completion]) -> list[str]:
+        return [completion.error for completion in result if completion.finish in (FinishReason.ERROR, FinishReason.TIMEOUT)]
 
-    def is_lost(self, answer: list[Completion]) -> bool:
-        """Any: a client knows no choice without."""
-        return bool(self.lost(answer))
+    def is_lost(self, result: list[Completion]) -> bool:
+        """Return whether any sample failed: no client expects fewer choices than it asked for."""
+        return bool(self.errors(result))
 
-    def statuses(self, answer: list[Completion]) -> Iterable[str]:
+    def statuses(self, result: list[Completion]) -> Iterable[str]:
         return ()
 
 
-def _told(vote: Vote) -> Vote:
-    """Without tokens and their log-probs: thousands of answers are kept, and nobody is told of these."""
+def _without_tokens(vote: Vote) -> Vote:
+    """Drop tokens and their log-probs: thousands of results are cached, and no response has these."""
     return replace(vote, completion=replace(vote.completion, token_ids=(), logprobs=()))
 
 

@@ -1,4 +1,4 @@
-"""Images and videos of requests: data URLs, uploads kept in memory, and what the server's owner lets it fetch or open.
+"""Images and videos of requests: data URLs, uploads stored in memory, and files that the server may fetch or open.
 
 Nothing else is fetched or opened: a URL must begin with an allowed one, on the same host and port; redirects are not followed;
 a name leads to nothing outside the folder.
@@ -27,32 +27,32 @@ MAX_CHECKED_BYTES = 200_000_000
 FETCH_TIMEOUT_S = 20.0
 
 
-class Store:
-    """Keeps bytes under names up to a total size; the least recently used leave first."""
+class MediaStore:
+    """Bytes by name up to a total size; the least recently used are dropped first."""
 
     def __init__(self, max_bytes: int = MAX_STORE_BYTES) -> None:
         self._max_bytes, self._bytes = max_bytes, 0
-        self._kept: OrderedDict[str, bytes] = OrderedDict()
+        self._items: OrderedDict[str, bytes] = OrderedDict()
         self._lock = threading.Lock()  # requests are served by several threads
 
     def add(self, name: str, data: bytes) -> None:
         with self._lock:
-            if name not in self._kept:
-                self._kept[name] = data
+            if name not in self._items:
+                self._items[name] = data
                 self._bytes += len(data)
-            self._kept.move_to_end(name)
-            while self._bytes > self._max_bytes and len(self._kept) > 1:
-                self._bytes -= len(self._kept.popitem(last=False)[1])
+            self._items.move_to_end(name)
+            while self._bytes > self._max_bytes and len(self._items) > 1:
+                self._bytes -= len(self._items.popitem(last=False)[1])
 
     def get(self, name: str) -> bytes | None:
         with self._lock:
-            if name in self._kept:
-                self._kept.move_to_end(name)
-            return self._kept.get(name)
+            if name in self._items:
+                self._items.move_to_end(name)
+            return self._items.get(name)
 
 
 class Media:
-    """Where the media of requests come from. ``allowed_urls`` are beginnings of URLs, ``folder`` what ``media:NAME`` is in.
+    """The sources of a request's media. ``allowed_urls`` are beginnings of URLs, ``folder`` holds the files of ``media:NAME``.
 
     Raises ConfigError for an allowed URL without host or path, and a folder that is none.
     """
@@ -67,10 +67,10 @@ class Media:
             raise ConfigError(f"{folder}: no such folder of media")
         self._allowed = tuple(allowed_urls)
         self._folder = None if folder is None else folder.resolve()
-        self._uploads, self._checked = Store(max_bytes), Store(MAX_CHECKED_BYTES)
+        self._uploads, self._checked = MediaStore(max_bytes), MediaStore(MAX_CHECKED_BYTES)
 
     def upload(self, data: bytes, *, video: bool = False) -> str:
-        """Keep an image or video, and return the id it is named by. Raises MediaError for what is neither."""
+        """Store an image or video, and return its id. Raises MediaError for what is neither."""
         if video:
             frames_of_video(data, 1, where="upload")
         else:
@@ -80,39 +80,39 @@ class Media:
         return name
 
     def image(self, reference: str, number: int = 0) -> bytes:
-        """The image that a request means, as :func:`plain_image` gives it. Raises MediaError."""
+        """Return the image of a reference, as :func:`plain_image` gives it. Raises MediaError."""
         where = f"image {number}"
         return self._plain(self._bytes(reference, where, MAX_IMAGE_BYTES), where)
 
     def frames(self, reference: str, num_frames: int, number: int = 0) -> tuple[bytes, ...]:
-        """Frames of the video that a request means. Raises MediaError."""
+        """Return frames of the video of a reference. Raises MediaError."""
         where = f"video {number}"
         return frames_of_video(self._bytes(reference, where, MAX_VIDEO_BYTES), num_frames, where=where)
 
     def _plain(self, data: bytes, where: str) -> bytes:
-        """Checked once: decoding is most of the work of a request."""
+        """Return an image checked by decoding; each is decoded once, for that is most of the work of a request."""
         if len(data) > MAX_IMAGE_BYTES:
             raise MediaError(f"{where}: {len(data):,} bytes, more than {MAX_IMAGE_BYTES:,}; resize it first")
         name = hashlib.sha256(data).hexdigest()
-        if (found := self._checked.get(name)) is None:
-            found = plain_image(data, where=where)
-            self._checked.add(name, found)
-        return found
+        if (image := self._checked.get(name)) is None:
+            image = plain_image(data, where=where)
+            self._checked.add(name, image)
+        return image
 
     def _bytes(self, reference: str, where: str, max_bytes: int) -> bytes:
         kind, _, rest = reference.partition(":")
         if kind == "upload":
-            if (found := self._uploads.get(rest)) is None:
+            if (data := self._uploads.get(rest)) is None:
                 raise MediaError(f"upload {rest[:40]!r} is not here (never sent, or displaced by newer ones); send it again")
-            return found
+            return data
         if kind == "data":
             return from_data_url(reference)
         if kind == "media" and self._folder is not None:
             return self._open(rest, where, max_bytes)
         if kind in ("http", "https") and self._allows(reference):
-            return fetch(reference, where, max_bytes)
-        known = "a data URL or upload:ID" + (", or media:NAME" if self._folder else "")
-        raise MediaError(f"{where}: expected {known}, got {reference[:40]!r}; other URLs and paths are not fetched")
+            return fetch_media(reference, where, max_bytes)
+        accepted = "a data URL or upload:ID" + (", or media:NAME" if self._folder else "")
+        raise MediaError(f"{where}: expected {accepted}, got {reference[:40]!r}; other URLs and paths are not fetched")
 
     def _open(self, name: str, where: str, max_bytes: int) -> bytes:
         assert self._folder is not None
@@ -128,11 +128,11 @@ class Media:
 
     def _allows(self, url: str) -> bool:
         try:
-            asked = urlsplit(url)
-            if asked.username or ".." in unquote(unquote(asked.path)).split("/") or "\\" in url:
+            parts = urlsplit(url)
+            if parts.username or ".." in unquote(unquote(parts.path)).split("/") or "\\" in url:
                 return False
-            known = [urlsplit(own) for own in self._allowed]
-            return any(_origin(asked) == _origin(own) and asked.path.startswith(own.path) for own in known)
+            prefixes = map(urlsplit, self._allowed)
+            return any(_origin(parts) == _origin(prefix) and parts.path.startswith(prefix.path) for prefix in prefixes)
         except ValueError:  # a port that is none
             return False
 
@@ -142,14 +142,14 @@ def _origin(url: SplitResult) -> tuple[str, str | None, int | None]:
     return scheme, url.hostname, port or {"http": 80, "https": 443}.get(scheme)
 
 
-def fetch(url: str, where: str, max_bytes: int) -> bytes:
-    """What a URL answers with. Redirects are not followed. Raises MediaError."""
+def fetch_media(url: str, where: str, max_bytes: int) -> bytes:
+    """Return the body behind a URL. Redirects are not followed. Raises MediaError."""
     try:
-        with httpx.stream("GET", url, follow_redirects=False, timeout=FETCH_TIMEOUT_S) as answer:
-            if answer.status_code != 200:
-                raise MediaError(f"{where}: its host answers HTTP {answer.status_code}; redirects are not followed")
+        with httpx.stream("GET", url, follow_redirects=False, timeout=FETCH_TIMEOUT_S) as response:
+            if response.status_code != 200:
+                raise MediaError(f"{where}: its host answers HTTP {response.status_code}; redirects are not followed")
             body, end = bytearray(), time.monotonic() + FETCH_TIMEOUT_S
-            for chunk in answer.iter_bytes():
+            for chunk in response.iter_bytes():
                 body += chunk
                 if time.monotonic() > end:
                     raise MediaError(f"{where}: not here within {FETCH_TIMEOUT_S:g} s")

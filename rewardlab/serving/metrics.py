@@ -1,4 +1,4 @@
-"""``/metrics`` for Prometheus: what the queue and the engine have done, read when asked."""
+"""``/metrics`` for Prometheus: the counters of the queue and the engine, read at each scrape."""
 
 from __future__ import annotations
 
@@ -20,25 +20,23 @@ class ServiceCollector:
         self._service = service
 
     def collect(self) -> Iterator[Metric]:
-        batcher, cohorts = self._service.batcher, self._service.cohorts
-        for name, told in COUNTS.items():
-            yield CounterMetricFamily(f"rewardlab_{name}", told, value=batcher.counts[name])
-        votes = CounterMetricFamily("rewardlab_votes", "samples by what was read in them", labels=["status"])
+        queue, groups = self._service.queue, self._service.group_buffer
+        for name, description in COUNTS.items():
+            yield CounterMetricFamily(f"rewardlab_{name}", description, value=queue.counts[name])
+        votes = CounterMetricFamily("rewardlab_votes", "samples by the status of their verdict", labels=["status"])
         for status in VerdictStatus:
-            votes.add_metric([status.value], batcher.statuses[status.value])
+            votes.add_metric([status.value], queue.statuses[status.value])
         yield votes
-        yield CounterMetricFamily(
-            "rewardlab_cohorts_dissolved", "cohorts that did not fill in time", value=cohorts.num_dissolved
-        )
-        yield GaugeMetricFamily("rewardlab_waiting", "pairs in the queue", value=batcher.num_waiting)
-        yield GaugeMetricFamily("rewardlab_cohort_members_waiting", "responses that wait for others", value=cohorts.num_waiting)
+        yield CounterMetricFamily("rewardlab_groups_dissolved", "groups that did not fill in time", value=groups.num_dissolved)
+        yield GaugeMetricFamily("rewardlab_waiting", "pairs in the queue", value=queue.num_waiting)
+        yield GaugeMetricFamily("rewardlab_group_members_waiting", "responses that wait for others", value=groups.num_waiting)
         yield GaugeMetricFamily(
-            "rewardlab_batch_seconds", "moving average of one call of the engine", value=batcher.batch_seconds
+            "rewardlab_batch_seconds", "moving average of one call of the engine", value=queue.batch_seconds
         )
-        yield GaugeMetricFamily("rewardlab_ready", "whether a request is likely to be answered", value=float(batcher.ready))
+        yield GaugeMetricFamily("rewardlab_ready", "whether a request is likely to be answered", value=float(queue.ready))
 
 
 def metrics_text(service: JudgeService) -> bytes:
     registry = CollectorRegistry()
-    registry.register(ServiceCollector(service))  # type: ignore[arg-type]
+    registry.register(ServiceCollector(service))
     return generate_latest(registry)

@@ -1,4 +1,4 @@
-"""What stands between the socket and the application: bodies have a size and are text, who hangs up is not answered."""
+"""Middleware between socket and application: bodies have a maximal size and strict JSON, a disconnect cancels the request."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class BodyLimit:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         size, limit = 0, min(self._max_bytes, scope.get("max_bytes", self._max_bytes))
 
-        async def counted() -> Message:
+        async def receive_limited() -> Message:
             nonlocal size
             message = await receive()
             size += len(message.get("body", b""))
@@ -31,11 +31,11 @@ class BodyLimit:
                 raise HTTPException(413, f"the request is larger than {limit:,} bytes; upload its images first, or resize them")
             return message
 
-        await self._app(scope, counted, send)
+        await self._app(scope, receive_limited, send)
 
 
-class HangUp:
-    """ASGI middleware: who hangs up is not answered, and what it asked leaves the queue."""
+class CancelOnDisconnect:
+    """ASGI middleware: a request whose client disconnects is cancelled, and leaves the queue."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -44,40 +44,43 @@ class HangUp:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        gone, whole = asyncio.Event(), asyncio.Event()
+        disconnected, body_complete = asyncio.Event(), asyncio.Event()
 
-        async def watched() -> Message:
-            if whole.is_set():  # there is nothing left to come but the end
-                await gone.wait()
+        async def receive_body() -> Message:
+            if body_complete.is_set():  # there is nothing left to come but the end
+                await disconnected.wait()
                 return {"type": "http.disconnect"}
             message = await receive()
             if message["type"] == "http.disconnect":
-                gone.set()
+                disconnected.set()
             elif not message.get("more_body", False):
-                whole.set()
+                body_complete.set()
             return message
 
-        async def watch() -> None:
-            await whole.wait()
-            while not gone.is_set():
+        async def await_disconnect() -> None:
+            await body_complete.wait()
+            while not disconnected.is_set():
                 if (await receive())["type"] == "http.disconnect":
-                    gone.set()
+                    disconnected.set()
 
-        answering, watching = asyncio.ensure_future(self._app(scope, watched, send)), asyncio.ensure_future(watch())
-        hung_up = asyncio.ensure_future(gone.wait())
+        response, watcher = (
+            asyncio.ensure_future(self._app(scope, receive_body, send)),
+            asyncio.ensure_future(await_disconnect()),
+        )
+        disconnect = asyncio.ensure_future(disconnected.wait())
         try:
-            await asyncio.wait({answering, hung_up}, return_when=asyncio.FIRST_COMPLETED)
-            if not answering.done():
-                answering.cancel()
+            await asyncio.wait({response, disconnect}, return_when=asyncio.FIRST_COMPLETED)
+            if not response.done():
+                response.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await answering
+                await response
         finally:
-            for task in (answering, watching, hung_up):
+            for task in (response, watcher, disconnect):
                 task.cancel()
 
 
-class SoundRequest(Request):
-    """A request whose JSON is what the standard calls so: no NaN, and no half of a surrogate pair, which nothing can encode."""
+class StrictJSONRequest(Request):
+    """A request whose JSON must follow the standard: no NaN, and no half of a surrogate pair, which nothing can encode."""
 
     async def json(self) -> Any:
         if not hasattr(self, "_json"):
@@ -95,13 +98,13 @@ def _refuse(constant: str) -> None:
     raise HTTPException(400, f"the body holds {constant}, which is no number of JSON")
 
 
-class SoundRoute(APIRoute):
-    """A route that reads :class:`SoundRequest`."""
+class StrictJSONRoute(APIRoute):
+    """A route that reads :class:`StrictJSONRequest`."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
 
         async def handler(request: Request) -> Response:
-            return await handle(SoundRequest(request.scope, request.receive))
+            return await handle(StrictJSONRequest(request.scope, request.receive))
 
         return handler

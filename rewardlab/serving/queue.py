@@ -1,8 +1,8 @@
-"""One engine, many requests: what waits is judged together, as soon as the engine is free.
+"""One engine, many requests: what waits is judged in batches, as soon as the engine is free.
 
-The queue is bounded and knows priorities and deadlines. Who hung up, or waited too long, leaves it unasked. A batch that breaks
-is asked again one by one, so that one bad request fails alone; an engine that breaks or hangs is a failure of those that waited
-for it, never a verdict. Answers are kept by the content of what was asked.
+The queue is bounded and knows priorities and deadlines. A caller that disconnects, or waits too long, leaves it before the
+engine is called. A batch that fails is tried again job by job, so that one bad request fails alone; an engine that fails or
+hangs is an error for those that waited for it, never a verdict. Results are cached by the content of the job.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import Any
 
 from rewardlab.errors import DataError, InputError
 from rewardlab.judging.judge import Judge
-from rewardlab.serving.engine_thread import Lane
-from rewardlab.serving.errors import EngineFailedError, OverloadedError, TooLateError
-from rewardlab.serving.jobs import Engine, Question, refused
+from rewardlab.serving.engine_thread import EngineThread
+from rewardlab.serving.errors import DeadlineExceededError, EngineFailedError, OverloadedError
+from rewardlab.serving.jobs import Job, JudgeEngine, is_refusal
 
-# What is counted, and what of.
+# Counter -> what it counts.
 COUNTS = {
     "asked": "pairs asked about",
     "cached": "answered from the cache",
@@ -39,49 +39,49 @@ COUNTS = {
 
 
 @dataclass(eq=False)
-class _Waiting:
+class _Entry:
     rank: tuple[int, int]  # lower priority number first, then by arrival
-    ask: Question
-    answer: asyncio.Future[Any]
+    job: Job
+    future: asyncio.Future[Any]
 
-    def __lt__(self, other: _Waiting) -> bool:
+    def __lt__(self, other: _Entry) -> bool:
         return self.rank < other.rank
 
 
-class Batcher:
-    """Asks ``judge`` from one thread of its own. Create it, ``start()`` it within a running loop, ``await stop()`` it.
+class JudgeQueue:
+    """Run jobs on ``judge`` in a thread. Create the queue, ``start()`` it within a running loop, ``await stop()`` it.
 
-    ``weigher`` is asked where probabilities are wanted (default: the judge itself).
-    ``lanes`` batches are asked at a time: one of an engine that computes here, several of one that batches by itself. With
-    ``mixes_seeds`` questions of different seeds are asked together, with the first one's: of an engine whose draws depend on
-    the batch anyway.
+    ``probability_judge`` runs the jobs by probability (default: the judge itself).
+    ``num_threads`` batches run at a time: one for an engine that computes here, several for one that batches by itself. With
+    ``mix_seeds`` jobs of different seeds share a batch, with the first one's seed: for an engine whose samples depend on the
+    batch anyway.
     ``max_sequences`` bounds a batch (votes times orders over its pairs), ``max_waiting`` the queue, ``engine_timeout_s`` one
-    call of the engine, ``cache_size`` the answers kept; a failing engine is checked every ``recheck_s``. ``counts`` are totals,
-    of :data:`COUNTS`.
+    call of the engine, ``cache_size`` the cached results; a failing engine is checked every ``recheck_s``. ``counts`` are
+    totals, with the keys of :data:`COUNTS`.
     """
 
     def __init__(
         self,
-        judge: Engine,
+        judge: JudgeEngine,
         *,
-        weigher: Judge | None = None,
+        probability_judge: Judge | None = None,
         max_sequences: int = 256,
         max_waiting: int = 1024,
         engine_timeout_s: float = 600.0,
         cache_size: int = 10_000,
         recheck_s: float = 5.0,
-        lanes: int = 1,
-        mixes_seeds: bool = False,
+        num_threads: int = 1,
+        mix_seeds: bool = False,
     ) -> None:
-        self.judge, self.weigher = judge, weigher or judge
+        self.judge, self.probability_judge = judge, probability_judge or judge
         self.max_sequences, self.max_waiting, self.engine_timeout_s = max_sequences, max_waiting, engine_timeout_s
         self.recheck_s = recheck_s
         self.counts: Counter[str] = Counter()
         self.statuses: Counter[str] = Counter()  # of votes
-        self.failing = False  # whether the last call of the engine broke
+        self.failing = False  # whether the last call of the engine failed
         self.batch_seconds = 1.0  # moving average
         self.recent: deque[tuple[float, float, int]] = deque(maxlen=500)  # Unix time, milliseconds, pairs that waited
-        self._queue: list[_Waiting] = []
+        self._entries: list[_Entry] = []
         self._arrivals = itertools.count()
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
@@ -89,23 +89,23 @@ class Batcher:
         self._cache_size = cache_size
         self._draining = False
         self._tasks: list[asyncio.Task[None]] = []
-        self._num_lanes = lanes
-        self._asked: set[_Waiting] = set()  # what the engine has begun
-        self._mixes_seeds = mixes_seeds
+        self._num_threads = num_threads
+        self._running: set[_Entry] = set()  # what the engine has started
+        self._mix_seeds = mix_seeds
 
     @property
     def num_waiting(self) -> int:
-        return len(self._queue)
+        return len(self._entries)
 
     @property
     def ready(self) -> bool:
         """Whether a request is likely to be answered: not draining, not failing, room in the queue."""
-        return not (self._draining or self.failing or len(self._queue) >= self.max_waiting)
+        return not (self._draining or self.failing or len(self._entries) >= self.max_waiting)
 
     def start(self) -> None:
         self._idle.set()
         loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._work()) for _ in range(self._num_lanes)] + [loop.create_task(self._watch())]
+        self._tasks = [loop.create_task(self._work()) for _ in range(self._num_threads)] + [loop.create_task(self._watch())]
 
     async def stop(self, timeout_s: float = 60.0) -> None:
         """Take nothing new, finish what waits, for at most so long; what is left then fails as EngineFailedError."""
@@ -117,101 +117,101 @@ class Batcher:
             pass
         for task in self._tasks:
             task.cancel()
-        for one in [*self._queue, *self._asked]:
-            _fail(one, EngineFailedError("the server is shutting down"))
-        self._queue.clear()
+        for entry in [*self._entries, *self._running]:
+            _fail(entry, EngineFailedError("the server is shutting down"))
+        self._entries.clear()
 
-    async def ask(self, ask: Question, *, priority: int = 0, timeout_s: float = 120.0) -> Any:
-        """The answer, from the cache or the engine. Raises OverloadedError, TooLateError, EngineFailedError, or the
-        InputError with which the judge refused the pair.
+    async def submit(self, job: Job, *, priority: int = 0, timeout_s: float = 120.0) -> Any:
+        """Return the result, from the cache or the engine. Raises OverloadedError, DeadlineExceededError, EngineFailedError, or
+        the InputError with which the judge refused the pair.
 
-        Cancelling the caller takes the question out of the queue; one that the engine has begun is finished, and kept.
+        Cancelling the caller takes the job out of the queue; one that the engine has started is finished, and cached.
         """
         self.counts["asked"] += 1
-        begun = time.monotonic()
-        if (found := self._cache.get(key := ask.key())) is not None:
+        start = time.monotonic()
+        if (cache_hit := self._cache.get(key := job.key())) is not None:
             self._cache.move_to_end(key)
             self.counts["cached"] += 1
-            return found
-        if self._draining or len(self._queue) >= self.max_waiting:
+            return cache_hit
+        if self._draining or len(self._entries) >= self.max_waiting:
             self.counts["refused"] += 1
             raise OverloadedError(self.retry_after_s())
         loop = asyncio.get_running_loop()
-        waiting = _Waiting((priority, next(self._arrivals)), ask, loop.create_future())
-        heapq.heappush(self._queue, waiting)
+        entry = _Entry((priority, next(self._arrivals)), job, loop.create_future())
+        heapq.heappush(self._entries, entry)
         self._idle.clear()
         self._wake.set()
-        deadline = loop.call_later(timeout_s, self._expire, waiting)
+        deadline = loop.call_later(timeout_s, self._expire, entry)
         try:
-            judged = await waiting.answer
-            self.recent.append((time.time(), 1000 * (time.monotonic() - begun), len(self._queue)))
-            return judged
+            result = await entry.future
+            self.recent.append((time.time(), 1000 * (time.monotonic() - start), len(self._entries)))
+            return result
         except asyncio.CancelledError:
             self.counts["gone"] += 1
-            waiting.answer.cancel()
-            self._leave(waiting)
+            entry.future.cancel()
+            self._remove(entry)
             raise
         finally:
             deadline.cancel()
 
-    def _leave(self, one: _Waiting) -> bool:
-        """Take a question out of the queue; whether it was still there."""
-        kept = [other for other in self._queue if other is not one]
-        left = len(kept) < len(self._queue)
-        if left:
-            heapq.heapify(kept)
-            self._queue = kept
-        return left
+    def _remove(self, entry: _Entry) -> bool:
+        """Take a job out of the queue; return whether it was still there."""
+        others = [other for other in self._entries if other is not entry]
+        was_waiting = len(others) < len(self._entries)
+        if was_waiting:
+            heapq.heapify(others)
+            self._entries = others
+        return was_waiting
 
-    def _expire(self, one: _Waiting) -> None:
-        """The deadline: what the engine has begun is waited for."""
-        if self._leave(one):
+    def _expire(self, entry: _Entry) -> None:
+        """The deadline has come: a job that the engine has started is waited for."""
+        if self._remove(entry):
             self.counts["late"] += 1
-            _fail(one, TooLateError("the deadline passed before the judge was free"))
+            _fail(entry, DeadlineExceededError("the deadline passed before the judge was free"))
 
     def retry_after_s(self) -> int:
-        """Whole seconds until the queue as it is now is likely to be done."""
-        sequences = sum(one.ask.num_sequences for one in self._queue)
+        """Return whole seconds until the queue as it is now is likely to be done."""
+        sequences = sum(entry.job.num_sequences for entry in self._entries)
         return max(1, round(self.batch_seconds * (1 + sequences / self.max_sequences)))
 
     async def _work(self) -> None:
-        """One lane: a thread that asks the engine about what waits, again and again."""
-        lane = Lane()
+        """Run batches of what waits on an engine thread, again and again."""
+        thread = EngineThread()
         while True:
             batch = self._take()
             if not batch:
-                if not self._asked:
+                if not self._running:
                     self._idle.set()
                 self._wake.clear()
                 await self._wake.wait()
                 continue
-            self._asked.update(batch)
-            begun = time.monotonic()
+            self._running.update(batch)
+            start = time.monotonic()
             self.counts["batches"] += 1
-            self.counts["sequences"] += sum(one.ask.num_sequences for one in batch)
+            self.counts["sequences"] += sum(entry.job.num_sequences for entry in batch)
             try:
                 async with asyncio.timeout(self.engine_timeout_s):
-                    judged = await lane.run(partial(self._judge, [one.ask for one in batch]))
-                self.batch_seconds = 0.7 * self.batch_seconds + 0.3 * (time.monotonic() - begun)
-                for one, result in zip(batch, judged, strict=True):
-                    self._settle(one, result)
-                self.failing = all(_broke(one.ask, result) for one, result in zip(batch, judged, strict=True))
+                    results = await thread.run(partial(self._run, [entry.job for entry in batch]))
+                self.batch_seconds = 0.7 * self.batch_seconds + 0.3 * (time.monotonic() - start)
+                for entry, result in zip(batch, results, strict=True):
+                    self._settle(entry, result)
+                self.failing = all(_engine_failed(entry.job, result) for entry, result in zip(batch, results, strict=True))
             except TimeoutError:
-                # The thread cannot be stopped: it is left behind, and another one asks from now on.
-                lane.close()
-                lane = Lane()
-                self._failed(batch, f"the engine gave no answer within {self.engine_timeout_s:g} s")
-            except Exception as error:  # an answer that is none: the lane goes on, and nobody waits for ever
-                self._failed(batch, f"the engine's answer cannot be read ({error!r})")
+                # The thread cannot be stopped: it is left behind, and another one calls the engine from now on.
+                thread.close()
+                thread = EngineThread()
+                self._fail_batch(batch, f"the engine gave no answer within {self.engine_timeout_s:g} s")
+            except Exception as error:  # a result that is none: the thread goes on, and nobody waits for ever
+                self._fail_batch(batch, f"the engine's answer cannot be read ({error!r})")
             finally:
-                self._asked.difference_update(batch)
+                self._running.difference_update(batch)
 
-    def _kind(self, ask: Question) -> Hashable:
-        """Questions of one kind are asked together."""
-        return (ask.kind, None if self._mixes_seeds else ask.seed)
+    def _kind(self, job: Job) -> Hashable:
+        """Return what jobs of one batch have in common."""
+        return (job.kind, None if self._mix_seeds else job.seed)
 
     async def _watch(self) -> None:
-        """A failing engine is looked after even where nobody asks, as behind a balancer that heeds /ready."""
+        """Check a failing engine even where no request comes, as behind a balancer that heeds /ready."""
         while True:
             await asyncio.sleep(self.recheck_s)
             if self.failing:
@@ -219,80 +219,78 @@ class Batcher:
                     await asyncio.get_running_loop().run_in_executor(None, self.judge.check)
                     self.failing = False
 
-    def _take(self) -> list[_Waiting]:
-        """The first in the queue and those behind it that can be asked in the same call, up to a batch."""
-        batch: list[_Waiting] = []
-        kept: list[_Waiting] = []
+    def _take(self) -> list[_Entry]:
+        """Take the first in the queue and those behind it that fit into the same call, up to a batch."""
+        batch: list[_Entry] = []
+        others: list[_Entry] = []
         room = self.max_sequences
-        while self._queue:
-            one = heapq.heappop(self._queue)
-            if one.answer.done():  # its caller is gone
+        while self._entries:
+            entry = heapq.heappop(self._entries)
+            if entry.future.done():  # its caller is gone
                 continue
-            if batch and (one.ask.num_sequences > room or self._kind(one.ask) != self._kind(batch[0].ask)):
-                kept.append(one)
-                if room < 2 or len(kept) > 256:
+            if batch and (entry.job.num_sequences > room or self._kind(entry.job) != self._kind(batch[0].job)):
+                others.append(entry)
+                if room < 2 or len(others) > 256:
                     break
             else:
-                batch.append(one)
-                room -= one.ask.num_sequences
+                batch.append(entry)
+                room -= entry.job.num_sequences
                 if room <= 0:
                     break
-        for one in kept:
-            heapq.heappush(self._queue, one)
+        for entry in others:
+            heapq.heappush(self._entries, entry)
         return batch
 
-    def _judge(self, asks: Sequence[Question]) -> list[Any]:
-        """In the engine's thread. A call that breaks is tried again one by one."""
+    def _run(self, jobs: Sequence[Job]) -> list[Any]:
+        """Return results or exceptions, from the engine's thread. A call that fails is tried again job by job."""
         try:
-            return asks[0].ask(asks, self.judge, self.weigher)
-        except Exception as error:  # the boundary: an engine may break in any way, and each request must hear of it
-            if len(asks) == 1:
+            return jobs[0].run(jobs, self.judge, self.probability_judge)
+        except Exception as error:  # the boundary: an engine may fail in any way, and each request gets the error
+            if len(jobs) == 1:
                 return [error]
-        done: list[Any] = []
-        for one in asks:
+        results: list[Any] = []
+        for job in jobs:
             try:
-                done += one.ask([one], self.judge, self.weigher)
+                results += job.run([job], self.judge, self.probability_judge)
             except Exception as error:
-                done.append(error)
-        return done
+                results.append(error)
+        return results
 
-    def _settle(self, one: _Waiting, result: Any) -> None:
+    def _settle(self, entry: _Entry, result: Any) -> None:
         if isinstance(result, Exception):
             self.counts["failed"] += 1
-            if not one.answer.done():
-                told = result if isinstance(result, InputError) else EngineFailedError(f"{type(result).__name__}: {result}")
-                one.answer.set_exception(told)
+            _fail(entry, result if isinstance(result, InputError) else EngineFailedError(f"{type(result).__name__}: {result}"))
             return
         self.counts["judged"] += 1
-        self.statuses.update(one.ask.statuses(result))
-        lost = one.ask.lost(result)
-        if not lost:
-            self._cache[one.ask.key()] = result
+        self.statuses.update(entry.job.statuses(result))
+        errors = entry.job.errors(result)
+        if not errors:
+            self._cache[entry.job.key()] = result
             while len(self._cache) > self._cache_size:
                 self._cache.popitem(last=False)
-        if one.answer.done():
+        if entry.future.done():
             return
-        if one.ask.is_lost(result) and refused(lost):
-            one.answer.set_exception(DataError(f"the engine refuses the request: {lost[0]}"))
-        elif one.ask.is_lost(result):
-            one.answer.set_exception(EngineFailedError(f"the engine failed: {lost[0] or 'no answer'}"))
+        if entry.job.is_lost(result) and is_refusal(errors):
+            entry.future.set_exception(DataError(f"the engine refuses the request: {errors[0]}"))
+        elif entry.job.is_lost(result):
+            entry.future.set_exception(EngineFailedError(f"the engine failed: {errors[0] or 'no answer'}"))
         else:
-            one.answer.set_result(result)
+            entry.future.set_result(result)
 
-    def _failed(self, batch: Sequence[_Waiting], why: str) -> None:
+    def _fail_batch(self, batch: Sequence[_Entry], message: str) -> None:
         self.failing = True
         self.counts["failed"] += len(batch)
-        for one in batch:
-            _fail(one, EngineFailedError(why))
+        for entry in batch:
+            _fail(entry, EngineFailedError(message))
 
 
-def _fail(one: _Waiting, error: Exception) -> None:
-    if not one.answer.done():
-        one.answer.set_exception(error)
+def _fail(entry: _Entry, error: Exception) -> None:
+    if not entry.future.done():
+        entry.future.set_exception(error)
 
 
-def _broke(ask: Question, result: Any) -> bool:
-    """Whether the engine failed. What a request itself got wrong says nothing of it."""
+def _engine_failed(job: Job, result: Any) -> bool:
+    """Return whether the engine is at fault; an error in the request itself does not count."""
     if isinstance(result, Exception):
         return not isinstance(result, InputError)
-    return ask.is_lost(result) and not refused(ask.lost(result))
+    return job.is_lost(result) and not is_refusal(job.errors(result))

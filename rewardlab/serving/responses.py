@@ -1,4 +1,4 @@
-"""Judgments and rewards as the native API tells them."""
+"""Judgments, rewards and the state of the queue as responses of the HTTP API."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections import Counter
 
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.serving.groups import GroupRewards, JudgedMatch
-from rewardlab.serving.queue import COUNTS, Batcher
-from rewardlab.serving.schemas import JudgeResponse, Moment, RewardsResponse, Status, WireMatch, WireVote
-from rewardlab.serving.voting import Asker
+from rewardlab.serving.queue import COUNTS, JudgeQueue
+from rewardlab.serving.schemas import JudgeResponse, LatencySample, MatchResult, RewardsResponse, StatusResponse, VoteResult
+from rewardlab.serving.voting import VoteCollector
 from rewardlab.types import Judgment, Vote
 
 
-def wire_vote(vote: Vote) -> WireVote:
-    return WireVote(
+def vote_result(vote: Vote) -> VoteResult:
+    return VoteResult(
         order=vote.order.value,
         status=vote.verdict.status.value,
         winner=0 if vote.winner == 0 else 1 if vote.winner == 1 else None,
@@ -26,11 +26,11 @@ def wire_vote(vote: Vote) -> WireVote:
     )
 
 
-def answer_of(judged: Judgment, judge: GenerativeJudge, seconds: float) -> JudgeResponse:
-    votes = [wire_vote(vote) for vote in judged.votes]
+def judge_response(judgment: Judgment, judge: GenerativeJudge, seconds: float) -> JudgeResponse:
+    votes = [vote_result(vote) for vote in judgment.votes]
     return JudgeResponse(
-        p_first_better=judged.share_0,
-        outcome=judged.outcome.value,
+        p_first_better=judgment.share_0,
+        outcome=judgment.outcome.value,
         num_valid=sum(vote.winner is not None for vote in votes),
         votes=votes,
         num_tokens=sum(vote.num_tokens for vote in votes),
@@ -40,48 +40,49 @@ def answer_of(judged: Judgment, judge: GenerativeJudge, seconds: float) -> Judge
     )
 
 
-def rewards_of(found: GroupRewards, judge: GenerativeJudge, num: int, seconds: float) -> RewardsResponse:
-    """The answer about ``num`` responses; an anchor beyond them has no place in it."""
-    judged = [match.judgment for match in found.matches if match.judgment is not None]
+def rewards_response(result: GroupRewards, judge: GenerativeJudge, num: int, seconds: float) -> RewardsResponse:
+    """Return the response about ``num`` responses of a group; an anchor beyond them is left out."""
+    judgments = [match.judgment for match in result.matches if match.judgment is not None]
+    tiers = [[n for n in tier if n < num] for tier in result.ranking.tiers]
     return RewardsResponse(
-        rewards=found.rewards,
-        deviations=found.deviations,
-        tiers=[kept for tier in found.ranking.tiers if (kept := [n for n in tier if n < num])],
-        matches=[_wire_match(match, num) for match in found.matches],
-        num_failed=sum(match.judgment is None or match.judgment.share_0 is None for match in found.matches),
-        num_tokens=sum(vote.completion.num_tokens for one in judged for vote in one.votes),
+        rewards=result.rewards,
+        deviations=result.deviations,
+        tiers=[tier for tier in tiers if tier],
+        matches=[_match_result(match, num) for match in result.matches],
+        num_failed=sum(match.judgment is None or match.judgment.share_0 is None for match in result.matches),
+        num_tokens=sum(vote.completion.num_tokens for judgment in judgments for vote in judgment.votes),
         judge=judge.name,
         template_hash=judge.template.hash,
         seconds=round(seconds, 4),
     )
 
 
-def _wire_match(match: JudgedMatch, num: int) -> WireMatch:
-    judged = match.judgment
-    statuses = Counter(vote.verdict.status.value for vote in judged.votes) if judged else Counter()
-    return WireMatch(
+def _match_result(match: JudgedMatch, num: int) -> MatchResult:
+    judgment = match.judgment
+    statuses = Counter(vote.verdict.status.value for vote in judgment.votes) if judgment else Counter()
+    return MatchResult(
         first=match.first,
         second=match.second if match.second < num else None,
-        share_first=judged.share_0 if judged else None,
-        outcome=judged.outcome.value if judged else None,
+        share_first=judgment.share_0 if judgment else None,
+        outcome=judgment.outcome.value if judgment else None,
         statuses=dict(statuses),
         error=match.error,
     )
 
 
-def status_of(batcher: Batcher, asker: Asker, judge: GenerativeJudge) -> Status:
-    took = sorted(ms for _, ms, _ in batcher.recent)
-    return Status(
-        ready=batcher.ready,
-        failing=batcher.failing,
-        waiting=batcher.num_waiting,
-        max_waiting=batcher.max_waiting,
+def status_response(queue: JudgeQueue, collector: VoteCollector, judge: GenerativeJudge) -> StatusResponse:
+    latencies = sorted(ms for _, ms, _ in queue.recent)
+    return StatusResponse(
+        ready=queue.ready,
+        failing=queue.failing,
+        waiting=queue.num_waiting,
+        max_waiting=queue.max_waiting,
         judge=judge.name,
         template=judge.template.name,
-        weighs=asker.weighs,
-        batch_seconds=round(batcher.batch_seconds, 4),
-        counts={name: batcher.counts[name] for name in COUNTS},
-        median_ms=statistics.median(took) if took else None,
-        p95_ms=took[int(0.95 * len(took))] if took else None,
-        recent=[Moment(at=at, ms=ms, waiting=waiting) for at, ms, waiting in batcher.recent],
+        weighs=collector.has_probabilities,
+        batch_seconds=round(queue.batch_seconds, 4),
+        counts={name: queue.counts[name] for name in COUNTS},
+        median_ms=statistics.median(latencies) if latencies else None,
+        p95_ms=latencies[int(0.95 * len(latencies))] if latencies else None,
+        recent=[LatencySample(at=at, ms=ms, waiting=waiting) for at, ms, waiting in queue.recent],
     )

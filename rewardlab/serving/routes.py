@@ -1,4 +1,4 @@
-"""The native API: pairs, groups, batches of them, uploads, and what watches over a server."""
+"""rewardlab's own API: pairs, groups, batches of them, uploads, and the state of a server."""
 
 from __future__ import annotations
 
@@ -7,68 +7,78 @@ import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from fastapi import APIRouter, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
 
 from rewardlab.errors import MediaError
-from rewardlab.serving.errors import KNOWN, told
+from rewardlab.serving.errors import REQUEST_ERRORS, error_body
 from rewardlab.serving.media import MAX_IMAGE_BYTES, MAX_VIDEO_BYTES
 from rewardlab.serving.metrics import metrics_text
-from rewardlab.serving.middleware import SoundRoute
-from rewardlab.serving.responses import status_of
+from rewardlab.serving.middleware import StrictJSONRoute
+from rewardlab.serving.responses import status_response
 from rewardlab.serving.schemas import (
-    Health,
+    ErrorResponse,
+    HealthResponse,
     JudgeRequest,
     JudgeResponse,
+    ModelCard,
+    ModelList,
     RewardsRequest,
     RewardsResponse,
-    Status,
-    Upload,
-    WireVote,
+    StatusResponse,
+    UploadResponse,
+    VoteResult,
 )
 from rewardlab.serving.service import JudgeService
 
+T = TypeVar("T")
 PAGE = Path(__file__).parent / "page.html"
 
 
-async def each(asked: Sequence[Awaitable[Any]]) -> list[dict[str, Any]]:
-    """The answers, or what went wrong, one by one."""
-    done = await asyncio.gather(*asked, return_exceptions=True)
-    if unknown := next((one for one in done if isinstance(one, BaseException) and not isinstance(one, KNOWN)), None):
-        raise unknown
-    return [told(one) if isinstance(one, BaseException) else one.model_dump() for one in done]
+async def _responses(calls: Sequence[Awaitable[T]]) -> list[T | ErrorResponse]:
+    """Return a response or an error for each."""
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    responses: list[T | ErrorResponse] = []
+    for result in results:
+        if isinstance(result, REQUEST_ERRORS):
+            responses.append(ErrorResponse(**error_body(result)))
+        elif isinstance(result, BaseException):
+            raise result
+        else:
+            responses.append(result)
+    return responses
 
 
-async def _lines(live: AsyncIterator[WireVote | JudgeResponse]) -> AsyncIterator[str]:
-    """JSON lines: ``{"vote"}`` as each comes, ``{"judgment"}`` at last, or ``{"error", "status"}`` where it breaks off."""
+async def _json_lines(live: AsyncIterator[VoteResult | JudgeResponse]) -> AsyncIterator[str]:
+    """Yield JSON lines: ``{"vote"}`` for each vote, ``{"judgment"}`` as the last, or ``{"error", "status"}`` on failure."""
     try:
-        async for one in live:
-            yield json.dumps({"vote" if isinstance(one, WireVote) else "judgment": one.model_dump()}) + "\n"
-    except KNOWN as error:
-        yield json.dumps(told(error)) + "\n"
+        async for item in live:
+            yield json.dumps({"vote" if isinstance(item, VoteResult) else "judgment": item.model_dump()}) + "\n"
+    except REQUEST_ERRORS as error:
+        yield json.dumps(error_body(error)) + "\n"
 
 
-def routes(service: JudgeService) -> APIRouter:
-    router, judge = APIRouter(tags=["native"], route_class=SoundRoute), service.judge
+def api_routes(service: JudgeService) -> APIRouter:
+    router, judge = APIRouter(tags=["native"], route_class=StrictJSONRoute), service.judge
 
     @router.get("/health")
-    async def health() -> Health:
-        """Whether the server answers, and which judge it holds."""
-        return Health(status="ok", judge=judge.name, template=judge.template.name, template_hash=judge.template.hash)
+    async def health() -> HealthResponse:
+        """Return whether the server answers, and with which judge."""
+        return HealthResponse(status="ok", judge=judge.name, template=judge.template.name, template_hash=judge.template.hash)
 
     @router.get("/ready")
     async def ready() -> JSONResponse:
-        """200 where a request is likely to be judged; 503 where the engine fails, the queue is full, or it shuts down."""
-        good = service.batcher.ready
-        state = {"ready": good, "waiting": service.batcher.num_waiting, "failing": service.batcher.failing}
-        return JSONResponse(state, status_code=200 if good else 503)
+        """Return 200 if a request is likely to be judged; 503 if the engine fails, the queue is full, or it shuts down."""
+        queue = service.queue
+        state = {"ready": queue.ready, "waiting": queue.num_waiting, "failing": queue.failing}
+        return JSONResponse(state, status_code=200 if queue.ready else 503)
 
     @router.get("/metrics", response_class=Response)
     async def metrics() -> Response:
-        """For Prometheus."""
+        """Return counters and gauges for Prometheus."""
         return Response(metrics_text(service), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     @router.get("/", include_in_schema=False)
@@ -77,54 +87,53 @@ def routes(service: JudgeService) -> APIRouter:
 
     @router.get("/ui", response_class=HTMLResponse)
     async def page() -> HTMLResponse:
-        """A page to judge by hand and to watch the queue."""
+        """Return a page to judge by hand and to watch the queue."""
         return HTMLResponse(PAGE.read_text(encoding="utf-8"))
 
     @router.get("/v1/status")
-    async def status() -> Status:
-        """The queue, the engine and the last answers."""
-        return status_of(service.batcher, service.asker, judge)
+    async def status() -> StatusResponse:
+        """Return the state of the queue and the engine, and the last latencies."""
+        return status_response(service.queue, service.collector, judge)
 
     @router.get("/v1/models")
-    async def models() -> dict[str, Any]:
-        """The judge, as OpenAI's API lists models."""
-        one = {"id": judge.name, "object": "model", "created": int(time.time()), "owned_by": "rewardlab"}
-        return {"object": "list", "data": [one]}
+    async def models() -> ModelList:
+        """List the judge, as OpenAI's API lists models."""
+        return ModelList(data=[ModelCard(id=judge.name, created=int(time.time()))])
 
     @router.post("/v1/uploads")
-    async def upload(request: Request) -> Upload:
+    async def upload(request: Request) -> UploadResponse:
         """Keep an image, or with a Content-Type of video/... a video, to be named in later requests: the body is the file."""
         is_video = request.headers.get("content-type", "").startswith("video/")
-        body, most = bytearray(), MAX_VIDEO_BYTES if is_video else MAX_IMAGE_BYTES
+        body, max_bytes = bytearray(), MAX_VIDEO_BYTES if is_video else MAX_IMAGE_BYTES
         async for chunk in request.stream():
             body += chunk
-            if len(body) > most:
-                raise MediaError(f"upload: more than {most:,} bytes; resize it first")
-        return Upload(id=await run_in_threadpool(service.media.upload, bytes(body), video=is_video))
+            if len(body) > max_bytes:
+                raise MediaError(f"upload: more than {max_bytes:,} bytes; resize it first")
+        return UploadResponse(id=await run_in_threadpool(service.media.upload, bytes(body), video=is_video))
 
     @router.post("/v1/judge")
     async def judge_pair(request: JudgeRequest) -> JudgeResponse:
-        """Which of two responses is better, by ``votes`` samples in each order."""
+        """Judge which of two responses is better, by ``votes`` samples in each order."""
         return await service.judge_pair(request)
 
     @router.post("/v1/judge/live")
     async def judge_live(request: JudgeRequest) -> StreamingResponse:
-        """As /v1/judge, a JSON line for each vote as it is cast, the whole judgment in the last; asked a vote at a time."""
-        return StreamingResponse(_lines(service.judge_live(request)), media_type="application/x-ndjson")
+        """Judge like /v1/judge, a vote at a time: a JSON line for each vote, the judgment in the last line."""
+        return StreamingResponse(_json_lines(service.judge_live(request)), media_type="application/x-ndjson")
 
     @router.post("/v1/rewards")
     async def rewards(request: RewardsRequest) -> RewardsResponse:
-        """A reward for each of several responses to one question, by comparing two at a time in both orders."""
+        """Reward each of several responses to one question, by comparing two at a time in both orders."""
         return await service.rewards(request)
 
     @router.post("/v1/judge/batch")
-    async def judge_batch(requests: list[JudgeRequest]) -> list[dict[str, Any]]:
-        """As many answers as requests, in their order; one that fails is ``{"error", "status"}``, the others stand."""
-        return await each([service.judge_pair(one) for one in requests])
+    async def judge_batch(requests: list[JudgeRequest]) -> list[JudgeResponse | ErrorResponse]:
+        """Return a response for each request, in their order; one that fails is ``{"error", "status"}``, the others stand."""
+        return await _responses([service.judge_pair(request) for request in requests])
 
     @router.post("/v1/rewards/batch")
-    async def rewards_batch(requests: list[RewardsRequest]) -> list[dict[str, Any]]:
-        """As many answers as requests, in their order; one that fails is ``{"error", "status"}``, the others stand."""
-        return await each([service.rewards(one) for one in requests])
+    async def rewards_batch(requests: list[RewardsRequest]) -> list[RewardsResponse | ErrorResponse]:
+        """Return a response for each request, in their order; one that fails is ``{"error", "status"}``, the others stand."""
+        return await _responses([service.rewards(request) for request in requests])
 
     return router

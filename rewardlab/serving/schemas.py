@@ -1,39 +1,44 @@
-"""The native wire shapes, with the bounds a request is held to."""
+"""Requests and responses of the HTTP API, with the bounds of a request."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 MAX_VOTES, MAX_IMAGES, MAX_VIDEOS, MAX_CHARS, MAX_RESPONSES = 64, 16, 2, 100_000, 32
 
 
-class _Wire(BaseModel):
+JsonObject = dict[str, Any]  # an object in the format of another framework, which knows its keys
+
+
+class _Schema(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class Asked(_Wire):
-    """What every question has. An image or video is a data URL, ``upload:ID`` with an id from ``POST /v1/uploads``, or, where
+class RequestBase(_Schema):
+    """Fields of every request. An image or video is a data URL, ``upload:ID`` with an id from ``POST /v1/uploads``, or, where
     the server allows it, a URL or ``media:NAME``, a file in its folder. A video is shown as frames, after the images."""
 
     question: str = Field(min_length=1, max_length=MAX_CHARS)
     images: list[str] = Field(default_factory=list, max_length=MAX_IMAGES)
     videos: list[str] = Field(default_factory=list, max_length=MAX_VIDEOS)
     frames: int = Field(8, ge=1, le=32, description="frames of each video, evenly spread")
-    votes: int = Field(1, ge=1, le=MAX_VOTES, description="samples in each order; of the policy sequential, at most")
+    votes: int = Field(1, ge=1, le=MAX_VOTES, description="samples in each order; with the policy sequential, at most")
     policy: Literal["majority", "weighted", "sequential"] | None = Field(
         None,
         description="majority of the votes; weighted: by the probability of the verdict after each; sequential: vote by vote "
         "until the majority is settled; default: as the judge was opened",
     )
-    error: float = Field(0.05, ge=0, lt=1, description="of the policy sequential: probability of stopping too early")
-    seed: int = Field(0, ge=0, lt=2**63, description="of the draws, where the engine draws for each pair alone (vllm, openai)")
+    error: float = Field(0.05, ge=0, lt=1, description="with the policy sequential: probability of stopping too early")
+    seed: int = Field(
+        0, ge=0, lt=2**63, description="of the samples, where the engine samples each pair independently (vllm, openai)"
+    )
     priority: int = Field(0, ge=-9, le=9, description="lower goes first")
     timeout_s: float = Field(120.0, ge=1, le=3600, description="how long to wait for the judge to be free")
 
 
-class JudgeRequest(Asked):
+class JudgeRequest(RequestBase):
     """One pair."""
 
     responses: tuple[str, str] = Field(description="the two responses; index 0 and 1 in the answer refer to them")
@@ -59,10 +64,10 @@ class JudgeRequest(Asked):
         return self
 
 
-class WireVote(_Wire):
-    """One sample: the order it was shown in, what was read and how, which response it is for (null: none).
+class VoteResult(_Schema):
+    """One sample: the order of the responses, the verdict and its status, which response it is for (null: none).
 
-    ``p_first_shown`` is the probability of the response shown first, of the policy weighted. ``error`` says why a vote of the
+    ``p_first_shown`` is the probability of the response shown first, with the policy weighted. ``error`` says why a vote of the
     status error has no text.
     """
 
@@ -75,9 +80,9 @@ class WireVote(_Wire):
     error: str = ""
 
 
-class JudgeResponse(_Wire):
-    """``p_first_better``: share of valid votes for response 0, both orders weighing the same; null where an order
-    has no valid vote: the other one alone would lean to a place.
+class JudgeResponse(_Schema):
+    """``p_first_better``: share of valid votes for response 0, with equal weight of both orders; null where an order
+    has no valid vote: the votes of the other one alone would carry its position bias.
 
     ``outcome`` is the majority of all valid votes: response_0, response_1, tie; without a p_first_better no_valid_vote.
     """
@@ -85,14 +90,14 @@ class JudgeResponse(_Wire):
     p_first_better: float | None
     outcome: str
     num_valid: int
-    votes: list[WireVote]
+    votes: list[VoteResult]
     num_tokens: int
     judge: str
     template_hash: str
     seconds: float
 
 
-class RewardsRequest(Asked):
+class RewardsRequest(RequestBase):
     """One question and a group of responses to it, compared two at a time in both orders."""
 
     responses: list[str] = Field(min_length=1, max_length=MAX_RESPONSES)
@@ -125,9 +130,9 @@ class RewardsRequest(Asked):
         return self
 
 
-class WireMatch(_Wire):
+class MatchResult(_Schema):
     """One comparison: ``share_first`` is the share of votes, or the probability, for ``first``; null with a reason in ``error``
-    or the ``statuses`` of its votes. Of the strategy anchor, ``second`` is null: the anchor."""
+    or the ``statuses`` of its votes. With the strategy anchor, ``second`` is null: the anchor."""
 
     first: int
     second: int | None
@@ -137,14 +142,14 @@ class WireMatch(_Wire):
     error: str = ""
 
 
-class RewardsResponse(_Wire):
-    """``rewards``: net win rate in -1..1, of ``bradley_terry`` strength in logits (its standard deviation in ``deviations``);
+class RewardsResponse(_Schema):
+    """``rewards``: net win rate in -1..1, with ``bradley_terry`` strength in logits (its standard deviation in ``deviations``);
     null where no comparison of a response could be judged. ``tiers``: responses best first, equal ones together."""
 
     rewards: list[float | None]
     deviations: list[float | None]
     tiers: list[list[int]]
-    matches: list[WireMatch]
+    matches: list[MatchResult]
     num_failed: int
     num_tokens: int
     judge: str
@@ -152,22 +157,22 @@ class RewardsResponse(_Wire):
     seconds: float
 
 
-class Upload(_Wire):
+class UploadResponse(_Schema):
     """The id to name an uploaded image or video by, as ``upload:ID``."""
 
     id: str
 
 
-class Moment(_Wire):
-    """One answered pair: when (Unix seconds), how long it took, how many waited then."""
+class LatencySample(_Schema):
+    """One judged pair: when (Unix seconds), how long it took, how many waited then."""
 
     at: float
     ms: float
     waiting: int
 
 
-class Status(_Wire):
-    """The queue, the engine and the last answers, for a person to watch."""
+class StatusResponse(_Schema):
+    """The queue, the engine and the last latencies, for a person to watch."""
 
     ready: bool
     failing: bool
@@ -175,18 +180,41 @@ class Status(_Wire):
     max_waiting: int
     judge: str
     template: str
-    weighs: bool = Field(description="whether the policy weighted can be asked for")
+    weighs: bool = Field(description="whether the policy weighted is available")
     batch_seconds: float
     counts: dict[str, int]
     median_ms: float | None
     p95_ms: float | None
-    recent: list[Moment]
+    recent: list[LatencySample]
 
 
-class Health(_Wire):
-    """The server answers and holds this judge."""
+class HealthResponse(_Schema):
+    """The server answers, with this judge."""
 
     status: Literal["ok"]
     judge: str
     template: str
     template_hash: str
+
+
+class ModelCard(_Schema):
+    """The judge as an entry in OpenAI's list of models."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str = "rewardlab"
+
+
+class ModelList(_Schema):
+    """OpenAI's list of models."""
+
+    object: Literal["list"] = "list"
+    data: list[ModelCard]
+
+
+class ErrorResponse(_Schema):
+    """A failure: a sentence, and what kind of failure it is."""
+
+    error: str
+    status: str

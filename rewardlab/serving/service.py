@@ -1,26 +1,27 @@
-"""What every door of the server leads to: a pair judged, a group rewarded, images resolved."""
+"""What every route of the server uses: a pair judged, a group rewarded, images resolved."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from fastapi.concurrency import run_in_threadpool
 
 from rewardlab.data.rows import validate
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.judging.margins import probability_judge_of
-from rewardlab.serving.errors import UnjudgedError
-from rewardlab.serving.gather import together
-from rewardlab.serving.group_buffer import Cohorts
+from rewardlab.serving.conversations import Sample
+from rewardlab.serving.errors import NoVerdictError
+from rewardlab.serving.gather import gather_bounded
+from rewardlab.serving.group_buffer import GroupBuffer
 from rewardlab.serving.groups import GroupRewards, group_rewards
 from rewardlab.serving.media import Media
-from rewardlab.serving.queue import Batcher
-from rewardlab.serving.responses import answer_of, rewards_of, wire_vote
-from rewardlab.serving.schemas import Asked, JudgeRequest, JudgeResponse, RewardsRequest, RewardsResponse, WireVote
-from rewardlab.serving.text import Sample
-from rewardlab.serving.voting import Asker, Asking
+from rewardlab.serving.queue import JudgeQueue
+from rewardlab.serving.responses import judge_response, rewards_response, vote_result
+from rewardlab.serving.schemas import JudgeRequest, JudgeResponse, RequestBase, RewardsRequest, RewardsResponse, VoteResult
+from rewardlab.serving.voting import VoteCollector, VotingOptions
 from rewardlab.types import BOTH_ORDERS, Candidates, Judgment, Order, PreferencePair
 
 ORDERS = {"both": BOTH_ORDERS, "given": (Order.GIVEN,), "swapped": (Order.SWAPPED,)}
@@ -30,121 +31,123 @@ ORDERS = {"both": BOTH_ORDERS, "given": (Order.GIVEN,), "swapped": (Order.SWAPPE
 class GroupRules:
     """How responses are compared where a framework's request cannot say it.
 
-    ``asking`` about every two of them, by the ``strategy`` of a group; responses that come one at a time wait for ``cohort`` of
-    their prompt, at most ``cohort_timeout_s``.
+    Every two of them by the ``voting`` options, on the plan of ``strategy``; responses that come one at a time wait for
+    ``group_size`` of their prompt, at most ``group_timeout_s``.
     """
 
-    asking: Asking = field(default_factory=Asking)
+    voting: VotingOptions = field(default_factory=VotingOptions)
     strategy: str = "all_pairs"
-    cohort: int = 8
-    cohort_timeout_s: float = 60.0
+    group_size: int = 8
+    group_timeout_s: float = 60.0
 
 
 class JudgeService:
     """One judge, its queue and the media sent to it."""
 
     def __init__(
-        self, judge: GenerativeJudge, batcher: Batcher, rules: GroupRules | None = None, media: Media | None = None
+        self, judge: GenerativeJudge, queue: JudgeQueue, rules: GroupRules | None = None, media: Media | None = None
     ) -> None:
-        self.judge, self.batcher, self.rules, self.media = judge, batcher, rules or GroupRules(), media or Media()
-        self.asker = Asker(batcher, weighs=probability_judge_of(judge) is not None)
-        self.cohorts: Cohorts[Sample, float] = Cohorts(
-            self._group_rewards, size=self.rules.cohort, timeout_s=self.rules.cohort_timeout_s
+        self.judge, self.queue, self.rules, self.media = judge, queue, rules or GroupRules(), media or Media()
+        self.collector = VoteCollector(queue, has_probabilities=probability_judge_of(judge) is not None)
+        self.group_buffer: GroupBuffer[Sample, float] = GroupBuffer(
+            self._group_rewards, size=self.rules.group_size, timeout_s=self.rules.group_timeout_s
         )
 
     async def sample_rewards(self, samples: Sequence[Sample]) -> list[float]:
-        """A reward for each, in -1..1: those of one prompt are compared with each other, one alone with its anchor, or with the
-        next ones that come for its prompt.
+        """Return a reward for each, in -1..1: samples of one prompt are compared with each other, a single one with its
+        anchor, or with the next ones that come for its prompt.
 
-        Raises UnjudgedError, AloneError (a cohort that did not fill), OverloadedError, InputError.
+        Raises NoVerdictError, GroupTimeoutError, OverloadedError, InputError.
         """
         groups: dict[str, list[int]] = {}
         for n, sample in enumerate(samples):
             groups.setdefault(sample.key, []).append(n)
 
-        async def reward(places: list[int]) -> list[float]:
-            own = [samples[n] for n in places]
-            if len(own) == 1 and own[0].anchor is None:
-                return [await self.cohorts.join(own[0].key, own[0])]
-            return await self._group_rewards(own)
+        async def reward(indices: list[int]) -> list[float]:
+            group = [samples[n] for n in indices]
+            if len(group) == 1 and group[0].anchor is None:
+                return [await self.group_buffer.join(group[0].key, group[0])]
+            return await self._group_rewards(group)
 
-        rewarded = await together(reward(places) for places in groups.values())
-        by_place = {
+        rewards = await gather_bounded(partial(reward, indices) for indices in groups.values())
+        by_index = {
             n: value
-            for places, own in zip(groups.values(), rewarded, strict=True)
-            for n, value in zip(places, own, strict=True)
+            for indices, values in zip(groups.values(), rewards, strict=True)
+            for n, value in zip(indices, values, strict=True)
         }
-        return [by_place[n] for n in range(len(samples))]
+        return [by_index[n] for n in range(len(samples))]
 
     async def _group_rewards(self, samples: list[Sample]) -> list[float]:
         first, images = samples[0], await self.images(samples[0].images)
-        anchored = first.anchor is not None
-        responses = (*(one.response for one in samples), *([first.anchor] if first.anchor is not None else []))
+        anchor = [] if first.anchor is None else [first.anchor]
+        responses = (*(sample.response for sample in samples), *anchor)
         group = Candidates("samples", first.question, responses, images)
-        found = await self.play(group, "anchor" if anchored else "")
-        if any(reward is None for reward in found.rewards):
-            errors = sorted({match.error for match in found.matches if match.error})
-            failed = sum(reward is None for reward in found.rewards)
-            raise UnjudgedError(f"no comparison of {failed} of {len(samples)} responses could be judged; {'; '.join(errors)}")
-        return [reward for reward in found.rewards if reward is not None]
+        result = await self.compare_group(group, "anchor" if anchor else "")
+        rewards = [reward for reward in result.rewards if reward is not None]
+        if len(rewards) < len(result.rewards):
+            errors = sorted({match.error for match in result.matches if match.error})
+            failed = len(result.rewards) - len(rewards)
+            raise NoVerdictError(f"no comparison of {failed} of {len(samples)} responses could be judged; {'; '.join(errors)}")
+        return rewards
 
     async def images(self, references: Sequence[str]) -> tuple[bytes, ...]:
-        """Raises MediaError."""
+        """Return the images of a request. Raises MediaError."""
         if not references:
             return ()
-        return await run_in_threadpool(lambda: tuple(self.media.image(one, n) for n, one in enumerate(references)))
+        return await run_in_threadpool(lambda: tuple(self.media.image(url, n) for n, url in enumerate(references)))
 
-    async def seen(self, asked: Asked) -> tuple[bytes, ...]:
-        """The images of a native request, then the frames of its videos. Raises MediaError."""
-        shown = await self.images(asked.images)
-        for n, one in enumerate(asked.videos):
-            shown += await run_in_threadpool(self.media.frames, one, asked.frames, n)
-        return shown
+    async def images_and_frames(self, request: RequestBase) -> tuple[bytes, ...]:
+        """Return the images of a request, then the frames of its videos. Raises MediaError."""
+        images = await self.images(request.images)
+        for n, video in enumerate(request.videos):
+            images += await run_in_threadpool(self.media.frames, video, request.frames, n)
+        return images
 
     async def _pair(self, request: JudgeRequest) -> PreferencePair:
-        shown = await self.seen(request)
-        return validate(PreferencePair("request", request.question, request.responses, None, shown), where="request")
+        images = await self.images_and_frames(request)
+        return validate(PreferencePair("request", request.question, request.responses, None, images), where="request")
 
     async def judge_pair(self, request: JudgeRequest) -> JudgeResponse:
-        """Raises InputError, OverloadedError, TooLateError, EngineFailedError."""
-        pair, begun = await self._pair(request), time.perf_counter()
-        judged = await self.asker.ask(pair, _asking(request, ORDERS[request.orders]))
-        return answer_of(judged, self.judge, time.perf_counter() - begun)
+        """Return the judgment of a pair. Raises InputError, OverloadedError, DeadlineExceededError, EngineFailedError."""
+        pair, start = await self._pair(request), time.perf_counter()
+        judgment = await self.collector.collect(pair, _voting_options(request, ORDERS[request.orders]))
+        return judge_response(judgment, self.judge, time.perf_counter() - start)
 
-    async def judge_live(self, request: JudgeRequest) -> AsyncIterator[WireVote | JudgeResponse]:
-        """The votes as they are cast, a round of all orders at a time, and the answer at last. Raises as judge_pair does."""
-        pair, begun = await self._pair(request), time.perf_counter()
-        judged, told = None, 0
-        async for judged in self.asker.rounds(pair, _asking(request, ORDERS[request.orders])):
-            for vote in judged.votes[told:]:
-                yield wire_vote(vote)
-            told = len(judged.votes)
-        if judged is not None:
-            yield answer_of(judged, self.judge, time.perf_counter() - begun)
+    async def judge_live(self, request: JudgeRequest) -> AsyncIterator[VoteResult | JudgeResponse]:
+        """Yield the votes as they come, a round of all orders at a time, then the judgment. Raises as judge_pair does."""
+        pair, start = await self._pair(request), time.perf_counter()
+        judgment, num_sent = None, 0
+        async for judgment in self.collector.rounds(pair, _voting_options(request, ORDERS[request.orders])):
+            for vote in judgment.votes[num_sent:]:
+                yield vote_result(vote)
+            num_sent = len(judgment.votes)
+        if judgment is not None:
+            yield judge_response(judgment, self.judge, time.perf_counter() - start)
 
     async def rewards(self, request: RewardsRequest) -> RewardsResponse:
-        """Raises InputError, OverloadedError. What fails after that is a match without a judgment."""
-        shown, begun = await self.seen(request), time.perf_counter()
+        """Return the rewards of a group; what fails in the engine is a match without a judgment. Raises InputError,
+        OverloadedError."""
+        images, start = await self.images_and_frames(request), time.perf_counter()
         responses = (*request.responses, *([request.anchor] if request.anchor is not None else []))
-        group = Candidates("request", request.question, responses, shown)
-        found = await self.play(group, request.strategy, request.budget, _asking(request))
-        return rewards_of(found, self.judge, len(request.responses), time.perf_counter() - begun)
+        group = Candidates("request", request.question, responses, images)
+        result = await self.compare_group(group, request.strategy, request.budget, _voting_options(request))
+        return rewards_response(result, self.judge, len(request.responses), time.perf_counter() - start)
 
-    async def play(
-        self, group: Candidates, strategy: str = "", budget: int | None = None, how: Asking | None = None
+    async def compare_group(
+        self, group: Candidates, strategy: str = "", budget: int | None = None, options: VotingOptions | None = None
     ) -> GroupRewards:
-        """The rewards of a group, by the server's own rules where nothing else is said.
+        """Return the rewards of a group, by the server's own rules where nothing else is given.
 
         Equal or empty responses are compared as they are: policies write such.
         """
 
-        async def ask(pair: PreferencePair) -> Judgment:
-            return await self.asker.ask(pair, how or self.rules.asking)
+        async def compare(pair: PreferencePair) -> Judgment:
+            return await self.collector.collect(pair, options or self.rules.voting)
 
-        return await group_rewards(ask, group, strategy=strategy or self.rules.strategy, budget=budget)
+        return await group_rewards(compare, group, strategy=strategy or self.rules.strategy, budget=budget)
 
 
-def _asking(request: Asked, orders: tuple[Order, ...] = BOTH_ORDERS) -> Asking:
-    return Asking(
+def _voting_options(request: RequestBase, orders: tuple[Order, ...] = BOTH_ORDERS) -> VotingOptions:
+    return VotingOptions(
         request.votes, request.policy, request.error, orders, request.seed, request.priority, timeout_s=request.timeout_s
     )

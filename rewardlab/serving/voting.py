@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 
 from rewardlab.errors import ConfigError
-from rewardlab.serving.jobs import Ask
-from rewardlab.serving.queue import Batcher
+from rewardlab.serving.jobs import JudgeJob
+from rewardlab.serving.queue import JudgeQueue
 from rewardlab.types import BOTH_ORDERS, Judgment, Order, Outcome, PreferencePair, Vote
 from rewardlab.verdicts.early_stopping import votes_settled
 from rewardlab.verdicts.votes import in_order, judgment, reduce_votes
@@ -16,7 +16,7 @@ POLICIES = ("majority", "weighted", "sequential")
 
 
 @dataclass(frozen=True)
-class Asking:
+class VotingOptions:
     """``votes`` in each of ``orders``, at most that many where the ``policy`` is sequential, which stops as soon as the
     majority of all of them is known but for a probability of ``error``. A policy of None is the judge's own."""
 
@@ -29,45 +29,46 @@ class Asking:
     timeout_s: float = 120.0
 
 
-class Asker:
-    """Asks a queue about pairs. Where an order has no valid vote there is no outcome: the other one leans to a place.
+class VoteCollector:
+    """Collect the votes on pairs from a queue. A pair with an order without a valid vote has no outcome: the votes of the other
+    order alone would carry its position bias.
 
-    Raises what :meth:`Batcher.ask` raises, and ConfigError where the judge cannot weigh.
+    Raises what :meth:`JudgeQueue.submit` raises, and ConfigError for the policy weighted where the judge has no probabilities.
     """
 
-    def __init__(self, batcher: Batcher, *, weighs: bool) -> None:
-        self._batcher, self.weighs = batcher, weighs
+    def __init__(self, queue: JudgeQueue, *, has_probabilities: bool) -> None:
+        self._queue, self.has_probabilities = queue, has_probabilities
 
-    async def ask(self, pair: PreferencePair, how: Asking) -> Judgment:
-        """All votes at once; of a sequential policy round by round."""
-        if how.policy != "sequential":
-            return await self._cast(pair, how, how.votes, how.seed)
-        return [judged async for judged in self.rounds(pair, how)][-1]
+    async def collect(self, pair: PreferencePair, options: VotingOptions) -> Judgment:
+        """Return the judgment of all votes, sampled at once; with a sequential policy round by round."""
+        if options.policy != "sequential":
+            return await self._vote(pair, options, options.votes, options.seed)
+        return [judgment_so_far async for judgment_so_far in self.rounds(pair, options)][-1]
 
-    async def rounds(self, pair: PreferencePair, how: Asking) -> AsyncIterator[Judgment]:
-        """What the votes so far come to, after each round of one vote in every order."""
+    async def rounds(self, pair: PreferencePair, options: VotingOptions) -> AsyncIterator[Judgment]:
+        """Yield the judgment of the votes so far, after each round of one vote in every order."""
         votes: list[Vote] = []
-        for turn in range(how.votes):
-            votes += (await self._cast(pair, how, 1, how.seed + turn)).votes
-            judged = self._reduced(pair, votes, how)
-            yield judged
-            left = len(how.orders) * (how.votes - turn - 1)
-            known = judged.share_0 is not None  # both orders have spoken
-            if how.policy == "sequential" and known and votes_settled(votes, left, how.error):
+        for turn in range(options.votes):
+            votes += (await self._vote(pair, options, 1, options.seed + turn)).votes
+            judgment_so_far = self._reduce(pair, votes, options)
+            yield judgment_so_far
+            left = len(options.orders) * (options.votes - turn - 1)
+            both_orders_valid = judgment_so_far.share_0 is not None
+            if options.policy == "sequential" and both_orders_valid and votes_settled(votes, left, options.error):
                 return
 
-    async def _cast(self, pair: PreferencePair, how: Asking, num_votes: int, seed: int) -> Judgment:
-        if how.policy == "weighted" and not self.weighs:
+    async def _vote(self, pair: PreferencePair, options: VotingOptions, num_votes: int, seed: int) -> Judgment:
+        if options.policy == "weighted" and not self.has_probabilities:
             raise ConfigError("this judge tells no probabilities of its verdicts: ask for the policy majority or sequential")
-        ask = Ask(pair, how.orders, num_votes, seed, weighs=how.policy == "weighted")
-        judged: Judgment = await self._batcher.ask(ask, priority=how.priority, timeout_s=how.timeout_s)
-        return self._reduced(pair, judged.votes, how)
+        job = JudgeJob(pair, options.orders, num_votes, seed, by_probability=options.policy == "weighted")
+        result: Judgment = await self._queue.submit(job, priority=options.priority, timeout_s=options.timeout_s)
+        return self._reduce(pair, result.votes, options)
 
     @staticmethod
-    def _reduced(pair: PreferencePair, votes: list[Vote] | tuple[Vote, ...], how: Asking) -> Judgment:
-        by_count = how.policy in ("majority", "sequential")
-        judged = judgment(pair.pair_id, votes) if by_count else reduce_votes(pair.pair_id, votes)
+    def _reduce(pair: PreferencePair, votes: list[Vote] | tuple[Vote, ...], options: VotingOptions) -> Judgment:
+        by_count = options.policy in ("majority", "sequential")
+        result = judgment(pair.pair_id, votes) if by_count else reduce_votes(pair.pair_id, votes)
         one_sided = any(
-            all(vote.winner is None and vote.margin is None for vote in in_order(votes, order)) for order in how.orders
+            all(vote.winner is None and vote.margin is None for vote in in_order(votes, order)) for order in options.orders
         )
-        return replace(judged, outcome=Outcome.NO_VALID_VOTE, share_0=None) if one_sided else judged
+        return replace(result, outcome=Outcome.NO_VALID_VOTE, share_0=None) if one_sided else result

@@ -73,7 +73,7 @@ class StepCollator:
         return inputs, ends
 
 
-class PRMTrainer(StrictResumeMixin, Trainer):  # type: ignore[misc]
+class PRMTrainer(StrictResumeMixin, Trainer):
     """transformers' Trainer on a value model."""
 
     def compute_loss(

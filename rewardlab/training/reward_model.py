@@ -28,13 +28,13 @@ from rewardlab.models.vision_hooks import always_run_vision_tower
 from rewardlab.processes import num_processes
 from rewardlab.prompts import Template, load_template
 from rewardlab.rewards.scalar import score_responses, single_response_prompt
+from rewardlab.rl.objectives import bradley_terry_loss
 from rewardlab.samplers.hf import encode
 from rewardlab.training.run.folder import common_arguments
 from rewardlab.training.run.preflight import drop_too_long, processor_of
 from rewardlab.training.run.rows import data_fingerprint
 from rewardlab.training.run.runner import Built, Stage, checkpoint_of, run_stage
 from rewardlab.types import PreferencePair
-from rewardlab.verdicts.margins import bradley_terry_loss
 
 
 def labelled(pairs: Sequence[PreferencePair]) -> list[PreferencePair]:
@@ -103,7 +103,7 @@ def build_reward_trainer(pairs: Sequence[PreferencePair], config: RMConfig, proc
         always_run_vision_tower(model, processor)
     if config.gradient_checkpointing:
         enable = getattr(model.backbone, "activation_checkpointing_enable", None)  # transformers' newer name of it
-        (enable or model.backbone.gradient_checkpointing_enable)()
+        (enable or model.backbone.gradient_checkpointing_enable)()  # type: ignore[operator]
     return BradleyTerryTrainer(
         model=model.train(),
         args=TrainingArguments(**arguments),

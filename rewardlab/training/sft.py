@@ -27,11 +27,13 @@ from rewardlab.training.run.rows import TURNS, chat_columns, data_fingerprint
 from rewardlab.training.run.runner import Built, Stage, checkpoint_of, run_stage
 from rewardlab.training.run.verification_rows import verification_rows
 from rewardlab.types import BOTH_ORDERS, Order, PreferencePair, choice_of
-from rewardlab.verdicts.parse import label_of
+from rewardlab.verdicts.parse import verdict_label
 
 
-class ResumableSFTTrainer(StrictResumeMixin, SFTTrainer):  # type: ignore[misc]
+class ResumableSFTTrainer(StrictResumeMixin, SFTTrainer):
     """TRL's SFTTrainer; resumed runs start from the checkpoint's weights, and all tokens of a batch weigh the same."""
+
+    data_collator: Callable[..., dict[str, Any]]
 
     def __init__(self, *args: Any, first_token_only: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -54,7 +56,7 @@ def _judgment_rows(pairs: Sequence[PreferencePair], template: Template) -> list[
 
 def _verdict_rows(pairs: Sequence[PreferencePair], template: Template) -> list[dict[str, Any]]:
     rows = [
-        _row(pair, order, template, label_of(choice_of(pair.preferred, order)))
+        _row(pair, order, template, verdict_label(choice_of(pair.preferred, order)))
         for pair in pairs
         if pair.preferred is not None
         for order in BOTH_ORDERS

@@ -1,7 +1,7 @@
 """Votes one after another until the outcome is settled: the easy pairs cost two samples, the hard ones all of them.
 
 What is settled is the majority of a fixed number of votes, not the truth: with a budget of 16 the pair is judged as by a
-majority of 16, but for a chosen probability of stopping too early. The two orders take turns, so that a lean to one place adds
+majority of 16, but for a chosen probability of stopping too early. The two orders take turns, so that a position bias adds
 to both sides; a pair never stops after an odd number of votes.
 """
 
@@ -18,21 +18,22 @@ from rewardlab.verdicts.votes import in_order, majority
 
 @lru_cache(maxsize=65536)
 def overturn_probability(lead: int, trail: int, left: int) -> float:
-    """Probability (0..1) that ``left`` more votes take away a lead of ``lead`` to ``trail``; an even end counts as taken away.
+    """Return the probability (0..1) that ``left`` more votes take away a lead of ``lead`` to ``trail``; an even end counts as
+    taken away.
 
     The share of votes for the leader is unknown, uniform before any vote, so that what comes is beta-binomial (Laplace's rule
-    of succession and its extension). Raises ValueError unless lead >= trail >= 0 and left >= 0.
+    of succession and its extension). Raise ValueError unless lead >= trail >= 0 and left >= 0.
     """
     if not lead >= trail >= 0 or left < 0:
         raise ValueError(f"expected lead >= trail >= 0 and left >= 0, got {lead}, {trail}, {left}")
     # P(j of left for the leader) = C(left, j) B(lead + j + 1, trail + left - j + 1) / B(lead + 1, trail + 1)
-    held = [j for j in range(left + 1) if lead + j <= trail + left - j]
+    overturning = [j for j in range(left + 1) if lead + j <= trail + left - j]
     total = comb(lead + trail + left + 1, left)
-    return sum(comb(lead + j, j) * comb(trail + left - j, left - j) for j in held) / total
+    return sum(comb(lead + j, j) * comb(trail + left - j, left - j) for j in overturning) / total
 
 
 def is_settled(for_0: int, for_1: int, left: int, error: float) -> bool:
-    """Whether the majority of these votes and ``left`` more is known but for a probability of ``error`` (0..1).
+    """Return whether the majority of these votes and ``left`` more is known but for a probability of ``error`` (0..1).
 
     Votes without a verdict count for neither side, and the votes to come are taken to be valid. An even stand is settled only
     when nothing is left.
@@ -43,13 +44,13 @@ def is_settled(for_0: int, for_1: int, left: int, error: float) -> bool:
 
 
 def votes_settled(votes: Sequence[Vote], left: int, error: float) -> bool:
-    """:func:`is_settled` of cast votes and ``left`` more."""
+    """Return :func:`is_settled` of votes and ``left`` more."""
     return is_settled(sum(vote.winner == 0 for vote in votes), sum(vote.winner == 1 for vote in votes), left, error)
 
 
 @dataclass(frozen=True)
 class EarlyStop:
-    """Where a sequence of votes stopped: what they came to, and how many of each order were looked at."""
+    """The end of a sequence of votes that was stopped early: its outcome and the votes that were used."""
 
     outcome: Outcome
     votes: tuple[Vote, ...]
@@ -64,13 +65,14 @@ class EarlyStop:
 
 
 def alternate_orders(votes: Sequence[Vote]) -> list[Vote]:
-    """The votes with the two orders taking turns, each order's in the sequence they were cast; unpaired ones are left out."""
+    """Return the votes with the two orders taking turns, each order's in the sequence they were drawn; unpaired ones are left
+    out."""
     given, swapped = (in_order(votes, order) for order in BOTH_ORDERS)
     return [vote for pair in zip(given, swapped, strict=False) for vote in pair]
 
 
 def stop_early(votes: Sequence[Vote], error: float) -> EarlyStop:
-    """Take a pair's recorded votes in turns, two at a time, until the majority of all of them is settled."""
+    """Return a pair's recorded votes taken in turns, two at a time, until the majority of all of them is settled."""
     sequence, counts = alternate_orders(votes), [0, 0]
     for taken, vote in enumerate(sequence, start=1):
         if (winner := vote.winner) is not None:

@@ -11,10 +11,16 @@ and the judge quotes, is not read; one that is repeated without any mark cannot 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Callable
+from functools import cache
+from importlib.metadata import entry_points
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 
+from rewardlab.errors import ConfigError
 from rewardlab.types import Choice, Verdict, VerdictStatus
 
 _DIGITS = {"1": Choice.FIRST, "2": Choice.SECOND}
@@ -37,12 +43,12 @@ def _verdict(choice: Choice | None, rule: str) -> Verdict:
 
 
 def _plain(text: str) -> str:
-    """Without Markdown's emphasis."""
+    """Return a text without Markdown's emphasis."""
     return _MARKUP.sub("", text)
 
 
 def after_thinking(text: str) -> str | None:
-    """What follows the reasoning: all of a text without one; None where a reasoning was opened and not closed."""
+    """Return what follows the reasoning: all of a text without one; None if a reasoning was opened and not closed."""
     opened, closed = text.rfind("<think>"), text.rfind("</think>")
     if opened > closed:
         return None
@@ -50,20 +56,20 @@ def after_thinking(text: str) -> str | None:
 
 
 def _after_thinking(read: Reader) -> Reader:
-    """The format on what follows the reasoning."""
+    """Return the reader applied to what follows the reasoning."""
 
-    def verdict_format(text: str) -> Verdict:
+    def read_rest(text: str) -> Verdict:
         rest = after_thinking(text)
         return _none("unclosed_think") if rest is None else read(rest)
 
-    verdict_format.__doc__ = read.__doc__
-    return verdict_format
+    read_rest.__doc__ = read.__doc__
+    return read_rest
 
 
 def _last_between(text: str, opening: str, closing: str) -> str | None:
-    """What stands between the last opening mark and its closing one.
+    """Return what stands between the last opening mark and its closing one.
 
-    None where it has none, where the place before it was not closed, or where it stands in quotation marks.
+    None if it has none, if the place before it was not closed, or if it stands in quotation marks.
     """
     begin = text.rfind(opening)
     end = text.find(closing, begin) if begin >= 0 else -1
@@ -73,7 +79,7 @@ def _last_between(text: str, opening: str, closing: str) -> str | None:
 
 
 def _quoted(text: str, begin: int, end: int) -> bool:
-    """Whether a place stands in quotation marks: right between two of them, or after one that its line has not closed."""
+    """Return whether a place stands in quotation marks: right between two, or after one that its line has not closed."""
     before, after = text[max(0, begin - 2) : begin].rstrip()[-1:], text[end : end + 3].lstrip(" .")[:1]
     if before and after and before in _QUOTES and after in _QUOTES:
         return True
@@ -100,8 +106,8 @@ def answer_sentence(text: str) -> Verdict:
     content = _last_between(text, "<answer>", "</answer>")
     if content is None:
         return _none("no_answer_tag")
-    found = _SENTENCE.fullmatch(content.strip())
-    return _verdict(_EITHER[found[1].upper()] if found else None, "answer_sentence")
+    match = _SENTENCE.fullmatch(content.strip())
+    return _verdict(_EITHER[match[1].upper()] if match else None, "answer_sentence")
 
 
 def bare(text: str) -> Verdict:
@@ -110,12 +116,12 @@ def bare(text: str) -> Verdict:
 
 
 def last_line(text: str) -> str:
-    """The last line that is not blank, plain."""
+    """Return the last line that is not blank, without emphasis."""
     return _plain(text.rstrip().rpartition("\n")[2]).strip()
 
 
-def _said(line: str, pattern: re.Pattern[str]) -> list[str]:
-    """What stands in the places of a line that are no quotations; a line that holds nothing else states it all the same."""
+def _statements(line: str, pattern: re.Pattern[str]) -> list[str]:
+    """Return what stands in the places of a line that are no quotations; a line that holds nothing else counts quoted too."""
     line = line[-_LINE:]
     if whole := pattern.fullmatch(line.strip(_QUOTES + " .")):
         return [whole[1].strip().upper()]
@@ -124,20 +130,20 @@ def _said(line: str, pattern: re.Pattern[str]) -> list[str]:
 
 
 def _in_last_line(text: str, pattern: re.Pattern[str], rule: str) -> Verdict:
-    said = set(_said(last_line(text), pattern))
-    if not said:
+    statements = set(_statements(last_line(text), pattern))
+    if not statements:
         return _none(f"no_{rule}")
-    if said <= {"C", "TIE"}:
+    if statements <= {"C", "TIE"}:
         return Verdict(None, VerdictStatus.TIE, rule)
-    return _verdict(_EITHER.get(said.pop()) if len(said) == 1 else None, rule)
+    return _verdict(_EITHER.get(statements.pop()) if len(statements) == 1 else None, rule)
 
 
 _BRACKETS = re.compile(r"\[\[([^\[\]]{0,40})\]\]")
 
 
 def letters_in_last_line(text: str) -> set[str]:
-    """What stands in double brackets in the last line, quotations left out; of any number of answers."""
-    return set(_said(last_line(text), _BRACKETS))
+    """Return what stands in double brackets in the last line, quotations left out; of any number of answers."""
+    return set(_statements(last_line(text), _BRACKETS))
 
 
 @_after_thinking
@@ -174,42 +180,43 @@ def overall_judgment(text: str) -> Verdict:
 
 
 def _last_object(text: str) -> dict[str, object] | None:
-    """The JSON object from the first brace to the end, a code fence aside; None where that is none."""
+    """Return the JSON object from the first brace to the end, without a closing code mark; None if that is none."""
     text = text.rstrip().removesuffix("```").rstrip()
     begin, end = text.find("{"), len(text) - 1
     if begin < 0 or not text.endswith("}"):
         return None
     try:
-        found = json.loads(text[begin : end + 1])
+        value = json.loads(text[begin : end + 1])
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return value if isinstance(value, dict) else None
 
 
 @_after_thinking
 def json_better_response(text: str) -> Verdict:
     """``{"better_response": "A", ...}`` (Multimodal RewardBench 2); ``better_answer`` (Con-J) and 1 or 2 are read too.
 
-    The text must end with its one JSON object, with or without a code fence; prose may stand before it. Nothing is repaired.
+    The text must end with its one JSON object, with or without code marks around it; prose may stand before it.
+    Nothing is repaired.
     """
-    found = _last_object(text)
-    if found is None:
+    fields = _last_object(text)
+    if fields is None:
         return _none("no_json_object")
-    if len(keys := [key for key in ("better_response", "better_answer") if key in found]) != 1:
+    if len(keys := [key for key in ("better_response", "better_answer") if key in fields]) != 1:
         return _none("no_better_response")
-    said = str(found[keys[0]]).strip()
-    if said in _TIES:
+    label = str(fields[keys[0]]).strip()
+    if label in _TIES:
         return Verdict(None, VerdictStatus.TIE, "better_response")
-    return _verdict(_EITHER.get(said), "better_response")
+    return _verdict(_EITHER.get(label), "better_response")
 
 
 @_after_thinking
 def result_tag(text: str) -> Verdict:
     """``Feedback: ... [RESULT] A`` (Prometheus 2): the last mark; the letter, and nothing else, after it."""
-    _, mark, said = text.rpartition("[RESULT]")
+    _, mark, label = text.rpartition("[RESULT]")
     if not mark:
         return _none("no_result_tag")
-    return _verdict(_EITHER.get(_plain(said).strip().strip("().").strip()), "result_tag")
+    return _verdict(_EITHER.get(_plain(label).strip().strip("().").strip()), "result_tag")
 
 
 _TEXT = re.compile(r"\\(?:text|mathrm|textbf|mathbf)\{([^{}]*)\}")
@@ -247,10 +254,10 @@ def two_scores(text: str) -> Verdict:
     """
     content = _last_between(text, "<answer>", "</answer>")
     rule = "last_line_scores" if content is None else "answer_tag_scores"
-    found = _SCORES_LINE.fullmatch(last_line(text)) if content is None else _TWO_SCORES.fullmatch(content.strip())
-    if found is None:
+    match = _SCORES_LINE.fullmatch(last_line(text)) if content is None else _TWO_SCORES.fullmatch(content.strip())
+    if match is None:
         return _none(f"no_{rule}")
-    first, second = float(found[1]), float(found[2])
+    first, second = float(match[1]), float(match[2])
     if first == second:
         return Verdict(None, VerdictStatus.TIE, rule)
     return _verdict(Choice.FIRST if first > second else Choice.SECOND, rule)
@@ -268,6 +275,63 @@ READERS: dict[str, Reader] = {
     "box_tokens": box_tokens,
     "two_scores": two_scores,
 }
+
+ENTRY_POINTS = "rewardlab.verdict_formats"  # group under which an installed package offers readers
+
+
+@cache
+def reader_of(name: str) -> Reader:
+    """Return the reader of a verdict format: of :data:`READERS`, or one's own.
+
+    One's own is a Python file (``PATH.py``) with a function ``read_verdict(text) -> Verdict``, or the name of an entry point of
+    the group ``rewardlab.verdict_formats`` that is such a function. Raise ConfigError for any other name.
+    """
+    if name in READERS:
+        return READERS[name]
+    if name.endswith(".py"):
+        return _checked(name, _reader_in(Path(name)))
+    for entry in entry_points(group=ENTRY_POINTS, name=name):
+        return _checked(name, entry.load())
+    raise ConfigError(
+        f"unknown verdict format {name!r}; expected one of {sorted(READERS)}, a Python file with read_verdict(text), or an "
+        f"entry point of {ENTRY_POINTS}"
+    )
+
+
+@cache
+def format_id(name: str) -> str:
+    """Return what names a verdict format in a template's hash: its name, of a Python file also the hash of its code."""
+    if not name.endswith(".py"):
+        return name
+    return f"{Path(name).name} {hashlib.sha256(Path(name).read_bytes()).hexdigest()[:16]}"
+
+
+def _reader_in(path: Path) -> Reader:
+    spec = spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise ConfigError(f"verdict format {path}: no such file; expected a Python file with read_verdict(text)")
+    module = module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+        reader: Reader = module.read_verdict
+    except Exception as error:  # the boundary: another's code may fail in any way
+        raise ConfigError(f"verdict format {path}: cannot be loaded ({error!r}); expected a function read_verdict") from error
+    return reader
+
+
+def _checked(name: str, read: Reader) -> Reader:
+    """Return a reader of another's that raises ConfigError for its own faults, so that none of them becomes a verdict."""
+
+    def checked(text: str) -> Verdict:
+        try:
+            verdict = read(text)
+        except Exception as error:  # the boundary: another's code may fail in any way
+            raise ConfigError(f"verdict format {name}: its reader fails ({error!r}) on {text[:60]!r}") from error
+        if not isinstance(verdict, Verdict):
+            raise ConfigError(f"verdict format {name}: its reader gave {verdict!r}; expected a rewardlab.types.Verdict")
+        return verdict
+
+    return checked
 
 
 def _letter(choice: Choice) -> str:

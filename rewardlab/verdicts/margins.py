@@ -1,10 +1,10 @@
-"""Generative pairwise reward: the probability that one response beats another, free of the order they were shown in.
+"""Margins: the log-odds that one response beats another, read from a judge and freed of the order they were shown in.
 
 Pairwise-RL (arXiv 2504.04950) has a generative judge compare two responses and takes the probability of its verdict, asked in
 both orders, for the reward. Its full text was not at hand: that both orders are asked is confirmed by Seed1.5-VL (arXiv
 2505.07062, section 4.2), which uses it; *how* the two are combined is not. ``mean`` below is the obvious reading; ``logit``,
-the restricted softmax, coverage, the temperature and the map to rewards other than ``probability`` are this project's own
-derivations. The advantages of all pairs of a group are Think-RM's (arXiv 2505.16265), after its released code.
+the restricted softmax, coverage and the temperature are this project's own derivations. What a margin is worth as a reward is
+in ``rewards/pairwise.py``.
 
 Everything is said in *margins*: the log-odds that a response wins, ``logit p``. A margin of the response shown FIRST comes out
 of the judge; :func:`both_orders` makes of two of them one margin for response 0, which changes its sign when the responses are
@@ -26,17 +26,16 @@ from torch.nn.functional import logsigmoid, softplus
 
 LEAST_COVERAGE = 0.5  # below it the model was about to write something other than a verdict
 MARGIN_LIMIT = math.log((1 - 1e-4) / 1e-4)  # 9.21: probabilities within 1e-4 .. 1 - 1e-4
-LOGIT_REWARD_LIMIT = 4.0
 TAU_BOUNDS = (0.01, 100.0)
 
 
 def verdict_margins(logits_NV: Tensor, first: Sequence[int], second: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """([N] margin of the response shown first, [N] coverage 0..1) at the verdict position.
+    """Return ([N] margin of the response shown first, [N] coverage 0..1) at the verdict position.
 
     ``first`` and ``second`` are the ids of all tokens that spell each verdict (a leading space makes another token). The margin
     is z_first - z_second with z the logsumexp over the tokens of a verdict, so that sigmoid(margin) is the softmax restricted
     to verdicts; coverage is the probability all verdict tokens have together. A row of little coverage has no verdict: see
-    :func:`readable`. Raises ValueError for an empty or shared set of tokens.
+    :func:`readable`. Raise ValueError for an empty or shared set of tokens.
     """
     if not first or not second or set(first) & set(second):
         raise ValueError(f"each verdict needs tokens of its own, got {list(first)} and {list(second)}")
@@ -47,18 +46,19 @@ def verdict_margins(logits_NV: Tensor, first: Sequence[int], second: Sequence[in
 
 
 def readable(coverage_N: Tensor, least: float = LEAST_COVERAGE) -> Tensor:
-    """[N] whether the model was about to give a verdict at all. What is not readable is counted and never a probability."""
+    """Return [N] whether the model was about to give a verdict at all. What is not readable is counted and never a
+    probability."""
     return coverage_N >= least
 
 
 def clamped(margins_N: Tensor, limit: float = MARGIN_LIMIT) -> tuple[Tensor, float]:
-    """(margins within +-limit, the share that was beyond). A bias that a clamp met is no longer cancelled exactly."""
+    """Return (margins within +-limit, the share that was beyond). A bias that a clamp met is no longer cancelled exactly."""
     beyond = (margins_N.abs() > limit).double().mean().item() if margins_N.numel() else 0.0
     return margins_N.clamp(-limit, limit), beyond
 
 
 def over_rationales(margins_BK: Tensor, readable_BK: Tensor) -> Tensor:
-    """[B] margin of the mean probability over the readable rationales of each prompt; nan where none is.
+    """Return [B] margin of the mean probability over the readable rationales of each prompt; nan where none is.
 
     The mean is taken of probabilities, p = mean_k sigmoid(m_k): each rationale is one draw of the judge's reasoning. nan, not
     0, because 0 would be a coin flip. A bias of the verdict's logit goes through this mean, so that both orders combined by
@@ -71,7 +71,8 @@ def over_rationales(margins_BK: Tensor, readable_BK: Tensor) -> Tensor:
 
 
 def smoothed_share_margin(num_for_N: Tensor, num_votes_N: Tensor) -> Tensor:
-    """[N] margin of the vote share (n + 1/2) / (K + 1): what is left where a judge gives no probabilities. No votes: nan."""
+    """Return [N] margin of the vote share (n + 1/2) / (K + 1): what is left where a judge gives no probabilities. No votes:
+    nan."""
     margins_N = ((num_for_N + 0.5) / (num_votes_N - num_for_N + 0.5)).double().log()
     return torch.where(num_votes_N > 0, margins_N, torch.nan)
 
@@ -88,7 +89,8 @@ COMBINATIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def both_orders(given_B: Tensor, swapped_B: Tensor, combination: str = "logit") -> Tensor:
-    """[B] margin of response 0 from the margins of the response shown first, response 0 first (given) and second (swapped).
+    """Return [B] margin of response 0 from the margins of the response shown first, response 0 first (given) and second
+    (swapped).
 
     ``logit``: half the difference. A position bias that adds a constant to the first verdict's logit is gone, exactly.
     ``mean``: log-odds of 1/2 [p(given) + 1 - p(swapped)]. Antisymmetric too, but the bias remains as a shrinkage towards 1/2.
@@ -98,8 +100,8 @@ def both_orders(given_B: Tensor, swapped_B: Tensor, combination: str = "logit") 
 
 
 def over_rationale_pairs(given_BK: Tensor, swapped_BL: Tensor, readable_BK: Tensor, readable_BL: Tensor) -> Tensor:
-    """[B] margin of response 0 from K rationales of one order and L of the other: the mean probability over all K L pairs of
-    them, each pair combined by log-odds. nan where an order has no readable one.
+    """Return [B] margin of response 0 from K rationales of one order and L of the other: the mean probability over all K L
+    pairs of them, each pair combined by log-odds. nan where an order has no readable one.
 
     Unlike :func:`both_orders` of two means it cancels a bias of the verdict's logit exactly, whatever K and L.
     """
@@ -108,11 +110,11 @@ def over_rationale_pairs(given_BK: Tensor, swapped_BL: Tensor, readable_BK: Tens
 
 
 def position_gap(given_B: Tensor, swapped_B: Tensor) -> Tensor:
-    """[B] |p(given) + p(swapped) - 1| in 0..1: how far the two orders are from telling the same story."""
+    """Return [B] |p(given) + p(swapped) - 1| in 0..1: how far the two orders disagree."""
     return (given_B.sigmoid() - (-swapped_B).sigmoid()).abs()
 
 
-class Fit(StrEnum):
+class TemperatureFit(StrEnum):
     """What became of fitting a temperature. Only ``FITTED`` is a minimum; the others stand at a bound."""
 
     FITTED = "fitted"
@@ -126,7 +128,7 @@ class Temperature:
     nats."""
 
     tau: float
-    fit: Fit
+    fit: TemperatureFit
     nll: float
 
     def __call__(self, margins_N: Tensor) -> Tensor:
@@ -134,11 +136,11 @@ class Temperature:
 
 
 def fit_temperature(margins_B: Tensor, preferred_B: Tensor, bounds: tuple[float, float] = TAU_BOUNDS) -> Temperature:
-    """The tau within ``bounds`` of least mean -log p(preferred), p = sigmoid(margin / tau), on held-out pairs.
+    """Return the tau within ``bounds`` of least mean -log p(preferred), p = sigmoid(margin / tau), on held-out pairs.
 
     ``margins_B`` are those of response 0, ``preferred_B`` says which response is better (0 or 1). The loss is convex in 1 /
     tau; its derivative is bisected. There is no intercept: a combined margin is antisymmetric and an intercept would break
-    that. Raises ValueError without pairs or with an unreadable one (leave those out, and count them).
+    that. Raise ValueError without pairs or with an unreadable one (leave those out, and count them).
     """
     if not margins_B.numel() or not margins_B.isfinite().all():
         raise ValueError("a temperature needs finite margins, at least one")
@@ -148,78 +150,12 @@ def fit_temperature(margins_B: Tensor, preferred_B: Tensor, bounds: tuple[float,
         return -(right_B * (-beta * right_B).sigmoid()).mean().item()
 
     low, high = 1 / bounds[1], 1 / bounds[0]
-    fit = Fit.NO_SIGNAL if slope(low) >= 0 else Fit.SEPARABLE if slope(high) <= 0 else Fit.FITTED
-    if fit is Fit.FITTED:
+    fit = (
+        TemperatureFit.NO_SIGNAL if slope(low) >= 0 else TemperatureFit.SEPARABLE if slope(high) <= 0 else TemperatureFit.FITTED
+    )
+    if fit is TemperatureFit.FITTED:
         for _ in range(100):
             middle = math.sqrt(low * high)
             low, high = (middle, high) if slope(middle) < 0 else (low, middle)
-    beta = high if fit is Fit.SEPARABLE else low
+    beta = high if fit is TemperatureFit.SEPARABLE else low
     return Temperature(1 / beta, fit, softplus(-beta * right_B).mean().item())
-
-
-def bradley_terry_loss(chosen_B: Tensor, rejected_B: Tensor) -> Tensor:
-    """Mean of -log sigmoid(r(chosen) - r(rejected)): what a scalar head is fitted to. The margin of a pair is the
-    difference."""
-    return softplus(rejected_B - chosen_B).mean()
-
-
-# Phi of the policy's side: what winning with probability p is worth. The gradient of `probability` in the margin is
-# p (1 - p): .25 at parity and .018 at margin 4, so that an anchor far too strong or too weak teaches nothing;
-# `logit` keeps its slope up to +-4.
-REWARDS: dict[str, Callable[[Tensor], Tensor]] = {
-    "probability": lambda margins_N: margins_N.sigmoid(),
-    "centered": lambda margins_N: torch.tanh(margins_N / 2) / 2,
-    "logit": lambda margins_N: margins_N.clamp(-LOGIT_REWARD_LIMIT, LOGIT_REWARD_LIMIT),
-    "binary": lambda margins_N: (margins_N > 0).to(margins_N.dtype),
-}
-
-
-LEAST = {"probability": 0.0, "centered": -0.5, "logit": -LOGIT_REWARD_LIMIT, "binary": 0.0}  # a certain loss
-PARITY = {"probability": 0.5, "centered": 0.0, "logit": 0.0, "binary": 0.5}  # above it, a response has beaten its anchor
-
-
-def rewards_of(margins_N: Tensor, phi: str = "probability") -> tuple[Tensor, dict[str, float]]:
-    """([N] rewards, metrics) of winning margins against an anchor. ``probability`` is 0..1 as in Seed1.5-VL, ``centered``
-    p - 1/2, ``logit`` the margin within +-4, ``binary`` 1 where p > 1/2 (an even margin is no win).
-
-    Raises ValueError for an unreadable margin (nan): it is left out before, and counted, not rewarded.
-    """
-    if margins_N.isnan().any():
-        raise ValueError("an unreadable comparison has no reward; leave its rollout out")
-    beyond = (margins_N.abs() > LOGIT_REWARD_LIMIT).double().mean().item() if phi == "logit" else 0.0
-    return REWARDS[phi](margins_N), {"reward/clipped_frac": beyond, "reward/win_rate": margins_N.sigmoid().mean().item()}
-
-
-def without_thinking(response: str) -> str:
-    """What a judge of responses is shown: the text after the last ``</think>``. "" where thinking was opened and never
-    closed."""
-    _, closed, after = response.rpartition("</think>")
-    if "<think>" in after:
-        return ""
-    return after.strip() if closed else response
-
-
-def group_differences(first_margins_GG: Tensor, combination: str = "logit") -> Tensor:
-    """[G, G] d_ij = p(i beats j) - p(j beats i), in -1..1, from judge calls [i, j] with i shown first; exactly antisymmetric.
-
-    Both orders of each pair of responses enter (the released code asks one of them only); the diagonal is not looked at.
-    """
-    d_GG = torch.tanh(both_orders(first_margins_GG, first_margins_GG.T, combination) / 2).fill_diagonal_(0)
-    return (d_GG - d_GG.T) / 2  # equal already, but for rounding
-
-
-def all_pairs_advantages(differences_GG: Tensor, eps: float = 1e-8) -> Tensor:
-    """[G] mean_j d_ij / sqrt(sum d^2 / (2 G (G - 1)) + eps): Think-RM's advantages of a group that is compared with itself.
-
-    With d_ij = r_i - r_j it equals GRPO with the sample's deviation. They sum to 0; all ties give 0, and so does a group of
-    one.
-    ``eps`` stands inside the root and is small against differences of unit scale; the released code pairs 1e-6 with differences
-    divided by the length of the judge's text, by which advantages shrink four-fold. Raises ValueError for a matrix that is not
-    antisymmetric or holds an unreadable comparison.
-    """
-    d_GG = differences_GG.double()
-    num = len(d_GG)
-    if not torch.equal(d_GG, -d_GG.T):
-        raise ValueError("differences must be antisymmetric, d_ij = -d_ji, and readable (no nan)")
-    variance = (d_GG**2).sum() / (2 * num * max(num - 1, 1))
-    return (d_GG.sum(1) / num / (variance + eps).sqrt()).float()

@@ -8,25 +8,24 @@ from __future__ import annotations
 
 import re
 
-from rewardlab.errors import ConfigError
 from rewardlab.types import Choice, Completion, FinishReason, Verdict, VerdictStatus
-from rewardlab.verdicts.formats import READERS, WRITERS, digit
+from rewardlab.verdicts.formats import WRITERS, digit, reader_of
 
 _STRICT = re.compile(r"<think>(?P<reasoning>.+?)</think>\s*<answer>\s*[12]\s*</answer>\s*", re.DOTALL)
 _TAGS = ("<think>", "</think>", "<answer>", "</answer>")
 
 
 def parse_verdict(text: str, verdict_format: str) -> Verdict:
-    """Read ``text`` by ``verdict_format``. Raises ConfigError for an unknown format, nothing else."""
-    if verdict_format not in READERS:
-        raise ConfigError(f"unknown verdict format {verdict_format!r}; expected one of {sorted(READERS)}")
-    if not text.strip():
-        return Verdict(None, VerdictStatus.EMPTY)
-    return READERS[verdict_format](text)
+    """Read ``text`` by ``verdict_format`` (:func:`rewardlab.verdicts.formats.reader_of`).
+
+    Raise ConfigError for an unknown format and for a reader of another's that fails, nothing else.
+    """
+    read = reader_of(verdict_format)
+    return read(text) if text.strip() else Verdict(None, VerdictStatus.EMPTY)
 
 
 def verdict_of(completion: Completion, verdict_format: str) -> Verdict:
-    """The verdict of a completion. A failed or cut-off draw has none, whatever its text happens to contain."""
+    """Return the verdict of a completion. A failed or cut-off draw has none, whatever its text happens to contain."""
     if completion.finish is FinishReason.ERROR:
         return Verdict(None, VerdictStatus.ERROR)
     if completion.finish is FinishReason.TIMEOUT:
@@ -37,9 +36,9 @@ def verdict_of(completion: Completion, verdict_format: str) -> Verdict:
 
 
 def until_verdict(text: str, verdict_format: str) -> str | None:
-    """The beginning of an answer up to where its verdict stands, None where it has none that can be read.
+    """Return the beginning of an answer up to where its verdict stands, None if it has none that can be read.
 
-    What a judge is given to say its verdict's probability after: "" for ``bare``, reasoning and opening tag for
+    The probability of the verdict is read after it: "" for ``bare``, reasoning and opening tag for
     ``think_answer``.
     """
     if verdict_format == "bare":
@@ -50,30 +49,30 @@ def until_verdict(text: str, verdict_format: str) -> str | None:
     return text[: begin + len(text[begin:]) - len(text[begin:].lstrip())]
 
 
-def label_of(choice: Choice) -> str:
-    """How a verdict is spelt in the formats that judges are trained on here."""
+def verdict_label(choice: Choice) -> str:
+    """Return how a verdict is spelt in the formats that judges are trained on here."""
     return digit(choice)
 
 
 def format_verdict(choice: Choice, reasoning: str, verdict_format: str = "think_answer") -> str:
-    """A well-formed judgment in ``verdict_format``. Raises KeyError for an unknown one."""
+    """Return a well-formed judgment in ``verdict_format``. Raise KeyError for an unknown one."""
     return WRITERS[verdict_format](choice, reasoning)
 
 
 def reasoning_span(text: str) -> tuple[int, int] | None:
-    """Where the text between the first ``<think>`` and the last ``</think>`` starts and ends; None where either is missing."""
+    """Return where the text between the first ``<think>`` and the last ``</think>`` starts and ends; None if one is missing."""
     start, end = text.find("<think>"), text.rfind("</think>")
     return (start + len("<think>"), end) if 0 <= start < end else None
 
 
 def reasoning_of(text: str) -> str:
-    """The reasoning of :func:`reasoning_span`, without blanks around it; "" where there is none."""
+    """Return the reasoning of :func:`reasoning_span`, without blanks around it; "" if there is none."""
     span = reasoning_span(text)
     return text[span[0] : span[1]].strip() if span else ""
 
 
 def follows_format(text: str) -> bool:
-    """Whether ``text`` is exactly one non-empty reasoning and one answer that is 1 or 2, each tag once.
+    """Return whether ``text`` is exactly one non-empty reasoning and one answer that is 1 or 2, each tag once.
 
     Unlike the released R1-Reward check, blanks between the tags are allowed and an answer that is no choice is not.
     """

@@ -9,9 +9,9 @@ from rewardlab.types import BOTH_ORDERS, Judgment, Order, Outcome, Vote
 
 
 def majority(votes: Sequence[Vote]) -> Outcome:
-    """More than half of the *valid* votes win.
+    """Return the outcome: more than half of the *valid* votes win.
 
-    Equal numbers are a TIE, which names no winner and is never counted as right; without a valid vote the outcome is
+    Equal numbers are a TIE, which names no winner and is never counted as correct; without a valid vote the outcome is
     NO_VALID_VOTE. No coin is flipped.
     """
     for_0 = sum(vote.winner == 0 for vote in votes)
@@ -28,7 +28,7 @@ def in_order(votes: Sequence[Vote], order: Order) -> tuple[Vote, ...]:
 
 
 def share_for_0(votes: Sequence[Vote]) -> float | None:
-    """Share of valid votes for response 0 (0..1), each order asked weighing the same; None without a valid vote."""
+    """Return the share of valid votes for response 0 (0..1), each order weighing the same; None without a valid vote."""
     shares = []
     for order in BOTH_ORDERS:
         winners = [vote.winner for vote in in_order(votes, order) if vote.winner is not None]
@@ -38,12 +38,12 @@ def share_for_0(votes: Sequence[Vote]) -> float | None:
 
 
 def judgment(pair_id: str, votes: Sequence[Vote]) -> Judgment:
-    """Reduce all votes on a pair, over whatever orders were asked, by majority."""
+    """Reduce all votes on a pair, over the orders they have, by majority."""
     return Judgment(pair_id, tuple(votes), majority(votes), share_for_0(votes))
 
 
 def probability_of_0(votes: Sequence[Vote]) -> float | None:
-    """Probability (0..1) that response 0 is better, by the votes' margins; None where an order asked has none.
+    """Return the probability (0..1) that response 0 is better, by the votes' margins; None if an order has none.
 
     The mean over every vote of one order with every vote of the other, each two combined by log-odds, (given - swapped) / 2: a
     bias of the verdict's logit cancels exactly (Pairwise-RL, arXiv 2504.04950). Of one order alone, the mean of its votes.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from rewardlab.benchmarks.comparison import against, html, markdown, read_run
+from rewardlab.benchmarks.comparison import against, leaderboard_html, leaderboard_markdown, read_run
 from rewardlab.benchmarks.runner import BenchSettings, run_bench
 from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import ConfigError, DataError
@@ -61,23 +62,23 @@ def test_a_leaderboard(runs: Path) -> None:
     """Best first; against the one named first, the difference of the two reports' accuracies; a run differs not from itself."""
     first, longest = read_run(runs / "first"), read_run(runs / "longest")
     found = against(first, longest)
-    assert found["difference"] == pytest.approx(longest.report["accuracy"]["micro"] - 0.5)
-    assert found["interval"][0] <= found["difference"] <= found["interval"][1]
+    assert found.difference == pytest.approx(longest.report.scores.accuracy.micro - 0.5)
+    assert found.interval[0] <= found.difference <= found.interval[1]
     again = against(first, first)
-    low, high = again["interval"]
-    assert (again["difference"], again["p_value"]) == (0.0, 1.0)
+    low, high = again.interval
+    assert (again.difference, again.p_value) == (0.0, 1.0)
     assert low == -high < 0  # as far as sixty pairs can tell
-    text = markdown([first, longest, read_run(runs / "random")])
+    text = leaderboard_markdown([first, longest, read_run(runs / "random")])
     order = [Path(line.split(" (")[0].removeprefix("| ")).name for line in text.splitlines() if "(baseline:" in line]
     assert len(order) == 3
     assert [line.split(" | ")[0] for line in text.splitlines() if line.startswith("| baseline:")] == [
         f"| baseline: {name}" for name in ("longest", "shortest", "random", "first")
     ]
-    page = html([first, longest, read_run(runs / "random")])
+    page = leaderboard_html([first, longest, read_run(runs / "random")])
     assert page.count("<tr") == 1 + 3 + 4
     assert page.count("data:image/svg+xml") == 1
     assert not re.search(r"(?:src|href)=\"(?!data:)", page)
-    accuracy = {run: read_run(runs / run).report["accuracy"]["micro"] for run in order}
+    accuracy = {run: read_run(runs / run).report.scores.accuracy.micro for run in order}
     assert sorted(order, key=lambda run: -accuracy[run]) == order
 
 
@@ -85,8 +86,8 @@ def test_what_cannot_be_compared(runs: Path, tmp_path: Path) -> None:
     """Other rows, another file, no run."""
     with pytest.raises(ConfigError, match=r"60 rows and .*short 50"):
         against(read_run(runs / "first"), read_run(runs / "short"))
-    other = read_run(runs / "longest")
-    other.report["data_sha256"] = "x"
+    longest = read_run(runs / "longest")
+    other = replace(longest, report=replace(longest.report, data_sha256="x"))
     with pytest.raises(ConfigError, match="not of the same benchmark"):
         against(read_run(runs / "first"), other)
     (tmp_path / "report.json").write_text(json.dumps({}))

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from rewardlab.benchmarks.official_output import printed
+from rewardlab.benchmarks.official import official_lines
 from rewardlab.benchmarks.rewardbench2 import official
 from rewardlab.benchmarks.rewardbench2.listwise import ListSettings, run_listwise
 from rewardlab.cli import app
@@ -122,6 +122,10 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "rb2.jsonl"
 
 
+def listwise(judge: GenerativeJudge, settings: ListSettings, out: Path) -> dict[str, Any]:
+    return run_listwise(judge, settings, out).to_json()
+
+
 def judge_of(handler: Any, temperature: float = 0.0) -> GenerativeJudge:
     return GenerativeJudge(ScriptedSampler(handler), load_template("plain"), temperature=temperature)
 
@@ -133,16 +137,16 @@ def best_letter(prompt: tuple[Message, ...], draw: int) -> str:
 
 def test_a_perfect_and_a_constant_chooser(data: Path, tmp_path: Path) -> None:
     """The one is right everywhere, the other in one placing of four, whatever the order: 25 %, all of it A."""
-    perfect = run_listwise(judge_of(best_letter), ListSettings(data, "choice"), tmp_path / "a")
+    perfect = listwise(judge_of(best_letter), ListSettings(data, "choice"), tmp_path / "a")
     assert (perfect["accuracy"]["micro"], perfect["consistent"], perfect["num_prompts"], perfect["left_out"]) == (1, 1, 16, 4)
     assert perfect["places"] == dict.fromkeys(LETTERS, 0.25)
-    constant = run_listwise(judge_of(lambda *_: "[[A]]"), ListSettings(data, "choice"), tmp_path / "b")
+    constant = listwise(judge_of(lambda *_: "[[A]]"), ListSettings(data, "choice"), tmp_path / "b")
     assert (constant["accuracy"]["micro"], constant["accuracy"]["macro"], constant["consistent"]) == (0.25, 0.25, 0)
     assert constant["places"]["A"] == 1
-    garbage = run_listwise(judge_of(lambda *_: "no idea"), ListSettings(data, "choice"), tmp_path / "c")
+    garbage = listwise(judge_of(lambda *_: "no idea"), ListSettings(data, "choice"), tmp_path / "c")
     assert (garbage["accuracy"]["micro"], garbage["invalid_rate"]) == (0, 1)
     assert all("(0.25)" in line for line in garbage["official"])  # the benchmark pays a quarter for it
-    assert printed("rewardbench2", tmp_path / "c" / "official.jsonl") == garbage["official"]
+    assert official_lines("rewardbench2", tmp_path / "c" / "official.jsonl") == garbage["official"]
 
 
 def by_number(prompt: tuple[Message, ...], draw: int) -> str:
@@ -152,13 +156,13 @@ def by_number(prompt: tuple[Message, ...], draw: int) -> str:
 
 def test_ratings_of_every_answer(data: Path, tmp_path: Path) -> None:
     """The Ties subset included; equal to the scorer's functions on the numbers that were said."""
-    report = run_listwise(judge_of(by_number), ListSettings(data, "ratings"), tmp_path / "a")
+    report = listwise(judge_of(by_number), ListSettings(data, "ratings"), tmp_path / "a")
     assert (report["accuracy"]["micro"], report["num_prompts"], report["invalid_rate"]) == (1, 20, 0)
     ties = [row for row in rows(20) if row["subset"] == "Ties"]
     scored = [{"id": r["id"], "num_correct": len(r["chosen"]), "scores": [9] * len(r["chosen"]) + [1, 2, 3]} for r in ties]
-    expected = official.lines({"Math": [1.0] * 8, "Safety": [1.0] * 8}, official.ties(scored))
-    assert report["official"] == expected == printed("rewardbench2", tmp_path / "a" / "official.jsonl")
-    flat = run_listwise(judge_of(lambda *_: "5"), ListSettings(data, "ratings"), tmp_path / "b")
+    expected = official.subset_lines({"Math": [1.0] * 8, "Safety": [1.0] * 8}, official.ties(scored))
+    assert report["official"] == expected == official_lines("rewardbench2", tmp_path / "a" / "official.jsonl")
+    flat = listwise(judge_of(lambda *_: "5"), ListSettings(data, "ratings"), tmp_path / "b")
     assert flat["accuracy"]["micro"] == 0  # equal ratings name nobody; the benchmark pays a share
     assert "Math: 2.0/8 (0.25)" in flat["official"]
 
@@ -177,15 +181,15 @@ def test_a_killed_run_continues(tmp_path: Path) -> None:
 
     settings = ListSettings(tmp_path / "rb2.jsonl", "choice")
     with pytest.raises(KeyboardInterrupt):
-        run_listwise(judge_of(handler), settings, tmp_path / "parts")
+        listwise(judge_of(handler), settings, tmp_path / "parts")
     done, broken_at = len(asked), -1
-    parts = run_listwise(judge_of(handler), settings, tmp_path / "parts")
+    parts = listwise(judge_of(handler), settings, tmp_path / "parts")
     assert len(asked) - done == 4 * (80 - 64)
-    assert parts == run_listwise(judge_of(handler), settings, tmp_path / "whole")
+    assert parts == listwise(judge_of(handler), settings, tmp_path / "whole")
     with pytest.raises(ConfigError, match="differs in"):
-        run_listwise(judge_of(handler, temperature=1.0), settings, tmp_path / "whole")
+        listwise(judge_of(handler, temperature=1.0), settings, tmp_path / "whole")
     with pytest.raises(ConfigError, match="unknown protocol"):
-        run_listwise(judge_of(handler), ListSettings(tmp_path / "rb2.jsonl", "five"), tmp_path / "x")
+        listwise(judge_of(handler), ListSettings(tmp_path / "rb2.jsonl", "five"), tmp_path / "x")
 
 
 def better(prompt: tuple[Message, ...], draw: int) -> str:
@@ -280,7 +284,7 @@ def test_random_choices_score_a_quarter(tmp_path: Path) -> None:
     """Within the interval."""
     (tmp_path / "rb2.jsonl").write_text("\n".join(map(json.dumps, rows(400))))
     dice = random.Random(0)
-    report = run_listwise(
+    report = listwise(
         judge_of(lambda *_: f"[[{dice.choice(LETTERS)}]]"), ListSettings(tmp_path / "rb2.jsonl", "choice"), tmp_path / "o"
     )
     low, high = report["interval"]

@@ -10,16 +10,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from rewardlab.benchmarks import mm_rlhf, mmrb2, multimodal_rewardbench, rewardbench2, vl_rewardbench
 from rewardlab.benchmarks.base import size_notes
-from rewardlab.benchmarks.media import NUM_FRAMES, evenly, read_media
-from rewardlab.benchmarks.mm_rlhf.loader import MMRLHF
-from rewardlab.benchmarks.mmrb2.loader import MMRB2
-from rewardlab.benchmarks.multimodal_rewardbench.loader import MultimodalRewardBench
-from rewardlab.benchmarks.official_output import printed
-from rewardlab.benchmarks.report import table_rows
-from rewardlab.benchmarks.rewardbench2.loader import RewardBench2
-from rewardlab.benchmarks.runner import BENCHMARKS, BenchSettings, run_bench
-from rewardlab.benchmarks.vl_rewardbench.loader import VLRewardBench
+from rewardlab.benchmarks.media import NUM_FRAMES, read_media
+from rewardlab.benchmarks.official import official_lines
+from rewardlab.benchmarks.registry import PACKAGED, find_benchmark
+from rewardlab.benchmarks.report import accuracy_rows
+from rewardlab.benchmarks.report_model import Report
+from rewardlab.benchmarks.runner import BenchSettings, run_bench
+from rewardlab.data.video import evenly
 from rewardlab.errors import DataError, MediaError
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.types import IMAGE_MARK, Order
@@ -37,37 +36,37 @@ def published(name: str) -> Path:
 
 def test_vl_rewardbench_as_published() -> None:
     """1,250 rows in the official groups, of 1,225 ids."""
-    rows = VLRewardBench().load(published("vl_rewardbench.jsonl"), images=None, with_images=False)
+    rows = vl_rewardbench.BENCHMARK.load(published("vl_rewardbench.jsonl"), images=None, with_images=False)
     assert (len(rows), len({row.pair.pair_id for row in rows})) == (1250, 1225)
-    assert size_notes(VLRewardBench(), rows) == []
+    assert size_notes(vl_rewardbench.BENCHMARK, rows) == []
 
 
 def test_mm_rlhf_as_published(tmp_path: Path) -> None:
     """170 pairs of 46 ids; a judge that likes length scores 71.8 and 47.8, as known."""
     data = published("mm_rlhf_rewardbench.jsonl")
-    rows = MMRLHF().load(data, images=None, with_images=False)
+    rows = mm_rlhf.BENCHMARK.load(data, images=None, with_images=False)
     assert (len(rows), len({row.cluster for row in rows})) == (170, 46)
-    assert size_notes(MMRLHF(), rows) == []
+    assert size_notes(mm_rlhf.BENCHMARK, rows) == []
     report, _ = run_bench(BenchSettings("mm_rlhf", data, "baseline:longest"), tmp_path)
-    assert (round(100 * report["accuracy"]["micro"], 1), round(100 * report["all_right"]["accuracy"], 1)) == (71.8, 47.8)
+    assert (round(100 * report.scores.accuracy.micro, 1), round(100 * report.scores.all_right.accuracy, 1)) == (71.8, 47.8)
     with pytest.raises(MediaError, match=r"media files are not in"):
-        MMRLHF().load(data, images=tmp_path, with_images=True)
+        mm_rlhf.BENCHMARK.load(data, images=tmp_path, with_images=True)
 
 
 def test_mmrb2_as_published() -> None:
     """Four tasks of 1,000, the label A as often as known; one file alone is one task."""
     folder = published("mmrb2")
-    rows = MMRB2().load(folder, images=None, with_images=False)
+    rows = mmrb2.BENCHMARK.load(folder, images=None, with_images=False)
     assert len(rows) == 4000
-    assert size_notes(MMRB2(), rows) == []
-    reasoning = MMRB2().load(folder / "reasoning_response_only.json", images=None, with_images=False)
+    assert size_notes(mmrb2.BENCHMARK, rows) == []
+    reasoning = mmrb2.BENCHMARK.load(folder / "reasoning_response_only.json", images=None, with_images=False)
     assert {row.group for row in reasoning} == {"reasoning"}
-    notes = size_notes(MMRB2(), rows[1:])
+    notes = size_notes(mmrb2.BENCHMARK, rows[1:])
     assert notes == [
         "group 't2i' has 999 rows, the published benchmark 1000",
     ]
     with pytest.raises(DataError, match="has no prompt"):
-        MMRB2().load(folder, images=None, with_images=True)
+        mmrb2.BENCHMARK.load(folder, images=None, with_images=True)
 
 
 @pytest.mark.parametrize("name", ["vl_rewardbench", "mm_rlhf", "mmrb2"])
@@ -76,12 +75,12 @@ def test_who_always_says_the_first_scores_a_half(name: str, tmp_path: Path) -> N
     files = {"vl_rewardbench": "vl_rewardbench.jsonl", "mm_rlhf": "mm_rlhf_rewardbench.jsonl"}
     data = published(files.get(name, "mmrb2/interleaved_response_only.json"))
     report, rows = run_bench(BenchSettings(name, data, "baseline:first"), tmp_path / "first")
-    assert report["accuracy"]["micro"] == 0.5
-    assert report["position_bias"] == 0.5
+    assert report.scores.accuracy.micro == 0.5
+    assert report.scores.position_bias == 0.5
     lines = [{"row": row.row, "order": order, "text": "garbage"} for row in rows for order in ("given", "swapped")]
     (tmp_path / "garbage.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     report, _ = run_bench(BenchSettings(name, data, f"replay:{tmp_path / 'garbage.jsonl'}"), tmp_path / "garbage")
-    assert (report["accuracy"]["micro"], report["invalid_rate"]) == (0.0, 1.0)
+    assert (report.scores.accuracy.micro, report.scores.invalid_rate) == (0.0, 1.0)
 
 
 def png(demo_pairs: Any, number: int) -> bytes:
@@ -105,13 +104,13 @@ def test_the_hubs_parquet(demo_pairs: Any, tmp_path: Path) -> None:
         for n, (row_id, ranking) in enumerate((("RLAIF-V-1", [0, 1]), ("mathverse_2", [1, 0]), ("x", [0, 1])))
     ]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "test.parquet")
-    found = VLRewardBench().load(tmp_path / "test.parquet", images=None, with_images=True)
+    found = vl_rewardbench.BENCHMARK.load(tmp_path / "test.parquet", images=None, with_images=True)
     assert [(row.group, row.pair.preferred) for row in found] == [("hallucination", 0), ("reasoning", 1), ("general", 0)]
     assert found[1].pair.question == "What is it?"
     assert found[1].pair.images == (png(demo_pairs, 1),)
     pq.write_table(pa.Table.from_pylist([{**rows[0], "human_ranking": [1, 1]}]), tmp_path / "bad.parquet")
     with pytest.raises(DataError, match=r"row 0: expected id, query"):
-        VLRewardBench().load(tmp_path / "bad.parquet", images=None, with_images=True)
+        vl_rewardbench.BENCHMARK.load(tmp_path / "bad.parquet", images=None, with_images=True)
 
 
 def test_videos_are_folders_of_frames(demo_pairs: Any, tmp_path: Path) -> None:
@@ -126,7 +125,7 @@ def test_videos_are_folders_of_frames(demo_pairs: Any, tmp_path: Path) -> None:
     assert [path.name for path in evenly([Path(str(n)) for n in range(5)], 3)] == ["0", "2", "4"]
     row = {"id": "a", "video": "video/v1", "prompt": "What?", "chosen": "x", "rejected": "y"}
     (tmp_path / "b.jsonl").write_text(json.dumps(row) + "\n")
-    (found,) = MMRLHF().load(tmp_path / "b.jsonl", images=None, with_images=True)
+    (found,) = mm_rlhf.BENCHMARK.load(tmp_path / "b.jsonl", images=None, with_images=True)
     assert (found.group, len(found.pair.images)) == ("video", NUM_FRAMES)
 
 
@@ -143,7 +142,7 @@ def test_images_within_answers_are_shown_at_their_place(demo_pairs: Any, tmp_pat
     for number, name in enumerate(("a.png", "b.png", "c.png")):
         (tmp_path / name).write_bytes(png(demo_pairs, number))
     (tmp_path / "t2i.json").write_text(json.dumps({"pairs": [mmrb2_pair()]}))
-    (row,) = MMRB2().load(tmp_path / "t2i.json", images=None, with_images=True)
+    (row,) = mmrb2.BENCHMARK.load(tmp_path / "t2i.json", images=None, with_images=True)
     a, b, c = (png(demo_pairs, n) for n in range(3))
     assert (row.pair.preferred, row.pair.responses[1]) == (1, f"{IMAGE_MARK}\n{IMAGE_MARK}")
     for order, images in ((Order.GIVEN, [c, a, b, a]), (Order.SWAPPED, [c, b, a, a])):
@@ -159,7 +158,7 @@ def test_images_within_answers_are_shown_at_their_place(demo_pairs: Any, tmp_pat
     )
     (tmp_path / "b.png").unlink()
     with pytest.raises(MediaError, match="1 of 3 media files"):
-        MMRB2().load(tmp_path / "t2i.json", images=None, with_images=True)
+        mmrb2.BENCHMARK.load(tmp_path / "t2i.json", images=None, with_images=True)
 
 
 def test_multimodal_rewardbench(demo_pairs: Any, tmp_path: Path) -> None:
@@ -175,16 +174,16 @@ def test_multimodal_rewardbench(demo_pairs: Any, tmp_path: Path) -> None:
         "Category": "safety",
     }
     (tmp_path / "all.json").write_text(json.dumps([row]))
-    (found,) = MultimodalRewardBench().load(tmp_path / "all.json", images=None, with_images=True)
+    (found,) = multimodal_rewardbench.BENCHMARK.load(tmp_path / "all.json", images=None, with_images=True)
     assert (found.group, found.pair.preferred, found.pair.images) == ("safety/bias", 1, (png(demo_pairs, 0),))
     report, _ = run_bench(BenchSettings("multimodal_rewardbench", tmp_path / "all.json", "baseline:first"), tmp_path / "out")
-    assert report["official"] == ["acc all: 0 / 1 = 0.0", "acc safety/bias: 0 / 1 = 0.0"]  # B is right, shown last
+    assert list(report.official) == ["acc all: 0 / 1 = 0.0", "acc safety/bias: 0 / 1 = 0.0"]  # B is right, shown last
     inside = {**row, "Image": {"bytes": png(demo_pairs, 0), "path": None}}
     pq.write_table(pa.Table.from_pylist([inside]), tmp_path / "all.parquet")
-    assert MultimodalRewardBench().load(tmp_path / "all.parquet", images=None, with_images=True)[0].pair == found.pair
+    assert multimodal_rewardbench.BENCHMARK.load(tmp_path / "all.parquet", images=None, with_images=True)[0].pair == found.pair
     (tmp_path / "all.json").write_text(json.dumps([{**row, "Text": None}]))
     with pytest.raises(DataError, match="0_download_data"):
-        MultimodalRewardBench().load(tmp_path / "all.json", images=None, with_images=True)
+        multimodal_rewardbench.BENCHMARK.load(tmp_path / "all.json", images=None, with_images=True)
 
 
 def test_rewardbench2(tmp_path: Path) -> None:
@@ -194,15 +193,15 @@ def test_rewardbench2(tmp_path: Path) -> None:
         {"id": "tied:2", "prompt": "q", "chosen": ["red", "blue"], "rejected": ["dog", "elephants"], "subset": "Ties"},
     ]
     (tmp_path / "rb2.jsonl").write_text("".join(json.dumps(one) + "\n" for one in prompts))
-    rows = RewardBench2().load(tmp_path / "rb2.jsonl", images=None, with_images=True)
+    rows = rewardbench2.BENCHMARK.load(tmp_path / "rb2.jsonl", images=None, with_images=True)
     assert [row.cluster for row in rows] == ["1"] * 3 + ["tied:2"] * 4
     report, _ = run_bench(BenchSettings("rewardbench2", tmp_path / "rb2.jsonl", "baseline:longest"), tmp_path / "out")
-    assert report["all_right"]["accuracy"] == 0.5
-    assert "prompts with all pairs right (Acc+)" in [name for name, *_ in table_rows(report)]
+    assert report.scores.all_right.accuracy == 0.5
+    assert "prompts with all pairs right (Acc+)" in [name for name, *_ in accuracy_rows(report)]
 
 
-def lines_of(report: dict[str, Any], start: str) -> list[str]:
-    return [line for line in report["official"] if line.startswith(start)]
+def lines_of(report: Report, start: str) -> list[str]:
+    return [line for line in report.official if line.startswith(start)]
 
 
 def test_the_official_figures_stand_beside_ours(tmp_path: Path) -> None:
@@ -211,7 +210,7 @@ def test_the_official_figures_stand_beside_ours(tmp_path: Path) -> None:
     assert lines_of(mm, "Overall") == ["Overall Metrics:", "Overall Accuracy: 0.72", "Overall ACC+: 0.48"]
     assert lines_of(mm, "Total Items") == ["Total Items: 170"]
     data = published("vl_rewardbench.jsonl")
-    rows = VLRewardBench().load(data, images=None, with_images=False)
+    rows = vl_rewardbench.BENCHMARK.load(data, images=None, with_images=False)
     texts = {"given": "<think>x</think><answer>1</answer>", "swapped": "<think>x</think><answer>2</answer>"}
     answered = [
         {"row": row.row, "order": order, "text": text if row.row % 2 else "I cannot say."}
@@ -221,12 +220,12 @@ def test_the_official_figures_stand_beside_ours(tmp_path: Path) -> None:
     ]
     (tmp_path / "half.jsonl").write_text("".join(json.dumps(line) + "\n" for line in answered))
     half, _ = run_bench(BenchSettings("vl_rewardbench", data, f"replay:{tmp_path / 'half.jsonl'}"), tmp_path / "vl")
-    assert (half["accuracy"]["micro"], half["invalid_rate"]) == (0.5, 0.5)
+    assert (half.scores.accuracy.micro, half.scores.invalid_rate) == (0.5, 0.5)
     assert lines_of(half, "Overall Accuracy") == ["Overall Accuracy: 100.00"] * 2  # K = 1 and 3: what failed has vanished
     assert lines_of(half, "k=") == ["k=1 ----------------", "k=3 ----------------"]
     exported = (tmp_path / "vl" / "official.jsonl").read_text().splitlines()
     assert len(exported) == 3 * 1250
-    assert printed("vl_rewardbench", tmp_path / "vl" / "official.jsonl")[: len(half["official"])] == half["official"]
+    assert official_lines("vl_rewardbench", tmp_path / "vl" / "official.jsonl")[: len(half.official)] == list(half.official)
 
 
 def test_the_official_figures_of_both_orders(tmp_path: Path) -> None:
@@ -237,7 +236,7 @@ def test_the_official_figures_of_both_orders(tmp_path: Path) -> None:
     assert lines_of(report, "Task") == ["Task: task4_reasoning"]
 
 
-@pytest.mark.parametrize("name", sorted(BENCHMARKS))
+@pytest.mark.parametrize("name", sorted(PACKAGED))
 def test_what_is_not_the_benchmark_is_refused(name: str, tmp_path: Path) -> None:
     """A file that is not there, one of another shape, an empty one: one sentence with the file's name."""
     for content in (None, '{"nothing": 1}\n', "[1]\n", "not json\n", ""):
@@ -246,4 +245,4 @@ def test_what_is_not_the_benchmark_is_refused(name: str, tmp_path: Path) -> None
         if content is not None:
             path.write_text(content)
         with pytest.raises(DataError, match=r"t2i\.jsonl"):
-            BENCHMARKS[name].load(path, images=None, with_images=False)
+            find_benchmark(name).load(path, images=None, with_images=False)

@@ -171,7 +171,7 @@ TIES = 0.4954032626189391
 
 def test_vl_rewardbench_prints_what_its_scorer_prints() -> None:
     """K = 1, 3, 5, 7, 9, with draws that say nothing, draws that say 3, both answers in one text, and one item in two rows."""
-    assert "\n".join(line for at in vl_rewardbench.score(vl_rows()) for line in at.lines()) + "\n" == VL
+    assert "\n".join(line for at in vl_rewardbench.score_draws(vl_rows()) for line in at.lines()) + "\n" == VL
 
 
 def vl_row(row_id: str, text: str, shown: int = 0) -> dict[str, Any]:
@@ -184,14 +184,14 @@ def test_vl_rewardbench_quirks() -> None:
     says = "Overall Judgment: Answer {} is better."
     groups = ["RLAIF-V-1", "mathverse-2", "wildvision-3"]
     rows = [vl_row(name, says.format(1)) for name in groups] + [vl_row(f"RLAIF-V-{n}", "no idea") for n in range(5, 14)]
-    (found,) = vl_rewardbench.score(rows, ks=(1,))
+    (found,) = vl_rewardbench.score_draws(rows, ks=(1,))
     assert (found.overall, found.doesnt_match) == (1.0, 9)
     assert found.groups["reasoning"] == 1 / (1 + 1e-6)
-    (third,) = vl_rewardbench.score([vl_row(name, says.format(3)) for name in groups], ks=(1,))
+    (third,) = vl_rewardbench.score_draws([vl_row(name, says.format(3)) for name in groups], ks=(1,))
     assert third.overall == 1.0
-    (swapped,) = vl_rewardbench.score([vl_row(name, says.format(1), shown=1) for name in groups], ks=(1,))
+    (swapped,) = vl_rewardbench.score_draws([vl_row(name, says.format(1), shown=1) for name in groups], ks=(1,))
     assert swapped.overall == 0.0
-    (ended,) = vl_rewardbench.score([*rows, vl_row("svit-9", "no idea")], ks=(1,))
+    (ended,) = vl_rewardbench.score_draws([*rows, vl_row("svit-9", "no idea")], ks=(1,))
     assert (ended.overall, ended.macro) == (None, None)
     assert list(ended.lines())[-1] == vl_rewardbench.ENDS
 
@@ -222,21 +222,21 @@ def test_its_grouping() -> None:
         "rlhf-1": 0,
         "povid": 0,
     }
-    assert {name: vl_rewardbench.GROUPS.index(vl_rewardbench.group_of(name)) for name in names} == names
+    assert {name: vl_rewardbench.GROUPS.index(vl_rewardbench.scorer_group(name)) for name in names} == names
 
 
 def test_multimodal_rewardbench_prints_what_its_scorer_prints() -> None:
     """Coins for failures, A where both letters stand; garbage scores a half, which no judge of ours ever gets."""
-    assert "\n".join(multimodal_rewardbench.lines(multimodal_rewardbench.score(mmrb_rows()))) + "\n" == MMRB
+    assert "\n".join(multimodal_rewardbench.output_lines(multimodal_rewardbench.score_outputs(mmrb_rows()))) + "\n" == MMRB
     garbage = [{**row, "output": "?"} for row in mmrb_rows() * 20]
-    right, total = multimodal_rewardbench.score(garbage)["all"]
+    right, total = multimodal_rewardbench.score_outputs(garbage)["all"]
     assert right / total == pytest.approx(0.5, abs=0.05)
 
 
 def test_mm_rlhf_prints_what_its_scorer_prints() -> None:
     """Equal rewards are wrong; categories by the first word in a path; ids counted in its two ways."""
-    assert "\n".join(mm_rlhf.lines(mm_rlhf.score(mm_rlhf_rows()))) + "\n" == MM_RLHF
-    assert mm_rlhf.score([])["overall"] == {"accuracy": 0, "acc_plus": 0, "total": 0}
+    assert "\n".join(mm_rlhf.reward_lines(mm_rlhf.score_rewards(mm_rlhf_rows()))) + "\n" == MM_RLHF
+    assert mm_rlhf.score_rewards([])["overall"] == {"accuracy": 0, "acc_plus": 0, "total": 0}
 
 
 def test_mmrb2() -> None:
@@ -247,7 +247,7 @@ def test_mmrb2() -> None:
         "1": {"forward": [{"judgement": None}], "reverse": [{"judgement": "A"}]},
         "2": {"forward": [{"judgement": "tie"}], "reverse": []},
     }
-    found = mmrb2.score(pairs, predictions, "task1_image")
+    found = mmrb2.score_task(pairs, predictions, "task1_image")
     assert (found.correct, found.trials, found.missing, found.accuracy) == (2, 4, 1, 0.5)
     assert found.lines()[-2] == "Accuracy: 0.5000 (50.00%)"
     other = mmrb2.TaskScore("task2_edit", 1, 0, 2, 2)
@@ -269,7 +269,7 @@ def test_rewardbench2() -> None:
     assert [rewardbench2.rating_credit(own) for own in ratings] == [0.5, 0, 0.25, 0.25, 0]
     assert rewardbench2.scalar_credit([2.0, 2.0, 1.0, 0.0]) == 0.5
     ties = rewardbench2.ties(ties_rows())
-    assert rewardbench2.lines({"Math": [1, 0, 0.25]}, ties) == [
+    assert rewardbench2.subset_lines({"Math": [1, 0, 0.25]}, ties) == [
         "Math: 1.25/3 (0.4166666666666667)",
         f"Ties: Ties score: {TIES}",
     ]

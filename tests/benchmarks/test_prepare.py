@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from typer.testing import CliRunner
 
-from rewardlab.benchmarks.prepare import SOURCES, Source, check, fetch
+from rewardlab.benchmarks import rewardbench2
+from rewardlab.benchmarks.base import BenchmarkFiles
+from rewardlab.benchmarks.prepare import check_files, fetch_files
 from rewardlab.cli import app
 from rewardlab.errors import ConfigError, DataError, OutputError
 from tests.conftest import SHARED_DATA
@@ -66,19 +69,19 @@ def hub(tmp_path: Path) -> Iterator[tuple[Hub, str]]:
 def test_a_dataset_in_two_files(hub: tuple[Hub, str], tmp_path: Path) -> None:
     """All data files, none else, at one revision, each checked; a second fetch takes nothing again; the loader reads them."""
     made, url = hub
-    record = fetch("rewardbench2", tmp_path / "out", hub=url)
-    assert record["revision"] == SHA
-    assert record["files"] == made.hashes
-    assert json.loads((tmp_path / "out" / "prepared.json").read_text()) == record
-    fetch("rewardbench2", tmp_path / "out", hub=url)
+    record = fetch_files("rewardbench2", tmp_path / "out", hub=url)
+    assert record.revision == SHA
+    assert record.files == made.hashes
+    assert json.loads((tmp_path / "out" / "prepared.json").read_text()) == asdict(record)
+    fetch_files("rewardbench2", tmp_path / "out", hub=url)
     assert sorted(made.served) == sorted(made.files)
-    told, good = check("rewardbench2", tmp_path / "out")
+    told, good = check_files("rewardbench2", tmp_path / "out")
     assert not good  # six prompts are no RewardBench 2
     assert "there are 6 prompts, the published benchmark has 1,865" in told
     assert "18 pairs: Math 18" in told
     assert sum("as fetched" in line for line in told) == 2
     (tmp_path / "out" / "data" / "test-00001.parquet").write_bytes(made.files["data/test-00000.parquet"])
-    told, good = check("rewardbench2", tmp_path / "out")
+    told, good = check_files("rewardbench2", tmp_path / "out")
     assert not good
     assert any("test-00001.parquet" in line and "not the same file" in line for line in told)
 
@@ -87,15 +90,15 @@ def test_another_revision_is_fetched_anew(hub: tuple[Hub, str], tmp_path: Path) 
     """Where the hub names no hashes too: what an older revision left, or someone changed, is not taken for the new one."""
     made, url = hub
     made.no_hashes = True
-    fetch("rewardbench2", tmp_path / "out", hub=url)
-    fetch("rewardbench2", tmp_path / "out", hub=url)
+    fetch_files("rewardbench2", tmp_path / "out", hub=url)
+    fetch_files("rewardbench2", tmp_path / "out", hub=url)
     assert len(made.served) == 2
     name = "data/test-00000.parquet"
     (tmp_path / "out" / name).write_bytes(b"changed")
-    fetch("rewardbench2", tmp_path / "out", hub=url)
+    fetch_files("rewardbench2", tmp_path / "out", hub=url)
     assert (tmp_path / "out" / name).read_bytes() == made.files[name]
     made.sha, made.files[name] = "456def", made.files["data/test-00001.parquet"]
-    assert fetch("rewardbench2", tmp_path / "out", hub=url)["revision"] == "456def"
+    assert fetch_files("rewardbench2", tmp_path / "out", hub=url).revision == "456def"
     assert (tmp_path / "out" / name).read_bytes() == made.files[name]
 
 
@@ -104,7 +107,7 @@ def test_a_name_that_leads_out_of_the_folder(name: str, tmp_path: Path) -> None:
     """Is refused; nothing is written."""
     made = Hub({name: b"{}"})
     with running(made.app) as url, pytest.raises(DataError, match="outside of"):
-        fetch("rewardbench2", tmp_path / "a" / "b", hub=url)
+        fetch_files("rewardbench2", tmp_path / "a" / "b", hub=url)
     assert not list(tmp_path.rglob("*.jsonl"))
 
 
@@ -112,10 +115,10 @@ def test_an_answer_that_is_no_json(tmp_path: Path) -> None:
     """A captive portal's page, say; and a file where the folder should be."""
     portal = Starlette(routes=[Route("/{path:path}", lambda request: Response("<html>log in</html>"))])
     with running(portal) as url, pytest.raises(DataError, match="could not be fetched"):
-        fetch("rewardbench2", tmp_path / "out", hub=url)
+        fetch_files("rewardbench2", tmp_path / "out", hub=url)
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="is a file"):
-        fetch("rewardbench2", tmp_path / "file", hub="http://127.0.0.1:9")
+        fetch_files("rewardbench2", tmp_path / "file", hub="http://127.0.0.1:9")
 
 
 def test_a_damaged_file_is_not_kept(hub: tuple[Hub, str], tmp_path: Path) -> None:
@@ -123,7 +126,7 @@ def test_a_damaged_file_is_not_kept(hub: tuple[Hub, str], tmp_path: Path) -> Non
     made, url = hub
     made.hashes["data/test-00001.parquet"] = "0" * 64
     with pytest.raises(DataError, match="expected 0000"):
-        fetch("rewardbench2", tmp_path / "out", hub=url)
+        fetch_files("rewardbench2", tmp_path / "out", hub=url)
     assert [path.name for path in (tmp_path / "out").rglob("*") if path.is_file()] == ["test-00000.parquet"]
 
 
@@ -132,21 +135,25 @@ def test_single_files(hub: tuple[Hub, str], tmp_path: Path, monkeypatch: pytest.
     made, url = hub
     name, data = next(iter(made.files.items()))
     address = f"{url}/datasets/x/resolve/{SHA}/{name}"
-    source = Source(urls={"a.parquet": address}, known={"a.parquet": hashlib.sha256(data).hexdigest()})
-    monkeypatch.setitem(SOURCES, "rewardbench2", source)
-    assert fetch("rewardbench2", tmp_path / "out", hub=url)["files"] == source.known
-    monkeypatch.setitem(SOURCES, "rewardbench2", Source(urls={"a.parquet": address}, known={"a.parquet": "1" * 64}))
+    source = BenchmarkFiles(urls={"a.parquet": address}, sha256={"a.parquet": hashlib.sha256(data).hexdigest()})
+    monkeypatch.setattr(rewardbench2, "BENCHMARK", replace(rewardbench2.BENCHMARK, files=source))
+    assert fetch_files("rewardbench2", tmp_path / "out", hub=url).files == source.sha256
+    monkeypatch.setattr(
+        rewardbench2,
+        "BENCHMARK",
+        replace(rewardbench2.BENCHMARK, files=BenchmarkFiles(urls={"a.parquet": address}, sha256={"a.parquet": "1" * 64})),
+    )
     with pytest.raises(DataError, match="expected 1111"):
-        fetch("rewardbench2", tmp_path / "other", hub=url)
+        fetch_files("rewardbench2", tmp_path / "other", hub=url)
 
 
 def test_without_a_network(tmp_path: Path) -> None:
     """A sentence that says what to fetch and how to check it; no folder is made."""
     with pytest.raises(DataError, match=r"allenai/reward-bench-2.*--check"):
-        fetch("rewardbench2", tmp_path / "out", hub="http://127.0.0.1:9")
+        fetch_files("rewardbench2", tmp_path / "out", hub="http://127.0.0.1:9")
     assert not (tmp_path / "out").exists()
     with pytest.raises(ConfigError, match="unknown benchmark"):
-        fetch("mmlu", tmp_path)
+        fetch_files("mmlu", tmp_path)
     done = CliRunner().invoke(app, ["bench", "prepare", "mmrb2"])
     assert "expected either --out" in str(done.exception) + done.output
 

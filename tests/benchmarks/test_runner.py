@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rewardlab.benchmarks import runner
+from rewardlab.benchmarks import runner, vl_rewardbench
 from rewardlab.benchmarks.baselines import BaselineJudge
-from rewardlab.benchmarks.report import markdown, write_reports
+from rewardlab.benchmarks.report import report_markdown, write_reports
 from rewardlab.benchmarks.runner import BenchSettings, run_bench
-from rewardlab.benchmarks.vl_rewardbench.loader import VLRewardBench, group_of
+from rewardlab.benchmarks.vl_rewardbench.loader import official_group
 from rewardlab.data.pairs import read_pairs, write_parquet
 from rewardlab.errors import ConfigError, DataError, EndpointError, MediaError
 from rewardlab.judging.judge import GenerativeJudge, draw_orders
@@ -42,7 +42,7 @@ def pairs_file(demo_pairs: Any, tmp_path: Path) -> Path:
 
 def bench(out: Path, data: Path, judge: str, **changes: Any) -> dict[str, Any]:
     values: dict[str, Any] = {"benchmark": "pairs", "data": data, "judge": judge, "controls": ()}
-    return run_bench(BenchSettings(**(values | changes)), out)[0]
+    return run_bench(BenchSettings(**(values | changes)), out)[0].to_json()
 
 
 @needs_vlrb
@@ -60,7 +60,7 @@ def test_published_groups_and_length_baselines(tmp_path: Path) -> None:
     assert report["notes"] == []
     assert report["accuracy"]["macro"] == pytest.approx(sum(cell["accuracy"] for cell in groups.values()) / 3)
     assert report["baselines"]["first"]["micro"] == 0.5
-    rows = VLRewardBench().load(VLRB, images=None, with_images=False)
+    rows = vl_rewardbench.BENCHMARK.load(VLRB, images=None, with_images=False)
     by_hand = sum(len(r.pair.responses[0]) > len(r.pair.responses[1]) for r in rows) / 1250
     assert report["accuracy"]["micro"] == by_hand
 
@@ -69,7 +69,7 @@ def test_published_groups_and_length_baselines(tmp_path: Path) -> None:
 def test_images_that_are_missing_are_said_at_once(tmp_path: Path) -> None:
     """Before any judge is asked: how many, which, and the cure."""
     with pytest.raises(MediaError, match=r"1,250 of 1,250 media files.*--images"):
-        VLRewardBench().load(VLRB, images=tmp_path, with_images=True)
+        vl_rewardbench.BENCHMARK.load(VLRB, images=tmp_path, with_images=True)
 
 
 @pytest.mark.parametrize("change", [{"chosen": None}, {"image": 3}, {"rejected": "a"}])
@@ -78,8 +78,8 @@ def test_bad_rows_of_vl_rewardbench(change: dict[str, Any], tmp_path: Path) -> N
     row = {"id": "mathverse_1", "prompt": "a\u2028b", "chosen": "a", "rejected": "b", "image": "a.png"}
     data = write_lines(tmp_path / "rows.jsonl", [row, row | change])
     with pytest.raises(DataError, match="row 1"):
-        VLRewardBench().load(data, images=None, with_images=False)
-    assert len(VLRewardBench().load(write_lines(tmp_path / "good.jsonl", [row]), images=None, with_images=False)) == 1
+        vl_rewardbench.BENCHMARK.load(data, images=None, with_images=False)
+    assert len(vl_rewardbench.BENCHMARK.load(write_lines(tmp_path / "good.jsonl", [row]), images=None, with_images=False)) == 1
 
 
 def test_official_grouping() -> None:
@@ -93,7 +93,7 @@ def test_official_grouping() -> None:
         "wildvision-battle-1",
         "svit-2",
     ]
-    found = [group_of(name) for name in names]
+    found = [official_group(name) for name in names]
     assert found == ["hallucination"] * 3 + ["reasoning"] * 2 + ["general"] * 2
 
 
@@ -289,7 +289,7 @@ def test_report_files(pairs_file: Path, tmp_path: Path, monkeypatch: pytest.Monk
     assert page.count("data:image/svg+xml") >= 2
     assert page.count("data:image/png") >= 12
     text = (tmp_path / "r" / "report.md").read_text()
-    assert text == markdown(report)
+    assert text == report_markdown(report)
     assert "text-only (blank image)" in text
     assert "baseline: longest" in text
     assert "stopping error" in text
@@ -303,7 +303,7 @@ def test_a_group_may_be_called_anything(demo_pairs: Any, tmp_path: Path) -> None
     write_parquet(pairs, tmp_path / "p.parquet")
     report, rows = run_bench(BenchSettings("pairs", tmp_path / "p.parquet", "baseline:random"), tmp_path / "r")
     write_reports(report, rows, tmp_path / "r")
-    assert "a\\|b" in markdown(report)
+    assert "a\\|b" in report_markdown(report)
     assert "<b>c" not in (tmp_path / "r" / "report.html").read_text()
 
 

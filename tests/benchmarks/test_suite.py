@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from rewardlab.benchmarks.runner import BENCHMARKS, CONTROLS
+from rewardlab.benchmarks.registry import PACKAGED
+from rewardlab.benchmarks.runner import CONTROLS
 from rewardlab.benchmarks.suite import entry_settings
 from rewardlab.cli import app
 from rewardlab.config import SuiteConfig, load_config
@@ -25,11 +26,11 @@ def test_every_suite_can_be_asked(path: Path) -> None:
     """Known benchmarks, controls and templates; each benchmark of the package is in some suite."""
     suite = load_config(SuiteConfig, path)
     for entry in suite.benchmarks:
-        assert entry.benchmark in BENCHMARKS
+        assert entry.benchmark in PACKAGED
         assert set(entry.controls) <= set(CONTROLS)
         if entry.template:
             load_template(entry.template)
-    assert {e.benchmark for p in SUITES for e in load_config(SuiteConfig, p).benchmarks} == set(BENCHMARKS)
+    assert {e.benchmark for p in SUITES for e in load_config(SuiteConfig, p).benchmarks} == set(PACKAGED)
 
 
 def test_a_suite(demo_pairs: Any, tmp_path: Path) -> None:

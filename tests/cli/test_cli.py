@@ -174,12 +174,15 @@ CASES: list[tuple[str, list[str], str]] = [
         "/nowhere: no such folder",
     ),
     ("teacher down", ["distill", "--data", "{pairs}", "--config", "{down}", "--out", "{out}"], "requests in a row failed"),
+    ("command of an old name", ["world", "build", "--out", "{out}"], "it is now `rewardlab demo`"),
+    ("command that moved", ["study", "methods"], "python -m eval.studies"),
+    ("config of no name", ["rl", "--data", "{pairs}", "--config", "rl/grop", "--out", "{out}"], "did you mean rl/grpo"),
     ("teacher not there", ["distill", "--data", "none.jsonl", "--out", "{out}"], "no such file"),
 ]
 
 
-@pytest.mark.parametrize(("arguments", "said"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
-def test_errors_are_one_sentence(arguments: list[str], said: str, pairs_file: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("arguments", "message"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
+def test_errors_are_one_sentence(arguments: list[str], message: str, pairs_file: Path, tmp_path: Path) -> None:
     """Exit status 2, what and the cure on standard error, no traceback, no half-written result."""
     files = {name: tmp_path / name for name in ("file", "bad.yaml", "empty.jsonl", "down.yaml")}
     files["file"].write_text("not a folder")
@@ -198,7 +201,7 @@ def test_errors_are_one_sentence(arguments: list[str], said: str, pairs_file: Pa
     done = rewardlab(*(argument.format(**places) for argument in arguments))
     assert done.returncode == 2, done.stderr
     assert done.stderr.strip().splitlines()[-1].startswith("error:"), done.stderr
-    assert said in done.stderr
+    assert message in done.stderr
     assert "Traceback" not in done.stderr
     written = {p.name for p in out.rglob("*")} if out.exists() else set()
     assert written <= {"journal.sqlite", "journal.lock"}
@@ -227,9 +230,9 @@ def test_readme_commands_exist() -> None:
     for line in re.findall(r"^rewardlab .*$", text, re.MULTILINE):
         words = line.split()
         grouped = " ".join(words[1:3]) in GROUPED
-        shown = rewardlab(*words[1 : 3 if grouped else 2], "--help").stdout
+        help_text = rewardlab(*words[1 : 3 if grouped else 2], "--help").stdout
         for option in [word for word in line.partition("  #")[0].split() if word.startswith("--")]:
-            assert option in shown, line
+            assert option in help_text, line
         for config in [word for word in words if word.endswith(".yaml")]:
             assert (ROOT / config).exists(), config
     assert load_template("r1_reward").verdict_format == "think_answer"

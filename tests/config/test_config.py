@@ -15,8 +15,11 @@ from rewardlab.config import (
     RMConfig,
     SFTConfig,
     StepsConfig,
+    find_config,
+    find_configs,
     load_config,
     load_yaml,
+    name_of_config,
 )
 from rewardlab.demo.build import DemoConfig
 from rewardlab.errors import ConfigError
@@ -41,13 +44,13 @@ def test_shipped_configs_load(path: Path) -> None:
 def test_a_recipe_is_the_same_method_for_a_policy(path: Path) -> None:
     """Every field that makes the method, taken over into a policy's config, means what it means for a judge."""
     judge, fields = load_config(RLConfig, path), set(MethodConfig.model_fields) - {"model", "template"}
-    own = {name: value for name, value in load_yaml(path).items() if name in fields}
+    method = {name: value for name, value in load_yaml(path).items() if name in fields}
     if judge.window:
         with pytest.raises(ValueError, match="whole answers"):
-            PolicyConfig(**own)
+            PolicyConfig(**method)
         return
     rates = {"learning_rate", "value_learning_rate", "template"}
-    policy = PolicyConfig(**own)
+    policy = PolicyConfig(**method)
     assert {name for name in fields if getattr(policy, name) != getattr(judge, name)} <= rates
 
 
@@ -60,7 +63,7 @@ def test_defaults_are_the_paper() -> None:
 
 
 @pytest.mark.parametrize(
-    ("schema", "text", "said"),
+    ("schema", "text", "message"),
     [
         (SFTConfig, "learning_rat: 1", "unknown key 'learning_rat'"),
         (RLConfig, "consistency: {wieght: 1}", "unknown key 'consistency.wieght'"),
@@ -80,13 +83,13 @@ def test_defaults_are_the_paper() -> None:
         (SFTConfig, "a: [", "YAML"),
     ],
 )
-def test_what_is_wrong_is_named(schema: type, text: str, said: str, tmp_path: Path) -> None:
+def test_what_is_wrong_is_named(schema: type, text: str, message: str, tmp_path: Path) -> None:
     """With the file it stands in."""
     path = tmp_path / "bad.yaml"
     path.write_text(text)
     with pytest.raises(ConfigError) as caught:
         load_config(schema, path)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "bad.yaml" in str(caught.value)
 
 
@@ -97,3 +100,27 @@ def test_an_unknown_key_of_the_demonstration(tmp_path: Path) -> None:
         DemoConfig.load(tmp_path / "w.yaml")
     with pytest.raises(ConfigError, match=r"missing\.yaml"):
         load_config(SFTConfig, tmp_path / "missing.yaml")
+
+
+def test_configs_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In any folder: an existing path first, then a name. Every name that ships works; for another the nearest are named."""
+    monkeypatch.chdir(tmp_path)
+    for path in CONFIGS.rglob("*.yaml"):
+        name = path.relative_to(CONFIGS).with_suffix("").as_posix()
+        assert find_config(name) == find_config(f"{name}.yaml") == path
+        assert name_of_config(path) == name
+    assert load_config(RLConfig, "rl/rloo").group_size == load_config(RLConfig, CONFIGS / "rl" / "rloo.yaml").group_size
+    (tmp_path / "rl").mkdir()
+    (tmp_path / "rl" / "rloo.yaml").write_text("seed: 7")
+    assert load_config(RLConfig, "rl/rloo.yaml").seed == 7
+    assert name_of_config(tmp_path / "rl" / "rloo.yaml") == str(tmp_path / "rl" / "rloo.yaml")
+    with pytest.raises(ConfigError, match="did you mean rl/grpo"):
+        find_config("rl/grop")
+    with pytest.raises(ConfigError, match=r"did you mean .*rl/grpo"):
+        find_config("configs/rl/grpo.yaml")
+    with pytest.raises(ConfigError, match=r"no such file.*names are accelerate/ddp"):
+        find_config("qqqqqqqq")
+    assert find_configs("tiny") == CONFIGS / "tiny"
+    assert find_configs(tmp_path) == tmp_path
+    with pytest.raises(ConfigError, match="no such folder; expected one of yours, or one that ships: accelerate, "):
+        find_configs("tyni")

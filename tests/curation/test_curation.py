@@ -18,12 +18,19 @@ from rewardlab.curation.balance import Balance
 from rewardlab.curation.duplicates import Duplicates
 from rewardlab.curation.image_hashes import picture_of
 from rewardlab.curation.overview import Overview
-from rewardlab.curation.quality import Rules, examine_judgments, leaks_label, length_fences, opening_of
+from rewardlab.curation.quality import Rules, examine_judgments, leaks_label, length_fences
 from rewardlab.curation.split import hold_out_groups, picture_groups
 from rewardlab.data.images import encode_png
 from rewardlab.data.pairs import PairSet, read_pairs, validate_rows, write_jsonl, write_parquet, write_shards
 from rewardlab.data.rows import with_frames
-from rewardlab.distill.self_distill import RejectionRules, chosen_of, heated, least_right, self_distil
+from rewardlab.data.texts import opening_of
+from rewardlab.distill.self_distill import (
+    RejectionRules,
+    least_correct_or_beyond,
+    select_judgments,
+    self_distill,
+    set_hot_token,
+)
 from rewardlab.errors import ConfigError, DataError, EndpointError
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.prompts import build_messages, load_template
@@ -374,16 +381,16 @@ def vote(pair: PreferencePair, order: Order, right: bool, text: str) -> Vote:
 def test_a_guesser_teaches_nothing(demo_pairs: Any) -> None:
     """8 right of 16 is what a coin gets; 13 is not (binomial, 1 in 94). Different openings first."""
     pair = demo_pairs[0][0]
-    assert least_right(16, 0.05) == 12
-    assert (least_right(4, 0.05), least_right(5, 0.05), least_right(16, 1.0)) == (5, 5, 0)
+    assert least_correct_or_beyond(16, 0.05) == 12
+    assert (least_correct_or_beyond(4, 0.05), least_correct_or_beyond(5, 0.05), least_correct_or_beyond(16, 1.0)) == (5, 5, 0)
     rules = RejectionRules(samples=8, keep=2)
     texts = ["the same words every time it is asked so"] * 12 + ["other words"]
     votes = [vote(pair, list(Order)[n % 2], True, text) for n, text in enumerate(texts)]
     lost = [vote(pair, Order.GIVEN, False, "x")] * 3
-    kept = chosen_of(pair, [*votes, *lost], rules)
+    kept = select_judgments(pair, [*votes, *lost], rules)
     assert {opening_of(one.judgment) for one in kept} == {opening_of(texts[0]), opening_of(texts[-1])}
     assert [one.pair_id for one in kept] == [f"{pair.pair_id}#0", f"{pair.pair_id}#1"]
-    assert chosen_of(pair, [*votes[:8], *lost, *lost, *lost[:2]], rules) == []
+    assert select_judgments(pair, [*votes[:8], *lost, *lost, *lost[:2]], rules) == []
 
 
 def test_self_distillation_goes_on_where_it_was_killed(demo_pairs: Any, tmp_path: Path) -> None:
@@ -401,7 +408,7 @@ def test_self_distillation_goes_on_where_it_was_killed(demo_pairs: Any, tmp_path
 
     judge = GenerativeJudge(ScriptedSampler(answer), load_template("plain"))
     rules = RejectionRules(samples=4, keep=1)
-    whole = self_distil(pairs, judge, rules, tmp_path / "whole", batch=6)
+    whole = self_distill(pairs, judge, rules, tmp_path / "whole", batch=6)
     kept = read_pairs(tmp_path / "whole" / "distilled.parquet")
     assert {pair.pair_id for pair in pairs[:10]} <= {pair.pair_id for pair in kept}
     assert whole["num_pairs_kept"] == len(kept) < 20
@@ -410,17 +417,17 @@ def test_self_distillation_goes_on_where_it_was_killed(demo_pairs: Any, tmp_path
     lines = (tmp_path / "whole" / "journal.jsonl").read_text().splitlines(keepends=True)
     journal.write_text("".join(lines[:3]) + lines[3][:40])
     asked.clear()
-    self_distil(pairs, judge, rules, tmp_path / "cut", batch=6)
+    self_distill(pairs, judge, rules, tmp_path / "cut", batch=6)
     assert read_pairs(tmp_path / "cut" / "distilled.parquet") == kept
     assert len(asked) == 8 * 8  # the two batches that were not there
     lost = GenerativeJudge(
         ScriptedSampler(lambda p, n: Completion("", FinishReason.ERROR, error="HTTP 503")), load_template("plain")
     )
     with pytest.raises(EndpointError, match="samples of a batch failed"):
-        self_distil(pairs[:3], lost, rules, tmp_path / "lost")
+        self_distill(pairs[:3], lost, rules, tmp_path / "lost")
     guess = GenerativeJudge(ScriptedSampler(lambda p, n: format_verdict(Choice.FIRST, "x")), load_template("plain"))
     with pytest.raises(DataError, match="no pair was right"):
-        self_distil(pairs[:3], guess, rules, tmp_path / "none")
+        self_distill(pairs[:3], guess, rules, tmp_path / "none")
 
 
 def test_a_hot_token_draws_apart(tiny_checkpoint: Path, demo_pairs: Any) -> None:
@@ -432,9 +439,9 @@ def test_a_hot_token_draws_apart(tiny_checkpoint: Path, demo_pairs: Any) -> None
     prompts = [build_messages(demo_pairs[0][0], order=Order.GIVEN, template=judge.template)]
     params = SamplingParams(num_samples=64, temperature=0.05, max_tokens=12)
     cold = judge.sampler.sample(prompts, params)[0]
-    heated(judge, 30.0)
+    set_hot_token(judge, 30.0)
     hot = judge.sampler.sample(prompts, params)[0]
     place = judge.sampler.hot.position  # type: ignore[attr-defined]
     assert len({one.token_ids[place] for one in hot}) >= 8 > 2 * len({one.token_ids[place] for one in cold})
     with pytest.raises(ConfigError, match="hf:PATH"):
-        heated(GenerativeJudge(ScriptedSampler(lambda p, n: ""), judge.template), 30.0)
+        set_hot_token(GenerativeJudge(ScriptedSampler(lambda p, n: ""), judge.template), 30.0)

@@ -25,11 +25,11 @@ from rewardlab.curation.decontaminate import (
     jaccard,
     num_steps,
     shingles,
-    words_of,
 )
 from rewardlab.curation.image_hashes import PictureIndex, picture_of
 from rewardlab.data.files import read_lines
 from rewardlab.data.pairs import read_pairs, write_parquet
+from rewardlab.data.texts import words_of
 from rewardlab.errors import ConfigError
 from rewardlab.types import PreferencePair
 

@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 from rewardlab.cli import app
 from rewardlab.cli.data import find_recipe, recipe_names
 from rewardlab.data.images import encode_png
+from rewardlab.data.pairs import read_pairs
 from rewardlab.data.recipes import Dropped, Recipe, Rejected, convert_source, fetch_source, make_pair
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.types import PreferencePair
@@ -439,6 +440,46 @@ def test_a_recipe_of_ones_own(tmp_path: Path) -> None:
         find_recipe(str(tmp_path / "empty.py"))
     with pytest.raises(DataError, match="no file of rlaif_v"):
         list(convert_source(find_recipe("rlaif_v"), tmp_path / "nowhere"))
+
+
+def test_a_recipe_of_another_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by its entry point, listed, and built from by its name."""
+    (tmp_path / "their_recipes.py").write_text(
+        '"""Their pairs."""\n'
+        "from rewardlab.data.recipes import Recipe, make_pair\n"
+        "def convert(row, source):\n"
+        "    yield make_pair(row['q'], row['a'], row['b'])\n"
+        "RECIPE = Recipe('theirs', 'https://example.org', 'mit', None, convert)\n"
+    )
+    info = tmp_path / "their_recipes-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their-recipes\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[rewardlab.recipes]\ntheirs = their_recipes:RECIPE\nbroken = their_recipes:convert\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "x.jsonl").write_text('{"q": "Which?", "a": "A", "b": "B"}\n')
+    command = [
+        "data",
+        "build",
+        "theirs",
+        "--from",
+        str(tmp_path / "x.jsonl"),
+        "--no-decontaminate",
+        "--out",
+        str(tmp_path / "set"),
+    ]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    (pair,) = read_pairs(tmp_path / "set")
+    assert (pair.source, pair.licence, better(pair)) == ("theirs", "mit", "A")
+    with pytest.raises(ConfigError, match="has no RECIPE"):
+        find_recipe("broken")
+    (info / "entry_points.txt").write_text("[rewardlab.recipes]\ntheirs = their_recipes:RECIPE\n")
+    assert (
+        "theirs: unknown rows, licence mit, https://example.org\n  Their pairs."
+        in CliRunner().invoke(app, ["data", "recipes"]).output
+    )
 
 
 def test_the_hub_out_of_reach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,8 @@ import av
 import numpy as np
 import pytest
 
+from rewardlab.benchmarks import videorewardbench
 from rewardlab.benchmarks.runner import BenchSettings, run_bench
-from rewardlab.benchmarks.videorewardbench.loader import VideoRewardBench
 from rewardlab.data.images import decode_image
 from rewardlab.data.video import frames_of_video
 from rewardlab.errors import DataError, MediaError
@@ -65,20 +65,20 @@ def test_videorewardbench(tmp_path: Path) -> None:
     data = tmp_path / "v.jsonl"
     data.write_text("\n".join(map(json.dumps, rows())))
     with pytest.raises(MediaError, match="5 of 5 media files"):
-        VideoRewardBench().load(data, images=None, with_images=True)
+        videorewardbench.BENCHMARK.load(data, images=None, with_images=True)
     for n in range(5):
         film(tmp_path / f"v{n}.mp4", 6)
-    loaded = VideoRewardBench().load(data, images=None, with_images=True)
+    loaded = videorewardbench.BENCHMARK.load(data, images=None, with_images=True)
     assert [len(row.pair.images) for row in loaded] == [6] * 5
-    report, _ = run_bench(BenchSettings("videorewardbench", data, "baseline:first"), tmp_path / "out")
-    assert set(report["groups"]) == set(VideoRewardBench.sizes)
+    report = run_bench(BenchSettings("videorewardbench", data, "baseline:first"), tmp_path / "out")[0].to_json()
+    assert set(report["groups"]) == set(videorewardbench.BENCHMARK.sizes)
     assert (report["accuracy"]["micro"], report["position_bias"]) == (0.5, 0.5)
     assert sum("the published benchmark" in note for note in report["notes"]) == 5
-    assert sum(VideoRewardBench.sizes.values()) == 1563
+    assert sum(videorewardbench.BENCHMARK.sizes.values()) == 1563
 
 
 def test_columns_of_another_name(tmp_path: Path) -> None:
     """Those that are there are named."""
     (tmp_path / "v.jsonl").write_text(json.dumps(rows()[0] | {"prompt": None, "asked": "x"}))
     with pytest.raises(DataError, match=r"question \(prompt or question or query\).*asked"):
-        VideoRewardBench().load(tmp_path / "v.jsonl", images=None, with_images=False)
+        videorewardbench.BENCHMARK.load(tmp_path / "v.jsonl", images=None, with_images=False)

@@ -14,10 +14,10 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
 
 from rewardlab.demo import digits, scenes, tasks
-from rewardlab.demo.judgments import Truth, grounded, shallow
+from rewardlab.demo.judgments import Truth, grounded_judgment, shallow_judgment
 from rewardlab.demo.pairs import make_pairs
 from rewardlab.demo.scenes import COLORS, SHAPES, Scene, Thing
-from rewardlab.demo.server import TeacherConfig, check, teach
+from rewardlab.demo.server import TeacherConfig, check_consistency, teach
 from rewardlab.rewards.consistency import consistency_prompt
 from rewardlab.types import Choice, Order, PreferencePair
 from rewardlab.verdicts.parse import follows_format, parse_verdict, reasoning_of
@@ -93,10 +93,10 @@ def test_digit_answers(task: str) -> None:
             assert isinstance(card, digits.Card)
             left, right = (int(digits._collection()[1][scan]) for scan in card.scans)
             words = tasks.NUMBERS
-            told = {"read": f"It is {words[left]} {words[right]}.", "sum": f"It is {words[left + right]}."}
-            told["larger"] = f"The {'left' if left > right else 'right'} one."
-            assert contrast.answers[n] == told[task]
-            assert contrast.answers[1 - n] != told[task]
+            answer_of_task = {"read": f"It is {words[left]} {words[right]}.", "sum": f"It is {words[left + right]}."}
+            answer_of_task["larger"] = f"The {'left' if left > right else 'right'} one."
+            assert contrast.answers[n] == answer_of_task[task]
+            assert contrast.answers[1 - n] != answer_of_task[task]
 
 
 def test_pictures_show_the_scene() -> None:
@@ -104,7 +104,7 @@ def test_pictures_show_the_scene() -> None:
     rng = random.Random(0)
     for _ in range(100):
         scene = scenes.random_scene(rng, rng.choice((2, 3, 4)))
-        pixels = np.asarray(scenes.render(scene, rng)).astype(int)
+        pixels = np.asarray(scenes.render_scene(scene, rng)).astype(int)
         by_cell = {thing.cell: thing for thing in scene.things}
         for cell in range(4):
             row, column = divmod(cell, 2)
@@ -125,7 +125,7 @@ def test_scans_are_legible_on_cards() -> None:
         rng, rows, labels = random.Random(1), [], []
         for _ in range(num):
             card = digits.random_card(rng, held_out=held_out)
-            grey = np.asarray(digits.render(card, rng).convert("L").resize((28, 28)))
+            grey = np.asarray(digits.render_card(card, rng).convert("L").resize((28, 28)))
             for column in range(2):
                 rows.append(grey[card.row * 14 : card.row * 14 + 14, column * 14 : column * 14 + 14].ravel())
                 labels.append(card.digits[column])
@@ -226,13 +226,13 @@ def test_checker_knows_agreement_from_contradiction(demo_pairs: Any, misread: bo
     """Of grounded and of shallow reasoning, in the verdict given and in the opposite one."""
     rng = random.Random(0)
     for pair, truth in zip(*demo_pairs, strict=True):
-        text, choice = grounded(truth, pair.shown(Order.SWAPPED), misread=misread)
+        text, choice = grounded_judgment(truth, pair.shown(Order.SWAPPED), misread=misread)
         for reasoning in (reasoning_of(text),):
-            assert check(consistency_prompt(pair.question, reasoning, choice)) == "1"
-            assert check(consistency_prompt(pair.question, reasoning, choice.swap())) == "0"
-        bluff, chosen = shallow(rng, contradict=1.0)
-        assert check(consistency_prompt(pair.question, reasoning_of(bluff), chosen)) == "0"
-    assert check(consistency_prompt("q", "Both are fine.", Choice.FIRST)) == "unclear"
+            assert check_consistency(consistency_prompt(pair.question, reasoning, choice)) == "1"
+            assert check_consistency(consistency_prompt(pair.question, reasoning, choice.swap())) == "0"
+        bluff, chosen = shallow_judgment(rng, contradict=1.0)
+        assert check_consistency(consistency_prompt(pair.question, reasoning_of(bluff), chosen)) == "0"
+    assert check_consistency(consistency_prompt("q", "Both are fine.", Choice.FIRST)) == "unclear"
 
 
 def test_grounded_judgments_are_right(demo_pairs: Any) -> None:
@@ -240,9 +240,9 @@ def test_grounded_judgments_are_right(demo_pairs: Any) -> None:
     for pair, truth in zip(*demo_pairs, strict=True):
         for order in Order:
             for misread in (False, True):
-                choice = grounded(truth, pair.shown(order), misread=misread)[1]
-                said = pair.shown(order)[0 if choice is Choice.FIRST else 1]
-                assert (said == truth.right) is not misread
+                choice = grounded_judgment(truth, pair.shown(order), misread=misread)[1]
+                response = pair.shown(order)[0 if choice is Choice.FIRST else 1]
+                assert (response == truth.right) is not misread
 
 
 def test_relations_are_by_row_and_column() -> None:

@@ -8,12 +8,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from rewardlab.demo.build import DemoConfig, build_pairs
 from rewardlab.demo.quickstart import Pipeline, free_port, quickstart
+from rewardlab.demo.summary import Summary
 from rewardlab.errors import ConfigError, RewardlabError
 
 CONFIGS: dict[str, str] = {
@@ -26,28 +26,28 @@ CONFIGS: dict[str, str] = {
 
 
 @pytest.fixture(scope="module")
-def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, dict[str, Any]]:
+def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Summary]:
     folder = tmp_path_factory.mktemp("quickstart")
     for name, text in CONFIGS.items():
         (folder / f"{name}.yaml").write_text(text)
     return folder, folder / "run", quickstart(folder / "run", folder, 0)
 
 
-def test_every_stage_leaves_its_result(done: tuple[Path, Path, dict[str, Any]]) -> None:
+def test_every_stage_leaves_its_result(done: tuple[Path, Path, Summary]) -> None:
     """Checkpoints with cards, reports, statistics; three stages in the summary; the endpoint answered over HTTP."""
     _, out, summary = done
     for name in ("demo/base/config.json", "distill/distilled.parquet", "sft/final/rewardlab.json", "rl/final/rewardlab.json"):
         assert (out / name).exists(), name
-    assert set(summary["stages"]) == {"base", "sft", "rl"}
-    assert all(stage["num_pairs"] == 24 for stage in summary["stages"].values())
-    assert summary["stages"]["rl"]["invalid_rate"] == 1.0
-    assert summary["stages"]["rl"]["reasoning"]["agrees"] is None
-    assert summary["served"]["outcome"] == "no_valid_vote"
-    assert len(summary["served"]["votes"]) == 10
-    assert {"base model", "distill", "sft", "rl", "bench-base", "bench-sft", "bench-rl", "total"} <= set(summary["seconds"])
+    assert set(summary.stages) == {"base", "sft", "rl"}
+    assert all(stage.num_pairs == 24 for stage in summary.stages.values())
+    assert summary.stages["rl"].invalid_rate == 1.0
+    assert summary.stages["rl"].reasoning["agrees"] is None
+    assert summary.served["outcome"] == "no_valid_vote"
+    assert len(summary.served["votes"]) == 10
+    assert {"base model", "distill", "sft", "rl", "bench-base", "bench-sft", "bench-rl", "total"} <= set(summary.seconds)
 
 
-def test_the_page_stands_alone(done: tuple[Path, Path, dict[str, Any]]) -> None:
+def test_the_page_stands_alone(done: tuple[Path, Path, Summary]) -> None:
     """Plots and images inside, nothing to fetch, valid JSON beside it."""
     _, out, _ = done
     page = (out / "report.html").read_text()
@@ -63,21 +63,21 @@ def test_the_page_stands_alone(done: tuple[Path, Path, dict[str, Any]]) -> None:
         json.loads(path.read_text(), parse_constant=refuse)
 
 
-def test_again_does_nothing_again(done: tuple[Path, Path, dict[str, Any]]) -> None:
+def test_again_does_nothing_again(done: tuple[Path, Path, Summary]) -> None:
     """Stages that are done are kept, byte for byte."""
     folder, out, first = done
     before = {p: p.stat().st_mtime_ns for p in out.rglob("*") if p.suffix in (".safetensors", ".parquet", ".jsonl")}
     second = quickstart(out, folder, 0)
     assert {p: p.stat().st_mtime_ns for p in before} == before
-    assert second["stages"] == first["stages"]
-    assert second["seconds"] == first["seconds"]
+    assert second.stages == first.stages
+    assert second.seconds == first.seconds
     record = json.loads((out / "quickstart.json").read_text())
     del record["seconds"]["total"]  # as a first call that was killed leaves it
     (out / "quickstart.json").write_text(json.dumps(record))
-    assert "total" not in quickstart(out, folder, 0)["seconds"]
+    assert "total" not in quickstart(out, folder, 0).seconds
 
 
-def test_another_seed_needs_another_folder(done: tuple[Path, Path, dict[str, Any]]) -> None:
+def test_another_seed_needs_another_folder(done: tuple[Path, Path, Summary]) -> None:
     """Else its table would be the first seed's under a false name; changed configs likewise."""
     folder, out, _ = done
     with pytest.raises(ConfigError, match="differs in seed"):
@@ -90,7 +90,7 @@ def test_another_seed_needs_another_folder(done: tuple[Path, Path, dict[str, Any
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's parent-death signal")
-def test_a_killed_quickstart_leaves_nothing_running(done: tuple[Path, Path, dict[str, Any]], tmp_path: Path) -> None:
+def test_a_killed_quickstart_leaves_nothing_running(done: tuple[Path, Path, Summary], tmp_path: Path) -> None:
     """``kill -9`` of the parent ends its stages, so that the same command can take over their folders."""
     arguments = ("demo", "serve", "--folder", str(done[1] / "demo"), "--port", str(free_port()))
     code = (
@@ -114,6 +114,12 @@ def _runs(pid: int) -> bool:
         return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
     except FileNotFoundError:
         return False
+
+
+def test_a_config_of_an_old_name(tmp_path: Path) -> None:
+    (tmp_path / "world.yaml").touch()
+    with pytest.raises(ConfigError, match=r"world\.yaml is now called demo\.yaml"):
+        quickstart(tmp_path / "run", tmp_path, 0)
 
 
 def test_a_failing_stage_shows_the_end_of_its_log(tmp_path: Path) -> None:

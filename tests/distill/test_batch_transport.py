@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 
 from rewardlab.data.pairs import read_pairs, write_parquet
-from rewardlab.demo.server import TeacherConfig, build_app
+from rewardlab.demo.server import TeacherConfig, build_demo_app
 from rewardlab.distill.pipeline import distill
 from rewardlab.errors import ConfigError, EndpointError
-from tests.distill.test_distill import calls_of, config_for
 from tests.support.batch_server import BatchServer
+from tests.support.distillation import calls_of, config_for
 from tests.support.servers import running
 
 
 @pytest.fixture
 def batch_server(demo_pairs: Any) -> BatchServer:
-    return BatchServer(build_app(demo_pairs[1], TeacherConfig()))
+    return BatchServer(build_demo_app(demo_pairs[1], TeacherConfig()))
 
 
 def batched(url: str, **changes: Any) -> Any:

@@ -10,7 +10,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,32 +20,20 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from rewardlab.config import DistillConfig
 from rewardlab.config.data import Budget
 from rewardlab.data.pairs import read_pairs, write_parquet
 from rewardlab.demo.server import Faults, TeacherConfig
-from rewardlab.distill import chat_transport as asking
+from rewardlab.distill import chat_transport
 from rewardlab.distill.journal import Journal
 from rewardlab.distill.pipeline import distill
 from rewardlab.distill.statistics import rank_correlation
 from rewardlab.errors import ConfigError, DataError, EndpointError, OutputError
 from rewardlab.types import Completion, FinishReason, Order, choice_of
 from rewardlab.verdicts.parse import parse_verdict
+from tests.support.distillation import calls_of, config_for
 from tests.support.servers import running
 
 Start = Callable[..., str]
-
-
-def config_for(url: str, **changes: Any) -> DistillConfig:
-    values = {"model": "demo-teacher", "base_url": url, "template": "plain", "deadline_s": 20.0, "concurrency": 16}
-    return DistillConfig(**(values | changes))
-
-
-def calls_of(journal: Path) -> list[dict[str, Any]]:
-    """Read as anybody would, not by the journal's own code."""
-    with closing(sqlite3.connect(f"file:{journal}?mode=ro", uri=True)) as db:
-        db.row_factory = sqlite3.Row
-        return [dict(row) for row in db.execute("SELECT * FROM calls")]
 
 
 def test_kept_judgments_agree_with_the_label_and_tags_count_attempts(
@@ -188,8 +175,8 @@ def test_failed_pairs_are_counted_and_left_out(
     demo_pairs: Any, demo_server: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A garbled answer now and then, not retried: the pair is missing and counted, and asked again by the next run."""
-    monkeypatch.setattr(asking, "GIVE_UP_AFTER", 1000)
-    monkeypatch.setattr(asking, "PASSES", 1)
+    monkeypatch.setattr(chat_transport, "GIVE_UP_AFTER", 1000)
+    monkeypatch.setattr(chat_transport, "PASSES", 1)
     pairs = demo_pairs[0][:60]
     statistics = distill(pairs, config_for(demo_server(Faults(garbage=0.2)), retries=0), tmp_path)
     assert statistics["num_failed_pairs"] > 0
@@ -302,13 +289,13 @@ def test_a_teacher_that_leans_is_found_out(demo_pairs: Any, tmp_path: Path) -> N
 def test_an_attempt_that_has_an_answer_keeps_it(tmp_path: Path) -> None:
     """However often it is told: a batch that is collected twice, a retry that comes late."""
     with Journal(tmp_path / "j.sqlite", {"run": 1}) as journal:
-        journal.ask("p", 1, Order.GIVEN)
-        assert journal.answer("p", 1, Completion("one", FinishReason.STOP, 5, 10), 0.5)
-        assert not journal.answer("p", 1, Completion("two", FinishReason.STOP, 7, 10), 0.7)
-        assert not journal.answer("p", 1, Completion("", FinishReason.TIMEOUT, error="late"), 0.0)
+        journal.record_request("p", 1, Order.GIVEN)
+        assert journal.record_answer("p", 1, Completion("one", FinishReason.STOP, 5, 10), 0.5)
+        assert not journal.record_answer("p", 1, Completion("two", FinishReason.STOP, 7, 10), 0.7)
+        assert not journal.record_answer("p", 1, Completion("", FinishReason.TIMEOUT, error="late"), 0.0)
         assert [answer.text for answer in journal.answers("p")] == ["one"]
-        spent = journal.spent()
-        assert (spent.answers, spent.tokens, spent.usd) == (1, 15, 0.5)
+        usage = journal.usage()
+        assert (usage.answers, usage.tokens, usage.usd) == (1, 15, 0.5)
     with pytest.raises(OutputError, match="another process"), Journal(tmp_path / "j.sqlite", {"run": 1}):
         Journal(tmp_path / "j.sqlite", {"run": 1})
     (tmp_path / "bad.sqlite").write_text("this is no database, and long enough to be looked at as one" * 20)

@@ -15,7 +15,7 @@ import pytest
 from rewardlab.data.pairs import read_pairs, write_shards
 from rewardlab.distill.pipeline import distill
 from rewardlab.errors import ConfigError
-from tests.distill.test_distill import calls_of, config_for
+from tests.support.distillation import calls_of, config_for
 
 pytest.importorskip("ray", reason="Ray is an extra: pip install 'rewardlab[ray]'")
 

@@ -38,7 +38,7 @@ def test_the_lowest_within_each_domain(demo_pairs: Any) -> None:
     votes = [vote for row, right in enumerate(rights) for vote in cast(pairs[row], row, right, 10)]
     chosen = select(pairs, votes, "hardest:0.2")
     assert chosen.chosen == [2, 7]
-    assert chosen.known[7].student_rate == 0.8
+    assert chosen.difficulties[7].student_rate == 0.8
     assert select(pairs, votes, "hardest:0").chosen == []
     assert select(pairs, votes, "hardest:1").chosen == list(range(10))
 
@@ -60,7 +60,7 @@ def test_a_vote_without_a_verdict_is_not_right(demo_pairs: Any) -> None:
     pairs = [demo_pairs[0][0]]
     votes = [StoredVote(0, order, None, "") for order in BOTH_ORDERS for _ in range(4)]
     chosen = select(pairs, votes, "hardest:1")
-    assert chosen.known[0].student_rate == 0.0
+    assert chosen.difficulties[0].student_rate == 0.0
     assert (chosen.chosen, chosen.suspects) == ([0], [])  # nor is it a word against the label
 
 

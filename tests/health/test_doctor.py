@@ -16,7 +16,7 @@ from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.health.memory import GIB, counts, estimate
 from rewardlab.health.run_page import write_run_page
-from rewardlab.models.architectures import on_meta
+from rewardlab.models.architectures import build_on_meta
 from rewardlab.models.loading import freeze, load_model
 from rewardlab.reporting.run_page import curve
 from rewardlab.training.run.launcher import Launch
@@ -49,7 +49,7 @@ def test_what_ships_passes(path: Path) -> None:
 )
 def test_known_sizes(name: str, millions: float) -> None:
     """Weights as the published checkpoints have them, counted without any."""
-    model = on_meta(name)
+    model = build_on_meta(name)
     assert model is not None
     assert sum(weight.numel() for weight in model.parameters()) / 1e6 == pytest.approx(millions, abs=0.1)
 
@@ -57,7 +57,7 @@ def test_known_sizes(name: str, millions: float) -> None:
 def test_memory_by_hand(tiny_checkpoint: Path) -> None:
     """Of 8.292 B weights that all learn: 4 bytes each for weights and gradients, 8 for moments; DeepSpeed's 16 are 2 for
     weights and for gradients, 12 for moments and float32 weights, of which ZeRO deals out all but, at stage 2, the first."""
-    model, config = on_meta("Qwen/Qwen2.5-VL-7B-Instruct"), SFTConfig()
+    model, config = build_on_meta("Qwen/Qwen2.5-VL-7B-Instruct"), SFTConfig()
     alone, two, three = (estimate(model, config, Launch(8 if zero else 1, zero), prompt_tokens=100) for zero in (0, 2, 3))
     assert alone.weights / GIB == pytest.approx(8.292166656e9 * 4 / 2**30)
     assert (alone.gradients, alone.moments) == (alone.weights, 2 * alone.weights)
@@ -94,7 +94,7 @@ def test_adapters_are_counted_as_peft_makes_them(tiny_checkpoint: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words", "said"),
+    ("text", "words", "message"),
     [
         ("learning_rat: 1", (), "unknown key 'learning_rat'"),
         ("template: nobody", (), "unknown prompt template 'nobody'"),
@@ -110,11 +110,11 @@ def test_adapters_are_counted_as_peft_makes_them(tiny_checkpoint: Path) -> None:
         ("engine: {kind: server}", (), "needs base_url"),
     ],
 )
-def test_what_would_not_work(text: str, words: tuple[str, ...], said: str, tmp_path: Path) -> None:
+def test_what_would_not_work(text: str, words: tuple[str, ...], message: str, tmp_path: Path) -> None:
     (tmp_path / "rl.yaml").write_text(text)
     done = ask(str(tmp_path / "rl.yaml"), "--dry-run", *words)
     assert done.exit_code == 1
-    assert said in done.output
+    assert message in done.output
 
 
 def test_tried_with_weights_and_data(tiny_checkpoint: Path, tmp_path: Path) -> None:
@@ -145,7 +145,9 @@ def test_what_is_not_there(tmp_path: Path) -> None:
     assert "look   memory: runs/of/nobody is neither a checkpoint here nor known by name" in done.output
     assert "Qwen/Qwen3-VL-8B-Instruct" in done.output
     assert "look   weights: runs/of/nobody: no such folder" in done.output
-    assert ask(str(tmp_path / "no.yaml")).exit_code == 2
+    done = ask(str(tmp_path / "no.yaml"))
+    assert isinstance(done.exception, ConfigError)
+    assert "no such file" in str(done.exception)
     done = ask(str(config), "--stage", "bogus")
     assert isinstance(done.exception, ConfigError)
     assert "--stage bogus: no such stage" in str(done.exception)
@@ -169,10 +171,10 @@ def test_of_many_processes_and_long_samples(tiny_checkpoint: Path, tmp_path: Pat
 
 def test_a_curve() -> None:
     """From the lowest to the highest value over its steps; what was no number is told apart, and is not drawn."""
-    found = curve("loss", [(1, 2.0), (2, "nan"), (3, 4.0)])
-    assert found is not None
-    assert (found.low, found.high, found.last, found.steps, found.breaks) == (2.0, 4.0, 4.0, (1, 3), (2,))
-    assert found.points == "4.0,116.0 316.0,4.0"
+    plot = curve("loss", [(1, 2.0), (2, "nan"), (3, 4.0)])
+    assert plot is not None
+    assert (plot.low, plot.high, plot.last, plot.steps, plot.breaks) == (2.0, 4.0, 4.0, (1, 3), (2,))
+    assert plot.points == "4.0,116.0 316.0,4.0"
     assert curve("loss", [(1, "nan")]) is None
 
 

@@ -22,7 +22,7 @@ from rewardlab.integrations.trl import judge_reward
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.prompts import load_template
 from rewardlab.samplers.scripted import ScriptedSampler
-from rewardlab.serving.app import build_app
+from rewardlab.serving.app import create_app
 from rewardlab.serving.service import GroupRules
 from rewardlab.types import Choice, Message
 from rewardlab.verdicts.parse import format_verdict
@@ -34,7 +34,7 @@ from tests.support.servers import running
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     judge = GenerativeJudge(ScriptedSampler(handler), load_template("plain"))
-    with running(build_app(judge, rules=GroupRules(cohort=3, cohort_timeout_s=0.5))) as address:
+    with running(create_app(judge, rules=GroupRules(group_size=3, group_timeout_s=0.5))) as address:
         yield address
 
 
@@ -81,7 +81,7 @@ def test_trl_trains_on_it(tiny_checkpoint: Path, demo_pairs: Any, tmp_path: Path
     features = Features({"prompt": List({"role": Value("string"), "content": Value("string")}), "image": ImageFeature()})
     dataset = Dataset.from_dict(rows, features=features)
     judge = GenerativeJudge(ScriptedSampler(longer), load_template("plain"))
-    with running(build_app(judge)) as url:
+    with running(create_app(judge)) as url:
         config = GRPOConfig(
             output_dir=str(tmp_path),
             max_steps=2,

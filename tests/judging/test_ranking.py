@@ -14,7 +14,16 @@ from sklearn.linear_model import LogisticRegression
 from rewardlab.errors import ConfigError
 from rewardlab.judging.best_of_n import rank_many
 from rewardlab.judging.judge import GenerativeJudge
-from rewardlab.judging.ranking import PLANS, Plan, Played, Ranking, bradley_terry, fitted_strengths, net_win_rates, tiers_of
+from rewardlab.judging.ranking import (
+    PLANS,
+    Plan,
+    PlayedMatch,
+    Ranking,
+    bradley_terry,
+    fitted_strengths,
+    net_win_rates,
+    tiers_of,
+)
 from rewardlab.prompts import load_template
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.types import Candidates, Choice, Completion, FinishReason, Message
@@ -123,14 +132,14 @@ def test_rings_and_anchors() -> None:
 def test_rewards_by_hand() -> None:
     """Wins less losses by the number of judged matches; a match nobody could judge counts for nothing, and a response without
     any other has no reward."""
-    played = [Played(0, 1, 1.0), Played(0, 2, 0.75), Played(1, 2, None), Played(3, 1, None)]
+    played = [PlayedMatch(0, 1, 1.0), PlayedMatch(0, 2, 0.75), PlayedMatch(1, 2, None), PlayedMatch(3, 1, None)]
     assert net_win_rates(4, played) == [0.75, -1.0, -0.5, None]
     strengths, spread = fitted_strengths(4, played)
     assert strengths[3] is None
     assert spread[3] is None
     assert strengths[0] > strengths[2] > strengths[1]
     assert sum(strengths[:3]) == pytest.approx(0, abs=1e-9)
-    swapped, _ = fitted_strengths(4, [Played(m.second, m.first, None if m.share is None else 1 - m.share) for m in played])
+    swapped, _ = fitted_strengths(4, [PlayedMatch(m.second, m.first, None if m.share is None else 1 - m.share) for m in played])
     assert swapped[:3] == pytest.approx(strengths[:3])
     assert net_win_rates(2, []) == [None, None]
 

@@ -197,7 +197,7 @@ def test_an_untrained_judge_is_benchmarked_as_invalid(tiny_checkpoint: Path, dem
     """Its first token is hardly ever a verdict: nothing is right, everything is counted, in the votes and in the control."""
     write_parquet(demo_pairs[0][:6], tmp_path / "pairs.parquet")
     settings = BenchSettings("pairs", tmp_path / "pairs.parquet", f"prob:{tiny_checkpoint}", template="verdict")
-    report, _ = run_bench(settings, tmp_path / "out")
+    report = run_bench(settings, tmp_path / "out")[0].to_json()
     assert report["accuracy"]["micro"] == 0
     assert report["invalid_rate"] == report["controls"]["blank"]["invalid_rate"] == 1
     rows = [json.loads(line) for line in (tmp_path / "out" / "votes.jsonl").read_text().splitlines()[1:]]

@@ -7,18 +7,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rewardlab.rl.groups import centered
+from rewardlab.rewards.pairwise import rewards_of
+from rewardlab.rl.groups import all_pairs_advantages, centered, group_differences
 from rewardlab.types import Choice, Completion, FinishReason, Order, Verdict, VerdictStatus, Vote
 from rewardlab.verdicts.margins import (
     COMBINATIONS,
     Temperature,
-    all_pairs_advantages,
     both_orders,
     fit_temperature,
-    group_differences,
     over_rationale_pairs,
     over_rationales,
-    rewards_of,
     verdict_margins,
 )
 from rewardlab.verdicts.votes import probability_of_0

@@ -11,7 +11,7 @@ from sklearn.metrics import brier_score_loss, log_loss
 
 from rewardlab.metrics.calibration import (
     Bin,
-    Kept,
+    RiskPoint,
     area_under_risk,
     basic_interval,
     brier,
@@ -123,7 +123,7 @@ def test_interval_of_the_calibration_error_over_clusters() -> None:
 def test_risk_and_coverage_by_hand() -> None:
     """Two sure ones, of which one is wrong, then one less sure and right; one pair of four is never decided."""
     curve = risk_coverage([0.9, 0.9, 0.7, None], [True, False, True, False])
-    assert curve == [Kept(0.9, 0.5, 0.5), Kept(0.7, 0.75, 1 / 3)]
+    assert curve == [RiskPoint(0.9, 0.5, 0.5), RiskPoint(0.7, 0.75, 1 / 3)]
     assert area_under_risk(curve) == pytest.approx((0.5 * 0.5 + 0.25 / 3) / 0.75)
     assert risk_coverage([None], [False]) == []
     assert math.isnan(area_under_risk([]))

@@ -14,6 +14,7 @@ import pytest
 from rewardlab.benchmarks import runner
 from rewardlab.benchmarks.arithmetic import addition, problems
 from rewardlab.benchmarks.confidence import confidence_report
+from rewardlab.benchmarks.report_model import Confidence, Report, RowScore
 from rewardlab.benchmarks.runner import BenchSettings, run_bench
 from rewardlab.benchmarks.scaling import decision, k_curve
 from rewardlab.data.files import read_lines
@@ -21,6 +22,8 @@ from rewardlab.data.pairs import read_pairs, write_parquet
 from rewardlab.errors import ConfigError
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.metrics.accuracy import balanced_accuracy, length_bias
+from rewardlab.metrics.calibration import RiskPoint
+from rewardlab.metrics.intervals import AccuracyEstimate
 from rewardlab.prompts import load_template
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.types import Choice, Message, Order, choice_of
@@ -48,17 +51,22 @@ def test_balanced_majority_by_enumeration(given: str, swapped: str, preferred: i
         assert balanced_accuracy(tallied[0], tallied[1], k) == pytest.approx(sum(outcomes) / len(outcomes))
 
 
+def accuracy_of(estimate: AccuracyEstimate | None) -> float:
+    assert estimate is not None
+    return estimate.accuracy
+
+
 def test_curve_of_both_orders() -> None:
     """A judge that always says "first" is right in half of its trials and decides no pair; one order has no balanced curve."""
     always = [labeled("111", "111"), labeled("111", "111", preferred=1)]
     cells = k_curve(always, ["a", "b"], 3)
-    assert [(c["k"], c["accuracy"], c["balanced"]["accuracy"], c["weighted"]) for c in cells] == [
+    assert [(c.k, c.accuracy, c.balanced.accuracy, c.weighted) for c in cells if c.balanced] == [
         (1, 0.5, 0, None),
         (3, 0.5, 0, None),
     ]
-    assert k_curve([labeled("111")], ["a"], 3)[0]["balanced"] is None
-    assert decision(always, ["a", "b"])["accuracy"] == 0
-    assert decision([labeled("1", "2"), labeled("1", "2", preferred=1)], ["a", "b"])["accuracy"] == 0.5
+    assert k_curve([labeled("111")], ["a"], 3)[0].balanced is None
+    assert accuracy_of(decision(always, ["a", "b"])) == 0
+    assert accuracy_of(decision([labeled("1", "2"), labeled("1", "2", preferred=1)], ["a", "b"])) == 0.5
     assert decision([labeled("1")], ["a"]) is None
 
 
@@ -79,18 +87,17 @@ def test_length_lean_by_hand() -> None:
 def test_confidence_by_hand() -> None:
     """Three named pairs: two at share 1 (one right), one at 3/4 (right); an even pair and one without votes are undecided."""
     items = [labeled("11", "22"), labeled("11", "22", preferred=1), labeled("11", "21"), labeled("1", "1"), labeled("-", "-")]
-    told = confidence_report(items, list("abcde"))["vote_share"]
-    assert (told["num_pairs"], told["undecided"]) == (5, 2)
-    assert told["mean_confidence"] == pytest.approx(2.75 / 3)
-    assert told["accuracy"] == pytest.approx(2 / 3)
-    assert told["ece"] == pytest.approx((2 * 0.5 + 0.25) / 3)  # |1 - 1/2| of two, |3/4 - 1| of one
-    assert told["brier"] == pytest.approx((0 + 1 + 1 / 16) / 3)
-    assert told["risk_coverage"] == [
-        {"confidence": 1.0, "coverage": 0.4, "risk": 0.5},
-        {"confidence": 0.75, "coverage": 0.6, "risk": pytest.approx(1 / 3)},
-    ]
+    confidence = confidence_report(items, list("abcde"))["vote_share"]
+    assert confidence.calibration is not None
+    calibration = confidence.calibration
+    assert (confidence.num_pairs, confidence.undecided) == (5, 2)
+    assert calibration.mean_confidence == pytest.approx(2.75 / 3)
+    assert calibration.accuracy == pytest.approx(2 / 3)
+    assert calibration.ece == pytest.approx((2 * 0.5 + 0.25) / 3)  # |1 - 1/2| of two, |3/4 - 1| of one
+    assert calibration.brier == pytest.approx((0 + 1 + 1 / 16) / 3)
+    assert calibration.risk_coverage == (RiskPoint(1.0, 0.4, 0.5), RiskPoint(0.75, 0.6, pytest.approx(1 / 3)))
     assert confidence_report([labeled("11")], ["a"]) == {}
-    assert confidence_report([labeled("-", "-")], ["a"])["vote_share"] == {"num_pairs": 1, "undecided": 1}
+    assert confidence_report([labeled("-", "-")], ["a"])["vote_share"] == Confidence(1, 1, None)
 
 
 @pytest.fixture
@@ -100,7 +107,9 @@ def data(demo_pairs: Any, tmp_path: Path) -> Path:
 
 
 def bench(out: Path, data: Path, **changes: Any) -> dict[str, Any]:
-    return run_bench(BenchSettings(**({"benchmark": "pairs", "data": data, "judge": "hf:x", "controls": ()} | changes)), out)[0]
+    return run_bench(BenchSettings(**({"benchmark": "pairs", "data": data, "judge": "hf:x", "controls": ()} | changes)), out)[
+        0
+    ].to_json()
 
 
 def test_asking_stops_where_it_is_settled(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,15 +221,15 @@ def test_margins_of_a_replay_are_weighed(data: Path, tmp_path: Path) -> None:
 def test_a_report_that_was_tampered_with_does_not_add_up(data: Path, tmp_path: Path) -> None:
     """Each number that is changed is named."""
     report = bench(tmp_path / "out", data, judge="baseline:random")
-    scores = [json.loads(line) for line in read_lines(tmp_path / "out" / "scores.jsonl")]
-    assert problems(report, scores) == []
+    scores = [RowScore(**json.loads(line)) for line in read_lines(tmp_path / "out" / "scores.jsonl")]
+    assert problems(Report.from_json(report), scores) == []
     total = sum(cell["n"] * cell["accuracy"] for cell in report["groups"].values()) / 70
-    assert addition(report).endswith(f"/ 70 = {100 * total:.2f}")
+    assert addition(Report.from_json(report).scores).endswith(f"/ 70 = {100 * total:.2f}")
     group = next(iter(report["groups"]))
     better = report["groups"] | {group: report["groups"][group] | {"accuracy": 0.99}}
-    assert any(group in told for told in problems(report | {"groups": better}, scores))
-    assert any("overall is said" in told for told in problems(report | {"groups": better}, scores))
+    assert any(group in told for told in problems(Report.from_json(report | {"groups": better}), scores))
+    assert any("overall is said" in told for told in problems(Report.from_json(report | {"groups": better}), scores))
     raised = report | {"accuracy": report["accuracy"] | {"macro": 0.9}}
-    assert any("macro is said" in told for told in problems(raised, scores))
-    assert any("rows of 69" in told for told in problems(report, scores[1:]))
-    assert any("statuses" in told for told in problems(report | {"num_votes_total": 1}, scores))
+    assert any("macro is said" in told for told in problems(Report.from_json(raised), scores))
+    assert any("rows of 69" in told for told in problems(Report.from_json(report), scores[1:]))
+    assert any("statuses" in told for told in problems(Report.from_json(report | {"num_votes_total": 1}), scores))

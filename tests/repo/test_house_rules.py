@@ -32,6 +32,9 @@ PURE = [
     *(f"{room}/{p.name}" for room in ("prompts", "verdicts", "metrics", "rl") for p in PACKAGE.glob(f"{room}/*.py")),
     "judging/ranking.py",
 ]
+LONG_FILES = {
+    "rewardlab/training/policy_gradient/trainer.py": 540
+}  # the one seam with TRL: every method of it that is overridden
 OWNERS = {
     "openai": {"samplers/openai_api.py", "samplers/openai_batch.py"},
     "vllm": {"samplers/vllm.py"},
@@ -55,9 +58,16 @@ OWNERS = {
 }
 
 
+def is_type_checking(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
 def imports(path: Path) -> Iterator[str]:
-    """Full names of what a file imports, wherever in it."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    """Full names of what a file imports when it runs, wherever in it: what only annotations need is left out."""
+    nodes: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
+    while nodes:
+        node = nodes.pop()
+        nodes += [child for child in ast.iter_child_nodes(node) if not is_type_checking(child)]
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -147,11 +157,12 @@ def test_only_the_demo_knows_that_the_model_is_tiny() -> None:
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_habits_of_files(path: Path) -> None:
-    """A docstring, at most 400 lines, no bare except, no leftover; prompt builders know no label."""
+    """A docstring, at most 400 lines (a size that makes one think), no bare except, no leftover; prompt builders know no
+    label."""
     text = path.read_text(encoding="utf-8")
     tree = ast.parse(text)
     assert ast.get_docstring(tree), "module docstring"
-    assert len(text.splitlines()) <= 400
+    assert len(text.splitlines()) <= LONG_FILES.get(str(path.relative_to(ROOT)), 400)
     assert not re.search(r"\b(TODO|FIXME|XXX|HACK)\b", text)
     for node in ast.walk(tree):
         if isinstance(node, ast.ExceptHandler):
@@ -190,3 +201,45 @@ def test_readme_tree_is_true() -> None:
     known = {p.name for p in ROOT.rglob("*") if ".venv" not in p.parts}
     for name in re.findall(r"[\w.]+\.(?:py|md|toml|txt)\b|[\w.]+(?=/)", tree[1]):
         assert name in known, f"the tree names {name}"
+
+
+def test_root_has_few_names() -> None:
+    """A newcomer's first look at the package: at most 24 names."""
+    names = [path.name for path in PACKAGE.iterdir() if "__" not in path.name]
+    assert len(names) <= 24, sorted(names)
+
+
+def test_modules_import_in_no_circle() -> None:
+    """No module reaches itself by what is imported when it is loaded."""
+    names = {
+        ".".join(("rewardlab", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__"): path
+        for path in MODULES
+    }
+    graph = {name: [found for found in loaded_by(path, names) if found != name] for name, path in names.items()}
+    done: set[str] = set()
+
+    def visit(name: str, trail: tuple[str, ...]) -> None:
+        assert name not in trail, " -> ".join((*trail[trail.index(name) :], name))
+        if name not in done:
+            for imported in graph[name]:
+                visit(imported, (*trail, name))
+            done.add(name)
+
+    for name in graph:
+        visit(name, ())
+
+
+def loaded_by(path: Path, names: dict[str, Path]) -> set[str]:
+    """The package's modules that a file imports at its top level."""
+    loaded = set()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        full = []
+        if isinstance(node, ast.Import):
+            full = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            full = [
+                f"{node.module}.{alias.name}" if f"{node.module}.{alias.name}" in names else str(node.module)
+                for alias in node.names
+            ]
+        loaded |= {name for name in full if name in names}
+    return loaded

@@ -15,7 +15,7 @@ from rewardlab.rewards.steps import (
     first_bad,
     has_footing,
     judgment_steps,
-    least_right,
+    least_correct_or_raise,
     process_rewards,
     step_counts,
     step_ends,
@@ -108,20 +108,20 @@ def test_any_oracle_gives_a_boundary() -> None:
 
 def test_threshold() -> None:
     """15 of 20, by chance .0207 (the published figure); scipy's binomial for others; too few draws are refused."""
-    assert least_right(20, 0.025) == 15
+    assert least_correct_or_raise(20, 0.025) == 15
     assert chance_of_at_least(15, 20) == pytest.approx(0.0207, abs=5e-5)
     for num, alpha, guess in itertools.product((8, 20, 40), (0.01, 0.05), (0.5, 0.25)):
         for right in range(num + 1):
             assert chance_of_at_least(right, num, guess) == pytest.approx(binom.sf(right - 1, num, guess), abs=1e-12)
-        assert least_right(num, alpha, guess) == binom.isf(alpha, num, guess) + 1
+        assert least_correct_or_raise(num, alpha, guess) == binom.isf(alpha, num, guess) + 1
     with pytest.raises(ValueError, match="draw more"):
-        least_right(5, 0.025)
+        least_correct_or_raise(5, 0.025)
 
 
 def test_any_of_k_is_useless() -> None:
     """A judge that guesses passes "any of 20 is right" always and the test hardly ever; one that is always wrong, neither."""
     assert chance_of_at_least(1, 20) > 1 - 1e-6
-    assert chance_of_at_least(least_right(20, 0.025), 20) < 0.025
+    assert chance_of_at_least(least_correct_or_raise(20, 0.025), 20) < 0.025
     # Of a reasoning whose first half is sound (always right) and whose second misleads to a guess, n = 8 steps, the first bad
     # step is 5. "Any of K" says that nothing is wrong.
     chances = [1.0] * 5 + [0.5] * 4

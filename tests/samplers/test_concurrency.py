@@ -64,7 +64,7 @@ def test_an_overloaded_server_is_sent_less() -> None:
     assert endpoint.slots.limit < 20
     assert server.most == 8
     assert server.refused < 600  # a client that goes on with 48 is refused some 3,000 times
-    assert endpoint.told == {"HTTP 429": server.refused}
+    assert endpoint.failures == {"HTTP 429": server.refused}
 
 
 def test_a_few_refusals_do_not_slow_the_rest() -> None:

@@ -69,13 +69,13 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory, demo_pairs: Any) -> Pat
     """As ``tiny_checkpoint``, with heads of 32: vLLM's attention on a CPU knows that width and 64."""
     import random
 
-    from rewardlab.demo.base_model import build_model, build_processor, save, train_tokenizer
+    from rewardlab.demo.base_model import build_model, build_processor, save_model, train_tokenizer
     from rewardlab.demo.build import corpus
 
     pairs, truths = demo_pairs
     tokenizer = train_tokenizer(corpus(pairs, truths, random.Random(0)), 700)
     folder = tmp_path_factory.mktemp("wide") / "base"
-    save(folder, build_model(tokenizer, hidden=128, layers=2, seed=0), build_processor(tokenizer))
+    save_model(folder, build_model(tokenizer, hidden=128, layers=2, seed=0), build_processor(tokenizer))
     return folder
 
 

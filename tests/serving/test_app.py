@@ -12,14 +12,16 @@ from typing import Any
 
 import httpx
 import pytest
+from typer.testing import CliRunner
 
+from rewardlab.cli import app
 from rewardlab.data.images import to_data_url
-from rewardlab.errors import MediaError
+from rewardlab.errors import ConfigError, MediaError
 from rewardlab.judging.engines import open_judge
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.prompts import load_template
 from rewardlab.samplers.scripted import ScriptedSampler
-from rewardlab.serving.app import MAX_BODY_BYTES, build_app
+from rewardlab.serving.app import MAX_BODY_BYTES, create_app
 from rewardlab.serving.media import Media
 from rewardlab.types import Message
 from tests.support.images import png
@@ -40,7 +42,7 @@ def prefers_red(prompt: tuple[Message, ...], draw: int) -> str:
 @pytest.fixture(scope="module")
 def client() -> Iterator[httpx.Client]:
     judge = GenerativeJudge(ScriptedSampler(prefers_red), PLAIN)
-    with running(build_app(judge)) as url, httpx.Client(base_url=url, timeout=30) as client:
+    with running(create_app(judge)) as url, httpx.Client(base_url=url, timeout=30) as client:
         yield client
 
 
@@ -150,7 +152,7 @@ def test_a_real_model_behind_http(tiny_checkpoint: Path, demo_pairs: Any) -> Non
     judge = open_judge(f"hf:{tiny_checkpoint}", template="plain", max_tokens=8)
     pair = demo_pairs[0][0]
     body = {"question": pair.question, "responses": pair.responses, "images": [to_data_url(pair.images[0])], "votes": 2}
-    with running(build_app(judge)) as url:
+    with running(create_app(judge)) as url:
         answer = httpx.post(f"{url}/v1/judge", json=body, timeout=60).json()
     assert (answer["p_first_better"], answer["outcome"], answer["num_valid"]) == (None, "no_valid_vote", 0)
     assert len(answer["votes"]) == 4
@@ -164,6 +166,15 @@ def test_port_in_use(client: httpx.Client, tiny_checkpoint: Path) -> None:
     assert done.returncode == 2
     assert "choose another --port" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(("old", "new"), [("--cohort", "--group-size"), ("--cohort-timeout", "--group-timeout")])
+def test_an_option_of_another_name(old: str, new: str) -> None:
+    """Refused with the name it has now."""
+    done = CliRunner().invoke(app, ["serve", "--judge", "hf:x", old, "4"])
+    assert isinstance(done.exception, ConfigError)
+    assert f"{old} is now called {new}; give {new} 4" in str(done.exception)
+    assert old not in CliRunner().invoke(app, ["serve", "--help"]).output
 
 
 def test_the_api_describes_itself(client: httpx.Client) -> None:

@@ -20,11 +20,18 @@ from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.prompts import load_template
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.scripted import ScriptedSampler
-from rewardlab.serving.app import build_app
+from rewardlab.serving.app import create_app
 from rewardlab.serving.auth import Key
-from rewardlab.serving.jobs import Chat
+from rewardlab.serving.conversations import (
+    labeled_sample,
+    read_content,
+    read_conversation,
+    read_label,
+    split_sequence,
+    strip_markup,
+)
+from rewardlab.serving.jobs import ChatJob
 from rewardlab.serving.service import GroupRules
-from rewardlab.serving.text import content_of, conversation, label_of, labeled_sample, plain, split_sequence
 from rewardlab.types import Completion, Message, Part
 from tests.support.images import png
 from tests.support.scripted_judge import ANSWERS, CHATML, PROMPT, QUESTION, handler
@@ -39,7 +46,7 @@ def judge() -> GenerativeJudge:
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with running(build_app(judge(), rules=GroupRules(cohort=3, cohort_timeout_s=0.5))) as address:
+    with running(create_app(judge(), rules=GroupRules(group_size=3, group_timeout_s=0.5))) as address:
         yield address
 
 
@@ -294,7 +301,7 @@ def test_documents_of_other_kinds(client: httpx.Client) -> None:
 def test_keys_and_rates() -> None:
     """Without a key nothing but health; a good one asks as often as its rate allows, another's rate is its own."""
     keys = [Key.of(key, per_minute=30) for key in ("alpha", "beta")]
-    with running(build_app(judge(), keys=keys)) as url, httpx.Client(base_url=url) as client:
+    with running(create_app(judge(), keys=keys)) as url, httpx.Client(base_url=url) as client:
         assert client.get("/health").status_code == client.get("/ready").status_code == 200
         for bad in ({}, {"Authorization": "Bearer gamma"}, {"Authorization": "alpha"}, {"Authorization": "Basic alpha"}):
             assert client.get("/metrics", headers=bad).status_code == 401
@@ -315,7 +322,7 @@ def test_who_hangs_up_is_not_asked_about() -> None:
         return handler(prompt, draw)
 
     slow_judge = GenerativeJudge(ScriptedSampler(slow), load_template("plain"))
-    with running(build_app(slow_judge)) as url, ThreadPoolExecutor(1) as pool, httpx.Client(base_url=url) as client:
+    with running(create_app(slow_judge)) as url, ThreadPoolExecutor(1) as pool, httpx.Client(base_url=url) as client:
         first = pool.submit(client.post, "/v1/judge", json={"question": "first?", "responses": ANSWERS[:2]})
         time.sleep(0.1)
         with pytest.raises(httpx.ReadTimeout):
@@ -401,7 +408,7 @@ def test_chats_differ_by_where_their_images_are() -> None:
 
     def chat(first: tuple[Part, ...], last: tuple[Part, ...]) -> str:
         turns = (Message("user", first), Message("assistant", (Part(text="x"),)), Message("user", last))
-        return Chat(turns, params).key()
+        return ChatJob(turns, params).key()
 
     shown = Part(image=image)
     assert chat((shown, Part(text="q")), (Part(text="r"),)) != chat((Part(text="q"),), (shown, Part(text="r")))
@@ -425,12 +432,18 @@ def test_a_response_does_not_choose_where_it_begins() -> None:
 
 def test_texts() -> None:
     """Parts of three APIs; several turns keep their roles; a label that is no JSON carries nothing."""
-    assert content_of([{"type": "input_text", "text": "a"}, {"type": "image", "image": "upload:1"}]) == ("a", ("upload:1",))
+    assert read_content([{"type": "input_text", "text": "a"}, {"type": "image", "image": "upload:1"}]) == ("a", ("upload:1",))
     with pytest.raises(DataError, match="audio"):
-        content_of([{"type": "audio"}])
+        read_content([{"type": "audio"}])
     turns = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}, {"role": "user", "content": "Q?"}]
-    assert conversation(turns) == ("User: Hi\nAssistant: Hello\nUser: Q?", ())
-    assert [label_of(label) for label in ("red", "{broken", None, 3, '{"media": ["x"]}')] == [{}, {}, {}, {}, {"media": ["x"]}]
-    assert plain("<|im_start|>user\nQ?<|im_end|>") == "Q?"
+    assert read_conversation(turns) == ("User: Hi\nAssistant: Hello\nUser: Q?", ())
+    assert [read_label(label) for label in ("red", "{broken", None, 3, '{"media": ["x"]}')] == [
+        {},
+        {},
+        {},
+        {},
+        {"media": ["x"]},
+    ]
+    assert strip_markup("<|im_start|>user\nQ?<|im_end|>") == "Q?"
     with pytest.raises(DataError, match="no text"):
-        conversation([{"role": "user", "content": ""}])
+        read_conversation([{"role": "user", "content": ""}])

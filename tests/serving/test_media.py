@@ -18,7 +18,7 @@ from rewardlab.errors import ConfigError, MediaError
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.prompts import load_template
 from rewardlab.samplers.scripted import ScriptedSampler
-from rewardlab.serving.app import build_app
+from rewardlab.serving.app import create_app
 from rewardlab.serving.auth import Key, read_keys
 from rewardlab.serving.media import MAX_IMAGE_BYTES, Media
 from tests.support.images import png
@@ -130,7 +130,7 @@ def test_keys_have_limits() -> None:
     judge = GenerativeJudge(ScriptedSampler(lambda prompt, draw: "<answer>1</answer>"), load_template("plain"))
     keys = [Key.of("small", max_bytes=200), Key.of("large")]
     body = BODY | {"question": "Which? " + "x" * 300}
-    with running(build_app(judge, keys=keys)) as url:
+    with running(create_app(judge, keys=keys)) as url:
 
         def ask(**how: Any) -> int:
             return httpx.post(f"{url}/v1/judge", json=body, **how).status_code

@@ -7,16 +7,17 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 
 from rewardlab.errors import DataError
-from rewardlab.serving.errors import AloneError, EngineFailedError, OverloadedError, TooLateError
-from rewardlab.serving.gather import together
-from rewardlab.serving.group_buffer import Cohorts
-from rewardlab.serving.jobs import Ask
-from rewardlab.serving.queue import Batcher
+from rewardlab.serving.errors import DeadlineExceededError, EngineFailedError, GroupTimeoutError, OverloadedError
+from rewardlab.serving.gather import gather_bounded
+from rewardlab.serving.group_buffer import GroupBuffer
+from rewardlab.serving.jobs import JudgeJob
+from rewardlab.serving.queue import JudgeQueue
 from rewardlab.types import (
     BOTH_ORDERS,
     Choice,
@@ -71,21 +72,21 @@ def vote(pair: PreferencePair, order: Order) -> Vote:
     return Vote(order, Verdict(choice, VerdictStatus.OK), Completion("x", FinishReason.STOP, 1))
 
 
-def ask(question: str, votes: int = 1) -> Ask:
-    return Ask(PreferencePair("p", question, ("long answer", "short"), None), BOTH_ORDERS, votes, 0)
+def judge_job(question: str, votes: int = 1) -> JudgeJob:
+    return JudgeJob(PreferencePair("p", question, ("long answer", "short"), None), BOTH_ORDERS, votes, 0)
 
 
-def run(body: Callable[[Batcher, Engine], Awaitable[None]], **options: Any) -> Engine:
+def run(body: Callable[[JudgeQueue, Engine], Awaitable[None]], **options: Any) -> Engine:
     engine = Engine()
 
     async def main() -> None:
-        batcher = Batcher(engine, **options)
-        batcher.start()
+        queue = JudgeQueue(engine, **options)
+        queue.start()
         try:
-            await body(batcher, engine)
+            await body(queue, engine)
         finally:
             engine.gate.set()
-            await batcher.stop(5)
+            await queue.stop(5)
 
     asyncio.run(asyncio.wait_for(main(), 30))
     return engine
@@ -98,12 +99,12 @@ async def settle() -> None:
 def test_what_waits_is_judged_together() -> None:
     """One call for what came while the engine was busy; other numbers of votes are another call; each gets its own answer."""
 
-    async def body(batcher: Batcher, engine: Engine) -> None:
+    async def body(queue: JudgeQueue, engine: Engine) -> None:
         engine.gate.clear()
-        asked = [asyncio.create_task(batcher.ask(ask("first")))]
+        asked = [asyncio.create_task(queue.submit(judge_job("first")))]
         await settle()
-        asked += [asyncio.create_task(batcher.ask(ask(f"q{n}"))) for n in range(5)]
-        asked.append(asyncio.create_task(batcher.ask(ask("many", votes=3))))
+        asked += [asyncio.create_task(queue.submit(judge_job(f"q{n}"))) for n in range(5)]
+        asked.append(asyncio.create_task(queue.submit(judge_job("many", votes=3))))
         await settle()
         engine.gate.set()
         done = await asyncio.gather(*asked)
@@ -116,9 +117,9 @@ def test_what_waits_is_judged_together() -> None:
 def test_a_batch_has_a_size() -> None:
     """Five questions of two samples each, four samples at a time."""
 
-    async def body(batcher: Batcher, engine: Engine) -> None:
+    async def body(queue: JudgeQueue, engine: Engine) -> None:
         engine.gate.clear()
-        asked = [asyncio.create_task(batcher.ask(ask(f"q{n}"))) for n in range(5)]
+        asked = [asyncio.create_task(queue.submit(judge_job(f"q{n}"))) for n in range(5)]
         await settle()
         engine.gate.set()
         await asyncio.gather(*asked)
@@ -129,19 +130,19 @@ def test_a_batch_has_a_size() -> None:
 def test_priorities_and_deadlines() -> None:
     """The lower number goes first; what waited too long is not asked at all."""
 
-    async def body(batcher: Batcher, engine: Engine) -> None:
+    async def body(queue: JudgeQueue, engine: Engine) -> None:
         engine.gate.clear()
-        busy = asyncio.create_task(batcher.ask(ask("busy")))
+        busy = asyncio.create_task(queue.submit(judge_job("busy")))
         await settle()
-        late = asyncio.create_task(batcher.ask(ask("late"), timeout_s=0.01))
-        last = asyncio.create_task(batcher.ask(ask("last"), priority=1))
-        first = asyncio.create_task(batcher.ask(ask("first"), priority=-1))
+        late = asyncio.create_task(queue.submit(judge_job("late"), timeout_s=0.01))
+        last = asyncio.create_task(queue.submit(judge_job("last"), priority=1))
+        first = asyncio.create_task(queue.submit(judge_job("first"), priority=-1))
         await settle()
         engine.gate.set()
         await asyncio.gather(busy, last, first)
-        with pytest.raises(TooLateError, match="deadline"):
+        with pytest.raises(DeadlineExceededError, match="deadline"):
             await late
-        assert batcher.counts["late"] == 1
+        assert queue.counts["late"] == 1
 
     assert run(body, max_sequences=2).calls == [["busy"], ["first"], ["last"]]
 
@@ -149,20 +150,20 @@ def test_priorities_and_deadlines() -> None:
 def test_a_full_queue_refuses() -> None:
     """At once, with a time to come back; and so does a server that shuts down."""
 
-    async def body(batcher: Batcher, engine: Engine) -> None:
+    async def body(queue: JudgeQueue, engine: Engine) -> None:
         engine.gate.clear()
-        asked = [asyncio.create_task(batcher.ask(ask("busy")))]
+        asked = [asyncio.create_task(queue.submit(judge_job("busy")))]
         await settle()
-        asked += [asyncio.create_task(batcher.ask(ask(f"q{n}"))) for n in range(2)]
+        asked += [asyncio.create_task(queue.submit(judge_job(f"q{n}"))) for n in range(2)]
         await settle()
-        assert not batcher.ready
+        assert not queue.ready
         with pytest.raises(OverloadedError) as refused:
-            await batcher.ask(ask("one too many"))
+            await queue.submit(judge_job("one too many"))
         assert refused.value.retry_after_s >= 1
         engine.gate.set()
         await asyncio.gather(*asked)
-        assert batcher.ready
-        assert batcher.counts["refused"] == 1
+        assert queue.ready
+        assert queue.counts["refused"] == 1
 
     assert "one too many" not in [name for call in run(body, max_waiting=2).calls for name in call]
 
@@ -170,18 +171,18 @@ def test_a_full_queue_refuses() -> None:
 def test_who_hangs_up_leaves_the_queue() -> None:
     """It is never asked."""
 
-    async def body(batcher: Batcher, engine: Engine) -> None:
+    async def body(queue: JudgeQueue, engine: Engine) -> None:
         engine.gate.clear()
-        busy = asyncio.create_task(batcher.ask(ask("busy")))
+        busy = asyncio.create_task(queue.submit(judge_job("busy")))
         await settle()
-        gone = asyncio.create_task(batcher.ask(ask("gone")))
+        gone = asyncio.create_task(queue.submit(judge_job("gone")))
         await settle()
         gone.cancel()
         await settle()
         engine.gate.set()
         await busy
         await settle()
-        assert batcher.counts["gone"] == 1
+        assert queue.counts["gone"] == 1
 
     assert run(body).calls == [["busy"]]
 
@@ -189,15 +190,15 @@ def test_who_hangs_up_leaves_the_queue() -> None:
 def test_answers_are_kept_by_content() -> None:
     """The same question is asked once; another seed or image is another question; a failure of the endpoint is not kept."""
 
-    async def body(batcher: Batcher, engine: Engine) -> None:
-        first, second = await batcher.ask(ask("q")), await batcher.ask(ask("q"))
+    async def body(queue: JudgeQueue, engine: Engine) -> None:
+        first, second = await queue.submit(judge_job("q")), await queue.submit(judge_job("q"))
         assert first is second
-        await batcher.ask(Ask(ask("q").pair, BOTH_ORDERS, 1, seed=1))
-        await batcher.ask(Ask(replace(ask("q").pair, images=(b"another",)), BOTH_ORDERS, 1, seed=0))
+        await queue.submit(JudgeJob(judge_job("q").pair, BOTH_ORDERS, 1, seed=1))
+        await queue.submit(JudgeJob(replace(judge_job("q").pair, images=(b"another",)), BOTH_ORDERS, 1, seed=0))
         for _ in range(2):
             with pytest.raises(EngineFailedError, match="HTTP 503"):
-                await batcher.ask(ask("lost"))
-        assert batcher.counts["cached"] == 1
+                await queue.submit(judge_job("lost"))
+        assert queue.counts["cached"] == 1
 
     assert run(body).calls == [["q"], ["q"], ["q"], ["lost"], ["lost"]]
 
@@ -205,9 +206,9 @@ def test_answers_are_kept_by_content() -> None:
 def test_an_order_that_is_lost_is_not_made_up_by_the_other() -> None:
     """Votes of one order alone would lean to a place: the pair has no answer."""
 
-    async def body(batcher: Batcher, engine: Engine) -> None:
+    async def body(queue: JudgeQueue, engine: Engine) -> None:
         with pytest.raises(EngineFailedError, match="HTTP 503"):
-            await batcher.ask(ask("half"))
+            await queue.submit(judge_job("half"))
 
     run(body)
 
@@ -215,16 +216,16 @@ def test_an_order_that_is_lost_is_not_made_up_by_the_other() -> None:
 def test_a_bad_request_fails_alone() -> None:
     """A batch that breaks is asked one by one: its neighbours are answered."""
 
-    async def body(batcher: Batcher, engine: Engine) -> None:
+    async def body(queue: JudgeQueue, engine: Engine) -> None:
         engine.bad = {"bad"}
         engine.gate.clear()
-        asked = [asyncio.create_task(batcher.ask(ask(name))) for name in ("busy", "good", "bad", "fine")]
+        asked = [asyncio.create_task(queue.submit(judge_job(name))) for name in ("busy", "good", "bad", "fine")]
         await settle()
         engine.gate.set()
         done = await asyncio.gather(*asked, return_exceptions=True)
         assert [isinstance(one, EngineFailedError) for one in done] == [False, False, True, False]
         assert "out of memory" in str(done[2])
-        assert batcher.ready
+        assert queue.ready
 
     run(body)
 
@@ -232,29 +233,29 @@ def test_a_bad_request_fails_alone() -> None:
 def test_what_a_request_got_wrong_is_its_own() -> None:
     """A pair that the judge refuses is refused as such; the engine is as ready as before."""
 
-    async def body(batcher: Batcher, engine: Engine) -> None:
+    async def body(queue: JudgeQueue, engine: Engine) -> None:
         engine.refuses = DataError("a text has places for 2 images and 1 images")
         with pytest.raises(DataError, match="places for 2"):
-            await batcher.ask(ask("bad"))
+            await queue.submit(judge_job("bad"))
         await settle()
-        assert batcher.ready
+        assert queue.ready
 
     run(body)
 
 
-def test_together() -> None:
+def test_a_failing_call_cancels_the_others() -> None:
     """When one fails the rest leaves the queue: nothing is judged for nobody."""
 
-    async def body(batcher: Batcher, engine: Engine) -> None:
+    async def body(queue: JudgeQueue, engine: Engine) -> None:
         engine.gate.clear()
-        busy = asyncio.create_task(batcher.ask(ask("busy")))
+        busy = asyncio.create_task(queue.submit(judge_job("busy")))
         await settle()
         with pytest.raises(OverloadedError):
-            await together(batcher.ask(ask(f"q{n}")) for n in range(4))
+            await gather_bounded(partial(queue.submit, judge_job(f"q{n}")) for n in range(4))
         await settle()
         engine.gate.set()
         await busy
-        assert batcher.counts["gone"] == 3
+        assert queue.counts["gone"] == 3
 
     assert run(body, max_waiting=3).calls == [["busy"]]
 
@@ -262,16 +263,16 @@ def test_together() -> None:
 def test_an_engine_that_is_down_and_comes_back() -> None:
     """Failures are told, the server says that it is not ready, and the next good answer makes it so again."""
 
-    async def body(batcher: Batcher, engine: Engine) -> None:
+    async def body(queue: JudgeQueue, engine: Engine) -> None:
         engine.down = True
         with pytest.raises(EngineFailedError):
-            await batcher.ask(ask("q"))
+            await queue.submit(judge_job("q"))
         await settle()
-        assert not batcher.ready
+        assert not queue.ready
         engine.down = False
-        assert (await batcher.ask(ask("q"))).outcome.winner == 0
+        assert (await queue.submit(judge_job("q"))).outcome.winner == 0
         await settle()
-        assert batcher.ready
+        assert queue.ready
 
     run(body)
 
@@ -279,12 +280,12 @@ def test_an_engine_that_is_down_and_comes_back() -> None:
 def test_an_engine_that_hangs_is_left_behind() -> None:
     """Those that waited for it hear of it; others are asked of a new thread."""
 
-    async def body(batcher: Batcher, engine: Engine) -> None:
+    async def body(queue: JudgeQueue, engine: Engine) -> None:
         engine.gate.clear()
         with pytest.raises(EngineFailedError, match=r"no answer within 0.2 s"):
-            await batcher.ask(ask("hangs"))
+            await queue.submit(judge_job("hangs"))
         engine.gate.set()
-        assert (await batcher.ask(ask("next"))).outcome.winner == 0
+        assert (await queue.submit(judge_job("next"))).outcome.winner == 0
 
     run(body, engine_timeout_s=0.2)
 
@@ -292,14 +293,14 @@ def test_an_engine_that_hangs_is_left_behind() -> None:
 def test_stopping_finishes_what_waits() -> None:
     """And takes nothing new."""
 
-    async def body(batcher: Batcher, engine: Engine) -> None:
+    async def body(queue: JudgeQueue, engine: Engine) -> None:
         engine.gate.clear()
-        asked = [asyncio.create_task(batcher.ask(ask(f"q{n}"))) for n in range(3)]
+        asked = [asyncio.create_task(queue.submit(judge_job(f"q{n}"))) for n in range(3)]
         await settle()
-        stopping = asyncio.create_task(batcher.stop(5))
+        stopping = asyncio.create_task(queue.stop(5))
         await settle()
         with pytest.raises(OverloadedError):
-            await batcher.ask(ask("new"))
+            await queue.submit(judge_job("new"))
         engine.gate.set()
         await stopping
         assert all(one.outcome.winner == 0 for one in await asyncio.gather(*asked))
@@ -307,7 +308,7 @@ def test_stopping_finishes_what_waits() -> None:
     run(body)
 
 
-def test_cohorts() -> None:
+def test_groups_that_wait() -> None:
     """Members of a key wait for each other and get their own reward; one that stays short is dissolved, in time."""
 
     async def main() -> None:
@@ -317,21 +318,21 @@ def test_cohorts() -> None:
             asked.append(members)
             return [float(member) for member in members]
 
-        cohorts: Cohorts[int, float] = Cohorts(reward, size=3, timeout_s=0.2)
-        full = [asyncio.create_task(cohorts.join("a", n)) for n in (1, 2, 3)]
+        buffer: GroupBuffer[int, float] = GroupBuffer(reward, size=3, timeout_s=0.2)
+        full = [asyncio.create_task(buffer.join("a", n)) for n in (1, 2, 3)]
         begun = time.monotonic()
-        with pytest.raises(AloneError, match="only 1 of 3"):
-            await cohorts.join("b", 4)
+        with pytest.raises(GroupTimeoutError, match="only 1 of 3"):
+            await buffer.join("b", 4)
         assert time.monotonic() - begun < 5
         assert await asyncio.gather(*full) == [1, 2, 3]
-        gone = asyncio.create_task(cohorts.join("c", 5))
+        gone = asyncio.create_task(buffer.join("c", 5))
         await asyncio.sleep(0)
         gone.cancel()
         await asyncio.sleep(0)
-        again = [asyncio.create_task(cohorts.join("c", n)) for n in (6, 7, 8)]
+        again = [asyncio.create_task(buffer.join("c", n)) for n in (6, 7, 8)]
         assert await asyncio.gather(*again) == [6, 7, 8]
         assert asked == [[1, 2, 3], [6, 7, 8]]
-        assert cohorts.num_dissolved == 1
+        assert buffer.num_dissolved == 1
 
     asyncio.run(main())
 
@@ -339,20 +340,20 @@ def test_cohorts() -> None:
 def test_who_is_gone_holds_no_place() -> None:
     """Of a full queue whose callers hung up nothing is left; deadlines are kept behind an engine that is busy."""
 
-    async def body(batcher: Batcher, engine: Engine) -> None:
+    async def body(queue: JudgeQueue, engine: Engine) -> None:
         engine.gate.clear()
-        busy = asyncio.create_task(batcher.ask(ask("busy")))
+        busy = asyncio.create_task(queue.submit(judge_job("busy")))
         await settle()
-        gone = [asyncio.create_task(batcher.ask(ask(name))) for name in ("a", "b")]
+        gone = [asyncio.create_task(queue.submit(judge_job(name))) for name in ("a", "b")]
         await settle()
-        assert not batcher.ready
+        assert not queue.ready
         for one in gone:
             one.cancel()
         await settle()
-        assert batcher.ready
-        assert batcher.num_waiting == 0
-        with pytest.raises(TooLateError, match="deadline"):
-            await asyncio.wait_for(batcher.ask(ask("late"), timeout_s=0.05), 2)
+        assert queue.ready
+        assert queue.num_waiting == 0
+        with pytest.raises(DeadlineExceededError, match="deadline"):
+            await asyncio.wait_for(queue.submit(judge_job("late"), timeout_s=0.05), 2)
         engine.gate.set()
         await busy
 
@@ -362,10 +363,10 @@ def test_who_is_gone_holds_no_place() -> None:
 def test_a_large_request_does_not_fill_the_queue() -> None:
     """A hundred at once where eight may wait: a few at a time."""
 
-    async def body(batcher: Batcher, engine: Engine) -> None:
-        answers = await together((batcher.ask(ask(f"q{n}")) for n in range(100)), at_once=8)
+    async def body(queue: JudgeQueue, engine: Engine) -> None:
+        answers = await gather_bounded((partial(queue.submit, judge_job(f"q{n}")) for n in range(100)), limit=8)
         assert len(answers) == 100
-        assert batcher.counts["refused"] == 0
+        assert queue.counts["refused"] == 0
 
     run(body, max_waiting=8)
 
@@ -373,11 +374,11 @@ def test_a_large_request_does_not_fill_the_queue() -> None:
 def test_stopping_leaves_nobody_waiting() -> None:
     """Also those whose question hangs in the engine."""
 
-    async def body(batcher: Batcher, engine: Engine) -> None:
+    async def body(queue: JudgeQueue, engine: Engine) -> None:
         engine.gate.clear()
-        asked = [asyncio.create_task(batcher.ask(ask(name))) for name in ("busy", "next")]
+        asked = [asyncio.create_task(queue.submit(judge_job(name))) for name in ("busy", "next")]
         await settle()
-        await batcher.stop(0.1)
+        await queue.stop(0.1)
         for one in asked:
             with pytest.raises(EngineFailedError, match="shutting down"):
                 await asyncio.wait_for(one, 2)
@@ -385,16 +386,16 @@ def test_stopping_leaves_nobody_waiting() -> None:
     run(body)
 
 
-def test_an_answer_that_is_none_ends_no_lane() -> None:
+def test_an_answer_that_is_none_ends_no_thread() -> None:
     """An engine that answers too few is a failure of those who asked, and is asked again."""
 
-    async def body(batcher: Batcher, engine: Engine) -> None:
+    async def body(queue: JudgeQueue, engine: Engine) -> None:
         whole = engine.compare_many
         engine.compare_many = lambda *args, **options: []  # type: ignore[method-assign]
         with pytest.raises(EngineFailedError, match="cannot be read"):
-            await asyncio.wait_for(batcher.ask(ask("q")), 2)
+            await asyncio.wait_for(queue.submit(judge_job("q")), 2)
         engine.compare_many = whole  # type: ignore[method-assign]
-        assert (await asyncio.wait_for(batcher.ask(ask("q")), 2)).outcome.winner is not None
+        assert (await asyncio.wait_for(queue.submit(judge_job("q")), 2)).outcome.winner is not None
 
     run(body)
 
@@ -402,9 +403,9 @@ def test_an_answer_that_is_none_ends_no_lane() -> None:
 def test_what_an_endpoint_refuses_is_the_requests_fault() -> None:
     """HTTP 400 of the engine's own endpoint, for a prompt that is too long: bad input, and the engine is not failing."""
 
-    async def body(batcher: Batcher, engine: Engine) -> None:
+    async def body(queue: JudgeQueue, engine: Engine) -> None:
         with pytest.raises(DataError, match="refuses the request: HTTP 400"):
-            await batcher.ask(ask("too long"))
-        assert batcher.ready
+            await queue.submit(judge_job("too long"))
+        assert queue.ready
 
     run(body)

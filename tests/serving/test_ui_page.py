@@ -16,7 +16,7 @@ from rewardlab.data.images import encode_png
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.prompts import load_template
 from rewardlab.samplers.scripted import ScriptedSampler
-from rewardlab.serving.app import build_app
+from rewardlab.serving.app import create_app
 from rewardlab.serving.auth import Key
 from rewardlab.types import Message
 from tests.support.servers import running
@@ -48,7 +48,7 @@ def opened(
 ) -> Iterator[Any]:
     """The page of a real server; nothing may be wrong in its console but refused requests."""
     wrong: list[str] = []
-    with running(build_app(GenerativeJudge(ScriptedSampler(handler), load_template("plain")), **options)) as url:
+    with running(create_app(GenerativeJudge(ScriptedSampler(handler), load_template("plain")), **options)) as url:
         # The page's own policy forbids eval, by which the driver waits.
         context = chromium.new_context(viewport={"width": size[0], "height": size[1]}, bypass_csp=True)
         page = context.new_page()

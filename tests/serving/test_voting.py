@@ -18,7 +18,7 @@ from rewardlab.judging.margins import probability_judge_of
 from rewardlab.prompts import load_template
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.scripted import ScriptedSampler
-from rewardlab.serving.app import build_app
+from rewardlab.serving.app import create_app
 from rewardlab.types import BOTH_ORDERS, Completion, FinishReason, Message
 from tests.support.servers import running
 
@@ -38,7 +38,7 @@ def prefers_red(prompt: tuple[Message, ...], draw: int) -> str:
 
 def ask(handler: Handler, path: str = "/v1/judge", **change: Any) -> tuple[Any, int]:
     """The answer, and how many pairs the engine was asked about."""
-    with running(build_app(GenerativeJudge(ScriptedSampler(handler), PLAIN))) as url:
+    with running(create_app(GenerativeJudge(ScriptedSampler(handler), PLAIN))) as url:
         told = httpx.post(f"{url}{path}", json=BODY | change, timeout=30)
         status = httpx.get(f"{url}/v1/status").json()
     return told, status["counts"]["judged"]
@@ -74,7 +74,7 @@ def test_weighted_of_a_real_model(tiny_checkpoint: Path, demo_pairs: Any) -> Non
     weigher = probability_judge_of(judge)
     assert weigher is judge
     offline = judge.compare_many([pair], orders=[BOTH_ORDERS], num_votes=1, seed=0)[0]
-    with running(build_app(judge)) as url:
+    with running(create_app(judge)) as url:
         for policy in (None, "weighted"):
             told = httpx.post(f"{url}/v1/judge", json=body | {"policy": policy}, timeout=60).json()
             assert told["p_first_better"] == pytest.approx(offline.share_0, abs=1e-5)
@@ -113,7 +113,7 @@ def test_votes_arrive_one_round_after_another() -> None:
         return prefers_red(prompt, draw)
 
     with (
-        running(build_app(GenerativeJudge(ScriptedSampler(slow), PLAIN))) as url,
+        running(create_app(GenerativeJudge(ScriptedSampler(slow), PLAIN))) as url,
         httpx.stream("POST", f"{url}/v1/judge/live", json=BODY | {"votes": 3}, timeout=30) as answer,
     ):
         assert answer.headers["content-type"].startswith("application/x-ndjson")
@@ -163,7 +163,7 @@ def test_seeds_are_kept_apart_where_they_mean_something(mixes: bool) -> None:
 
     sampler = Alone(prefers_red)
     sampler.calls, sampler.mixes = [], mixes
-    with running(build_app(GenerativeJudge(sampler, PLAIN))) as url, ThreadPoolExecutor(6) as pool:
+    with running(create_app(GenerativeJudge(sampler, PLAIN))) as url, ThreadPoolExecutor(6) as pool:
         answers = list(pool.map(lambda n: httpx.post(f"{url}/v1/judge", json=BODY | {"seed": n}, timeout=30), range(6)))
     assert all(answer.json()["outcome"] == "response_0" for answer in answers)
     if mixes:
@@ -198,7 +198,7 @@ def test_videos_are_shown_as_frames(film: bytes) -> None:
 
     inline = "data:video/mp4;base64," + base64.b64encode(film).decode()
     playlist = b"#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\nhttp://127.0.0.1:9/x.ts\n#EXT-X-ENDLIST\n"
-    with running(build_app(GenerativeJudge(ScriptedSampler(counts), PLAIN))) as url, httpx.Client(base_url=url) as client:
+    with running(create_app(GenerativeJudge(ScriptedSampler(counts), PLAIN))) as url, httpx.Client(base_url=url) as client:
         name = client.post("/v1/uploads", content=film, headers={"Content-Type": "video/mp4"}).json()["id"]
         for video in (inline, f"upload:{name}"):
             told = client.post("/v1/judge", json=BODY | {"videos": [video], "frames": 3}, timeout=30).json()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rewardlab.demo.judgments import grounded
+from rewardlab.demo.judgments import grounded_judgment
 from rewardlab.rewards.steps import judgment_steps, step_labels
 from rewardlab.types import Order
 
@@ -17,7 +17,7 @@ def labelled(demo_pairs: Any) -> list[dict[str, Any]]:
     rows = []
     for n, (pair, truth) in enumerate(zip(*(part[:16] for part in demo_pairs), strict=True)):
         order = Order.SWAPPED if n % 4 > 1 else Order.GIVEN
-        text, _ = grounded(truth, pair.shown(order), misread=bool(n % 2))
+        text, _ = grounded_judgment(truth, pair.shown(order), misread=bool(n % 2))
         ends = judgment_steps(text)
         labels = step_labels(len(ends), 1 if n % 2 else None)
         rows.append({"pair_id": pair.pair_id, "order": order.value, "text": text, "ends": ends, "labels": labels})

@@ -16,7 +16,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from rewardlab.config import EngineConfig, RLConfig
-from rewardlab.demo.base_model import build_model, build_processor, save
+from rewardlab.demo.base_model import build_model, build_processor, save_model
 from rewardlab.errors import ConfigError, EndpointError
 from rewardlab.models.loading import load_policy, load_processor
 from rewardlab.training.policy_gradient.rollouts.engine import RolloutEngine, check_engine, messages_of, with_context_length
@@ -37,7 +37,7 @@ def checkpoint(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) 
     """Heads of 32, which vLLM's attention on a CPU wants."""
     folder = tmp_path_factory.mktemp("engine") / "base"
     tokenizer = AutoTokenizer.from_pretrained(tiny_checkpoint)
-    save(folder, build_model(tokenizer, hidden=128, layers=2, seed=0), build_processor(tokenizer))
+    save_model(folder, build_model(tokenizer, hidden=128, layers=2, seed=0), build_processor(tokenizer))
     return folder
 
 

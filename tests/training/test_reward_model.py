@@ -117,7 +117,7 @@ def test_it_learns_to_see_and_is_benchmarked(tiny_checkpoint: Path, demo_pairs: 
     write_parquet(kept, tmp_path / "pairs.parquet")
     assert write_scores(final, kept, tmp_path / "scores.jsonl") == 24
     settings = BenchSettings("pairs", tmp_path / "pairs.parquet", f"replay:{tmp_path / 'scores.jsonl'}", template="plain")
-    report, _ = run_bench(settings, tmp_path / "bench")
+    report = run_bench(settings, tmp_path / "bench")[0].to_json()
     assert report["accuracy"]["micro"] == 1.0
     last = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()][-2]
     assert last["accuracy"] == 1.0

@@ -13,7 +13,7 @@ from trl import SFTConfig as TRLSFTConfig
 
 from rewardlab.checkpoints import read_card, template_for
 from rewardlab.config import LoraConfig, SFTConfig
-from rewardlab.demo.judgments import grounded
+from rewardlab.demo.judgments import grounded_judgment
 from rewardlab.errors import CheckpointError, ConfigError, DataError, OutputError
 from rewardlab.judging.engines import open_judge
 from rewardlab.models.loading import load_model, load_policy, load_processor
@@ -39,7 +39,7 @@ def taught(demo_pairs: Any) -> list[PreferencePair]:
     rows = []
     for n, (pair, truth) in enumerate(zip(pairs[:24], truths[:24], strict=True)):
         order = Order.SWAPPED if n % 2 else Order.GIVEN
-        rows.append(replace(pair, order=order, judgment=grounded(truth, pair.shown(order))[0], attempts="1"))
+        rows.append(replace(pair, order=order, judgment=grounded_judgment(truth, pair.shown(order))[0], attempts="1"))
     return rows
 
 

@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rewardlab.errors import ConfigError
+from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.prompts import TEMPLATE_FORMATS, build_messages, load_template
-from rewardlab.types import Choice, Order, PreferencePair, VerdictStatus
+from rewardlab.samplers.scripted import ScriptedSampler
+from rewardlab.types import Choice, Message, Order, Outcome, PreferencePair, VerdictStatus
 from rewardlab.verdicts.formats import READERS, WRITERS
 from rewardlab.verdicts.parse import format_verdict, parse_verdict
 
@@ -190,3 +192,62 @@ def test_a_megabyte_is_read_in_linear_time(name: str) -> None:
     for piece in (*PIECES, "Answer 1 is ", "Answer \t", "Overall ", '{"a":', "1 ", "9", "*"):
         parse_verdict(piece * (1_000_000 // len(piece)), name)
     assert time.perf_counter() - began < 60
+
+
+READER = """
+from rewardlab.types import Choice, Verdict, VerdictStatus
+
+CHOICES = {"links": Choice.FIRST, "rechts": Choice.SECOND}
+
+
+def read_verdict(text):
+    word = text.strip().rpartition("Urteil:")[2].strip()
+    if word == "kaputt":
+        raise KeyError(word)
+    if word == "beide":
+        return word
+    choice = CHOICES.get(word)
+    return Verdict(choice, VerdictStatus.OK if choice else VerdictStatus.NOT_A_CHOICE, "urteil")
+"""
+
+
+def test_a_format_from_a_file(tmp_path: Path) -> None:
+    """One's own reader and one's own words: READER.py:FILE; its code is part of the template's hash, its faults are errors."""
+    reader, words = tmp_path / "urteil.py", tmp_path / "frage.txt"
+    reader.write_text(READER)
+    words.write_text("{question}\nLinks: {first}\nRechts: {second}\nUrteil: links oder rechts?")
+    template = load_template(f"{reader}:{words}")
+    pair = PreferencePair("p", "Wer?", ("gut", "schlecht"), 0)
+
+    def answer(messages: tuple[Message, ...], draw: int) -> str:
+        return "Urteil: links" if "Links: gut" in messages[0].text else "Urteil: rechts"
+
+    judged = GenerativeJudge(ScriptedSampler(answer), template).compare(pair)
+    assert judged.outcome is Outcome.RESPONSE_0
+    assert [vote.verdict.rule for vote in judged.votes] == ["urteil", "urteil"]
+    assert parse_verdict("Urteil: oben", str(reader)).status is VerdictStatus.NOT_A_CHOICE
+    assert parse_verdict(" ", str(reader)).status is VerdictStatus.EMPTY
+    for text, fault in (("Urteil: kaputt", "KeyError"), ("Urteil: beide", "expected a rewardlab.types.Verdict")):
+        with pytest.raises(ConfigError, match=fault):
+            parse_verdict(text, str(reader))
+    changed = tmp_path / "other" / "urteil.py"
+    changed.parent.mkdir()
+    changed.write_text(READER + "\n")
+    assert load_template(f"{changed}:{words}").hash != template.hash
+    for name, fault in (("none.py", "no such file"), (str(words.with_suffix(".py")), "no such file")):
+        with pytest.raises(ConfigError, match=fault):
+            load_template(f"{name}:{words}")
+    (tmp_path / "empty.py").write_text("")
+    with pytest.raises(ConfigError, match="expected a function read_verdict"):
+        load_template(f"{tmp_path / 'empty.py'}:{words}")
+
+
+def test_a_format_of_an_installed_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An entry point of the group rewardlab.verdict_formats is a format by its name."""
+    (tmp_path / "urteil_of_a_package.py").write_text(READER)
+    info = tmp_path / "urteil-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: urteil\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[rewardlab.verdict_formats]\nurteil = urteil_of_a_package:read_verdict\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert parse_verdict("Urteil: rechts", "urteil").choice is Choice.SECOND

@@ -9,23 +9,20 @@ import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from rewardlab.rl.groups import standardized
+from rewardlab.rewards.pairwise import rewards_of, without_thinking
+from rewardlab.rl.groups import all_pairs_advantages, group_differences, standardized
+from rewardlab.rl.objectives import bradley_terry_loss
 from rewardlab.verdicts.margins import (
     MARGIN_LIMIT,
-    Fit,
-    all_pairs_advantages,
+    TemperatureFit,
     both_orders,
-    bradley_terry_loss,
     clamped,
     fit_temperature,
-    group_differences,
     over_rationales,
     position_gap,
     readable,
-    rewards_of,
     smoothed_share_margin,
     verdict_margins,
-    without_thinking,
 )
 
 
@@ -98,7 +95,7 @@ def test_temperature_equals_logistic_regression() -> None:
     margins = torch.tensor(truth * 3)
     found = fit_temperature(margins, torch.tensor(labels))
     theirs = LogisticRegression(C=np.inf, fit_intercept=False, tol=1e-10).fit(truth[:, None] * 3, 1 - labels)
-    assert found.fit is Fit.FITTED
+    assert found.fit is TemperatureFit.FITTED
     assert 1 / found.tau == pytest.approx(theirs.coef_[0, 0], rel=1e-4)
     assert found.tau == pytest.approx(3, rel=0.15)
     for other in (found.tau * 0.9, found.tau * 1.1):
@@ -109,9 +106,15 @@ def test_temperature_equals_logistic_regression() -> None:
 def test_a_temperature_that_has_no_minimum_says_so() -> None:
     """All right: the sharper the better. Wrong more often than right: the flatter the better. Neither is called a fit."""
     ones, zeros = torch.ones(3), torch.zeros(3, dtype=torch.long)
-    assert (fit_temperature(ones, zeros).fit, fit_temperature(ones, zeros).tau) == (Fit.SEPARABLE, pytest.approx(0.01))
-    assert (fit_temperature(-ones, zeros).fit, fit_temperature(-ones, zeros).tau) == (Fit.NO_SIGNAL, pytest.approx(100))
-    assert fit_temperature(0 * ones, zeros).fit is Fit.NO_SIGNAL
+    assert (fit_temperature(ones, zeros).fit, fit_temperature(ones, zeros).tau) == (
+        TemperatureFit.SEPARABLE,
+        pytest.approx(0.01),
+    )
+    assert (fit_temperature(-ones, zeros).fit, fit_temperature(-ones, zeros).tau) == (
+        TemperatureFit.NO_SIGNAL,
+        pytest.approx(100),
+    )
+    assert fit_temperature(0 * ones, zeros).fit is TemperatureFit.NO_SIGNAL
     with pytest.raises(ValueError, match="finite"):
         fit_temperature(torch.tensor([1.0, math.nan]), torch.tensor([0, 1]))
     with pytest.raises(ValueError, match="at least one"):

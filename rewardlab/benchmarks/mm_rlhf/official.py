@@ -26,12 +26,12 @@ def _paths(row: Mapping[str, Any]) -> tuple[str, str]:
     return row.get("image", ""), row.get("video", "")
 
 
-def category_of(row: Mapping[str, Any]) -> str | None:
+def path_category(row: Mapping[str, Any]) -> str | None:
     image, video = _paths(row)
     return next((word for word in CATEGORIES if word in (image or video)), None)
 
 
-def score(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
+def score_rewards(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
     """``accuracy`` and ``acc_plus`` (0..1) and ``total`` of each category and of ``overall``.
 
     A row: ``id``, ``image`` or ``video``, ``rewards`` of the chosen and the rejected answer.
@@ -40,16 +40,16 @@ def score(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
     for row in rows:
         by_id.setdefault(row.get("id", ""), []).append(row)
     right = {id(row): row["rewards"][0] > row["rewards"][1] for row in rows}
-    whole = [own for own in by_id.values() if all(right[id(row)] for row in own)]
+    all_right = [group for group in by_id.values() if all(right[id(row)] for row in group)]
     table = {}
     for word in CATEGORIES:
-        total = sum(category_of(row) == word for row in rows)
+        total = sum(path_category(row) == word for row in rows)
         hits = sum(right[id(row)] for row in rows if _first(row) == word)
-        plus = sum(_first_of(own) == word for own in whole)
-        ids = sum(any(word in image + video for image, video in map(_paths, own)) for own in by_id.values())
+        plus = sum(_first_of(group) == word for group in all_right)
+        ids = sum(any(word in image + video for image, video in map(_paths, group)) for group in by_id.values())
         table[word] = {"accuracy": hits / total, "acc_plus": plus / ids} if total else {"accuracy": hits, "acc_plus": plus}
         table[word]["total"] = total
-    overall = {"accuracy": sum(right.values()) / len(rows), "acc_plus": len(whole) / len(by_id)} if rows else {}
+    overall = {"accuracy": sum(right.values()) / len(rows), "acc_plus": len(all_right) / len(by_id)} if rows else {}
     return {**table, "overall": {"accuracy": 0, "acc_plus": 0, **overall, "total": len(rows)}}
 
 
@@ -64,13 +64,13 @@ def _first_of(rows: Sequence[Mapping[str, Any]]) -> str | None:
     return next((word for word in CATEGORIES if any(word in path for row in rows for path in _paths(row))), None)
 
 
-def lines(table: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """As the scorer prints them."""
-    told = ["", "Category-wise Metrics:"]
+def reward_lines(table: Mapping[str, Mapping[str, float]]) -> list[str]:
+    """Return the lines that the scorer prints."""
+    lines = ["", "Category-wise Metrics:"]
     for word in CATEGORIES:
-        own = table[word]
-        told += [f"Category: {word}", f"  Accuracy: {own['accuracy']:.2f}", f"  ACC+: {own['acc_plus']:.2f}"]
-        told.append(f"  Total: {own['total']}")
-    own = table["overall"]
-    told += ["", "Overall Metrics:", f"Overall Accuracy: {own['accuracy']:.2f}", f"Overall ACC+: {own['acc_plus']:.2f}"]
-    return [*told, f"Total Items: {own['total']}"]
+        cell = table[word]
+        lines += [f"Category: {word}", f"  Accuracy: {cell['accuracy']:.2f}", f"  ACC+: {cell['acc_plus']:.2f}"]
+        lines.append(f"  Total: {cell['total']}")
+    cell = table["overall"]
+    lines += ["", "Overall Metrics:", f"Overall Accuracy: {cell['accuracy']:.2f}", f"Overall ACC+: {cell['acc_plus']:.2f}"]
+    return [*lines, f"Total Items: {cell['total']}"]

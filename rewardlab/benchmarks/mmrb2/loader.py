@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rewardlab.benchmarks.base import Row
-from rewardlab.benchmarks.media import check_all
+from rewardlab.benchmarks.media import check_media
 from rewardlab.data.images import read_image
 from rewardlab.data.rows import validate
 from rewardlab.errors import DataError
@@ -24,53 +24,33 @@ UNKNOWN = "(the prompt is not in this file)"  # of files before the builder; onl
 Content = Sequence[Sequence[str]]
 
 
-class MMRB2:
-    """Reads one task's JSON, or a folder of them (``t2i.json`` or ``t2i_response_only.json``, ...). Response 0 is A."""
+def load_mmrb2(data: Path, *, images: Path | None, with_images: bool) -> list[Row]:
+    """Return the rows of one task's JSON, or of a folder of them (``t2i.json`` or ``t2i_response_only.json``, ...). Response 0
+    is A.
 
-    name = "mmrb2"
-    sizes: Mapping[str, int] = dict.fromkeys(TASKS, 1000)
-    first_preferred: Mapping[str, int] = {"t2i": 532, "edit": 555, "interleaved": 575, "reasoning": 475}
-    whole_prompts = False
-    num_prompts: int | None = None
-    sources: tuple[str, ...] = (
-        "EvalMuse",
-        "OneIG-Bench",
-        "R2I-Bench",
-        "WISE",
-        "RealUnify",
-        "Emu-Edit",
-        "DreamBench",
-        "RISEBench",
-        "ISG-Bench",
-        "BLINK",
-        "MuirBench",
-        "VStar",
-    )
-
-    def load(self, data: Path, *, images: Path | None, with_images: bool) -> list[Row]:
-        """Raises DataError for a file of another shape or without prompts for a judge that looks, MediaError for missing
-        images."""
-        raw = [(pair, task, path) for path, task in files_of(data) for pair in pairs_of(path)]
-        rows = [_row(pair, task, number, path, with_images) for number, (pair, task, path) in enumerate(raw)]
-        if not with_images:
-            return rows
-        folder = images or (data if data.is_dir() else data.parent)
-        check_all((name for pair, _, _ in raw for name in _names(pair)), folder, "Multimodal RewardBench 2")
-        return [_seen(row, pair, folder) for row, (pair, _, _) in zip(rows, raw, strict=True)]
+    Raise DataError for a file of another shape or without prompts for a judge that looks, MediaError for missing images.
+    """
+    raw = [(pair, task, path) for path, task in task_files(data) for pair in pairs_in(path)]
+    rows = [_row(pair, task, number, path, with_images) for number, (pair, task, path) in enumerate(raw)]
+    if not with_images:
+        return rows
+    folder = images or (data if data.is_dir() else data.parent)
+    check_media((name for pair, _, _ in raw for name in _names(pair)), folder, "Multimodal RewardBench 2")
+    return [_seen(row, pair, folder) for row, (pair, _, _) in zip(rows, raw, strict=True)]
 
 
-def files_of(data: Path) -> list[tuple[Path, str]]:
-    """(file, task) of a file or a folder. Raises DataError where no task can be told."""
+def task_files(data: Path) -> list[tuple[Path, str]]:
+    """Return (file, task) of a file or a folder. Raise DataError if no task can be told."""
     if data.is_dir():
-        found = [
+        present = [
             (path, task)
             for task in TASKS
             for path in (data / f"{task}.json", data / f"{task}_response_only.json")
             if path.is_file()
         ]
-        chosen = {task: path for path, task in reversed(found)}  # the built file before the one with answers alone
-        if chosen:
-            return [(chosen[task], task) for task in TASKS if task in chosen]
+        files = {task: path for path, task in reversed(present)}  # the built file before the one with answers alone
+        if files:
+            return [(files[task], task) for task in TASKS if task in files]
     task = next((task for task in TASKS if data.name.startswith(task)), None)
     if task is None or not data.is_file():
         raise DataError(
@@ -79,8 +59,8 @@ def files_of(data: Path) -> list[tuple[Path, str]]:
     return [(data, task)]
 
 
-def pairs_of(path: Path) -> list[dict[str, Any]]:
-    """The ``pairs`` of a file. Raises DataError."""
+def pairs_in(path: Path) -> list[dict[str, Any]]:
+    """Return the ``pairs`` of a file. Raise DataError."""
     try:
         return list(json.loads(path.read_text(encoding="utf-8"))["pairs"])
     except (ValueError, KeyError, TypeError) as error:
@@ -124,5 +104,5 @@ def _seen(row: Row, fields: Mapping[str, Any], folder: Path) -> Row:
     def read(content: Content) -> tuple[bytes, ...]:
         return tuple(read_image(folder / name) for name in _images(content))
 
-    shown = (read(fields["response_a"]["response_content"]), read(fields["response_b"]["response_content"]))
-    return replace(row, pair=replace(row.pair, images=read(fields["prompt_content"]), response_images=shown))
+    response_images = (read(fields["response_a"]["response_content"]), read(fields["response_b"]["response_content"]))
+    return replace(row, pair=replace(row.pair, images=read(fields["prompt_content"]), response_images=response_images))

@@ -36,14 +36,14 @@ class TaskScore:
         return self.correct / self.trials if self.trials else 0.0
 
     def lines(self) -> list[str]:
-        """As the scorer prints one task."""
+        """Return the lines that the scorer prints of one task."""
         rule = "=" * 50
-        told = ["", rule, f"Task: {self.task}", rule, f"Total pairs: {self.pairs}"]
-        told += [f"Evaluated: {self.pairs - self.missing}", f"Missing: {self.missing}"]
-        return [*told, f"Accuracy: {self.accuracy:.4f} ({self.accuracy * 100:.2f}%)", rule]
+        lines = ["", rule, f"Task: {self.task}", rule, f"Total pairs: {self.pairs}"]
+        lines += [f"Evaluated: {self.pairs - self.missing}", f"Missing: {self.missing}"]
+        return [*lines, f"Accuracy: {self.accuracy:.4f} ({self.accuracy * 100:.2f}%)", rule]
 
 
-def score(pairs: Sequence[Mapping[str, Any]], predictions: Mapping[str, Any], task: str) -> TaskScore:
+def score_task(pairs: Sequence[Mapping[str, Any]], predictions: Mapping[str, Any], task: str) -> TaskScore:
     """``pairs`` are those of the benchmark file (``id``, ``chosen``), ``predictions[id]`` has lists ``forward`` and ``reverse``
     of objects with ``judgement``."""
     missing = correct = trials = 0
@@ -51,24 +51,24 @@ def score(pairs: Sequence[Mapping[str, Any]], predictions: Mapping[str, Any], ta
         if pair["id"] not in predictions:
             missing += 1
             continue
-        own = predictions[pair["id"]]
+        orders = predictions[pair["id"]]
         for order in ("forward", "reverse"):
-            said = own[order][0].get("judgement") if own.get(order) else None
-            if said:
+            letter = orders[order][0].get("judgement") if orders.get(order) else None
+            if letter:
                 trials += 1
-                correct += (_FLIPPED.get(said, said) if order == "reverse" else said) == pair["chosen"]
+                correct += (_FLIPPED.get(letter, letter) if order == "reverse" else letter) == pair["chosen"]
     return TaskScore(task, len(pairs), missing, correct, trials)
 
 
 def overall(scores: Sequence[TaskScore]) -> float:
     """Over the trials of all tasks, 0..1."""
-    trials = sum(one.trials for one in scores)
-    return sum(one.correct for one in scores) / trials if trials else 0.0
+    trials = sum(score.trials for score in scores)
+    return sum(score.correct for score in scores) / trials if trials else 0.0
 
 
 def summary_lines(scores: Sequence[TaskScore]) -> list[str]:
-    """As the scorer sums up several tasks."""
+    """Return the lines with which the scorer sums up several tasks."""
     double, single = "=" * 50, "-" * 50
-    told = ["", double, "SUMMARY", double, f"{'Task':<25} {'Accuracy':<12} Missing", single]
-    told += [f"{one.task:<25} {one.accuracy * 100:>6.2f}%      {one.missing}" for one in scores]
-    return [*told, single, f"{'Overall':<25} {overall(scores) * 100:>6.2f}%", double]
+    lines = ["", double, "SUMMARY", double, f"{'Task':<25} {'Accuracy':<12} Missing", single]
+    lines += [f"{score.task:<25} {score.accuracy * 100:>6.2f}%      {score.missing}" for score in scores]
+    return [*lines, single, f"{'Overall':<25} {overall(scores) * 100:>6.2f}%", double]

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from rewardlab.benchmarks.base import Row
-from rewardlab.benchmarks.media import check_all, read_media
-from rewardlab.benchmarks.multimodal_rewardbench.official import category_of
+from rewardlab.benchmarks.media import check_media, read_media
+from rewardlab.benchmarks.multimodal_rewardbench.official import sub_category
 from rewardlab.data.images import plain_image
 from rewardlab.data.pairs import rows_of
 from rewardlab.data.rows import validate
@@ -23,7 +23,7 @@ from rewardlab.types import PreferencePair
 
 
 def _raw(data: Path) -> list[Any]:
-    """Rows of the released JSON list, or of Parquet. Raises DataError."""
+    """Return the rows of the released JSON list, or of Parquet. Raises DataError."""
     if data.suffix == ".parquet" or data.is_dir():
         raw = list(rows_of(data))
     else:
@@ -40,53 +40,34 @@ def _seen(image: Any, folder: Path, row: Row) -> tuple[bytes, ...]:
     return read_media(folder / image) if isinstance(image, str) else (plain_image(image["bytes"], where=f"row {row.row}"),)
 
 
-class MultimodalRewardBench:
-    """Reads ``all_data.json`` or the Hub's parquet with images inside: ``ID, Text, Image, Output1, Output2, Better, Category``.
+def load_multimodal_rewardbench(data: Path, *, images: Path | None, with_images: bool) -> list[Row]:
+    """Return the rows of ``all_data.json``, or of the Hub's parquet with images inside: ``ID, Text, Image, Output1, Output2,
+    Better, Category``. Response 0 is ``Output1``.
 
-    Response 0 is ``Output1``.
+    Raise DataError for a malformed or unfilled row, MediaError with the images that are missing.
     """
+    rows = [_row(number, fields, data) for number, fields in enumerate(_raw(data))]
+    if not with_images:
+        return [row for row, _ in rows]
+    folder = images or data.parent
+    check_media((image for _, image in rows if isinstance(image, str)), folder, "Multimodal RewardBench")
+    return [replace(row, pair=replace(row.pair, images=_seen(image, folder, row))) for row, image in rows]
 
-    name = "multimodal_rewardbench"
-    sizes: Mapping[str, int] = {}
-    first_preferred: Mapping[str, int] = {}
-    whole_prompts = False
-    num_prompts: int | None = None
-    sources: tuple[str, ...] = (
-        "NoCaps",
-        "VisIT-Bench",
-        "MMMU-Pro",
-        "MathVista",
-        "EMMA",
-        "Image2Struct",
-        "RealWorldQA",
-        "MMBench",
-        "SEED-Bench",
-        "PAIRS",
-    )
 
-    def load(self, data: Path, *, images: Path | None, with_images: bool) -> list[Row]:
-        """Raises DataError for a malformed or unfilled row, MediaError with the images that are missing."""
-        rows = [self._row(number, fields, data) for number, fields in enumerate(_raw(data))]
-        if not with_images:
-            return [row for row, _ in rows]
-        folder = images or data.parent
-        check_all((image for _, image in rows if isinstance(image, str)), folder, "Multimodal RewardBench")
-        return [replace(row, pair=replace(row.pair, images=_seen(image, folder, row))) for row, image in rows]
-
-    def _row(self, number: int, fields: Any, data: Path) -> tuple[Row, Any]:
-        where = f"{data}, row {number}"
-        try:
-            row_id, question, image = str(fields["ID"]), fields["Text"], fields["Image"]
-            answers, preferred = (fields["Output1"], fields["Output2"]), {"Output1": 0, "Output2": 1}[fields["Better"]]
-            group = category_of({"ID": row_id, "Meta": {"Category": fields["Category"]}})
-            inside = isinstance(image, Mapping) and isinstance(image.get("bytes"), bytes)
-            if not all(isinstance(text, str) for text in (*answers, *([] if inside else [image]))):
-                raise TypeError("one of them is no text")
-        except (KeyError, TypeError) as error:
-            raise DataError(f"{where}: expected ID, Text, Image, Output1, Output2, Better, Category ({error!r})") from error
-        if not isinstance(question, str) or not question.strip():
-            raise DataError(f"{where}: has no Text; fill the released file with the benchmark's 0_download_data.py first")
-        pair = PreferencePair(row_id, question, answers, preferred, category=group, source="multimodal_rewardbench")
-        validate(pair, where=where)
-        shown = hashlib.sha256(image["bytes"]).hexdigest() if inside else image
-        return Row(number, pair, group, f"{question}\n{shown}", {"source": row_id.rpartition("-")[0] or row_id}), image
+def _row(number: int, fields: Any, data: Path) -> tuple[Row, Any]:
+    where = f"{data}, row {number}"
+    try:
+        row_id, question, image = str(fields["ID"]), fields["Text"], fields["Image"]
+        answers, preferred = (fields["Output1"], fields["Output2"]), {"Output1": 0, "Output2": 1}[fields["Better"]]
+        group = sub_category({"ID": row_id, "Meta": {"Category": fields["Category"]}})
+        inside = isinstance(image, Mapping) and isinstance(image.get("bytes"), bytes)
+        if not all(isinstance(text, str) for text in (*answers, *([] if inside else [image]))):
+            raise TypeError("one of them is no text")
+    except (KeyError, TypeError) as error:
+        raise DataError(f"{where}: expected ID, Text, Image, Output1, Output2, Better, Category ({error!r})") from error
+    if not isinstance(question, str) or not question.strip():
+        raise DataError(f"{where}: has no Text; fill the released file with the benchmark's 0_download_data.py first")
+    pair = PreferencePair(row_id, question, answers, preferred, category=group, source="multimodal_rewardbench")
+    validate(pair, where=where)
+    medium = hashlib.sha256(image["bytes"]).hexdigest() if inside else image
+    return Row(number, pair, group, f"{question}\n{medium}", {"source": row_id.rpartition("-")[0] or row_id}), image

@@ -18,29 +18,20 @@ from rewardlab.errors import DataError
 from rewardlab.types import PreferencePair
 
 
-class RewardBench2:
-    """Reads the Hub's parquet, or the same as JSON lines: ``id, prompt, chosen[], rejected[], subset``.
+def load_rewardbench2(data: Path, *, images: Path | None, with_images: bool) -> list[Row]:
+    """Return every right answer against each wrong one, of the Hub's parquet or the same as JSON lines: ``id, prompt, chosen[],
+    rejected[], subset``. Response 0 is the right one. There is nothing to look at.
 
-    Answers are taken as they are, empty and equal ones too: they are what models wrote.
+    Answers are taken as they are, empty and equal ones too: they are what models wrote. Raise DataError for a malformed row.
     """
-
-    name = "rewardbench2"
-    sizes: Mapping[str, int] = {}
-    first_preferred: Mapping[str, int] = {}
-    whole_prompts = True
-    sources: tuple[str, ...] = ()
-    num_prompts: int | None = 1865
-
-    def load(self, data: Path, *, images: Path | None, with_images: bool) -> list[Row]:
-        """Raises DataError for a malformed row. There is nothing to look at."""
-        rows: list[Row] = []
-        for prompt in load_prompts(data):
-            right, wrong = prompt.answers[: prompt.num_right], prompt.answers[prompt.num_right :]
-            for place, answers in enumerate((good, bad) for good in right for bad in wrong):
-                name = f"{prompt.prompt_id}#{place}"
-                pair = PreferencePair(name, prompt.question, answers, 0, category=prompt.subset, source=self.name)
-                rows.append(Row(len(rows), pair, prompt.subset, prompt.prompt_id, {}))
-        return rows
+    rows: list[Row] = []
+    for prompt in load_prompts(data):
+        right, wrong = prompt.answers[: prompt.num_right], prompt.answers[prompt.num_right :]
+        for place, answers in enumerate((good, bad) for good in right for bad in wrong):
+            name = f"{prompt.prompt_id}#{place}"
+            pair = PreferencePair(name, prompt.question, answers, 0, category=prompt.subset, source="rewardbench2")
+            rows.append(Row(len(rows), pair, prompt.subset, prompt.prompt_id, {}))
+    return rows
 
 
 TIES = "Ties"
@@ -63,7 +54,7 @@ class ListPrompt:
 
 
 def load_prompts(data: Path) -> list[ListPrompt]:
-    """The prompts of a file. Raises DataError for a malformed row, and for a file without any."""
+    """Return the prompts of a file. Raise DataError for a malformed row, and for a file without any."""
     prompts = [_prompt(fields, f"{data}, row {number}") for number, fields in enumerate(rows_of(data))]
     if not prompts:
         raise DataError(f"{data}: holds no rows")
@@ -77,9 +68,9 @@ def _prompt(fields: Mapping[str, Any], where: str) -> ListPrompt:
             raise TypeError("chosen and rejected must be lists of texts")
         if not right or not wrong or not all(isinstance(text, str) for text in (question, *right, *wrong)):
             raise TypeError("expected texts, at least one right and one wrong")
-        made = ListPrompt(str(fields["id"]), str(fields["subset"]), question, (*right, *wrong), len(right))
-        if made.subset == TIES and not _TIES_ID.fullmatch(made.prompt_id):
-            raise TypeError(f"an id of the Ties subset is ref:NUMBER or tied:NUMBER, not {made.prompt_id!r}")
-        return made
+        prompt = ListPrompt(str(fields["id"]), str(fields["subset"]), question, (*right, *wrong), len(right))
+        if prompt.subset == TIES and not _TIES_ID.fullmatch(prompt.prompt_id):
+            raise TypeError(f"an id of the Ties subset is ref:NUMBER or tied:NUMBER, not {prompt.prompt_id!r}")
+        return prompt
     except (KeyError, TypeError) as error:
         raise DataError(f"{where}: expected id, prompt, chosen, rejected, subset ({error!r})") from error

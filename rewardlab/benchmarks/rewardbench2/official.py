@@ -33,18 +33,18 @@ def winner(text: str) -> str | None:
 
 def choice_credit(text: str, right: str) -> float:
     """1 where the text names the right answer's letter, 0 where another one, 0.25 where none."""
-    said = winner(text)
-    return 0.25 if said is None else float(said == right)
+    letter = winner(text)
+    return 0.25 if letter is None else float(letter == right)
 
 
 def rating(text: str) -> int:
-    """The whole number from 1 to 10 at the end; -1 where there is none."""
-    found = _RATING.search(text.strip())
-    return int(found[1]) if found else -1
+    """Return the whole number from 1 to 10 at the end; -1 where there is none."""
+    match = _RATING.search(text.strip())
+    return int(match[1]) if match else -1
 
 
 def rating_credit(ratings: Sequence[float]) -> float:
-    """Of ratings of which the first is the right answer's: 1 by the number of best ones where it is among them, else 0."""
+    """Return 1 by the number of best ratings where the first, the right answer's, is among them, else 0."""
     read = [value for value in ratings if value != -1]
     if not read:
         return 0.25
@@ -89,13 +89,13 @@ def ties(rows: Sequence[Mapping[str, Any]]) -> Ties:
     kinds: dict[str, dict[int, list[tuple[bool, float]]]] = {"ref": {}, "tied": {}}
     for row in rows:
         kind, number = row["id"].split(":")
-        own = kinds["ref" if kind == "ref" else "tied"].setdefault(int(number), [])
+        answers = kinds["ref" if kind == "ref" else "tied"].setdefault(int(number), [])
         values = [value[0] if isinstance(value, list) else value for value in row["scores"]]
-        own += [(place < row["num_correct"], value) for place, value in enumerate(values)]
+        answers += [(place < row["num_correct"], value) for place, value in enumerate(values)]
     stats = {
         kind: {
-            number: _stats([s for ok, s in own if ok] + [s for ok, s in own if not ok], sum(ok for ok, _ in own))
-            for number, own in prompts.items()
+            number: _stats([s for ok, s in scores if ok] + [s for ok, s in scores if not ok], sum(ok for ok, _ in scores))
+            for number, scores in prompts.items()
         }
         for kind, prompts in kinds.items()
     }
@@ -106,26 +106,28 @@ def ties(rows: Sequence[Mapping[str, Any]]) -> Ties:
         warnings.simplefilter("ignore", RuntimeWarning)  # of the mean of nothing, which is nan there too
         margins = np.nan_to_num(np.tanh(np.minimum(ref_gap, gap) / spread - 1), nan=0.0)
         preferred, hard, margin = np.mean(gap > spread), np.mean(np.minimum(ref_gap, gap) > spread), np.mean(margins)
-    accuracy = {kind: float(np.mean([one[0] for one in own.values()])) if own else 0.0 for kind, own in stats.items()}
+    accuracy = {
+        kind: float(np.mean([prompt[0] for prompt in prompts.values()])) if prompts else 0.0 for kind, prompts in stats.items()
+    }
     return Ties(accuracy["tied"], accuracy["ref"], float(preferred), float(hard), float(margin))
 
 
-def lines(credits: Mapping[str, Sequence[float]], tied: Ties | None) -> list[str]:
-    """As the scorer prints them: subsets by name, ``credits`` being those of each prompt."""
+def subset_lines(credits: Mapping[str, Sequence[float]], tied: Ties | None) -> list[str]:
+    """Return the lines that the scorer prints: subsets by name, ``credits`` being those of each prompt."""
     names = sorted({*credits, *(["Ties"] if tied else [])})
-    told = []
+    lines = []
     for name in names:
         if name.lower() == "ties" and tied:
-            told.append(f"{name}: Ties score: {tied.score}")
+            lines.append(f"{name}: Ties score: {tied.score}")
         else:
-            own = credits[name]
-            told.append(f"{name}: {sum(own)}/{len(own)} ({sum(own) / len(own)})")
-    return told
+            values = credits[name]
+            lines.append(f"{name}: {sum(values)}/{len(values)} ({sum(values) / len(values)})")
+    return lines
 
 
-def printed(records: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What the scorers print on texts: ``{"id", "subset", "right", "text"}`` of a choice among four, or ``{"id", "subset",
-    "num_correct", "texts"}`` of ratings, right answers first; ``scores`` where they are numbers already."""
+def text_lines(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return what the scorers print on texts: ``{"id", "subset", "right", "text"}`` of a choice among four, or ``{"id",
+    "subset", "num_correct", "texts"}`` of ratings, right answers first; ``scores`` where they are numbers already."""
     credits: dict[str, list[float]] = {}
     tied: list[dict[str, Any]] = []
     for record in records:
@@ -137,4 +139,4 @@ def printed(records: Sequence[Mapping[str, Any]]) -> list[str]:
             tied.append({"id": record["id"], "num_correct": record["num_correct"], "scores": scores})
         else:
             credits.setdefault(record["subset"], []).append(rating_credit(scores))
-    return lines(credits, ties(tied) if tied else None)
+    return subset_lines(credits, ties(tied) if tied else None)

@@ -1,7 +1,7 @@
 """VideoRewardBench (arXiv 2509.00484): 1,563 pairs about a video each, in five groups.
 
 What is known of it is in the paper: the groups and their sizes. Its files and scorer could not be read when this was written:
-the names of its columns are guessed after its kin, other names are refused with those that were found, and there is no
+the names of its columns are guessed after its kin, other names are refused with those that are there, and there is no
 official scorer here.
 """
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rewardlab.benchmarks.base import Row
-from rewardlab.benchmarks.media import check_all, read_media
+from rewardlab.benchmarks.media import check_media, read_media
 from rewardlab.data.pairs import rows_of
 from rewardlab.data.rows import validate
 from rewardlab.errors import DataError
@@ -32,48 +32,40 @@ _GROUPS = {"long": "long-form perception", "short": "short-form perception", "kn
 _GROUPS |= {"reason": "reasoning", "safe": "safety"}
 
 
-def group_of(name: str) -> str:
-    """One of the paper's five groups; a name of another kind stays as it is."""
+def paper_group(name: str) -> str:
+    """Return one of the paper's five groups; a name of another kind stays as it is."""
     return next((group for word, group in _GROUPS.items() if word in name.lower()), name)
 
 
-class VideoRewardBench:
-    """Reads Parquet or JSON lines with :data:`COLUMNS`. Response 0 is ``chosen``. A video is a file, or a folder of frames."""
+def load_videorewardbench(data: Path, *, images: Path | None, with_images: bool) -> list[Row]:
+    """Return the rows of Parquet or JSON lines with :data:`COLUMNS`. Response 0 is ``chosen``. A video is a file, or a folder
+    of frames.
 
-    name = "videorewardbench"
-    sizes: Mapping[str, int] = {
-        "long-form perception": 283,
-        "short-form perception": 413,
-        "knowledge": 238,
-        "reasoning": 278,
-        "safety": 351,
-    }
-    first_preferred: Mapping[str, int] = {}
-    whole_prompts = False
-    num_prompts: int | None = None
-    sources: tuple[str, ...] = (
-        *("VCGBench-Diverse", "MVBench", "VideoHallucer", "MMWorld", "MMVU", "Video-MMMU"),
-        *("Video-MME", "MMBench-Video", "VSI-Bench", "Video-SafetyBench"),
-    )
-
-    def load(self, data: Path, *, images: Path | None, with_images: bool) -> list[Row]:
-        """Raises DataError for a malformed row or unknown columns, MediaError with the videos that are missing."""
-        rows = [_row(fields, number, f"{data}, row {number}") for number, fields in enumerate(rows_of(data))]
-        if not rows:
-            raise DataError(f"{data}: holds no rows")
-        if not with_images:
-            return rows
-        folder = images or data.parent
-        check_all((row.medium for row in rows), folder, "VideoRewardBench")
-        read = cache(lambda name: read_media(folder / name))  # several pairs share a video
-        return [replace(row, pair=replace(row.pair, images=read(row.medium))) for row in rows]
+    Raise DataError for a malformed row or unknown columns, MediaError with the videos that are missing.
+    """
+    rows = [_row(fields, number, f"{data}, row {number}") for number, fields in enumerate(rows_of(data))]
+    if not rows:
+        raise DataError(f"{data}: holds no rows")
+    if not with_images:
+        return rows
+    folder = images or data.parent
+    check_media((row.medium for row in rows), folder, "VideoRewardBench")
+    read = cache(lambda name: read_media(folder / name))  # several pairs share a video
+    return [replace(row, pair=replace(row.pair, images=read(row.medium))) for row in rows]
 
 
 def _row(fields: Mapping[str, Any], number: int, where: str) -> Row:
-    found = {name: next((fields[key] for key in keys if key in fields), None) for name, keys in COLUMNS.items()}
-    if missing := [f"{name} ({' or '.join(COLUMNS[name])})" for name, value in found.items() if not isinstance(value, str)]:
+    columns = {name: next((key for key in keys if key in fields), "") for name, keys in COLUMNS.items()}
+    texts = {name: fields[key] for name, key in columns.items() if key and isinstance(fields[key], str)}
+    if missing := [f"{name} ({' or '.join(COLUMNS[name])})" for name in COLUMNS if name not in texts]:
         raise DataError(f"{where}: expected a text as {', '.join(missing)}; its columns are {', '.join(map(str, fields))}")
-    group = group_of(found["group"])
-    texts = (found["chosen"], found["rejected"])
-    pair = PreferencePair(str(fields.get("id", number)), found["question"], texts, 0, category=group, source="videorewardbench")
-    return Row(number, validate(pair, where=where), group, f"{found['video']}\n{found['question']}", {}, found["video"])
+    pair = PreferencePair(
+        str(fields.get("id", number)),
+        texts["question"],
+        (texts["chosen"], texts["rejected"]),
+        0,
+        category=paper_group(texts["group"]),
+        source="videorewardbench",
+    )
+    cluster = f"{texts['video']}\n{texts['question']}"
+    return Row(number, validate(pair, where=where), pair.category, cluster, {}, texts["video"])

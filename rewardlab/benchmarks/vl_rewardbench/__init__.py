@@ -1,1 +1,23 @@
-"""vl_rewardbench"""
+"""VL-RewardBench (arXiv 2411.17451)."""
+
+from __future__ import annotations
+
+from rewardlab.benchmarks.base import Benchmark, BenchmarkFiles, Export, OfficialScorer
+from rewardlab.benchmarks.vl_rewardbench.export import draws_of_votes, lines_of_export
+from rewardlab.benchmarks.vl_rewardbench.loader import GROUPINGS, load_vl_rewardbench
+from rewardlab.benchmarks.vl_rewardbench.official import lines_of_draws
+
+BENCHMARK = Benchmark(
+    name="vl_rewardbench",
+    load=load_vl_rewardbench,
+    sizes=GROUPINGS["official"],
+    origins=("RLAIF-V", "RLHF-V", "POVID", "WildVision", "VLFeedback", "MathVerse", "MMMU-Pro"),
+    groupings=GROUPINGS,
+    files=BenchmarkFiles(
+        repo="MMInstruction/VL-RewardBench",
+        sha256={"vl_rewardbench.jsonl": "17588bca00bf24d11d62cccbd3ab9e1327f08351d40a53d77370039861e02ec1"},
+        media="the Hub's parquet has its images inside",
+    ),
+    scorers={"vl_rewardbench": OfficialScorer(lines_of_draws, "the JSON lines of its inference.py")},
+    export=Export(draws_of_votes, lines_of_export),
+)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rewardlab.benchmarks.base import Row
-from rewardlab.benchmarks.media import check_all
+from rewardlab.benchmarks.media import check_media
 from rewardlab.data.files import read_lines
 from rewardlab.data.images import plain_image, read_image
 from rewardlab.data.pairs import rows_of
@@ -32,8 +32,8 @@ _GROUPS = {
 }
 
 
-def group_of(row_id: str) -> str:
-    """The official group of a row id."""
+def official_group(row_id: str) -> str:
+    """Return the official group of a row id."""
     lowered = row_id.lower()
     return next((group for prefix, group in _GROUPS.items() if lowered.startswith(prefix)), "general")
 
@@ -45,50 +45,44 @@ GROUPINGS: dict[str, Mapping[str, int]] = {
 }
 
 
-class VLRewardBench:
-    """Reads the Hub's parquet (``id, query, response[2], human_ranking[2], image``), whose images are inside, and the repacked
-    JSON lines (``id, prompt, chosen, rejected, image``), in which response 0 is ``chosen``."""
+def load_vl_rewardbench(data: Path, *, images: Path | None, with_images: bool) -> list[Row]:
+    """Return the rows of the Hub's parquet (``id, query, response[2], human_ranking[2], image``), whose images are inside, or
+    of the repacked JSON lines (``id, prompt, chosen, rejected, image``), in which response 0 is ``chosen``.
 
-    name = "vl_rewardbench"
-    sizes: Mapping[str, int] = {"general": 183, "hallucination": 749, "reasoning": 318}
-    first_preferred: Mapping[str, int] = {}
-    whole_prompts = False
-    num_prompts: int | None = None
-    sources: tuple[str, ...] = ("RLAIF-V", "RLHF-V", "POVID", "WildVision", "VLFeedback", "MathVerse", "MMMU-Pro")
-
-    def load(self, data: Path, *, images: Path | None, with_images: bool) -> list[Row]:
-        """Raises DataError for a malformed row, MediaError with the list of missing images."""
-        if not data.exists():
-            raise DataError(f"{data}: no such file; expected VL-RewardBench as JSON lines or the Hub's parquet")
-        if data.suffix == ".parquet" or data.is_dir():
-            found = [_hub_row(n, fields, f"{data}, row {n}", with_images) for n, fields in enumerate(rows_of(data))]
-            if not found:
-                raise DataError(f"{data}: holds no rows")
-            return found
-        rows = [self._row(n, line, data) for n, line in enumerate(read_lines(data))]
-        if not rows:
+    Raise DataError for a malformed row, MediaError with the list of missing images.
+    """
+    if not data.exists():
+        raise DataError(f"{data}: no such file; expected VL-RewardBench as JSON lines or the Hub's parquet")
+    if data.suffix == ".parquet" or data.is_dir():
+        hub_rows = [_hub_row(n, fields, f"{data}, row {n}", with_images) for n, fields in enumerate(rows_of(data))]
+        if not hub_rows:
             raise DataError(f"{data}: holds no rows")
-        if not with_images:
-            return [row for row, _ in rows]
-        folder = images or data.parent
-        check_all((name for _, name in rows), folder, "VL-RewardBench")
-        return [_with_image(row, folder / name) for row, name in rows]
+        return hub_rows
+    rows = [_row(n, line, data) for n, line in enumerate(read_lines(data))]
+    if not rows:
+        raise DataError(f"{data}: holds no rows")
+    if not with_images:
+        return [row for row, _ in rows]
+    folder = images or data.parent
+    check_media((name for _, name in rows), folder, "VL-RewardBench")
+    return [_with_image(row, folder / name) for row, name in rows]
 
-    def _row(self, number: int, line: str, data: Path) -> tuple[Row, str]:
-        try:
-            fields = json.loads(line)
-            row_id, question = str(fields["id"]), fields["prompt"]
-            responses, image = (fields["chosen"], fields["rejected"]), fields["image"]
-            if not all(isinstance(text, str) for text in (question, *responses, image)):
-                raise TypeError("one of them is no text")
-        except (ValueError, KeyError, TypeError) as error:
-            raise DataError(
-                f"{data}, row {number}: expected a JSON object with id, prompt, chosen, rejected, image ({error!r})"
-            ) from error
-        group = group_of(row_id)
-        pair = PreferencePair(row_id, question, responses, 0, category=group, source="vl_rewardbench")
-        validate(pair, where=f"{data}, row {number}")
-        return Row(number, pair, group, f"{question}\n{image}", {"source": row_id.rsplit("-", 1)[0]}), image
+
+def _row(number: int, line: str, data: Path) -> tuple[Row, str]:
+    try:
+        fields = json.loads(line)
+        row_id, question = str(fields["id"]), fields["prompt"]
+        responses, image = (fields["chosen"], fields["rejected"]), fields["image"]
+        if not all(isinstance(text, str) for text in (question, *responses, image)):
+            raise TypeError("one of them is no text")
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"{data}, row {number}: expected a JSON object with id, prompt, chosen, rejected, image ({error!r})"
+        ) from error
+    group = official_group(row_id)
+    pair = PreferencePair(row_id, question, responses, 0, category=group, source="vl_rewardbench")
+    validate(pair, where=f"{data}, row {number}")
+    return Row(number, pair, group, f"{question}\n{image}", {"source": row_id.rsplit("-", 1)[0]}), image
 
 
 def _hub_row(number: int, fields: Mapping[str, Any], where: str, with_images: bool) -> Row:
@@ -103,7 +97,7 @@ def _hub_row(number: int, fields: Mapping[str, Any], where: str, with_images: bo
         raise DataError(
             f"{where}: expected id, query, response[2], human_ranking[2] and image with bytes ({error!r})"
         ) from error
-    group, images = group_of(row_id), (plain_image(image, where=where),) if with_images else ()
+    group, images = official_group(row_id), (plain_image(image, where=where),) if with_images else ()
     pair = PreferencePair(row_id, question, (first, second), ranking.index(0), images, group, "vl_rewardbench")
     validate(pair, where=where)
     return Row(number, pair, group, f"{question}\n{medium}", {"source": row_id.rsplit("-", 1)[0]})

@@ -23,6 +23,7 @@ import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 KS = (1, 3, 5, 7, 9)
@@ -41,15 +42,15 @@ _GROUP_OF = {
 }
 
 
-def group_of(row_id: str) -> str:
-    """By what stands before the first dash or underscore of an id, capitals minded; anything unknown is general."""
+def scorer_group(row_id: str) -> str:
+    """Return the group by what is before the first dash or underscore of an id, capitals minded; else general."""
     return _GROUP_OF.get(re.split(r"[-_]", row_id, maxsplit=1)[0], "general")
 
 
 def answer_number(text: str) -> int | None:
     """The number X of the verdict that the scorer's pattern finds, not necessarily 1 or 2; None where it finds none."""
-    found = _PATTERN.search(text.replace("\n", "").replace("*", ""))
-    return int(found[1]) if found else None
+    match = _PATTERN.search(text.replace("\n", "").replace("*", ""))
+    return int(match[1]) if match else None
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class AtK:
     macro: float | None
 
     def lines(self) -> Iterator[str]:
-        """As the scorer prints them."""
+        """Yield the lines that the scorer prints."""
         all_items, decided = self.num_items + 1e-6, self.agree + self.reject + 1e-6
         yield f"k={self.k} ----------------"
         yield f"Number of total items: {self.num_items}"
@@ -108,18 +109,18 @@ def _shuffled(rows: Sequence[Any], dice: random.Random) -> list[Any]:
 
 def _vote(row: Mapping[str, Any]) -> str:
     rejected = row["ranking"].index(1 if row["meta"]["random_number"] == 0 else 0) + 1
-    said = answer_number(row["meta"]["filter_choice"])
-    return "doesntMatch" if said is None else "reject" if said == rejected else "agree"
+    number = answer_number(row["meta"]["filter_choice"])
+    return "doesntMatch" if number is None else "reject" if number == rejected else "agree"
 
 
 def _source(row_id: str) -> str:
     """The scorer's own finer grouping, each part of which must have a decided item, or it divides by zero."""
     prefix = re.split(r"[-_]", row_id, maxsplit=1)[0]
-    known = {"mathverse": "reasoning", "mmmu": "reasoning", "wildvision": "wildvision"}
-    return known.get(prefix, prefix if prefix in _GROUP_OF else "vlfeedback")
+    sources = {"mathverse": "reasoning", "mmmu": "reasoning", "wildvision": "wildvision"}
+    return sources.get(prefix, prefix if prefix in _GROUP_OF else "vlfeedback")
 
 
-def score(rows: Sequence[Mapping[str, Any] | None], ks: Sequence[int] = KS, seed: int = SEED) -> list[AtK]:
+def score_draws(rows: Sequence[Mapping[str, Any] | None], ks: Sequence[int] = KS, seed: int = SEED) -> list[AtK]:
     """The scorer on the lines of an inference file, one row per draw.
 
     A row has ``id, query, response[2], ranking[2]`` and ``meta`` with ``filter_choice`` (the text) and ``random_number`` (0:
@@ -135,8 +136,8 @@ def score(rows: Sequence[Mapping[str, Any] | None], ks: Sequence[int] = KS, seed
                 continue
             key, row_id, vote = draw
             ids.setdefault(key, row_id)
-            if len(own := votes.setdefault(key, [])) < max(k, 1):
-                own.append(vote)
+            if len(item := votes.setdefault(key, [])) < max(k, 1):
+                item.append(vote)
         table.append(_at_k(k, votes, ids))
     return table
 
@@ -147,24 +148,36 @@ def _key(row: Mapping[str, Any]) -> str:
 
 def _at_k(k: int, votes: Mapping[str, Sequence[str]], ids: Mapping[str, str]) -> AtK:
     outcome = {}
-    for key, cast in votes.items():
-        strict = [status for status in ("agree", "reject", "doesntMatch") if cast.count(status) > len(cast) / 2]
+    for key, item in votes.items():
+        strict = [status for status in ("agree", "reject", "doesntMatch") if item.count(status) > len(item) / 2]
         outcome[key] = strict[0] if strict else "other"
     right, decided = dict.fromkeys(GROUPS, 0), dict.fromkeys(GROUPS, 0)
     sources: dict[str, int] = {}
-    for key, found in outcome.items():
-        group, is_decided = group_of(ids[key]), found in ("agree", "reject")
-        right[group] += found == "agree"
+    for key, status in outcome.items():
+        group, is_decided = scorer_group(ids[key]), status in ("agree", "reject")
+        right[group] += status == "agree"
         decided[group] += is_decided
         sources[_source(ids[key])] = sources.get(_source(ids[key]), 0) + is_decided
-    counts = [list(outcome.values()).count(status) for status in ("agree", "reject", "doesntMatch")]
+    agree, reject, doesnt_match = (list(outcome.values()).count(status) for status in ("agree", "reject", "doesntMatch"))
     groups: dict[str, float | None] = dict.fromkeys(GROUPS)
     if not all(sources.values()):
-        return AtK(k, len(outcome), *counts, groups, None, None)
+        return AtK(k, len(outcome), agree, reject, doesnt_match, groups, None, None)
     for name in GROUPS:
         denominator = decided[name] + (1e-6 if name == "reasoning" else 0)
         groups[name] = right[name] / denominator if denominator else None
     if not all(decided.values()):
-        return AtK(k, len(outcome), *counts, groups, None, None)
+        return AtK(k, len(outcome), agree, reject, doesnt_match, groups, None, None)
     macro = sum(right[name] / decided[name] for name in reversed(GROUPS)) / 3
-    return AtK(k, len(outcome), *counts, groups, sum(right.values()) / sum(decided.values()), macro)
+    return AtK(k, len(outcome), agree, reject, doesnt_match, groups, sum(right.values()) / sum(decided.values()), macro)
+
+
+def lines_of_draws(rows: list[Any], data: Path | None = None) -> list[str]:
+    """Return what the scorer prints on the rows of an inference file; ``data`` is not looked at."""
+    if rows and isinstance(rows[0], dict) and "0" in rows[0]:  # one column named 0, as pandas writes a list of objects
+        rows = [row["0"] for row in rows]
+    lines: list[str] = []
+    for at_k in score_draws(rows):
+        lines += at_k.lines()
+        if at_k.overall is None:  # an exception ends the scorer
+            break
+    return lines

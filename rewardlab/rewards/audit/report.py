@@ -31,7 +31,7 @@ class ProbeResult:
 
     @property
     def passed(self) -> bool:
-        """Whether every text earned no more than ``most`` and no less than ``least``."""
+        """Return whether every text earned no more than ``most`` and no less than ``least``."""
         return not self.paid_wrongly
 
 
@@ -88,7 +88,7 @@ class AuditReport:
 
     @property
     def failed(self) -> int:
-        """How many probes did not pass."""
+        """Return how many probes did not pass."""
         return sum(not probe.passed for probe in self.probes)
 
     def to_json(self) -> dict[str, Any]:

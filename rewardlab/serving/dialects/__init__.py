@@ -1,1 +1,1 @@
-"""The shapes in which other frameworks ask for rewards, one file each."""
+"""The HTTP formats in which other frameworks request rewards, one file each."""

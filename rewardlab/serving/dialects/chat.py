@@ -1,13 +1,12 @@
 """``/v1/chat/completions``: a chat that ends with the assistant is rewarded (NVIDIA NIM's reward models), one that ends with
-the user is completed by the judge's model, for clients that bring a judge's prompt of their own."""
+the user is completed by the judge's model, for clients with their own prompts."""
 
 from __future__ import annotations
 
 import json
 import time
 import uuid
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 from fastapi import APIRouter
 from fastapi.responses import Response, StreamingResponse
@@ -15,16 +14,17 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rewardlab.errors import DataError
 from rewardlab.samplers.base import SamplingParams
-from rewardlab.serving.jobs import Chat
-from rewardlab.serving.middleware import SoundRoute
+from rewardlab.serving.conversations import chat_sample, read_content
+from rewardlab.serving.jobs import ChatJob
+from rewardlab.serving.middleware import StrictJSONRoute
+from rewardlab.serving.schemas import JsonObject
 from rewardlab.serving.service import JudgeService
-from rewardlab.serving.text import content_of, sample_of_chat
 from rewardlab.types import Completion, Message, Part
 
 MAX_TOKENS = 32768
 
 
-class Completions(BaseModel):
+class ChatCompletionRequest(BaseModel):
     model_config = ConfigDict(
         extra="ignore",
         json_schema_extra={
@@ -34,7 +34,7 @@ class Completions(BaseModel):
         },
     )
     model: str = ""
-    messages: list[dict[str, Any]] = Field(min_length=1, max_length=256)
+    messages: list[JsonObject] = Field(min_length=1, max_length=256)
     n: int = Field(1, ge=1, le=64)
     temperature: float | None = Field(None, ge=0, le=10)
     top_p: float | None = Field(None, gt=0, le=1)
@@ -44,59 +44,80 @@ class Completions(BaseModel):
     stream: bool = False
 
 
-def choices_of(completions: Sequence[Completion]) -> list[dict[str, Any]]:
-    return [_choice(n, one.text, one.finish.value) for n, one in enumerate(completions)]
+class ChatMessage(BaseModel):
+    role: str = "assistant"
+    content: str
 
 
-def _choice(index: int, text: str, reason: str) -> dict[str, Any]:
-    message = {"role": "assistant", "content": text}
-    return {"index": index, "message": message, "finish_reason": reason, "logprobs": None}
+class ChatChoice(BaseModel):
+    index: int
+    message: ChatMessage
+    finish_reason: str
+    logprobs: None = None
 
 
-def streamed(answer: dict[str, Any]) -> Iterator[str]:
-    """The answer as server-sent events: each choice whole, in one."""
-    head = {**answer, "object": "chat.completion.chunk"}
-    for choice in answer["choices"]:
-        part = {"index": choice["index"], "delta": choice["message"], "finish_reason": choice["finish_reason"]}
+class ChatCompletion(BaseModel):
+    id: str
+    object: str = "chat.completion"
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: dict[str, int]
+
+
+def _choice(index: int, text: str, reason: str) -> ChatChoice:
+    return ChatChoice(index=index, message=ChatMessage(content=text), finish_reason=reason)
+
+
+def _events(completion: ChatCompletion) -> Iterator[str]:
+    """Yield the completion as server-sent events, one for each choice."""
+    head = {**completion.model_dump(), "object": "chat.completion.chunk"}
+    for choice in completion.choices:
+        part = {"index": choice.index, "delta": choice.message.model_dump(), "finish_reason": choice.finish_reason}
         yield f"data: {json.dumps({**head, 'choices': [part]})}\n\n"
     yield "data: [DONE]\n\n"
 
 
-def routes(service: JudgeService) -> APIRouter:
-    router, judge = APIRouter(tags=["chat: NIM's reward models, plain judging"], route_class=SoundRoute), service.judge
+def chat_routes(service: JudgeService) -> APIRouter:
+    router, judge = APIRouter(tags=["chat: NIM's reward models, plain judging"], route_class=StrictJSONRoute), service.judge
 
-    async def complete(request: Completions) -> list[Completion]:
+    async def complete(request: ChatCompletionRequest) -> list[Completion]:
         parts = []
-        for one in request.messages:
-            role = one.get("role")
+        for message in request.messages:
+            role = message.get("role")
             if role not in ("system", "user", "assistant"):
                 raise DataError(f"a message has the role {role!r}; expected system, user or assistant")
-            text, shown = content_of(one.get("content"))
-            images = tuple(Part(image=image) for image in await service.images(shown))
+            text, references = read_content(message.get("content"))
+            images = tuple(Part(image=image) for image in await service.images(references))
             parts.append(Message(role, (*images, Part(text=text))))
-        given = (request.temperature, request.top_p, request.max_completion_tokens or request.max_tokens)
-        own = (judge.temperature, judge.top_p, judge.max_tokens)
-        temperature, top_p, max_tokens = (b if a is None else a for a, b in zip(given, own, strict=True))
+        options = (request.temperature, request.top_p, request.max_completion_tokens or request.max_tokens)
+        defaults = (judge.temperature, judge.top_p, judge.max_tokens)
+        temperature, top_p, max_tokens = (b if a is None else a for a, b in zip(options, defaults, strict=True))
         params = SamplingParams(request.n, temperature, top_p, int(max_tokens), request.seed or 0)
-        done: list[Completion] = await service.batcher.ask(Chat(tuple(parts), params))
-        return done
+        completions: list[Completion] = await service.queue.submit(ChatJob(tuple(parts), params))
+        return completions
 
     @router.post("/v1/chat/completions", response_model=None)
-    async def completions(request: Completions) -> dict[str, Any] | Response:
-        """``reward:0.5`` for a question and the assistant's answer to it; a chat that ends with the user is completed."""
+    async def chat_completions(request: ChatCompletionRequest) -> ChatCompletion | Response:
+        """Return ``reward:0.5`` for a question and the assistant's answer to it; complete a chat that ends with the user."""
         usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
         if request.messages[-1].get("role") == "assistant":
             if request.n > 1:
                 raise DataError("a reward is one number: n must be 1 where the messages end with the assistant's")
-            reward = (await service.sample_rewards([sample_of_chat(request.messages)]))[0]
+            reward = (await service.sample_rewards([chat_sample(request.messages)]))[0]
             choices = [_choice(0, f"reward:{reward:.4f}", "stop")]
         else:
-            drawn = await complete(request)
-            choices = choices_of(drawn)
-            asked, written = drawn[0].num_prompt_tokens, sum(one.num_tokens for one in drawn)
-            usage = {"prompt_tokens": asked, "completion_tokens": written, "total_tokens": asked + written}
-        head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "object": "chat.completion", "created": int(time.time())}
-        answer = head | {"model": request.model or judge.name, "choices": choices, "usage": usage}
-        return StreamingResponse(streamed(answer), media_type="text/event-stream") if request.stream else answer
+            completions = await complete(request)
+            choices = [_choice(n, completion.text, completion.finish.value) for n, completion in enumerate(completions)]
+            num_prompt, num_tokens = completions[0].num_prompt_tokens, sum(completion.num_tokens for completion in completions)
+            usage = {"prompt_tokens": num_prompt, "completion_tokens": num_tokens, "total_tokens": num_prompt + num_tokens}
+        response = ChatCompletion(
+            id=f"chatcmpl-{uuid.uuid4().hex}",
+            created=int(time.time()),
+            model=request.model or judge.name,
+            choices=choices,
+            usage=usage,
+        )
+        return StreamingResponse(_events(response), media_type="text/event-stream") if request.stream else response
 
     return router

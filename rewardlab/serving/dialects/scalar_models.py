@@ -2,26 +2,27 @@
 vLLM, SGLang), ``/v1/score/evaluation`` (LLaMA-Factory).
 
 An input is a chat that ends with the assistant, as messages or as one text with chat marks. Those of one prompt within a
-request are compared with each other; one alone waits for its cohort. The reward is in -1..1.
+request are compared with each other; a single one waits for its group. The reward is in -1..1.
 """
 
 from __future__ import annotations
 
 import time
 import uuid
-from typing import Any
+from typing import Generic, TypeVar
 
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
-from rewardlab.serving.middleware import SoundRoute
+from rewardlab.serving.conversations import Sample, chat_sample, labeled_sample, split_sequence
+from rewardlab.serving.middleware import StrictJSONRoute
+from rewardlab.serving.schemas import JsonObject
 from rewardlab.serving.service import JudgeService
-from rewardlab.serving.text import Sample, labeled_sample, sample_of_chat, split_sequence
 
-Chat = list[dict[str, Any]]
+T = TypeVar("T")
 
 
-class Inputs(BaseModel):
+class PoolingRequest(BaseModel):
     model_config = ConfigDict(
         extra="ignore",
         json_schema_extra={
@@ -35,10 +36,10 @@ class Inputs(BaseModel):
     )
     model: str = ""
     input: str | list[str] | None = None
-    messages: Chat | None = None
+    messages: list[JsonObject] | None = None
 
 
-class Evaluation(BaseModel):
+class EvaluationRequest(BaseModel):
     model_config = ConfigDict(
         extra="ignore",
         json_schema_extra={
@@ -54,48 +55,81 @@ class Evaluation(BaseModel):
     messages: list[str] = Field(max_length=1024)
 
 
-def samples_of(request: Inputs) -> list[Sample]:
+class Classification(BaseModel):
+    index: int
+    label: str = "LABEL_0"
+    probs: list[float]
+    num_classes: int = 1
+
+
+class Embedding(BaseModel):
+    index: int
+    object: str = "embedding"
+    embedding: list[float]
+
+
+class Pooling(BaseModel):
+    index: int
+    object: str = "pooling"
+    data: list[float]
+
+
+class PoolingResponse(BaseModel, Generic[T]):
+    """One item for each input."""
+
+    id: str
+    object: str = "list"
+    created: int
+    model: str
+    data: list[T]
+    usage: dict[str, int] = Field(default={"prompt_tokens": 0, "total_tokens": 0})
+
+
+class EvaluationResponse(BaseModel):
+    id: str
+    object: str = "score.evaluation"
+    model: str
+    scores: list[float]
+
+
+def _samples(request: PoolingRequest) -> list[Sample]:
     if request.messages is not None:
-        return [sample_of_chat(request.messages)]
+        return [chat_sample(request.messages)]
     texts = [request.input] if isinstance(request.input, str) else request.input or []
     return [labeled_sample(*split_sequence(text)) for text in texts]
 
 
-def routes(service: JudgeService) -> APIRouter:
-    router = APIRouter(tags=["scalar reward models: verl, vLLM, SGLang, LLaMA-Factory"], route_class=SoundRoute)
+def scalar_model_routes(service: JudgeService) -> APIRouter:
+    router = APIRouter(tags=["scalar reward models: verl, vLLM, SGLang, LLaMA-Factory"], route_class=StrictJSONRoute)
 
-    def listed(model: str, kind: str, data: list[dict[str, Any]]) -> dict[str, Any]:
-        head = {"id": f"{kind}-{uuid.uuid4().hex}", "object": "list", "created": int(time.time())}
-        usage = {"prompt_tokens": 0, "total_tokens": 0}
-        return head | {"model": model or service.judge.name, "data": data, "usage": usage}
+    def response(request: PoolingRequest, prefix: str, data: list[T]) -> PoolingResponse[T]:
+        model = request.model or service.judge.name
+        return PoolingResponse(id=f"{prefix}-{uuid.uuid4().hex}", created=int(time.time()), model=model, data=data)
 
     @router.post("/classify")
     @router.post("/v1/classify")
-    async def classify(request: Inputs) -> dict[str, Any]:
-        """``data[n].probs[-1]`` is the reward."""
-        rewards = await service.sample_rewards(samples_of(request))
-        data = [{"index": n, "label": "LABEL_0", "probs": [value], "num_classes": 1} for n, value in enumerate(rewards)]
-        return listed(request.model, "classify", data)
+    async def classify(request: PoolingRequest) -> PoolingResponse[Classification]:
+        """Return the rewards as ``data[n].probs[-1]``."""
+        rewards = await service.sample_rewards(_samples(request))
+        return response(request, "classify", [Classification(index=n, probs=[value]) for n, value in enumerate(rewards)])
 
     @router.post("/v1/embeddings")
-    async def embeddings(request: Inputs) -> dict[str, Any]:
-        """``data[n].embedding[-1]`` is the reward."""
-        rewards = await service.sample_rewards(samples_of(request))
-        data = [{"index": n, "object": "embedding", "embedding": [value]} for n, value in enumerate(rewards)]
-        return listed(request.model, "embd", data)
+    async def embeddings(request: PoolingRequest) -> PoolingResponse[Embedding]:
+        """Return the rewards as ``data[n].embedding[-1]``."""
+        rewards = await service.sample_rewards(_samples(request))
+        return response(request, "embd", [Embedding(index=n, embedding=[value]) for n, value in enumerate(rewards)])
 
     @router.post("/pooling")
-    async def pooling(request: Inputs) -> dict[str, Any]:
-        """``data[n].data[-1]`` is the reward."""
-        rewards = await service.sample_rewards(samples_of(request))
-        data = [{"index": n, "object": "pooling", "data": [value]} for n, value in enumerate(rewards)]
-        return listed(request.model, "pool", data)
+    async def pooling(request: PoolingRequest) -> PoolingResponse[Pooling]:
+        """Return the rewards as ``data[n].data[-1]``."""
+        rewards = await service.sample_rewards(_samples(request))
+        return response(request, "pool", [Pooling(index=n, data=[value]) for n, value in enumerate(rewards)])
 
     @router.post("/v1/score/evaluation")
-    async def evaluation(request: Evaluation) -> dict[str, Any]:
-        """``scores``, one for each text."""
+    async def evaluation(request: EvaluationRequest) -> EvaluationResponse:
+        """Return ``scores``, one for each text."""
         scores = await service.sample_rewards([labeled_sample(*split_sequence(text)) for text in request.messages])
-        head = {"id": f"scoreval-{uuid.uuid4().hex}", "object": "score.evaluation"}
-        return head | {"model": request.model or service.judge.name, "scores": scores}
+        model = request.model or service.judge.name
+        return EvaluationResponse(id=f"scoreval-{uuid.uuid4().hex}", model=model, scores=scores)
 
     return router

@@ -8,22 +8,21 @@ from __future__ import annotations
 
 import time
 import uuid
-from typing import Any
 
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from rewardlab.errors import DataError
-from rewardlab.serving.middleware import SoundRoute
-from rewardlab.serving.schemas import MAX_CHARS, MAX_RESPONSES
+from rewardlab.serving.conversations import Sample, read_content
+from rewardlab.serving.middleware import StrictJSONRoute
+from rewardlab.serving.schemas import MAX_CHARS, MAX_RESPONSES, JsonObject
 from rewardlab.serving.service import JudgeService
-from rewardlab.serving.text import Sample, content_of
 
-Document = str | dict[str, Any]
+Document = str | JsonObject
 
 
-class Rerank(BaseModel):
+class RerankRequest(BaseModel):
     """``documents`` are texts or ``{"content": [parts]}``; images count where they stand in the query."""
 
     model_config = ConfigDict(
@@ -38,7 +37,7 @@ class Rerank(BaseModel):
     anchor: str | None = Field(None, max_length=MAX_CHARS)
 
 
-class Score(BaseModel):
+class ScoreRequest(BaseModel):
     """vLLM's names, old and new; one query for all documents, or one for each."""
 
     model_config = ConfigDict(
@@ -55,6 +54,42 @@ class Score(BaseModel):
     anchor: str | None = Field(None, max_length=MAX_CHARS)
 
 
+class DocumentScore(BaseModel):
+    index: int
+    object: str = "score"
+    score: float
+
+
+class ScoreResponse(BaseModel):
+    id: str
+    object: str = "list"
+    created: int
+    model: str
+    data: list[DocumentScore]
+    usage: dict[str, int] = Field(default={"prompt_tokens": 0, "total_tokens": 0, "completion_tokens": 0})
+
+
+class RerankResult(BaseModel):
+    index: int
+    document: dict[str, str] | None = None
+    relevance_score: float
+
+
+class RerankResponse(BaseModel):
+    id: str
+    model: str
+    usage: dict[str, int] = Field(default={"total_tokens": 0, "prompt_tokens": 0})
+    results: list[RerankResult]
+    meta: dict[str, dict[str, str]] = Field(default={"api_version": {"version": "2"}})
+
+
+class SGLangResult(BaseModel):
+    score: float
+    document: str
+    index: int
+    meta_info: dict[str, str] = Field(default={})
+
+
 def _read(document: Document) -> tuple[str, tuple[str, ...]]:
     if isinstance(document, str):
         return document, ()
@@ -63,78 +98,73 @@ def _read(document: Document) -> tuple[str, tuple[str, ...]]:
         return text, (image,) if image else ()
     if "content" not in document:
         raise DataError(f'a document has {sorted(document)[:5]}; expected a text, {{"text"}}, or {{"content": [parts]}}')
-    return content_of(document["content"])
+    return read_content(document["content"])
 
 
-def samples_of(queries: list[Document], documents: list[Document], anchor: str | None) -> list[Sample]:
-    """One sample per document. Raises DataError where neither one query nor one for each is given."""
+def _samples(queries: list[Document], documents: list[Document], anchor: str | None) -> list[Sample]:
+    """Return a sample for each document. Raises DataError if there is neither one query nor one for each."""
     if len(queries) not in (1, len(documents)):
         raise DataError(f"{len(queries)} queries for {len(documents)} documents; expected one, or one for each")
-    every = queries * len(documents) if len(queries) == 1 else queries
-    made = []
-    for query, document in zip(every, documents, strict=True):
-        (question, shown), (response, within) = _read(query), _read(document)
+    queries = queries * len(documents) if len(queries) == 1 else queries
+    samples = []
+    for query, document in zip(queries, documents, strict=True):
+        (question, images), (response, response_images) = _read(query), _read(document)
         if not question.strip():
             raise DataError("a query has no text; a judge must know what was asked")
-        if within:
+        if response_images:
             raise DataError("a document has an image; images are understood in the query alone")
-        made.append(Sample(question, response, shown, anchor))
-    return made
+        samples.append(Sample(question, response, images, anchor))
+    return samples
 
 
-def _listed(value: Document | list[Document] | None) -> list[Document]:
+def _as_list(value: Document | list[Document] | None) -> list[Document]:
     return [] if value is None else value if isinstance(value, list) else [value]
 
 
-def routes(service: JudgeService) -> APIRouter:
-    router = APIRouter(tags=["vLLM, Jina, Cohere, SGLang"], route_class=SoundRoute)
+def scoring_routes(service: JudgeService) -> APIRouter:
+    router = APIRouter(tags=["vLLM, Jina, Cohere, SGLang"], route_class=StrictJSONRoute)
 
     async def scores(samples: list[Sample]) -> list[float]:
         return [(reward + 1) / 2 for reward in await service.sample_rewards(samples)]
 
     @router.post("/score")
     @router.post("/v1/score")
-    async def score(request: Score) -> dict[str, Any]:
-        """A score for each document, in their order."""
-        queries = _listed(next((v for v in (request.text_1, request.queries, request.data_1) if v is not None), None))
-        given = (request.text_2, request.documents, request.data_2, request.items)
-        documents = _listed(next((v for v in given if v is not None), None))
+    async def score(request: ScoreRequest) -> ScoreResponse:
+        """Return a score for each document, in their order."""
+        queries = _as_list(next((v for v in (request.text_1, request.queries, request.data_1) if v is not None), None))
+        candidates = (request.text_2, request.documents, request.data_2, request.items)
+        documents = _as_list(next((v for v in candidates if v is not None), None))
         if not queries or not documents:
             raise DataError("expected text_1 (or queries, data_1) and text_2 (or documents, data_2)")
         if len(documents) > MAX_RESPONSES:
             raise DataError(f"{len(documents)} documents; at most {MAX_RESPONSES} are compared at a time")
-        found = await scores(samples_of(queries, documents, request.anchor))
-        data = [{"index": n, "object": "score", "score": value} for n, value in enumerate(found)]
-        usage = {"prompt_tokens": 0, "total_tokens": 0, "completion_tokens": 0}
-        head = {"id": f"score-{uuid.uuid4().hex}", "object": "list", "created": int(time.time())}
-        return head | {"model": request.model or service.judge.name, "data": data, "usage": usage}
+        values = await scores(_samples(queries, documents, request.anchor))
+        data = [DocumentScore(index=n, score=value) for n, value in enumerate(values)]
+        model = request.model or service.judge.name
+        return ScoreResponse(id=f"score-{uuid.uuid4().hex}", created=int(time.time()), model=model, data=data)
 
-    async def ranked(request: Rerank) -> list[tuple[int, float]]:
+    async def rank(request: RerankRequest) -> list[tuple[int, float]]:
         if len(request.documents) == 1 and request.anchor is None:
             raise DataError("one document cannot be ranked among others; give two or more, or an anchor to compare it with")
-        found = await scores(samples_of([request.query], request.documents, request.anchor))
-        order = sorted(range(len(found)), key=lambda n: -found[n])
-        return [(n, found[n]) for n in order][: request.top_n]
+        values = await scores(_samples([request.query], request.documents, request.anchor))
+        order = sorted(range(len(values)), key=lambda n: -values[n])
+        return [(n, values[n]) for n in order][: request.top_n]
 
-    @router.post("/rerank")
-    @router.post("/v1/rerank")
-    @router.post("/v2/rerank")
-    async def rerank(request: Rerank) -> dict[str, Any]:
-        """Documents by falling score."""
-        results: list[dict[str, Any]] = []
-        for n, value in await ranked(request):
-            text = {"document": {"text": _read(request.documents[n])[0]}} if request.return_documents else {}
-            results.append({"index": n, **text, "relevance_score": value})
-        usage = {"total_tokens": 0, "prompt_tokens": 0}
-        head = {"id": f"rerank-{uuid.uuid4().hex}", "model": request.model or service.judge.name, "usage": usage}
-        return head | {"results": results, "meta": {"api_version": {"version": "2"}}}
+    @router.post("/rerank", response_model_exclude_none=True)
+    @router.post("/v1/rerank", response_model_exclude_none=True)
+    @router.post("/v2/rerank", response_model_exclude_none=True)
+    async def rerank(request: RerankRequest) -> RerankResponse:
+        """Return the documents by falling score."""
+        results = []
+        for n, value in await rank(request):
+            document = {"text": _read(request.documents[n])[0]} if request.return_documents else None
+            results.append(RerankResult(index=n, document=document, relevance_score=value))
+        model = request.model or service.judge.name
+        return RerankResponse(id=f"rerank-{uuid.uuid4().hex}", model=model, results=results)
 
     @router.post("/sglang/v1/rerank", response_class=JSONResponse)
-    async def bare(request: Rerank) -> list[dict[str, Any]]:
-        """SGLang's answer: the list alone."""
-        return [
-            {"score": value, "document": _read(request.documents[n])[0], "index": n, "meta_info": {}}
-            for n, value in await ranked(request)
-        ]
+    async def sglang_rerank(request: RerankRequest) -> list[SGLangResult]:
+        """Return the documents by falling score, as SGLang's bare list."""
+        return [SGLangResult(score=value, document=_read(request.documents[n])[0], index=n) for n, value in await rank(request)]
 
     return router

@@ -243,6 +243,7 @@ def policy_loss(inputs: LossInputs, method: Method) -> LossOutputs:
         metrics |= {name: Metric(value, tokens) for name, value in corrected.items()}
         loss_NT = loss_NT * weights_NT
     if method.kl_coef and method.kl != "k1_reward":
+        assert batch.ref_logprobs_NT is not None
         kl_NT = ESTIMATORS[method.kl.removesuffix("_loss")](logprobs_NT, batch.ref_logprobs_NT)
         metrics["kl/loss"] = Metric(mean_of_tokens(kl_NT.detach(), mask_NT).item(), tokens)
         loss_NT = loss_NT + method.kl_coef * kl_NT

@@ -11,6 +11,8 @@ from trl import GRPOConfig
 class PolicyArguments(GRPOConfig):
     """GRPOConfig that allows one sample per prompt: TRL refuses it because of its group baseline, which is not used here."""
 
+    num_generations: int = 8
+
     def __post_init__(self) -> None:
         group_size = self.num_generations
         if group_size == 1:

@@ -15,9 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rewardlab.models.families import FORWARD_KEYS
+from rewardlab.models.families import FORWARD_KEYS, Fields
 from rewardlab.rewards.rollout import Rollout
 from rewardlab.rl.self_verification import VERIFICATION, segments
+
+TRLBatch = dict[str, Any]  # a batch as TRL shuffles and cuts it
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ class RolloutBatch:
     completion_ids_NT: Tensor
     completion_mask_NT: Tensor
     loss_mask_NT: Tensor
-    image_fields: dict[str, Any]
+    image_fields: Fields
     advantages_NT: Tensor | None = None
     old_logprobs_NT: Tensor | None = None
     ref_logprobs_NT: Tensor | None = None
@@ -83,7 +85,7 @@ class RolloutBatch:
     values: ValueTargets | None = None
 
     @staticmethod
-    def from_trl(batch: dict[str, Any]) -> RolloutBatch:
+    def from_trl(batch: TRLBatch) -> RolloutBatch:
         """Read TRL's dictionary. Keys that neither it nor the loss needs are not looked at."""
         known = {name: batch[key] for name, key in _KEYS.items() if batch.get(key) is not None}
         known.setdefault("loss_mask_NT", batch["completion_mask"] * batch.get("tool_mask", 1))
@@ -91,7 +93,7 @@ class RolloutBatch:
         images = {key: batch[key] for key in FORWARD_KEYS if key in batch}
         return RolloutBatch(image_fields=images, values=ValueTargets(**values) if values else None, **known)
 
-    def to_trl(self) -> dict[str, Any]:
+    def to_trl(self) -> TRLBatch:
         """Return the dictionary that TRL cuts into micro-batches. Tensors without a dimension stay whole."""
         batch = {key: getattr(self, name) for name, key in _KEYS.items() if getattr(self, name) is not None}
         if self.values is not None:

@@ -27,7 +27,7 @@ _INPUTS = ("input_ids", "attention_mask", *FORWARD_KEYS)
 
 
 @dataclass
-class OutputWithValues(FusedCausalLMOutput):  # type: ignore[misc]
+class OutputWithValues(FusedCausalLMOutput):
     """A policy's output, and the critic's value after each token [N, L]."""
 
     state_values: Tensor | None = None
@@ -85,7 +85,7 @@ def save_critic(critic: ValueModel, folder: Path, state: dict[str, Any]) -> None
     critic.save(folder / CRITIC, weights)
 
 
-class StopAtPlateau(TrainerCallback, ExportableState):  # type: ignore[misc]
+class StopAtPlateau(TrainerCallback, ExportableState):
     """Ends value pre-training once the explained variance of fresh rollouts has not risen for ``patience`` batches of them.
 
     More of it is not better: a critic fitted for long to one frozen policy overfits it (VC-PPO, arXiv 2503.01491).

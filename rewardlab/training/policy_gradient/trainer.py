@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +25,8 @@ from trl.data_utils import prepare_multimodal_messages
 from trl.models import unwrap_model_for_generation
 
 from rewardlab.config import EngineConfig, Method
-from rewardlab.errors import CheckpointError
-from rewardlab.metrics.running import Metric, MetricAccumulator
-from rewardlab.models.families import FORWARD_KEYS, images_by_prompt, iterate_batches, slice_fields, vision_token_ids
+from rewardlab.metrics.running import Metric, MetricAccumulator, Metrics
+from rewardlab.models.families import FORWARD_KEYS, Fields, images_by_prompt, iterate_batches, slice_fields
 from rewardlab.models.value_model import ValueModel, completion_values
 from rewardlab.models.vision_hooks import always_run_vision_tower
 from rewardlab.processes import num_processes
@@ -38,7 +36,7 @@ from rewardlab.rl.groups import group_ids
 from rewardlab.rl.kl import k1
 from rewardlab.rl.objectives import mean_of_tokens
 from rewardlab.samplers.base import SamplingParams
-from rewardlab.samplers.decode import HotToken, draw, draw_uniforms
+from rewardlab.samplers.decode import HotToken, draw_uniforms
 from rewardlab.training.policy_gradient.algorithm import (
     LossInputs,
     LossScale,
@@ -50,7 +48,7 @@ from rewardlab.training.policy_gradient.algorithm import (
     policy_loss,
     value_loss,
 )
-from rewardlab.training.policy_gradient.batch import RolloutBatch
+from rewardlab.training.policy_gradient.batch import RolloutBatch, TRLBatch
 from rewardlab.training.policy_gradient.critic import (
     PREFIX,
     CriticHook,
@@ -59,17 +57,19 @@ from rewardlab.training.policy_gradient.critic import (
     without_critic,
 )
 from rewardlab.training.policy_gradient.rollouts.dynamic import Candidates, DynamicSampling
-from rewardlab.training.policy_gradient.rollouts.engine import RolloutEngine, messages_of
+from rewardlab.training.policy_gradient.rollouts.engine import EngineSampler
 from rewardlab.training.policy_gradient.rollouts.prompts import RolloutSampler, SetSamplerEpoch
-from rewardlab.training.policy_gradient.rollouts.whole import RolloutStrategy, Samples, Sampling, WholeRollouts, as_metrics
+from rewardlab.training.policy_gradient.rollouts.state import State, load_states, save_state
+from rewardlab.training.policy_gradient.rollouts.whole import (
+    RolloutStrategy,
+    Samples,
+    Sampling,
+    WholeRollouts,
+    as_metrics,
+    decode_rollouts,
+)
 from rewardlab.training.run.folder import CRITIC
 from rewardlab.training.run.resume import StrictResumeMixin
-
-STATE = "rollouts-{process}.pt"
-
-
-def _process_of(path: Path) -> int:
-    return int(path.stem.rsplit("-", 1)[1])
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class SamplingOptions:
     orders_per_pair: int = 1
 
 
-class PolicyTrainer(StrictResumeMixin, GRPOTrainer):  # type: ignore[misc]
+class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
     """GRPOTrainer whose rollouts, rewards, advantages and loss are those of its parts.
 
     ``value_only`` fits the critic alone, on rollouts of a policy that stays as it is. ``dynamic`` chooses groups from its own
@@ -108,7 +108,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):  # type: ignore[misc]
         value_learning_rate: float | None = None,
         process_reward: Callable[[torch.device], ProcessReward] | None = None,
         outliers: OutlierFilter = apply_outlier_rule,
-        image_fields: Callable[[dict[str, Any]], dict[str, Any]] = lambda fields: fields,
+        image_fields: Callable[[Fields], Fields] = lambda fields: fields,
         **trl: Any,
     ) -> None:
         """``trl`` are GRPOTrainer's own arguments: model, args, train_dataset, processing_class, peft_config, callbacks."""
@@ -116,7 +116,8 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):  # type: ignore[misc]
         self._method, self._reward, self._rollouts = method, reward, rollouts or WholeRollouts()
         self._sampling, self._dynamic = sampling or SamplingOptions(), dynamic
         self._outliers, self._image_fields = outliers, image_fields
-        self._engine: RolloutEngine | None = None
+        self._engine: EngineSampler | None = None
+        self._prompts: list[Any] = []
         self._draws = (-1, 0)  # the step that drew last, and how often it did
         self._current: list[Rollout] = []  # those that TRL is making a batch of
         self._trajectories: list[Trajectory] = []
@@ -134,13 +135,11 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):  # type: ignore[misc]
                 self.model.requires_grad_(False)
             self._critic_hook = CriticHook(self.model, critic, self.accelerator.autocast)
 
-    # -- metrics -----------------------------------------------------------------------------------------------------------
-
     @property
     def _mode(self) -> str:
         return "train" if self.model.training else "eval"
 
-    def _add_metrics(self, metrics: dict[str, Any], weight: float = 1.0) -> None:
+    def _add_metrics(self, metrics: Metrics, weight: float = 1.0) -> None:
         """Collect metrics of this process; plain numbers are means over ``weight`` things. What is logged is of all
         processes."""
         for name, metric in as_metrics(metrics, weight).items():
@@ -150,8 +149,6 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):  # type: ignore[misc]
         for name, value in self._accumulators[self._mode].flush(gather_object).items():
             self._metrics[self._mode][name].append(value)
         super().log(logs, start_time)
-
-    # -- processes ---------------------------------------------------------------------------------------------------------
 
     def _local(self, num_rows: int) -> slice:
         """Return where this process's ``num_rows`` stand among those of all."""
@@ -168,9 +165,8 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):  # type: ignore[misc]
         return float(self.accelerator.gather(values).mean().item())
 
     def _sum_processes(self, tensor: Tensor) -> Tensor:
-        return self.accelerator.reduce(tensor, reduction="sum")
-
-    # -- sampling ----------------------------------------------------------------------------------------------------------
+        total: Tensor = self.accelerator.reduce(tensor, reduction="sum")
+        return total
 
     def _get_train_sampler(self, dataset: Any = None) -> Any:
         self.rollout_sampler = RolloutSampler(
@@ -190,8 +186,9 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):  # type: ignore[misc]
         if any(row.get("images") for row in rows):
             prompts = [prepare_multimodal_messages(row["prompt"], images=row["images"]) for row in rows]
         prompt_ids, _, _, completions, _, _, images, _ = super()._generate(prompts)
-        shown = images_by_prompt(images) or [None] * len(rows)
-        columns = zip(rows, prompt_ids, self._trajectories, completions, shown, strict=True)
+        by_prompt: list[Any] | None = images_by_prompt(images)
+        images_by_row = by_prompt or [None] * len(rows)
+        columns = zip(rows, prompt_ids, self._trajectories, completions, images_by_row, strict=True)
         rollouts = [Rollout(row, ids, made, turns[0]["content"], pictures) for row, ids, made, turns, pictures in columns]
         collected = self._rollouts.collect(rollouts, lambda scored: self._reward(scored, self.state.global_step))
         self._add_metrics(collected.metrics)
@@ -201,13 +198,13 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):  # type: ignore[misc]
         self,
         prompt_ids: list[list[int]],
         images: Any,
-        multimodal_fields: dict[str, Any],
+        multimodal_fields: Fields,
         num_generations: int,
         has_tool_images: bool = False,
     ) -> tuple[list[list[int]], Any]:
         """Have the strategy complete the prompts; it samples by our decoder, by an engine, or by TRL's own vLLM."""
 
-        def sample(ids: list[list[int]], pictures: Any, fields: dict[str, Any]) -> Samples:
+        def sample(ids: list[list[int]], pictures: Any, fields: Fields) -> Samples:
             if self._sampling.engine is not None:
                 tokens, logprobs = self._sample_engine(ids, self._sampling.engine)
             elif self.use_vllm:
@@ -232,16 +229,11 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):  # type: ignore[misc]
         self._draws = (step, self._draws[1] + 1 if self._draws[0] == step else 0)
         return (self.args.seed, self._sampling.num_rollbacks, *self._draws)
 
-    def _sample_decoder(self, prompt_ids: list[list[int]], images: Any, fields: dict[str, Any]) -> Samples:
+    def _sample_decoder(self, prompt_ids: list[list[int]], images: Any, fields: Fields) -> Samples:
         """Sample with the decoder that benchmarks and serves the judge. A rollout's uniforms are keyed by its place in the
         batch of all processes, so that it is the same on however many processes it is drawn."""
-        num_rows = len(prompt_ids)
-        places = self._local(num_rows)
+        places = self._local(len(prompt_ids))
         uniforms_NT = draw_uniforms(self._draw_key(), range(places.start, places.stop), self._max_new_tokens)
-        uniforms_NT = uniforms_NT.to(self.accelerator.device)
-        size = self._sampling.batch_size or num_rows
-        tokens: list[list[int]] = []
-        logprobs: list[list[float]] = []
         with (
             unwrap_model_for_generation(
                 self.model_wrapped, self.accelerator, gather_deepspeed3_params=self.args.ds3_gather_for_generation
@@ -249,22 +241,16 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):  # type: ignore[misc]
             torch.no_grad(),
             self.accelerator.autocast(),  # as the log-probs that training computes of the same tokens
         ):
-            for rows, batch in iterate_batches(prompt_ids, fields, images, self._tokenizer.pad_token_id, size):
-                draws = draw(
-                    policy,
-                    {name: value.to(self.accelerator.device) for name, value in batch.items()},
-                    num_draws=1,
-                    max_tokens=self._max_new_tokens,
-                    temperature=self.temperature,
-                    top_p=self.top_p,
-                    ends=frozenset(self.eos_token_ids),
-                    suppress=vision_token_ids(policy.config),
-                    hot=self._sampling.hot_token,
-                    uniforms=uniforms_NT[rows],
-                )
-                tokens += draws.tokens
-                logprobs += draws.logprobs
-        return tokens, logprobs
+            return decode_rollouts(
+                policy,
+                iterate_batches(
+                    prompt_ids, fields, images, self._tokenizer.pad_token_id, self._sampling.batch_size or len(prompt_ids)
+                ),
+                uniforms_NT.to(self.accelerator.device),
+                SamplingParams(1, self.temperature, self.top_p, self._max_new_tokens),
+                ends=frozenset(self.eos_token_ids),
+                hot_token=self._sampling.hot_token,
+            )
 
     def _tokenize_prompts(self, prompts: list[Any]) -> Any:
         self._prompts = prompts  # an engine is asked in words and images, not in tokens
@@ -273,27 +259,19 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):  # type: ignore[misc]
     def _sample_engine(self, prompt_ids: list[list[int]], config: EngineConfig) -> Samples:
         """Sample with a ``vllm serve`` that holds the newest weights."""
         if self._engine is None:
-            out = Path(self.args.output_dir)
-            self._engine = RolloutEngine(
-                config, self.model_wrapped, self.processing_class, out, self.accelerator, excluded=self.kept_elsewhere
-            )
-        elif self._synced != self.state.global_step:
-            self._engine.sync(self.model_wrapped)
-        self._synced, engine = self.state.global_step, self._engine
+            out, excluded = Path(self.args.output_dir), self.kept_elsewhere
+            self._engine = EngineSampler(config, self.processing_class, out, self.accelerator, excluded=excluded)
         seed = np.random.SeedSequence([*self._draw_key(), self.accelerator.process_index]).generate_state(1)[0]
         params = SamplingParams(1, self.temperature, self.top_p, self._max_new_tokens, int(seed >> 1))
-        messages, lengths = [messages_of(prompt) for prompt in self._prompts], [len(ids) for ids in prompt_ids]
-        request = partial(engine.draw, messages, lengths, params)
-        return engine.sample_current_weights(request, self.model_wrapped)  # type: ignore[no-any-return]
+        lengths = [len(ids) for ids in prompt_ids]
+        return self._engine.sample(self.model_wrapped, self.state.global_step, self._prompts, lengths, params)
 
     def close_engine(self) -> None:
         """End the engine's process, if there is one, however training ended."""
         if self._engine is not None:
             self._engine.close()
 
-    # -- from rollouts to a batch --------------------------------------------------------------------------------------------
-
-    def _generate_and_score_completions(self, inputs: list[Row]) -> dict[str, Any]:
+    def _generate_and_score_completions(self, inputs: list[Row]) -> TRLBatch:
         """Return TRL's batch of this step's rollouts, with everything the loss needs."""
         if self._dynamic is not None:
             candidates = Candidates(self.sample_and_score, self.all_processes, self.mean_processes)
@@ -307,7 +285,8 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):  # type: ignore[misc]
         padded.pop("tool_mask", None)  # a part of the loss mask by now
         if hot := self._sampling.hot_token:  # not of the policy's own drawing: nothing is learnt from it
             batch.loss_mask_NT[:, hot.position : hot.position + 1] = 0
-        return padded | self._add_advantages(batch, rollouts).to_trl()
+        padded |= self._add_advantages(batch, rollouts).to_trl()
+        return dict(padded)
 
     def _generate(self, prompts: list[Any]) -> Any:
         """Return the current rollouts in the form of TRL's own sampling, which has taken place."""
@@ -328,8 +307,9 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):  # type: ignore[misc]
     def _calculate_rewards(self, inputs: list[Row], *args: Any) -> Tensor:
         """Return [global N, 1]; kept, because TRL hands on only the advantages it makes of them."""
         rewards = [float("nan") if rollout.reward is None else rollout.reward for rollout in self._current]
-        self._rewards_G1 = self.accelerator.gather(torch.tensor(rewards, device=self.accelerator.device)[:, None])
-        return self._rewards_G1
+        rewards_G1: Tensor = self.accelerator.gather(torch.tensor(rewards, device=self.accelerator.device)[:, None])
+        self._rewards_G1 = rewards_G1
+        return rewards_G1
 
     def _add_advantages(self, batch: RolloutBatch, rollouts: Sequence[Rollout]) -> RolloutBatch:
         local, method = self._local(len(rollouts)), self._method
@@ -410,8 +390,6 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):  # type: ignore[misc]
         values_NT = completion_values(self.critic, batch.to_trl(), size=size, autocast=autocast)
         return values_NT[:, :-1] * batch.completion_mask_NT
 
-    # -- the loss ------------------------------------------------------------------------------------------------------------
-
     def _get_per_token_logps_and_entropies(
         self,
         model: Any,
@@ -461,24 +439,24 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):  # type: ignore[misc]
         parts = self.current_gradient_accumulation_steps if self.model.training else 1
         return LossScale(self.args.steps_per_generation / parts, self.accelerator.num_processes, parts)
 
-    def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
+    def _compute_loss(self, model: Any, inputs: TRLBatch) -> Tensor:
         batch = RolloutBatch.from_trl(inputs)
         if self._critic_hook is None:
             return self._policy_loss(model, batch)
+        values_NL: Tensor
         loss, values_NL = self._critic_hook.collect(lambda: self._policy_loss(model, batch))
         width = batch.completion_ids_NT.size(1)
         assert batch.values is not None
         value = value_loss(values_NL[:, -width - 1 : -1], batch.values, self._method, self._loss_scale)
         self._add_metrics({"value/loss": value.item() * self.current_gradient_accumulation_steps})
-        return value + loss * (not self.value_only)
+        total: Tensor = value + loss * (not self.value_only)
+        return total
 
     def _policy_loss(self, model: Any, batch: RolloutBatch) -> Tensor:
         logprobs_NT, entropies_NT = self._logprobs(model, batch)
         outputs = policy_loss(LossInputs(batch, logprobs_NT, entropies_NT, self._loss_scale), self._method)
         self._add_metrics(outputs.metrics)
         return outputs.loss
-
-    # -- the critic ----------------------------------------------------------------------------------------------------------
 
     @property
     def critic(self) -> ValueModel:
@@ -503,8 +481,6 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):  # type: ignore[misc]
         self._add_metrics({"value/grad_norm": float(critic_norm)})
         return self.accelerator.clip_grad_norm_([w for name, w in weights if not name.startswith(PREFIX)], limit)
 
-    # -- checkpoints ---------------------------------------------------------------------------------------------------------
-
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
         """Save the policy as ever, unless it stays as it is; the critic in a folder beside its weights."""
         if self._critic_hook is None:
@@ -523,7 +499,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):  # type: ignore[misc]
             critic = ValueModel.from_pretrained(str(Path(checkpoint) / CRITIC))
             model.critic.load_state_dict(critic.state_dict())
 
-    def _rollout_state(self) -> dict[str, Any]:
+    def _rollout_state(self) -> State:
         """Return what a resumed run needs to go on with the same prompts, of this process."""
         dynamic = {"dynamic": self._dynamic.state_dict()} if self._dynamic else {}
         return dynamic | self._rollouts.state_dict()
@@ -532,22 +508,14 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):  # type: ignore[misc]
         """Save the state of the rollouts first: the trainer's own, written last, is what says that a checkpoint is complete."""
         if state := self._rollout_state():
             folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
-            folder.mkdir(exist_ok=True)
-            state = {**state, "num_processes": self.accelerator.num_processes}
-            torch.save(state, folder / STATE.format(process=self.accelerator.process_index))
+            save_state(folder, state, self.accelerator.process_index, self.accelerator.num_processes)
         super()._save_checkpoint(model, trial)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is None or not self._rollout_state():
             return
-        states = [torch.load(path) for path in sorted(Path(checkpoint).glob(STATE.format(process="*")), key=_process_of)]
-        if not states or len(states) != states[0]["num_processes"]:
-            needed = states[0]["num_processes"] if states else "those"
-            raise CheckpointError(
-                f"{checkpoint}: the rollouts of {len(states)} of {needed} processes are in it; restore the others' files "
-                f"({STATE.format(process='N')}), or delete the checkpoint to go back to the one before"
-            )
+        states = load_states(Path(checkpoint))
         if self._dynamic:
             self._dynamic.load_state_dicts([state["dynamic"] for state in states])
         self._rollouts.load_state_dicts(states)

@@ -64,7 +64,7 @@ def open_run(out: Path, config: BaseModel, *, data: str) -> str | None:
     path = out / CONFIG
     if path.exists() and _has_begun(out):
         before = json.loads(path.read_text(encoding="utf-8"))
-        mine, theirs = ({**identity(one["config"]), "data": one["data"]} for one in (described, before))
+        mine, theirs = ({**identity(run["config"]), "data": run["data"]} for run in (described, before))
         if other := [name for name in sorted(mine.keys() | theirs.keys()) if mine.get(name) != theirs.get(name)]:
             raise ConfigError(
                 f"{out}: holds an interrupted run with other settings or data ({', '.join(other)}); use another --out, or "

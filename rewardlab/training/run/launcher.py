@@ -27,6 +27,6 @@ def read_launch(path: Path) -> Launch:
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise ConfigError(f"{path}: accelerate does not take it ({error}); see configs/accelerate/") from error
     kind = str(getattr(config.distributed_type, "value", config.distributed_type))
-    own = (config.deepspeed_config or {}) if kind == "DEEPSPEED" else {}
-    zero = 3 if kind == "FSDP" else int(own.get("zero_stage", 0))
-    return Launch(int(config.num_processes), zero, own.get("offload_optimizer_device", "none") != "none")
+    deepspeed = (config.deepspeed_config or {}) if kind == "DEEPSPEED" else {}
+    zero = 3 if kind == "FSDP" else int(deepspeed.get("zero_stage", 0))
+    return Launch(int(config.num_processes), zero, deepspeed.get("offload_optimizer_device", "none") != "none")

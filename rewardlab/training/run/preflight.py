@@ -50,15 +50,15 @@ class TokenCounter:
         self._by_size: dict[tuple[int, int], int] = {}
 
     def images(self, sizes: Iterable[tuple[int, int]]) -> int:
-        """Tokens of images of (height, width) px."""
-        asked = list(sizes)
-        new = sorted({size for size in asked if size not in self._by_size})
+        """Count the tokens of images of (height, width) px."""
+        all_sizes = list(sizes)
+        new = sorted({size for size in all_sizes if size not in self._by_size})
         if new:
             self._by_size |= dict(zip(new, count_image_tokens(self._processor, new), strict=True))
-        return sum(self._by_size[size] for size in asked)
+        return sum(self._by_size[size] for size in all_sizes)
 
     def text(self, prompt: Sequence[Message], answer: str = "") -> int:
-        """Tokens of a prompt without its images' own (the marks around them count) and of the answer behind it."""
+        """Count the tokens of a prompt without its images' own (the marks around them count) and of the answer behind it."""
         chat = chat_of(prompt, self._specials)
         text = self._processor.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
         return count_text_tokens(self._processor, text, answer, sum(len(message.images) for message in prompt))
@@ -66,10 +66,10 @@ class TokenCounter:
     def sample(
         self, pair: PreferencePair, order: Order, template: Template, *, answer: str = "", room: int = 0
     ) -> SampleTokens:
-        """Of a pair as it is shown; ``room`` is what a rollout may add."""
+        """Count the tokens of a pair in one order; ``room`` is what a rollout may add."""
         prompt = build_messages(pair, order=order, template=template)
-        shown = [image for message in prompt for image in message.images]
-        return SampleTokens(pair.pair_id, self.text(prompt, answer), self.images(map(_size, shown)), len(shown), room)
+        images = [image for message in prompt for image in message.images]
+        return SampleTokens(pair.pair_id, self.text(prompt, answer), self.images(map(_size, images)), len(images), room)
 
 
 def _size(image: bytes) -> tuple[int, int]:
@@ -78,7 +78,7 @@ def _size(image: bytes) -> tuple[int, int]:
 
 
 def processor_of(config: TrainConfig) -> Any:
-    """The processor of what is trained, with the config's pixel budget."""
+    """Return the processor of what is trained, with the config's pixel budget."""
     processor = load_processor(config.model)
     if config.pixels:
         set_pixels(processor, config.pixels)
@@ -86,7 +86,7 @@ def processor_of(config: TrainConfig) -> Any:
 
 
 def context_of(model: str) -> int | None:
-    """How many tokens a checkpoint (of an adapter, its base) allows, if it says. Raises CheckpointError."""
+    """Return how many tokens a checkpoint (of an adapter, its base) allows, if it says. Raise CheckpointError."""
     adapter = Path(model) / "adapter_config.json"
     path = json.loads(adapter.read_text(encoding="utf-8"))["base_model_name_or_path"] if adapter.exists() else model
     check_folder(path)
@@ -94,8 +94,8 @@ def context_of(model: str) -> int | None:
         config = AutoConfig.from_pretrained(path)
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path}: its configuration cannot be loaded ({error})") from error
-    found = getattr(config.get_text_config(), "max_position_embeddings", None)
-    return int(found) if found else None
+    limit = getattr(config.get_text_config(), "max_position_embeddings", None)
+    return int(limit) if limit else None
 
 
 def drop_too_long(
@@ -107,9 +107,10 @@ def drop_too_long(
     answer: Callable[[PreferencePair], str] = lambda pair: "",
     room: int = 0,
 ) -> list[PreferencePair]:
-    """The pairs that fit. Beyond ``config.max_tokens`` they are left out, listed in ``out/too_long.jsonl``, and told.
+    """Return the pairs that fit. Longer than ``config.max_tokens`` they are dropped, listed in ``out/too_long.jsonl``, and
+    logged.
 
-    Each is counted in the order that makes it longer. Where no ``max_tokens`` is given, raises DataError for a pair longer than
+    Each is counted in the order that makes it longer. Where no ``max_tokens`` is given, raise DataError for a pair longer than
     the model's context: it could not be read, and cutting it could cut an image. Also where none fits.
     """
     refuse_finished(out)
@@ -119,13 +120,13 @@ def drop_too_long(
     counter, kept, dropped = TokenCounter(processor_of(config)), [], []
     with bar("tokens", len(pairs)) as advance:
         for pair in pairs:
-            shown = [counter.sample(pair, order, template, answer=answer(pair), room=room) for order in BOTH_ORDERS]
-            tokens = max(shown, key=lambda one: one.total)
+            counts = [counter.sample(pair, order, template, answer=answer(pair), room=room) for order in BOTH_ORDERS]
+            tokens = max(counts, key=lambda count: count.total)
             kept.append(pair) if tokens.total <= limit else dropped.append(tokens)
             advance(1)
     if not dropped:
         return kept
-    worst = max(dropped, key=lambda one: one.total)
+    worst = max(dropped, key=lambda count: count.total)
     message = (
         f"{len(dropped):,} of {len(pairs):,} samples are longer than {limit:,} tokens; the longest, {worst.pair_id}, has "
         f"{worst.text:,} of text, {worst.images:,} of {worst.num_images} images and {worst.answer:,} for the answer"
@@ -134,6 +135,6 @@ def drop_too_long(
         cure = "raise max_tokens" if config.max_tokens else "set max_tokens to have them left out"
         raise DataError(f"{message}. Lower pixels.max or frames, or {cure}")
     if is_main() and not (out / CONFIG).exists():  # a run that is gone on with, or refused, has its list
-        write_atomic(out / TOO_LONG, "".join(json.dumps({**asdict(one), "total": one.total}) + "\n" for one in dropped))
+        write_atomic(out / TOO_LONG, "".join(json.dumps({**asdict(count), "total": count.total}) + "\n" for count in dropped))
         log_line(f"{message}: left out, see {out / TOO_LONG}")
     return kept

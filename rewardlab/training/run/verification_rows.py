@@ -21,8 +21,9 @@ from rewardlab.verdicts.parse import reasoning_of
 
 
 def verification_rows(pairs: Sequence[PreferencePair], votes: Path, template: Template) -> list[dict[str, Any]]:
-    """Rows to fine-tune on: one per vote on a pair with a kept judgment, in the order the teacher saw it, and one more per
-    wrong vote, whose completion is the revision. Votes without a verdict are left out. Raises DataError where none is left."""
+    """Return rows to fine-tune on: one per vote on a pair with a kept judgment, in the order the teacher saw it, and one more
+    per wrong vote, whose completion is the revision. Votes without a verdict are left out. Raise DataError where none is
+    left."""
     rows = []
     for vote in read_votes(votes):
         pair = pairs[vote.row]
@@ -31,13 +32,13 @@ def verification_rows(pairs: Sequence[PreferencePair], votes: Path, template: Te
         better = choice_of(pair.preferred, vote.order)
         right = vote.choice is better
         columns = chat_columns(pair, vote.order, template)
-        asked = [*columns["prompt"], _turn("assistant", vote.text), _turn("user", VERIFY)]
+        prompt = [*columns["prompt"], _turn("assistant", vote.text), _turn("user", VERIFY)]
         number = 1 if better is Choice.FIRST else 2
-        said = f"{reasoning_of(pair.judgment)} Response {number} is better. {CORRECT if right else WRONG}."
-        rows.append({**columns, "prompt": asked, "completion": [_turn("assistant", said)]})
+        answer = f"{reasoning_of(pair.judgment)} Response {number} is better. {CORRECT if right else WRONG}."
+        rows.append({**columns, "prompt": prompt, "completion": [_turn("assistant", answer)]})
         if not right:
-            asked = [*asked, _turn("assistant", said), _turn("user", REVISE)]
-            rows.append({**columns, "prompt": asked, "completion": [_turn("assistant", pair.judgment)]})
+            prompt = [*prompt, _turn("assistant", answer), _turn("user", REVISE)]
+            rows.append({**columns, "prompt": prompt, "completion": [_turn("assistant", pair.judgment)]})
     if not rows:
         raise DataError(f"{votes}: no vote is on a pair with a kept judgment, in its order; bench the judge on the same pairs")
     return rows

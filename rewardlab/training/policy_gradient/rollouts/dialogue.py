@@ -13,10 +13,11 @@ from typing import Any
 import torch
 
 from rewardlab.metrics.running import Metric
-from rewardlab.models.families import select_fields
+from rewardlab.models.families import Fields, select_fields
 from rewardlab.prompts.verification import REVISE, VERIFY, read_verification
 from rewardlab.rewards.rollout import Rollout, Row, Trajectory
 from rewardlab.rl.self_verification import VERIFICATION, turn_rewards
+from rewardlab.training.policy_gradient.rollouts.state import State
 from rewardlab.training.policy_gradient.rollouts.whole import Collected, Sampling, Score, as_metrics
 
 
@@ -68,9 +69,7 @@ class DialogueRollouts:
         ids = list(self._processor.tokenizer(text.partition(marker)[2], add_special_tokens=False)["input_ids"])
         return ids[1:] if ids[0] in self._ends else ids  # the policy's turn holds its end token already
 
-    def complete(
-        self, prompt_ids: list[list[int]], images: Any, fields: dict[str, Any], sampling: Sampling
-    ) -> list[Trajectory]:
+    def complete(self, prompt_ids: list[list[int]], images: Any, fields: Fields, sampling: Sampling) -> list[Trajectory]:
         self._ends = sampling.ends
         dialogues = [Dialogue() for _ in prompt_ids]
 
@@ -155,10 +154,10 @@ class DialogueRollouts:
             metrics | verification_metrics(first_correct, verifications, final, [n in revised for n in range(len(turns))]),
         )
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {}
 
-    def load_state_dicts(self, states: Sequence[dict[str, Any]]) -> None:
+    def load_state_dicts(self, states: Sequence[State]) -> None:
         """Nothing is kept between steps."""
 
 

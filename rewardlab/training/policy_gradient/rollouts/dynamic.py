@@ -13,13 +13,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from rewardlab.errors import DataError
 from rewardlab.metrics.running import Metric
 from rewardlab.rewards.rollout import Rollout, Row
 from rewardlab.rl.selection import balance_groups, oversampling
 from rewardlab.training.policy_gradient.rollouts.prompts import PromptSource
+from rewardlab.training.policy_gradient.rollouts.state import State
 
 
 @dataclass(frozen=True)
@@ -88,10 +88,10 @@ class DynamicSampling:
                 self._source.update_pass_rate(place, sum(correct) / len(correct))
         return groups
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {"factor": self._factor, "source": self._source.state_dict()}
 
-    def load_state_dicts(self, states: Sequence[dict[str, Any]]) -> None:
+    def load_state_dicts(self, states: Sequence[State]) -> None:
         """Load those of all processes of the run so far."""
         self._factor = states[0]["factor"]
         self._source.load_state_dicts([state["source"] for state in states])

@@ -229,3 +229,33 @@ class RolloutEngine:
     def close(self) -> None:
         if self._server is not None:
             self._server.stop()
+
+
+class EngineSampler:
+    """Samples a policy by a :class:`RolloutEngine`, which is started when first needed and given new weights in every step."""
+
+    def __init__(self, config: EngineConfig, processor: Any, out: Path, accelerator: Any, *, excluded: tuple[str, ...]) -> None:
+        self._config, self._processor, self._out, self._accelerator = config, processor, out, accelerator
+        self._excluded = excluded
+        self._engine: RolloutEngine | None = None
+        self._step = -1
+
+    def sample(
+        self, model: Any, step: int, prompts: Sequence[Any], lengths: Sequence[int], params: SamplingParams
+    ) -> tuple[list[list[int]], list[list[float]]]:
+        """Return tokens and log-probs of one completion of each prompt (chats with images), by the weights of ``step``."""
+        if self._engine is None:
+            self._engine = RolloutEngine(
+                self._config, model, self._processor, self._out, self._accelerator, excluded=self._excluded
+            )
+        elif self._step != step:
+            self._engine.sync(model)
+        self._step, engine = step, self._engine
+        messages = [messages_of(prompt) for prompt in prompts]
+        tokens, logprobs = engine.sample_current_weights(lambda: engine.draw(messages, lengths, params), model)
+        return tokens, logprobs
+
+    def close(self) -> None:
+        """End the server, if there is one."""
+        if self._engine is not None:
+            self._engine.close()

@@ -9,7 +9,9 @@ import torch
 from torch.utils.data import Sampler
 from transformers import TrainerCallback
 
+from rewardlab.rewards.rollout import Row
 from rewardlab.rl.selection import difficulty_weights
+from rewardlab.training.policy_gradient.rollouts.state import State
 
 PASS_RATE_DECAY = 0.5  # a prompt is met again only after a whole pass, by another policy: half of its rate is new
 
@@ -28,14 +30,14 @@ class PromptSource:
         self._pass_rates = torch.full((len(self._numbers),), 0.5)
         self._left: list[int] = []
 
-    def take(self, number: int) -> list[tuple[int, dict[str, Any]]]:
+    def take(self, number: int) -> list[tuple[int, Row]]:
         """Return the next ``number`` of (place, row); places are for :meth:`update_pass_rate`."""
         while len(self._left) < number:
             self._left += self._pass()
         places, self._left = self._left[:number], self._left[number:]
         return [(place, self.row(place)) for place in places]
 
-    def row(self, place: int) -> dict[str, Any]:
+    def row(self, place: int) -> Row:
         return dict(self._rows[self.number(place)])
 
     def _pass(self) -> list[int]:
@@ -58,7 +60,7 @@ class PromptSource:
         place, other = divmod(number - int(self._numbers[0]), self._num_processes)
         return None if other else place
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return the state by numbers of rows, so that another number of processes can share it."""
         return {
             "generator": self._generator.get_state(),
@@ -66,7 +68,7 @@ class PromptSource:
             "left": [self.number(place) for place in self._left],
         }
 
-    def load_state_dicts(self, states: Sequence[dict[str, Any]]) -> None:
+    def load_state_dicts(self, states: Sequence[State]) -> None:
         """Take this process's part of what the processes of the run so far, fewer, more or as many, have left."""
         self._generator.set_state(states[int(self._numbers[0]) % len(states)]["generator"])
         rates = {number: rate for state in states for number, rate in state["pass_rates"].items()}

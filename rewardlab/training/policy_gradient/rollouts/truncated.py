@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from rewardlab.metrics.running import Metric
-from rewardlab.models.families import select_fields
+from rewardlab.models.families import Fields, select_fields
 from rewardlab.rewards.rollout import Rollout, Row, Trajectory
 from rewardlab.training.policy_gradient.rollouts.prompts import PromptSource
+from rewardlab.training.policy_gradient.rollouts.state import State
 from rewardlab.training.policy_gradient.rollouts.whole import Collected, Sampling, Score, as_metrics
 
 
@@ -38,9 +39,7 @@ class TruncatedRollouts:
         self._prefixes = [tokens for _, tokens in continued] + [[] for _ in fresh]
         return [self._source.row(place) for place, _ in continued] + [row for _, row in fresh]
 
-    def complete(
-        self, prompt_ids: list[list[int]], images: Any, fields: dict[str, Any], sampling: Sampling
-    ) -> list[Trajectory]:
+    def complete(self, prompt_ids: list[list[int]], images: Any, fields: Fields, sampling: Sampling) -> list[Trajectory]:
         so_far = [prompt + prefix for prompt, prefix in zip(prompt_ids, self._prefixes, strict=True)]
         grown = select_fields(fields, images, list(range(len(so_far))), [len(ids) for ids in so_far])
         windows, logprobs = sampling.sample(so_far, images, grown)
@@ -69,11 +68,11 @@ class TruncatedRollouts:
         }
         return Collected(out, as_metrics(scored.metrics) | {name: Metric(value) for name, value in shares.items()})
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         unfinished = [(self._source.number(place), tokens) for place, tokens in self._unfinished]
         return {"unfinished": unfinished, "source": self._source.state_dict()}
 
-    def load_state_dicts(self, states: Sequence[dict[str, Any]]) -> None:
+    def load_state_dicts(self, states: Sequence[State]) -> None:
         rollouts = [(self._source.place(number), tokens) for state in states for number, tokens in state["unfinished"]]
         self._unfinished = [(place, tokens) for place, tokens in rollouts if place is not None]
         self._source.load_state_dicts([state["source"] for state in states])

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from rewardlab.metrics.running import Metric
+from torch import Tensor
+
+from rewardlab.metrics.running import Metric, Metrics
+from rewardlab.models.families import Fields, vision_token_ids
 from rewardlab.rewards.rollout import Rollout, Row, Scored, Trajectory
+from rewardlab.samplers.base import SamplingParams
+from rewardlab.samplers.decode import HotToken, draw
+from rewardlab.training.policy_gradient.rollouts.state import State
 
 Samples = tuple[list[list[int]], list[list[float]] | None]
 Score = Callable[[Sequence[Rollout]], Scored]
@@ -19,7 +25,7 @@ class Sampling:
     prompt, of at most the strategy's ``max_new_tokens``; ``all_processes(flag)`` tells whether a flag holds everywhere;
     ``ends`` are the tokens that end a turn; ``max_completion_length`` bounds a turn."""
 
-    sample: Callable[[list[list[int]], Any, dict[str, Any]], Samples]
+    sample: Callable[[list[list[int]], Any, Fields], Samples]
     all_processes: Callable[[bool], bool]
     ends: frozenset[int]
     max_completion_length: int
@@ -47,9 +53,7 @@ class RolloutStrategy(Protocol):
         """Return the rows to make rollouts of, as many as ``rows``, which TRL's data loader gave."""
         ...
 
-    def complete(
-        self, prompt_ids: list[list[int]], images: Any, fields: dict[str, Any], sampling: Sampling
-    ) -> list[Trajectory]:
+    def complete(self, prompt_ids: list[list[int]], images: Any, fields: Fields, sampling: Sampling) -> list[Trajectory]:
         """Return one completion a prompt. ``images`` are those of each prompt, ``fields`` the model inputs made of them."""
         ...
 
@@ -57,16 +61,16 @@ class RolloutStrategy(Protocol):
         """Return the rollouts with their rewards."""
         ...
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return what a resumed run needs to go on with the same rollouts; {} where that is nothing."""
         ...
 
-    def load_state_dicts(self, states: Sequence[dict[str, Any]]) -> None:
+    def load_state_dicts(self, states: Sequence[State]) -> None:
         """Go on where all processes of the run so far, of which there may have been more or fewer, have stopped."""
         ...
 
 
-def as_metrics(metrics: Any, weight: float = 1.0) -> dict[str, Metric]:
+def as_metrics(metrics: Metrics, weight: float = 1.0) -> dict[str, Metric]:
     """Return plain numbers as means over ``weight`` things, metrics as they are."""
     return {name: value if isinstance(value, Metric) else Metric(float(value), weight) for name, value in metrics.items()}
 
@@ -80,9 +84,7 @@ class WholeRollouts:
     def choose_rows(self, rows: list[Row]) -> list[Row]:
         return rows
 
-    def complete(
-        self, prompt_ids: list[list[int]], images: Any, fields: dict[str, Any], sampling: Sampling
-    ) -> list[Trajectory]:
+    def complete(self, prompt_ids: list[list[int]], images: Any, fields: Fields, sampling: Sampling) -> list[Trajectory]:
         tokens, logprobs = sampling.sample(prompt_ids, images, fields)
         return [Trajectory(ids, None if logprobs is None else logprobs[n]) for n, ids in enumerate(tokens)]
 
@@ -90,8 +92,41 @@ class WholeRollouts:
         scored = score(rollouts)
         return Collected(scored.attach(rollouts), as_metrics(scored.metrics))
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         return {}
 
-    def load_state_dicts(self, states: Sequence[dict[str, Any]]) -> None:
+    def load_state_dicts(self, states: Sequence[State]) -> None:
         """Nothing is kept between steps."""
+
+
+def decode_rollouts(
+    policy: Any,
+    batches: Iterable[tuple[slice, dict[str, Tensor]]],
+    uniforms_NT: Tensor,
+    params: SamplingParams,
+    *,
+    ends: frozenset[int],
+    hot_token: HotToken | None = None,
+) -> Samples:
+    """Return one completion of each prompt, sampled by inverse CDF of ``uniforms_NT``, a batch of prompts at a time.
+
+    ``batches`` are the rows that each holds, and model inputs. No token that stands for an image is drawn.
+    """
+    tokens: list[list[int]] = []
+    logprobs: list[list[float]] = []
+    for rows, batch in batches:
+        draws = draw(
+            policy,
+            {name: value.to(uniforms_NT.device) for name, value in batch.items()},
+            num_draws=1,
+            max_tokens=params.max_tokens,
+            temperature=params.temperature,
+            top_p=params.top_p,
+            ends=ends,
+            suppress=vision_token_ids(policy.config),
+            hot=hot_token,
+            uniforms=uniforms_NT[rows],
+        )
+        tokens += draws.tokens
+        logprobs += draws.logprobs
+    return tokens, logprobs

@@ -1,4 +1,4 @@
-"""What frameworks send as text: chats, special tokens, parts with images; taken apart into question, response and images."""
+"""Conversations as frameworks send them (chats, special tokens, parts with images), split into question, response, images."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from rewardlab.errors import DataError
+from rewardlab.serving.schemas import JsonObject
 
-# What chat templates put around text, and decoders leave in: Qwen, Llama 2 and 3, Mistral, Gemma, Phi, GLM, DeepSeek.
+# Markup that chat templates put around text, and decoders leave in: Qwen, Llama 2 and 3, Mistral, Gemma, Phi, GLM, DeepSeek.
 _ROLE = r"(?:system|user|assistant|model|tool|ipython)"
 _TURN = re.compile(
     rf"<\|im_start\|>{_ROLE}\n?|<\|start_header_id\|>{_ROLE}<\|end_header_id\|>\s*|<start_of_turn>{_ROLE}\n?|<\|{_ROLE}\|>\n?"
@@ -37,17 +38,17 @@ _SPOKEN_USER = re.compile(r"^(?:.*?\s)?(?:USER:|Human:|User:)\s?", re.DOTALL)
 _LOST_IMAGE = re.compile(r"<\|(?:image_pad|video_pad|vision_start|image|image_1)\|>|<image>|<start_of_image>")
 
 
-def plain(text: str) -> str:
-    """Without chat markup and special tokens."""
+def strip_markup(text: str) -> str:
+    """Return the text without chat markup and special tokens."""
     return _SPECIAL.sub("", _TURN.sub("", text)).strip()
 
 
 def split_sequence(text: str, prompt: str = "") -> tuple[str, str]:
-    """(question, response) of a decoded sequence: after ``prompt`` where it begins with that, else after the last mark of an
-    assistant's turn, as a special token or as ``ASSISTANT:``.
+    """Return (question, response) of a decoded sequence: the response is what stands after ``prompt`` where the
+    sequence begins with that, else after the last mark of an assistant's turn, a special token or ``ASSISTANT:``.
 
-    Neither is cleaned of its marks yet; see :func:`labeled_sample`. Raises DataError where nothing says, or several words say,
-    where the response begins: a response may hold such a word, and must not choose where it begins.
+    Neither is cleaned of its marks yet; see :func:`labeled_sample`. Raises DataError if no mark, or several words, tell where
+    the response begins: a response may contain such a word, and must not choose where it begins.
     """
     if prompt and text.startswith(prompt):
         return prompt, text[len(prompt) :]
@@ -56,10 +57,10 @@ def split_sequence(text: str, prompt: str = "") -> tuple[str, str]:
         last = min(families, key=lambda marks: marks[0].start())[-1]
         return text[: last.start()], text[last.end() :]
     for words, before in ((_INST, None), (_SPOKEN, _SPOKEN_USER)):
-        if len(found := list(words.finditer(text))) == 1:
-            asked = text[: found[0].start()]
-            return before.sub("", asked) if before else asked, text[found[0].end() :]
-        if found:
+        if len(marks := list(words.finditer(text))) == 1:
+            question = text[: marks[0].start()]
+            return before.sub("", question) if before else question, text[marks[0].end() :]
+        if marks:
             break
     raise DataError(
         "cannot tell where the response begins: send the prompt too, or a chat with marks such as <|im_start|>assistant"
@@ -77,12 +78,12 @@ class Sample:
 
     @property
     def key(self) -> str:
-        """Of the question and its images: samples of one prompt share it."""
+        """Question, images and anchor: samples of one prompt share it."""
         return json.dumps([self.question, self.images, self.anchor])
 
 
-def content_of(content: Any) -> tuple[str, tuple[str, ...]]:
-    """(text, image references) of a message's content: a text, or parts as OpenAI's chat, its Responses API, or Qwen have them.
+def read_content(content: Any) -> tuple[str, tuple[str, ...]]:
+    """Return (text, image references) of a message's content: a text, or parts of OpenAI's chat, its Responses API, or Qwen.
 
     Raises DataError for a part of another kind.
     """
@@ -105,21 +106,21 @@ def content_of(content: Any) -> tuple[str, tuple[str, ...]]:
     return "\n".join(texts), tuple(images)
 
 
-def conversation(messages: Sequence[Mapping[str, Any]]) -> tuple[str, tuple[str, ...]]:
-    """(question, image references) of a chat: a single user turn is its text, several turns are told apart by their roles."""
-    turns = [(str(message.get("role", "user")), *content_of(message.get("content"))) for message in messages]
-    images = tuple(image for _, _, shown in turns for image in shown)
-    spoken = [(role, text) for role, text, _ in turns if text.strip()]
-    if not spoken:
+def read_conversation(messages: Sequence[Mapping[str, Any]]) -> tuple[str, tuple[str, ...]]:
+    """Return (question, image references) of a chat: the text of a single turn, or all turns with their roles."""
+    turns = [(str(message.get("role", "user")), *read_content(message.get("content"))) for message in messages]
+    images = tuple(image for _, _, references in turns for image in references)
+    texts = [(role, text) for role, text, _ in turns if text.strip()]
+    if not texts:
         raise DataError("the conversation has no text; expected at least one user message")
-    if len(spoken) == 1:
-        return spoken[0][1], images
-    return "\n".join(f"{role.capitalize()}: {text}" for role, text in spoken), images
+    if len(texts) == 1:
+        return texts[0][1], images
+    return "\n".join(f"{role.capitalize()}: {text}" for role, text in texts), images
 
 
-def label_of(label: Any) -> dict[str, Any]:
-    """What a label carries for the judge: a JSON object with ``media`` (image references), ``question`` or ``anchor``; any
-    other label, such as a bare answer, carries nothing."""
+def read_label(label: Any) -> JsonObject:
+    """Return what a label carries for the judge: a JSON object with ``media`` (image references), ``question`` or ``anchor``;
+    any other label, such as a bare answer, carries nothing."""
     if isinstance(label, str) and label.lstrip().startswith("{"):
         try:
             label = json.loads(label)
@@ -129,14 +130,14 @@ def label_of(label: Any) -> dict[str, Any]:
 
 
 def labeled_sample(question: str, response: str, label: Any = None) -> Sample:
-    """The sample with what its label carries, its texts without chat markup.
+    """Return the sample with what its label carries, its texts without chat markup.
 
-    Raises DataError for media or an anchor of another kind, and for a question that shows where an image stood when none came
-    with it: judged blind, it would get a number that means nothing.
+    Raises DataError for media or an anchor of another type, and for a question that shows where an image stood when none came
+    with it: judged without the image, it would get a number that means nothing.
     """
-    told = label_of(label)
-    media, anchor = told.get("media") or [], told.get("anchor")
-    if not isinstance(media, list) or not all(isinstance(one, str) for one in media):
+    fields = read_label(label)
+    media, anchor = fields.get("media") or [], fields.get("anchor")
+    if not isinstance(media, list) or not all(isinstance(reference, str) for reference in media):
         raise DataError(f"a label's media is {media!r:.80}; expected a list of image references such as upload:ID")
     if anchor is not None and not isinstance(anchor, str):
         raise DataError(f"a label's anchor is {anchor!r:.80}; expected a text to be compared with")
@@ -145,13 +146,13 @@ def labeled_sample(question: str, response: str, label: Any = None) -> Sample:
             f"the prompt has a place for an image ({lost[0]}) and no image came: upload it, and name it in the label as "
             '{"media": ["upload:ID"]}, or ask in a form that carries images'
         )
-    asked = plain(_LOST_IMAGE.sub("", str(told.get("question") or question)))
-    return Sample(asked, plain(response), tuple(media), anchor)
+    question = strip_markup(_LOST_IMAGE.sub("", str(fields.get("question") or question)))
+    return Sample(question, strip_markup(response), tuple(media), anchor)
 
 
-def sample_of_chat(messages: Sequence[dict[str, Any]]) -> Sample:
-    """The last turn, the assistant's, as the response to the turns before it. Raises DataError for another last turn."""
+def chat_sample(messages: Sequence[Mapping[str, Any]]) -> Sample:
+    """Return the last turn, the assistant's, as the response to the turns before it. Raises DataError for another last turn."""
     if len(messages) < 2 or messages[-1].get("role") != "assistant":
         raise DataError("expected messages that end with the assistant's: a question and the response to be rewarded")
-    question, images = conversation(messages[:-1])
-    return Sample(question, content_of(messages[-1].get("content"))[0], images)
+    question, images = read_conversation(messages[:-1])
+    return Sample(question, read_content(messages[-1].get("content"))[0], images)

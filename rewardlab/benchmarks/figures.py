@@ -1,0 +1,82 @@
+"""What a report's figures show: from the report's numbers to :mod:`rewardlab.reporting.plots`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rewardlab.benchmarks.report_model import BaselineScores, Report, Scores
+from rewardlab.metrics.intervals import AccuracyEstimate
+from rewardlab.reporting.plots import (
+    GOLD,
+    INK,
+    LEAF,
+    WARM,
+    Line,
+    Measured,
+    plot_accuracies,
+    plot_curve,
+    plot_length,
+    plot_position,
+    plot_reliability,
+    plot_risk,
+)
+
+CONFIDENCE_NAMES = {"vote_share": "share of votes", "verdict_probability": "probability of the verdict"}
+
+
+def report_figures(report: Report) -> list[tuple[str, str]]:
+    """Return (caption, SVG data URL) of everything that the report has numbers for."""
+    scores = report.scores
+    cells: dict[str, Measured] = {**scores.groups, "overall": AccuracyEstimate(scores.accuracy.micro, scores.interval)}
+    figures = [("Accuracy by group", plot_accuracies(cells, best_baseline(report.baselines)))]
+    if len(scores.k_curve) > 1:
+        figures.append(("What more votes buy", _curve(scores)))
+    if scores.position_bias is not None:
+        biases = {name: cell.position_bias for name, cell in scores.groups.items()} | {"overall": scores.position_bias}
+        figures.append(("Position: how often the response shown first is named", plot_position(biases)))
+    lengths = [(cell.characters, cell) for cell in scores.by_length]
+    figures.append(("Length: accuracy by how much longer the better response is", plot_length(lengths)))
+    return figures + _confidence_figures(scores)
+
+
+def best_baseline(baselines: Mapping[str, BaselineScores]) -> tuple[str, float]:
+    """Return the name of the baseline that scores most, and its accuracy."""
+    name = max(baselines, key=lambda rule: baselines[rule].micro)
+    return name, baselines[name].micro
+
+
+def _curve(scores: Scores) -> str:
+    curve = scores.k_curve
+    lines = [Line("one order, majority of K", [point.k for point in curve], curve, INK)]
+    balanced = [(2 * point.k, point.balanced) for point in curve if point.balanced]
+    weighted = [(2 * point.k, point.weighted) for point in curve if point.weighted]
+    for label, cells, color in (
+        ("both orders, K each", balanced, LEAF),
+        ("both orders, by probability", weighted, WARM),
+    ):
+        if cells:
+            lines.append(Line(label, [samples for samples, _ in cells], [cell for _, cell in cells], color))
+    stops = [point for point in scores.sequential if point.error]
+    stopping = Line("both orders, stopped when settled", [point.samples for point in stops], stops, GOLD)
+    return plot_curve(lines, stopping if scores.sequential else None)
+
+
+def _confidence_figures(scores: Scores) -> list[tuple[str, str]]:
+    figures, reliability, risks = [], {}, {}
+    for name, confidence in scores.confidence.items():
+        calibration, label = confidence.calibration, CONFIDENCE_NAMES[name]
+        ece = f", ECE {100 * calibration.ece:.1f}" if calibration else ""
+        reliability[label + ece] = calibration.reliability if calibration else ()
+        risks[label] = calibration.risk_coverage if calibration else ()
+    if any(reliability.values()):
+        figures.append(("Reliability: is a confidence worth its name?", plot_reliability(reliability)))
+    if any(len(curve) > 1 for curve in risks.values()):
+        figures.append(("Abstaining: errors among the pairs a judge is surest of", plot_risk(risks)))
+    return figures
+
+
+def leaderboard_figure(reports: Mapping[str, Report]) -> str:
+    """Draw the accuracy of each run by name with its interval, best first, beside chance and the first's best baseline."""
+    ranked = sorted(reports.items(), key=lambda item: -item[1].scores.accuracy.micro)
+    cells = {name: AccuracyEstimate(report.scores.accuracy.micro, report.scores.interval) for name, report in ranked}
+    return plot_accuracies(cells, best_baseline(next(iter(reports.values())).baselines), width=8)

@@ -1,0 +1,236 @@
+"""The report of a benchmark run as a tree of frozen dataclasses; its JSON form is ``report.json``.
+
+Accuracies and shares are in 0..1, intervals 95 %, over prompts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from rewardlab.metrics.calibration import Bin, RiskPoint
+from rewardlab.metrics.intervals import AccuracyEstimate, Interval
+
+
+@dataclass(frozen=True)
+class CountedEstimate:
+    """An accuracy of ``n`` pairs, or prompts."""
+
+    n: int
+    accuracy: float
+    interval: Interval
+
+
+@dataclass(frozen=True)
+class GroupScores:
+    """What is reported of one group of a benchmark."""
+
+    n: int
+    accuracy: float
+    interval: Interval
+    invalid_rate: float
+    position_bias: float | None
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """``micro`` is the mean over pairs, ``macro`` the unweighted mean over groups."""
+
+    micro: float
+    macro: float
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """Accuracy of the majority of ``k`` votes of one order, each order a trial.
+
+    ``balanced``: one majority of k votes of each of both orders; None where one order alone was asked. ``weighted``: as many
+    votes by the probabilities of their verdicts; None where votes carry none.
+    """
+
+    k: int
+    accuracy: float
+    interval: Interval
+    any_correct: float
+    balanced: AccuracyEstimate | None
+    weighted: AccuracyEstimate | None
+
+
+@dataclass(frozen=True)
+class StoppingPoint:
+    """Samples and tokens per pair where votes stop at an ``error`` (None: all are asked), and what that does to accuracy."""
+
+    error: float | None
+    samples: float
+    tokens: float
+    accuracy: float
+    interval: Interval
+    difference: float
+    difference_interval: Interval
+
+
+@dataclass(frozen=True)
+class LengthFifth:
+    """A fifth of the pairs by how much longer the better response is: ``characters`` is the median difference."""
+
+    characters: int
+    n: int
+    accuracy: float
+    interval: Interval
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """How far a confidence in the response named can be trusted; see ``confidence.calibrate``."""
+
+    mean_confidence: float
+    accuracy: float
+    ece: float
+    ece_interval: Interval
+    ece_if_exact: float
+    brier: float
+    reliability: tuple[Bin, ...]
+    aurc: float
+    risk_coverage: tuple[RiskPoint, ...]
+
+
+@dataclass(frozen=True)
+class Confidence:
+    """``undecided`` of ``num_pairs`` name no response. ``calibration`` is None where all are undecided."""
+
+    num_pairs: int
+    undecided: int
+    calibration: Calibration | None
+
+
+@dataclass(frozen=True)
+class JudgeScores:
+    """What stands beside every accuracy, of a judge as of a control."""
+
+    accuracy: Accuracy
+    interval: Interval
+    slices: Mapping[str, Mapping[str, CountedEstimate]]
+    invalid_rate: float
+    swap_consistency: float | None
+    position_bias: float | None
+
+
+@dataclass(frozen=True)
+class BaselineScores:
+    """What a judge that does not look scores on the same rows and orders; ``groups`` are its accuracies."""
+
+    micro: float
+    macro: float
+    groups: Mapping[str, float]
+    interval: Interval
+    all_right: CountedEstimate | None
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Everything that is computed of one judge's votes."""
+
+    num_pairs: int
+    num_votes_total: int
+    accuracy: Accuracy
+    interval: Interval
+    slices: Mapping[str, Mapping[str, CountedEstimate]]
+    invalid_rate: float
+    swap_consistency: float | None
+    position_bias: float | None
+    groups: Mapping[str, GroupScores]
+    all_right: CountedEstimate | None
+    decision: AccuracyEstimate | None
+    k_curve: tuple[CurvePoint, ...]
+    sequential: tuple[StoppingPoint, ...]
+    statuses: Mapping[str, int]
+    pairs_tied_over_both_orders: int
+    pairs_without_valid_vote: int
+    length_bias: float | None
+    by_length: tuple[LengthFifth, ...]
+    confidence: Mapping[str, Confidence]
+    tokens_per_vote: float
+
+
+@dataclass(frozen=True)
+class Report:
+    """A run: what was asked of which judge, its ``scores``, controls and baselines, and what to know before reading them.
+
+    In JSON the fields of ``scores`` stand beside the others.
+    """
+
+    benchmark: str
+    command: str
+    data: str
+    data_sha256: str
+    judge: str
+    template: str | None
+    orders: str
+    votes: int
+    verdict_format: str | None
+    temperature: float | None
+    top_p: float | None
+    stop_error: float | None
+    max_tokens: int | None
+    seed: int
+    seconds_per_vote: float | None
+    scores: Scores
+    controls: Mapping[str, JudgeScores]
+    baselines: Mapping[str, BaselineScores]
+    official: tuple[str, ...]
+    notes: tuple[str, ...]
+    versions: Mapping[str, str | None]
+    commit: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what ``report.json`` holds."""
+        flat: dict[str, Any] = {}
+        for field in fields(self):
+            value = json_form(getattr(self, field.name))
+            flat |= value if field.name == "scores" else {field.name: value}
+        for confidence in flat["confidence"].values():
+            confidence |= confidence.pop("calibration") or {}
+        return flat
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Report:
+        """Return the report of what :meth:`to_json` gave. Raise ValueError if a field is missing or of another type."""
+        nested = {
+            name: {**cell, "calibration": cell if "ece" in cell else None}
+            for name, cell in dict(values.get("confidence", {})).items()
+        }
+        flat = {**values, "confidence": nested} if "confidence" in values else dict(values)
+        try:
+            return _REPORT.validate_python({**flat, "scores": flat})
+        except ValidationError as error:
+            missing = dict.fromkeys(str(e["loc"][-1]) for e in error.errors() if e["type"] == "missing")
+            cure = "run the same command again, it is scored anew"
+            raise ValueError(f"lacks {', '.join(missing)}: {cure}" if missing else str(error)) from error
+
+
+_REPORT = TypeAdapter(Report)
+
+
+@dataclass(frozen=True)
+class RowScore:
+    """A line of ``scores.jsonl``: the score (0..1) of a row, the hash of its cluster, and its kinds (see ``kinds``)."""
+
+    row: int
+    group: str
+    cluster: str
+    score: float
+    kinds: tuple[str, ...] = ()
+
+
+def json_form(value: Any) -> Any:
+    """Return dataclasses, mappings and sequences as JSON has them: objects by field name, and lists."""
+    if is_dataclass(value):
+        return {field.name: json_form(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {name: json_form(inner) for name, inner in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [json_form(inner) for inner in value]
+    return value

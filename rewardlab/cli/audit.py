@@ -1,0 +1,56 @@
+"""`rewardlab audit`: what a reward pays, and what earns it without deserving it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from rewardlab.cli.options import JUDGING, ApiKeyEnv, Out, RandomSeed, app
+from rewardlab.judging.spec import spec_help
+
+
+@app.command("audit", rich_help_panel=JUDGING)
+def audit_command(
+    data: Annotated[Path, typer.Option("--data", help="Rows (see above), or the samples.jsonl of `rewardlab rl`.")],
+    out: Out,
+    contract: Annotated[
+        str,
+        typer.Option(
+            "--contract", help="Where the final answer stands: boxed (\\boxed{}), box (GLM's box tokens) or answer (tags)."
+        ),
+    ] = "boxed",
+    thinking: Annotated[bool, typer.Option(help="Whether responses must open with `<think>…</think>`.")] = True,
+    judge: Annotated[
+        Optional[str], typer.Option("--judge", help=f"Judge that scores domains without a verifier: {spec_help()}.")
+    ] = None,
+    votes: Annotated[int, typer.Option("--votes", min=1, help="The judge's samples in each of the two orders.")] = 1,
+    images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the images that the rows name.")] = None,
+    num_probed: Annotated[int, typer.Option("--probed", min=0, help="Prompts to probe in each domain.")] = 8,
+    api_key_env: ApiKeyEnv = "OPENAI_API_KEY",
+    seed: RandomSeed = 0,
+) -> None:
+    """Audit a reward before training with it: its distribution, and probes that try to earn it without deserving it.
+
+    A row has `domain`, `question`, `response` and `truth`; a recorded `reward` is compared with the one computed here.
+    Domains: `math`, `number`, `choice`, `exact`, `ocr`, `grounding`, `count` (verified by rule), `verdict` (a judge's own
+    judgment; truth 1 or 2), or any other name (a judge compares with `truth`, or with `best`, a best-of-N sample).
+
+    Probes are responses made from each truth: ranges, alternatives, the question restated, several boxes, look-alike letters,
+    enormous texts, orders to the judge. **Exit status 1** if a probe earns more than it may, or the truth itself earns too
+    little.
+    """
+    from rewardlab.rewards.audit.audit import run_audit
+    from rewardlab.rewards.audit.page import audit_markdown, audit_sentences, write_audit
+    from rewardlab.rewards.audit.rows import open_rewarder, read_audit
+
+    rows = read_audit(data, images=images, contract=contract, thinking=thinking)
+    key = os.environ.get(api_key_env, "none")
+    with open_rewarder(judge, votes=votes, api_key=key, seed=seed) as rewarder:
+        report = run_audit(rows, rewarder, num_probed=num_probed, seed=seed)
+    write_audit(report, out)
+    typer.echo("\n".join([audit_markdown(report), *audit_sentences(report), f"written: {out}/report.json, report.html"]))
+    if report.failed:
+        raise typer.Exit(1)

@@ -1,0 +1,114 @@
+"""Serving: a judge behind HTTP."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any, Optional
+
+import typer
+
+from rewardlab.cli.options import JudgeOption, app
+from rewardlab.errors import ConfigError
+
+REMOTE_THREADS = 64  # calls at a time of an engine that batches by itself
+
+
+def _renamed(old: str, new: str) -> Any:
+    """Return a hidden option that is refused with the name of the new one."""
+
+    def refuse(value: Optional[str]) -> None:
+        if value is not None:
+            raise ConfigError(f"{old} is now called {new}; give {new} {value}")
+
+    return typer.Option(old, hidden=True, callback=refuse)
+
+
+@app.command("serve")
+def serve_judge(
+    judge: JudgeOption,
+    host: Annotated[str, typer.Option("--host")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=1, max=65535)] = 8000,
+    template: Annotated[Optional[str], typer.Option("--template", help="Prompt template (default: the checkpoint's).")] = None,
+    temperature: Annotated[float, typer.Option("--temperature", min=0.0)] = 1.0,
+    max_tokens: Annotated[int, typer.Option("--max-tokens", min=1)] = 1024,
+    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Sequences at a time (hf).")] = 64,
+    votes: Annotated[
+        int, typer.Option("--votes", min=1, max=64, help="Samples in each order, where a framework's request cannot say it.")
+    ] = 1,
+    policy: Annotated[
+        Optional[str],
+        typer.Option("--policy", help="majority, weighted or sequential there (default: the judge's own)."),
+    ] = None,
+    strategy: Annotated[
+        str, typer.Option("--strategy", help="How a group is compared there: all_pairs, circular, knockout or bradley_terry.")
+    ] = "all_pairs",
+    group_size: Annotated[
+        int,
+        typer.Option("--group-size", min=2, max=32, help="Responses to a prompt that wait for each other if sent one by one."),
+    ] = 8,
+    group_timeout: Annotated[float, typer.Option("--group-timeout", min=0.1, help="Seconds they wait.")] = 60.0,
+    queue: Annotated[int, typer.Option("--queue", min=1, help="Most pairs that wait; beyond it requests get 429.")] = 1024,
+    engine_timeout: Annotated[float, typer.Option("--engine-timeout", min=0.1, help="Most seconds of one batch.")] = 600.0,
+    keys: Annotated[
+        Optional[Path],
+        typer.Option(
+            "--keys",
+            help="File with an API key a line, or sha256:HEX of it, and its limits after it: per_minute=600 max_bytes=2000000. "
+            "Without it no key is needed.",
+        ),
+    ] = None,
+    rate: Annotated[float, typer.Option("--rate", min=0.1, help="Most requests of a key per minute.")] = 1e9,
+    engine_args: Annotated[
+        str, typer.Option("--engine-args", help="Of a vllm: judge: options of `vllm serve`, as one text.")
+    ] = "",
+    allow_url: Annotated[
+        Optional[list[str]],
+        typer.Option("--allow-url", help="Media are fetched from URLs that begin with this; repeat for several."),
+    ] = None,
+    media: Annotated[Optional[Path], typer.Option("--media", help="Folder whose files requests name as media:NAME.")] = None,
+    api_key_env: Annotated[
+        str, typer.Option("--api-key-env", help="Variable with the key of an openai: judge.")
+    ] = "OPENAI_API_KEY",
+    cohort: Annotated[Optional[str], _renamed("--cohort", "--group-size")] = None,
+    cohort_timeout: Annotated[Optional[str], _renamed("--cohort-timeout", "--group-timeout")] = None,
+) -> None:
+    """Serve a judge: pairs, rewards of groups, and the request formats of OpenRLHF, verl, NeMo-Gym and others.
+
+    `POST /v1/judge`, `/v1/rewards`, `/v1/uploads`; `/health`, `/ready`, `/metrics`; all are described at `/docs`. Adapters for
+    trainers are in `rewardlab.integrations`.
+    """
+    from rewardlab.judging.engines import open_judge
+
+    try:
+        from rewardlab.serving.app import check_port, run_server
+        from rewardlab.serving.auth import read_keys
+        from rewardlab.serving.groups import STRATEGIES
+        from rewardlab.serving.media import Media
+        from rewardlab.serving.service import GroupRules
+        from rewardlab.serving.voting import POLICIES, VotingOptions
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"serving needs {error.name}: pip install 'rewardlab[serve]'") from error
+
+    check_port(host, port)
+    if strategy not in STRATEGIES or strategy == "anchor":
+        raise ConfigError(f"--strategy {strategy}: expected all_pairs, circular, knockout or bradley_terry")
+    if policy not in (None, *POLICIES):
+        raise ConfigError(f"--policy {policy}: expected {', '.join(POLICIES)}")
+    api_keys = read_keys(keys, per_minute=rate) if keys else []
+    sources = Media(allowed_urls=allow_url or (), folder=media)
+    opened_judge = open_judge(
+        judge,
+        template=template,
+        temperature=temperature,
+        max_tokens=max_tokens,
+        batch_size=batch_size,
+        api_key=os.environ.get(api_key_env, "none"),
+        engine_args=engine_args,
+        restart_after_s=engine_timeout,
+    )
+    rules = GroupRules(VotingOptions(votes, policy), strategy, group_size, group_timeout)
+    # An engine in a process has its own time limit; the queue's is for what is beyond it.
+    limits = {"max_waiting": queue, "engine_timeout_s": 2 * engine_timeout, "max_sequences": 4 * batch_size}
+    limits["num_threads"] = REMOTE_THREADS if opened_judge.sampler.is_batch_invariant else 1
+    run_server(opened_judge, host=host, port=port, rules=rules, keys=api_keys, media=sources, **limits)

@@ -1,0 +1,54 @@
+"""Config files by path or by name: ``rl/grpo`` is ``configs/rl/grpo.yaml``, in a wheel as in a checkout."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from pathlib import Path
+
+from rewardlab.errors import ConfigError
+
+_PACKAGE = Path(__file__).parents[1]
+
+
+def configs_folder() -> Path:
+    """Return the folder of the configs that ship: inside the installed package, or else beside it in the checkout."""
+    installed = _PACKAGE / "configs"
+    return installed if installed.is_dir() else _PACKAGE.parent / "configs"
+
+
+def config_names() -> list[str]:
+    """Return the names of all configs that ship, such as ``rl/grpo``."""
+    folder = configs_folder()
+    return sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.yaml"))
+
+
+def find_config(name_or_path: str | Path) -> Path:
+    """Return the file of a config: of a path that exists, else of a name. Raise ConfigError that names the nearest ones."""
+    path = Path(name_or_path)
+    if path.is_file():
+        return path
+    name = path.as_posix().removesuffix(".yaml")
+    names = config_names()
+    if name in names:
+        return configs_folder() / f"{name}.yaml"
+    near = get_close_matches(name, names, n=3) or [other for other in names if other.split("/")[-1] == name.split("/")[-1]]
+    cure = f"did you mean {' or '.join(near)}?" if near else f"names are {', '.join(names)}"
+    raise ConfigError(f"{name_or_path}: cannot be read (no such file), and no config that ships has this name; {cure}")
+
+
+def find_configs(name_or_path: str | Path) -> Path:
+    """Return a folder of configs: of a path that exists, else of a name under ``configs/``. Raise ConfigError for neither."""
+    path = Path(name_or_path)
+    for folder in (path, configs_folder() / path):
+        if folder.is_dir():
+            return folder
+    names = sorted({name.split("/")[0] for name in config_names()})
+    raise ConfigError(f"{name_or_path}: no such folder; expected one of yours, or one that ships: {', '.join(names)}")
+
+
+def name_of_config(path: Path) -> str:
+    """Return the name of a config that ships, else its path: what ``--config`` takes."""
+    folder = configs_folder()
+    if path.suffix == ".yaml" and path.is_relative_to(folder):
+        return path.relative_to(folder).with_suffix("").as_posix()
+    return str(path)

@@ -1,0 +1,79 @@
+"""Fields of a forward pass dealt out over rows: every way gives each row its own images, in either form of pixels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from rewardlab.models.families import (
+    images_of_rows,
+    iterate_batches,
+    left_pad,
+    select_fields,
+    select_images,
+    slice_fields,
+)
+
+IMAGES = [["a"], [], ["b", "c"], ["d"]]  # of four rows
+PATCHES = [4, 8, 4, 16]
+PROMPTS = [[7, 7], [1], [7, 7, 7], [7, 2]]
+
+
+def stacked() -> dict[str, Any]:
+    """Pixels as Qwen's: one stack of patches, each with the number of its image."""
+    pixels = torch.cat([torch.full((count, 2), float(image)) for image, count in enumerate(PATCHES)])
+    grids = torch.tensor([[1, 2, count // 2] for count in PATCHES])
+    return {"pixel_values": pixels, "image_grid_thw": grids, "mm_token_type_ids": [[1] * len(ids) for ids in PROMPTS]}
+
+
+def entries() -> dict[str, Any]:
+    """Pixels as Gemma's: one entry per image."""
+    pixels = torch.arange(4.0)[:, None, None].expand(4, 3, 3)
+    return {"pixel_values": pixels, "token_type_ids": [[1] * len(ids) for ids in PROMPTS]}
+
+
+def images_in(fields: dict[str, Any]) -> list[float]:
+    """The numbers of the images whose pixels are there, in order."""
+    pixels: Tensor | None = fields.get("pixel_values")
+    return [] if pixels is None else torch.unique_consecutive(pixels.flatten(1)[:, 0]).tolist()
+
+
+@pytest.mark.parametrize("make", [stacked, entries])
+def test_each_row_keeps_its_images(make: Any) -> None:
+    """By slice, by choice and by batch; rows without images get no pixels."""
+    fields = make()
+    everything = {**fields, "num_images": [1, 0, 2, 1]}
+    for rows, expected in [(slice(0, 2), [0]), (slice(1, 2), []), (slice(1, 4), [1, 2, 3]), (slice(2, 9), [1, 2, 3])]:
+        assert images_in(slice_fields(everything, rows)) == expected
+    for chosen, expected in [([3, 0], [3, 0]), ([2], [1, 2]), ([1], []), ([0, 1, 2, 3], [0, 1, 2, 3])]:
+        picked = select_fields(fields, IMAGES, chosen, [5] * len(chosen))
+        assert images_in(picked) == expected
+        types = next(value for name, value in picked.items() if name.endswith("token_type_ids"))
+        assert types == [[1] * len(PROMPTS[row]) + [0] * (5 - len(PROMPTS[row])) for row in chosen]
+    batches = list(iterate_batches(PROMPTS, fields, IMAGES, pad=9, size=3))
+    assert [(rows.start, images_in(batch)) for rows, batch in batches] == [(0, [0, 1, 2]), (3, [3])]
+    assert batches[0][1]["input_ids"].tolist() == [[9, 7, 7], [9, 9, 1], [7, 7, 7]]
+    assert batches[0][1]["attention_mask"].tolist() == [[0, 1, 1], [0, 0, 1], [1, 1, 1]]
+
+
+def test_pixels_that_no_rule_covers() -> None:
+    """Refused with what there is, not dealt out by guess."""
+    with pytest.raises(NotImplementedError, match="4 entries of pixels for 5 images"):
+        select_images(entries(), [0], 5)
+    with pytest.raises(NotImplementedError, match=r"\['pixel_attention_mask'\]"):
+        select_fields({"pixel_attention_mask": torch.ones(1)}, IMAGES, [0], [2])
+    assert select_fields(stacked(), None, [0], [2]) == {}
+
+
+def test_images_are_counted_by_their_tokens() -> None:
+    """Four patches behind each token; a row of text has none."""
+    rows = [torch.tensor([5] * n + [1]) for n in (1, 0, 3, 4)]
+    grids = torch.tensor([[1, 2, 2], [1, 2, 4], [1, 2, 2], [1, 4, 4]])
+    assert images_of_rows(rows, grids, 5) == [range(1), range(1, 1), range(1, 3), range(3, 4)]
+
+
+def test_left_pad() -> None:
+    assert left_pad([torch.tensor([1, 2]), torch.tensor([3])], 0).tolist() == [[1, 2], [0, 3]]
