@@ -114,13 +114,13 @@ def test_a_chat_in_words_and_images() -> None:
     ("change", "said"),
     [
         ({"importance_cap": None}, "importance_cap"),
-        ({"lora": {"r": 2}}, "whole weights"),
-        ({"hot_token": {}}, "each token alike"),
+        ({"lora": {"r": 2}}, "is given all weights"),
+        ({"hot_token": {}}, "every token at one temperature"),
         ({"sampling_batch_size": 4}, "own decoder"),
         ({"engine": {"kind": "colocate"}, "health": {"policy": "roll_back"}}, "cannot be started twice"),
         ({"engine": {"kind": "server"}}, "needs base_url"),
         ({"engine": {"kind": "colocate"}, "advantage": "gae"}, "the critic's weights"),
-        ({"advantage": "gae", "self_verify": True}, "turn by turn"),
+        ({"advantage": "gae", "self_verify": True}, "an engine is asked in words"),
     ],
 )
 def test_what_goes_with_no_engine(change: dict[str, Any], said: str) -> None:
