@@ -30,6 +30,7 @@ from rewardlab.samplers.base import Sampler
 from rewardlab.samplers.hf import HFSampler
 from rewardlab.samplers.self_verifying import SelfVerifying
 from rewardlab.training.policy_gradient.critic import StopAtPlateau
+from rewardlab.training.policy_gradient.trainer import PolicyTrainer
 from rewardlab.training.rl import build_trainer, hard_pairs, rl_rows
 from rewardlab.training.run.folder import FINAL, is_finished
 from rewardlab.training.sft import train_sft
@@ -42,15 +43,16 @@ VERIFYING = "verifying"  # folder of PAG's start
 class Budget(TrainerCallback):
     """Stops once ``num_tokens`` are generated, and lowers the rate linearly to 0 until then, whatever a step costs a method."""
 
-    def __init__(self, trainer: Any, num_tokens: float, *, decay: bool) -> None:
-        self._trainer, self._num_tokens, self._decay = trainer, num_tokens, decay
-        self._spent = trainer.num_generated_tokens  # before: by the critic's pre-training
+    def __init__(self, trainer: Any, num_tokens: float, *, decay: bool, spent: int = 0) -> None:
+        """``spent`` tokens of the budget were generated before this trainer: by the critic's pre-training."""
+        self._trainer, self._num_tokens, self._decay = trainer, num_tokens - spent, decay
         self._rates: list[float] = []
         trainer.add_callback(self)
 
     @property
     def left(self) -> float:
-        return max(0.0, 1 - (self._trainer.num_generated_tokens - self._spent) / max(1, self._num_tokens - self._spent))
+        """Share (1..0) of the budget that is left to this trainer."""
+        return max(0.0, 1 - self._trainer.num_generated_tokens / max(1, self._num_tokens))
 
     def on_step_begin(self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any) -> None:
         groups = self._trainer.optimizer.param_groups
@@ -80,7 +82,7 @@ class MethodPlace:
     def identity(self) -> dict[str, Any]:
         """Arms and seeds may be added to a study; the judge, the pairs, the recipes and the settings are the same for all."""
         weights = digest(self.judge / "model.safetensors")
-        return {"settings": self.settings.described(), "judge": weights, **{path.name: digest(path) for path in self.files}}
+        return {"settings": self.settings.to_dict(), "judge": weights, **{path.name: digest(path) for path in self.files}}
 
     def start(self) -> dict[str, Any]:
         """The judge that the trials start from, measured; and PAG's, taught to verify its judgments from its own votes."""
@@ -157,29 +159,36 @@ class MethodPlace:
         rows = rl_rows(hard_pairs(self.pairs, config), self.template, both_orders=True)
         spent, value_steps = 0, 0
         if config.value_pretrain_steps:
-            trainer = self._trainer(rows, config, copy.deepcopy(model), folder / "value", value_only=True)
-            trainer.add_callback(StopAtPlateau(config.value_patience))
-            trainer.args.max_steps = config.value_pretrain_steps
+            trainer = self._trainer(
+                rows,
+                config,
+                copy.deepcopy(model),
+                folder / "value",
+                callbacks=[StopAtPlateau(config.value_patience)],
+                trl={"max_steps": config.value_pretrain_steps},
+                value_only=True,
+            )
             trainer.train()
             spent, value_steps = trainer.num_generated_tokens, trainer.state.global_step
             trainer.critic.save(folder / "critic")
             config = config.model_copy(update={"value_init": str(folder / "critic")})
         trainer = self._trainer(rows, config, model, folder / "rl")
-        trainer.num_generated_tokens = spent
-        Budget(trainer, self.settings.num_tokens, decay=True)
+        Budget(trainer, self.settings.num_tokens, decay=True, spent=spent)
         trainer.train()
         logged = [step["reward/accuracy"] for step in trainer.state.log_history if "reward/accuracy" in step]
         return {
-            "num_tokens": trainer.num_generated_tokens,
+            "num_tokens": spent + trainer.num_generated_tokens,
             "steps": trainer.state.global_step,
             "value_steps": value_steps,
             "right": logged,
         }
 
-    def _trainer(self, rows: Any, config: RLConfig, model: Any, folder: Path, **more: Any) -> Any:
+    def _trainer(
+        self, rows: Any, config: RLConfig, model: Any, folder: Path, *, trl: dict[str, Any] | None = None, **more: Any
+    ) -> PolicyTrainer:
         folder.mkdir(parents=True)
-        trainer = build_trainer(rows, config, model, self.processor, self.template, folder, **more)
-        trainer.args.save_strategy = "no"
+        arguments = {"save_strategy": "no", **(trl or {})}
+        trainer = build_trainer(rows, config, model, self.processor, self.template, folder, trl=arguments, **more)
         trainer.remove_callback(PrinterCallback)
         return trainer
 

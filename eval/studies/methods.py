@@ -64,7 +64,7 @@ class Settings:
     verify_steps: int = 300  # SFT of PAG's start
     seed: int = 1000  # of all evaluation
 
-    def described(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 

@@ -54,7 +54,7 @@ class Settings:
     num_test: int = 400  # held-out questions
     seed: int = 1000
 
-    def described(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 

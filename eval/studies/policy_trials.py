@@ -24,10 +24,11 @@ from rewardlab.judging.margins import ProbabilityJudge
 from rewardlab.models.loading import load_model
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.rewards.anchors import anchors_of
-from rewardlab.rewards.pairwise import Anchors, Metrics, PairwiseReward, PolicyReward, ScalarReward, without_thinking
+from rewardlab.rewards.pairwise import Anchors, Metrics, PairwiseReward, PolicyReward, without_thinking
+from rewardlab.rewards.scalar import ScalarReward
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.hf import HFSampler
-from rewardlab.training.policy import build_trainer, policy_rows
+from rewardlab.training.policy import build_policy_trainer, policy_rows
 from rewardlab.training.reward_model import train_reward_model
 from rewardlab.training.run.folder import FINAL, is_finished
 from rewardlab.training.sft import train_sft
@@ -101,7 +102,7 @@ class PolicyPlace:
     def identity(self) -> dict[str, Any]:
         """Arms and seeds may be added to a study; judge, questions and settings are the same for all."""
         weights = digest(self.judge / "model.safetensors")
-        return {"settings": self.settings.described(), "judge": weights, **{path.name: digest(path) for path in self.files}}
+        return {"settings": self.settings.to_dict(), "judge": weights, **{path.name: digest(path) for path in self.files}}
 
     def start(self) -> dict[str, Any]:
         """Make the first policy, taught on right and wrong answers, and the scalar head; examine the policy."""
@@ -156,8 +157,18 @@ class PolicyPlace:
             # The first policy's own answers are made once for all trials, beside it.
             anchors = anchors_of(self.pairs, config, self.template, self.out)
             rows = policy_rows(self.pairs, self.template)
-            trainer = build_trainer(rows, self.pairs, reward, anchors, config, model, self.processor, Path(folder), curves)
-            trainer.args.save_strategy = "no"
+            trainer = build_policy_trainer(
+                rows,
+                self.pairs,
+                reward,
+                anchors,
+                config,
+                model,
+                self.processor,
+                Path(folder),
+                observer=curves,
+                trl={"save_strategy": "no"},
+            )
             trainer.remove_callback(PrinterCallback)
             trainer.train()
         return {

@@ -11,36 +11,38 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from eval.studies.faults import BlindActorTrainer, RawMeanFilterTrainer
+from eval.studies.faults import delete_around_raw_mean, hide_images
 from rewardlab.config import RLConfig
 from rewardlab.errors import ConfigError
-from rewardlab.training.policy_gradient.trainer import PolicyGradientTrainer
 
 COLLAPSE = 0.10  # a trial has collapsed whose accuracy ends more than this below the start
 
 
 @dataclass(frozen=True)
 class Arm:
-    """A method: what it changes of RLConfig's defaults, which are StableReinforce, and the trainer that runs it."""
+    """A method: what it changes of RLConfig's defaults, which are StableReinforce, and of the trainer's parts."""
 
     title: str
     method: dict[str, Any] = field(default_factory=dict)
-    trainer: type[PolicyGradientTrainer] = PolicyGradientTrainer
+    parts: dict[str, Any] = field(default_factory=dict)
 
 
 PLAIN: dict[str, Any] = {"outliers": "keep", "preclip": None}
+BLIND: dict[str, Any] = {"image_fields": hide_images}
 
 ARMS: dict[str, Arm] = {
     "reinforce_pp": Arm("REINFORCE++", PLAIN),
     "preclip": Arm("+ pre-clip", {"outliers": "keep"}),
     "filter": Arm("+ filter", {"preclip": None}),
     "stable_reinforce": Arm("StableReinforce: + both"),
-    "raw_mean_filter": Arm("pre-clip + filter around the raw mean", {"outliers": "keep"}, RawMeanFilterTrainer),
+    "raw_mean_filter": Arm(
+        "pre-clip + filter around the raw mean", {"outliers": "keep"}, {"outliers": delete_around_raw_mean}
+    ),
     "preclip_clip": Arm("pre-clip + outliers clipped", {"outliers": "clip"}),
     "dual_clip": Arm("REINFORCE++ with dual-clip 3", {**PLAIN, "dual_clip": 3.0}),
     "grpo": Arm("GRPO, groups of 8", {"advantage": "grpo", "group_size": 8, "preclip": None}),
-    "blind_stable_reinforce": Arm("StableReinforce, blind actor", {}, BlindActorTrainer),
-    "blind_reinforce_pp": Arm("REINFORCE++, blind actor", PLAIN, BlindActorTrainer),
+    "blind_stable_reinforce": Arm("StableReinforce, blind actor", {}, BLIND),
+    "blind_reinforce_pp": Arm("REINFORCE++, blind actor", PLAIN, BLIND),
 }
 
 # The optimizer as in the quickstart's RL. Consistency is not rewarded: it would need its endpoint.
@@ -75,7 +77,7 @@ class Settings:
         """Optimizer steps per rollout batch."""
         return self.rollout_batch_size // self.batch_size * self.iterations
 
-    def described(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 

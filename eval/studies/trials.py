@@ -99,7 +99,7 @@ class Workplace:
     def identity(self) -> dict[str, Any]:
         """Arms, rates and seeds may be added to a study; the judge, the pairs and the settings are the same for all."""
         weights = self.files[0] / "model.safetensors"
-        return {"settings": self.settings.described(), "judge": digest(weights), **{p.name: digest(p) for p in self.files[1:]}}
+        return {"settings": self.settings.to_dict(), "judge": digest(weights), **{p.name: digest(p) for p in self.files[1:]}}
 
     def _votes(self, model: Any, pairs: Sequence[PreferencePair], num_votes: int, seed: int) -> list[list[Vote]]:
         sampler = HFSampler(model, self.processor, batch_size=512)
@@ -171,12 +171,17 @@ class Workplace:
         config = config_of(trial, self.settings, model="start", template=self.template.name)
         with tempfile.TemporaryDirectory() as folder:
             trainer = build_trainer(
-                self.rows, config, model, self.processor, self.template, Path(folder), ARMS[trial.arm].trainer
+                self.rows,
+                config,
+                model,
+                self.processor,
+                self.template,
+                Path(folder),
+                callbacks=[watch],
+                trl={"save_strategy": "no", "logging_nan_inf_filter": False},
+                **ARMS[trial.arm].parts,
             )
-            trainer.args.save_strategy = "no"
-            trainer.args.logging_nan_inf_filter = False
             trainer.remove_callback(PrinterCallback)
-            trainer.add_callback(watch)
             try:
                 trainer.train()
             except RuntimeError as error:

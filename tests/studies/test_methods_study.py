@@ -143,7 +143,7 @@ def test_the_report_pairs_by_seed(tmp_path: Path) -> None:
         for seed in range(3)
     ]
     scores = {"accuracy": 0.7, "greedy_accuracy": 0.8, "swap_consistency": 0.7, "num_votes": 8, "answers": []}
-    start = {"identity": {"settings": Settings().described(), "judge": "j"}, "cpu_s": 6.0, "wall_s": 6.0}
+    start = {"identity": {"settings": Settings().to_dict(), "judge": "j"}, "cpu_s": 6.0, "wall_s": 6.0}
     start |= dict.fromkeys(("plain", "verifying", "verified"), scores)
     summary = summarize(rows, start, 2)
     found = summary["table"]["grpo"]

@@ -77,7 +77,7 @@ def record(arm: str, seed: int, accuracy: float) -> dict[str, Any]:
 def test_the_report(tmp_path: Path) -> None:
     """Ten points better than the scalar head on both seeds; right answers were paid 0.4 more than wrong ones."""
     rows = [record(arm, seed, base + 0.1 * seed) for arm, base in (("scalar", 0.5), ("right_answer", 0.6)) for seed in range(2)]
-    start = {"identity": {"settings": Settings().described(), "judge": "j"}, "cpu_s": 6.0, "wall_s": 6.0}
+    start = {"identity": {"settings": Settings().to_dict(), "judge": "j"}, "cpu_s": 6.0, "wall_s": 6.0}
     start |= {"accuracy": 0.4, "greedy_accuracy": 0.5, "num_questions": 4}
     summary = summarize(rows, start, 2)
     found = summary["table"]["right_answer"]

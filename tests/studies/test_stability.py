@@ -182,7 +182,7 @@ START: dict[str, Any] = {
     "right": {"a": 8},
     "wall_s": 30.0,
     "cpu_s": 20.0,
-    "identity": {"judge": "j", "settings": Settings().described()},
+    "identity": {"judge": "j", "settings": Settings().to_dict()},
 }
 
 
