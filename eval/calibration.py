@@ -27,7 +27,8 @@ from rewardlab.models.value_model import ValueModel
 from rewardlab.progress import bar
 from rewardlab.prompts import build_messages
 from rewardlab.samplers.hf import HFSampler
-from rewardlab.training.reward_model import score, train_reward_model
+from rewardlab.rewards.scalar import score_responses
+from rewardlab.training.reward_model import train_reward_model
 from rewardlab.training.sft import train_sft
 from rewardlab.types import BOTH_ORDERS, PreferencePair
 from rewardlab.verdicts.margins import LEAST_COVERAGE
@@ -81,7 +82,8 @@ def measure(run: Path, out: Path, stages: Sequence[str]) -> dict[str, np.ndarray
     asked = [(pair, order, "") for pair in pairs for order in BOTH_ORDERS]
     found["classifier"] = _read(out / "classifier" / "final", asked, "classifier").reshape(len(pairs), 2, 1)
     rm = out / "rm" / "final"
-    scores = score(ValueModel.from_pretrained(str(rm)), load_processor(str(rm)), pairs, template_for(rm, None)).double()
+    model, processor = ValueModel.from_pretrained(str(rm)), load_processor(str(rm))
+    scores = score_responses(model, processor, pairs, template_for(rm, None)).double()
     found["rm"] = (scores[:, 0] - scores[:, 1]).numpy()
     for stage in stages:
         cast = _votes(run / "bench" / stage / "votes.jsonl")

@@ -18,15 +18,22 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import rewardlab  # noqa: F401  (before transformers, see rewardlab/models/torchvision_cpu.py)
+
+# isort: split
 import torch
 from PIL import Image
-from step_time import trl_grpo
+from step_time import StepTimer, trl_grpo
 from transformers import AutoModelForImageTextToText, GenerationConfig, Qwen2_5_VLProcessor, Qwen2VLImageProcessor
 from transformers.trainer_callback import PrinterCallback
+from trl import GRPOTrainer
+from trl import SFTConfig as TRLSFTConfig
 
 from rewardlab.checkpoints import commit
 from rewardlab.config import RLConfig, SFTConfig
@@ -36,17 +43,21 @@ from rewardlab.demo.build import corpus
 from rewardlab.demo.pairs import make_pairs
 from rewardlab.models.architectures import config_of
 from rewardlab.prompts import load_template
-from rewardlab.training.rl import build_trainer, rl_rows
-from rewardlab.training.sft import ResumableSFTTrainer, sft_rows, trainer_arguments
+from rewardlab.rewards.rollout import RewardFunction, Rollout, Scored, Trajectory
+from rewardlab.training.policy_gradient.rollouts.whole import Sampling, WholeRollouts
+from rewardlab.training.rl import build_trainer, judgment_reward_of, rl_rows
+from rewardlab.training.run.folder import common_arguments
+from rewardlab.training.sft import ResumableSFTTrainer, sft_rows
 from rewardlab.types import PreferencePair
 
 ROOT = Path(__file__).parents[1]
 GIB = 2**30
 PLAIN = load_template("plain")
+T = TypeVar("T")
 
 
 def matmul_flops(device: str) -> float:
-    """Operations a second of a square bfloat16 product, the median of ten."""
+    """Return the operations a second of a square bfloat16 product, the median of ten."""
     size = 8192 if device == "cuda" else 512
     a, b = (torch.randn(size, size, device=device, dtype=torch.bfloat16) for _ in range(2))
     times = []
@@ -63,8 +74,9 @@ def now(device: str) -> float:
     return time.perf_counter()
 
 
-def made(options: argparse.Namespace) -> tuple[Any, Any, list[PreferencePair]]:
-    """A model with random weights, its processor, and pairs with pictures of ``image_px`` and answers of a real length."""
+def make_inputs(options: argparse.Namespace) -> tuple[Any, Any, list[PreferencePair]]:
+    """Return a model with random weights, its processor, and pairs with pictures of ``image_px`` and answers of a real
+    length."""
     pairs, truths = make_pairs(options.pairs, seed=0, held_out=False)
     tokenizer = train_tokenizer(corpus(pairs, truths, random.Random(0)), 900)
     config = config_of(options.model)
@@ -77,8 +89,8 @@ def made(options: argparse.Namespace) -> tuple[Any, Any, list[PreferencePair]]:
         config.vision_config.depth, config.vision_config.out_hidden_size = 2, 512
     names = {"image_token_id": "<|image_pad|>", "video_token_id": "<|video_pad|>"}
     names |= {"vision_start_token_id": "<|vision_start|>", "vision_end_token_id": "<|vision_end|>"}
-    for field, text in names.items():
-        setattr(config, field, token(text))
+    for name, text in names.items():
+        setattr(config, name, token(text))
     config.text_config.eos_token_id, config.text_config.pad_token_id = token("<|im_end|>"), token("<|endoftext|>")
     torch.manual_seed(0)
     with torch.device("cuda" if not options.on_cpu else "cpu"):
@@ -96,44 +108,78 @@ def made(options: argparse.Namespace) -> tuple[Any, Any, list[PreferencePair]]:
     )
     picture = encode_png(Image.effect_noise((options.image_px, options.image_px), 60).convert("RGB"))
     answer = " ".join(random.Random(0).choices(["the", "red", "circle", "is", "left"], k=options.answer))
-    shown = [replace(pair, images=(picture,), attempts="2", judgment=answer) for pair in pairs]
-    return model, processor, shown
+    return model, processor, [replace(pair, images=(picture,), attempts="2", judgment=answer) for pair in pairs]
 
 
-def timed(trainer: Any, device: str) -> dict[str, list[float]]:
-    """Train, and tell each step's seconds: all of it, sampling, scoring."""
-    times: dict[str, list[float]] = {"step": [], "sampling": [], "scoring": []}
+class Stopwatch:
+    """Seconds of every call that it makes, in ``seconds``."""
 
-    def watch(name: str, method: str) -> None:
-        original = getattr(trainer, method)
+    def __init__(self, device: str) -> None:
+        self._device = device
+        self.seconds: list[float] = []
 
-        def run(*args: Any, **kwargs: Any) -> Any:
-            start = now(device)
-            result = original(*args, **kwargs)
-            times[name].append(now(device) - start)
-            return result
+    def time(self, call: Callable[[], T]) -> T:
+        start = now(self._device)
+        result = call()
+        self.seconds.append(now(self._device) - start)
+        return result
 
-        setattr(trainer, method, run)
 
-    watch("step", "training_step")
-    if hasattr(trainer, "_generate_single_turn"):
-        watch("sampling", "_generate_single_turn")
-        watch("scoring", "_calculate_rewards")
+class TimedRollouts(WholeRollouts):
+    """Whole rollouts whose sampling is timed."""
+
+    def __init__(self, watch: Stopwatch) -> None:
+        self._watch = watch
+
+    def complete(
+        self, prompt_ids: list[list[int]], images: Any, fields: dict[str, Any], sampling: Sampling
+    ) -> list[Trajectory]:
+        return self._watch.time(partial(super().complete, prompt_ids, images, fields, sampling))
+
+
+class TimedGRPO(GRPOTrainer):  # type: ignore[misc]
+    """TRL's trainer whose sampling is timed."""
+
+    def __init__(self, *, watch: Stopwatch, **trl: Any) -> None:
+        self._watch = watch
+        super().__init__(**trl)
+
+    def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
+        return self._watch.time(partial(super()._generate_single_turn, *args, **kwargs))
+
+
+class TimedReward:
+    """A reward function whose calls are timed."""
+
+    __name__ = "timed_reward"
+
+    def __init__(self, reward: RewardFunction, watch: Stopwatch) -> None:
+        self._reward, self._watch = reward, watch
+
+    def __call__(self, rollouts: Sequence[Rollout], step: int) -> Scored:
+        return self._watch.time(partial(self._reward, rollouts, step))
+
+
+class Timers:
+    """What times a training on ``device``: its steps, and sampling and scoring within them."""
+
+    def __init__(self, device: str) -> None:
+        self.device, self.step = device, StepTimer(partial(now, device))
+        self.sampling, self.scoring = Stopwatch(device), Stopwatch(device)
+
+
+def train(trainer: Any, timers: Timers, *, tokens: int, weights: int, rate: float) -> dict[str, float]:
+    """Train, and return medians over steps, the first left out; ``tokens`` are trained on in one."""
     trainer.remove_callback(PrinterCallback)
-    if device == "cuda":
+    if timers.device == "cuda":
         torch.cuda.reset_peak_memory_stats()
     trainer.train()
-    return times
-
-
-def told(times: dict[str, list[float]], parts: int, tokens: int, weights: int, rate: float, device: str) -> dict[str, float]:
-    """Medians of a step of ``parts`` micro-batches, the first step left out; ``tokens`` are trained on in one."""
-    steps = [sum(times["step"][n : n + parts]) for n in range(parts, len(times["step"]), parts)]
     step, sampling, scoring = (
-        statistics.median(values) if values else 0.0 for values in (steps, times["sampling"][1:], times["scoring"][1:])
+        statistics.median(seconds[1:]) if seconds else 0.0
+        for seconds in (timers.step.seconds, timers.sampling.seconds, timers.scoring.seconds)
     )
     training = step - sampling - scoring
-    peak = torch.cuda.max_memory_allocated() / GIB if device == "cuda" else 0.0
+    peak = torch.cuda.max_memory_allocated() / GIB if timers.device == "cuda" else 0.0
     return {
         "step_s": step,
         "sampling_s": sampling,
@@ -162,18 +208,22 @@ def main() -> None:
     device = "cpu" if options.on_cpu else "cuda"
     shared: dict[str, Any] = {"model": options.model, "template": "plain", "max_steps": options.steps + 1, "save_steps": 10_000}
     shared |= {"batch_size": options.batch, "micro_batch_size": options.micro, "learning_rate": 1e-6}
-    parts, rate, found = options.batch // options.micro, matmul_flops(device), {}
-    model, processor, pairs = made(options)
+    rate, results = matmul_flops(device), {}
+    model, processor, pairs = make_inputs(options)
     weights = sum(weight.numel() for weight in model.parameters())
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder)
         processor.tokenizer.padding_side = "right"
-        rows, sft = sft_rows(pairs, PLAIN), SFTConfig(**shared)
+        rows, timers = sft_rows(pairs, PLAIN), Timers(device)
         trainer = ResumableSFTTrainer(
-            model=model.train(), args=trainer_arguments(sft, out), train_dataset=rows, processing_class=processor
+            model=model.train(),
+            args=TRLSFTConfig(max_length=None, **common_arguments(SFTConfig(**shared), out)),
+            train_dataset=rows,
+            processing_class=processor,
+            callbacks=[timers.step],
         )
         length = sum(trainer.data_collator([rows[0]])["attention_mask"].sum(1).tolist())
-        found["sft"] = told(timed(trainer, device), parts, options.batch * length, weights, rate, device)
+        results["sft"] = train(trainer, timers, tokens=options.batch * length, weights=weights, rate=rate)
         del trainer
         processor.tokenizer.padding_side = "left"
         rl = RLConfig(
@@ -185,13 +235,20 @@ def main() -> None:
             max_completion_length=options.answer,
             consistency={"weight": 0.0},  # type: ignore[arg-type]
         )
-        asked = rl_rows(pairs, PLAIN, both_orders=True)
+        rows = rl_rows(pairs, PLAIN, both_orders=True)
         for name in ("rewardlab", "trl grpo"):
-            trainer = build_trainer(asked, rl, model, processor, PLAIN, out)
+            timers = Timers(device)
+            reward = TimedReward(judgment_reward_of(rl, PLAIN, model, out), timers.scoring)
+            callbacks = [timers.step]
             if name == "trl grpo":
-                trainer = trl_grpo(asked, rl, model, processor, trainer.reward_funcs[0], out)
-            prompt = length - options.answer
-            found[name] = told(timed(trainer, device), parts, options.batch * (prompt + options.answer), weights, rate, device)
+                make = partial(TimedGRPO, watch=timers.sampling)
+                trainer = trl_grpo(rows, rl, model, processor, reward, out, make=make, callbacks=callbacks)
+            else:
+                rollouts = TimedRollouts(timers.sampling)
+                trainer = build_trainer(
+                    rows, rl, model, processor, PLAIN, out, reward=reward, callbacks=callbacks, rollouts=rollouts
+                )
+            results[name] = train(trainer, timers, tokens=options.batch * length, weights=weights, rate=rate)
             del trainer
     result = {
         "commit": commit(),
@@ -199,8 +256,8 @@ def main() -> None:
         "device": torch.cuda.get_device_name(0) if device == "cuda" else "cpu",
         "weights": weights,
         "matmul_tflops": rate / 1e12,
-        "ratio_to_trl": found["rewardlab"]["step_s"] / found["trl grpo"]["step_s"],
-        "measured": found,
+        "ratio_to_trl": results["rewardlab"]["step_s"] / results["trl grpo"]["step_s"],
+        "measured": results,
     }
     print(json.dumps(result, indent=1))
     if device == "cuda":

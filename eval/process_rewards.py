@@ -15,10 +15,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import rewardlab  # noqa: F401  (before transformers, see rewardlab/models/torchvision_cpu.py)
+
+# isort: split
 import numpy as np
 from scipy.stats import rankdata
 from scipy.stats import t as student
-from transformers import PrinterCallback
+from transformers import PrinterCallback, TrainerCallback
 
 from rewardlab.checkpoints import commit
 from rewardlab.config import PRMConfig, RLConfig, StepsConfig, load_config
@@ -34,6 +37,7 @@ from rewardlab.models.loading import load_model, load_processor
 from rewardlab.models.value_model import ValueModel
 from rewardlab.prompts import load_template
 from rewardlab.training.prm import StepCollator, prm_rows, step_scores, train_prm
+from rewardlab.training.policy_gradient.trainer import PolicyTrainer
 from rewardlab.training.rl import build_trainer, hard_pairs, rl_rows
 from rewardlab.types import Order, PreferencePair
 
@@ -137,13 +141,34 @@ def prm_accuracy(rows: Sequence[dict[str, Any]], pairs: Sequence[PreferencePair]
     return result
 
 
-def explained(
-    run: Path, out: Path, init: str | None, seed: int, batches: int, pairs: Sequence[PreferencePair]
-) -> list[tuple[float, float]]:
-    """How well a critic knows the returns of each of the first rollout batches, before it is fitted to that batch.
+class ExplainedReturns(TrainerCallback):
+    """How well the critic of ``trainer`` knows the returns of each rollout batch, before it is fitted to that batch.
 
     (explained variance, squared correlation): the second does not mind a wrong scale, such as that of labels of +-1.
     """
+
+    def __init__(self, trainer: PolicyTrainer) -> None:
+        self._trainer = trainer
+        self.batches: list[tuple[float, float]] = []
+        trainer.add_callback(self)
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        parts = self._trainer._buffered_inputs
+        if state.global_step % (len(parts) // args.gradient_accumulation_steps * args.num_iterations):
+            return  # of a rollout batch that is counted already
+        trained = [part["value_mask"] > 0 for part in parts]
+        values, targets = (
+            np.concatenate([part[key][mask].double().numpy() for part, mask in zip(parts, trained, strict=True)])
+            for key in ("old_values", "value_targets")
+        )
+        correlation = np.corrcoef(values, targets)[0, 1] if values.std() > 0 else 0.0
+        self.batches.append((float(1 - (targets - values).var() / targets.var()), float(correlation**2)))
+
+
+def explained(
+    run: Path, out: Path, init: str | None, seed: int, batches: int, pairs: Sequence[PreferencePair]
+) -> list[tuple[float, float]]:
+    """Fit a critic to the first rollout batches; return how well it knew the returns of each (see ExplainedReturns)."""
     config = RLConfig(
         model=str(run / "sft" / "final"), template="plain", advantage="gae", outliers="keep", preclip=None,
         learning_rate=6e-4, value_learning_rate=6e-4, lr_scheduler="constant", rollout_batch_size=128, batch_size=64,
@@ -153,22 +178,13 @@ def explained(
     template = load_template("plain")
     rows = rl_rows(hard_pairs(random.Random(seed).sample(list(pairs), len(pairs)), config), template, both_orders=True)
     model, processor = load_model(config.model, device="cpu")
-    folder, found = out / f"value-{seed}", []
-    trainer = build_trainer(rows, config, model, processor, template, folder, value_only=True)
+    folder = out / f"value-{seed}"
+    trainer = build_trainer(rows, config, model, processor, template, folder, trl={"save_strategy": "no"}, value_only=True)
     trainer.remove_callback(PrinterCallback)
-    trainer._save_checkpoint = lambda *args, **kwargs: None
-    finish = trainer.finish_batch
-
-    def finish_and_keep(batch: dict[str, Any], inputs: Any) -> None:
-        finish(batch, inputs)
-        values, targets = (batch[key][batch["value_mask"] > 0].double().numpy() for key in ("old_values", "value_targets"))
-        correlation = np.corrcoef(values, targets)[0, 1] if values.std() > 0 else 0.0
-        found.append((float(1 - (targets - values).var() / targets.var()), float(correlation**2)))
-
-    trainer.finish_batch = finish_and_keep
+    returns = ExplainedReturns(trainer)
     trainer.train()
     shutil.rmtree(folder, ignore_errors=True)
-    return found
+    return returns.batches
 
 
 def value_init(run: Path, out: Path, prm: Path, batches: int, pairs: Sequence[PreferencePair]) -> dict[str, Any]:

@@ -15,14 +15,18 @@ import multiprocessing
 import statistics
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import rewardlab  # noqa: F401  (before transformers, see rewardlab/models/torchvision_cpu.py)
+
+# isort: split
 from rich.console import Console
 from rich.table import Table
-from transformers.trainer_callback import PrinterCallback
+from transformers.trainer_callback import PrinterCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from rewardlab.checkpoints import commit
@@ -31,8 +35,9 @@ from rewardlab.data.pairs import read_pairs
 from rewardlab.models.families import vision_token_ids
 from rewardlab.models.loading import load_model
 from rewardlab.prompts import load_template
-from rewardlab.training.policy_gradient.build import trainer_arguments
-from rewardlab.training.rl import build_trainer, rl_rows
+from rewardlab.rewards.rollout import RewardFunction, Rollout, Trajectory
+from rewardlab.training.policy_gradient.build import trl_arguments
+from rewardlab.training.rl import build_trainer, judgment_reward_of, rl_rows
 
 ROOT = Path(__file__).parents[1]
 BASELINES = {"trl grpo": {"kl": "k3_loss", "kl_coef": 0.04}, "trl grpo, no KL": {"kl": "k3_loss", "kl_coef": 0.0}}
@@ -51,13 +56,69 @@ SHAPES: dict[str, Any] = {
 }
 
 
-def trl_grpo(rows: Any, config: RLConfig, model: Any, processor: Any, reward: Any, out: Path) -> GRPOTrainer:
-    """TRL's trainer as it comes, with the shapes and the reward of ours."""
-    ours = trainer_arguments(config, out)
+class StepTimer(TrainerCallback):
+    """Seconds of every optimizer step, from its first rollout until its gradients are there, in ``seconds``."""
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock, self._start = clock, 0.0
+        self.seconds: list[float] = []
+
+    def on_step_begin(self, *args: Any, **kwargs: Any) -> None:
+        self._start = self._clock()
+
+    def on_pre_optimizer_step(self, *args: Any, **kwargs: Any) -> None:
+        self.seconds.append(self._clock() - self._start)
+
+
+class TRLReward:
+    """A reward function of ours, as TRL calls its own."""
+
+    __name__ = "trl_reward"
+
+    def __init__(self, reward: RewardFunction) -> None:
+        self._reward = reward
+
+    def __call__(
+        self,
+        completions: Sequence[Any],
+        completion_ids: Sequence[list[int]],
+        trainer_state: Any,
+        pair_id: Sequence[str],
+        **columns: Any,
+    ) -> list[float | None]:
+        columns = {"pair_id": pair_id, **{name: columns[name] for name in ("question", "order", "preferred")}}
+        rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+        rollouts = [
+            Rollout(row, [], Trajectory(tokens), turns[0]["content"])
+            for row, tokens, turns in zip(rows, completion_ids, completions, strict=True)
+        ]
+        return self._reward(rollouts, trainer_state.global_step).rewards
+
+
+def trl_grpo(
+    rows: Any,
+    config: RLConfig,
+    model: Any,
+    processor: Any,
+    reward: RewardFunction,
+    out: Path,
+    *,
+    make: Callable[..., GRPOTrainer] = GRPOTrainer,
+    callbacks: Sequence[TrainerCallback] = (),
+) -> GRPOTrainer:
+    """Return TRL's trainer as it comes, with the shapes and the reward of ours."""
+    ours = trl_arguments(config, out)
     shared = {f.name: getattr(ours, f.name) for f in fields(GRPOConfig) if f.init and f.name in KEPT}
     suppress = {"suppress_tokens": vision_token_ids(model.config)}
     args = GRPOConfig(**shared, loss_type="grpo", beta=config.kl_coef, generation_kwargs=suppress)
-    return GRPOTrainer(model=model, reward_funcs=[reward], args=args, train_dataset=rows, processing_class=processor)
+    return make(
+        model=model,
+        reward_funcs=[TRLReward(reward)],
+        args=args,
+        train_dataset=rows,
+        processing_class=processor,
+        callbacks=list(callbacks),
+    )
 
 
 KEPT = {
@@ -68,37 +129,32 @@ KEPT = {
 
 
 def memory_mib(field: str) -> float:
-    """VmRSS or, since it was last reset, VmHWM of this process (Linux)."""
+    """Return VmRSS or, since it was last reset, VmHWM of this process (Linux)."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith(field)).split()[1]) / 1024
 
 
-def measured(name: str, recipe: dict[str, Any], run: Path, steps: int) -> tuple[float, float]:
-    """(seconds a step, the first left out; MiB that training took at its height) of one short run from the SFT checkpoint."""
+def measure(name: str, recipe: dict[str, Any], run: Path, steps: int) -> tuple[float, float]:
+    """Return (seconds a step, the first left out; MiB that training took at its height) of one short run from the SFT
+    checkpoint."""
     pairs = [pair for pair in read_pairs(run / "distill" / "distilled.parquet") if pair.attempts != "1"][:400]
-    rows = rl_rows(pairs, load_template("plain"), both_orders=True)
+    template, timer = load_template("plain"), StepTimer()
+    rows = rl_rows(pairs, template, both_orders=True)
     config = RLConfig(model=str(run / "sft" / "final"), max_steps=steps + 1, **SHAPES, **recipe)
     model, processor = load_model(config.model, device="cpu")
     with tempfile.TemporaryDirectory() as folder:
-        trainer = build_trainer(rows, config, model, processor, load_template("plain"), Path(folder))
+        out = Path(folder)
         if name in BASELINES:
-            trainer = trl_grpo(rows, config, model, processor, trainer.reward_funcs[0], Path(folder))
+            reward = judgment_reward_of(config, template, model, out)
+            trainer = trl_grpo(rows, config, model, processor, reward, out, callbacks=[timer])
+        else:
+            trainer = build_trainer(rows, config, model, processor, template, out, callbacks=[timer])
         trainer.remove_callback(PrinterCallback)
-        times: list[float] = []
-        step = trainer.training_step
-
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            start = time.perf_counter()
-            result = step(*args, **kwargs)
-            times.append(time.perf_counter() - start)
-            return result
-
-        trainer.training_step = timed
         before = memory_mib("VmRSS")
         Path("/proc/self/clear_refs").write_text("5")  # VmHWM starts anew
         trainer.train()
         peak = memory_mib("VmHWM")
-    return statistics.median(times[1:]), peak - before
+    return statistics.median(timer.seconds[1:]), peak - before
 
 
 def main() -> None:
@@ -121,23 +177,23 @@ def main() -> None:
     for turn in range(options.turns):
         for name, recipe in recipes.items():
             with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
-                seconds, peak = process.submit(measured, name, recipe, options.run, options.steps).result()
-            times[name].append(seconds)
+                step_s, peak = process.submit(measure, name, recipe, options.run, options.steps).result()
+            times[name].append(step_s)
             peaks[name].append(peak)
         print(f"turn {turn + 1} of {options.turns}: " + ", ".join(f"{n} {t[-1]:.2f} s" for n, t in times.items()), flush=True)
-    shown = Table(title=f"seconds per step by TRL's GRPO step, {options.turns} turns")
+    table = Table(title=f"seconds per step by TRL's GRPO step, {options.turns} turns")
     for column in ("recipe", "against", "median ratio", "lowest", "highest", "peak memory"):
-        shown.add_column(column)
+        table.add_column(column)
     result = {}
-    for name, own in times.items():
+    for name, seconds in times.items():
         baseline = "trl grpo" if recipes[name].get("kl_coef") else "trl grpo, no KL"
-        ratios = [a / b for a, b in zip(own, times[baseline], strict=True)]
-        result[name] = {"against": baseline, "median_ratio": statistics.median(ratios), "ratios": ratios, "seconds": own}
+        ratios = [a / b for a, b in zip(seconds, times[baseline], strict=True)]
+        result[name] = {"against": baseline, "median_ratio": statistics.median(ratios), "ratios": ratios, "seconds": seconds}
         result[name]["peak_mib"] = peaks[name]
         result[name]["memory_ratio"] = statistics.median(peaks[name]) / statistics.median(peaks[baseline])
         figures = (statistics.median(ratios), min(ratios), max(ratios), result[name]["memory_ratio"])
-        shown.add_row(name, baseline, *(f"{value:.2f}" for value in figures))
-    Console().print(shown)
+        table.add_row(name, baseline, *(f"{value:.2f}" for value in figures))
+    Console().print(table)
     options.out.write_text(json.dumps({"commit": commit(), "shapes": SHAPES, "recipes": result}, indent=1) + "\n")
 
 

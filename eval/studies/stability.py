@@ -35,9 +35,7 @@ ARMS: dict[str, Arm] = {
     "preclip": Arm("+ pre-clip", {"outliers": "keep"}),
     "filter": Arm("+ filter", {"preclip": None}),
     "stable_reinforce": Arm("StableReinforce: + both"),
-    "raw_mean_filter": Arm(
-        "pre-clip + filter around the raw mean", {"outliers": "keep"}, {"outliers": delete_around_raw_mean}
-    ),
+    "raw_mean_filter": Arm("pre-clip + filter around the raw mean", {"outliers": "keep"}, {"outliers": delete_around_raw_mean}),
     "preclip_clip": Arm("pre-clip + outliers clipped", {"outliers": "clip"}),
     "dual_clip": Arm("REINFORCE++ with dual-clip 3", {**PLAIN, "dual_clip": 3.0}),
     "grpo": Arm("GRPO, groups of 8", {"advantage": "grpo", "group_size": 8, "preclip": None}),

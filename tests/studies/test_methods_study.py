@@ -75,21 +75,26 @@ def test_the_plan() -> None:
 
 def test_the_budget_lowers_the_rate_and_stops() -> None:
     """Half of the tokens spent: half of the rate, of every group; all spent: stop."""
-    groups = [{"lr": 1.0}, {"lr": 2.0}]
-    trainer = SimpleNamespace(
-        num_generated_tokens=0, optimizer=SimpleNamespace(param_groups=groups), add_callback=lambda callback: None
-    )
-    groups_of_before, trainer.num_generated_tokens = groups, 40
-    late = Budget(trainer, 140, decay=True)
-    late.on_step_begin(None, None, None)
-    assert [group["lr"] for group in groups_of_before] == [1.0, 2.0]  # what was spent before does not lower the rate
-    trainer.num_generated_tokens = 0
-    budget, control = Budget(trainer, 100, decay=True), SimpleNamespace(should_training_stop=False)
-    for spent, rates, stops in ((0, [1.0, 2.0], False), (50, [0.5, 1.0], False), (130, [0.0, 0.0], True)):
-        trainer.num_generated_tokens = spent
+
+    def step(num_generated_tokens: int, num_tokens: int, **spent: int) -> tuple[list[float], bool]:
+        """(rates, whether training stops) of a step that begins and ends with as many tokens."""
+        groups, control = [{"lr": 1.0}, {"lr": 2.0}], SimpleNamespace(should_training_stop=False)
+        trainer = SimpleNamespace(
+            num_generated_tokens=num_generated_tokens,
+            optimizer=SimpleNamespace(param_groups=groups),
+            add_callback=lambda callback: None,
+        )
+        budget = Budget(trainer, num_tokens, decay=True, **spent)
         budget.on_step_begin(None, None, control)
         budget.on_step_end(None, None, control)
-        assert ([group["lr"] for group in groups], control.should_training_stop) == (rates, stops)
+        return [group["lr"] for group in groups], control.should_training_stop
+
+    assert step(0, 100) == ([1.0, 2.0], False)
+    assert step(50, 100) == ([0.5, 1.0], False)
+    assert step(130, 100) == ([0.0, 0.0], True)
+    assert step(0, 140, spent=40) == ([1.0, 2.0], False)  # what was spent before does not lower the rate
+    assert step(50, 140, spent=40) == ([0.5, 1.0], False)
+    assert step(100, 140, spent=40) == ([0.0, 0.0], True)
 
 
 def vote(order: Order, choice: Choice | None, text: str = "") -> Vote:

@@ -12,19 +12,28 @@ from typing import Any
 import pytest
 import torch
 
-from eval.studies.faults import BlindActorTrainer, delete_around_raw_mean
+from eval.studies.faults import delete_around_raw_mean, hide_images
 from eval.studies.report import markdown, write_report
 from eval.studies.runner import read_records, run_trials
 from eval.studies.stability import ARMS, Settings, Trial, config_of, has_collapsed, plan
 from eval.studies.summary import cell, paired, summarize, t_interval
 from eval.studies.trials import Workplace
+from rewardlab.config import Method
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.metrics.intervals import wilson_interval
 from rewardlab.models.loading import load_model
 from rewardlab.prompts import load_template
-from rewardlab.rl.advantages import filter_outliers, whiten
-from rewardlab.training.policy_gradient.trainer import PolicyGradientTrainer
+from rewardlab.rl.advantages import Moments, filter_outliers, whiten
+from rewardlab.training.policy_gradient.algorithm import (
+    LossInputs,
+    LossScale,
+    Rewards,
+    compute_advantages,
+    policy_loss,
+)
+from rewardlab.training.policy_gradient.batch import RolloutBatch
 from rewardlab.training.rl import build_trainer, rl_rows
+from tests.support.rewards import TokenReward
 
 PLAIN = load_template("plain")
 SMALL = Settings(
@@ -74,8 +83,11 @@ def test_arms_differ_in_what_they_name_and_in_nothing_else() -> None:
         "blind_stable_reinforce": {},
         "blind_reinforce_pp": {"outliers": "keep", "preclip": None},
     }
-    own = {arm for arm in ARMS if ARMS[arm].trainer is not PolicyGradientTrainer}
-    assert own == {"raw_mean_filter", "blind_stable_reinforce", "blind_reinforce_pp"}
+    assert {name: arm.parts for name, arm in ARMS.items() if arm.parts} == {
+        "raw_mean_filter": {"outliers": delete_around_raw_mean},
+        "blind_stable_reinforce": {"image_fields": hide_images},
+        "blind_reinforce_pp": {"image_fields": hide_images},
+    }
     assert configs["grpo"]["max_steps"] == 5 * 8
     assert config_of(Trial(3, 1e-3, "filter"), Settings(), model="m", template="plain").seed == 3
 
@@ -93,30 +105,66 @@ def test_raw_mean_bounds_delete_every_failure_at_80_percent() -> None:
     torch.testing.assert_close(whitened[:, 0], torch.tensor([0.5] * 8 + [-2.0] * 2))
     right, counted = filter_outliers(whitened, mask, 3.0)
     assert (counted["advantage/outlier_frac"], (right == 0).sum().item()) == (0.0, 0)
-    wrong, counted = delete_around_raw_mean(whitened, mask, 1.3, 3.0)
+    moments = Moments.of(rewards, mask)
+    assert moments.mean.item() == pytest.approx(1.3)
+    wrong, counted = delete_around_raw_mean(whitened, mask, moments, Method(outliers="keep"))
     torch.testing.assert_close(wrong[:, 0], torch.tensor([0.5] * 8 + [0.0] * 2))
     assert counted["advantage/outlier_frac_negative"] == pytest.approx(0.2)
     assert counted["advantage/outlier_frac_positive"] == 0.0
 
 
-def trainer_of(arm: str, checkpoint: Path, pairs: Any, out: Path, **changes: Any) -> Any:
+def test_what_the_raw_mean_filter_cannot_follow() -> None:
+    """The right filter before it, and KL in the reward, whose returns are not those of the released code."""
+    mask = torch.ones(2, 1)
+    for method in (Method(), Method(outliers="keep", kl_coef=0.1)):
+        with pytest.raises(AssertionError):
+            delete_around_raw_mean(mask, mask, Moments.of(mask, mask), method)
+
+
+def trainer_of(arm: str, checkpoint: Path, pairs: Any, out: Path, *, reward: Any = None, **changes: Any) -> Any:
     settings = replace(SMALL, **changes)
     config = config_of(Trial(0, 1e-3, arm), settings, model=str(checkpoint), template="plain")
     model, processor = load_model(str(checkpoint), device="cpu")
     rows = rl_rows(pairs[:20], PLAIN, both_orders=True)
-    return build_trainer(rows, config, model, processor, PLAIN, out, ARMS[arm].trainer)
+    return build_trainer(rows, config, model, processor, PLAIN, out, reward=reward, **ARMS[arm].parts)
+
+
+def test_the_raw_mean_filter_on_uneven_rollouts() -> None:
+    """Eight successes of a token each, two failures of two and one: 8 x 1.5 and 3 x 0.5 make a raw mean of 13.5 / 11 = 1.2273,
+    so that the lower bound is -1.7727; whitened failures are (0.5 - 1.2273) / 0.4454 = -1.6330 and stay. With failures of
+    a token each the mean is 1.3, the bound -1.7, the failures -2.0, and they go."""
+    rewards_N = torch.tensor([1.5] * 8 + [0.5] * 2)
+    for lengths, failure in (([1] * 8 + [2, 1], -1.6330), ([1] * 10, 0.0)):
+        mask_NT = (torch.arange(2) < torch.tensor(lengths)[:, None]).long()
+        zeros_NT = torch.zeros_like(mask_NT)
+        batch = RolloutBatch(zeros_NT, zeros_NT, zeros_NT, mask_NT, mask_NT, {})
+        outputs = compute_advantages(
+            batch,
+            Rewards(rewards_N, slice(0, 10)),
+            Method(outliers="keep"),
+            sum_processes=lambda sums: sums,
+            outliers=delete_around_raw_mean,
+        )
+        success = (1.5 - 13.5 / 11) / 0.4454 if failure else 0.5
+        expected_NT = torch.tensor([success] * 8 + [failure] * 2)[:, None] * mask_NT
+        torch.testing.assert_close(outputs.advantages_NT, expected_NT, atol=1e-3, rtol=0)
+        assert outputs.metrics["advantage/outlier_frac_negative"].value == pytest.approx(0.0 if failure else 0.2)
+        assert outputs.metrics["advantage/max_abs"].value == pytest.approx(1.6330 if failure else 2.0, abs=1e-3)
 
 
 def test_the_raw_mean_filter_in_the_trainer(tiny_checkpoint: Path, demo_pairs: Any, tmp_path: Path) -> None:
     """The same eighty percent through the trainer: its failures have advantage 0, StableReinforce's have -2."""
-    rewards = torch.tensor([1.5] * 8 + [0.5] * 2)
-    batch, rows = {"loss_mask": torch.ones(10, 3)}, [{"pair_id": str(n), "order": "given"} for n in range(10)]
+    reward = TokenReward(lambda tokens, n: 1.5 if n < 8 else 0.5)
     for arm, failures in (("raw_mean_filter", 0.0), ("stable_reinforce", -2.0)):
-        trainer = trainer_of(arm, tiny_checkpoint, demo_pairs[0], tmp_path)
-        advantages, metrics = trainer._advantages(batch, rows, rewards, slice(0, 10))
+        size = {"rollout_batch_size": 10, "batch_size": 10, "max_tokens": 3}
+        trainer = trainer_of(arm, tiny_checkpoint, demo_pairs[0], tmp_path, reward=reward, **size)
+        batch = trainer._generate_and_score_completions(next(iter(trainer.get_train_dataloader())))
+        assert batch["loss_mask"].tolist() == [[1, 1, 1]] * 10
         expected = torch.tensor([0.5] * 8 + [failures] * 2)[:, None].expand(10, 3)
-        torch.testing.assert_close(advantages, expected)
-        assert metrics["advantage/outlier_frac_negative"] == pytest.approx(0.2 if failures == 0 else 0.0)
+        torch.testing.assert_close(batch["advantages"], expected)
+        trainer.log({})
+        logged = trainer.state.log_history[-1]["advantage/outlier_frac_negative"]
+        assert logged == pytest.approx(0.2 if failures == 0 else 0.0)
 
 
 @pytest.mark.parametrize("arm", ["blind_stable_reinforce", "stable_reinforce"])
@@ -124,21 +172,22 @@ def test_a_blind_actor_does_not_see_the_image(arm: str, tiny_checkpoint: Path, d
     """Another image, the same log-probs and no gradient of the vision tower; a sighted actor's change. Both sample sighted."""
     trainer = trainer_of(arm, tiny_checkpoint, demo_pairs[0], tmp_path)
     trainer.model.train()
-    trainer.current_gradient_accumulation_steps = 1
-    batch = dict(trainer._prepare_inputs(next(iter(trainer.get_train_dataloader()))))
-    assert "pixel_values" in batch
-    mask, other = batch["completion_mask"], {**batch, "pixel_values": batch["pixel_values"] + 0.5}
-    seen, changed = (trainer._logprobs(trainer.model, inputs)[0] for inputs in (batch, other))
-    blind = isinstance(trainer, BlindActorTrainer)
+    batch = RolloutBatch.from_trl(trainer._prepare_inputs(next(iter(trainer.get_train_dataloader()))))
+    pixels = batch.image_fields["pixel_values"]
+    mask = batch.completion_mask_NT
+    other = replace(batch, image_fields={**batch.image_fields, "pixel_values": pixels + 0.5})
+    (seen, entropies), (changed, _) = (trainer._logprobs(trainer.model, inputs) for inputs in (batch, other))
+    blind = ARMS[arm].parts == {"image_fields": hide_images}
     assert (((seen - changed).abs() * mask).max() < 1e-9) == blind
-    torch.testing.assert_close(seen * mask, batch["old_per_token_logps"] * mask, atol=1e-5, rtol=1e-4)  # old and new alike
-    trainer._compute_loss(trainer.model, {**batch, "advantages": torch.ones_like(mask).float()}).backward()
+    torch.testing.assert_close(seen * mask, batch.old_logprobs_NT * mask, atol=1e-5, rtol=1e-4)  # old and new alike
+    paid = replace(batch, advantages_NT=torch.ones_like(mask).float())
+    policy_loss(LossInputs(paid, seen, entropies, LossScale(1, 1, 1)), Method()).loss.backward()
     touched = [name for name, p in trainer.model.model.visual.named_parameters() if p.grad is not None and p.grad.any()]
     assert (touched == []) == blind
     # The sampler's own log-probs of what it drew are those of a sighted policy.
-    sampled = [sum(logprobs) for logprobs in trainer._drawn_logprobs]
+    sampled = [sum(rollout.trajectory.logprobs) for rollout in trainer._current]
     sums = (seen * mask).sum(1).tolist()
-    agree = all(any(abs(own - theirs) < 1e-3 for theirs in sampled) for own in sums)
+    agree = all(any(abs(trained - drawn) < 1e-3 for drawn in sampled) for trained in sums)
     assert agree != blind
 
 
