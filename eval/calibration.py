@@ -26,8 +26,8 @@ from rewardlab.models.loading import load_processor
 from rewardlab.models.value_model import ValueModel
 from rewardlab.progress import bar
 from rewardlab.prompts import build_messages
-from rewardlab.samplers.hf import HFSampler
 from rewardlab.rewards.scalar import score_responses
+from rewardlab.samplers.hf import HFSampler
 from rewardlab.training.reward_model import train_reward_model
 from rewardlab.training.sft import train_sft
 from rewardlab.types import BOTH_ORDERS, PreferencePair

@@ -36,8 +36,8 @@ from rewardlab.metrics.intervals import mean_interval
 from rewardlab.models.loading import load_model, load_processor
 from rewardlab.models.value_model import ValueModel
 from rewardlab.prompts import load_template
-from rewardlab.training.prm import StepCollator, prm_rows, step_scores, train_prm
 from rewardlab.training.policy_gradient.trainer import PolicyTrainer
+from rewardlab.training.prm import StepCollator, prm_rows, step_scores, train_prm
 from rewardlab.training.rl import build_trainer, hard_pairs, rl_rows
 from rewardlab.types import Order, PreferencePair
 
