@@ -59,7 +59,7 @@ def summarize(records: Sequence[Record], start: Record, num_workers: int) -> dic
         table[arm] = {"num_seeds": len(trials), **{name: _mean(trials, name) for name in COLUMNS}}
         table[arm]["against"] = {name: _paired(trials, base, name) for name in ("accuracy", "swap_consistency", "flipped")}
         if "verified" in trials[0]:
-            table[arm]["verified"] = _mean([r["verified"] for r in own], "accuracy")
+            table[arm]["verified"] = _mean([r["verified"] for r in trials], "accuracy")
     cpu = start["cpu_s"] + sum(r["cpu_s"] for r in records)
     return {
         "commits": sorted({r["commit"] for r in records}),
