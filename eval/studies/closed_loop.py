@@ -97,11 +97,11 @@ def first_policy(run: Path, out: Path, settings: Settings) -> Path:
     pairs = questions(run / "demo" / TRAIN)
     if not is_finished(out / START):
         wrong = len(pairs) - round(settings.start.start_right * len(pairs))
-        told = [
+        taught = [
             replace(pair, judgment=pair.responses[(pair.preferred or 0) ^ (n < wrong)], order=Order.GIVEN)
             for n, pair in enumerate(pairs)
         ]
-        train_sft(told, start_config(settings.start, base=run / "demo" / BASE), out / START)
+        train_sft(taught, start_config(settings.start, base=run / "demo" / BASE), out / START)
     return out / START / FINAL
 
 
@@ -148,15 +148,15 @@ def answers(
     prompts = [build_messages(pair, order=Order.GIVEN, template=ANSWER) for pair in pairs]
     params = SamplingParams(num, 1.0, max_tokens=settings.max_tokens, seed=seed)
     drawn = HFSampler(model.eval(), processor, batch_size=256).sample(prompts, params)
-    return [[one.text if one.finish is FinishReason.STOP else "" for one in row] for row in drawn]
+    return [[answer.text if answer.finish is FinishReason.STOP else "" for answer in row] for row in drawn]
 
 
-def right_share(said: Sequence[Sequence[str]], pairs: Sequence[PreferencePair]) -> list[float]:
+def right_share(texts: Sequence[Sequence[str]], pairs: Sequence[PreferencePair]) -> list[float]:
     """Of each question, the share (0..1) of its answers that are right."""
-    return [sum(is_right(text, pair) for text in row) / len(row) for row, pair in zip(said, pairs, strict=True)]
+    return [sum(is_right(text, pair) for text in row) / len(row) for row, pair in zip(texts, pairs, strict=True)]
 
 
-async def chosen(said: Sequence[Sequence[str]], pairs: Sequence[PreferencePair], url: str) -> list[str | None]:
+async def chosen(texts: Sequence[Sequence[str]], pairs: Sequence[PreferencePair], url: str) -> list[str | None]:
     """Of each question's answers the one with the highest reward, the first of equal ones; None where none was judged.
 
     Answers alike are sent once. At most 8 questions are asked about at a time.
@@ -172,16 +172,16 @@ async def chosen(said: Sequence[Sequence[str]], pairs: Sequence[PreferencePair],
         judged = [(reward, -n) for n, reward in enumerate(rewards) if reward is not None]
         return distinct[-max(judged)[1]] if judged else None
 
-    return list(await asyncio.gather(*(best(row, pair) for row, pair in zip(said, pairs, strict=True))))
+    return list(await asyncio.gather(*(best(row, pair) for row, pair in zip(texts, pairs, strict=True))))
 
 
-def best_of_n(said: Sequence[Sequence[str]], pairs: Sequence[PreferencePair], url: str) -> dict[str, list[float]]:
+def best_of_n(texts: Sequence[Sequence[str]], pairs: Sequence[PreferencePair], url: str) -> dict[str, list[float]]:
     """Of each question: whether the chosen answer is right, and whether any is (what no choice can be better than)."""
     with ThreadPoolExecutor(1) as thread:  # a notebook has a loop of its own running
-        picked = thread.submit(lambda: asyncio.run(chosen(said, pairs, url))).result()
+        picked = thread.submit(lambda: asyncio.run(chosen(texts, pairs, url))).result()
     return {
         "chosen": [float(text is not None and is_right(text, pair)) for text, pair in zip(picked, pairs, strict=True)],
-        "any": [float(share > 0) for share in right_share(said, pairs)],
+        "any": [float(share > 0) for share in right_share(texts, pairs)],
     }
 
 

@@ -52,14 +52,14 @@ def summarize(records: Sequence[Record], start: Record, num_workers: int) -> dic
     """Everything the report shows. Raises ValueError without a record."""
     if not records:
         raise ValueError("there is no finished trial to summarise")
-    arms = {arm: own for arm in ARMS if (own := [r for r in records if r["arm"] == arm])}
+    arms = {arm: trials for arm in ARMS if (trials := [r for r in records if r["arm"] == arm])}
     base = arms.get(BASE, [])
     table: dict[str, Any] = {}
-    for arm, own in arms.items():
-        table[arm] = {"num_seeds": len(own), **{name: _mean(own, name) for name in COLUMNS}}
-        table[arm]["against"] = {name: _paired(own, base, name) for name in ("accuracy", "swap_consistency", "flipped")}
-        if "verified" in own[0]:
-            table[arm]["verified"] = _mean([r["verified"] for r in own], "accuracy")
+    for arm, trials in arms.items():
+        table[arm] = {"num_seeds": len(trials), **{name: _mean(trials, name) for name in COLUMNS}}
+        table[arm]["against"] = {name: _paired(trials, base, name) for name in ("accuracy", "swap_consistency", "flipped")}
+        if "verified" in trials[0]:
+            table[arm]["verified"] = _mean([r["verified"] for r in trials], "accuracy")
     cpu = start["cpu_s"] + sum(r["cpu_s"] for r in records)
     return {
         "commits": sorted({r["commit"] for r in records}),
@@ -79,20 +79,20 @@ def summarize(records: Sequence[Record], start: Record, num_workers: int) -> dic
     }
 
 
-def _cell(found: tuple[float, list[float] | None], scale: int) -> str:
-    mean, interval = found
+def _cell(estimate: tuple[float, list[float] | None], scale: int) -> str:
+    mean, interval = estimate
     if interval is None:
         return f"{scale * mean:.1f}"
     return f"{scale * mean:.1f} [{scale * interval[0]:.1f}, {scale * interval[1]:.1f}]"
 
 
-def _points(found: dict[str, Any] | None) -> str:
-    if found is None:
+def _points(estimate: dict[str, Any] | None) -> str:
+    if estimate is None:
         return "–"
-    if found["interval"] is None:
-        return f"{100 * found['difference']:+.1f}"
-    low, high = found["interval"]
-    return f"{100 * found['difference']:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
+    if estimate["interval"] is None:
+        return f"{100 * estimate['difference']:+.1f}"
+    low, high = estimate["interval"]
+    return f"{100 * estimate['difference']:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
 
 
 def markdown(summary: dict[str, Any]) -> str:
@@ -132,8 +132,8 @@ def markdown(summary: dict[str, Any]) -> str:
     lines += ["| method | sampled accuracy | same winner in both orders | winner flips with the order |", "|---|---|---|---|"]
     for arm, row in summary["table"].items():
         if arm != BASE:
-            found = [_points(row["against"][name]) for name in ("accuracy", "swap_consistency", "flipped")]
-            lines.append(f"| {ARMS[arm].title} | " + " | ".join(found) + " |")
+            cells = [_points(row["against"][name]) for name in ("accuracy", "swap_consistency", "flipped")]
+            lines.append(f"| {ARMS[arm].title} | " + " | ".join(cells) + " |")
     if "pag" in summary["table"]:
         lines += [
             "",

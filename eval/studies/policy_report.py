@@ -18,10 +18,10 @@ from eval.studies.summary import t_interval
 
 NAME, BASE = "policy", "scalar"
 Record = dict[str, Any]
-Found = tuple[float, list[float] | None]
+Estimate = tuple[float, list[float] | None]
 
 
-def _over_seeds(values: Sequence[float]) -> Found:
+def _over_seeds(values: Sequence[float]) -> Estimate:
     interval = t_interval(values)
     return float(np.mean(values)), None if interval is None else list(interval)
 
@@ -40,9 +40,9 @@ def _separation(record: Record) -> float | None:
     return float(np.mean(gaps)) if gaps else None
 
 
-def _against(own: Sequence[Record], base: dict[int, float]) -> Found | None:
+def _against(trials: Sequence[Record], base: dict[int, float]) -> Estimate | None:
     """The difference in accuracy, seed by seed; None without a seed in common."""
-    gaps = [record["accuracy"] - base[record["seed"]] for record in own if record["seed"] in base]
+    gaps = [record["accuracy"] - base[record["seed"]] for record in trials if record["seed"] in base]
     return _over_seeds(gaps) if gaps else None
 
 
@@ -50,18 +50,18 @@ def summarize(records: Sequence[Record], start: Record, num_workers: int) -> dic
     """Everything the report shows. Raises ValueError without a record."""
     if not records:
         raise ValueError("there is no finished trial to summarise")
-    arms = {arm: own for arm in ARMS if (own := [r for r in records if r["arm"] == arm])}
+    arms = {arm: trials for arm in ARMS if (trials := [r for r in records if r["arm"] == arm])}
     base = {r["seed"]: r["accuracy"] for r in arms.get(BASE, [])}
     table = {}
-    for arm, own in arms.items():
+    for arm, trials in arms.items():
         table[arm] = {
-            "num_seeds": len(own),
-            "accuracy": _over_seeds([r["accuracy"] for r in own]),
-            "greedy_accuracy": _over_seeds([r["greedy_accuracy"] for r in own]),
-            "separation": _over_seeds(told) if (told := [s for r in own if (s := _separation(r)) is not None]) else None,
-            "unreadable": sum(r["unreadable"] for r in own),
-            "curves": {name: _curve(own, name) for name in ("paid", "true", "paid_for_right", "paid_for_wrong")},
-            "against": _against(own, base),
+            "num_seeds": len(trials),
+            "accuracy": _over_seeds([r["accuracy"] for r in trials]),
+            "greedy_accuracy": _over_seeds([r["greedy_accuracy"] for r in trials]),
+            "separation": _over_seeds(gaps) if (gaps := [s for r in trials if (s := _separation(r)) is not None]) else None,
+            "unreadable": sum(r["unreadable"] for r in trials),
+            "curves": {name: _curve(trials, name) for name in ("paid", "true", "paid_for_right", "paid_for_wrong")},
+            "against": _against(trials, base),
         }
     cpu = start["cpu_s"] + sum(r["cpu_s"] for r in records)
     return {
@@ -80,10 +80,10 @@ def summarize(records: Sequence[Record], start: Record, num_workers: int) -> dic
     }
 
 
-def _cell(found: Found | list[Any] | None, scale: float = 100, sign: str = "") -> str:
-    if found is None:
+def _cell(estimate: Estimate | list[Any] | None, scale: float = 100, sign: str = "") -> str:
+    if estimate is None:
         return "–"
-    mean, interval = found
+    mean, interval = estimate
     if interval is None:
         return f"{scale * mean:{sign}.1f}"
     return f"{scale * mean:{sign}.1f} [{scale * interval[0]:{sign}.1f}, {scale * interval[1]:{sign}.1f}]"

@@ -55,16 +55,16 @@ _place: Workplace  # of a worker process
 
 def open_study(place: Workplace, out: Path) -> dict[str, Any]:
     """What is known of the start: measured, or found in ``out``. Raises ConfigError where ``out`` holds another study."""
-    own, path = place.identity(), out / START
+    identity, path = place.identity(), out / START
     lock_folder(out)
     if path.exists():
-        found = dict(json.loads(path.read_text(encoding="utf-8")))
-        if found["identity"] != own:
-            names = sorted(name for name in own if found["identity"].get(name) != own[name])
+        start = dict(json.loads(path.read_text(encoding="utf-8")))
+        if start["identity"] != identity:
+            names = sorted(name for name in identity if start["identity"].get(name) != identity[name])
             raise ConfigError(f"{out}: holds a study that differs in {', '.join(names)}; use another --out")
-        return found
+        return start
     wall, cpu = time.perf_counter(), time.process_time()
-    start = {"identity": own, **place.start()}
+    start = {"identity": identity, **place.start()}
     start |= {"wall_s": round(time.perf_counter() - wall, 1), "cpu_s": round(time.process_time() - cpu, 1)}
     write_atomic(path, json.dumps(start, indent=1) + "\n")
     return start

@@ -77,16 +77,16 @@ def paired(records: Sequence[Record], base: Sequence[Record], start: float) -> d
     """
     theirs = {r["seed"]: r for r in base}
     both = [(r, theirs[r["seed"]]) for r in records if r["seed"] in theirs]
-    differences = [own["accuracy"] - other["accuracy"] for own, other in both]
+    differences = [record["accuracy"] - other["accuracy"] for record, other in both]
     interval = t_interval(differences)
-    fell = [(has_collapsed(own, start), has_collapsed(other, start)) for own, other in both]
+    fell = [(has_collapsed(record, start), has_collapsed(other, start)) for record, other in both]
     return {
         "num_seeds": len(both),
         "difference": _mean(differences),
         "interval": None if interval is None else list(interval),
-        "only_this_collapsed": sum(own and not other for own, other in fell),
-        "only_the_other_collapsed": sum(other and not own for own, other in fell),
-        "identical": sum(own["series"]["loss"] == other["series"]["loss"] for own, other in both),
+        "only_this_collapsed": sum(record and not other for record, other in fell),
+        "only_the_other_collapsed": sum(other and not record for record, other in fell),
+        "identical": sum(record["series"]["loss"] == other["series"]["loss"] for record, other in both),
     }
 
 
@@ -101,7 +101,7 @@ def summarize(records: Sequence[Record], start: Record, num_workers: int) -> dic
         return [r for r in records if (r["arm"], r["learning_rate"]) == (arm, rate)]
 
     def every(make: Callable[[list[Record], float], Any]) -> dict[str, dict[str, Any]]:
-        return {arm: {f"{rate:g}": make(own, rate) for rate in rates if (own := of(arm, rate))} for arm in arms}
+        return {arm: {f"{rate:g}": make(trials, rate) for rate in rates if (trials := of(arm, rate))} for arm in arms}
 
     accuracy = start["accuracy"]
     first = [r["series"]["right"][0] for r in records if r["series"]["right"]]
@@ -121,9 +121,9 @@ def summarize(records: Sequence[Record], start: Record, num_workers: int) -> dic
             "by_cpu_seconds": round(cpu / num_workers / 60, 1),
             "by_the_clock": round((start["wall_s"] + sum(r["wall_s"] for r in records) / num_workers) / 60, 1),
         },
-        "cells": every(lambda own, rate: cell(own, accuracy)),
+        "cells": every(lambda trials, rate: cell(trials, accuracy)),
         **{
-            f"against_{base}": every(lambda own, rate, base=base: paired(own, of(base, rate), accuracy))  # type: ignore[misc]
+            f"against_{base}": every(lambda trials, rate, base=base: paired(trials, of(base, rate), accuracy))  # type: ignore[misc]
             for base in BASES
             if base in arms
         },

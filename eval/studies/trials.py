@@ -72,8 +72,8 @@ class Watch(TrainerCallback):
 
 
 def _series(logged: Sequence[dict[str, float]]) -> dict[str, list[float | None]]:
-    found = {key: [step[name] for step in logged if name in step] for key, name in SERIES.items()}
-    return {key: [v if v is not None and math.isfinite(v) else None for v in values] for key, values in found.items()}
+    series = {key: [step[name] for step in logged if name in step] for key, name in SERIES.items()}
+    return {key: [v if v is not None and math.isfinite(v) else None for v in values] for key, values in series.items()}
 
 
 def _is_numeric(error: RuntimeError) -> bool:
@@ -104,8 +104,8 @@ class Workplace:
     def _votes(self, model: Any, pairs: Sequence[PreferencePair], num_votes: int, seed: int) -> list[list[Vote]]:
         sampler = HFSampler(model, self.processor, batch_size=512)
         judge = GenerativeJudge(sampler, self.template, max_tokens=self.settings.max_tokens)
-        cast = judge.compare_many(pairs, orders=[BOTH_ORDERS] * len(pairs), num_votes=num_votes, seed=seed)
-        return [list(judgment.votes) for judgment in cast]
+        judgments = judge.compare_many(pairs, orders=[BOTH_ORDERS] * len(pairs), num_votes=num_votes, seed=seed)
+        return [list(judgment.votes) for judgment in judgments]
 
     def start(self) -> dict[str, Any]:
         """The judge that all trials start from: its accuracy on the held-out pairs, and its own draws on the candidates."""
@@ -138,8 +138,8 @@ class Workplace:
 
     def evaluate(self, model: Any, num_votes: int) -> dict[str, Any]:
         """Sampled accuracy on the held-out pairs, both orders, invalid answers wrong; the same draws' seed for all."""
-        cast = self._votes(model.eval(), self.test, num_votes, self.settings.seed)
-        votes = [(vote, pair.preferred) for pair, row in zip(self.test, cast, strict=True) for vote in row]
+        votes_by_pair = self._votes(model.eval(), self.test, num_votes, self.settings.seed)
+        votes = [(vote, pair.preferred) for pair, row in zip(self.test, votes_by_pair, strict=True) for vote in row]
         return {
             "num_votes": len(votes),
             "accuracy": sum(vote.winner == preferred for vote, preferred in votes) / len(votes),
@@ -153,12 +153,12 @@ class Workplace:
         wall, cpu = time.perf_counter(), time.process_time()
         model, watch = copy.deepcopy(self.model), Watch()
         finite = self._train(trial, model, watch)
-        found = self._evaluate_if(finite, model)
+        result = self._evaluate_if(finite, model)
         return {
             "arm": trial.arm,
             "learning_rate": trial.learning_rate,
             "seed": trial.seed,
-            **found,
+            **result,
             "steps": len([step for step in watch.logged if "grad_norm" in step]),
             "series": _series(watch.logged),
             "wall_s": round(time.perf_counter() - wall, 2),

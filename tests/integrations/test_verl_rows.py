@@ -147,7 +147,7 @@ def test_rewards_are_those_of_training(answer: int | None) -> None:
         for preferred in (0, 1)
     ]
     judge = None if answer is None else Sure(answer)
-    parts = compose(asyncio.run(JudgmentScorer("think_answer", judge).score(rollouts)), RewardWeights())
+    parts = compose(asyncio.run(JudgmentScorer("think_answer", judge).score(rollouts)), rollouts, RewardWeights())
     found = rewards(JudgeRewards(judge, RewardWeights()), *rollouts)
     assert [one["score"] for one in found] == [part.total for part in parts]
     assert max(one["score"] for one in found) == 1.5 + 0.5 * (answer or 0)

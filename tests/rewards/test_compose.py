@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,10 @@ from typing import Any
 import pytest
 
 from rewardlab.config import ConsistencyConfig
+from rewardlab.errors import ConfigError
 from rewardlab.integrations.judge_rewards import JudgeRewards
 from rewardlab.rewards.audit.rows import VERDICT, Rewarder
-from rewardlab.rewards.judgment import JudgedCompletion, RewardParts, RewardWeights, compose
+from rewardlab.rewards.judgment import JudgedCompletion, RewardParts, RewardWeights, compose, load_terms
 from rewardlab.rewards.judgment_function import JudgmentReward
 from rewardlab.rewards.rollout import Rollout, Trajectory
 from rewardlab.rewards.scorer import EndpointConsistencyJudge, JudgmentScorer
@@ -24,10 +26,15 @@ RIGHT = RewardParts(format=True, correct=True, consistency=1, status="ok")
 WRONG = RewardParts(format=True, correct=False, consistency=0, status="ok")
 FAILED = RewardParts(format=False, correct=False, consistency=0, status="error")
 END = 7
+EXAMPLE = Path(__file__).parents[1] / "support" / "example_reward_term.py"
 
 
-def total(part: RewardParts, weights: RewardWeights, **more: Any) -> float:
-    return compose([part], weights, **more)[0].total
+def judged(length: int = 5) -> JudgedCompletion:
+    return JudgedCompletion(Completion("text", FinishReason.STOP, length), "Which color?", Order.GIVEN, 0)
+
+
+def total(part: RewardParts, weights: RewardWeights, *, length: int = 5, **more: Any) -> float:
+    return compose([part], [judged(length)], weights, **more)[0].total
 
 
 @pytest.mark.parametrize(
@@ -49,23 +56,23 @@ def test_format_verdict_and_consistency(part: RewardParts, expected: float) -> N
 def test_the_swap_term() -> None:
     """Its weight times the agreement, right or wrong; of weight 0 no agreement is looked at."""
     weights = RewardWeights(swap=0.4)
-    right, wrong = compose([RIGHT, WRONG], weights, agreements=[0.5, 1.0])
+    right, wrong = compose([RIGHT, WRONG], [judged()] * 2, weights, agreements=[0.5, 1.0])
     assert (right.total, right.swap_agreement) == (pytest.approx(2.0 + 0.4 * 0.5), 0.5)
     assert (wrong.total, wrong.swap_agreement) == (pytest.approx(0.5 + 0.4), 1.0)
-    assert compose([RIGHT], RewardWeights(), agreements=[1.0])[0] == replace(RIGHT, total=2.0)
+    assert compose([RIGHT], [judged()], RewardWeights(), agreements=[1.0])[0] == replace(RIGHT, total=2.0)
 
 
 @pytest.mark.parametrize(("length", "cost"), [(5, 0.0), (10, 0.0), (15, -0.5), (20, -1.0), (25, -1.0)])
 def test_the_overlong_term(length: int, cost: float) -> None:
     """Nothing up to 10 tokens, then linearly to -1 at 20, and -1 beyond."""
-    (part,) = compose([RIGHT], RewardWeights(overlong=(20, 10)), lengths=[length])
+    (part,) = compose([RIGHT], [judged(length)], RewardWeights(overlong=(20, 10)))
     assert (part.total, part.overlong) == (pytest.approx(2.0 + cost), pytest.approx(cost))
-    assert total(RIGHT, RewardWeights(), lengths=[length]) == 2.0
+    assert total(RIGHT, RewardWeights(), length=length) == 2.0
 
 
 def test_all_terms_add_up() -> None:
     weights = RewardWeights(format=0.3, consistency=0.2, swap=0.4, overlong=(20, 10))
-    assert total(RIGHT, weights, agreements=[0.25], lengths=[15]) == pytest.approx(0.3 + 1.2 + 0.1 - 0.5)
+    assert total(RIGHT, weights, agreements=[0.25], length=15) == pytest.approx(0.3 + 1.2 + 0.1 - 0.5)
 
 
 def test_what_could_not_be_scored_earns_nothing() -> None:
@@ -73,14 +80,43 @@ def test_what_could_not_be_scored_earns_nothing() -> None:
     claims = replace(RIGHT, status="error")
     for part in (FAILED, claims):
         assert total(part, RewardWeights()) == 0.0
-        assert total(part, RewardWeights(swap=0.4, overlong=(20, 10)), agreements=[0.0], lengths=[20]) == -1.0
+        assert total(part, RewardWeights(swap=0.4, overlong=(20, 10)), agreements=[0.0], length=20) == -1.0
 
 
 def test_what_a_term_needs() -> None:
     with pytest.raises(ValueError, match="agreement"):
-        compose([RIGHT], RewardWeights(swap=0.5))
-    with pytest.raises(ValueError, match="length"):
-        compose([RIGHT], RewardWeights(overlong=(20, 10)))
+        compose([RIGHT], [judged()], RewardWeights(swap=0.5))
+
+
+def test_a_term_from_a_file() -> None:
+    """Its weight times what it says; what it raises, or says that is no number, earns 0 and is told apart."""
+    (term,) = load_terms([str(EXAMPLE)])
+    short = replace(judged(), completion=Completion("Red. Blue.", FinishReason.STOP, 5))
+    (part,) = compose([RIGHT], [short], RewardWeights(terms=(term,)))
+    assert part.terms == {"short_sentences": 1.0}
+    assert part.total == pytest.approx(2.0 + 0.2)
+    for broken in (lambda judged, part: 1 / 0, lambda judged, part: math.nan):
+        (part,) = compose([RIGHT], [short], RewardWeights(terms=(replace(term, score=broken),)))
+        assert part.terms == {"short_sentences": None}
+        assert part.total == 2.0
+    (part,) = compose([FAILED], [short], RewardWeights(terms=(term,)))
+    assert part.total == 0.0
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [(None, "no such file"), ("REWARD_TERM = 1", "has no REWARD_TERM"), ("1 / 0", "ZeroDivisionError")],
+)
+def test_a_file_without_a_term(tmp_path: Path, text: str | None, message: str) -> None:
+    path = tmp_path / "term.py"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        load_terms([str(path)])
+    with pytest.raises(ConfigError, match="unknown reward term 'nobody'"):
+        load_terms(["nobody"])
+    with pytest.raises(ConfigError, match="one name"):
+        load_terms([str(EXAMPLE), str(EXAMPLE)])
 
 
 class FixedJudge(EndpointConsistencyJudge):

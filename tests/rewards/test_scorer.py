@@ -38,7 +38,7 @@ def rollout(
 
 
 def score(judge: FixedJudge | None, *rollouts: JudgedCompletion) -> list[RewardParts]:
-    return compose(asyncio.run(JudgmentScorer("think_answer", judge).score(rollouts)), RewardWeights())
+    return compose(asyncio.run(JudgmentScorer("think_answer", judge).score(rollouts)), rollouts, RewardWeights())
 
 
 @pytest.mark.parametrize(("consistency", "total"), [(1, 2.0), (0, 1.5), (-1, 1.0)])
@@ -108,10 +108,10 @@ def test_a_failing_consistency_judge_gives_zero_not_a_reward() -> None:
             return 1
 
     scorer = JudgmentScorer("think_answer", Slow(1), deadline_s=0.05)
-    assert compose(asyncio.run(scorer.score([rollout(GOOD)])), RewardWeights())[0].total == 1.5
+    assert compose(asyncio.run(scorer.score([rollout(GOOD)])), [rollout(GOOD)], RewardWeights())[0].total == 1.5
     assert scorer.counts == {"late": 1}
     scorer = JudgmentScorer("think_answer", Broken(1))
-    assert compose(asyncio.run(scorer.score([rollout(GOOD)])), RewardWeights())[0].total == 1.5
+    assert compose(asyncio.run(scorer.score([rollout(GOOD)])), [rollout(GOOD)], RewardWeights())[0].total == 1.5
     assert scorer.counts == {"broken": 1}
 
 
@@ -124,7 +124,7 @@ def test_one_who_stops_waiting_does_not_cancel_the_question(demo_server: Callabl
         hasty = JudgmentScorer("think_answer", judge, deadline_s=0.1)
         patient = JudgmentScorer("think_answer", judge, deadline_s=10)
         parts = [(await scorer.score([rollout(GOOD)]))[0] for scorer in (hasty, patient)]
-        totals = [part.total for part in compose(parts, RewardWeights())]
+        totals = [part.total for part in compose(parts, [rollout(GOOD)] * 2, RewardWeights())]
         await judge.aclose()
         return totals, dict(judge.counts)
 

@@ -158,6 +158,7 @@ def test_the_raw_mean_filter_in_the_trainer(tiny_checkpoint: Path, demo_pairs: A
     for arm, failures in (("raw_mean_filter", 0.0), ("stable_reinforce", -2.0)):
         size = {"rollout_batch_size": 10, "batch_size": 10, "max_tokens": 3}
         trainer = trainer_of(arm, tiny_checkpoint, demo_pairs[0], tmp_path, reward=reward, **size)
+        trainer.model.train()
         batch = trainer._generate_and_score_completions(next(iter(trainer.get_train_dataloader())))
         assert batch["loss_mask"].tolist() == [[1, 1, 1]] * 10
         expected = torch.tensor([0.5] * 8 + [failures] * 2)[:, None].expand(10, 3)
