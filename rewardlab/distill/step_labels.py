@@ -46,7 +46,10 @@ class StepStatus(StrEnum):
     NO_STEPS = "no_steps"
 
 
-class JudgmentRow(TypedDict):
+_Queries = TypedDict("_Queries", {"asked": list[list[int]]})  # noqa: UP013  (the file's key, no name of ours)
+
+
+class JudgmentRow(_Queries):
     """One line of ``steps.jsonl``: ``ends`` are offsets in ``text``, ``labels`` one for each, ``first_bad`` the first
     bad step, from 1; ``right`` says whether the judgment's own verdict is; ``asked`` are [steps, correct completions].
     """
@@ -60,7 +63,6 @@ class JudgmentRow(TypedDict):
     ends: list[int]
     labels: list[int]
     first_bad: int | None
-    asked: list[list[int]]
 
 
 class BatchRecord(TypedDict):
