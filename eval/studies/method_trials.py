@@ -64,7 +64,7 @@ class Budget(TrainerCallback):
         control.should_training_stop |= self.left == 0
 
 
-class MethodPlace:
+class MethodContext:
     """The SFT judge, its hard pairs, the held-out ones; every trial gets its own copy of the weights."""
 
     def __init__(self, run: Path, settings: Settings, out: Path, configs: Path) -> None:
@@ -155,7 +155,7 @@ class MethodPlace:
         }
 
     def _train(self, config: RLConfig, model: Any, folder: Path) -> dict[str, Any]:
-        """What it took. The critic's own steps are part of the budget."""
+        """Train, and return what it took. The critic's pre-training steps are part of the budget."""
         rows = rl_rows(hard_pairs(self.pairs, config), self.template, both_orders=True)
         spent, value_steps = 0, 0
         if config.value_pretrain_steps:
@@ -203,7 +203,7 @@ def write_votes(path: Path, judgments: Sequence[Judgment]) -> None:
 
 
 def scores_of(sampled: Sequence[Judgment], greedy: Sequence[Judgment], pairs: Sequence[PreferencePair]) -> dict[str, Any]:
-    """What a table's row needs of a judge's votes. Whether an order flips the winner is asked of the greedy votes, of which
+    """Return a table's row from a judge's votes. Whether an order flips the winner is read from the greedy votes, of which
     there is one in each order: sampled ones also flip by chance."""
 
     def labeled(judgments: Sequence[Judgment]) -> list[Labeled]:
@@ -214,12 +214,12 @@ def scores_of(sampled: Sequence[Judgment], greedy: Sequence[Judgment], pairs: Se
     right = [vote for vote, preferred in votes if vote.winner == preferred]
     sides = [favored_response(reasoning_of(vote.completion.text)) for vote in right]
     choices = [1 if vote.verdict.choice is Choice.FIRST else 2 for vote in right]
-    named = [[vote.winner for vote in item.judgment.votes] for item in firm]
-    flipped = [len(set(winners)) == 2 for winners in named if None not in winners]
+    winners_of = [[vote.winner for vote in item.judgment.votes] for item in firm]
+    flipped = [len(set(winners)) == 2 for winners in winners_of if None not in winners]
     return {
         "num_votes": len(votes),
         "accuracy": len(right) / len(votes),
-        "greedy_accuracy": float(np.mean([w == item.preferred for item, ws in zip(firm, named, strict=True) for w in ws])),
+        "greedy_accuracy": float(np.mean([w == item.preferred for item, ws in zip(firm, winners_of, strict=True) for w in ws])),
         "swap_consistency": swap_consistency(firm),
         "flipped": sum(flipped) / max(1, len(flipped)),
         "position_bias": position_bias(items),

@@ -28,11 +28,11 @@ def _with(value: float | None, interval: list[float] | None) -> str:
     return f"{_percent(value)} [{_percent(interval[0])}, {_percent(interval[1])}]"
 
 
-def _points(comparison: dict[str, Any]) -> str:
-    if comparison["interval"] is None:
-        return f"{100 * comparison['difference']:+.1f}"
-    low, high = comparison["interval"]
-    return f"{100 * comparison['difference']:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
+def _points(difference: dict[str, Any]) -> str:
+    if difference["interval"] is None:
+        return f"{100 * difference['difference']:+.1f}"
+    low, high = difference["interval"]
+    return f"{100 * difference['difference']:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
 
 
 def _table(head: list[str], rows: list[list[str]]) -> list[str]:
@@ -66,12 +66,12 @@ def _mechanics(arm: str, cell: dict[str, Any]) -> list[str]:
     ]
 
 
-def _comparison(arm: str, comparison: dict[str, Any]) -> list[str]:
+def _comparison(arm: str, difference: dict[str, Any]) -> list[str]:
     return [
         ARMS[arm].title,
-        _points(comparison),
-        f"{comparison['only_this_collapsed']} / {comparison['only_the_other_collapsed']}",
-        f"{comparison['identical']} of {comparison['num_seeds']}",
+        _points(difference),
+        f"{difference['only_this_collapsed']} / {difference['only_the_other_collapsed']}",
+        f"{difference['identical']} of {difference['num_seeds']}",
     ]
 
 
@@ -80,8 +80,8 @@ def _overview(summary: dict[str, Any]) -> list[str]:
     rates = [f"{rate:g}" for rate in summary["learning_rates"]]
     rows = []
     for arm, cells in summary["cells"].items():
-        row = [cells.get(rate) for rate in rates]
-        rows.append([ARMS[arm].title, *(_short(cell) if cell else "–" for cell in row)])
+        row_cells = [cells.get(rate) for rate in rates]
+        rows.append([ARMS[arm].title, *(_short(cell) if cell else "–" for cell in row_cells)])
     return _table(["final accuracy; collapsed", *(f"rate {rate}" for rate in rates)], rows)
 
 
@@ -165,5 +165,5 @@ def draw(summary: dict[str, Any], path: Path) -> None:
 
 
 def write_report(summary: dict[str, Any], out: Path) -> Path:
-    """The three files of the report in ``out``; returns the first."""
+    """Write the three files of the report to ``out``; return the first."""
     return write_files(NAME, summary, out, markdown=markdown, draw=draw)
