@@ -24,8 +24,8 @@ from rewardlab.data.files import write_atomic
 from rewardlab.data.pairs import read_pairs
 from rewardlab.models.loading import load_processor
 from rewardlab.models.value_model import ValueModel
-from rewardlab.progress import bar
 from rewardlab.prompts import build_messages
+from rewardlab.reporting.progress import bar
 from rewardlab.rewards.scalar import score_responses
 from rewardlab.samplers.hf import HFSampler
 from rewardlab.training.reward_model import train_reward_model

@@ -17,7 +17,7 @@ import torch
 from rewardlab.data.files import lock_folder, write_atomic
 from rewardlab.errors import ConfigError, RewardlabError
 from rewardlab.processes import end_with_parent
-from rewardlab.progress import bar
+from rewardlab.reporting.progress import bar
 
 START, TRIALS, LOG = "start.json", "trials", "workers.log"
 

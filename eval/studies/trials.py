@@ -21,7 +21,7 @@ from rewardlab.demo.build import TEST
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.models.loading import load_model
-from rewardlab.progress import bar
+from rewardlab.reporting.progress import bar
 from rewardlab.samplers.hf import HFSampler
 from rewardlab.training.rl import build_trainer, rl_rows
 from rewardlab.training.run.folder import FINAL, is_finished

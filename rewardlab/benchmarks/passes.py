@@ -13,7 +13,7 @@ from rewardlab.benchmarks.replay import Replay
 from rewardlab.data.append_log import AppendLog
 from rewardlab.data.votes import num_failed, vote_of, vote_row
 from rewardlab.judging.judge import GenerativeJudge, compare_until_settled
-from rewardlab.progress import bar
+from rewardlab.reporting.progress import bar
 from rewardlab.types import Judgment, Order, Vote
 from rewardlab.verdicts.votes import reduce_votes
 

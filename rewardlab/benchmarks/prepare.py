@@ -19,7 +19,7 @@ from rewardlab.benchmarks.base import Benchmark, BenchmarkFiles, size_notes
 from rewardlab.benchmarks.registry import find_benchmark, packaged_benchmarks
 from rewardlab.data.files import sha256_of, write_atomic
 from rewardlab.errors import ConfigError, DataError, OutputError
-from rewardlab.progress import bar
+from rewardlab.reporting.progress import bar
 
 RECORD = "prepared.json"
 PATTERNS = (".parquet", ".json", ".jsonl")

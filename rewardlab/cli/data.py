@@ -80,7 +80,7 @@ def data_recipes_list() -> None:
 def _contamination(against: list[str]) -> tuple[Contamination | None, list[str]]:
     from rewardlab.curation.contamination import load_benchmark_pairs, parse_against
     from rewardlab.curation.decontaminate import Contamination, Limits, num_images
-    from rewardlab.progress import bar
+    from rewardlab.reporting.progress import bar
 
     if not against:
         return None, ["compared with no benchmark (--no-decontaminate)"]
@@ -118,7 +118,7 @@ def data_build(
     """
     from rewardlab.curation.build import BuildOptions, build
     from rewardlab.data.recipes import fetch_source
-    from rewardlab.progress import bar
+    from rewardlab.reporting.progress import bar
 
     if decontaminate and not against:
         raise ConfigError(
@@ -176,7 +176,7 @@ def data_stats(data: Data, out: Out, images: Images = None, seed: SeedOf = 0) ->
     """Numbers of a set as `stats.json`, and with example pairs to look at as `stats.html`: balance, lengths, length bias."""
     from rewardlab.curation.overview import Overview
     from rewardlab.data.pairs import stream_pairs
-    from rewardlab.progress import bar
+    from rewardlab.reporting.progress import bar
 
     overview = Overview(seed)
     with bar("stats", None) as advance:
@@ -212,7 +212,7 @@ def data_split(
     """Two parts that share no picture, not even a re-encoded copy: `train/` and `test/`."""
     from rewardlab.curation.split import hold_out_groups, picture_groups
     from rewardlab.data.pairs import PairSet, write_shards
-    from rewardlab.progress import bar
+    from rewardlab.reporting.progress import bar
 
     pairs = PairSet(data, images=images, frames=None)
     with bar("pictures", None) as advance:

@@ -23,7 +23,7 @@ from rewardlab.data.pairs import SHARD_ROWS, write_shards
 from rewardlab.data.recipes import Recipe, Rejected, convert_source, source_files
 from rewardlab.data.rows import FRAMES
 from rewardlab.errors import DataError, OutputError
-from rewardlab.progress import Advance
+from rewardlab.reporting.progress import Advance
 from rewardlab.types import PreferencePair
 
 REPORT, REJECTED, UNFINISHED = "report.json", "rejected.jsonl", ".unfinished"  # the last: what is here is ours to remove

@@ -25,8 +25,8 @@ from rewardlab.data.files import write_atomic
 from rewardlab.data.images import thumbnail, to_data_url
 from rewardlab.data.pairs import read_pairs, write_parquet
 from rewardlab.errors import ConfigError, OutputError
-from rewardlab.progress import bar
 from rewardlab.reporting.pages import page_environment
+from rewardlab.reporting.progress import bar
 from rewardlab.reporting.tables import markdown_table
 from rewardlab.types import PreferencePair
 

@@ -15,8 +15,8 @@ from rewardlab.demo.facts import facts_of
 from rewardlab.demo.judgments import Truth, grounded_judgment, shallow_judgment
 from rewardlab.demo.pairs import make_pairs, write_truths
 from rewardlab.errors import ConfigError
-from rewardlab.progress import bar
 from rewardlab.prompts import load_template, render
+from rewardlab.reporting.progress import bar
 from rewardlab.types import PreferencePair
 
 TRAIN, TEST, TRUTHS, BASE, SETTINGS = "train.parquet", "test.parquet", "truths.jsonl", "base", "demo.json"

@@ -21,8 +21,8 @@ from rewardlab.distill.journal import Journal
 from rewardlab.distill.tagging import order_of, tag
 from rewardlab.distill.transport import PASSES, Progress, progress_note, request_fields
 from rewardlab.errors import EndpointError
-from rewardlab.progress import Advance
 from rewardlab.prompts import build_messages, load_template
+from rewardlab.reporting.progress import Advance
 from rewardlab.samplers.openai_batch import BatchClient, BatchState, parse_answer_line, request_line
 from rewardlab.types import Completion, FinishReason, Order, PreferencePair
 

@@ -16,8 +16,8 @@ from rewardlab.distill.journal import Answer, Journal
 from rewardlab.distill.tagging import order_of, tag
 from rewardlab.distill.transport import PASSES, Progress, progress_note, request_fields
 from rewardlab.errors import ConfigError, EndpointError
-from rewardlab.progress import Advance
 from rewardlab.prompts import build_messages, load_template
+from rewardlab.reporting.progress import Advance
 from rewardlab.samplers.openai_api import ChatEndpoint, ask_any, completion_from
 from rewardlab.types import PreferencePair
 

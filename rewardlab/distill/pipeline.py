@@ -24,8 +24,8 @@ from rewardlab.distill.statistics import Statistics
 from rewardlab.distill.tagging import tag
 from rewardlab.distill.transport import Progress, Transport
 from rewardlab.errors import DataError, EndpointError
-from rewardlab.progress import Advance, bar
 from rewardlab.prompts import load_template
+from rewardlab.reporting.progress import Advance, bar
 from rewardlab.types import PreferencePair
 
 STATISTICS, JOURNAL = "statistics.json", "journal.sqlite"

@@ -28,7 +28,7 @@ from rewardlab.distill.pipeline import JOURNAL, finish, identity_of, survey
 from rewardlab.distill.statistics import Statistics
 from rewardlab.distill.transport import Progress
 from rewardlab.errors import ConfigError, EndpointError, OutputError, RewardlabError
-from rewardlab.progress import bar
+from rewardlab.reporting.progress import bar
 from rewardlab.types import Completion, Order, PreferencePair
 
 try:

@@ -26,7 +26,7 @@ from rewardlab.data.votes import num_failed
 from rewardlab.distill.pipeline import survey
 from rewardlab.errors import ConfigError, DataError, EndpointError
 from rewardlab.judging.judge import GenerativeJudge
-from rewardlab.progress import bar
+from rewardlab.reporting.progress import bar
 from rewardlab.samplers.decode import HotToken
 from rewardlab.samplers.hf import HFSampler
 from rewardlab.types import BOTH_ORDERS, Judgment, Order, PreferencePair, Vote

@@ -27,8 +27,8 @@ from rewardlab.distill.pipeline import survey
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.metrics.intervals import mean_interval
-from rewardlab.progress import bar
 from rewardlab.prompts import build_messages
+from rewardlab.reporting.progress import bar
 from rewardlab.rewards.steps import has_footing, judgment_steps, least_correct_or_raise, search, step_labels, token_ends
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.hf import HFSampler, token_texts

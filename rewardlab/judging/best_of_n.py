@@ -18,7 +18,7 @@ from rewardlab.errors import ConfigError
 from rewardlab.judging.judge import GenerativeJudge, Judge
 from rewardlab.judging.ranking import PLANS, Match, Plan, Ranking
 from rewardlab.metrics.intervals import mean_interval
-from rewardlab.progress import bar
+from rewardlab.reporting.progress import bar
 from rewardlab.types import BOTH_ORDERS, Candidates, Judgment
 from rewardlab.verdicts.votes import reduce_votes
 

@@ -15,8 +15,8 @@ from rewardlab.data.append_log import AppendLog
 from rewardlab.errors import DataError
 from rewardlab.models.loading import load_model, without_zero3_init
 from rewardlab.processes import is_main
-from rewardlab.progress import bar
 from rewardlab.prompts import Template, build_messages
+from rewardlab.reporting.progress import bar
 from rewardlab.rewards.pairwise import PolicyReward
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.hf import HFSampler

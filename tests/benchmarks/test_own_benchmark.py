@@ -13,6 +13,7 @@ from rewardlab.benchmarks import registry
 from rewardlab.benchmarks.registry import PACKAGED, find_benchmark, packaged_benchmarks
 from rewardlab.benchmarks.runner import BenchSettings, run_bench
 from rewardlab.cli import app
+from rewardlab.config import extensions
 from rewardlab.errors import ConfigError
 
 EXAMPLE = Path(__file__).parents[1] / "support" / "example_benchmark.py"
@@ -54,7 +55,7 @@ def test_another_version_of_the_file_is_another_run(data: Path, tmp_path: Path) 
 def test_an_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of an installed package, by its name."""
     point = EntryPoint("mine", "tests.support.example_benchmark:BENCHMARK", registry.GROUP)
-    monkeypatch.setattr(registry, "entry_points", lambda group: EntryPoints([point]))
+    monkeypatch.setattr(extensions, "entry_points", lambda group: EntryPoints([point]))
     assert find_benchmark("mine").name == "example"
     with pytest.raises(ConfigError, match=r"unknown benchmark 'other'; expected one of vl_rewardbench.*pairs, mine"):
         find_benchmark("other")

@@ -20,7 +20,7 @@ SOURCES = [*MODULES, *sorted((ROOT / "eval").rglob("*.py")), *sorted((ROOT / "da
 LAYERS = [
     {"types", "errors"},
     {"prompts", "verdicts", "metrics", "rl"},
-    {"config", "progress", "processes", "checkpoints", "reporting"},
+    {"config", "processes", "checkpoints", "reporting"},
     {"data", "samplers", "models"},
     {"judging", "rewards", "distill"},
     {"training", "benchmarks", "serving", "integrations"},
@@ -51,7 +51,7 @@ OWNERS = {
     "verifiers": {"integrations/verifiers.py"},
     "sklearn": {"demo/"},
     "matplotlib": {"reporting/plots.py", "demo/"},
-    "rich": {"cli/", "progress.py", "demo/"},
+    "rich": {"cli/", "reporting/progress.py", "demo/"},
     "typer": {"cli/"},
     "math_verify": {"rewards/verifiable/math_worker.py"},
     "sympy": {"rewards/verifiable/math_worker.py"},

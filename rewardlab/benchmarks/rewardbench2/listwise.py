@@ -26,8 +26,8 @@ from rewardlab.data.votes import completion_of, completion_row
 from rewardlab.errors import ConfigError
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.metrics.intervals import Interval, mean_estimate
-from rewardlab.progress import bar
 from rewardlab.prompts.listwise import LETTERS, list_messages, load_list_prompt, read_choice, read_rating
+from rewardlab.reporting.progress import bar
 from rewardlab.reporting.tables import markdown_table, percent, with_interval
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.types import Completion, Message, VerdictStatus

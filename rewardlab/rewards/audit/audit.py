@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from rewardlab.checkpoints import commit, versions
-from rewardlab.progress import bar
+from rewardlab.reporting.progress import bar
 from rewardlab.rewards.audit.probes import Probe, judge_probes, verdict_probes, verifier_probes
 from rewardlab.rewards.audit.report import AuditReport, DomainReport, ProbeResult, RewardValue, RowSample, WorstCase
 from rewardlab.rewards.audit.rows import VERDICT, AuditRow, Rewarder, RewardResult

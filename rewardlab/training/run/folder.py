@@ -20,8 +20,8 @@ from rewardlab.config import TrainConfig
 from rewardlab.data.files import lock_folder, write_atomic
 from rewardlab.errors import ConfigError
 from rewardlab.processes import is_main, num_processes
-from rewardlab.progress import Advance, log_line
 from rewardlab.prompts import Template
+from rewardlab.reporting.progress import Advance, log_line
 
 # Where a run finds its endpoint and what it prints: not what it is. Another value continues the same run.
 _SURROUNDINGS = {"base_url", "api_key_env", "concurrency", "deadline_s", "report_to", "logging_steps", "save_total_limit"}

@@ -18,8 +18,8 @@ from rewardlab.errors import CheckpointError, DataError
 from rewardlab.models.families import count_image_tokens, count_text_tokens
 from rewardlab.models.loading import check_folder, load_processor, set_pixels
 from rewardlab.processes import is_main
-from rewardlab.progress import bar, log_line
 from rewardlab.prompts import Template, build_messages
+from rewardlab.reporting.progress import bar, log_line
 from rewardlab.samplers.hf import chat_of, special_tokens
 from rewardlab.training.run.folder import CONFIG, refuse_finished
 from rewardlab.types import BOTH_ORDERS, Message, Order, PreferencePair

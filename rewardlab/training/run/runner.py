@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from rewardlab.config import TrainConfig
-from rewardlab.progress import bar
 from rewardlab.prompts import Template
+from rewardlab.reporting.progress import bar
 from rewardlab.training.run.folder import RunLog, close_run, open_run
 from rewardlab.training.run.resume import run_steps
 from rewardlab.training.run.watchdog import run_with_rollback

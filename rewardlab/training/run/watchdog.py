@@ -22,7 +22,7 @@ from rewardlab.config import HealthConfig, TrainConfig
 from rewardlab.data.files import read_complete_lines
 from rewardlab.errors import HealthError
 from rewardlab.processes import is_main
-from rewardlab.progress import log_line
+from rewardlab.reporting.progress import log_line
 from rewardlab.training.run.folder import METRICS
 
 HEALTH = "health.jsonl"
