@@ -6,7 +6,6 @@ from importlib import import_module
 from pathlib import Path
 
 from rewardlab.benchmarks.base import Benchmark
-from rewardlab.config.extensions import extension_names, load_extension
 from rewardlab.data.files import sha256_of
 from rewardlab.errors import ConfigError
 
@@ -29,6 +28,8 @@ def find_benchmark(name: str) -> Benchmark:
     if name in PACKAGED:
         benchmark: Benchmark = import_module(f"rewardlab.benchmarks.{name}").BENCHMARK
         return benchmark
+    from rewardlab.config.extensions import extension_names, load_extension  # pydantic; the command line lists names without
+
     extension = load_extension(name, Benchmark, attribute="BENCHMARK", group=GROUP)
     if extension is not None:
         return extension

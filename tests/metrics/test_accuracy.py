@@ -18,20 +18,8 @@ from rewardlab.metrics.accuracy import (
     swap_consistency,
 )
 from rewardlab.metrics.intervals import mean_interval, paired_difference
-from rewardlab.types import Choice, Completion, FinishReason, Order, Verdict, VerdictStatus, Vote
-from rewardlab.verdicts.votes import judgment
-
-MARKS = {"1": (Choice.FIRST, VerdictStatus.OK), "2": (Choice.SECOND, VerdictStatus.OK), "-": (None, VerdictStatus.NO_VERDICT)}
-MARKS["="] = (None, VerdictStatus.TIE)
-
-
-def labeled(given: str, swapped: str = "", *, preferred: int = 0, group: str = "all") -> Labeled:
-    """Votes as one mark each, as shown: 1, 2, = (tie) or - (unreadable)."""
-    done = Completion("", FinishReason.STOP)
-    votes = [
-        Vote(order, Verdict(*MARKS[mark]), done) for order, marks in zip(Order, (given, swapped), strict=True) for mark in marks
-    ]
-    return Labeled(judgment("p", votes), preferred, group)
+from rewardlab.types import VerdictStatus
+from tests.support.labeled import labeled
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.types import Choice, Message, Order, choice_of
 from rewardlab.verdicts.parse import format_verdict
 from rewardlab.verdicts.votes import majority
-from tests.metrics.test_accuracy import labeled
+from tests.support.labeled import labeled
 
 
 @pytest.mark.parametrize(("given", "swapped"), [("1122-", "2122="), ("111", "222"), ("12", "21"), ("----", "2111")])
