@@ -49,27 +49,29 @@ def train(run: Path, out: Path, start: str, seed: int, steps: int, rate: float) 
         train_reward_model(pairs, load_config(RMConfig, CONFIGS / "rm.yaml", **changes), out / "rm")
 
 
-def _read(folder: Path, asked: Sequence[tuple[PreferencePair, str, str]], label: str) -> np.ndarray:
+def _read(folder: Path, prompts: Sequence[tuple[PreferencePair, str, str]], label: str) -> np.ndarray:
     """Margins of the response shown first, nan where the model was about to write no verdict. Each prompt is read once."""
     sampler, template = HFSampler.load(folder), template_for(folder, None)
-    distinct = list(dict.fromkeys((pair.pair_id, order, beginning) for pair, order, beginning in asked))
-    pairs, found = {pair.pair_id: pair for pair, _, _ in asked}, {}
+    distinct = list(dict.fromkeys((pair.pair_id, order, beginning) for pair, order, beginning in prompts))
+    pairs, margin_of = {pair.pair_id: pair for pair, _, _ in prompts}, {}
     with bar(label, len(distinct)) as advance:
         for start in range(0, len(distinct), sampler.batch_size):
             batch = distinct[start : start + sampler.batch_size]
             prompts = [build_messages(pairs[name], order=order, template=template) for name, order, _ in batch]
             margins, coverage = sampler.verdict_margins(prompts, [beginning for _, _, beginning in batch])
             margins[coverage < LEAST_COVERAGE] = torch.nan
-            found |= dict(zip(batch, margins.tolist(), strict=True))
+            margin_of |= dict(zip(batch, margins.tolist(), strict=True))
             advance(len(batch))
-    return np.array([found[pair.pair_id, order, beginning] for pair, order, beginning in asked])
+    return np.array([margin_of[pair.pair_id, order, beginning] for pair, order, beginning in prompts])
 
 
 def _votes(path: Path) -> list[dict[str, list[dict[str, Any]]]]:
-    """Of every pair, the recorded votes by order."""
+    """Return every pair's recorded votes by order."""
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()[1:]]
-    cast = {row["row"]: row["votes"] for row in rows if row["pass"] == "votes"}
-    return [{order: [v for v in cast[n] if v["order"] == order] for order in BOTH_ORDERS} for n in range(len(cast))]
+    votes_of_row = {row["row"]: row["votes"] for row in rows if row["pass"] == "votes"}
+    return [
+        {order: [v for v in votes_of_row[n] if v["order"] == order] for order in BOTH_ORDERS} for n in range(len(votes_of_row))
+    ]
 
 
 def measure(run: Path, out: Path, stages: Sequence[str]) -> dict[str, np.ndarray]:
@@ -78,30 +80,32 @@ def measure(run: Path, out: Path, stages: Sequence[str]) -> dict[str, np.ndarray
     if path.exists():
         return dict(np.load(path))
     pairs = read_pairs(run / "demo" / "test.parquet")
-    found = {"preferred": np.array([pair.preferred for pair in pairs])}
-    asked = [(pair, order, "") for pair in pairs for order in BOTH_ORDERS]
-    found["classifier"] = _read(out / "classifier" / "final", asked, "classifier").reshape(len(pairs), 2, 1)
+    arrays = {"preferred": np.array([pair.preferred for pair in pairs])}
+    prompts = [(pair, order, "") for pair in pairs for order in BOTH_ORDERS]
+    arrays["classifier"] = _read(out / "classifier" / "final", prompts, "classifier").reshape(len(pairs), 2, 1)
     rm = out / "rm" / "final"
     model, processor = ValueModel.from_pretrained(str(rm)), load_processor(str(rm))
     scores = score_responses(model, processor, pairs, template_for(rm, None)).double()
-    found["rm"] = (scores[:, 0] - scores[:, 1]).numpy()
+    arrays["rm"] = (scores[:, 0] - scores[:, 1]).numpy()
     for stage in stages:
-        cast = _votes(run / "bench" / stage / "votes.jsonl")
+        votes_of_row = _votes(run / "bench" / stage / "votes.jsonl")
         choice = {"first": 1.0, "second": 0.0, None: np.nan}
-        found[f"{stage} votes"] = np.array([[[choice[v["choice"]] for v in votes[o]] for o in BOTH_ORDERS] for votes in cast])
+        arrays[f"{stage} votes"] = np.array(
+            [[[choice[v["choice"]] for v in votes[o]] for o in BOTH_ORDERS] for votes in votes_of_row]
+        )
         margins = np.full((len(pairs), 2, NUM_RATIONALES), np.nan)
-        asked, places = [], []
-        for n, votes in enumerate(cast):
+        prompts, places = [], []
+        for n, votes in enumerate(votes_of_row):
             for side, order in enumerate(BOTH_ORDERS):
                 for k, vote in enumerate(votes[order][:NUM_RATIONALES]):
                     beginning = until_verdict(vote["text"], "think_answer") if vote["status"] == "ok" else None
                     if beginning is not None:
-                        asked.append((pairs[n], order, beginning))
+                        prompts.append((pairs[n], order, beginning))
                         places.append((n, side, k))
-        margins[tuple(np.array(places).T)] = _read(run / stage / "final", asked, f"{stage}: rationales")
-        found[f"{stage} margins"] = margins
-    np.savez(path, **found)
-    return found
+        margins[tuple(np.array(places).T)] = _read(run / stage / "final", prompts, f"{stage}: rationales")
+        arrays[f"{stage} margins"] = margins
+    np.savez(path, **arrays)
+    return arrays
 
 
 def main() -> None:
@@ -113,13 +117,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/calibration"))
     parser.add_argument("--name", default="calibration", help="of the files in eval/results/")
     options = parser.parse_args()
-    stages, found = ("sft", "rl"), []
+    stages, measured = ("sft", "rl"), []
     for seed, run in enumerate(options.runs):
         train(run, options.out / f"seed{seed}", options.start, seed, options.steps, options.learning_rate)
-        found.append(measure(run, options.out / f"seed{seed}", stages))
-    by_method = [methods(f, stages) for f in found]
+        measured.append(measure(run, options.out / f"seed{seed}", stages))
+    by_method = [methods(f, stages) for f in measured]
     rows = [
-        evaluate(name, [(margins[name], 1 - f["preferred"]) for margins, f in zip(by_method, found, strict=True)])
+        evaluate(name, [(margins[name], 1 - f["preferred"]) for margins, f in zip(by_method, measured, strict=True)])
         for name in by_method[0]
     ]
     biased = [("classifier", "classifier", 1)]
@@ -134,8 +138,10 @@ def main() -> None:
         "steps": options.steps,
         "runs": [run.name for run in options.runs],
         "methods": rows,
-        "planted": {name: planted(found, key, k) for name, key, k in biased},
-        "position": {name: [position(f, key) for f in found] for name, key, _ in biased if not name.endswith(" 1 rationale")},
+        "planted": {name: planted(measured, key, k) for name, key, k in biased},
+        "position": {
+            name: [position(f, key) for f in measured] for name, key, _ in biased if not name.endswith(" 1 rationale")
+        },
     }
     write_atomic(ROOT / "results" / f"{options.name}.json", json.dumps(result, indent=1) + "\n")
     write_atomic(ROOT / "results" / f"{options.name}.md", markdown(result))
@@ -146,7 +152,7 @@ def main() -> None:
     panels = {}
     for name in chosen:
         margins = np.concatenate([m[name][:, 0] for m in by_method])
-        happened, read = np.concatenate([1 - f["preferred"] for f in found]), ~np.isnan(margins)
+        happened, read = np.concatenate([1 - f["preferred"] for f in measured]), ~np.isnan(margins)
         panels[name] = (torch.from_numpy(margins[read]).sigmoid().numpy(), happened[read])
     draw(panels, ROOT / "results" / f"{options.name}.png")
 

@@ -56,11 +56,11 @@ def main() -> None:
     judge = options.run / "rl" / "final"
     with loop.serving(judge, "--max-tokens", "64", "--batch-size", "256", "--policy", options.policy) as url:
         model, processor = load_model(str(policy), device="cpu")
-        said = loop.answers(model, processor, test, settings, num=settings.candidates, seed=1)
-        begun = time.perf_counter()
-        best = loop.best_of_n(said, test, url)
-        seconds = time.perf_counter() - begun
-        before = loop.right_share(said, test)
+        texts = loop.answers(model, processor, test, settings, num=settings.candidates, seed=1)
+        start_time = time.perf_counter()
+        best = loop.best_of_n(texts, test, url)
+        seconds = time.perf_counter() - start_time
+        before = loop.right_share(texts, test)
         trials = []
         for seed in range(options.seeds):
             path = options.work / f"{settings.steps}_steps_{options.policy}_seed_{seed}.json"

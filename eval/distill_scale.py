@@ -136,20 +136,21 @@ def rates(url: str, data: Path, work: Path, concurrency: int, repeats: int) -> d
     for pair in PairSet(data, limit=TURN):
         (message,) = build_messages(pair, order=Order.GIVEN, template=template)
         prompts.append([{"role": "user", "content": api_content(message)}])
-    found: dict[str, list[float]] = {"bare": [], "bare over aiohttp": [], "distill": []}
+    per_second: dict[str, list[float]] = {"bare": [], "bare over aiohttp": [], "distill": []}
     for turn in range(repeats):
-        found["bare"].append(asyncio.run(bare(url, prompts, concurrency)))
-        found["bare over aiohttp"].append(asyncio.run(bare(url, prompts, concurrency, openai.DefaultAioHttpClient)))
+        per_second["bare"].append(asyncio.run(bare(url, prompts, concurrency)))
+        per_second["bare over aiohttp"].append(asyncio.run(bare(url, prompts, concurrency, openai.DefaultAioHttpClient)))
         config = settings(url, concurrency) | {"max_attempts": 1, "seed": turn}
         done = subprocess.run(command(config, data, work / f"turn{turn}", TURN), check=True, capture_output=True, text=True)
         asking_s = json.loads(done.stdout.splitlines()[0])["asking_s"]
-        found["distill"].append(TURN / asking_s)
-        print({name: round(values[-1], 1) for name, values in found.items()}, flush=True)
+        per_second["distill"].append(TURN / asking_s)
+        print({name: round(values[-1], 1) for name, values in per_second.items()}, flush=True)
     ratios = {
-        name: [a / b for a, b in zip(found["distill"], found[name], strict=True)] for name in ("bare", "bare over aiohttp")
+        name: [a / b for a, b in zip(per_second["distill"], per_second[name], strict=True)]
+        for name in ("bare", "bare over aiohttp")
     }
     medians = {name: statistics.median(values) for name, values in ratios.items()}
-    return {"requests_per_second": found, "distill_over": medians, "turns": ratios, "requests": TURN}
+    return {"requests_per_second": per_second, "distill_over": medians, "turns": ratios, "requests": TURN}
 
 
 def settings(url: str, concurrency: int) -> dict[str, Any]:

@@ -74,23 +74,23 @@ def agreement(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     careful = [row for row in known if row["wrong"] is None and "praise_right" not in row["kinds"]]
     lucky = [row for row in known if row["wrong"] is None and "praise_right" in row["kinds"]]
 
-    def told(kept: Sequence[dict[str, Any]], score: Callable[[dict[str, Any]], float]) -> dict[str, Any]:
+    def share_of(kept: Sequence[dict[str, Any]], score: Callable[[dict[str, Any]], float]) -> dict[str, Any]:
         return share([float(score(row)) for row in kept], [row["pair_id"] for row in kept])
 
     return {
         "num_judgments": len(rows),
         "with_unknown_steps": len(rows) - len(known),
-        "wrong step, wrong verdict: same step": told(wrong, lambda row: row["first_bad"] == row["wrong"]),
-        "some step found": told(wrong, lambda row: row["first_bad"] is not None),
-        "right by the first step": told(wrong, lambda row: row["wrong"] == 1),
-        "right by the last step": told(wrong, lambda row: row["wrong"] == len(row["ends"])),
-        "right by a random step": told(wrong, lambda row: 1 / len(row["ends"])),
-        "wrong step, but not the last: same step": told(
+        "wrong step, wrong verdict: same step": share_of(wrong, lambda row: row["first_bad"] == row["wrong"]),
+        "some step found": share_of(wrong, lambda row: row["first_bad"] is not None),
+        "right by the first step": share_of(wrong, lambda row: row["wrong"] == 1),
+        "right by the last step": share_of(wrong, lambda row: row["wrong"] == len(row["ends"])),
+        "right by a random step": share_of(wrong, lambda row: 1 / len(row["ends"])),
+        "wrong step, but not the last: same step": share_of(
             [row for row in wrong if row["wrong"] < len(row["ends"])], lambda row: row["first_bad"] == row["wrong"]
         ),
-        "false step, right verdict: none found": told(harmless, lambda row: row["first_bad"] is None),
-        "all true: none found": told(careful, lambda row: row["first_bad"] is None),
-        "praise of the right response: found bad": told(lucky, lambda row: row["first_bad"] is not None),
+        "false step, right verdict: none found": share_of(harmless, lambda row: row["first_bad"] is None),
+        "all true: none found": share_of(careful, lambda row: row["first_bad"] is None),
+        "praise of the right response: found bad": share_of(lucky, lambda row: row["first_bad"] is not None),
         "steps_per_judgment": float(np.mean([len(row["ends"]) for row in rows])) if rows else None,
     }
 
@@ -132,9 +132,9 @@ def prm_accuracy(rows: Sequence[dict[str, Any]], pairs: Sequence[PreferencePair]
             for target in ("label", "truth"):
                 points = [
                     (score, label > 0 if target == "label" else kind in ("true", "praise_right"), row["pair_id"])
-                    for row, own in zip(rows, scores, strict=True)
+                    for row, row_scores in zip(rows, scores, strict=True)
                     if keep(row)
-                    for score, label, kind in zip(own, row["labels"], row["kinds"], strict=True)
+                    for score, label, kind in zip(row_scores, row["labels"], row["kinds"], strict=True)
                     if target == "label" or kind != "unknown"
                 ]
                 result[f"{subset}: {name}, by {target}"] = auc_with_interval(*zip(*points, strict=True))
@@ -202,7 +202,10 @@ def value_init(run: Path, out: Path, prm: Path, batches: int, pairs: Sequence[Pr
             f"2-{half}": (1, half),
             f"{half + 1}-{batches}": (half, batches),
         }.items():
-            means = {name: [float(np.mean([b[place] for b in c[start:stop]])) for c in own] for name, own in curves.items()}
+            means = {
+                name: [float(np.mean([b[place] for b in c[start:stop]])) for c in seed_curves]
+                for name, seed_curves in curves.items()
+            }
             gain = np.subtract(means["prm"], means["policy"])
             slack = float(student.ppf(0.975, len(gain) - 1) * gain.std(ddof=1) / len(gain) ** 0.5)
             mean = float(gain.mean())
@@ -210,12 +213,12 @@ def value_init(run: Path, out: Path, prm: Path, batches: int, pairs: Sequence[Pr
     return result
 
 
-def cell(found: dict[str, Any]) -> str:
-    value = found.get("share", found.get("auc"))
+def cell(figures: dict[str, Any]) -> str:
+    value = figures.get("share", figures.get("auc"))
     if value is None:
-        return f"– ({found['n']})"
-    low, high = found["interval"]
-    return f"{100 * value:.1f} [{100 * low:.1f}, {100 * high:.1f}] ({found['n']})"
+        return f"– ({figures['n']})"
+    low, high = figures["interval"]
+    return f"{100 * value:.1f} [{100 * low:.1f}, {100 * high:.1f}] ({figures['n']})"
 
 
 def markdown(result: dict[str, Any]) -> str:
@@ -242,20 +245,20 @@ def markdown(result: dict[str, Any]) -> str:
     for name in ("num_pairs", "num_judgments", "statuses", "share_with_bad_step", "first_bad", "bad_step_but_right_verdict",
                  "no_bad_step_but_wrong_verdict", "steps_per_judgment", "queries_per_judgment", "most_queries",
                  "num_completions", "invalid_completions"):  # fmt: skip
-        values = [told[name] for told in result["labelling"].values()]
+        values = [share_of[name] for share_of in result["labelling"].values()]
         lines.append(f"| {name} | " + " | ".join(f"{v:.3f}" if isinstance(v, float) else str(v) for v in values) + " |")
     lines += ["", "## Process reward model, AUC over steps of held-out pairs", ""]
     lines += ["| | " + " | ".join(result["auc"]) + " |", "|---" * (1 + len(result["auc"])) + "|"]
     for name in next(iter(result["auc"].values())):
-        lines.append(f"| {name} | " + " | ".join(cell(own[name]) for own in result["auc"].values()) + " |")
+        lines.append(f"| {name} | " + " | ".join(cell(figures[name]) for figures in result["auc"].values()) + " |")
     lines += ["", "## What a critic knows of returns: started from the policy, and from the process reward model", ""]
     lines += ["| rollout batches | policy, by seed | process reward model, by seed | difference, t interval over seeds |"]
     lines += ["|---|---|---|---|"]
-    for name, own in result["value_init"].items():
+    for name, figures in result["value_init"].items():
         if name != "curves":
-            curves = [" ".join(f"{v:.2f}" for v in own[key]) for key in ("policy", "prm")]
-            low, high = own["interval"]
-            lines.append(f"| {name} | {curves[0]} | {curves[1]} | {own['gain']:+.2f} [{low:+.2f}, {high:+.2f}] |")
+            curves = [" ".join(f"{v:.2f}" for v in figures[key]) for key in ("policy", "prm")]
+            low, high = figures["interval"]
+            lines.append(f"| {name} | {curves[0]} | {curves[1]} | {figures['gain']:+.2f} [{low:+.2f}, {high:+.2f}] |")
     return "\n".join(lines) + "\n"
 
 
@@ -298,8 +301,8 @@ def main() -> None:
             train_prm([pair for part in taught for pair in sets[part]], known, config, out / name)
     if not (out / "value.json").exists():
         rest = distilled[options.train : options.train + 4000]
-        found = value_init(run, out, out / "prm" / "final", options.batches, rest)
-        write_atomic(out / "value.json", json.dumps({**found, "commit": commit()}))
+        gains = value_init(run, out, out / "prm" / "final", options.batches, rest)
+        write_atomic(out / "value.json", json.dumps({**gains, "commit": commit()}))
     value = json.loads((out / "value.json").read_text())
     longer = [row for row in rows["natural"] if len(row["ends"]) > 1]
     result = {

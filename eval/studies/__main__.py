@@ -47,16 +47,16 @@ def study_stability(
     from eval.studies.runner import read_records, run_trials
     from eval.studies.stability import ARMS, Settings, plan
     from eval.studies.summary import summarize
-    from eval.studies.trials import Workplace
+    from eval.studies.trials import StabilityContext
 
     chosen = tuple(arms.split(",")) if arms else tuple(ARMS)
     trials = plan(chosen, learning_rates(rates), tuple(range(seeds)))
-    start = run_trials(partial(Workplace, run, Settings()), trials, out, workers=workers)
+    start = run_trials(partial(StabilityContext, run, Settings()), trials, out, workers=workers)
     typer.echo(f"report: {write_report(summarize(read_records(out), start, workers), out)}")
 
 
 def learning_rates(text: str) -> tuple[float, ...]:
-    """The numbers of a comma-separated list. Raises ConfigError."""
+    """Return the numbers of a comma-separated list. Raise ConfigError for anything else."""
     try:
         return tuple(float(rate) for rate in text.split(","))
     except ValueError as error:
@@ -82,13 +82,13 @@ def study_methods(
     from functools import partial
 
     from eval.studies.method_report import summarize, write_report
-    from eval.studies.method_trials import MethodPlace
+    from eval.studies.method_trials import MethodContext
     from eval.studies.methods import ARMS, Settings
     from eval.studies.plans import plan
     from eval.studies.runner import read_records, run_trials
 
     trials = plan(ARMS, arms.split(",") if arms else list(ARMS), range(seeds))
-    start = run_trials(partial(MethodPlace, run, Settings(), out, configs), trials, out, workers=workers)
+    start = run_trials(partial(MethodContext, run, Settings(), out, configs), trials, out, workers=workers)
     typer.echo(f"report: {write_report(summarize(read_records(out), start, workers), out)}")
 
 
@@ -111,16 +111,16 @@ def study_policy(
     from eval.studies.plans import plan
     from eval.studies.policy import ARMS, Settings
     from eval.studies.policy_report import summarize, write_report
-    from eval.studies.policy_trials import PolicyPlace
+    from eval.studies.policy_trials import PolicyContext
     from eval.studies.runner import read_records, run_trials
 
     trials = plan(ARMS, arms.split(",") if arms else list(ARMS), range(seeds))
-    start = run_trials(partial(PolicyPlace, run, Settings(), out), trials, out, workers=workers)
+    start = run_trials(partial(PolicyContext, run, Settings(), out), trials, out, workers=workers)
     typer.echo(f"report: {write_report(summarize(read_records(out), start, workers), out)}")
 
 
 def main() -> None:
-    """Entry point: an error the user can act on is one sentence and exit status 2."""
+    """Run the command line: an error that the user can act on is one sentence and exit status 2."""
     try:
         app(prog_name="python -m eval.studies")
     except RewardlabError as error:

@@ -1,7 +1,7 @@
 """The loop closed: a policy trained by TRL's own GRPOTrainer on rewards from a running endpoint, and best-of-N by that judge.
 
 Nothing here knows how a judgment comes about: questions and images go out over HTTP through
-:mod:`rewardlab.integrations.trl`, rewards come back. What became of the policy is told by the demo's truth, on questions that
+:mod:`rewardlab.integrations.trl`, rewards come back. The demo's truth measures what became of the policy, on questions that
 neither it nor the judge was trained on.
 """
 
@@ -61,7 +61,7 @@ class Settings:
 
 @contextmanager
 def serving(judge: Path, *options: str) -> Iterator[str]:
-    """``rewardlab serve`` in a process of its own, once it is ready; yields its address. Raises EndpointError where it ends."""
+    """Run ``rewardlab serve`` in another process and yield its address once it is ready. Raise EndpointError if it ends."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -88,25 +88,25 @@ def serving(judge: Path, *options: str) -> Iterator[str]:
 
 
 def questions(path: Path) -> list[PreferencePair]:
-    """The pairs whose question has one right answer."""
+    """Return the pairs whose question has one right answer."""
     return [pair for pair in read_pairs(path) if pair.question != MANY_WORDED]
 
 
 def first_policy(run: Path, out: Path, settings: Settings) -> Path:
-    """The policy to begin with: the demo's base model, taught answers of which a part is wrong. Made once in ``out``."""
+    """Return the initial policy: the demo's base model, trained on partly wrong answers. Made once in ``out``."""
     pairs = questions(run / "demo" / TRAIN)
     if not is_finished(out / START):
         wrong = len(pairs) - round(settings.start.start_right * len(pairs))
-        told = [
+        rows = [
             replace(pair, judgment=pair.responses[(pair.preferred or 0) ^ (n < wrong)], order=Order.GIVEN)
             for n, pair in enumerate(pairs)
         ]
-        train_sft(told, start_config(settings.start, base=run / "demo" / BASE), out / START)
+        train_sft(rows, start_config(settings.start, base=run / "demo" / BASE), out / START)
     return out / START / FINAL
 
 
 def dataset(pairs: Sequence[PreferencePair]) -> Dataset:
-    """What TRL trains on: the question as a chat, and its image."""
+    """Return TRL's training set: the question as a chat, and its image."""
     features = Features({"prompt": List({"role": Value("string"), "content": Value("string")}), "image": ImageFeature()})
     rows = {
         "prompt": [[{"role": "user", "content": pair.question}] for pair in pairs],
@@ -144,22 +144,22 @@ def train(policy: Path, pairs: Sequence[PreferencePair], url: str, settings: Set
 def answers(
     model: Any, processor: Any, pairs: Sequence[PreferencePair], settings: Settings, *, num: int, seed: int
 ) -> list[list[str]]:
-    """``num`` sampled answers to each question; one that was cut off is empty."""
+    """Return ``num`` sampled answers to each question; a truncated one is empty."""
     prompts = [build_messages(pair, order=Order.GIVEN, template=ANSWER) for pair in pairs]
     params = SamplingParams(num, 1.0, max_tokens=settings.max_tokens, seed=seed)
     drawn = HFSampler(model.eval(), processor, batch_size=256).sample(prompts, params)
     return [[one.text if one.finish is FinishReason.STOP else "" for one in row] for row in drawn]
 
 
-def right_share(said: Sequence[Sequence[str]], pairs: Sequence[PreferencePair]) -> list[float]:
-    """Of each question, the share (0..1) of its answers that are right."""
-    return [sum(is_right(text, pair) for text in row) / len(row) for row, pair in zip(said, pairs, strict=True)]
+def right_share(answers_of: Sequence[Sequence[str]], pairs: Sequence[PreferencePair]) -> list[float]:
+    """Return, for each question, the share (0..1) of its answers that are right."""
+    return [sum(is_right(text, pair) for text in row) / len(row) for row, pair in zip(answers_of, pairs, strict=True)]
 
 
-async def chosen(said: Sequence[Sequence[str]], pairs: Sequence[PreferencePair], url: str) -> list[str | None]:
-    """Of each question's answers the one with the highest reward, the first of equal ones; None where none was judged.
+async def choose_best(answers_of: Sequence[Sequence[str]], pairs: Sequence[PreferencePair], url: str) -> list[str | None]:
+    """Return, for each question, the answer with the highest reward (the first of equal ones; None if none was judged).
 
-    Answers alike are sent once. At most 8 questions are asked about at a time.
+    Equal answers are sent once. At most 8 questions are sent at a time.
     """
     client, slots = RewardClient(url), asyncio.Semaphore(8)
 
@@ -169,19 +169,19 @@ async def chosen(said: Sequence[Sequence[str]], pairs: Sequence[PreferencePair],
             return distinct[0] if distinct else None
         async with slots:
             rewards = await client.rewards(pair.question, distinct, pair.images)
-        judged = [(reward, -n) for n, reward in enumerate(rewards) if reward is not None]
-        return distinct[-max(judged)[1]] if judged else None
+        scored = [(reward, -n) for n, reward in enumerate(rewards) if reward is not None]
+        return distinct[-max(scored)[1]] if scored else None
 
-    return list(await asyncio.gather(*(best(row, pair) for row, pair in zip(said, pairs, strict=True))))
+    return list(await asyncio.gather(*(best(row, pair) for row, pair in zip(answers_of, pairs, strict=True))))
 
 
-def best_of_n(said: Sequence[Sequence[str]], pairs: Sequence[PreferencePair], url: str) -> dict[str, list[float]]:
-    """Of each question: whether the chosen answer is right, and whether any is (what no choice can be better than)."""
+def best_of_n(answers_of: Sequence[Sequence[str]], pairs: Sequence[PreferencePair], url: str) -> dict[str, list[float]]:
+    """Return, for each question, whether the chosen answer is right, and whether any is (the upper bound of any choice)."""
     with ThreadPoolExecutor(1) as thread:  # a notebook has a loop of its own running
-        picked = thread.submit(lambda: asyncio.run(chosen(said, pairs, url))).result()
+        picked = thread.submit(lambda: asyncio.run(choose_best(answers_of, pairs, url))).result()
     return {
         "chosen": [float(text is not None and is_right(text, pair)) for text, pair in zip(picked, pairs, strict=True)],
-        "any": [float(share > 0) for share in right_share(said, pairs)],
+        "any": [float(share > 0) for share in right_share(answers_of, pairs)],
     }
 
 

@@ -49,17 +49,17 @@ def _paired(records: Sequence[Record], base: Sequence[Record], name: str) -> dic
 
 
 def summarize(records: Sequence[Record], start: Record, num_workers: int) -> dict[str, Any]:
-    """Everything the report shows. Raises ValueError without a record."""
+    """Return everything the report shows. Raise ValueError without a record."""
     if not records:
         raise ValueError("there is no finished trial to summarise")
-    arms = {arm: own for arm in ARMS if (own := [r for r in records if r["arm"] == arm])}
+    arms = {arm: arm_records for arm in ARMS if (arm_records := [r for r in records if r["arm"] == arm])}
     base = arms.get(BASE, [])
     table: dict[str, Any] = {}
-    for arm, own in arms.items():
-        table[arm] = {"num_seeds": len(own), **{name: _mean(own, name) for name in COLUMNS}}
-        table[arm]["against"] = {name: _paired(own, base, name) for name in ("accuracy", "swap_consistency", "flipped")}
-        if "verified" in own[0]:
-            table[arm]["verified"] = _mean([r["verified"] for r in own], "accuracy")
+    for arm, arm_records in arms.items():
+        table[arm] = {"num_seeds": len(arm_records), **{name: _mean(arm_records, name) for name in COLUMNS}}
+        table[arm]["against"] = {name: _paired(arm_records, base, name) for name in ("accuracy", "swap_consistency", "flipped")}
+        if "verified" in arm_records[0]:
+            table[arm]["verified"] = _mean([r["verified"] for r in arm_records], "accuracy")
     cpu = start["cpu_s"] + sum(r["cpu_s"] for r in records)
     return {
         "commits": sorted({r["commit"] for r in records}),
@@ -79,20 +79,20 @@ def summarize(records: Sequence[Record], start: Record, num_workers: int) -> dic
     }
 
 
-def _cell(found: tuple[float, list[float] | None], scale: int) -> str:
-    mean, interval = found
+def _cell(result: tuple[float, list[float] | None], scale: int) -> str:
+    mean, interval = result
     if interval is None:
         return f"{scale * mean:.1f}"
     return f"{scale * mean:.1f} [{scale * interval[0]:.1f}, {scale * interval[1]:.1f}]"
 
 
-def _points(found: dict[str, Any] | None) -> str:
-    if found is None:
+def _points(result: dict[str, Any] | None) -> str:
+    if result is None:
         return "–"
-    if found["interval"] is None:
-        return f"{100 * found['difference']:+.1f}"
-    low, high = found["interval"]
-    return f"{100 * found['difference']:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
+    if result["interval"] is None:
+        return f"{100 * result['difference']:+.1f}"
+    low, high = result["interval"]
+    return f"{100 * result['difference']:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
 
 
 def markdown(summary: dict[str, Any]) -> str:
@@ -132,8 +132,8 @@ def markdown(summary: dict[str, Any]) -> str:
     lines += ["| method | sampled accuracy | same winner in both orders | winner flips with the order |", "|---|---|---|---|"]
     for arm, row in summary["table"].items():
         if arm != BASE:
-            found = [_points(row["against"][name]) for name in ("accuracy", "swap_consistency", "flipped")]
-            lines.append(f"| {ARMS[arm].title} | " + " | ".join(found) + " |")
+            cells = [_points(row["against"][name]) for name in ("accuracy", "swap_consistency", "flipped")]
+            lines.append(f"| {ARMS[arm].title} | " + " | ".join(cells) + " |")
     if "pag" in summary["table"]:
         lines += [
             "",
@@ -162,5 +162,5 @@ def draw(summary: dict[str, Any], path: Path) -> None:
 
 
 def write_report(summary: dict[str, Any], out: Path) -> Path:
-    """The three files of the report in ``out``; returns the first."""
+    """Write the three files of the report to ``out``; return the first."""
     return write_files(NAME, summary, out, markdown=markdown, draw=draw)

@@ -64,7 +64,7 @@ class Budget(TrainerCallback):
         control.should_training_stop |= self.left == 0
 
 
-class MethodPlace:
+class MethodContext:
     """The SFT judge, its hard pairs, the held-out ones; every trial gets its own copy of the weights."""
 
     def __init__(self, run: Path, settings: Settings, out: Path, configs: Path) -> None:
@@ -89,20 +89,20 @@ class MethodPlace:
         verifying = self.out / VERIFYING
         if not is_finished(verifying):
             self._teach_to_verify(verifying)
-        found, _ = load_model(str(verifying / FINAL), device="cpu")
+        verifier, _ = load_model(str(verifying / FINAL), device="cpu")
         num_votes = self.settings.num_start_votes
         return {
             "plain": self.evaluate(self.model, num_votes),
-            "verifying": self.evaluate(found, num_votes),
-            "verified": self.evaluate(found, num_votes, verify=True),
+            "verifying": self.evaluate(verifier, num_votes),
+            "verified": self.evaluate(verifier, num_votes, verify=True),
         }
 
     def _teach_to_verify(self, folder: Path) -> None:
         votes, pairs = folder / "votes.jsonl", [pair for pair in self.pairs if pair.judgment]
         sampler = HFSampler(self.model, self.processor, batch_size=512)
         judge = GenerativeJudge(sampler, self.template, max_tokens=self.settings.max_tokens)
-        cast = judge.compare_many(pairs, orders=[(pair.order,) for pair in pairs], num_votes=1, seed=self.settings.seed)
-        write_votes(votes, cast)
+        judgments = judge.compare_many(pairs, orders=[(pair.order,) for pair in pairs], num_votes=1, seed=self.settings.seed)
+        write_votes(votes, judgments)
         config = SFTConfig(
             model=str(self.judge),
             template=self.template.name,
@@ -155,7 +155,7 @@ class MethodPlace:
         }
 
     def _train(self, config: RLConfig, model: Any, folder: Path) -> dict[str, Any]:
-        """What it took. The critic's own steps are part of the budget."""
+        """Train, and return what it took. The critic's pre-training steps are part of the budget."""
         rows = rl_rows(hard_pairs(self.pairs, config), self.template, both_orders=True)
         spent, value_steps = 0, 0
         if config.value_pretrain_steps:
@@ -193,37 +193,37 @@ class MethodPlace:
         return trainer
 
 
-def write_votes(path: Path, cast: Sequence[Judgment]) -> None:
+def write_votes(path: Path, judgments: Sequence[Judgment]) -> None:
     """Votes in the form `rewardlab bench run` leaves them."""
     lines: list[dict[str, Any]] = [{"identity": {}}]
-    for row, judgment in enumerate(cast):
+    for row, judgment in enumerate(judgments):
         votes = [{"order": v.order, "choice": v.verdict.choice, "text": v.completion.text} for v in judgment.votes]
         lines.append({"pass": "votes", "row": row, "votes": votes})
     write_atomic(path, "".join(f"{json.dumps(line)}\n" for line in lines))
 
 
 def scores_of(sampled: Sequence[Judgment], greedy: Sequence[Judgment], pairs: Sequence[PreferencePair]) -> dict[str, Any]:
-    """What a table's row needs of a judge's votes. Whether an order flips the winner is asked of the greedy votes, of which
+    """Return a table's row from a judge's votes. Whether an order flips the winner is read from the greedy votes, of which
     there is one in each order: sampled ones also flip by chance."""
 
-    def labeled(cast: Sequence[Judgment]) -> list[Labeled]:
-        return [Labeled(judgment, int(pair.preferred or 0), "") for judgment, pair in zip(cast, pairs, strict=True)]
+    def labeled(judgments: Sequence[Judgment]) -> list[Labeled]:
+        return [Labeled(judgment, int(pair.preferred or 0), "") for judgment, pair in zip(judgments, pairs, strict=True)]
 
     items, firm = labeled(sampled), labeled(greedy)
     votes = [(vote, item.preferred) for item in items for vote in item.judgment.votes]
     right = [vote for vote, preferred in votes if vote.winner == preferred]
     sides = [favored_response(reasoning_of(vote.completion.text)) for vote in right]
-    said = [1 if vote.verdict.choice is Choice.FIRST else 2 for vote in right]
-    named = [[vote.winner for vote in item.judgment.votes] for item in firm]
-    flipped = [len(set(winners)) == 2 for winners in named if None not in winners]
+    choices = [1 if vote.verdict.choice is Choice.FIRST else 2 for vote in right]
+    winners_of = [[vote.winner for vote in item.judgment.votes] for item in firm]
+    flipped = [len(set(winners)) == 2 for winners in winners_of if None not in winners]
     return {
         "num_votes": len(votes),
         "accuracy": len(right) / len(votes),
-        "greedy_accuracy": float(np.mean([w == item.preferred for item, ws in zip(firm, named, strict=True) for w in ws])),
+        "greedy_accuracy": float(np.mean([w == item.preferred for item, ws in zip(firm, winners_of, strict=True) for w in ws])),
         "swap_consistency": swap_consistency(firm),
         "flipped": sum(flipped) / max(1, len(flipped)),
         "position_bias": position_bias(items),
-        "consistent": sum(a == b for a, b in zip(sides, said, strict=True)) / max(1, len(right)),
+        "consistent": sum(a == b for a, b in zip(sides, choices, strict=True)) / max(1, len(right)),
         "invalid": invalid_rate(items),
         "length": float(np.mean([vote.completion.num_tokens for vote, _ in votes])),
         "answers": [vote.completion.text for vote, _ in votes[:3]],

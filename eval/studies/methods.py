@@ -48,7 +48,7 @@ ARMS: dict[str, Arm] = {
 
 @dataclass(frozen=True)
 class Settings:
-    """What all trials share; the optimizer is that of the quickstart's RL."""
+    """Settings that all trials share; the optimizer is that of the quickstart's RL."""
 
     num_tokens: int = 60_000  # generated in training by one trial, of whatever is trained on in the end
     rollout_batch_size: int = 256
@@ -69,7 +69,7 @@ class Settings:
 
 
 def scaled(recipe: dict[str, Any], settings: Settings) -> dict[str, Any]:
-    """A recipe's method at the size of the demo: groups, windows, margins and pre-training; not its model or its endpoint."""
+    """Return a recipe's method at the size of the demo: groups, windows, margins, pre-training; not its model or endpoint."""
     method = {name: value for name, value in recipe.items() if name not in ("model", "template", "save_steps", "consistency")}
     if "group_size" in method:
         method["group_size"] = settings.group
@@ -83,7 +83,7 @@ def scaled(recipe: dict[str, Any], settings: Settings) -> dict[str, Any]:
 
 
 def config_of(trial: Trial, settings: Settings, *, model: str, template: str, configs: Path) -> RLConfig:
-    """The config of a trial. Its steps are bounded by the budget of tokens, not by ``max_steps``."""
+    """Return the config of a trial. Its steps are bounded by the budget of tokens, not by ``max_steps``."""
     arm = ARMS[trial.arm]
     values = {
         **scaled(load_yaml(configs / f"{arm.recipe}.yaml"), settings),

@@ -1,4 +1,4 @@
-"""What studies of arms and seeds have in common: a trial, the plan of all, and the three files of a report."""
+"""Shared parts of studies of arms and seeds: a trial, the plan of all trials, and the three files of a report."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Trial:
 
 
 def plan(known: Collection[str], arms: Sequence[str], seeds: Sequence[int]) -> list[Trial]:
-    """Every arm with every seed, seed by seed. Raises ConfigError for an arm that is not ``known``, or an empty plan."""
+    """Return every arm with every seed, seed by seed. Raise ConfigError for an arm that is not ``known``, or an empty plan."""
     if unknown := [arm for arm in arms if arm not in known]:
         raise ConfigError(f"unknown arm {', '.join(unknown)}; expected some of {', '.join(known)}")
     trials = [Trial(seed, arm) for seed in seeds for arm in arms]
@@ -42,7 +42,7 @@ def write_files(
     markdown: Callable[[dict[str, Any]], str],
     draw: Callable[[dict[str, Any], Path], None],
 ) -> Path:
-    """Write ``name.md``, ``.json`` and ``.png`` into ``out``; returns the first."""
+    """Write ``name.md``, ``.json`` and ``.png`` into ``out``; return the first."""
     out.mkdir(parents=True, exist_ok=True)
     draw(summary, out / f"{name}.png")
     write_atomic(out / f"{name}.json", json.dumps(summary, indent=1) + "\n")

@@ -39,7 +39,7 @@ ARMS: dict[str, Arm] = {
 
 @dataclass(frozen=True)
 class Settings:
-    """What all trials share."""
+    """Settings that all trials share."""
 
     steps: int = 80  # of the optimizer, one per rollout batch
     rollout_batch_size: int = 128
@@ -90,7 +90,7 @@ def policy_config(trial: Trial, settings: Settings, *, model: Path) -> PolicyCon
 
 
 def start_config(settings: Settings, *, base: Path) -> SFTConfig:
-    """Of the policy that all trials start from."""
+    """Return the config of the policy that all trials start from."""
     size = min(32, settings.rollout_batch_size)
     return SFTConfig(
         model=str(base),
@@ -106,7 +106,7 @@ def start_config(settings: Settings, *, base: Path) -> SFTConfig:
 
 
 def scalar_config(settings: Settings, *, base: Path) -> RMConfig:
-    """Of the scalar head, from the SFT judge, as the judge: from the base model it learns nothing (``eval/calibration.py``)."""
+    """Return the scalar head's config. It starts from the SFT judge: from the base model it learns nothing."""
     size = min(32, settings.rollout_batch_size)
     return RMConfig(
         model=str(base),

@@ -18,10 +18,10 @@ from eval.studies.summary import t_interval
 
 NAME, BASE = "policy", "scalar"
 Record = dict[str, Any]
-Found = tuple[float, list[float] | None]
+MeanAndInterval = tuple[float, list[float] | None]
 
 
-def _over_seeds(values: Sequence[float]) -> Found:
+def _over_seeds(values: Sequence[float]) -> MeanAndInterval:
     interval = t_interval(values)
     return float(np.mean(values)), None if interval is None else list(interval)
 
@@ -34,34 +34,36 @@ def _curve(records: Sequence[Record], name: str) -> list[float | None]:
 
 
 def _separation(record: Record) -> float | None:
-    """What right answers were paid more than wrong ones, in the last five batches that hold both; None where none does."""
+    """Return by how much more right answers earned than wrong ones, in the last five batches with both (None: no such)."""
     pairs = list(zip(record["curves"]["paid_for_right"], record["curves"]["paid_for_wrong"], strict=True))[-5:]
     gaps = [right - wrong for right, wrong in pairs if right is not None and wrong is not None]
     return float(np.mean(gaps)) if gaps else None
 
 
-def _against(own: Sequence[Record], base: dict[int, float]) -> Found | None:
+def _against(records: Sequence[Record], base: dict[int, float]) -> MeanAndInterval | None:
     """The difference in accuracy, seed by seed; None without a seed in common."""
-    gaps = [record["accuracy"] - base[record["seed"]] for record in own if record["seed"] in base]
+    gaps = [record["accuracy"] - base[record["seed"]] for record in records if record["seed"] in base]
     return _over_seeds(gaps) if gaps else None
 
 
 def summarize(records: Sequence[Record], start: Record, num_workers: int) -> dict[str, Any]:
-    """Everything the report shows. Raises ValueError without a record."""
+    """Return everything the report shows. Raise ValueError without a record."""
     if not records:
         raise ValueError("there is no finished trial to summarise")
-    arms = {arm: own for arm in ARMS if (own := [r for r in records if r["arm"] == arm])}
+    arms = {arm: arm_records for arm in ARMS if (arm_records := [r for r in records if r["arm"] == arm])}
     base = {r["seed"]: r["accuracy"] for r in arms.get(BASE, [])}
     table = {}
-    for arm, own in arms.items():
+    for arm, arm_records in arms.items():
         table[arm] = {
-            "num_seeds": len(own),
-            "accuracy": _over_seeds([r["accuracy"] for r in own]),
-            "greedy_accuracy": _over_seeds([r["greedy_accuracy"] for r in own]),
-            "separation": _over_seeds(told) if (told := [s for r in own if (s := _separation(r)) is not None]) else None,
-            "unreadable": sum(r["unreadable"] for r in own),
-            "curves": {name: _curve(own, name) for name in ("paid", "true", "paid_for_right", "paid_for_wrong")},
-            "against": _against(own, base),
+            "num_seeds": len(arm_records),
+            "accuracy": _over_seeds([r["accuracy"] for r in arm_records]),
+            "greedy_accuracy": _over_seeds([r["greedy_accuracy"] for r in arm_records]),
+            "separation": _over_seeds(separations)
+            if (separations := [s for r in arm_records if (s := _separation(r)) is not None])
+            else None,
+            "unreadable": sum(r["unreadable"] for r in arm_records),
+            "curves": {name: _curve(arm_records, name) for name in ("paid", "true", "paid_for_right", "paid_for_wrong")},
+            "against": _against(arm_records, base),
         }
     cpu = start["cpu_s"] + sum(r["cpu_s"] for r in records)
     return {
@@ -80,10 +82,10 @@ def summarize(records: Sequence[Record], start: Record, num_workers: int) -> dic
     }
 
 
-def _cell(found: Found | list[Any] | None, scale: float = 100, sign: str = "") -> str:
-    if found is None:
+def _cell(result: MeanAndInterval | list[Any] | None, scale: float = 100, sign: str = "") -> str:
+    if result is None:
         return "–"
-    mean, interval = found
+    mean, interval = result
     if interval is None:
         return f"{scale * mean:{sign}.1f}"
     return f"{scale * mean:{sign}.1f} [{scale * interval[0]:{sign}.1f}, {scale * interval[1]:{sign}.1f}]"
@@ -123,7 +125,7 @@ def markdown(summary: dict[str, Any]) -> str:
 
 
 def draw(summary: dict[str, Any], path: Path) -> None:
-    """What was paid, and what was true, step by step: a panel per arm. Where the lines part, the reward is being hacked."""
+    """Draw reward and truth step by step, a panel per arm. Where the lines part, the reward is being hacked."""
     arms = list(summary["table"])
     columns = min(3, len(arms))
     rows = -(-len(arms) // columns)
@@ -147,5 +149,5 @@ def draw(summary: dict[str, Any], path: Path) -> None:
 
 
 def write_report(summary: dict[str, Any], out: Path) -> Path:
-    """The three files of the report in ``out``; returns the first."""
+    """Write the three files of the report to ``out``; return the first."""
     return write_files(NAME, summary, out, markdown=markdown, draw=draw)

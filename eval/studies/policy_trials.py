@@ -40,7 +40,7 @@ MANY_WORDED = "What is in the image?"  # has as many right answers as ways to sa
 
 
 def is_right(answer: str, pair: PreferencePair) -> bool:
-    """Whether an answer says what the preferred response says; a full stop is no matter."""
+    """Return whether an answer equals the preferred response, apart from a full stop."""
     return without_thinking(answer).strip().removesuffix(".") == pair.responses[pair.preferred or 0].strip().removesuffix(".")
 
 
@@ -57,7 +57,7 @@ class TruthReward:
 
 
 class Curves:
-    """What was paid, and what was right, batch by batch, over all answers; one that was cut off is not right."""
+    """Reward and truth batch by batch, over all answers; a truncated answer is not right."""
 
     def __init__(self) -> None:
         self.paid: list[float | None] = []
@@ -86,7 +86,7 @@ def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-class PolicyPlace:
+class PolicyContext:
     """The policy that all trials start from, what pays them, the questions to train and to be examined on."""
 
     def __init__(self, run: Path, settings: Settings, out: Path) -> None:
@@ -110,11 +110,11 @@ class PolicyPlace:
         if not is_finished(self.out / START):
             dice = random.Random(self.settings.seed)
             right = [dice.random() < self.settings.start_right for _ in self.pairs]
-            told = [
+            pairs = [
                 replace(pair, judgment=pair.responses[pair.preferred if ok else 1 - pair.preferred], order=Order.GIVEN)
                 for pair, ok in zip(self.pairs, right, strict=True)
             ]
-            train_sft(told, start_config(self.settings, base=self.base), self.out / START)
+            train_sft(pairs, start_config(self.settings, base=self.base), self.out / START)
         if not is_finished(self.out / SCALAR):
             train_reward_model(self.pairs, scalar_config(self.settings, base=self.sft), self.out / SCALAR)
         config = policy_config(Trial(0, "first_policy"), self.settings, model=self.out / START / FINAL)
@@ -136,7 +136,7 @@ class PolicyPlace:
         processor = load_model(str(self.out / START / FINAL), device="cpu")[1]
         sampler = HFSampler(model.eval(), processor, batch_size=512)
         prompts = [build_messages(pair, order=Order.GIVEN, template=self.template) for pair in self.test]
-        found: dict[str, Any] = {"num_questions": len(self.test)}
+        scores: dict[str, Any] = {"num_questions": len(self.test)}
         for name, temperature, draws in (("accuracy", 1.0, 2), ("greedy_accuracy", 0.0, 1)):
             params = SamplingParams(draws, temperature, max_tokens=self.settings.max_tokens, seed=self.settings.seed)
             drawn = sampler.sample(prompts, params)
@@ -145,9 +145,9 @@ class PolicyPlace:
                 for row, pair in zip(drawn, self.test, strict=True)
                 for one in row
             ]
-            found[name] = sum(right) / len(right)
-        found["answers"] = [f"{pair.question} {row[0].text}" for pair, row in list(zip(self.test, drawn, strict=True))[:4]]
-        return found
+            scores[name] = sum(right) / len(right)
+        scores["answers"] = [f"{pair.question} {row[0].text}" for pair, row in list(zip(self.test, drawn, strict=True))[:4]]
+        return scores
 
     def run(self, trial: Trial) -> dict[str, Any]:
         """Train and examine; the curves have a point per rollout batch."""

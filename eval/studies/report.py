@@ -28,11 +28,11 @@ def _with(value: float | None, interval: list[float] | None) -> str:
     return f"{_percent(value)} [{_percent(interval[0])}, {_percent(interval[1])}]"
 
 
-def _points(found: dict[str, Any]) -> str:
-    if found["interval"] is None:
-        return f"{100 * found['difference']:+.1f}"
-    low, high = found["interval"]
-    return f"{100 * found['difference']:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
+def _points(difference: dict[str, Any]) -> str:
+    if difference["interval"] is None:
+        return f"{100 * difference['difference']:+.1f}"
+    low, high = difference["interval"]
+    return f"{100 * difference['difference']:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
 
 
 def _table(head: list[str], rows: list[list[str]]) -> list[str]:
@@ -66,12 +66,12 @@ def _mechanics(arm: str, cell: dict[str, Any]) -> list[str]:
     ]
 
 
-def _comparison(arm: str, found: dict[str, Any]) -> list[str]:
+def _comparison(arm: str, difference: dict[str, Any]) -> list[str]:
     return [
         ARMS[arm].title,
-        _points(found),
-        f"{found['only_this_collapsed']} / {found['only_the_other_collapsed']}",
-        f"{found['identical']} of {found['num_seeds']}",
+        _points(difference),
+        f"{difference['only_this_collapsed']} / {difference['only_the_other_collapsed']}",
+        f"{difference['identical']} of {difference['num_seeds']}",
     ]
 
 
@@ -80,8 +80,8 @@ def _overview(summary: dict[str, Any]) -> list[str]:
     rates = [f"{rate:g}" for rate in summary["learning_rates"]]
     rows = []
     for arm, cells in summary["cells"].items():
-        shown = [cells.get(rate) for rate in rates]
-        rows.append([ARMS[arm].title, *(_short(found) if found else "–" for found in shown)])
+        row_cells = [cells.get(rate) for rate in rates]
+        rows.append([ARMS[arm].title, *(_short(cell) if cell else "–" for cell in row_cells)])
     return _table(["final accuracy; collapsed", *(f"rate {rate}" for rate in rates)], rows)
 
 
@@ -129,8 +129,8 @@ def markdown(summary: dict[str, Any]) -> str:
         head += ["outliers < 0, first batch", "all batches: < 0 / > 0", "last entropy"]
         lines += ["", *_table(head, [_mechanics(arm, cell) for arm, cell in cells.items()])]
         for base in BASES:
-            found = {arm: r[rate] for arm, r in summary.get(f"against_{base}", {}).items() if rate in r and arm != base}
-            rows = [_comparison(arm, pair) for arm, pair in found.items() if pair["num_seeds"]]
+            comparisons = {arm: r[rate] for arm, r in summary.get(f"against_{base}", {}).items() if rate in r and arm != base}
+            rows = [_comparison(arm, pair) for arm, pair in comparisons.items() if pair["num_seeds"]]
             head = [f"against {ARMS[base].title}, by seed", "final accuracy, points"]
             head += ["collapsed: only this / only the other", "the same run, loss by loss"]
             lines += ["", *_table(head, rows)] if rows else []
@@ -144,13 +144,13 @@ def draw(summary: dict[str, Any], path: Path) -> None:
     for n, rate in enumerate(rates):
         shift, colour = 0.22 * (n - (len(rates) - 1) / 2), COLOURS[n % len(COLOURS)]
         for place, arm in enumerate(arms):
-            found = summary["cells"][arm].get(rate)
-            if found is None:
+            cell = summary["cells"][arm].get(rate)
+            if cell is None:
                 continue
-            low, high = found["accuracy_interval"] or (found["accuracy"],) * 2
+            low, high = cell["accuracy_interval"] or (cell["accuracy"],) * 2
             left.plot([100 * low, 100 * high], [place + shift] * 2, color=colour, lw=2)
-            left.plot(100 * found["accuracy"], place + shift, "o", color=colour, ms=5)
-            right.barh(place + shift, 100 * found["collapse_rate"], 0.2, color=colour)
+            left.plot(100 * cell["accuracy"], place + shift, "o", color=colour, ms=5)
+            right.barh(place + shift, 100 * cell["collapse_rate"], 0.2, color=colour)
         left.plot([], [], "o-", color=colour, label=f"rate {rate}")
     start = 100 * summary["start"]["accuracy"]
     left.axvline(start, color="#888", ls="--", lw=1, label="start")
@@ -165,5 +165,5 @@ def draw(summary: dict[str, Any], path: Path) -> None:
 
 
 def write_report(summary: dict[str, Any], out: Path) -> Path:
-    """The three files of the report in ``out``; returns the first."""
+    """Write the three files of the report to ``out``; return the first."""
     return write_files(NAME, summary, out, markdown=markdown, draw=draw)

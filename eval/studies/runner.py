@@ -29,42 +29,42 @@ class Trial(Protocol):
     def name(self) -> str: ...
 
 
-class Workplace(Protocol):
-    """What a study's trials have in common, read once per process."""
+class StudyContext(Protocol):
+    """The shared data of a study's trials, loaded once per process."""
 
     def identity(self) -> dict[str, Any]:
-        """What two trials must share to be compared; trials may be added to a study."""
+        """Return what two trials must share to be compared; trials may be added to a study."""
         ...
 
     def start(self) -> dict[str, Any]:
-        """What is measured, or made, once before all trials."""
+        """Return what is measured, or made, once before all trials."""
         ...
 
     def prepare(self, start: dict[str, Any]) -> None:
-        """Take up what is known of the start."""
+        """Prepare for trials, given the record of the start."""
         ...
 
     def run(self, trial: Any) -> dict[str, Any]:
-        """The record of a trial."""
+        """Run a trial and return its record."""
         ...
 
 
-Opener = Callable[[], Workplace]  # picklable: every worker process opens its own
-_place: Workplace  # of a worker process
+Opener = Callable[[], StudyContext]  # picklable: every worker process opens its own
+_context: StudyContext  # of a worker process
 
 
-def open_study(place: Workplace, out: Path) -> dict[str, Any]:
-    """What is known of the start: measured, or found in ``out``. Raises ConfigError where ``out`` holds another study."""
-    own, path = place.identity(), out / START
+def open_study(context: StudyContext, out: Path) -> dict[str, Any]:
+    """Return the record of the start, measured or read from ``out``. Raise ConfigError if ``out`` holds another study."""
+    identity, path = context.identity(), out / START
     lock_folder(out)
     if path.exists():
-        found = dict(json.loads(path.read_text(encoding="utf-8")))
-        if found["identity"] != own:
-            names = sorted(name for name in own if found["identity"].get(name) != own[name])
+        start = dict(json.loads(path.read_text(encoding="utf-8")))
+        if start["identity"] != identity:
+            names = sorted(name for name in identity if start["identity"].get(name) != identity[name])
             raise ConfigError(f"{out}: holds a study that differs in {', '.join(names)}; use another --out")
-        return found
+        return start
     wall, cpu = time.perf_counter(), time.process_time()
-    start = {"identity": own, **place.start()}
+    start = {"identity": identity, **context.start()}
     start |= {"wall_s": round(time.perf_counter() - wall, 1), "cpu_s": round(time.process_time() - cpu, 1)}
     write_atomic(path, json.dumps(start, indent=1) + "\n")
     return start
@@ -79,34 +79,34 @@ def path_of(trial: Trial, out: Path) -> Path:
     return out / TRIALS / f"{trial.name}.json"
 
 
-def work(place: Workplace, trial: Trial, out: Path) -> Trial:
+def work(context: StudyContext, trial: Trial, out: Path) -> Trial:
     """Run one trial and leave its record."""
-    write_atomic(path_of(trial, out), json.dumps(place.run(trial), indent=1, allow_nan=False) + "\n")
+    write_atomic(path_of(trial, out), json.dumps(context.run(trial), indent=1, allow_nan=False) + "\n")
     return trial
 
 
 def _begin(opener: Opener, start: dict[str, Any], out: Path) -> None:
     """A worker process: one thread, ended with its parent, its chatter in a file."""
-    global _place
+    global _context
     end_with_parent()
     torch.set_num_threads(1)  # the matrices are small: two processes of one thread outrun one of two
     with (out / LOG).open("ab") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
-    _place = opener()
-    _place.prepare(start)
+    _context = opener()
+    _context.prepare(start)
 
 
 def _work(trial: Trial, out: Path) -> Trial:
-    return work(_place, trial, out)
+    return work(_context, trial, out)
 
 
 def _results(opener: Opener, start: dict[str, Any], todo: Sequence[Trial], out: Path, workers: int) -> Iterator[Trial]:
     """The trials as they are done; with one worker, in this process."""
     if workers == 1 or len(todo) == 1:
-        place = opener()
-        place.prepare(start)
-        yield from (work(place, trial, out) for trial in todo)
+        context = opener()
+        context.prepare(start)
+        yield from (work(context, trial, out) for trial in todo)
         return
     pool = ProcessPoolExecutor(workers, get_context("spawn"), _begin, (opener, start, out))
     try:
@@ -118,7 +118,7 @@ def _results(opener: Opener, start: dict[str, Any], todo: Sequence[Trial], out: 
 
 
 def run_trials(opener: Opener, trials: Sequence[Trial], out: Path, *, workers: int) -> dict[str, Any]:
-    """Run what is not done of ``trials``; returns what is known of the start."""
+    """Run the trials without a record; return the record of the start."""
     start = open_study(opener(), out)
     todo = [trial for trial in trials if not path_of(trial, out).exists()]
     with bar("trials", len(trials)) as advance:

@@ -55,7 +55,7 @@ TRAINING: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Settings:
-    """What all trials share. Eight optimizer steps per rollout batch: four minibatches, twice."""
+    """Settings that all trials share. Eight optimizer steps per rollout batch: four minibatches, twice."""
 
     rollout_batches: int = 5
     rollout_batch_size: int = 128
@@ -93,7 +93,7 @@ class Trial:
 
 
 def plan(arms: tuple[str, ...], learning_rates: tuple[float, ...], seeds: tuple[int, ...]) -> list[Trial]:
-    """Every arm at every rate with every seed, seed by seed. Raises ConfigError for an unknown arm or an empty plan."""
+    """Return every arm at every rate with every seed, seed by seed. Raise ConfigError for an unknown arm or an empty plan."""
     if unknown := [arm for arm in arms if arm not in ARMS]:
         raise ConfigError(f"unknown arm {', '.join(unknown)}; expected some of {', '.join(ARMS)}")
     trials = [Trial(seed, rate, arm) for seed in seeds for rate in learning_rates for arm in arms]
@@ -103,7 +103,7 @@ def plan(arms: tuple[str, ...], learning_rates: tuple[float, ...], seeds: tuple[
 
 
 def config_of(trial: Trial, settings: Settings, *, model: str, template: str) -> RLConfig:
-    """The config of a trial: nothing but the arm's method, the rate and the seed differs between two of them."""
+    """Return the config of a trial: nothing but the arm's method, the rate and the seed differs between two of them."""
     return RLConfig(
         model=model,
         template=template,
@@ -122,5 +122,5 @@ def config_of(trial: Trial, settings: Settings, *, model: str, template: str) ->
 
 
 def has_collapsed(record: dict[str, Any], start: float) -> bool:
-    """Whether a trial ended with numbers that are none, or with an accuracy more than ``COLLAPSE`` below ``start``."""
+    """Return whether a trial ended with non-finite numbers, or with an accuracy more than ``COLLAPSE`` below ``start``."""
     return record["status"] != "finished" or record["accuracy"] < start - COLLAPSE

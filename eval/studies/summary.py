@@ -1,4 +1,4 @@
-"""What the trials' records come to: per arm and learning rate, and paired by seed. Pure functions of records."""
+"""Summaries of the trials' records: per arm and learning rate, and paired by seed. Pure functions of records."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _bounded(interval: tuple[float, float] | None) -> list[float] | None:
 
 
 def cell(records: Sequence[Record], start: float) -> dict[str, Any]:
-    """One arm at one learning rate, over its seeds. Shares of tokens are means over steps (pre-clip) or batches (outliers)."""
+    """Summarize one arm at one rate over its seeds. Shares of tokens are means over steps (pre-clip) or batches (outliers)."""
     accuracy, invalid = [r["accuracy"] for r in records], [r["invalid"] for r in records]
     collapsed = sum(has_collapsed(r, start) for r in records)
     norms = _all(records, "grad_norm")
@@ -77,21 +77,21 @@ def paired(records: Sequence[Record], base: Sequence[Record], start: float) -> d
     """
     theirs = {r["seed"]: r for r in base}
     both = [(r, theirs[r["seed"]]) for r in records if r["seed"] in theirs]
-    differences = [own["accuracy"] - other["accuracy"] for own, other in both]
+    differences = [this["accuracy"] - other["accuracy"] for this, other in both]
     interval = t_interval(differences)
-    fell = [(has_collapsed(own, start), has_collapsed(other, start)) for own, other in both]
+    fell = [(has_collapsed(this, start), has_collapsed(other, start)) for this, other in both]
     return {
         "num_seeds": len(both),
         "difference": _mean(differences),
         "interval": None if interval is None else list(interval),
-        "only_this_collapsed": sum(own and not other for own, other in fell),
-        "only_the_other_collapsed": sum(other and not own for own, other in fell),
-        "identical": sum(own["series"]["loss"] == other["series"]["loss"] for own, other in both),
+        "only_this_collapsed": sum(this and not other for this, other in fell),
+        "only_the_other_collapsed": sum(other and not this for this, other in fell),
+        "identical": sum(this["series"]["loss"] == other["series"]["loss"] for this, other in both),
     }
 
 
 def summarize(records: Sequence[Record], start: Record, num_workers: int) -> dict[str, Any]:
-    """Everything the report shows. Raises ValueError without a record."""
+    """Return everything the report shows. Raise ValueError without a record."""
     if not records:
         raise ValueError("there is no finished trial to summarise")
     arms = [arm for arm in ARMS if any(r["arm"] == arm for r in records)]
@@ -101,7 +101,7 @@ def summarize(records: Sequence[Record], start: Record, num_workers: int) -> dic
         return [r for r in records if (r["arm"], r["learning_rate"]) == (arm, rate)]
 
     def every(make: Callable[[list[Record], float], Any]) -> dict[str, dict[str, Any]]:
-        return {arm: {f"{rate:g}": make(own, rate) for rate in rates if (own := of(arm, rate))} for arm in arms}
+        return {arm: {f"{rate:g}": make(group, rate) for rate in rates if (group := of(arm, rate))} for arm in arms}
 
     accuracy = start["accuracy"]
     first = [r["series"]["right"][0] for r in records if r["series"]["right"]]
@@ -121,9 +121,9 @@ def summarize(records: Sequence[Record], start: Record, num_workers: int) -> dic
             "by_cpu_seconds": round(cpu / num_workers / 60, 1),
             "by_the_clock": round((start["wall_s"] + sum(r["wall_s"] for r in records) / num_workers) / 60, 1),
         },
-        "cells": every(lambda own, rate: cell(own, accuracy)),
+        "cells": every(lambda group, rate: cell(group, accuracy)),
         **{
-            f"against_{base}": every(lambda own, rate, base=base: paired(own, of(base, rate), accuracy))  # type: ignore[misc]
+            f"against_{base}": every(lambda group, rate, base=base: paired(group, of(base, rate), accuracy))  # type: ignore[misc]
             for base in BASES
             if base in arms
         },

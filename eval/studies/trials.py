@@ -1,4 +1,4 @@
-"""One trial: the trainer users get, on a fresh copy of the starting judge, and then what that judge has become."""
+"""One trial: the package's trainer on a fresh copy of the starting judge, and the evaluation of the result."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ CHUNK = 50  # pairs between two movements of the progress bar
 
 
 def files_of(run: Path) -> tuple[Path, Path, Path]:
-    """(judge, training pairs, held-out pairs) of a finished quickstart. Raises ConfigError where it is not finished."""
+    """Return (judge, training pairs, held-out pairs) of a finished quickstart. Raise ConfigError if it is not finished."""
     judge, train, test = run / "rl" / FINAL, run / "distill" / "distilled.parquet", run / "demo" / TEST
     if not is_finished(run / "rl") or not train.exists() or not test.exists():
         raise ConfigError(f"{run}: holds no finished quickstart; make one with `rewardlab quickstart --out {run}`")
@@ -52,7 +52,7 @@ def files_of(run: Path) -> tuple[Path, Path, Path]:
 
 
 def digest(path: Path) -> str:
-    """Of a file's content."""
+    """Return a hash of a file's content."""
     return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
@@ -72,16 +72,16 @@ class Watch(TrainerCallback):
 
 
 def _series(logged: Sequence[dict[str, float]]) -> dict[str, list[float | None]]:
-    found = {key: [step[name] for step in logged if name in step] for key, name in SERIES.items()}
-    return {key: [v if v is not None and math.isfinite(v) else None for v in values] for key, values in found.items()}
+    series = {key: [step[name] for step in logged if name in step] for key, name in SERIES.items()}
+    return {key: [v if v is not None and math.isfinite(v) else None for v in values] for key, values in series.items()}
 
 
 def _is_numeric(error: RuntimeError) -> bool:
-    """Whether torch refused to sample because the probabilities are none."""
+    """Return whether torch refused to sample from non-finite probabilities."""
     return "probability tensor contains" in str(error)
 
 
-class Workplace:
+class StabilityContext:
     """Judge, processor and pairs, read once; every trial gets its own copy of the judge's weights."""
 
     def __init__(self, run: Path, settings: Settings) -> None:
@@ -104,8 +104,8 @@ class Workplace:
     def _votes(self, model: Any, pairs: Sequence[PreferencePair], num_votes: int, seed: int) -> list[list[Vote]]:
         sampler = HFSampler(model, self.processor, batch_size=512)
         judge = GenerativeJudge(sampler, self.template, max_tokens=self.settings.max_tokens)
-        cast = judge.compare_many(pairs, orders=[BOTH_ORDERS] * len(pairs), num_votes=num_votes, seed=seed)
-        return [list(judgment.votes) for judgment in cast]
+        judgments = judge.compare_many(pairs, orders=[BOTH_ORDERS] * len(pairs), num_votes=num_votes, seed=seed)
+        return [list(judgment.votes) for judgment in judgments]
 
     def start(self) -> dict[str, Any]:
         """The judge that all trials start from: its accuracy on the held-out pairs, and its own draws on the candidates."""
@@ -122,9 +122,9 @@ class Workplace:
         self.keep_late(start["right"])
 
     def keep_late(self, right: dict[str, int]) -> float:
-        """Train on the candidates that the start's own draws mostly get right, in both orders; returns their share of right.
+        """Train on the candidates that the start's own draws mostly get right, in both orders; return their share of right.
 
-        That share is of the draws that chose them, and so a little high. Raises DataError where they fill no batch.
+        That share is of the draws that chose them, and so a little high. Raise DataError if they fill no batch.
         """
         draws = 2 * self.settings.num_draws
         kept = [pair for pair in self.candidates if right[pair.pair_id] >= self.settings.keep_from * draws]
@@ -138,8 +138,8 @@ class Workplace:
 
     def evaluate(self, model: Any, num_votes: int) -> dict[str, Any]:
         """Sampled accuracy on the held-out pairs, both orders, invalid answers wrong; the same draws' seed for all."""
-        cast = self._votes(model.eval(), self.test, num_votes, self.settings.seed)
-        votes = [(vote, pair.preferred) for pair, row in zip(self.test, cast, strict=True) for vote in row]
+        votes_of_pair = self._votes(model.eval(), self.test, num_votes, self.settings.seed)
+        votes = [(vote, pair.preferred) for pair, row in zip(self.test, votes_of_pair, strict=True) for vote in row]
         return {
             "num_votes": len(votes),
             "accuracy": sum(vote.winner == preferred for vote, preferred in votes) / len(votes),
@@ -153,12 +153,12 @@ class Workplace:
         wall, cpu = time.perf_counter(), time.process_time()
         model, watch = copy.deepcopy(self.model), Watch()
         finite = self._train(trial, model, watch)
-        found = self._evaluate_if(finite, model)
+        scores = self._evaluate_if(finite, model)
         return {
             "arm": trial.arm,
             "learning_rate": trial.learning_rate,
             "seed": trial.seed,
-            **found,
+            **scores,
             "steps": len([step for step in watch.logged if "grad_norm" in step]),
             "series": _series(watch.logged),
             "wall_s": round(time.perf_counter() - wall, 2),
@@ -167,7 +167,7 @@ class Workplace:
         }
 
     def _train(self, trial: Trial, model: Any, watch: Watch) -> bool:
-        """Whether the weights stayed numbers."""
+        """Return whether the weights stayed finite."""
         config = config_of(trial, self.settings, model="start", template=self.template.name)
         with tempfile.TemporaryDirectory() as folder:
             trainer = build_trainer(

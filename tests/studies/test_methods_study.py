@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from eval.studies.method_report import markdown, summarize, write_report
-from eval.studies.method_trials import Budget, MethodPlace, scores_of
+from eval.studies.method_trials import Budget, MethodContext, scores_of
 from eval.studies.methods import ARMS, Settings, config_of, scaled
 from eval.studies.plans import Trial, plan
 from eval.studies.runner import read_records, run_trials
@@ -121,10 +121,10 @@ def test_scores_by_hand() -> None:
         judged(vote(given, Choice.FIRST), vote(swapped, Choice.SECOND)),
         judged(vote(given, Choice.FIRST), vote(swapped, Choice.FIRST)),
     ]
-    found = scores_of(sampled, greedy, pairs)
-    assert (found["accuracy"], found["consistent"], found["invalid"]) == (0.5, 0.5, 0.25)
-    assert (found["greedy_accuracy"], found["swap_consistency"], found["flipped"]) == (0.75, 0.5, 0.5)
-    assert found["length"] == 10
+    scores = scores_of(sampled, greedy, pairs)
+    assert (scores["accuracy"], scores["consistent"], scores["invalid"]) == (0.5, 0.5, 0.25)
+    assert (scores["greedy_accuracy"], scores["swap_consistency"], scores["flipped"]) == (0.75, 0.5, 0.5)
+    assert scores["length"] == 10
 
 
 def record(arm: str, seed: int, accuracy: float) -> dict[str, Any]:
@@ -151,12 +151,12 @@ def test_the_report_pairs_by_seed(tmp_path: Path) -> None:
     start = {"identity": {"settings": Settings().to_dict(), "judge": "j"}, "cpu_s": 6.0, "wall_s": 6.0}
     start |= dict.fromkeys(("plain", "verifying", "verified"), scores)
     summary = summarize(rows, start, 2)
-    found = summary["table"]["grpo"]
-    assert found["accuracy"][0] == pytest.approx(0.73)
+    row = summary["table"]["grpo"]
+    assert row["accuracy"][0] == pytest.approx(0.73)
     # t(0.975, 2 degrees) 4.303 times 0.01 / sqrt(3) is 0.0248
-    assert found["accuracy"][1] == pytest.approx([0.73 - 0.02484, 0.73 + 0.02484], abs=1e-4)
-    assert found["against"]["accuracy"]["difference"] == pytest.approx(0.02)
-    assert found["against"]["accuracy"]["interval"] == pytest.approx([0.02, 0.02])
+    assert row["accuracy"][1] == pytest.approx([0.73 - 0.02484, 0.73 + 0.02484], abs=1e-4)
+    assert row["against"]["accuracy"]["difference"] == pytest.approx(0.02)
+    assert row["against"]["accuracy"]["interval"] == pytest.approx([0.02, 0.02])
     assert summary["minutes"] == {"by_cpu_seconds": 0.3, "by_the_clock": 0.7}
     write_report(summary, tmp_path)
     assert "| GRPO | +2.0 [+2.0, +2.0] |" in (tmp_path / "methods.md").read_text()
@@ -176,7 +176,7 @@ def test_trials_in_small(finished_run: Path, tmp_path: Path) -> None:
 
     path = run / "distill" / "distilled.parquet"
     write_parquet([replace(pair, attempts="2") for pair in read_pairs(path)], path)
-    opener = partial(MethodPlace, run, SMALL, tmp_path / "out", RECIPES)
+    opener = partial(MethodContext, run, SMALL, tmp_path / "out", RECIPES)
     start = run_trials(opener, plan(ARMS, ("dapo", "t_ppo", "pag"), (0,)), tmp_path / "out", workers=1)
     records = {row["arm"]: row for row in read_records(tmp_path / "out")}
     assert {row["num_tokens"] >= 300 for row in records.values()} == {True}
@@ -184,4 +184,4 @@ def test_trials_in_small(finished_run: Path, tmp_path: Path) -> None:
     assert 0 <= records["pag"]["verified"]["accuracy"] <= 1
     assert "PAG's last judgments" in markdown(summarize(list(records.values()), start, 1))
     with pytest.raises(ConfigError, match="finished quickstart"):
-        MethodPlace(tmp_path / "none", SMALL, tmp_path / "out", RECIPES)
+        MethodContext(tmp_path / "none", SMALL, tmp_path / "out", RECIPES)

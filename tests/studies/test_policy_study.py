@@ -14,7 +14,7 @@ import pytest
 from eval.studies.plans import Trial, plan
 from eval.studies.policy import ARMS, Settings, policy_config
 from eval.studies.policy_report import markdown, summarize, write_report
-from eval.studies.policy_trials import MANY_WORDED, Curves, PolicyPlace, is_right
+from eval.studies.policy_trials import MANY_WORDED, Curves, PolicyContext, is_right
 from eval.studies.runner import read_records, run_trials
 from rewardlab.data.pairs import read_pairs, write_parquet
 from rewardlab.errors import ConfigError
@@ -80,11 +80,11 @@ def test_the_report(tmp_path: Path) -> None:
     start = {"identity": {"settings": Settings().to_dict(), "judge": "j"}, "cpu_s": 6.0, "wall_s": 6.0}
     start |= {"accuracy": 0.4, "greedy_accuracy": 0.5, "num_questions": 4}
     summary = summarize(rows, start, 2)
-    found = summary["table"]["right_answer"]
-    assert found["against"] == (pytest.approx(0.1), pytest.approx([0.1, 0.1]))
-    assert found["separation"][0] == pytest.approx(0.4)
-    assert found["curves"]["true"] == [0.4, pytest.approx(0.65)]
-    assert found["unreadable"] == 2
+    row = summary["table"]["right_answer"]
+    assert row["against"] == (pytest.approx(0.1), pytest.approx([0.1, 0.1]))
+    assert row["separation"][0] == pytest.approx(0.4)
+    assert row["curves"]["true"] == [0.4, pytest.approx(0.65)]
+    assert row["unreadable"] == 2
     perfect = record("truth", 0, 1.0)
     perfect["curves"] = {**perfect["curves"], "paid_for_wrong": [None, None]}
     assert summarize([perfect], start, 2)["table"]["truth"]["separation"] is None  # not 0: nothing was there to tell apart
@@ -103,7 +103,7 @@ def test_every_arm_in_small(finished_run: Path, tiny_checkpoint: Path, demo_pair
     pairs = [pair for pair in demo_pairs[0] if pair.question != MANY_WORDED]
     write_parquet([replace(pair, judgment="") for pair in pairs[:16]], run / "demo" / "train.parquet")
     write_parquet(read_pairs(finished_run / "demo" / "test.parquet"), run / "demo" / "test.parquet")
-    opener = partial(PolicyPlace, run, SMALL, tmp_path / "out")
+    opener = partial(PolicyContext, run, SMALL, tmp_path / "out")
     start = run_trials(opener, plan(ARMS, tuple(ARMS), (0,)), tmp_path / "out", workers=1)
     records = {row["arm"]: row for row in read_records(tmp_path / "out")}
     assert set(records) == set(ARMS)
@@ -111,4 +111,4 @@ def test_every_arm_in_small(finished_run: Path, tiny_checkpoint: Path, demo_pair
     assert (tmp_path / "out" / "anchors.jsonl").exists()
     assert "Bradley-Terry" in markdown(summarize(list(records.values()), start, 1))
     with pytest.raises(ConfigError, match="finished quickstart"):
-        PolicyPlace(tmp_path / "none", SMALL, tmp_path / "out")
+        PolicyContext(tmp_path / "none", SMALL, tmp_path / "out")

@@ -17,7 +17,7 @@ from eval.studies.report import markdown, write_report
 from eval.studies.runner import read_records, run_trials
 from eval.studies.stability import ARMS, Settings, Trial, config_of, has_collapsed, plan
 from eval.studies.summary import cell, paired, summarize, t_interval
-from eval.studies.trials import Workplace
+from eval.studies.trials import StabilityContext
 from rewardlab.config import Method
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.metrics.intervals import wilson_interval
@@ -245,33 +245,33 @@ def test_the_rule_of_collapse() -> None:
 def test_a_cell_by_hand() -> None:
     """Accuracies 0.8, 0.6 and 0 of which the last is no number: mean 7/15, deviation 0.4163, t(2) 4.3027."""
     records = [record("preclip", 0, 0.8), record("preclip", 1, 0.6), record("preclip", 2, 0.0, status="non_finite")]
-    found = cell(records, 0.85)
-    assert (found["num_seeds"], found["collapsed"], found["non_finite"]) == (3, 2, 1)
-    assert found["accuracy"] == pytest.approx(0.4667, abs=1e-4)
-    assert found["accuracy_interval"] == [0.0, 1.0]  # 0.4667 -+ 1.034, bounded
+    summary = cell(records, 0.85)
+    assert (summary["num_seeds"], summary["collapsed"], summary["non_finite"]) == (3, 2, 1)
+    assert summary["accuracy"] == pytest.approx(0.4667, abs=1e-4)
+    assert summary["accuracy_interval"] == [0.0, 1.0]  # 0.4667 -+ 1.034, bounded
     assert t_interval([0.8, 0.6, 0.0]) == pytest.approx((-0.5675, 1.5009), abs=1e-3)
-    assert found["collapse_interval"] == pytest.approx([0.2077, 0.9385], abs=1e-3)  # Wilson, 2 of 3
-    assert found["right_of_rollouts"] == [pytest.approx(0.9), pytest.approx(0.5)]
-    assert found["grad_norm"]["median"] == 1.5
-    assert found["grad_norm"]["max"] == 2.0
-    assert found["grad_norm_non_finite"] == 3
-    assert found["preclip_frac"] == pytest.approx(0.01)
-    assert found["outlier_frac_negative"] == pytest.approx(0.04)
-    assert found["first_outlier_frac_negative"] == pytest.approx(0.08)
-    assert found["last_entropy"] == pytest.approx(0.2)
+    assert summary["collapse_interval"] == pytest.approx([0.2077, 0.9385], abs=1e-3)  # Wilson, 2 of 3
+    assert summary["right_of_rollouts"] == [pytest.approx(0.9), pytest.approx(0.5)]
+    assert summary["grad_norm"]["median"] == 1.5
+    assert summary["grad_norm"]["max"] == 2.0
+    assert summary["grad_norm_non_finite"] == 3
+    assert summary["preclip_frac"] == pytest.approx(0.01)
+    assert summary["outlier_frac_negative"] == pytest.approx(0.04)
+    assert summary["first_outlier_frac_negative"] == pytest.approx(0.08)
+    assert summary["last_entropy"] == pytest.approx(0.2)
     assert t_interval([0.5]) is None
     assert wilson_interval(0, 5) == pytest.approx((0.0, 0.4345), abs=1e-3)
 
 
 def test_pairs_by_seed_by_hand() -> None:
     """Differences 0.1 and 0.3 on the seeds that both have: mean 0.2, half-width 12.706 x 0.1414 / sqrt 2 = 1.2706."""
-    own = [record("grpo", 0, 0.8), record("grpo", 1, 0.7), record("grpo", 7, 0.1)]
+    records = [record("grpo", 0, 0.8), record("grpo", 1, 0.7), record("grpo", 7, 0.1)]
     base = [record("reinforce_pp", 1, 0.4), record("reinforce_pp", 0, 0.7), record("reinforce_pp", 5, 0.9)]
-    found = paired(own, base, 0.85)
-    assert found["num_seeds"] == 2
-    assert found["difference"] == pytest.approx(0.2)
-    assert found["interval"] == pytest.approx([-1.0706, 1.4706], abs=1e-3)
-    assert (found["only_this_collapsed"], found["only_the_other_collapsed"]) == (0, 1)
+    summary = paired(records, base, 0.85)
+    assert summary["num_seeds"] == 2
+    assert summary["difference"] == pytest.approx(0.2)
+    assert summary["interval"] == pytest.approx([-1.0706, 1.4706], abs=1e-3)
+    assert (summary["only_this_collapsed"], summary["only_the_other_collapsed"]) == (0, 1)
 
 
 def test_summary_and_report() -> None:
@@ -302,15 +302,15 @@ def test_summary_and_report() -> None:
 def test_a_study_in_small(finished_run: Path, tmp_path: Path) -> None:
     """Two trials on two processes; a record of each, a report; run again it does nothing, with a seed more only that."""
     trials = plan(("reinforce_pp", "stable_reinforce"), (1e-2,), (0,))
-    start = run_trials(partial(Workplace, finished_run, SMALL), trials, tmp_path, workers=2)
+    start = run_trials(partial(StabilityContext, finished_run, SMALL), trials, tmp_path, workers=2)
     records = read_records(tmp_path)
     assert [r["arm"] for r in records] == ["reinforce_pp", "stable_reinforce"]
-    for found in records:
-        assert (found["status"], found["steps"], found["num_votes"]) == ("finished", 8, 12)
-        assert len(found["series"]["right"]) == 2
-        assert any(0 < right < 1 for right in found["series"]["right"])
-        assert max(found["series"]["grad_norm"]) > 0
-        assert found["cpu_s"] > 0
+    for record in records:
+        assert (record["status"], record["steps"], record["num_votes"]) == ("finished", 8, 12)
+        assert len(record["series"]["right"]) == 2
+        assert any(0 < right < 1 for right in record["series"]["right"])
+        assert max(record["series"]["grad_norm"]) > 0
+        assert record["cpu_s"] > 0
     assert records[0]["series"]["right"][0] == records[1]["series"]["right"][0]  # the same pairs, the same draws
     assert records[0]["series"]["preclip_frac"] == []
     path = write_report(summarize(records, start, 2), tmp_path)
@@ -320,22 +320,22 @@ def test_a_study_in_small(finished_run: Path, tmp_path: Path) -> None:
 
     before = {p: p.stat().st_mtime_ns for p in (tmp_path / "trials").iterdir()}
     more = [*trials, Trial(1, 1e-2, "reinforce_pp")]
-    run_trials(partial(Workplace, finished_run, SMALL), more, tmp_path, workers=2)
+    run_trials(partial(StabilityContext, finished_run, SMALL), more, tmp_path, workers=2)
     assert {p: p.stat().st_mtime_ns for p in before} == before
     assert len(read_records(tmp_path)) == 3
     with pytest.raises(ConfigError, match="holds a study that differs in settings"):
-        run_trials(partial(Workplace, finished_run, replace(SMALL, batch_size=8)), trials, tmp_path, workers=1)
+        run_trials(partial(StabilityContext, finished_run, replace(SMALL, batch_size=8)), trials, tmp_path, workers=1)
 
 
 def test_a_trial_is_the_same_whatever_ran_before(finished_run: Path) -> None:
     """Weights, optimizer and random state start anew each time; another seed or method is another trial."""
-    place = Workplace(finished_run, SMALL)
-    place.keep_late({pair.pair_id: 2 for pair in place.candidates})
-    told = ("accuracy", "invalid", "answers", "series")
+    context = StabilityContext(finished_run, SMALL)
+    context.keep_late({pair.pair_id: 2 for pair in context.candidates})
+    keys = ("accuracy", "invalid", "answers", "series")
 
     def run(arm: str, seed: int) -> dict[str, Any]:
-        found = place.run(Trial(seed, 1e-2, arm))
-        return {key: found[key] for key in told}
+        record = context.run(Trial(seed, 1e-2, arm))
+        return {key: record[key] for key in keys}
 
     first = run("stable_reinforce", 0)
     others = [run("blind_reinforce_pp", 1), run("grpo", 0), run("raw_mean_filter", 1)]
@@ -346,42 +346,44 @@ def test_a_trial_is_the_same_whatever_ran_before(finished_run: Path) -> None:
 def test_a_stopped_study_continues(finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stopped within the second trial: the first is kept, the start is not measured again, the rest is run."""
     trials = plan(("reinforce_pp", "preclip"), (1e-2,), (0,))
-    original = Workplace.run
+    original = StabilityContext.run
 
     class KilledError(Exception):
         pass
 
-    def killed(self: Workplace, trial: Trial) -> dict[str, Any]:
+    def killed(self: StabilityContext, trial: Trial) -> dict[str, Any]:
         if trial.arm == "preclip":
             raise KilledError
         return original(self, trial)
 
-    monkeypatch.setattr(Workplace, "run", killed)
+    monkeypatch.setattr(StabilityContext, "run", killed)
     with pytest.raises(KilledError):
-        run_trials(partial(Workplace, finished_run, SMALL), trials, tmp_path, workers=1)
-    monkeypatch.setattr(Workplace, "run", original)
+        run_trials(partial(StabilityContext, finished_run, SMALL), trials, tmp_path, workers=1)
+    monkeypatch.setattr(StabilityContext, "run", original)
     kept = {p.name: p.read_bytes() for p in tmp_path.rglob("*.json")}
     assert set(kept) == {"start.json", "reinforce_pp-0.01-0.json"}
-    monkeypatch.setattr(Workplace, "start", None)
-    run_trials(partial(Workplace, finished_run, SMALL), trials, tmp_path, workers=1)
+    monkeypatch.setattr(StabilityContext, "start", None)
+    run_trials(partial(StabilityContext, finished_run, SMALL), trials, tmp_path, workers=1)
     assert {name: (next(tmp_path.rglob(name))).read_bytes() for name in kept} == kept
     assert [r["arm"] for r in read_records(tmp_path)] == ["preclip", "reinforce_pp"]
 
 
 def test_weights_that_are_no_numbers_are_a_collapse(finished_run: Path) -> None:
     """Training stops at once; nothing could be read of such a judge, so that it is right on nothing."""
-    place = Workplace(finished_run, SMALL)
-    place.keep_late({pair.pair_id: 2 for pair in place.candidates})
-    found = place.run(Trial(0, 1e38, "reinforce_pp"))
-    assert (found["status"], found["accuracy"], found["invalid"]) == ("non_finite", 0.0, 1.0)
-    assert found["steps"] < 8
-    json.dumps(found, allow_nan=False)
+    context = StabilityContext(finished_run, SMALL)
+    context.keep_late({pair.pair_id: 2 for pair in context.candidates})
+    record = context.run(Trial(0, 1e38, "reinforce_pp"))
+    assert (record["status"], record["accuracy"], record["invalid"]) == ("non_finite", 0.0, 1.0)
+    assert record["steps"] < 8
+    json.dumps(record, allow_nan=False)
 
 
 def test_what_cannot_be_studied(finished_run: Path, tmp_path: Path) -> None:
     """No quickstart, and a judge that is right too seldom."""
     with pytest.raises(ConfigError, match="rewardlab quickstart --out"):
-        run_trials(partial(Workplace, tmp_path / "none", SMALL), plan(("grpo",), (1e-3,), (0,)), tmp_path / "out", workers=1)
-    place = Workplace(finished_run, replace(SMALL, keep_from=0.75))
+        run_trials(
+            partial(StabilityContext, tmp_path / "none", SMALL), plan(("grpo",), (1e-3,), (0,)), tmp_path / "out", workers=1
+        )
+    context = StabilityContext(finished_run, replace(SMALL, keep_from=0.75))
     with pytest.raises(DataError, match=r"0 of 40 pairs.*train the judge for longer"):
-        place.keep_late({pair.pair_id: 1 for pair in place.candidates})
+        context.keep_late({pair.pair_id: 1 for pair in context.candidates})
