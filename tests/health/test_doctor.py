@@ -181,7 +181,8 @@ def test_a_curve() -> None:
 def test_a_run_page(tiny_checkpoint: Path, tmp_path: Path) -> None:
     """Of a real run: every metric, what the watchdog saw, rollouts whose text is text."""
     scaled_runs.run("rl", tiny_checkpoint, tmp_path / "run")
-    (tmp_path / "run" / "health.jsonl").write_text('{"step": 3, "signs": ["invalid"], "message": "none", "done": "warn"}\n')
+    event = {"step": 3, "signs": ["invalid"], "message": "no verdicts", "done": "warn"}
+    (tmp_path / "run" / "health.jsonl").write_text(json.dumps(event) + "\n")
     row = {"step": 3, "pair_id": "p", "order": "given", "text": "<script>alert(1)</script>", "status": "ok", "correct": True}
     (tmp_path / "run" / "samples.jsonl").write_text(json.dumps(row | {"reward": 1.5, "num_tokens": 3}) + "\n{half a li")
     page = write_run_page(tmp_path / "run").read_text()
