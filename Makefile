@@ -6,11 +6,12 @@ READY := $(VENV)/.ready
 OUT ?= runs/quickstart
 SEED ?= 0
 
-.PHONY: help quickstart test parity vllm lint serve study clean
+.PHONY: help quickstart check test parity vllm lint serve study clean
 
 help:
 	@echo "make quickstart   the whole pipeline, small and real (about 12 minutes on two cores; OUT=$(OUT) SEED=$(SEED))"
-	@echo "make test         linter, type checker, tests"
+	@echo "make check        linter, type checker, the fast tests (a minute and a half)"
+	@echo "make test         linter, type checker, all tests"
 	@echo "make parity       the RL arithmetic against verl's and torchrl's, and the verl plug-in in verl, in an environment of its own"
 	@echo "make vllm         the same judgments from vLLM (on a CPU) as from transformers, in an environment of its own"
 	@echo "make serve        the quickstart's judge behind an HTTP endpoint"
@@ -37,8 +38,14 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Two processes, whole files each, so that what a file prepares is prepared once.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
+
+check: lint
+	$(PYTEST) -m "not slow"
+
 test: lint
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 # verl asks for an older transformers than this project. Of it the arithmetic, the config tree, the dataset and the reward loop are
 # imported, of torchrl the arithmetic.
