@@ -30,6 +30,45 @@ settings.load_profile("fixed")
 SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
 
 
+# Files whose tests train models, start other processes or browsers, or take seconds for another reason: `make check` leaves them
+# out (`-m "not slow"`), `make test` runs them. Fixtures named in SLOW_FIXTURES make a single test slow.
+SLOW_FILES = (
+    "tests/demo/test_demo.py",
+    "tests/demo/test_quickstart.py",
+    "tests/distill/test_batch_transport.py",
+    "tests/distill/test_distill.py",
+    "tests/distill/test_ray_transport.py",
+    "tests/models/test_families.py",
+    "tests/parity/",
+    "tests/repo/test_notebooks.py",
+    "tests/repo/test_wheel.py",
+    "tests/rewards/test_audit.py",
+    "tests/rewards/test_mathematics.py",
+    "tests/samplers/test_child_process.py",
+    "tests/samplers/test_concurrency.py",
+    "tests/samplers/test_samplers.py",
+    "tests/samplers/test_vllm.py",
+    "tests/serving/test_fuzzing.py",
+    "tests/serving/test_dialects.py",
+    "tests/serving/test_queue.py",
+    "tests/serving/test_voting.py",
+    "tests/studies/",
+    "tests/training/",
+    "tests/curation/test_decontaminate.py",
+)
+FAST_IN_SLOW = ("tests/training/test_trl_seam.py", "tests/parity/test_trl_losses.py")
+SLOW_FIXTURES = ("tiny_checkpoint", "finished_run")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark slow tests."""
+    for item in items:
+        name = Path(item.path).relative_to(Path(__file__).parents[1]).as_posix()
+        slow_file = name.startswith(SLOW_FILES) and name not in FAST_IN_SLOW
+        if slow_file or set(SLOW_FIXTURES) & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(scope="session")
 def demo_pairs() -> tuple[list[PreferencePair], list[Truth]]:
     """200 training pairs and their truths."""

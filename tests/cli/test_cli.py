@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rewardlab.cli import main
 from rewardlab.data.pairs import write_parquet
 from rewardlab.prompts import load_template
 from rewardlab.types import Completion, FinishReason, Judgment, Order, Outcome, Verdict, VerdictStatus, Vote
+from tests.support.shell import run_main, run_module
 
 ROOT = Path(__file__).parents[2]
 COMMANDS = [
@@ -58,9 +58,14 @@ GROUPED = [
 
 
 def rewardlab(*arguments: object) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "COLUMNS": "120", "NO_COLOR": "1", "TERM": "dumb"}
-    command = [sys.executable, "-m", "rewardlab.cli", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, env=env, cwd=ROOT)
+    return run_main(main, *arguments)
+
+
+def test_a_process_of_its_own() -> None:
+    """Help, and an error of the user's: one sentence and exit status 2."""
+    assert "Usage" in run_module("rewardlab.cli", "--help").stdout
+    done = run_module("rewardlab.cli", "bench", "official", "nobody", "nothing.jsonl")
+    assert (done.returncode, done.stderr.count("error:"), "Traceback" in done.stderr) == (2, 1, False)
 
 
 @pytest.mark.parametrize("command", [[], *(name.split() for name in [*COMMANDS, *GROUPED])])

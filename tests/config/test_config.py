@@ -72,7 +72,7 @@ def test_defaults_are_the_paper() -> None:
         (StepsConfig, "completions: 5", "raise completions"),
         (StepsConfig, "judgments_per_order: 21", "cannot be more"),
         (PRMConfig, "lora: {}", "lora: null"),
-        (RLConfig, "process_reward: x\nadvantage: rloo\nsamples_per_prompt: 2", "process_reward"),
+        (RLConfig, "process_reward: x\nadvantage: rloo\ngroup_size: 2", "process_reward"),
         (RLConfig, "batch_size: 100", "multiple of batch_size"),
         (RMConfig, "batch_size: 9\nmicro_batch_size: 3", "make it even"),
         (RMConfig, "lora: {}", "whole model"),
