@@ -30,8 +30,8 @@ settings.load_profile("fixed")
 SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
 
 
-# Files whose tests train models, start other processes or browsers, or take seconds for another reason: `make check` leaves them
-# out (`-m "not slow"`), `make test` runs them. Fixtures named in SLOW_FIXTURES make a single test slow.
+# Files whose tests train models, start other processes or browsers, or take seconds for another reason: `make check` leaves
+# them out (`-m "not slow"`), `make test` runs them. Fixtures named in SLOW_FIXTURES make a single test slow.
 SLOW_FILES = (
     "tests/demo/test_demo.py",
     "tests/demo/test_quickstart.py",

@@ -6,6 +6,7 @@ Benchmarks, data recipes and reward terms are found so; CONTRIBUTING has an exam
 from __future__ import annotations
 
 import importlib.util
+import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TypeVar
@@ -41,9 +42,11 @@ def _run(path: Path, attribute: str) -> object:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses and pickle look it up
     try:
         spec.loader.exec_module(module)
     except Exception as error:  # the boundary: another's code may fail in any way
+        del sys.modules[spec.name]
         raise ConfigError(f"{path}: could not be loaded ({type(error).__name__}: {error})") from error
     return module
 

@@ -216,6 +216,10 @@ class RLConfig(MethodConfig):
             raise ValueError(
                 "self_verify continues the tokens of earlier turns, an engine is asked in words: set engine to null"
             )
+        if self.hot_token:
+            raise ValueError(
+                "hot_token is one token of a rollout, and self_verify samples several turns: set hot_token to null"
+            )
         if self.swap_weight or self.process_reward:
             raise ValueError("self_verify pays turns, swap_weight and process_reward whole rollouts: set them to 0 and null")
         if self.positive_nll:
@@ -267,7 +271,7 @@ class PolicyConfig(MethodConfig):
         return self
 
     @model_validator(mode="after")
-    def _has_a_group(self) -> Self:
+    def _anchor_has_a_group(self) -> Self:
         if self.anchor == "group" and self.group_size < 2:
             raise ValueError("anchor group compares a group's rollouts; set group_size to 2 or more")
         return self

@@ -55,20 +55,24 @@ class JudgeReward(RewardManagerBase):
     def __init__(self, config: Any, tokenizer: Any, compute_score: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, tokenizer, compute_score)
         options = dict(config.reward.get("reward_kwargs") or {})
+        if unknown := sorted(set(options) - set(WEIGHTS)):
+            raise ConfigError(f"reward_kwargs: unknown {', '.join(unknown)}; expected {', '.join(WEIGHTS)}")
         weights = {name: float(options.get(name, default)) for name, default in WEIGHTS.items()}
         rollout = config.actor_rollout_ref.rollout
         if weights["swap_weight"]:
             self._check_swap(config, rollout)
         judge = _consistency_judge(weights["consistency_weight"], required="consistency_weight" in options)
         self._ends = tokenizer_end_ids(tokenizer, str(config.actor_rollout_ref.model.path))
-        longest, margin = int(rollout.response_length), int(weights["overlong_margin"])
+        longest, margin = int(rollout.response_length), weights["overlong_margin"]
+        if margin != int(margin) or not 0 <= margin <= longest:
+            raise ConfigError(f"overlong_margin is {margin:g}; expected whole tokens from 0 to response_length {longest}")
         self._rewards = JudgeRewards(
             judge,
             RewardWeights(
                 format=weights["format_weight"],
                 consistency=weights["consistency_weight"] if judge else 0.0,
                 swap=weights["swap_weight"],
-                overlong=(longest, margin) if margin else None,
+                overlong=(longest, int(margin)) if margin else None,
             ),
             num_samples=int(rollout.n),
             deadline_s=weights["pair_deadline_s"],

@@ -13,12 +13,12 @@ Metrics = Mapping[str, "float | Metric"]
 class Metric:
     """A value, how many things (tokens, rollouts, batches) it is the mean of, and how values are joined.
 
-    ``mean`` weighs by ``weight``; ``max`` and ``sum`` do not look at it.
+    ``mean`` weighs by ``weight``; ``max`` does not look at it.
     """
 
     value: float
     weight: float = 1.0
-    reduce: Literal["mean", "max", "sum"] = "mean"
+    reduce: Literal["mean", "max"] = "mean"
 
 
 class MetricAccumulator:
@@ -29,9 +29,10 @@ class MetricAccumulator:
 
     def add(self, name: str, metric: Metric) -> None:
         """Join ``metric`` with what was added under ``name``. A mean over nothing, or a nan, is left out."""
-        if metric.value != metric.value or metric.weight <= 0:
+        value, weight = float(metric.value), float(metric.weight)  # a tensor would be sent to the other processes as one
+        if value != value or weight <= 0:
             return
-        total = Metric(metric.value * metric.weight, metric.weight) if metric.reduce == "mean" else metric
+        total = Metric(value * weight, weight) if metric.reduce == "mean" else Metric(value, reduce="max")
         self._metrics[name] = _join(self._metrics.get(name), total)
 
     def flush(self, gather: Callable[[list[object]], list[object]]) -> dict[str, float]:

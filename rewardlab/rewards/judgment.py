@@ -21,6 +21,8 @@ from rewardlab.errors import ConfigError
 from rewardlab.rl.selection import overlong_penalty
 from rewardlab.types import Completion, Order
 
+# Metrics of rewards that the watchdog and the pages read.
+RESERVED = {"format", "accuracy", "consistency_of_correct", "invalid_frac", "swap_agreement", "overlong", "unscored_frac"}
 TERMS = "rewardlab.reward_terms"  # entry points: name = "package.module:REWARD_TERM"
 
 
@@ -140,19 +142,24 @@ def _score(term: RewardTerm, judged: JudgedCompletion, part: RewardParts) -> flo
 def load_terms(names: Sequence[str]) -> tuple[RewardTerm, ...]:
     """Return the terms of Python files with a ``REWARD_TERM``, or of entry points of ``rewardlab.reward_terms``.
 
-    Raise ConfigError for one that is not there, and for two of one name.
+    Raise ConfigError for one that is not there, has the name of another metric of rewards, or a weight that is no number.
     """
-    terms = []
+    terms: list[RewardTerm] = []
     for name in names:
-        term = load_extension(name, RewardTerm, attribute="REWARD_TERM", group=TERMS)
+        try:
+            term = load_extension(name, RewardTerm, attribute="REWARD_TERM", group=TERMS)
+        except ConfigError as error:
+            raise ConfigError(f"reward_terms: {error}") from error
         if term is None:
             installed = ", ".join(extension_names(TERMS)) or "none is installed"
             raise ConfigError(
-                f"unknown reward term {name!r}; expected a Python file with a REWARD_TERM, or one of: {installed}"
+                f"reward_terms: unknown {name!r}; expected a Python file with a REWARD_TERM, or one of: {installed}"
             )
+        if term.name in {*RESERVED, *(other.name for other in terms)}:
+            raise ConfigError(f"reward_terms: {name}: the name {term.name!r} is taken; each term needs one of its own")
+        if not math.isfinite(term.weight):
+            raise ConfigError(f"reward_terms: {name}: its weight is {term.weight}; expected a finite number")
         terms.append(term)
-    if len({term.name for term in terms}) < len(terms):
-        raise ConfigError(f"reward_terms: two of {', '.join(term.name for term in terms)} have one name; each needs its own")
     return tuple(terms)
 
 

@@ -67,10 +67,12 @@ class Scored:
     metrics: Metrics = field(default_factory=dict)
 
     def attach(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
-        """Return the rollouts with what was said of them."""
-        columns = zip(rollouts, self.rewards, self.correct, self.parsed, strict=True)
+        """Return the rollouts with what was said of them; a reward that is no number is none."""
+        rewards = [None if reward is None or reward != reward else reward for reward in self.rewards]
+        columns = zip(rollouts, rewards, self.correct, self.parsed, strict=True)
         return [replace(r, reward=reward, correct=correct, parsed=parsed) for r, reward, correct, parsed in columns]
 
 
 RewardFunction = Callable[[Sequence[Rollout], int], Scored]
-"""(rollouts, training step) -> Scored. Its ``__name__`` names the columns in TRL's log."""
+"""(rollouts, training step) -> Scored. Its ``__name__`` names the columns in TRL's log. The rollouts may be none: of a window
+where nothing is finished, or where no judgment was revised."""

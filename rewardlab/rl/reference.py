@@ -157,17 +157,18 @@ def _rewards_by_token(rollouts: Rollouts, method: Method) -> Tensor:
     mask_NT = rollouts.mask_NT.double()
     reward_NT = torch.zeros_like(mask_NT)
     if rollouts.turn_rewards_NK is not None:
+        mask_NT = (rollouts.turns_NT > 0).double() if rollouts.turns_NT is not None else mask_NT
         for row in range(len(mask_NT)):
             for turn, places in enumerate(rollouts.stretches(row)):
                 if places:
                     reward_NT[row, places[-1]] = rollouts.turn_rewards_NK[row, turn]
-        return reward_NT
-    for row, mask_T in enumerate(rollouts.mask_NT):
-        reward = rollouts.rewards_N[row].item()
-        if method.advantage == "reinforce_pp_baseline":
-            reward = _relative(rollouts, row, "dr_grpo")
-        if mask_T.any():
-            reward_NT[row, int(mask_T.nonzero()[-1])] = reward
+    else:
+        for row, mask_T in enumerate(rollouts.mask_NT):
+            reward = rollouts.rewards_N[row].item()
+            if method.advantage == "reinforce_pp_baseline":
+                reward = _relative(rollouts, row, "dr_grpo")
+            if mask_T.any():
+                reward_NT[row, int(mask_T.nonzero()[-1])] = reward
     if rollouts.step_rewards_NT is not None:
         reward_NT += rollouts.step_rewards_NT
     if rollouts.ref_logprobs_NT is not None and method.kl == "k1_reward":

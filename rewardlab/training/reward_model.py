@@ -97,6 +97,7 @@ def build_reward_trainer(pairs: Sequence[PreferencePair], config: RMConfig, proc
         "gradient_checkpointing": False,  # switched on in the backbone below; the Trainer would ask the ValueModel
         "remove_unused_columns": False,
     }
+    training_arguments = TrainingArguments(**arguments)  # before the model: ZeRO-3 deals its weights out as they are read
     model = ValueModel.from_pretrained(config.model)
     freeze(model, config.freeze)
     if num_processes() > 1:
@@ -106,7 +107,7 @@ def build_reward_trainer(pairs: Sequence[PreferencePair], config: RMConfig, proc
         (enable or model.backbone.gradient_checkpointing_enable)()  # type: ignore[operator]
     return BradleyTerryTrainer(
         model=model.train(),
-        args=TrainingArguments(**arguments),
+        args=training_arguments,
         train_dataset=list(pairs),
         data_collator=ScalarCollator(processor, load_template(config.template)),
     )

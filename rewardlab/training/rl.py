@@ -146,6 +146,7 @@ def train_rl(
     about consistency, ConfigError for a finished or different run in ``out``.
     """
     template = load_template_for(config.model, config.template)
+    load_terms(config.reward_terms)  # before anything is loaded
     room = (3 if config.self_verify else 1) * config.max_completion_length  # a judgment, its verification, another judgment
     hard = drop_too_long(hard_pairs(pairs, config), config, template, out, room=room)
     rows = rl_rows(hard, template, both_orders=config.both_orders)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import sys
 from collections.abc import Callable
 from functools import cache
 from importlib.metadata import entry_points
@@ -307,10 +308,11 @@ def format_id(name: str) -> str:
 
 
 def _reader_in(path: Path) -> Reader:
-    spec = spec_from_file_location(path.stem, path)
+    spec = spec_from_file_location(f"rewardlab_format_{path.stem}", path)
     if spec is None or spec.loader is None or not path.is_file():
         raise ConfigError(f"verdict format {path}: no such file; expected a Python file with read_verdict(text)")
     module = module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look it up
     try:
         spec.loader.exec_module(module)
         reader: Reader = module.read_verdict

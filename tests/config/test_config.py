@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -124,3 +125,17 @@ def test_configs_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert find_configs(tmp_path) == tmp_path
     with pytest.raises(ConfigError, match="no such folder; expected one of yours, or one that ships: accelerate, "):
         find_configs("tyni")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"advantage": "rloo", "group_size": 1, "anchor": "start"}, "group_size"),
+        ({"advantage": "grpo", "group_size": 4, "kl": "k1_reward", "kl_coef": 0.1}, "k2_loss"),
+        ({"anchor": "group", "group_size": 1}, "anchor group"),
+    ],
+)
+def test_a_policy_is_held_to_its_method(changes: dict[str, Any], message: str) -> None:
+    """What a judge's method is refused, a policy's is."""
+    with pytest.raises(ValueError, match=message):
+        PolicyConfig(**changes)

@@ -113,9 +113,9 @@ def test_a_file_without_a_term(tmp_path: Path, text: str | None, message: str) -
         path.write_text(text)
     with pytest.raises(ConfigError, match=message):
         load_terms([str(path)])
-    with pytest.raises(ConfigError, match="unknown reward term 'nobody'"):
+    with pytest.raises(ConfigError, match="reward_terms: unknown 'nobody'"):
         load_terms(["nobody"])
-    with pytest.raises(ConfigError, match="one name"):
+    with pytest.raises(ConfigError, match="is taken"):
         load_terms([str(EXAMPLE), str(EXAMPLE)])
 
 
@@ -185,3 +185,21 @@ def test_trainer_and_plugin_pay_every_term_alike(tmp_path: Path) -> None:
     paid = by_the_trainer(cases, 1, weights, tmp_path)
     assert paid == by_verl(cases, 1, weights)
     assert len(set(paid)) > 4
+
+
+def test_names_and_weights_of_terms(tmp_path: Path) -> None:
+    """A file may declare dataclasses; a name that metrics have, or a weight that is no number, is refused."""
+    text = (
+        "from __future__ import annotations\nfrom dataclasses import dataclass\n"
+        "from rewardlab.rewards.judgment import RewardTerm\n\n"
+        "@dataclass\nclass Bonus:\n    size: float\n    def __call__(self, judged, part):\n        return self.size\n\n"
+        "REWARD_TERM = RewardTerm({name!r}, {weight}, Bonus(1.0))\n"
+    )
+    path = tmp_path / "term.py"
+    path.write_text(text.format(name="bonus", weight="0.5"))
+    (term,) = load_terms([str(path)])
+    assert compose([RIGHT], [judged()], RewardWeights(terms=(term,)))[0].total == 2.5
+    for name, weight, message in (("accuracy", "1.0", "is taken"), ("bonus", "float('nan')", "finite")):
+        path.write_text(text.replace("{name!r}", repr(name)).replace("{weight}", weight))
+        with pytest.raises(ConfigError, match=f"reward_terms: .*{message}"):
+            load_terms([str(path)])

@@ -178,8 +178,10 @@ def pretrain_value(build: Build, config: MethodConfig, out: Path, data: str) -> 
     )
 
     def build_critic(resume: str | None) -> Built:
+        alive = trl_arguments(value_config, folder)  # as in run_method
         model, processor = load_policy(value_config, out)
         trainer = build(config=value_config, model=model, processor=processor, out=folder, value_only=True)
+        del alive
         trainer.add_callback(StopAtPlateau(config.value_patience))
 
         def finish() -> Path:

@@ -307,7 +307,9 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
     def _calculate_rewards(self, inputs: list[Row], *args: Any) -> Tensor:
         """Return [global N, 1]; kept, because TRL hands on only the advantages it makes of them."""
         rewards = [float("nan") if rollout.reward is None else rollout.reward for rollout in self._current]
-        rewards_G1: Tensor = self.accelerator.gather(torch.tensor(rewards, device=self.accelerator.device)[:, None])
+        rewards_G1: Tensor = self.accelerator.gather(
+            torch.tensor(rewards, dtype=torch.float32, device=self.accelerator.device)[:, None]
+        )
         self._rewards_G1 = rewards_G1
         return rewards_G1
 
@@ -341,7 +343,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         self._add_metrics(outputs.metrics)
         batch = replace(batch, advantages_NT=outputs.advantages_NT, values=outputs.values)
         if method.positive_nll:
-            correct_N = torch.tensor([rollout.correct for rollout in rollouts], device=batch.loss_mask_NT.device)
+            correct_N = torch.tensor([float(rollout.correct) for rollout in rollouts], device=batch.loss_mask_NT.device)
             num_tokens = self._sum_processes((batch.loss_mask_NT * correct_N[:, None]).sum())
             batch = replace(batch, correct_N=correct_N, num_correct_tokens=num_tokens)
         num_tokens, num_rows = count_tokens(batch.loss_mask_NT, self._sum_processes)
