@@ -57,8 +57,8 @@ def _read(folder: Path, prompts: Sequence[tuple[PreferencePair, str, str]], labe
     with bar(label, len(distinct)) as advance:
         for start in range(0, len(distinct), sampler.batch_size):
             batch = distinct[start : start + sampler.batch_size]
-            prompts = [build_messages(pairs[name], order=order, template=template) for name, order, _ in batch]
-            margins, coverage = sampler.verdict_margins(prompts, [beginning for _, _, beginning in batch])
+            chats = [build_messages(pairs[name], order=order, template=template) for name, order, _ in batch]
+            margins, coverage = sampler.verdict_margins(chats, [beginning for _, _, beginning in batch])
             margins[coverage < LEAST_COVERAGE] = torch.nan
             margin_of |= dict(zip(batch, margins.tolist(), strict=True))
             advance(len(batch))

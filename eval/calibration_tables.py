@@ -178,7 +178,7 @@ def markdown(result: dict[str, Any]) -> str:
             lines.append(f"| {row['bias']:g} | {row['how']} | {row['accuracy']:.1%} | {numbers} |")
     lines += [
         "",
-        "## Own lean",
+        "## Position bias",
         "",
         "| | mean gap of the two orders | first-slot margin, mean | its deviation |",
         "|---|---|---|---|",

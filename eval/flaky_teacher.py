@@ -67,7 +67,7 @@ def build_app(seed: int = 0) -> Starlette:
         answered[f"{name[1]} {fields['seed']}"] += 1
         return Response(json.dumps(answer).encode(), media_type="application/json")
 
-    async def count(fields: Request) -> Response:
+    async def count(request: Request) -> Response:
         twice = sum(number - 1 for number in answered.values())
         return Response(json.dumps({**counts, "answered_again": twice}).encode(), media_type="application/json")
 

@@ -59,7 +59,7 @@ def run_suite(suite: SuiteConfig, settings: Sequence[BenchSettings], out: Path) 
     """
     reports: dict[str, Report] = {}
     for entry in settings:
-        name = Path(entry.benchmark).stem
+        name = Path(entry.benchmark).name.removesuffix(".py")
         while name in reports:
             name += "_"
         report, rows = run_bench(entry, out / name)

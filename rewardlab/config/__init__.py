@@ -61,7 +61,6 @@ RENAMED = {
     "rollouts_at_once": "sampling_batch_size",
     "process_right_weight": "process_correct_weight",
     "max_position_lean": "max_position_bias",
-    "position_lean": "position_bias",
 }
 
 # stage -> schema, of configs/STAGE/*.yaml and of files called STAGE.yaml

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from hashlib import sha256
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TypeVar
@@ -27,7 +28,12 @@ def load_extension(name: str, kind: type[T], *, attribute: str, group: str) -> T
     installed = entry_points(group=group)
     if name not in installed.names:
         return None
-    return _check(installed[name].load(), kind, attribute, f"the entry point {name} of {group}")
+    where = f"the entry point {name} of {group}"
+    try:
+        loaded = installed[name].load()
+    except Exception as error:  # the boundary: another's code may fail in any way
+        raise ConfigError(f"{where}: could not be loaded ({type(error).__name__}: {error})") from error
+    return _check(loaded, kind, attribute, where)
 
 
 def extension_names(group: str) -> list[str]:
@@ -38,7 +44,9 @@ def extension_names(group: str) -> list[str]:
 def _run(path: Path, attribute: str) -> object:
     if not path.is_file():
         raise ConfigError(f"{path}: no such file; expected a Python file with a module-level {attribute}")
-    spec = importlib.util.spec_from_file_location(f"rewardlab_extension_{path.stem}", path)
+    spec = importlib.util.spec_from_file_location(
+        f"rewardlab_extension_{sha256(str(path.resolve()).encode()).hexdigest()[:16]}", path
+    )
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -25,8 +25,13 @@ def config_names() -> list[str]:
 def find_config(name_or_path: str | Path) -> Path:
     """Return the file of a config: of a path that exists, else of a name. Raise ConfigError that names the nearest ones."""
     path = Path(name_or_path)
-    if path.is_file():
-        return path
+    try:
+        if path.exists() and not path.is_dir():  # also a pipe
+            return path
+    except OSError as error:  # a name that no file can have
+        raise ConfigError(
+            f"{str(name_or_path)[:80]}...: cannot be read ({error.strerror}); expected a file or a name"
+        ) from error
     name = path.as_posix().removesuffix(".yaml")
     names = config_names()
     if name in names:
@@ -40,7 +45,7 @@ def find_configs(name_or_path: str | Path) -> Path:
     """Return a folder of configs: of a path that exists, else of a name under ``configs/``. Raise ConfigError for neither."""
     path = Path(name_or_path)
     for folder in (path, configs_folder() / path):
-        if folder.is_dir():
+        if folder.is_dir() and any(folder.glob("*.yaml")):
             return folder
     names = sorted({name.split("/")[0] for name in config_names()})
     raise ConfigError(f"{name_or_path}: no such folder; expected one of yours, or one that ships: {', '.join(names)}")

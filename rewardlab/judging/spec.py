@@ -68,7 +68,7 @@ class JudgeSpec:
         rest = unverified.removeprefix("prob:")
         verifies, by_probability = unverified != text, rest != unverified
         engine, _, target = rest.partition(":")
-        if by_probability and engine not in ENGINES:
+        if by_probability and engine not in {*ENGINES, *OTHERS, "verify", "prob"}:
             engine, target = HF, rest
         if not target or not (engine in ENGINES or (engine in others and rest == text)):
             raise ConfigError(f"unknown judge {text!r}; expected {spec_help(*others)}")

@@ -292,7 +292,10 @@ def reader_of(name: str) -> Reader:
     if name.endswith(".py"):
         return _checked(name, _reader_in(Path(name)))
     for entry in entry_points(group=ENTRY_POINTS, name=name):
-        return _checked(name, entry.load())
+        try:
+            return _checked(name, entry.load())
+        except Exception as error:  # the boundary: another's code may fail in any way
+            raise ConfigError(f"verdict format {name}: cannot be loaded ({error!r})") from error
     raise ConfigError(
         f"unknown verdict format {name!r}; expected one of {sorted(READERS)}, a Python file with read_verdict(text), or an "
         f"entry point of {ENTRY_POINTS}"
@@ -308,7 +311,7 @@ def format_id(name: str) -> str:
 
 
 def _reader_in(path: Path) -> Reader:
-    spec = spec_from_file_location(f"rewardlab_format_{path.stem}", path)
+    spec = spec_from_file_location(f"rewardlab_format_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]}", path)
     if spec is None or spec.loader is None or not path.is_file():
         raise ConfigError(f"verdict format {path}: no such file; expected a Python file with read_verdict(text)")
     module = module_from_spec(spec)
