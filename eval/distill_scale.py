@@ -193,7 +193,7 @@ def killed(url: str, data: Path, out: Path, number: int, concurrency: int) -> di
             print(f"killed at {answered(out):,} answers, {rss:.0f} MiB", flush=True)
             process, started = subprocess.Popen(run, stdout=log, stderr=subprocess.DEVNULL), time.monotonic()
     log.close()
-    report = json.loads(out.with_suffix(".log").read_text().splitlines()[-1])["statistics"]
+    totals = json.loads(out.with_suffix(".log").read_text().splitlines()[-1])["statistics"]
     count = httpx.get(f"{url}/count").json()
     rows = list(PairSet(out / "distilled.parquet"))
     names = [pair.pair_id for pair in rows]
@@ -204,14 +204,16 @@ def killed(url: str, data: Path, out: Path, number: int, concurrency: int) -> di
         "kills": kills,
         "pairs_in_the_set": len(names),
         "distinct_pairs": len(set(names)),
-        "failed_pairs": report["num_failed_pairs"],
+        "failed_pairs": totals["num_failed_pairs"],
         "memory_mib": {"first_minute": round(first_minute), "peak": round(peak)},
         "server": count,
         "answers_in_the_journal": answered(out),
-        "cost_usd": {"journal": report["cost_usd"], "server": round(usd, 6)},
+        "cost_usd": {"journal": totals["cost_usd"], "server": round(usd, 6)},
         "answers_lost_to_kills": count["answers"] - answered(out),
         "in_flight_at_most": KILLS * concurrency,
-        "statistics": {name: report[name] for name in ("attempts", "num_requests", "num_asked_again", "num_failed_requests")},
+        "statistics": {
+            name: statistics[name] for name in ("attempts", "num_requests", "num_asked_again", "num_failed_requests")
+        },
     }
 
 
@@ -229,9 +231,9 @@ def budgets(url: str, data: Path, work: Path, concurrency: int) -> list[dict[str
     for n, usd in enumerate((2.0, 5.0)):
         config = settings(url, concurrency) | {"budget": {"usd": usd}}
         done = subprocess.run(command(config, data, work / f"budget{n}"), check=True, capture_output=True, text=True)
-        report = json.loads(done.stdout.splitlines()[-1])["statistics"]
-        assert report["stopped_by_budget"]
-        rows.append({"usd": usd, "spent": report["cost_usd"], "left_percent": 100 * (1 - report["cost_usd"] / usd)})
+        totals = json.loads(done.stdout.splitlines()[-1])["statistics"]
+        assert totals["stopped_by_budget"]
+        rows.append({"usd": usd, "spent": totals["cost_usd"], "left_percent": 100 * (1 - totals["cost_usd"] / usd)})
     return rows
 
 

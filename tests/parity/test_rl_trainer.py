@@ -52,7 +52,7 @@ def pseudo_reward() -> TokenReward:
 class Recorder:
     """Keeps what the trainer was given and what it did, step by step."""
 
-    def __init__(self, trainer: Any, noise: float) -> None:
+    def __init__(self, trainer: Any, noise: float, patch: pytest.MonkeyPatch) -> None:
         self.inputs: list[dict[str, Any]] = []
         self.losses: list[float] = []
         self.gradients: list[torch.Tensor] = []
@@ -74,7 +74,8 @@ class Recorder:
             self.losses.append(loss.item())
             return loss
 
-        trainer._generate_and_score_completions, trainer._compute_loss = generate_and_keep, compute_and_keep
+        patch.setattr(trainer, "_generate_and_score_completions", generate_and_keep)
+        patch.setattr(trainer, "_compute_loss", compute_and_keep)
         recorder = self
 
         class Gradients(TrainerCallback):
@@ -211,8 +212,9 @@ def compare(trainer: Any, config: RLConfig, noise: float, num_batches: int) -> R
             weight.copy_(0.3 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(0)))
     policy = AutoModelForImageTextToText.from_pretrained(checkpoint, dtype=torch.float32)
     critic = deepcopy(trainer.critic) if method.advantage == "gae" else None
-    record = Recorder(trainer, noise)
-    trainer.train()
+    with pytest.MonkeyPatch.context() as patch:
+        record = Recorder(trainer, noise, patch)
+        trainer.train()
 
     groups = [{"params": policy.parameters(), "lr": config.learning_rate}]
     if critic is not None:
@@ -289,24 +291,24 @@ def reference_step(
     )
 
 
-def test_kl_without_a_second_look(make_trainer: Any) -> None:
+def test_kl_without_a_second_look(make_trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no update lies between sampling and training, the KL of the sampler's log-probs is that of a forward pass."""
     trainer = make_trainer(kl_coef=0.2, batch_size=8, iterations=1, max_steps=1, save_steps=1)
     with torch.no_grad():
         for number, weight in enumerate(trainer.ref_model.parameters()):
             weight.add_(0.02 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(number)))
     kept: dict[str, torch.Tensor] = {}
-    own = trainer._kl
+    compute_kl = trainer._kl
 
     def both(batch: RolloutBatch, rollouts: Any) -> torch.Tensor:
         assert batch.old_logprobs_NT is None
-        kept["sampler"] = own(batch, rollouts) * batch.completion_mask_NT
+        kept["sampler"] = compute_kl(batch, rollouts) * batch.completion_mask_NT
         with torch.no_grad():
             forward = trainer._logprobs(trainer.model, batch, 8)[0] - batch.ref_logprobs_NT
         kept["forward"] = forward * batch.completion_mask_NT
         return kept["sampler"]
 
-    trainer._kl = both
+    monkeypatch.setattr(trainer, "_kl", both)
     trainer.train()
     assert kept["forward"].abs().max() > 0.01
     torch.testing.assert_close(kept["sampler"], kept["forward"], atol=1e-4, rtol=0)
@@ -326,11 +328,11 @@ def test_accumulation_changes_nothing(make_trainer: Any) -> None:
 
 def one_batch(trainer: Any) -> dict[str, Any]:
     trainer.model.train()
-    trainer.current_gradient_accumulation_steps = 1
+    pytest.MonkeyPatch().setattr(trainer, "current_gradient_accumulation_steps", 1, raising=False)  # as its loop does
     return dict(trainer._prepare_inputs(next(iter(trainer.get_train_dataloader()))))
 
 
-def test_policy_sees_the_image(make_trainer: Any) -> None:
+def test_policy_sees_the_image(make_trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another image, other training log-probs; and every weight of the vision tower gets a gradient."""
     trainer = make_trainer()
     batch = one_batch(trainer)
@@ -342,7 +344,7 @@ def test_policy_sees_the_image(make_trainer: Any) -> None:
         seen.append(result[0].detach().clone())
         return result
 
-    trainer._get_per_token_logps_and_entropies = spy
+    monkeypatch.setattr(trainer, "_get_per_token_logps_and_entropies", spy)
     loss = trainer._compute_loss(trainer.model, batch)
     loss.backward()
     trainer._compute_loss(trainer.model, {**batch, "pixel_values": batch["pixel_values"] + 0.5})

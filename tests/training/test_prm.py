@@ -160,7 +160,8 @@ class Written:
         self.trainer = build_trainer(rows, config, model, processor, PLAIN, folder, reward=reward)
         encode, end = processor.tokenizer.encode, self.trainer.eos_token_ids[0]
         ids = [[*encode(text, add_special_tokens=False), end] for text in texts]
-        self.trainer._sample_decoder = lambda *_: (ids, [[0.0] * len(row) for row in ids])
+        sampled = ids, [[0.0] * len(row) for row in ids]
+        pytest.MonkeyPatch().setattr(self.trainer, "_sample_decoder", lambda *_: sampled)
         self.trainer.model.train()
         compute = trainer_module.compute_advantages
 
