@@ -212,7 +212,7 @@ def killed(url: str, data: Path, out: Path, number: int, concurrency: int) -> di
         "answers_lost_to_kills": count["answers"] - answered(out),
         "in_flight_at_most": KILLS * concurrency,
         "statistics": {
-            name: statistics[name] for name in ("attempts", "num_requests", "num_asked_again", "num_failed_requests")
+            name: totals[name] for name in ("attempts", "num_requests", "num_asked_again", "num_failed_requests")
         },
     }
 
