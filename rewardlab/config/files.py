@@ -45,7 +45,7 @@ def find_configs(name_or_path: str | Path) -> Path:
     """Return a folder of configs: of a path that exists, else of a name under ``configs/``. Raise ConfigError for neither."""
     path = Path(name_or_path)
     for folder in (path, configs_folder() / path):
-        if folder.is_dir() and any(folder.glob("*.yaml")):
+        if folder.is_dir() and any(folder.rglob("*.yaml")):
             return folder
     names = sorted({name.split("/")[0] for name in config_names()})
     raise ConfigError(f"{name_or_path}: no such folder; expected one of yours, or one that ships: {', '.join(names)}")

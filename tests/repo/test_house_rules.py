@@ -198,7 +198,7 @@ def test_readme_tree_is_true() -> None:
         if not room.name.startswith("_"):
             name = f"{room.name}/" if room.is_dir() else room.name
             assert re.search(rf"^  {re.escape(name)} ", tree[1], re.MULTILINE), f"{name} is not in the tree"
-    known = {p.name for p in ROOT.rglob("*") if ".venv" not in p.parts}
+    known = {part for path in tracked_files() for part in path.relative_to(ROOT).parts}
     for name in re.findall(r"[\w.]+\.(?:py|md|toml|txt)\b|[\w.]+(?=/)", tree[1]):
         assert name in known, f"the tree names {name}"
 
