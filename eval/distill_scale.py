@@ -211,9 +211,7 @@ def killed(url: str, data: Path, out: Path, number: int, concurrency: int) -> di
         "cost_usd": {"journal": totals["cost_usd"], "server": round(usd, 6)},
         "answers_lost_to_kills": count["answers"] - answered(out),
         "in_flight_at_most": KILLS * concurrency,
-        "statistics": {
-            name: totals[name] for name in ("attempts", "num_requests", "num_asked_again", "num_failed_requests")
-        },
+        "statistics": {name: totals[name] for name in ("attempts", "num_requests", "num_asked_again", "num_failed_requests")},
     }
 
 

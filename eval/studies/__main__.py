@@ -124,7 +124,7 @@ def main() -> None:
     try:
         app(prog_name="python -m eval.studies")
     except RewardlabError as error:
-        Console(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False)
+        Console(stderr=True, soft_wrap=True, emoji=False).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False)
         raise SystemExit(2) from error
 
 

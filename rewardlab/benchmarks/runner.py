@@ -14,7 +14,7 @@ from rewardlab.benchmarks.baselines import BaselineJudge
 from rewardlab.benchmarks.kinds import kinds_of
 from rewardlab.benchmarks.official import write_official
 from rewardlab.benchmarks.passes import AnyJudge, Pass
-from rewardlab.benchmarks.registry import benchmark_identity, find_benchmark
+from rewardlab.benchmarks.registry import PACKAGED, benchmark_identity, find_benchmark
 from rewardlab.benchmarks.replay import MISSING, Replay
 from rewardlab.benchmarks.report_model import Report, RowScore
 from rewardlab.benchmarks.run_files import OFFICIAL, REPORT, SCORES, VOTES
@@ -24,7 +24,7 @@ from rewardlab.data.append_log import AppendLog
 from rewardlab.data.files import data_hash, write_atomic
 from rewardlab.data.pairs import with_blank_images, with_other_images
 from rewardlab.data.votes import num_failed
-from rewardlab.errors import ConfigError, DataError
+from rewardlab.errors import ConfigError, DataError, RewardlabError
 from rewardlab.judging.engines import open_judge
 from rewardlab.judging.judge import GenerativeJudge, draw_orders
 from rewardlab.judging.margins import ProbabilityJudge
@@ -86,10 +86,24 @@ def open_any_judge(settings: BenchSettings) -> AnyJudge:
     )
 
 
+def load_benchmark_rows(benchmark: Benchmark, settings: BenchSettings, *, with_images: bool) -> list[Row]:
+    """Return the rows of a data file. Raise DataError where the loader of a benchmark from outside fails in any way."""
+    if settings.benchmark in PACKAGED:
+        return benchmark.load(settings.data, images=settings.images, with_images=with_images)
+    try:
+        return benchmark.load(settings.data, images=settings.images, with_images=with_images)
+    except RewardlabError:
+        raise
+    except (Exception, SystemExit) as error:  # the boundary: another's code may fail in any way
+        raise DataError(
+            f"{settings.data}: the loader of {settings.benchmark} fails ({type(error).__name__}: {error})"
+        ) from error
+
+
 def load_rows(settings: BenchSettings, judge: AnyJudge) -> tuple[list[Row], list[str]]:
     """Return the rows to judge, and what is odd about the file. Raise DataError for a replay of rows that it does not have."""
     benchmark = find_benchmark(settings.benchmark)
-    rows = benchmark.load(settings.data, images=settings.images, with_images=judge.sees)
+    rows = load_benchmark_rows(benchmark, settings, with_images=judge.sees)
     if isinstance(judge, Replay) and (strangers := judge.rows - {row.row for row in rows}):
         raise DataError(f"{judge.name}: has samples for row {min(strangers)}, which {settings.data} does not have")
     notes = size_notes(benchmark, rows) + equal_length_notes(rows)

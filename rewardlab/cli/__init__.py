@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import warnings
 
+import typer
 from rich.console import Console
 from rich.markup import escape
 
@@ -23,5 +25,12 @@ def main() -> None:
     try:
         app()
     except RewardlabError as error:
-        Console(stderr=True, soft_wrap=True).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False)
+        Console(stderr=True, soft_wrap=True, emoji=False).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False)
+        raise SystemExit(2) from error
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        typer.echo(
+            f"error: {str(error.filename)[:60]}...: a longer name than a file may have; expected the path of a file", err=True
+        )
         raise SystemExit(2) from error

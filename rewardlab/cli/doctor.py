@@ -53,7 +53,7 @@ def doctor_command(
         launch = read_launch(path)
         typer.echo(f"{MARKS['ok']} launcher: {launch.processes} processes, ZeRO stage {launch.zero} or its like")
         return
-    if path.stem == "demo":
+    if path.stem == "demo" and stage is None:
         from rewardlab.demo.build import DemoConfig
 
         DemoConfig.load(path)

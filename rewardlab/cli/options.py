@@ -45,7 +45,7 @@ def sort_commands() -> None:
     app.registered_commands.sort(key=lambda command: place(command.rich_help_panel))
 
 
-RENAMED = {"world": "rewardlab demo", "study": "python -m eval.studies, from a checkout"}
+RENAMED = {"world": "rewardlab demo", "study": "python -m eval.studies"}
 
 
 def refuse_renamed() -> None:
@@ -53,11 +53,11 @@ def refuse_renamed() -> None:
 
     def refuse(context: typer.Context) -> None:
         name = context.info_name or ""
-        raise ConfigError(f"there is no command {name!r}; it is now `{RENAMED[name]}`")
+        raise ConfigError(f"there is no command {name!r}; it is now `{' '.join([RENAMED[name], *context.args[:1]])}`")
 
     for name in RENAMED:
         settings = {"ignore_unknown_options": True, "allow_extra_args": True}
-        app.command(name, hidden=True, context_settings=settings)(refuse)
+        app.command(name, hidden=True, context_settings=settings, add_help_option=False)(refuse)
 
 
 @app.callback()

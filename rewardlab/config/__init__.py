@@ -85,11 +85,14 @@ def load_yaml(name_or_path: str | Path) -> dict[str, Any]:
         value = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror}); expected a YAML file") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not valid YAML ({error})") from error
-    if not isinstance(value or {}, dict):
+    values = {} if value is None else value
+    if not isinstance(values, dict):
         raise ConfigError(f"{path}: expected key: value lines, got a {type(value).__name__}")
-    return value or {}
+    if strangers := [key for key in values if not isinstance(key, str)]:
+        raise ConfigError(f"{path}: the key {strangers[0]!r} is no text; expected key: value lines")
+    return values
 
 
 def load_config(schema: type[Config], path: str | Path | None, **overrides: Any) -> Config:
@@ -111,15 +114,31 @@ def _explain(error: ValidationError, schema: type[BaseModel], where: str) -> str
     for item in items:
         key = ".".join(map(str, item["loc"])) or "(whole)"
         if item["type"] == "extra_forbidden":
-            if (new := RENAMED.get(str(item["loc"][-1]))) in _names(schema):
+            schema_here = _schema_at(schema, item["loc"][:-1])
+            if (new := RENAMED.get(str(item["loc"][-1]))) in schema_here.model_fields:
                 lines.append(f"{key!r} is called {new!r} now")
                 continue
-            near = get_close_matches(str(item["loc"][-1]), sorted(_names(schema)), n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"{schema.__name__} knows {', '.join(sorted(schema.model_fields))}"
+            near = get_close_matches(str(item["loc"][-1]), sorted(schema_here.model_fields), n=1) or get_close_matches(
+                str(item["loc"][-1]), sorted(_names(schema)), n=1
+            )
+            hint = (
+                f"did you mean {near[0]!r}?"
+                if near
+                else f"{schema_here.__name__} knows {', '.join(sorted(schema_here.model_fields))}"
+            )
             lines.append(f"unknown key {key!r}; {hint}")
         else:
             lines.append(f"{key}: {item['msg']}")
     return f"{where}: " + "; ".join(lines)
+
+
+def _schema_at(schema: type[BaseModel], location: tuple[int | str, ...]) -> type[BaseModel]:
+    """Return the schema of the part that a location leads to."""
+    for key in location:
+        if (part_field := schema.model_fields.get(str(key))) is not None:
+            inner = [part for part in (part_field.annotation, *get_args(part_field.annotation)) if isinstance(part, type)]
+            schema = next((part for part in inner if issubclass(part, BaseModel)), schema)
+    return schema
 
 
 def _names(schema: type[BaseModel]) -> set[str]:

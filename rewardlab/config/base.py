@@ -11,7 +11,7 @@ TRACKERS = ("tensorboard", "wandb", "trackio")
 
 
 class Schema(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class LoraConfig(Schema):

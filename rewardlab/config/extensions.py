@@ -31,7 +31,7 @@ def load_extension(name: str, kind: type[T], *, attribute: str, group: str) -> T
     where = f"the entry point {name} of {group}"
     try:
         loaded = installed[name].load()
-    except Exception as error:  # the boundary: another's code may fail in any way
+    except (Exception, SystemExit) as error:  # the boundary: another's code may fail in any way
         raise ConfigError(f"{where}: could not be loaded ({type(error).__name__}: {error})") from error
     return _check(loaded, kind, attribute, where)
 
@@ -43,7 +43,8 @@ def extension_names(group: str) -> list[str]:
 
 def _run(path: Path, attribute: str) -> object:
     if not path.is_file():
-        raise ConfigError(f"{path}: no such file; expected a Python file with a module-level {attribute}")
+        what = "is a folder" if path.is_dir() else "no such file"
+        raise ConfigError(f"{path}: {what}; expected a Python file with a module-level {attribute}")
     spec = importlib.util.spec_from_file_location(
         f"rewardlab_extension_{sha256(str(path.resolve()).encode()).hexdigest()[:16]}", path
     )
@@ -53,7 +54,7 @@ def _run(path: Path, attribute: str) -> object:
     sys.modules[spec.name] = module  # dataclasses and pickle look it up
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # the boundary: another's code may fail in any way
+    except (Exception, SystemExit) as error:  # the boundary: another's code may fail in any way
         del sys.modules[spec.name]
         raise ConfigError(f"{path}: could not be loaded ({type(error).__name__}: {error})") from error
     return module

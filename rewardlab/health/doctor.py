@@ -14,13 +14,25 @@ from typing import Literal
 import torch
 
 from rewardlab.checkpoints import load_template_for
-from rewardlab.config import SCHEMAS, DistillConfig, EngineConfig, MethodConfig, RLConfig, SFTConfig, TrainConfig, load_config
+from rewardlab.config import (
+    SCHEMAS,
+    DistillConfig,
+    EngineConfig,
+    MethodConfig,
+    PolicyConfig,
+    RLConfig,
+    SFTConfig,
+    TrainConfig,
+    load_config,
+)
 from rewardlab.data.pairs import read_pairs
 from rewardlab.errors import CheckpointError, ConfigError, RewardlabError
 from rewardlab.health.memory import GIB, Estimate, counts, estimate
+from rewardlab.judging.spec import JudgeSpec
 from rewardlab.models.architectures import ARCHITECTURES, build_on_meta
 from rewardlab.models.loading import check_folder, load_policy
 from rewardlab.prompts import build_messages, load_template
+from rewardlab.rewards.judgment import load_terms
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.hf import HFSampler
 from rewardlab.training.policy_gradient.rollouts.engine import check_engine
@@ -83,6 +95,10 @@ def examine_plan(path: Path, stage: str, plan: Plan, data: Path | None = None, *
     if not isinstance(config, TrainConfig):
         return
     yield _try("template", lambda: f"{config.template}, hash {load_template(config.template).hash}")
+    if isinstance(config, RLConfig) and config.reward_terms:
+        yield _try("reward terms", lambda: ", ".join(term.name for term in load_terms(config.reward_terms)))
+    if isinstance(config, PolicyConfig):
+        yield _try("judge", lambda: str(JudgeSpec.parse(config.judge, "rm")))
     yield _try("batches", lambda: _batches(config, plan.launch.processes))
     yield _try("memory", lambda: _memory(config, plan))
     if plan.launch.zero and not dry and find_spec("deepspeed") is None:

@@ -70,7 +70,7 @@ class JudgeSpec:
         engine, _, target = rest.partition(":")
         if by_probability and engine not in {*ENGINES, *OTHERS, "verify", "prob"}:
             engine, target = HF, rest
-        if not target or not (engine in ENGINES or (engine in others and rest == text)):
+        if not target.strip() or not (engine in ENGINES or (engine in others and rest == text)):
             raise ConfigError(f"unknown judge {text!r}; expected {spec_help(*others)}")
         if by_probability and not ENGINES[engine].is_local:
             raise ConfigError(f"{text!r}: {engine} tells no probabilities of verdicts; expected prob:PATH or prob:vllm:PATH")

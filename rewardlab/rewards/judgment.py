@@ -11,6 +11,7 @@ package, a field of :class:`RewardWeights`, its line in :func:`compose` and its 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -134,7 +135,7 @@ def compose(
 def _score(term: RewardTerm, judged: JudgedCompletion, part: RewardParts) -> float | None:
     try:
         value = float(term.score(judged, part))
-    except Exception:  # the boundary: another's code may fail in any way, and then pays nothing
+    except (Exception, SystemExit):  # the boundary: another's code may fail in any way, and then pays nothing
         return None
     return value if math.isfinite(value) else None
 
@@ -157,8 +158,14 @@ def load_terms(names: Sequence[str]) -> tuple[RewardTerm, ...]:
             )
         if term.name in {*RESERVED, *(other.name for other in terms)}:
             raise ConfigError(f"reward_terms: {name}: the name {term.name!r} is taken; each term needs one of its own")
-        if not math.isfinite(term.weight):
-            raise ConfigError(f"reward_terms: {name}: its weight is {term.weight}; expected a finite number")
+        if not isinstance(term.name, str) or not re.fullmatch(r"[A-Za-z]\w*", term.name):
+            raise ConfigError(f"reward_terms: {name}: its name is {term.name!r}; expected letters, digits and underscores")
+        if isinstance(term.weight, bool) or not isinstance(term.weight, int | float) or not math.isfinite(term.weight):
+            raise ConfigError(f"reward_terms: {name}: its weight is {term.weight!r}; expected a finite number")
+        if not callable(term.score):
+            raise ConfigError(
+                f"reward_terms: {name}: its score is {term.score!r}; expected a function of a completion and its parts"
+            )
         terms.append(term)
     return tuple(terms)
 

@@ -294,7 +294,7 @@ def reader_of(name: str) -> Reader:
     for entry in entry_points(group=ENTRY_POINTS, name=name):
         try:
             return _checked(name, entry.load())
-        except Exception as error:  # the boundary: another's code may fail in any way
+        except (Exception, SystemExit) as error:  # the boundary: another's code may fail in any way
             raise ConfigError(f"verdict format {name}: cannot be loaded ({error!r})") from error
     raise ConfigError(
         f"unknown verdict format {name!r}; expected one of {sorted(READERS)}, a Python file with read_verdict(text), or an "
@@ -318,9 +318,13 @@ def _reader_in(path: Path) -> Reader:
     sys.modules[spec.name] = module  # dataclasses look it up
     try:
         spec.loader.exec_module(module)
-        reader: Reader = module.read_verdict
-    except Exception as error:  # the boundary: another's code may fail in any way
+        reader: Reader | None = getattr(module, "read_verdict", None)
+    except (Exception, SystemExit) as error:  # the boundary: another's code may fail in any way
         raise ConfigError(f"verdict format {path}: cannot be loaded ({error!r}); expected a function read_verdict") from error
+    if not callable(reader):
+        raise ConfigError(
+            f"verdict format {path}: has no read_verdict; expected def read_verdict(text) -> Verdict at its top level"
+        )
     return reader
 
 
@@ -330,10 +334,17 @@ def _checked(name: str, read: Reader) -> Reader:
     def checked(text: str) -> Verdict:
         try:
             verdict = read(text)
-        except Exception as error:  # the boundary: another's code may fail in any way
+        except (Exception, SystemExit) as error:  # the boundary: another's code may fail in any way
             raise ConfigError(f"verdict format {name}: its reader fails ({error!r}) on {text[:60]!r}") from error
-        if not isinstance(verdict, Verdict):
+        is_verdict = isinstance(verdict, Verdict) and isinstance(verdict.status, VerdictStatus)
+        if not is_verdict or not (verdict.choice is None or isinstance(verdict.choice, Choice)):
             raise ConfigError(f"verdict format {name}: its reader gave {verdict!r}; expected a rewardlab.types.Verdict")
+        if (verdict.choice is None) == (
+            verdict.status is VerdictStatus.OK
+        ):  # it would count as valid, or as read, and be neither
+            raise ConfigError(
+                f"verdict format {name}: its reader gave {verdict!r}; a choice goes with status OK, and only with it"
+            )
         return verdict
 
     return checked

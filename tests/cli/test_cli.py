@@ -179,7 +179,7 @@ CASES: list[tuple[str, list[str], str]] = [
         "/nowhere: no such folder",
     ),
     ("teacher down", ["distill", "--data", "{pairs}", "--config", "{down}", "--out", "{out}"], "requests in a row failed"),
-    ("command of an old name", ["world", "build", "--out", "{out}"], "it is now `rewardlab demo`"),
+    ("command of an old name", ["world", "build", "--out", "{out}"], "it is now `rewardlab demo build`"),
     ("command that moved", ["study", "methods"], "python -m eval.studies"),
     ("config of no name", ["rl", "--data", "{pairs}", "--config", "rl/grop", "--out", "{out}"], "did you mean rl/grpo"),
     ("teacher not there", ["distill", "--data", "none.jsonl", "--out", "{out}"], "no such file"),

@@ -39,7 +39,7 @@ def test_hf_may_be_left_out_after_prob() -> None:
     assert JudgeSpec.parse("prob:hf:x") == JudgeSpec.parse("prob:x")
 
 
-@given(st.sampled_from(sorted(ENGINES)), st.text(min_size=1), st.booleans(), st.booleans())
+@given(st.sampled_from(sorted(ENGINES)), st.text(min_size=1).filter(str.strip), st.booleans(), st.booleans())
 def test_round_trip(engine: str, target: str, by_probability: bool, verifies: bool) -> None:
     """Any specification is read back from its own text, but one whose PATH after prob: begins as an engine."""
     spec = JudgeSpec(engine, target, by_probability and ENGINES[engine].is_local, verifies)
@@ -48,7 +48,7 @@ def test_round_trip(engine: str, target: str, by_probability: bool, verifies: bo
 
 
 @pytest.mark.parametrize(
-    "text", ["", "gpt", "hf:", "prob:", "verify:", "verify:x", "what:x", "verify:baseline:longest", "verify:verify:hf:x"]
+    "text", ["", "gpt", "hf:", "hf: ", "prob:", "verify:", "verify:x", "verify:baseline:longest", "verify:verify:hf:x"]
 )
 def test_anything_else_is_refused(text: str) -> None:
     """With all that is known, in one sentence."""

@@ -238,7 +238,7 @@ def test_a_format_from_a_file(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=fault):
             load_template(f"{name}:{words}")
     (tmp_path / "empty.py").write_text("")
-    with pytest.raises(ConfigError, match="expected a function read_verdict"):
+    with pytest.raises(ConfigError, match="has no read_verdict"):
         load_template(f"{tmp_path / 'empty.py'}:{words}")
 
 

@@ -24,7 +24,7 @@ def read_launch(path: Path) -> Launch:
     """What a file says. Raises ConfigError for one that accelerate does not take."""
     try:
         config = load_config_from_file(str(path))
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ConfigError(f"{path}: accelerate does not take it ({error}); see configs/accelerate/") from error
     kind = str(getattr(config.distributed_type, "value", config.distributed_type))
     deepspeed = (config.deepspeed_config or {}) if kind == "DEEPSPEED" else {}
