@@ -36,7 +36,7 @@ class Tier(StrEnum):
 
 @dataclass(frozen=True)
 class Difficulty:
-    """Of one pair, what is known: ``attempts`` 1..3, or 4 for unsolved; shares 0..1 of right votes, one without a verdict
+    """Hold what is known of one pair: ``attempts`` 1..3, or 4 for unsolved; shares 0..1 of right votes, one without a verdict
     counting as wrong; ``suspect``: the student is wrong every time in both orders, with verdicts throughout, so that the label
     is in doubt.
     """
@@ -48,7 +48,7 @@ class Difficulty:
 
     @property
     def tier(self) -> Tier:
-        """By the student's rate where there is one, else by the teacher's share, else by attempts."""
+        """Return the level by the student's rate where there is one, else by the teacher's share, else by attempts."""
         rate = self.student_rate if self.student_rate is not None else self.teacher_share
         if rate is not None:
             return Tier.EASY if rate >= 0.9 else Tier.MEDIUM if rate >= 0.6 else Tier.HARD if rate >= 0.25 else Tier.VERY_HARD

@@ -86,7 +86,7 @@ class EndpointConsistencyJudge:
             self._endpoint = None
 
     def close(self) -> None:
-        """As :meth:`aclose`, from another thread than that of the loop, while it runs."""
+        """Do what :meth:`aclose` does, from another thread than that of the loop, while it runs."""
         if self._endpoint is not None and self._loop is not None and self._loop.is_running():
             asyncio.run_coroutine_threadsafe(self.aclose(), self._loop).result(10)
 

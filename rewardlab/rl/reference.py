@@ -214,8 +214,8 @@ def _clip_high(method: Method) -> float:
 
 
 def _average(token_loss_MT: Tensor, mask_MT: Tensor, mask_NT: Tensor, method: Method, num_minibatches: int) -> Tensor:
-    """By token: over the tokens of an average minibatch, so that every token of the rollout batch weighs the same; by sequence
-    every rollout that has a token does."""
+    """Average over the tokens of an average minibatch, so that every token of the rollout batch weighs the same; with
+    "sequence" every rollout that has a token does."""
     if method.average == "token":
         return (token_loss_MT * mask_MT).sum() / (mask_NT.sum() / num_minibatches)
     if method.average == "constant":

@@ -42,7 +42,7 @@ def test_clusters_stand_together() -> None:
 
 
 def test_under_no_difference_p_is_even() -> None:
-    """Of judges that are alike, one comparison in ten is below 0.1."""
+    """One comparison in ten of judges that are alike is below 0.1."""
     dice = np.random.default_rng(3)
     found = [sign_flip_p(dice.normal(size=40).tolist(), flips=500, seed=n) for n in range(300)]
     assert np.mean(np.array(found) < 0.1) == pytest.approx(0.1, abs=0.05)

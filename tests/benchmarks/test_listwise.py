@@ -193,7 +193,7 @@ def test_a_killed_run_continues(tmp_path: Path) -> None:
 
 
 def better(prompt: tuple[Message, ...], draw: int) -> str:
-    """By the number in brackets; the first shown where both are equal."""
+    """The best is found by the number in brackets; the first shown where both are equal."""
     first, second = (line[line.rindex("(") :] for line in prompt[0].text.split("\n") if line.startswith("Response"))
     return format_verdict(Choice.FIRST if first >= second else Choice.SECOND, "r")
 

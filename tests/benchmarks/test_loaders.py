@@ -205,7 +205,7 @@ def lines_of(report: Report, start: str) -> list[str]:
 
 
 def test_the_official_figures_stand_beside_ours(tmp_path: Path) -> None:
-    """Of one judge on one file: the length baseline by MM-RLHF's scorer, and VL-RewardBench's own failures left out."""
+    """One judge on one file: the length baseline by MM-RLHF's scorer; VL-RewardBench leaves its own failures out."""
     mm, _ = run_bench(BenchSettings("mm_rlhf", published("mm_rlhf_rewardbench.jsonl"), "baseline:longest"), tmp_path / "mm")
     assert lines_of(mm, "Overall") == ["Overall Metrics:", "Overall Accuracy: 0.72", "Overall ACC+: 0.48"]
     assert lines_of(mm, "Total Items") == ["Total Items: 170"]

@@ -212,7 +212,7 @@ def test_the_pattern_of_vl_rewardbench(text: str, number: int | None) -> None:
 
 
 def test_its_grouping() -> None:
-    """By the first word of an id, capitals minded."""
+    """Groups are found by the first word of an id, capitals minded."""
     names = {
         "RLAIF-V-1": 1,
         "RLHF-V-1": 1,

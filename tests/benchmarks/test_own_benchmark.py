@@ -28,7 +28,7 @@ def data(tmp_path: Path) -> Path:
 
 
 def test_a_file_by_its_path(data: Path, tmp_path: Path) -> None:
-    """It runs, is reported under its own name, and its groups are compared with its published sizes."""
+    """The benchmark runs, is reported under its own name, and its groups are compared with its published sizes."""
     command = ["bench", "run", str(EXAMPLE), "--data", str(data), "--judge", "baseline:longest", "--out"]
     result = CliRunner().invoke(app, [*command, str(tmp_path / "out")])
     assert result.exit_code == 0, result.output
@@ -53,7 +53,7 @@ def test_another_version_of_the_file_is_another_run(data: Path, tmp_path: Path) 
 
 
 def test_an_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of an installed package, by its name."""
+    """An installed package's benchmark is found by its name."""
     point = EntryPoint("mine", "tests.support.example_benchmark:BENCHMARK", registry.GROUP)
     monkeypatch.setattr(extensions, "entry_points", lambda group: EntryPoints([point]))
     assert find_benchmark("mine").name == "example"

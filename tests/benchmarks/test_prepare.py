@@ -131,7 +131,7 @@ def test_a_damaged_file_is_not_kept(hub: tuple[Hub, str], tmp_path: Path) -> Non
 
 
 def test_single_files(hub: tuple[Hub, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By their URLs, compared with the hash that is known here."""
+    """Files are found by their URLs, compared with the hash that is known here."""
     made, url = hub
     name, data = next(iter(made.files.items()))
     address = f"{url}/datasets/x/resolve/{SHA}/{name}"

@@ -15,7 +15,7 @@ from rewardlab.data.pairs import write_parquet
 
 @pytest.mark.parametrize("text", ["<answer>1</answer>", "no verdict"])
 def test_there_and_back(text: str, demo_pairs: Any, tmp_path: Path) -> None:
-    """Of a judge with confidences, and of one without any verdict, whose confidences have no calibration."""
+    """Reports of a judge with confidences, and of one without any verdict, whose confidences have no calibration."""
     write_parquet(demo_pairs[0][:12], tmp_path / "pairs.parquet")
     lines = [{"row": row, "order": order, "text": text} for row in range(12) for order in ("given", "swapped", "swapped")]
     lines += [{"row": row, "order": "given", "text": "<answer>2</answer>"} for row in range(6)] if "answer" in text else []

@@ -83,7 +83,7 @@ def test_bad_rows_of_vl_rewardbench(change: dict[str, Any], tmp_path: Path) -> N
 
 
 def test_official_grouping() -> None:
-    """By source, whatever the capitals."""
+    """Rows are grouped by source, whatever the capitals."""
     names = [
         "RLHF-V-Dataset-1",
         "rlaif-v-3",

@@ -269,7 +269,7 @@ def test_build_stats_split_balance_convert(demo_pairs: Any, tmp_path: Path) -> N
 
 
 def test_the_numbers_of_a_set() -> None:
-    """By hand: four labelled pairs, the longer preferred in one of three that differ."""
+    """Counted by hand: four labelled pairs, the longer preferred in one of three that differ."""
     pairs = [
         PreferencePair("a", "one two", ("long answer", "short"), 1, source="s"),
         PreferencePair("b", "one two", ("short", "long answer"), 1, source="s"),

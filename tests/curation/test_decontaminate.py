@@ -164,7 +164,7 @@ def test_texts() -> None:
 
 
 def test_candidates_are_as_by_comparing_all() -> None:
-    """Of 300 texts that share words by chance and by copying: what the index finds is what brute force finds."""
+    """Among 300 texts that share words by chance and by copying: what the index finds is what brute force finds."""
     dice = np.random.default_rng(0)
     base = [[f"w{n}" for n in dice.integers(0, 400, 30)] for _ in range(100)]
     texts = [" ".join(words) for words in base]
@@ -184,7 +184,7 @@ def test_candidates_are_as_by_comparing_all() -> None:
 
 
 def test_a_training_set_is_cleaned(photos: list[Image.Image], tmp_path: Path) -> None:
-    """By the command: a shared photo, question and answer go, each with its reason; the rest stays as it was.
+    """A shared photo, question and answer go, each with its reason; the rest stays as it was.
 
     The same question about another photo is told and stays; without a photo in the training pair it goes.
     """

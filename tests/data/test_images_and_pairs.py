@@ -262,6 +262,6 @@ def test_another_image_is_never_ones_own() -> None:
 
 
 def test_half_a_surrogate_pair_is_refused() -> None:
-    """It cannot be written as UTF-8, so it would fail much later."""
+    """Such text cannot be written as UTF-8, so it would fail much later."""
     with pytest.raises(DataError, match="surrogate"):
         validate(PreferencePair("p", "\ud83d?", ("a", "b"), 0), where="row 0")

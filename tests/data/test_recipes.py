@@ -359,7 +359,7 @@ def test_r1_reward_rl(run: Run) -> None:
 
 
 def test_a_better_answer_is_anywhere() -> None:
-    """By the texts alone: about half of them first, whichever is called better; and the same place for the same two texts."""
+    """The place is drawn by the texts alone: half of them first, whichever is better; the same place for the same two texts."""
     first = [make_pair("q", f"good {n}", f"bad {n}").preferred for n in range(1000)]
     assert 430 < sum(one or 0 for one in first) < 570
     for n in range(50):

@@ -85,7 +85,7 @@ def test_answers_are_true_of_one_picture_and_false_of_the_other(task: str) -> No
 
 @pytest.mark.parametrize("task", sorted(tasks.DIGIT_TASKS))
 def test_digit_answers(task: str) -> None:
-    """By scikit-learn's own labels of the two scans."""
+    """The truth is checked by scikit-learn's own labels of the two scans."""
     rng = random.Random(task)
     for _ in range(200):
         contrast = tasks.draw_digit_contrast(rng, task, held_out=True)
@@ -136,7 +136,7 @@ def test_scans_are_legible_on_cards() -> None:
 
 
 def test_splits_share_no_scene_and_no_scan(train: Drawn, held_out: Drawn) -> None:
-    """By the drawn scene's key, by the scans, and by the images' bytes."""
+    """Splits are kept apart by the drawn scene's key, by the scans, and by the images' bytes."""
     rng = random.Random(0)
     keys: dict[bool, set[str]] = {False: set(), True: set()}
     for split in keys:
@@ -223,7 +223,7 @@ def test_teacher_is_of_mixed_quality(train: Drawn) -> None:
 
 @pytest.mark.parametrize("misread", [False, True])
 def test_checker_knows_agreement_from_contradiction(demo_pairs: Any, misread: bool) -> None:
-    """Of grounded and of shallow reasoning, in the verdict given and in the opposite one."""
+    """Grounded and shallow reasoning, in the verdict given and in the opposite one."""
     rng = random.Random(0)
     for pair, truth in zip(*demo_pairs, strict=True):
         text, choice = grounded_judgment(truth, pair.shown(Order.SWAPPED), misread=misread)

@@ -55,7 +55,7 @@ def test_known_sizes(name: str, millions: float) -> None:
 
 
 def test_memory_by_hand(tiny_checkpoint: Path) -> None:
-    """Of 8.292 B weights that all learn: 4 bytes each for weights and gradients, 8 for moments; DeepSpeed's 16 are 2 for
+    """For 8.292 B weights that all learn: 4 bytes each for weights and gradients, 8 for moments; DeepSpeed's 16 are 2 for
     weights and for gradients, 12 for moments and float32 weights, of which ZeRO deals out all but, at stage 2, the first."""
     model, config = build_on_meta("Qwen/Qwen2.5-VL-7B-Instruct"), SFTConfig()
     alone, two, three = (estimate(model, config, Launch(8 if zero else 1, zero), prompt_tokens=100) for zero in (0, 2, 3))
@@ -179,7 +179,7 @@ def test_a_curve() -> None:
 
 
 def test_a_run_page(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    """Of a real run: every metric, what the watchdog saw, rollouts whose text is text."""
+    """The page shows a real run: every metric, what the watchdog saw, rollouts whose text is text."""
     scaled_runs.run("rl", tiny_checkpoint, tmp_path / "run")
     event = {"step": 3, "signs": ["invalid"], "message": "no verdicts", "done": "warn"}
     (tmp_path / "run" / "health.jsonl").write_text(json.dumps(event) + "\n")

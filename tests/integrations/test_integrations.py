@@ -157,7 +157,7 @@ def test_easyr1(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_ms_swift(url: str) -> None:
-    """By its columns; None where nothing could be judged, counted."""
+    """A row is read by its columns; None where nothing could be judged, counted."""
 
     class Judge(JudgeORM):
         pass
@@ -244,7 +244,7 @@ def test_a_busy_server_is_waited_for() -> None:
 
 
 def test_images_of_every_kind(tmp_path: Path) -> None:
-    """As datasets hold them."""
+    """Rows are read as datasets hold them."""
     (tmp_path / "a.png").write_bytes(png())
     photo = Image.open(tmp_path / "a.png")
     same = {

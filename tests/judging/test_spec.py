@@ -68,7 +68,7 @@ def test_what_no_engine_answers_for_is_taken_where_it_can_be() -> None:
 
 
 def test_weights(tmp_path: Path) -> None:
-    """Of the checkpoint that a specification names, whatever stands before it; of nothing else."""
+    """The weights' id is that of the checkpoint that a specification names, whatever stands before it; of nothing else."""
     (tmp_path / "model.safetensors").write_bytes(b"x")
     known = weights_id(tmp_path)
     assert known

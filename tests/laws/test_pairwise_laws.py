@@ -79,7 +79,7 @@ def test_a_bias_for_the_first_slot_cancels(seed: int, bias: float) -> None:
 
 @given(margins, st.floats(0.1, 10))
 def test_the_mean_shrinks_a_biased_margin(true_margin: float, bias: float) -> None:
-    """Of an otherwise consistent judge: never the wrong way round, never further from even than the truth."""
+    """Holds for an otherwise consistent judge: never the wrong way round, never further from even than the truth."""
     mean = both_orders(one(true_margin + bias), one(-true_margin + bias), "mean").item()
     assert mean * true_margin >= 0
     assert abs(mean) <= abs(true_margin) + 1e-9

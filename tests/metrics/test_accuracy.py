@@ -82,7 +82,7 @@ def test_micro_and_macro() -> None:
 
 
 def test_interval_covers() -> None:
-    """Of 300 samples of 200 coins at 0.7, the interval holds 0.7 in about 95 %."""
+    """For 300 samples of 200 coins at 0.7, the interval holds 0.7 in about 95 %."""
     rng = np.random.default_rng(0)
     hits = 0
     for _ in range(300):

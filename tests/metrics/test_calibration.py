@@ -110,7 +110,7 @@ def test_the_interval_of_a_calibration_error_covers() -> None:
 
 
 def test_interval_of_the_calibration_error_over_clusters() -> None:
-    """Of single pairs it is the basic interval by plain resampling; of pairs in threes that are alike it is wider."""
+    """For single pairs it is the basic interval by plain resampling; of pairs in threes that are alike it is wider."""
     p, happened = SPREAD, (np.random.default_rng(5).random(700) < SPREAD**2).astype(float)
     plain = basic_interval(lambda of: expected_calibration_error(p[of], happened[of]), 700, least=0.0)
     assert calibration_error_interval(p, happened, [str(n) for n in range(700)]) == pytest.approx(plain, abs=0.01)

@@ -71,7 +71,7 @@ def test_curve_of_both_orders() -> None:
 
 
 def test_length_lean_by_hand() -> None:
-    """Of three pairs of unequal length the longer one is better in one; votes name it in all, half and half of the cases: +1/3.
+    """Among three pairs of unequal length the longer is better in one; votes name it in all, half and half of the cases: +1/3.
 
     Invalid votes of a pair do not make it count for less: a judge that is right wherever it can be read has no lean.
     """

@@ -200,7 +200,7 @@ def test_marks_of_images_are_not_read_as_text(tiny_checkpoint: Path) -> None:
 
 @pytest.mark.parametrize("stage", ["sft", "rl"])
 def test_the_configs_frames_are_what_is_trained_on(stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a video of sixteen frames as many as the config says, not as many as reading defaults to."""
+    """A video of sixteen frames gives as many as the config says, not as many as reading defaults to."""
     pair = replace(scaled_runs.pairs()[0], images=(), videos=(scaled_runs.film(0),))
     write_parquet([pair], tmp_path / "pairs.parquet")
     (tmp_path / f"{stage}.yaml").write_text("frames: 3")

@@ -43,7 +43,7 @@ def images_in(fields: dict[str, Any]) -> list[float]:
 
 @pytest.mark.parametrize("make", [stacked, entries])
 def test_each_row_keeps_its_images(make: Any) -> None:
-    """By slice, by choice and by batch; rows without images get no pixels."""
+    """Fields are taken by slice, by choice and by batch; rows without images get no pixels."""
     fields = make()
     everything = {**fields, "num_images": [1, 0, 2, 1]}
     for rows, expected in [(slice(0, 2), [0]), (slice(1, 2), []), (slice(1, 4), [1, 2, 3]), (slice(2, 9), [1, 2, 3])]:

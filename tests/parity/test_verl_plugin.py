@@ -99,7 +99,7 @@ def test_advantages_are_a_plain_loops(batch: SimpleNamespace) -> None:
 
 
 def test_verl_itself_computes_them(batch: SimpleNamespace) -> None:
-    """By its own compute_advantage, over a DataProto, with its AlgoConfig as the trainer has it."""
+    """Computed by verl's own compute_advantage, over a DataProto, with its AlgoConfig as the trainer has it."""
     ray_trainer = pytest.importorskip("verl.trainer.ppo.ray_trainer", reason=LEAN)
     from omegaconf import OmegaConf
     from verl import DataProto
@@ -137,7 +137,7 @@ def policy_loss(batch: SimpleNamespace, new: Tensor, mode: str = "seq-mean-token
 @pytest.mark.parametrize(("mode", "average"), [("seq-mean-token-mean", "sequence"), ("token-mean", "token")])
 @pytest.mark.parametrize("high", [0.2, 0.28])
 def test_losses_and_gradients_are_the_references(batch: SimpleNamespace, mode: str, average: str, high: float) -> None:
-    """Of one minibatch; masked tokens have no gradient, nor have those beyond the pre-clip."""
+    """Gradients of one minibatch; masked tokens have no gradient, nor have those beyond the pre-clip."""
     new = batch.new.clone().requires_grad_()
     found, metrics = policy_loss(batch, new, mode, actor(clip_ratio_high=high))
     (gradient,) = torch.autograd.grad(found, new)
@@ -237,7 +237,7 @@ def test_far_away_policies_stay_finite(batch: SimpleNamespace, far: float) -> No
 
 
 def test_bounds_come_with_the_config(batch: SimpleNamespace) -> None:
-    """By verl's own instantiation of the actor's config, whose policy_loss names our class."""
+    """Built by verl's own instantiation of the actor's config, whose policy_loss names our class."""
     from omegaconf import OmegaConf
     from verl.utils.config import omega_conf_to_dataclass
 
@@ -302,7 +302,7 @@ def test_the_launch_has_verls_keys(settings: dict[str, str], tmp_path: Path) -> 
 
 @pytest.mark.parametrize("settings", LAUNCHES)
 def test_the_launch_passes_verls_validation(settings: dict[str, str], tmp_path: Path) -> None:
-    """As main_ppo validates it; there is neither critic nor reference model."""
+    """The config is validated as main_ppo does it; there is neither critic nor reference model."""
     pytest.importorskip("verl.trainer.ppo.ray_trainer", reason=LEAN)
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
     from verl.utils.config import validate_config

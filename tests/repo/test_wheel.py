@@ -42,7 +42,7 @@ def test_configs_travel_and_experiments_stay(wheel: Path) -> None:
 
 
 def test_configs_are_found_where_the_wheel_is_unpacked(wheel: Path, tmp_path: Path) -> None:
-    """By name, in an empty folder."""
+    """Configs are found by name in an empty folder."""
     zipfile.ZipFile(wheel).extractall(tmp_path / "site")
     (tmp_path / "empty").mkdir()
     code = (

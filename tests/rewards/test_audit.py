@@ -98,7 +98,7 @@ NAIVE = [
 
 @pytest.mark.parametrize(("domain", "rule", "caught"), [case[1:] for case in NAIVE], ids=[case[0] for case in NAIVE])
 def test_naive_rules_are_caught(domain: str, rule: Any, caught: set[str]) -> None:
-    """By the probes made for what they overlook."""
+    """Faults are found by the probes made for what they overlook."""
     cells = probed(prompts_of(domain), Rewarder({domain: paying(rule)}, None))
     assert caught <= {name for name, cell in cells.items() if not cell.passed}
 
@@ -218,7 +218,7 @@ def test_rows(tmp_path: Path) -> None:
 
 
 def test_the_samples_of_an_rl_run(tmp_path: Path) -> None:
-    """As the trainer logs them: computed again with the consistency that was said; without a verdict, as recorded."""
+    """Rewards are what the trainer logs: computed again with the consistency of the record; without a verdict, as recorded."""
     base = {"step": 3, "pair_id": "a", "order": "swapped", "num_tokens": 9, "status": "ok", "format": True}
     said = "<think>a</think><answer>2</answer>"
     rows = read(
@@ -355,7 +355,7 @@ def test_the_page_and_the_table(tmp_path: Path) -> None:
 
 
 def test_a_broken_rule_does_not_end_the_audit(tmp_path: Path) -> None:
-    """It pays nothing, so its control fails."""
+    """The term pays nothing, so its control fails."""
 
     def broken(problem: Problem, answer: str) -> Verification:
         raise ZeroDivisionError

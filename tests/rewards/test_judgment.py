@@ -56,7 +56,7 @@ def test_reading_the_consistency_judge(answer: str, value: int) -> None:
 
 
 def test_the_consistency_judge_sees_question_and_whole_reasoning() -> None:
-    """As they are, braces and all, and the verdict as shown."""
+    """Texts stand as they are, braces and all, and the verdict as shown."""
     prompt = consistency_prompt("Which {number}?", "line 1\nline 2 {question}", Choice.SECOND)
     assert "Which {number}?" in prompt
     assert "line 1\nline 2 {question}" in prompt

@@ -104,7 +104,7 @@ def test_cases(domain: Domain, truth: str, answer: str, score: float | None) -> 
 
 @pytest.mark.parametrize("question", ["", "In which year?"])
 def test_the_year_rule_asks_nothing_of_the_question(question: str) -> None:
-    """It holds with and without one."""
+    """The rule holds with and without one."""
     assert compared(Domain.NUMBER, "2020", "2019", question).score == 0
 
 
@@ -158,7 +158,7 @@ def table_distance(first: str, second: str) -> int:
 
 
 def test_edit_distance() -> None:
-    """As the table has it, on random words; symmetric, and quick on long ones."""
+    """The distance is as the table has it, on random words; symmetric, and quick on long ones."""
     draw = random.Random(0)
     for _ in range(1500):
         a, b = ("".join(draw.choices("abc", k=draw.randrange(14))) for _ in range(2))

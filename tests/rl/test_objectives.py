@@ -142,7 +142,7 @@ def test_a_critic_moves_a_step_at_a_time() -> None:
 
 
 def test_averages() -> None:
-    """By token a rollout of three weighs three times one of one; by a constant neither is divided by its own length."""
+    """By-token averages: a rollout of three weighs three times one of one; by a constant neither is divided by its length."""
     values, mask = torch.tensor([[4.0, 9, 9], [1.0, 2, 3]]), torch.tensor([[1, 0, 0], [1, 1, 1]])
     assert mean_of_tokens(values, mask).item() == 2.5
     assert sum_over_constant(values, mask, 10).item() == pytest.approx(0.5)

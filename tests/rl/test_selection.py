@@ -54,7 +54,7 @@ def test_overlong_penalty_is_trls() -> None:
 
 
 def test_balanced_groups() -> None:
-    """Of groups of 4 with 3, 3, 3, 1, 1 and 2 right, the four taken are the even one and three that nearly cancel."""
+    """Among groups of 4 with 3, 3, 3, 1, 1 and 2 right, the four taken are the even one and three that nearly cancel."""
     num_right = [3, 3, 3, 1, 1, 2]
     chosen = balance_groups(num_right, 4, 4)
     assert len(chosen) == len(set(chosen)) == 4

@@ -164,7 +164,7 @@ def test_endpoints_share_the_work(demo_pairs: Any) -> None:
 
 
 def test_margin_of_the_likeliest_tokens() -> None:
-    """By hand: P(1) = .6, P(2) = .2 + .1 with the blank; a verdict that is not told of is as likely as the least that is."""
+    """P(1) = .6, P(2) = .2 + .1 with the blank; a verdict that is not told of is as likely as the least that is."""
     from math import log
 
     margin, coverage = margin_of({"1": log(0.6), "2": log(0.2), " 2": log(0.1), "x": log(0.1)})

@@ -57,7 +57,7 @@ def ask_many(server: Server, number: int, **options: Any) -> tuple[ChatEndpoint,
 
 
 def test_an_overloaded_server_is_sent_less() -> None:
-    """It takes 8 at a time and is offered 48: the limit comes down to its like, and nothing is lost."""
+    """The endpoint takes 8 at a time and is offered 48: the limit comes down to its like, and nothing is lost."""
     server = Server(likes=8)
     endpoint, answers = ask_many(server, 600, retries=50)
     assert answers == ["yes"] * 600

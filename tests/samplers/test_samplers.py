@@ -63,7 +63,7 @@ def test_greedy_equals_generate(sampler: HFSampler, prompts: list[Any]) -> None:
 
 
 def test_logprobs_equal_a_plain_forward(sampler: HFSampler, prompts: list[Any]) -> None:
-    """Of sampled tokens, at temperature 1 and 0.7, several draws of each prompt."""
+    """Log-probabilities of sampled tokens, at temperature 1 and 0.7, several draws of each prompt."""
     for temperature in (1.0, 0.7):
         rows = sampler.sample(prompts, SamplingParams(num_samples=3, temperature=temperature, max_tokens=12, seed=5))
         for prompt, completions in zip(prompts, rows, strict=True):
@@ -339,7 +339,7 @@ def test_openai_sampler_over_http(demo_pairs: Any, demo_server: Callable[..., st
 
 
 def test_every_prompt_has_a_seed_of_its_own() -> None:
-    """By what it says and shows, whoever stands beside it; draw n of it has the n-th after that."""
+    """A prompt's draws are set by what it says and shows, whoever stands beside it; draw n of it has the n-th after that."""
 
     def prompt(text: str, image: bytes = b"") -> tuple[Message, ...]:
         return (Message("user", (Part(text=text), *([Part(image=image)] if image else []))),)

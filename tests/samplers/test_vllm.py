@@ -66,7 +66,7 @@ if __name__ == "__main__":
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory, demo_pairs: Any) -> Path:
-    """As ``tiny_checkpoint``, with heads of 32: vLLM's attention on a CPU knows that width and 64."""
+    """Like ``tiny_checkpoint``, with heads of 32: vLLM's attention on a CPU knows that width and 64."""
     import random
 
     from rewardlab.demo.base_model import build_model, build_processor, save_model, train_tokenizer

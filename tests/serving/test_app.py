@@ -72,7 +72,7 @@ def test_judge_in_both_orders(client: httpx.Client) -> None:
 
 @pytest.mark.parametrize("orders", ["given", "swapped"])
 def test_one_order(client: httpx.Client, orders: str) -> None:
-    """As asked."""
+    """The orders that a request names are the orders judged."""
     answer = client.post("/v1/judge", json={**BODY, "orders": orders}).json()
     assert [v["order"] for v in answer["votes"]] == [orders]
     assert answer["outcome"] == "response_0"

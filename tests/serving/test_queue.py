@@ -169,7 +169,7 @@ def test_a_full_queue_refuses() -> None:
 
 
 def test_who_hangs_up_leaves_the_queue() -> None:
-    """It is never asked."""
+    """The engine is never asked."""
 
     async def body(queue: JudgeQueue, engine: Engine) -> None:
         engine.gate.clear()
@@ -338,7 +338,7 @@ def test_groups_that_wait() -> None:
 
 
 def test_who_is_gone_holds_no_place() -> None:
-    """Of a full queue whose callers hung up nothing is left; deadlines are kept behind an engine that is busy."""
+    """Nothing is left of a full queue whose callers hung up; deadlines are kept behind an engine that is busy."""
 
     async def body(queue: JudgeQueue, engine: Engine) -> None:
         engine.gate.clear()

@@ -190,7 +190,7 @@ def film(tmp_path: Path) -> bytes:
 
 
 def test_videos_are_shown_as_frames(film: bytes) -> None:
-    """As a data URL or uploaded; the frames come after the images; what is no video is refused, a playlist above all."""
+    """A data URL or uploaded; the frames come after the images; what is no video is refused, a playlist above all."""
     import base64
 
     def counts(prompt: tuple[Message, ...], draw: int) -> str:

@@ -59,7 +59,7 @@ def film(seed: int) -> bytes:
 
 
 def mixed() -> list[PreferencePair]:
-    """Of every eight: four with one image, two with none, one with three of two sizes, one with a video of four frames."""
+    """In every eight: four with one image, two with none, one with three of two sizes, one with a video of four frames."""
     made = pairs()[:16]
     for n, pair in enumerate(made):
         kind = n % 8

@@ -163,7 +163,7 @@ def test_windows_with_the_judges_own_reward(hard: list[Any], tiny_checkpoint: Pa
 
 
 def test_each_token_is_trained_on_once(hard: list[Any], tiny_checkpoint: Path, tmp_path: Path) -> None:
-    """By the policy when it is sampled, by the critic when its rollout is finished; none waits longer than it must."""
+    """The policy trains on a token when it is sampled, the critic when its rollout is finished; none waits longer."""
     config = config_for(tiny_checkpoint, window=3, max_completion_length=9, learning_rate=1e-9, max_steps=12)
     model, processor = load_model(str(tiny_checkpoint), device="cpu")
     trainer = build_trainer(rl_rows(hard, PLAIN, both_orders=True), config, model, processor, PLAIN, tmp_path)

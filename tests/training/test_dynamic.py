@@ -60,7 +60,7 @@ def groups_of(chosen: list[Any]) -> list[list[float]]:
 @pytest.mark.parametrize("refill", [True, False])
 @pytest.mark.parametrize("rate", [0.02, 0.5, 0.97])
 def test_no_decided_group_is_ever_returned(refill: bool, rate: float) -> None:
-    """By either way, from the first round on, however few are undecided; a short round repeats those it found."""
+    """Batches fill either way, from the first round on, however few are undecided; a short round repeats those it found."""
     plan = DynamicSampling(PromptSource(rows(*[rate] * 40), seed=1), group_size=GROUP, refill=refill, max_rounds=50)
     for _ in range(20):
         chosen, metrics = plan.choose(candidates(2), 8 * GROUP)

@@ -197,7 +197,7 @@ def test_pairwise_ppo(demo_pairs: Any, tiny_checkpoint: Path, tmp_path: Path, mo
 
 
 def test_the_best_of_several_is_the_anchor() -> None:
-    """By knock-out under a judge, by score under a scalar head; what cannot be read takes nobody's place; none of none."""
+    """Knock-out under a judge, by score under a scalar head; what cannot be read takes nobody's place; none of none."""
     pairs = [question(name) for name in "abcd"]
     candidates = [["fair", "bad", "good"], ["bad"], [], ["fair", "odd"]]
     marks = {"good": 0.9, "fair": 0.5, "bad": 0.1, "odd": 1.0}
@@ -261,7 +261,7 @@ def test_a_scalar_head_pays_pointwise(demo_pairs: Any, tiny_checkpoint: Path, tm
 
 
 def test_trl_takes_the_reward_function() -> None:
-    """It is no coroutine, and says so."""
+    """The function is no coroutine, and says so."""
     assert not inspect.iscoroutinefunction(AnchoredReward.__call__)
 
 

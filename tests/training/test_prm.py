@@ -234,7 +234,7 @@ def test_weight_zero_is_the_baseline(written: Callable[..., Written], prm: Path)
 
 
 def test_a_run_with_it(demo_pairs: Any, tiny_checkpoint: Path, prm: Path, tmp_path: Path) -> None:
-    """As reward and as the critic's beginning; the model that pays does not learn and is in no checkpoint."""
+    """The PRM serves as reward and as the critic's beginning; the model that pays does not learn and is in no checkpoint."""
     pairs = [replace(pair, attempts="2") for pair in demo_pairs[0][:16]]
     before = ValueModel.from_pretrained(str(prm)).state_dict()
     config = rl_config(tiny_checkpoint, advantage="gae", process_reward=str(prm), value_init=str(prm), value_learning_rate=1e-9)

@@ -137,7 +137,7 @@ def test_metrics_of_unequal_shards() -> None:
 
 @pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 1), (2, 2)])
 def test_prompts_are_dealt_out_anew(before: int, after: int) -> None:
-    """Of twelve prompts, those not drawn yet and every pass rate are there once, whoever draws them now."""
+    """Among twelve prompts, those not drawn yet and every pass rate are there once, whoever draws them now."""
     rows = [{"name": str(n)} for n in range(12)]
 
     def sources(number: int) -> list[PromptSource]:

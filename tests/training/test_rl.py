@@ -249,7 +249,7 @@ def test_a_run_with_the_swap_reward(tagged: list[PreferencePair], tiny_checkpoin
 
 
 def test_length_is_punished_softly(tagged: list[PreferencePair], tmp_path: Path) -> None:
-    """Of two right answers the longer earns less, and by how much is logged; what is not finished is not scored."""
+    """Between two right answers the longer earns less, and by how much is logged; what is not finished is not scored."""
     rows = rl_rows(tagged[:3], PLAIN, both_orders=False)
     gold = [format_verdict(choice_of(row["preferred"], Order(row["order"])), "Seen.") for row in rows]
     reward = judgment_reward_of(RewardWeights(overlong=(20, 10)), tmp_path)

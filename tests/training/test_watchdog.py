@@ -54,7 +54,7 @@ def test_signs(change: dict[str, float], sign: str | None) -> None:
 
 
 def test_low_entropy_of_a_cold_start_is_no_sign() -> None:
-    """Of labels, not of rollouts: it is meant to fall."""
+    """The rate is of labels, not of rollouts: it is meant to fall."""
     assert not Signs(HealthConfig()).of({"loss": 0.1, "entropy": 0.001})
 
 
@@ -74,7 +74,7 @@ def test_reward_hacking() -> None:
 
 
 def collapsing(monkeypatch: pytest.MonkeyPatch, from_step: int, times: int) -> list[tuple[int, float]]:
-    """As :func:`scaled_runs.collapsing`; returns (step, rate) of every log."""
+    """Run like :func:`scaled_runs.collapsing`; returns (step, rate) of every log."""
     faulty, seen = scaled_runs.collapsing(from_step, times)
     monkeypatch.setattr(PolicyTrainer, "log", faulty)
     return seen

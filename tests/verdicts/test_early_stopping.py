@@ -90,7 +90,7 @@ def test_exchanging_the_responses_exchanges_the_outcome(cast: list[int | None], 
 
 
 def test_the_error_is_what_was_asked_for() -> None:
-    """Of pairs whose share is uniform, the model's own assumption, at most the error stops on the side that 16 votes reject."""
+    """Where shares are uniform, the model's own assumption, at most the error stops on the side that 16 votes reject."""
     dice, wrong, taken = random.Random(0), 0, 0
     for _ in range(4000):
         share = dice.random()
@@ -103,6 +103,6 @@ def test_the_error_is_what_was_asked_for() -> None:
 
 
 def test_a_first_choice_judge_never_settles() -> None:
-    """It votes for both responses in turn: all of the budget is spent, and the pair is even."""
+    """The judge votes for both responses in turn: all of the budget is spent, and the pair is even."""
     votes = [Vote(order, Verdict(Choice.FIRST, VerdictStatus.OK), Completion("", FinishReason.STOP)) for order in Order] * 8
     assert (stop_early(votes, 0.1).num_votes, stop_early(votes, 0.1).outcome) == (16, Outcome.TIE)
