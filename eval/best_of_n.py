@@ -15,11 +15,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rewardlab.checkpoints import commit
 from rewardlab.data.pairs import read_pairs
 from rewardlab.judging.best_of_n import rank_many
 from rewardlab.judging.engines import open_judge
 from rewardlab.metrics.intervals import difference_interval, mean_interval
+from rewardlab.models.checkpoints import commit
 from rewardlab.types import Candidates, PreferencePair
 
 DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")

@@ -18,10 +18,10 @@ import numpy as np
 import torch
 from calibration_tables import JUDGES, NUM_RATIONALES, draw, evaluate, markdown, methods, planted, position
 
-from rewardlab.checkpoints import commit, template_for
 from rewardlab.config import RMConfig, SFTConfig, load_config
 from rewardlab.data.files import write_atomic
 from rewardlab.data.pairs import read_pairs
+from rewardlab.models.checkpoints import commit, template_for
 from rewardlab.models.loading import load_processor
 from rewardlab.models.value_model import ValueModel
 from rewardlab.prompts import build_messages

@@ -23,9 +23,9 @@ from scipy.stats import t as student
 sys.path[:0] = [str(Path(__file__).parents[1])]  # for eval.studies, however this is started
 
 from eval.studies import closed_loop as loop
-from rewardlab.checkpoints import commit
 from rewardlab.data.files import write_atomic
 from rewardlab.metrics.intervals import mean_interval
+from rewardlab.models.checkpoints import commit
 from rewardlab.models.loading import load_model
 
 

@@ -33,9 +33,9 @@ import psutil
 from PIL import Image, ImageDraw
 from serving_rate import free_port
 
-from rewardlab.checkpoints import commit
 from rewardlab.config import DistillConfig
 from rewardlab.data.pairs import PairSet, write_shards
+from rewardlab.models.checkpoints import commit
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.samplers.openai_api import api_content
 from rewardlab.types import Order, PreferencePair

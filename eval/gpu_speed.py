@@ -35,13 +35,13 @@ from transformers.trainer_callback import PrinterCallback
 from trl import GRPOTrainer
 from trl import SFTConfig as TRLSFTConfig
 
-from rewardlab.checkpoints import commit
 from rewardlab.config import RLConfig, SFTConfig
 from rewardlab.data.images import encode_png
 from rewardlab.demo.base_model import CHAT_TEMPLATE, train_tokenizer
 from rewardlab.demo.build import corpus
 from rewardlab.demo.pairs import make_pairs
 from rewardlab.models.architectures import config_of
+from rewardlab.models.checkpoints import commit
 from rewardlab.prompts import load_template
 from rewardlab.rewards.rollout import RewardFunction, Rollout, Scored, Trajectory
 from rewardlab.training.policy_gradient.rollouts.whole import Sampling, WholeRollouts

@@ -20,11 +20,11 @@ from typing import Any
 from unittest.mock import patch
 
 import rewardlab.prompts as prompts
-from rewardlab.checkpoints import commit
 from rewardlab.data.pairs import read_pairs
 from rewardlab.judging.engines import open_judge
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.metrics.intervals import mean_interval
+from rewardlab.models.checkpoints import commit
 from rewardlab.rewards.audit.injections import Attack, attacks
 from rewardlab.types import BOTH_ORDERS, Judgment, PreferencePair
 

@@ -24,11 +24,11 @@ from typing import Any
 from PIL import Image
 from sklearn.datasets import load_sample_images
 
-from rewardlab.checkpoints import commit
 from rewardlab.curation.image_hashes import ImageLimits, PictureIndex, picture_of
 from rewardlab.data.images import encode_png
 from rewardlab.demo.pairs import make_pairs
 from rewardlab.metrics.intervals import wilson_interval
+from rewardlab.models.checkpoints import commit
 
 
 def cropped(image: Image.Image, left: float, top: float, right: float, bottom: float) -> Image.Image:

@@ -23,7 +23,6 @@ from scipy.stats import rankdata
 from scipy.stats import t as student
 from transformers import PrinterCallback, TrainerCallback
 
-from rewardlab.checkpoints import commit
 from rewardlab.config import PRMConfig, RLConfig, StepsConfig, load_config
 from rewardlab.data.files import write_atomic
 from rewardlab.data.pairs import read_pairs, with_blank_images
@@ -33,6 +32,7 @@ from rewardlab.demo.step_truths import first_wrong, spoil_judgment, steps_of, tr
 from rewardlab.distill.step_labels import label_steps, read_steps
 from rewardlab.judging.engines import open_judge
 from rewardlab.metrics.intervals import mean_interval
+from rewardlab.models.checkpoints import commit
 from rewardlab.models.loading import load_model, load_processor
 from rewardlab.models.value_model import ValueModel
 from rewardlab.prompts import load_template

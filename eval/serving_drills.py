@@ -32,10 +32,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from rewardlab.checkpoints import commit
 from rewardlab.data.images import to_data_url
 from rewardlab.data.pairs import read_pairs
 from rewardlab.judging.engines import open_judge
+from rewardlab.models.checkpoints import commit
 from rewardlab.types import BOTH_ORDERS, PreferencePair
 
 MAX_BYTES = 1_000_000

@@ -30,11 +30,11 @@ import psutil
 import torch
 import uvicorn
 
-from rewardlab.checkpoints import commit
 from rewardlab.data.images import to_data_url
 from rewardlab.data.pairs import read_pairs
 from rewardlab.judging.engines import open_judge
 from rewardlab.judging.judge import GenerativeJudge
+from rewardlab.models.checkpoints import commit
 from rewardlab.prompts import build_messages
 from rewardlab.samplers.hf import HFSampler
 from rewardlab.samplers.scripted import ScriptedSampler

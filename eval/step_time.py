@@ -29,9 +29,9 @@ from rich.table import Table
 from transformers.trainer_callback import PrinterCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from rewardlab.checkpoints import commit
 from rewardlab.config import RLConfig, load_yaml
 from rewardlab.data.pairs import read_pairs
+from rewardlab.models.checkpoints import commit
 from rewardlab.models.families import vision_token_ids
 from rewardlab.models.loading import load_model
 from rewardlab.prompts import load_template

@@ -16,7 +16,6 @@ from transformers import PrinterCallback, TrainerCallback
 from eval.studies.methods import ARMS, Settings, config_of
 from eval.studies.plans import Trial
 from eval.studies.trials import digest
-from rewardlab.checkpoints import commit, template_for
 from rewardlab.config import RLConfig, SFTConfig
 from rewardlab.data.files import write_atomic
 from rewardlab.data.pairs import read_pairs
@@ -25,6 +24,7 @@ from rewardlab.demo.server import favored_response
 from rewardlab.errors import ConfigError
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.metrics.accuracy import Labeled, invalid_rate, position_bias, swap_consistency
+from rewardlab.models.checkpoints import commit, template_for
 from rewardlab.models.loading import load_model
 from rewardlab.samplers.base import Sampler
 from rewardlab.samplers.hf import HFSampler

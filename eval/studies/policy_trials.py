@@ -16,12 +16,12 @@ from transformers import PrinterCallback
 from eval.studies.plans import Trial
 from eval.studies.policy import ARMS, Settings, policy_config, scalar_config, start_config
 from eval.studies.trials import digest
-from rewardlab.checkpoints import commit, template_for
 from rewardlab.data.pairs import read_pairs
 from rewardlab.demo.build import BASE, TEST, TRAIN
 from rewardlab.errors import ConfigError
 from rewardlab.judging.margins import ProbabilityJudge
 from rewardlab.metrics.running import Metrics
+from rewardlab.models.checkpoints import commit, template_for
 from rewardlab.models.loading import load_model
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.rewards.anchors import anchors_of

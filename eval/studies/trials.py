@@ -15,11 +15,11 @@ from typing import Any
 from transformers import PrinterCallback, TrainerCallback
 
 from eval.studies.stability import ARMS, Settings, Trial, config_of
-from rewardlab.checkpoints import commit, template_for
 from rewardlab.data.pairs import read_pairs
 from rewardlab.demo.build import TEST
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.judging.judge import GenerativeJudge
+from rewardlab.models.checkpoints import commit, template_for
 from rewardlab.models.loading import load_model
 from rewardlab.reporting.progress import bar
 from rewardlab.samplers.hf import HFSampler

@@ -28,7 +28,7 @@ def find_benchmark(name: str) -> Benchmark:
     if name in PACKAGED:
         benchmark: Benchmark = import_module(f"rewardlab.benchmarks.{name}").BENCHMARK
         return benchmark
-    from rewardlab.config.extensions import extension_names, load_extension  # pydantic; the command line lists names without
+    from rewardlab.extensions import extension_names, load_extension
 
     extension = load_extension(name, Benchmark, attribute="BENCHMARK", group=GROUP)
     if extension is not None:

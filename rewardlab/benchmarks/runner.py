@@ -19,7 +19,6 @@ from rewardlab.benchmarks.replay import MISSING, Replay
 from rewardlab.benchmarks.report_model import Report, RowScore
 from rewardlab.benchmarks.run_files import OFFICIAL, REPORT, SCORES, VOTES
 from rewardlab.benchmarks.scores import baseline_scores, judge_scores, score_rows
-from rewardlab.checkpoints import commit, versions
 from rewardlab.data.append_log import AppendLog
 from rewardlab.data.files import data_hash, write_atomic
 from rewardlab.data.pairs import with_blank_images, with_other_images
@@ -30,6 +29,7 @@ from rewardlab.judging.judge import GenerativeJudge, draw_orders
 from rewardlab.judging.margins import ProbabilityJudge
 from rewardlab.judging.spec import JudgeSpec, judge_weights_id
 from rewardlab.metrics.accuracy import Labeled, pair_score
+from rewardlab.models.checkpoints import commit, versions
 from rewardlab.prompts import load_template
 from rewardlab.samplers.base import HF
 from rewardlab.types import (

@@ -38,9 +38,9 @@ def find_recipe(name: str) -> Recipe:
     ``RECIPE``, or by a .yaml mapping. Raises ConfigError.
     """
     from rewardlab.config import MappingConfig, load_config
-    from rewardlab.config.extensions import load_extension
     from rewardlab.data.mapping import recipe_of
     from rewardlab.data.recipes import Recipe
+    from rewardlab.extensions import load_extension
 
     if name.endswith((".yaml", ".yml")):
         return recipe_of(load_config(MappingConfig, Path(name)))
@@ -61,7 +61,7 @@ def _shipped_recipes() -> list[str]:
 
 def recipe_names() -> list[str]:
     """Return the names of all recipes that are installed."""
-    from rewardlab.config.extensions import extension_names
+    from rewardlab.extensions import extension_names
 
     return sorted({*_shipped_recipes(), *extension_names(RECIPES)})
 

@@ -21,7 +21,6 @@ from typing import Any
 
 from rich.console import Console
 
-from rewardlab.checkpoints import commit
 from rewardlab.config import find_configs, name_of_config
 from rewardlab.data.files import lock_folder, write_atomic
 from rewardlab.data.images import to_data_url
@@ -31,6 +30,7 @@ from rewardlab.demo.page import write_page
 from rewardlab.demo.summary import Summary, print_tables, summarize
 from rewardlab.errors import ConfigError, EndpointError, RewardlabError
 from rewardlab.judging.spec import JudgeSpec
+from rewardlab.models.checkpoints import commit
 from rewardlab.processes import end_with_parent
 from rewardlab.samplers.base import HF
 

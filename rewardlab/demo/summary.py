@@ -12,12 +12,12 @@ from rich.console import Console
 from rich.table import Table
 
 from rewardlab.benchmarks.report_model import JudgeScores, Report, json_form
-from rewardlab.checkpoints import versions
 from rewardlab.data.files import read_lines
 from rewardlab.data.pairs import read_pairs
 from rewardlab.demo.build import TEST
 from rewardlab.demo.server import favored_response
 from rewardlab.metrics.intervals import paired_difference
+from rewardlab.models.checkpoints import versions
 from rewardlab.types import Choice, Order, choice_of
 from rewardlab.verdicts.parse import reasoning_of
 

@@ -13,7 +13,6 @@ from typing import Literal
 
 import torch
 
-from rewardlab.checkpoints import load_template_for
 from rewardlab.config import (
     SCHEMAS,
     DistillConfig,
@@ -30,6 +29,7 @@ from rewardlab.errors import CheckpointError, ConfigError, RewardlabError
 from rewardlab.health.memory import GIB, Estimate, counts, estimate
 from rewardlab.judging.spec import JudgeSpec
 from rewardlab.models.architectures import ARCHITECTURES, build_on_meta
+from rewardlab.models.checkpoints import load_template_for
 from rewardlab.models.loading import check_folder, load_policy
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.rewards.judgment import load_terms

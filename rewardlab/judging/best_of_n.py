@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rewardlab.checkpoints import commit
 from rewardlab.data.append_log import AppendLog
 from rewardlab.data.files import write_atomic
 from rewardlab.data.votes import num_failed, vote_of, vote_row
@@ -18,6 +17,7 @@ from rewardlab.errors import ConfigError
 from rewardlab.judging.judge import GenerativeJudge, Judge
 from rewardlab.judging.ranking import PLANS, Match, Plan, Ranking
 from rewardlab.metrics.intervals import mean_interval
+from rewardlab.models.checkpoints import commit
 from rewardlab.reporting.progress import bar
 from rewardlab.types import BOTH_ORDERS, Candidates, Judgment
 from rewardlab.verdicts.votes import reduce_votes

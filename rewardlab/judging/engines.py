@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from rewardlab.checkpoints import load_template_for
 from rewardlab.errors import ConfigError
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.judging.margins import READ_BY_PROBABILITY, ProbabilityJudge
 from rewardlab.judging.spec import ENGINES, JudgeSpec
+from rewardlab.models.checkpoints import load_template_for
 from rewardlab.prompts import DEFAULT_TEMPLATE, load_template
 from rewardlab.samplers.base import EngineOptions, Sampler
 from rewardlab.samplers.self_verifying import SelfVerifying

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from rewardlab.checkpoints import weights_id
 from rewardlab.errors import ConfigError
+from rewardlab.models.checkpoints import weights_id
 from rewardlab.samplers.base import HF, OPENAI, VLLM
 
 
@@ -88,7 +88,7 @@ class JudgeSpec:
 
 
 def judge_weights_id(text: str) -> str:
-    """Return which weights a specification stands for now (:func:`rewardlab.checkpoints.weights_id`).
+    """Return which weights a specification stands for now (:func:`rewardlab.models.checkpoints.weights_id`).
 
     Return "" for a judge without local weights, and for a name that is no specification.
     """

@@ -15,9 +15,9 @@ from transformers import AutoModelForImageTextToText, AutoProcessor, BitsAndByte
 from transformers.integrations import deepspeed
 from transformers.utils import logging
 
-from rewardlab.checkpoints import CARD
 from rewardlab.config import LoraConfig, MethodConfig, PixelConfig, TrainConfig
 from rewardlab.errors import CheckpointError, ConfigError
+from rewardlab.models.checkpoints import CARD
 from rewardlab.models.families import part_pattern
 from rewardlab.models.vision_hooks import always_run_vision_tower
 from rewardlab.processes import is_main, num_processes

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from rewardlab.config.extensions import extension_names, load_extension
 from rewardlab.errors import ConfigError
+from rewardlab.extensions import extension_names, load_extension
 from rewardlab.rl.selection import overlong_penalty
 from rewardlab.types import Completion, Order
 

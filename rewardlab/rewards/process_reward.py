@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rewardlab.checkpoints import template_for
 from rewardlab.config import RLConfig
 from rewardlab.errors import CheckpointError
 from rewardlab.metrics.running import Metric
+from rewardlab.models.checkpoints import template_for
 from rewardlab.models.loading import load_processor
 from rewardlab.models.value_model import WEIGHTS, ValueModel, completion_values
 from rewardlab.prompts import Template

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rewardlab.checkpoints import template_for
 from rewardlab.metrics.running import Metrics
+from rewardlab.models.checkpoints import template_for
 from rewardlab.models.loading import load_processor
 from rewardlab.models.value_model import ValueModel
 from rewardlab.prompts import Template, build_messages

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from transformers import Trainer, TrainingArguments
 
-from rewardlab.checkpoints import load_template_for
 from rewardlab.config import PRMConfig
 from rewardlab.errors import DataError
+from rewardlab.models.checkpoints import load_template_for
 from rewardlab.models.loading import freeze
 from rewardlab.models.value_model import ValueModel
 from rewardlab.models.vision_hooks import always_run_vision_tower

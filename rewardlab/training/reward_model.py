@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 from transformers import Trainer, TrainingArguments
 
-from rewardlab.checkpoints import template_for
 from rewardlab.config import RMConfig
 from rewardlab.data.files import write_atomic
 from rewardlab.errors import CheckpointError, DataError
+from rewardlab.models.checkpoints import template_for
 from rewardlab.models.loading import freeze, load_processor
 from rewardlab.models.value_model import WEIGHTS, ValueModel
 from rewardlab.models.vision_hooks import always_run_vision_tower

@@ -13,9 +13,9 @@ from typing import Any
 from datasets import Dataset, Features, Image, List, Value
 from transformers import PreTrainedModel, TrainerCallback
 
-from rewardlab.checkpoints import load_template_for
 from rewardlab.config import RLConfig
 from rewardlab.errors import DataError, EndpointError
+from rewardlab.models.checkpoints import load_template_for
 from rewardlab.models.families import end_token_ids
 from rewardlab.prompts import Template
 from rewardlab.rewards.judgment import RewardWeights, load_terms

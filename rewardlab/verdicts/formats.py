@@ -14,14 +14,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import sys
 from collections.abc import Callable
 from functools import cache
-from importlib.metadata import entry_points
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import FunctionType
 
 from rewardlab.errors import ConfigError
+from rewardlab.extensions import load_extension
 from rewardlab.types import Choice, Verdict, VerdictStatus
 
 _DIGITS = {"1": Choice.FIRST, "2": Choice.SECOND}
@@ -289,13 +288,18 @@ def reader_of(name: str) -> Reader:
     """
     if name in READERS:
         return READERS[name]
-    if name.endswith(".py"):
-        return _checked(name, _reader_in(Path(name)))
-    for entry in entry_points(group=ENTRY_POINTS, name=name):
-        try:
-            return _checked(name, entry.load())
-        except (Exception, SystemExit) as error:  # the boundary: another's code may fail in any way
-            raise ConfigError(f"verdict format {name}: cannot be loaded ({error!r})") from error
+    try:
+        read = load_extension(
+            name,
+            FunctionType,
+            attribute="read_verdict",
+            group=ENTRY_POINTS,
+            expected="def read_verdict(text) -> Verdict",
+        )
+    except ConfigError as error:
+        raise ConfigError(f"verdict format {error}") from error
+    if read is not None:
+        return _checked(name, read)
     raise ConfigError(
         f"unknown verdict format {name!r}; expected one of {sorted(READERS)}, a Python file with read_verdict(text), or an "
         f"entry point of {ENTRY_POINTS}"
@@ -310,24 +314,6 @@ def format_id(name: str) -> str:
     return f"{Path(name).name} {hashlib.sha256(Path(name).read_bytes()).hexdigest()[:16]}"
 
 
-def _reader_in(path: Path) -> Reader:
-    spec = spec_from_file_location(f"rewardlab_format_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]}", path)
-    if spec is None or spec.loader is None or not path.is_file():
-        raise ConfigError(f"verdict format {path}: no such file; expected a Python file with read_verdict(text)")
-    module = module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look it up
-    try:
-        spec.loader.exec_module(module)
-        reader: Reader | None = getattr(module, "read_verdict", None)
-    except (Exception, SystemExit) as error:  # the boundary: another's code may fail in any way
-        raise ConfigError(f"verdict format {path}: cannot be loaded ({error!r}); expected a function read_verdict") from error
-    if not callable(reader):
-        raise ConfigError(
-            f"verdict format {path}: has no read_verdict; expected def read_verdict(text) -> Verdict at its top level"
-        )
-    return reader
-
-
 def _checked(name: str, read: Reader) -> Reader:
     """Return a reader of another's that raises ConfigError for its own faults, so that none of them becomes a verdict."""
 
@@ -339,9 +325,7 @@ def _checked(name: str, read: Reader) -> Reader:
         is_verdict = isinstance(verdict, Verdict) and isinstance(verdict.status, VerdictStatus)
         if not is_verdict or not (verdict.choice is None or isinstance(verdict.choice, Choice)):
             raise ConfigError(f"verdict format {name}: its reader gave {verdict!r}; expected a rewardlab.types.Verdict")
-        if (verdict.choice is None) == (
-            verdict.status is VerdictStatus.OK
-        ):  # it would count as valid, or as read, and be neither
+        if (verdict.choice is not None) != (verdict.status is VerdictStatus.OK):  # it would count as read, and be no choice
             raise ConfigError(
                 f"verdict format {name}: its reader gave {verdict!r}; a choice goes with status OK, and only with it"
             )

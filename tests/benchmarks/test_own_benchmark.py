@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from rewardlab import extensions
 from rewardlab.benchmarks import registry
 from rewardlab.benchmarks.registry import PACKAGED, find_benchmark, packaged_benchmarks
 from rewardlab.benchmarks.runner import BenchSettings, run_bench
 from rewardlab.cli import app
-from rewardlab.config import extensions
 from rewardlab.errors import ConfigError
 
 EXAMPLE = Path(__file__).parents[1] / "support" / "example_benchmark.py"

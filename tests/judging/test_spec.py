@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rewardlab.checkpoints import weights_id
 from rewardlab.errors import ConfigError
 from rewardlab.judging.spec import ENGINES, OTHERS, JudgeSpec, judge_weights_id, spec_help
+from rewardlab.models.checkpoints import weights_id
 
 READ = [
     ("hf:runs/rl/final", JudgeSpec("hf", "runs/rl/final"), "runs/rl/final"),

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rewardlab.checkpoints import CARD, commit, read_card, template_for, versions, write_card
 from rewardlab.errors import CheckpointError, ConfigError
+from rewardlab.models.checkpoints import CARD, commit, read_card, template_for, versions, write_card
 from rewardlab.prompts import Template, load_template
 
 

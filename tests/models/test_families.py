@@ -12,11 +12,11 @@ import torch
 from transformers import AutoTokenizer
 from typer.testing import CliRunner
 
-from rewardlab.checkpoints import CARD
 from rewardlab.cli import app
 from rewardlab.config import PixelConfig, SFTConfig
 from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import ConfigError, DataError
+from rewardlab.models.checkpoints import CARD
 from rewardlab.models.loading import freeze, load_model, load_policy, load_processor, merge_adapter, peft_config, set_pixels
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.samplers.base import SamplingParams

@@ -18,9 +18,9 @@ SOURCES = [*MODULES, *sorted((ROOT / "eval").rglob("*.py")), *sorted((ROOT / "da
 
 # A module may import from its own layer and from lower ones.
 LAYERS = [
-    {"types", "errors"},
+    {"types", "errors", "extensions"},
     {"prompts", "verdicts", "metrics", "rl"},
-    {"config", "processes", "checkpoints", "reporting"},
+    {"config", "processes", "reporting"},
     {"data", "samplers", "models"},
     {"judging", "rewards", "distill"},
     {"training", "benchmarks", "serving", "integrations"},

@@ -365,11 +365,12 @@ def test_a_failing_endpoint_is_a_status(
     demo_pairs: Any, demo_server: Callable[..., str], faults: Faults, finish: FinishReason, error: str
 ) -> None:
     """Never a text and never an exception."""
-    sampler = OpenAISampler(demo_server(faults), "demo-teacher", deadline_s=2)
+    # On a busy machine an error, too, takes seconds to arrive: only the hanging endpoint is given a short deadline.
+    sampler = OpenAISampler(demo_server(faults), "demo-teacher", deadline_s=2 if faults.hang else 60)
     prompt = build_messages(demo_pairs[0][0], order=Order.GIVEN, template=PLAIN)
     completion = sampler.sample([prompt], SamplingParams())[0][0]
     assert (completion.text, completion.finish) == ("", finish)
-    assert error in completion.error or finish is FinishReason.TIMEOUT
+    assert error in completion.error
 
 
 def answered(message: dict[str, Any], reason: str | None = "stop", usage: dict[str, Any] | None = None) -> Completion:

@@ -14,9 +14,9 @@ from unittest import mock
 import pytest
 import torch
 
-from rewardlab.checkpoints import CARD
 from rewardlab.config import Method, PRMConfig, RLConfig
 from rewardlab.errors import CheckpointError, ConfigError, DataError
+from rewardlab.models.checkpoints import CARD
 from rewardlab.models.loading import load_model, load_processor
 from rewardlab.models.value_model import ValueModel, completion_values
 from rewardlab.prompts import build_messages, load_template

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from rewardlab.benchmarks.runner import BenchSettings, run_bench
-from rewardlab.checkpoints import read_card
 from rewardlab.config import RMConfig
 from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import CheckpointError, ConfigError, DataError
+from rewardlab.models.checkpoints import read_card
 from rewardlab.models.loading import load_processor
 from rewardlab.models.value_model import ValueModel
 from rewardlab.prompts import load_template

@@ -11,11 +11,11 @@ import pytest
 import torch
 from trl import SFTConfig as TRLSFTConfig
 
-from rewardlab.checkpoints import read_card, template_for
 from rewardlab.config import LoraConfig, SFTConfig
 from rewardlab.demo.judgments import grounded_judgment
 from rewardlab.errors import CheckpointError, ConfigError, DataError, OutputError
 from rewardlab.judging.engines import open_judge
+from rewardlab.models.checkpoints import read_card, template_for
 from rewardlab.models.loading import load_model, load_policy, load_processor
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.samplers.hf import HFSampler

@@ -19,13 +19,13 @@ from typing import Any
 from rewardlab.benchmarks.report_model import Accuracy, CountedEstimate, json_form
 from rewardlab.benchmarks.rewardbench2 import official
 from rewardlab.benchmarks.rewardbench2.loader import ListPrompt, load_prompts
-from rewardlab.checkpoints import commit, versions
 from rewardlab.data.append_log import AppendLog
 from rewardlab.data.files import data_hash, write_atomic
 from rewardlab.data.votes import completion_of, completion_row
 from rewardlab.errors import ConfigError
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.metrics.intervals import Interval, mean_estimate
+from rewardlab.models.checkpoints import commit, versions
 from rewardlab.prompts.listwise import LETTERS, list_messages, load_list_prompt, read_choice, read_rating
 from rewardlab.reporting.progress import bar
 from rewardlab.reporting.tables import markdown_table, percent, with_interval

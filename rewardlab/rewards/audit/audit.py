@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
-from rewardlab.checkpoints import commit, versions
+from rewardlab.models.checkpoints import commit, versions
 from rewardlab.reporting.progress import bar
 from rewardlab.rewards.audit.probes import Probe, judge_probes, verdict_probes, verifier_probes
 from rewardlab.rewards.audit.report import AuditReport, DomainReport, ProbeResult, RewardValue, RowSample, WorstCase

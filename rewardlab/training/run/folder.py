@@ -15,10 +15,10 @@ from pydantic import BaseModel
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
 
-from rewardlab.checkpoints import CARD, commit, versions, write_card
 from rewardlab.config import TrainConfig
 from rewardlab.data.files import lock_folder, write_atomic
 from rewardlab.errors import ConfigError
+from rewardlab.models.checkpoints import CARD, commit, versions, write_card
 from rewardlab.processes import is_main, num_processes
 from rewardlab.prompts import Template
 from rewardlab.reporting.progress import Advance, log_line

@@ -1,6 +1,6 @@
 """Parts from outside the package: an object in a Python file given by its path, or an entry point of an installed package.
 
-Benchmarks, data recipes and reward terms are found so; CONTRIBUTING has an example of each.
+Benchmarks, data recipes, reward terms and verdict formats are found so; CONTRIBUTING has an example of each.
 """
 
 from __future__ import annotations
@@ -17,23 +17,27 @@ from rewardlab.errors import ConfigError
 T = TypeVar("T")
 
 
-def load_extension(name: str, kind: type[T], *, attribute: str, group: str) -> T | None:
+def load_extension(name: str, kind: type[T], *, attribute: str, group: str, expected: str | None = None) -> T | None:
     """Return the ``attribute`` of the Python file ``name``, or the entry point called so in ``group``; None where there is
     none.
 
-    Raise ConfigError for a file that is not there or cannot be run, and for an object that is no ``kind``.
+    ``expected`` says in an error how the attribute is written; by default ``ATTRIBUTE = Kind(...)``. Raise ConfigError for a
+    file that is not there or cannot be run, and for an object that is no ``kind``.
     """
     if name.endswith(".py"):
-        return _check(getattr(_run(Path(name), attribute), attribute, None), kind, attribute, name)
-    installed = entry_points(group=group)
-    if name not in installed.names:
+        where, value = name, getattr(_run(Path(name), attribute), attribute, None)
+    elif name in (installed := entry_points(group=group)).names:
+        where = f"the entry point {name} of {group}"
+        try:
+            value = installed[name].load()
+        except (Exception, SystemExit) as error:  # the boundary: another's code may fail in any way
+            raise ConfigError(f"{where}: could not be loaded ({type(error).__name__}: {error})") from error
+    else:
         return None
-    where = f"the entry point {name} of {group}"
-    try:
-        loaded = installed[name].load()
-    except (Exception, SystemExit) as error:  # the boundary: another's code may fail in any way
-        raise ConfigError(f"{where}: could not be loaded ({type(error).__name__}: {error})") from error
-    return _check(loaded, kind, attribute, where)
+    if not isinstance(value, kind):
+        expected = expected or f"{attribute} = {kind.__name__}(...)"
+        raise ConfigError(f"{where}: has no {attribute}; expected {expected} at its top level")
+    return value
 
 
 def extension_names(group: str) -> list[str]:
@@ -58,9 +62,3 @@ def _run(path: Path, attribute: str) -> object:
         del sys.modules[spec.name]
         raise ConfigError(f"{path}: could not be loaded ({type(error).__name__}: {error})") from error
     return module
-
-
-def _check(value: object, kind: type[T], attribute: str, where: str) -> T:
-    if not isinstance(value, kind):
-        raise ConfigError(f"{where}: has no {attribute}; expected {attribute} = {kind.__name__}(...) at its top level")
-    return value
