@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from rewardlab.cli import audit, bench, data, demo, distill, doctor, judge, serve, train  # noqa: F401  (commands)
 from rewardlab.cli.options import app, refuse_renamed, sort_commands
-from rewardlab.errors import RewardlabError
+from rewardlab.errors import RewardlabError, missing_package
 
 # transformers renamed an argument of its own that trl and older releases know by its first name; no user can act on it.
 warnings.filterwarnings("ignore", message=".*gradient_checkpointing` is deprecated", category=FutureWarning)
@@ -23,7 +23,12 @@ refuse_renamed()
 def main() -> None:
     """Run the command line: an error that the user can act on is one sentence and exit status 2."""
     try:
-        app()
+        try:
+            app()
+        except ModuleNotFoundError as error:
+            if (missing := missing_package(error)) is None:
+                raise
+            raise missing from error
     except RewardlabError as error:
         Console(stderr=True, soft_wrap=True, emoji=False).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False)
         raise SystemExit(2) from error

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
 
+from rewardlab import __version__
 from rewardlab.errors import ConfigError
 from rewardlab.judging.spec import spec_help
 from rewardlab.processes import is_main
@@ -32,7 +32,7 @@ def echo_once(message: object) -> None:
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"rewardlab {version('rewardlab')}")
+        typer.echo(f"rewardlab {__version__}")
         raise typer.Exit
 
 

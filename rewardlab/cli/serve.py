@@ -79,16 +79,12 @@ def serve_judge(
     trainers are in `rewardlab.integrations`.
     """
     from rewardlab.judging.engines import open_judge
-
-    try:
-        from rewardlab.serving.app import check_port, run_server
-        from rewardlab.serving.auth import read_keys
-        from rewardlab.serving.groups import STRATEGIES
-        from rewardlab.serving.media import Media
-        from rewardlab.serving.service import GroupRules
-        from rewardlab.serving.voting import POLICIES, VotingOptions
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"serving needs {error.name}: pip install 'rewardlab[serve]'") from error
+    from rewardlab.serving.app import check_port, run_server
+    from rewardlab.serving.auth import read_keys
+    from rewardlab.serving.groups import STRATEGIES
+    from rewardlab.serving.media import Media
+    from rewardlab.serving.service import GroupRules
+    from rewardlab.serving.voting import POLICIES, VotingOptions
 
     check_port(host, port)
     if strategy not in STRATEGIES or strategy == "anchor":

@@ -17,6 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import ray
+import ray.data
+import ray.exceptions
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rewardlab.config import DistillConfig
 from rewardlab.data.pairs import PairSet, files_of, is_checked
@@ -30,14 +34,6 @@ from rewardlab.distill.transport import Progress
 from rewardlab.errors import ConfigError, EndpointError, OutputError, RewardlabError
 from rewardlab.reporting.progress import bar
 from rewardlab.types import Completion, Order, PreferencePair
-
-try:
-    import ray
-    import ray.data
-    import ray.exceptions
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-except ModuleNotFoundError as error:
-    raise ConfigError(f"Ray is not installed ({error.name} is missing): pip install 'rewardlab[ray]'") from error
 
 BATCH = 256  # pairs a worker is handed at a time
 LOCK_WAIT_S = 60.0  # for the journal of a run that was killed a moment ago
