@@ -17,7 +17,7 @@ from typing import Any
 
 from rewardlab.data.pairs import read_pairs
 from rewardlab.judging.best_of_n import rank_many
-from rewardlab.judging.engines import open_judge
+from rewardlab.judging.engines import open_generative_judge
 from rewardlab.metrics.intervals import difference_interval, mean_interval
 from rewardlab.models.checkpoints import commit
 from rewardlab.types import Candidates, PreferencePair
@@ -53,7 +53,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("eval/results/best_of_n"))
     options = parser.parse_args()
     pairs = [p for p in read_pairs(options.quickstart / "demo" / "test.parquet") if p.question == "Which number is written?"]
-    judge = open_judge(f"hf:{options.quickstart / 'rl' / 'final'}", template="plain", max_tokens=64)
+    judge = open_generative_judge(f"hf:{options.quickstart / 'rl' / 'final'}", template="plain", max_tokens=64)
     rows: list[dict[str, Any]] = []
     base: list[float] = []
     for plan, budget in PLANS:

@@ -21,7 +21,7 @@ from unittest.mock import patch
 
 import rewardlab.prompts as prompts
 from rewardlab.data.pairs import read_pairs
-from rewardlab.judging.engines import open_judge
+from rewardlab.judging.engines import open_generative_judge
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.metrics.intervals import mean_interval
 from rewardlab.models.checkpoints import commit
@@ -78,7 +78,7 @@ def main() -> None:
     result: dict[str, Any] = {"command": shlex.join(["python", *sys.argv]), "commit": commit(), "attacks": len(texts)}
     unfenced: Callable[[str, str], str] = lambda text, template: text  # noqa: E731
     for path in options.judges:
-        judge = open_judge(f"hf:{path}", temperature=0, max_tokens=64, batch_size=256)
+        judge = open_generative_judge(f"hf:{path}", temperature=0, max_tokens=64, batch_size=256)
         pairs = read_pairs(options.data)[:400]
         safe = [
             p for p, one in zip(pairs, judged(judge, pairs), strict=True) if all(v.winner == p.preferred for v in one.votes)

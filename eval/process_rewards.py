@@ -30,7 +30,7 @@ from rewardlab.demo.judgments import Truth
 from rewardlab.demo.pairs import read_truths
 from rewardlab.demo.step_truths import first_wrong, spoil_judgment, steps_of, truth_of_steps
 from rewardlab.distill.step_labels import label_steps, read_steps
-from rewardlab.judging.engines import open_judge
+from rewardlab.judging.engines import open_generative_judge
 from rewardlab.metrics.intervals import mean_interval
 from rewardlab.models.checkpoints import commit
 from rewardlab.models.loading import load_model, load_processor
@@ -270,7 +270,7 @@ def main() -> None:
     parser.add_argument("--test", type=int, default=200, help="held-out pairs to label")
     parser.add_argument("--batches", type=int, default=10, help="rollout batches of the value comparison")
     options = parser.parse_args()
-    run, out, judge = options.run, options.out, open_judge(f"hf:{options.run / 'sft' / 'final'}", batch_size=640)
+    run, out, judge = options.run, options.out, open_generative_judge(f"hf:{options.run / 'sft' / 'final'}", batch_size=640)
     truths = {truth.image_sha256: truth for truth in read_truths(run / "demo" / "truths.jsonl")}
     distilled = read_pairs(run / "distill" / "distilled.parquet")
     train, test = distilled[: options.train], read_pairs(run / "demo" / "test.parquet")

@@ -34,7 +34,7 @@ from starlette.routing import Route
 
 from rewardlab.data.images import to_data_url
 from rewardlab.data.pairs import read_pairs
-from rewardlab.judging.engines import open_judge
+from rewardlab.judging.engines import open_generative_judge
 from rewardlab.models.checkpoints import commit
 from rewardlab.types import BOTH_ORDERS, PreferencePair
 
@@ -72,7 +72,7 @@ def body_of(pair: PreferencePair, seed: int) -> dict[str, Any]:
 
 def offline(judge: str, pairs: Sequence[PreferencePair]) -> list[Answer]:
     """Return the expected answer for each pair: the share of votes for response 0 (None if an order has no verdict); texts."""
-    opened = open_judge(judge, template="plain", temperature=0, max_tokens=64, batch_size=256)
+    opened = open_generative_judge(judge, template="plain", temperature=0, max_tokens=64, batch_size=256)
     judgments = opened.compare_many(pairs, orders=[BOTH_ORDERS] * len(pairs), num_votes=1, seed=0)
     return [
         (one.share_0 if all(vote.winner is not None for vote in one.votes) else None, [v.completion.text for v in one.votes])

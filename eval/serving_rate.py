@@ -32,7 +32,7 @@ import uvicorn
 
 from rewardlab.data.images import to_data_url
 from rewardlab.data.pairs import read_pairs
-from rewardlab.judging.engines import open_judge
+from rewardlab.judging.engines import open_generative_judge
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.models.checkpoints import commit
 from rewardlab.prompts import build_messages
@@ -174,13 +174,13 @@ def main() -> None:
         return len(pairs), lambda turn: asyncio.run(over_http(url, pairs, CONCURRENCY, turn))
 
     # One engine after the other, each beside its endpoint; of vLLM, which is not idle while it waits, one at a time.
-    hf = open_judge(f"hf:{options.judge}", batch_size=BATCH, **bounds)
+    hf = open_generative_judge(f"hf:{options.judge}", batch_size=BATCH, **bounds)
     with endpoint(f"hf:{options.judge}") as url:
         local = {"script": (len(few), lambda turn: script(hf, few)), "hf": (len(pairs), lambda turn: offline(hf, pairs))}
         turns({**local, "endpoint over hf": requests_of(url)})
     if options.vllm_args is not None:
         os.environ["VLLM_SLEEP_WHEN_IDLE"] = "1"
-        vllm = open_judge(f"vllm:{options.judge}", engine_args=options.vllm_args, **bounds)
+        vllm = open_generative_judge(f"vllm:{options.judge}", engine_args=options.vllm_args, **bounds)
         engine = psutil.Process().children()
         with endpoint(f"vllm:{options.judge}", "--engine-args", options.vllm_args) as url:
             server = [one for one in psutil.Process().children() if one not in engine]

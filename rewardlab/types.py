@@ -198,13 +198,14 @@ class Vote:
     """One sampled judgment of a pair, in one order.
 
     ``margin``: log-odds of the response shown first, of judges that say how likely either verdict is; None of others, and where
-    it could not be read.
+    it could not be read. ``member``: of a panel of judges, the one that cast it.
     """
 
     order: Order
     verdict: Verdict
     completion: Completion
     margin: float | None = None
+    member: str = ""
 
     @cached_property  # asked for many times by every figure of a report
     def winner(self) -> int | None:

@@ -12,13 +12,13 @@ from rewardlab.benchmarks.baselines import BaselineJudge
 from rewardlab.benchmarks.replay import Replay
 from rewardlab.data.append_log import AppendLog
 from rewardlab.data.votes import num_failed, vote_of, vote_row
-from rewardlab.judging.judge import GenerativeJudge, compare_until_settled
+from rewardlab.judging.judge import ModelJudge, compare_until_settled
 from rewardlab.reporting.progress import bar
 from rewardlab.types import Judgment, Order, Vote
 from rewardlab.verdicts.votes import reduce_votes
 
 CHUNK = 64  # pairs between two writes of the log
-AnyJudge = GenerativeJudge | BaselineJudge | Replay
+AnyJudge = ModelJudge | BaselineJudge | Replay
 
 
 class Pass:
@@ -44,7 +44,7 @@ class Pass:
 
     def run(self, judge: AnyJudge, num_votes: int, seed: int) -> list[Judgment]:
         votes_by_row: dict[int, list[Vote]] = {row: [vote_of(v) for v in votes] for row, votes in self.logged.items()}
-        if isinstance(judge, GenerativeJudge):  # what failed for want of an answer is asked again
+        if isinstance(judge, ModelJudge):  # what failed for want of an answer is asked again
             votes_by_row = {row: votes for row, votes in votes_by_row.items() if not num_failed(votes)}
             if any(row.row not in votes_by_row for row in self.rows):
                 judge.check()
@@ -54,14 +54,15 @@ class Pass:
                 if any(self.rows[n].row not in votes_by_row for n in chunk):
                     self._ask(judge, chunk, num_votes, seed, votes_by_row)
                 advance(len(chunk))
-        return [reduce_votes(row.pair.pair_id, votes_by_row[row.row]) for row in self.rows]
+        reduce = judge.reduce if isinstance(judge, ModelJudge) else reduce_votes
+        return [reduce(row.pair.pair_id, votes_by_row[row.row]) for row in self.rows]
 
     def _ask(self, judge: AnyJudge, chunk: range, num_votes: int, seed: int, votes_by_row: dict[int, list[Vote]]) -> None:
         """A chunk has a seed of its own, so that a resumed run draws what an uninterrupted one would have.
 
         Where a row's draws depend on the rows beside it the chunk is asked whole; else only what is missing is.
         """
-        alone = not isinstance(judge, GenerativeJudge) or judge.sampler.is_batch_invariant
+        alone = not isinstance(judge, ModelJudge) or judge.is_batch_invariant
         wanted = [n for n in chunk if self.rows[n].row not in votes_by_row or not alone]
         rows, orders, start = [self.rows[n] for n in wanted], [self.orders[n] for n in wanted], time.perf_counter()
         if isinstance(judge, Replay):
@@ -77,7 +78,7 @@ class Pass:
             else:
                 judgments = compare_until_settled(judge, pairs, max_votes=num_votes, error=self.stop_error, seed=chunk_seed)
             votes = [list(j.votes) for j in judgments]
-        is_timed = isinstance(judge, GenerativeJudge)  # nothing else takes time that says anything
+        is_timed = isinstance(judge, ModelJudge)  # nothing else takes time that says anything
         a_vote = (time.perf_counter() - start) / max(1, sum(map(len, votes)))
         for row, row_votes in zip(rows, votes, strict=True):
             if row.row not in votes_by_row:

@@ -10,7 +10,7 @@ from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.browser import MOST_OF_A_KIND, judgments_to_show
 from rewardlab.benchmarks.figures import CONFIDENCE_NAMES, report_figures
 from rewardlab.benchmarks.kinds import KINDS
-from rewardlab.benchmarks.report_model import CurvePoint, Report, Scores, StoppingPoint
+from rewardlab.benchmarks.report_model import CurvePoint, PanelScores, Report, Scores, StoppingPoint
 from rewardlab.benchmarks.run_files import REPORT
 from rewardlab.data.files import write_atomic
 from rewardlab.reporting.pages import page_environment
@@ -26,7 +26,8 @@ def accuracy_rows(report: Report) -> list[tuple[str, str, str]]:
     rows.append(("micro average", with_interval(scores.accuracy.micro, scores.interval), n))
     rows.append(("macro average", percent(scores.accuracy.macro), n))
     if decided := scores.decision:
-        how = "by probability" if "verdict_probability" in scores.confidence else "one majority"
+        by_probability = "verdict_probability" in scores.confidence
+        how = f"panel by {report.panel.rule}," if report.panel else "by probability" if by_probability else "one majority"
         rows.append((f"{how} over both orders", with_interval(decided.accuracy, decided.interval), n))
     if prompts := scores.all_right:
         accuracy = with_interval(prompts.accuracy, prompts.interval)
@@ -92,6 +93,8 @@ def report_markdown(report: Report) -> str:
     if scores.confidence:
         lines += ["", "Confidence in the response named, both orders together; undecided pairs name none:", ""]
         lines += markdown_table(CONFIDENCE, confidence_rows(scores))
+    if report.panel:
+        lines += ["", panel_sentence(report.panel), "", *markdown_table(PANEL, panel_rows(report.panel))]
     if report.official:
         lines += [
             "",
@@ -130,6 +133,29 @@ def confidence_rows(scores: Scores) -> list[tuple[str, ...]]:
     return rows
 
 
+PANEL = ("member", "accuracy over both orders", "agrees with the panel", "pairs abstained", "votes failed")
+
+
+def panel_sentence(panel: PanelScores) -> str:
+    """Return how a panel came to its outcomes, and how often its members differ."""
+    differ = "–" if panel.disagreement is None else f"{percent(panel.disagreement)} %"
+    return f"A panel of {len(panel.members)} by {panel.rule}; members name different winners in {differ} of pairs."
+
+
+def panel_rows(panel: PanelScores) -> list[tuple[str, ...]]:
+    """Return a row for each member, in percent."""
+    return [
+        (
+            member.judge,
+            with_interval(member.accuracy.accuracy, member.accuracy.interval),
+            "–" if member.agreement is None else percent(member.agreement),
+            f"{member.abstained:,}",
+            f"{member.failed_votes:,}",
+        )
+        for member in panel.members
+    ]
+
+
 STOPPING = ("stopping error", "samples per pair", "tokens", "accuracy of the pair's majority", "against all samples")
 
 
@@ -159,6 +185,9 @@ def report_html(report: Report, rows: Sequence[Row], out: Path) -> str:
             stopping_columns=STOPPING,
             confidence=confidence_rows(report.scores),
             confidence_columns=CONFIDENCE,
+            panel=panel_sentence(report.panel) if report.panel else "",
+            members=panel_rows(report.panel) if report.panel else [],
+            member_columns=PANEL,
             judgments=judgments,
             totals=totals,
             kinds=KINDS,

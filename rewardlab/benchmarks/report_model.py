@@ -156,6 +156,31 @@ class Scores:
 
 
 @dataclass(frozen=True)
+class MemberScores:
+    """A member of a panel by itself: its own outcome of each pair, over both orders.
+
+    ``agreement`` is the share of pairs, of those where both name a winner, on which it names the panel's (None: there are
+    none). It ``abstained`` from as many pairs, for want of a valid vote in an order; ``failed_votes`` had no answer.
+    """
+
+    judge: str
+    accuracy: AccuracyEstimate
+    agreement: float | None
+    abstained: int
+    failed_votes: int
+
+
+@dataclass(frozen=True)
+class PanelScores:
+    """How a panel came to its outcomes: by ``rule``, majority or log-odds. ``disagreement`` is the share of pairs on which two
+    members name different winners, of those on which two or more name one (None: there are none)."""
+
+    rule: str
+    disagreement: float | None
+    members: tuple[MemberScores, ...]
+
+
+@dataclass(frozen=True)
 class Report:
     """A run: what was asked of which judge, its ``scores``, controls and baselines, and what to know before reading them.
 
@@ -184,6 +209,7 @@ class Report:
     notes: tuple[str, ...]
     versions: Mapping[str, str | None]
     commit: str
+    panel: PanelScores | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return what ``report.json`` holds."""

@@ -13,9 +13,10 @@ from rewardlab.benchmarks.base import Benchmark, Row, equal_length_notes, size_n
 from rewardlab.benchmarks.baselines import BaselineJudge
 from rewardlab.benchmarks.kinds import kinds_of
 from rewardlab.benchmarks.official import write_official
+from rewardlab.benchmarks.panel import panel_confidence, panel_scores
 from rewardlab.benchmarks.passes import AnyJudge, Pass
 from rewardlab.benchmarks.registry import PACKAGED, benchmark_identity, find_benchmark
-from rewardlab.benchmarks.replay import MISSING, Replay
+from rewardlab.benchmarks.replay import MISSING, Replay, Sampling
 from rewardlab.benchmarks.report_model import Report, RowScore
 from rewardlab.benchmarks.run_files import OFFICIAL, REPORT, SCORES, VOTES
 from rewardlab.benchmarks.scores import baseline_scores, judge_scores, score_rows
@@ -24,10 +25,12 @@ from rewardlab.data.files import data_hash, write_atomic
 from rewardlab.data.pairs import with_blank_images, with_other_images
 from rewardlab.data.votes import num_failed
 from rewardlab.errors import ConfigError, DataError, RewardlabError
-from rewardlab.judging.engines import open_judge
-from rewardlab.judging.judge import GenerativeJudge, draw_orders
+from rewardlab.judging.engines import open_model_judge
+from rewardlab.judging.judge import GenerativeJudge, ModelJudge, draw_orders
 from rewardlab.judging.margins import ProbabilityJudge
-from rewardlab.judging.spec import JudgeSpec, judge_weights_id
+from rewardlab.judging.panel import PanelJudge
+from rewardlab.judging.served import ServedJudge
+from rewardlab.judging.spec import WITHOUT_SAMPLER, JudgeSpec
 from rewardlab.metrics.accuracy import Labeled, pair_score
 from rewardlab.models.checkpoints import commit, versions
 from rewardlab.prompts import load_template
@@ -70,12 +73,12 @@ class BenchSettings:
 
 def open_any_judge(settings: BenchSettings) -> AnyJudge:
     """The judge that ``settings.judge`` names. Raises ConfigError for an unknown SPEC."""
-    spec = JudgeSpec.parse(settings.judge, *NO_ENGINES)
+    spec = JudgeSpec.parse(settings.judge, *NO_ENGINES, *WITHOUT_SAMPLER)
     if spec.engine == "baseline":
         return BaselineJudge(spec.target)
     if spec.engine == "replay":
         return Replay(Path(spec.target), load_template(settings.template).verdict_format if settings.template else None)
-    return open_judge(
+    return open_model_judge(
         settings.judge,
         template=settings.template,
         temperature=settings.temperature,
@@ -158,19 +161,21 @@ class RunIdentity:
 
 
 def run_identity(settings: BenchSettings, judge: AnyJudge, rows: Sequence[Row], num_votes: int) -> RunIdentity:
-    spec = JudgeSpec.parse(settings.judge, *NO_ENGINES)
+    spec = JudgeSpec.parse(settings.judge, *NO_ENGINES, *WITHOUT_SAMPLER)
+    of_model = judge.identity if isinstance(judge, ModelJudge) else {}
+    weights = data_hash(Path(spec.target)) if isinstance(judge, Replay) else str(of_model.get("weights", ""))
     return RunIdentity(
         benchmark=benchmark_identity(settings.benchmark),
         data=data_hash(settings.data),
         images=_images_hash(rows),
-        judge=settings.judge,
-        weights=data_hash(Path(spec.target)) if isinstance(judge, Replay) else judge_weights_id(settings.judge),
+        judge=str(of_model.get("judge", settings.judge)),
+        weights=weights,
         votes=num_votes,
         orders=settings.orders,
         limit=settings.limit,
         seed=settings.seed,
         batch_size=settings.batch_size if spec.engine == HF else None,
-        template=judge.template.hash if isinstance(judge, GenerativeJudge) else settings.template,
+        template=str(of_model["template"]) if of_model else settings.template,
         temperature=settings.temperature,
         top_p=settings.top_p,
         stop_error=settings.stop_error,
@@ -194,22 +199,27 @@ def run_bench(settings: BenchSettings, out: Path) -> tuple[Report, list[Row]]:
         votes_pass = Pass("votes", rows, orders, log, settings.stop_error)
         judgments = votes_pass.run(judge, num_votes, settings.seed)
         controls = _controls(settings, judge, rows, orders, log, notes)
-    if isinstance(judge, GenerativeJudge) and (failed := sum(num_failed(judgment.votes) for judgment in judgments)):
+    if isinstance(judge, ModelJudge) and (failed := sum(num_failed(judgment.votes) for judgment in judgments)):
         notes.append(f"{failed:,} votes failed at the endpoint and count as wrong; the same command asks for them again")
     notes += _vote_notes(judge, judgments, num_votes)
     labeled = _labeled(rows, judgments)
-    sampling = judge.sampling if isinstance(judge, Replay) else identity
-    stopped = settings.stop_error is not None or (isinstance(judge, Replay) and judge.stopped)
-    verdict_format = "" if isinstance(judge, BaselineJudge) else judge.verdict_format
+    sampling = judge.sampling if isinstance(judge, Replay) else Sampling() if isinstance(judge, ServedJudge) else identity
+    # Votes of a panel are of several judges: fewer of them are no smaller panel, and no text of one judge.
+    stopped = settings.stop_error is not None or (isinstance(judge, Replay) and judge.stopped) or isinstance(judge, PanelJudge)
+    verdict_format = judge.verdict_format if isinstance(judge, GenerativeJudge | Replay) else ""
     official: list[str] = []  # of votes in one order, or stopped when clear, the benchmark's own draws cannot be made up
     if settings.orders == "both" and not stopped:
         official = write_official(benchmark, rows, judgments, verdict_format, settings.seed, out / OFFICIAL)
+    clusters = [row.cluster for row in rows]
+    scores = score_rows(rows, labeled, num_votes, whole_prompts=benchmark.whole_prompts, stopped=stopped)
+    if isinstance(judge, PanelJudge):
+        scores = replace(scores, confidence=panel_confidence(labeled, clusters))
     report = Report(
         benchmark=benchmark.name,
         command=settings.command,
         data=str(settings.data),
         data_sha256=identity.data,
-        judge=settings.judge,
+        judge=identity.judge,
         template=judge.template.name if isinstance(judge, GenerativeJudge) else None,
         orders=settings.orders,
         votes=num_votes,
@@ -220,17 +230,18 @@ def run_bench(settings: BenchSettings, out: Path) -> tuple[Report, list[Row]]:
         max_tokens=sampling.max_tokens,
         seed=settings.seed,
         seconds_per_vote=votes_pass.seconds / votes_pass.num_timed if votes_pass.num_timed else None,
-        scores=score_rows(rows, labeled, num_votes, whole_prompts=benchmark.whole_prompts, stopped=stopped),
+        scores=scores,
         controls={name: judge_scores(rows, items) for name, items in controls.items()},
         baselines=baseline_scores(rows, orders, settings.seed, whole_prompts=benchmark.whole_prompts),
         official=tuple(official),
+        panel=panel_scores(judge, labeled, clusters) if isinstance(judge, PanelJudge) else None,
         notes=tuple(notes),
         versions=versions(),
         commit=commit(),
     )
-    scores = [_row_score(row, item) for row, item in zip(rows, labeled, strict=True)]
-    assert not problems(report, scores), problems(report, scores)
-    write_atomic(out / SCORES, "".join(json.dumps(asdict(score)) + "\n" for score in scores))
+    row_scores = [_row_score(row, item) for row, item in zip(rows, labeled, strict=True)]
+    assert not problems(report, row_scores), problems(report, row_scores)
+    write_atomic(out / SCORES, "".join(json.dumps(asdict(score)) + "\n" for score in row_scores))
     write_atomic(out / REPORT, json.dumps(report.to_json(), indent=1, allow_nan=False) + "\n")
     return report, rows
 
@@ -251,12 +262,11 @@ def _check_stopping(settings: BenchSettings, judge: AnyJudge) -> None:
     """Raises ConfigError where there is nothing to stop."""
     if settings.stop_error is None:
         return
-    if not isinstance(judge, GenerativeJudge):
+    if not isinstance(judge, ModelJudge):
         raise ConfigError(f"--stop-error saves asking, and {judge.name} is not asked; its report says what stopping would cost")
-    if isinstance(judge, ProbabilityJudge):
-        raise ConfigError(
-            f"--stop-error settles a majority, and {settings.judge} decides by probability; use hf:, or fewer --votes"
-        )
+    if isinstance(judge, ProbabilityJudge | PanelJudge):
+        how = "by its members" if isinstance(judge, PanelJudge) else "by probability"
+        raise ConfigError(f"--stop-error settles a majority of votes, and {settings.judge} decides {how}; use fewer --votes")
     if settings.orders != "both" or (settings.votes or 1) < 2 or not 0 <= settings.stop_error < 0.5:
         raise ConfigError(
             f"--stop-error {settings.stop_error:g} with {settings.votes or 1} votes and orders {settings.orders}: expected a "
@@ -287,9 +297,11 @@ def _controls(
     notes: list[str],
 ) -> dict[str, list[Labeled]]:
     """Further passes of one greedy vote per order: as asked, without the image, with another pair's image."""
-    if not isinstance(judge, GenerativeJudge):
+    if not isinstance(judge, ModelJudge):
         return {}
-    greedy = type(judge)(judge.sampler, judge.template, temperature=0.0, max_tokens=judge.max_tokens)
+    greedy = judge.greedy()
+    if settings.controls and greedy.temperature > 0:
+        notes.append("the controls of a served judge are votes at its own temperature, not greedy ones")
     pairs = [row.pair for row in rows]
     changes = {
         "greedy": lambda: pairs,

@@ -13,7 +13,7 @@ import typer
 from rewardlab.benchmarks.registry import PACKAGED
 from rewardlab.cli.options import JudgeOption, Out, bench_app
 from rewardlab.errors import ConfigError
-from rewardlab.judging.spec import JudgeSpec, spec_help
+from rewardlab.judging.spec import WITHOUT_SAMPLER, JudgeSpec, spec_help
 
 
 @bench_app.command("run")
@@ -28,7 +28,7 @@ def bench_run(
     data: Annotated[Path, typer.Option("--data", help="The benchmark's data file (mmrb2: or the folder of its four).")],
     judge: Annotated[
         str,
-        typer.Option("--judge", help=f"{spec_help('baseline', 'replay')}."),
+        typer.Option("--judge", help=f"{spec_help(*WITHOUT_SAMPLER, 'baseline', 'replay')}."),
     ],
     out: Out,
     images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the benchmark's images.")] = None,
@@ -182,7 +182,7 @@ def bench_listwise(
     A judge of pairs takes `bench run rewardbench2` instead (every right answer against each wrong one), or `rewardlab rank`.
     """
     from rewardlab.benchmarks.rewardbench2.listwise import ListSettings, listwise_markdown, run_listwise
-    from rewardlab.judging.engines import open_judge
+    from rewardlab.judging.engines import open_generative_judge
 
     key = os.environ.get(api_key_env, "none")
     spec = JudgeSpec.parse(judge)
@@ -190,7 +190,7 @@ def bench_listwise(
         raise ConfigError(
             f"--judge {judge}: expected hf:PATH, vllm:PATH or openai:MODEL@URL, which write an answer of their own"
         )
-    opened = open_judge(judge, temperature=temperature, max_tokens=max_tokens, batch_size=batch_size, api_key=key)
+    opened = open_generative_judge(judge, temperature=temperature, max_tokens=max_tokens, batch_size=batch_size, api_key=key)
     command = shlex.join(["rewardlab", *sys.argv[1:]])
     report = run_listwise(opened, ListSettings(data, protocol, words, limit, seed, command), out)
     typer.echo(listwise_markdown(report))

@@ -16,9 +16,9 @@ from rewardlab.cli.options import (
     JUDGING,
     ApiKeyEnv,
     BatchSize,
-    JudgeOption,
     MaxTokens,
     Out,
+    PairJudgeOption,
     RandomSeed,
     Temperature,
     Template,
@@ -29,7 +29,7 @@ from rewardlab.types import Judgment
 
 @app.command("judge", rich_help_panel=JUDGING)
 def judge_command(
-    judge: JudgeOption,
+    judge: PairJudgeOption,
     question: Annotated[str, typer.Option("--question", help="The prompt that both responses answer.")],
     first: Annotated[str, typer.Option("--first", help="One response.")],
     second: Annotated[str, typer.Option("--second", help="The other response.")],
@@ -44,13 +44,13 @@ def judge_command(
     """Judge one pair in both orders and print every vote."""
     from rewardlab.data.images import read_image
     from rewardlab.data.rows import validate
-    from rewardlab.judging.engines import open_judge
+    from rewardlab.judging.engines import open_model_judge
     from rewardlab.types import PreferencePair
 
     images = tuple(read_image(path) for path in image or ())
     pair = validate(PreferencePair("shell", question, (first, second), None, images), where="pair")
     key = os.environ.get(api_key_env, "none")
-    opened = open_judge(judge, template=template, temperature=temperature, max_tokens=max_tokens, api_key=key)
+    opened = open_model_judge(judge, template=template, temperature=temperature, max_tokens=max_tokens, api_key=key)
     print_judgment(opened.compare(pair, num_votes=votes, seed=seed))
 
 
@@ -59,7 +59,7 @@ def rank_command(
     data: Annotated[
         Path, typer.Argument(help="JSON lines or Parquet: `question`, `responses` (two or more), and optionally more.")
     ],
-    judge: JudgeOption,
+    judge: PairJudgeOption,
     out: Out,
     plan: Annotated[
         str,
@@ -89,11 +89,11 @@ def rank_command(
     """
     from rewardlab.data.candidates import read_candidates
     from rewardlab.judging.best_of_n import run_ranking
-    from rewardlab.judging.engines import open_judge
+    from rewardlab.judging.engines import open_model_judge
 
     prompts = read_candidates(data, images=images)[:limit]
     key = os.environ.get(api_key_env, "none")
-    opened = open_judge(
+    opened = open_model_judge(
         judge, template=template, temperature=temperature, max_tokens=max_tokens, batch_size=batch_size, api_key=key
     )
     command = shlex.join(["rewardlab", *sys.argv[1:]])

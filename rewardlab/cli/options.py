@@ -9,7 +9,7 @@ import typer
 
 from rewardlab import __version__
 from rewardlab.errors import ConfigError
-from rewardlab.judging.spec import spec_help
+from rewardlab.judging.spec import WITHOUT_SAMPLER, spec_help
 from rewardlab.processes import is_main
 
 # Panels of `rewardlab --help`, in their order.
@@ -87,4 +87,5 @@ Temperature = Annotated[float, typer.Option("--temperature", min=0.0, help="Samp
 MaxTokens = Annotated[int, typer.Option("--max-tokens", min=1, help="Most tokens of a judgment.")]
 BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Sequences at a time (hf).")]
 ApiKeyEnv = Annotated[str, typer.Option("--api-key-env", help="Environment variable with the API key of an openai: judge.")]
+PairJudgeOption = Annotated[str, typer.Option("--judge", help=f"{spec_help(*WITHOUT_SAMPLER)}.")]
 JudgeOption = Annotated[str, typer.Option("--judge", help=f"{spec_help()}.")]

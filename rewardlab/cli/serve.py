@@ -78,10 +78,10 @@ def serve_judge(
     `POST /v1/judge`, `/v1/rewards`, `/v1/uploads`; `/health`, `/ready`, `/metrics`; all are described at `/docs`. Adapters for
     trainers are in `rewardlab.integrations`.
     """
-    from rewardlab.judging.engines import open_judge
+    from rewardlab.judging.engines import open_generative_judge
+    from rewardlab.judging.group_rewards import STRATEGIES
     from rewardlab.serving.app import check_port, run_server
     from rewardlab.serving.auth import read_keys
-    from rewardlab.serving.groups import STRATEGIES
     from rewardlab.serving.media import Media
     from rewardlab.serving.service import GroupRules
     from rewardlab.serving.voting import POLICIES, VotingOptions
@@ -93,7 +93,7 @@ def serve_judge(
         raise ConfigError(f"--policy {policy}: expected {', '.join(POLICIES)}")
     api_keys = read_keys(keys, per_minute=rate) if keys else []
     sources = Media(allowed_urls=allow_url or (), folder=media)
-    opened_judge = open_judge(
+    opened_judge = open_generative_judge(
         judge,
         template=template,
         temperature=temperature,

@@ -217,10 +217,10 @@ def _rows_of_lines(path: Path) -> Iterator[Mapping[str, Any]]:
 
 def is_checked(path: Path) -> bool:
     """Return whether a file's embedded images were checked when it was written."""
-    import pyarrow.parquet as pq
-
     if path.suffix != ".parquet":
         return False
+    import pyarrow.parquet as pq  # of Parquet alone
+
     try:
         return MARK in (pq.read_schema(path).metadata or {})
     except (OSError, ValueError) as error:
@@ -260,9 +260,9 @@ def stream_pairs(
         yield item if frames is None else with_frames(item, frames)
 
 
-def read_pairs(path: Path, *, images: Path | None = None, frames: int | None = FRAMES) -> list[PreferencePair]:
+def read_pairs(path: str | Path, *, images: str | Path | None = None, frames: int | None = FRAMES) -> list[PreferencePair]:
     """Return all pairs of a set, as :func:`stream_pairs` gives them. Raises DataError also for a set without any."""
-    pairs = list(stream_pairs(path, images=images, frames=frames))
+    pairs = list(stream_pairs(Path(path), images=None if images is None else Path(images), frames=frames))
     if not pairs:
         raise DataError(f"{path}: holds no pairs")
     return pairs

@@ -69,6 +69,7 @@ def vote_row(vote: Vote) -> dict[str, JsonValue]:
         "rule": vote.verdict.rule,
         **completion_row(vote.completion),
         "margin": vote.margin,
+        **({"member": vote.member} if vote.member else {}),
     }
 
 
@@ -76,7 +77,7 @@ def vote_of(row: Mapping[str, Any]) -> Vote:
     """Read what :func:`vote_row` wrote. Raises KeyError, TypeError or ValueError for another kind of object."""
     choice = Choice(row["choice"]) if row["choice"] else None
     verdict = Verdict(choice, VerdictStatus(row["status"]), row["rule"])
-    return Vote(Order(row["order"]), verdict, completion_of(row), row.get("margin"))
+    return Vote(Order(row["order"]), verdict, completion_of(row), row.get("margin"), row.get("member", ""))
 
 
 def num_failed(votes: Sequence[Vote]) -> int:

@@ -14,13 +14,12 @@ from rewardlab.data.append_log import AppendLog
 from rewardlab.data.files import write_atomic
 from rewardlab.data.votes import num_failed, vote_of, vote_row
 from rewardlab.errors import ConfigError
-from rewardlab.judging.judge import GenerativeJudge, Judge
+from rewardlab.judging.judge import Judge, ModelJudge
 from rewardlab.judging.ranking import PLANS, Match, Plan, Ranking
 from rewardlab.metrics.intervals import mean_interval
 from rewardlab.models.checkpoints import commit
 from rewardlab.reporting.progress import bar
 from rewardlab.types import BOTH_ORDERS, Candidates, Judgment
-from rewardlab.verdicts.votes import reduce_votes
 
 CHUNK = 64  # prompts between two writes of the log
 
@@ -106,7 +105,7 @@ def _start(plan: str, num: int, budget: int | None, repeats: bool) -> tuple[Plan
 
 
 def run_ranking(
-    judge: GenerativeJudge,
+    judge: ModelJudge,
     prompts: Sequence[Candidates],
     out: Path,
     *,
@@ -137,7 +136,7 @@ def run_ranking(
 
             def lookup(n: int, match: Match, nth: int, start: int = start) -> Judgment | None:
                 votes = recorded.get((start + n, match, nth))
-                return None if votes is None else reduce_votes("", votes)
+                return None if votes is None else judge.reduce("", votes)
 
             def record(n: int, match: Match, nth: int, judgment: Judgment, start: int = start) -> None:
                 votes = [vote_row(vote) for vote in judgment.votes]

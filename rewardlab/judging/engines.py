@@ -1,17 +1,22 @@
-"""Open the judge that a specification names, through the engine it names."""
+"""Open the judge that a specification names: through its engine, at its address, or as a panel of several."""
 
 from __future__ import annotations
 
+import os
+from dataclasses import replace
 from importlib import import_module
+from typing import Any
 
 from rewardlab.errors import ConfigError
-from rewardlab.judging.judge import GenerativeJudge
+from rewardlab.judging.judge import GenerativeJudge, ModelJudge
 from rewardlab.judging.margins import READ_BY_PROBABILITY, ProbabilityJudge
-from rewardlab.judging.spec import ENGINES, JudgeSpec
+from rewardlab.judging.spec import ENGINES, POOL, SERVED, WITHOUT_SAMPLER, JudgeSpec
 from rewardlab.models.checkpoints import load_template_for
 from rewardlab.prompts import DEFAULT_TEMPLATE, load_template
-from rewardlab.samplers.base import EngineOptions, Sampler
+from rewardlab.samplers.base import OPENAI, EngineOptions, Sampler
 from rewardlab.samplers.self_verifying import SelfVerifying
+
+OPENAI_URL = "https://api.openai.com/v1"
 
 
 def open_engine(spec: JudgeSpec, options: EngineOptions) -> Sampler:
@@ -20,7 +25,30 @@ def open_engine(spec: JudgeSpec, options: EngineOptions) -> Sampler:
     return sampler
 
 
-def open_judge(
+def open_model_judge(spec: str, *, server_key: str = "", **options: Any) -> ModelJudge:
+    """Return the judge that ``spec`` names (:mod:`rewardlab.judging.spec`): of an engine, a served one, a panel or a pool.
+
+    ``server_key`` is that of ``http://...`` (by default the environment's REWARDLAB_API_KEY); ``options`` are those of
+    :func:`open_generative_judge`. A served judge has its own template, temperature and lengths: what the options say of them
+    counts for other members of a panel only. Raise what :func:`open_generative_judge` raises.
+    """
+    parsed = JudgeSpec.parse(spec, *WITHOUT_SAMPLER)
+    if parsed.engine == SERVED:
+        from rewardlab.judging.served import ServedJudge
+
+        return ServedJudge(parsed.target, api_key=server_key or os.environ.get("REWARDLAB_API_KEY", ""))
+    if parsed.engine in WITHOUT_SAMPLER:
+        from rewardlab.judging.panel import PanelJudge
+
+        nested = [member for member in parsed.members if member.startswith(("panel:", "pool:"))]
+        if nested:
+            raise ConfigError(f"{spec!r}: a panel has judges for members, no panels; name those of {nested[0]!r} themselves")
+        members = [open_model_judge(member, server_key=server_key, **options) for member in parsed.members]
+        return PanelJudge(members, by_log_odds=parsed.engine == POOL, spec=spec)
+    return open_generative_judge(spec, **options)
+
+
+def open_generative_judge(
     spec: str,
     *,
     template: str | None = None,
@@ -32,14 +60,14 @@ def open_judge(
     engine_args: str = "",
     restart_after_s: float | None = None,
 ) -> GenerativeJudge:
-    """Return the judge that ``spec`` names (:mod:`rewardlab.judging.spec`).
+    """Return the judge that ``spec`` names, of an engine (:mod:`rewardlab.judging.spec`).
 
     ``template``: by default the one a checkpoint was trained on. ``batch_size`` is of ``hf:``, ``api_key`` of ``openai:``,
     ``engine_args`` (options of ``vllm serve``) of ``vllm:``. ``restart_after_s``: the engine runs in a process of its own,
     which is started again if it dies or takes more than so many seconds. A local checkpoint that was trained to give the
     verdict alone is read by probability without ``prob:`` too. Raise ConfigError, CheckpointError, EndpointError.
     """
-    parsed = JudgeSpec.parse(spec)
+    parsed = _with_address(JudgeSpec.parse(spec), spec, api_key)
     checkpoint = parsed.checkpoint
     words = load_template(template or DEFAULT_TEMPLATE) if checkpoint is None else load_template_for(parsed.target, template)
     by_probability = parsed.by_probability or (checkpoint is not None and words.verdict_format == "bare")
@@ -58,5 +86,19 @@ def open_judge(
         temperature=temperature,
         top_p=top_p,
         max_tokens=max_tokens,
-        spec=spec,
+        spec=str(parsed) if parsed.engine == OPENAI else spec,  # with its address: logs of two endpoints are not one
     )
+
+
+def _with_address(parsed: JudgeSpec, spec: str, api_key: str) -> JudgeSpec:
+    """Return ``openai:MODEL`` with the address it is asked at: OPENAI_BASE_URL, or else OpenAI's, which takes nobody without a
+    key."""
+    if parsed.engine != OPENAI or "@" in parsed.target:
+        return parsed
+    url = os.environ.get("OPENAI_BASE_URL", "").strip() or OPENAI_URL
+    if url == OPENAI_URL and api_key in ("", "none"):
+        raise ConfigError(
+            f"{spec!r} is asked at {OPENAI_URL}, which takes nobody without a key: set OPENAI_API_KEY, or name another address "
+            f"as {spec}@URL"
+        )
+    return replace(parsed, target=f"{parsed.target}@{url}")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, Self
 
 from rewardlab.errors import ConfigError
 from rewardlab.judging.spec import judge_weights_id
@@ -19,7 +20,7 @@ from rewardlab.types import (
 )
 from rewardlab.verdicts.early_stopping import votes_settled
 from rewardlab.verdicts.parse import verdict_of
-from rewardlab.verdicts.votes import judgment
+from rewardlab.verdicts.votes import judgment, reduce_votes
 
 ORDER_POLICIES = ("both", "random", "given")
 
@@ -51,7 +52,57 @@ def draw_orders(policy: str, num_pairs: int, seed: int) -> list[tuple[Order, ...
     return [(random.Random(f"{seed} {n}").choice(BOTH_ORDERS),) for n in range(num_pairs)]
 
 
-class GenerativeJudge:
+class ModelJudge(ABC):
+    """A judge whose votes are written by a model, here or behind an endpoint, or by several.
+
+    ``spec`` is what named it. ``temperature`` is that of its votes: at 0 it says the same when it is asked the same.
+    """
+
+    spec: str
+    temperature: float
+
+    @property
+    @abstractmethod
+    def name(self) -> str: ...
+
+    @property
+    def sees(self) -> bool:
+        return True
+
+    @property
+    @abstractmethod
+    def identity(self) -> dict[str, str | float]:
+        """Return all that its answers depend on: what a log of them must agree in to be continued."""
+
+    @property
+    @abstractmethod
+    def is_batch_invariant(self) -> bool:
+        """Return whether the votes on a pair do not depend on the other pairs of the call; such a judge takes several calls at
+        a time."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raise EndpointError if the judge is remote and nothing answers."""
+
+    @abstractmethod
+    def greedy(self) -> Self:
+        """Return the same judge at temperature 0. A judge whose temperature is not ours to set is returned as it is."""
+
+    @abstractmethod
+    def compare_many(
+        self, pairs: Sequence[PreferencePair], *, orders: Sequence[tuple[Order, ...]], num_votes: int, seed: int
+    ) -> list[Judgment]: ...
+
+    def compare(self, pair: PreferencePair, *, num_votes: int = 1, seed: int = 0) -> Judgment:
+        """Return the judgment of one pair in both orders."""
+        return self.compare_many([pair], orders=[BOTH_ORDERS], num_votes=num_votes, seed=seed)[0]
+
+    def reduce(self, pair_id: str, votes: Sequence[Vote]) -> Judgment:
+        """Return what votes of this judge on a pair come to."""
+        return reduce_votes(pair_id, votes)
+
+
+class GenerativeJudge(ModelJudge):
     """A sampler, a template and how to draw. ``spec`` is what named it, by default the sampler's name."""
 
     def __init__(
@@ -73,17 +124,12 @@ class GenerativeJudge:
         return self.sampler.name
 
     @property
-    def sees(self) -> bool:
-        return True
-
-    @property
     def verdict_format(self) -> str:
         """Return how its verdicts are read."""
         return self.template.verdict_format
 
     @property
     def identity(self) -> dict[str, str | float]:
-        """Return all that its answers depend on: what a log of them must agree in to be continued."""
         return {
             "judge": self.spec,
             "weights": judge_weights_id(self.spec),
@@ -93,9 +139,15 @@ class GenerativeJudge:
             "max_tokens": self.max_tokens,
         }
 
+    @property
+    def is_batch_invariant(self) -> bool:
+        return self.sampler.is_batch_invariant
+
     def check(self) -> None:
-        """Raise EndpointError if the judge is remote and nothing answers."""
         self.sampler.check()
+
+    def greedy(self) -> Self:
+        return type(self)(self.sampler, self.template, temperature=0.0, max_tokens=self.max_tokens, spec=self.spec)
 
     def compare_many(
         self, pairs: Sequence[PreferencePair], *, orders: Sequence[tuple[Order, ...]], num_votes: int, seed: int
@@ -107,10 +159,6 @@ class GenerativeJudge:
         for (n, order), completions in zip(places, self.sampler.sample(prompts, params), strict=True):
             votes[n] += [Vote(order, verdict_of(c, self.template.verdict_format), c) for c in completions]
         return [judgment(pair.pair_id, pair_votes) for pair, pair_votes in zip(pairs, votes, strict=True)]
-
-    def compare(self, pair: PreferencePair, *, num_votes: int = 1, seed: int = 0) -> Judgment:
-        """Return the judgment of one pair in both orders."""
-        return self.compare_many([pair], orders=[BOTH_ORDERS], num_votes=num_votes, seed=seed)[0]
 
 
 def compare_until_settled(

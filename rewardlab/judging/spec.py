@@ -1,4 +1,5 @@
-"""How a judge is named, on the command line and in configs: ``[verify:][prob:]ENGINE:TARGET``, and what no engine answers for.
+"""How a judge is named, on the command line and in configs: ``[verify:][prob:]ENGINE:TARGET``, the address of a served judge, a
+panel of several, and what no engine answers for.
 
 This is the only parser of it, and :func:`spec_help` the only explanation. An engine is a sampler file with a function
 ``open_sampler(target, options)`` and one line in :data:`ENGINES`.
@@ -23,13 +24,24 @@ class JudgeEngine:
     is_local: bool
 
 
+_OPENAI_FORM = "openai:MODEL@URL (or URL,URL; openai:MODEL alone: at OPENAI_BASE_URL, else OpenAI's own)"
 ENGINES = {
     HF: JudgeEngine("rewardlab.samplers.hf", "hf:PATH (a checkpoint folder or hub id)", is_local=True),
     VLLM: JudgeEngine("rewardlab.samplers.vllm", "vllm:PATH (the same through vLLM)", is_local=True),
-    OPENAI: JudgeEngine("rewardlab.samplers.openai_api", "openai:MODEL@URL (or URL,URL)", is_local=False),
+    OPENAI: JudgeEngine(
+        "rewardlab.samplers.openai_api",
+        _OPENAI_FORM,
+        is_local=False,
+    ),
 }
+SERVED, PANEL, POOL = "http", "panel", "pool"
+# Judges without a sampler of their own: they compare pairs, and no text can be drawn from them.
+WITHOUT_SAMPLER = (SERVED, PANEL, POOL)
 # What only some commands take.
 OTHERS = {
+    SERVED: "http://HOST:PORT or https://HOST (a running `rewardlab serve`, with the key in REWARDLAB_API_KEY)",
+    PANEL: "panel:A,B,C (the majority of several judges; panel:A;B where one holds a comma)",
+    POOL: "pool:A,B,C (the mean of their log-odds)",
     "baseline": "baseline:longest|shortest|random|first",
     "replay": "replay:FILE (recorded samples, JSON lines)",
     "rm": "rm:FOLDER (a scalar reward model)",
@@ -64,13 +76,16 @@ class JudgeSpec:
 
         Raise ConfigError for anything else, and for probabilities of an engine that tells none.
         """
+        if SERVED in others and text.startswith(("http://", "https://")):
+            return JudgeSpec(SERVED, text)
         unverified = text.removeprefix("verify:")
         rest = unverified.removeprefix("prob:")
         verifies, by_probability = unverified != text, rest != unverified
         engine, _, target = rest.partition(":")
         if by_probability and engine not in {*ENGINES, *OTHERS, "verify", "prob"}:
             engine, target = HF, rest
-        if not target.strip() or not (engine in ENGINES or (engine in others and rest == text)):
+        is_other = engine in others and engine != SERVED and rest == text
+        if not target.strip() or not (engine in ENGINES or is_other):
             raise ConfigError(f"unknown judge {text!r}; expected {spec_help(*others)}")
         if by_probability and not ENGINES[engine].is_local:
             raise ConfigError(f"{text!r}: {engine} tells no probabilities of verdicts; expected prob:PATH or prob:vllm:PATH")
@@ -78,6 +93,8 @@ class JudgeSpec:
 
     def __str__(self) -> str:
         """Return the shortest text that parses to this."""
+        if self.engine == SERVED:
+            return self.target
         engine = "" if self.by_probability and self.engine == HF else f"{self.engine}:"
         return f"{'verify:' * self.verifies}{'prob:' * self.by_probability}{engine}{self.target}"
 
@@ -85,6 +102,14 @@ class JudgeSpec:
     def checkpoint(self) -> Path | None:
         """Return the checkpoint that a local engine loads, which may be a hub id; None for any other judge."""
         return Path(self.target) if self.engine in ENGINES and ENGINES[self.engine].is_local else None
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Return the specifications of a panel's or a pool's members: between semicolons where its target has one, else between
+        commas. A member that holds a comma, as ``openai:M@URL,URL`` does, needs semicolons: ``panel:openai:M@URL,URL;hf:PATH``,
+        or one at the end of a panel of one."""
+        mark = ";" if ";" in self.target else ","
+        return tuple(member.strip() for member in self.target.split(mark) if member.strip())
 
 
 def judge_weights_id(text: str) -> str:

@@ -8,23 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
-from urllib.parse import SplitResult, unquote, urlsplit
-
-import httpx
 
 from rewardlab.data.images import from_data_url, plain_image
+from rewardlab.data.urls import MAX_IMAGE_BYTES, MAX_VIDEO_BYTES, AllowedUrls, fetch_media
 from rewardlab.data.video import frames_of_video
 from rewardlab.errors import ConfigError, MediaError
 
-MAX_IMAGE_BYTES = 20_000_000
-MAX_VIDEO_BYTES = 100_000_000
 MAX_STORE_BYTES = 1_000_000_000
 MAX_CHECKED_BYTES = 200_000_000
-FETCH_TIMEOUT_S = 20.0
 
 
 class MediaStore:
@@ -60,12 +54,9 @@ class Media:
     def __init__(
         self, *, allowed_urls: Sequence[str] = (), folder: Path | None = None, max_bytes: int = MAX_STORE_BYTES
     ) -> None:
-        for url in allowed_urls:
-            if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname or not url.endswith("/"):
-                raise ConfigError(f"{url}: expected a URL that ends with /, as https://images.host/dataset/")
+        self._urls = AllowedUrls(allowed_urls)
         if folder is not None and not folder.is_dir():
             raise ConfigError(f"{folder}: no such folder of media")
-        self._allowed = tuple(allowed_urls)
         self._folder = None if folder is None else folder.resolve()
         self._uploads, self._checked = MediaStore(max_bytes), MediaStore(MAX_CHECKED_BYTES)
 
@@ -109,7 +100,7 @@ class Media:
             return from_data_url(reference)
         if kind == "media" and self._folder is not None:
             return self._open(rest, where, max_bytes)
-        if kind in ("http", "https") and self._allows(reference):
+        if kind in ("http", "https") and self._urls.allows(reference):
             return fetch_media(reference, where, max_bytes)
         accepted = "a data URL or upload:ID" + (", or media:NAME" if self._folder else "")
         raise MediaError(f"{where}: expected {accepted}, got {reference[:40]!r}; other URLs and paths are not fetched")
@@ -125,36 +116,3 @@ class Media:
         if data is None:
             raise MediaError(f"{where}: media:{name[:80]} is no file of the server's folder of at most {max_bytes:,} bytes")
         return data
-
-    def _allows(self, url: str) -> bool:
-        try:
-            parts = urlsplit(url)
-            if parts.username or ".." in unquote(unquote(parts.path)).split("/") or "\\" in url:
-                return False
-            prefixes = map(urlsplit, self._allowed)
-            return any(_origin(parts) == _origin(prefix) and parts.path.startswith(prefix.path) for prefix in prefixes)
-        except ValueError:  # a port that is none
-            return False
-
-
-def _origin(url: SplitResult) -> tuple[str, str | None, int | None]:
-    scheme, port = url.scheme, url.port
-    return scheme, url.hostname, port or {"http": 80, "https": 443}.get(scheme)
-
-
-def fetch_media(url: str, where: str, max_bytes: int) -> bytes:
-    """Return the body behind a URL. Redirects are not followed. Raises MediaError."""
-    try:
-        with httpx.stream("GET", url, follow_redirects=False, timeout=FETCH_TIMEOUT_S) as response:
-            if response.status_code != 200:
-                raise MediaError(f"{where}: its host answers HTTP {response.status_code}; redirects are not followed")
-            body, end = bytearray(), time.monotonic() + FETCH_TIMEOUT_S
-            for chunk in response.iter_bytes():
-                body += chunk
-                if time.monotonic() > end:
-                    raise MediaError(f"{where}: not here within {FETCH_TIMEOUT_S:g} s")
-                if len(body) > max_bytes:
-                    raise MediaError(f"{where}: more than {max_bytes:,} bytes; resize it first")
-            return bytes(body)
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise MediaError(f"{where}: cannot be fetched ({type(error).__name__})") from error

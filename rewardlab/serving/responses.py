@@ -6,8 +6,8 @@ import math
 import statistics
 from collections import Counter
 
+from rewardlab.judging.group_rewards import GroupRewards, JudgedMatch
 from rewardlab.judging.judge import GenerativeJudge
-from rewardlab.serving.groups import GroupRewards, JudgedMatch
 from rewardlab.serving.queue import COUNTS, JudgeQueue
 from rewardlab.serving.schemas import JudgeResponse, LatencySample, MatchResult, RewardsResponse, StatusResponse, VoteResult
 from rewardlab.serving.voting import VoteCollector

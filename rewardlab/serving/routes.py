@@ -13,9 +13,9 @@ from fastapi import APIRouter, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
 
+from rewardlab.data.urls import MAX_IMAGE_BYTES, MAX_VIDEO_BYTES
 from rewardlab.errors import MediaError
 from rewardlab.serving.errors import REQUEST_ERRORS, error_body
-from rewardlab.serving.media import MAX_IMAGE_BYTES, MAX_VIDEO_BYTES
 from rewardlab.serving.metrics import metrics_text
 from rewardlab.serving.middleware import StrictJSONRoute
 from rewardlab.serving.responses import status_response

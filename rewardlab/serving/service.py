@@ -10,13 +10,14 @@ from functools import partial
 from fastapi.concurrency import run_in_threadpool
 
 from rewardlab.data.rows import validate
+from rewardlab.judging.group_rewards import GroupRewards
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.judging.margins import probability_judge_of
 from rewardlab.serving.conversations import Sample
 from rewardlab.serving.errors import NoVerdictError
 from rewardlab.serving.gather import gather_bounded
 from rewardlab.serving.group_buffer import GroupBuffer
-from rewardlab.serving.groups import GroupRewards, group_rewards
+from rewardlab.serving.groups import group_rewards
 from rewardlab.serving.media import Media
 from rewardlab.serving.queue import JudgeQueue
 from rewardlab.serving.responses import judge_response, rewards_response, vote_result

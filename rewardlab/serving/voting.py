@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from rewardlab.errors import ConfigError
 from rewardlab.serving.jobs import JudgeJob
 from rewardlab.serving.queue import JudgeQueue
-from rewardlab.types import BOTH_ORDERS, Judgment, Order, Outcome, PreferencePair, Vote
+from rewardlab.types import BOTH_ORDERS, Judgment, Order, PreferencePair, Vote
 from rewardlab.verdicts.early_stopping import votes_settled
-from rewardlab.verdicts.votes import in_order, judgment, reduce_votes
+from rewardlab.verdicts.votes import both_orders_or_none, judgment, reduce_votes
 
 POLICIES = ("majority", "weighted", "sequential")
 
@@ -68,7 +68,4 @@ class VoteCollector:
     def _reduce(pair: PreferencePair, votes: list[Vote] | tuple[Vote, ...], options: VotingOptions) -> Judgment:
         by_count = options.policy in ("majority", "sequential")
         result = judgment(pair.pair_id, votes) if by_count else reduce_votes(pair.pair_id, votes)
-        one_sided = any(
-            all(vote.winner is None and vote.margin is None for vote in in_order(votes, order)) for order in options.orders
-        )
-        return replace(result, outcome=Outcome.NO_VALID_VOTE, share_0=None) if one_sided else result
+        return both_orders_or_none(result, options.orders)

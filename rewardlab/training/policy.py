@@ -11,7 +11,7 @@ from datasets import Dataset, Features, Image, List, Value
 
 from rewardlab.config import PolicyConfig
 from rewardlab.errors import DataError
-from rewardlab.judging.engines import open_judge
+from rewardlab.judging.engines import open_generative_judge
 from rewardlab.judging.spec import JudgeSpec
 from rewardlab.models.families import end_token_ids
 from rewardlab.prompts import Template, load_template
@@ -36,7 +36,7 @@ def open_reward(config: PolicyConfig, pairs: Sequence[PreferencePair]) -> Policy
     spec = JudgeSpec.parse(config.judge, "rm")
     if spec.engine == "rm":
         return ScalarReward(Path(spec.target), batch_size=config.judge_batch_size)
-    judge = open_judge(config.judge, max_tokens=config.judge_max_tokens, batch_size=config.judge_batch_size)
+    judge = open_generative_judge(config.judge, max_tokens=config.judge_max_tokens, batch_size=config.judge_batch_size)
     judge.check()
     pairwise = PairwiseReward(judge, num_votes=config.judge_votes, phi=config.phi, seed=config.seed)
     if not config.verified:

@@ -27,6 +27,7 @@ from rewardlab.training.policy_gradient.build import make_trainer, run_method
 from rewardlab.training.policy_gradient.rollouts.dialogue import DialogueRollouts
 from rewardlab.training.policy_gradient.trainer import PolicyTrainer
 from rewardlab.training.run.folder import SAMPLES
+from rewardlab.training.run.inputs import config_of, pairs_of
 from rewardlab.training.run.preflight import drop_too_long
 from rewardlab.training.run.rows import TURNS, chat_columns, data_fingerprint
 from rewardlab.types import BOTH_ORDERS, PreferencePair
@@ -132,19 +133,25 @@ def build_trainer(
 
 
 def train_rl(
-    pairs: Sequence[PreferencePair],
-    config: RLConfig,
-    out: Path,
+    pairs: Sequence[PreferencePair] | str | Path,
+    config: RLConfig | str | Path | None = None,
+    out: str | Path = "runs/rl",
     *,
     reward: RewardFunction | None = None,
     callbacks: Sequence[TrainerCallback] = (),
+    **overrides: Any,
 ) -> Path:
     """Run (or resume) the method of ``config`` from ``config.model``; return the final checkpoint folder.
+
+    ``pairs`` may be a data file, ``config`` a YAML file or a name under ``configs/`` such as ``rl/grpo``; ``overrides`` are
+    keys of the config.
 
     ``reward`` is paid instead of what the config says of rewards; ``callbacks`` are given to the trainer. Raise CheckpointError
     where the checkpoint was trained on another template, DataError without hard pairs, EndpointError where nothing answers
     about consistency, ConfigError for a finished or different run in ``out``.
     """
+    config, out = config_of(RLConfig, config, **overrides), Path(out)
+    pairs = pairs_of(pairs, config.frames)
     template = load_template_for(config.model, config.template)
     load_terms(config.reward_terms)  # before anything is loaded
     room = (3 if config.self_verify else 1) * config.max_completion_length  # a judgment, its verification, another judgment

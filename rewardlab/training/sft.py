@@ -21,6 +21,7 @@ from rewardlab.errors import DataError
 from rewardlab.models.loading import load_policy, peft_config
 from rewardlab.prompts import Template, load_template
 from rewardlab.training.run.folder import common_arguments
+from rewardlab.training.run.inputs import config_of, pairs_of
 from rewardlab.training.run.preflight import drop_too_long
 from rewardlab.training.run.resume import StrictResumeMixin
 from rewardlab.training.run.rows import TURNS, chat_columns, data_fingerprint
@@ -93,12 +94,23 @@ class FirstTokenOnly:
         return batch
 
 
-def train_sft(pairs: Sequence[PreferencePair], config: SFTConfig, out: Path, *, votes: Path | None = None) -> Path:
+def train_sft(
+    pairs: Sequence[PreferencePair] | str | Path,
+    config: SFTConfig | str | Path | None = None,
+    out: str | Path = "runs/sft",
+    *,
+    votes: Path | None = None,
+    **overrides: Any,
+) -> Path:
     """Run (or resume) supervised fine-tuning; return the final checkpoint folder.
+
+    ``pairs`` may be a data file, ``config`` a YAML file or a name under ``configs/``; ``overrides`` are keys of the config.
 
     ``votes``, a ``votes.jsonl`` of the judge on the same pairs, adds dialogues in which it verifies them. Raise DataError
     without judgments, ConfigError for a finished or different run in ``out``.
     """
+    config, out = config_of(SFTConfig, config, **overrides), Path(out)
+    pairs = pairs_of(pairs, config.frames)
     template = load_template(config.template)
     verdict_only = template.verdict_format == "bare"
     labelled = [pair for pair in pairs if pair.judgment or verdict_only]

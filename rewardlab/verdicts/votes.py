@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rewardlab.types import BOTH_ORDERS, Judgment, Order, Outcome, Vote
 
@@ -66,6 +67,13 @@ def judgment_by_probability(pair_id: str, votes: Sequence[Vote]) -> Judgment:
         return Judgment(pair_id, tuple(votes), Outcome.NO_VALID_VOTE, None)
     outcome = Outcome.TIE if share == 0.5 else Outcome.RESPONSE_0 if share > 0.5 else Outcome.RESPONSE_1
     return Judgment(pair_id, tuple(votes), outcome, share)
+
+
+def both_orders_or_none(judged: Judgment, orders: Sequence[Order] = BOTH_ORDERS) -> Judgment:
+    """Return a judgment as it is if each of ``orders`` has a valid vote, else one without outcome: the votes of one order alone
+    would carry its position bias."""
+    valid = {vote.order for vote in judged.votes if vote.winner is not None or vote.margin is not None}
+    return judged if set(orders) <= valid else replace(judged, outcome=Outcome.NO_VALID_VOTE, share_0=None)
 
 
 def reduce_votes(pair_id: str, votes: Sequence[Vote]) -> Judgment:

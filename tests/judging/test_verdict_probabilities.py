@@ -15,7 +15,7 @@ import torch
 from rewardlab.benchmarks.runner import BenchSettings, run_bench
 from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import CheckpointError, ConfigError
-from rewardlab.judging.engines import open_judge
+from rewardlab.judging.engines import open_generative_judge
 from rewardlab.judging.margins import ProbabilityJudge
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.samplers.base import SamplingParams
@@ -207,8 +207,8 @@ def test_an_untrained_judge_is_benchmarked_as_invalid(tiny_checkpoint: Path, dem
 
 def test_which_judge_a_spec_opens(tiny_checkpoint: Path) -> None:
     """prob: weighs; hf: counts votes, but of a checkpoint that gives the verdict alone."""
-    assert isinstance(open_judge(f"prob:{tiny_checkpoint}", template="plain"), ProbabilityJudge)
-    assert not isinstance(open_judge(f"hf:{tiny_checkpoint}", template="plain"), ProbabilityJudge)
-    assert isinstance(open_judge(f"hf:{tiny_checkpoint}", template="verdict"), ProbabilityJudge)
+    assert isinstance(open_generative_judge(f"prob:{tiny_checkpoint}", template="plain"), ProbabilityJudge)
+    assert not isinstance(open_generative_judge(f"hf:{tiny_checkpoint}", template="plain"), ProbabilityJudge)
+    assert isinstance(open_generative_judge(f"hf:{tiny_checkpoint}", template="verdict"), ProbabilityJudge)
     with pytest.raises(ConfigError, match="prob:PATH"):
-        open_judge("what:x")
+        open_generative_judge("what:x")

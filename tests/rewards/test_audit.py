@@ -185,7 +185,7 @@ def test_a_generative_judge_as_a_reward() -> None:
 def test_a_judge_that_always_names_the_first_is_no_reward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Opened as the command opens it: it is at parity with everything, so a good answer does not beat a refusal."""
     judge = GenerativeJudge(ScriptedSampler(lambda *_: "<think>a</think><answer>1</answer>"), load_template("r1_reward"))
-    monkeypatch.setattr("rewardlab.rewards.audit.rows.open_judge", lambda spec, **_: judge if spec == "hf:x" else None)
+    monkeypatch.setattr("rewardlab.rewards.audit.rows.open_model_judge", lambda spec, **_: judge if spec == "hf:x" else None)
     poem = row(domain="poem", truth="Rain keeps no count.", response="<think>a</think>It rains.")
     with open_rewarder("hf:x", votes=1, api_key="none", seed=0) as rewarder:
         report = run_audit(read(rows_file(tmp_path, poem)), rewarder, num_probed=1, seed=0)

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from rewardlab.errors import EndpointError
-from rewardlab.judging.engines import open_judge
+from rewardlab.judging.engines import open_generative_judge
 from rewardlab.judging.margins import ProbabilityJudge
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.samplers.base import SamplingParams
@@ -160,4 +160,4 @@ def test_a_judge_by_its_spec(checkpoint: Path) -> None:
     from rewardlab.errors import CheckpointError
 
     with pytest.raises(CheckpointError, match="no such"):
-        open_judge("vllm:/nowhere/at/all", template="plain", restart_after_s=60)
+        open_generative_judge("vllm:/nowhere/at/all", template="plain", restart_after_s=60)

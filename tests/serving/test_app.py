@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from rewardlab.cli import app
 from rewardlab.data.images import to_data_url
 from rewardlab.errors import ConfigError, MediaError
-from rewardlab.judging.engines import open_judge
+from rewardlab.judging.engines import open_generative_judge
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.prompts import load_template
 from rewardlab.samplers.scripted import ScriptedSampler
@@ -149,7 +149,7 @@ def test_concurrent_requests_each_get_their_own_answer(client: httpx.Client) -> 
 
 def test_a_real_model_behind_http(tiny_checkpoint: Path, demo_pairs: Any) -> None:
     """An untrained judge never finds a verdict: that is said, not guessed."""
-    judge = open_judge(f"hf:{tiny_checkpoint}", template="plain", max_tokens=8)
+    judge = open_generative_judge(f"hf:{tiny_checkpoint}", template="plain", max_tokens=8)
     pair = demo_pairs[0][0]
     body = {"question": pair.question, "responses": pair.responses, "images": [to_data_url(pair.images[0])], "votes": 2}
     with running(create_app(judge)) as url:

@@ -14,13 +14,14 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
+from rewardlab.data.urls import MAX_IMAGE_BYTES
 from rewardlab.errors import ConfigError, MediaError
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.prompts import load_template
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import create_app
 from rewardlab.serving.auth import Key, read_keys
-from rewardlab.serving.media import MAX_IMAGE_BYTES, Media
+from rewardlab.serving.media import Media
 from tests.support.images import png
 from tests.support.servers import running
 

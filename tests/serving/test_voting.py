@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from rewardlab.data.images import to_data_url
-from rewardlab.judging.engines import open_judge
+from rewardlab.judging.engines import open_generative_judge
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.judging.margins import probability_judge_of
 from rewardlab.prompts import load_template
@@ -70,7 +70,7 @@ def test_weighted_of_a_real_model(tiny_checkpoint: Path, demo_pairs: Any) -> Non
     """The same probability as offline, asked for by name or not."""
     pair = demo_pairs[0][0]
     body = {"question": pair.question, "responses": pair.responses, "images": [to_data_url(pair.images[0])]}
-    judge = open_judge(f"prob:{tiny_checkpoint}", template="verdict", temperature=0, max_tokens=8)
+    judge = open_generative_judge(f"prob:{tiny_checkpoint}", template="verdict", temperature=0, max_tokens=8)
     weigher = probability_judge_of(judge)
     assert weigher is judge
     offline = judge.compare_many([pair], orders=[BOTH_ORDERS], num_votes=1, seed=0)[0]

@@ -14,7 +14,7 @@ from trl import SFTConfig as TRLSFTConfig
 from rewardlab.config import LoraConfig, SFTConfig
 from rewardlab.demo.judgments import grounded_judgment
 from rewardlab.errors import CheckpointError, ConfigError, DataError, OutputError
-from rewardlab.judging.engines import open_judge
+from rewardlab.judging.engines import open_generative_judge
 from rewardlab.models.checkpoints import read_card, template_for
 from rewardlab.models.loading import load_model, load_policy, load_processor
 from rewardlab.prompts import build_messages, load_template
@@ -126,7 +126,7 @@ def test_a_classifier_learns_its_labels(tiny_checkpoint: Path, demo_pairs: Any, 
     pairs = [replace(pair, responses=("good", "bad"), preferred=0) for pair in demo_pairs[0][:16]]
     config = config_for(tiny_checkpoint, template="verdict", max_steps=60, save_steps=60, learning_rate=1e-2)
     final = train_sft(pairs, config, tmp_path / "run")
-    judge = open_judge(f"hf:{final}")
+    judge = open_generative_judge(f"hf:{final}")
     judged = [judge.compare(pair) for pair in pairs[:4]]
     assert all(j.share_0 is not None and j.share_0 > 0.9 for j in judged)
     with pytest.raises(DataError, match="preferred"):

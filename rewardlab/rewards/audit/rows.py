@@ -14,8 +14,8 @@ from typing import Any
 from rewardlab.data.images import read_image
 from rewardlab.data.pairs import rows_of
 from rewardlab.errors import ConfigError, DataError
-from rewardlab.judging.engines import open_judge
-from rewardlab.judging.judge import GenerativeJudge
+from rewardlab.judging.engines import open_model_judge
+from rewardlab.judging.judge import ModelJudge
 from rewardlab.rewards.judgment import JudgedCompletion, RewardWeights, compose
 from rewardlab.rewards.scorer import JudgmentScorer
 from rewardlab.rewards.verifiable.extraction import AnswerStatus, Contract
@@ -171,7 +171,7 @@ class Rewarder:
         return RewardResult(row.recorded, "recorded", "recorded")
 
 
-def pair_judge(judge: GenerativeJudge, *, num_votes: int, seed: int) -> PairJudge:
+def pair_judge(judge: ModelJudge, *, num_votes: int, seed: int) -> PairJudge:
     """Return a generative judge as a reward: the share of its valid votes for the response, over both orders.
 
     A response equal to the reference is at parity without a call of the judge. No valid vote is UNREADABLE.
@@ -192,7 +192,7 @@ def open_rewarder(judge: str | None, *, votes: int, api_key: str, seed: int) -> 
     """Yield a rewarder with every rule, and the judge a SPEC names; the processes that compare mathematics end with it."""
     score: PairJudge | None = None
     if judge is not None:
-        opened = open_judge(judge, api_key=api_key)
+        opened = open_model_judge(judge, api_key=api_key)
         opened.check()
         score = pair_judge(opened, num_votes=votes, seed=seed)
     math = MathVerifier()

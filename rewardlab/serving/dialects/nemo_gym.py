@@ -8,8 +8,8 @@ from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
 from rewardlab.errors import DataError
+from rewardlab.judging.group_rewards import JudgedMatch
 from rewardlab.serving.conversations import Sample, read_content, read_conversation
-from rewardlab.serving.groups import JudgedMatch
 from rewardlab.serving.middleware import StrictJSONRoute
 from rewardlab.serving.schemas import MAX_RESPONSES, JsonObject
 from rewardlab.serving.service import JudgeService

@@ -1,0 +1,59 @@
+"""A benchmark run from a Python program: what `rewardlab bench run` does, with its report as a value."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from rewardlab.benchmarks.report_model import Report
+from rewardlab.benchmarks.runner import BenchSettings, run_bench
+
+
+def benchmark(
+    name: str,
+    *,
+    judge: str,
+    data: str | Path,
+    out: str | Path,
+    images: str | Path | None = None,
+    votes: int | None = None,
+    orders: str = "both",
+    limit: int | None = None,
+    seed: int = 0,
+    template: str | None = None,
+    temperature: float = 1.0,
+    top_p: float = 1.0,
+    max_tokens: int = 1024,
+    stop_error: float | None = None,
+    batch_size: int = 64,
+    controls: Sequence[str] = ("blank",),
+    api_key: str | None = None,
+) -> Report:
+    """Return the report of a judge on a benchmark, as :func:`rewardlab.benchmarks.runner.run_bench` makes it.
+
+    ``name``: a packaged benchmark, one of an installed package or a Python file; ``pairs`` is a labelled file of your own.
+    ``judge`` is a specification, ``data`` the benchmark's file. ``out/votes.jsonl`` keeps every vote: the same call continues
+    an interrupted run. ``report.scores.accuracy.micro`` is the accuracy (0..1), ``report.scores.interval`` its 95 % interval.
+    Raise what the judge and the loader raise.
+    """
+    settings = BenchSettings(
+        benchmark=name,
+        data=Path(data),
+        judge=judge,
+        images=None if images is None else Path(images),
+        votes=votes,
+        orders=orders,
+        limit=limit,
+        seed=seed,
+        template=template,
+        temperature=temperature,
+        top_p=top_p,
+        max_tokens=max_tokens,
+        stop_error=stop_error,
+        batch_size=batch_size,
+        controls=tuple(controls),
+        api_key=api_key or os.environ.get("OPENAI_API_KEY") or "none",
+    )
+    report, _ = run_bench(settings, Path(out))
+    return report

@@ -1,0 +1,50 @@
+"""What a report says of a panel's members: each by itself, and where they disagree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rewardlab.benchmarks.confidence import calibrate
+from rewardlab.benchmarks.report_model import Confidence, MemberScores, PanelScores
+from rewardlab.data.votes import num_failed
+from rewardlab.judging.panel import PanelJudge
+from rewardlab.metrics.accuracy import Labeled
+from rewardlab.metrics.intervals import mean_estimate
+from rewardlab.types import BOTH_ORDERS, Judgment, Outcome
+from rewardlab.verdicts.panel import member_judgments
+from rewardlab.verdicts.votes import in_order
+
+
+def panel_scores(panel: PanelJudge, items: Sequence[Labeled], clusters: Sequence[str]) -> PanelScores:
+    """Return the scores of each member and how often members differ, from the panel's judgments."""
+    judged = [member_judgments(item.judgment.votes) for item in items]
+    winners = [{own.outcome.winner for own in of_pair.values()} - {None} for of_pair in judged]
+    several = [n for n, of_pair in enumerate(judged) if sum(own.outcome.winner is not None for own in of_pair.values()) > 1]
+    members = tuple(
+        _member_scores(member.spec, [of_pair[member.spec] for of_pair in judged], items, clusters) for member in panel.members
+    )
+    differ = sum(len(winners[n]) > 1 for n in several) / len(several) if several else None
+    return PanelScores("log-odds" if panel.by_log_odds else "majority", differ, members)
+
+
+def panel_confidence(items: Sequence[Labeled], clusters: Sequence[str]) -> dict[str, Confidence]:
+    """Return the calibration of the panel's share for the response that it names; see ``confidence.calibrate``."""
+    if any(not in_order(item.judgment.votes, order) for item in items for order in BOTH_ORDERS):
+        return {}
+    return {"vote_share": calibrate(items, [item.judgment.share_0 for item in items], clusters)}
+
+
+def _member_scores(name: str, judged: Sequence[Judgment], items: Sequence[Labeled], clusters: Sequence[str]) -> MemberScores:
+    decided = [
+        (own.outcome.winner, item.judgment.outcome.winner)
+        for own, item in zip(judged, items, strict=True)
+        if own.outcome.winner is not None and item.judgment.outcome.winner is not None
+    ]
+    right = [float(own.outcome.winner == item.preferred) for own, item in zip(judged, items, strict=True)]
+    return MemberScores(
+        judge=name,
+        accuracy=mean_estimate(right, clusters),
+        agreement=sum(mine == panels for mine, panels in decided) / len(decided) if decided else None,
+        abstained=sum(own.outcome is Outcome.NO_VALID_VOTE for own in judged),
+        failed_votes=sum(num_failed(own.votes) for own in judged),
+    )

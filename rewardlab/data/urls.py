@@ -1,0 +1,60 @@
+"""Media behind URLs: nothing is fetched but what begins with an allowed URL, on the same host and port; redirects are not
+followed. So no reference leads to a private address that nobody allowed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from urllib.parse import SplitResult, unquote, urlsplit
+
+import httpx
+
+from rewardlab.errors import ConfigError, MediaError
+
+MAX_IMAGE_BYTES = 20_000_000
+MAX_VIDEO_BYTES = 100_000_000
+FETCH_TIMEOUT_S = 20.0
+
+
+class AllowedUrls:
+    """Beginnings of URLs that may be fetched. Raises ConfigError for one without host, or that does not end with a slash."""
+
+    def __init__(self, beginnings: Sequence[str] = ()) -> None:
+        for url in beginnings:
+            if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname or not url.endswith("/"):
+                raise ConfigError(f"{url}: expected a URL that ends with /, as https://images.host/dataset/")
+        self._allowed = tuple(beginnings)
+
+    def allows(self, url: str) -> bool:
+        """Return whether a URL begins with an allowed one, and its path leads nowhere else."""
+        try:
+            parts = urlsplit(url)
+            if parts.username or ".." in unquote(unquote(parts.path)).split("/") or "\\" in url:
+                return False
+            prefixes = map(urlsplit, self._allowed)
+            return any(_origin(parts) == _origin(prefix) and parts.path.startswith(prefix.path) for prefix in prefixes)
+        except ValueError:  # a port that is none
+            return False
+
+
+def _origin(url: SplitResult) -> tuple[str, str | None, int | None]:
+    scheme, port = url.scheme, url.port
+    return scheme, url.hostname, port or {"http": 80, "https": 443}.get(scheme)
+
+
+def fetch_media(url: str, where: str, max_bytes: int) -> bytes:
+    """Return the body behind a URL. Redirects are not followed. Raises MediaError."""
+    try:
+        with httpx.stream("GET", url, follow_redirects=False, timeout=FETCH_TIMEOUT_S) as response:
+            if response.status_code != 200:
+                raise MediaError(f"{where}: its host answers HTTP {response.status_code}; redirects are not followed")
+            body, end = bytearray(), time.monotonic() + FETCH_TIMEOUT_S
+            for chunk in response.iter_bytes():
+                body += chunk
+                if time.monotonic() > end:
+                    raise MediaError(f"{where}: not here within {FETCH_TIMEOUT_S:g} s")
+                if len(body) > max_bytes:
+                    raise MediaError(f"{where}: more than {max_bytes:,} bytes; resize it first")
+            return bytes(body)
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise MediaError(f"{where}: cannot be fetched ({type(error).__name__})") from error

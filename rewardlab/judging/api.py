@@ -1,0 +1,269 @@
+"""Judges for Python programs: open one by its name, compare, rank and reward; as calls that wait, or for asyncio.
+
+``rewardlab.open_judge`` and ``rewardlab.open_async_judge`` are these.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar
+
+from rewardlab.data.inputs import PairInput, candidates_of_texts, pair_of
+from rewardlab.data.rows import FRAMES
+from rewardlab.data.urls import AllowedUrls
+from rewardlab.errors import ConfigError, DataError
+from rewardlab.judging.best_of_n import play_many
+from rewardlab.judging.comparison import ComparisonResult, check_answers
+from rewardlab.judging.engines import open_model_judge
+from rewardlab.judging.group_rewards import reward_group
+from rewardlab.judging.judge import ModelJudge
+from rewardlab.judging.ranking import Ranking
+from rewardlab.types import BOTH_ORDERS, Candidates, Judgment
+
+T = TypeVar("T")
+THREADS = 64  # calls at a time of a judge that takes several
+
+
+def open_judge(
+    spec: str,
+    *,
+    template: str | None = None,
+    temperature: float = 1.0,
+    top_p: float = 1.0,
+    max_tokens: int = 1024,
+    batch_size: int = 64,
+    api_key: str | None = None,
+    engine_args: str = "",
+    allow_urls: Sequence[str] = (),
+) -> SyncJudge:
+    """Return the judge that ``spec`` names, in the words of the command line's ``--judge`` (:mod:`rewardlab.judging.spec`):
+    ``openai:gpt-4o``, ``openai:MODEL@URL``, ``hf:PATH``, ``vllm:PATH``, ``prob:PATH``, ``http://HOST:PORT``, ``panel:A,B,C``.
+
+    ``template``, ``temperature``, ``top_p`` and ``max_tokens`` (of a judgment) say how it is asked; a served judge has its own.
+    ``batch_size``: sequences at a time of ``hf:``; ``engine_args``: options of ``vllm serve`` for ``vllm:``. ``api_key`` is by
+    default the environment's OPENAI_API_KEY, of a served judge REWARDLAB_API_KEY. Images given as URLs are fetched where they
+    begin with one of ``allow_urls``, such as ``https://images.host/folder/``. Raise ConfigError, CheckpointError or
+    EndpointError.
+    """
+    if not temperature >= 0 or not 0 < top_p <= 1 or max_tokens < 1:
+        raise ConfigError(
+            f"temperature {temperature}, top_p {top_p}, max_tokens {max_tokens}: expected 0 or more, above 0 up to 1, 1 or more"
+        )
+    urls = AllowedUrls(allow_urls)
+    engine = open_model_judge(
+        spec,
+        server_key=api_key or "",
+        template=template,
+        temperature=temperature,
+        top_p=top_p,
+        max_tokens=max_tokens,
+        batch_size=batch_size,
+        api_key=api_key or os.environ.get("OPENAI_API_KEY") or "none",
+        engine_args=engine_args,
+    )
+    return SyncJudge(engine, urls)
+
+
+def open_async_judge(spec: str, **options: Any) -> AsyncJudge:
+    """Return the judge that :func:`open_judge` opens, for asyncio; the options are the same, and so is what it raises."""
+    return AsyncJudge(open_judge(spec, **options))
+
+
+class SyncJudge:
+    """A judge to ask. Each method waits for the answer; :class:`AsyncJudge` has the same ones for asyncio.
+
+    Every comparison is made in both orders, ``votes`` times in each. Images are paths, encoded bytes, PIL images, data URLs or
+    allowed URLs; videos paths or bytes. All methods raise DataError or MediaError for what cannot be judged, and EndpointError
+    where no vote at all was answered: a key that is refused, a model that is not there, a server that is down.
+    """
+
+    def __init__(self, engine: ModelJudge, urls: AllowedUrls | None = None) -> None:
+        self.engine, self._urls = engine, urls or AllowedUrls()
+
+    @property
+    def spec(self) -> str:
+        """Return what named it."""
+        return self.engine.spec
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.spec!r})"
+
+    def check(self) -> None:
+        """Raise EndpointError if the judge is remote and nothing answers."""
+        self.engine.check()
+
+    def compare(
+        self,
+        question: str,
+        responses: Sequence[str],
+        *,
+        images: Sequence[Any] = (),
+        videos: Sequence[Any] = (),
+        frames: int = FRAMES,
+        votes: int = 1,
+        seed: int = 0,
+    ) -> ComparisonResult:
+        """Return which of two responses is better. A video is shown as at most ``frames`` frames, after the images."""
+        row = {"pair_id": "pair", "question": question, "responses": responses, "images": images, "videos": videos}
+        return self.compare_many([row], frames=frames, votes=votes, seed=seed)[0]
+
+    def compare_many(
+        self, pairs: Iterable[PairInput], *, frames: int = FRAMES, votes: int = 1, seed: int = 0
+    ) -> list[ComparisonResult]:
+        """Return the result of each pair, in one call of the engine. A pair is a PreferencePair, or a row with the columns of a
+        data file, of which ``question`` and ``responses`` are required.
+
+        Where some pairs were answered and others were not, nothing is raised: ``result.failed`` says so of a pair.
+        """
+        _check_votes(votes)
+        checked = [pair_of(pair, n, self._urls, frames=frames) for n, pair in enumerate(pairs)]
+        if not checked:
+            return []
+        orders = [BOTH_ORDERS] * len(checked)
+        judgments = self.engine.compare_many(checked, orders=orders, num_votes=votes, seed=seed)
+        check_answers(judgments, self.spec)
+        return [ComparisonResult.of(pair, judged) for pair, judged in zip(checked, judgments, strict=True)]
+
+    def rank(
+        self,
+        question: str,
+        responses: Sequence[str],
+        *,
+        images: Sequence[Any] = (),
+        plan: str = "adaptive",
+        budget: int | None = None,
+        votes: int = 1,
+        seed: int = 0,
+    ) -> Ranking:
+        """Return the ranking of two or more responses: ``best`` is the index of the best one, None where several share the
+        first place. ``plan`` says which are compared (:mod:`rewardlab.judging.ranking`), ``budget`` how many at most."""
+        group = self._group(question, responses, images, votes)
+        [game] = play_many(self.engine, [group], plan=plan, budget=budget, num_votes=votes, seed=seed)
+        check_answers([judged for _, judged in game.judgments], self.spec)
+        return game.ranking
+
+    def rewards(
+        self,
+        question: str,
+        responses: Sequence[str],
+        *,
+        images: Sequence[Any] = (),
+        strategy: str = "all_pairs",
+        anchor: str | None = None,
+        budget: int | None = None,
+        votes: int = 1,
+        seed: int = 0,
+    ) -> list[float | None]:
+        """Return a reward for each response, by the rule of a served judge's ``/v1/rewards``: the net win rate over its
+        comparisons, in -1..1; with the strategy ``bradley_terry`` its strength in logits. None where none could be judged.
+
+        ``strategy``: all_pairs, circular, knockout, bradley_terry, or anchor, each against the response ``anchor``.
+        """
+        if (strategy == "anchor") != (anchor is not None):
+            raise ConfigError("the strategy anchor needs an anchor, and no other takes one")
+        group = self._group(question, responses, images, votes, anchor)
+        result = reward_group(self.engine, group, strategy=strategy, budget=budget, num_votes=votes, seed=seed)
+        judgments: list[Judgment] = [match.judgment for match in result.matches if match.judgment is not None]
+        check_answers(judgments, self.spec)
+        return result.rewards
+
+    def _group(
+        self, question: str, responses: Sequence[str], images: Sequence[Any], votes: int, anchor: str | None = None
+    ) -> Candidates:
+        _check_votes(votes)
+        group = candidates_of_texts(question, responses, images=images, urls=self._urls)
+        if anchor is not None:
+            group = replace(group, responses=(*group.responses, anchor))
+        if len(group.responses) < 2:
+            raise DataError(f"{len(group.responses)} responses cannot be compared; give two or more")
+        return group
+
+
+class AsyncJudge:
+    """A :class:`SyncJudge` for asyncio, with the same methods to be awaited.
+
+    Calls of a remote judge run at the same time, up to :data:`THREADS`; those of a judge that computes here one after the
+    other, beside the event loop. A call that is cancelled is not waited for, and finishes by itself.
+    """
+
+    def __init__(self, judge: SyncJudge) -> None:
+        self._judge = judge
+        threads = THREADS if judge.engine.is_batch_invariant else 1
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="judge")
+
+    @property
+    def spec(self) -> str:
+        """Return what named it."""
+        return self._judge.spec
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.spec!r})"
+
+    async def _call(self, method: Callable[..., T], *arguments: Any, **options: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, partial(method, *arguments, **options))
+
+    async def check(self) -> None:
+        """Raise EndpointError if the judge is remote and nothing answers."""
+        await self._call(self._judge.check)
+
+    async def compare(
+        self,
+        question: str,
+        responses: Sequence[str],
+        *,
+        images: Sequence[Any] = (),
+        videos: Sequence[Any] = (),
+        frames: int = FRAMES,
+        votes: int = 1,
+        seed: int = 0,
+    ) -> ComparisonResult:
+        """Return what :meth:`SyncJudge.compare` does."""
+        options = {"images": images, "videos": videos, "frames": frames, "votes": votes, "seed": seed}
+        return await self._call(self._judge.compare, question, responses, **options)
+
+    async def compare_many(
+        self, pairs: Iterable[PairInput], *, frames: int = FRAMES, votes: int = 1, seed: int = 0
+    ) -> list[ComparisonResult]:
+        """Return what :meth:`SyncJudge.compare_many` does."""
+        return await self._call(self._judge.compare_many, pairs, frames=frames, votes=votes, seed=seed)
+
+    async def rank(
+        self,
+        question: str,
+        responses: Sequence[str],
+        *,
+        images: Sequence[Any] = (),
+        plan: str = "adaptive",
+        budget: int | None = None,
+        votes: int = 1,
+        seed: int = 0,
+    ) -> Ranking:
+        """Return what :meth:`SyncJudge.rank` does."""
+        options = {"images": images, "plan": plan, "budget": budget, "votes": votes, "seed": seed}
+        return await self._call(self._judge.rank, question, responses, **options)
+
+    async def rewards(
+        self,
+        question: str,
+        responses: Sequence[str],
+        *,
+        images: Sequence[Any] = (),
+        strategy: str = "all_pairs",
+        anchor: str | None = None,
+        budget: int | None = None,
+        votes: int = 1,
+        seed: int = 0,
+    ) -> list[float | None]:
+        """Return what :meth:`SyncJudge.rewards` does."""
+        options = {"images": images, "strategy": strategy, "anchor": anchor, "budget": budget, "votes": votes, "seed": seed}
+        return await self._call(self._judge.rewards, question, responses, **options)
+
+
+def _check_votes(votes: int) -> None:
+    if isinstance(votes, bool) or not isinstance(votes, int) or votes < 1:
+        raise ConfigError(f"votes is {votes!r}; expected a whole number of 1 or more")

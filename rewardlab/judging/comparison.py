@@ -1,0 +1,161 @@
+"""What a judge makes of two responses, for a program or a person to read: who won, by how much, every vote with its reasons."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from rewardlab.errors import EndpointError
+from rewardlab.types import BOTH_ORDERS, Judgment, Order, Outcome, PreferencePair, VerdictStatus, Vote
+from rewardlab.verdicts.votes import both_orders_or_none, in_order, majority
+
+VALID = (VerdictStatus.OK, VerdictStatus.TIE)
+FAILED = (VerdictStatus.ERROR, VerdictStatus.TIMEOUT)
+
+
+@dataclass(frozen=True, repr=False)
+class Ballot:
+    """One vote of a judge.
+
+    ``order`` is how it saw the responses: ``given`` with response 0 first, ``swapped`` with response 1 first. ``winner`` is the
+    index of the response it is for, None without a valid verdict; ``status`` says what became of its verdict and ``error`` why
+    it has no text. ``text`` is all that the judge wrote. ``probability``: of response 0 (0..1), of a judge that tells it.
+    ``member``: of a panel, who cast it.
+    """
+
+    order: Order
+    winner: int | None
+    status: VerdictStatus
+    text: str
+    error: str = ""
+    num_tokens: int = 0
+    probability: float | None = None
+    member: str = ""
+
+    @staticmethod
+    def of(vote: Vote) -> Ballot:
+        probability = None
+        if vote.margin is not None:
+            margin = vote.margin if vote.order is Order.GIVEN else -vote.margin
+            probability = 0.5 + math.tanh(margin / 2) / 2
+        completion = vote.completion
+        return Ballot(
+            order=vote.order,
+            winner=vote.winner,
+            status=vote.verdict.status,
+            text=completion.text,
+            error=completion.error,
+            num_tokens=completion.num_tokens,
+            probability=probability,
+            member=vote.member,
+        )
+
+    @property
+    def reasoning(self) -> str:
+        """Return what the judge wrote between ``<think>`` and ``</think>``, to the end if that is missing; without such tags
+        all of its text."""
+        _, opened, rest = self.text.partition("<think>")
+        return rest.rpartition("</think>")[0].strip() or rest.strip() if opened else self.text.strip()
+
+    def __repr__(self) -> str:
+        verdict = f"for {self.winner}" if self.winner is not None else self.status.value
+        said = self.error if self.status in FAILED else self.reasoning
+        return f"Ballot({self.order.value}, {verdict}{f', {self.member}' if self.member else ''}: {_short(said)!r})"
+
+
+@dataclass(frozen=True, repr=False)
+class ComparisonResult:
+    """The pair and its judgment.
+
+    Where an order that was asked has no valid vote there is no outcome (NO_VALID_VOTE), as of a served judge: the votes of the
+    other one alone would carry its position bias.
+    """
+
+    pair: PreferencePair
+    judgment: Judgment
+
+    @staticmethod
+    def of(pair: PreferencePair, judged: Judgment) -> ComparisonResult:
+        return ComparisonResult(pair, both_orders_or_none(judged))
+
+    @property
+    def winner(self) -> int | None:
+        """Return the index of the better response; None for a tie and without valid votes: ``outcome`` says which."""
+        return self.judgment.outcome.winner
+
+    @property
+    def outcome(self) -> Outcome:
+        return self.judgment.outcome
+
+    @property
+    def share_0(self) -> float | None:
+        """Return the share of valid votes for response 0 (0..1), either order weighing the same; of a judge that tells
+        probabilities the probability of response 0. None where there is no outcome."""
+        return self.judgment.share_0
+
+    @property
+    def share(self) -> float | None:
+        """Return the winner's share (0..1), as ``share_0`` is counted; None without a winner. It can be one half or less where
+        the orders have different numbers of valid votes."""
+        if self.winner is None or self.share_0 is None:
+            return None
+        return self.share_0 if self.winner == 0 else 1 - self.share_0
+
+    @cached_property
+    def votes(self) -> tuple[Ballot, ...]:
+        return tuple(map(Ballot.of, self.judgment.votes))
+
+    @property
+    def swap_consistent(self) -> bool | None:
+        """Return whether the majorities of both orders name the same response; one that is even names none. None where an order
+        has no valid vote."""
+        if not all(any(vote.winner is not None for vote in in_order(self.judgment.votes, order)) for order in BOTH_ORDERS):
+            return None
+        first, second = (majority(in_order(self.judgment.votes, order)).winner for order in BOTH_ORDERS)
+        return first is not None and first == second
+
+    @property
+    def invalid(self) -> Mapping[str, int]:
+        """Return how many votes have no readable verdict, by status; empty where all have one."""
+        return dict(Counter(vote.status.value for vote in self.votes if vote.status not in VALID))
+
+    @property
+    def failed(self) -> bool:
+        """Return whether every vote failed for want of an answer: this says nothing of the responses."""
+        return all(vote.status in FAILED for vote in self.votes)
+
+    def summary(self) -> str:
+        """Return the outcome in a line."""
+        if self.failed:
+            return f"failed: every vote; {self.votes[0].error if self.votes else 'there is none'}"
+        counts = ", ".join(f"{number} {status}" for status, number in self.invalid.items())
+        bad = f"; without a verdict: {counts} of {len(self.votes)} votes" if counts else f"; {len(self.votes)} votes"
+        consistent = {True: "; both orders agree", False: "; the orders do not agree", None: ""}[self.swap_consistent]
+        if self.winner is None or self.share is None:
+            return f"{self.outcome.value.replace('_', ' ')}{bad}{consistent}"
+        return f"response {self.winner} wins with {self.share:.0%}{bad}{consistent}"
+
+    def __repr__(self) -> str:
+        lines = [f"ComparisonResult: {self.summary()}", f"  question: {_short(self.pair.question)!r}"]
+        lines += [f"  response {n}: {_short(response)!r}" for n, response in enumerate(self.pair.responses)]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        from rewardlab.judging.comparison_page import comparison_html  # only notebooks ask for it
+
+        return comparison_html(self)
+
+
+def _short(text: str, length: int = 80) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
+def check_answers(judgments: Sequence[Judgment], judge: str) -> None:
+    """Raise EndpointError where every vote failed for want of an answer, in the words of the first failure."""
+    votes = [vote for judged in judgments for vote in judged.votes]
+    if votes and all(vote.verdict.status in FAILED for vote in votes):
+        raise EndpointError(f"{judge}: no vote was answered: {votes[0].completion.error or votes[0].verdict.status.value}")

@@ -1,0 +1,97 @@
+"""From comparisons of two to a reward each: a group of responses to one prompt is played out on a plan, match by match."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rewardlab.errors import ConfigError
+from rewardlab.judging.judge import ModelJudge
+from rewardlab.judging.ranking import PLANS, Match, Plan, PlayedMatch, Ranking, fitted_strengths, net_win_rates
+from rewardlab.types import BOTH_ORDERS, Candidates, Judgment
+from rewardlab.verdicts.votes import both_orders_or_none
+
+# Strategy of a request -> plan of comparisons.
+STRATEGIES = {
+    "all_pairs": "round_robin",
+    "circular": "circular",
+    "anchor": "anchored",
+    "knockout": "knockout",
+    "bradley_terry": "adaptive",
+}
+
+
+@dataclass(frozen=True)
+class JudgedMatch:
+    """``judgment`` of responses ``first`` (its 0) and ``second`` (its 1); None with the reason in ``error`` where it failed."""
+
+    first: int
+    second: int
+    judgment: Judgment | None
+    error: str = ""
+
+    @property
+    def winner(self) -> int | None:
+        """Return the response that won, None where none did."""
+        winner = self.judgment.outcome.winner if self.judgment else None
+        return None if winner is None else (self.first, self.second)[winner]
+
+
+@dataclass(frozen=True)
+class GroupRewards:
+    """[N] rewards, None where no match of a response could be judged; [N] standard deviations (Bradley-Terry only)."""
+
+    rewards: list[float | None]
+    deviations: list[float | None]
+    ranking: Ranking
+    matches: list[JudgedMatch]
+
+
+def start_plan(strategy: str, num: int, budget: int | None) -> tuple[Plan, list[Match]]:
+    """Return the plan of a strategy for ``num`` responses, and its first round. Raise ConfigError for an unknown strategy and a
+    budget that does not suffice."""
+    if strategy not in STRATEGIES:
+        raise ConfigError(f"unknown strategy {strategy!r}; expected one of {', '.join(STRATEGIES)}")
+    try:
+        plan = PLANS[STRATEGIES[strategy]](num, budget)
+        return plan, next(plan)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def rewards_of_matches(strategy: str, num: int, ranking: Ranking, matches: Sequence[JudgedMatch]) -> GroupRewards:
+    """Return the rewards of ``num`` responses; with ``anchor`` the last response is the anchor and has no reward itself.
+
+    A reward is the net win rate over a response's matches (-1..1), by the share of votes or the probability; with
+    ``bradley_terry`` the fitted strength in logits. A match that failed counts for nothing; what was never judged has None.
+    """
+    played = [PlayedMatch(m.first, m.second, None if m.judgment is None else m.judgment.share_0) for m in matches]
+    rewards = net_win_rates(num, played)
+    deviations: list[float | None] = [None] * num
+    if strategy == "bradley_terry":
+        rewards, deviations = fitted_strengths(num, played)
+    if strategy == "anchor":
+        rewards, deviations = rewards[:-1], deviations[:-1]
+    return GroupRewards(rewards, deviations, ranking, list(matches))
+
+
+def reward_group(
+    judge: ModelJudge, group: Candidates, *, strategy: str, budget: int | None, num_votes: int, seed: int
+) -> GroupRewards:
+    """Return the rewards of a group, every match judged in both orders; the matches of a round are one call of the judge.
+
+    A match of which an order has no valid vote counts for nothing. Raise ConfigError as :func:`start_plan` does.
+    """
+    plan, round_matches = start_plan(strategy, len(group.responses), budget)
+    matches: list[JudgedMatch] = []
+    while True:
+        pairs = [group.pair(*match) for match in round_matches]
+        judgments = judge.compare_many(pairs, orders=[BOTH_ORDERS] * len(pairs), num_votes=num_votes, seed=seed)
+        judged = [
+            JudgedMatch(*match, both_orders_or_none(judgment)) for match, judgment in zip(round_matches, judgments, strict=True)
+        ]
+        matches += judged
+        try:
+            round_matches = plan.send([match.winner for match in judged])
+        except StopIteration as end:
+            return rewards_of_matches(strategy, len(group.responses), end.value, matches)

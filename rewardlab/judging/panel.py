@@ -1,0 +1,78 @@
+"""A panel of judges: each is asked in both orders, and has one voice in what they come to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from typing import Self
+
+from rewardlab.errors import ConfigError
+from rewardlab.judging.judge import ModelJudge
+from rewardlab.types import Judgment, Order, PreferencePair, Vote
+from rewardlab.verdicts.panel import panel_judgment
+
+
+class PanelJudge(ModelJudge):
+    """Several judges as one (:mod:`rewardlab.verdicts.panel`); its votes are those of all members, each with the member's name.
+
+    Members that take several calls at a time are asked at the same time, those that compute here one after the other. Raise
+    ConfigError without members, and where one is named twice: it would have two voices.
+    """
+
+    def __init__(self, members: Sequence[ModelJudge], *, by_log_odds: bool = False, spec: str = "") -> None:
+        names = [member.spec for member in members]
+        if not names:
+            raise ConfigError("a panel needs a member; expected panel:A,B,C")
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ConfigError(f"{twice[0]!r} is named twice in the panel; every member has one voice")
+        self.members, self.by_log_odds = tuple(members), by_log_odds
+        self.spec = spec or f"{'pool' if by_log_odds else 'panel'}:{';'.join(names)};"
+        self.temperature = max(member.temperature for member in members)
+
+    @property
+    def name(self) -> str:
+        return self.spec
+
+    @property
+    def identity(self) -> dict[str, str | float]:
+        parts = [member.identity for member in self.members]
+        names = sorted({name for part in parts for name in part})
+        return {**{name: " | ".join(str(part.get(name, "")) for part in parts) for name in names}, "judge": self.spec}
+
+    @property
+    def is_batch_invariant(self) -> bool:
+        return all(member.is_batch_invariant for member in self.members)
+
+    def check(self) -> None:
+        for member in self.members:
+            member.check()
+
+    def greedy(self) -> Self:
+        return type(self)([member.greedy() for member in self.members], by_log_odds=self.by_log_odds, spec=self.spec)
+
+    def compare_many(
+        self, pairs: Sequence[PreferencePair], *, orders: Sequence[tuple[Order, ...]], num_votes: int, seed: int
+    ) -> list[Judgment]:
+        def ask(member: ModelJudge) -> list[Judgment]:
+            return member.compare_many(pairs, orders=orders, num_votes=num_votes, seed=seed)
+
+        with ThreadPoolExecutor(len(self.members), thread_name_prefix="panel") as pool:
+            remote = {n: pool.submit(partial(ask, m)) for n, m in enumerate(self.members) if m.is_batch_invariant}
+            local = {n: ask(member) for n, member in enumerate(self.members) if n not in remote}
+            judged = [local[n] if n in local else remote[n].result() for n in range(len(self.members))]
+        return [
+            self.reduce(
+                pair.pair_id,
+                [
+                    replace(vote, member=member.spec)
+                    for member, judgments in zip(self.members, judged, strict=True)
+                    for vote in judgments[n].votes
+                ],
+            )
+            for n, pair in enumerate(pairs)
+        ]
+
+    def reduce(self, pair_id: str, votes: Sequence[Vote]) -> Judgment:
+        return panel_judgment(pair_id, votes, by_log_odds=self.by_log_odds)

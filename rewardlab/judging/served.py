@@ -1,0 +1,237 @@
+"""A judge that `rewardlab serve` runs elsewhere: pairs are judged through its ``POST /v1/judge``, both orders there."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Self
+
+import httpx
+
+from rewardlab.data.images import to_data_url
+from rewardlab.errors import DataError, EndpointError
+from rewardlab.judging.judge import ModelJudge
+from rewardlab.samplers.concurrency import retry_after_s
+from rewardlab.samplers.event_loop import EventLoopThread
+from rewardlab.types import (
+    BOTH_ORDERS,
+    Completion,
+    FinishReason,
+    Judgment,
+    Order,
+    PreferencePair,
+    Verdict,
+    VerdictStatus,
+    Vote,
+    choice_of,
+)
+
+RETRIES = 4
+_REFUSALS = (401, 403, 404, 405)  # of the key or the address: no pair would ever be judged
+_PASSING = (408, 500, 502, 503, 504)
+_FINISH = {
+    VerdictStatus.ERROR: FinishReason.ERROR,
+    VerdictStatus.TIMEOUT: FinishReason.TIMEOUT,
+    VerdictStatus.TRUNCATED: FinishReason.LENGTH,
+}
+
+
+class ServedJudge(ModelJudge):
+    """The judge behind one address. A pair that cannot be judged has votes that failed, with the server's sentence.
+
+    Template, temperature and the lengths of judgments are the server's own. A full queue (429), a failing engine (5xx) and a
+    broken connection are tried again ``RETRIES`` times and within ``deadline_s``. Raise EndpointError where the server refuses
+    the key or is none.
+    """
+
+    temperature = 1.0  # the server does not tell
+
+    def __init__(self, url: str, *, api_key: str = "", concurrency: int = 64, deadline_s: float = 900.0) -> None:
+        self.spec, self.url, self.deadline_s = url, url.rstrip("/").removesuffix("/v1"), deadline_s
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._background = EventLoopThread(partial(_opened, self.url, headers, concurrency))
+
+    @property
+    def name(self) -> str:
+        return self.url
+
+    @property
+    def identity(self) -> dict[str, str | float]:
+        health = self._background.run(self._health)
+        return {"judge": self.spec, "weights": str(health["judge"]), "template": str(health["template_hash"])}
+
+    @property
+    def is_batch_invariant(self) -> bool:
+        return True
+
+    def greedy(self) -> Self:
+        return self
+
+    def check(self) -> None:
+        self._background.run(self._health)
+
+    async def _health(self, connection: _Connection) -> Mapping[str, Any]:
+        """Return what the server says of its judge. Raise EndpointError where nothing answers, or refuses the key."""
+        try:
+            health = (await connection.client.get("/health", timeout=15)).json()
+            status = (await connection.client.get("/v1/status", timeout=15)).status_code
+            if not {"judge", "template_hash"} <= set(health):
+                raise ValueError("no health of a judge")
+        except (httpx.HTTPError, ValueError, TypeError) as error:
+            raise EndpointError(
+                f"{self.url}: no `rewardlab serve` answers ({type(error).__name__}); is it running? A judge behind another "
+                "server is openai:MODEL@URL"
+            ) from error
+        if status in _REFUSALS:
+            raise EndpointError(f"{self.url}: HTTP {status}: the key is refused; set REWARDLAB_API_KEY to one of the server's")
+        return dict(health)
+
+    def compare_many(
+        self, pairs: Sequence[PreferencePair], *, orders: Sequence[tuple[Order, ...]], num_votes: int, seed: int
+    ) -> list[Judgment]:
+        if within := [pair.pair_id for pair in pairs if any(pair.response_images)]:
+            raise DataError(f"{within[0]}: has images within its responses, which a served judge does not take; use its engine")
+
+        async def judge_all(connection: _Connection) -> list[list[Vote]]:
+            try:
+                async with asyncio.TaskGroup() as group:
+                    tasks = [
+                        group.create_task(self._votes(connection, pair, own, num_votes, seed))
+                        for pair, own in zip(pairs, orders, strict=True)
+                    ]
+            except BaseExceptionGroup as errors:
+                raise errors.exceptions[0] from None
+            return [task.result() for task in tasks]
+
+        votes = self._background.run(judge_all)
+        return [self.reduce(pair.pair_id, own) for pair, own in zip(pairs, votes, strict=True)]
+
+    async def _votes(
+        self, connection: _Connection, pair: PreferencePair, orders: tuple[Order, ...], num_votes: int, seed: int
+    ) -> list[Vote]:
+        answer = await self._ask(connection, partial(_request, pair, orders, num_votes, seed))
+        if not isinstance(answer, Completion):
+            try:
+                votes = [_vote(row) for row in answer["votes"]]
+                if all([vote.order for vote in votes].count(order) == num_votes for order in orders):
+                    return votes
+                answer = _failure(f"garbled answer: {len(votes)} votes in place of {num_votes} in each of {len(orders)} orders")
+            except (KeyError, TypeError, ValueError) as error:
+                answer = _failure(f"garbled answer: {error!r}")
+        status = VerdictStatus.TIMEOUT if answer.finish is FinishReason.TIMEOUT else VerdictStatus.ERROR
+        return [Vote(order, Verdict(None, status), answer) for order in orders for _ in range(num_votes)]
+
+    async def _ask(self, connection: _Connection, request: Callable[[], Mapping[str, Any]]) -> Any:
+        """Return the server's answer, or a failed Completion that tells why there is none. Its time runs from its first try."""
+        ends, tried = math.inf, 0
+        while True:
+            async with connection.slots:
+                ends = min(ends, time.monotonic() + self.deadline_s)
+                answer = await self._try(connection.client, request(), ends - time.monotonic())
+            if not isinstance(answer, _Again):
+                return answer
+            tried += not answer.is_full  # a full queue is waited for
+            wait_s = max(answer.wait_s, min(8.0, 0.25 * 2**tried) * random.uniform(0.75, 1.25))
+            if tried > RETRIES or time.monotonic() + wait_s >= ends:
+                return answer.failure
+            await asyncio.sleep(wait_s)
+
+    async def _try(self, client: httpx.AsyncClient, body: Mapping[str, Any], seconds: float) -> Any:
+        """Return the server's answer, a failed Completion, or an _Again. Raise EndpointError where it refuses us altogether."""
+        try:
+            async with asyncio.timeout(seconds):
+                response = await client.post("/v1/judge", json=body)
+        except TimeoutError:
+            return _failure(f"no answer within {self.deadline_s:g} s", FinishReason.TIMEOUT)
+        except httpx.HTTPError as error:
+            return _Again(_failure(f"no connection: {error or type(error).__name__}"))
+        if response.status_code == 200:
+            return _json_of(response)
+        failure = _failure(f"HTTP {response.status_code}: {_sentence(response)}")
+        if response.status_code in _REFUSALS:
+            raise EndpointError(f"{self.url}: {failure.error}; the key that is sent is REWARDLAB_API_KEY")
+        if response.status_code not in (429, *_PASSING):
+            return failure
+        return _Again(failure, retry_after_s(response.headers.get("Retry-After")), is_full=response.status_code == 429)
+
+
+@dataclass(frozen=True)
+class _Again:
+    """A try that may go better later: what it came to, how long to wait, whether the queue was full."""
+
+    failure: Completion
+    wait_s: float = 0.0
+    is_full: bool = False
+
+
+@dataclass(frozen=True)
+class _Connection:
+    """The client, and the turns of those who use it."""
+
+    client: httpx.AsyncClient
+    slots: asyncio.Semaphore
+
+
+@asynccontextmanager
+async def _opened(url: str, headers: Mapping[str, str], concurrency: int) -> AsyncIterator[_Connection]:
+    limits = httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency)
+    async with httpx.AsyncClient(base_url=url, headers=headers, timeout=None, limits=limits) as client:
+        yield _Connection(client, asyncio.Semaphore(concurrency))
+
+
+def _request(pair: PreferencePair, orders: tuple[Order, ...], num_votes: int, seed: int) -> dict[str, Any]:
+    return {
+        "question": pair.question,
+        "responses": list(pair.responses),
+        "images": [to_data_url(image) for image in pair.images],
+        "votes": num_votes,
+        "orders": "both" if set(orders) == set(BOTH_ORDERS) else orders[0].value,
+        "seed": seed,
+        "timeout_s": 900,
+    }
+
+
+def _vote(row: Mapping[str, Any]) -> Vote:
+    """Read one vote of an answer. Raise KeyError, TypeError or ValueError for what is none."""
+    order, status, winner = Order(row["order"]), VerdictStatus(row["status"]), row["winner"]
+    if (winner is not None) != (status is VerdictStatus.OK) or winner not in (0, 1, None):
+        raise ValueError(f"a vote of status {status} for {winner!r}")
+    probability = row.get("p_first_shown")
+    margin = None if probability is None else _log_odds(float(probability))
+    choice, rule = None if winner is None else choice_of(winner, order), "served" if margin is None else "probability"
+    finish = _FINISH.get(status, FinishReason.STOP)
+    completion = Completion(str(row["text"]), finish, int(row["num_tokens"]), error=str(row.get("error") or ""))
+    return Vote(order, Verdict(choice, status, rule), completion, margin)
+
+
+def _log_odds(probability: float) -> float:
+    """Return log p / (1 - p). Raise ValueError beyond 0..1; a rounded 0 or 1 counts as the least that is told from it."""
+    if not 0 <= probability <= 1:
+        raise ValueError(f"a probability of {probability!r}")
+    p = min(max(probability, 2**-53), 1 - 2**-53)
+    return math.log(p / (1 - p))
+
+
+def _json_of(response: httpx.Response) -> Any:
+    try:
+        return response.json()
+    except ValueError as error:
+        return _failure(f"garbled answer: {error}")
+
+
+def _sentence(response: httpx.Response) -> str:
+    """Return why a request failed, in the server's words."""
+    try:
+        return str(response.json()["error"])
+    except (ValueError, KeyError, TypeError):
+        return response.text[:200]
+
+
+def _failure(error: str, finish: FinishReason = FinishReason.ERROR) -> Completion:
+    return Completion("", finish, error=error[:500])
