@@ -118,7 +118,8 @@ def print_judgment(judgment: Judgment) -> None:
     for vote in judgment.votes:
         order = "first response shown first" if vote.order.value == "given" else "second response shown first"
         verdict = f"for {names[vote.winner]}" if vote.winner is not None else f"no verdict: {vote.verdict.status.value}"
-        console.print(f"[dim]{order}[/]: {escape(vote.completion.text or vote.completion.error)}")
+        member = f", {escape(vote.member)}" if vote.member else ""
+        console.print(f"[dim]{order}{member}[/]: {escape(vote.completion.text or vote.completion.error)}")
         console.print(f"  → {verdict}", highlight=False)
     winner = judgment.outcome.winner
     outcome = f"{names[winner]} is better" if winner is not None else judgment.outcome.value.replace("_", " ")

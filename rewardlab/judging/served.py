@@ -129,13 +129,15 @@ class ServedJudge(ModelJudge):
 
     async def _ask(self, connection: _Connection, request: Callable[[], Mapping[str, Any]]) -> Any:
         """Return the server's answer, or a failed Completion that tells why there is none. Its time runs from its first try."""
-        ends, tried = math.inf, 0
+        ends, tried, before = math.inf, 0, None
         while True:
             async with connection.slots:
                 ends = min(ends, time.monotonic() + self.deadline_s)
                 answer = await self._try(connection.client, request(), ends - time.monotonic())
             if not isinstance(answer, _Again):
-                return answer
+                late = before and isinstance(answer, Completion) and answer.finish is FinishReason.TIMEOUT
+                return before if late else answer  # why it failed before says more
+            before = answer.failure
             tried += not answer.is_full  # a full queue is waited for
             wait_s = max(answer.wait_s, min(8.0, 0.25 * 2**tried) * random.uniform(0.75, 1.25))
             if tried > RETRIES or time.monotonic() + wait_s >= ends:

@@ -23,6 +23,11 @@ READ = [
     ("baseline:longest", JudgeSpec("baseline", "longest"), None),
     ("replay:votes.jsonl", JudgeSpec("replay", "votes.jsonl"), None),
     ("rm:runs/rm/final", JudgeSpec("rm", "runs/rm/final"), None),
+    ("openai:gpt-4o", JudgeSpec("openai", "gpt-4o"), None),
+    ("http://a:8000", JudgeSpec("http", "http://a:8000"), None),
+    ("https://a/judge", JudgeSpec("http", "https://a/judge"), None),
+    ("panel:hf:x,http://a", JudgeSpec("panel", "hf:x,http://a"), None),
+    ("pool:hf:x;openai:m@http://a,http://b", JudgeSpec("pool", "hf:x;openai:m@http://a,http://b"), None),
 ]
 
 
@@ -48,7 +53,23 @@ def test_round_trip(engine: str, target: str, by_probability: bool, verifies: bo
 
 
 @pytest.mark.parametrize(
-    "text", ["", "gpt", "hf:", "hf: ", "prob:", "verify:", "verify:x", "verify:baseline:longest", "verify:verify:hf:x"]
+    "text",
+    [
+        "http:x",
+        "prob:http://a",
+        "verify:http://a",
+        "panel:",
+        "prob:panel:hf:x",
+        "",
+        "gpt",
+        "hf:",
+        "hf: ",
+        "prob:",
+        "verify:",
+        "verify:x",
+        "verify:baseline:longest",
+        "verify:verify:hf:x",
+    ],
 )
 def test_anything_else_is_refused(text: str) -> None:
     """With all that is known, in one sentence."""
@@ -60,11 +81,22 @@ def test_anything_else_is_refused(text: str) -> None:
 
 def test_what_no_engine_answers_for_is_taken_where_it_can_be() -> None:
     """A baseline is no judge to serve, and a scalar head none to benchmark."""
-    for text in ("baseline:longest", "replay:x", "rm:x"):
+    for text in ("baseline:longest", "replay:x", "rm:x", "http://a", "panel:hf:x,hf:y", "pool:hf:x,hf:y"):
         with pytest.raises(ConfigError, match="unknown judge"):
             JudgeSpec.parse(text)
     with pytest.raises(ConfigError, match="tells no probabilities"):
         JudgeSpec.parse("prob:openai:m@http://a")
+
+
+def test_members() -> None:
+    """Between commas; between semicolons where there is one, for members that hold commas."""
+    for text, members in {
+        "panel:hf:x, http://a": ("hf:x", "http://a"),
+        "panel:openai:m@http://a,http://b;hf:x": ("openai:m@http://a,http://b", "hf:x"),
+        "pool:openai:m@http://a,http://b;": ("openai:m@http://a,http://b",),
+        "panel:,": (),
+    }.items():
+        assert JudgeSpec.parse(text, *OTHERS).members == members
 
 
 def test_weights(tmp_path: Path) -> None:

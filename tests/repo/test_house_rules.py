@@ -58,6 +58,9 @@ OWNERS = {
 }
 
 
+MARKER = "py.typed"  # an empty file: says to type checkers that the package has types
+
+
 def is_type_checking(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
 
@@ -142,6 +145,28 @@ def test_import_is_slim() -> None:
         assert done.stdout.strip() == "", f"{module} loads {done.stdout}"
 
 
+def test_public_names_are_what_type_checkers_see() -> None:
+    """``import rewardlab`` offers the same names, from the same places, to a program and to a type checker; few of them."""
+    import rewardlab
+
+    tree = ast.parse((PACKAGE / "__init__.py").read_text())
+    [block] = [node for node in tree.body if is_type_checking(node)]
+    seen = {
+        alias.asname or alias.name: f"{node.module}:{alias.name}"
+        for node in ast.walk(block)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert seen == rewardlab._HOMES
+    assert {*seen, "__version__"} == set(rewardlab.__all__) <= set(dir(rewardlab))
+    assert len(seen) <= 18
+    heavy = {"train_sft", "train_rl"}  # load torch
+    assert all(getattr(rewardlab, name) is not None for name in set(seen) - heavy)
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = rewardlab.nothing
+    assert (PACKAGE / MARKER).read_text() == ""
+
+
 def test_only_the_demo_knows_that_the_model_is_tiny() -> None:
     """No branch, no constant, no word of it elsewhere; only the command line imports the demonstration."""
     for path in MODULES:
@@ -194,7 +219,7 @@ def test_readme_tree_is_true() -> None:
     tree = re.search(r"```text\n(pyproject.*?)```", text, re.DOTALL)
     assert tree, "the tree is a ```text block that starts with pyproject.toml"
     for room in PACKAGE.iterdir():
-        if not room.name.startswith("_"):
+        if not room.name.startswith("_") and room.name != MARKER:
             name = f"{room.name}/" if room.is_dir() else room.name
             assert re.search(rf"^  {re.escape(name)} ", tree[1], re.MULTILINE), f"{name} is not in the tree"
     known = {part for path in tracked_files() for part in path.relative_to(ROOT).parts}
@@ -204,7 +229,7 @@ def test_readme_tree_is_true() -> None:
 
 def test_root_has_few_names() -> None:
     """A newcomer's first look at the package: at most 24 names."""
-    names = [path.name for path in PACKAGE.iterdir() if "__" not in path.name]
+    names = [path.name for path in PACKAGE.iterdir() if "__" not in path.name and path.name != MARKER]
     assert len(names) <= 24, sorted(names)
 
 

@@ -1,0 +1,102 @@
+"""The laws of a panel: symmetric under a swap, indifferent to who sits where, and of one member that member."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rewardlab.types import BOTH_ORDERS, Outcome, VerdictStatus, Vote
+from rewardlab.verdicts.panel import log_odds_of, member_judgments, panel_judgment
+from rewardlab.verdicts.votes import both_orders_or_none, reduce_votes
+from tests.support.labeled import labeled
+
+MARKS = st.text("12=-", min_size=1, max_size=3)
+MEMBERS = st.lists(st.tuples(MARKS, MARKS, st.booleans()), min_size=1, max_size=5)
+RULES = pytest.mark.parametrize("by_log_odds", [False, True], ids=["majority", "log-odds"])
+Member = tuple[str, str, bool]
+
+
+def votes_of(members: list[Member]) -> list[Vote]:
+    """Votes of members written as marks of either order; a member that tells probabilities is surer of its first votes."""
+    votes = []
+    for n, (given_marks, swapped_marks, has_margins) in enumerate(members):
+        for k, vote in enumerate(labeled(given_marks, swapped_marks).judgment.votes):
+            sign = 0 if vote.verdict.choice is None else 1 if vote.verdict.choice == "first" else -1
+            is_read = has_margins and vote.verdict.status in (VerdictStatus.OK, VerdictStatus.TIE)
+            votes.append(replace(vote, member=f"m{n}", margin=sign / (k + 1) if is_read else None))
+    return votes
+
+
+@RULES
+@given(members=MEMBERS)
+def test_swap_symmetry(by_log_odds: bool, members: list[Member]) -> None:
+    votes = votes_of(members)
+    one = panel_judgment("p", votes, by_log_odds=by_log_odds)
+    other = panel_judgment("p", [vote.swap() for vote in votes], by_log_odds=by_log_odds).swap()
+    assert one.outcome is other.outcome or (by_log_odds and math.isclose(one.share_0 or 0, 0.5, abs_tol=1e-12))
+    assert one.share_0 == other.share_0 == None or math.isclose(one.share_0, other.share_0, abs_tol=1e-12)  # type: ignore[arg-type]  # noqa: E711
+
+
+@RULES
+@given(members=MEMBERS, data=st.data())
+def test_the_order_of_members_says_nothing(by_log_odds: bool, members: list[Member], data: st.DataObject) -> None:
+    votes = votes_of(members)
+    names = data.draw(st.permutations(sorted({vote.member for vote in votes})))
+    moved = [vote for name in names for vote in votes if vote.member == name]
+    one, other = (panel_judgment("p", each, by_log_odds=by_log_odds) for each in (votes, moved))
+    assert one.outcome is other.outcome
+    assert one.share_0 == other.share_0
+
+
+@given(member=st.tuples(MARKS, MARKS, st.booleans()))
+def test_one_member_is_that_member(member: Member) -> None:
+    """Votes, outcome and share; without a valid vote in an order it abstains. Pooled, it names the same response."""
+    votes = votes_of([member])
+    alone = both_orders_or_none(reduce_votes("p", votes))
+    assert panel_judgment("p", votes) == alone
+    pooled = panel_judgment("p", votes, by_log_odds=True)
+    if alone.share_0 is None:
+        assert pooled == alone
+    else:
+        assert pooled.outcome.winner == (None if alone.share_0 == 0.5 else int(alone.share_0 < 0.5))
+
+
+@RULES
+@given(members=MEMBERS)
+def test_who_abstains_changes_nothing(by_log_odds: bool, members: list[Member]) -> None:
+    """A member that cannot be read in one order has no voice, however sure the other order is."""
+    votes = votes_of(members)
+    silent = [replace(vote, member="silent", margin=None) for vote in labeled("111", "---").judgment.votes]
+    one, other = (panel_judgment("p", each, by_log_odds=by_log_odds) for each in (votes, [*votes, *silent]))
+    assert (one.outcome, one.share_0) == (other.outcome, other.share_0)
+    assert member_judgments([*votes, *silent])["silent"].outcome is Outcome.NO_VALID_VOTE
+
+
+def test_one_voice_each() -> None:
+    """Two members that find 0 narrowly outvote one that is sure of 1; pooled by log-odds the sure one weighs more."""
+    members = [("112", "221", False), ("112", "221", False), ("222", "111", False)]
+    votes = votes_of(members)
+    assert panel_judgment("p", votes).outcome is Outcome.RESPONSE_0
+    pooled = panel_judgment("p", votes, by_log_odds=True)
+    by_hand = (2 * math.log(4.5 / 2.5) + math.log(0.5 / 6.5)) / 3
+    assert pooled.share_0 == pytest.approx(1 / (1 + math.exp(-by_hand)))
+    assert pooled.outcome is Outcome.RESPONSE_1
+
+
+def test_a_judge_of_one_place_has_no_weight() -> None:
+    """Members that name what is shown first find a tie each, and do not outvote the one that looks."""
+    votes = votes_of([("1", "2", False), ("1", "1", False), ("1", "1", False)])
+    assert panel_judgment("p", votes).outcome is Outcome.RESPONSE_0
+    assert panel_judgment("p", votes_of([("1", "1", False)])).outcome is Outcome.TIE
+    assert panel_judgment("p", votes_of([("-", "-", False)])).outcome is Outcome.NO_VALID_VOTE
+    assert panel_judgment("p", []).outcome is Outcome.NO_VALID_VOTE
+
+
+def test_log_odds_stay_finite() -> None:
+    votes = [replace(vote, margin=margin) for vote, margin in zip(labeled("1", "2").judgment.votes, (99, -99), strict=True)]
+    assert {vote.order for vote in votes} == set(BOTH_ORDERS)
+    assert log_odds_of(reduce_votes("p", votes)) == pytest.approx(math.log(0.9999 / 0.0001))
