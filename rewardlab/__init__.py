@@ -71,11 +71,16 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Return a public name from where it lives."""
+    """Return a public name from where it lives. Raise MissingPackageError where that needs an extra that is not installed."""
     if name not in _HOMES:
         raise AttributeError(f"module 'rewardlab' has no attribute {name!r}; it has {', '.join(_HOMES)}")
     module, _, attribute = _HOMES[name].partition(":")
-    value = globals()[name] = getattr(import_module(module), attribute)
+    try:
+        value = globals()[name] = getattr(import_module(module), attribute)
+    except ModuleNotFoundError as error:
+        from rewardlab.errors import missing_package
+
+        raise missing_package(error) or error from error
     return value
 
 

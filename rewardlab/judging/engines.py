@@ -7,7 +7,7 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
-from rewardlab.errors import ConfigError
+from rewardlab.errors import ConfigError, missing_package
 from rewardlab.judging.judge import GenerativeJudge, ModelJudge
 from rewardlab.judging.margins import READ_BY_PROBABILITY, ProbabilityJudge
 from rewardlab.judging.spec import ENGINES, POOL, SERVED, WITHOUT_SAMPLER, JudgeSpec
@@ -20,8 +20,12 @@ OPENAI_URL = "https://api.openai.com/v1"
 
 
 def open_engine(spec: JudgeSpec, options: EngineOptions) -> Sampler:
-    """Return the sampler of an engine on its target. Raise what its ``open_sampler`` raises."""
-    sampler: Sampler = import_module(ENGINES[spec.engine].module).open_sampler(spec.target, options)
+    """Return the sampler of an engine on its target. Raise what its ``open_sampler`` raises, and MissingPackageError where the
+    engine needs an extra that is not installed."""
+    try:
+        sampler: Sampler = import_module(ENGINES[spec.engine].module).open_sampler(spec.target, options)
+    except ModuleNotFoundError as error:
+        raise missing_package(error) or error from error
     return sampler
 
 

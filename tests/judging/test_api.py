@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import io
-import os
 import subprocess
 import sys
 import time
@@ -28,13 +27,13 @@ from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.prompts import load_template
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.types import Completion, FinishReason, Message, Order, Outcome, PreferencePair
+from tests.support.base_install import base_environment
 from tests.support.images import png
 from tests.support.judge_servers import ANSWERS, judge_servers
 from tests.support.scripted_judge import ANSWERS as RESPONSES
 from tests.support.scripted_judge import QUESTION
 from tests.support.servers import running
 
-ROOT = Path(__file__).parents[2]
 PLAIN = load_template("plain")
 
 
@@ -350,28 +349,7 @@ def test_async_calls_of_a_local_judge_take_turns() -> None:
     assert most == 1
 
 
-BLOCKED = (
-    "torch",
-    "transformers",
-    "scipy",
-    "pyarrow",
-    "datasets",
-    "pandas",
-    "sklearn",
-    "trl",
-    "matplotlib",
-    "aiohttp",
-    "fastapi",
-)
 BASE_INSTALL = """
-import sys
-
-class Missing:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {blocked!r}:
-            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
-
-sys.meta_path.insert(0, Missing())
 import rewardlab
 judge = rewardlab.open_judge({spec!r}, template="plain")
 image = {image!r}
@@ -380,23 +358,30 @@ result = judge.compare({question!r}, responses, images=[image], votes=3)
 assert result.winner in (0, 1, None) and len(result.votes) == 6 and result._repr_html_(), result
 assert len(judge.rewards({question!r}, responses, images=[image], votes=3)) == 2
 assert judge.rank({question!r}, responses, images=[image], plan="knockout").num_matches == 1
-try:
-    import torch
-except ModuleNotFoundError:
-    print("done")
+for use in (lambda: rewardlab.open_judge("hf:{checkpoint}"), lambda: rewardlab.train_sft):
+    try:
+        use()
+    except rewardlab.RewardlabError as error:
+        assert isinstance(error, ImportError) and "pip install 'rewardlab[" in str(error), error
+    else:
+        raise AssertionError(use)
+print("done")
 """
 
 
 @pytest.mark.slow
-def test_the_base_install_is_enough(demo_server: Callable[..., str], demo_pairs: Any) -> None:
-    """A remote judge compares, rewards and ranks where no heavy package can be imported."""
+def test_the_base_install_is_enough(demo_server: Callable[..., str], demo_pairs: Any, tmp_path: Path) -> None:
+    """A remote judge compares, rewards and ranks where the base install alone can be imported; what needs more says so."""
     pair = demo_pairs[0][0]
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
     code = BASE_INSTALL.format(
-        blocked=BLOCKED,
+        checkpoint=tmp_path / "model",
         spec=f"openai:demo-teacher@{demo_server()}",
         image=to_data_url(pair.images[0]),
         question=pair.question,
         responses=list(pair.responses),
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, env={**os.environ})
+    environment = base_environment(tmp_path / "base")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     assert (done.returncode, done.stdout.strip()) == (0, "done"), done.stderr
