@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shlex
 import signal
 import sys
+from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
 
@@ -24,3 +26,10 @@ def end_with_parent() -> None:
     """Have Linux end this child when its parent is killed; to be called in the child (Popen's ``preexec_fn``)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def command_line() -> str:
+    """Return the `rewardlab` command that this process runs, "" for another program that uses the package."""
+    program = Path(sys.argv[0])
+    is_ours = program.name == "rewardlab" or program.parts[-3:] == ("rewardlab", "cli", "__main__.py")
+    return shlex.join(["rewardlab", *sys.argv[1:]]) if is_ours else ""

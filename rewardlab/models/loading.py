@@ -19,6 +19,7 @@ from rewardlab.config import LoraConfig, MethodConfig, PixelConfig, TrainConfig
 from rewardlab.errors import CheckpointError, ConfigError
 from rewardlab.models.checkpoints import CARD
 from rewardlab.models.families import part_pattern
+from rewardlab.models.model_card import write_model_card
 from rewardlab.models.vision_hooks import always_run_vision_tower
 from rewardlab.processes import is_main, num_processes
 
@@ -146,6 +147,7 @@ def merge_adapter(adapter: Path, out: Path) -> Path:
     card = adapter / CARD
     if card.exists():
         (partial / CARD).write_bytes(card.read_bytes())
+    write_model_card(partial)
     partial.rename(out)
     return out
 

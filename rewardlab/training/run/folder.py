@@ -19,7 +19,8 @@ from rewardlab.config import TrainConfig
 from rewardlab.data.files import lock_folder, write_atomic
 from rewardlab.errors import ConfigError
 from rewardlab.models.checkpoints import CARD, commit, versions, write_card
-from rewardlab.processes import is_main, num_processes
+from rewardlab.models.model_card import write_model_card
+from rewardlab.processes import command_line, is_main, num_processes
 from rewardlab.prompts import Template
 from rewardlab.reporting.progress import Advance, log_line
 
@@ -122,7 +123,8 @@ def close_run(out: Path, trainer: Any, processor: Any, *, template: Template, st
     trainer.save_model(str(partial))
     if trainer.accelerator.is_main_process:
         processor.save_pretrained(partial)
-        write_card(partial, template=template, stage=stage, commit=commit(), **facts)
+        write_card(partial, template=template, stage=stage, commit=commit(), command=command_line(), **facts)
+        write_model_card(partial)
         if (partial / CRITIC).exists():  # a part of the run, not of the judge
             shutil.rmtree(out / CRITIC, ignore_errors=True)
             (partial / CRITIC).rename(out / CRITIC)

@@ -1,0 +1,97 @@
+"""A repository of the Hub: its README, and a folder sent to it. The card goes last: what is not whole claims nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rewardlab.errors import ConfigError, OutputError
+
+README = "README.md"
+
+
+@dataclass(frozen=True)
+class HubRepo:
+    """A repository: ``kind`` is "model" or "dataset", ``name`` OWNER/NAME. ``HF_ENDPOINT`` names another hub than the public
+    one, ``HF_TOKEN`` the token of who writes, else the one of `hf auth login`.
+    """
+
+    name: str
+    kind: str
+
+    def __post_init__(self) -> None:
+        if self.name.count("/") != 1 or not all(self.name.split("/")):
+            raise ConfigError(f"{self.name!r}: expected OWNER/NAME, the repository to push to")
+
+    @property
+    def _api(self) -> Any:
+        from huggingface_hub import HfApi
+
+        return HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None)
+
+    def read_readme(self) -> str | None:
+        """Return the README that stands in the repository, None where there is none. Raise OutputError where it cannot be
+        asked."""
+        with self._failures("nothing of it was sent"):
+            if not self._api.file_exists(self.name, README, repo_type=self.kind):
+                return None
+            path = self._api.hf_hub_download(self.name, README, repo_type=self.kind)
+            return Path(path).read_text(encoding="utf-8")
+
+    def create(self, *, private: bool) -> str:
+        """Create the repository where it is not there yet; return its address. Raise ConfigError for one that is public where
+        ``private`` is wanted, OutputError where the token may not write."""
+        with self._failures("nothing of it was sent"):
+            self._api.whoami()
+            url = str(self._api.create_repo(self.name, repo_type=self.kind, private=private or None, exist_ok=True))
+            is_public = private and not self._api.repo_info(self.name, repo_type=self.kind).private
+        if is_public:
+            raise ConfigError(f"{self.name}: is there and public; make it private on its page, or leave --private out")
+        return url
+
+    def upload(
+        self, folder: Path, files: Sequence[str], *, stale: Sequence[str], last: Mapping[str, bytes], message: str
+    ) -> str:
+        """Send ``files`` of ``folder``, then in a commit of its own ``last`` (name -> content), the card among it; return that
+        commit's address. Files of the repository that match ``stale`` and are not among those sent are deleted with them.
+
+        Raise OutputError with how far it came.
+        """
+        from huggingface_hub import CommitOperationAdd
+
+        with self._failures("some of its files may be there, its card is not; the same command goes on"):
+            self._api.upload_folder(
+                repo_id=self.name,
+                repo_type=self.kind,
+                folder_path=folder,
+                allow_patterns=[_literal(name) for name in files],
+                delete_patterns=list(stale),
+                commit_message=message,
+            )
+            operations = [CommitOperationAdd(name, content) for name, content in last.items()]
+            commit = self._api.create_commit(self.name, operations, repo_type=self.kind, commit_message=f"{message}: card")
+        return str(commit.commit_url)
+
+    @contextmanager
+    def _failures(self, consequence: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # the boundary: an upload may break in any way of the library's
+            status = getattr(getattr(error, "response", None), "status_code", None)
+            cure = {
+                401: "the token is missing or wrong; log in by `hf auth login`, or set HF_TOKEN",
+                403: "the token may not write there; take one with write access, or another owner",
+            }.get(status or 0, "see the network and HF_ENDPOINT")
+            if type(error).__name__ == "LocalTokenNotFoundError":
+                cure = "there is no token; log in by `hf auth login`, or set HF_TOKEN"
+            reason = " ".join(str(error).split())[:200] or type(error).__name__
+            raise OutputError(f"{self.name}: cannot be pushed ({reason}); {cure}; {consequence}") from error
+
+
+def _literal(name: str) -> str:
+    """Return the pattern that one path alone matches."""
+    return "".join(f"[{character}]" if character in "*?[" else character for character in name)

@@ -1,0 +1,205 @@
+"""What `rewardlab push` leaves in a hub's repository, sent over HTTP and read back byte for byte; what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rewardlab.benchmarks.runner import BenchSettings, run_bench
+from rewardlab.data.images import encode_png
+from rewardlab.data.pairs import read_pairs, write_jsonl, write_shards
+from rewardlab.models.model_card import write_model_card
+from rewardlab.reporting.cards import BEGIN, END, author_text, merge_card, render_card
+from rewardlab.types import PreferencePair
+from tests.support.hub_server import READ_ONLY, TOKEN, HubServer
+from tests.support.servers import running
+from tests.support.shell import ROOT, TERMINAL
+
+Push = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def hub() -> HubServer:
+    return HubServer()
+
+
+@pytest.fixture
+def push(hub: HubServer, tmp_path: Path) -> Iterator[Push]:
+    """``rewardlab push ...`` in a process of its own, against the hub of this test."""
+    with running(hub.app) as endpoint:
+        env = {**os.environ, **TERMINAL, "HF_ENDPOINT": endpoint, "HF_HUB_DISABLE_XET": "1", "HF_HUB_OFFLINE": "0"}
+        env |= {"HF_HOME": str(tmp_path / "hf"), "HF_TOKEN": TOKEN}
+
+        def run(*arguments: object, **changes: str) -> subprocess.CompletedProcess[str]:
+            command = [sys.executable, "-m", "rewardlab.cli", "push", *map(str, arguments)]
+            return subprocess.run(command, capture_output=True, text=True, env={**env, **changes}, cwd=ROOT)
+
+        yield run
+
+
+def front_matter(readme: bytes) -> dict[str, Any]:
+    return dict(yaml.safe_load(readme.decode().split("---\n")[1]))
+
+
+def pairs(number: int = 5) -> list[PreferencePair]:
+    from PIL import Image
+
+    image = encode_png(Image.new("RGB", (30, 20), (9, 40, 200)))
+    return [PreferencePair(f"mine-{n}", f"Which {n}?", ("a", f"b{n}"), n % 2, (image,)) for n in range(number)]
+
+
+@pytest.fixture
+def fake_checkpoint(tmp_path: Path) -> Path:
+    """A folder that looks like an adapter: the files of a trainer among it."""
+    folder = tmp_path / "adapter"
+    folder.mkdir()
+    (folder / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "Qwen/Qwen2.5-VL-7B-Instruct", "r": 8}))
+    (folder / "adapter_model.safetensors").write_bytes(bytes(range(256)) * 40)
+    (folder / "training_args.bin").write_bytes(b"pickle")
+    (folder / "rewardlab.json").write_text(json.dumps({"stage": "sft", "template": "plain", "template_hash": "ab12"}))
+    (folder / "README.md").write_text("# Model Card for Model ID\n[More Information Needed]\n")
+    return folder
+
+
+@pytest.mark.slow
+def test_a_checkpoint_arrives_whole_and_judges(push: Push, hub: HubServer, finished_run: Path, tmp_path: Path) -> None:
+    """A trained judge with a report of a bench run: same bytes, a card with the report's figures, loads and votes again."""
+    final, run = finished_run / "rl" / "final", tmp_path / "bench"
+    data = finished_run / "demo" / "test.parquet"
+    report, _ = run_bench(BenchSettings("pairs", data, f"hf:{final}", limit=6, max_tokens=8, controls=()), run)
+    assert author_text((final / "README.md").read_text()) == ""
+    done = push(final, "me/judge", "--report", run, "--license", "apache-2.0", "--dataset", "me/pairs")
+    assert done.returncode == 0, done.stderr
+    stored = hub.repos["models/me/judge"]
+    sent = {path.name: path.read_bytes() for path in final.iterdir() if path.name not in ("README.md", "training_args.bin")}
+    assert {name: content for name, content in stored.files.items() if name != "README.md"} == sent
+    assert stored.commits[-1].endswith("card")
+    assert "training_args.bin" in done.stdout
+    card = stored.files["README.md"].decode()
+    front = front_matter(card.encode())
+    assert (front["license"], front["datasets"], front["pipeline_tag"]) == ("apache-2.0", ["me/pairs"], "image-text-to-text")
+    metrics = {one["type"]: one["value"] for one in front["model-index"][0]["results"][0]["metrics"]}
+    assert metrics["accuracy"] == round(report.scores.accuracy.micro, 4)
+    recorded = json.loads((final / "rewardlab.json").read_text())
+    for fact in (recorded["template_hash"], recorded["commit"], "swap consistency", "invalid rate", "micro average"):
+        assert fact in card
+    with running(hub.app) as endpoint:
+        code = (
+            f"from huggingface_hub import snapshot_download as d; print(d('me/judge', local_dir={str(tmp_path / 'again')!r}))"
+        )
+        env = {**os.environ, "HF_ENDPOINT": endpoint, "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1"}
+        subprocess.run([sys.executable, "-c", code], check=True, env=env, capture_output=True)
+    again, _ = run_bench(
+        BenchSettings("pairs", data, f"hf:{tmp_path / 'again'}", limit=6, max_tokens=8, controls=()), tmp_path / "second"
+    )
+    assert again.scores.accuracy == report.scores.accuracy
+
+
+@pytest.mark.slow
+def test_pairs_arrive_whole(push: Push, hub: HubServer, tmp_path: Path) -> None:
+    """Shards as they are; JSON lines as Parquet with media inside; fewer shards later leave no old one among them."""
+    list(write_shards(pairs(), tmp_path / "set", rows_per_shard=2))
+    assert push(tmp_path / "set", "me/pairs", "--license", "cc-by-4.0", "--private").returncode == 0
+    stored = hub.repos["datasets/me/pairs"]
+    shards = {path.name: path.read_bytes() for path in (tmp_path / "set").iterdir()}
+    assert {name: content for name, content in stored.files.items() if name != "README.md"} == shards
+    assert stored.private
+    assert front_matter(stored.files["README.md"])["size_categories"] == ["n<1K"]
+    write_jsonl(pairs(3), tmp_path / "lines" / "pairs.jsonl")
+    done = push(tmp_path / "lines" / "pairs.jsonl", "me/pairs")
+    assert (done.returncode, sorted(stored.files)) == (0, ["README.md", "part-00000.parquet"]), done.stderr
+    (tmp_path / "back.parquet").write_bytes(stored.files["part-00000.parquet"])
+    assert read_pairs(tmp_path / "back.parquet") == pairs(3)
+
+
+@pytest.mark.slow
+def test_a_persons_readme_stays(push: Push, hub: HubServer, fake_checkpoint: Path) -> None:
+    """A library's empty card is replaced; a text written on the hub is kept, said, and replaced only on demand; two different
+    texts are not chosen between."""
+
+    def card() -> bytes:
+        return hub.repos["models/me/adapter"].files["README.md"]
+
+    assert push(fake_checkpoint, "me/adapter").returncode == 0
+    assert "More Information" not in card().decode()
+    assert front_matter(card())["base_model_relation"] == "adapter"
+    edited = card().decode().replace(BEGIN, f"My own words.\n{BEGIN}").replace("pipeline_tag: ", "pipeline_tag: my-")
+    hub.repos["models/me/adapter"].files["README.md"] = edited.encode()
+    again = push(fake_checkpoint, "me/adapter", "--license", "mit")
+    assert "what others wrote in it stays" in again.stdout
+    assert "My own words." in card().decode()
+    assert front_matter(card())["pipeline_tag"] == "my-image-text-to-text"
+    assert front_matter(card())["license"] == "mit"
+    (fake_checkpoint / "README.md").write_text("Other words.")
+    refused = push(fake_checkpoint, "me/adapter")
+    assert (refused.returncode, "hold different texts" in refused.stderr) == (2, True)
+    assert push(fake_checkpoint, "me/adapter", "--replace-card").returncode == 0
+    assert "words" not in author_text(card().decode())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("changes", "fail_at", "sentence"),
+    [
+        ({"HF_TOKEN": "hf_wrong"}, "", "hf auth login"),
+        ({"HF_TOKEN": READ_ONLY}, "", "may not write there"),
+        ({}, "commit", "its card is not"),
+        ({"HF_ENDPOINT": "http://127.0.0.1:9"}, "", "HF_ENDPOINT"),
+    ],
+)
+def test_failures_are_one_sentence(
+    changes: dict[str, str], fail_at: str, sentence: str, push: Push, hub: HubServer, fake_checkpoint: Path
+) -> None:
+    """A wrong token, one that may only read, a refused commit, no server: exit status 2, and no card claims anything."""
+    hub.fail_at = fail_at
+    done = push(fake_checkpoint, "me/adapter", **changes)
+    assert (done.returncode, sentence in done.stderr) == (2, True), done.stderr
+    assert "Traceback" not in done.stderr
+    assert not any("README.md" in repo.files for repo in hub.repos.values())
+
+
+@pytest.mark.slow
+def test_dry_run_and_refusals(push: Push, hub: HubServer, fake_checkpoint: Path) -> None:
+    """Nothing is sent; an adapter of a folder that nobody else has is refused, until its base is named."""
+    shown = push(fake_checkpoint, "me/adapter", "--dry-run", HF_ENDPOINT="http://127.0.0.1:9")
+    assert (shown.returncode, hub.repos) == (0, {})
+    assert "10,240  adapter_model.safetensors" in shown.stdout
+    assert "license" in shown.stdout
+    (fake_checkpoint / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "runs/sft/final", "r": 8}))
+    refused = push(fake_checkpoint, "me/adapter")
+    assert (refused.returncode, "--base-model" in refused.stderr) == (2, True)
+    assert push(fake_checkpoint, "me/adapter", "--base-model", "Qwen/Qwen2.5-VL-7B-Instruct").returncode == 0
+    config = json.loads(hub.repos["models/me/adapter"].files["adapter_config.json"])
+    assert config == {"base_model_name_or_path": "Qwen/Qwen2.5-VL-7B-Instruct", "r": 8}
+    (fake_checkpoint / "adapter_model.safetensors").unlink()
+    assert "holds no *.safetensors" in push(fake_checkpoint, "me/adapter").stderr
+    assert "expected OWNER/NAME" in push(fake_checkpoint, "adapter").stderr
+
+
+def test_cards_keep_what_others_wrote() -> None:
+    """Each value and text that is somebody's; our section, wherever it stands, is the new one."""
+    ours = render_card({"license": "mit", "tags": []}, "old")
+    assert ours == f"---\nlicense: mit\n---\n{BEGIN}\nold\n{END}\n"
+    mixed = f"---\nlicense: other\nmodel-index: old\n---\n# Mine\n\n{BEGIN}\nold\n{END}\nBelow.\n"
+    merged = merge_card(mixed, {"license": "mit", "tags": ["x"]}, "new")
+    assert merged == f"---\nlicense: other\ntags:\n- x\n---\n# Mine\n\n{BEGIN}\nnew\n{END}\nBelow.\n"
+    assert merge_card(merged, {"license": "mit", "tags": ["x"]}, "new") == merged
+    assert "license: mit" in merge_card(mixed, {"license": "mit"}, "new", given=["license"])
+    assert merge_card("Only text.", {}, "new") == f"Only text.\n\n{BEGIN}\nnew\n{END}\n"
+
+
+def test_a_trained_folder_has_a_card(fake_checkpoint: Path) -> None:
+    """In place of a library's empty one: base, template hash, and that nothing was measured."""
+    write_model_card(fake_checkpoint)
+    text = (fake_checkpoint / "README.md").read_text()
+    assert front_matter(text.encode())["base_model"] == "Qwen/Qwen2.5-VL-7B-Instruct"
+    assert "ab12" in text
+    assert "Not measured yet" in text
