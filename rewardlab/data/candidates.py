@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -56,3 +58,12 @@ def _best(value: Any) -> tuple[int, ...]:
     if not all(isinstance(n, int) and not isinstance(n, bool) for n in values):
         raise TypeError(f"best is {value!r}, expected a place or a list of places")
     return tuple(values)
+
+
+def candidates_hash(prompts: Sequence[Candidates]) -> str:
+    """Return 16 hex digits of the questions, responses and images of all prompts, in their order."""
+    digest = hashlib.sha256()
+    for prompt in prompts:
+        images = [hashlib.sha256(image).hexdigest() for image in prompt.images]
+        digest.update(json.dumps([prompt.question, *prompt.responses, images]).encode())
+    return digest.hexdigest()[:16]

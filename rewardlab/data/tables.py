@@ -16,14 +16,21 @@ GROUP_ROWS = 5000
 
 class TableFile:
     """``path`` is whole once this is closed, or absent. ``columns``: name -> type of pyarrow, or its name ("string", "int8").
-    ``group_rows`` are held in memory to be written or read.
+    ``group_rows`` are held in memory to be written or read; ``metadata`` is the schema's.
 
     Raises OutputError.
     """
 
-    def __init__(self, path: Path, columns: Mapping[str, str | pa.DataType], *, group_rows: int = GROUP_ROWS) -> None:
+    def __init__(
+        self,
+        path: Path,
+        columns: Mapping[str, str | pa.DataType],
+        *,
+        group_rows: int = GROUP_ROWS,
+        metadata: Mapping[bytes, bytes] | None = None,
+    ) -> None:
         types = {name: pa.type_for_alias(kind) if isinstance(kind, str) else kind for name, kind in columns.items()}
-        self._schema = pa.schema(list(types.items()))
+        self._schema = pa.schema(list(types.items()), metadata=dict(metadata) if metadata else None)
         self._path, self._partial, self._group_rows = path, path.with_suffix(".partial"), group_rows
         self._rows: list[Mapping[str, Any]] = []
         try:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rewardlab.data.append_log import AppendLog
+from rewardlab.data.candidates import candidates_hash
 from rewardlab.data.files import write_atomic
 from rewardlab.data.votes import num_failed, vote_of, vote_row
 from rewardlab.errors import ConfigError
@@ -124,7 +125,14 @@ def run_ranking(
     """
     for prompt in prompts:
         _start(plan, len(prompt.responses), budget, True)
-    identity = {**judge.identity, "data": _digest(prompts), "plan": plan, "budget": budget, "votes": num_votes, "seed": seed}
+    identity = {
+        **judge.identity,
+        "data": candidates_hash(prompts),
+        "plan": plan,
+        "budget": budget,
+        "votes": num_votes,
+        "seed": seed,
+    }
     games: list[Game] = []
     with AppendLog(out / "matches.jsonl", identity) as log, bar(f"rank: {plan}", len(prompts)) as advance:
         recorded = {_key(row): [vote_of(vote) for vote in row["votes"]] for row in log.rows}
@@ -170,14 +178,6 @@ def run_ranking(
 
 def _key(row: Mapping[str, Any]) -> tuple[int, Match, int]:
     return row["row"], (row["first"], row["second"]), row["nth"]
-
-
-def _digest(prompts: Sequence[Candidates]) -> str:
-    digest = hashlib.sha256()
-    for prompt in prompts:
-        images = [hashlib.sha256(image).hexdigest() for image in prompt.images]
-        digest.update(json.dumps([prompt.question, *prompt.responses, images]).encode())
-    return digest.hexdigest()[:16]
 
 
 def _row(number: int, prompt: Candidates, ranking: Ranking) -> dict[str, object]:

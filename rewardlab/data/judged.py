@@ -1,0 +1,103 @@
+"""Pairs and what a judge said of them: the votes of a `bench run pairs`, or the matches of a `rank`, beside their data."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rewardlab.data.candidates import candidates_hash, read_candidates
+from rewardlab.data.files import data_hash
+from rewardlab.data.pairs import PairSet
+from rewardlab.data.votes import num_failed, vote_of
+from rewardlab.errors import DataError
+from rewardlab.types import BOTH_ORDERS, Judgment, PreferencePair, Vote
+from rewardlab.verdicts.votes import in_order, reduce_votes
+
+VOTES, MATCHES, RANKINGS = "votes.jsonl", "matches.jsonl", "rankings.jsonl"
+EXPECTED = "expected the votes.jsonl of a finished `bench run pairs`, or the folder of a run or of a `rank`"
+
+
+@dataclass(frozen=True)
+class JudgedPair:
+    """A pair and the judgment of its votes. ``consistent``: each order by itself names the same winner; None where one of the
+    orders was not asked. ``failed``: a vote did not come about, which says nothing of the pair; ``asked``: there are votes."""
+
+    pair: PreferencePair
+    judgment: Judgment
+    consistent: bool | None
+    failed: bool
+    asked: bool
+
+
+def judge_of_votes(pair: PreferencePair, votes: list[Vote]) -> JudgedPair:
+    """Return a pair with what its votes come to."""
+    of_orders = [in_order(votes, order) for order in BOTH_ORDERS]
+    winners = [reduce_votes("", of_order).outcome.winner for of_order in of_orders]
+    consistent = winners[0] is not None and winners[0] == winners[1] if all(of_orders) else None
+    return JudgedPair(pair, reduce_votes(pair.pair_id, votes), consistent, bool(num_failed(votes)), bool(votes))
+
+
+def read_judged(run: Path, data: Path, *, images: Path | None = None) -> Iterator[JudgedPair]:
+    """Yield every pair of ``data`` with its votes in ``run``, a folder or its log; of a ranking, the two responses of a match.
+
+    The votes are held in memory, the pairs are not. Raise DataError where the votes are of other data, or of another
+    kind.
+    """
+    log = _log_of(run)
+    if log.name == MATCHES:
+        yield from _matches(log, data, images)
+        return
+    identity, votes = _read_log(log, lambda row: row["row"] if row["pass"] == "votes" else None)
+    if identity.get("benchmark") != "pairs":
+        raise DataError(f"{log}: votes of {identity.get('benchmark')!r}; {EXPECTED}")
+    if identity.get("data") != data_hash(data):
+        raise DataError(f"{log}: its votes are of another file than {data} is now; name the --data of that run")
+    for number, pair in enumerate(PairSet(data, images=images)):
+        yield judge_of_votes(pair, [vote_of(vote) for rows in votes.get(number, [])[-1:] for vote in rows])
+
+
+def _log_of(run: Path) -> Path:
+    candidates = [run] if run.is_file() else [run / VOTES, run / MATCHES]
+    if (log := next((path for path in candidates if path.is_file()), None)) is None:
+        raise DataError(f"{run}: holds neither {VOTES} nor {MATCHES}; {EXPECTED}")
+    return log
+
+
+def _read_log(log: Path, key_of: Callable[[dict[str, Any]], Any]) -> tuple[dict[str, Any], dict[Any, list[Any]]]:
+    """Return a log's identity and, by key, the votes of each of its rows, as JSON without their texts; a row that was asked again
+    comes later. Rows of key None are left out. Raise DataError for another kind of file."""
+    entries: dict[Any, list[Any]] = defaultdict(list)
+    try:
+        with log.open(encoding="utf-8") as lines:
+            identity = dict(json.loads(next(lines))["identity"])
+            for line in lines:
+                row = json.loads(line)
+                if (key := key_of(row)) is not None:
+                    entries[key].append([{**vote, "text": ""} for vote in row["votes"]])
+        for rows in entries.values():
+            vote_of(rows[-1][0])
+    except (ValueError, KeyError, IndexError, TypeError, StopIteration) as error:
+        raise DataError(f"{log}: not the log of a judge ({error!r}); {EXPECTED}") from error
+    return identity, entries
+
+
+def _matches(log: Path, data: Path, images: Path | None) -> Iterator[JudgedPair]:
+    """Yield the two responses of each match, the votes of all its turns together."""
+    rankings = log.with_name(RANKINGS)
+    if not rankings.is_file():
+        raise DataError(f"{rankings}: is missing; the same `rewardlab rank` command goes on to its end")
+    with rankings.open(encoding="utf-8") as lines:
+        prompts = read_candidates(data, images=images)[: sum(1 for _ in lines)]
+    identity, turns = _read_log(log, lambda row: (row["row"], row["first"], row["second"], row["nth"]))
+    if identity.get("data") != candidates_hash(prompts):
+        raise DataError(f"{log}: its matches are of another file than {data} is now; name the file of that run")
+    votes: dict[tuple[int, int, int], list[Vote]] = defaultdict(list)
+    for (row, first, second, _), rows in turns.items():
+        of_turn = [vote_of(vote) for vote in rows[-1]]
+        votes[row, min(first, second), max(first, second)] += of_turn if first < second else [vote.swap() for vote in of_turn]
+    for (row, first, second), of_match in votes.items():
+        yield judge_of_votes(prompts[row].pair(first, second), of_match)

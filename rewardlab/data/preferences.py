@@ -1,0 +1,134 @@
+"""Judged pairs as training data of other libraries, in TRL's conversational form for models that see images.
+
+``prompt``, ``chosen``, ``rejected`` (of KTO ``completion``, beside a ``label``) are lists of messages ``{"role", "content"}``. A
+content is a list of ``{"type": "image"}`` and ``{"type": "text", "text"}``; ``images`` are those of the prompt, in order. Beside
+them stand ``margin`` (the winner's share of the votes less the other's, 0..1), ``share`` (the winner's), ``swap_consistent``
+and ``pair_id``. The prompt is the question alone, in the words that `rewardlab policy` asks it in.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rewardlab.data.judged import JudgedPair
+from rewardlab.errors import DataError, OutputError
+from rewardlab.prompts import build_messages, load_template
+from rewardlab.prompts.sanitize import break_control_tokens
+from rewardlab.types import Order, Outcome
+
+GROUP_ROWS = 200  # of images, a row group is tens of megabytes
+KINDS = ("dpo", "kto")
+_TEMPLATE = "answer"
+
+
+@dataclass(frozen=True)
+class PreferenceRules:
+    """Which judged pairs are kept: a margin of ``min_margin`` (0..1) or more and, unless ``keep_inconsistent``, the same winner
+    in both orders."""
+
+    min_margin: float = 0.0
+    keep_inconsistent: bool = False
+
+    def reason_against(self, judged: JudgedPair) -> str | None:
+        """Return why a pair is dropped, None for one that is kept."""
+        share = judged.judgment.share_0
+        if not judged.asked:
+            return "not judged"
+        if judged.failed:
+            return "a vote failed at the endpoint"
+        if judged.judgment.outcome is Outcome.NO_VALID_VOTE or share is None:
+            return "no valid verdict"
+        if not judged.consistent and not self.keep_inconsistent:
+            one_order = judged.consistent is None
+            return "judged in one order only" if one_order else "the two orders do not name the same winner"
+        if judged.judgment.outcome is Outcome.TIE:
+            return "a tie"
+        if margin_of(judged) < self.min_margin:
+            return f"a margin below {self.min_margin:g}"
+        return "a response holds an image" if any(judged.pair.response_images) else None
+
+
+def margin_of(judged: JudgedPair) -> float:
+    """Return the share of the votes, or the probability, for the winner less that for the other, each order weighing the same;
+    negative where the majority of all votes and the shares of the orders differ."""
+    share, winner = judged.judgment.share_0, judged.judgment.outcome.winner
+    assert share is not None
+    assert winner is not None
+    return 2 * (share if winner == 0 else 1 - share) - 1
+
+
+def preference_features(kind: str) -> Any:
+    """Return the columns of a file of ``kind`` (of :data:`KINDS`) as ``datasets`` knows them."""
+    from datasets import Features, Image, List, Value
+
+    messages = List({"role": Value("string"), "content": List({"type": Value("string"), "text": Value("string")})})
+    texts = {"chosen": messages, "rejected": messages} if kind == "dpo" else {"completion": messages, "label": Value("bool")}
+    facts = {
+        "margin": Value("float32"),
+        "share": Value("float32"),
+        "swap_consistent": Value("bool"),
+        "pair_id": Value("string"),
+    }
+    return Features({"prompt": messages, **texts, "images": List(Image()), **facts})
+
+
+def preference_rows(judged: JudgedPair, kind: str) -> Iterator[dict[str, Any]]:
+    """Yield the row of a pair, of KTO the two rows: the winner first."""
+    pair, winner, margin = judged.pair, judged.judgment.outcome.winner, margin_of(judged)
+    assert winner is not None
+    (question,) = build_messages(pair, order=Order.GIVEN, template=load_template(_TEMPLATE))
+    content = [{"type": "text", "text": p.text} if p.image is None else {"type": "image", "text": None} for p in question.parts]
+    chosen, rejected = (_answer(pair.responses[n]) for n in (winner, 1 - winner))
+    facts = {"margin": margin, "share": (1 + margin) / 2, "swap_consistent": judged.consistent, "pair_id": pair.pair_id}
+    images = [{"bytes": image, "path": None} for image in question.images]
+    shared = {"prompt": [{"role": "user", "content": content}], "images": images, **facts}
+    if kind == "dpo":
+        yield {**shared, "chosen": chosen, "rejected": rejected}
+    else:
+        yield {**shared, "completion": chosen, "label": True}
+        yield {**shared, "completion": rejected, "label": False}
+
+
+def _answer(text: str) -> list[dict[str, Any]]:
+    """Return a response as a message; a control token in it is broken up, as in prompts, its other tags are not."""
+    return [{"role": "assistant", "content": [{"type": "text", "text": break_control_tokens(text)}]}]
+
+
+@dataclass(frozen=True)
+class PreferenceCounts:
+    """``kept`` pairs became ``num_rows`` rows; ``dropped`` pairs by reason."""
+
+    kept: int
+    num_rows: int
+    dropped: dict[str, int]
+
+
+def write_preferences(pairs: Iterable[JudgedPair], path: Path, kind: str, rules: PreferenceRules) -> PreferenceCounts:
+    """Write the kept pairs as one Parquet file that is whole or absent. Raise DataError where none is kept, OutputError."""
+    from rewardlab.data.tables import TableFile
+
+    if path.suffix != ".parquet":
+        raise OutputError(f"{path}: expected the name of a .parquet file")
+    schema = preference_features(kind).arrow_schema
+    table: TableFile | None = None
+    kept, num_rows, dropped = 0, 0, Counter[str]()
+    for judged in pairs:
+        if (reason := rules.reason_against(judged)) is not None:
+            dropped[reason] += 1
+            continue
+        columns = {column.name: column.type for column in schema}
+        table = table or TableFile(path, columns, group_rows=GROUP_ROWS, metadata=schema.metadata)
+        kept += 1
+        for row in preference_rows(judged, kind):
+            table.add(row)
+            num_rows += 1
+    counts = PreferenceCounts(kept, num_rows, dict(dropped.most_common()))
+    if table is None:
+        reasons = "; ".join(f"{number:,} × {reason}" for reason, number in counts.dropped.items())
+        raise DataError(f"{path}: no pair is kept, so there is nothing to write ({reasons or 'there are no pairs'})")
+    table.close()
+    return counts

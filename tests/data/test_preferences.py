@@ -1,0 +1,196 @@
+"""Preference files for other trainers: who is chosen, what is dropped and why, and that TRL's own trainers take the files."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from rewardlab.benchmarks.runner import BenchSettings, run_bench
+from rewardlab.cli import app
+from rewardlab.data.candidates import candidates_hash, read_candidates
+from rewardlab.data.files import data_hash
+from rewardlab.data.images import encode_png
+from rewardlab.data.judged import judge_of_votes, read_judged
+from rewardlab.data.pairs import write_parquet
+from rewardlab.data.preferences import PreferenceRules, write_preferences
+from rewardlab.data.votes import vote_row
+from rewardlab.errors import DataError
+from rewardlab.types import (
+    Choice,
+    Completion,
+    FinishReason,
+    Order,
+    PreferencePair,
+    Verdict,
+    VerdictStatus,
+    Vote,
+    choice_of,
+)
+
+IMAGE = encode_png(Image.new("RGB", (56, 56), (9, 40, 200)))
+# name -> winners of the votes in the given order, and in the swapped one; None: no verdict
+VOTES: dict[str, tuple[list[int | None], list[int | None]]] = {
+    "both": ([0], [0]),
+    "split": ([0], [1]),
+    "tie": ([0, 1], [1, 0]),
+    "mostly": ([1, 1, 0], [1, 1, 1]),
+    "silent": ([None], [None]),
+    "half": ([1], [None]),
+    "leaning": ([1, 1, 1], [0, 0, 1]),
+}
+
+
+def vote(order: Order, winner: int | None) -> Vote:
+    choice: Choice | None = None if winner is None else choice_of(winner, order)
+    status = VerdictStatus.OK if choice else VerdictStatus.NO_VERDICT
+    return Vote(order, Verdict(choice, status), Completion("because", FinishReason.STOP, 3))
+
+
+def votes_of(name: str) -> list[Vote]:
+    given, swapped = VOTES[name]
+    return [vote(Order.GIVEN, winner) for winner in given] + [vote(Order.SWAPPED, winner) for winner in swapped]
+
+
+def pair(name: str, **fields: Any) -> PreferencePair:
+    return PreferencePair(name, f"What of {name}?", (f"{name} zero", f"{name} one <think>"), 0, (IMAGE,), **fields)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> tuple[Path, Path]:
+    """A run's log over a set, and the set; the last pair was never asked about."""
+    data, log = tmp_path / "pairs.parquet", tmp_path / "run" / "votes.jsonl"
+    write_parquet([pair(name) for name in [*VOTES, "later"]], data)
+    rows = [{"pass": "votes", "row": n, "votes": [vote_row(v) for v in votes_of(name)]} for n, name in enumerate(VOTES)]
+    wrong = {"pass": "blank", "row": 0, "votes": [vote_row(v) for v in votes_of("mostly")]}
+    log.parent.mkdir()
+    identity = {"identity": {"benchmark": "pairs", "data": data_hash(data)}}
+    log.write_text("".join(json.dumps(row) + "\n" for row in [identity, wrong, *rows]))
+    return log.parent, data
+
+
+def invoke(*arguments: object) -> Any:
+    return CliRunner().invoke(app, list(map(str, arguments)))
+
+
+def test_only_what_both_orders_say(run: tuple[Path, Path], tmp_path: Path) -> None:
+    """The winners by hand; each pair left out has its reason; the label plays no part."""
+    out = tmp_path / "dpo.parquet"
+    done = invoke("data", "dpo", run[0], "--data", run[1], "--out", out)
+    assert done.exit_code == 0, done.output
+    rows = pq.read_table(out).to_pylist()
+    answers = [[row[name][0]["content"][0]["text"] for name in ("chosen", "rejected")] for row in rows]
+    assert answers == [["both zero", "both one <think>"], ["mostly one <think>", "mostly zero"]]
+    assert [(row["margin"], row["share"], row["swap_consistent"]) for row in rows] == [
+        (1.0, 1.0, True),
+        (pytest.approx(2 / 3), pytest.approx(5 / 6), True),
+    ]
+    assert rows[0]["prompt"] == [
+        {"role": "user", "content": [{"type": "image", "text": None}, {"type": "text", "text": "What of both?"}]}
+    ]
+    assert rows[0]["images"] == [{"bytes": IMAGE, "path": None}]
+    for reason in ("4 × the two orders do not name the same winner", "1 × no valid verdict", "1 × not judged"):
+        assert reason in done.output
+    assert "6 pairs left out" in done.output
+
+
+def test_what_else_can_be_kept(run: tuple[Path, Path], tmp_path: Path) -> None:
+    """Pairs on which the orders disagree, marked as such; only wide margins; nothing at all is an error and no file."""
+    judged = list(read_judged(*run))
+    counts = write_preferences(judged, tmp_path / "all.parquet", "kto", PreferenceRules(keep_inconsistent=True))
+    rows = pq.read_table(tmp_path / "all.parquet").to_pylist()
+    assert (counts.kept, counts.num_rows, len(rows), counts.dropped["a tie"]) == (4, 8, 8, 2)
+    assert [(row["pair_id"], row["label"], row["swap_consistent"]) for row in rows[4:]] == [
+        ("half", True, False),
+        ("half", False, False),
+        ("leaning", True, False),
+        ("leaning", False, False),
+    ]
+    wide = write_preferences(judged, tmp_path / "wide.parquet", "dpo", PreferenceRules(min_margin=0.9))
+    assert (wide.kept, wide.dropped["a margin below 0.9"]) == (1, 1)
+    drawn = judge_of_votes(replace(pair("p"), response_images=((IMAGE,), ())), votes_of("both"))
+    one_order = judge_of_votes(pair("q"), [vote(Order.GIVEN, 0)])
+    with pytest.raises(DataError, match=r"1 × a response holds an image; 1 × judged in one order only"):
+        write_preferences([drawn, one_order], tmp_path / "none.parquet", "dpo", PreferenceRules())
+    assert not (tmp_path / "none.parquet").exists()
+
+
+def test_votes_of_other_data(run: tuple[Path, Path], tmp_path: Path) -> None:
+    """Of another file, of another benchmark, or no votes at all: one sentence."""
+    other = tmp_path / "other.parquet"
+    write_parquet([pair("x")], other)
+    with pytest.raises(DataError, match="of another file"):
+        list(read_judged(run[0], other))
+    with pytest.raises(DataError, match=r"holds neither votes\.jsonl"):
+        list(read_judged(tmp_path, run[1]))
+    (tmp_path / "votes.jsonl").write_text("{}\n")
+    with pytest.raises(DataError, match="not the log of a judge"):
+        list(read_judged(tmp_path, run[1]))
+
+
+def test_matches_of_a_ranking(tmp_path: Path) -> None:
+    """The two responses of a match, whichever stood first, with the votes of all its turns."""
+    data, folder = tmp_path / "candidates.jsonl", tmp_path / "rank"
+    data.write_text(json.dumps({"id": "c", "question": "Which?", "responses": ["a", "b", "c"]}) + "\n")
+    folder.mkdir()
+    matches = [(0, 2, 0, "both"), (2, 0, 1, "mostly"), (1, 2, 0, "split")]
+    lines: list[dict[str, Any]] = [{"identity": {"data": candidates_hash(read_candidates(data))}}]
+    lines += [
+        {"row": 0, "first": first, "second": second, "nth": nth, "votes": [vote_row(v) for v in votes_of(name)]}
+        for first, second, nth, name in matches
+    ]
+    (folder / "matches.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (folder / "rankings.jsonl").write_text("{}\n")
+    first, second = read_judged(folder, data)
+    assert (first.pair.responses, first.pair.pair_id, first.consistent) == (("a", "c"), "c#0-2", True)
+    assert (len(first.judgment.votes), first.judgment.share_0) == (8, pytest.approx((3 / 4 + 1) / 2))
+    assert (second.pair.responses, second.consistent) == (("b", "c"), False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["dpo", "kto"])
+def test_trl_trains_on_the_file(kind: str, tiny_checkpoint: Path, finished_run: Path, tmp_path: Path) -> None:
+    """One step of TRL's own trainer, a model that sees images, on what a trained judge decided."""
+    import trl
+    from datasets import load_dataset
+    from transformers import AutoModelForImageTextToText, AutoProcessor
+    from trl.data_utils import is_conversational, prepare_multimodal_messages
+
+    data = finished_run / "demo" / "test.parquet"
+    run_bench(
+        BenchSettings("pairs", data, f"hf:{finished_run / 'rl' / 'final'}", limit=12, max_tokens=8, controls=()),
+        tmp_path / "run",
+    )
+    judged, out = read_judged(tmp_path / "run", data), tmp_path / f"{kind}.parquet"
+    counts = write_preferences(judged, out, kind, PreferenceRules(keep_inconsistent=True))
+    loaded = load_dataset("parquet", data_files=str(out), split="train", cache_dir=str(tmp_path / "cache"))
+    assert len(loaded) == counts.num_rows
+    row = loaded[0]
+    assert is_conversational(row)
+    (message,) = prepare_multimodal_messages(row["prompt"], images=row["images"])
+    assert message["content"][0]["image"].size == row["images"][0].size
+    config = {"dpo": trl.DPOConfig, "kto": trl.KTOConfig}[kind](
+        output_dir=str(tmp_path / "out"),
+        max_steps=1,
+        per_device_train_batch_size=2,
+        max_length=None,
+        report_to="none",
+        use_cpu=True,
+        bf16=False,
+        gradient_checkpointing=False,
+        disable_tqdm=True,
+        save_strategy="no",
+    )
+    trainer = {"dpo": trl.DPOTrainer, "kto": trl.KTOTrainer}[kind](
+        model=AutoModelForImageTextToText.from_pretrained(tiny_checkpoint),
+        args=config,
+        train_dataset=loaded,
+        processing_class=AutoProcessor.from_pretrained(tiny_checkpoint),
+    )
+    assert trainer.train().training_loss > 0
