@@ -93,7 +93,12 @@ def _contamination(against: list[str]) -> tuple[Contamination | None, list[str]]
 def data_build(
     recipe: Annotated[str, typer.Argument(help="A name of `rewardlab data recipes`, a .py with a RECIPE, or a .yaml mapping.")],
     source: Annotated[
-        str, typer.Option("--from", help="The source: its folder, one file of it, or hf:OWNER/NAME[@REVISION] to fetch it.")
+        str,
+        typer.Option(
+            "--from",
+            help="The source: its folder (a dataset saved by `datasets`, too), one file of it, or "
+            "hf:OWNER/NAME[@REVISION][:CONFIG[:SPLIT]], which is streamed from the Hub and not stored.",
+        ),
     ],
     out: Out,
     against: Annotated[list[str], typer.Option("--against", help=AGAINST)] = [],  # noqa: B006
@@ -107,6 +112,9 @@ def data_build(
     media_folder: Annotated[
         bool, typer.Option("--media-folder", help="Media by content in OUT/media, not in the Parquet.")
     ] = False,
+    download: Annotated[
+        bool, typer.Option("--download", help="Fetch the files of an hf: source first: for media that rows name by path.")
+    ] = False,
     frames: Annotated[int, typer.Option("--frames", min=1, help="Of a video that comes as a folder of frames.")] = 8,
     limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Stop after so many pairs.")] = None,
     seed: SeedOf = 0,
@@ -117,20 +125,21 @@ def data_build(
     `rewardlab data build rlaif_v --from downloads/rlaif_v --against vl_rewardbench=vlrb.jsonl,images --out sets/rlaif_v`
     """
     from rewardlab.curation.build import BuildOptions, build
-    from rewardlab.data.recipes import fetch_source
+    from rewardlab.data.sources import open_source
     from rewardlab.reporting.progress import bar
 
     if decontaminate and not against:
         raise ConfigError(
-            "name the benchmarks that the set must not contain (--against vl_rewardbench=FILE), or say --no-decontaminate"
+            "name the benchmarks that a set to train on must not contain (--against vl_rewardbench=FILE; `bench prepare` "
+            "fetches them), or give --no-decontaminate, for a set of your own to benchmark on"
         )
     source_recipe = find_recipe(recipe)
+    opened = open_source(source, source_recipe.files, download=download)
     contamination, notes = _contamination(against if decontaminate else [])
     options = BuildOptions(None if keep_repeated else similarity, not media_folder, frames, limit=limit, seed=seed)
     facts = {"against": against if decontaminate else [], "notes": notes, "command": shlex.join(["rewardlab", *sys.argv[1:]])}
-    folder = fetch_source(source)
     with bar(recipe, source_recipe.published) as advance:
-        report = build(source_recipe, folder, out, contamination=contamination, options=options, advance=advance, facts=facts)
+        report = build(source_recipe, opened, out, contamination=contamination, options=options, advance=advance, facts=facts)
     counts = ("converted", "kept", "dropped", "bad", "duplicate", "contaminated")
     typer.echo(", ".join(f"{name} {report[name]:,}" for name in counts))
     for kind, reasons in report["reasons"].items():

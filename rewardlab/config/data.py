@@ -115,6 +115,7 @@ class MappingConfig(Schema):
     files: list[str] = Field(
         ["**/*.parquet", "**/*.jsonl", "**/*.json", "**/*.csv", "**/*.tsv"], description="patterns, tried in turn"
     )
+    id: str | None = Field(None, description="the column of the pairs' own ids; null: an id by content")
     question: str
     images: list[str] = Field([], description="columns, each with one image or a list: embedded, or paths")
     chosen: str | None = None

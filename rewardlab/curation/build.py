@@ -20,8 +20,9 @@ from rewardlab.curation.image_hashes import picture_of
 from rewardlab.curation.overview import Overview
 from rewardlab.data.files import lock_folder, write_atomic
 from rewardlab.data.pairs import SHARD_ROWS, write_shards
-from rewardlab.data.recipes import Recipe, Rejected, convert_source, source_files
+from rewardlab.data.recipes import Recipe, Rejected, convert_source
 from rewardlab.data.rows import FRAMES
+from rewardlab.data.sources import HubStream, source_files
 from rewardlab.errors import DataError, OutputError
 from rewardlab.reporting.progress import Advance
 from rewardlab.types import PreferencePair
@@ -49,7 +50,7 @@ class _Build:
         self.duplicates = None if options.similarity is None else Duplicates(options.similarity)
         self.balance = Balance(options.seed)
         self.counts: Counter[str] = Counter()
-        self.ids: Counter[str] = Counter()
+        self.ids: dict[int, int] = {}  # hash of an id -> how often it came: of a large set, ids themselves are too much
         self.reasons: dict[str, Counter[str]] = {
             "dropped": Counter(),
             "bad": Counter(),
@@ -58,7 +59,7 @@ class _Build:
         }
         self.overview = Overview(options.seed)
 
-    def pairs(self, recipe: Recipe, source: Path) -> Iterator[PreferencePair]:
+    def pairs(self, recipe: Recipe, source: Path | HubStream) -> Iterator[PreferencePair]:
         """Yield the pairs of the set."""
         for item in convert_source(recipe, source, frames=self.options.frames):
             self.advance()
@@ -68,14 +69,21 @@ class _Build:
             self.counts["converted"] += 1
             if (pair := self._screen(item)) is not None:
                 self.counts["kept"] += 1
-                if self.duplicates is None:  # repeated pairs have repeated ids
-                    self.ids[pair.pair_id] += 1
-                    if self.ids[pair.pair_id] > 1:
-                        pair = replace(pair, pair_id=f"{pair.pair_id}#{self.ids[pair.pair_id]}")
+                pair = self._with_own_id(pair)
                 self.overview.add(pair)
                 yield pair
                 if self.counts["kept"] == self.options.limit:
                     return
+
+    def _with_own_id(self, pair: PreferencePair) -> PreferencePair:
+        """Return the pair under an id that no other of the set has: repeated pairs, and a user's own ids, may have one
+        twice."""
+        key = hash(pair.pair_id)
+        self.ids[key] = number = self.ids.get(key, 0) + 1
+        if number == 1:
+            return pair
+        self.counts["repeated_ids"] += 1
+        return replace(pair, pair_id=f"{pair.pair_id}#{number}")
 
     def _screen(self, pair: PreferencePair) -> PreferencePair | None:
         compares = self.contamination is not None or self.duplicates is not None
@@ -109,7 +117,7 @@ def _short(reason: str) -> str:
 
 def build(
     recipe: Recipe,
-    source: Path,
+    source: Path | HubStream,
     out: Path,
     *,
     contamination: Contamination | None,
@@ -125,7 +133,8 @@ def build(
     """
     if (out / REPORT).exists():
         raise OutputError(f"{out / REPORT}: a finished set; choose another --out")
-    source_files(recipe, source)  # nothing is begun where there is nothing to build from
+    if isinstance(source, Path):
+        source_files(source, recipe.files, recipe.url)  # nothing is begun where there is nothing to build from
     lock_folder(out)
     if (out / UNFINISHED).exists():
         for old in [*out.glob("part-*.parquet"), *out.glob("part-*.partial")]:
@@ -136,14 +145,22 @@ def build(
         pairs = run.pairs(recipe, source)
         shards = list(write_shards(pairs, out, rows_per_shard=options.rows_per_shard, embed=options.embed))
     if not shards:
-        raise DataError(f"{source}: no pair is left of it; see {out / REJECTED} for the reasons")
+        most = max(
+            ((number, reason) for counts in run.reasons.values() for reason, number in counts.items()), default=(0, "no rows")
+        )
+        raise DataError(
+            f"{source}: no pair is left of it, most often ({most[0]:,} ×): {most[1]}; see {out / REJECTED} for every reason"
+        )
     report = {
         "recipe": recipe.name,
         "url": recipe.url,
         "licence": recipe.licence or "not stated",
         "published_rows": recipe.published,
         "source": str(source),
-        **{name: run.counts[name] for name in ("converted", "kept", "dropped", "bad", "duplicate", "contaminated")},
+        **{
+            name: run.counts[name]
+            for name in ("converted", "kept", "dropped", "bad", "duplicate", "contaminated", "repeated_ids")
+        },
         "reasons": {kind: dict(counts.most_common()) for kind, counts in run.reasons.items() if counts},
         "options": asdict(options),
         "shards": len(shards),

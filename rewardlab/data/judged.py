@@ -68,8 +68,8 @@ def _log_of(run: Path) -> Path:
 
 
 def _read_log(log: Path, key_of: Callable[[dict[str, Any]], Any]) -> tuple[dict[str, Any], dict[Any, list[Any]]]:
-    """Return a log's identity and, by key, the votes of each of its rows, as JSON without their texts; a row that was asked again
-    comes later. Rows of key None are left out. Raise DataError for another kind of file."""
+    """Return a log's identity and, by key, the votes of each of its rows, as JSON without their texts; a row asked again comes
+    later. Rows of key None are left out. Raise DataError for another kind of file."""
     entries: dict[Any, list[Any]] = defaultdict(list)
     try:
         with log.open(encoding="utf-8") as lines:

@@ -23,6 +23,13 @@ def value_at(row: Mapping[str, Any], path: str) -> Any:
     return value
 
 
+def _own_id(value: Any, name: str) -> str:
+    """Return a row's own id as text. Raises DataError for a row without one."""
+    if value is None or not str(value).strip():
+        raise DataError(f"{name!r} is empty; every row needs its own id, or leave `id` out of the mapping")
+    return str(value)
+
+
 def recipe_of(config: MappingConfig) -> Recipe:
     """Return the recipe that a mapping stands for."""
 
@@ -33,10 +40,12 @@ def recipe_of(config: MappingConfig) -> Recipe:
         question = clean_text(value_at(row, config.question), config.question)
         images = tuple(image for path in config.images for image in source.images(value_at(row, path), path))
         category, origin = text(row, config.category), text(row, config.source)
+        pair_id = "" if config.id is None else _own_id(value_at(row, config.id), config.id)
+        shared = {"category": category, "source": origin, "pair_id": pair_id}
         if config.chosen is not None and config.rejected is not None:
             better, worse = (clean_text(value_at(row, path), path) for path in (config.chosen, config.rejected))
             same = better == worse
-            pair = make_pair(question, better, worse, images, category=category, source=origin) if not same else None
+            pair = make_pair(question, better, worse, images, **shared) if not same else None
             yield pair or Dropped("the answers are equal")
             return
         first, second = (clean_text(value_at(row, path), path) for path in config.responses)
@@ -51,6 +60,6 @@ def recipe_of(config: MappingConfig) -> Recipe:
             yield Dropped("the answers are equal")
         else:
             preferred = int(label == config.second)
-            yield PreferencePair("", question, (first, second), preferred, images, category=category, source=origin)
+            yield PreferencePair(pair_id, question, (first, second), preferred, images, category=category, source=origin)
 
     return Recipe(config.name, config.url, config.licence, config.published, convert, files=(*config.files,))

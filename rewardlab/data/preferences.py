@@ -1,9 +1,9 @@
 """Judged pairs as training data of other libraries, in TRL's conversational form for models that see images.
 
-``prompt``, ``chosen``, ``rejected`` (of KTO ``completion``, beside a ``label``) are lists of messages ``{"role", "content"}``. A
-content is a list of ``{"type": "image"}`` and ``{"type": "text", "text"}``; ``images`` are those of the prompt, in order. Beside
-them stand ``margin`` (the winner's share of the votes less the other's, 0..1), ``share`` (the winner's), ``swap_consistent``
-and ``pair_id``. The prompt is the question alone, in the words that `rewardlab policy` asks it in.
+``prompt``, ``chosen``, ``rejected`` (of KTO ``completion`` and a ``label``) are lists of messages ``{"role", "content"}``. A
+content is a list of ``{"type": "image"}`` and ``{"type": "text", "text"}``, and ``images`` are those of the prompt, in order.
+Beside them stand ``margin`` (the winner's share of the votes less the other's, 0..1), ``share`` (the winner's),
+``swap_consistent`` and ``pair_id``. The prompt is the question alone, in the words that `rewardlab policy` asks it in.
 """
 
 from __future__ import annotations

@@ -7,23 +7,19 @@ number of rows published. The function is pure but for reading media. What it le
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import json
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 from rewardlab.data.images import read_image
-from rewardlab.data.pairs import lines_of, rows_of
 from rewardlab.data.rows import FRAMES, Files, check_marks, provenance, validate
+from rewardlab.data.sources import TABLES, HubStream, media_folder, source_parts
 from rewardlab.data.video import evenly, frame_files
 from rewardlab.errors import DataError, InputError, MediaError
 from rewardlab.types import IMAGE_MARK, VIDEO_MARK, PreferencePair
-
-HUB = "hf:"  # before OWNER/NAME of a data set of the Hub
 
 
 @dataclass(frozen=True)
@@ -88,7 +84,7 @@ class Recipe:
     licence: str
     published: int | None
     convert: Convert
-    files: tuple[str, ...] = ("**/*.parquet", "**/*.jsonl", "**/*.json")
+    files: tuple[str, ...] = TABLES
 
 
 @dataclass(frozen=True)
@@ -101,80 +97,22 @@ class Rejected:
     reason: str
 
 
-def source_rows(path: Path) -> Generator[Mapping[str, Any] | DataError, None, None]:
-    """Yield the rows of .parquet, .jsonl (in place of a broken line why it is), .json with one list, .csv, .tsv. Raises
-    DataError.
+def convert_source(recipe: Recipe, source: Path | HubStream, *, frames: int = FRAMES) -> Iterator[PreferencePair | Rejected]:
+    """Yield every pair of a source, checked, and every row that gave none or fewer, with the reason. A pair's id is its own, or
+    else by its content.
+
+    Raises DataError for a file that cannot be read at all, and for a stream that breaks off.
     """
-    if path.suffix in (".csv", ".tsv"):
-        yield from _rows_of_csv(path)
-        return
-    if path.suffix == ".jsonl":
-        yield from lines_of(path)
-        return
-    if path.suffix != ".json":
-        yield from rows_of(path)
-        return
-    try:
-        rows = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}: not readable as JSON ({error})") from error
-    if not isinstance(rows, list):
-        raise DataError(f"{path}: expected one JSON list of rows, got {type(rows).__name__}")
-    yield from rows
-
-
-def _rows_of_csv(path: Path) -> Iterator[Mapping[str, Any]]:
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            yield from csv.DictReader(file, delimiter="\t" if path.suffix == ".tsv" else ",")
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path}: not readable as CSV ({error})") from error
-
-
-def fetch_source(source: str) -> Path:
-    """Return a folder or file as it is; of ``hf:OWNER/NAME`` or ``hf:OWNER/NAME@REVISION`` the folder that the Hub's data set
-    was downloaded to, which continues where it was cut off. Raises DataError.
-    """
-    if not source.startswith(HUB):
-        return Path(source)
-    from huggingface_hub import snapshot_download
-
-    name, _, revision = source.removeprefix(HUB).partition("@")
-    try:
-        return Path(snapshot_download(name, repo_type="dataset", revision=revision or None))
-    except Exception as error:  # the boundary: a download may break in any way of the library's
-        raise DataError(
-            f"{source}: cannot be fetched ({error}); accept its terms and log in by `hf auth login`, or fetch it on a machine "
-            "with a network and name its folder"
-        ) from error
-
-
-def source_files(recipe: Recipe, source: Path) -> list[Path]:
-    """Return the source's data files: itself, or by the recipe's patterns. Raises DataError."""
-    if source.is_file():
-        return [source]
-    for pattern in recipe.files:
-        if files := sorted(source.glob(pattern)):
-            return files
-    raise DataError(f"{source}: no file of {recipe.name} in it (looked for {', '.join(recipe.files)}); download {recipe.url}")
-
-
-def convert_source(recipe: Recipe, path: Path, *, frames: int = FRAMES) -> Iterator[PreferencePair | Rejected]:
-    """Yield every pair of a source, checked, with an id by its content, and every row that gave none or fewer, with the reason.
-
-    Raises DataError for a file that cannot be read at all.
-    """
-    source = SourceFolder(path if path.is_dir() else path.parent, frames)
-    for file in source_files(recipe, path):
-        name = str(file.relative_to(source.folder))
-        for number, row in enumerate(source_rows(file)):
+    folder = SourceFolder(media_folder(source), frames)
+    for name, rows in source_parts(source, recipe.files, recipe.url):
+        for number, row in enumerate(rows):
             try:
                 if isinstance(row, DataError):
                     raise row
                 if not isinstance(row, Mapping):
                     raise DataError(f"expected an object, got {row!r:.60}")
                 origin = provenance(recipe.name, row)
-                for item in recipe.convert(row, source):
+                for item in recipe.convert(row, folder):
                     if isinstance(item, Dropped):
                         yield Rejected(name, number, "dropped", item.reason)
                         continue
@@ -195,7 +133,7 @@ def _complete_pair(pair: PreferencePair, recipe: Recipe, origin: str, where: str
         digest.update(hashlib.sha256(image).digest())
     complete = replace(
         pair,
-        pair_id=f"{recipe.name}-{digest.hexdigest()[:16]}",
+        pair_id=pair.pair_id or f"{recipe.name}-{digest.hexdigest()[:16]}",
         source=pair.source or recipe.name,
         licence=recipe.licence,
         provenance=origin,
@@ -206,12 +144,13 @@ def _complete_pair(pair: PreferencePair, recipe: Recipe, origin: str, where: str
 
 def make_pair(question: str, better: str, worse: str, images: tuple[bytes, ...] = (), **fields: Any) -> PreferencePair:
     """Return a pair whose better answer is response 0 or 1 by a coin that the texts alone decide: sources put it first
-    throughout.
+    throughout. ``fields`` are others of the pair; without ``pair_id`` it gets an id by its content.
     """
+    pair_id = fields.pop("pair_id", "")
     first = hashlib.sha256("\0".join((question, *sorted((better, worse)))).encode(errors="backslashreplace")).digest()[0] % 2
     # Which of the sorted two is put first does not depend on which is better.
     responses = sorted((better, worse), reverse=bool(first))
-    return PreferencePair("", question, (responses[0], responses[1]), responses.index(better), images, **fields)
+    return PreferencePair(pair_id, question, (responses[0], responses[1]), responses.index(better), images, **fields)
 
 
 def make_pair_or_drop(

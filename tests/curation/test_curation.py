@@ -257,7 +257,7 @@ def test_build_stats_split_balance_convert(demo_pairs: Any, tmp_path: Path) -> N
     absent = CliRunner().invoke(
         app, [*command[:3], "--from", str(tmp_path / "x"), "--no-decontaminate", "--out", str(tmp_path / "y")]
     )
-    assert "no file of mine" in str(absent.exception)
+    assert "no such file or folder" in str(absent.exception)
     assert not (tmp_path / "y").exists()
     twice = CliRunner().invoke(app, ["data", "split", str(tmp_path / "out"), "--out", str(tmp_path / "split")])
     assert "holds shards already" in str(twice.exception)

@@ -22,7 +22,8 @@ from rewardlab.cli import app
 from rewardlab.cli.data import find_recipe, recipe_names
 from rewardlab.data.images import encode_png
 from rewardlab.data.pairs import read_pairs
-from rewardlab.data.recipes import Dropped, Recipe, Rejected, convert_source, fetch_source, make_pair
+from rewardlab.data.recipes import Dropped, Recipe, Rejected, convert_source, make_pair
+from rewardlab.data.sources import fetch_source
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.types import PreferencePair
 
@@ -438,7 +439,7 @@ def test_a_recipe_of_ones_own(tmp_path: Path) -> None:
     (tmp_path / "empty.py").write_text("")
     with pytest.raises(ConfigError, match="has no RECIPE"):
         find_recipe(str(tmp_path / "empty.py"))
-    with pytest.raises(DataError, match="no file of rlaif_v"):
+    with pytest.raises(DataError, match="no such file or folder"):
         list(convert_source(find_recipe("rlaif_v"), tmp_path / "nowhere"))
 
 

@@ -49,6 +49,7 @@ class HubServer:
                 Route(f"{api}/preupload/{{revision}}", self._on(kind, self._preupload), methods=["POST"]),
                 Route(f"{api}/commit/{{revision}}", self._on(kind, self._commit), methods=["POST"]),
                 Route(f"{api}/tree/{{revision}}", self._on(kind, self._tree)),
+                Route(f"{api}/tree/{{revision}}/{{path:path}}", self._on(kind, self._tree)),
                 Route(f"{api}/revision/{{revision}}", self._on(kind, self._info)),
                 Route(f"{api}/paths-info/{{revision}}", self._on(kind, self._paths), methods=["POST"]),
                 Route(api, self._on(kind, self._info)),
@@ -152,11 +153,24 @@ class HubServer:
         return JSONResponse({"success": True, "commitUrl": url, "commitOid": repo.head})
 
     async def _tree(self, request: Request, repo: Repo) -> Response:
-        return JSONResponse([_entry(name, content) for name, content in sorted(repo.files.items())])
+        place = request.path_params.get("path", "").rstrip("/")
+        inside = {name: content for name, content in sorted(repo.files.items()) if not place or name.startswith(f"{place}/")}
+        if place and not inside:
+            return _refusal(404, "Entry not found", "EntryNotFound")
+        deep, entries = request.query_params.get("recursive", "").lower() in ("1", "true"), []
+        for name in sorted({parent for name in inside for parent in _parents(name)}):
+            if len(name) > len(place) and (deep or "/" not in name[len(place) :].strip("/")):
+                entries.append({"type": "directory", "path": name, "size": 0, "oid": _git_oid(name.encode())})
+        entries += [_entry(n, content) for n, content in inside.items() if deep or "/" not in n[len(place) :].strip("/")]
+        return JSONResponse(entries)
 
     async def _paths(self, request: Request, repo: Repo) -> Response:
-        wanted = (await request.json())["paths"]
-        return JSONResponse([_entry(name, repo.files[name]) for name in wanted if name in repo.files])
+        form = request.headers.get("content-type", "").startswith("application/json")
+        wanted = (await request.json())["paths"] if form else (await request.form()).getlist("paths")
+        folders = {parent for name in repo.files for parent in _parents(name)}
+        found = [_entry(name, repo.files[name]) for name in wanted if name in repo.files]
+        found += [{"type": "directory", "path": n, "size": 0, "oid": _git_oid(n.encode())} for n in wanted if n in folders]
+        return JSONResponse(found)
 
     async def _info(self, request: Request, repo: Repo) -> Response:
         name = f"{request.path_params['owner']}/{request.path_params['name']}"
@@ -185,6 +199,11 @@ def _token(request: Request) -> str:
 def _refusal(status: int, message: str, code: str = "") -> Response:
     headers = {"X-Error-Message": message, **({"X-Error-Code": code} if code else {})}
     return JSONResponse({"error": message}, status, headers=headers)
+
+
+def _parents(name: str) -> list[str]:
+    parts = name.split("/")
+    return ["/".join(parts[:n]) for n in range(1, len(parts))]
 
 
 def _git_oid(content: bytes) -> str:
