@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from rewardlab.data.qwen_video import VideoPolicy
 from rewardlab.types import Judgment, PreferencePair, Vote
 from rewardlab.verdicts.formats import WRITERS
 
@@ -17,7 +18,7 @@ class Row:
     """A pair of a benchmark. ``row`` is its 0-based row in the data file: ids repeat in published files, rows do not.
 
     ``cluster`` names pairs that share a prompt, for the intervals; ``slices`` further ways to group it; ``medium`` the path of
-    its image or video in the data file, where official groups go by it.
+    its image or video in the data file, where official groups go by it. ``num_videos`` were read as frames.
     """
 
     row: int
@@ -26,6 +27,7 @@ class Row:
     cluster: str
     slices: Mapping[str, str]
     medium: str = ""
+    num_videos: int = 0
 
 
 class Loader(Protocol):
@@ -33,6 +35,14 @@ class Loader(Protocol):
 
     def __call__(self, data: Path, *, images: Path | None, with_images: bool) -> list[Row]:
         """Return all rows. ``with_images`` False leaves the images out, for judges that do not look."""
+        ...
+
+
+class VideoLoader(Protocol):
+    """A :class:`Loader` that is told how the judge's family samples videos."""
+
+    def __call__(self, data: Path, *, images: Path | None, with_images: bool, policy: VideoPolicy | None = None) -> list[Row]:
+        """Return all rows, with at most :attr:`Benchmark.frames` of each video by ``policy``; None: evenly spread."""
         ...
 
 
@@ -81,7 +91,8 @@ class Benchmark:
     known, or always). ``whole_prompts``: prompts with several pairs count as right where all of these are; ``num_prompts`` is
     their published number (None: not known, or that of the rows). ``origins`` are the public datasets it draws on: training
     on them is training near it. ``groupings`` are the rows per group under each grouping in circulation, ``official`` first.
-    ``scorers`` are its own scorers by name: the benchmark's, and further ones of it.
+    ``scorers`` are its own scorers by name: the benchmark's, and further ones of it. ``load_videos`` is ``load`` where rows may
+    have video files, ``frames`` the most that are shown of one.
     """
 
     name: str
@@ -95,6 +106,8 @@ class Benchmark:
     files: BenchmarkFiles | None = None
     scorers: Mapping[str, OfficialScorer] = field(default_factory=dict)
     export: Export | None = None
+    load_videos: VideoLoader | None = None
+    frames: int = 0
 
 
 def vote_text(vote: Vote, benchmark_format: str, verdict_format: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from rewardlab.data.images import read_image
+from rewardlab.data.qwen_video import VideoPolicy
 from rewardlab.data.video import evenly, frame_files, frames_of_video, is_video
 from rewardlab.errors import MediaError
 
@@ -28,8 +29,9 @@ def _stands(path: Path) -> bool:
     return path.is_file() or (path.is_dir() and bool(frame_files(path)))
 
 
-def read_media(path: Path, num_frames: int = NUM_FRAMES) -> tuple[bytes, ...]:
-    """An image, or ``num_frames`` frames of a video or of a folder of frames. Raises MediaError."""
+def read_media(path: Path, num_frames: int = NUM_FRAMES, *, policy: VideoPolicy | None = None) -> tuple[bytes, ...]:
+    """An image, or at most ``num_frames`` frames of a video, by ``policy`` as a judge's family samples them, or of a folder of
+    frames, evenly spread. Raises MediaError."""
     if is_video(path) and path.is_file():
-        return frames_of_video(path, num_frames)
+        return frames_of_video(path, num_frames, policy=policy() if policy else None)
     return tuple(read_image(image) for image in (evenly(frame_files(path), num_frames) if path.is_dir() else [path]))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from rewardlab.benchmarks.arithmetic import problems
@@ -23,6 +24,7 @@ from rewardlab.benchmarks.scores import baseline_scores, judge_scores, score_row
 from rewardlab.data.append_log import AppendLog
 from rewardlab.data.files import data_hash, write_atomic
 from rewardlab.data.pairs import with_blank_images, with_other_images
+from rewardlab.data.video import describe_frames
 from rewardlab.data.votes import num_failed
 from rewardlab.errors import ConfigError, DataError, RewardlabError
 from rewardlab.judging.engines import open_model_judge
@@ -30,7 +32,7 @@ from rewardlab.judging.judge import GenerativeJudge, ModelJudge, draw_orders
 from rewardlab.judging.margins import ProbabilityJudge
 from rewardlab.judging.panel import PanelJudge
 from rewardlab.judging.served import ServedJudge
-from rewardlab.judging.spec import WITHOUT_SAMPLER, JudgeSpec
+from rewardlab.judging.spec import WITHOUT_SAMPLER, JudgeSpec, judge_video_policy
 from rewardlab.metrics.accuracy import Labeled, pair_score
 from rewardlab.models.checkpoints import commit, versions
 from rewardlab.prompts import load_template
@@ -91,10 +93,13 @@ def open_any_judge(settings: BenchSettings) -> AnyJudge:
 
 def load_benchmark_rows(benchmark: Benchmark, settings: BenchSettings, *, with_images: bool) -> list[Row]:
     """Return the rows of a data file. Raise DataError where the loader of a benchmark from outside fails in any way."""
+    load: Callable[..., list[Row]] = benchmark.load
+    if benchmark.load_videos is not None:
+        load = partial(benchmark.load_videos, policy=judge_video_policy(settings.judge, *NO_ENGINES))
     if settings.benchmark in PACKAGED:
-        return benchmark.load(settings.data, images=settings.images, with_images=with_images)
+        return load(settings.data, images=settings.images, with_images=with_images)
     try:
-        return benchmark.load(settings.data, images=settings.images, with_images=with_images)
+        return load(settings.data, images=settings.images, with_images=with_images)
     except RewardlabError:
         raise
     except (Exception, SystemExit) as error:  # the boundary: another's code may fail in any way
@@ -110,6 +115,11 @@ def load_rows(settings: BenchSettings, judge: AnyJudge) -> tuple[list[Row], list
     if isinstance(judge, Replay) and (strangers := judge.rows - {row.row for row in rows}):
         raise DataError(f"{judge.name}: has samples for row {min(strangers)}, which {settings.data} does not have")
     notes = size_notes(benchmark, rows) + equal_length_notes(rows)
+    if num_videos := sum(row.num_videos for row in rows):
+        policy = judge_video_policy(settings.judge, *NO_ENGINES)
+        notes.append(
+            f"videos ({num_videos:,}): each shown as {describe_frames(benchmark.frames, policy() if policy else None)}"
+        )
     if settings.limit is not None and settings.limit < len(rows):
         notes.append(f"only the first {settings.limit} of {len(rows)} rows were judged (--limit)")
         rows = rows[: settings.limit]

@@ -144,8 +144,9 @@ def self_distill_command(
     from rewardlab.distill.self_distill import RejectionRules, self_distill, set_hot_token
     from rewardlab.judging.engines import open_generative_judge
     from rewardlab.judging.judge import GenerativeJudge
+    from rewardlab.judging.spec import judge_video_policy
 
-    pairs = read_pairs(data, images=images)[:limit]
+    pairs = read_pairs(data, images=images, policy=judge_video_policy(judge))[:limit]
     judge_model = open_generative_judge(judge, max_tokens=max_tokens, batch_size=batch_size)
     if not isinstance(judge_model, GenerativeJudge):
         raise ConfigError(f"{judge}: writes no judgments; use hf:PATH, vllm:PATH or openai:MODEL@URL")
@@ -177,7 +178,8 @@ def steps_command(
     from rewardlab.data.pairs import read_pairs
     from rewardlab.distill.step_labels import label_steps
     from rewardlab.judging.engines import open_generative_judge
+    from rewardlab.judging.spec import judge_video_policy
 
     settings = load_config(StepsConfig, config, source=source, seed=seed)
-    pairs = read_pairs(data, images=images)[:limit]
+    pairs = read_pairs(data, images=images, policy=judge_video_policy(judge))[:limit]
     Console().print_json(data=label_steps(pairs, settings, open_generative_judge(judge, batch_size=settings.batch_size), out))

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
 from rewardlab.cli.options import JUDGING, TRAINING, ConfigFile, Images, Out, Seed, app, echo_once
 from rewardlab.judging.spec import spec_help
+
+if TYPE_CHECKING:
+    from rewardlab.types import PreferencePair
+
+
+def _read_pairs(data: Path, model: str, frames: int = 8, images: Path | None = None) -> list[PreferencePair]:
+    """Return the pairs of a set, their videos as ``model``'s family is shown them."""
+    from functools import partial
+
+    from rewardlab.data.pairs import read_pairs
+    from rewardlab.models.video_policy import video_policy_of
+
+    return read_pairs(data, images=images, frames=frames, policy=partial(video_policy_of, model))
 
 
 @app.command("sft", rich_help_panel=TRAINING)
@@ -32,11 +45,10 @@ def sft_command(
     verdict token. `hf:OUT/final` is then a judge that answers with probabilities.
     """
     from rewardlab.config import SFTConfig, load_config
-    from rewardlab.data.pairs import read_pairs
     from rewardlab.training.sft import train_sft
 
     settings = load_config(SFTConfig, config, model=model, seed=seed)
-    echo_once(train_sft(read_pairs(data, frames=settings.frames), settings, out, votes=verify_votes))
+    echo_once(train_sft(_read_pairs(data, settings.model, settings.frames), settings, out, votes=verify_votes))
 
 
 @app.command("rl", rich_help_panel=TRAINING)
@@ -55,14 +67,13 @@ def rl_command(
     Writes `OUT/final`; the same command resumes an interrupted run.
     """
     from rewardlab.config import RLConfig, load_config
-    from rewardlab.data.pairs import read_pairs
     from rewardlab.training.rl import train_rl
 
     settings = load_config(RLConfig, config, model=model, seed=seed)
     if consistency_url:
         consistency = settings.consistency.model_copy(update={"base_url": consistency_url})
         settings = settings.model_copy(update={"consistency": consistency})
-    echo_once(train_rl(read_pairs(data, frames=settings.frames), settings, out))
+    echo_once(train_rl(_read_pairs(data, settings.model, settings.frames), settings, out))
 
 
 @app.command("rm", rich_help_panel=TRAINING)
@@ -80,11 +91,10 @@ def rm_command(
     `rewardlab bench run pairs --judge replay:FILE`.
     """
     from rewardlab.config import RMConfig, load_config
-    from rewardlab.data.pairs import read_pairs
     from rewardlab.training.reward_model import train_reward_model
 
     settings = load_config(RMConfig, config, model=model, seed=seed)
-    echo_once(train_reward_model(read_pairs(data, images=images, frames=settings.frames), settings, out))
+    echo_once(train_reward_model(_read_pairs(data, settings.model, settings.frames, images), settings, out))
 
 
 @app.command("score", rich_help_panel=JUDGING)
@@ -95,10 +105,9 @@ def score_command(
     images: Images = None,
 ) -> None:
     """Score both responses of every pair with a scalar reward model; a line a pair: `{"row": 0, "scores": [0.3, 0.7]}`."""
-    from rewardlab.data.pairs import read_pairs
     from rewardlab.training.reward_model import write_scores
 
-    typer.echo(f"{write_scores(model, read_pairs(data, images=images), out)} pairs scored: {out}")
+    typer.echo(f"{write_scores(model, _read_pairs(data, str(model), images=images), out)} pairs scored: {out}")
 
 
 @app.command("prm", rich_help_panel=TRAINING)
@@ -112,12 +121,11 @@ def prm_command(
 ) -> None:
     """Train a process reward model on step labels; `rewardlab rl` takes `OUT/final` as `process_reward` and `value_init`."""
     from rewardlab.config import PRMConfig, load_config
-    from rewardlab.data.pairs import read_pairs
     from rewardlab.distill.step_labels import read_steps
     from rewardlab.training.prm import train_prm
 
     settings = load_config(PRMConfig, config, model=model, seed=seed)
-    echo_once(train_prm(read_pairs(data, frames=settings.frames), read_steps(steps), settings, out))
+    echo_once(train_prm(_read_pairs(data, settings.model, settings.frames), read_steps(steps), settings, out))
 
 
 @app.command("policy", rich_help_panel=TRAINING)
@@ -137,11 +145,10 @@ def policy_command(
     Methods are those of `configs/rl/`. Compare `reward` with a ground truth of your own: policies learn to hack judges.
     """
     from rewardlab.config import PolicyConfig, load_config
-    from rewardlab.data.pairs import read_pairs
     from rewardlab.training.policy import train_policy
 
     settings = load_config(PolicyConfig, config, model=model, judge=judge, seed=seed)
-    echo_once(train_policy(read_pairs(data, images=images, frames=settings.frames), settings, out))
+    echo_once(train_policy(_read_pairs(data, settings.model, settings.frames, images), settings, out))
 
 
 @app.command("merge", rich_help_panel=TRAINING)

@@ -78,7 +78,11 @@ class TrainConfig(Schema):
     lora: LoraConfig | None = None
     freeze: list[str] = Field([], description="do not learn: vision, merger, language, or patterns of weights' names")
     pixels: PixelConfig | None = Field(None, description="how large images are shown; null: as the checkpoint has it")
-    frames: int = Field(8, ge=1, description="of each video, evenly spread; each is an image within the pixel budget")
+    frames: int = Field(
+        8,
+        ge=1,
+        description="of each video, at most: evenly spread, of Qwen's families as qwen-vl-utils samples; each is an image",
+    )
     max_tokens: int | None = Field(
         None,
         ge=1,

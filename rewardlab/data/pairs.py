@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rewardlab.data.images import blank_like, kind_of
+from rewardlab.data.qwen_video import VideoPolicy
 from rewardlab.data.rows import FRAMES, VERSION, Files, features, from_row, to_row, with_frames
 from rewardlab.errors import DataError, InputError, MediaError, OutputError
 from rewardlab.types import PreferencePair
@@ -249,20 +250,24 @@ def validate_rows(path: Path, *, images: Path | None = None) -> Generator[Prefer
 
 
 def stream_pairs(
-    path: Path, *, images: Path | None = None, frames: int | None = FRAMES
+    path: Path, *, images: Path | None = None, frames: int | None = FRAMES, policy: VideoPolicy | None = None
 ) -> Generator[PreferencePair, None, None]:
-    """Yield the pairs of a set, one at a time, of videos ``frames`` (None: videos as they are); relative media paths start at
-    ``images`` or else beside the file. Raises DataError (or MediaError) at the first bad row.
+    """Yield the pairs of a set, one at a time, of videos ``frames`` (None: videos as they are), by ``policy`` as a judge's
+    family samples them; relative media paths start at ``images`` or else beside the file. Raises DataError (or MediaError) at
+    the first bad row.
     """
     for item in validate_rows(path, images=images):
         if isinstance(item, BadRow):
             raise item.error
-        yield item if frames is None else with_frames(item, frames)
+        yield item if frames is None else with_frames(item, frames, policy=policy)
 
 
-def read_pairs(path: str | Path, *, images: str | Path | None = None, frames: int | None = FRAMES) -> list[PreferencePair]:
+def read_pairs(
+    path: str | Path, *, images: str | Path | None = None, frames: int | None = FRAMES, policy: VideoPolicy | None = None
+) -> list[PreferencePair]:
     """Return all pairs of a set, as :func:`stream_pairs` gives them. Raises DataError also for a set without any."""
-    pairs = list(stream_pairs(Path(path), images=None if images is None else Path(images), frames=frames))
+    folder = None if images is None else Path(images)
+    pairs = list(stream_pairs(Path(path), images=folder, frames=frames, policy=policy))
     if not pairs:
         raise DataError(f"{path}: holds no pairs")
     return pairs

@@ -36,6 +36,7 @@ from pathlib import Path
 from typing import Any
 
 from rewardlab.data.images import from_data_url, plain_image, read_image
+from rewardlab.data.qwen_video import VideoPolicy
 from rewardlab.data.video import frames_of_video
 from rewardlab.errors import DataError, MediaError
 from rewardlab.types import IMAGE_MARK, VIDEO_MARK, Order, PreferencePair
@@ -252,14 +253,18 @@ def check_marks(pair: PreferencePair, where: str) -> None:
             raise DataError(f"{where}: the question has {places} places for {name} and {len(media)} {name}")
 
 
-def with_frames(pair: PreferencePair, number: int = FRAMES, *, where: str = "") -> PreferencePair:
-    """Return the pair with at most ``number`` frames of each video among its images, where it stands or else after them.
+def with_frames(
+    pair: PreferencePair, number: int = FRAMES, *, where: str = "", policy: VideoPolicy | None = None
+) -> PreferencePair:
+    """Return the pair with at most ``number`` frames of each video among its images, where it stands or else after them;
+    ``policy``: as a judge's family samples them.
 
     Raises MediaError for a video that cannot be read.
     """
     if not pair.videos:
         return pair
-    videos = [frames_of_video(video, number, where=where or pair.pair_id) for video in pair.videos]
+    sampling = policy() if policy else None
+    videos = [frames_of_video(video, number, where=where or pair.pair_id, policy=sampling) for video in pair.videos]
     all_frames = [frame for frames in videos for frame in frames]
     if VIDEO_MARK not in pair.question and IMAGE_MARK not in pair.question:
         return replace(pair, images=(*pair.images, *all_frames), videos=())

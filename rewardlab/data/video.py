@@ -1,4 +1,5 @@
-"""Frames of a video file, evenly spread. PyAV has its own copy of FFmpeg; nothing need be installed beside it."""
+"""Frames of a video file, evenly spread, or as a family of models samples them. PyAV has its own copy of FFmpeg; nothing need
+be installed beside it."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ import numpy as np
 from PIL import Image
 
 from rewardlab.data.images import MAX_PIXELS, kind_of
-from rewardlab.errors import MediaError
+from rewardlab.data.qwen_video import QwenFrames
+from rewardlab.errors import ConfigError, MediaError
 
 SUFFIXES = {".mp4", ".mkv", ".webm", ".avi", ".mov", ".m4v"}
 
@@ -40,28 +42,53 @@ MAX_FRAMES = 100_000  # nearly an hour
 SIDE_PX = 448  # of the longer side, at most: 32 frames of 1080p would be some 100 MB, and more tokens than a judge reads
 
 
-def frames_of_video(video: Path | bytes, number: int, *, where: str = "") -> tuple[bytes, ...]:
-    """Return at most ``number`` frames as JPEG of at most :data:`SIDE_PX`, the first and the last among them. Raises
-    MediaError.
+def frames_of_video(
+    video: Path | bytes, number: int, *, where: str = "", policy: QwenFrames | None = None
+) -> tuple[bytes, ...]:
+    """Return at most ``number`` frames as JPEG: by ``policy`` or else of at most :data:`SIDE_PX`, evenly spread, the first and
+    the last among them. Raises MediaError, and ConfigError where a package is missing.
 
     ``video`` is a file or what is in one, ``where`` names it. It is decoded twice, once to count: containers lie about how many
     frames they hold.
     """
-    import av  # an FFmpeg; only videos need it
+    try:
+        import av  # an FFmpeg; only videos need it
+    except ImportError as error:
+        raise ConfigError(f"videos are decoded by PyAV, which is missing ({error}): pip install 'rewardlab[video]'") from error
 
     name = where or (str(video) if isinstance(video, Path) else "video")
     form = _container(video, name) if isinstance(video, bytes) else None
     try:
         with av.open(_opened(video), format=form) as container:
             total = sum(1 for _ in _bounded(container, name))
-        places = set(np.linspace(0, total - 1, min(number, total)).astype(int).tolist()) if total else set()
+            rate = container.streams.video[0].average_rate
+        if not total:
+            raise MediaError(f"{name}: the video has no frames")
+        if policy is None:
+            places = np.linspace(0, total - 1, min(number, total)).astype(int).tolist()
+        else:
+            places = policy.places(total, _frame_rate(rate, name), number, where=name)
         with av.open(_opened(video), format=form) as container:
-            frames = [_encoded(frame.to_image()) for n, frame in enumerate(_bounded(container, name)) if n in places]
+            frames = [
+                _encoded(frame.to_image()) if policy is None else policy.encode(frame.to_image(), len(places), where=name)
+                for n, frame in enumerate(_bounded(container, name))
+                if n in places
+            ]
     except (av.FFmpegError, IndexError, OSError) as error:
         raise MediaError(f"{name}: not a readable video ({error}); re-encode it, or give a folder of its frames") from error
-    if not frames:
-        raise MediaError(f"{name}: the video has no frames")
     return tuple(frames)
+
+
+def describe_frames(number: int, policy: QwenFrames | None) -> str:
+    """Return in words how :func:`frames_of_video` takes at most ``number`` frames."""
+    return f"{number} frames at most, evenly spread, within {SIDE_PX} px (PyAV)" if policy is None else policy.describe(number)
+
+
+def _frame_rate(rate: Any, name: str) -> float:
+    """Return frames per second. Raises MediaError where the file does not say."""
+    if not rate:
+        raise MediaError(f"{name}: does not say how many frames it has a second; re-encode it, or give a folder of its frames")
+    return float(rate)
 
 
 def _opened(video: Path | bytes) -> str | io.BytesIO:

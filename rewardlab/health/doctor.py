@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
@@ -31,6 +32,7 @@ from rewardlab.judging.spec import JudgeSpec
 from rewardlab.models.architectures import ARCHITECTURES, build_on_meta
 from rewardlab.models.checkpoints import load_template_for
 from rewardlab.models.loading import check_folder, load_policy
+from rewardlab.models.video_policy import video_policy_of
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.rewards.judgment import load_terms
 from rewardlab.samplers.base import SamplingParams
@@ -193,7 +195,7 @@ def _try_run(config: TrainConfig, plan: Plan, data: Path | None) -> Iterator[Fin
     pairs: list[PreferencePair] = []
 
     def read_data() -> str:
-        pairs.extend(read_pairs(data, frames=config.frames))
+        pairs.extend(read_pairs(data, frames=config.frames, policy=partial(video_policy_of, config.model)))
         return f"{len(pairs):,} pairs"
 
     yield _try("data", read_data)

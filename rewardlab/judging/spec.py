@@ -8,10 +8,13 @@ This is the only parser of it, and :func:`spec_help` the only explanation. An en
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from rewardlab.data.qwen_video import VideoPolicy
 from rewardlab.errors import ConfigError
 from rewardlab.models.checkpoints import weights_id
+from rewardlab.models.video_policy import video_policy_of
 from rewardlab.samplers.base import HF, OPENAI, VLLM
 
 
@@ -110,6 +113,13 @@ class JudgeSpec:
         or one at the end of a panel of one."""
         mark = ";" if ";" in self.target else ","
         return tuple(member.strip() for member in self.target.split(mark) if member.strip())
+
+
+def judge_video_policy(text: str, *others: str) -> VideoPolicy | None:
+    """Return how the family of a local checkpoint samples videos, None for any other judge. Raise ConfigError for what is no
+    specification."""
+    checkpoint = JudgeSpec.parse(text, *others).checkpoint
+    return None if checkpoint is None else partial(video_policy_of, str(checkpoint))
 
 
 def judge_weights_id(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rewardlab.benchmarks.base import Benchmark, BenchmarkFiles, Export, OfficialScorer
+from rewardlab.benchmarks.media import NUM_FRAMES
 from rewardlab.benchmarks.mm_rlhf.export import rewards_of_votes
 from rewardlab.benchmarks.mm_rlhf.loader import load_mm_rlhf
 from rewardlab.benchmarks.mm_rlhf.official import reward_lines, score_rewards
@@ -10,6 +11,8 @@ from rewardlab.benchmarks.mm_rlhf.official import reward_lines, score_rewards
 BENCHMARK = Benchmark(
     name="mm_rlhf",
     load=load_mm_rlhf,
+    load_videos=load_mm_rlhf,
+    frames=NUM_FRAMES,
     sizes={"mcq": 42, "long": 37, "short": 34, "safety": 32, "video": 25},
     whole_prompts=True,
     num_prompts=46,

@@ -14,12 +14,14 @@ from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.media import check_media, read_media
 from rewardlab.benchmarks.mm_rlhf.official import path_category
 from rewardlab.data.files import read_lines
+from rewardlab.data.qwen_video import VideoPolicy
 from rewardlab.data.rows import validate
+from rewardlab.data.video import is_video
 from rewardlab.errors import DataError
 from rewardlab.types import PreferencePair
 
 
-def load_mm_rlhf(data: Path, *, images: Path | None, with_images: bool) -> list[Row]:
+def load_mm_rlhf(data: Path, *, images: Path | None, with_images: bool, policy: VideoPolicy | None = None) -> list[Row]:
     """Return the rows of the JSON lines ``id, image | video, prompt, chosen, rejected``. Response 0 is ``chosen``.
 
     Raise DataError for a malformed row, MediaError with the media that are missing.
@@ -33,7 +35,14 @@ def load_mm_rlhf(data: Path, *, images: Path | None, with_images: bool) -> list[
         return [row for row, _ in rows]
     folder = images or data.parent
     check_media((name for _, name in rows), folder, "MM-RLHF-RewardBench")
-    return [replace(row, pair=replace(row.pair, images=read_media(folder / name))) for row, name in rows]
+    return [
+        replace(
+            row,
+            pair=replace(row.pair, images=read_media(folder / name, policy=policy)),
+            num_videos=int(is_video(folder / name)),
+        )
+        for row, name in rows
+    ]
 
 
 def _row(number: int, line: str, data: Path) -> tuple[Row, str]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from rewardlab.benchmarks.base import Benchmark, BenchmarkFiles
+from rewardlab.benchmarks.media import NUM_FRAMES
 from rewardlab.benchmarks.videorewardbench.loader import load_videorewardbench
 
 BENCHMARK = Benchmark(
     name="videorewardbench",
     load=load_videorewardbench,
+    load_videos=load_videorewardbench,
+    frames=NUM_FRAMES,
     sizes={
         "long-form perception": 283,
         "short-form perception": 413,

@@ -16,7 +16,9 @@ from typing import Any
 from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.media import check_media, read_media
 from rewardlab.data.pairs import rows_of
+from rewardlab.data.qwen_video import VideoPolicy
 from rewardlab.data.rows import validate
+from rewardlab.data.video import is_video
 from rewardlab.errors import DataError
 from rewardlab.types import PreferencePair
 
@@ -37,7 +39,9 @@ def paper_group(name: str) -> str:
     return next((group for word, group in _GROUPS.items() if word in name.lower()), name)
 
 
-def load_videorewardbench(data: Path, *, images: Path | None, with_images: bool) -> list[Row]:
+def load_videorewardbench(
+    data: Path, *, images: Path | None, with_images: bool, policy: VideoPolicy | None = None
+) -> list[Row]:
     """Return the rows of Parquet or JSON lines with :data:`COLUMNS`. Response 0 is ``chosen``. A video is a file, or a folder
     of frames.
 
@@ -50,8 +54,11 @@ def load_videorewardbench(data: Path, *, images: Path | None, with_images: bool)
         return rows
     folder = images or data.parent
     check_media((row.medium for row in rows), folder, "VideoRewardBench")
-    read = cache(lambda name: read_media(folder / name))  # several pairs share a video
-    return [replace(row, pair=replace(row.pair, images=read(row.medium))) for row in rows]
+    read = cache(lambda name: read_media(folder / name, policy=policy))  # several pairs share a video
+    return [
+        replace(row, pair=replace(row.pair, images=read(row.medium)), num_videos=int(is_video(folder / row.medium)))
+        for row in rows
+    ]
 
 
 def _row(fields: Mapping[str, Any], number: int, where: str) -> Row:
