@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,9 +23,9 @@ class Run:
     report: Report
     rows: Sequence[RowScore]
 
-    @property
-    def scores(self) -> dict[int, float]:
-        return {row.row: row.score for row in self.rows}
+    def values(self, value: Callable[[RowScore], float]) -> dict[int, float]:
+        """Return a number of each row, by the row."""
+        return {row.row: value(row) for row in self.rows}
 
 
 @dataclass(frozen=True)
@@ -65,15 +65,20 @@ def read_run(folder: Path) -> Run:
     return Run(str(folder), report, rows)
 
 
-def against(base: Run, other: Run) -> Difference:
-    """Return the difference other - base in accuracy, over the rows of both, with its 95 % interval and p-value.
+def score_of(row: RowScore) -> float:
+    """Return what accuracy is the mean of."""
+    return row.score
+
+
+def against(base: Run, other: Run, value: Callable[[RowScore], float] = score_of) -> Difference:
+    """Return the difference other - base in the mean of ``value`` (of accuracy), with its 95 % interval and p-value.
 
     Rows that share a prompt stay together, in the resampling and in the test (sign flips, two-sided: how often so large a
     difference comes about where the two are exchangeable). Raise ConfigError if the runs are not of the same rows.
     """
     if (base.report.benchmark, base.report.data_sha256) != (other.report.benchmark, other.report.data_sha256):
         raise ConfigError(f"{base.name} and {other.name} are not of the same benchmark and data file; compare like with like")
-    before, after = base.scores, other.scores
+    before, after = base.values(value), other.values(value)
     if before.keys() != after.keys():
         raise ConfigError(f"{base.name} judged {len(before):,} rows and {other.name} {len(after):,}; use the same --limit")
     gaps, clusters = [after[row.row] - before[row.row] for row in base.rows], [row.cluster for row in base.rows]

@@ -19,6 +19,7 @@ from rewardlab.benchmarks.passes import AnyJudge, Pass
 from rewardlab.benchmarks.registry import PACKAGED, benchmark_identity, find_benchmark
 from rewardlab.benchmarks.replay import MISSING, Replay, Sampling
 from rewardlab.benchmarks.report_model import Report, RowScore
+from rewardlab.benchmarks.requirements import Requirement, check_possible
 from rewardlab.benchmarks.run_files import OFFICIAL, REPORT, SCORES, VOTES
 from rewardlab.benchmarks.scores import baseline_scores, judge_scores, score_rows
 from rewardlab.data.append_log import AppendLog
@@ -71,6 +72,7 @@ class BenchSettings:
     controls: tuple[str, ...] = ("blank",)
     api_key: str = "none"
     command: str = ""  # for the report
+    requirements: tuple[Requirement, ...] = ()  # checked against what the run will have, before anything is asked
 
 
 def open_any_judge(settings: BenchSettings) -> AnyJudge:
@@ -202,6 +204,13 @@ def run_bench(settings: BenchSettings, out: Path) -> tuple[Report, list[Row]]:
     judge = open_any_judge(settings)
     _check_stopping(settings, judge)
     rows, notes = load_rows(settings, judge)
+    check_possible(
+        settings.requirements,
+        controls=settings.controls,
+        orders=settings.orders,
+        groups=[row.group for row in rows],
+        whole_prompts=benchmark.whole_prompts,
+    )
     num_votes = settings.votes or (judge.max_votes if isinstance(judge, Replay) else 1)
     orders = draw_orders(settings.orders, len(rows), settings.seed)
     identity = run_identity(settings, judge, rows, num_votes)

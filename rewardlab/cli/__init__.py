@@ -9,7 +9,20 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from rewardlab.cli import audit, bench, data, demo, distill, doctor, judge, preference_sets, push, serve, train  # noqa: F401  (commands)
+from rewardlab.cli import (  # noqa: F401  (commands)
+    audit,
+    bench,
+    bench_runs,
+    data,
+    demo,
+    distill,
+    doctor,
+    judge,
+    preference_sets,
+    push,
+    serve,
+    train,
+)
 from rewardlab.cli.options import app, refuse_renamed, sort_commands
 from rewardlab.errors import RewardlabError, missing_package
 

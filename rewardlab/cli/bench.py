@@ -62,6 +62,15 @@ def bench_run(
     controls: Annotated[
         str, typer.Option("--controls", help="Extra greedy passes, comma-separated: greedy, blank, other; '' for none.")
     ] = "blank",
+    require: Annotated[
+        list[str],
+        typer.Option(
+            "--require",
+            help="Exit status 1 unless the report has it: 'accuracy>=0.7' (the estimate), 'accuracy.low>=0.65' (the lower bound "
+            "of its interval), 'accuracy[GROUP]>=0.6', 'invalid_rate<=0.02', 'swap_consistency>=80%', 'position_bias<=0.05' (by "
+            "its size). Repeatable.",
+        ),
+    ] = [],  # noqa: B006  (typer's way to say a default)
     api_key_env: Annotated[str, typer.Option("--api-key-env", help="Variable that holds the API key.")] = "OPENAI_API_KEY",
 ) -> None:
     """Score a judge: votes in both orders, intervals, swap consistency, position bias, baselines; JSON, Markdown, HTML.
@@ -72,6 +81,7 @@ def bench_run(
     names another format; a run's votes stand as they were read.
     """
     from rewardlab.benchmarks.report import report_markdown, write_reports
+    from rewardlab.benchmarks.requirements import check_report, parse_requirement
     from rewardlab.benchmarks.runner import BenchSettings, run_bench
 
     settings = BenchSettings(
@@ -92,12 +102,18 @@ def bench_run(
         controls=tuple(name for name in controls.split(",") if name),
         api_key=os.environ.get(api_key_env, "none"),
         command=shlex.join(["rewardlab", *sys.argv[1:]]),
+        requirements=tuple(map(parse_requirement, require)),
     )
     report, rows = run_bench(settings, out)
     write_reports(report, rows, out)
     typer.echo(report_markdown(report))
     exported = "; official.jsonl (for bench official)" if report.official else ""
     typer.echo(f"written: {out}/report.json, report.md, report.html; votes.jsonl, scores.jsonl (for bench compare){exported}")
+    findings = [check_report(report, requirement) for requirement in settings.requirements]
+    for finding in findings:
+        typer.echo(finding.sentence, err=not finding.is_met)
+    if not all(finding.is_met for finding in findings):
+        raise typer.Exit(1)
 
 
 @bench_app.command("suite")

@@ -1,0 +1,50 @@
+"""Finished benchmark runs: a gate between two of them, and their export to other tools."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rewardlab.cli.options import bench_app
+
+
+@bench_app.command("gate")
+def bench_gate(
+    old: Annotated[Path, typer.Argument(help="Folder of the run to hold on to: its report.json and scores.jsonl are enough.")],
+    new: Annotated[Path, typer.Argument(help="Folder of the run that may replace it, of the same pairs asked alike.")],
+    figures: Annotated[
+        list[str],
+        typer.Option(
+            "--figure",
+            help="accuracy, flipped, invalid or split (shares of pairs; fewer is better), or of a group: accuracy[GROUP]. "
+            "Repeatable; all must pass.",
+        ),
+    ] = ["accuracy"],  # noqa: B006  (typer's way to say a default)
+    margin: Annotated[float, typer.Option("--margin", min=0.0, max=1.0, help="Loss to put up with: 0.01 is a point.")] = 0.0,
+    proves: Annotated[
+        bool,
+        typer.Option(
+            "--prove", help="Pass only where NEW is shown to lose no more than --margin; without: unless it is shown."
+        ),
+    ] = False,
+) -> None:
+    """Is NEW worse than OLD beyond noise? By the paired interval of `bench compare`, for a gate in continuous integration.
+
+    **Exit status 1** where it is, and where either run is no evidence: votes that failed at the endpoint, not one verdict, sums
+    that do not add up. Runs of other pairs, or that were asked otherwise, are refused. With few pairs the interval is wide and
+    much passes: the sentence says what loss could not be told, and `--prove` turns the burden round.
+    """
+    from rewardlab.benchmarks.comparison import read_run
+    from rewardlab.benchmarks.gate import faults_of, gate_runs, parse_figure
+
+    wanted = [parse_figure(figure) for figure in figures]
+    before, after = read_run(old), read_run(new)
+    verdicts = [gate_runs(before, after, figure, margin=margin, proves=proves) for figure in wanted]
+    faults = [*faults_of(before), *faults_of(after)]
+    for sentence in [*faults, *(verdict.sentence for verdict in verdicts)]:
+        typer.echo(sentence)
+    if faults or not all(verdict.passes for verdict in verdicts):
+        typer.echo(f"{new} does not pass", err=True)
+        raise typer.Exit(1)

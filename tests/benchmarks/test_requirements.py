@@ -1,0 +1,138 @@
+"""Requirements on a report's figures: what they say, what is refused before anything is asked, and what passes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rewardlab.benchmarks.report_model import Report
+from rewardlab.benchmarks.requirements import FIGURES, check_report, parse_requirement
+from rewardlab.benchmarks.runner import BenchSettings, run_bench
+from rewardlab.data.pairs import write_parquet
+from rewardlab.errors import ConfigError
+
+
+@pytest.fixture(scope="module")
+def report(demo_pairs: Any, tmp_path_factory: pytest.TempPathFactory) -> Report:
+    """Of 40 pairs: 30 right in both orders, 10 always the second place; one answer of 80 is unreadable."""
+    folder = tmp_path_factory.mktemp("required")
+    pairs = demo_pairs[0][:40]
+    write_parquet(pairs, folder / "pairs.parquet")
+    lines = []
+    for row, pair in enumerate(pairs):
+        for order in ("given", "swapped"):
+            right = 1 + ((pair.preferred == 1) != (order == "swapped"))
+            said = right if row < 30 else 2
+            lines.append({"row": row, "order": order, "text": "?" if not lines else f"<answer>{said}</answer>"})
+    (folder / "votes.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    return run_bench(BenchSettings("pairs", folder / "pairs.parquet", f"replay:{folder / 'votes.jsonl'}"), folder / "out")[0]
+
+
+def is_met(report: Report, text: str) -> bool:
+    return check_report(report, parse_requirement(text)).is_met
+
+
+def test_figures_by_hand(report: Report) -> None:
+    """(29.5 + 5) of 40 are right; ten pairs lean to the second place, and a bias is meant by its size."""
+    assert report.scores.accuracy.micro == pytest.approx(34.5 / 40)
+    assert is_met(report, "accuracy>=0.8625")
+    assert is_met(report, "accuracy>=86.25%")
+    assert not is_met(report, "accuracy>=0.8626")
+    assert is_met(report, " accuracy <= 0.87 ")
+    low, high = report.scores.interval
+    assert is_met(report, f"accuracy.low>={low - 0.001}")
+    assert not is_met(report, f"accuracy.low>={low + 0.001}")
+    assert is_met(report, f"accuracy.high<={high + 0.001}")
+    assert not is_met(report, f"accuracy.high<={high - 0.001}")
+    assert is_met(report, "invalid_rate<=0.0125")
+    assert not is_met(report, "invalid_rate<=0.0124")
+    assert report.scores.position_bias is not None
+    assert report.scores.position_bias < -0.05
+    assert not is_met(report, "position_bias<=0.05")
+    assert is_met(report, "num_pairs>=40")
+    assert not is_met(report, "num_pairs>=41")
+    for group, cell in report.scores.groups.items():
+        assert is_met(report, f"accuracy[{group}]>={cell.accuracy}")
+        assert not is_met(report, f"accuracy[{group}].high<={cell.interval[1] - 0.001}")
+
+
+def test_sentences(report: Report) -> None:
+    """Figure, interval and bound, in one sentence."""
+    low, high = (f"{100 * side:.1f}" for side in report.scores.interval)
+    said = {
+        "accuracy>=0.9": f"accuracy is 86.25 % [{low}, {high}]: the estimate is below the 90.00 % required",
+        "accuracy.low>=0.9": f"accuracy is 86.25 % [{low}, {high}]: its lower bound is below the 90.00 % required",
+        "accuracy>=0.8": f"accuracy is 86.25 % [{low}, {high}]: the estimate reaches the 80.00 % required",
+        "invalid_rate<=1%": "invalid_rate is 1.25 %: it is above the 1.00 % required",
+        "blank_accuracy<=0.6": "blank_accuracy has no value in this run, for the 60.00 % required",
+    }
+    for text, sentence in said.items():
+        assert check_report(report, parse_requirement(text)).sentence == sentence
+
+
+def test_what_has_no_value_meets_nothing(report: Report) -> None:
+    """Neither a bound from below nor one from above; nor does what is no number."""
+    broken = replace(report, scores=replace(report.scores, swap_consistency=None, invalid_rate=float("nan")))
+    for text in ("swap_consistency>=0", "swap_consistency<=1", "invalid_rate>=0", "invalid_rate<=1"):
+        assert not is_met(broken, text)
+        assert is_met(report, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("acuracy>=0.7", "did you mean 'accuracy'"),
+        ("brilliance>=0.7", f"expected one of {', '.join(FIGURES)}"),
+        ("accuracy>0.7", "expected FIGURE>=NUMBER"),
+        ("accuracy", "expected FIGURE>=NUMBER"),
+        ("", "expected FIGURE>=NUMBER"),
+        ("accuracy>=70", "a share from 0 to 1, such as 0.7 or 70%"),
+        ("accuracy>=nan", "a share from 0 to 1"),
+        ("accuracy>=much", "a share from 0 to 1"),
+        ("num_pairs>=50%", "it is no share"),
+        ("num_pairs>=inf", "it is no share"),
+        ("invalid_rate.low<=0.1", "no interval of invalid_rate; expected one of accuracy"),
+        ("accuracy.middle>=0.1", "expected .low or .high"),
+        ("swap_consistency[general]>=0.1", "no swap_consistency of a group; expected one of accuracy"),
+    ],
+)
+def test_what_is_refused(text: str, message: str) -> None:
+    """Every wrong form, in a sentence."""
+    with pytest.raises(ConfigError) as error:
+        parse_requirement(text)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        ("accuracy[counnt]>=0.7", {}, "did you mean 'count'"),
+        ("accuracy[]x>=0.7", {}, "expected FIGURE>=NUMBER"),
+        ("swap_consistency>=0.7", {"orders": "given"}, "needs both orders"),
+        ("blank_accuracy<=0.6", {"controls": ()}, "needs --controls blank"),
+        ("other_accuracy<=0.6", {}, "needs --controls blank,other"),
+        ("all_right>=0.6", {}, "does not count prompts"),
+    ],
+)
+def test_refused_before_anything_is_asked(
+    text: str, options: dict[str, Any], message: str, demo_pairs: Any, tmp_path: Path
+) -> None:
+    """What a run of these settings will have no figure for; not one vote is cast."""
+    pairs = [replace(pair, category="count" if n % 2 else "colour") for n, pair in enumerate(demo_pairs[0][:6])]
+    write_parquet(pairs, tmp_path / "pairs.parquet")
+    with pytest.raises(ConfigError, match=message):
+        run_bench(
+            BenchSettings(
+                "pairs",
+                tmp_path / "pairs.parquet",
+                "baseline:first",
+                requirements=(parse_requirement(text),),
+                **options,
+            ),
+            tmp_path / "out",
+        )
+    assert not (tmp_path / "out").exists()
