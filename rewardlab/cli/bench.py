@@ -66,9 +66,9 @@ def bench_run(
         list[str],
         typer.Option(
             "--require",
-            help="Exit status 1 unless the report has it: 'accuracy>=0.7' (the estimate), 'accuracy.low>=0.65' (the lower bound "
-            "of its interval), 'accuracy[GROUP]>=0.6', 'invalid_rate<=0.02', 'swap_consistency>=80%', 'position_bias<=0.05' (by "
-            "its size). Repeatable.",
+            help="Exit status 1 unless the report has it: 'accuracy>=0.7' (the estimate), 'accuracy.low>=0.65' (the lower "
+            "bound of its interval), 'accuracy[GROUP]>=0.6', 'invalid_rate<=0.02', 'swap_consistency>=80%', "
+            "'position_bias<=0.05' (by its size). Repeatable.",
         ),
     ] = [],  # noqa: B006  (typer's way to say a default)
     api_key_env: Annotated[str, typer.Option("--api-key-env", help="Variable that holds the API key.")] = "OPENAI_API_KEY",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Optional
 
 import typer
 
@@ -48,3 +48,35 @@ def bench_gate(
     if faults or not all(verdict.passes for verdict in verdicts):
         typer.echo(f"{new} does not pass", err=True)
         raise typer.Exit(1)
+
+
+@bench_app.command("export")
+def bench_export(
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
+    out: Annotated[Path, typer.Option("--out", help="File to write: a log of Inspect, .eval (small) or .json (to read).")],
+    data: Annotated[Optional[Path], typer.Option("--data", help="The run's data file, where it has moved since.")] = None,
+    images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the benchmark's images, as in the run.")] = None,
+    benchmark: Annotated[
+        Optional[str], typer.Option("--benchmark", help="The Python file of a benchmark that was run from one.")
+    ] = None,
+    with_images: Annotated[bool, typer.Option("--with-images/--without-images", help="Put the images into the log.")] = True,
+) -> None:
+    """Write a run as a log of Inspect (inspect_ai): a sample per pair with its images, votes of both orders and scores.
+
+    `pip install 'rewardlab[inspect]'`, then `inspect view --log-dir FOLDER` shows it. Figures are those of the run's report.
+    """
+    from rewardlab.benchmarks.comparison import read_run
+    from rewardlab.benchmarks.inspect_log import write_inspect_log
+    from rewardlab.benchmarks.registry import find_benchmark
+    from rewardlab.data.files import data_hash
+    from rewardlab.errors import DataError
+
+    finished = read_run(run)
+    place = data or Path(finished.report.data)
+    if not place.exists():
+        raise DataError(f"{place}: the run's data file is not there; give it by --data")
+    if data_hash(place) != finished.report.data_sha256:
+        raise DataError(f"{place}: is not the data file of {run}, or has changed since; give that one by --data")
+    rows = find_benchmark(benchmark or finished.report.benchmark).load(place, images=images, with_images=with_images)
+    write_inspect_log(finished, rows, out, with_images=with_images)
+    typer.echo(f"written: {out} ({len(finished.rows):,} pairs); inspect view --log-dir {out.parent}")

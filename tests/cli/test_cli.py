@@ -39,6 +39,7 @@ GROUPED = [
     "bench official",
     "bench compare",
     "bench gate",
+    "bench export",
     "bench check",
     "bench suite",
     "bench prepare",

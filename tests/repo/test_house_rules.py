@@ -51,6 +51,7 @@ OWNERS = {
     "verifiers": {"integrations/verifiers.py"},
     "sklearn": {"demo/"},
     "matplotlib": {"reporting/plots.py", "demo/"},
+    "inspect_ai": {"benchmarks/inspect_log.py"},
     "rich": {"cli/", "reporting/progress.py", "demo/"},
     "typer": {"cli/"},
     "math_verify": {"rewards/verifiable/math_worker.py"},
