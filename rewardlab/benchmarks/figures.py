@@ -22,6 +22,7 @@ from rewardlab.reporting.plots import (
 )
 
 CONFIDENCE_NAMES = {"vote_share": "share of votes", "verdict_probability": "probability of the verdict"}
+CONFIDENCE_LABELS = {"vote_share": "share\nof votes", "verdict_probability": "probability\nof the verdict"}
 
 
 def report_figures(report: Report) -> list[tuple[str, str]]:
@@ -47,25 +48,25 @@ def best_baseline(baselines: Mapping[str, BaselineScores]) -> tuple[str, float]:
 
 def _curve(scores: Scores) -> str:
     curve = scores.k_curve
-    lines = [Line("one order, majority of K", [point.k for point in curve], curve, INK)]
+    lines = [Line("one order,\nmajority of K", [point.k for point in curve], curve, INK)]
     balanced = [(2 * point.k, point.balanced) for point in curve if point.balanced]
     weighted = [(2 * point.k, point.weighted) for point in curve if point.weighted]
     for label, cells, color in (
-        ("both orders, K each", balanced, LEAF),
-        ("both orders, by probability", weighted, WARM),
+        ("both orders,\nK each", balanced, LEAF),
+        ("both orders,\nby probability", weighted, WARM),
     ):
         if cells:
             lines.append(Line(label, [samples for samples, _ in cells], [cell for _, cell in cells], color))
     stops = [point for point in scores.sequential if point.error]
-    stopping = Line("both orders, stopped when settled", [point.samples for point in stops], stops, GOLD)
+    stopping = Line("both orders,\nuntil settled", [point.samples for point in stops], stops, GOLD)
     return plot_curve(lines, stopping if scores.sequential else None)
 
 
 def _confidence_figures(scores: Scores) -> list[tuple[str, str]]:
     figures, reliability, risks = [], {}, {}
     for name, confidence in scores.confidence.items():
-        calibration, label = confidence.calibration, CONFIDENCE_NAMES[name]
-        ece = f", ECE {100 * calibration.ece:.1f}" if calibration else ""
+        calibration, label = confidence.calibration, CONFIDENCE_LABELS[name]
+        ece = f"\nECE {100 * calibration.ece:.1f}" if calibration else ""
         reliability[label + ece] = calibration.reliability if calibration else ()
         risks[label] = calibration.risk_coverage if calibration else ()
     if any(reliability.values()):
@@ -79,4 +80,4 @@ def leaderboard_figure(reports: Mapping[str, Report]) -> str:
     """Draw the accuracy of each run by name with its interval, best first, beside chance and the first's best baseline."""
     ranked = sorted(reports.items(), key=lambda item: -item[1].scores.accuracy.micro)
     cells = {name: AccuracyEstimate(report.scores.accuracy.micro, report.scores.interval) for name, report in ranked}
-    return plot_accuracies(cells, best_baseline(next(iter(reports.values())).baselines), width=8)
+    return plot_accuracies(cells, best_baseline(next(iter(reports.values())).baselines))

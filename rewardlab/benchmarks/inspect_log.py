@@ -16,7 +16,7 @@ from rewardlab.benchmarks.comparison import Run
 from rewardlab.benchmarks.report_model import Report, RowScore, Scores
 from rewardlab.benchmarks.run_files import REPORT, VOTES
 from rewardlab.data.images import thumbnail, to_data_url
-from rewardlab.errors import ConfigError, DataError
+from rewardlab.errors import ConfigError, DataError, MissingPackageError
 from rewardlab.metrics.accuracy import VALID
 from rewardlab.metrics.intervals import Interval
 from rewardlab.types import IMAGE_MARK, FinishReason, Order, Vote
@@ -30,14 +30,14 @@ STOPS = {FinishReason.STOP: "stop", FinishReason.LENGTH: "max_tokens"}
 def write_inspect_log(run: Run, rows: Sequence[Row], out: Path, *, with_images: bool = True) -> None:
     """Write the run, whose folder is ``run.name``, to ``out``, a .eval or .json file. ``rows`` are those of its data file.
 
-    Raise ConfigError for another suffix or where inspect_ai is not installed, DataError where rows or votes are missing.
+    Raise ConfigError for another suffix, MissingPackageError without inspect_ai, DataError where rows or votes are missing.
     """
     if out.suffix not in SUFFIXES:
         raise ConfigError(f"--out {out}: expected a file that ends in {' or '.join(SUFFIXES)}, as Inspect reads them")
     try:
         from inspect_ai.log import write_eval_log
     except ImportError as error:
-        raise ConfigError(f"inspect_ai is not installed here ({error}); pip install 'rewardlab[inspect]'") from error
+        raise MissingPackageError("inspect_ai is not installed, which this needs; pip install 'rewardlab[inspect]'") from error
     log = inspect_log(run, rows, with_images=with_images)
     out.parent.mkdir(parents=True, exist_ok=True)
     part = out.with_name(f".{out.stem}.part{out.suffix}")
@@ -176,7 +176,7 @@ def _shown(row: Row, with_images: bool) -> Any:
 
     content = [*pictures(pair.images), ContentText(text=pair.question.replace(IMAGE_MARK, "[image]"))]
     for index, text in enumerate(pair.responses):
-        content.append(ContentText(text=f"**Response {index}**\n\n{text.replace(IMAGE_MARK, '[image]')}"))
+        content.append(ContentText(text=f"\n\n**Response {index}**\n\n{text.replace(IMAGE_MARK, '[image]')}"))
         content += pictures(pair.response_images[index])
     return ChatMessageUser(content=content, id=f"{row.row}-pair")
 
@@ -196,14 +196,16 @@ def _answer(report: Report, vote: Vote) -> Any:
     facts = {
         "order": vote.order.value,
         "status": vote.verdict.status.value,
-        "choice": None if vote.verdict.choice is None else vote.verdict.choice.value,
+        "choice": vote.verdict.choice,
         "winner": vote.winner,
         "margin": vote.margin,
         "num_tokens": vote.completion.num_tokens,
-        "error": vote.completion.error,
+        "error": vote.completion.error or None,
     }
     text = vote.completion.text or vote.completion.error or vote.verdict.rule or "(no text)"
-    return ChatMessageAssistant(content=text, model=report.judge, metadata=facts)
+    return ChatMessageAssistant(
+        content=text, model=report.judge, metadata={name: fact for name, fact in facts.items() if fact is not None}
+    )
 
 
 def _stop(vote: Vote) -> str:

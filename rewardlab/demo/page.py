@@ -5,65 +5,55 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from matplotlib import pyplot as plt
-
 from rewardlab.benchmarks.browser import evenly_spread, judgments_to_show
 from rewardlab.benchmarks.pairs.loader import load_labelled_pairs
 from rewardlab.data.files import read_lines, write_atomic
 from rewardlab.demo.build import TEST
 from rewardlab.demo.summary import STAGES, TITLES, Summary, summary_sentences, summary_table
 from rewardlab.reporting.pages import page_environment
-from rewardlab.reporting.plots import figure_uri
+from rewardlab.reporting.plots import GOLD, INK, LEAF, WARM, Line, Series, plot_curve, plot_series
 
 NUM_EXAMPLES = 12  # judgments, the same pairs before and after
 
 
+CURVES = {
+    "Reward and its parts, per rollout batch": {
+        "reward": ("reward", INK),
+        "reward/accuracy": ("right verdicts", LEAF),
+        "reward/consistency_of_correct": ("reasoning\nagrees", WARM),
+        "reward/format": ("form kept", GOLD),
+    },
+    "Policy: entropy, filtered advantages, pre-clipped tokens": {
+        "entropy": ("entropy", INK),
+        "advantage/outlier_frac": ("filtered\nadvantages", WARM),
+        "loss/preclip_frac": ("pre-clipped\ntokens", GOLD),
+        "reward/invalid_frac": ("invalid\nanswers", LEAF),
+    },
+    "Tokens per rollout": {"completions/mean_length": ("tokens", INK)},
+}
+
+
 def training_curves(out: Path) -> list[tuple[str, str]]:
     """Return (caption, SVG data URL) of each plot of the RL metrics: the parts of the reward, and the policy's health."""
-    rows = [json.loads(line) for line in read_lines(out / "rl" / "metrics.jsonl")]
-    groups = {
-        "Reward and its parts, per rollout batch": (
-            "reward",
-            "reward/accuracy",
-            "reward/consistency_of_correct",
-            "reward/format",
-        ),
-        "Policy: entropy, filtered advantages, pre-clipped tokens": (
-            "entropy",
-            "advantage/outlier_frac",
-            "loss/preclip_frac",
-            "reward/invalid_frac",
-        ),
-        "Tokens per rollout": ("completions/mean_length",),
-    }
-    plots = []
-    for caption, names in groups.items():
-        figure, axes = plt.subplots(figsize=(6, 3))
-        for name in names:
-            points = [(row["step"], float(row[name])) for row in rows if name in row]
+    rows, plots = [json.loads(line) for line in read_lines(out / "rl" / "metrics.jsonl")], []
+    for caption, metrics in CURVES.items():
+        series = []
+        for metric, (label, color) in metrics.items():
+            points = [(row["step"], float(row[metric])) for row in rows if metric in row]
             if points:
-                axes.plot(*zip(*points, strict=True), label=name)
-        axes.set(xlabel="optimizer step")
-        axes.legend(frameon=False, fontsize=8)
-        axes.grid(alpha=0.3)
-        plots.append((caption, figure_uri(figure)))
+                series.append(Series(label, [step for step, _ in points], [value for _, value in points], color))
+        plots.append((caption, plot_series(series, xlabel="optimizer step")))
     return plots
 
 
 def plot_stages(summary: Summary) -> str:
     """Return a plot of accuracy against votes, a line per stage, as a data URL."""
-    figure, axes = plt.subplots(figsize=(6, 3.4))
-    for stage in ("sft", "rl"):
-        curve = summary.stages[stage].votes
-        ks = [int(k) for k in curve]
-        axes.plot(ks, [100 * c.accuracy for c in curve.values()], "o-", label=TITLES[stage])
-        low, high = ([100 * c.interval[side] for c in curve.values()] for side in (0, 1))
-        axes.fill_between(ks, low, high, alpha=0.2)
-    axes.axhline(50, color="#888", ls="--", lw=1)
-    axes.set(xlabel="K, votes per order", ylabel="accuracy, %")
-    axes.legend(frameon=False)
-    axes.grid(alpha=0.3)
-    return figure_uri(figure)
+    lines = [
+        Line(TITLES[stage].replace("Reinforce", "\nReinforce"), [int(k) for k in curve], list(curve.values()), color)
+        for stage, color in (("sft", WARM), ("rl", INK))
+        if (curve := summary.stages[stage].votes)
+    ]
+    return plot_curve(lines, None, xlabel="votes per order")
 
 
 def write_page(summary: Summary, out: Path) -> None:

@@ -1,4 +1,4 @@
-"""The figures of reports: accuracies, votes, length, confidence. Each is an SVG that stands inside a page."""
+"""The figures of reports: accuracies, votes, length, confidence. Each is an SVG that stands inside a page, light or dark."""
 
 from __future__ import annotations
 
@@ -12,14 +12,52 @@ import matplotlib
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
-from matplotlib.collections import PathCollection
+from matplotlib.ticker import MaxNLocator
 
 from rewardlab.metrics.calibration import Bin, RiskPoint
 from rewardlab.metrics.intervals import Interval
+from rewardlab.reporting.tables import with_interval
 
-plt.rcParams["text.parse_math"] = False  # names of groups and judges are text, dollars and all
-INK, WARM, GREY, LEAF, GOLD = "#1f4e79", "#c0504d", "#888888", "#3b7a3e", "#b8860b"
-WIDE, LOW = 6.0, 3.2  # inches
+# Colours on a light page, and what each becomes on a dark one; the reader's setting decides, within the picture.
+INK, WARM, LEAF, GOLD = "#2f5cc4", "#b3452c", "#1a7440", "#8f5509"
+TEXT, SOFT, GRID = "#1d2530", "#5a6675", "#dde3ea"
+DARK = {
+    INK: "#8fb0ff",
+    WARM: "#ff9d86",
+    LEAF: "#6fd198",
+    GOLD: "#efb266",
+    TEXT: "#e4e9f0",
+    SOFT: "#9ca9b8",
+    GRID: "#313b48",
+}
+FONTS = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
+STYLE: Any = {
+    "text.parse_math": False,  # names of groups and judges are text, dollars and all
+    "svg.fonttype": "none",  # text in the reader's font, and the same size at any width
+    "svg.hashsalt": "rewardlab",  # the same figure is the same file
+    "font.size": 11,
+    "text.color": TEXT,
+    "axes.labelcolor": SOFT,
+    "axes.edgecolor": SOFT,
+    "axes.linewidth": 0.8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.labelsize": 10.5,
+    "xtick.color": SOFT,
+    "ytick.color": SOFT,
+    "xtick.labelcolor": TEXT,
+    "ytick.labelcolor": TEXT,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.8,
+    "lines.linewidth": 2,
+    "lines.solid_capstyle": "round",
+}
+plt.rcParams.update(STYLE)
+WIDE, LOW = 5.0, 3.0  # inches: 480 px, as wide as a figure stands in a page of two columns
+LETTER = 0.085  # inches, of a label; fonts differ, and this is a wide one's
+MOST_LETTERS = 24  # of a name beside an axis
 
 
 class Measured(Protocol):
@@ -42,55 +80,203 @@ class Line:
     color: str
 
 
+@dataclass(frozen=True)
+class Series:
+    """Numbers over the steps of a run, with what they are in words."""
+
+    label: str
+    steps: Sequence[float]
+    values: Sequence[float]
+    color: str
+
+
+@dataclass(frozen=True)
+class EndLabel:
+    """A name that stands at a line's end instead of in a legend; ``y`` in the axis's unit."""
+
+    text: str
+    y: float
+    color: str
+
+
 def figure_uri(figure: Any) -> str:
-    """Return a matplotlib figure as an SVG data URL."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="svg", bbox_inches="tight")
+    """Return a matplotlib figure as an SVG data URL that follows the reader's light or dark setting.
+
+    The background is that of the page. Only the colours of :data:`DARK` may be drawn with: others do not change.
+    """
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     plt.close(figure)
-    return "data:image/svg+xml;base64," + base64.b64encode(buffer.getvalue()).decode()
+    svg = buffer.getvalue()
+    rules = ["", ""]
+    for number, (light, dark) in enumerate(DARK.items()):
+        svg = svg.replace(light, f"var(--c{number})")
+        rules = [f"{rule}--c{number}:{color};" for rule, color in zip(rules, (light, dark), strict=True)]
+    style = f":root{{{rules[0]}}}@media (prefers-color-scheme:dark){{:root{{{rules[1]}}}}}text{{font-family:{FONTS}!important}}"
+    svg = svg.replace("<defs>", f"<style>{style}</style><defs>", 1)
+    return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()
 
 
-def plot_accuracies(cells: Mapping[str, Measured], baseline: tuple[str, float], *, width: float = WIDE) -> str:
-    """Draw accuracies by name with their intervals, beside chance and a baseline's (name, accuracy)."""
-    figure, axes = plt.subplots(figsize=(width, 0.4 * len(cells) + 1.4))
+def _short(name: str) -> str:
+    """A name cut in its middle, where paths are alike least at the end."""
+    return name if len(name) <= MOST_LETTERS else f"{name[:8]}…{name[-(MOST_LETTERS - 9) :]}"
+
+
+def _inches(texts: Sequence[str]) -> float:
+    return LETTER * max((len(line) for text in texts for line in text.split("\n")), default=0)
+
+
+def _fit(axes: Any, *, left: float = 0.7, right: float = 0.2, top: float = 0.15) -> None:
+    """Place the axes within a figure of fixed size, so that letters are as large in every figure; margins in inches."""
+    width, height = axes.figure.get_size_inches()
+    axes.set_position((left / width, 0.55 / height, 1 - (left + right) / width, 1 - (0.55 + top) / height))
+
+
+def _label_ends(axes: Any, labels: Sequence[EndLabel]) -> None:
+    """Write names right of the axes at the height of their lines, moved apart where they would overlap."""
+    _fit(axes, right=_inches([label.text for label in labels]) + 0.2)
+    bottom, top = axes.get_ylim()
+    inches = axes.figure.get_size_inches()[1] * axes.get_position().height
+    heights = [0.19 * (label.text.count("\n") + 1) / inches * (top - bottom) for label in labels]
+    order = sorted(range(len(labels)), key=lambda n: labels[n].y)
+    places: dict[int, float] = {}
+    edge = bottom
+    for n in order:  # upwards, each at least above the one below
+        places[n] = max(labels[n].y, edge + heights[n] / 2)
+        edge = places[n] + heights[n] / 2
+    edge = max(top, max((labels[n].y for n in order), default=top))
+    for n in reversed(order):  # and down again from the top
+        places[n] = min(places[n], edge - heights[n] / 2)
+        edge = places[n] - heights[n] / 2
+    for n, label in enumerate(labels):
+        axes.annotate(
+            label.text,
+            (1, places[n]),
+            xycoords=("axes fraction", "data"),
+            xytext=(8, 0),
+            textcoords="offset points",
+            color=label.color,
+            va="center",
+            fontsize=10.5,
+            annotation_clip=False,
+        )
+
+
+def _chance(axes: Any, *, horizontal: bool) -> None:
+    """The line of a guesser, with its name."""
+    if horizontal:
+        axes.axhline(50, color=SOFT, ls=(0, (4, 3)), lw=1)
+        axes.annotate(
+            "chance",
+            (0, 50),
+            xycoords=("axes fraction", "data"),
+            xytext=(4, 3),
+            textcoords="offset points",
+            color=SOFT,
+            fontsize=9.5,
+        )
+    else:
+        axes.axvline(50, color=SOFT, ls=(0, (4, 3)), lw=1)
+        axes.annotate(
+            "chance 50",
+            (50, 0),
+            xycoords=("data", "axes fraction"),
+            xytext=(-4, 4),
+            textcoords="offset points",
+            color=SOFT,
+            fontsize=9.5,
+            ha="right",
+        )
+
+
+def _rows(names: Sequence[str], numbers: Sequence[str]) -> tuple[Any, Any]:
+    """Axes with a row per name, the first on top, and its number right of it."""
+    figure, axes = plt.subplots(figsize=(WIDE, 0.34 * len(names) + 1.15))
+    short = [_short(name) for name in names]
+    axes.set(yticks=range(len(names)), yticklabels=short, ylim=(len(names) - 0.1, -0.6))
+    _fit(axes, left=_inches(short) + 0.25, right=_inches(numbers) + 0.25, top=0.3)
+    axes.grid(visible=False, axis="y")
+    axes.tick_params(axis="y", length=0)
+    axes.spines["left"].set_visible(False)
+    for place, number in enumerate(numbers):
+        where: Any = {"xycoords": ("axes fraction", "data"), "xytext": (10, 0), "textcoords": "offset points"}
+        axes.annotate(number, (1, place), **where, va="center", fontsize=10.5, annotation_clip=False)
+    return figure, axes
+
+
+def plot_accuracies(cells: Mapping[str, Measured], baseline: tuple[str, float]) -> str:
+    """Draw accuracies by name with their intervals and numbers, beside chance and a baseline's (name, accuracy)."""
+    figure, axes = _rows(list(cells), [with_interval(cell.accuracy, cell.interval) for cell in cells.values()])
     for place, cell in enumerate(cells.values()):
         low, high = cell.interval
-        axes.plot([100 * low, 100 * high], [place, place], color=INK, lw=2)
-        axes.plot(100 * cell.accuracy, place, "o", color=INK, ms=7)
-    axes.set(yticks=range(len(cells)), yticklabels=list(cells), xlim=(0, 100), ylim=(len(cells) - 0.5, -0.5))
-    axes.axvline(50, color=GREY, ls="--", lw=1)
-    axes.axvline(100 * baseline[1], color=WARM, ls=":", lw=1.5, label=f"best baseline: {baseline[0]}")
-    axes.set(xlabel="accuracy, % (95 % interval)")
-    axes.legend(loc="lower left", frameon=False, fontsize=8)
+        axes.plot([100 * low, 100 * high], [place, place], color=INK, lw=3, alpha=0.45, clip_on=False)
+        axes.plot(100 * cell.accuracy, place, "o", color=INK, ms=7, clip_on=False)
+    sides = [50.0, 100 * baseline[1], *(100 * side for cell in cells.values() for side in cell.interval)]
+    pad = max(2.0, 0.06 * (max(sides) - min(sides)))
+    left = min(min(sides) - pad, 50 - 3 * pad)  # room for the name of the line at 50
+    axes.set(xlim=(max(0.0, left), min(100.0, max(sides) + pad)), xlabel="accuracy, % [95 % interval]")
+    _chance(axes, horizontal=False)
+    axes.axvline(100 * baseline[1], color=WARM, ls=":", lw=1.8)
+    is_right = 100 * baseline[1] > sum(axes.get_xlim()) / 2
+    axes.annotate(
+        f"best baseline: {baseline[0]} {100 * baseline[1]:.1f}",
+        (100 * baseline[1], 1),
+        xycoords=("data", "axes fraction"),
+        xytext=(-4 if is_right else 4, 2),
+        textcoords="offset points",
+        color=WARM,
+        fontsize=9.5,
+        ha="right" if is_right else "left",
+        annotation_clip=False,
+    )
     return figure_uri(figure)
 
 
-def plot_curve(lines: Sequence[Line], stopping: Line | None) -> str:
+def plot_curve(lines: Sequence[Line], stopping: Line | None, *, xlabel: str = "samples per pair") -> str:
     """Draw accuracy against samples per pair, a line per way of reducing them; ``stopping`` is dashed, without intervals."""
     figure, axes = plt.subplots(figsize=(WIDE, LOW))
+    labels = []
     for line in lines:
-        axes.plot(line.samples, [100 * p.accuracy for p in line.points], "o-", color=line.color, label=line.label, ms=4)
+        percents = [100 * point.accuracy for point in line.points]
+        axes.plot(line.samples, percents, "o-", color=line.color, ms=5)
         low, high = ([100 * p.interval[side] for p in line.points] for side in (0, 1))
-        axes.fill_between(line.samples, low, high, alpha=0.15, color=line.color)
-    if stopping is not None:
-        accuracies = [100 * point.accuracy for point in stopping.points]
-        axes.plot(stopping.samples, accuracies, "D--", color=stopping.color, label=stopping.label, ms=4)
-    axes.set(xlabel="samples per pair", ylabel="accuracy, %")
-    axes.legend(frameon=False, fontsize=8)
-    axes.grid(alpha=0.3)
+        axes.fill_between(line.samples, low, high, alpha=0.15, color=line.color, lw=0)
+        labels.append(EndLabel(line.label, percents[-1], line.color))
+    if stopping is not None and stopping.points:
+        percents = [100 * point.accuracy for point in stopping.points]
+        axes.plot(stopping.samples, percents, "D--", color=stopping.color, ms=5)
+        labels.append(EndLabel(stopping.label, percents[-1], stopping.color))
+    axes.set(xlabel=xlabel, ylabel="accuracy, %")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if axes.get_ylim()[0] < 52:
+        _chance(axes, horizontal=True)
+    _label_ends(axes, labels)
+    return figure_uri(figure)
+
+
+def plot_series(series: Sequence[Series], *, xlabel: str, ylabel: str = "") -> str:
+    """Draw numbers over the steps of a run, each line with its name at its end."""
+    figure, axes = plt.subplots(figsize=(WIDE, LOW))
+    labels = []
+    for one in series:
+        axes.plot(one.steps, one.values, "o" if len(one.steps) == 1 else "-", color=one.color)
+        labels.append(EndLabel(one.label, one.values[-1], one.color))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set(xlabel=xlabel, ylabel=ylabel)
+    _label_ends(axes, labels)
     return figure_uri(figure)
 
 
 def plot_position(biases: Mapping[str, float | None]) -> str:
     """Draw the share of valid verdicts for the first place, by name, from its bias (the share less one half)."""
-    figure, axes = plt.subplots(figsize=(WIDE, 0.4 * len(biases) + 1.2))
+    figure, axes = _rows(list(biases), ["–" if bias is None else f"{50 + 100 * bias:.1f}" for bias in biases.values()])
+    widest = max([10.0, *(100 * abs(bias) for bias in biases.values() if bias is not None)])
     for place, bias in enumerate(biases.values()):
         if bias is not None:
-            axes.plot([50, 50 + 100 * bias], [place, place], color=WARM, lw=6, solid_capstyle="butt")
-            axes.plot(50 + 100 * bias, place, "o", color=WARM, ms=7)
-    axes.axvline(50, color=GREY, ls="--", lw=1)
-    axes.set(yticks=range(len(biases)), yticklabels=list(biases), xlim=(0, 100), xlabel="named first, % (50: no bias)")
-    axes.set_ylim(len(biases) - 0.5, -0.5)
+            axes.plot([50, 50 + 100 * bias], [place, place], color=WARM, lw=7, alpha=0.45, solid_capstyle="butt")
+            axes.plot(50 + 100 * bias, place, "o", color=WARM, ms=7, clip_on=False)
+    axes.axvline(50, color=SOFT, ls=(0, (4, 3)), lw=1)
+    axes.set(xlim=(50 - 1.1 * widest, 50 + 1.1 * widest), xlabel="verdicts for the response shown first, %")
     return figure_uri(figure)
 
 
@@ -99,40 +285,46 @@ def plot_length(cells: Sequence[tuple[int, Measured]]) -> str:
     figure, axes = plt.subplots(figsize=(WIDE, LOW))
     places = range(len(cells))
     for place, (_, cell) in zip(places, cells, strict=True):
-        axes.plot([place, place], [100 * side for side in cell.interval], color=INK, lw=2)
-    axes.plot(places, [100 * cell.accuracy for _, cell in cells], "o-", color=INK)
-    axes.axhline(50, color=GREY, ls="--", lw=1)
+        axes.plot([place, place], [100 * side for side in cell.interval], color=INK, lw=3, alpha=0.45, clip_on=False)
+    axes.plot(places, [100 * cell.accuracy for _, cell in cells], "o-", color=INK, clip_on=False)
     axes.set(xticks=places, xticklabels=[f"{characters:+,}" for characters, _ in cells], ylim=(0, 100))
-    axes.set(xlabel="better response less the other, characters (median of each fifth)", ylabel="accuracy, %")
+    axes.set(xlabel="better response is longer by, characters", ylabel="accuracy, %")
+    axes.grid(visible=False, axis="x")
+    _fit(axes)
+    _chance(axes, horizontal=True)
     return figure_uri(figure)
 
 
 def plot_reliability(confidences: Mapping[str, Sequence[Bin]]) -> str:
     """Draw observed accuracy against confidence, by the confidence's label; the area of a point goes by its pairs."""
     figure, axes = plt.subplots(figsize=(WIDE, LOW))
-    axes.plot([50, 100], [50, 100], color=GREY, ls="--", lw=1)
+    axes.plot([50, 100], [50, 100], color=SOFT, ls=(0, (4, 3)), lw=1)
+    axes.annotate("exact", (60, 60), color=SOFT, fontsize=9.5, xytext=(6, -10), textcoords="offset points")
+    labels = []
     for (label, bins), color in zip(confidences.items(), (INK, WARM), strict=False):
+        if not bins:
+            continue
         total = sum(cell.count for cell in bins)
         points = [100 * cell.predicted for cell in bins], [100 * cell.happened for cell in bins]
         axes.plot(*points, "-", color=color, lw=1)
-        axes.scatter(*points, s=[20 + 400 * cell.count / total for cell in bins], color=color, alpha=0.6, label=label)
+        axes.scatter(*points, s=[20 + 400 * cell.count / total for cell in bins], color=color, alpha=0.6, lw=0, clip_on=False)
+        labels.append(EndLabel(label, points[1][-1], color))
     axes.set(xlim=(48, 102), xlabel="confidence in the response named, %", ylabel="right, %")
-    legend = axes.legend(frameon=False, fontsize=8)
-    for handle in legend.legend_handles:
-        if isinstance(handle, PathCollection):
-            handle.set_sizes([40])
-    axes.grid(alpha=0.3)
+    _label_ends(axes, labels)
     return figure_uri(figure)
 
 
 def plot_risk(curves: Mapping[str, Sequence[RiskPoint]]) -> str:
     """Draw the share of errors among the pairs decided against how many are, by the confidence's label."""
     figure, axes = plt.subplots(figsize=(WIDE, LOW))
+    labels = []
     for (label, curve), color in zip(curves.items(), (INK, WARM), strict=False):
+        if not curve:
+            continue
         points = [100 * point.coverage for point in curve], [100 * point.risk for point in curve]
-        axes.plot(*points, "o-", color=color, ms=3, label=label)
+        axes.plot(*points, "o-", color=color, ms=4, clip_on=False)
+        labels.append(EndLabel(label, points[1][-1], color))
     axes.set(xlim=(0, 102), xlabel="pairs decided, %", ylabel="of those wrong, %")
     axes.set_ylim(bottom=0)
-    axes.legend(frameon=False, fontsize=8)
-    axes.grid(alpha=0.3)
+    _label_ends(axes, labels)
     return figure_uri(figure)

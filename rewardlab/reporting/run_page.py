@@ -12,7 +12,15 @@ from rewardlab.reporting.pages import page_environment
 
 WIDTH, HEIGHT, PAD = 320, 120, 4
 STEPS_SHOWN = 40  # of rollouts, evenly spread, the first and the last among them
-FIRST = ("loss", "reward", "reward/accuracy", "reward/invalid_frac", "entropy", "completions/mean_length", "grad_norm")
+FIRST = {  # what to look at first, in words
+    "loss": "loss",
+    "reward": "reward",
+    "reward/accuracy": "right verdicts, share",
+    "reward/invalid_frac": "answers without a verdict, share",
+    "entropy": "entropy",
+    "completions/mean_length": "tokens per rollout",
+    "grad_norm": "gradient norm",
+}
 LEFT_OUT = ("epoch", "train_runtime", "train_samples_per_second", "train_steps_per_second", "total_flos", "train_loss")
 
 
@@ -21,9 +29,13 @@ Record = Mapping[str, Any]  # a line of a run's log
 
 @dataclass(frozen=True)
 class Curve:
-    """A metric as a line: ``points`` are an SVG polyline's, ``breaks`` the steps at which it was no number."""
+    """A metric as a line: ``points`` are an SVG polyline's, ``breaks`` the steps at which it was no number.
+
+    ``words`` say what ``name`` is, where it is one of :data:`FIRST`; else they are the name.
+    """
 
     name: str
+    words: str
     points: str
     low: float
     high: float
@@ -46,7 +58,7 @@ def curve(name: str, values: Sequence[tuple[int, Any]]) -> Curve | None:
         for step, value in finite
     )
     breaks = tuple(step for step, value in values if not isinstance(value, int | float))
-    return Curve(name, points, low, high, numbers[-1], (min(steps), max(steps)), breaks)
+    return Curve(name, FIRST.get(name, name), points, low, high, numbers[-1], (min(steps), max(steps)), breaks)
 
 
 def curve_groups(rows: Sequence[Record]) -> dict[str, list[Curve]]:
@@ -58,7 +70,7 @@ def curve_groups(rows: Sequence[Record]) -> dict[str, list[Curve]]:
                 values[name].append((row["step"], value))
     curves = {name: line for name, points in values.items() if (line := curve(name, points))}
     groups: dict[str, list[Curve]] = {"": [curves[name] for name in FIRST if name in curves]}
-    for name in sorted(set(curves) - set(FIRST)):
+    for name in sorted(set(curves) - FIRST.keys()):
         groups.setdefault(name.partition("/")[0] if "/" in name else "other", []).append(curves[name])
     return groups
 

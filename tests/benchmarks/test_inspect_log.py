@@ -19,7 +19,7 @@ from rewardlab.benchmarks.pairs.loader import load_labelled_pairs
 from rewardlab.benchmarks.runner import BenchSettings, run_bench
 from rewardlab.cli import main
 from rewardlab.data.pairs import write_parquet
-from rewardlab.errors import ConfigError
+from rewardlab.errors import ConfigError, MissingPackageError
 from tests.support.shell import run_main
 
 
@@ -77,7 +77,7 @@ def test_what_is_refused(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
         write_inspect_log(finished, rows, tmp_path / "log.html")
     with monkeypatch.context() as patched:
         patched.setitem(__import__("sys").modules, "inspect_ai.log", None)
-        with pytest.raises(ConfigError, match=r"pip install 'rewardlab\[inspect\]'"):
+        with pytest.raises(MissingPackageError, match=r"pip install 'rewardlab\[inspect\]'"):
             write_inspect_log(finished, rows, tmp_path / "log.eval")
     (run / "pairs.parquet").rename(run / "moved.parquet")
     try:

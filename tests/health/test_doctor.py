@@ -186,7 +186,14 @@ def test_a_run_page(tiny_checkpoint: Path, tmp_path: Path) -> None:
     row = {"step": 3, "pair_id": "p", "order": "given", "text": "<script>alert(1)</script>", "status": "ok", "correct": True}
     (tmp_path / "run" / "samples.jsonl").write_text(json.dumps(row | {"reward": 1.5, "num_tokens": 3}) + "\n{half a li")
     page = write_run_page(tmp_path / "run").read_text()
-    for shown in ("grad_norm", "advantage/outlier_frac", "no verdicts", "&lt;script&gt;alert(1)", "reward 1.5"):
+    for shown in (
+        "grad_norm",
+        "gradient norm",
+        "advantage/outlier_frac",
+        "no verdicts",
+        "&lt;script&gt;alert(1)",
+        "reward 1.5",
+    ):
         assert shown in page
     assert "<script" not in page
     with pytest.raises(DataError, match="not a training run"):

@@ -1,0 +1,217 @@
+"""Every page in a real browser, light and dark, on a desk and on a phone: nothing glares, nothing is too pale to read, nothing
+sticks out."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from rewardlab.benchmarks.comparison import leaderboard_html, read_run
+from rewardlab.benchmarks.report import report_html
+from rewardlab.benchmarks.runner import BenchSettings, run_bench
+from rewardlab.cli import main
+from rewardlab.curation.overview import Overview
+from rewardlab.data.pairs import write_parquet
+from rewardlab.metrics.calibration import Bin, RiskPoint
+from rewardlab.metrics.intervals import AccuracyEstimate
+from rewardlab.reporting.plots import (
+    DARK,
+    GRID,
+    INK,
+    LEAF,
+    WARM,
+    Line,
+    Series,
+    plot_accuracies,
+    plot_curve,
+    plot_length,
+    plot_position,
+    plot_reliability,
+    plot_risk,
+    plot_series,
+)
+from rewardlab.reporting.run_page import TrainingRun, run_page
+from tests.support.shell import run_main
+
+CHROMIUM = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
+in_chromium = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+PAGES = ("report", "leaderboard", "run", "stats", "audit")
+LONG = "a-judge-of-a-very-long-name-that-no-margin-holds/checkpoint-12000"
+
+# The contrast (WCAG 2) of every text with what lies behind it; answers those below 4.5.
+PALE = """() => {
+  const parse = color => { const [r, g, b, a = 1] = color.match(/[0-9.]+/g).map(Number); return [r, g, b, a]; };
+  const shine = rgb => { const [r, g, b] = rgb.map(v => (v /= 255) <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4);
+    return .2126 * r + .7152 * g + .0722 * b; };
+  const behind = node => { for (; node; node = node.parentElement) { const c = parse(getComputedStyle(node).backgroundColor);
+    if (c[3] === 1) return c.slice(0, 3); }
+    return matchMedia("(prefers-color-scheme: dark)").matches ? [0, 0, 0] : [255, 255, 255]; };
+  const pale = [];
+  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walk.nextNode()) {
+    const node = walk.currentNode.parentElement;
+    if (!walk.currentNode.data.trim() || !node.checkVisibility() || ["SCRIPT", "STYLE"].includes(node.tagName)) continue;
+    const [a, b] = [shine(parse(getComputedStyle(node).color).slice(0, 3)), shine(behind(node))].sort((x, y) => y - x);
+    const ratio = (a + .05) / (b + .05);
+    if (ratio < 4.5) pale.push([node.className || node.tagName, walk.currentNode.data.trim().slice(0, 40), ratio]);
+  }
+  return pale;
+}"""
+
+
+@pytest.fixture(scope="module")
+def pages(demo_pairs: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with each of :data:`PAGES`, of things as they come: long names, bad and good, an image per pair."""
+    folder = tmp_path_factory.mktemp("pages")
+    pairs = demo_pairs[0][:24]
+    write_parquet(pairs, folder / "pairs.parquet")
+    lines = []
+    for row, pair in enumerate(pairs):
+        for order in ("given", "swapped"):
+            right = 1 + ((pair.preferred == 1) != (order == "swapped"))
+            said = {0: [right] * 3, 1: [1, 1, 2], 2: ["?", right, right], 3: [right, 3 - right, right]}[row % 4]
+            lines += [{"row": row, "order": order, "text": f"<think>row {row}</think><answer>{one}</answer>"} for one in said]
+    votes = folder / "votes.jsonl"
+    votes.write_text("\n".join(map(json.dumps, lines)))
+    for name, judge in ((LONG, f"replay:{votes}"), ("b", "baseline:longest")):
+        _, rows = run_bench(BenchSettings("pairs", folder / "pairs.parquet", judge), folder / name)
+    runs = [read_run(folder / LONG), read_run(folder / "b")]
+    (folder / "report.html").write_text(report_html(runs[0].report, rows, folder / LONG))
+    (folder / "leaderboard.html").write_text(leaderboard_html(runs))
+    metrics = [
+        {"step": n, "loss": 1 / n, "reward/accuracy": n / 9, "completions/mean_terminated_length": n} for n in range(1, 9)
+    ]
+    sample = {"step": 3, "pair_id": "p", "text": "x" * 300, "status": "ok", "correct": True, "reward": 1.5, "num_tokens": 3}
+    event = {"step": 3, "message": "no verdicts", "done": "warn"}
+    run = TrainingRun(
+        "rl", {"model": LONG}, "c" * 40, {"torch": "2"}, True, metrics, [event], [sample, sample | {"correct": False}]
+    )
+    (folder / "run.html").write_text(run_page(run))
+    overview = Overview()
+    for pair in pairs:
+        overview.add(pair)
+    overview.write(folder, title="24 pairs")
+    row = {"domain": "choice", "question": "Which?", "truth": "Paris", "response": "<think>a</think>\\boxed{B}"}
+    (folder / "audit.jsonl").write_text(json.dumps(row))
+    assert run_main(main, "audit", "--data", folder / "audit.jsonl", "--out", folder / "audited").returncode == 1
+    (folder / "audited" / "report.html").rename(folder / "audit.html")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+def brightness(page: Any) -> np.ndarray:
+    """Of the pixels of what is on the screen, 0..255."""
+    return np.asarray(Image.open(io.BytesIO(page.screenshot())).convert("L"), dtype=float)
+
+
+@in_chromium
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page(name: str, scheme: str, chromium: Any, pages: Path) -> None:
+    """Every text has contrast, the background is that of the reader's setting from the first moment, all fits the width."""
+    for width in (1280, 390):
+        page = chromium.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        page.goto(f"file://{pages}/{name}.html")
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), width
+        assert page.evaluate(PALE) == []
+        page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
+        assert page.evaluate(PALE) == []
+        page.add_style_tag(content=".shown { visibility: hidden }")  # pictures are as bright as they are
+        page.evaluate("scrollTo(0, document.documentElement.scrollHeight / 3)")
+        glare = np.mean(brightness(page) > 200)
+        assert glare > 0.6 if scheme == "light" else glare < 0.1, (width, glare)
+        page.close()
+    text = (pages / f"{name}.html").read_text()
+    assert text.index('name="color-scheme" content="light dark"') < text.index("<style>")
+
+
+def estimate(accuracy: float) -> AccuracyEstimate:
+    return AccuracyEstimate(accuracy, (max(0.0, accuracy - 0.1), min(1.0, accuracy + 0.1)))
+
+
+GROUPS = {"general $x$ <b>": estimate(1.0), LONG: estimate(0.3), "c": estimate(0.0)}
+FIGURES = {
+    "accuracies": plot_accuracies(GROUPS, ("longest", 0.58)),
+    "baseline at the edge": plot_accuracies({"a": estimate(0.99)}, ("shortest", 0.97)),
+    "curve": plot_curve(
+        [
+            Line(label, (1, 2, 3), [estimate(share) for share in (0.5, 0.6, 0.61)], color)
+            for label, color in (("one order,\nmajority of K", INK), ("both orders,\nK each", LEAF))
+        ],
+        Line("until settled", (1.5, 2.5), [estimate(0.6), estimate(0.61)], WARM),
+    ),
+    "series": plot_series([Series(name, (1, 2), (0.5, 0.5), WARM) for name in ("reward", "right\nverdicts")], xlabel="step"),
+    "position": plot_position({"general": 0.5, "none": None, LONG: -0.5}),
+    "length": plot_length([(-2000, estimate(1.0)), (10, estimate(0.2))]),
+    "reliability": plot_reliability({"share\nof votes": [Bin(3, 0.6, 1.0), Bin(9, 0.9, 0.8)], "none": []}),
+    "risk": plot_risk({"share\nof votes": [RiskPoint(0.5, 0.6, 0.0), RiskPoint(0.1, 1.0, 0.4)], "none": []}),
+}
+
+
+def svg_of(uri: str) -> str:
+    return base64.b64decode(uri.partition(",")[2]).decode()
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_every_colour_follows_the_reader(name: str) -> None:
+    """Outside of the rule that sets them for light and for dark, no colour is fixed, and none is left black by default."""
+    svg = svg_of(FIGURES[name])
+    rule, body = re.search(r"<style>:root.*?</style>", svg, re.DOTALL), re.sub(r"<style>:root.*?</style>", "", svg)
+    assert rule is not None
+    assert "prefers-color-scheme:dark" in rule[0]
+    assert not re.findall(r"#[0-9a-fA-F]{6}\b", body)
+    assert all("fill: var(--c" in text for text in re.findall(r"<text[^>]*>", body))
+
+
+def shine(color: str) -> float:
+    channels = (int(color[n : n + 2], 16) / 255 for n in (1, 3, 5))
+    red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def test_contrast_of_figures() -> None:
+    """WCAG's 4.5 for every colour that letters are drawn in, on the paper of the pages."""
+    style = (Path(__file__).parents[2] / "rewardlab" / "reporting" / "style.html").read_text()
+    light_paper, dark_paper = re.findall(r"--paper: (#[0-9a-f]{3,6});", style)
+    for light, dark in DARK.items():
+        if light != GRID:
+            for color, paper in ((light, light_paper.replace("#fff", "#ffffff")), (dark, dark_paper)):
+                high, low = sorted((shine(color), shine(paper)), reverse=True)
+                assert (high + 0.05) / (low + 0.05) >= 4.5, color
+
+
+@in_chromium
+def test_no_letter_is_cut_off(chromium: Any) -> None:
+    """Every text of every figure lies within it, and no two labels at the ends of lines overlap."""
+    page = chromium.new_page()
+    for name, uri in FIGURES.items():
+        page.set_content(svg_of(uri).partition("?>")[2])
+        boxes = page.evaluate(
+            """[...document.querySelectorAll('svg text')].map(text => {
+              const [box, all] = [text.getBoundingClientRect(), document.querySelector('svg').getBoundingClientRect()];
+              return [text.textContent, box.left - all.left, box.top - all.top, all.right - box.right, all.bottom - box.bottom];
+            })"""
+        )
+        assert len(boxes) > 5
+        assert [box for box in boxes if min(box[1:]) < -0.5] == [], name
+    page.close()
