@@ -13,7 +13,8 @@ set -euo pipefail
 CONFIG=${CONFIG:-configs/rl/stable_reinforce_multi_node.yaml}
 DATA=${DATA:-runs/distill/distilled.parquet}
 OUT=${OUT:-runs/rl}
-HEAD=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+HOSTS=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
+HEAD=${HOSTS%%$'\n'*}  # not by head, which closes the pipe: pipefail would end the job
 # One task a node; accelerate starts a process for each of its cards.
 srun --kill-on-bad-exit=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" bash -c "accelerate launch --config_file configs/accelerate/zero3.yaml \\
   --num_machines $SLURM_NNODES --num_processes $((SLURM_NNODES * 8)) --machine_rank \$SLURM_NODEID \\
