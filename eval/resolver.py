@@ -97,7 +97,9 @@ def try_case(case: Case, wheel: Path, folder: Path, torch: str | None) -> Result
     for module in (case.module, *(f"rewardlab.integrations.{adapter}" for adapter in case.adapters)):
         done = run([python, "-c", f"import rewardlab, {case.module}, {module}"], env)
         if done.returncode:
-            return Result(case.requirement, name, len(lines), seconds, left_out, tuple(imported), f"{module}: {last_line(done)}")
+            return Result(
+                case.requirement, name, len(lines), seconds, left_out, tuple(imported), f"{module}: {last_line(done)}"
+            )
         imported.append(module)
     return Result(case.requirement, name, len(lines), seconds, left_out, tuple(imported))
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import traceback
 import warnings
+from typing import NoReturn
 
 import typer
 from rich.console import Console
@@ -13,6 +15,7 @@ from rewardlab.cli import (  # noqa: F401  (commands)
     audit,
     bench,
     bench_runs,
+    configs,
     data,
     demo,
     distill,
@@ -23,6 +26,8 @@ from rewardlab.cli import (  # noqa: F401  (commands)
     serve,
     train,
 )
+from rewardlab.cli.applications import stop_status, termination_as_interrupt
+from rewardlab.cli.exit_codes import ExitCode, exit_code_of
 from rewardlab.cli.options import app, refuse_renamed, sort_commands
 from rewardlab.errors import RewardlabError, missing_package
 
@@ -34,21 +39,32 @@ refuse_renamed()
 
 
 def main() -> None:
-    """Run the command line: an error that the user can act on is one sentence and exit status 2."""
+    """Run the command line: an error that the user can act on is one sentence; :mod:`rewardlab.cli.exit_codes` has the exit
+    statuses."""
     try:
         try:
-            app()
+            with termination_as_interrupt():
+                app()
         except ModuleNotFoundError as error:
             if (missing := missing_package(error)) is None:
                 raise
             raise missing from error
+    except KeyboardInterrupt as stop:
+        raise SystemExit(stop_status()) from stop
     except RewardlabError as error:
         Console(stderr=True, soft_wrap=True, emoji=False).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False)
-        raise SystemExit(2) from error
+        raise SystemExit(exit_code_of(error)) from error
     except OSError as error:
         if error.errno != errno.ENAMETOOLONG:
-            raise
+            _end_with_fault()
         typer.echo(
             f"error: {str(error.filename)[:60]}...: a longer name than a file may have; expected the path of a file", err=True
         )
-        raise SystemExit(2) from error
+        raise SystemExit(ExitCode.INPUT) from error
+    except Exception:  # the boundary: 1 would say that a check found something
+        _end_with_fault()
+
+
+def _end_with_fault() -> NoReturn:
+    traceback.print_exc()
+    raise SystemExit(ExitCode.FAULT)

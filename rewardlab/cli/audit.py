@@ -8,6 +8,7 @@ from typing import Annotated, Optional
 
 import typer
 
+from rewardlab.cli.exit_codes import ExitCode
 from rewardlab.cli.options import JUDGING, ApiKeyEnv, Out, RandomSeed, app
 from rewardlab.judging.spec import spec_help
 
@@ -53,4 +54,4 @@ def audit_command(
     write_audit(report, out)
     typer.echo("\n".join([audit_markdown(report), *audit_sentences(report), f"written: {out}/report.json, report.html"]))
     if report.failed:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FINDING)

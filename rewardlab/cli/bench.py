@@ -37,7 +37,7 @@ def bench_run(
     ] = None,
     orders: Annotated[str, typer.Option("--orders", help="both, random (one per pair, drawn) or given.")] = "both",
     limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Only the first N rows.")] = None,
-    seed: Annotated[int, typer.Option("--seed")] = 0,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of everything random.")] = 0,
     template: Annotated[
         Optional[str],
         typer.Option(
@@ -48,7 +48,7 @@ def bench_run(
     ] = None,
     temperature: Annotated[float, typer.Option("--temperature", min=0.0, help="0 is greedy.")] = 1.0,
     top_p: Annotated[float, typer.Option("--top-p", min=0.0, max=1.0, help="Nucleus of sampling.")] = 1.0,
-    max_tokens: Annotated[int, typer.Option("--max-tokens", min=1)] = 1024,
+    max_tokens: Annotated[int, typer.Option("--max-tokens", min=1, help="Most tokens of a judgment.")] = 1024,
     stop_error: Annotated[
         Optional[float],
         typer.Option(
@@ -79,6 +79,7 @@ def bench_run(
     model, `{"row": 0, "scores": [0.3, 0.7]}`; `row` is the 0-based row of the data file, index 0 its first/chosen response. A
     finished run's `votes.jsonl` is one too. Texts are read as R1-Reward writes them (`<answer>1</answer>`) unless `--template`
     names another format; a run's votes stand as they were read.
+    The same command continues a killed run.
     """
     from rewardlab.benchmarks.report import report_markdown, write_reports
     from rewardlab.benchmarks.requirements import check_report, parse_requirement
@@ -187,15 +188,16 @@ def bench_listwise(
         ),
     ] = None,
     limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Only the first N prompts.")] = None,
-    seed: Annotated[int, typer.Option("--seed")] = 0,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of everything random.")] = 0,
     temperature: Annotated[float, typer.Option("--temperature", min=0.0, help="0, as the benchmark has it, is greedy.")] = 0.0,
-    max_tokens: Annotated[int, typer.Option("--max-tokens", min=1)] = 2048,
+    max_tokens: Annotated[int, typer.Option("--max-tokens", min=1, help="Most tokens of a judgment.")] = 2048,
     batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Sequences at a time (hf).")] = 64,
     api_key_env: Annotated[str, typer.Option("--api-key-env", help="Variable that holds the API key.")] = "OPENAI_API_KEY",
 ) -> None:
     """RewardBench 2 by its own protocols: one of four at once, or every answer rated alone; its scorer's figures beside ours.
 
     A judge of pairs takes `bench run rewardbench2` instead (every right answer against each wrong one), or `rewardlab rank`.
+    The same command continues a killed run.
     """
     from rewardlab.benchmarks.rewardbench2.listwise import ListSettings, listwise_markdown, run_listwise
     from rewardlab.judging.engines import open_generative_judge

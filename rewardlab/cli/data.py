@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Optional, cast
 
 import typer
 
+from rewardlab.cli.exit_codes import ExitCode
 from rewardlab.cli.options import Out, data_app
 from rewardlab.errors import ConfigError, DataError, OutputError
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 Data = Annotated[Path, typer.Argument(help="Pairs: .parquet, .jsonl, or a folder of them.")]
 Images = Annotated[Optional[Path], typer.Option("--images", help="Folder that paths of images and videos start at.")]
-SeedOf = Annotated[int, typer.Option("--seed")]
+SeedOf = Annotated[int, typer.Option("--seed", help="Seed of everything random.")]
 RECIPES = "rewardlab.recipes"  # group of entry points: recipes of other packages
 AGAINST = (
     "NAME=DATA or NAME=DATA,IMAGES, as in `bench run NAME --data DATA --images IMAGES`; again for another. "
@@ -177,7 +178,7 @@ def data_validate(
         pass
     typer.echo(f"{len(names):,} good, {bad:,} bad")
     if bad:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FINDING)
 
 
 @data_app.command("stats")
@@ -272,7 +273,9 @@ def data_filter(
     consistency_url: Annotated[
         Optional[str], typer.Option("--consistency-url", help="Endpoint that is asked whether verdict and reasoning agree.")
     ] = None,
-    consistency_model: Annotated[str, typer.Option("--consistency-model")] = "Qwen/Qwen2.5-VL-7B-Instruct",
+    consistency_model: Annotated[
+        str, typer.Option("--consistency-model", help="Model that --consistency-url serves.")
+    ] = "Qwen/Qwen2.5-VL-7B-Instruct",
     images: Images = None,
 ) -> None:
     """Take judgments out of a cold-start set that are not fit to teach from: contradictions, leaked labels, templates,

@@ -8,7 +8,7 @@ from typing import Annotated, Optional
 import typer
 from rich.console import Console
 
-from rewardlab.cli.options import DATA, BatchSize, ConfigFile, Images, MaxTokens, Out, RandomSeed, Seed, app
+from rewardlab.cli.options import DATA, BatchSize, ConfigFile, Images, MaxTokens, Out, Overrides, RandomSeed, Seed, app
 from rewardlab.errors import ConfigError
 
 
@@ -16,6 +16,7 @@ from rewardlab.errors import ConfigError
 def distill_command(
     data: Annotated[Path, typer.Option("--data", help="Labelled pairs: .parquet, .jsonl, or a folder of them.")],
     out: Out,
+    overrides: Overrides = None,
     config: ConfigFile = None,
     images: Images = None,
     base_url: Annotated[
@@ -46,15 +47,13 @@ def distill_command(
     `journal.sqlite` records every request: after an interruption, run the same command again. `transport: batch` in the
     config uses the provider's batch API. Prices and budget stand in the config; see `configs/distill/`.
     """
-    from rewardlab.config import DistillConfig, load_config
+    from rewardlab.config import DistillConfig, load_config, parse_overrides
     from rewardlab.data.pairs import PairSet
     from rewardlab.distill.pipeline import distill
 
     urls = None if base_url is None else base_url.split(",") if "," in base_url else base_url
-    settings = load_config(DistillConfig, config, base_url=urls, votes=votes, seed=seed)
-    if budget_usd is not None:
-        budget = settings.budget.model_dump() | {"usd": budget_usd}
-        settings = load_config(DistillConfig, None, **settings.model_dump() | {"budget": budget})
+    options = {"base_url": urls, "budget.usd": budget_usd, "votes": votes, "seed": seed}
+    settings = load_config(DistillConfig, config, parse_overrides(overrides or ()), **options)
     if ray_workers is not None:
         from rewardlab.distill.ray_transport import distill_on_ray
 
@@ -64,6 +63,9 @@ def distill_command(
     else:
         statistics = distill(PairSet(data, images=images, frames=None, limit=limit), settings, out)
     Console().print_json(data=statistics)
+    typer.echo(f"written: {out}/distilled.parquet, attempts.parquet, statistics.json", err=True)
+    if failed := statistics["num_failed_pairs"]:
+        typer.echo(f"the requests of {failed:,} pairs failed: left out; the same command asks for them again", err=True)
     if statistics["stopped_by_budget"]:
         typer.echo(
             f"The budget is spent: {statistics['num_pairs']:,} of {statistics['num_pairs_asked_about']:,} pairs have their "
@@ -154,6 +156,7 @@ def self_distill_command(
         set_hot_token(judge_model, hot_token)
     rules = RejectionRules(samples, keep, alpha, hot_token, max_tokens, seed)
     Console().print_json(data=self_distill(pairs, judge_model, rules, out))
+    typer.echo(f"written: {out}/distilled.parquet, statistics.json", err=True)
 
 
 @app.command("steps", rich_help_panel=DATA)
@@ -161,6 +164,7 @@ def steps_command(
     data: Annotated[Path, typer.Option("--data", help="Labelled pairs, .parquet or .jsonl.")],
     judge: Annotated[str, typer.Option("--judge", help="The judge that completes prefixes of its reasoning: hf:PATH.")],
     out: Out,
+    overrides: Overrides = None,
     config: ConfigFile = None,
     images: Images = None,
     source: Annotated[
@@ -172,14 +176,16 @@ def steps_command(
     """Label the steps of judgments for `rewardlab prm`: +1 before the step at which the reasoning goes wrong, -1 from there on.
 
     A prefix is good if 15 of 20 completions of it are right, which guessing achieves once in 48 times; bisection finds the
-    first bad one. Pairs on which the judge only guesses stay unlabelled. Labels: `OUT/steps.jsonl`. A killed run resumes.
+    first bad one. Pairs on which the judge only guesses stay unlabelled. Labels: `OUT/steps.jsonl`. The same command
+    resumes a killed run.
     """
-    from rewardlab.config import StepsConfig, load_config
+    from rewardlab.config import StepsConfig, load_config, parse_overrides
     from rewardlab.data.pairs import read_pairs
     from rewardlab.distill.step_labels import label_steps
     from rewardlab.judging.engines import open_generative_judge
     from rewardlab.judging.spec import judge_video_policy
 
-    settings = load_config(StepsConfig, config, source=source, seed=seed)
+    settings = load_config(StepsConfig, config, parse_overrides(overrides or ()), source=source, seed=seed)
     pairs = read_pairs(data, images=images, policy=judge_video_policy(judge))[:limit]
     Console().print_json(data=label_steps(pairs, settings, open_generative_judge(judge, batch_size=settings.batch_size), out))
+    typer.echo(f"written: {out}/steps.jsonl", err=True)

@@ -8,14 +8,16 @@ from typing import Annotated, Optional
 
 import typer
 
-from rewardlab.cli.options import TRAINING, app
+from rewardlab.cli.exit_codes import ExitCode
+from rewardlab.cli.options import CHECKS, Overrides, app
 
 MARKS = {"ok": "ok    ", "look": "look  ", "failed": "FAILED"}
 
 
-@app.command("doctor", rich_help_panel=TRAINING)
+@app.command("doctor", rich_help_panel=CHECKS)
 def doctor_command(
     config: Annotated[Path, typer.Argument(help="A config: a YAML file, or a name under configs/ such as rl/grpo.")],
+    overrides: Overrides = None,
     stage: Annotated[
         Optional[str], typer.Option("--stage", help="sft, rl, ...; by default the config's folder or name says it.")
     ] = None,
@@ -44,11 +46,12 @@ def doctor_command(
     With --data it counts tokens, makes real judgments and takes one step in a temporary folder. Memory is an estimate from
     shapes; on a GPU the step's peak is measured. Exit status 1 if a check failed; `look` marks what is for you to decide.
     """
-    from rewardlab.config import find_config
-    from rewardlab.health.doctor import Plan, examine_plan, stage_of
+    from rewardlab.config import find_config, parse_overrides, stage_of
+    from rewardlab.health.doctor import Plan, examine_plan
     from rewardlab.training.run.launcher import Launch, read_launch
 
-    path = find_config(config)
+    path = find_config(config, stage)
+    changes = parse_overrides(overrides or ())
     if path.parent.name == "accelerate":
         launch = read_launch(path)
         typer.echo(f"{MARKS['ok']} launcher: {launch.processes} processes, ZeRO stage {launch.zero} or its like")
@@ -64,8 +67,8 @@ def doctor_command(
         launch = replace(launch, processes=processes)
     failed = False
     plan = Plan(launch, memory, model)
-    for finding in examine_plan(path, stage_of(path, stage), plan, data, dry=dry_run):
+    for finding in examine_plan(path, stage_of(path, stage), plan, data, changes=changes, dry=dry_run):
         typer.echo(f"{MARKS[finding.outcome]} {finding.name}: {finding.message}")
         failed |= finding.outcome == "failed"
     if failed:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.FINDING)

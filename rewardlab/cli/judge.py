@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from rewardlab.cli.exit_codes import ExitCode
 from rewardlab.cli.options import (
     JUDGING,
     ApiKeyEnv,
@@ -24,7 +25,7 @@ from rewardlab.cli.options import (
     Template,
     app,
 )
-from rewardlab.types import Judgment
+from rewardlab.types import Judgment, VerdictStatus
 
 
 @app.command("judge", rich_help_panel=JUDGING)
@@ -41,7 +42,12 @@ def judge_command(
     seed: RandomSeed = 0,
     api_key_env: ApiKeyEnv = "OPENAI_API_KEY",
 ) -> None:
-    """Judge one pair in both orders and print every vote."""
+    """Judge one pair in both orders and print every vote.
+
+    `rewardlab judge --judge hf:runs/rl/final --image a.png --question "How many?" --first "Two." --second "Three."`
+
+    Exit status 1 if no vote is valid, 3 if every vote failed at the endpoint.
+    """
     from rewardlab.data.images import read_image
     from rewardlab.data.rows import validate
     from rewardlab.judging.engines import open_model_judge
@@ -51,7 +57,9 @@ def judge_command(
     pair = validate(PreferencePair("shell", question, (first, second), None, images), where="pair")
     key = os.environ.get(api_key_env, "none")
     opened = open_model_judge(judge, template=template, temperature=temperature, max_tokens=max_tokens, api_key=key)
-    print_judgment(opened.compare(pair, num_votes=votes, seed=seed))
+    judgment = opened.compare(pair, num_votes=votes, seed=seed)
+    print_judgment(judgment)
+    end_without_votes({vote.verdict.status for vote in judgment.votes})
 
 
 @app.command("rank", rich_help_panel=JUDGING)
@@ -110,6 +118,18 @@ def rank_command(
             low, high = cell["interval"]
             typer.echo(f"{name}: {100 * cell['accuracy']:.1f} % [{100 * low:.1f}, {100 * high:.1f}] of {cell['n']:,}")
     typer.echo(f"written: {out}/rankings.jsonl, matches.jsonl, report.json")
+    end_without_votes({VerdictStatus(status) for status in report["statuses"]})
+
+
+def end_without_votes(statuses: set[VerdictStatus]) -> None:
+    """Raise typer.Exit, after a sentence, unless one of the votes of these ``statuses`` is valid."""
+    if not statuses or VerdictStatus.OK in statuses:
+        return
+    if statuses <= {VerdictStatus.ERROR, VerdictStatus.TIMEOUT}:
+        typer.echo("every vote failed at the endpoint", err=True)
+        raise typer.Exit(ExitCode.ENDPOINT)
+    typer.echo("not one vote is valid; does --template fit the judge, and --max-tokens its judgments?", err=True)
+    raise typer.Exit(ExitCode.FINDING)
 
 
 def print_judgment(judgment: Judgment) -> None:

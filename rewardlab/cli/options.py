@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import logging
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
 
 from rewardlab import __version__
+from rewardlab.cli.applications import App
+from rewardlab.cli.exit_codes import EXIT_CODES
 from rewardlab.errors import ConfigError
 from rewardlab.judging.spec import WITHOUT_SAMPLER, spec_help
 from rewardlab.processes import is_main
 
 # Panels of `rewardlab --help`, in their order.
-DEMONSTRATION, DATA, TRAINING, JUDGING = PANELS = ("Demonstration", "Data", "Training", "Judging and measuring")
-
-
-app = typer.Typer(
-    help="Train, benchmark and serve generative multimodal judges whose numbers can be trusted.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
+DEMONSTRATION, CHECKS, DATA, TRAINING, JUDGING, SERVING, ABOUT = PANELS = (
+    "Demonstration",
+    "Configs and checks",
+    "Data",
+    "Training",
+    "Judging and measuring",
+    "Serving",
+    "About",
 )
+SUMMARY = "Train, benchmark and serve generative multimodal judges whose numbers can be trusted."
+EPILOG = "Exit status. " + " ".join(f"**{code.value}**: {text}" for code, text in EXIT_CODES.items())
+
+app = App(help=SUMMARY, epilog=EPILOG, pretty_exceptions_enable=False, rich_markup_mode="markdown")
 
 
 def echo_once(message: object) -> None:
@@ -60,25 +68,57 @@ def refuse_renamed() -> None:
         app.command(name, hidden=True, context_settings=settings, add_help_option=False)(refuse)
 
 
+class LogLevel(StrEnum):
+    """What goes to standard error beside errors; at ``error`` no progress bars either."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
 @app.callback()
 def main_options(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
+    log_level: Annotated[
+        LogLevel,
+        typer.Option("--log-level", envvar="REWARDLAB_LOG", help="Least severity that is logged; `error` hides progress, too."),
+    ] = LogLevel.WARNING,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="The same as --log-level error.")] = False,
 ) -> None:
     """Train, benchmark and serve generative multimodal judges whose numbers can be trusted."""
+    level = LogLevel.ERROR if quiet else log_level
+    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")
+    logging.getLogger("rewardlab").setLevel(level.upper())
 
 
-demo_app = typer.Typer(help="Pieces of the demonstration: its pairs, its base model, its teacher.", no_args_is_help=True)
+@app.command("version", rich_help_panel=ABOUT)
+def version_command() -> None:
+    """Print the version: `rewardlab 1.2.3`."""
+    typer.echo(f"rewardlab {__version__}")
+
+
+demo_app = App(help="Pieces of the demonstration: its pairs, its base model, its teacher.")
 app.add_typer(demo_app, name="demo", rich_help_panel=DEMONSTRATION)
-data_app = typer.Typer(help="Build, check, clean and convert sets of preference pairs.", no_args_is_help=True)
+configs_app = App(help="Configs that ship: list them, show one with every key, copy one, look a key up.")
+app.add_typer(configs_app, name="configs", rich_help_panel=CHECKS)
+data_app = App(help="Build, check, clean and convert sets of preference pairs.")
 app.add_typer(data_app, name="data", rich_help_panel=DATA)
-bench_app = typer.Typer(help="Benchmark judges, by each benchmark's rules and by ours.", no_args_is_help=True)
+bench_app = App(help="Benchmark judges, by each benchmark's rules and by ours.")
 app.add_typer(bench_app, name="bench", rich_help_panel=JUDGING)
 
 Out = Annotated[Path, typer.Option("--out", help="Folder to write to.")]
-CONFIG_HELP = "YAML of differences from the defaults: a file, or a name under configs/ such as rl/grpo."
+CONFIG_HELP = "YAML of differences from the defaults: a file, or a name of `rewardlab configs list` such as rl/grpo or grpo."
 ConfigFile = Annotated[Optional[Path], typer.Option("--config", help=CONFIG_HELP)]
+Overrides = Annotated[
+    Optional[list[str]],
+    typer.Argument(
+        metavar="KEY=VALUE",
+        help="Keys of the config, over its file: learning_rate=3e-4 consistency.weight=0. `rewardlab configs keys` lists them.",
+    ),
+]
 Images = Annotated[Optional[Path], typer.Option("--images", help="Folder of the images that a .jsonl names.")]
 Seed = Annotated[Optional[int], typer.Option("--seed", help="Overrides the config's seed.")]
 RandomSeed = Annotated[int, typer.Option("--seed", help="Seed of everything random.")]

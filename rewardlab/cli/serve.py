@@ -8,7 +8,7 @@ from typing import Annotated, Any, Optional
 
 import typer
 
-from rewardlab.cli.options import JudgeOption, app
+from rewardlab.cli.options import SERVING, JudgeOption, app
 from rewardlab.errors import ConfigError
 
 REMOTE_THREADS = 64  # calls at a time of an engine that batches by itself
@@ -24,14 +24,16 @@ def _renamed(old: str, new: str) -> Any:
     return typer.Option(old, hidden=True, callback=refuse)
 
 
-@app.command("serve")
+@app.command("serve", rich_help_panel=SERVING)
 def serve_judge(
     judge: JudgeOption,
-    host: Annotated[str, typer.Option("--host")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=1, max=65535)] = 8000,
+    host: Annotated[
+        str, typer.Option("--host", help="Address to listen on; 0.0.0.0 is every one of this machine.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port to listen on.")] = 8000,
     template: Annotated[Optional[str], typer.Option("--template", help="Prompt template (default: the checkpoint's).")] = None,
-    temperature: Annotated[float, typer.Option("--temperature", min=0.0)] = 1.0,
-    max_tokens: Annotated[int, typer.Option("--max-tokens", min=1)] = 1024,
+    temperature: Annotated[float, typer.Option("--temperature", min=0.0, help="Sampling temperature; 0 is greedy.")] = 1.0,
+    max_tokens: Annotated[int, typer.Option("--max-tokens", min=1, help="Most tokens of a judgment.")] = 1024,
     batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Sequences at a time (hf).")] = 64,
     votes: Annotated[
         int, typer.Option("--votes", min=1, max=64, help="Samples in each order, where a framework's request cannot say it.")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
-from rewardlab.cli.options import JUDGING, TRAINING, ConfigFile, Images, Out, Seed, app, echo_once
+from rewardlab.cli.options import JUDGING, TRAINING, ConfigFile, Images, Out, Overrides, Seed, app, echo_once
 from rewardlab.judging.spec import spec_help
 
 if TYPE_CHECKING:
@@ -24,10 +24,16 @@ def _read_pairs(data: Path, model: str, frames: int = 8, images: Path | None = N
     return read_pairs(data, images=images, frames=frames, policy=partial(video_policy_of, model))
 
 
+def report_run(final: Path) -> None:
+    """Print, once, where a training run's result is and how to look at the run."""
+    echo_once(f"written: {final}; metrics.jsonl and run.json beside it (curves: rewardlab show {final.parent})")
+
+
 @app.command("sft", rich_help_panel=TRAINING)
 def sft_command(
     data: Annotated[Path, typer.Option("--data", help="Distilled pairs (.parquet).")],
     out: Out,
+    overrides: Overrides = None,
     config: ConfigFile = None,
     model: Annotated[Optional[str], typer.Option("--model", help="Checkpoint folder or hub id to start from.")] = None,
     verify_votes: Annotated[
@@ -41,20 +47,23 @@ def sft_command(
 ) -> None:
     """Train a judge on distilled judgments (cold start). Writes `OUT/final`; the same command resumes an interrupted run.
 
+    `rewardlab sft --data runs/distill/distilled.parquet --out runs/sft --config qwen2_5_vl_7b learning_rate=2e-5`
+
     With `template: verdict` in the config it trains a classifier instead: labels only, each pair in both orders, loss on the
     verdict token. `hf:OUT/final` is then a judge that answers with probabilities.
     """
-    from rewardlab.config import SFTConfig, load_config
+    from rewardlab.config import SFTConfig, load_config, parse_overrides
     from rewardlab.training.sft import train_sft
 
-    settings = load_config(SFTConfig, config, model=model, seed=seed)
-    echo_once(train_sft(_read_pairs(data, settings.model, settings.frames), settings, out, votes=verify_votes))
+    settings = load_config(SFTConfig, config, parse_overrides(overrides or ()), model=model, seed=seed)
+    report_run(train_sft(_read_pairs(data, settings.model, settings.frames), settings, out, votes=verify_votes))
 
 
 @app.command("rl", rich_help_panel=TRAINING)
 def rl_command(
     data: Annotated[Path, typer.Option("--data", help="Distilled pairs (.parquet); it trains on the hard ones.")],
     out: Out,
+    overrides: Overrides = None,
     config: ConfigFile = None,
     model: Annotated[Optional[str], typer.Option("--model", help="SFT checkpoint folder to start from.")] = None,
     consistency_url: Annotated[
@@ -64,22 +73,29 @@ def rl_command(
 ) -> None:
     """Train a judge by reinforcement learning on the hard pairs, with StableReinforce or a method of `configs/rl/`.
 
-    Writes `OUT/final`; the same command resumes an interrupted run.
+    Writes `OUT/final`; the same command resumes an interrupted run. `rewardlab rl --data runs/distill/distilled.parquet
+    --out runs/rl --config stable_reinforce model=runs/sft/final consistency.weight=0`
     """
-    from rewardlab.config import RLConfig, load_config
+    from rewardlab.config import RLConfig, load_config, parse_overrides
+    from rewardlab.data.files import read_complete_lines
     from rewardlab.training.rl import train_rl
 
-    settings = load_config(RLConfig, config, model=model, seed=seed)
-    if consistency_url:
-        consistency = settings.consistency.model_copy(update={"base_url": consistency_url})
-        settings = settings.model_copy(update={"consistency": consistency})
-    echo_once(train_rl(_read_pairs(data, settings.model, settings.frames), settings, out))
+    options = {"model": model, "seed": seed, "consistency.base_url": consistency_url}
+    settings = load_config(RLConfig, config, parse_overrides(overrides or ()), **options)
+    report_run(train_rl(_read_pairs(data, settings.model, settings.frames), settings, out))
+    rewards = [row["reward"] for row in read_complete_lines(out / "metrics.jsonl") if "reward" in row]
+    if rewards and not any(rewards):
+        echo_once(
+            "every reward was 0, so nothing was learnt: look at OUT/samples.jsonl. Does the model write verdicts in the format "
+            "of `template`, within max_completion_length?"
+        )
 
 
 @app.command("rm", rich_help_panel=TRAINING)
 def rm_command(
     data: Annotated[Path, typer.Option("--data", help="Labelled pairs, .parquet or .jsonl; no teacher is needed.")],
     out: Out,
+    overrides: Overrides = None,
     config: ConfigFile = None,
     model: Annotated[Optional[str], typer.Option("--model", help="Checkpoint folder or hub id to start from.")] = None,
     images: Images = None,
@@ -90,11 +106,11 @@ def rm_command(
     Writes `OUT/final`; the same command resumes an interrupted run. `rewardlab score` writes its scores for
     `rewardlab bench run pairs --judge replay:FILE`.
     """
-    from rewardlab.config import RMConfig, load_config
+    from rewardlab.config import RMConfig, load_config, parse_overrides
     from rewardlab.training.reward_model import train_reward_model
 
-    settings = load_config(RMConfig, config, model=model, seed=seed)
-    echo_once(train_reward_model(_read_pairs(data, settings.model, settings.frames, images), settings, out))
+    settings = load_config(RMConfig, config, parse_overrides(overrides or ()), model=model, seed=seed)
+    report_run(train_reward_model(_read_pairs(data, settings.model, settings.frames, images), settings, out))
 
 
 @app.command("score", rich_help_panel=JUDGING)
@@ -115,23 +131,28 @@ def prm_command(
     data: Annotated[Path, typer.Option("--data", help="The pairs that `rewardlab steps` labelled (.parquet).")],
     steps: Annotated[Path, typer.Option("--steps", help="steps.jsonl of `rewardlab steps`.")],
     out: Out,
+    overrides: Overrides = None,
     config: ConfigFile = None,
     model: Annotated[Optional[str], typer.Option("--model", help="Checkpoint folder to start from: the judge's.")] = None,
     seed: Seed = None,
 ) -> None:
-    """Train a process reward model on step labels; `rewardlab rl` takes `OUT/final` as `process_reward` and `value_init`."""
-    from rewardlab.config import PRMConfig, load_config
+    """Train a process reward model on step labels; `rewardlab rl` takes `OUT/final` as `process_reward` and `value_init`.
+
+    The same command resumes an interrupted run.
+    """
+    from rewardlab.config import PRMConfig, load_config, parse_overrides
     from rewardlab.distill.step_labels import read_steps
     from rewardlab.training.prm import train_prm
 
-    settings = load_config(PRMConfig, config, model=model, seed=seed)
-    echo_once(train_prm(_read_pairs(data, settings.model, settings.frames), read_steps(steps), settings, out))
+    settings = load_config(PRMConfig, config, parse_overrides(overrides or ()), model=model, seed=seed)
+    report_run(train_prm(_read_pairs(data, settings.model, settings.frames), read_steps(steps), settings, out))
 
 
 @app.command("policy", rich_help_panel=TRAINING)
 def policy_command(
     data: Annotated[Path, typer.Option("--data", help="Questions with images, as pairs (.parquet or .jsonl).")],
     out: Out,
+    overrides: Overrides = None,
     config: ConfigFile = None,
     model: Annotated[Optional[str], typer.Option("--model", help="Checkpoint folder or hub id of the policy.")] = None,
     judge: Annotated[Optional[str], typer.Option("--judge", help=f"{spec_help('rm')}.")] = None,
@@ -143,12 +164,13 @@ def policy_command(
     The anchor (`anchor` in the config) is the pair's preferred response, the initial policy's greedy response or the best of
     several samples of it (made for all of DATA before training, in OUT/anchors.jsonl), or the other responses of the group.
     Methods are those of `configs/rl/`. Compare `reward` with a ground truth of your own: policies learn to hack judges.
+    The same command resumes an interrupted run.
     """
-    from rewardlab.config import PolicyConfig, load_config
+    from rewardlab.config import PolicyConfig, load_config, parse_overrides
     from rewardlab.training.policy import train_policy
 
-    settings = load_config(PolicyConfig, config, model=model, judge=judge, seed=seed)
-    echo_once(train_policy(_read_pairs(data, settings.model, settings.frames, images), settings, out))
+    settings = load_config(PolicyConfig, config, parse_overrides(overrides or ()), model=model, judge=judge, seed=seed)
+    report_run(train_policy(_read_pairs(data, settings.model, settings.frames, images), settings, out))
 
 
 @app.command("merge", rich_help_panel=TRAINING)
@@ -159,7 +181,7 @@ def merge_command(
     """Merge a LoRA adapter into its base model, for servers that take full checkpoints. The judge's card is copied too."""
     from rewardlab.models.loading import merge_adapter
 
-    typer.echo(merge_adapter(adapter, out))
+    typer.echo(f"written: {merge_adapter(adapter, out)}")
 
 
 @app.command("show", rich_help_panel=TRAINING)
@@ -167,4 +189,4 @@ def show_command(run: Annotated[Path, typer.Argument(help="Folder of a training 
     """Write RUN/run.html: curves of all logged metrics, rollouts over time, and the watchdog's findings."""
     from rewardlab.health.run_page import write_run_page
 
-    typer.echo(write_run_page(run))
+    typer.echo(f"written: {write_run_page(run)}")

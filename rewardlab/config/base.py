@@ -17,11 +17,15 @@ class Schema(BaseModel):
 class LoraConfig(Schema):
     """Low-rank adapters on every linear layer (peft's "all-linear") unless named otherwise."""
 
-    r: int = Field(16, ge=1)
-    alpha: int = Field(32, ge=1)
-    dropout: float = Field(0.0, ge=0, lt=1)
-    target_modules: str | list[str] = "all-linear"
-    quantize: Literal["nf4"] | None = Field(None, description="QLoRA: the weights below the adapter in 4 bits")
+    r: int = Field(16, ge=1, description="Rank of the adapters.")
+    alpha: int = Field(32, ge=1, description="Scale of the adapters: their output is multiplied by alpha / r.")
+    dropout: float = Field(0.0, ge=0, lt=1, description="Share of an adapter's inputs that is dropped in training.")
+    target_modules: str | list[str] = Field(
+        "all-linear", description="Layers that get an adapter: `all-linear`, names, or one regular expression."
+    )
+    quantize: Literal["nf4"] | None = Field(
+        None, description="QLoRA: `nf4` keeps the weights below the adapter in 4 bits; null keeps them as they are."
+    )
 
 
 class PixelConfig(Schema):
@@ -30,8 +34,8 @@ class PixelConfig(Schema):
     The checkpoint's processor keeps it, so that trainer, benchmark and server show the same. Qwen2.5-VL makes one token of 784
     pixels, Qwen3-VL one of 1,024."""
 
-    min: int = Field(3_136, ge=1)
-    max: int = Field(1_003_520, ge=1)
+    min: int = Field(3_136, ge=1, description="Smallest area of an image in pixels; a smaller image is enlarged.")
+    max: int = Field(1_003_520, ge=1, description="Largest area of an image in pixels; a larger image is reduced.")
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -47,53 +51,82 @@ class HealthConfig(Schema):
     ``max_rollbacks`` times), ``warn`` only tells.
     """
 
-    policy: Literal["stop", "roll_back", "warn"] = "stop"
-    patience: int = Field(5, ge=1, description="logs in a row that must show a sign; no number for a loss is one at once")
-    window: int = Field(20, ge=1, description="logs that are averaged where a trend is a sign")
-    min_entropy: float = Field(0.005, ge=0, description="nats a token, of rollouts")
-    max_invalid_frac: float = Field(0.95, gt=0, le=1)
-    length_factor: float = Field(4.0, gt=1, description="times the mean length of the first logs")
-    max_position_bias: float = Field(0.45, gt=0, le=0.5, description="of verdicts for the response shown first, from a half")
-    hacking_drop: float = Field(0.1, gt=0, description="of accuracy over a window in which the reward rises")
-    max_rollbacks: int = Field(2, ge=1)
+    policy: Literal["stop", "roll_back", "warn"] = Field(
+        "stop", description="What is done at a sign: `stop` the run, `roll_back` to an earlier checkpoint, or only `warn`."
+    )
+    patience: int = Field(
+        5, ge=1, description="Logs in a row that must show a sign. A loss that is no number is a sign at once."
+    )
+    window: int = Field(20, ge=1, description="Logs that are averaged where a trend is a sign.")
+    min_entropy: float = Field(
+        0.005, ge=0, description="Entropy of rollouts below which they have collapsed, in nats per token."
+    )
+    max_invalid_frac: float = Field(
+        0.95, gt=0, le=1, description="Share of rollouts without a verdict above which the run is ill."
+    )
+    length_factor: float = Field(
+        4.0, gt=1, description="Rollouts longer than this many times the mean length of the first logs are a sign."
+    )
+    max_position_bias: float = Field(
+        0.45, gt=0, le=0.5, description="How far the share of verdicts for the response shown first may be from a half."
+    )
+    hacking_drop: float = Field(
+        0.1, gt=0, description="Fall of accuracy over a window in which the reward rises that counts as reward hacking."
+    )
+    max_rollbacks: int = Field(2, ge=1, description="Times that a run is taken back before it is ended.")
 
 
 class TrainConfig(Schema):
     """What SFT and RL have in common. ``batch_size`` counts the sequences of an optimizer step, on however many processes, so
     that a run is the same run on any number of them; ``micro_batch_size`` those that one process reads at once."""
 
-    model: str = "Qwen/Qwen2.5-VL-7B-Instruct"
-    template: str = "r1_reward"
-    learning_rate: float = Field(gt=0)
-    warmup_steps: int = Field(0, ge=0)
-    lr_scheduler: Literal["cosine", "linear", "constant", "constant_with_warmup", "polynomial", "inverse_sqrt"] = "cosine"
-    epochs: float = Field(1.0, gt=0)
-    max_steps: int = Field(-1, description="-1: decided by epochs")
-    batch_size: int = Field(ge=1)
-    micro_batch_size: int = Field(ge=1)
-    max_grad_norm: float = Field(1.0, gt=0)
-    adam_beta2: float = Field(0.95, gt=0, lt=1)
-    weight_decay: float = Field(0.0, ge=0)
-    gradient_checkpointing: bool = True
-    lora: LoraConfig | None = None
-    freeze: list[str] = Field([], description="do not learn: vision, merger, language, or patterns of weights' names")
-    pixels: PixelConfig | None = Field(None, description="how large images are shown; null: as the checkpoint has it")
+    model: str = Field("Qwen/Qwen2.5-VL-7B-Instruct", description="Checkpoint folder or hub id to start from.")
+    template: str = Field(
+        "r1_reward", description="Prompt template: a name (r1_reward, plain, verdict, ...), or FORMAT:FILE with your own words."
+    )
+    learning_rate: float = Field(gt=0, description="Peak learning rate of AdamW.")
+    warmup_steps: int = Field(0, ge=0, description="Optimizer steps over which the rate rises from 0.")
+    lr_scheduler: Literal["cosine", "linear", "constant", "constant_with_warmup", "polynomial", "inverse_sqrt"] = Field(
+        "cosine", description="Course of the rate after the warm-up."
+    )
+    epochs: float = Field(1.0, gt=0, description="Passes over the data; max_steps overrides it.")
+    max_steps: int = Field(-1, description="Optimizer steps of the run; -1: epochs decide.")
+    batch_size: int = Field(ge=1, description="Sequences of an optimizer step, of all processes together.")
+    micro_batch_size: int = Field(
+        ge=1, description="Sequences that one process reads at once; memory grows with it, results do not change."
+    )
+    max_grad_norm: float = Field(1.0, gt=0, description="Norm to which gradients are clipped.")
+    adam_beta2: float = Field(0.95, gt=0, lt=1, description="Decay of AdamW's second moment.")
+    weight_decay: float = Field(0.0, ge=0, description="Weight decay of AdamW.")
+    gradient_checkpointing: bool = Field(
+        True, description="Compute activations twice and store fewer of them: less memory, about a third more time."
+    )
+    lora: LoraConfig | None = Field(
+        None, description="Train low-rank adapters instead of all weights; null: all weights learn."
+    )
+    freeze: list[str] = Field(
+        [], description="Parts that do not learn: `vision`, `merger`, `language`, or regular expressions of weights' names."
+    )
+    pixels: PixelConfig | None = Field(None, description="How large images are shown; null: as the checkpoint has it.")
     frames: int = Field(
         8,
         ge=1,
-        description="of each video, at most: evenly spread, of Qwen's families as qwen-vl-utils samples; each is an image",
+        description="Frames of each video, at most: evenly spread, of Qwen's families as qwen-vl-utils samples; each is an image.",
     )
     max_tokens: int | None = Field(
         None,
         ge=1,
-        description="longest sample trained on; longer ones are left out and listed. null: none may be",
+        description="Longest sample trained on; longer ones are left out and listed. null: the model's context is the limit.",
     )
-    save_steps: int = Field(100, ge=1)
-    save_total_limit: int = Field(2, ge=1)
-    logging_steps: int = Field(1, ge=1)
-    report_to: str = Field("none", description="none, tensorboard, wandb, trackio, or several with commas")
-    health: HealthConfig = Field(default_factory=lambda: HealthConfig.model_validate({}))
-    seed: int = 0
+    save_steps: int = Field(100, ge=1, description="Optimizer steps between checkpoints.")
+    save_total_limit: int = Field(2, ge=1, description="Checkpoints that are kept; older ones are deleted.")
+    logging_steps: int = Field(1, ge=1, description="Optimizer steps between lines of metrics.jsonl.")
+    report_to: str = Field("none", description="Trackers: none, tensorboard, wandb, trackio, or several with commas.")
+    health: HealthConfig = Field(
+        default_factory=lambda: HealthConfig.model_validate({}),
+        description="When a run is taken to go wrong, and what is then done.",
+    )
+    seed: int = Field(0, description="Seed of everything random in the run.")
 
     @field_validator("freeze")
     @classmethod

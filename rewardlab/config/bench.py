@@ -10,23 +10,30 @@ from rewardlab.config.base import Schema
 class BenchEntry(Schema):
     """One benchmark; ``data`` and ``images`` are names within the suite's folder of data. The rest as in ``bench run``."""
 
-    benchmark: str
-    data: str
-    images: str | None = None
-    votes: int = Field(1, ge=1)
-    orders: str = "both"
-    temperature: float = Field(1.0, ge=0)
-    top_p: float = Field(1.0, gt=0, le=1)
-    max_tokens: int = Field(1024, ge=1)
-    stop_error: float | None = Field(None, ge=0, lt=0.5)
-    template: str | None = None
-    controls: tuple[str, ...] = ("blank",)
-    limit: int | None = Field(None, ge=1)
+    benchmark: str = Field(description="Name of the benchmark, as in `bench run`.")
+    data: str = Field(description="Its data file, by its name within the suite's folder of data.")
+    images: str | None = Field(None, description="Its folder of images, by its name there; null: images are in the data file.")
+    votes: int = Field(1, ge=1, description="Samples of each pair in each order.")
+    orders: str = Field("both", description="`both`, `random` (one for each pair, drawn) or `given`.")
+    temperature: float = Field(1.0, ge=0, description="Sampling temperature; 0 is greedy.")
+    top_p: float = Field(1.0, gt=0, le=1, description="Nucleus of sampling; 1 draws from all tokens.")
+    max_tokens: int = Field(1024, ge=1, description="Most tokens of a judgment.")
+    stop_error: float | None = Field(
+        None,
+        ge=0,
+        lt=0.5,
+        description="Ask in turns until the majority is settled but for this probability; null: all votes at once.",
+    )
+    template: str | None = Field(None, description="Prompt template; null: the checkpoint's.")
+    controls: tuple[str, ...] = Field(
+        ("blank",), description="Extra greedy passes: `greedy`, `blank` (blank images), `other` (another pair's images)."
+    )
+    limit: int | None = Field(None, ge=1, description="Only the first so many rows; null: all.")
 
 
 class SuiteConfig(Schema):
     """What a suite is for, and its benchmarks in order."""
 
-    title: str
-    benchmarks: tuple[BenchEntry, ...] = Field(min_length=1)
-    seed: int = 0
+    title: str = Field(description="What the suite is for; the heading of its report.")
+    benchmarks: tuple[BenchEntry, ...] = Field(min_length=1, description="The benchmarks in the order they are run.")
+    seed: int = Field(0, description="Seed of everything random.")

@@ -12,9 +12,11 @@ from rewardlab.config.base import Schema
 class Prices(Schema):
     """US dollars per million tokens, as the provider lists them; 0: not known, or one's own machine."""
 
-    prompt: float = Field(0.0, ge=0)
-    cached_prompt: float | None = Field(None, ge=0, description="of the prompt's cached tokens; null: as others")
-    completion: float = Field(0.0, ge=0)
+    prompt: float = Field(0.0, ge=0, description="US dollars per million tokens of prompts.")
+    cached_prompt: float | None = Field(
+        None, ge=0, description="US dollars per million tokens of the prompt's cached part; null: as other prompt tokens."
+    )
+    completion: float = Field(0.0, ge=0, description="US dollars per million tokens of answers.")
 
     def usd(self, prompt: int, completion: int, cached: int = 0) -> float:
         """Return the price of one answer; ``cached`` are among ``prompt``."""
@@ -25,33 +27,62 @@ class Prices(Schema):
 class Budget(Schema):
     """What a run may spend in all, its earlier parts included; null: no limit."""
 
-    usd: float | None = Field(None, gt=0)
-    tokens: int | None = Field(None, gt=0, description="of prompts and answers together")
+    usd: float | None = Field(None, gt=0, description="Most US dollars to spend; null: no limit.")
+    tokens: int | None = Field(None, gt=0, description="Most tokens of prompts and answers together; null: no limit.")
 
 
 class DistillConfig(Schema):
     """The teacher stage. The paper's text says temperature 0 and its authors' notes 1; retrying at 0 asks the same again."""
 
-    model: str = "gpt-4o"
-    base_url: str | list[str] = Field("https://api.openai.com/v1", description="one, or several that serve the same model")
-    api_key_env: str | list[str] = Field("OPENAI_API_KEY", description="environment variable of the key; or one for each URL")
-    template: str = "r1_reward"
-    max_attempts: int = Field(3, ge=1, le=3)
-    votes: int = Field(0, ge=0, le=64, description="attempts whatever they say, half in each order, for teacher_share")
-    temperature: float = Field(1.0, ge=0)
-    top_p: float = Field(1.0, gt=0, le=1)
-    max_tokens: int = Field(2048, ge=1, description="twice R1-Reward's generation length, so that few are cut off")
-    transport: Literal["chat", "batch"] = Field("chat", description="batch: files of requests, cheaper, answered within a day")
-    concurrency: int = Field(32, ge=1, description="requests in flight for each URL; fewer while it refuses many")
-    try_s: float = Field(60.0, gt=0, description="one try of a request")
-    deadline_s: float = Field(300.0, gt=0, description="one request, retries included")
-    retries: int = Field(4, ge=0)
-    batch_requests: int = Field(10_000, ge=1, le=50_000, description="in one batch; providers take 50,000 and some 200 MB")
-    batch_bytes: int = Field(150_000_000, ge=1000)
-    poll_s: float = Field(30.0, gt=0, description="between looks at the batches")
-    prices: Prices = Field(default_factory=lambda: Prices(**{}))
-    budget: Budget = Field(default_factory=lambda: Budget(**{}))
-    seed: int = 0
+    model: str = Field("gpt-4o", description="The teacher, by the name its endpoint knows it by.")
+    base_url: str | list[str] = Field(
+        "https://api.openai.com/v1",
+        description="URL of an OpenAI-compatible endpoint, or a list of several that serve the same model.",
+    )
+    api_key_env: str | list[str] = Field(
+        "OPENAI_API_KEY", description="Environment variable that holds the key; or a list, one for each URL."
+    )
+    template: str = Field(
+        "r1_reward", description="Prompt template of the judgments: the one that the judge will be trained with."
+    )
+    max_attempts: int = Field(
+        3,
+        ge=1,
+        le=3,
+        description="Most judgments asked of a pair until one agrees with the label; the number needed is its difficulty.",
+    )
+    votes: int = Field(
+        0,
+        ge=0,
+        le=64,
+        description="Judgments of each pair whatever they say, half in each order (teacher_share); 0: until one is right.",
+    )
+    temperature: float = Field(
+        1.0, ge=0, description="Sampling temperature; 0 is greedy, and asks the same again at each attempt."
+    )
+    top_p: float = Field(1.0, gt=0, le=1, description="Nucleus of sampling; 1 draws from all tokens.")
+    max_tokens: int = Field(
+        2048, ge=1, description="Most tokens of a judgment. Twice R1-Reward's generation length, so that few are cut off."
+    )
+    transport: Literal["chat", "batch"] = Field(
+        "chat", description="`chat`: a request for each judgment. `batch`: files of requests, cheaper, answered within a day."
+    )
+    concurrency: int = Field(32, ge=1, description="Requests in flight at each URL; fewer while it refuses many.")
+    try_s: float = Field(60.0, gt=0, description="Seconds for one try of a request.")
+    deadline_s: float = Field(300.0, gt=0, description="Seconds for one request, retries included.")
+    retries: int = Field(4, ge=0, description="Times that a failed request is sent again.")
+    batch_requests: int = Field(
+        10_000, ge=1, le=50_000, description="Requests in one batch; providers take 50,000 and some 200 MB."
+    )
+    batch_bytes: int = Field(150_000_000, ge=1000, description="Bytes of one batch.")
+    poll_s: float = Field(30.0, gt=0, description="Seconds between looks at the batches.")
+    prices: Prices = Field(
+        default_factory=lambda: Prices(**{}), description="What tokens cost, to report and to limit the spending."
+    )
+    budget: Budget = Field(
+        default_factory=lambda: Budget(**{}), description="What the run may spend in all, its earlier parts included."
+    )
+    seed: int = Field(0, description="Seed of everything random.")
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -82,16 +113,23 @@ class DistillConfig(Schema):
 class StepsConfig(Schema):
     """Step labels by completing prefixes (arXiv 2410.17621): 20 completions each, of which a guesser gets half right."""
 
-    source: Literal["judge", "pairs"] = Field("judge", description="whose judgments: sampled from the judge, or the pairs' own")
-    completions: int = Field(20, ge=1, description="of each prefix asked about")
-    alpha: float = Field(0.025, gt=0, lt=0.5, description="chance that a guesser passes for knowing; 15 right of 20")
-    judgments_per_order: int = Field(1, ge=1, description="of the judge's own, at most completions")
-    temperature: float = Field(1.0, gt=0)
-    top_p: float = Field(1.0, gt=0, le=1)
-    max_tokens: int = Field(1024, ge=1, description="of a completion, its prefix not counted")
-    batch_size: int = Field(64, ge=1, description="sequences at a time")
-    pairs_per_batch: int = Field(16, ge=1, description="pairs searched side by side; a kill loses one such batch")
-    seed: int = 0
+    source: Literal["judge", "pairs"] = Field(
+        "judge", description="Whose judgments are labelled: sampled from the `judge`, or the `pairs`' own."
+    )
+    completions: int = Field(20, ge=1, description="Completions of each prefix asked about.")
+    alpha: float = Field(
+        0.025,
+        gt=0,
+        lt=0.5,
+        description="Probability that a guesser passes for knowing; at 0.025, 15 of 20 completions must be right.",
+    )
+    judgments_per_order: int = Field(1, ge=1, description="Judgments of the judge's own in each order; at most `completions`.")
+    temperature: float = Field(1.0, gt=0, description="Sampling temperature of the completions.")
+    top_p: float = Field(1.0, gt=0, le=1, description="Nucleus of sampling; 1 draws from all tokens.")
+    max_tokens: int = Field(1024, ge=1, description="Most tokens of a completion, its prefix not counted.")
+    batch_size: int = Field(64, ge=1, description="Sequences sampled at a time.")
+    pairs_per_batch: int = Field(16, ge=1, description="Pairs searched side by side; a kill loses one such batch.")
+    seed: int = Field(0, description="Seed of everything random.")
 
     @model_validator(mode="after")
     def _can_tell(self) -> Self:
@@ -108,25 +146,26 @@ class StepsConfig(Schema):
 class MappingConfig(Schema):
     """A source of pairs without a recipe of its own: which of its columns are what. ``a.b.0`` reaches into nested values."""
 
-    name: str = Field(pattern=r"^[a-z0-9_]+$")
-    url: str = ""
-    licence: str = ""
-    published: int | None = Field(None, description="rows the source says it has")
+    name: str = Field(pattern=r"^[a-z0-9_]+$", description="Name of the source: lower-case letters, digits and underscores.")
+    url: str = Field("", description="Where the source is published.")
+    licence: str = Field("", description="Licence of the source.")
+    published: int | None = Field(None, description="Rows the source says it has; null: unknown.")
     files: list[str] = Field(
-        ["**/*.parquet", "**/*.jsonl", "**/*.json", "**/*.csv", "**/*.tsv"], description="patterns, tried in turn"
+        ["**/*.parquet", "**/*.jsonl", "**/*.json", "**/*.csv", "**/*.tsv"],
+        description="Patterns of its data files, tried in turn.",
     )
-    id: str | None = Field(None, description="the column of the pairs' own ids; null: an id by content")
-    question: str
-    images: list[str] = Field([], description="columns, each with one image or a list: embedded, or paths")
-    chosen: str | None = None
-    rejected: str | None = None
-    responses: list[str] = Field([], description="two columns, in place of chosen and rejected")
-    preferred: str | None = Field(None, description="the column that names the better of responses")
-    first: str = Field("0", description="its value where the first is better")
-    second: str = "1"
-    ties: list[str] = Field([], description="its values for which the row is dropped")
-    category: str | None = None
-    source: str | None = None
+    id: str | None = Field(None, description="Column of the pairs' own ids; null: an id by content.")
+    question: str = Field(description="Column of the question.")
+    images: list[str] = Field([], description="Columns, each with one image or a list: embedded, or paths.")
+    chosen: str | None = Field(None, description="Column of the better response, where the file has one.")
+    rejected: str | None = Field(None, description="Column of the worse response.")
+    responses: list[str] = Field([], description="Two columns, in place of chosen and rejected.")
+    preferred: str | None = Field(None, description="Column that names the better of `responses`.")
+    first: str = Field("0", description="Value of `preferred` where the first response is better.")
+    second: str = Field("1", description="Value of `preferred` where the second response is better.")
+    ties: list[str] = Field([], description="Values of `preferred` for which the row is dropped.")
+    category: str | None = Field(None, description="Column of the pair's category; null: none.")
+    source: str | None = Field(None, description="Column of where the pair comes from; null: none.")
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:

@@ -22,8 +22,12 @@ def config_names() -> list[str]:
     return sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.yaml"))
 
 
-def find_config(name_or_path: str | Path) -> Path:
-    """Return the file of a config: of a path that exists, else of a name. Raise ConfigError that names the nearest ones."""
+def find_config(name_or_path: str | Path, stage: str | None = None) -> Path:
+    """Return the file of a config: of a path that exists, else of a name.
+
+    A short name such as ``grpo`` is looked up among the configs of ``stage``; without a stage, among all. Raise ConfigError for
+    an unknown name, with the nearest ones, and for a short name that several configs share, with all of these.
+    """
     path = Path(name_or_path)
     try:
         if path.exists() and not path.is_dir():  # also a pipe
@@ -32,13 +36,31 @@ def find_config(name_or_path: str | Path) -> Path:
         raise ConfigError(
             f"{str(name_or_path)[:80]}...: cannot be read ({error.strerror}); expected a file or a name"
         ) from error
-    name = path.as_posix().removesuffix(".yaml")
-    names = config_names()
-    if name in names:
-        return configs_folder() / f"{name}.yaml"
-    near = get_close_matches(name, names, n=3) or [other for other in names if other.split("/")[-1] == name.split("/")[-1]]
-    cure = f"did you mean {' or '.join(near)}?" if near else f"names are {', '.join(names)}"
-    raise ConfigError(f"{name_or_path}: cannot be read (no such file), and no config that ships has this name; {cure}")
+    name, names = path.as_posix().removesuffix(".yaml"), config_names()
+    shared = [full for full in names if full.split("/")[-1] == name and (stage is None or full == f"{stage}/{name}")]
+    if name in names or len(shared) == 1:
+        return configs_folder() / f"{name if name in names else shared[0]}.yaml"
+    if shared:
+        raise ConfigError(f"{name_or_path}: several configs have this name; give one of {', '.join(shared)}")
+    raise ConfigError(
+        f"{name_or_path}: cannot be read (no such file), and no config that ships has this name; {_cure(name, names, stage)}"
+    )
+
+
+def _cure(name: str, names: list[str], stage: str | None) -> str:
+    """Return a sentence with the names nearest to ``name``, those of the stage first."""
+    ours = [full for full in names if stage and full.startswith(f"{stage}/")]
+    short = {full.split("/")[-1]: full for full in [*reversed(names), *ours]}
+    leaf = name.split("/")[-1]
+    candidates = [
+        *(full for full in names if full.endswith(f"/{leaf}")),
+        *get_close_matches(name, names, n=3),
+        *(short[near] for near in get_close_matches(leaf, short, n=2)),
+        *(full for full in ours or names if leaf and leaf in full),
+    ]
+    if near := sorted(dict.fromkeys(candidates), key=lambda full: full not in ours)[:3]:
+        return f"did you mean {' or '.join(near)}?"
+    return f"`rewardlab configs list{f' {stage}' if stage else ''}` names them all"
 
 
 def find_configs(name_or_path: str | Path) -> Path:

@@ -18,28 +18,50 @@ Advantage = Literal["reinforce_pp", "reinforce_pp_baseline", "grpo", "dr_grpo", 
 class Method(Schema):
     """What tells one method from another. The defaults are StableReinforce's (arXiv 2505.02835, section 4.1)."""
 
-    advantage: Advantage = "reinforce_pp"
-    group_size: int = Field(1, ge=1, description="rollouts of each prompt")
-    max_completion_length: int = Field(1024, ge=1, description="tokens of a rollout (of each turn, where it has several)")
-    whiten_by: Literal["token", "sequence"] = Field("token", description="what counts alike in mean and deviation")
-    outliers: Literal["delete", "clip", "keep"] = Field("delete", description="of whitened advantages beyond outlier_sigma")
-    outlier_sigma: float = Field(3.0, gt=0, description="in deviations")
-    clip_low: float = Field(0.2, gt=0, description="how far below 1 the probability ratio may fall")
-    clip_high: float | None = Field(None, gt=0, description="how far above 1 it may rise (DAPO's clip-higher); null: clip_low")
-    dual_clip: float | None = Field(None, gt=1, description="bound on the loss of a token of negative advantage")
-    preclip: tuple[float, float] | None = Field((1e-3, 1e3), description="of the probability ratio, before exp; null: none")
-    ratio: Literal["token", "sequence"] = "token"
-    average: Literal["sequence", "token", "constant"] = Field(
-        "sequence", description="of token losses: by rollout, over all tokens, or the sum over max_completion_length"
+    advantage: Advantage = Field("reinforce_pp", description="Estimator of advantages.")
+    group_size: int = Field(1, ge=1, description="Rollouts of each prompt.")
+    max_completion_length: int = Field(1024, ge=1, description="Most tokens of a rollout; of each turn, where it has several.")
+    whiten_by: Literal["token", "sequence"] = Field(
+        "token", description="What counts alike in the mean and deviation of advantages: each `token`, or each `sequence`."
     )
-    kl: Literal["k1_reward", "k2_loss", "k3_loss"] = "k1_reward"
-    kl_coef: float = Field(0.0, ge=0)
-    positive_nll: float = Field(0.0, ge=0, description="weight of the likelihood of correct rollouts")
-    importance_cap: float | None = Field(None, gt=0, description="bound on p_trainer / p_sampler, multiplied in; null: trusted")
-    gae_lambda: float = Field(0.95, ge=0, le=1, description="of the policy's advantages (advantage: gae)")
-    gae_lambda_critic: float = Field(1.0, ge=0, le=1, description="of what the critic is fitted to")
-    length_alpha: float | None = Field(None, gt=0, description="gae_lambda is 1 - 1 / (alpha length), at least 0.95 (VAPO)")
-    value_clip: float = Field(0.2, gt=0)
+    outliers: Literal["delete", "clip", "keep"] = Field(
+        "delete", description="What becomes of whitened advantages beyond outlier_sigma: `delete`, `clip` or `keep`."
+    )
+    outlier_sigma: float = Field(3.0, gt=0, description="Deviations beyond which a whitened advantage is an outlier.")
+    clip_low: float = Field(0.2, gt=0, description="How far below 1 the probability ratio may fall.")
+    clip_high: float | None = Field(
+        None, gt=0, description="How far above 1 the probability ratio may rise (DAPO's clip-higher); null: as clip_low."
+    )
+    dual_clip: float | None = Field(
+        None, gt=1, description="Bound c on the loss of a token of negative advantage A: at most -c A; null: none."
+    )
+    preclip: tuple[float, float] | None = Field(
+        (1e-3, 1e3), description="Bounds of the probability ratio before its logarithm is exponentiated; null: none."
+    )
+    ratio: Literal["token", "sequence"] = Field(
+        "token", description="Probability ratio of each `token`, or the geometric mean over the `sequence` (GSPO)."
+    )
+    average: Literal["sequence", "token", "constant"] = Field(
+        "sequence",
+        description="Mean of token losses: by rollout, over all tokens, or the sum over max_completion_length (`constant`).",
+    )
+    kl: Literal["k1_reward", "k2_loss", "k3_loss"] = Field(
+        "k1_reward",
+        description="Estimator of the KL divergence to the initial policy, and whether it stands in the reward or in the loss.",
+    )
+    kl_coef: float = Field(0.0, ge=0, description="Weight of the KL divergence; 0: none, and no reference model in memory.")
+    positive_nll: float = Field(0.0, ge=0, description="Weight of the likelihood of correct rollouts in the loss.")
+    importance_cap: float | None = Field(
+        None, gt=0, description="Bound on p_trainer / p_sampler, which multiplies the loss; null: the sampler is trusted."
+    )
+    gae_lambda: float = Field(0.95, ge=0, le=1, description="GAE's lambda of the policy's advantages (advantage `gae`).")
+    gae_lambda_critic: float = Field(1.0, ge=0, le=1, description="GAE's lambda of the returns that the critic is fitted to.")
+    length_alpha: float | None = Field(
+        None,
+        gt=0,
+        description="gae_lambda is 1 - 1 / (length_alpha x length), at least 0.95 (VAPO); null: gae_lambda as it stands.",
+    )
+    value_clip: float = Field(0.2, gt=0, description="How far a value may move from the value before the update.")
 
     @field_validator("preclip")
     @classmethod

@@ -15,13 +15,15 @@ Attempts = Literal["", "1", "2", "3", "unsolved"]  # "": no teacher was asked
 class ConsistencyConfig(Schema):
     """Who says whether reasoning and verdict agree. ``weight`` 0 switches the reward and its requests off."""
 
-    base_url: str = "http://127.0.0.1:8000/v1"
-    model: str = "Qwen/Qwen2.5-VL-7B-Instruct"
-    api_key_env: str = "OPENAI_API_KEY"
-    weight: float = Field(0.5, ge=0)
-    concurrency: int = Field(64, ge=1)
-    deadline_s: float = Field(20.0, gt=0, description="after it the consistency is 0 and counted as failed")
-    max_tokens: int = Field(8, ge=1)
+    base_url: str = Field("http://127.0.0.1:8000/v1", description="URL of an OpenAI-compatible endpoint that serves `model`.")
+    model: str = Field(
+        "Qwen/Qwen2.5-VL-7B-Instruct", description="The model that is asked whether reasoning and verdict agree."
+    )
+    api_key_env: str = Field("OPENAI_API_KEY", description="Environment variable that holds the endpoint's key.")
+    weight: float = Field(0.5, ge=0, description="Weight of the consistency reward; 0 switches it and its requests off.")
+    concurrency: int = Field(64, ge=1, description="Requests in flight.")
+    deadline_s: float = Field(20.0, gt=0, description="Seconds after which a consistency is 0 and counted as failed.")
+    max_tokens: int = Field(8, ge=1, description="Most tokens of an answer.")
 
 
 class HotTokenConfig(Schema):
@@ -30,10 +32,12 @@ class HotTokenConfig(Schema):
     Its own distribution is not the policy's, so nothing is learnt from it: it is left out of the loss.
     """
 
-    temperature: float = Field(30.0, gt=0)
-    top_k: int = Field(16, ge=1)
+    temperature: float = Field(30.0, gt=0, description="Temperature of the hot token.")
+    top_k: int = Field(16, ge=1, description="The hot token is one of this many most probable ones.")
     position: int | None = Field(
-        None, ge=0, description="0 is the first token; null: the first after an opening <think>, however many that is"
+        None,
+        ge=0,
+        description="Which token is hot: 0 is the first; null: the first after an opening <think>, however many that is.",
     )
 
 
@@ -45,13 +49,16 @@ class EngineConfig(Schema):
     both need GPUs.
     """
 
-    kind: Literal["serve", "colocate", "server"] = "serve"
-    args: str = Field("", description="serve: further options of `vllm serve`")
-    devices: str | None = Field(None, description="serve: its own cards, as CUDA_VISIBLE_DEVICES has them; null: a CPU's vLLM")
-    deadline_s: float = Field(600.0, gt=0, description="serve: for one rollout, its retries included")
-    base_url: str | None = Field(None, description="server: where `vllm serve` with --weight-transfer-config listens")
-    gpu_memory_utilization: float = Field(0.3, gt=0, le=1, description="colocate: vLLM's share of each card")
-    tensor_parallel: int = Field(1, ge=1, description="colocate: cards that share one vLLM")
+    kind: Literal["serve", "colocate", "server"] = Field(
+        "serve",
+        description="Where vLLM runs: a server of this run's own, within each process, or servers that take weights over NCCL.",
+    )
+    args: str = Field("", description="serve: further options of `vllm serve`.")
+    devices: str | None = Field(None, description="serve: its own cards, as CUDA_VISIBLE_DEVICES has them; null: a CPU's vLLM.")
+    deadline_s: float = Field(600.0, gt=0, description="serve: seconds for one rollout, its retries included.")
+    base_url: str | None = Field(None, description="server: where `vllm serve` with --weight-transfer-config listens.")
+    gpu_memory_utilization: float = Field(0.3, gt=0, le=1, description="colocate: vLLM's share of each card's memory.")
+    tensor_parallel: int = Field(1, ge=1, description="colocate: cards that share one vLLM.")
 
     @model_validator(mode="after")
     def _says_where(self) -> Self:
@@ -63,28 +70,45 @@ class EngineConfig(Schema):
 class MethodConfig(TrainConfig, Method):
     """A method, which rollouts it is trained on, and how they are sampled."""
 
-    learning_rate: float = Field(1e-6, gt=0)
-    epochs: float = Field(5.0, gt=0)
-    rollout_batch_size: int = Field(256, ge=2, description="rollouts between two samplings, of all processes")
-    batch_size: int = Field(128, ge=2, description="rollouts per optimizer step")
-    micro_batch_size: int = Field(2, ge=1)
-    iterations: int = Field(1, ge=1, description="passes over each rollout batch")
+    learning_rate: float = Field(1e-6, gt=0, description="Peak learning rate of AdamW (paper, section 5).")
+    epochs: float = Field(5.0, gt=0, description="Passes over the prompts; max_steps overrides it.")
+    rollout_batch_size: int = Field(256, ge=2, description="Rollouts between two samplings, of all processes together.")
+    batch_size: int = Field(128, ge=2, description="Rollouts of an optimizer step, of all processes together.")
+    micro_batch_size: int = Field(
+        2, ge=1, description="Rollouts that one process reads at once; memory grows with it, results do not change."
+    )
+    iterations: int = Field(1, ge=1, description="Passes over each rollout batch.")
     sampling_batch_size: int | None = Field(
-        None, ge=1, description="that a process's own decoder has in memory side by side; null: all of its rollout batch"
+        None,
+        ge=1,
+        description="Rollouts that a process's own decoder has in memory side by side; null: all of its rollout batch.",
     )
-    temperature: float = Field(1.0, gt=0)
-    hot_token: HotTokenConfig | None = None
-    engine: EngineConfig | None = Field(None, description="who samples rollouts; null: the trainer's own decoder")
+    temperature: float = Field(1.0, gt=0, description="Sampling temperature of rollouts.")
+    hot_token: HotTokenConfig | None = Field(
+        None, description="Draw one early token at a high temperature, for rollouts that differ (FIRE); null: none."
+    )
+    engine: EngineConfig | None = Field(None, description="Who samples rollouts; null: the trainer's own decoder.")
     dynamic_sampling: Literal["off", "refill", "oversample"] = Field(
-        "off", description="train on groups neither all correct nor all wrong: drawn until there are enough, or once, in excess"
+        "off",
+        description="Train on groups neither all correct nor all wrong: drawn until enough (`refill`), or once, in excess.",
     )
-    max_sampling_rounds: int = Field(10, ge=1, description="of refill; then the mixed groups there are are repeated")
-    difficulty_weighted: bool = Field(False, description="dynamic sampling draws prompts of middling pass rate more often")
-    window: int | None = Field(None, ge=1, description="tokens a rollout grows by per step (T-PPO); null: all at once")
-    value_learning_rate: float | None = Field(None, gt=0, description="null: twice learning_rate, as VAPO has it")
-    value_pretrain_steps: int = Field(0, ge=0, description="at most so many steps of the critic alone, before the policy moves")
-    value_patience: int = Field(5, ge=1, description="pre-training ends when explained variance has not risen for so many logs")
-    value_init: str | None = Field(None, description="checkpoint or value model to start the critic from; null: the policy's")
+    max_sampling_rounds: int = Field(
+        10, ge=1, description="Rounds of `refill`; then the mixed groups that there are are repeated."
+    )
+    difficulty_weighted: bool = Field(False, description="Dynamic sampling draws prompts of middling pass rate more often.")
+    window: int | None = Field(
+        None, ge=1, description="Tokens by which a rollout grows in each step (T-PPO); null: whole rollouts."
+    )
+    value_learning_rate: float | None = Field(
+        None, gt=0, description="Peak learning rate of the critic; null: twice learning_rate, as VAPO has it."
+    )
+    value_pretrain_steps: int = Field(
+        0, ge=0, description="At most so many steps of the critic alone, before the policy moves."
+    )
+    value_patience: int = Field(
+        5, ge=1, description="Pre-training ends when explained variance has not risen for so many logs."
+    )
+    value_init: str | None = Field(None, description="Checkpoint or value model to start the critic from; null: the policy's.")
 
     @model_validator(mode="after")
     def _divides(self) -> Self:
@@ -170,23 +194,35 @@ class RLConfig(MethodConfig):
     Every other method is a few differences from it: see ``configs/rl/``.
     """
 
-    self_verify: bool = Field(False, description="rollouts judge, verify the judgment, and revise it where they find it wrong")
-    revision_bonus: float = Field(1.0, ge=0, description="times the gain of a revised judgment over the first (PAG's alpha)")
-    format_weight: float = Field(0.5, ge=0)
-    overlong_margin: int | None = Field(None, ge=1, description="tokens before the longest over which length costs up to 1")
+    self_verify: bool = Field(
+        False, description="Rollouts judge, verify the judgment, and revise it where they find it wrong (PAG)."
+    )
+    revision_bonus: float = Field(
+        1.0, ge=0, description="Bonus in multiples of a revised judgment's gain over the first (PAG's alpha)."
+    )
+    format_weight: float = Field(0.5, ge=0, description="Reward of a rollout in the template's format.")
+    overlong_margin: int | None = Field(
+        None, ge=1, description="Tokens before the longest over which length costs up to 1 (DAPO); null: length costs nothing."
+    )
     reward_terms: list[str] = Field(
-        [], description="terms of your own: Python files with a REWARD_TERM, or entry points of rewardlab.reward_terms"
+        [], description="Terms of your own: Python files with a REWARD_TERM, or entry points of rewardlab.reward_terms."
     )
-    swap_weight: float = Field(0.0, ge=0, description="paid for naming the winner that the other order's rollouts name")
+    swap_weight: float = Field(0.0, ge=0, description="Reward for naming the winner that the other order's rollouts name.")
     process_reward: str | None = Field(
-        None, description="process reward model (`rewardlab prm`) that pays at step ends; null: none"
+        None, description="Process reward model (OUT/final of `rewardlab prm`) that pays at the ends of steps; null: none."
     )
-    process_wrong_weight: float = Field(0.25, ge=0, description="of its mean score where the verdict is not correct")
-    process_correct_weight: float = Field(0.025, ge=0, description="where it is")
-    consistency: ConsistencyConfig = Field(default_factory=lambda: ConsistencyConfig.model_validate({}))
-    attempts: list[Attempts] = Field(["2", "3", "unsolved"], description="difficulty tags to train on")
-    both_orders: bool = Field(True, description="show each pair once in each order, instead of in the teacher's")
-    easy_ratio: float = Field(0.0, ge=0, description="easy pairs (attempts 1) added per hard one")
+    process_wrong_weight: float = Field(0.25, ge=0, description="Weight of its mean score where the verdict is wrong.")
+    process_correct_weight: float = Field(0.025, ge=0, description="Weight of its mean score where the verdict is correct.")
+    consistency: ConsistencyConfig = Field(
+        default_factory=lambda: ConsistencyConfig.model_validate({}),
+        description="Who says whether reasoning and verdict agree, and what that is worth.",
+    )
+    attempts: list[Attempts] = Field(
+        ["2", "3", "unsolved"],
+        description='Difficulty tags of the pairs to train on; "" is that of pairs no teacher was asked about.',
+    )
+    both_orders: bool = Field(True, description="Show each pair once in each order, instead of in the teacher's.")
+    easy_ratio: float = Field(0.0, ge=0, description="Easy pairs (attempts 1) added for each hard one.")
 
     @model_validator(mode="after")
     def _fits_the_reward(self) -> Self:
@@ -236,27 +272,34 @@ class PolicyConfig(MethodConfig):
     default to, what they do for judges (``configs/rl/``); Pairwise-RL's own PPO is ``configs/policy/pairwise_rl.yaml``.
     """
 
-    template: str = "answer"
-    learning_rate: float = Field(6e-7, gt=0)
-    value_learning_rate: float | None = Field(7.5e-7, gt=0)
+    template: str = Field("answer", description="Prompt template of a question to the policy.")
+    learning_rate: float = Field(6e-7, gt=0, description="Peak learning rate of AdamW (Seed1.5-VL).")
+    value_learning_rate: float | None = Field(7.5e-7, gt=0, description="Peak learning rate of the critic (Seed1.5-VL).")
     judge: str = Field(
-        "prob:runs/rl/final", description="as in `rewardlab bench run`, or rm:FOLDER, a scalar head that sees no anchor"
+        "prob:runs/rl/final",
+        description="The judge, as in `rewardlab bench run`, or rm:FOLDER, a scalar head that sees no anchor.",
     )
-    judge_votes: int = Field(1, ge=1, description="rationales (or votes) in each order of a comparison")
-    judge_max_tokens: int = Field(1024, ge=1)
-    judge_batch_size: int = Field(64, ge=1)
+    judge_votes: int = Field(1, ge=1, description="Rationales (or votes) in each order of a comparison.")
+    judge_max_tokens: int = Field(1024, ge=1, description="Most tokens of a judgment.")
+    judge_batch_size: int = Field(64, ge=1, description="Sequences that the judge samples at a time.")
     anchor: Literal["preferred", "start", "best", "group"] = Field(
         "preferred",
-        description="the pair's better response, the first policy's greedy one, the best of its anchor_samples, or the other "
-        "rollouts of the group",
+        description="What a response is compared with: the pair's better one, the first policy's greedy one, the best of its "
+        "anchor_samples, or the other rollouts of the group.",
     )
-    anchor_samples: int = Field(4, ge=2, description="of the first policy, for anchor best: the one the judge prefers stays")
+    anchor_samples: int = Field(
+        4, ge=2, description="Samples of the first policy for anchor `best`; the one that the judge prefers stays."
+    )
     phi: Literal["probability", "centered", "logit", "binary"] = Field(
-        "probability", description="what winning with probability p is worth"
+        "probability", description="What winning with probability p is worth."
     )
-    verified: bool = Field(False, description="pairs of a category that a rule can check (math, number, ...) are paid by it")
-    contract: Literal["boxed", "box", "answer"] = Field("boxed", description="where a checkable answer stands")
-    thinking: bool = Field(True, description="responses to checkable questions must open with <think>...</think>")
+    verified: bool = Field(
+        False, description="Pairs of a category that a rule can check (math, number, ...) are paid by the rule."
+    )
+    contract: Literal["boxed", "box", "answer"] = Field(
+        "boxed", description="Where a checkable answer stands: \\boxed{}, GLM's box tokens, or answer tags."
+    )
+    thinking: bool = Field(True, description="Responses to checkable questions must open with <think>...</think>.")
 
     @model_validator(mode="after")
     def _one_scale(self) -> Self:

@@ -15,9 +15,13 @@ class SFTConfig(TrainConfig):
     With ``template: verdict`` it trains a classifier on labels instead, each pair in both orders.
     """
 
-    learning_rate: float = Field(1e-5, gt=0)
-    batch_size: int = Field(256, ge=1)
-    micro_batch_size: int = Field(4, ge=1)
+    learning_rate: float = Field(1e-5, gt=0, description="Peak learning rate of AdamW (paper, section 5).")
+    batch_size: int = Field(
+        256, ge=1, description="Sequences of an optimizer step, of all processes together (paper, section 5)."
+    )
+    micro_batch_size: int = Field(
+        4, ge=1, description="Sequences that one process reads at once; memory grows with it, results do not change."
+    )
 
     @model_validator(mode="after")
     def _divides(self) -> Self:
@@ -30,7 +34,7 @@ class RMConfig(SFTConfig):
     """A Bradley-Terry scalar head. ``batch_size`` counts responses, two per pair, so that a step reads as many sequences as one
     of SFT; rates and batches are SFT's, for a comparison in which only the head differs."""
 
-    template: str = "single"
+    template: str = Field("single", description="Prompt template of a single response.")
 
     @model_validator(mode="after")
     def _pairs(self) -> Self:
@@ -44,9 +48,11 @@ class RMConfig(SFTConfig):
 class PRMConfig(TrainConfig):
     """A process reward model: squared error at the ends of steps. The paper leaves rate and batch open; these are SFT's."""
 
-    learning_rate: float = Field(1e-5, gt=0)
-    batch_size: int = Field(64, ge=1, description="judgments per optimizer step")
-    micro_batch_size: int = Field(4, ge=1)
+    learning_rate: float = Field(1e-5, gt=0, description="Peak learning rate of AdamW.")
+    batch_size: int = Field(64, ge=1, description="Judgments of an optimizer step, of all processes together.")
+    micro_batch_size: int = Field(
+        4, ge=1, description="Judgments that one process reads at once; memory grows with it, results do not change."
+    )
 
     @model_validator(mode="after")
     def _divides(self) -> Self:

@@ -106,13 +106,20 @@ class Journal:
         self._run = row[1] if row else secrets.token_hex(8)  # another run of the same settings has batches of its own
         if stored == identity:
             return
-        if stored is not None and self._db.execute("SELECT 1 FROM calls LIMIT 1").fetchone():
+        if stored is not None and self._holds_something():
             names = sorted(k for k in {**identity, **stored} if identity.get(k) != stored.get(k))
             raise ConfigError(
                 f"{self.path}: belongs to a run that differs in {', '.join(names)}; use another --out, or the same settings"
             )
-        self._db.execute("DELETE FROM run")  # nothing is in it yet that could be lost
+        for table in ("run", "calls", "batches"):  # nothing is in them that could be lost
+            self._db.execute(f"DELETE FROM {table}")
         self._write("INSERT INTO run VALUES (?, ?)", (json.dumps(identity), self._run))
+
+    def _holds_something(self) -> bool:
+        """Return whether a run with other settings would lose an answer, what failures cost, or a batch sent."""
+        kept = "SELECT 1 FROM calls WHERE finish IS NOT NULL OR wasted_tokens > 0 OR wasted_usd > 0 LIMIT 1"
+        away = "SELECT 1 FROM batches WHERE status IN ('new', 'sent') LIMIT 1"
+        return any(self._db.execute(query).fetchone() for query in (kept, away))
 
     def _write(self, statement: str, values: Sequence[Any]) -> int:
         """Return how many rows the statement changed."""

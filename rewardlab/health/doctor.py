@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -72,26 +72,24 @@ class Plan:
     model: str | None = None
 
 
-def stage_of(path: Path, stage: str | None = None) -> str:
-    """Return ``stage``, or else ``rl`` for ``configs/rl/x.yaml`` and for ``rl.yaml``. Raise ConfigError for no stage."""
-    for name in (stage,) if stage else (path.stem, path.parent.name):
-        if name in SCHEMAS:
-            return name
-    if stage:
-        raise ConfigError(f"--stage {stage}: no such stage; expected one of {sorted(SCHEMAS)}")
-    raise ConfigError(f"{path}: neither its name nor its folder names its stage; add --stage, one of {sorted(SCHEMAS)}")
-
-
-def examine_plan(path: Path, stage: str, plan: Plan, data: Path | None = None, *, dry: bool = False) -> Iterator[Finding]:
-    """Yield the findings, one by one; ``dry`` leaves out all that needs weights or data."""
+def examine_plan(
+    path: Path,
+    stage: str,
+    plan: Plan,
+    data: Path | None = None,
+    *,
+    changes: Mapping[str, Any] | None = None,
+    dry: bool = False,
+) -> Iterator[Finding]:
+    """Yield the findings, one by one; ``changes`` are laid over the config, ``dry`` leaves out all that needs weights."""
     try:
-        config = load_config(SCHEMAS[stage], path)
+        config = load_config(SCHEMAS[stage], path, changes)
     except ConfigError as error:
         yield Finding("config", "failed", str(error))
         return
     defaults = {name: field.get_default(call_default_factory=True) for name, field in type(config).model_fields.items()}
-    changes = {name for name in defaults if getattr(config, name) != defaults[name]}
-    yield Finding("config", "ok", f"stage {stage}; differs from the defaults in {', '.join(sorted(changes)) or 'nothing'}")
+    differing = sorted(name for name in defaults if getattr(config, name) != defaults[name])
+    yield Finding("config", "ok", f"stage {stage}; differs from the defaults in {', '.join(differing) or 'nothing'}")
     if isinstance(config, DistillConfig):
         yield from _teacher(config)
     if not isinstance(config, TrainConfig):

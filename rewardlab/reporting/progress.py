@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,8 +15,15 @@ from rewardlab.processes import is_main
 Advance = Callable[..., None]
 
 
+def is_quiet() -> bool:
+    """Return whether the command line was told to show errors only; a library's caller, who sets no level, sees progress."""
+    return logging.getLogger("rewardlab").level >= logging.ERROR
+
+
 def log_line(text: str) -> None:
     """Print a line beside the bar."""
+    if is_quiet():
+        return
     Console(stderr=True).print(text, highlight=False, markup=False, soft_wrap=True)
 
 
@@ -30,7 +38,7 @@ def bar(label: str, total: int | None) -> Iterator[Advance]:
         TimeRemainingColumn(),
         TextColumn("{task.fields[note]}"),
     )
-    with Progress(*columns, console=Console(stderr=True), disable=not is_main()) as progress:
+    with Progress(*columns, console=Console(stderr=True), disable=is_quiet() or not is_main()) as progress:
         task = progress.add_task(label, total=total, note="")
 
         def advance(n: int = 1, note: str | None = None) -> None:

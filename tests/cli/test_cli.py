@@ -11,52 +11,13 @@ from typing import Any
 import pytest
 
 from rewardlab.cli import main
+from rewardlab.cli.exit_codes import ExitCode
 from rewardlab.data.pairs import write_parquet
 from rewardlab.prompts import load_template
 from rewardlab.types import Completion, FinishReason, Judgment, Order, Outcome, Verdict, VerdictStatus, Vote
 from tests.support.shell import run_main, run_module
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = [
-    "distill",
-    "select",
-    "self-distil",
-    "steps",
-    "sft",
-    "rm",
-    "score",
-    "prm",
-    "rl",
-    "policy",
-    "audit",
-    "serve",
-    "judge",
-    "rank",
-    "quickstart",
-]
-GROUPED = [
-    "bench run",
-    "bench official",
-    "bench compare",
-    "bench gate",
-    "bench export",
-    "bench check",
-    "bench suite",
-    "bench prepare",
-    "bench listwise",
-    "data recipes",
-    "data build",
-    "data validate",
-    "data stats",
-    "data balance",
-    "data split",
-    "data convert",
-    "data filter",
-    "data decontaminate",
-    "data verl",
-    "demo build",
-    "demo serve",
-]
 
 
 def rewardlab(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -68,16 +29,6 @@ def test_a_process_of_its_own() -> None:
     assert "Usage" in run_module("rewardlab.cli", "--help").stdout
     done = run_module("rewardlab.cli", "bench", "official", "nobody", "nothing.jsonl")
     assert (done.returncode, done.stderr.count("error:"), "Traceback" in done.stderr) == (2, 1, False)
-
-
-@pytest.mark.parametrize("command", [[], *(name.split() for name in [*COMMANDS, *GROUPED])])
-def test_help(command: list[str]) -> None:
-    """Every command says what it does."""
-    done = rewardlab(*command, "--help")
-    assert done.returncode == 0
-    assert "Usage" in done.stdout
-    for name in COMMANDS if not command else ():
-        assert name in done.stdout
 
 
 @pytest.fixture
@@ -124,13 +75,13 @@ def test_audit(tmp_path: Path) -> None:
 
 
 def test_judge_of_an_endpoint_that_is_down(tmp_path: Path, demo_pairs: Any) -> None:
-    """An outcome without a verdict; the reason stands with each vote."""
+    """An outcome without a verdict, and no exit status 0; the reason stands with each vote."""
     (tmp_path / "a.png").write_bytes(demo_pairs[0][0].images[0])
     done = rewardlab(
         *("judge", "--judge", "openai:m@http://127.0.0.1:9/v1", "--question", "Which?", "--first", "a", "--second", "b"),
         *("--image", tmp_path / "a.png", "--template", "plain"),
     )
-    assert done.returncode == 0
+    assert done.returncode == ExitCode.ENDPOINT
     assert done.stdout.count("no verdict: error") == 2
     assert "no valid vote" in done.stdout
 
@@ -195,7 +146,17 @@ CASES: list[tuple[str, list[str], str]] = [
         ["bench", "run", "pairs", "--data", "{pairs}", "--judge", "prob:vllm:/nowhere", "--out", "{out}"],
         "/nowhere: no such folder",
     ),
-    ("teacher down", ["distill", "--data", "{pairs}", "--config", "{down}", "--out", "{out}"], "requests in a row failed"),
+    (
+        "a key twice",
+        ["distill", "--data", "{pairs}", "seed=1", "--seed", "2", "--out", "{out}"],
+        "seed is set twice, by seed=... and by an option",
+    ),
+    ("no assignment", ["sft", "--data", "{pairs}", "--out", "{out}", "learning_rate"], "expected KEY=VALUE"),
+    (
+        "unknown nested key",
+        ["rl", "--data", "{pairs}", "--config", "grpo", "--out", "{out}", "consistency.wieght=0"],
+        "unknown key 'consistency.wieght'; did you mean 'consistency.weight'?",
+    ),
     ("command of an old name", ["world", "build", "--out", "{out}"], "it is now `rewardlab demo build`"),
     ("command that moved", ["study", "methods"], "python -m eval.studies"),
     ("config of no name", ["rl", "--data", "{pairs}", "--config", "rl/grop", "--out", "{out}"], "did you mean rl/grpo"),
@@ -206,11 +167,10 @@ CASES: list[tuple[str, list[str], str]] = [
 @pytest.mark.parametrize(("arguments", "message"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
 def test_errors_are_one_sentence(arguments: list[str], message: str, pairs_file: Path, tmp_path: Path) -> None:
     """Exit status 2, what and the cure on standard error, no traceback, no half-written result."""
-    files = {name: tmp_path / name for name in ("file", "bad.yaml", "empty.jsonl", "down.yaml")}
+    files = {name: tmp_path / name for name in ("file", "bad.yaml", "empty.jsonl")}
     files["file"].write_text("not a folder")
     files["bad.yaml"].write_text("learning_rat: 1\n")
     files["empty.jsonl"].write_text("")
-    files["down.yaml"].write_text("base_url: http://127.0.0.1:9/v1\nretries: 0\n")
     for name in ("folder", "bare", "carded"):
         (tmp_path / name).mkdir()
         if name != "folder":
@@ -225,8 +185,7 @@ def test_errors_are_one_sentence(arguments: list[str], message: str, pairs_file:
     assert done.stderr.strip().splitlines()[-1].startswith("error:"), done.stderr
     assert message in done.stderr
     assert "Traceback" not in done.stderr
-    written = {p.name for p in out.rglob("*")} if out.exists() else set()
-    assert written <= {"journal.sqlite", "journal.lock"}
+    assert not out.exists() or not any(out.iterdir())
 
 
 def test_a_judgment_is_printed_for_a_person(capsys: pytest.CaptureFixture[str]) -> None:
@@ -251,7 +210,7 @@ def test_readme_commands_exist() -> None:
     text = (ROOT / "README.md").read_text()
     for line in re.findall(r"^rewardlab .*$", text, re.MULTILINE):
         words = line.split()
-        grouped = " ".join(words[1:3]) in GROUPED
+        grouped = words[1] in ("bench", "data", "demo", "configs")
         help_text = rewardlab(*words[1 : 3 if grouped else 2], "--help").stdout
         for option in [word for word in line.partition("  #")[0].split() if word.startswith("--")]:
             assert option in help_text, line

@@ -119,7 +119,7 @@ def test_configs_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         find_config("rl/grop")
     with pytest.raises(ConfigError, match=r"did you mean .*rl/grpo"):
         find_config("configs/rl/grpo.yaml")
-    with pytest.raises(ConfigError, match=r"no such file.*names are accelerate/ddp"):
+    with pytest.raises(ConfigError, match=r"no such file.*`rewardlab configs list` names them all"):
         find_config("qqqqqqqq")
     assert find_configs("tiny") == CONFIGS / "tiny"
     assert find_configs(tmp_path) == tmp_path

@@ -150,7 +150,7 @@ def test_what_is_not_there(tmp_path: Path) -> None:
     assert "no such file" in str(done.exception)
     done = ask(str(config), "--stage", "bogus")
     assert isinstance(done.exception, ConfigError)
-    assert "--stage bogus: no such stage" in str(done.exception)
+    assert "bogus: no such stage; stages are distill" in str(done.exception)
 
 
 def test_of_many_processes_and_long_samples(tiny_checkpoint: Path, tmp_path: Path) -> None:

@@ -1,0 +1,62 @@
+"""All commands: each says what it does, each option and argument has words, and each stands in a panel."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer
+
+from rewardlab.cli import app, main
+from rewardlab.cli.applications import RESUMABLE
+from rewardlab.cli.options import PANELS
+from tests.support.shell import run_main
+
+
+def walk(command: Any, names: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """Yield (name, command) of every command that can be seen, groups too."""
+    yield " ".join(names), command
+    for name, inner in getattr(command, "commands", {}).items():
+        if not inner.hidden:
+            yield from walk(inner, (*names, name))
+
+
+WITHOUT_WORDS = {"demo serve port"}
+TREE = dict(walk(typer.main.get_command(app)))
+
+
+@pytest.mark.parametrize("name", TREE)
+def test_help(name: str) -> None:
+    """-h and --help print the same, with a usage line and no <bool>."""
+    done = run_main(main, *name.split(), "-h")
+    assert (done.returncode, done.stdout) == (0, run_main(main, *name.split(), "--help").stdout)
+    assert "Usage" in done.stdout
+    assert "<bool>" not in done.stdout
+
+
+@pytest.mark.parametrize("name", TREE)
+def test_every_command_and_parameter_has_words(name: str) -> None:
+    """A first sentence that ends, and help for each option and argument that is not hidden."""
+    command = TREE[name]
+    first = (command.help or "").strip().split("\n\n")[0].rstrip()
+    assert first.endswith((".", "`", "?")), first
+    for parameter in command.params:
+        if not getattr(parameter, "hidden", False) and f"{name} {parameter.name}" not in WITHOUT_WORDS:
+            assert getattr(parameter, "help", None), f"{name} {parameter.name}"
+
+
+def test_every_command_has_a_panel() -> None:
+    """Of those of the first level."""
+    for name, command in TREE.items():
+        if name and " " not in name:
+            assert command.rich_help_panel in PANELS, name
+
+
+def test_resumable_commands_exist_and_say_so() -> None:
+    """What promises that the same command goes on says it in its help."""
+    assert set(TREE) >= RESUMABLE
+    for name in RESUMABLE:
+        words = " ".join(TREE[name].help.split())
+        assert re.search(r"same command|an interrupted \w+ continues", words), name

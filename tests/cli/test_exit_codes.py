@@ -1,0 +1,134 @@
+"""Exit statuses are what :mod:`rewardlab.cli.exit_codes` says, of real processes where a signal is sent to one."""
+
+from __future__ import annotations
+
+import http.server
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rewardlab.cli import main
+from rewardlab.cli.exit_codes import EXIT_CODES, ExitCode, exit_code_of
+from rewardlab.cli.options import app
+from rewardlab.data.pairs import write_parquet
+from rewardlab.errors import ConfigError, DataError, EndpointError, HealthError, OutputError
+from tests.support.shell import ROOT, TERMINAL, run_main
+
+
+def test_the_table_is_whole() -> None:
+    """Every status has a sentence, in the help and in the documentation."""
+    page = (ROOT / "docs" / "reference" / "exit_codes.md").read_text()
+    shown = " ".join(run_main(main, "--help").stdout.split())
+    for code in ExitCode:
+        assert f"| {code.value} | {EXIT_CODES[code]} |" in page
+        assert f"{code.value}: {EXIT_CODES[code]}".replace("`", "") in shown
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(ConfigError, 2), (DataError, 2), (OutputError, 2), (EndpointError, 3), (HealthError, 4)],
+)
+def test_errors_and_their_statuses(error: type, status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By kind; the sentence goes to standard error."""
+    assert exit_code_of(error("x")) == status
+
+    def fail(*_: object) -> None:
+        raise error("a sentence")
+
+    monkeypatch.setattr("rewardlab.health.run_page.write_run_page", fail)
+    done = run_main(main, "show", "nowhere")
+    assert (done.returncode, done.stderr) == (status, "error: a sentence\n")
+
+
+def test_a_fault_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exception that nobody foresaw has its traceback, and not the status of a check that found something."""
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("a fault")
+
+    monkeypatch.setattr("rewardlab.health.run_page.write_run_page", fail)
+    done = run_main(main, "show", "nowhere")
+    assert done.returncode == ExitCode.FAULT
+    assert "ZeroDivisionError: a fault" in done.stderr
+
+
+def test_a_teacher_that_is_down(demo_pairs: Any, tmp_path: Path) -> None:
+    """Status 3; what is there begins anew with another teacher, for not one answer is lost."""
+    write_parquet(demo_pairs[0][:4], tmp_path / "pairs.parquet")
+    command = ["distill", "--data", tmp_path / "pairs.parquet", "--out", tmp_path / "out", "retries=0"]
+    for model in ("one", "other"):
+        done = run_main(main, *command, f"model={model}", "base_url=http://127.0.0.1:9/v1")
+        assert done.returncode == ExitCode.ENDPOINT, done.stderr
+        assert done.stderr.strip().splitlines()[-1].startswith("error:")
+        assert "Traceback" not in done.stderr
+    assert {path.name for path in (tmp_path / "out").iterdir()} <= {"journal.sqlite", "journal.lock"}
+
+
+class Silent(http.server.BaseHTTPRequestHandler):
+    """Takes requests and never answers."""
+
+    requests = threading.Event()
+
+    def do_POST(self) -> None:
+        Silent.requests.set()
+        time.sleep(60)
+
+
+@pytest.fixture
+def silent_teacher() -> Iterator[str]:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Silent)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    Silent.requests.clear()
+    yield f"http://127.0.0.1:{server.server_port}/v1"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, ExitCode.INTERRUPTED), (signal.SIGTERM, ExitCode.TERMINATED)])
+def test_a_stopped_command_says_that_it_goes_on(
+    number: signal.Signals, status: ExitCode, silent_teacher: str, demo_pairs: Any, tmp_path: Path
+) -> None:
+    """A real process in the middle of its requests: one sentence, no traceback."""
+    write_parquet(demo_pairs[0][:4], tmp_path / "pairs.parquet")
+    arguments = ["distill", "--data", tmp_path / "pairs.parquet", "--out", tmp_path / "out", f"base_url={silent_teacher}"]
+    command = [sys.executable, "-m", "rewardlab.cli", *map(str, arguments)]
+    environment = {**os.environ, **TERMINAL}
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment
+    ) as child:
+        assert Silent.requests.wait(120)
+        child.send_signal(number)
+        _, err = child.communicate(timeout=60)
+    assert child.returncode == status, err
+    assert err.strip().splitlines()[-1] == "stopped; the same command goes on"
+    assert "Traceback" not in err
+
+
+def test_version_and_log_level(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`version` and `--version` agree; the level is the option's, or the environment's, and -q hides progress."""
+    import logging
+
+    from rewardlab.reporting.progress import is_quiet
+
+    logger = logging.getLogger("rewardlab")
+    monkeypatch.setattr(logger, "level", logger.level)  # put back after the test
+    assert run_main(main, "version").stdout == run_main(main, "--version").stdout
+    for arguments, level in [(["-q"], "ERROR"), (["--log-level", "debug"], "DEBUG"), ([], "WARNING")]:
+        run_main(main, *arguments, "version")
+        assert logging.getLevelName(logger.level) == level
+        assert is_quiet() == (level == "ERROR")
+    monkeypatch.setenv("REWARDLAB_LOG", "info")
+    run_main(main, "version")
+    assert logger.level == logging.INFO
+    assert run_main(main, "--log-level", "loud", "version").returncode == ExitCode.INPUT
+    assert app.info.epilog is not None
