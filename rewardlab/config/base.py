@@ -111,7 +111,7 @@ class TrainConfig(Schema):
     frames: int = Field(
         8,
         ge=1,
-        description="Frames of each video, at most: evenly spread, of Qwen's families as qwen-vl-utils samples; each is an image.",
+        description="Frames of each video, at most: evenly spread, for Qwen as qwen-vl-utils samples; each is an image.",
     )
     max_tokens: int | None = Field(
         None,

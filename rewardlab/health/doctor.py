@@ -20,7 +20,9 @@ from rewardlab.config import (
     EngineConfig,
     MethodConfig,
     PolicyConfig,
+    PRMConfig,
     RLConfig,
+    RMConfig,
     SFTConfig,
     TrainConfig,
     load_config,
@@ -38,10 +40,11 @@ from rewardlab.rewards.judgment import load_terms
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.hf import HFSampler
 from rewardlab.training.policy_gradient.rollouts.engine import check_engine
-from rewardlab.training.rl import consistency_judge, train_rl
+from rewardlab.training.rl import consistency_judge, hard_pairs, train_rl
 from rewardlab.training.run.folder import trackers
 from rewardlab.training.run.launcher import Launch
 from rewardlab.training.run.preflight import TokenCounter, processor_of
+from rewardlab.training.run.runner import count_steps
 from rewardlab.training.sft import train_sft
 from rewardlab.types import PreferencePair, VerdictStatus
 from rewardlab.verdicts.parse import parse_verdict
@@ -105,8 +108,14 @@ def examine_plan(
         yield Finding(
             "launcher", "look", "DeepSpeed is not installed here: pip install 'rewardlab[deepspeed]' where the run goes"
         )
+    pairs: list[PreferencePair] = []
+    if data is None:
+        yield Finding("data", "look", "none given: --data PAIRS has steps and tokens counted, a judgment made and a step taken")
+    else:
+        yield _try("data", lambda: _read_data(config, data, pairs))
+    yield from _services(config, dry=dry)
     if not dry:
-        yield from _try_run(config.model_copy(update={"model": plan.model} if plan.model else {}), plan, data)
+        yield from _try_run(config.model_copy(update={"model": plan.model} if plan.model else {}), plan, pairs)
 
 
 def _try(name: str, check: Callable[[], str | Finding]) -> Finding:
@@ -180,27 +189,55 @@ def _format_estimate(needed: Estimate) -> str:
     return ", ".join(f"{name} {value:.1f}" for name, value in parts.items()) + f"; at most {needed.total / GIB:.1f}"
 
 
-def _try_run(config: TrainConfig, plan: Plan, data: Path | None) -> Iterator[Finding]:
-    """Yield the findings that need weights and data: tokens, a judgment, the consistency judge, a step."""
+def _read_data(config: TrainConfig, data: Path, pairs: list[PreferencePair]) -> str:
+    """Read ``data`` into ``pairs``; return how many there are, and the steps that they make."""
+    pairs.extend(read_pairs(data, frames=config.frames, policy=partial(video_policy_of, config.model)))
+    sequences = num_sequences(config, pairs)
+    if sequences is None:
+        return f"{len(pairs):,} pairs"
+    steps = count_steps(config, sequences)
+    by = "max_steps" if config.max_steps > 0 else f"epochs {config.epochs:g}"
+    return (
+        f"{len(pairs):,} pairs; an epoch has {sequences:,} sequences: {steps:,} optimizer steps of {config.batch_size} ({by})"
+    )
+
+
+def num_sequences(config: TrainConfig, pairs: list[PreferencePair]) -> int | None:
+    """Return the sequences of an epoch, none left out as too long; None where more than the pairs decides. Raise DataError."""
+    if isinstance(config, MethodConfig):
+        prompts = len(pairs)
+        if isinstance(config, RLConfig):
+            prompts = len(hard_pairs(pairs, config)) * (2 if config.both_orders else 1)
+        return prompts * config.group_size * config.iterations
+    if isinstance(config, PRMConfig):
+        return None
+    if isinstance(config, RMConfig) or load_template(config.template).verdict_format == "bare":
+        return 2 * sum(pair.preferred is not None for pair in pairs)
+    return sum(bool(pair.judgment) for pair in pairs)
+
+
+def _services(config: TrainConfig, *, dry: bool) -> Iterator[Finding]:
+    """Yield the findings on what runs beside the trainer: an engine, and the endpoint of the consistency reward."""
+    if isinstance(config, MethodConfig) and (engine := config.engine):
+        if dry:
+            yield Finding("engine", "look", f"{engine.kind}: not looked for in a dry run")
+        else:
+            yield _try("engine", lambda: _engine(engine))
+    if isinstance(config, RLConfig) and config.consistency.weight:
+        asked = f"{config.consistency.model} at {config.consistency.base_url}"
+        if dry:
+            yield Finding("consistency", "look", f"{asked}: not asked in a dry run; consistency.weight=0 does without")
+        else:
+            yield _try("consistency", lambda: _consistency(config))
+
+
+def _try_run(config: TrainConfig, plan: Plan, pairs: list[PreferencePair]) -> Iterator[Finding]:
+    """Yield the findings that need weights and data: tokens, a judgment, a step."""
     gpus = torch.cuda.device_count()
     device = f"{gpus} x {torch.cuda.get_device_name(0)}" if gpus else f"no GPU; {os.cpu_count()} cores"
     yield Finding("devices", "ok" if gpus else "look", device)
     if config.report_to != "none":
         yield _try("trackers", lambda: ", ".join(trackers(config.report_to)))
-    if data is None:
-        yield Finding("data", "look", "none given: --data PAIRS has tokens counted, a judgment made and a step taken")
-        return
-    pairs: list[PreferencePair] = []
-
-    def read_data() -> str:
-        pairs.extend(read_pairs(data, frames=config.frames, policy=partial(video_policy_of, config.model)))
-        return f"{len(pairs):,} pairs"
-
-    yield _try("data", read_data)
-    if isinstance(config, MethodConfig) and (engine := config.engine):
-        yield _try("engine", lambda: _engine(engine))
-    if isinstance(config, RLConfig) and config.consistency.weight:
-        yield _try("consistency", lambda: _consistency(config))
     if not pairs:
         return
     try:

@@ -19,6 +19,7 @@ from rewardlab.config import LoraConfig, MethodConfig, PixelConfig, TrainConfig
 from rewardlab.errors import CheckpointError, ConfigError
 from rewardlab.models.checkpoints import CARD
 from rewardlab.models.families import part_pattern
+from rewardlab.models.hub import hub_options, why_absent
 from rewardlab.models.model_card import write_model_card
 from rewardlab.models.vision_hooks import always_run_vision_tower
 from rewardlab.processes import is_main, num_processes
@@ -36,9 +37,9 @@ def load_processor(path: str) -> Any:
     """Return the processor of a checkpoint, padding on the left as generation needs. Raise CheckpointError if there is none."""
     check_folder(path)
     try:
-        processor = AutoProcessor.from_pretrained(path)
+        processor = AutoProcessor.from_pretrained(path, **hub_options(path))
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path}: its processor cannot be loaded ({error})") from error
+        raise CheckpointError(f"{path}: its processor cannot be loaded ({why_absent(path, error)})") from error
     processor.tokenizer.padding_side = "left"
     return processor
 
@@ -51,9 +52,10 @@ def load_model(path: str, *, device: str | None = None) -> tuple[Any, Any]:
     target = device or (f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if torch.cuda.is_available() else "cpu")
     processor = load_processor(path)
     try:
-        model: Any = AutoModelForImageTextToText.from_pretrained(path, dtype="auto" if target != "cpu" else torch.float32)
+        dtype = "auto" if target != "cpu" else torch.float32
+        model: Any = AutoModelForImageTextToText.from_pretrained(path, dtype=dtype, **hub_options(path))
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path}: cannot be loaded as an image-text model ({error})") from error
+        raise CheckpointError(f"{path}: cannot be loaded as an image-text model ({why_absent(path, error)})") from error
     return (model.eval() if target == "cpu" else model.to(target).eval()), processor
 
 
@@ -116,11 +118,13 @@ def _quantised(path: str) -> Any:
         load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=compute
     )
     try:
-        return AutoModelForImageTextToText.from_pretrained(path, quantization_config=nf4, dtype=compute)
+        return AutoModelForImageTextToText.from_pretrained(path, quantization_config=nf4, dtype=compute, **hub_options(path))
     except ImportError as error:
         raise ConfigError(f"lora.quantize needs bitsandbytes: pip install 'rewardlab[qlora]' ({error})") from error
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path}: cannot be loaded as an image-text model in 4 bits ({error})") from error
+        raise CheckpointError(
+            f"{path}: cannot be loaded as an image-text model in 4 bits ({why_absent(path, error)})"
+        ) from error
 
 
 def merge_adapter(adapter: Path, out: Path) -> Path:

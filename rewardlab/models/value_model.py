@@ -22,6 +22,7 @@ from transformers import AutoConfig, AutoModelForImageTextToText
 from rewardlab.data.files import write_atomic
 from rewardlab.errors import CheckpointError
 from rewardlab.models.families import slice_fields
+from rewardlab.models.hub import hub_options
 from rewardlab.models.loading import without_zero3_init
 
 WEIGHTS, CONFIG = "value_model.safetensors", "config.json"
@@ -45,7 +46,7 @@ class ValueModel(nn.Module):
         """
         folder = Path(model)
         if not (folder / WEIGHTS).exists():
-            language_model = AutoModelForImageTextToText.from_pretrained(model, dtype=dtype)
+            language_model = AutoModelForImageTextToText.from_pretrained(model, dtype=dtype, **hub_options(model))
             return cls(language_model.model, language_model.config)
         config = AutoConfig.from_pretrained(folder)
         with without_zero3_init():

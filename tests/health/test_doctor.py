@@ -135,6 +135,21 @@ def test_tried_with_weights_and_data(tiny_checkpoint: Path, tmp_path: Path) -> N
     assert "0 of 4 have a verdict" in done.output
 
 
+def test_a_dry_run_counts_steps_and_names_what_it_leaves_out(tmp_path: Path) -> None:
+    """32 hard pairs in both orders, 5 epochs of batches of 8; changes of the command line count."""
+    data, config = tmp_path / "pairs.parquet", tmp_path / "rl.yaml"
+    write_parquet(scaled_runs.pairs(), data)
+    config.write_text("{rollout_batch_size: 16, batch_size: 8, attempts: ['', '2', '3', unsolved]}")
+    done = ask(str(config), "--dry-run", "--data", str(data), "engine.kind=serve", "importance_cap=2")
+    assert done.exit_code == 0, done.output
+    assert "ok     data: 32 pairs; an epoch has 64 sequences: 40 optimizer steps of 8 (epochs 5)" in done.output
+    assert "look   engine: serve: not looked for" in done.output
+    assert "look   consistency: Qwen/Qwen2.5-VL-7B-Instruct at http://127.0.0.1:8000/v1: not asked" in done.output
+    done = ask(str(config), "--dry-run", "--data", str(data), "max_steps=7", "both_orders=false")
+    assert "an epoch has 32 sequences: 7 optimizer steps of 8 (max_steps)" in done.output
+    assert ask(str(config), "--dry-run", "batch_size=7").exit_code == 1
+
+
 def test_what_is_not_there(tmp_path: Path) -> None:
     """A sentence each; of weights that are yet to be trained what can be known is told, and the rest left out."""
     data, config = tmp_path / "pairs.parquet", tmp_path / "rl.yaml"

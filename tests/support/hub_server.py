@@ -158,7 +158,7 @@ class HubServer:
         if place and not inside:
             return _refusal(404, "Entry not found", "EntryNotFound")
         deep, entries = request.query_params.get("recursive", "").lower() in ("1", "true"), []
-        for name in sorted({parent for name in inside for parent in _parents(name)}):
+        for name in sorted({parent for path in inside for parent in _parents(path)}):
             if len(name) > len(place) and (deep or "/" not in name[len(place) :].strip("/")):
                 entries.append({"type": "directory", "path": name, "size": 0, "oid": _git_oid(name.encode())})
         entries += [_entry(n, content) for n, content in inside.items() if deep or "/" not in n[len(place) :].strip("/")]

@@ -16,6 +16,7 @@ from rewardlab.config import TrainConfig
 from rewardlab.data.files import write_atomic
 from rewardlab.errors import CheckpointError, DataError
 from rewardlab.models.families import count_image_tokens, count_text_tokens
+from rewardlab.models.hub import hub_options, why_absent
 from rewardlab.models.loading import check_folder, load_processor, set_pixels
 from rewardlab.processes import is_main
 from rewardlab.prompts import Template, build_messages
@@ -91,9 +92,9 @@ def context_of(model: str) -> int | None:
     path = json.loads(adapter.read_text(encoding="utf-8"))["base_model_name_or_path"] if adapter.exists() else model
     check_folder(path)
     try:
-        config = AutoConfig.from_pretrained(path)
+        config = AutoConfig.from_pretrained(path, **hub_options(path))
     except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path}: its configuration cannot be loaded ({error})") from error
+        raise CheckpointError(f"{path}: its configuration cannot be loaded ({why_absent(path, error)})") from error
     limit = getattr(config.get_text_config(), "max_position_embeddings", None)
     return int(limit) if limit else None
 

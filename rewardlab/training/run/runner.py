@@ -21,6 +21,12 @@ from rewardlab.training.run.resume import run_steps
 from rewardlab.training.run.watchdog import run_with_rollback
 
 
+def count_steps(config: TrainConfig, sequences: int) -> int:
+    """Return the optimizer steps of a run whose epoch has ``sequences``, as transformers counts them."""
+    per_epoch = max(1, math.ceil(sequences / config.batch_size))
+    return config.max_steps if config.max_steps > 0 else math.ceil(config.epochs * per_epoch)
+
+
 @dataclass(frozen=True)
 class Built:
     """A trainer ready to run. ``finish`` writes its result and returns the folder; ``cleanup`` is called however training
@@ -46,10 +52,7 @@ class Stage:
 
     @property
     def num_steps(self) -> int:
-        """Optimizer steps, as transformers counts them."""
-        config = self.config
-        per_epoch = max(1, math.ceil(self.sequences / config.batch_size))
-        return config.max_steps if config.max_steps > 0 else math.ceil(config.epochs * per_epoch)
+        return count_steps(self.config, self.sequences)
 
 
 def run_stage(stage: Stage) -> Path:
