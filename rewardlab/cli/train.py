@@ -86,7 +86,7 @@ def rl_command(
     rewards = [row["reward"] for row in read_complete_lines(out / "metrics.jsonl") if "reward" in row]
     if rewards and not any(rewards):
         echo_once(
-            "every reward was 0, so nothing was learnt: look at OUT/samples.jsonl. Does the model write verdicts in the format "
+            f"every reward was 0, so nothing was learnt: look at {out}/samples.jsonl. Does the model write verdicts in the format "
             "of `template`, within max_completion_length?"
         )
 

@@ -1,0 +1,39 @@
+"""A training run whose config stands on the command line: what is kept of it, and what a resumed run is held to."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from rewardlab.cli import main
+from rewardlab.data.pairs import write_parquet
+from tests.support import scaled_runs
+from tests.support.shell import run_main
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_run_of_overrides(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """run.json has the resolved config; another value is refused by its key; a run that earned nothing says so."""
+    data, out = tmp_path / "pairs.parquet", tmp_path / "rl"
+    write_parquet(scaled_runs.pairs(), data)
+    sizes = {"rollout_batch_size": 8, "batch_size": 8, "max_completion_length": 8, "max_steps": 2, "save_steps": 1}
+    keys = {**scaled_runs.SHARED, **sizes, "model": tiny_checkpoint, "consistency.weight": 0, "format_weight": 0}
+    del keys["learning_rate"]
+    words = [f"{key}={json.dumps(value) if not isinstance(value, Path) else value}" for key, value in keys.items()]
+    command = ["rl", "--data", data, "--out", out, "--config", "stable_reinforce", *words]
+    done = run_main(main, *command, "learning_rate=3e-4")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.strip().splitlines()
+    assert lines[0].startswith(f"written: {out}/final")
+    assert lines[1].startswith("every reward was 0, so nothing was learnt")
+    kept = json.loads((out / "run.json").read_text())["config"]
+    assert (kept["learning_rate"], kept["consistency"]["weight"], kept["both_orders"]) == (3e-4, 0, False)
+    shutil.rmtree(out / "final")  # as if it had been killed before its end
+    other = run_main(main, *command, "learning_rate=4e-4")
+    assert (other.returncode, "(learning_rate)" in other.stderr) == (2, True), other.stderr
+    same = run_main(main, *command, "--seed", "0", "learning_rate=0.0003", "health.policy=warn")
+    assert same.returncode == 0, same.stderr
