@@ -4,8 +4,8 @@
 
 For every trainer a fresh environment of this Python: uv solves the trainer and this project's wheel together, installs what it
 solved, and a process imports the trainer and each adapter. ``--torch 2.13.0`` fixes torch, so that a find-links folder with a
-CPU build of it (``UV_FIND_LINKS``) is used. Packages that must be compiled on a machine with CUDA are solved and not installed; the
-table names them. Writes ``OUT.json`` and ``OUT.md``.
+CPU build of it (``UV_FIND_LINKS``) is used. Packages that must be compiled on a machine with CUDA are solved and not installed;
+the table names them. Writes ``OUT.json`` and ``OUT.md``.
 """
 
 from __future__ import annotations

@@ -86,8 +86,8 @@ def rl_command(
     rewards = [row["reward"] for row in read_complete_lines(out / "metrics.jsonl") if "reward" in row]
     if rewards and not any(rewards):
         echo_once(
-            f"every reward was 0, so nothing was learnt: look at {out}/samples.jsonl. Does the model write verdicts in the format "
-            "of `template`, within max_completion_length?"
+            f"every reward was 0, so nothing was learnt: look at {out}/samples.jsonl. Does the model write verdicts in the "
+            "format of `template`, within max_completion_length?"
         )
 
 
