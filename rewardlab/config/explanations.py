@@ -40,7 +40,8 @@ def _explain_item(item: Any, schema: type[BaseModel]) -> str:
     here = _schema_at(schema, item["loc"][:-1])
     if (new := RENAMED.get(str(item["loc"][-1]))) in here.model_fields:
         return f"{key!r} is called {new!r} now"
-    if near := nearest_keys(schema, key):
+    in_a_list = any(isinstance(part, int) for part in item["loc"])  # of mappings, such as a suite's benchmarks
+    if near := nearest_keys(here, str(item["loc"][-1])) if in_a_list else nearest_keys(schema, key):
         return f"unknown key {key!r}; did you mean {' or '.join(map(repr, near))}?"
     if (stage := stage_of_schema(schema)) is not None:
         return f"unknown key {key!r}; `rewardlab configs keys {stage}` lists those there are"

@@ -14,12 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from rewardlab.cli import main
 from rewardlab.cli.exit_codes import EXIT_CODES, ExitCode, exit_code_of
+from rewardlab.cli.judge import end_without_votes
 from rewardlab.cli.options import app
 from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import ConfigError, DataError, EndpointError, HealthError, OutputError
+from rewardlab.types import VerdictStatus
 from tests.support.shell import ROOT, TERMINAL, run_main
 
 
@@ -132,3 +135,23 @@ def test_version_and_log_level(monkeypatch: pytest.MonkeyPatch) -> None:
     assert logger.level == logging.INFO
     assert run_main(main, "--log-level", "loud", "version").returncode == ExitCode.INPUT
     assert app.info.epilog is not None
+
+
+@pytest.mark.parametrize(
+    ("statuses", "status"),
+    [
+        ([VerdictStatus.OK, VerdictStatus.ERROR], None),
+        ([], None),
+        ([VerdictStatus.ERROR, VerdictStatus.TIMEOUT], ExitCode.ENDPOINT),
+        ([VerdictStatus.NO_VERDICT, VerdictStatus.ERROR], ExitCode.FINDING),
+        ([VerdictStatus.TIE], ExitCode.FINDING),
+    ],
+)
+def test_no_valid_vote_is_no_success(statuses: list[VerdictStatus], status: ExitCode | None) -> None:
+    """Whether the endpoint failed or the judge: one valid vote suffices."""
+    if status is None:
+        end_without_votes(set(statuses))
+        return
+    with pytest.raises(typer.Exit) as end:
+        end_without_votes(set(statuses))
+    assert end.value.exit_code == status
