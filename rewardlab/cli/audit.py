@@ -10,7 +10,7 @@ import typer
 
 from rewardlab.cli.exit_codes import ExitCode
 from rewardlab.cli.options import JUDGING, ApiKeyEnv, Out, RandomSeed, app
-from rewardlab.judging.spec import spec_help
+from rewardlab.judging.spec import WITHOUT_SAMPLER, spec_help
 
 
 @app.command("audit", rich_help_panel=JUDGING)
@@ -25,7 +25,7 @@ def audit_command(
     ] = "boxed",
     thinking: Annotated[bool, typer.Option(help="Whether responses must open with `<think>…</think>`.")] = True,
     judge: Annotated[
-        Optional[str], typer.Option("--judge", help=f"Judge that scores domains without a verifier: {spec_help()}.")
+        Optional[str], typer.Option("--judge", help=f"Judge that scores domains without a verifier: {spec_help(*WITHOUT_SAMPLER)}.")
     ] = None,
     votes: Annotated[int, typer.Option("--votes", min=1, help="The judge's samples in each of the two orders.")] = 1,
     images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the images that the rows name.")] = None,

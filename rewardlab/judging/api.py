@@ -23,7 +23,7 @@ from rewardlab.judging.engines import open_model_judge
 from rewardlab.judging.group_rewards import reward_group
 from rewardlab.judging.judge import ModelJudge
 from rewardlab.judging.ranking import Ranking
-from rewardlab.types import BOTH_ORDERS, Candidates, Judgment
+from rewardlab.types import BOTH_ORDERS, Candidates, Judgment, Order, PreferencePair
 
 T = TypeVar("T")
 THREADS = 64  # calls at a time of a judge that takes several
@@ -143,8 +143,8 @@ class SyncJudge:
         """Return the ranking of two or more responses: ``best`` is the index of the best one, None where several share the
         first place. ``plan`` says which are compared (:mod:`rewardlab.judging.ranking`), ``budget`` how many at most."""
         group = self._group(question, responses, images, votes)
-        [game] = play_many(self.engine, [group], plan=plan, budget=budget, num_votes=votes, seed=seed)
-        check_answers([judged for _, judged in game.judgments], self.spec)
+        judge = _Answering(self.engine)
+        [game] = play_many(judge, [group], plan=plan, budget=budget, num_votes=votes, seed=seed)
         return game.ranking
 
     def rewards(
@@ -167,10 +167,8 @@ class SyncJudge:
         if (strategy == "anchor") != (anchor is not None):
             raise ConfigError("the strategy anchor needs an anchor, and no other takes one")
         group = self._group(question, responses, images, votes, anchor)
-        result = reward_group(self.engine, group, strategy=strategy, budget=budget, num_votes=votes, seed=seed)
-        judgments: list[Judgment] = [match.judgment for match in result.matches if match.judgment is not None]
-        check_answers(judgments, self.spec)
-        return result.rewards
+        judge = _Answering(self.engine)
+        return reward_group(judge, group, strategy=strategy, budget=budget, num_votes=votes, seed=seed).rewards
 
     def _group(
         self, question: str, responses: Sequence[str], images: Sequence[Any], votes: int, anchor: str | None = None
@@ -182,6 +180,23 @@ class SyncJudge:
         if len(group.responses) < 2:
             raise DataError(f"{len(group.responses)} responses cannot be compared; give two or more")
         return group
+
+
+class _Answering:
+    """A judge that raises EndpointError where the first call is not answered at all: no further round would be."""
+
+    def __init__(self, judge: ModelJudge) -> None:
+        self._judge, self._has_answered = judge, False
+        self.name, self.sees, self.temperature = judge.name, judge.sees, judge.temperature
+
+    def compare_many(
+        self, pairs: Sequence[PreferencePair], *, orders: Sequence[tuple[Order, ...]], num_votes: int, seed: int
+    ) -> list[Judgment]:
+        judgments = self._judge.compare_many(pairs, orders=orders, num_votes=num_votes, seed=seed)
+        if not self._has_answered:
+            check_answers(judgments, self._judge.spec)
+        self._has_answered = True
+        return judgments
 
 
 class AsyncJudge:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rewardlab.errors import ConfigError
-from rewardlab.judging.judge import ModelJudge
+from rewardlab.judging.judge import Judge
 from rewardlab.judging.ranking import PLANS, Match, Plan, PlayedMatch, Ranking, fitted_strengths, net_win_rates
 from rewardlab.types import BOTH_ORDERS, Candidates, Judgment
 from rewardlab.verdicts.votes import both_orders_or_none
@@ -76,7 +76,7 @@ def rewards_of_matches(strategy: str, num: int, ranking: Ranking, matches: Seque
 
 
 def reward_group(
-    judge: ModelJudge, group: Candidates, *, strategy: str, budget: int | None, num_votes: int, seed: int
+    judge: Judge, group: Candidates, *, strategy: str, budget: int | None, num_votes: int, seed: int
 ) -> GroupRewards:
     """Return the rewards of a group, every match judged in both orders; the matches of a round are one call of the judge.
 

@@ -94,6 +94,22 @@ def test_an_endpoint_that_refuses_raises(demo_server: Callable[..., str], demo_p
             call()
 
 
+def test_a_dead_judge_is_asked_once() -> None:
+    """The rounds of a plan end with the first, where nothing answers; a match that fails later is a match without a winner."""
+    asked: list[str] = []
+
+    def dies(prompt: tuple[Message, ...], draw: int) -> str | Completion:
+        asked.append(prompt[0].text)
+        return ANSWERS["down"](prompt, draw) if len(asked) > alive else ANSWERS["greater"](prompt, draw)
+
+    alive = 0
+    with pytest.raises(EndpointError, match="too small"):
+        scripted(dies).rank(QUESTION, ["1", "2", "3", "4"], plan="knockout")
+    assert len(asked) == 4
+    asked, alive = [], 4
+    assert scripted(dies).rank(QUESTION, ["1", "2", "3", "4"], plan="knockout").undecided == 1
+
+
 def test_a_pair_that_failed_among_others_shows() -> None:
     """It has no outcome and says why; an order without a valid vote leaves no outcome either."""
     judge = scripted(ANSWERS["greater"])

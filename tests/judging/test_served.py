@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -131,6 +132,18 @@ def test_a_garbled_answer_is_a_failure(body: Any) -> None:
     assert judged.outcome is Outcome.NO_VALID_VOTE
     assert judged.share_0 is None
     assert [vote.completion.error[:7] for vote in judged.votes] == ["garbled"] * 2
+
+
+def test_probabilities_come_with_the_votes() -> None:
+    """Of a served judge that weighs: both orders by their log-odds, whatever the number of winners."""
+    body = votes(winner=0)
+    body["votes"][0] |= {"p_first_shown": 0.8}
+    body["votes"][1] |= {"p_first_shown": 0.3, "winner": 0}
+    with running(answers(body)) as address:
+        result = rewardlab.open_judge(address).compare(QUESTION, ["a", "b"])
+    log_odds = (math.log(0.8 / 0.2) - math.log(0.3 / 0.7)) / 2
+    assert result.share == pytest.approx(1 / (1 + math.exp(-log_odds)))
+    assert [vote.probability for vote in result.votes] == pytest.approx([0.8, 0.7])
 
 
 @pytest.mark.slow
