@@ -25,7 +25,8 @@ def audit_command(
     ] = "boxed",
     thinking: Annotated[bool, typer.Option(help="Whether responses must open with `<think>…</think>`.")] = True,
     judge: Annotated[
-        Optional[str], typer.Option("--judge", help=f"Judge that scores domains without a verifier: {spec_help(*WITHOUT_SAMPLER)}.")
+        Optional[str],
+        typer.Option("--judge", help=f"Judge that scores domains without a verifier: {spec_help(*WITHOUT_SAMPLER)}."),
     ] = None,
     votes: Annotated[int, typer.Option("--votes", min=1, help="The judge's samples in each of the two orders.")] = 1,
     images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the images that the rows name.")] = None,

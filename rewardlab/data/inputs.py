@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rewardlab.data.images import from_data_url, plain_image, read_image
+from rewardlab.data.qwen_video import VideoPolicy
 from rewardlab.data.rows import FRAMES, Files, from_row, validate, with_frames
 from rewardlab.data.urls import MAX_IMAGE_BYTES, AllowedUrls, fetch_media
 from rewardlab.errors import DataError, MediaError
@@ -90,15 +91,17 @@ def _list(media: object, name: str) -> Sequence[Any]:
     return media
 
 
-def pair_of(value: PairInput, number: int, urls: AllowedUrls, *, frames: int = FRAMES) -> PreferencePair:
+def pair_of(
+    value: PairInput, number: int, urls: AllowedUrls, *, frames: int = FRAMES, policy: VideoPolicy | None = None
+) -> PreferencePair:
     """Return a checked pair of a pair, or of a row with the columns of :mod:`rewardlab.data.rows`.
 
-    Only question and responses are required; images may be whatever :func:`load_image` takes, videos paths or bytes. Raise
-    DataError or MediaError, naming the pair by ``number``.
+    Only question and responses are required; images may be whatever :func:`load_image` takes, videos paths or bytes, shown as
+    ``frames`` by ``policy``. Raise DataError or MediaError, naming the pair by ``number``.
     """
     where = f"pair {number}"
     if isinstance(value, PreferencePair):
-        return with_frames(validate(value, where=where), frames)
+        return with_frames(validate(value, where=where), frames, policy=policy)
     if not isinstance(value, Mapping):
         raise DataError(f"{where}: expected a PreferencePair or a row with question and responses, got {type(value).__name__}")
     row = dict(value)
@@ -109,7 +112,7 @@ def pair_of(value: PairInput, number: int, urls: AllowedUrls, *, frames: int = F
         row["videos"] = [{"bytes": v} if isinstance(v, bytes) else str(v) if isinstance(v, Path) else v for v in row["videos"]]
     for name in ("question", "responses"):
         row[name] = _parts(row.get(name), urls, f"{where}, {name}")
-    return with_frames(from_row(row, index=number, files=Files(checked=True), where="pair"), frames)
+    return with_frames(from_row(row, index=number, files=Files(checked=True), where="pair"), frames, policy=policy)
 
 
 def _embedded(value: Any, urls: AllowedUrls, where: str) -> Any:

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from rewardlab.data.inputs import PairInput, candidates_of_texts, pair_of
+from rewardlab.data.qwen_video import VideoPolicy
 from rewardlab.data.rows import FRAMES
 from rewardlab.data.urls import AllowedUrls
 from rewardlab.errors import ConfigError, DataError
@@ -23,6 +24,7 @@ from rewardlab.judging.engines import open_model_judge
 from rewardlab.judging.group_rewards import reward_group
 from rewardlab.judging.judge import ModelJudge
 from rewardlab.judging.ranking import Ranking
+from rewardlab.judging.spec import WITHOUT_SAMPLER, judge_video_policy
 from rewardlab.types import BOTH_ORDERS, Candidates, Judgment, Order, PreferencePair
 
 T = TypeVar("T")
@@ -66,7 +68,7 @@ def open_judge(
         api_key=api_key or os.environ.get("OPENAI_API_KEY") or "none",
         engine_args=engine_args,
     )
-    return SyncJudge(engine, urls)
+    return SyncJudge(engine, urls, judge_video_policy(spec, *WITHOUT_SAMPLER))
 
 
 def open_async_judge(spec: str, **options: Any) -> AsyncJudge:
@@ -82,8 +84,8 @@ class SyncJudge:
     where no vote at all was answered: a key that is refused, a model that is not there, a server that is down.
     """
 
-    def __init__(self, engine: ModelJudge, urls: AllowedUrls | None = None) -> None:
-        self.engine, self._urls = engine, urls or AllowedUrls()
+    def __init__(self, engine: ModelJudge, urls: AllowedUrls | None = None, video_policy: VideoPolicy | None = None) -> None:
+        self.engine, self._urls, self._video_policy = engine, urls or AllowedUrls(), video_policy
 
     @property
     def spec(self) -> str:
@@ -108,7 +110,8 @@ class SyncJudge:
         votes: int = 1,
         seed: int = 0,
     ) -> ComparisonResult:
-        """Return which of two responses is better. A video is shown as at most ``frames`` frames, after the images."""
+        """Return which of two responses is better. A video is shown after the images, as at most ``frames`` frames or as the
+        family of a local checkpoint samples it."""
         row = {"pair_id": "pair", "question": question, "responses": responses, "images": images, "videos": videos}
         return self.compare_many([row], frames=frames, votes=votes, seed=seed)[0]
 
@@ -121,7 +124,8 @@ class SyncJudge:
         Where some pairs were answered and others were not, nothing is raised: ``result.failed`` says so of a pair.
         """
         _check_votes(votes)
-        checked = [pair_of(pair, n, self._urls, frames=frames) for n, pair in enumerate(pairs)]
+        how: dict[str, Any] = {"frames": frames, "policy": self._video_policy}
+        checked = [pair_of(pair, n, self._urls, **how) for n, pair in enumerate(pairs)]
         if not checked:
             return []
         orders = [BOTH_ORDERS] * len(checked)

@@ -151,7 +151,7 @@ def train_rl(
     about consistency, ConfigError for a finished or different run in ``out``.
     """
     config, out = config_of(RLConfig, config, **overrides), Path(out)
-    pairs = pairs_of(pairs, config.frames)
+    pairs = pairs_of(pairs, config.frames, config.model)
     template = load_template_for(config.model, config.template)
     load_terms(config.reward_terms)  # before anything is loaded
     room = (3 if config.self_verify else 1) * config.max_completion_length  # a judgment, its verification, another judgment

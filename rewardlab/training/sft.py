@@ -110,7 +110,7 @@ def train_sft(
     without judgments, ConfigError for a finished or different run in ``out``.
     """
     config, out = config_of(SFTConfig, config, **overrides), Path(out)
-    pairs = pairs_of(pairs, config.frames)
+    pairs = pairs_of(pairs, config.frames, config.model)
     template = load_template(config.template)
     verdict_only = template.verdict_format == "bare"
     labelled = [pair for pair in pairs if pair.judgment or verdict_only]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,6 +12,7 @@ from pydantic import BaseModel
 from rewardlab.config import load_config
 from rewardlab.data.pairs import read_pairs
 from rewardlab.errors import ConfigError
+from rewardlab.models.video_policy import video_policy_of
 from rewardlab.types import PreferencePair
 
 Config = TypeVar("Config", bound=BaseModel)
@@ -26,6 +28,9 @@ def config_of(schema: type[Config], config: Config | str | Path | None, **overri
     return config
 
 
-def pairs_of(pairs: Sequence[PreferencePair] | str | Path, frames: int) -> Sequence[PreferencePair]:
-    """Return pairs as they are, or those of a file, of videos ``frames``. Raise DataError or MediaError."""
-    return read_pairs(pairs, frames=frames) if isinstance(pairs, str | Path) else pairs
+def pairs_of(pairs: Sequence[PreferencePair] | str | Path, frames: int, model: str) -> Sequence[PreferencePair]:
+    """Return pairs as they are, or those of a file, its videos as ``model``'s family is shown them or as ``frames``. Raise
+    DataError or MediaError."""
+    if not isinstance(pairs, str | Path):
+        return pairs
+    return read_pairs(pairs, frames=frames, policy=partial(video_policy_of, model))
