@@ -158,9 +158,9 @@ class HubServer:
         if place and not inside:
             return _refusal(404, "Entry not found", "EntryNotFound")
         deep, entries = request.query_params.get("recursive", "").lower() in ("1", "true"), []
-        for name in sorted({parent for path in inside for parent in _parents(path)}):
-            if len(name) > len(place) and (deep or "/" not in name[len(place) :].strip("/")):
-                entries.append({"type": "directory", "path": name, "size": 0, "oid": _git_oid(name.encode())})
+        for folder in sorted({parent for name in inside for parent in _parents(name)}):
+            if len(folder) > len(place) and (deep or "/" not in folder[len(place) :].strip("/")):
+                entries.append({"type": "directory", "path": folder, "size": 0, "oid": _git_oid(folder.encode())})
         entries += [_entry(n, content) for n, content in inside.items() if deep or "/" not in n[len(place) :].strip("/")]
         return JSONResponse(entries)
 
