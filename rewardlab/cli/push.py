@@ -43,8 +43,8 @@ def push_command(
     `HF_TOKEN=... rewardlab push runs/rl/final me/my-judge --report runs/bench --license apache-2.0`
     """
     from rewardlab.cli.push_parts import checkpoint_parcel, is_checkpoint, pairs_parcel
-    from rewardlab.data.hub import README, HubRepo
-    from rewardlab.reporting.cards import author_text, merge_card
+    from rewardlab.data.hub import HubRepo
+    from rewardlab.reporting.cards import README, author_text, merge_card
 
     given: dict[str, Any] = {"license": licence, "datasets": dataset}
     with ExitStack() as stack:
@@ -94,7 +94,7 @@ def _show(parcel: Parcel, card: str) -> None:
     typer.echo(card)
     for name in parcel.files:
         typer.echo(f"{(parcel.folder / name).stat().st_size:>14,}  {name}")
-    for name in (*parcel.changed, "README.md"):
+    for name in (*parcel.changed, README):
         typer.echo(f"{'written':>14}  {name}")
     _say(parcel)
 

@@ -11,11 +11,11 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from rewardlab.errors import CheckpointError, ConfigError, DataError
+from rewardlab.reporting.cards import README
 
 if TYPE_CHECKING:
     from rewardlab.benchmarks.report_model import Report
 
-README = "README.md"
 # Of a trainer, not of a model: states to go on from, and a pickle of its arguments.
 TRAINER_FILES = (
     "training_args.bin",

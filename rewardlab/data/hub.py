@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rewardlab.errors import ConfigError, OutputError
-
-README = "README.md"
+from rewardlab.reporting.cards import README
 
 
 @dataclass(frozen=True)

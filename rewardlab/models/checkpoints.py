@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -60,8 +62,10 @@ def read_card(folder: Path) -> dict[str, Any] | None:
     if not any((folder / name).exists() for name in ("config.json", "adapter_config.json")):
         raise CheckpointError(f"{folder}: not a checkpoint (neither config.json nor adapter_config.json in it)")
     path = folder / CARD
-    if not path.exists():
-        return None
+    return _read_card_file(path) if path.exists() else None
+
+
+def _read_card_file(path: Path) -> dict[str, Any]:
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
     except ValueError as error:
@@ -73,7 +77,10 @@ def template_for(folder: Path, requested: str | None) -> Template:
 
     Raise CheckpointError if the hash stored at training differs from the template's hash now.
     """
-    card = read_card(folder)
+    return _template_of_card(read_card(folder), folder, requested)
+
+
+def _template_of_card(card: Mapping[str, Any] | None, folder: Path | str, requested: str | None) -> Template:
     if card is None:
         return load_template(requested or DEFAULT_TEMPLATE)
     name, trained = card.get("template"), card.get("template_hash")
@@ -88,8 +95,22 @@ def template_for(folder: Path, requested: str | None) -> Template:
     return template
 
 
-def load_template_for(model: str | Path, name: str | None) -> Template:
-    """Return the template to prompt ``model`` with: of a folder as :func:`template_for`, of a hub id ``name``."""
+def load_template_for(model: str | Path, name: str | None, *, from_hub: bool = False) -> Template:
+    """Return the template to prompt ``model`` with: of a folder as :func:`template_for`, of a hub id ``name``; ``from_hub``: by
+    the card in its repository, where there is one."""
     if Path(model).exists():
         return template_for(Path(model), name)
-    return load_template(name or DEFAULT_TEMPLATE)
+    return _template_of_card(_hub_card(str(model)) if from_hub else None, model, name)
+
+
+def _hub_card(model: str) -> dict[str, Any] | None:
+    """Return the card in a repository of the Hub; None where there is none, or where neither it nor the cache can be asked, so
+    that its weights cannot be fetched either."""
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError
+
+    try:
+        path = Path(hf_hub_download(model, CARD, endpoint=os.environ.get("HF_ENDPOINT") or None))
+    except (EntryNotFoundError, HfHubHTTPError, HFValidationError, OSError):
+        return None
+    return _read_card_file(path)

@@ -10,10 +10,9 @@ from typing import Any
 
 from rewardlab.data.files import write_atomic
 from rewardlab.models.checkpoints import read_card
-from rewardlab.reporting.cards import render_card
+from rewardlab.reporting.cards import README, render_card
 from rewardlab.reporting.tables import markdown_table
 
-README = "README.md"
 STAGES = {
     "sft": "a judge that compares two responses, fine-tuned on a teacher's judgments",
     "rl": "a judge that compares two responses, trained by reinforcement learning on labelled pairs",

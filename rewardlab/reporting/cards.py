@@ -10,6 +10,7 @@ import yaml
 
 from rewardlab.errors import DataError
 
+README = "README.md"
 BEGIN, END = "<!-- rewardlab: begin -->", "<!-- rewardlab: end -->"
 RESULTS = "model-index"
 # What a folder or a report says, not its author: an older value would be a false one.

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from rewardlab.errors import CheckpointError, ConfigError
-from rewardlab.models.checkpoints import CARD, commit, read_card, template_for, versions, write_card
+from rewardlab.models.checkpoints import CARD, commit, load_template_for, read_card, template_for, versions, write_card
 from rewardlab.prompts import Template, load_template
+from tests.support.hub_server import HubServer, Repo
+from tests.support.servers import running
 
 
 @pytest.fixture
@@ -53,6 +55,21 @@ def test_folders_without_a_card(tmp_path: Path) -> None:
     (tmp_path / CARD).write_text(json.dumps({"template": "gone", "template_hash": "0"}))
     with pytest.raises(CheckpointError, match="'gone'"):
         template_for(tmp_path, None)
+
+
+def test_the_card_of_a_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A judge on a hub is asked in the words it was trained on; one without a card takes any; other words are refused."""
+    hub, trained = HubServer(), load_template("plain")
+    card = json.dumps({"template": "plain", "template_hash": trained.hash}).encode()
+    hub.repos |= {"models/me/judge": Repo(False, {CARD: card}), "models/me/base": Repo(False, {"config.json": b"{}"})}
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    with running(hub.app) as endpoint:
+        monkeypatch.setenv("HF_ENDPOINT", endpoint)
+        assert load_template_for("me/judge", None, from_hub=True) == trained
+        assert load_template_for("me/base", None, from_hub=True).name == "r1_reward"
+        with pytest.raises(CheckpointError, match="me/judge: was trained on template 'plain'"):
+            load_template_for("me/judge", "r1_reward", from_hub=True)
 
 
 def test_what_a_number_depends_on() -> None:
