@@ -91,6 +91,8 @@ def _own_readme(folder: Path, local: str | None, remote: str | None) -> str | No
 
 
 def _show(parcel: Parcel, card: str) -> None:
+    from rewardlab.reporting.cards import README
+
     typer.echo(card)
     for name in parcel.files:
         typer.echo(f"{(parcel.folder / name).stat().st_size:>14,}  {name}")
