@@ -16,12 +16,12 @@ ROOT = Path(__file__).parents[2]
 TERMINAL = {"COLUMNS": "120", "NO_COLOR": "1", "TERM": "dumb"}
 
 
-def run_main(main: Callable[[], None], *arguments: object) -> subprocess.CompletedProcess[str]:
-    """Call ``main`` with ``arguments`` as those of its program; what it raises besides SystemExit is a traceback and status
-    1."""
-    out, err, status, folder = io.StringIO(), io.StringIO(), 0, os.getcwd()
+def run_main(main: Callable[[], None], *arguments: object, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    """Call ``main`` in ``folder`` with ``arguments`` as those of its program; what it raises besides SystemExit is a traceback
+    and status 1."""
+    out, err, status, before = io.StringIO(), io.StringIO(), 0, os.getcwd()
     command = ["program", *map(str, arguments)]
-    os.chdir(ROOT)
+    os.chdir(folder)
     try:
         with redirect_stdout(out), redirect_stderr(err), patch.object(sys, "argv", command), patch.dict(os.environ, TERMINAL):
             try:
@@ -32,7 +32,7 @@ def run_main(main: Callable[[], None], *arguments: object) -> subprocess.Complet
                 status = 1
                 traceback.print_exc()
     finally:
-        os.chdir(folder)
+        os.chdir(before)
     return subprocess.CompletedProcess(command, status, out.getvalue(), err.getvalue())
 
 

@@ -1,0 +1,1 @@
+"""What the documentation takes from the code when it is built: commands, keys, routes, metrics, files, results, notebooks."""

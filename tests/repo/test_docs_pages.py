@@ -1,0 +1,272 @@
+"""The pages of the documentation: links lead somewhere, lists are whole, results become pages, the site builds."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import yaml
+
+from docs.generator.command_line import commands, root_command
+from docs.generator.http_api import openapi
+from docs.generator.keys import inner_schemas
+from docs.generator.llms import first_sentence, llms_text
+from docs.generator.notebooks import notebook_files, notebook_page
+from docs.generator.pages import generated_pages
+from docs.generator.results import TABLES, fill_results
+from rewardlab.config import SCHEMAS, config_names
+from tests.support.markdown import FENCE, anchors_of, links_of, slug
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+RESULTS = ROOT / "eval" / "results"
+WRITTEN = {path.relative_to(DOCS).as_posix(): path for path in sorted(DOCS.rglob("*.md"))}
+FOREIGN = ("arxiv.org", "huggingface.co", "github.com", "llmstxt.org", "inspect.aisi.org.uk", "localhost", "127.0.0.1")
+
+
+@cache
+def pages() -> dict[str, str]:
+    """The Markdown of all pages by their path: written ones with their results, generated ones, notebooks."""
+    written = {name: fill_results(path.read_text(encoding="utf-8"), RESULTS, where=name) for name, path in WRITTEN.items()}
+    notebooks = {name: str(text) for name, text in notebook_files(ROOT).items() if name.endswith(".md")}
+    return {**written, **generated_pages(ROOT), **notebooks}
+
+
+@cache
+def navigation() -> list[str]:
+    text = re.sub(r"!!python\S+", "", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+
+    def walk(node: Any) -> Iterator[str]:
+        if isinstance(node, str):
+            yield node
+        else:
+            for child in node.values() if isinstance(node, dict) else node:
+                yield from walk(child)
+
+    return list(walk(yaml.safe_load(text)["nav"]))
+
+
+def resolve(page: str, target: str) -> str:
+    parts = page.split("/")[:-1]
+    for part in target.split("/"):
+        if part == "..":
+            parts.pop()
+        elif part != ".":
+            parts.append(part)
+    return "/".join(parts)
+
+
+# --- links
+
+
+@pytest.mark.parametrize("page", sorted(WRITTEN))
+def test_links_lead_somewhere(page: str) -> None:
+    """To a page and a heading that are there, a file, or a known foreign host."""
+    for target in links_of(pages()[page]):
+        url = urlsplit(target)
+        if url.scheme:
+            assert url.scheme in ("http", "https"), target
+            assert (url.hostname or "").removeprefix("www.").endswith(FOREIGN), f"{target}: not a host that the pages name"
+            continue
+        name = resolve(page, url.path) if url.path else page
+        if url.path and not name.endswith(".md"):
+            assert (DOCS / name).is_file() or (RESULTS / Path(name).name).is_file(), f"{page}: no file {target}"
+            continue
+        assert name in pages(), f"{page}: no page {target}"
+        assert not url.fragment or url.fragment in anchors_of(pages()[name]), f"{page}: no heading {target}"
+
+
+def test_anchors_are_those_of_the_site() -> None:
+    """Of headings with code, links and signs."""
+    assert slug("`rewardlab data build`") == "rewardlab-data-build"
+    assert slug("What does `--judge` take?") == "what-does-judge-take"
+    assert slug("[Orders](a.md): why, *then*?") == "orders-why-then"
+    assert anchors_of("# A b\n## A b\n```sh\n# no heading\n```\n") == {"a-b", "a-b_1"}
+
+
+def test_navigation_is_whole() -> None:
+    """Every page is in it once, and nothing else."""
+    listed = navigation()
+    assert len(listed) == len(set(listed))
+    assert set(listed) == set(pages())
+
+
+# --- lists are whole
+
+
+def metric_names() -> set[str]:
+    """The metrics that the code names: texts such as ``loss/clip_frac``; a part that is filled in is ``*``."""
+    names: set[str] = set()
+    for room in ("training", "rewards", "rl"):
+        for path in (ROOT / "rewardlab" / room).rglob("*.py"):
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+            for node in ast.walk(tree):
+                if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inside:
+                    names.add(node.value)
+                elif isinstance(node, ast.JoinedStr):
+                    names.add("".join(str(part.value) if isinstance(part, ast.Constant) else "*" for part in node.values))
+    return {name for name in names if re.fullmatch(r"(?!runs/|configs/)[a-z]+/[a-z0-9_*]+", name)}
+
+
+def test_every_metric_is_listed() -> None:
+    """As many as the code names, none that it does not."""
+    listed = re.findall(r"^\| `([a-z]+/\w+)` \|", WRITTEN["reference/metrics.md"].read_text(encoding="utf-8"), re.M)
+    assert len(listed) == len(set(listed))
+    assert {re.sub(r"[A-Z]+", "*", name) for name in listed} == metric_names()
+
+
+def test_every_paper_is_listed() -> None:
+    """Every arXiv number of the package, its configs and its recipes; every config that the page names is there."""
+    page = WRITTEN["papers.md"].read_text(encoding="utf-8")
+    for folder in ("rewardlab", "configs", "data_recipes"):
+        for path in (ROOT / folder).rglob("*"):
+            if path.suffix in (".py", ".yaml", ".sh"):
+                for number in re.findall(r"(?<![\d.])\d{4}\.\d{5}(?!\d)", path.read_text(encoding="utf-8")):
+                    month = int(number[2:4])
+                    assert number in page or not 1 <= month <= 12, f"{path}: {number} is not in docs/papers.md"
+    for name in re.findall(r"`((?:rl|policy|sft|tiny)/\w+)`", page):
+        assert name in config_names(), name
+    for name in re.findall(r"`([\w/]+(?:\.py|/))`", page):
+        assert (ROOT / name).exists() or (ROOT / "rewardlab" / name).exists(), name
+
+
+def test_every_command_and_option_is_listed() -> None:
+    """On the page, by its name."""
+    page = pages()["reference/cli.md"]
+    for name, command in commands(root_command()):
+        _, _, rest = page.partition(f"### `{name}`\n")
+        section = rest.partition("\n### ")[0]
+        assert section, name
+        for option in command.params:
+            assert option.name == "help" or option.hidden or option.name.upper() in section or option.opts[0] in section, name
+
+
+@pytest.mark.parametrize("stage", sorted(SCHEMAS))
+def test_every_key_is_listed(stage: str) -> None:
+    """Its own, those it inherits, and those of its parts."""
+    page = pages()[f"reference/yaml/{stage}.md"]
+    for schema in (SCHEMAS[stage], *inner_schemas(SCHEMAS[stage])):
+        for key in schema.model_fields:
+            assert f"| `{key}` |" in page, f"{schema.__name__}.{key}"
+
+
+def test_every_route_is_listed() -> None:
+    for path, methods in openapi()["paths"].items():
+        for method in methods:
+            assert f"### `{method.upper()} {path}`" in pages()["reference/http.md"]
+
+
+JARGON = """
+StableReinforce, generative judge, cold start, vote, majority of K, swap consistency, position bias, length bias, level
+unsolved, paired, failing closed, hard pairs, pre-clip, 3-sigma filter, whitened, dual clip, ragged, free flip, lost_frac
+PAG, T-PPO, FIRE, hot_token, window, importance_cap, nats, prob:, log-odds, ECE, Brier, Acc+, macro, trial, ring, anchor
+MFU, digits (scans)
+"""
+
+
+@pytest.mark.parametrize("term", re.split(r", |\n", JARGON.strip()))
+def test_terms_are_explained(term: str) -> None:
+    """In the glossary, as a term with a definition."""
+    terms = re.findall(r"^(`[^\n]+)\n:   ", WRITTEN["glossary.md"].read_text(encoding="utf-8"), re.M)
+    assert any(term in line for line in terms)
+
+
+# --- results, notebooks, llms.txt
+
+
+@pytest.mark.parametrize("name", [*TABLES, "demo_judges"])
+def test_results_become_tables(name: str) -> None:
+    """With a row for each figure, and the commit that made them."""
+    text = fill_results(f"<!-- results: {name} -->", RESULTS, where="here")
+    assert text.count("\n| ") >= 4
+    assert re.search(r"`(python eval/|rewardlab bench)[^`]*`, commit [0-9a-f]{7}", text)
+
+
+def test_a_table_holds_the_published_figures() -> None:
+    """Those of the file, rounded: worked out by hand from eval/results."""
+    assert "| change, points | +4.6 [+2.6, +6.7] |" in fill_results("<!-- results: closed_loop -->", RESULTS, where="here")
+    assert "| endpoint over hf | 90 % | 85-101 |" in fill_results("<!-- results: serving_rate -->", RESULTS, where="here")
+    assert "| stable_reinforce | trl grpo, no KL | 0.83 |" in fill_results("<!-- results: step_time -->", RESULTS, where="here")
+
+
+def test_a_file_of_results_becomes_a_part(tmp_path: Path) -> None:
+    """Its title is left out and its headings are one level lower; an unknown name is refused."""
+    (tmp_path / "a.md").write_text("# Title\n\nText.\n\n## Part\n\n| a |\n")
+    assert (
+        fill_results("## All\n\n<!-- results: a.md -->\n", tmp_path, where="here") == "## All\n\nText.\n\n### Part\n\n| a |\n\n"
+    )
+    with pytest.raises(ValueError, match="here: no results 'nothing'"):
+        fill_results("<!-- results: nothing -->", tmp_path, where="here")
+
+
+def test_a_notebook_becomes_a_page(tmp_path: Path) -> None:
+    """Text, code, printed lines and pictures; one that ended with an error is refused."""
+    picture = {"output_type": "display_data", "data": {"image/png": "aGk=", "text/plain": "<Figure>"}}
+    printed = {"output_type": "stream", "name": "stdout", "text": ["\x1b[1mthree\x1b[0m\n"]}
+    cells = [
+        {"cell_type": "markdown", "source": ["# Title\n", "Text."]},
+        {"cell_type": "code", "source": "print('three')", "outputs": [printed, picture]},
+    ]
+    path = tmp_path / "a.ipynb"
+    path.write_text(json.dumps({"cells": cells}))
+    files = notebook_page(path, "tutorials", where="docs/tutorials/a.ipynb")
+    page = str(files["tutorials/a.md"])
+    assert page.startswith("# Title\n\n*From the notebook `docs/tutorials/a.ipynb`.*\n")
+    assert "```python\nprint('three')\n```\n\n```text\nthree\n```\n\n![" in page
+    assert files["tutorials/a_0.png"] == b"hi"
+    cells[1]["outputs"] = [{"output_type": "error", "ename": "KeyError", "evalue": "", "traceback": []}]
+    path.write_text(json.dumps({"cells": cells}))
+    with pytest.raises(ValueError, match="KeyError"):
+        notebook_page(path, "tutorials", where="a.ipynb")
+
+
+def test_llms_txt() -> None:
+    """A heading, a quotation, and a list of links with a sentence each, section by section."""
+    page = SimpleNamespace(
+        is_page=True,
+        is_section=False,
+        title="Serve",
+        file=SimpleNamespace(src_uri="serve.md"),
+        markdown="# S\n\n**It** serves. More.",
+    )
+    section = SimpleNamespace(is_page=False, is_section=True, title="How-to", children=[page])
+    text = llms_text(SimpleNamespace(items=[page, section]), "rewardlab", "Judges.")
+    link = "- [Serve](serve.md): It serves.\n"
+    assert text == f"# rewardlab\n\n> Judges.\n\n## Start\n\n{link}\n## How-to\n\n{link}"
+
+
+@pytest.mark.parametrize("page", sorted(set(WRITTEN) - {"reference/protocols.md"}))
+def test_a_page_begins_with_a_sentence(page: str) -> None:
+    """One that tells what it is about: `llms.txt` and search show it."""
+    sentence = first_sentence(pages()[page])
+    assert 20 <= len(sentence) <= 260, sentence
+    assert len(re.findall(r"^# ", FENCE.sub("", pages()[page]), re.M)) == 1, "one title"
+
+
+@pytest.mark.slow
+def test_the_site_builds(tmp_path: Path) -> None:
+    """Strictly: a warning is a failure. No page asks a foreign server for anything."""
+    pytest.importorskip("mkdocs")
+    pytest.importorskip("mkdocstrings")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, env={"PATH": "/usr/bin:/bin", "NO_MKDOCS_2_WARNING": "1"}
+    )
+    assert done.returncode == 0, done.stderr
+    for path in tmp_path.rglob("*.html"):
+        for address in re.findall(
+            r"<(?:script|link|img)[^>]+(?:src|href)=\"(https?://[^\"]+)", path.read_text(encoding="utf-8")
+        ):
+            pytest.fail(f"{path.name} loads {address}")
+    assert (tmp_path / "llms.txt").read_text(encoding="utf-8").count("- [") == len(navigation())
