@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from rewardlab.benchmarks.report import write_reports
 from rewardlab.benchmarks.report_model import Report
 from rewardlab.benchmarks.runner import BenchSettings, run_bench
 
@@ -33,8 +34,8 @@ def benchmark(
     """Return the report of a judge on a benchmark, as :func:`rewardlab.benchmarks.runner.run_bench` makes it.
 
     ``name``: a packaged benchmark, one of an installed package or a Python file; ``pairs`` is a labelled file of your own.
-    ``judge`` is a specification, ``data`` the benchmark's file. ``out/votes.jsonl`` keeps every vote: the same call continues
-    an interrupted run. ``report.scores.accuracy.micro`` is the accuracy (0..1), ``report.scores.interval`` its 95 % interval.
+    ``judge`` is a specification, ``data`` the benchmark's file. ``out`` holds the report as
+    JSON, Markdown and HTML, and every vote: the same call continues an interrupted run. ``report.scores.accuracy.micro`` is the accuracy (0..1), ``report.scores.interval`` its 95 % interval.
     Raise what the judge and the loader raise.
     """
     settings = BenchSettings(
@@ -55,5 +56,6 @@ def benchmark(
         controls=tuple(controls),
         api_key=api_key or os.environ.get("OPENAI_API_KEY") or "none",
     )
-    report, _ = run_bench(settings, Path(out))
+    report, rows = run_bench(settings, Path(out))
+    write_reports(report, rows, Path(out))
     return report

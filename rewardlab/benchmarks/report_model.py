@@ -180,7 +180,7 @@ class PanelScores:
     members: tuple[MemberScores, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Report:
     """A run: what was asked of which judge, its ``scores``, controls and baselines, and what to know before reading them.
 
@@ -210,6 +210,14 @@ class Report:
     versions: Mapping[str, str | None]
     commit: str
     panel: PanelScores | None = None
+
+    def __repr__(self) -> str:
+        return f"Report({self.benchmark!r}, {self.judge!r}, accuracy {self.scores.accuracy.micro:.3f} {self.scores.interval})"
+
+    def _repr_markdown_(self) -> str:
+        from rewardlab.benchmarks.report import report_markdown  # imports matplotlib, which reading a report does not need
+
+        return report_markdown(self)
 
     def to_json(self) -> dict[str, Any]:
         """Return what ``report.json`` holds."""
