@@ -34,8 +34,9 @@ def benchmark(
     """Return the report of a judge on a benchmark, as :func:`rewardlab.benchmarks.runner.run_bench` makes it.
 
     ``name``: a packaged benchmark, one of an installed package or a Python file; ``pairs`` is a labelled file of your own.
-    ``judge`` is a specification, ``data`` the benchmark's file. ``out`` holds the report as
-    JSON, Markdown and HTML, and every vote: the same call continues an interrupted run. ``report.scores.accuracy.micro`` is the accuracy (0..1), ``report.scores.interval`` its 95 % interval.
+    ``judge`` is a specification, ``data`` the benchmark's file. ``out`` holds the report as JSON, Markdown and HTML, and every
+    vote: the same call continues an interrupted run. ``report.scores.accuracy.micro`` is the accuracy (0..1),
+    ``report.scores.interval`` its 95 % interval.
     Raise what the judge and the loader raise.
     """
     settings = BenchSettings(
