@@ -96,7 +96,7 @@ def demo_build(
 @demo_app.command("serve")
 def demo_serve(
     folder: Annotated[Path, typer.Option("--folder", help="Folder made by `rewardlab demo build`.")],
-    port: Annotated[int, typer.Option("--port", min=1, max=65535)] = 8321,
+    port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port to listen on, of this machine only.")] = 8321,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the teacher's mistakes.")] = 0,
 ) -> None:
     """Serve the demonstration's teacher and consistency checker over an OpenAI-compatible API."""

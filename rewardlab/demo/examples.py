@@ -87,11 +87,11 @@ def judge_examples(judge: str = DEMO, folder: Path = EXAMPLES) -> DemoRun:
     start = time.monotonic()
     import torch
 
-    from rewardlab.judging.engines import open_judge
+    from rewardlab.judging.engines import open_model_judge
 
     torch.set_num_threads(1)  # of so small a model, threads would only wait for each other
     pairs = read_pairs(folder / "pairs.jsonl")
-    opened = open_judge(judge, temperature=0.0, max_tokens=MAX_TOKENS, batch_size=2 * len(pairs))
+    opened = open_model_judge(judge, temperature=0.0, max_tokens=MAX_TOKENS, batch_size=2 * len(pairs))
     loaded = time.monotonic()
     judgments = opened.compare_many(pairs, orders=[BOTH_ORDERS] * len(pairs), num_votes=1, seed=0)
     examples = tuple(ExampleJudgment(pair, judgment) for pair, judgment in zip(pairs, judgments, strict=True))
