@@ -79,6 +79,6 @@ def test_no_entry_is_left_over() -> None:
 def test_trl_is_within_the_bounds_of_the_project() -> None:
     """Both ends of them: a release that nobody has tried is not installed by accident."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    (trl,) = [need for need in map(Requirement, project["dependencies"]) if need.name == "trl"]
+    (trl,) = [need for need in map(Requirement, project["optional-dependencies"]["train"]) if need.name == "trl"]
     assert version("trl") in trl.specifier
     assert {clause.operator for clause in trl.specifier} >= {">=", "<"}
