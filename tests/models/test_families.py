@@ -200,14 +200,14 @@ def test_marks_of_images_are_not_read_as_text(tiny_checkpoint: Path) -> None:
 
 @pytest.mark.parametrize("stage", ["sft", "rl"])
 def test_the_configs_frames_are_what_is_trained_on(stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A video of sixteen frames gives as many as the config says, not as many as reading defaults to."""
+    """A video of sixteen frames gives no more than the config says; reading by default would give four of this family."""
     pair = replace(scaled_runs.pairs()[0], images=(), videos=(scaled_runs.film(0),))
     write_parquet([pair], tmp_path / "pairs.parquet")
-    (tmp_path / f"{stage}.yaml").write_text("frames: 3")
+    (tmp_path / f"{stage}.yaml").write_text("frames: 2")
     shown: list[int] = []
     monkeypatch.setattr(
         f"rewardlab.training.{stage}.train_{stage}", lambda pairs, *args, **kwargs: shown.extend(len(p.images) for p in pairs)
     )
     options = ["--data", str(tmp_path / "pairs.parquet"), "--config", str(tmp_path / f"{stage}.yaml"), "--out", str(tmp_path)]
     assert CliRunner().invoke(app, [stage, *options]).exit_code == 0
-    assert shown == [3]
+    assert shown == [2]
