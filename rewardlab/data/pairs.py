@@ -169,7 +169,8 @@ def files_of(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
     if not (files := sorted(path.rglob("*.parquet")) or sorted(path.rglob("*.jsonl"))):
-        raise DataError(f"{path}: a folder without .parquet or .jsonl files")
+        saved = "; `rewardlab data build MAPPING.yaml` makes pairs of its .arrow files" if any(path.rglob("*.arrow")) else ""
+        raise DataError(f"{path}: a folder without .parquet or .jsonl files{saved}")
     return files
 
 

@@ -88,6 +88,8 @@ def test_what_datasets_saved(form: str, mapping: Path, tmp_path: Path) -> None:
 def test_saved_datasets_that_are_not_whole(tmp_path: Path) -> None:
     """A missing shard is named; an Arrow file of the other kind is read; what is neither is said to be neither."""
     Dataset.from_list(rows(0, 2), features=FEATURES).save_to_disk(str(tmp_path / "hf"))
+    with pytest.raises(DataError, match=r"`rewardlab data build MAPPING\.yaml` makes pairs of its \.arrow files"):
+        read_pairs(tmp_path / "hf")
     next((tmp_path / "hf").glob("*.arrow")).unlink()
     with pytest.raises(DataError, match=r"lacks data-00000-of-00001\.arrow"):
         saved_dataset_files(tmp_path / "hf")
