@@ -25,6 +25,7 @@ from rewardlab.prompts import Template
 from rewardlab.reporting.progress import Advance, log_line
 
 # Where a run finds its endpoint and what it prints: not what it is. Another value continues the same run.
+PROJECT = "rewardlab"  # as trackers name it
 _SURROUNDINGS = {"base_url", "api_key_env", "concurrency", "deadline_s", "report_to", "logging_steps", "save_total_limit"}
 _SURROUNDINGS |= {"health", "devices"}
 _SURROUNDINGS |= {"micro_batch_size", "sampling_batch_size", "gradient_checkpointing"}  # how a batch is read, not what is in it
@@ -186,6 +187,8 @@ def common_arguments(config: TrainConfig, out: Path) -> dict[str, Any]:
         "save_total_limit": config.save_total_limit,
         "logging_steps": config.logging_steps,
         "report_to": trackers(config.report_to),
+        "project": PROJECT,
+        "run_name": out.resolve().name,  # else trackers make one up
         "logging_nan_inf_filter": False,  # a loss that is no number is to be seen
         "seed": config.seed,
         "disable_tqdm": True,
