@@ -1,0 +1,238 @@
+"""The pictures of README and docs, taken anew of real pages: ``python eval/pictures.py``. Two minutes on two cores, no network.
+
+A judge (``--judge``; else the demonstration's teacher behind its own endpoint) judges held-out pairs beside a careless one. The
+page of a run is that of ``--run``, or of a small judge that is trained. Chromium and playwright (the dev extra) take the
+pictures, into ``docs/pictures``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import random
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+from tests.support.servers import running
+
+FOLDER = ROOT / "docs" / "pictures"
+CHROMIUM = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
+BOTH = ("judgment", "report", "ui", "leaderboard")  # light, and dark
+PLOTS = {  # a figure by how its caption begins
+    "plot-accuracy": "Accuracy by group",
+    "plot-votes": "What more votes buy",
+    "plot-position": "Position",
+    "plot-length": "Length",
+    "plot-reliability": "Reliability",
+    "plot-abstaining": "Abstaining",
+}
+PICTURES = (*BOTH, *(f"{name}-dark" for name in BOTH), "run", *PLOTS)
+NUM_PAIRS, NUM_VOTES, SHOWN = 240, 5, 0
+COLORS = 256  # of a picture; pages have few
+MOST_BYTES = 1_500_000  # of all of them
+
+
+@contextmanager
+def teacher(**quality: Any) -> Iterator[str]:
+    """Serve the demonstration's teacher, who knows the held-out pairs; yields its SPEC."""
+    from rewardlab.demo.pairs import make_pairs
+    from rewardlab.demo.server import TEACHER, TeacherConfig, build_demo_app
+
+    truths = make_pairs(NUM_PAIRS, seed=0, held_out=True)[1]
+    with running(build_demo_app(truths, TeacherConfig(**quality))) as url:
+        yield f"openai:{TEACHER}@{url}/v1"
+
+
+def judge_pairs(work: Path, judges: dict[str, str]) -> None:
+    """Judge held-out pairs by each judge to ``work/NAME``, its page included, and write the leaderboard."""
+    from rewardlab.benchmarks.comparison import leaderboard_html, read_run
+    from rewardlab.benchmarks.report import write_reports
+    from rewardlab.benchmarks.runner import BenchSettings, run_bench
+    from rewardlab.data.pairs import write_parquet
+    from rewardlab.demo.pairs import make_pairs
+
+    os.chdir(work)  # the pages name their files
+    write_parquet(make_pairs(NUM_PAIRS, seed=0, held_out=True)[0], Path("pairs.parquet"))
+    for name, spec in judges.items():
+        command = f"rewardlab bench run pairs --data pairs.parquet --judge {spec} --votes {NUM_VOTES} --out {name}"
+        asks = not spec.startswith("baseline")
+        settings = BenchSettings(
+            "pairs",
+            Path("pairs.parquet"),
+            spec,
+            votes=NUM_VOTES if asks else None,
+            template="plain" if spec.startswith("openai") else None,
+            max_tokens=128,
+            controls=(),
+            command=command,
+        )
+        report, rows = run_bench(settings, Path(name))
+        write_reports(report, rows, Path(name))
+    Path("leaderboard.html").write_text(leaderboard_html([read_run(Path(name)) for name in judges]))
+
+
+def train_run() -> Path:
+    """Train a small judge a little on grounded judgments, in the folder that is current; returns that of the run."""
+    from rewardlab.config import SFTConfig
+    from rewardlab.demo.base_model import build_model, build_processor, save_model, train_tokenizer
+    from rewardlab.demo.build import corpus
+    from rewardlab.demo.judgments import grounded_judgment
+    from rewardlab.demo.pairs import make_pairs
+    from rewardlab.training.sft import train_sft
+
+    pairs, truths = make_pairs(300, seed=0, held_out=False)
+    tokenizer = train_tokenizer(corpus(pairs, truths, random.Random(0)), 700)
+    save_model(Path("base"), build_model(tokenizer, hidden=32, layers=2, seed=0), build_processor(tokenizer))
+    taught = [
+        replace(pair, attempts="1", judgment=grounded_judgment(truth, pair.shown(pair.order))[0])
+        for pair, truth in zip(pairs, truths, strict=True)
+    ]
+    config = SFTConfig(
+        model="base",
+        template="plain",
+        learning_rate=1e-2,
+        max_steps=60,
+        batch_size=8,
+        micro_batch_size=8,
+        logging_steps=1,
+        save_steps=1000,
+        gradient_checkpointing=False,
+    )
+    train_sft(taught, config, Path("sft"))
+    return Path("sft").resolve()
+
+
+@dataclass(frozen=True)
+class Camera:
+    """A browser, and the folder that its pictures go to."""
+
+    browser: Any
+    folder: Path
+
+    def page(self, url: str, *, width: int, height: int, dark: bool = False, scale: float = 1.25) -> Any:
+        page = self.browser.new_page(
+            viewport={"width": width, "height": height},
+            color_scheme="dark" if dark else "light",
+            device_scale_factor=scale,
+            bypass_csp=True,
+        )
+        page.goto(url)
+        return page
+
+    def keep(self, name: str, png: bytes) -> bytes:
+        """Write a picture with few colours, which is small; returns the picture as it was."""
+        image = (
+            Image.open(io.BytesIO(png)).convert("RGB").quantize(COLORS, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+        )
+        image.save(self.folder / f"{name}.png", optimize=True)
+        return png
+
+
+def judge_in_ui(page: Any, pair: Any, image: Path) -> None:
+    """Fill in the server's page and wait until all votes are there."""
+    page.set_input_files("#files", image)
+    page.get_by_label("Question").fill(pair.question)
+    for letter, text in zip("AB", pair.responses, strict=True):
+        page.get_by_label(f"Response {letter}").fill(text)
+    page.get_by_label("Votes per order").fill("3")
+    page.click("#go")
+    page.wait_for_function("!document.querySelector('#facts').hidden && document.querySelector('#stop').hidden")
+    page.evaluate("scrollTo(0, 0)")
+    page.mouse.move(0, 0)
+    page.wait_for_timeout(600)
+
+
+def photograph(camera: Camera, work: Path, ui: str, run: Path) -> None:
+    """Take every picture of :data:`PICTURES`."""
+    from rewardlab.demo.pairs import make_pairs
+
+    pair = make_pairs(NUM_PAIRS, seed=0, held_out=True)[0][SHOWN]
+    (work / "pair.png").write_bytes(pair.images[0])
+    report = f"file://{work}/judge/report.html"
+    for dark, ending in ((False, ""), (True, "-dark")):
+        page = camera.page(f"{ui}/ui", width=900, height=760, dark=dark)
+        judge_in_ui(page, pair, work / "pair.png")
+        left = camera.keep(f"ui{ending}", page.screenshot())
+        page.close()
+        page = camera.page(report, width=1000, height=900, dark=dark)
+        camera.keep(f"report{ending}", page.screenshot())
+        page.set_viewport_size({"width": 500, "height": 455})
+        top = page.screenshot()
+        page.set_viewport_size({"width": 500, "height": 305})
+        page.evaluate("document.querySelector('.plots').scrollIntoView()")
+        camera.keep(f"judgment{ending}", compose(left, (top, page.screenshot())))
+        page.close()
+        page = camera.page(f"file://{work}/leaderboard.html", width=1100, height=900, dark=dark)
+        table = page.locator(".scroll").bounding_box()
+        clip = {"x": 0, "y": 0, "width": 1100, "height": table["y"] + table["height"] + 16}
+        camera.keep(f"leaderboard{ending}", page.screenshot(clip=clip, full_page=True))
+        page.close()
+    page = camera.page(f"file://{run}", width=1100, height=760)
+    camera.keep("run", page.screenshot())
+    page.goto(report)
+    for name, caption in PLOTS.items():
+        camera.keep(name, page.locator("figure", has_text=caption).first.screenshot())
+    page.close()
+
+
+def compose(left: bytes, right: Sequence[bytes], width: int = 1600) -> bytes:
+    """Return one picture beside a column of others that is as high, ``width`` px in all."""
+    beside, column = Image.open(io.BytesIO(left)).convert("RGB"), [Image.open(io.BytesIO(png)).convert("RGB") for png in right]
+    assert beside.height == sum(image.height for image in column)
+    whole = Image.new("RGB", (beside.width + column[0].width, beside.height))
+    whole.paste(beside, (0, 0))
+    top = 0
+    for image in column:
+        whole.paste(image, (beside.width, top))
+        top += image.height
+    buffer = io.BytesIO()
+    whole.resize((width, whole.height * width // whole.width), Image.Resampling.LANCZOS).save(buffer, format="PNG")
+    return buffer.getvalue()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--judge", help="SPEC of the judge to show; default: the demonstration's teacher")
+    parser.add_argument("--out", type=Path, default=FOLDER)
+    parser.add_argument("--run", type=Path, help="folder of a training run to show; default: a small one is trained")
+    options = parser.parse_args()
+    from playwright.sync_api import sync_playwright
+
+    from rewardlab.health.run_page import write_run_page
+    from rewardlab.judging.engines import open_judge
+    from rewardlab.serving.app import create_app
+
+    with ExitStack() as stack:
+        work = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        out = options.out.resolve()
+        out.mkdir(parents=True, exist_ok=True)
+        run_folder = options.run.resolve() if options.run else None
+        spec = options.judge or stack.enter_context(teacher(shallow=(0.1, 0.2, 0.3), contradict=0.1))
+        careless = stack.enter_context(teacher(shallow=(0.5, 0.6, 0.7)))
+        judge_pairs(work, {"judge": spec, "careless": careless, "longest": "baseline:longest"})
+        run = write_run_page(run_folder or train_run())
+        opened = open_judge(spec, template="plain" if options.judge is None else None, max_tokens=128)
+        ui = stack.enter_context(running(create_app(opened)))
+        driver = stack.enter_context(sync_playwright())
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        photograph(Camera(browser, out), work, ui, run)
+        browser.close()
+        size = sum((out / f"{name}.png").stat().st_size for name in PICTURES)
+        print(f"{len(PICTURES)} pictures in {out}, {size:,} bytes")
+        if size > MOST_BYTES:
+            raise SystemExit(f"more than {MOST_BYTES:,} bytes; lower COLORS or the sizes")
+
+
+if __name__ == "__main__":
+    main()
