@@ -20,7 +20,10 @@ def test_the_script_takes_them_all() -> None:
 
 def test_they_read_at_half_width() -> None:
     """A picture is at least 600 px wide, and the one of the README 1,600."""
-    widths = {path.stem: Image.open(path).width for path in FOLDER.glob("*.png")}
+    widths = {}
+    for path in FOLDER.glob("*.png"):
+        with Image.open(path) as image:
+            widths[path.stem] = image.width
     assert widths["judgment"] == widths["judgment-dark"] == 1600
     assert min(widths.values()) >= 600
 
