@@ -20,11 +20,16 @@ def is_quiet() -> bool:
     return logging.getLogger("rewardlab").level >= logging.ERROR
 
 
+def _console() -> Console:
+    # In a notebook rich would add a cell's output for every bar, a warning without ipywidgets: plain text is enough there.
+    return Console(stderr=True, force_jupyter=False)
+
+
 def log_line(text: str) -> None:
     """Print a line beside the bar."""
     if is_quiet():
         return
-    Console(stderr=True).print(text, highlight=False, markup=False, soft_wrap=True)
+    _console().print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 @contextmanager
@@ -38,7 +43,7 @@ def bar(label: str, total: int | None) -> Iterator[Advance]:
         TimeRemainingColumn(),
         TextColumn("{task.fields[note]}"),
     )
-    with Progress(*columns, console=Console(stderr=True), disable=is_quiet() or not is_main()) as progress:
+    with Progress(*columns, console=_console(), disable=is_quiet() or not is_main()) as progress:
         task = progress.add_task(label, total=total, note="")
 
         def advance(n: int = 1, note: str | None = None) -> None:
