@@ -41,7 +41,8 @@ def on_nav(nav: Navigation, config: MkDocsConfig, files: Files) -> Navigation:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     filled = fill_results(markdown, ROOT / "eval" / "results", where=page.file.src_uri)
-    return filled.replace("<!-- pipeline -->", PIPELINE.read_text(encoding="utf-8").strip())
+    figure = f'<div class="pipeline-figure">{PIPELINE.read_text(encoding="utf-8").strip()}</div>'
+    return filled.replace("<!-- pipeline -->", figure)
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:

@@ -115,13 +115,16 @@ def injections(result: Cell) -> str:
     return text + source(result)
 
 
+WORK = {"validated": "validated into shards", "clean": "the same, near-duplicates left out", "read": "read back"}
+
+
 def leaks(result: Cell) -> str:
     def cell(found: Cell) -> str:
         return percent(found, key="percent", scale=1.0) + f" ({found['found']:,} of {found['of']:,})"
 
     rows = [(kind, cell(found), cell(result["photographs"][kind])) for kind, found in result["scenes"].items()]
     speeds = result["speeds"]
-    rates = [(name, f"{s['pairs_a_second']:,.0f}", f"{s['peak_mib']:.0f}") for name, s in speeds.items()]
+    rates = [(WORK[name], f"{s['pairs_a_second']:,.0f}", f"{s['peak_mib']:.0f}") for name, s in speeds.items()]
     alarms = result["false_alarms"]
     return (
         table("copy | drawn scenes found, % | pieces of photographs found, %", rows)

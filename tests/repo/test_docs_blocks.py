@@ -39,7 +39,22 @@ BLOCKS = [block for page in PAGES for block in blocks_of(page)]
 SHELL = ("sh", "bash", "shell", "console")
 READERS = {"json": json.loads, "yaml": yaml.safe_load, "toml": tomllib.loads}
 PLAIN = ("text", "html", "dockerfile", "xml", "css", "latex")  # nothing of these can be wrong but to the eye
-TOOLS = ("cd", "git", "python", "python3", "pip", "make", "source", "export", "accelerate", "curl", "rewardlab", "mkdir", "cat")
+TOOLS = (
+    "cd",
+    "git",
+    "python",
+    "python3",
+    "pip",
+    "make",
+    "source",
+    "export",
+    "accelerate",
+    "curl",
+    "rewardlab",
+    "hf",
+    "mkdir",
+    "cat",
+)
 
 
 def name_of(block: Block) -> str:
@@ -206,18 +221,6 @@ def at(url: str, code: str) -> str:
     return re.sub(r"(http://)?(localhost|127\.0\.0\.1):800[01]", url, code)
 
 
-PYTHON_PAGES = [page for page in PAGES if any(b.page == page and b.language == "python" and not b.needs for b in BLOCKS)]
-
-
-@pytest.mark.parametrize("page", PYTHON_PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_python_runs(page: Path, desk: Path, url: str) -> None:
-    """The blocks of a page, one after another, as its reader types them."""
-    names: dict[str, Any] = {"__name__": "reader"}
-    for block in BLOCKS:
-        if block.page == page and block.language == "python" and not block.needs:
-            exec(compile(at(url, block.code), name_of(block), "exec"), names)
-
-
 def run_command(words: list[str], desk: Path, url: str) -> None:
     """Run one command to its end; fail unless it ends well."""
     if words[0] == "curl":
@@ -231,15 +234,26 @@ def run_command(words: list[str], desk: Path, url: str) -> None:
     assert done.returncode == 0, f"{' '.join(words)}\n{done.stdout}\n{done.stderr}"
 
 
-SHELL_PAGES = [page for page in PAGES if any(b.page == page and b.note == "runs" for b in BLOCKS)]
+def runs(block: Block) -> bool:
+    return block.note == "runs" if block.language in SHELL else block.language == "python" and not block.needs
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("page", SHELL_PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_commands_run(page: Path, desk: Path, url: str) -> None:
-    """The marked blocks of a page, one after another in one folder."""
-    for block in BLOCKS:
-        if block.page == page and block.note == "runs":
+def pages_that_run() -> Iterator[Any]:
+    """Yield the pages with a block that runs; those with a command are slow."""
+    for page in PAGES:
+        if found := [block for block in BLOCKS if block.page == page and runs(block)]:
+            slow = [pytest.mark.slow] if any(block.language in SHELL for block in found) else []
+            yield pytest.param(page, marks=slow, id=page.relative_to(ROOT).as_posix())
+
+
+@pytest.mark.parametrize("page", list(pages_that_run()))
+def test_blocks_run(page: Path, desk: Path, url: str) -> None:
+    """Those of a page one after another in one folder, as its reader types them; Python's share their names."""
+    names: dict[str, Any] = {"__name__": "reader"}
+    for block in (block for block in BLOCKS if block.page == page and runs(block)):
+        if block.language == "python":
+            exec(compile(at(url, block.code), name_of(block), "exec"), names)
+        else:
             for words in commands_of(at(url, block.code)):
                 run_command(words, desk, url)
 
