@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 OUT ?= runs/quickstart
 SEED ?= 0
 
-.PHONY: help quickstart check check-lowest check-newest test parity vllm lint serve study wheel resolver clean
+.PHONY: help docs pictures quickstart check check-lowest check-newest test parity vllm lint serve study wheel resolver clean
 
 help:
 	@echo "make quickstart   the whole pipeline, small and real (about 12 minutes on two cores; OUT=$(OUT) SEED=$(SEED))"
@@ -15,6 +15,8 @@ help:
 	@echo "make parity       the RL arithmetic against verl's and torchrl's, and the verl plug-in in verl, in an environment of its own"
 	@echo "make vllm         the same judgments from vLLM (on a CPU) as from transformers, in an environment of its own"
 	@echo "make check-lowest the fast tests with the lowest versions that pyproject.toml admits (check-newest: with the newest)"
+	@echo "make docs         the documentation site, in site/"
+	@echo "make pictures     the screenshots of README and documentation (needs Chromium)"
 	@echo "make wheel        dist/*.whl, what pip installs"
 	@echo "make resolver     is it installable beside verl, OpenRLHF, ms-swift, TRL and vLLM? (by hand; half an hour, several GB)"
 	@echo "make serve        the quickstart's judge behind an HTTP endpoint"
@@ -83,6 +85,13 @@ $(VLLM)/.ready: rewardlab/models/torchvision_cpu.py
 vllm: $(READY) $(VLLM)/.ready
 	REWARDLAB_VLLM=$(VLLM)/bin/vllm $(BIN)/python -m pytest tests/samplers/test_vllm.py tests/training/test_engine_rollouts.py
 
+# The variable hides a notice of Material's makers, which a strict build would take for a warning.
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir site
+
+pictures: $(READY)
+	$(BIN)/python eval/pictures.py --judge demo
+
 wheel: $(READY)
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
 
@@ -102,4 +111,4 @@ resolver: $(READY)
 	PATH=$(BIN):$$PATH $(BIN)/python eval/resolver.py --torch 2.13.0 --out eval/results/resolver
 
 clean:
-	rm -rf $(VENV) $(PARITY) $(VLLM) .venv-lowest .venv-newest runs dist build
+	rm -rf $(VENV) $(PARITY) $(VLLM) .venv-lowest .venv-newest runs dist build site
