@@ -13,7 +13,6 @@ import pytest
 from rewardlab.cli import main
 from rewardlab.cli.exit_codes import ExitCode
 from rewardlab.data.pairs import write_parquet
-from rewardlab.prompts import load_template
 from rewardlab.types import Completion, FinishReason, Judgment, Order, Outcome, Verdict, VerdictStatus, Vote
 from tests.support.shell import run_main, run_module
 
@@ -203,17 +202,3 @@ def test_a_judgment_is_printed_for_a_person(capsys: pytest.CaptureFixture[str]) 
     assert "no verdict: timeout" in text
     assert "too late" in text
     assert re.search(r"the first response is better.*100%", text)
-
-
-def test_readme_commands_exist() -> None:
-    """Every option in the README's commands is one the command knows; every template it names loads."""
-    text = (ROOT / "README.md").read_text()
-    for line in re.findall(r"^rewardlab .*$", text, re.MULTILINE):
-        words = line.split()
-        grouped = words[1] in ("bench", "data", "demo", "configs")
-        help_text = rewardlab(*words[1 : 3 if grouped else 2], "--help").stdout
-        for option in [word for word in line.partition("  #")[0].split() if word.startswith("--")]:
-            assert option in help_text, line
-        for config in [word for word in words if word.endswith(".yaml")]:
-            assert (ROOT / config).exists(), config
-    assert load_template("r1_reward").verdict_format == "think_answer"
