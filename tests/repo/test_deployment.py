@@ -314,7 +314,8 @@ def test_workflow_runs_what_ci_runs() -> None:
 
 
 def test_workflow_calls_targets_of_the_makefile() -> None:
-    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    rules = re.findall(r"^([a-z -]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    targets = {target for rule in rules for target in rule.split()}
     wanted = {word for run in values(documents(WORKFLOW), "run") for word in re.findall(r"^make ([a-z-]+)$", run)}
     assert wanted <= targets
 
@@ -363,7 +364,8 @@ def test_layers_of_agents_md_are_those_of_the_house_rules() -> None:
 
 def test_agents_md_is_short_and_names_real_targets() -> None:
     text = (ROOT / "AGENTS.md").read_text(encoding="utf-8")
-    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    rules = re.findall(r"^([a-z -]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    targets = {target for rule in rules for target in rule.split()}
     assert len(text.splitlines()) <= 75
     assert set(re.findall(r"`make ([a-z-]+)`", text)) <= targets
 
