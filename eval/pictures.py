@@ -215,7 +215,7 @@ def main() -> None:
     from playwright.sync_api import sync_playwright
 
     from rewardlab.health.run_page import write_run_page
-    from rewardlab.judging.engines import open_judge
+    from rewardlab.judging.engines import open_generative_judge
     from rewardlab.serving.app import create_app
 
     with ExitStack() as stack:
@@ -227,7 +227,7 @@ def main() -> None:
         careless = stack.enter_context(teacher(shallow=(0.5, 0.6, 0.7)))
         judge_pairs(work, {"judge": spec, "careless": careless, "longest": "baseline:longest"})
         run = write_run_page(run_folder or train_run())
-        opened = open_judge(spec, template="plain" if options.judge is None else None, max_tokens=128)
+        opened = open_generative_judge(spec, template="plain" if options.judge is None else None, max_tokens=128)
         ui = stack.enter_context(running(create_app(opened)))
         driver = stack.enter_context(sync_playwright())
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
