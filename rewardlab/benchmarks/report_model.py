@@ -212,7 +212,8 @@ class Report:
     panel: PanelScores | None = None
 
     def __repr__(self) -> str:
-        return f"Report({self.benchmark!r}, {self.judge!r}, accuracy {self.scores.accuracy.micro:.3f} {self.scores.interval})"
+        low, high = (100 * end for end in self.scores.interval)
+        return f"Report({self.benchmark!r}, {self.judge!r}: {100 * self.scores.accuracy.micro:.1f} % [{low:.1f}, {high:.1f}])"
 
     def _repr_markdown_(self) -> str:
         from rewardlab.benchmarks.report import report_markdown  # imports matplotlib, which reading a report does not need

@@ -21,7 +21,7 @@ from rewardlab.data.images import decode_image, to_data_url
 from rewardlab.data.pairs import read_pairs, with_blank_images
 from rewardlab.demo.examples import EXAMPLES, DemoRun, ExampleJudgment, ExampleResult, choose_examples, write_examples_page
 from rewardlab.demo.pairs import make_pairs
-from rewardlab.judging.engines import open_judge
+from rewardlab.judging.engines import open_generative_judge
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.judging.spec import DEMO_JUDGE
 from rewardlab.prompts import load_template
@@ -89,7 +89,7 @@ def test_its_examples_are_the_first_held_out_pairs() -> None:
 def test_it_sees() -> None:
     """As often right on 150 held-out pairs as its card says, but for chance; before blank images it guesses."""
     pairs = make_pairs(150, seed=0, held_out=True)[0]
-    judge = open_judge("demo", temperature=0.0, max_tokens=64, batch_size=300)
+    judge = open_generative_judge("demo", temperature=0.0, max_tokens=64, batch_size=300)
     for name, shown in (("greedy", pairs), ("blank", with_blank_images(pairs))):
         judgments = judge.compare_many(shown, orders=[BOTH_ORDERS] * 150, num_votes=1, seed=0)
         right = [vote.winner == pair.preferred for pair, j in zip(pairs, judgments, strict=True) for vote in j.votes]
@@ -102,7 +102,7 @@ def test_it_answers_by_name() -> None:
     """``--judge demo`` over HTTP, with the template that it was trained on: right about the example of a colour."""
     pair = next(pair for pair in read_pairs(EXAMPLES / "pairs.jsonl") if pair.pair_id.endswith("color"))
     body = {"question": pair.question, "responses": pair.responses, "images": [to_data_url(pair.images[0])], "votes": 3}
-    with running(create_app(open_judge("demo"))) as url:
+    with running(create_app(open_generative_judge("demo"))) as url:
         answer = httpx.post(f"{url}/v1/judge", json=body, timeout=60).json()
     assert answer["outcome"] == f"response_{pair.preferred}"
     assert answer["num_valid"] == 6
