@@ -121,7 +121,7 @@ class GenerativeJudge(ModelJudge):
 
     @property
     def name(self) -> str:
-        return self.sampler.name
+        return self.spec
 
     @property
     def verdict_format(self) -> str:
