@@ -70,7 +70,8 @@ def render_card(card: Card, rng: random.Random) -> Image.Image:
     picture = canvas(rng)
     for column, scan in enumerate(card.scans):
         size_px = rng.randint(22, 26)
-        ink = Image.fromarray((images[scan] * (255 / 16)).astype(np.uint8)).resize((size_px, size_px), Image.Resampling.BILINEAR)
+        scan_8bit = (images[scan] * (255 / 16)).astype(np.uint8)
+        ink = Image.fromarray(scan_8bit).resize((size_px, size_px), Image.Resampling.BILINEAR)
         slack = CELL_PX - size_px
         at = (column * CELL_PX + rng.randint(0, slack), card.row * CELL_PX + rng.randint(0, slack))
         picture.paste((30, 30, 40), at, mask=ink)
