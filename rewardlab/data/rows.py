@@ -117,6 +117,13 @@ def _embedded(media: Sequence[bytes]) -> list[dict[str, bytes | None]]:
     return [{"bytes": data, "path": None} for data in media]
 
 
+# What other formats call the media of a row, and the column that is read.
+MISNAMED_MEDIA = {
+    **dict.fromkeys(("image", "picture", "pictures", "img", "image_path", "image_paths", "image_file", "image_url"), "images"),
+    **dict.fromkeys(("video", "video_path", "video_paths"), "videos"),
+}
+
+
 @dataclass(frozen=True)
 class Files:
     """Where a row's media are: paths start at ``folder``; with ``checked`` embedded images were checked when written."""
@@ -183,6 +190,9 @@ def from_row(row: Mapping[str, Any], *, index: int, files: Files | None = None, 
     where, files = f"{where} {index}", files or Files()
     if not isinstance(row, Mapping):
         raise DataError(f"{where}: expected an object with question, responses and preferred, got {row!r:.80}")
+    for name, media in MISNAMED_MEDIA.items():  # a pair that is judged without its picture reads like any other
+        if row.get(name) is not None and not row.get(media):
+            raise DataError(f"{where}: the column {name!r} is not read; did you mean {media!r}, a list?")
     responses = row.get("responses")
     if not (isinstance(responses, list | tuple) and len(responses) == 2):
         raise DataError(f"{where}: 'responses' must be a list of two texts, got {responses!r:.80}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import ssl
 import time
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from typing import Any
 import httpx
 
 from rewardlab.data.images import encode_png, to_data_url
-from rewardlab.errors import EndpointError
+from rewardlab.errors import ConfigError, EndpointError
 from rewardlab.samplers.concurrency import retry_after_s
 
 LOG = logging.getLogger(__name__)
@@ -44,11 +45,13 @@ class RewardClient:
     """A client of one server. It waits for a full queue, as long as ``deadline_s`` allows; a failure is None, logged, counted.
 
     ``options`` go into every request: ``votes``, ``strategy``, ``anchor``, ``budget``, ``priority``. The key is ``api_key`` or
-    the environment's ``REWARDLAB_API_KEY``. Raises EndpointError if the server refuses the key or has no such path: no
-    reward would ever come.
+    the environment's ``REWARDLAB_API_KEY``. Raise EndpointError if the server refuses the key or one of the options, or has no
+    such path: no reward would ever come. Raise ConfigError for a ``url`` that is none.
     """
 
     def __init__(self, url: str, *, api_key: str = "", deadline_s: float = 600.0, **options: Any) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise ConfigError(f"{url!r}: expected the address of a server, such as http://localhost:8000")
         self.url, self.deadline_s, self.options = url.rstrip("/"), deadline_s, options
         key = api_key or os.environ.get("REWARDLAB_API_KEY", "")
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
@@ -83,6 +86,8 @@ class RewardClient:
                     continue
                 if response.status_code in (401, 403, 404, 405):
                     raise EndpointError(f"{self.url}{path}: HTTP {response.status_code}: {response.text[:200]}")
+                if response.status_code == 422 and any(re.search(rf"\b{name}\b", response.text) for name in self.options):
+                    raise EndpointError(f"{self.url}{path}: refuses an option: {response.text[:200]}")
                 if response.status_code != 200:
                     LOG.warning("%s%s: HTTP %d: %s: no reward", self.url, path, response.status_code, response.text[:200])
                     return None

@@ -40,7 +40,10 @@ def hard_pairs(pairs: Sequence[PreferencePair], config: RLConfig) -> list[Prefer
     """
     hard = [pair for pair in pairs if pair.attempts in config.attempts and pair.preferred is not None]
     if not hard:
-        raise DataError(f"no pair has attempts in {config.attempts}; run `rewardlab distill`, or name other tags")
+        raise DataError(
+            f"no pair has attempts in {config.attempts}; run `rewardlab distill`, name other tags, "
+            "or take pairs without a tag by attempts='[\"\"]'"
+        )
     easy = [pair for pair in pairs if pair.attempts == "1" and pair.preferred is not None and "1" not in config.attempts]
     num_easy = min(len(easy), round(config.easy_ratio * len(hard)))
     return hard + random.Random(config.seed).sample(easy, num_easy)

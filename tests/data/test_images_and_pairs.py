@@ -16,7 +16,7 @@ from PIL import Image
 
 from rewardlab.data.images import decode_image, encode_png, from_data_url, plain_image, read_image, to_data_url
 from rewardlab.data.pairs import read_pairs, with_blank_images, with_other_images, write_parquet
-from rewardlab.data.rows import validate
+from rewardlab.data.rows import from_row, validate
 from rewardlab.errors import DataError, MediaError, OutputError
 from rewardlab.types import IMAGE_MARK, Order, PreferencePair
 
@@ -265,3 +265,12 @@ def test_half_a_surrogate_pair_is_refused() -> None:
     """Such text cannot be written as UTF-8, so it would fail much later."""
     with pytest.raises(DataError, match="surrogate"):
         validate(PreferencePair("p", "\ud83d?", ("a", "b"), 0), where="row 0")
+
+
+@pytest.mark.parametrize(("column", "read"), [("image", "images"), ("picture", "images"), ("video", "videos")])
+def test_media_under_another_name_are_not_left_out(column: str, read: str) -> None:
+    """The pair would be judged without its picture, and nothing would say so."""
+    row = {"question": "q?", "responses": ["a", "b"], "preferred": 0}
+    with pytest.raises(DataError, match=f"column '{column}' is not read; did you mean '{read}'"):
+        from_row(row | {column: "x.png"}, index=0)
+    assert from_row(row | {column: None}, index=0).images == ()

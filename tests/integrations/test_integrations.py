@@ -14,7 +14,7 @@ import httpx
 import pytest
 from PIL import Image
 
-from rewardlab.errors import DataError, EndpointError
+from rewardlab.errors import ConfigError, DataError, EndpointError
 from rewardlab.integrations import easyr1, openrlhf, slime, verl
 from rewardlab.integrations.client import RewardClient, image_url
 from rewardlab.integrations.ms_swift import JudgeORM
@@ -221,6 +221,18 @@ def test_a_client_without_a_server(url: str) -> None:
     assert client.num_failed == 3
     with pytest.raises(EndpointError, match="404"):
         asyncio.run(RewardClient(f"{url}/nowhere").rewards(QUESTION, ANSWERS))
+
+
+@pytest.mark.parametrize("options", [{"vote": 3}, {"votes": 0}, {"strategy": "best"}])
+def test_an_option_that_is_refused_ends_the_run(url: str, options: dict[str, Any]) -> None:
+    """A misspelt option would leave every sample without a reward, and a trainer would go on to the end."""
+    with pytest.raises(EndpointError, match=next(iter(options))):
+        asyncio.run(RewardClient(url, **options).rewards("q", ["a", "b"]))
+
+
+def test_an_address_without_a_scheme() -> None:
+    with pytest.raises(ConfigError, match="http://localhost:8000"):
+        RewardClient("localhost:8000")
 
 
 def test_a_busy_server_is_waited_for() -> None:
