@@ -94,7 +94,7 @@ CASES: list[tuple[str, list[str], str]] = [
     (
         "unknown judge",
         ["bench", "run", "pairs", "--data", "{pairs}", "--judge", "gpt", "--out", "{out}"],
-        "expected hf:PATH",
+        "expected demo (the judge that travels with the package), hf:PATH",
     ),
     (
         "unknown control",

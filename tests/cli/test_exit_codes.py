@@ -107,7 +107,13 @@ def test_a_stopped_command_says_that_it_goes_on(
     command = [sys.executable, "-m", "rewardlab.cli", *map(str, arguments)]
     environment = {**os.environ, **TERMINAL}
     with subprocess.Popen(
-        command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment
+        command,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env=environment,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a job in the background of a shell ignores it
     ) as child:
         assert Silent.requests.wait(120)
         child.send_signal(number)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -205,9 +206,12 @@ def test_the_configs_frames_are_what_is_trained_on(stage: str, tmp_path: Path, m
     write_parquet([pair], tmp_path / "pairs.parquet")
     (tmp_path / f"{stage}.yaml").write_text("frames: 2")
     shown: list[int] = []
-    monkeypatch.setattr(
-        f"rewardlab.training.{stage}.train_{stage}", lambda pairs, *args, **kwargs: shown.extend(len(p.images) for p in pairs)
-    )
+
+    def train(pairs: Any, *args: Any, **kwargs: Any) -> Path:
+        shown.extend(len(pair.images) for pair in pairs)
+        return tmp_path / "final"
+
+    monkeypatch.setattr(f"rewardlab.training.{stage}.train_{stage}", train)
     options = ["--data", str(tmp_path / "pairs.parquet"), "--config", str(tmp_path / f"{stage}.yaml"), "--out", str(tmp_path)]
     assert CliRunner().invoke(app, [stage, *options]).exit_code == 0
     assert shown == [2]
