@@ -25,7 +25,9 @@ from rewardlab.cli.options import (
     Template,
     app,
 )
-from rewardlab.types import Judgment, VerdictStatus
+from rewardlab.judging.comparison import FAILED
+from rewardlab.types import BOTH_ORDERS, Judgment, Outcome, VerdictStatus
+from rewardlab.verdicts.votes import both_orders_or_none, in_order
 
 
 @app.command("judge", rich_help_panel=JUDGING)
@@ -46,7 +48,8 @@ def judge_command(
 
     `rewardlab judge --judge hf:runs/rl/final --image a.png --question "How many?" --first "Two." --second "Three."`
 
-    Exit status 1 if no vote is valid, 3 if every vote failed at the endpoint.
+    Exit status 1 if an order has no valid vote, for the other one alone would carry its position bias; 3 if every vote of an
+    order failed at the endpoint.
     """
     from rewardlab.data.images import read_image
     from rewardlab.data.rows import validate
@@ -57,9 +60,9 @@ def judge_command(
     pair = validate(PreferencePair("shell", question, (first, second), None, images), where="pair")
     key = os.environ.get(api_key_env, "none")
     opened = open_model_judge(judge, template=template, temperature=temperature, max_tokens=max_tokens, api_key=key)
-    judgment = opened.compare(pair, num_votes=votes, seed=seed)
+    judgment = both_orders_or_none(opened.compare(pair, num_votes=votes, seed=seed))
     print_judgment(judgment)
-    end_without_votes({vote.verdict.status for vote in judgment.votes})
+    end_without_outcome(judgment)
 
 
 @app.command("rank", rich_help_panel=JUDGING)
@@ -121,11 +124,25 @@ def rank_command(
     end_without_votes({VerdictStatus(status) for status in report["statuses"]})
 
 
+def end_without_outcome(judgment: Judgment) -> None:
+    """Raise typer.Exit, after a sentence, where a judgment in both orders has no outcome."""
+    if judgment.outcome is not Outcome.NO_VALID_VOTE:
+        return
+    statuses = [{vote.verdict.status for vote in in_order(judgment.votes, order)} for order in BOTH_ORDERS]
+    if any(of_order <= set(FAILED) for of_order in statuses):
+        every = all(of_order <= set(FAILED) for of_order in statuses)
+        typer.echo(f"every vote {'' if every else 'of an order '}failed at the endpoint", err=True)
+        raise typer.Exit(ExitCode.ENDPOINT)
+    end_without_votes(set().union(*statuses))
+    typer.echo("an order has no valid vote; more --votes may give it one", err=True)
+    raise typer.Exit(ExitCode.FINDING)
+
+
 def end_without_votes(statuses: set[VerdictStatus]) -> None:
     """Raise typer.Exit, after a sentence, unless one of the votes of these ``statuses`` is valid."""
     if not statuses or VerdictStatus.OK in statuses:
         return
-    if statuses <= {VerdictStatus.ERROR, VerdictStatus.TIMEOUT}:
+    if statuses <= set(FAILED):
         typer.echo("every vote failed at the endpoint", err=True)
         raise typer.Exit(ExitCode.ENDPOINT)
     typer.echo("not one vote is valid; does --template fit the judge, and --max-tokens its judgments?", err=True)

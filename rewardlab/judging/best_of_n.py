@@ -21,6 +21,7 @@ from rewardlab.metrics.intervals import mean_interval
 from rewardlab.models.checkpoints import commit
 from rewardlab.reporting.progress import bar
 from rewardlab.types import BOTH_ORDERS, Candidates, Judgment
+from rewardlab.verdicts.votes import both_orders_or_none
 
 CHUNK = 64  # prompts between two writes of the log
 
@@ -50,7 +51,7 @@ def play_many(
     record: Record = lambda n, match, nth, judgment: None,
 ) -> list[Game]:
     """Play out a plan on the responses of each prompt. Every match is judged in both orders by ``num_votes`` votes each; one
-    without a majority names no winner. Matches that can be judged at the same time are.
+    without a majority, or without a valid vote in an order, names no winner. Matches that can be judged at the same time are.
 
     ``lookup`` may give a match's judgment without the judge, ``record`` is called with each new one. A greedy judge is asked
     about no match twice. Raise ConfigError for a plan or a budget that cannot be.
@@ -76,7 +77,7 @@ def play_many(
                 record(n, match, nth(n, match), judgment)
         rounds, waiting, turn = waiting, {}, turn + 1
         for n, matches in rounds.items():
-            decided = [(match, result) for match in matches if (result := results[n, match]) is not None]
+            decided = [(match, both_orders_or_none(result)) for match in matches if (result := results[n, match]) is not None]
             assert len(decided) == len(matches)
             played[n] += decided
             winners = [(match, judgment.outcome.winner) for match, judgment in decided]

@@ -90,7 +90,7 @@ class ChatEndpoint:
         limits: Any = httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency)
         self._client = openai.AsyncOpenAI(
             base_url=base_url,
-            api_key=api_key,
+            api_key=api_key or "none",  # of a variable that is set and empty: the client takes no such key
             max_retries=0,
             timeout=None,  # ours is for the whole request; a connection that is refused would look like one of theirs
             http_client=_http_client(limits),

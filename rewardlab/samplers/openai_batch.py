@@ -65,7 +65,7 @@ class BatchClient:
 
     def __init__(self, base_url: str, *, api_key: str = "none", timeout_s: float = 600.0) -> None:
         self.base_url = base_url
-        self._client = openai.AsyncOpenAI(base_url=base_url, api_key=api_key, timeout=timeout_s, max_retries=4)
+        self._client = openai.AsyncOpenAI(base_url=base_url, api_key=api_key or "none", timeout=timeout_s, max_retries=4)
 
     async def __aenter__(self) -> Self:
         return self

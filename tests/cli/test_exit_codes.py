@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import http.server
+import json
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,12 @@ from rewardlab.cli.judge import end_without_votes
 from rewardlab.cli.options import app
 from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import ConfigError, DataError, EndpointError, HealthError, OutputError
-from rewardlab.types import VerdictStatus
+from rewardlab.judging.judge import GenerativeJudge
+from rewardlab.samplers.scripted import ScriptedSampler
+from rewardlab.serving.app import create_app
+from rewardlab.types import Completion, Message, VerdictStatus
+from tests.support.judge_servers import ANSWERS, PLAIN
+from tests.support.servers import running
 from tests.support.shell import ROOT, TERMINAL, run_main
 
 
@@ -161,3 +167,31 @@ def test_no_valid_vote_is_no_success(statuses: list[VerdictStatus], status: Exit
     with pytest.raises(typer.Exit) as end:
         end_without_votes(set(statuses))
     assert end.value.exit_code == status
+
+
+@pytest.mark.parametrize(("other", "status"), [("down", ExitCode.ENDPOINT), ("mute", ExitCode.FINDING), ("first", ExitCode.OK)])
+def test_one_order_alone_names_no_winner(other: str, status: ExitCode, tmp_path: Path) -> None:
+    """Of a judge that names what is shown first where it answers; `judge` and `rank`."""
+
+    def answer(prompt: tuple[Message, ...], draw: int) -> str | Completion:
+        return ANSWERS["first" if "Response 1: a" in prompt[0].text else other](prompt, draw)
+
+    with running(create_app(GenerativeJudge(ScriptedSampler(answer), PLAIN))) as url:
+        done = run_main(main, "judge", "--judge", url, "--question", "Which?", "--first", "a", "--second", "b")
+        assert done.returncode == status, done.stderr
+        assert "the first response is better" not in done.stdout
+        assert ("no valid vote" in done.stdout) == (other != "first")
+        (tmp_path / "rows.jsonl").write_text(json.dumps({"question": "Which?", "responses": ["a", "b"]}))
+        run_main(main, "rank", tmp_path / "rows.jsonl", "--judge", url, "--out", tmp_path / "out", "--plan", "round_robin")
+    [row] = map(json.loads, (tmp_path / "out" / "rankings.jsonl").read_text().splitlines())
+    assert (row["best"], row["undecided"]) == (None, 1)
+
+
+def test_an_empty_key_is_none(demo_server: Callable[..., str], demo_pairs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A variable that is set and empty, as of a CI job without its secret, is no key; the endpoint may need none."""
+    monkeypatch.setenv("OPENAI_API_KEY", "")
+    pair = demo_pairs[0][0]
+    texts = ("--question", pair.question, "--first", pair.responses[0], "--second", pair.responses[1], "--template", "plain")
+    done = run_main(main, "judge", "--judge", f"openai:demo-teacher@{demo_server()}", *texts)
+    assert done.returncode in (ExitCode.OK, ExitCode.FINDING, ExitCode.ENDPOINT), done.stderr
+    assert "Traceback" not in done.stderr

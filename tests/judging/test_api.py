@@ -266,6 +266,18 @@ def test_rank_and_rewards(served: str) -> None:
         judge.rank(QUESTION, ["a"])
 
 
+def test_one_order_alone_ranks_nobody() -> None:
+    """By every plan: a match of which an order failed names no winner."""
+
+    def one_sided(prompt: tuple[Message, ...], draw: int) -> str | Completion:
+        one, other = (text.split("\n")[0] for text in prompt[0].text.split("Response ")[-2:])
+        return ANSWERS["greater" if one[-1] < other[-1] else "down"](prompt, draw)
+
+    for plan in ("adaptive", "knockout", "round_robin", "circular", "anchored"):
+        ranking = scripted(one_sided).rank(QUESTION, ["1", "2", "3"], plan=plan)
+        assert (ranking.best, ranking.undecided) == (None, ranking.num_matches)
+
+
 def test_what_could_not_be_judged_has_no_reward() -> None:
     """None, not 0: of a response whose every match was unreadable in an order."""
 

@@ -24,7 +24,8 @@ from rewardlab.prompts import build_messages, load_template
 from rewardlab.samplers.base import SamplingParams, prompt_seed
 from rewardlab.samplers.decode import Draws, HotToken, draw, next_token_logits, read_logits
 from rewardlab.samplers.hf import HFSampler
-from rewardlab.samplers.openai_api import OpenAISampler, ask_any
+from rewardlab.samplers.openai_api import ChatEndpoint, OpenAISampler, ask_any
+from rewardlab.samplers.openai_batch import BatchClient
 from rewardlab.samplers.shared_prefix import split_prefixes
 from rewardlab.types import Completion, FinishReason, Message, Order, Part
 from tests.support.servers import running
@@ -404,3 +405,9 @@ def test_odd_answers_of_servers() -> None:
     assert answered({"content": None}).finish is FinishReason.ERROR
     assert answered({"content": "a"}, usage={"prompt_tokens": 3, "completion_tokens": None, "total_tokens": 3}).num_tokens == 0
     assert answered({"content": "\ud83d"}).text == "?"
+
+
+def test_clients_take_an_empty_key() -> None:
+    """As an endpoint without keys does."""
+    assert ChatEndpoint("http://127.0.0.1:9/v1", "m", api_key="")._client.api_key == "none"
+    assert BatchClient("http://127.0.0.1:9/v1", api_key="")._client.api_key == "none"
