@@ -1,8 +1,9 @@
-"""Media behind URLs: nothing is fetched but what begins with an allowed URL, on the same host and port; redirects are not
-followed. So no reference leads to a private address that nobody allowed."""
+"""Addresses of servers, and media behind URLs: nothing is fetched but what begins with an allowed URL, on the same host and
+port; redirects are not followed. So no reference leads to a private address that nobody allowed."""
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -16,25 +17,50 @@ MAX_VIDEO_BYTES = 100_000_000
 FETCH_TIMEOUT_S = 20.0
 
 
+def parse_address(url: str) -> httpx.URL:
+    """Return the address of a server. Raise ConfigError unless it is http or https, with a host and a port that can be, and
+    without query."""
+    try:
+        address = httpx.URL(url)
+        is_one = address.scheme in ("http", "https") and bool(address.host) and 0 < (address.port or 80) < 2**16
+    except (httpx.InvalidURL, ValueError, TypeError):
+        is_one = False
+    if not is_one or "?" in url or "#" in url:
+        raise ConfigError(f"{url!r} is no address; expected http://HOST:PORT or https://HOST, and a path after it or none")
+    return address
+
+
 class AllowedUrls:
-    """Beginnings of URLs that may be fetched. Raises ConfigError for one without host, or that does not end with a slash."""
+    """Beginnings of URLs that may be fetched. Raises ConfigError for one without host, with a user, a query or a fragment, or
+    that does not end with a slash."""
 
     def __init__(self, beginnings: Sequence[str] = ()) -> None:
         for url in beginnings:
-            if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname or not url.endswith("/"):
-                raise ConfigError(f"{url}: expected a URL that ends with /, as https://images.host/dataset/")
+            if not _is_beginning(url):
+                raise ConfigError(
+                    f"{url}: expected a URL that ends with /, as https://images.host/dataset/, without user, query and fragment"
+                )
         self._allowed = tuple(beginnings)
 
     def allows(self, url: str) -> bool:
         """Return whether a URL begins with an allowed one, and its path leads nowhere else."""
         try:
             parts = urlsplit(url)
-            if parts.username or ".." in unquote(unquote(parts.path)).split("/") or "\\" in url:
+            if parts.username or ".." in re.split(r"[/\\]", unquote(unquote(parts.path))) or "\\" in url:
                 return False
             prefixes = map(urlsplit, self._allowed)
             return any(_origin(parts) == _origin(prefix) and parts.path.startswith(prefix.path) for prefix in prefixes)
         except ValueError:  # a port that is none
             return False
+
+
+def _is_beginning(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        has_host = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port or an address that is none
+        return False
+    return has_host and url.endswith("/") and "@" not in parts.netloc and not set(url) & set("?#\\")
 
 
 def _origin(url: SplitResult) -> tuple[str, str | None, int | None]:

@@ -20,11 +20,11 @@ from rewardlab.data.urls import AllowedUrls
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.judging.best_of_n import play_many
 from rewardlab.judging.comparison import ComparisonResult, check_answers
-from rewardlab.judging.engines import open_model_judge
+from rewardlab.judging.engines import endpoint_hosts, open_model_judge
 from rewardlab.judging.group_rewards import reward_group
 from rewardlab.judging.judge import ModelJudge
 from rewardlab.judging.ranking import Ranking
-from rewardlab.judging.spec import WITHOUT_SAMPLER, judge_video_policy
+from rewardlab.judging.spec import PANEL, POOL, SERVED, WITHOUT_SAMPLER, JudgeSpec, judge_video_policy
 from rewardlab.types import BOTH_ORDERS, Candidates, Judgment, Order, PreferencePair
 
 T = TypeVar("T")
@@ -48,7 +48,8 @@ def open_judge(
 
     ``template``, ``temperature``, ``top_p`` and ``max_tokens`` (of a judgment) say how it is asked; a served judge has its own.
     ``batch_size``: sequences at a time of ``hf:``; ``engine_args``: options of ``vllm serve`` for ``vllm:``. ``api_key`` is by
-    default the environment's OPENAI_API_KEY, of a served judge REWARDLAB_API_KEY. Images given as URLs are fetched where they
+    default the environment's OPENAI_API_KEY, of a served judge REWARDLAB_API_KEY; a panel takes one only if all its endpoints
+    are ``openai:`` on one host. Images given as URLs are fetched where they
     begin with one of ``allow_urls``, such as ``https://images.host/folder/``. Raise ConfigError, CheckpointError or
     EndpointError.
     """
@@ -56,10 +57,13 @@ def open_judge(
         raise ConfigError(
             f"temperature {temperature}, top_p {top_p}, max_tokens {max_tokens}: expected 0 or more, above 0 up to 1, 1 or more"
         )
+    parsed = JudgeSpec.parse(spec, *WITHOUT_SAMPLER)
+    if api_key and parsed.engine in (PANEL, POOL):
+        _check_key(spec, parsed.members)
     urls = AllowedUrls(allow_urls)
     engine = open_model_judge(
         spec,
-        server_key=api_key or "",
+        server_key=(api_key or "") if parsed.engine == SERVED else "",
         template=template,
         temperature=temperature,
         top_p=top_p,
@@ -281,6 +285,17 @@ class AsyncJudge:
         """Return what :meth:`SyncJudge.rewards` does."""
         options = {"images": images, "strategy": strategy, "anchor": anchor, "budget": budget, "votes": votes, "seed": seed}
         return await self._call(self._judge.rewards, question, responses, **options)
+
+
+def _check_key(spec: str, members: Sequence[str]) -> None:
+    """Raise ConfigError where one key would go to several hosts, or to a served judge, which has another."""
+    hosts = endpoint_hosts(spec)
+    if len(hosts) > 1 or any(JudgeSpec.parse(member, *WITHOUT_SAMPLER).engine == SERVED for member in members):
+        raise ConfigError(
+            f"{spec!r}: api_key is one key, and the members' endpoints are {', '.join(sorted(hosts))}; a panel takes one "
+            "only if all are openai: on one host. Open each member with its own: "
+            "SyncJudge(PanelJudge([open_judge(A, api_key=...).engine, ...]))"
+        )
 
 
 def _check_votes(votes: int) -> None:

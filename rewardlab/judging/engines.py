@@ -7,10 +7,11 @@ from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
+from rewardlab.data.urls import parse_address
 from rewardlab.errors import ConfigError, missing_package
 from rewardlab.judging.judge import GenerativeJudge, ModelJudge
 from rewardlab.judging.margins import READ_BY_PROBABILITY, ProbabilityJudge
-from rewardlab.judging.spec import ENGINES, POOL, SERVED, WITHOUT_SAMPLER, JudgeSpec
+from rewardlab.judging.spec import ENGINES, PANEL, POOL, SERVED, WITHOUT_SAMPLER, JudgeSpec
 from rewardlab.models.checkpoints import load_template_for
 from rewardlab.prompts import DEFAULT_TEMPLATE, load_template
 from rewardlab.samplers.base import OPENAI, EngineOptions, Sampler
@@ -96,12 +97,30 @@ def open_generative_judge(
     )
 
 
+def endpoint_hosts(spec: str) -> set[str]:
+    """Return the HOST or HOST:PORT of every endpoint that a judge or the members of a panel are asked at. Raise ConfigError for
+    what is no specification or address."""
+    parsed = JudgeSpec.parse(spec, *WITHOUT_SAMPLER)
+    if parsed.engine in (PANEL, POOL):
+        return set().union(*(endpoint_hosts(member) for member in parsed.members))
+    if parsed.engine == SERVED:
+        return {parse_address(parsed.target).netloc.decode()}
+    if parsed.engine != OPENAI:
+        return set()
+    return {parse_address(url).netloc.decode() for url in (parsed.target.partition("@")[2] or _default_url()).split(",")}
+
+
+def _default_url() -> str:
+    """Return the address of ``openai:MODEL``: OPENAI_BASE_URL, or else OpenAI's."""
+    return os.environ.get("OPENAI_BASE_URL", "").strip() or OPENAI_URL
+
+
 def _with_address(parsed: JudgeSpec, spec: str, api_key: str) -> JudgeSpec:
     """Return ``openai:MODEL`` with the address it is asked at: OPENAI_BASE_URL, or else OpenAI's, which takes nobody without a
     key."""
     if parsed.engine != OPENAI or "@" in parsed.target:
         return parsed
-    url = os.environ.get("OPENAI_BASE_URL", "").strip() or OPENAI_URL
+    url = _default_url()
     if url == OPENAI_URL and api_key in ("", "none"):
         raise ConfigError(
             f"{spec!r} is asked at {OPENAI_URL}, which takes nobody without a key: set OPENAI_API_KEY, or name another address "

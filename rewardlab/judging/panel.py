@@ -10,6 +10,8 @@ from typing import Self
 
 from rewardlab.errors import ConfigError
 from rewardlab.judging.judge import ModelJudge
+from rewardlab.judging.spec import WITHOUT_SAMPLER, JudgeSpec
+from rewardlab.samplers.base import OPENAI
 from rewardlab.types import Judgment, Order, PreferencePair, Vote
 from rewardlab.verdicts.panel import panel_judgment
 
@@ -25,7 +27,8 @@ class PanelJudge(ModelJudge):
         names = [member.spec for member in members]
         if not names:
             raise ConfigError("a panel needs a member; expected panel:A,B,C")
-        if twice := sorted({name for name in names if names.count(name) > 1}):
+        keys = [_one_name(name) for name in names]
+        if twice := [name for n, name in enumerate(names) if keys[n] in keys[:n]]:
             raise ConfigError(f"{twice[0]!r} is named twice in the panel; every member has one voice")
         self.members, self.by_log_odds = tuple(members), by_log_odds
         self.spec = spec or f"{'pool' if by_log_odds else 'panel'}:{';'.join(names)};"
@@ -76,3 +79,14 @@ class PanelJudge(ModelJudge):
 
     def reduce(self, pair_id: str, votes: Sequence[Vote]) -> Judgment:
         return panel_judgment(pair_id, votes, by_log_odds=self.by_log_odds)
+
+
+def _one_name(spec: str) -> str:
+    """Return the same text for every spelling of a specification; what is none, as the name of a sampler, stays as it is."""
+    try:
+        parsed = JudgeSpec.parse(spec, *WITHOUT_SAMPLER)
+    except ConfigError:
+        return spec
+    if parsed.checkpoint is not None and parsed.checkpoint.exists():
+        return str(replace(parsed, target=str(parsed.checkpoint.resolve())))
+    return str(replace(parsed, target=parsed.target.rstrip("/")) if parsed.engine == OPENAI else parsed)

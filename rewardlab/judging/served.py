@@ -15,6 +15,7 @@ from typing import Any, Self
 import httpx
 
 from rewardlab.data.images import to_data_url
+from rewardlab.data.urls import parse_address
 from rewardlab.errors import DataError, EndpointError
 from rewardlab.judging.judge import ModelJudge
 from rewardlab.samplers.concurrency import retry_after_s
@@ -46,14 +47,15 @@ class ServedJudge(ModelJudge):
     """The judge behind one address. A pair that cannot be judged has votes that failed, with the server's sentence.
 
     Template, temperature and the lengths of judgments are the server's own. A full queue (429), a failing engine (5xx) and a
-    broken connection are tried again ``RETRIES`` times and within ``deadline_s``. Raise EndpointError where the server refuses
-    the key or is none.
+    broken connection are tried again ``RETRIES`` times and within ``deadline_s``. Raise ConfigError for what is no address, and
+    EndpointError where the server refuses the key or is none.
     """
 
     temperature = 1.0  # the server does not tell
 
     def __init__(self, url: str, *, api_key: str = "", concurrency: int = 64, deadline_s: float = 900.0) -> None:
-        self.spec, self.url, self.deadline_s = url, url.rstrip("/").removesuffix("/v1"), deadline_s
+        self.url = str(parse_address(url)).rstrip("/").removesuffix("/v1").rstrip("/")
+        self.spec, self.deadline_s = self.url, deadline_s  # one name of a server, however it is written
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._background = EventLoopThread(partial(_opened, self.url, headers, concurrency))
 

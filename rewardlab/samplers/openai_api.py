@@ -16,6 +16,7 @@ import httpx
 import openai
 
 from rewardlab.data.images import to_data_url
+from rewardlab.data.urls import parse_address
 from rewardlab.errors import ConfigError, EndpointError
 from rewardlab.samplers.base import OPENAI, EngineOptions, Sampler, SamplingParams, prompt_seed
 from rewardlab.samplers.concurrency import AdaptiveConcurrency, retry_after_s
@@ -340,6 +341,8 @@ def open_sampler(target: str, options: EngineOptions) -> Sampler:
             f"openai:{target}: expected openai:MODEL@URL, for example openai:gpt-4o@https://host/v1; several as URL,URL"
         )
     urls = url.split(",")
+    for each in urls:
+        parse_address(each)
     if options.restart_after_s is None:
         return OpenAISampler(urls, model, api_key=options.api_key)
     # A server has many requests in flight, and gives up on an engine after a time of its own.

@@ -8,6 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
 
 import rewardlab
 from rewardlab.benchmarks.report import report_markdown, write_reports
@@ -18,10 +22,12 @@ from rewardlab.data.pairs import write_jsonl, write_parquet
 from rewardlab.errors import ConfigError, DataError, EndpointError
 from rewardlab.judging.engines import open_model_judge
 from rewardlab.judging.panel import PanelJudge
+from rewardlab.judging.spec import DEMO_JUDGE
 from rewardlab.types import BOTH_ORDERS, Outcome, PreferencePair
 from tests.support.images import png
 from tests.support.judge_servers import judge_servers
 from tests.support.scripted_judge import QUESTION
+from tests.support.servers import running
 from tests.support.shell import run_main
 
 PAIRS = [PreferencePair(f"p{n}", QUESTION, (f"I say {n}.", f"I say {9 - n}."), int(n < 9 - n), (png(),)) for n in range(8)]
@@ -77,6 +83,10 @@ def test_a_failing_member_is_counted_and_no_coin(urls: dict[str, str]) -> None:
     [
         ("panel:,", "a panel needs a member"),
         ("panel:{greater},{greater}", "named twice"),
+        ("panel:{greater},{greater}/", "named twice"),
+        ("panel:{greater},{greater}/v1", "named twice"),
+        ("panel:openai:m@{greater}/v1,openai:m@{greater}/v1/", "named twice"),
+        ("panel:demo,hf:{demo}", "named twice"),
         ("panel:{greater};pool:{first}", "no panels"),
         ("panel:{greater},baseline:first", "unknown judge"),
         ("verify:panel:{greater}", "unknown judge"),
@@ -84,7 +94,40 @@ def test_a_failing_member_is_counted_and_no_coin(urls: dict[str, str]) -> None:
 )
 def test_bad_panels(urls: dict[str, str], spec: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        rewardlab.open_judge(spec.format(**urls))
+        rewardlab.open_judge(spec.format(**urls, demo=DEMO_JUDGE))
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "panel:openai:m,openai:m@http://127.0.0.1:9/v1",
+        "pool:openai:m@http://127.0.0.1:8/v1;openai:m@http://127.0.0.1:9/v1",
+        "panel:openai:m@http://127.0.0.1:9/v1,http://127.0.0.1:9",
+        "panel:http://127.0.0.1:9,demo",
+    ],
+)
+def test_one_key_goes_to_one_host(spec: str) -> None:
+    with pytest.raises(ConfigError, match=r"api_key is one key, .*Open each member with its own"):
+        rewardlab.open_judge(spec, api_key="sk")
+
+
+def test_a_served_member_gets_its_own_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The key of the other members is not sent to it; a served judge alone takes the key that is given."""
+    sent: list[str] = []
+
+    async def answer(request: Request) -> JSONResponse:
+        sent.append(request.headers.get("authorization", ""))
+        return JSONResponse({"judge": "x", "template_hash": "y"})
+
+    monkeypatch.setenv("OPENAI_API_KEY", "sk")
+    monkeypatch.setenv("REWARDLAB_API_KEY", "mine")
+    with running(Starlette(routes=[Route("/{path:path}", answer)])) as url:
+        rewardlab.open_judge(f"panel:openai:m,{url}").engine.members[1].check()  # type: ignore[attr-defined]
+        assert set(sent) == {"Bearer mine"}
+        sent.clear()
+        rewardlab.open_judge(url, api_key="given").check()
+        assert set(sent) == {"Bearer given"}
+    rewardlab.open_judge("panel:openai:one@http://127.0.0.1:9/v1,openai:other@http://127.0.0.1:9/v1", api_key="sk")
 
 
 def test_report_tells_of_the_members(urls: dict[str, str], tmp_path: Path) -> None:

@@ -177,3 +177,16 @@ def test_commands_take_it(url: str, tmp_path: Path) -> None:
     assert "temperature, top p, most tokens: –, –, –" in done.stdout
     with pytest.raises(ConfigError, match="unknown judge"):
         open_generative_judge(url)
+
+
+@pytest.mark.parametrize("url", ["http://h:x", "http://[::1", "https://127.0.0.1:99999", "http://", "http://h?a"])
+def test_what_is_no_address(url: str) -> None:
+    """A sentence, also as the address of an endpoint."""
+    with pytest.raises(ConfigError, match=r"is no address; expected http://HOST:PORT"):
+        ServedJudge(url)
+    with pytest.raises(ConfigError, match=r"is no address|openai:MODEL@URL"):
+        open_model_judge(f"openai:m@{url}")
+
+
+def test_one_server_has_one_name() -> None:
+    assert {ServedJudge(url).spec for url in ("http://h:80", "http://H/", "http://h/v1", "http://h/v1/")} == {"http://h"}
