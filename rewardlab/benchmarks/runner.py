@@ -259,7 +259,8 @@ def run_bench(settings: BenchSettings, out: Path) -> tuple[Report, list[Row]]:
         commit=commit(),
     )
     row_scores = [_row_score(row, item) for row, item in zip(rows, labeled, strict=True)]
-    assert not problems(report, row_scores), problems(report, row_scores)
+    if wrong := problems(report, row_scores):
+        raise RuntimeError(f"{out}: the report does not add up, a fault of the scoring: {'; '.join(wrong)}")
     write_atomic(out / SCORES, "".join(json.dumps(asdict(score)) + "\n" for score in row_scores))
     write_atomic(out / REPORT, json.dumps(report.to_json(), indent=1, allow_nan=False) + "\n")
     return report, rows
@@ -283,8 +284,9 @@ def _check_stopping(settings: BenchSettings, judge: AnyJudge) -> None:
         return
     if not isinstance(judge, ModelJudge):
         raise ConfigError(f"--stop-error saves asking, and {judge.name} is not asked; its report says what stopping would cost")
-    if isinstance(judge, ProbabilityJudge | PanelJudge):
+    if isinstance(judge, ProbabilityJudge | PanelJudge | ServedJudge):
         how = "by its members" if isinstance(judge, PanelJudge) else "by probability"
+        how = "by a rule of its own" if isinstance(judge, ServedJudge) else how
         raise ConfigError(f"--stop-error settles a majority of votes, and {settings.judge} decides {how}; use fewer --votes")
     if settings.orders != "both" or (settings.votes or 1) < 2 or not 0 <= settings.stop_error < 0.5:
         raise ConfigError(

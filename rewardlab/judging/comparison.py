@@ -10,6 +10,7 @@ from functools import cached_property
 
 from rewardlab.errors import EndpointError
 from rewardlab.types import BOTH_ORDERS, Judgment, Order, Outcome, PreferencePair, VerdictStatus, Vote
+from rewardlab.verdicts.panel import votes_with_voice
 from rewardlab.verdicts.votes import both_orders_or_none, in_order, majority
 
 VALID = (VerdictStatus.OK, VerdictStatus.TIE)
@@ -111,10 +112,11 @@ class ComparisonResult:
     @property
     def swap_consistent(self) -> bool | None:
         """Return whether the majorities of both orders name the same response; one that is even names none. None where an order
-        has no valid vote."""
-        if not all(any(vote.winner is not None for vote in in_order(self.judgment.votes, order)) for order in BOTH_ORDERS):
+        has no valid vote. Of a panel the votes of members that abstain do not count."""
+        votes = votes_with_voice(self.judgment.votes)
+        if not all(any(vote.winner is not None for vote in in_order(votes, order)) for order in BOTH_ORDERS):
             return None
-        first, second = (majority(in_order(self.judgment.votes, order)).winner for order in BOTH_ORDERS)
+        first, second = (majority(in_order(votes, order)).winner for order in BOTH_ORDERS)
         return first is not None and first == second
 
     @property

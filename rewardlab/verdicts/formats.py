@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from types import FunctionType
+from typing import cast
 
 from rewardlab.errors import ConfigError
 from rewardlab.extensions import load_extension
@@ -291,7 +291,7 @@ def reader_of(name: str) -> Reader:
     try:
         read = load_extension(
             name,
-            FunctionType,
+            cast("type[Reader]", Callable),  # also an object with __call__, a partial, what a decorator gives
             attribute="read_verdict",
             group=ENTRY_POINTS,
             expected="def read_verdict(text) -> Verdict",

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from rewardlab.types import Judgment, Outcome, Vote
 from rewardlab.verdicts.votes import both_orders_or_none, reduce_votes
 
+ROUNDING = 1e-12  # a mean of log-odds nearer to 0 is 0 but for the order of its sums
 LOG_ODDS_LIMIT = math.log((1 - 1e-4) / 1e-4)  # of a member that tells probabilities, as of verdicts.margins
 
 
@@ -24,6 +25,12 @@ def member_judgments(votes: Sequence[Vote]) -> dict[str, Judgment]:
     return {
         name: both_orders_or_none(reduce_votes("", own), tuple({vote.order for vote in own})) for name, own in by_member.items()
     }
+
+
+def votes_with_voice(votes: Sequence[Vote]) -> list[Vote]:
+    """Return the votes without those of members that abstain."""
+    judged = member_judgments(votes)
+    return [vote for vote in votes if judged[vote.member].share_0 is not None]
 
 
 def panel_judgment(pair_id: str, votes: Sequence[Vote], *, by_log_odds: bool = False) -> Judgment:
@@ -38,9 +45,11 @@ def panel_judgment(pair_id: str, votes: Sequence[Vote], *, by_log_odds: bool = F
     if not voices:
         return Judgment(pair_id, tuple(votes), Outcome.NO_VALID_VOTE, None)
     if by_log_odds:
-        share = 0.5 + math.tanh(math.fsum(map(log_odds_of, voices)) / len(voices) / 2) / 2
-        outcome = Outcome.TIE if share == 0.5 else Outcome.RESPONSE_0 if share > 0.5 else Outcome.RESPONSE_1
-        return Judgment(pair_id, tuple(votes), outcome, share)
+        odds = math.fsum(map(log_odds_of, voices)) / len(voices)
+        if abs(odds) < ROUNDING:
+            return Judgment(pair_id, tuple(votes), Outcome.TIE, 0.5)
+        outcome = Outcome.RESPONSE_0 if odds > 0 else Outcome.RESPONSE_1
+        return Judgment(pair_id, tuple(votes), outcome, 0.5 + math.tanh(odds / 2) / 2)
     share = math.fsum(judged.share_0 for judged in voices if judged.share_0 is not None) / len(voices)
     return Judgment(pair_id, tuple(votes), _majority(voices), share)
 

@@ -418,3 +418,13 @@ def test_other_images_under_the_same_names_are_another_run(demo_pairs: Any, tmp_
         bench(tmp_path / "out", data, "hf:x", images=tmp_path / "a", controls=())
         with pytest.raises(ConfigError, match="differs in images"):
             bench(tmp_path / "out", data, "hf:x", images=tmp_path / "b", controls=())
+
+
+def test_a_report_that_does_not_add_up_is_not_written(
+    pairs_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No assertion, which an optimized run leaves out."""
+    monkeypatch.setattr(runner, "problems", lambda report, rows: ["the mean is not one"])
+    with pytest.raises(RuntimeError, match="does not add up, a fault of the scoring: the mean is not one"):
+        bench(tmp_path / "out", pairs_file, "baseline:first")
+    assert not (tmp_path / "out" / "report.json").exists()

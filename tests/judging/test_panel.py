@@ -20,12 +20,15 @@ from rewardlab.benchmarks.runner import BenchSettings, run_bench
 from rewardlab.cli import main
 from rewardlab.data.pairs import write_jsonl, write_parquet
 from rewardlab.errors import ConfigError, DataError, EndpointError
+from rewardlab.judging.api import SyncJudge
 from rewardlab.judging.engines import open_model_judge
+from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.judging.panel import PanelJudge
 from rewardlab.judging.spec import DEMO_JUDGE
-from rewardlab.types import BOTH_ORDERS, Outcome, PreferencePair
+from rewardlab.samplers.scripted import ScriptedSampler
+from rewardlab.types import BOTH_ORDERS, Message, Outcome, PreferencePair
 from tests.support.images import png
-from tests.support.judge_servers import judge_servers
+from tests.support.judge_servers import ANSWERS, PLAIN, judge_servers
 from tests.support.scripted_judge import QUESTION
 from tests.support.servers import running
 from tests.support.shell import run_main
@@ -157,6 +160,21 @@ def test_report_tells_of_the_members(urls: dict[str, str], tmp_path: Path) -> No
         run_bench(BenchSettings("pairs", how["data"], f"replay:{tmp_path / 'run' / 'votes.jsonl'}"), tmp_path / "replay")
     with pytest.raises(ConfigError, match="decides by its members"):
         rewardlab.benchmark("pairs", **how, out=tmp_path / "stop", votes=3, stop_error=0.05)
+    with pytest.raises(ConfigError, match="decides by a rule of its own"):
+        rewardlab.benchmark("pairs", **{**how, "judge": urls["first"]}, out=tmp_path / "stop", votes=3, stop_error=0.05)
+
+
+def test_consistency_is_of_members_with_a_voice() -> None:
+    """One that looks, in both orders alike; two that are read in one order only and name the other response there."""
+
+    def once(prompt: tuple[Message, ...], draw: int) -> str:
+        return str(ANSWERS["first" if "Response 1: 1" in prompt[0].text else "mute"](prompt, draw))
+
+    samplers = [ScriptedSampler(ANSWERS["greater"], "looks"), ScriptedSampler(once, "b"), ScriptedSampler(once, "c")]
+    panel = SyncJudge(PanelJudge([GenerativeJudge(sampler, PLAIN) for sampler in samplers]))
+    result = panel.compare(QUESTION, ["1", "2"])
+    assert (result.winner, result.swap_consistent) == (1, True)
+    assert SyncJudge(PanelJudge(panel.engine.members[1:])).compare(QUESTION, ["1", "2"]).swap_consistent is None  # type: ignore[attr-defined]
 
 
 @pytest.mark.slow

@@ -251,3 +251,30 @@ def test_a_format_of_an_installed_package(tmp_path: Path, monkeypatch: pytest.Mo
     (info / "entry_points.txt").write_text("[rewardlab.verdict_formats]\nurteil = urteil_of_a_package:read_verdict\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     assert parse_verdict("Urteil: rechts", "urteil").choice is Choice.SECOND
+
+
+@pytest.mark.parametrize(
+    "made", ["partial(read, rule='made')", "Reader()", "cache(partial(read, rule='made'))"], ids=["partial", "object", "cached"]
+)
+def test_a_reader_is_whatever_can_be_called(made: str, tmp_path: Path) -> None:
+    """What a wrapper or a class makes, too; no other object."""
+    code = """
+from functools import cache, partial
+from rewardlab.types import Choice, Verdict, VerdictStatus
+
+
+def read(text, rule):
+    return Verdict(Choice.SECOND, VerdictStatus.OK, rule)
+
+
+class Reader:
+    def __call__(self, text):
+        return read(text, "made")
+
+
+read_verdict = """
+    (tmp_path / "made.py").write_text(code + made)
+    assert parse_verdict("any", str(tmp_path / "made.py")).rule == "made"
+    (tmp_path / "number.py").write_text("read_verdict = 3")
+    with pytest.raises(ConfigError, match="has no read_verdict; expected def read_verdict"):
+        parse_verdict("any", str(tmp_path / "number.py"))
