@@ -63,6 +63,8 @@ class OutputError(RewardlabError, OSError):
 _EXTRA_OF_PLACE = {
     "training": "train",
     "train": "train",
+    "health": "train",
+    "doctor": "train",
     "serving": "serve",
     "serve": "serve",
     "benchmarks": "bench",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import io
+import sys
 import traceback
 import warnings
 from typing import NoReturn
@@ -41,6 +43,7 @@ refuse_renamed()
 def main() -> None:
     """Run the command line: an error that the user can act on is one sentence; :mod:`rewardlab.cli.exit_codes` has the exit
     statuses."""
+    _write_any_text()
     try:
         try:
             with termination_as_interrupt():
@@ -63,6 +66,13 @@ def main() -> None:
         raise SystemExit(ExitCode.INPUT) from error
     except Exception:  # the boundary: 1 would say that a check found something
         _end_with_fault()
+
+
+def _write_any_text() -> None:
+    """Let a character that the encoding of the output lacks be written as ``?``: a judge may write any."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def _end_with_fault() -> NoReturn:

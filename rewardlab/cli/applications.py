@@ -61,6 +61,17 @@ def _name_of(context: Any) -> str:
     return " ".join(reversed(parents))
 
 
+@contextmanager
+def _stop_in_a_sentence(context: Any) -> Iterator[None]:
+    """Raise typer.Exit, after a sentence, in place of a KeyboardInterrupt."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        if is_main():
+            typer.echo("stopped; the same command goes on" if _name_of(context) in RESUMABLE else "stopped", err=True)
+        raise typer.Exit(stop_status()) from stop
+
+
 def _without_metavar(parameters: list[Any]) -> list[Any]:
     """Return the parameters, flags without a metavar: they would be shown to take a <bool>."""
     for parameter in parameters:
@@ -86,19 +97,19 @@ class Command(TyperCommand):
             raise
 
     def invoke(self, ctx: Any) -> Any:
-        try:
+        with _stop_in_a_sentence(ctx):
             return super().invoke(ctx)
-        except KeyboardInterrupt as stop:
-            if is_main():
-                typer.echo("stopped; the same command goes on" if _name_of(ctx) in RESUMABLE else "stopped", err=True)
-            raise typer.Exit(stop_status()) from stop
 
 
 class Group(TyperGroup):
-    """A group of commands whose flags are shown as flags."""
+    """A group of commands whose flags are shown as flags; one that does something itself is stopped as a command is."""
 
     def get_params(self, ctx: Any) -> list[Any]:
         return _without_metavar(super().get_params(ctx))
+
+    def invoke(self, ctx: Any) -> Any:
+        with _stop_in_a_sentence(ctx):
+            return super().invoke(ctx)
 
 
 class App(typer.Typer):

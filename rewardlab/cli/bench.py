@@ -42,8 +42,8 @@ def bench_run(
         Optional[str],
         typer.Option(
             "--template",
-            help="Prompt template (default: the checkpoint's), or FORMAT:FILE with your own words; FORMAT is a verdict format, "
-            "or a Python file with read_verdict(text).",
+            help="Prompt template (default: the checkpoint's; r1_reward for endpoints), or FORMAT:FILE with your own words; "
+            "FORMAT is a verdict format, or a Python file with read_verdict(text).",
         ),
     ] = None,
     temperature: Annotated[float, typer.Option("--temperature", min=0.0, help="0 is greedy.")] = 1.0,

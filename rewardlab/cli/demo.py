@@ -26,11 +26,7 @@ def demo_command(
         bool, typer.Option("--open/--no-open", help="Open the page in the browser, where there is a display.")
     ] = True,
 ) -> None:
-    """Judge six pairs of pictures and answers in both orders, with the judge that travels with the package; seconds.
-
-    Prints the judgments and writes them as one page. The judge is `--judge demo` of the other commands. The commands below are
-    the pieces of the demonstration that it was trained on.
-    """
+    """Print the judgments and write them as one page, unless a command of the group is called, which shares its help."""
     if context.invoked_subcommand is not None:
         return
     from rewardlab.demo.examples import judge_examples, write_examples_page

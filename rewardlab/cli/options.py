@@ -100,7 +100,11 @@ def version_command() -> None:
     typer.echo(f"rewardlab {__version__}")
 
 
-demo_app = App(help="Pieces of the demonstration: its pairs, its base model, its teacher.")
+demo_app = App(
+    help="Judge six pairs with the judge that travels with the package and write a page; subcommands are the pieces it was "
+    "trained on.\n\nPrints six pairs of pictures and answers, each judged in both orders; seconds. The judge is `--judge demo` "
+    "of the other commands."
+)
 app.add_typer(demo_app, name="demo", rich_help_panel=DEMONSTRATION)
 configs_app = App(help="Configs that ship: list them, show one with every key, copy one, look a key up.")
 app.add_typer(configs_app, name="configs", rich_help_panel=CHECKS)
@@ -122,7 +126,9 @@ Overrides = Annotated[
 Images = Annotated[Optional[Path], typer.Option("--images", help="Folder of the images that a .jsonl names.")]
 Seed = Annotated[Optional[int], typer.Option("--seed", help="Overrides the config's seed.")]
 RandomSeed = Annotated[int, typer.Option("--seed", help="Seed of everything random.")]
-Template = Annotated[Optional[str], typer.Option("--template", help="Prompt template (default: the checkpoint's).")]
+Template = Annotated[
+    Optional[str], typer.Option("--template", help="Prompt template (default: the checkpoint's; r1_reward for endpoints).")
+]
 Temperature = Annotated[float, typer.Option("--temperature", min=0.0, help="Sampling temperature; 0 is greedy.")]
 MaxTokens = Annotated[int, typer.Option("--max-tokens", min=1, help="Most tokens of a judgment.")]
 BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Sequences at a time (hf).")]

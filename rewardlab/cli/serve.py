@@ -31,7 +31,9 @@ def serve_judge(
         str, typer.Option("--host", help="Address to listen on; 0.0.0.0 is every one of this machine.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port to listen on.")] = 8000,
-    template: Annotated[Optional[str], typer.Option("--template", help="Prompt template (default: the checkpoint's).")] = None,
+    template: Annotated[
+        Optional[str], typer.Option("--template", help="Prompt template (default: the checkpoint's; r1_reward for endpoints).")
+    ] = None,
     temperature: Annotated[float, typer.Option("--temperature", min=0.0, help="Sampling temperature; 0 is greedy.")] = 1.0,
     max_tokens: Annotated[int, typer.Option("--max-tokens", min=1, help="Most tokens of a judgment.")] = 1024,
     batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Sequences at a time (hf).")] = 64,

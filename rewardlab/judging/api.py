@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from numbers import Integral, Real
 from typing import Any, TypeVar
 
 from rewardlab.data.inputs import PairInput, candidates_of_texts, pair_of
@@ -53,10 +55,7 @@ def open_judge(
     begin with one of ``allow_urls``, such as ``https://images.host/folder/``. Raise ConfigError, CheckpointError or
     EndpointError.
     """
-    if not temperature >= 0 or not 0 < top_p <= 1 or max_tokens < 1:
-        raise ConfigError(
-            f"temperature {temperature}, top_p {top_p}, max_tokens {max_tokens}: expected 0 or more, above 0 up to 1, 1 or more"
-        )
+    _check_sampling(temperature, top_p, max_tokens, batch_size)
     parsed = JudgeSpec.parse(spec, *WITHOUT_SAMPLER)
     if api_key and parsed.engine in (PANEL, POOL):
         _check_key(spec, parsed.members)
@@ -285,6 +284,20 @@ class AsyncJudge:
         """Return what :meth:`SyncJudge.rewards` does."""
         options = {"images": images, "strategy": strategy, "anchor": anchor, "budget": budget, "votes": votes, "seed": seed}
         return await self._call(self._judge.rewards, question, responses, **options)
+
+
+def _check_sampling(temperature: object, top_p: object, max_tokens: object, batch_size: object) -> None:
+    reals, whole = (temperature, top_p), (max_tokens, batch_size)
+    are_numbers = all(isinstance(value, Real) for value in reals) and all(isinstance(value, Integral) for value in whole)
+    if any(isinstance(value, bool) for value in (*reals, *whole)) or not are_numbers or not _is_possible(*reals, *whole):
+        raise ConfigError(
+            f"temperature {temperature!r}, top_p {top_p!r}, max_tokens {max_tokens!r}, batch_size {batch_size!r}: expected a "
+            "number of 0 or more, one above 0 up to 1, and whole numbers of 1 or more"
+        )
+
+
+def _is_possible(temperature: Any, top_p: Any, max_tokens: Any, batch_size: Any) -> bool:
+    return bool(0 <= temperature < math.inf and 0 < top_p <= 1 and max_tokens >= 1 and batch_size >= 1)
 
 
 def _check_key(spec: str, members: Sequence[str]) -> None:

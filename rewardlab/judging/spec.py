@@ -83,6 +83,8 @@ class JudgeSpec:
 
         Raise ConfigError for anything else, and for probabilities of an engine that tells none.
         """
+        if not isinstance(text, str):
+            raise ConfigError(f"{text!r} is no name of a judge; give its name, as openai:gpt-4o, which is the spec of a judge")
         if SERVED in others and text.startswith(("http://", "https://")):
             return JudgeSpec(SERVED, text)
         unverified = text.removeprefix("verify:")

@@ -59,3 +59,16 @@ def test_resumable_commands_exist_and_say_so() -> None:
     for name in RESUMABLE:
         words = " ".join(TREE[name].help.split())
         assert re.search(r"same command|an interrupted \w+ continues", words), name
+
+
+def test_help_of_the_demo_and_of_templates() -> None:
+    """What `demo` does by itself, in its help and in the list of commands; which template an endpoint gets."""
+    for arguments in (("demo", "--help"), ("--help",)):
+        assert "Judge six pairs with the judge that travels with the package" in words_of(*arguments)
+    for command in ("bench run", "judge", "rank", "serve"):
+        assert "the checkpoint's; r1_reward for endpoints" in words_of(*command.split(), "--help")
+
+
+def words_of(*arguments: str) -> str:
+    """Return what a command prints, without the frames of its tables."""
+    return " ".join(run_main(main, *arguments).stdout.replace("│", " ").split())

@@ -27,7 +27,7 @@ from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import create_app
 from rewardlab.types import Completion, Message, VerdictStatus
-from tests.support.judge_servers import ANSWERS, PLAIN
+from tests.support.judge_servers import ANSWERS, PLAIN, judge_servers
 from tests.support.servers import running
 from tests.support.shell import ROOT, TERMINAL, run_main
 
@@ -195,3 +195,24 @@ def test_an_empty_key_is_none(demo_server: Callable[..., str], demo_pairs: Any, 
     done = run_main(main, "judge", "--judge", f"openai:demo-teacher@{demo_server()}", *texts)
     assert done.returncode in (ExitCode.OK, ExitCode.FINDING, ExitCode.ENDPOINT), done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, ExitCode.INTERRUPTED), (signal.SIGTERM, ExitCode.TERMINATED)])
+def test_a_stopped_group(number: signal.Signals, status: ExitCode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`demo` is a group of commands that does something itself."""
+    monkeypatch.setattr("rewardlab.demo.examples.judge_examples", lambda: os.kill(os.getpid(), number) or time.sleep(10))
+    done = run_main(main, "demo", "--no-open")
+    assert done.returncode == status
+    assert done.stderr.strip().splitlines()[-1] == "stopped"
+
+
+@pytest.mark.slow
+def test_an_output_of_another_encoding(tmp_path: Path) -> None:
+    """A character that it lacks is a question mark, and no fault; a real process."""
+    environment = {**os.environ, **TERMINAL, "PYTHONIOENCODING": "cp1252"}
+    with judge_servers("first") as [url]:
+        arguments = ["judge", "--judge", url, "--question", "Which?", "--first", "a", "--second", "b"]
+        command = [sys.executable, "-m", "rewardlab.cli", *arguments]
+        done = subprocess.run(command, capture_output=True, cwd=ROOT, env=environment)
+    assert done.returncode == ExitCode.OK, done.stderr
+    assert b"? for the first response" in done.stdout

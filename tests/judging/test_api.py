@@ -413,3 +413,30 @@ def test_the_base_install_is_enough(demo_server: Callable[..., str], demo_pairs:
     environment = base_environment(tmp_path / "base")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     assert (done.returncode, done.stdout.strip()) == (0, "done"), done.stderr
+
+
+BAD_OPTIONS: list[dict[str, Any]] = [
+    {"temperature": "x"},
+    {"temperature": float("inf")},
+    {"temperature": None},
+    {"top_p": "1"},
+    {"max_tokens": 1.5},
+    {"max_tokens": True},
+    {"batch_size": 0},
+]
+
+
+@pytest.mark.parametrize("options", BAD_OPTIONS, ids=str)
+def test_options_that_cannot_be(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="expected a number of 0 or more"):
+        rewardlab.open_judge("openai:m@http://127.0.0.1:9/v1", **options)
+
+
+def test_a_judge_is_given_by_its_name(tmp_path: Path) -> None:
+    """Not by an object: a sentence."""
+    (tmp_path / "pairs.jsonl").write_text('{"pair_id": "p", "question": "Which?", "responses": ["a", "b"], "preferred": 0}')
+    for judge in (scripted(ANSWERS["first"]), None, Path("runs/rl/final")):
+        with pytest.raises(ConfigError, match="is no name of a judge; give its name"):
+            rewardlab.open_judge(judge)  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="is no name of a judge; give its name"):
+            rewardlab.benchmark("pairs", data=tmp_path / "pairs.jsonl", judge=judge, out=tmp_path / "out")  # type: ignore[arg-type]

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import rewardlab
 from rewardlab.errors import MissingPackageError, missing_package
 from tests.support.base_install import base_environment, hidden_modules
 
@@ -78,6 +79,15 @@ def test_a_missing_extra_is_one_sentence(base: dict[str, str], tmp_path: Path, c
     assert done.returncode == 2, done.stderr
     assert f"pip install 'rewardlab[{extra}]'" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_the_extra_is_that_of_the_room(tmp_path: Path) -> None:
+    """What `doctor` and the health of a run miss is what training needs."""
+    for place in ("cli/doctor.py", "health/run_page.py", "training/rl.py"):
+        code = compile("raise ModuleNotFoundError('x', name='torch')", str(Path(rewardlab.__file__).parent / place), "exec")
+        with pytest.raises(ModuleNotFoundError) as caught:
+            exec(code)
+        assert str(missing_package(caught.value)).endswith("pip install 'rewardlab[train]'")
 
 
 def test_another_package_that_is_missing_is_not_explained() -> None:
