@@ -122,6 +122,9 @@ def rank_command(
             typer.echo(f"{name}: {100 * cell['accuracy']:.1f} % [{100 * low:.1f}, {100 * high:.1f}] of {cell['n']:,}")
     typer.echo(f"written: {out}/rankings.jsonl, matches.jsonl, report.json")
     end_without_votes({VerdictStatus(status) for status in report["statuses"]})
+    if report["unjudged_rate"] == 1:
+        typer.echo("no match has a valid vote in both orders", err=True)
+        raise typer.Exit(ExitCode.ENDPOINT if failed else ExitCode.FINDING)
 
 
 def end_without_outcome(judgment: Judgment) -> None:

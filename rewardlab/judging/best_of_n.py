@@ -20,7 +20,7 @@ from rewardlab.judging.ranking import PLANS, Match, Plan, Ranking
 from rewardlab.metrics.intervals import mean_interval
 from rewardlab.models.checkpoints import commit
 from rewardlab.reporting.progress import bar
-from rewardlab.types import BOTH_ORDERS, Candidates, Judgment
+from rewardlab.types import BOTH_ORDERS, Candidates, Judgment, Outcome
 from rewardlab.verdicts.votes import both_orders_or_none
 
 CHUNK = 64  # prompts between two writes of the log
@@ -120,9 +120,9 @@ def run_ranking(
     """Rank all prompts to ``out/rankings.jsonl`` and ``out/report.json``; return the report.
 
     Every match is kept with its votes in ``out/matches.jsonl`` when its round is judged: the same command continues a killed
-    run, and asks again where the judge failed to answer. Where best responses are known the report has the share of prompts
-    whose single first place is one of them; first places that are shared are not right. Raise ConfigError, and
-    EndpointError where nothing answers.
+    run, and asks again where the judge failed to answer. ``unjudged_rate`` of the report is the share of matches of which an
+    order has no valid vote. Where best responses are known the report has the share of prompts whose single first place is one
+    of them; first places that are shared are not right. Raise ConfigError, and EndpointError where nothing answers.
     """
     for prompt in prompts:
         _start(plan, len(prompt.responses), budget, True)
@@ -166,10 +166,12 @@ def run_ranking(
     rankings = [game.ranking for game in games]
     rows = [_row(n, prompt, ranking) for n, (prompt, ranking) in enumerate(zip(prompts, rankings, strict=True))]
     write_atomic(out / "rankings.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-    votes = [vote for game in games for _, judgment in game.judgments for vote in judgment.votes]
+    judgments = [judgment for game in games for _, judgment in game.judgments]
+    votes = [vote for judgment in judgments for vote in judgment.votes]
     report: dict[str, Any] = {"plan": plan, "budget": budget, "votes": num_votes, "judge": judge.spec, "command": command}
     report |= {
         "statuses": dict(Counter(vote.verdict.status.value for vote in votes)),
+        "unjudged_rate": sum(judged.outcome is Outcome.NO_VALID_VOTE for judged in judgments) / len(judgments),
         "commit": commit(),
         **_score(prompts, rankings),
     }

@@ -182,7 +182,8 @@ def test_one_order_alone_names_no_winner(other: str, status: ExitCode, tmp_path:
         assert "the first response is better" not in done.stdout
         assert ("no valid vote" in done.stdout) == (other != "first")
         (tmp_path / "rows.jsonl").write_text(json.dumps({"question": "Which?", "responses": ["a", "b"]}))
-        run_main(main, "rank", tmp_path / "rows.jsonl", "--judge", url, "--out", tmp_path / "out", "--plan", "round_robin")
+        ranked = ("rank", tmp_path / "rows.jsonl", "--judge", url, "--out", tmp_path / "out", "--plan", "round_robin")
+        assert run_main(main, *ranked).returncode == status
     [row] = map(json.loads, (tmp_path / "out" / "rankings.jsonl").read_text().splitlines())
     assert (row["best"], row["undecided"]) == (None, 1)
 
