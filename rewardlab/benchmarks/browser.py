@@ -14,9 +14,10 @@ from rewardlab.benchmarks.kinds import KINDS
 from rewardlab.benchmarks.run_files import SCORES, VOTES
 from rewardlab.data.files import read_lines
 from rewardlab.data.images import thumbnail, to_data_url
+from rewardlab.data.judged import reduce_logged_votes
 from rewardlab.data.votes import vote_of
 from rewardlab.types import IMAGE_MARK, Order, Outcome, Vote
-from rewardlab.verdicts.votes import in_order, reduce_votes
+from rewardlab.verdicts.votes import in_order
 
 T = TypeVar("T")
 _PLACE = re.compile(r'\{"pass": "votes", "row": (\d+),')  # how a line of the log begins
@@ -86,12 +87,19 @@ def judgments_to_show(rows: Sequence[Row], out: Path, most: int = MOST_OF_A_KIND
     places = {kind: [n for n, row_kinds in enumerate(kinds) if kind in row_kinds] for kind in KINDS}
     indices = sorted({n for of_kind in places.values() for n in evenly_spread(of_kind, most)})
     votes = votes_of_rows(out / VOTES, [rows[n].row for n in indices])
-    views = [_view(rows[n], votes[rows[n].row], kinds[n]) for n in indices]
+    judge = judge_of_log(out / VOTES)
+    views = [_view(rows[n], votes[rows[n].row], kinds[n], judge) for n in indices]
     return views, {kind: len(of_kind) for kind, of_kind in places.items()}
 
 
-def _view(row: Row, votes: list[Vote], kinds: list[str]) -> JudgmentView:
-    pair = row.pair
+def judge_of_log(votes_file: Path) -> str:
+    """Return the name of the judge in the first line of a run's log, "" where it has none."""
+    with votes_file.open(encoding="utf-8") as lines:
+        return str(json.loads(next(lines)).get("identity", {}).get("judge", ""))
+
+
+def _view(row: Row, votes: list[Vote], kinds: list[str], judge: str) -> JudgmentView:
+    pair, outcome = row.pair, reduce_logged_votes("", votes, judge).outcome
     return JudgmentView(
         row=row.row,
         group=row.group,
@@ -103,7 +111,7 @@ def _view(row: Row, votes: list[Vote], kinds: list[str]) -> JudgmentView:
         response_images=[_urls(images) for images in pair.response_images],
         num_votes=len(votes),
         num_right=sum(vote.winner == pair.preferred for vote in votes),
-        outcome={Outcome.TIE: "even", Outcome.NO_VALID_VOTE: "no verdict"}.get(reduce_votes("", votes).outcome, ""),
+        outcome={Outcome.TIE: "even", Outcome.NO_VALID_VOTE: "no verdict"}.get(outcome, ""),
         votes=[_vote_view(vote, pair.preferred) for order in Order for vote in in_order(votes, order)[:SHOWN_VOTES]],
     )
 

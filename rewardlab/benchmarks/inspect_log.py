@@ -16,11 +16,12 @@ from rewardlab.benchmarks.comparison import Run
 from rewardlab.benchmarks.report_model import Report, RowScore, Scores
 from rewardlab.benchmarks.run_files import REPORT, VOTES
 from rewardlab.data.images import thumbnail, to_data_url
+from rewardlab.data.judged import reduce_logged_votes
 from rewardlab.errors import ConfigError, DataError, MissingPackageError
 from rewardlab.metrics.accuracy import VALID
 from rewardlab.metrics.intervals import Interval
 from rewardlab.types import IMAGE_MARK, FinishReason, Order, Vote
-from rewardlab.verdicts.votes import in_order, majority, reduce_votes
+from rewardlab.verdicts.votes import in_order, majority
 
 SUFFIXES = (".eval", ".json")
 SIDE_PX = 1024  # of images in the log; larger ones are made to fit
@@ -161,7 +162,7 @@ def _sample(report: Report, row: Row, score: RowScore, votes: Sequence[Vote], wi
         target=f"response {row.pair.preferred}",
         messages=messages,
         output=ModelOutput(model=report.judge, choices=choices),
-        scores=_scores(row, score, votes),
+        scores=_scores(row, score, votes, report.judge),
         metadata={"pair_id": row.pair.pair_id, "group": row.group, "kinds": list(score.kinds), **row.slices},
     )
 
@@ -212,13 +213,13 @@ def _stop(vote: Vote) -> str:
     return STOPS.get(vote.completion.finish, "unknown")
 
 
-def _scores(row: Row, score: RowScore, votes: Sequence[Vote]) -> dict[str, Any]:
+def _scores(row: Row, score: RowScore, votes: Sequence[Vote], judge: str) -> dict[str, Any]:
     """The pair's own terms of the run's figures. A pair shown in one order is no term of swap consistency."""
     from inspect_ai.scorer import Score
 
-    judgment = reduce_votes(row.pair.pair_id, votes)
+    judgment = reduce_logged_votes(row.pair.pair_id, votes, judge)
     orders = [of_order for order in Order if (of_order := in_order(votes, order))]
-    winners = [majority(of_order).winner for of_order in orders]
+    winners = [majority(of_order).winner for of_order in orders]  # as metrics.accuracy.swap_consistency, of panels too
     said = Counter("no verdict" if vote.winner is None else f"response {vote.winner}" for vote in votes)
     explanation = f"{', '.join(f'{n} × {name}' for name, n in said.most_common())}; better is response {row.pair.preferred}"
     invalid = sum(vote.verdict.status not in VALID for vote in votes) / len(votes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from rewardlab.data.pairs import PairSet
 from rewardlab.data.votes import num_failed, vote_of
 from rewardlab.errors import DataError
 from rewardlab.types import BOTH_ORDERS, Judgment, PreferencePair, Vote
+from rewardlab.verdicts.panel import panel_judgment
 from rewardlab.verdicts.votes import in_order, reduce_votes
 
 VOTES, MATCHES, RANKINGS = "votes.jsonl", "matches.jsonl", "rankings.jsonl"
@@ -33,12 +34,21 @@ class JudgedPair:
     asked: bool
 
 
-def judge_of_votes(pair: PreferencePair, votes: list[Vote]) -> JudgedPair:
-    """Return a pair with what its votes come to."""
+def reduce_logged_votes(pair_id: str, votes: Sequence[Vote], judge: str) -> Judgment:
+    """Return the judgment of votes read from a log as ``judge``, the name in it, reduced them: of a panel, whose votes name
+    their ``member``, one voice for each member, by log-odds where it is a ``pool:``."""
+    if any(vote.member for vote in votes):
+        return panel_judgment(pair_id, votes, by_log_odds=judge.startswith("pool:"))
+    return reduce_votes(pair_id, votes)
+
+
+def judge_of_votes(pair: PreferencePair, votes: Sequence[Vote], judge: str = "") -> JudgedPair:
+    """Return a pair with what its votes come to, by the rule of ``judge``."""
     of_orders = [in_order(votes, order) for order in BOTH_ORDERS]
-    winners = [reduce_votes("", of_order).outcome.winner for of_order in of_orders]
+    winners = [reduce_logged_votes("", of_order, judge).outcome.winner for of_order in of_orders]
     consistent = winners[0] is not None and winners[0] == winners[1] if all(of_orders) else None
-    return JudgedPair(pair, reduce_votes(pair.pair_id, votes), consistent, bool(num_failed(votes)), bool(votes))
+    judgment = reduce_logged_votes(pair.pair_id, votes, judge)
+    return JudgedPair(pair, judgment, consistent, bool(num_failed(votes)), bool(votes))
 
 
 def read_judged(run: Path, data: Path, *, images: Path | None = None) -> Iterator[JudgedPair]:
@@ -56,8 +66,9 @@ def read_judged(run: Path, data: Path, *, images: Path | None = None) -> Iterato
         raise DataError(f"{log}: votes of {identity.get('benchmark')!r}; {EXPECTED}")
     if identity.get("data") != data_hash(data):
         raise DataError(f"{log}: its votes are of another file than {data} is now; name the --data of that run")
+    judge = str(identity.get("judge", ""))
     for number, pair in enumerate(PairSet(data, images=images)):
-        yield judge_of_votes(pair, [vote_of(vote) for rows in votes.get(number, [])[-1:] for vote in rows])
+        yield judge_of_votes(pair, [vote_of(vote) for rows in votes.get(number, [])[-1:] for vote in rows], judge)
 
 
 def _log_of(run: Path) -> Path:
@@ -100,4 +111,4 @@ def _matches(log: Path, data: Path, images: Path | None) -> Iterator[JudgedPair]
         of_turn = [vote_of(vote) for vote in rows[-1]]
         votes[row, min(first, second), max(first, second)] += of_turn if first < second else [vote.swap() for vote in of_turn]
     for (row, first, second), of_match in votes.items():
-        yield judge_of_votes(prompts[row].pair(first, second), of_match)
+        yield judge_of_votes(prompts[row].pair(first, second), of_match, str(identity.get("judge", "")))

@@ -12,6 +12,8 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
+from rewardlab.benchmarks.base import Row
+from rewardlab.benchmarks.browser import judgments_to_show
 from rewardlab.benchmarks.runner import BenchSettings, run_bench
 from rewardlab.cli import app
 from rewardlab.data.candidates import candidates_hash, read_candidates
@@ -119,6 +121,40 @@ def test_what_else_can_be_kept(run: tuple[Path, Path], tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"1 × a response holds an image; 1 × judged in one order only"):
         write_preferences([drawn, one_order], tmp_path / "none.parquet", "dpo", PreferenceRules())
     assert not (tmp_path / "none.parquet").exists()
+
+
+def panel_votes(**winners: list[int]) -> list[Vote]:
+    """One member's winners, the same in both orders."""
+    return [
+        replace(vote(order, winner), member=member)
+        for member, of_member in winners.items()
+        for order in Order
+        for winner in of_member
+    ]
+
+
+@pytest.mark.parametrize(("judge", "winner"), [("panel:a;b;c;", 1), ("pool:a;b;c;", 0)])
+def test_a_panel_decides_by_its_members(judge: str, winner: int, tmp_path: Path) -> None:
+    """Two members of three outvote the votes of the third; pooled, its many votes weigh as log-odds (of both orders 30.5 to
+    0.5, against 2.5 to 0.5 twice)."""
+    members = {"a": [0] * 15, "b": [1], "c": [1]}
+    data, log = tmp_path / "pairs.parquet", tmp_path / "votes.jsonl"
+    write_parquet([pair("p")], data)
+    row = {"pass": "votes", "row": 0, "votes": [vote_row(v) for v in panel_votes(**members)]}
+    identity = {"identity": {"benchmark": "pairs", "data": data_hash(data), "judge": judge}}
+    log.write_text("".join(json.dumps(line) + "\n" for line in (identity, row)))
+    (judged,) = read_judged(log, data)
+    assert (judged.judgment.outcome.winner, judged.consistent) == (winner, True)
+
+
+def test_the_page_takes_a_panel_at_its_word(tmp_path: Path) -> None:
+    """Even by members is even, whatever the number of each one's votes."""
+    row = {"pass": "votes", "row": 0, "votes": [vote_row(v) for v in panel_votes(a=[0, 0, 0], b=[1])]}
+    identity = {"identity": {"benchmark": "pairs", "judge": "panel:a;b;"}}
+    (tmp_path / "votes.jsonl").write_text("".join(json.dumps(line) + "\n" for line in (identity, row)))
+    (tmp_path / "scores.jsonl").write_text(json.dumps({"row": 0, "kinds": ["right"]}) + "\n")
+    (view,), _ = judgments_to_show([Row(0, pair("p"), "all", "p", {})], tmp_path)
+    assert view.outcome == "even"
 
 
 def test_votes_of_other_data(run: tuple[Path, Path], tmp_path: Path) -> None:
