@@ -79,11 +79,15 @@ class _Build:
         """Return the pair under an id that no other of the set has: repeated pairs, and a user's own ids, may have one
         twice."""
         key = hash(pair.pair_id)
-        self.ids[key] = number = self.ids.get(key, 0) + 1
-        if number == 1:
+        if key not in self.ids:
+            self.ids[key] = 1
             return pair
         self.counts["repeated_ids"] += 1
-        return replace(pair, pair_id=f"{pair.pair_id}#{number}")
+        self.ids[key] += 1
+        while hash(name := f"{pair.pair_id}#{self.ids[key]}") in self.ids:  # somebody's own id
+            self.ids[key] += 1
+        self.ids[hash(name)] = 1
+        return replace(pair, pair_id=name)
 
     def _screen(self, pair: PreferencePair) -> PreferencePair | None:
         compares = self.contamination is not None or self.duplicates is not None
@@ -115,6 +119,17 @@ def _short(reason: str) -> str:
     return reason.partition(", row ")[2].partition(": ")[2][:80] or reason[:80] if ", row " in reason else reason[:80]
 
 
+def _make_room(out: Path) -> None:
+    """Remove what a build that was cut off left, and mark the folder as this build's. Raise OutputError where there are shards
+    of somebody else."""
+    shards = sorted(out.glob("part-*.parquet"))
+    if shards and not (out / UNFINISHED).exists():
+        raise OutputError(f"{out}: holds shards already ({shards[0].name}) that no build left; choose another --out")
+    (out / UNFINISHED).touch()
+    for old in [*shards, *out.glob("part-*.partial")]:
+        old.unlink()
+
+
 def build(
     recipe: Recipe,
     source: Path | HubStream,
@@ -128,7 +143,7 @@ def build(
     """Write ``part-*.parquet``, ``rejected.jsonl``, ``stats.json``, ``stats.html`` and ``report.json`` into ``out``; returns
     the report. ``facts`` go into it as they are.
 
-    Raises OutputError where ``out`` holds a finished set, DataError where nothing is left.
+    Raises OutputError where ``out`` holds a finished set or shards of somebody else, DataError where nothing is left.
 
     """
     if (out / REPORT).exists():
@@ -136,10 +151,7 @@ def build(
     if isinstance(source, Path):
         source_files(source, recipe.files, recipe.url)  # nothing is begun where there is nothing to build from
     lock_folder(out)
-    if (out / UNFINISHED).exists():
-        for old in [*out.glob("part-*.parquet"), *out.glob("part-*.partial")]:
-            old.unlink()
-    (out / UNFINISHED).touch()
+    _make_room(out)
     with (out / REJECTED).open("w", encoding="utf-8", errors="backslashreplace") as rejected:
         run = _Build(options, contamination, rejected, advance)
         pairs = run.pairs(recipe, source)

@@ -269,6 +269,37 @@ def test_build_stats_split_balance_convert(demo_pairs: Any, tmp_path: Path) -> N
     assert json.loads((tmp_path / "stats" / "stats.json").read_text())["num_pairs"] == len(built)
 
 
+def build_own(folder: Path, *ids: str) -> Any:
+    """`data build` of rows with these ids into ``folder / "set"``, by a mapping."""
+    rows = [{"id": name, "q": f"What is {n}?", "good": f"it is {n}", "bad": f"no, {n}"} for n, name in enumerate(ids)]
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "m.yaml").write_text("name: m\nid: id\nquestion: q\nchosen: good\nrejected: bad\n")
+    options = ("--from", folder / "rows.jsonl", "--no-decontaminate", "--keep-repeated", "--out", folder / "set")
+    return CliRunner().invoke(app, list(map(str, ("data", "build", folder / "m.yaml", *options))))
+
+
+def test_shards_of_others_survive_a_build(tmp_path: Path) -> None:
+    """Refused the first time and the second; what a build that was cut off left is replaced."""
+    (tmp_path / "set").mkdir()
+    foreign = tmp_path / "set" / "part-00007.parquet"
+    foreign.write_bytes(b"somebody's")
+    for _ in range(2):
+        done = build_own(tmp_path, "a")
+        assert (done.exit_code, "holds shards already" in str(done.exception)) == (1, True), done.output
+        assert [path.name for path in (tmp_path / "set").iterdir() if path.name != ".lock"] == [foreign.name]
+    (tmp_path / "set" / ".unfinished").touch()
+    assert build_own(tmp_path, "a").exit_code == 0
+    assert [path.name for path in (tmp_path / "set").glob("*.parquet")] == ["part-00000.parquet"]
+
+
+def test_no_id_comes_twice(tmp_path: Path) -> None:
+    """A number is passed over where somebody's own id has it."""
+    done = build_own(tmp_path, "a", "a#2", "a", "a", "a#3")
+    assert done.exit_code == 0, done.output
+    ids = [pair.pair_id for pair in read_pairs(tmp_path / "set")]
+    assert ids == ["a", "a#2", "a#3", "a#4", "a#3#2"]
+
+
 def test_the_numbers_of_a_set() -> None:
     """Counted by hand: four labelled pairs, the longer preferred in one of three that differ."""
     pairs = [
