@@ -13,6 +13,7 @@ from rewardlab.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from rewardlab.cli.push_parts import Parcel
+    from rewardlab.data.hub import HubRepo
 
 
 @app.command("push", rich_help_panel=TRAINING)
@@ -34,11 +35,13 @@ def push_command(
     replace_card: Annotated[
         bool, typer.Option("--replace-card", help="Write README.md anew, over what others wrote in it.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the card and list the files; send nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the card, list the files sent and deleted; send nothing.")
+    ] = False,
 ) -> None:
     """Push a checkpoint or a set of pairs to the Hub, with a card: accuracy in both orders, template hash, command, versions.
 
-    The files go first and the card last, so that a push that was cut off claims nothing; the same command goes on. A README
+    Files, card and deletions are one commit: a push that was cut off changes nothing, and the same command goes on. A README
     that somebody wrote stays: only the section between rewardlab's marks is replaced.
     `HF_TOKEN=... rewardlab push runs/rl/final me/my-judge --report runs/bench --license apache-2.0`
     """
@@ -62,13 +65,14 @@ def push_command(
         options = [name for name, value in {**given, "base_model": base_model}.items() if value]
         card = merge_card(own or "", parcel.front, parcel.body, given=options)
         if dry_run:
-            _show(parcel, card)
+            _show(parcel, card, target)
             return
         url = target.create(private=private)
-        last = {**parcel.changed, README: card.encode()}
-        message = "rewardlab push"
-        commit = target.upload(parcel.folder, parcel.files, stale=parcel.stale, last=last, message=message)
+        deleted = parcel.leftovers(target.list_files())
+        changed = {**parcel.changed, README: card.encode()}
+        commit = target.upload(parcel.folder, parcel.files, deleted=deleted, changed=changed, message="rewardlab push")
     typer.echo(f"{len(parcel.files):,} files and the card: {url} ({commit})")
+    _say_deleted(deleted)
     if own is not None and author_text(own):
         typer.echo(
             f"{README}: what others wrote in it stays; rewardlab's section is new (--replace-card writes all of it anew)"
@@ -90,7 +94,8 @@ def _own_readme(folder: Path, local: str | None, remote: str | None) -> str | No
     return written[0] if written else remote or local
 
 
-def _show(parcel: Parcel, card: str) -> None:
+def _show(parcel: Parcel, card: str, target: HubRepo) -> None:
+    from rewardlab.models.hub import reaches_hub
     from rewardlab.reporting.cards import README
 
     typer.echo(card)
@@ -98,7 +103,17 @@ def _show(parcel: Parcel, card: str) -> None:
         typer.echo(f"{(parcel.folder / name).stat().st_size:>14,}  {name}")
     for name in (*parcel.changed, README):
         typer.echo(f"{'written':>14}  {name}")
+    if reaches_hub():
+        _say_deleted(parcel.leftovers(target.list_files()))
+    else:
+        typer.echo("no hub can be reached, so that what a push would delete there is not known")
     _say(parcel)
+
+
+def _say_deleted(names: list[str]) -> None:
+    """Name the files of an earlier push that are not among the new ones."""
+    for name in names:
+        typer.echo(f"{'deleted':>14}  {name}")
 
 
 def _say(parcel: Parcel) -> None:

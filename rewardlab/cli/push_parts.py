@@ -6,7 +6,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +31,8 @@ TRAINER_FILES = (
 
 @dataclass(frozen=True)
 class Parcel:
-    """``files`` of ``folder`` go as they are, ``changed`` (name -> content) in place of theirs; ``stale`` are patterns of what
-    an earlier push may have left. ``readme`` is the text that stands in the folder."""
+    """``files`` of ``folder`` go as they are, ``changed`` (name -> content) in place of theirs; ``stale`` are patterns of the
+    names that files of an earlier push have; ``readme`` is the text that stands in the folder."""
 
     folder: Path
     files: Sequence[str]
@@ -42,6 +43,16 @@ class Parcel:
     changed: Mapping[str, bytes] = field(default_factory=dict)
     left_out: Sequence[str] = ()
     notes: Sequence[str] = ()
+
+    def leftovers(self, names: Sequence[str]) -> list[str]:
+        """Return which files of a repository an earlier push left: not sent again, and of a name that is stale. No pattern
+        matches within other folders than its own."""
+        sent = {*self.files, *self.changed}
+        left = [PurePosixPath(name) for name in names if name not in sent]
+        patterns = [PurePosixPath(pattern) for pattern in self.stale]
+        return sorted(
+            str(path) for path in left if any(path.parent == p.parent and fnmatchcase(path.name, p.name) for p in patterns)
+        )
 
 
 def is_checkpoint(folder: Path) -> bool:
@@ -152,8 +163,8 @@ def _model_index(repo: str, reports: Sequence[Report]) -> Any:
 def pairs_parcel(data: Path, repo: str, *, images: Path | None, **given: Any) -> Iterator[Parcel]:
     """Yield a set as Parquet shards with media inside, written anew where it is in another form, and its card. Raise DataError
     or MediaError at the first bad row."""
-    from rewardlab.data.dataset_card import dataset_card_body, dataset_front_matter, read_json
-    from rewardlab.data.pairs import files_of, stream_pairs, write_shards
+    from rewardlab.data.dataset_card import SHARDS, dataset_card_body, dataset_front_matter, read_json, split_patterns
+    from rewardlab.data.pairs import files_of
 
     if not data.exists():
         raise DataError(f"{data}: no such file or folder; expected a checkpoint, or pairs as .parquet or .jsonl")
@@ -163,19 +174,36 @@ def pairs_parcel(data: Path, repo: str, *, images: Path | None, **given: Any) ->
         folder, notes = data if data.is_dir() else data.parent, list[str]()
         files = files_of(data)
         if not all(_is_whole(file) for file in files):
+            files = list(_write_anew(data, folder, Path(temporary), images))
             folder = Path(temporary)
-            files = list(write_shards(stream_pairs(data, images=images, frames=None), folder))
             notes.append(f"{data}: written anew as {len(files):,} Parquet shards, media inside")
         number = sum(map(_num_rows, files))
         if not number:
             raise DataError(f"{data}: holds no pairs")
         names = [file.relative_to(folder).as_posix() for file in files]
-        front = dataset_front_matter(number, build, **given)
+        splits = split_patterns(names)
+        front = dataset_front_matter(number, build, splits, **given)
         if not front["license"]:
             notes.append("no license stated: --license cc-by-4.0 (or another) puts it on the card")
-        body = dataset_card_body(repo, number, build, stats)
+        body = dataset_card_body(repo, number, build, stats, splits)
         readme = _text(data / README) if data.is_dir() else None
-        yield Parcel(folder, names, front, body, ["*.parquet"], readme, notes=notes)
+        stale = sorted({SHARDS, *((PurePosixPath(name).parent / SHARDS).as_posix() for name in names)})
+        yield Parcel(folder, names, front, body, stale, readme, notes=notes)
+
+
+def _write_anew(data: Path, folder: Path, out: Path, images: Path | None) -> Iterator[Path]:
+    """Write a set as Parquet shards with media inside, of several splits each into a folder of its name; yield the files."""
+    from rewardlab.data.dataset_card import split_of
+    from rewardlab.data.pairs import files_of, stream_pairs, write_shards
+
+    files = files_of(data)
+    names = {file: split_of(file.relative_to(folder).as_posix()) for file in files}
+    if len(set(names.values())) == 1:
+        yield from write_shards(stream_pairs(data, images=images, frames=None), out)
+        return
+    for split in dict.fromkeys(names.values()):
+        pairs = (pair for file in files if names[file] == split for pair in stream_pairs(file, images=images, frames=None))
+        yield from write_shards(pairs, out / split)
 
 
 def _is_whole(file: Path) -> bool:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from pathlib import Path
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from rewardlab.data.rows import VERSION
@@ -21,19 +23,43 @@ COLUMNS = {
     "attempts, teacher_share": "how hard the pair was for the teacher",
     "category, source, licence, level, provenance": "where the pair comes from",
 }
+SHARDS = "part-[0-9]*.parquet"  # the files of a set as `data build` and `push` name them
+SPLITS = ("train", "test", "validation")
 COUNTS = ("converted", "kept", "dropped", "bad", "duplicate", "contaminated")
 
 
-def dataset_front_matter(num_pairs: int, build: Mapping[str, Any], **given: Any) -> dict[str, Any]:
+def split_of(name: str) -> str:
+    """Return the split that a file of a set belongs to: the folder it lies in, or its own name where that is one of
+    :data:`SPLITS`, else train. What no split's name may hold becomes "_"."""
+    path = PurePosixPath(name)
+    split = path.parts[0] if len(path.parts) > 1 else path.stem if path.stem in SPLITS else "train"
+    return re.sub(r"\W", "_", split, flags=re.ASCII)
+
+
+def split_patterns(names: Sequence[str]) -> dict[str, list[str]]:
+    """Return which files hold each split, train first: by name, or shards by a pattern that matches no other file."""
+    patterns: dict[str, list[str]] = {}
+    for name in sorted(names, key=lambda name: (split_of(name) != "train", name)):
+        path, of_split = PurePosixPath(name), patterns.setdefault(split_of(name), [])
+        pattern = (path.parent / SHARDS if fnmatchcase(path.name, SHARDS) else path).as_posix()
+        if pattern not in of_split:
+            of_split.append(pattern)
+    return patterns
+
+
+def dataset_front_matter(
+    num_pairs: int, build: Mapping[str, Any], splits: Mapping[str, Sequence[str]], **given: Any
+) -> dict[str, Any]:
     """Return the front matter of a set of ``num_pairs``; a ``given`` value that is not empty wins. ``build`` is the report of
-    `data build`, {} of a set that it did not make."""
+    `data build`, {} of a set that it did not make; ``splits`` are the patterns of each one's files."""
+    data_files = [{"split": split, "path": list(paths)} for split, paths in splits.items()]
     licence = str(build.get("licence", ""))
     front = {
         "license": None if licence in ("", "not stated") else licence.lower(),
         "task_categories": ["image-text-to-text"],
         "tags": ["rewardlab", "preference", "reward-model"],
         "size_categories": [size_category(num_pairs)],
-        "configs": [{"config_name": "default", "data_files": "*.parquet"}],
+        "configs": [{"config_name": "default", "data_files": data_files}],
     }
     return front | {name: value for name, value in given.items() if value}
 
@@ -44,10 +70,13 @@ def size_category(number: int) -> str:
     return next((name for power, name in enumerate(names, start=3) if number < 10**power), "100M<n<1B")
 
 
-def dataset_card_body(name: str, num_pairs: int, build: Mapping[str, Any], stats: Mapping[str, Any]) -> str:
+def dataset_card_body(
+    name: str, num_pairs: int, build: Mapping[str, Any], stats: Mapping[str, Any], splits: Iterable[str]
+) -> str:
     """Return the card's text, Markdown. ``stats`` are those of `data stats`, {} where there are none."""
     lines = [f"# {name}", "", f"{num_pairs:,} pairs of responses to compare, pair format {VERSION} of rewardlab.", ""]
-    lines += ["```python", "import datasets", "", f'pairs = datasets.load_dataset("{name}", split="train")', "```", ""]
+    loads = [f'{split} = datasets.load_dataset("{name}", split="{split}")' for split in splits]
+    lines += ["```python", "import datasets", "", *loads, "```", ""]
     lines += ["## Columns", "", *markdown_table(("column", "meaning"), list(COLUMNS.items())), ""]
     if stats:
         facts = [(key, json.dumps(stats[key])) for key in ("num_distinct_images", "preferred", "longer_wins") if key in stats]

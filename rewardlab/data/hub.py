@@ -1,9 +1,9 @@
-"""A repository of the Hub: its README, and a folder sent to it. The card goes last: what is not whole claims nothing."""
+"""A repository of the Hub: its README, and a folder sent to it in one commit: a card stands beside its own files."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,27 +52,29 @@ class HubRepo:
             raise ConfigError(f"{self.name}: is there and public; make it private on its page, or leave --private out")
         return url
 
+    def list_files(self) -> list[str]:
+        """Return the names of the repository's files; [] where there is no repository, or none that the token may see. Raise
+        OutputError where it cannot be asked."""
+        from huggingface_hub.errors import RepositoryNotFoundError
+
+        with self._failures("nothing of it was sent"):
+            try:
+                return list(self._api.list_repo_files(self.name, repo_type=self.kind))
+            except RepositoryNotFoundError:
+                return []
+
     def upload(
-        self, folder: Path, files: Sequence[str], *, stale: Sequence[str], last: Mapping[str, bytes], message: str
+        self, folder: Path, files: Sequence[str], *, deleted: Collection[str], changed: Mapping[str, bytes], message: str
     ) -> str:
-        """Send ``files`` of ``folder``, then in a commit of its own ``last`` (name -> content), the card among it; return that
-        commit's address. Files of the repository that match ``stale`` and are not among those sent are deleted with them.
+        """Send ``files`` of ``folder`` and ``changed`` (name -> content), the card among it, and delete ``deleted``, in one
+        commit; return its address. Raise OutputError where the repository stays as it was."""
+        from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
-        Raise OutputError with how far it came.
-        """
-        from huggingface_hub import CommitOperationAdd
-
-        with self._failures("some of its files may be there, its card is not; the same command goes on"):
-            self._api.upload_folder(
-                repo_id=self.name,
-                repo_type=self.kind,
-                folder_path=folder,
-                allow_patterns=[_literal(name) for name in files],
-                delete_patterns=list(stale),
-                commit_message=message,
-            )
-            operations = [CommitOperationAdd(name, content) for name, content in last.items()]
-            commit = self._api.create_commit(self.name, operations, repo_type=self.kind, commit_message=f"{message}: card")
+        operations = [CommitOperationAdd(name, folder / name) for name in files]
+        operations += [CommitOperationAdd(name, content) for name, content in changed.items()]
+        with self._failures("the repository is as it was; the same command goes on"):
+            deletions = [CommitOperationDelete(name, is_folder=False) for name in deleted]
+            commit = self._api.create_commit(self.name, [*operations, *deletions], repo_type=self.kind, commit_message=message)
         return str(commit.commit_url)
 
     @contextmanager
@@ -89,8 +91,3 @@ class HubRepo:
                 cure = "there is no token; log in by `hf auth login`, or set HF_TOKEN"
             reason = " ".join(str(error).split())[:200] or type(error).__name__
             raise OutputError(f"{self.name}: cannot be pushed ({reason}); {cure}; {consequence}") from error
-
-
-def _literal(name: str) -> str:
-    """Return the pattern that one path alone matches."""
-    return "".join(f"[{character}]" if character in "*?[" else character for character in name)

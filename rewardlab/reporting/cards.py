@@ -14,7 +14,7 @@ README = "README.md"
 BEGIN, END = "<!-- rewardlab: begin -->", "<!-- rewardlab: end -->"
 RESULTS = "model-index"
 # What a folder or a report says, not its author: an older value would be a false one.
-MEASURED = (RESULTS, "base_model", "base_model_relation", "library_name", "size_categories")
+MEASURED = (RESULTS, "base_model", "base_model_relation", "library_name", "size_categories", "configs")
 _FRONT = re.compile(r"\A---\s*\n(.*?)^---\s*$\n?", re.DOTALL | re.MULTILINE)
 _SECTION = re.compile(rf"{re.escape(BEGIN)}.*?{re.escape(END)}\n?", re.DOTALL)
 _EMPTY = "[More Information Needed]"  # of the templates that libraries write where nobody has written anything

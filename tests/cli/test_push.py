@@ -15,7 +15,7 @@ import yaml
 
 from rewardlab.benchmarks.runner import BenchSettings, run_bench
 from rewardlab.data.images import encode_png
-from rewardlab.data.pairs import read_pairs, write_jsonl, write_shards
+from rewardlab.data.pairs import read_pairs, write_jsonl, write_parquet, write_shards
 from rewardlab.models.model_card import write_model_card
 from rewardlab.reporting.cards import BEGIN, END, author_text, merge_card, render_card
 from rewardlab.types import PreferencePair
@@ -81,7 +81,7 @@ def test_a_checkpoint_arrives_whole_and_judges(push: Push, hub: HubServer, finis
     stored = hub.repos["models/me/judge"]
     sent = {path.name: path.read_bytes() for path in final.iterdir() if path.name not in ("README.md", "training_args.bin")}
     assert {name: content for name, content in stored.files.items() if name != "README.md"} == sent
-    assert stored.commits[-1].endswith("card")
+    assert stored.commits == ["rewardlab push"]
     assert "training_args.bin" in done.stdout
     card = stored.files["README.md"].decode()
     front = front_matter(card.encode())
@@ -121,6 +121,52 @@ def test_pairs_arrive_whole(push: Push, hub: HubServer, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_only_what_pushes_leave_is_deleted(push: Push, hub: HubServer, fake_checkpoint: Path, tmp_path: Path) -> None:
+    """A person's files stay, in folders and beside the shards; what goes is named, by a dry run too. One commit each time."""
+    list(write_shards(pairs(), tmp_path / "set", rows_per_shard=2))
+    assert push(tmp_path / "set", "me/pairs").returncode == 0
+    stored = hub.repos["datasets/me/pairs"]
+    persons = {"raw/part-00000.parquet": b"1", "prompts.parquet": b"2", "part-two.parquet": b"3"}
+    stored.files |= persons
+    list(write_shards(pairs(), tmp_path / "fewer", rows_per_shard=4))
+    shown = push(tmp_path / "fewer", "me/pairs", "--dry-run")
+    assert [line.split()[1] for line in shown.stdout.splitlines() if "  deleted  " in line] == ["part-00002.parquet"]
+    done = push(tmp_path / "fewer", "me/pairs")
+    assert "deleted  part-00002.parquet" in done.stdout
+    assert sorted(stored.files) == sorted(["README.md", "part-00000.parquet", "part-00001.parquet", *persons])
+    assert stored.commits == ["rewardlab push"] * 2
+    assert push(fake_checkpoint, "me/adapter").returncode == 0
+    weights = hub.repos["models/me/adapter"]
+    weights.files |= {"onnx/old.safetensors": b"4", "model-00001-of-00002.safetensors": b"5"}
+    assert "deleted  model-00001-of-00002.safetensors" in push(fake_checkpoint, "me/adapter").stdout
+    assert "onnx/old.safetensors" in weights.files
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["shards in folders", "lines in folders", "flat files"])
+def test_splits_load_as_splits(form: str, push: Push, hub: HubServer, tmp_path: Path) -> None:
+    """`datasets` reads each split of what was pushed, from a download of the repository, and a person's file in none."""
+    from datasets import load_dataset
+
+    for name, number in (("train", 4), ("test", 2)):
+        if form == "shards in folders":
+            list(write_shards(pairs(number), tmp_path / "set" / name, rows_per_shard=3))
+        elif form == "lines in folders":
+            write_jsonl(pairs(number), tmp_path / "set" / name / "pairs.jsonl")
+        else:
+            write_parquet(pairs(number), tmp_path / "set" / f"{name}.parquet")
+    done = push(tmp_path / "set", "me/pairs")
+    assert done.returncode == 0, done.stderr
+    for name, content in (hub.repos["datasets/me/pairs"].files | {"raw.parquet": b"no set"}).items():
+        (tmp_path / "down" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "down" / name).write_bytes(content)
+    loaded = load_dataset(str(tmp_path / "down"), cache_dir=str(tmp_path / "cache"))
+    assert {name: len(split) for name, split in loaded.items()} == {"train": 4, "test": 2}
+    assert loaded["test"][1]["pair_id"] == "mine-1"
+    assert 'split="test"' in hub.repos["datasets/me/pairs"].files["README.md"].decode()
+
+
+@pytest.mark.slow
 def test_a_persons_readme_stays(push: Push, hub: HubServer, fake_checkpoint: Path) -> None:
     """A library's empty card is replaced; a text written on the hub is kept, said, and replaced only on demand; two different
     texts are not chosen between."""
@@ -151,7 +197,7 @@ def test_a_persons_readme_stays(push: Push, hub: HubServer, fake_checkpoint: Pat
     [
         ({"HF_TOKEN": "hf_wrong"}, "", "hf auth login"),
         ({"HF_TOKEN": READ_ONLY}, "", "may not write there"),
-        ({}, "commit", "its card is not"),
+        ({}, "commit", "the repository is as it was"),
         ({"HF_ENDPOINT": "http://127.0.0.1:9"}, "", "HF_ENDPOINT"),
     ],
 )
