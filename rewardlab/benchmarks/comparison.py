@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rewardlab.benchmarks.report_model import Report, RowScore
-from rewardlab.benchmarks.run_files import REPORT, SCORES
+from rewardlab.benchmarks.run_files import REPORT, SCORES, VOTES
 from rewardlab.data.files import read_lines
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.metrics.intervals import Interval, difference_interval, sign_flip_p
@@ -17,11 +17,13 @@ from rewardlab.reporting.tables import markdown_table, percent, with_interval
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run: its report, and the score of each row."""
+    """A finished run: its report, and the score of each row. ``images``: the hash of the images that the judge saw; "" where
+    that cannot be compared, of a judge that does not look, and of videos, whose frames differ from judge to judge."""
 
     name: str
     report: Report
     rows: Sequence[RowScore]
+    images: str = ""
 
     def values(self, value: Callable[[RowScore], float]) -> dict[int, float]:
         """Return a number of each row, by the row."""
@@ -43,7 +45,13 @@ def _row_score(line: str) -> RowScore:
     row = json.loads(line)
     if not {"row", "group", "cluster", "score"} <= row.keys():
         raise ValueError(f"a line of {SCORES} lacks row, group, cluster or score")
-    return RowScore(row["row"], row["group"], row["cluster"], row["score"], tuple(row.get("kinds", ())))
+    kinds = row.get("kinds", [])
+    texts = isinstance(kinds, list) and all(isinstance(text, str) for text in (row["group"], row["cluster"], *kinds))
+    if not texts or type(row["row"]) is not int or type(row["score"]) not in (int, float):
+        raise ValueError(f"a line of {SCORES} has another type of row, group, cluster, score or kinds: {line:.120}")
+    if not 0 <= row["score"] <= 1:
+        raise ValueError(f"row {row['row']} of {SCORES} has the score {row['score']}; expected 0 to 1")
+    return RowScore(row["row"], row["group"], row["cluster"], row["score"], tuple(kinds))
 
 
 def read_run(folder: Path) -> Run:
@@ -51,6 +59,8 @@ def read_run(folder: Path) -> Run:
     try:
         values = json.loads((folder / REPORT).read_text(encoding="utf-8"))
         rows = [_row_score(line) for line in read_lines(folder / SCORES)]
+        if not rows:
+            raise ValueError(f"its {SCORES} is empty; run the same command again")
         try:
             report = Report.from_json(values)
         except ValueError as error:
@@ -62,7 +72,18 @@ def read_run(folder: Path) -> Run:
                 f"votes with --judge replay:{folder}/votes.jsonl"
             ) from error
         raise DataError(f"{folder}: holds no finished run of `rewardlab bench run` ({error})") from error
-    return Run(str(folder), report, rows)
+    return Run(str(folder), report, rows, _seen_images(folder, report))
+
+
+def _seen_images(folder: Path, report: Report) -> str:
+    blind = report.judge.startswith(("replay:", "baseline:"))
+    if blind or any(note.startswith("videos (") for note in report.notes) or not (folder / VOTES).is_file():
+        return ""
+    try:
+        with (folder / VOTES).open(encoding="utf-8") as log:
+            return str(json.loads(next(log, "{}")).get("identity", {}).get("images", ""))
+    except (ValueError, AttributeError) as error:
+        raise DataError(f"{folder / VOTES}: not the votes of a run ({error}); run the same command again") from error
 
 
 def score_of(row: RowScore) -> float:
@@ -78,6 +99,8 @@ def against(base: Run, other: Run, value: Callable[[RowScore], float] = score_of
     """
     if (base.report.benchmark, base.report.data_sha256) != (other.report.benchmark, other.report.data_sha256):
         raise ConfigError(f"{base.name} and {other.name} are not of the same benchmark and data file; compare like with like")
+    if base.images and other.images and base.images != other.images:
+        raise ConfigError(f"{base.name} and {other.name} judged other images; name the same --images for both")
     before, after = base.values(value), other.values(value)
     if before.keys() != after.keys():
         raise ConfigError(f"{base.name} judged {len(before):,} rows and {other.name} {len(after):,}; use the same --limit")

@@ -18,7 +18,7 @@ from rewardlab.benchmarks.gate import GateFigure, check_protocols, faults_of, ga
 from rewardlab.benchmarks.runner import BenchSettings, run_bench
 from rewardlab.cli import main
 from rewardlab.data.pairs import write_parquet
-from rewardlab.errors import ConfigError
+from rewardlab.errors import ConfigError, DataError
 from tests.support.shell import run_main
 
 ACCURACY = GateFigure("accuracy")
@@ -160,3 +160,33 @@ def test_the_command(runs: Callable[..., Path], old: Run, tmp_path: Path) -> Non
     assert status == 2
     assert "did you mean 'accuracy'" in said
     assert "no group 'nosuch'" in gate(old.name, new, "--figure", "accuracy[nosuch]")[1]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"score": "1.0"}, "another type"),
+        ({"row": [1]}, "another type"),
+        ({"kinds": "right"}, "another type"),
+        ({"score": float("nan")}, "the score nan"),
+        ({"score": 7}, "the score 7"),
+        (None, "is empty"),
+    ],
+)
+def test_damaged_scores(change: dict[str, Any] | None, message: str, old: Run, tmp_path: Path) -> None:
+    """A sentence for a value of another type or range, and for a file without any."""
+    shutil.copytree(old.name, tmp_path / "run")
+    scores = tmp_path / "run" / "scores.jsonl"
+    first, *others = scores.read_text().splitlines()
+    lines = [] if change is None else [json.dumps({**json.loads(first), **change}), *others]
+    scores.write_text("".join(f"{line}\n" for line in lines))
+    with pytest.raises(DataError, match=message):
+        read_run(tmp_path / "run")
+
+
+def test_other_images(old: Run) -> None:
+    """Runs of one data file over two folders of images are not compared; of a judge that does not look they are."""
+    assert old.images == ""
+    with pytest.raises(ConfigError, match="judged other images"):
+        gate_runs(replace(old, images="a1"), replace(old, images="b2"), ACCURACY)
+    assert gate_runs(replace(old, images="a1"), old, ACCURACY).passes
