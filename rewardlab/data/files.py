@@ -6,10 +6,11 @@ import fcntl
 import hashlib
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from rewardlab.errors import OutputError
+from rewardlab.errors import DataError, OutputError
 
 _LOCKS: list[int] = []
 
@@ -39,7 +40,10 @@ def sha256_of(path: Path) -> str:
 
 
 def data_hash(path: Path) -> str:
-    """Return 16 hex digits of what a data file, or all data files within a folder, hold; their names count."""
+    """Return 16 hex digits of what a data file, or all data files within a folder, hold; their names count. Raise DataError
+    where there is none."""
+    if not path.exists():
+        raise DataError(f"{path}: no such file or folder; expected a data file")
     if not path.is_dir():
         return sha256_of(path)[:16]
     files = sorted(file for file in path.rglob("*") if file.suffix in (".parquet", ".json", ".jsonl"))
@@ -63,10 +67,17 @@ def lock_folder(folder: Path) -> None:
 
 def write_atomic(path: Path, text: str) -> None:
     """Write ``text`` to a temporary neighbour of ``path`` and move it into place. Raises OutputError."""
+    if not path.name:
+        raise OutputError(f"{path}: is no name of a file; expected one to write")
     partial = path.with_name(f".{path.name}.partial")
     try:
+        if path.exists() and not path.is_file():
+            raise OutputError(f"{path}: is a folder or a device; expected the name of a file to write")
         path.parent.mkdir(parents=True, exist_ok=True)
         partial.write_text(text, encoding="utf-8", errors="backslashreplace")
         partial.replace(path)
-    except OSError as error:
-        raise OutputError(f"{path}: cannot be written ({error.strerror}); choose a writable --out") from error
+    except (OSError, ValueError) as error:  # a ValueError: a name that no file can have
+        with suppress(OSError, ValueError):
+            partial.unlink(missing_ok=True)
+        reason = getattr(error, "strerror", None) or error
+        raise OutputError(f"{path}: cannot be written ({reason}); choose a writable --out") from error

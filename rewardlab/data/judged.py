@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +13,7 @@ from typing import Any
 from rewardlab.data.candidates import candidates_hash, read_candidates
 from rewardlab.data.files import data_hash
 from rewardlab.data.pairs import PairSet
+from rewardlab.data.rows import with_frames
 from rewardlab.data.votes import num_failed, vote_of
 from rewardlab.errors import DataError
 from rewardlab.types import BOTH_ORDERS, Judgment, PreferencePair, Vote
@@ -54,8 +56,8 @@ def judge_of_votes(pair: PreferencePair, votes: Sequence[Vote], judge: str = "")
 def read_judged(run: Path, data: Path, *, images: Path | None = None) -> Iterator[JudgedPair]:
     """Yield every pair of ``data`` with its votes in ``run``, a folder or its log; of a ranking, the two responses of a match.
 
-    The votes are held in memory, the pairs are not. Raise DataError where the votes are of other data, or of another
-    kind.
+    The votes are held in memory, the pairs are not. Raise DataError where the votes are of other data, or of another kind,
+    and, after the last pair, where they are of other images.
     """
     log = _log_of(run)
     if log.name == MATCHES:
@@ -67,8 +69,34 @@ def read_judged(run: Path, data: Path, *, images: Path | None = None) -> Iterato
     if identity.get("data") != data_hash(data):
         raise DataError(f"{log}: its votes are of another file than {data} is now; name the --data of that run")
     judge = str(identity.get("judge", ""))
-    for number, pair in enumerate(PairSet(data, images=images)):
+    compared, limit = _ImagesOf(), identity.get("limit")
+    for number, stored in enumerate(PairSet(data, images=images, frames=None)):
+        pair = with_frames(stored)
+        if limit is None or number < limit:
+            compared.add(stored)
         yield judge_of_votes(pair, [vote_of(vote) for rows in votes.get(number, [])[-1:] for vote in rows], judge)
+    if not compared.may_be(str(identity.get("images", ""))):
+        raise DataError(f"{log}: its votes are of other images than {data} has now; name the --images of that run")
+
+
+class _ImagesOf:
+    """The images of pairs, to compare with those that a run recorded: as `bench run` hashes them."""
+
+    def __init__(self) -> None:
+        self._all, self._of_responses, self._has_videos = hashlib.sha256(), hashlib.sha256(), False
+
+    def add(self, pair: PreferencePair) -> None:
+        of_responses = (*pair.response_images[0], *pair.response_images[1])
+        for digest, images in ((self._all, (*pair.images, *of_responses)), (self._of_responses, of_responses)):
+            for image in images:
+                digest.update(hashlib.sha256(image).digest())
+        self._has_videos = self._has_videos or bool(pair.videos)
+
+    def may_be(self, recorded: str) -> bool:
+        """Return whether a run saw these images, or none of the questions', as a judge of texts. True where it recorded
+        nothing, and of videos, whose frames differ from judge to judge."""
+        known = (self._all.hexdigest()[:16], self._of_responses.hexdigest()[:16])
+        return not recorded or self._has_videos or recorded in known
 
 
 def _log_of(run: Path) -> Path:

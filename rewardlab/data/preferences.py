@@ -10,15 +10,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rewardlab.data.judged import JudgedPair
 from rewardlab.errors import DataError, OutputError
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.prompts.sanitize import break_control_tokens
 from rewardlab.types import Order, Outcome
+
+if TYPE_CHECKING:
+    from rewardlab.data.tables import TableFile
 
 GROUP_ROWS = 200  # of images, a row group is tens of megabytes
 KINDS = ("dpo", "kto")
@@ -108,27 +112,41 @@ class PreferenceCounts:
 
 
 def write_preferences(pairs: Iterable[JudgedPair], path: Path, kind: str, rules: PreferenceRules) -> PreferenceCounts:
-    """Write the kept pairs as one Parquet file that is whole or absent. Raise DataError where none is kept, OutputError."""
-    from rewardlab.data.tables import TableFile
-
+    """Write the kept pairs as one new Parquet file that is whole or absent. Raise DataError where none is kept, OutputError
+    where ``path`` is there already or cannot be written."""
     if path.suffix != ".parquet":
         raise OutputError(f"{path}: expected the name of a .parquet file")
-    schema = preference_features(kind).arrow_schema
-    table: TableFile | None = None
-    kept, num_rows, dropped = 0, 0, Counter[str]()
-    for judged in pairs:
-        if (reason := rules.reason_against(judged)) is not None:
-            dropped[reason] += 1
-            continue
-        columns = {column.name: column.type for column in schema}
-        table = table or TableFile(path, columns, group_rows=GROUP_ROWS, metadata=schema.metadata)
-        kept += 1
-        for row in preference_rows(judged, kind):
-            table.add(row)
-            num_rows += 1
+    if path.exists():
+        raise OutputError(f"{path}: is there already; choose another --out, or remove it")
+    dropped, kept, num_rows = Counter[str](), 0, 0
+    with ExitStack() as stack:
+        table: TableFile | None = None
+        for judged in pairs:
+            if (reason := rules.reason_against(judged)) is not None:
+                dropped[reason] += 1
+                continue
+            table = table or stack.enter_context(_table(path, kind))
+            kept += 1
+            for row in preference_rows(judged, kind):
+                table.add(row)
+                num_rows += 1
     counts = PreferenceCounts(kept, num_rows, dict(dropped.most_common()))
-    if table is None:
+    if not kept:
         reasons = "; ".join(f"{number:,} × {reason}" for reason, number in counts.dropped.items())
         raise DataError(f"{path}: no pair is kept, so there is nothing to write ({reasons or 'there are no pairs'})")
-    table.close()
     return counts
+
+
+@contextmanager
+def _table(path: Path, kind: str) -> Iterator[TableFile]:
+    """Yield the file to fill; it is closed at the end, and discarded where that is not reached."""
+    from rewardlab.data.tables import TableFile
+
+    schema = preference_features(kind).arrow_schema
+    table = TableFile(path, {c.name: c.type for c in schema}, group_rows=GROUP_ROWS, metadata=schema.metadata)
+    try:
+        yield table
+    except BaseException:
+        table.discard()
+        raise
+    table.close()

@@ -51,6 +51,11 @@ class TableFile:
             raise OutputError(f"{self._path}: cannot be written ({error}); choose a writable folder") from error
         self._rows = []
 
+    def discard(self) -> None:
+        """Leave nothing of what was written."""
+        self._writer.close()
+        self._partial.unlink(missing_ok=True)
+
     def close(self) -> None:
         self._flush()
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rewardlab.data.append_log import AppendLog
-from rewardlab.data.files import read_lines
+from rewardlab.data.files import read_lines, write_atomic
 from rewardlab.errors import ConfigError, DataError, OutputError
 
 WRITER = """
@@ -92,3 +93,15 @@ def test_any_text_can_be_logged(tmp_path: Path) -> None:
     assert len(read_lines(tmp_path / "log")) == 2
     with AppendLog(tmp_path / "log", {"run": 1}) as log:
         assert log.rows == [row]
+
+
+def test_only_a_regular_file_is_replaced(tmp_path: Path) -> None:
+    """A pipe, a folder, no name at all and a name with a null byte stay or fail in a sentence; nothing partial is left."""
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path, Path(), tmp_path / "a\0b"):
+        with pytest.raises(OutputError):
+            write_atomic(path, "text")
+    assert (tmp_path / "pipe").is_fifo()
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
+    write_atomic(tmp_path / "new", "text")
+    assert (tmp_path / "new").read_text() == "text"

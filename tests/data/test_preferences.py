@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,16 +15,18 @@ from typer.testing import CliRunner
 
 from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.browser import judgments_to_show
+from rewardlab.benchmarks.comparison import against, read_run
 from rewardlab.benchmarks.runner import BenchSettings, run_bench
 from rewardlab.cli import app
 from rewardlab.data.candidates import candidates_hash, read_candidates
 from rewardlab.data.files import data_hash
 from rewardlab.data.images import encode_png
-from rewardlab.data.judged import judge_of_votes, read_judged
+from rewardlab.data.judged import JudgedPair, judge_of_votes, read_judged
 from rewardlab.data.pairs import write_parquet
 from rewardlab.data.preferences import PreferenceRules, write_preferences
 from rewardlab.data.votes import vote_row
-from rewardlab.errors import DataError
+from rewardlab.errors import ConfigError, DataError
+from rewardlab.judging.spec import DEMO_JUDGE
 from rewardlab.types import (
     Choice,
     Completion,
@@ -230,3 +233,42 @@ def test_trl_trains_on_the_file(kind: str, tiny_checkpoint: Path, finished_run: 
         processing_class=AutoProcessor.from_pretrained(tiny_checkpoint),
     )
     assert trainer.train().training_loss > 0
+
+
+def test_refused_before_and_after(run: tuple[Path, Path], tmp_path: Path) -> None:
+    """An existing file, the data itself among them, stays; data that is not there is a sentence; nothing partial is left."""
+    before = run[1].read_bytes()
+    done = invoke("data", "dpo", run[0], "--data", run[1], "--out", run[1])
+    assert (str(done.exception), run[1].read_bytes()) == (
+        f"{run[1]}: is there already; choose another --out, or remove it",
+        before,
+    )
+    with pytest.raises(DataError, match="no such file or folder"):
+        list(read_judged(run[0], tmp_path / "pears.parquet"))
+
+    def broken() -> Iterator[JudgedPair]:
+        yield judge_of_votes(pair("p"), votes_of("both"))
+        raise DataError("the next row is bad")
+
+    with pytest.raises(DataError, match="next row"):
+        write_preferences(broken(), tmp_path / "half.parquet", "dpo", PreferenceRules())
+    assert not list(tmp_path.glob("half*"))
+
+
+@pytest.mark.slow
+def test_votes_of_other_images(tmp_path: Path) -> None:
+    """The same lines over another folder of images are other data, for a judge that looks; nor are two such runs compared."""
+    for name in ("red", "blue"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.png").write_bytes(encode_png(Image.new("RGB", (30, 20), name)))
+    row = {"question": "Which?", "responses": ["a", "b"], "preferred": 0, "images": ["a.png"]}
+    data, out = tmp_path / "pairs.jsonl", tmp_path / "run"
+    data.write_text("".join(json.dumps({**row, "question": f"Which {n}?"}) + "\n" for n in range(3)))
+    settings = BenchSettings("pairs", data, f"hf:{DEMO_JUDGE}", images=tmp_path / "red", limit=2, controls=())
+    run_bench(settings, out)
+    assert len(list(read_judged(out, data, images=tmp_path / "red"))) == 3
+    with pytest.raises(DataError, match="other images"):
+        list(read_judged(out, data, images=tmp_path / "blue"))
+    run_bench(replace(settings, images=tmp_path / "blue"), tmp_path / "other")
+    with pytest.raises(ConfigError, match="judged other images"):
+        against(read_run(out), read_run(tmp_path / "other"))
