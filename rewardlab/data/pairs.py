@@ -26,6 +26,9 @@ SHARD_ROWS = 10_000
 GROUP_ROWS, GROUP_BYTES = 1000, 32 << 20  # of a row group, which is held in memory to be written or read
 
 
+OTHER_FORM = "`rewardlab data build MAPPING.yaml --from FILE` makes pairs of other files (docs/how-to/own_data.md)"
+
+
 @dataclass(frozen=True)
 class BadRow:
     """A row that is no pair: its number in the set, from 0, and why."""
@@ -201,13 +204,15 @@ def lines_of(path: Path) -> Iterator[Mapping[str, Any] | DataError]:
     if not path.is_file():
         raise DataError(f"{path}: no such file; expected .parquet or JSON lines")
     # Bytes that are no UTF-8 become lone surrogates, which no row may hold: the row is bad, not the file.
-    with path.open(encoding="utf-8", errors="surrogateescape") as lines:
+    with path.open(encoding="utf-8-sig", errors="surrogateescape") as lines:
         for number, line in enumerate(lines, start=1):
             if line.strip():
                 try:
                     yield json.loads(line)
                 except ValueError as error:
                     yield DataError(f"{path}, line {number}: not JSON ({error})")
+                except RecursionError:
+                    yield DataError(f"{path}, line {number}: not JSON that can be read (nested too deeply)")
 
 
 def _rows_of_lines(path: Path) -> Iterator[Mapping[str, Any]]:
@@ -234,7 +239,7 @@ def validate_rows(path: Path, *, images: Path | None = None) -> Generator[Prefer
     index = 0
     for file in files_of(path):
         if file.suffix not in (".parquet", ".jsonl"):
-            raise DataError(f"{file}: expected a .parquet or .jsonl file of pairs")
+            raise DataError(f"{file}: expected a .parquet or .jsonl file of pairs; {OTHER_FORM}")
         if not file.is_file():
             raise DataError(f"{file}: no such file; expected pairs as .parquet or .jsonl")
         files = Files(images or file.parent, checked=is_checked(file))
@@ -245,8 +250,11 @@ def validate_rows(path: Path, *, images: Path | None = None) -> Generator[Prefer
                     if isinstance(row, DataError):
                         raise row
                     yield from_row(row, index=index, files=files, where=f"{path}, row")
+                except RecursionError:
+                    yield BadRow(index, DataError(f"{path}, row {index}: nested too deeply to be read"))
                 except (DataError, MediaError) as error:
-                    yield BadRow(index, error)
+                    other_form = isinstance(row, Mapping) and "responses" not in row
+                    yield BadRow(index, DataError(f"{error}; {OTHER_FORM}") if other_form else error)
                 index += 1
 
 

@@ -120,6 +120,8 @@ def convert_source(recipe: Recipe, source: Path | HubStream, *, frames: int = FR
                         yield _complete_pair(item, recipe, origin, f"{name}, row {number}")
                     except InputError as error:
                         yield Rejected(name, number, "bad", str(error))
+            except RecursionError:
+                yield Rejected(name, number, "bad", "nested too deeply to be read")
             except InputError as error:
                 yield Rejected(name, number, "bad", str(error))
             except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:

@@ -16,6 +16,7 @@ from rewardlab.errors import ConfigError, DataError
 HUB = "hf:"  # before OWNER/NAME of a dataset of the Hub
 HUB_FORM = "hf:OWNER/NAME[@REVISION][:CONFIG[:SPLIT]]"
 TABLES = ("**/*.parquet", "**/*.jsonl", "**/*.json")  # the usual files of a source; another list names files in particular
+MAX_CELL = 1 << 30  # characters of a CSV cell
 ARROW_ROWS = 64  # of a record batch, turned into Python at a time
 
 SourceRows = Iterable[Mapping[str, Any] | DataError]
@@ -192,18 +193,27 @@ def source_rows(path: Path) -> Generator[Mapping[str, Any] | DataError, None, No
 
 def _rows_of_json(path: Path) -> Iterator[Mapping[str, Any]]:
     try:
-        rows = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        rows = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{path}: not readable as JSON ({error})") from error
     if not isinstance(rows, list):
         raise DataError(f"{path}: expected one JSON list of rows, got {type(rows).__name__}")
     yield from rows
 
 
-def _rows_of_csv(path: Path) -> Iterator[Mapping[str, Any]]:
+def _too_many(path: Path, number: int, row: Mapping[Any, Any]) -> DataError:
+    names = len(row) - 1
+    return DataError(
+        f"{path}, row {number}: has {names + len(row[None]):,} fields, expected {names:,}; quote what holds commas"
+    )
+
+
+def _rows_of_csv(path: Path) -> Iterator[Mapping[str, Any] | DataError]:
+    csv.field_size_limit(MAX_CELL)  # of the process; the default is 131,072 characters, less than a long answer
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            yield from csv.DictReader(file, delimiter="\t" if path.suffix == ".tsv" else ",")
+            for number, row in enumerate(csv.DictReader(file, delimiter="\t" if path.suffix == ".tsv" else ",")):
+                yield row if None not in row else _too_many(path, number, row)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path}: not readable as CSV ({error})") from error
 

@@ -22,9 +22,10 @@ from typer.testing import CliRunner
 
 from rewardlab.cli import app
 from rewardlab.data.images import encode_png
-from rewardlab.data.pairs import read_pairs
+from rewardlab.data.pairs import BadRow, read_pairs, validate_rows
 from rewardlab.data.sources import HubStream, open_source, saved_dataset_files, source_rows
 from rewardlab.errors import ConfigError, DataError
+from rewardlab.types import PreferencePair
 from tests.support.hub_server import HubServer, Repo
 from tests.support.servers import running
 from tests.support.shell import ROOT, TERMINAL
@@ -187,3 +188,34 @@ def test_a_hub_dataset_is_streamed(hub: tuple[HubServer, dict[str, str]], mappin
     assert ids(tmp_path / "test") == ["6", "7"]
     assert ids(tmp_path / "small") == ["100"]
     assert ids(tmp_path / "files") == [*(str(n) for n in range(8)), "100"]
+
+
+def test_odd_lines_and_cells(mapping: Path, tmp_path: Path) -> None:
+    """A byte order mark costs no row; what is nested without end is a bad row; a CSV row too long is one, a long cell none."""
+    good = {"question": "Which?", "responses": ["a", "b"], "preferred": 0}
+    lines = ["\ufeff" + json.dumps(good), "[" * 200_000, json.dumps({**good, "pair_id": "last"})]
+    (tmp_path / "p.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    first, deep, last = validate_rows(tmp_path / "p.jsonl")
+    assert isinstance(first, PreferencePair)
+    assert isinstance(deep, BadRow)
+    assert "nested too deeply" in deep.reason
+    assert isinstance(last, PreferencePair)
+    (tmp_path / "deep.json").write_text("[" * 200_000)
+    with pytest.raises(DataError, match="not readable as JSON"):
+        list(source_rows(tmp_path / "deep.json"))
+    (tmp_path / "c.csv").write_text(f"prompt,good,bad\nWhat?,{'x' * 200_000},no\nWhat?,yes,no,more\n")
+    long, wide = source_rows(tmp_path / "c.csv")
+    assert not isinstance(long, DataError)
+    assert len(long["good"]) == 200_000
+    assert "row 1: has 4 fields, expected 3" in str(wide)
+
+
+def test_the_cure_of_other_forms(tmp_path: Path) -> None:
+    """A table, and rows of chosen and rejected, are made pairs by a mapping; the error names the command."""
+    (tmp_path / "c.csv").write_text("prompt,chosen,rejected\nWhat?,yes,no\n")
+    with pytest.raises(DataError, match=r"rewardlab data build MAPPING\.yaml --from FILE"):
+        list(validate_rows(tmp_path / "c.csv"))
+    (tmp_path / "p.jsonl").write_text(json.dumps({"prompt": "What?", "chosen": "yes", "rejected": "no"}) + "\n")
+    (bad,) = validate_rows(tmp_path / "p.jsonl")
+    assert isinstance(bad, BadRow)
+    assert "rewardlab data build MAPPING.yaml --from FILE" in bad.reason
