@@ -104,13 +104,32 @@ def load_template_for(model: str | Path, name: str | None, *, from_hub: bool = F
 
 
 def _hub_card(model: str) -> dict[str, Any] | None:
-    """Return the card in a repository of the Hub; None where there is none, or where neither it nor the cache can be asked, so
-    that its weights cannot be fetched either."""
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError
+    """Return the card in a repository of the Hub; None where it has none, and where no hub can be asked and the cache has none.
+    Raise CheckpointError where the repository cannot be read."""
+    from huggingface_hub import hf_hub_download, is_offline_mode
+    from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
+    from rewardlab.models.hub import hub_options
+
+    only_cache = hub_options(model)
     try:
-        path = Path(hf_hub_download(model, CARD, endpoint=os.environ.get("HF_ENDPOINT") or None))
-    except (EntryNotFoundError, HfHubHTTPError, HFValidationError, OSError):
+        path = Path(
+            hf_hub_download(model, CARD, endpoint=os.environ.get("HF_ENDPOINT") or None, local_files_only=bool(only_cache))
+        )
+    except LocalEntryNotFoundError as error:
+        if only_cache or is_offline_mode():
+            return None
+        raise _unknown_words(model, error) from error
+    except EntryNotFoundError:
         return None
+    except (HfHubHTTPError, HFValidationError, OSError) as error:
+        raise _unknown_words(model, error) from error
     return _read_card_file(path)
+
+
+def _unknown_words(model: str, error: Exception) -> CheckpointError:
+    reason = " ".join(str(error).split())[:200] or type(error).__name__
+    return CheckpointError(
+        f"{model}: its {CARD}, which names the words it was trained on, cannot be read ({reason}); check the name, "
+        "`hf auth login` and HF_ENDPOINT, or name a folder"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import cache
 from pathlib import Path
 
@@ -23,7 +24,7 @@ def hub_options(path: str) -> dict[str, bool]:
 def reaches_hub() -> bool:
     """Return whether the hub takes connections, as found at the first call; proxies of the environment count."""
     try:
-        httpx.head(constants.ENDPOINT, timeout=CONNECT_S)
+        httpx.head(os.environ.get("HF_ENDPOINT") or constants.ENDPOINT, timeout=CONNECT_S)
     except httpx.TransportError:
         return False
     return True

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
 
 from rewardlab.errors import CheckpointError, ConfigError
 from rewardlab.models.checkpoints import CARD, commit, load_template_for, read_card, template_for, versions, write_card
+from rewardlab.models.hub import reaches_hub
 from rewardlab.prompts import Template, load_template
 from tests.support.hub_server import HubServer, Repo
 from tests.support.servers import running
@@ -66,10 +68,29 @@ def test_the_card_of_a_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     with running(hub.app) as endpoint:
         monkeypatch.setenv("HF_ENDPOINT", endpoint)
+        reaches_hub.cache_clear()
         assert load_template_for("me/judge", None, from_hub=True) == trained
         assert load_template_for("me/base", None, from_hub=True).name == "r1_reward"
         with pytest.raises(CheckpointError, match="me/judge: was trained on template 'plain'"):
             load_template_for("me/judge", "r1_reward", from_hub=True)
+        with pytest.raises(CheckpointError, match=r"me/typo: its rewardlab\.json, which names the words"):
+            load_template_for("me/typo", None, from_hub=True)
+        hub.fail_at = "rewardlab"
+        with pytest.raises(CheckpointError, match="cannot be read"):
+            load_template_for("me/base", None, from_hub=True)
+    reaches_hub.cache_clear()
+
+
+def test_no_card_without_a_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no hub takes connections, the cache alone is looked into, without retries."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    reaches_hub.cache_clear()
+    began = time.monotonic()
+    assert load_template_for("me/base", None, from_hub=True).name == "r1_reward"
+    assert time.monotonic() - began < 5
+    reaches_hub.cache_clear()
 
 
 def test_what_a_number_depends_on() -> None:
