@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from rewardlab.cli.options import CONFIG_HELP, DEMONSTRATION, Out, Seed, app, demo_app
+from rewardlab.cli.options import CONFIG_HELP, DEMONSTRATION, Out, RandomSeed, Seed, app, demo_app
 
 
 @demo_app.command("build")
@@ -34,6 +34,20 @@ def demo_serve(
     from rewardlab.demo.server import TeacherConfig, serve_demo
 
     serve_demo(folder / TRUTHS, port=port, config=TeacherConfig(seed=seed))
+
+
+@demo_app.command("train")
+def demo_train(
+    out: Out = Path("runs/demo_judge"),
+    configs: Annotated[
+        Path, typer.Option("--configs", help="Folder of the stages' configs: a path, or a name under configs/.")
+    ] = Path("tiny"),
+    seed: RandomSeed = 0,
+) -> None:
+    """Train the judge that travels with the package again, and say whether its weights are the same, bit for bit."""
+    from rewardlab.demo.judge_training import train_judge
+
+    typer.echo(train_judge(out, configs, seed))
 
 
 @app.command("quickstart", rich_help_panel=DEMONSTRATION)

@@ -7,20 +7,22 @@ and is trained on the continuations alone. It never sees a pair, a response, a j
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from PIL import Image
+from torch.nn.functional import cross_entropy
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import Qwen2_5_VLForConditionalGeneration, Qwen2_5_VLProcessor
 
 from rewardlab.demo import digits, scenes
 from rewardlab.demo.contrast_pairs import Picture
-from rewardlab.demo.facts import facts_of
+from rewardlab.demo.facts import Fact, facts_of
 
 IGNORE = -100
+PARTS = 2  # of a batch
 SHARE_OF_TWO_SHAPES = 0.4  # of all scenes: among six shapes there is seldom anything to count
 
 
@@ -49,6 +51,14 @@ def draw_picture(rng: random.Random, share_digits: float, *, held_out: bool = Fa
             return scene, scenes.render_scene(scene, rng)
 
 
+@dataclass(frozen=True)
+class FactRow:
+    """The tokens of one row of facts behind the prompt, and its labels: the continuations, :data:`IGNORE` elsewhere."""
+
+    ids: list[int]
+    labels: list[int]
+
+
 class FactBatcher:
     """Turns pictures and facts into model inputs; labels cover the continuations of the facts and nothing else."""
 
@@ -63,38 +73,47 @@ class FactBatcher:
             self._cache[text] = self.processor.tokenizer(text)["input_ids"]
         return self._cache[text]
 
-    def __call__(self, images: list[Image.Image], facts: list[list[tuple[str, str]]]) -> dict[str, torch.Tensor]:
-        inputs = self.processor(text=[self._prompt] * len(images), images=images, return_tensors="pt")
-        prompt = inputs["input_ids"][0].tolist()
-        rows, labels = [], []
-        for row_facts in facts:
-            row, label = list(prompt), [IGNORE] * len(prompt)
-            for n, (fact_prompt, continuation) in enumerate(row_facts):
-                prompt_ids, target_ids = self._ids(f" {fact_prompt}" if n else fact_prompt), self._ids(continuation)
-                row += prompt_ids + target_ids
-                label += [IGNORE] * len(prompt_ids) + target_ids
-            rows.append(row)
-            labels.append(label)
-        longest = max(map(len, rows))
-        pad = self.processor.tokenizer.pad_token_id
-        ids = torch.tensor([row + [pad] * (longest - len(row)) for row in rows])
-        mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in rows])
-        types = (ids == self.processor.image_token_id).long()
+    def row(self, facts: Sequence[Fact]) -> FactRow:
+        """Return the facts of one picture as tokens."""
+        ids, labels = [], []
+        for n, (fact_prompt, continuation) in enumerate(facts):
+            prompt_ids, target_ids = self._ids(f" {fact_prompt}" if n else fact_prompt), self._ids(continuation)
+            ids += prompt_ids + target_ids
+            labels += [IGNORE] * len(prompt_ids) + target_ids
+        return FactRow(ids, labels)
+
+    def __call__(self, images: Sequence[Image.Image], rows: Sequence[FactRow]) -> dict[str, torch.Tensor]:
+        """Return the inputs and labels of pictures, each with its row, padded on the right to the longest of them."""
+        inputs = self.processor(text=[self._prompt] * len(images), images=list(images), return_tensors="pt")
+        prompt = inputs["input_ids"]
+        longest = max(len(row.ids) for row in rows)
+
+        def padded(values: Sequence[list[int]], fill: int) -> torch.Tensor:
+            return torch.tensor([row + [fill] * (longest - len(row)) for row in values])
+
+        rest = padded([row.ids for row in rows], self.processor.tokenizer.pad_token_id)
+        ids = torch.cat([prompt, rest], 1)
+        mask = padded([[1] * len(row.ids) for row in rows], 0)
         return {
             "input_ids": ids,
-            "attention_mask": mask,
-            "mm_token_type_ids": types,
-            "labels": torch.tensor([label + [IGNORE] * (longest - len(label)) for label in labels]),
+            "attention_mask": torch.cat([torch.ones_like(prompt), mask], 1),
+            "mm_token_type_ids": (ids == self.processor.image_token_id).long(),
+            "labels": torch.cat([torch.full_like(prompt, IGNORE), padded([row.labels for row in rows], IGNORE)], 1),
             "pixel_values": inputs["pixel_values"],
             "image_grid_thw": inputs["image_grid_thw"],
         }
 
 
-def batches(config: PerceptionConfig, batcher: FactBatcher) -> Iterator[dict[str, torch.Tensor]]:
+def batches(config: PerceptionConfig, batcher: FactBatcher) -> Iterator[list[dict[str, torch.Tensor]]]:
+    """Yield each batch in :data:`PARTS` of rows of like length: together they hold less padding than one would."""
     rng = random.Random(f"perception {config.seed}")
+    size = max(1, config.batch // PARTS)
     while True:
         pictures = [draw_picture(rng, config.digits) for _ in range(config.batch)]
-        yield batcher([image for _, image in pictures], [facts_of(rng, picture, config.facts) for picture, _ in pictures])
+        rows = [batcher.row(facts_of(rng, picture, config.facts)) for picture, _ in pictures]
+        order = sorted(range(config.batch), key=lambda n: len(rows[n].ids))
+        parts = [order[start : start + size] for start in range(0, config.batch, size)]
+        yield [batcher([pictures[n][1] for n in part], [rows[n] for n in part]) for part in parts]
 
 
 def learning_rate_scale(step: int, steps: int, warmup: int = 50) -> float:
@@ -125,16 +144,27 @@ def learn_to_see(
     model.train()
     stream = batches(config, FactBatcher(processor))
     for step in range(config.steps):
-        batch = next(stream)
-        labels = batch["labels"][:, 1:]
-        output = model(**batch)
-        output.loss.backward()
+        metrics = _backward(model, next(stream))
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer, schedule in zip(optimizers, schedules, strict=True):
             optimizer.step()
             schedule.step()
             optimizer.zero_grad(set_to_none=True)
-        is_target = labels != IGNORE
-        hits = (output.logits[:, :-1].argmax(-1) == labels)[is_target].float().mean().item()
-        progress(step, {"loss": output.loss.item(), "token_accuracy": hits})
+        progress(step, metrics)
     model.eval()
+
+
+def _backward(model: Qwen2_5_VLForConditionalGeneration, parts: Sequence[dict[str, torch.Tensor]]) -> dict[str, float]:
+    """Accumulate the gradient of the mean loss over all target tokens of a batch; return that loss and the token accuracy."""
+    total = sum(int((part["labels"] != IGNORE).sum()) for part in parts)
+    loss_sum = num_hits = 0.0
+    for part in parts:
+        targets = part.pop("labels")[:, 1:]
+        is_target = targets != IGNORE
+        # Only where something is to be learnt is anything predicted: a quarter of the positions.
+        logits = model.lm_head(model.model(**part).last_hidden_state[:, :-1][is_target])
+        loss = cross_entropy(logits, targets[is_target], reduction="sum") / total
+        loss.backward()
+        loss_sum += loss.item()
+        num_hits += (logits.argmax(-1) == targets[is_target]).sum().item()
+    return {"loss": loss_sum, "token_accuracy": num_hits / total}

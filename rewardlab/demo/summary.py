@@ -63,8 +63,8 @@ class StageSummary:
     sampled_at_1: Accuracy
     votes: dict[str, Accuracy]
     greedy: Control
-    blank: Control
-    other: Control
+    blank: Control | None
+    other: Control | None
     digits_greedy: Slice | None
     swap_consistency_greedy: float | None
     swap_consistency: float | None
@@ -89,6 +89,7 @@ class Summary:
     commit: str
     versions: dict[str, str]
     seconds: dict[str, float]
+    cpu_seconds: dict[str, float]
     teacher: dict[str, Any]
     stages: dict[str, StageSummary]
     rl_gain_sampled_at_1: Gain
@@ -164,8 +165,8 @@ def summarize_stage(report: Report, votes: _VotesOfRow, preferred: Sequence[int]
         sampled_at_1=curve["1"],
         votes=curve,
         greedy=_control(controls["greedy"]),
-        blank=_control(controls["blank"]),
-        other=_control(controls["other"]),
+        blank=_control(controls["blank"]) if "blank" in controls else None,
+        other=_control(controls["other"]) if "other" in controls else None,
         digits_greedy=None if digits is None else Slice(digits.n, digits.accuracy, digits.interval),
         swap_consistency_greedy=controls["greedy"].swap_consistency,
         swap_consistency=scores.swap_consistency,
@@ -175,7 +176,15 @@ def summarize_stage(report: Report, votes: _VotesOfRow, preferred: Sequence[int]
     )
 
 
-def summarize(out: Path, *, seed: int, commits: str, seconds: Mapping[str, float], served: dict[str, Any]) -> Summary:
+def summarize(
+    out: Path,
+    *,
+    seed: int,
+    commits: str,
+    seconds: Mapping[str, float],
+    cpu_seconds: Mapping[str, float],
+    served: dict[str, Any],
+) -> Summary:
     """Return everything the quickstart reports, from the files its stages wrote at ``commits``."""
     preferred = [int(pair.preferred or 0) for pair in read_pairs(out / "demo" / TEST)]
     votes = {stage: _read_votes(out, stage) for stage in STAGES}
@@ -186,6 +195,7 @@ def summarize(out: Path, *, seed: int, commits: str, seconds: Mapping[str, float
         commit=commits,
         versions=versions(),
         seconds={name: round(value, 1) for name, value in seconds.items()},
+        cpu_seconds={name: round(value, 1) for name, value in cpu_seconds.items()},
         teacher=json.loads((out / "distill" / "statistics.json").read_text(encoding="utf-8")),
         stages={stage: summarize_stage(_read_report(out, stage), votes[stage], preferred) for stage in STAGES},
         rl_gain_sampled_at_1=Gain(gain, interval),
@@ -238,7 +248,14 @@ def summary_sentences(summary: Summary) -> list[str]:
         f"Spearman of level and tag {teacher['level_tag_spearman']:.2f}",
         f"baselines: {baselines}",
         _time(summary.seconds),
+        _cpu_time(summary.cpu_seconds),
     ]
+
+
+def _cpu_time(cpu_seconds: Mapping[str, float]) -> str:
+    stages = ", ".join(f"{name} {s:.0f}" for name, s in cpu_seconds.items() if name != "total")
+    total = f", total {cpu_seconds['total'] / 60:.1f} minutes" if "total" in cpu_seconds else ""
+    return f"seconds of CPU: {stages}{total}"
 
 
 def _time(seconds: Mapping[str, float]) -> str:

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from rewardlab.demo.build import DemoConfig, build_pairs
-from rewardlab.demo.quickstart import Pipeline, free_port, quickstart
+from rewardlab.demo.pipeline import Pipeline, free_port
+from rewardlab.demo.quickstart import quickstart
 from rewardlab.demo.summary import Summary
 from rewardlab.errors import ConfigError, RewardlabError
 
@@ -94,7 +95,7 @@ def test_a_killed_quickstart_leaves_nothing_running(done: tuple[Path, Path, Summ
     """``kill -9`` of the parent ends its stages, so that the same command can take over their folders."""
     arguments = ("demo", "serve", "--folder", str(done[1] / "demo"), "--port", str(free_port()))
     code = (
-        "import time; from pathlib import Path; from rewardlab.demo.quickstart import start\n"
+        "import time; from pathlib import Path; from rewardlab.demo.pipeline import start\n"
         f"print(start({arguments!r}, Path({str(tmp_path / 'log')!r}), threads=1).pid, flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
