@@ -1,13 +1,83 @@
-"""`rewardlab quickstart`, and `rewardlab demo`: the pieces of the demonstration it runs on."""
+"""`rewardlab demo`: six judgments at once, and the pieces of the demonstration; `rewardlab quickstart`, which runs on them."""
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
 
 from rewardlab.cli.options import CONFIG_HELP, DEMONSTRATION, Out, RandomSeed, Seed, app, demo_app
+
+if TYPE_CHECKING:
+    from rewardlab.demo.examples import ExampleJudgment
+
+
+@demo_app.callback(invoke_without_command=True, no_args_is_help=False)
+def demo_command(
+    context: typer.Context,
+    out: Annotated[Path, typer.Option("--out", help="The page to write.")] = Path("rewardlab-demo.html"),
+    open_page: Annotated[
+        bool, typer.Option("--open/--no-open", help="Open the page in the browser, where there is a display.")
+    ] = True,
+) -> None:
+    """Judge six pairs of pictures and answers in both orders, with the judge that travels with the package; seconds.
+
+    Prints the judgments and writes them as one page. The judge is `--judge demo` of the other commands. The commands below are
+    the pieces of the demonstration that it was trained on.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from rewardlab.demo.examples import judge_examples, write_page
+
+    console = Console(highlight=False)
+    with Console(stderr=True).status("loading the judge and asking it about six pairs ..."):
+        run = judge_examples()
+    for number, example in enumerate(run.examples, start=1):
+        _print_example(console, number, example)
+    console.print(f"\n[bold]{run.sentence}[/]  (loaded in {run.load_s:.1f} s, judged in {run.judge_s:.1f} s)")
+    console.print(
+        "A verdict that changes with the order follows the place and not the answer: such a flip is counted, never hidden."
+    )
+    console.print("The judge knows drawn scenes and scanned digits only; other pictures get confident nonsense.")
+    write_page(run, out)
+    console.print(
+        f"page: {escape(str(out))}\nnext: rewardlab judge --judge demo --help, rewardlab serve --judge demo", soft_wrap=True
+    )
+    if open_page and _has_display():
+        typer.launch(str(out))
+
+
+def _print_example(console: Console, number: int, example: ExampleJudgment) -> None:
+    from rewardlab.demo.examples import ExampleResult
+    from rewardlab.types import BOTH_ORDERS, Order
+
+    pair = example.pair
+    console.print(f"\n[bold]{number}. {escape(pair.question)}[/]")
+    grid = Table.grid(padding=(0, 2))
+    for index, response in enumerate(pair.responses):
+        mark = "  [green](the right one)[/]" if index == pair.preferred else ""
+        grid.add_row(f"   {'AB'[index]}", "", f"{escape(response)}{mark}")
+    for order in BOTH_ORDERS:
+        vote = example.vote(order)
+        verdict = vote.verdict.status.value if vote.winner is None else f"→ {'AB'[vote.winner]}"
+        color = "green" if vote.winner == pair.preferred else "red"
+        first = "A" if order is Order.GIVEN else "B"
+        grid.add_row(f"   {first} first", f"[{color}]{verdict}[/]", f"[dim]{escape(example.reasoning(order))}[/]")
+    color = {ExampleResult.RIGHT: "green", ExampleResult.WRONG: "red"}.get(example.result, "yellow")
+    grid.add_row("", "", f"[{color}]{example.result}[/]")
+    console.print(grid)
+
+
+def _has_display() -> bool:
+    """Return whether somebody looks at a terminal of this machine and a browser could open."""
+    here = sys.platform in ("darwin", "win32") or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
+    return here and sys.stdout.isatty()
 
 
 @demo_app.command("build")
@@ -44,10 +114,16 @@ def demo_train(
     ] = Path("tiny"),
     seed: RandomSeed = 0,
 ) -> None:
-    """Train the judge that travels with the package again, and say whether its weights are the same, bit for bit."""
+    """Train the judge that travels with the package again, and say whether its weights are the same, bit for bit.
+
+    Half an hour on one thread; the same command continues an interrupted training. Writes `OUT/judge`.
+    """
+    from rewardlab.demo.judge_card import is_shipped
     from rewardlab.demo.judge_training import train_judge
 
-    typer.echo(train_judge(out, configs, seed))
+    judge = train_judge(out, configs, seed)
+    same = "the same weights as" if is_shipped(judge) else "other weights than"
+    typer.echo(f"{judge}: {same} the judge that travels with the package; see {judge}/README.md")
 
 
 @app.command("quickstart", rich_help_panel=DEMONSTRATION)

@@ -217,10 +217,10 @@ def _rows_of_lines(path: Path) -> Iterator[Mapping[str, Any]]:
 
 def is_checked(path: Path) -> bool:
     """Return whether a file's embedded images were checked when it was written."""
-    import pyarrow.parquet as pq
-
     if path.suffix != ".parquet":
         return False
+    import pyarrow.parquet as pq  # of Parquet alone
+
     try:
         return MARK in (pq.read_schema(path).metadata or {})
     except (OSError, ValueError) as error:

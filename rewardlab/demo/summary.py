@@ -176,6 +176,12 @@ def summarize_stage(report: Report, votes: _VotesOfRow, preferred: Sequence[int]
     )
 
 
+def read_stage(out: Path, stage: str) -> StageSummary:
+    """Return the numbers of one judge, from the files that its benchmark left in ``out/bench``."""
+    preferred = [int(pair.preferred or 0) for pair in read_pairs(out / "demo" / TEST)]
+    return summarize_stage(_read_report(out, stage), _read_votes(out, stage), preferred)
+
+
 def summarize(
     out: Path,
     *,

@@ -13,6 +13,8 @@ from rewardlab.errors import ConfigError
 from rewardlab.models.checkpoints import weights_id
 from rewardlab.samplers.base import HF, OPENAI, VLLM
 
+DEMO, DEMO_JUDGE = "demo", Path(__file__).parents[1] / "demo" / "judge"  # a name, and the checkpoint it stands for
+
 
 @dataclass(frozen=True)
 class JudgeEngine:
@@ -42,7 +44,8 @@ _PREFIXES = (
 
 def spec_help(*others: str) -> str:
     """Return what ``--judge`` takes: every engine, every prefix, and the ``others`` of :data:`OTHERS` that a command takes."""
-    return ", ".join([*(engine.form for engine in ENGINES.values()), *_PREFIXES, *(OTHERS[name] for name in others)])
+    forms = [f"{DEMO} (the judge that travels with the package)", *(engine.form for engine in ENGINES.values())]
+    return ", ".join([*forms, *_PREFIXES, *(OTHERS[name] for name in others)])
 
 
 @dataclass(frozen=True)
@@ -60,14 +63,15 @@ class JudgeSpec:
 
     @staticmethod
     def parse(text: str, *others: str) -> JudgeSpec:
-        """Read a specification; of :data:`OTHERS` only ``others`` are taken. ``prob:PATH`` means ``prob:hf:PATH``.
+        """Read a specification; of :data:`OTHERS` only ``others`` are taken. ``prob:PATH`` means ``prob:hf:PATH``, and
+        :data:`DEMO`, with or without a prefix, ``hf:`` and :data:`DEMO_JUDGE`.
 
         Raise ConfigError for anything else, and for probabilities of an engine that tells none.
         """
         unverified = text.removeprefix("verify:")
         rest = unverified.removeprefix("prob:")
         verifies, by_probability = unverified != text, rest != unverified
-        engine, _, target = rest.partition(":")
+        engine, _, target = (f"{HF}:{DEMO_JUDGE}" if rest == DEMO else rest).partition(":")
         if by_probability and engine not in {*ENGINES, *OTHERS, "verify", "prob"}:
             engine, target = HF, rest
         if not target.strip() or not (engine in ENGINES or (engine in others and rest == text)):
@@ -78,8 +82,11 @@ class JudgeSpec:
 
     def __str__(self) -> str:
         """Return the shortest text that parses to this."""
-        engine = "" if self.by_probability and self.engine == HF else f"{self.engine}:"
-        return f"{'verify:' * self.verifies}{'prob:' * self.by_probability}{engine}{self.target}"
+        prefixes = f"{'verify:' * self.verifies}{'prob:' * self.by_probability}"
+        if self.engine == HF and self.target == str(DEMO_JUDGE):
+            return f"{prefixes}{DEMO}"
+        engine = "" if self.by_probability and self.engine == HF and self.target != DEMO else f"{self.engine}:"
+        return f"{prefixes}{engine}{self.target}"
 
     @property
     def checkpoint(self) -> Path | None:

@@ -1,0 +1,127 @@
+"""Six held-out pairs of the demonstration that travel with the package, judged in both orders by the judge beside them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib.util import find_spec
+from pathlib import Path
+
+from rewardlab.data.files import write_atomic
+from rewardlab.data.pairs import read_pairs
+from rewardlab.errors import ConfigError
+from rewardlab.judging.spec import DEMO
+from rewardlab.types import BOTH_ORDERS, Judgment, Order, PreferencePair, Vote
+from rewardlab.verdicts.parse import reasoning_of
+
+EXAMPLES = Path(__file__).parent / "examples"
+EXAMPLE_TASKS = ("count", "relation", "read", "describe", "where", "color")  # the first held-out pair of each, in this order
+PACKAGES = ("torch", "torchvision", "transformers", "jinja2")  # what judging with a local checkpoint needs
+MAX_TOKENS = 64
+
+
+class ExampleResult(StrEnum):
+    """What the two orders of a pair come to."""
+
+    RIGHT = "right in both orders"
+    WRONG = "wrong in both orders"
+    FLIP = "changed with the order"
+    INVALID = "without a verdict in one order or both"
+
+
+@dataclass(frozen=True)
+class ExampleJudgment:
+    """A pair and one judgment of it in each order."""
+
+    pair: PreferencePair
+    judgment: Judgment
+
+    def vote(self, order: Order) -> Vote:
+        return next(vote for vote in self.judgment.votes if vote.order is order)
+
+    def reasoning(self, order: Order) -> str:
+        """Return the reasoning in one order, or all that was written where none can be told from the verdict."""
+        text = self.vote(order).completion.text
+        return reasoning_of(text) or text
+
+    @property
+    def result(self) -> ExampleResult:
+        winners = [self.vote(order).winner for order in BOTH_ORDERS]
+        if None in winners:
+            return ExampleResult.INVALID
+        if winners[0] != winners[1]:
+            return ExampleResult.FLIP
+        return ExampleResult.RIGHT if winners[0] == self.pair.preferred else ExampleResult.WRONG
+
+
+@dataclass(frozen=True)
+class DemoRun:
+    """The judgments of the examples; ``load_s`` and ``judge_s`` are seconds of the clock."""
+
+    examples: tuple[ExampleJudgment, ...]
+    load_s: float
+    judge_s: float
+
+    def count(self, result: ExampleResult) -> int:
+        return sum(example.result is result for example in self.examples)
+
+    @property
+    def sentence(self) -> str:
+        """Return how many of the examples came to each result."""
+        counts = ", ".join(f"{self.count(result)} {result}" for result in ExampleResult if self.count(result))
+        return f"{len(self.examples)} pairs: {counts}"
+
+
+def check_packages(names: Sequence[str] = PACKAGES) -> None:
+    """Raise ConfigError for a package that is not installed."""
+    if missing := [name for name in names if find_spec(name) is None]:
+        raise ConfigError(f"the demo needs {', '.join(missing)}, which this installation lacks: pip install 'rewardlab[demo]'")
+
+
+def judge_examples(judge: str = DEMO, folder: Path = EXAMPLES) -> DemoRun:
+    """Return the judgments of the pairs in ``folder``, one in each order. Raise ConfigError if a package is missing."""
+    check_packages()
+    start = time.monotonic()
+    import torch
+
+    from rewardlab.judging.engines import open_judge
+
+    torch.set_num_threads(1)  # of so small a model, threads would only wait for each other
+    pairs = read_pairs(folder / "pairs.jsonl")
+    opened = open_judge(judge, temperature=0.0, max_tokens=MAX_TOKENS, batch_size=2 * len(pairs))
+    loaded = time.monotonic()
+    judgments = opened.compare_many(pairs, orders=[BOTH_ORDERS] * len(pairs), num_votes=1, seed=0)
+    examples = tuple(ExampleJudgment(pair, judgment) for pair, judgment in zip(pairs, judgments, strict=True))
+    return DemoRun(examples, loaded - start, time.monotonic() - loaded)
+
+
+def choose_examples(pairs: Sequence[PreferencePair]) -> list[PreferencePair]:
+    """Return the first pair of each of :data:`EXAMPLE_TASKS`, whatever any judge says of it."""
+    return [next(pair for pair in pairs if pair.pair_id.endswith(f"-{task}")) for task in EXAMPLE_TASKS]
+
+
+def write_page(run: DemoRun, out: Path) -> None:
+    """Write the judgments as one page that needs no other file."""
+    from rewardlab.data.images import to_data_url
+    from rewardlab.reporting.pages import page_environment
+
+    page = page_environment("rewardlab.demo").get_template("examples.html")
+    text = page.render(run=run, orders=BOTH_ORDERS, results=ExampleResult, data_url=to_data_url, letters="AB")
+    write_atomic(out, text)
+
+
+def write_examples(pairs: Sequence[PreferencePair], folder: Path = EXAMPLES) -> None:
+    """Write the examples out of the held-out ``pairs``, each picture in a file named after its pair."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = []
+    for pair in choose_examples(pairs):
+        name = f"{pair.pair_id}.png"
+        (folder / name).write_bytes(pair.images[0])
+        fields = {
+            field: getattr(pair, field) for field in ("pair_id", "question", "responses", "preferred", "category", "source")
+        }
+        rows.append({**fields, "images": [name], "level": pair.level})
+    write_atomic(folder / "pairs.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
