@@ -33,7 +33,7 @@ def demo_command(
     """
     if context.invoked_subcommand is not None:
         return
-    from rewardlab.demo.examples import judge_examples, write_page
+    from rewardlab.demo.examples import judge_examples, write_examples_page
 
     console = Console(highlight=False)
     with Console(stderr=True).status("loading the judge and asking it about six pairs ..."):
@@ -45,7 +45,7 @@ def demo_command(
         "A verdict that changes with the order follows the place and not the answer: such a flip is counted, never hidden."
     )
     console.print("The judge knows drawn scenes and scanned digits only; other pictures get confident nonsense.")
-    write_page(run, out)
+    write_examples_page(run, out)
     console.print(
         f"page: {escape(str(out))}\nnext: rewardlab judge --judge demo --help, rewardlab serve --judge demo", soft_wrap=True
     )

@@ -76,9 +76,10 @@ class DemoRun:
 
 
 def check_packages(names: Sequence[str] = PACKAGES) -> None:
-    """Raise ConfigError for a package that is not installed."""
-    if missing := [name for name in names if find_spec(name) is None]:
-        raise ConfigError(f"the demo needs {', '.join(missing)}, which this installation lacks: pip install 'rewardlab[demo]'")
+    """Raise ConfigError for the first package that is not installed."""
+    for name in names:
+        if find_spec(name) is None:
+            raise ConfigError(f"the demo needs {name}, which this installation lacks: pip install 'rewardlab[demo]'")
 
 
 def judge_examples(judge: str = DEMO, folder: Path = EXAMPLES) -> DemoRun:
@@ -103,7 +104,7 @@ def choose_examples(pairs: Sequence[PreferencePair]) -> list[PreferencePair]:
     return [next(pair for pair in pairs if pair.pair_id.endswith(f"-{task}")) for task in EXAMPLE_TASKS]
 
 
-def write_page(run: DemoRun, out: Path) -> None:
+def write_examples_page(run: DemoRun, out: Path) -> None:
     """Write the judgments as one page that needs no other file."""
     from rewardlab.data.images import to_data_url
     from rewardlab.reporting.pages import page_environment

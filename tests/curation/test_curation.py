@@ -33,6 +33,7 @@ from rewardlab.distill.self_distill import (
 )
 from rewardlab.errors import ConfigError, DataError, EndpointError
 from rewardlab.judging.judge import GenerativeJudge
+from rewardlab.judging.spec import DEMO_JUDGE
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.types import (
@@ -430,12 +431,13 @@ def test_self_distillation_goes_on_where_it_was_killed(demo_pairs: Any, tmp_path
         self_distill(pairs[:3], guess, rules, tmp_path / "none")
 
 
-def test_a_hot_token_draws_apart(tiny_checkpoint: Path, demo_pairs: Any) -> None:
+@pytest.mark.slow
+def test_a_hot_token_draws_apart(demo_pairs: Any) -> None:
     """The first token after <think> of a real model: many more different ones; over an API there is none to heat."""
     from rewardlab.samplers.base import SamplingParams
     from rewardlab.samplers.hf import HFSampler
 
-    judge = GenerativeJudge(HFSampler.load(tiny_checkpoint), load_template("plain"))
+    judge = GenerativeJudge(HFSampler.load(DEMO_JUDGE), load_template("plain"))
     prompts = [build_messages(demo_pairs[0][0], order=Order.GIVEN, template=judge.template)]
     params = SamplingParams(num_samples=64, temperature=0.05, max_tokens=12)
     cold = judge.sampler.sample(prompts, params)[0]

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from rewardlab.demo.build import DemoConfig, build_pairs
+from rewardlab.demo.judge_card import is_shipped
+from rewardlab.demo.judge_training import train_judge
 from rewardlab.demo.pipeline import Pipeline, free_port
 from rewardlab.demo.quickstart import quickstart
 from rewardlab.demo.summary import Summary
@@ -31,7 +38,12 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Summary]
     folder = tmp_path_factory.mktemp("quickstart")
     for name, text in CONFIGS.items():
         (folder / f"{name}.yaml").write_text(text)
-    return folder, folder / "run", quickstart(folder / "run", folder, 0)
+    before = os.times()
+    summary = quickstart(folder / "run", folder, 0)
+    after = os.times()
+    used = sum(after[n] - before[n] for n in range(4))  # of this process and of children that were waited for
+    (folder / "used").write_text(str(used))
+    return folder, folder / "run", summary
 
 
 def test_every_stage_leaves_its_result(done: tuple[Path, Path, Summary]) -> None:
@@ -46,6 +58,39 @@ def test_every_stage_leaves_its_result(done: tuple[Path, Path, Summary]) -> None
     assert summary.served["outcome"] == "no_valid_vote"
     assert len(summary.served["votes"]) == 10
     assert {"base model", "distill", "sft", "rl", "bench-base", "bench-sft", "bench-rl", "total"} <= set(summary.seconds)
+
+
+def test_cpu_seconds(done: tuple[Path, Path, Summary]) -> None:
+    """Every stage's, the servers' and the command's own are recorded; together they are what the operating system counted."""
+    folder, out, summary = done
+    stages = {"base model", "distill", "sft", "rl", "bench-base", "bench-sft", "bench-rl"}
+    assert set(summary.cpu_seconds) == {*stages, "teacher and checker", "endpoint", "quickstart itself", "total"}
+    total = summary.cpu_seconds["total"]
+    assert sum(s for name, s in summary.cpu_seconds.items() if name != "total") == pytest.approx(total, abs=1)
+    assert total == pytest.approx(float((folder / "used").read_text()), rel=0.02, abs=2)
+    assert json.loads((out / "quickstart.json").read_text())["cpu_seconds"] == summary.cpu_seconds
+    assert all(summary.cpu_seconds[name] > 1 for name in stages)
+    assert f"{summary.cpu_seconds['sft']:.0f} s of CPU" in (out / "report.html").read_text()
+
+
+def test_the_judge_of_a_finished_run(done: tuple[Path, Path, Summary], tmp_path: Path) -> None:
+    """In half precision, with a card of its own numbers and no path of this machine; trained stages are not trained again."""
+    folder, out, _ = done
+    shutil.copytree(out, tmp_path / "run", ignore=shutil.ignore_patterns(".lock"))
+    judge = train_judge(tmp_path / "run", folder, 0)
+    full, half = (load_file(path / "model.safetensors") for path in (out / "rl" / "final", judge))
+    assert full.keys() == half.keys()
+    for name, weights in full.items():
+        assert half[name].dtype == torch.float16
+        assert torch.equal(half[name], weights.half())
+    card = json.loads((judge / "card.json").read_text())
+    assert card["sha256"] == hashlib.sha256((judge / "model.safetensors").read_bytes()).hexdigest()
+    assert card["parameters"] == sum(weights.numel() for weights in full.values())
+    assert card["figures"]["num_pairs"] == 24
+    assert card["recipe"]["rl"]["max_steps"] == 2
+    assert all(str(tmp_path) not in path.read_text() for path in judge.iterdir() if path.suffix in (".json", ".md"))
+    assert not is_shipped(judge)
+    assert {p.name for p in judge.iterdir()} >= {"rewardlab.json", "tokenizer.json", "README.md"}
 
 
 def test_the_page_stands_alone(done: tuple[Path, Path, Summary]) -> None:

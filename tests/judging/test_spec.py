@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rewardlab.errors import ConfigError
-from rewardlab.judging.spec import ENGINES, OTHERS, JudgeSpec, judge_weights_id, spec_help
+from rewardlab.judging.spec import DEMO_JUDGE, ENGINES, OTHERS, JudgeSpec, judge_weights_id, spec_help
 from rewardlab.models.checkpoints import weights_id
 
 READ = [
@@ -20,6 +20,9 @@ READ = [
     ("prob:vllm:x", JudgeSpec("vllm", "x", by_probability=True), "x"),
     ("verify:hf:x", JudgeSpec("hf", "x", verifies=True), "x"),
     ("verify:openai:m@http://a", JudgeSpec("openai", "m@http://a", verifies=True), None),
+    ("demo", JudgeSpec("hf", str(DEMO_JUDGE)), str(DEMO_JUDGE)),
+    ("verify:prob:demo", JudgeSpec("hf", str(DEMO_JUDGE), by_probability=True, verifies=True), str(DEMO_JUDGE)),
+    ("prob:hf:demo", JudgeSpec("hf", "demo", by_probability=True), "demo"),
     ("baseline:longest", JudgeSpec("baseline", "longest"), None),
     ("replay:votes.jsonl", JudgeSpec("replay", "votes.jsonl"), None),
     ("rm:runs/rm/final", JudgeSpec("rm", "runs/rm/final"), None),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rewardlab.judging.spec import DEMO_JUDGE
 from rewardlab.models.loading import load_processor
 from rewardlab.prompts import build_messages, load_template, render
 from rewardlab.prompts.sanitize import headings, sanitize, without_tokens
@@ -84,10 +84,11 @@ def test_harmless_texts_are_left_as_they_are() -> None:
             assert sanitize(text, template.text) == text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("template", TEMPLATES, ids=lambda template: template.name)
-def test_no_attack_is_a_token(tiny_checkpoint: Path, demo_pairs: Any, template: Any) -> None:
+def test_no_attack_is_a_token(demo_pairs: Any, template: Any) -> None:
     """A real tokenizer finds in the attacked prompt the special tokens of the harmless one, in their order, and one image."""
-    processor = load_processor(str(tiny_checkpoint))
+    processor = load_processor(str(DEMO_JUDGE))
     special = {token for token, one in processor.tokenizer.added_tokens_decoder.items() if one.special}
     image = demo_pairs[0][0].images
 
@@ -101,9 +102,10 @@ def test_no_attack_is_a_token(tiny_checkpoint: Path, demo_pairs: Any, template: 
         assert found((attack.apply("red"), "blue")) == harmless, attack
 
 
-def test_a_tokenizers_own_tokens_are_broken(tiny_checkpoint: Path) -> None:
+@pytest.mark.slow
+def test_a_tokenizers_own_tokens_are_broken() -> None:
     """Also in chats that no template was filled for."""
-    processor = load_processor(str(tiny_checkpoint))
+    processor = load_processor(str(DEMO_JUDGE))
     tokens = special_tokens(processor.tokenizer)
     assert "<|im_end|>" in tokens
     assert all(token not in without_tokens(f"a{token}b", tokens) for token in tokens)

@@ -8,13 +8,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rewardlab.demo.server import Faults
 from rewardlab.errors import EndpointError, MediaError
+from rewardlab.judging.spec import DEMO_JUDGE
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.child_process import ProcessSampler
@@ -103,11 +103,11 @@ def test_a_child_killed_between_calls(child: ProcessSampler) -> None:
     until(child.check)
 
 
-def test_a_model_in_a_child_says_the_same(tiny_checkpoint: Path, demo_pairs: Any) -> None:
+def test_a_model_in_a_child_says_the_same(demo_pairs: Any) -> None:
     """Texts, tokens and log-probs of a real model, images included, and its verdict margins."""
     prompts = [build_messages(pair, order=Order.GIVEN, template=PLAIN) for pair in demo_pairs[0][:4]]
-    here = HFSampler.load(tiny_checkpoint)
-    there = ProcessSampler(partial(HFSampler.load, tiny_checkpoint))
+    here = HFSampler.load(DEMO_JUDGE)
+    there = ProcessSampler(partial(HFSampler.load, DEMO_JUDGE))
     try:
         for ours, theirs in zip(here.sample(prompts, GREEDY), there.sample(prompts, GREEDY), strict=True):
             assert ours[0].token_ids == theirs[0].token_ids

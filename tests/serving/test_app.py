@@ -159,9 +159,10 @@ def test_a_real_model_behind_http(tiny_checkpoint: Path, demo_pairs: Any) -> Non
     assert {v["status"] for v in answer["votes"]} <= {"truncated", "no_verdict", "empty"}
 
 
-def test_port_in_use(client: httpx.Client, tiny_checkpoint: Path) -> None:
+@pytest.mark.slow
+def test_port_in_use(client: httpx.Client) -> None:
     """Said before the model is loaded, with exit status 2."""
-    command = [sys.executable, "-m", "rewardlab.cli", "serve", "--judge", f"hf:{tiny_checkpoint}"]
+    command = [sys.executable, "-m", "rewardlab.cli", "serve", "--judge", "demo"]
     done = subprocess.run([*command, "--port", str(client.base_url.port)], capture_output=True, text=True)
     assert done.returncode == 2
     assert "choose another --port" in done.stderr
