@@ -41,6 +41,16 @@ def test_configs_travel_and_experiments_stay(wheel: Path) -> None:
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"rewardlab", "data_recipes"}
 
 
+def test_the_demo_judge_travels(wheel: Path) -> None:
+    """Weights, card, tokenizer and examples, byte for byte."""
+    archive = zipfile.ZipFile(wheel)
+    folders = [ROOT / "rewardlab" / "demo" / name for name in ("judge", "examples")]
+    shipped = [path for folder in folders for path in folder.iterdir()]
+    assert {"model.safetensors", "card.json", "README.md", "tokenizer.json", "pairs.jsonl"} <= {path.name for path in shipped}
+    for path in shipped:
+        assert archive.read(path.relative_to(ROOT).as_posix()) == path.read_bytes()
+
+
 def test_configs_are_found_where_the_wheel_is_unpacked(wheel: Path, tmp_path: Path) -> None:
     """Configs are found by name in an empty folder."""
     zipfile.ZipFile(wheel).extractall(tmp_path / "site")
