@@ -117,8 +117,9 @@ and no scan of them was trained on:
 {table}
 
 Weights: `{WEIGHTS}`, SHA-256 `{card["sha256"]}`; commit {card["commit"]}, seed {card["seed"]}.
-`{card["command"]}` makes the same file, bit for bit, with {used} on one thread of the same kind of CPU ({card["cpu"]});
-other versions or instructions add in another order and give another judge, as good. `{RECORD}` holds recipe and figures.
+`{card["command"]}` makes the same file, bit for bit, with {used}
+on one thread of the same kind of CPU ({card["cpu"]}). Other versions or instructions add in another order: another judge.
+`{RECORD}` holds the recipe and all figures.
 
 Licence: {card["licence"]}. The scans are the digits of scikit-learn's `load_digits` (UCI, Optical Recognition of Handwritten
 Digits, CC BY 4.0).

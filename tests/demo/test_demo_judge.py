@@ -15,6 +15,7 @@ import httpx
 import pytest
 from safetensors import safe_open
 
+from rewardlab.config import load_yaml
 from rewardlab.data.files import sha256_of
 from rewardlab.data.images import decode_image, to_data_url
 from rewardlab.data.pairs import read_pairs, with_blank_images
@@ -66,7 +67,8 @@ def test_its_card() -> None:
     assert f"{CARD['parameters']:,} parameters" in text
     for fact in (CARD["sha256"], CARD["commit"], CARD["cpu"], f"`{CARD['command']}`", f"seed {CARD['seed']}", "Apache-2.0"):
         assert fact in text
-    assert figures["num_pairs"] == CARD["recipe"]["demo"]["num_test"] == 1000
+    assert figures["num_pairs"] == 1000
+    assert CARD["recipe"] == {name: load_yaml(f"tiny/{name}") for name in ("demo", "distill", "sft", "rl")}
 
 
 def test_its_examples_are_the_first_held_out_pairs() -> None:
