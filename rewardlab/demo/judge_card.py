@@ -62,7 +62,8 @@ def cpu_kind() -> str:
 
 def is_shipped(judge: Path) -> bool:
     """Return whether a judge's weights are those that travel with the package, bit for bit."""
-    return sha256_of(judge / WEIGHTS) == sha256_of(DEMO_JUDGE / WEIGHTS)
+    shipped = DEMO_JUDGE / WEIGHTS
+    return shipped.exists() and sha256_of(judge / WEIGHTS) == sha256_of(shipped)
 
 
 def _cell(value: Accuracy | Control | None) -> str:
