@@ -17,7 +17,7 @@ import time
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +38,12 @@ RUN = "quickstart.json"
 
 @dataclass(frozen=True)
 class Stage:
-    """A command of ``rewardlab``; it is skipped if the file ``result`` exists already."""
+    """A command of ``rewardlab``; it is skipped if the file ``result`` exists already. ``threads``: None for any number."""
 
     name: str
     arguments: tuple[str, ...]
     result: Path
+    threads: int | None = None
 
 
 def num_cores() -> int:
@@ -157,7 +158,7 @@ class Pipeline:
             console.print(f"[dim]$ rewardlab {' '.join(stage.arguments)}[/]{note}", highlight=False, soft_wrap=True)
             if stage in pending:
                 # The first stage is the long one: it gets every core as soon as the others are done.
-                threads = self.threads or (1 if running else num_cores())
+                threads = stage.threads or self.threads or (1 if running else num_cores())
                 running.append((stage, start(stage.arguments, self._log(stage), threads=threads)))
         try:
             self._wait(running, start_time)
@@ -251,12 +252,13 @@ def training_stages(run: Pipeline, url: str) -> TrainingStages:
             *("--out", str(out / stage)),
         )
 
+    base = run.stage(
+        "base model",
+        f"demo/{BASE}/config.json",
+        *("demo", "build", "--config", run.config("demo"), "--seed", seed, "--out", str(demo)),
+    )
     return TrainingStages(
-        base=run.stage(
-            "base model",
-            f"demo/{BASE}/config.json",
-            *("demo", "build", "--config", run.config("demo"), "--seed", seed, "--out", str(demo)),
-        ),
+        base=replace(base, threads=1),  # with two it takes nearly twice the CPU seconds, and no less by the clock
         distill=run.stage(
             "distill",
             "distill/statistics.json",
