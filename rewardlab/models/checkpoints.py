@@ -120,9 +120,9 @@ def _hub_card(model: str) -> dict[str, Any] | None:
         if only_cache or is_offline_mode():
             return None
         raise _unknown_words(model, error) from error
-    except EntryNotFoundError:
+    except (EntryNotFoundError, HFValidationError):  # no repository can have such a name: the engine says of the folder
         return None
-    except (HfHubHTTPError, HFValidationError, OSError) as error:
+    except (HfHubHTTPError, OSError) as error:
         raise _unknown_words(model, error) from error
     return _read_card_file(path)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from rewardlab.types import Choice, Completion, FinishReason, Message
 from rewardlab.verdicts.parse import format_verdict
 
@@ -27,5 +29,5 @@ def handler(prompt: tuple[Message, ...], draw: int) -> str | Completion:
         return Completion("", FinishReason.ERROR, error="HTTP 503")
     if "see" in text and not prompt[0].images:
         return "I see nothing"
-    first, second = (line for line in text.split("\n") if line.startswith("Response "))
-    return format_verdict(Choice.FIRST if quality(first[12:]) >= quality(second[12:]) else Choice.SECOND, "r")
+    first, second = re.findall(r"Response [12](?:\]:\n|: ?)(.*)", text)  # as plain and r1_reward show them
+    return format_verdict(Choice.FIRST if quality(first) >= quality(second) else Choice.SECOND, "r")
