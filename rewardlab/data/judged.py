@@ -17,8 +17,8 @@ from rewardlab.data.rows import with_frames
 from rewardlab.data.votes import num_failed, vote_of
 from rewardlab.errors import DataError
 from rewardlab.types import BOTH_ORDERS, Judgment, PreferencePair, Vote
-from rewardlab.verdicts.panel import panel_judgment
-from rewardlab.verdicts.votes import in_order, reduce_votes
+from rewardlab.verdicts.panel import panel_judgment, votes_with_voice
+from rewardlab.verdicts.votes import both_orders_or_none, in_order, reduce_votes
 
 VOTES, MATCHES, RANKINGS = "votes.jsonl", "matches.jsonl", "rankings.jsonl"
 EXPECTED = "expected the votes.jsonl of a finished `bench run pairs`, or the folder of a run or of a `rank`"
@@ -27,13 +27,13 @@ EXPECTED = "expected the votes.jsonl of a finished `bench run pairs`, or the fol
 @dataclass(frozen=True)
 class JudgedPair:
     """A pair and the judgment of its votes. ``consistent``: each order by itself names the same winner; None where one of the
-    orders was not asked. ``failed``: a vote did not come about, which says nothing of the pair; ``asked``: there are votes."""
+    orders was not asked. ``failed``: a vote did not come about, which says nothing of the pair; ``has_votes``: it was judged."""
 
     pair: PreferencePair
     judgment: Judgment
     consistent: bool | None
     failed: bool
-    asked: bool
+    has_votes: bool
 
 
 def reduce_logged_votes(pair_id: str, votes: Sequence[Vote], judge: str) -> Judgment:
@@ -45,11 +45,13 @@ def reduce_logged_votes(pair_id: str, votes: Sequence[Vote], judge: str) -> Judg
 
 
 def judge_of_votes(pair: PreferencePair, votes: Sequence[Vote], judge: str = "") -> JudgedPair:
-    """Return a pair with what its votes come to, by the rule of ``judge``."""
-    of_orders = [in_order(votes, order) for order in BOTH_ORDERS]
-    winners = [reduce_logged_votes("", of_order, judge).outcome.winner for of_order in of_orders]
-    consistent = winners[0] is not None and winners[0] == winners[1] if all(of_orders) else None
-    judgment = reduce_logged_votes(pair.pair_id, votes, judge)
+    """Return a pair with what its votes come to, by the rule of ``judge``; no outcome where an order that was asked has no valid
+    vote."""
+    orders = tuple({vote.order for vote in votes})
+    judgment = both_orders_or_none(reduce_logged_votes(pair.pair_id, votes, judge), orders)
+    valid = votes_with_voice(votes) if any(vote.member for vote in votes) else votes
+    winners = [reduce_logged_votes("", in_order(valid, order), judge).outcome.winner for order in BOTH_ORDERS]
+    consistent = winners[0] is not None and winners[0] == winners[1] if len(orders) == 2 else None
     return JudgedPair(pair, judgment, consistent, bool(num_failed(votes)), bool(votes))
 
 

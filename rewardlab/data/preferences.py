@@ -40,7 +40,7 @@ class PreferenceRules:
     def reason_against(self, judged: JudgedPair) -> str | None:
         """Return why a pair is dropped, None for one that is kept."""
         share = judged.judgment.share_0
-        if not judged.asked:
+        if not judged.has_votes:
             return "not judged"
         if judged.failed:
             return "a vote failed at the endpoint"
