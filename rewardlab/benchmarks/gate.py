@@ -105,11 +105,13 @@ def gate_runs(old: Run, new: Run, figure: GateFigure, *, margin: float = 0.0, pr
 def _sentence(figure: GateFigure, change: Difference, margin: float, *, passes: bool, proves: bool) -> str:
     sign = 1 if figure.name == "accuracy" else -1
     low, high = sorted(100 * sign * bound for bound in change.interval)
-    said = f"{figure.text}: {100 * sign * change.difference:+.1f} points [{low:+.1f}, {high:+.1f}], p {p_text(change.p_value)}"
+    change_text = (
+        f"{figure.text}: {100 * sign * change.difference:+.1f} points [{low:+.1f}, {high:+.1f}], p {p_text(change.p_value)}"
+    )
     by = f"worse by more than {100 * margin:g} points" if margin else "worse"
     if proves:
-        return f"{said}: {'shown not to be' if passes else 'not shown not to be'} {by}"
+        return f"{change_text}: {'shown not to be' if passes else 'not shown not to be'} {by}"
     if not passes:
-        return f"{said}: {by}, beyond noise"
+        return f"{change_text}: {by}, beyond noise"
     unseen = 100 * (change.interval[1] - change.interval[0]) / 2 + 100 * margin
-    return f"{said}: not {by} beyond noise; a loss of less than about {unseen:.1f} points could not be told"
+    return f"{change_text}: not {by} beyond noise; a loss of less than about {unseen:.1f} points could not be told"

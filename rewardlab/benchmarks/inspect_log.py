@@ -148,9 +148,9 @@ def _sample(report: Report, row: Row, score: RowScore, votes: Sequence[Vote], wi
     from inspect_ai.log import EvalSample
     from inspect_ai.model import ChatCompletionChoice, ModelOutput
 
-    shown = _shown(row, with_images)
+    prompt = _shown(row, with_images)
     answers = [(vote, _answer(report, vote)) for vote in votes]
-    messages = [shown]
+    messages = [prompt]
     for order in Order:
         if of_order := [answer for vote, answer in answers if vote.order is order]:
             messages += [_order_note(order), *of_order]
@@ -158,7 +158,7 @@ def _sample(report: Report, row: Row, score: RowScore, votes: Sequence[Vote], wi
     return EvalSample(
         id=row.row,
         epoch=1,
-        input=[shown],
+        input=[prompt],
         target=f"response {row.pair.preferred}",
         messages=messages,
         output=ModelOutput(model=report.judge, choices=choices),
@@ -220,8 +220,8 @@ def _scores(row: Row, score: RowScore, votes: Sequence[Vote], judge: str) -> dic
     judgment = reduce_logged_votes(row.pair.pair_id, votes, judge)
     orders = [of_order for order in Order if (of_order := in_order(votes, order))]
     winners = [majority(of_order).winner for of_order in orders]  # as metrics.accuracy.swap_consistency, of panels too
-    said = Counter("no verdict" if vote.winner is None else f"response {vote.winner}" for vote in votes)
-    explanation = f"{', '.join(f'{n} × {name}' for name, n in said.most_common())}; better is response {row.pair.preferred}"
+    counts = Counter("no verdict" if vote.winner is None else f"response {vote.winner}" for vote in votes)
+    explanation = f"{', '.join(f'{n} × {name}' for name, n in counts.most_common())}; better is response {row.pair.preferred}"
     invalid = sum(vote.verdict.status not in VALID for vote in votes) / len(votes)
     scores = {
         "accuracy": Score(

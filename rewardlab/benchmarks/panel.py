@@ -18,8 +18,8 @@ from rewardlab.verdicts.votes import in_order
 def panel_scores(panel: PanelJudge, items: Sequence[Labeled], clusters: Sequence[str]) -> PanelScores:
     """Return the scores of each member and how often members differ, from the panel's judgments."""
     judged = [member_judgments(item.judgment.votes) for item in items]
-    winners = [{own.outcome.winner for own in of_pair.values()} - {None} for of_pair in judged]
-    several = [n for n, of_pair in enumerate(judged) if sum(own.outcome.winner is not None for own in of_pair.values()) > 1]
+    winners = [{voice.outcome.winner for voice in of_pair.values()} - {None} for of_pair in judged]
+    several = [n for n, of_pair in enumerate(judged) if sum(voice.outcome.winner is not None for voice in of_pair.values()) > 1]
     members = tuple(
         _member_scores(member.spec, [of_pair[member.spec] for of_pair in judged], items, clusters) for member in panel.members
     )
@@ -36,15 +36,15 @@ def panel_confidence(items: Sequence[Labeled], clusters: Sequence[str]) -> dict[
 
 def _member_scores(name: str, judged: Sequence[Judgment], items: Sequence[Labeled], clusters: Sequence[str]) -> MemberScores:
     decided = [
-        (own.outcome.winner, item.judgment.outcome.winner)
-        for own, item in zip(judged, items, strict=True)
-        if own.outcome.winner is not None and item.judgment.outcome.winner is not None
+        (voice.outcome.winner, item.judgment.outcome.winner)
+        for voice, item in zip(judged, items, strict=True)
+        if voice.outcome.winner is not None and item.judgment.outcome.winner is not None
     ]
-    right = [float(own.outcome.winner == item.preferred) for own, item in zip(judged, items, strict=True)]
+    right = [float(voice.outcome.winner == item.preferred) for voice, item in zip(judged, items, strict=True)]
     return MemberScores(
         judge=name,
         accuracy=mean_estimate(right, clusters),
         agreement=sum(mine == panels for mine, panels in decided) / len(decided) if decided else None,
-        abstained=sum(own.outcome is Outcome.NO_VALID_VOTE for own in judged),
-        failed_votes=sum(num_failed(own.votes) for own in judged),
+        abstained=sum(voice.outcome is Outcome.NO_VALID_VOTE for voice in judged),
+        failed_votes=sum(num_failed(voice.votes) for voice in judged),
     )

@@ -174,15 +174,15 @@ def check_report(report: Report, requirement: Requirement) -> Finding:
     if reading.value is None:
         return Finding(False, f"{name} has no value in this run, for {required}")
     value, part = reading.value, "it"
-    said = f"{name} is {_number(value, figure)}"
+    sentence = f"{name} is {_number(value, figure)}"
     if reading.interval is not None:
-        said += f" [{percent(reading.interval[0])}, {percent(reading.interval[1])}]"
+        sentence += f" [{percent(reading.interval[0])}, {percent(reading.interval[1])}]"
         part = {"low": "its lower bound", "high": "its upper bound"}.get(requirement.side, "the estimate")
         value = {"low": reading.interval[0], "high": reading.interval[1]}.get(requirement.side, value)
     rounding = 1e-9  # of sums: a macro average of 0.7 may be 0.69999999999999996
     is_met = value >= requirement.bound - rounding if requirement.is_least else value <= requirement.bound + rounding
     verb = {(True, True): "reaches", (False, True): "stays within"}.get((requirement.is_least, is_met))
-    return Finding(is_met, f"{said}: {part} {verb or ('is below' if requirement.is_least else 'is above')} {required}")
+    return Finding(is_met, f"{sentence}: {part} {verb or ('is below' if requirement.is_least else 'is above')} {required}")
 
 
 def _number(value: float, figure: Figure) -> str:

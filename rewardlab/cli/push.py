@@ -61,9 +61,9 @@ def push_command(
             parcel = stack.enter_context(pairs_parcel(folder, repo, images=images, **given))
         local = parcel.readme
         remote = None if dry_run else target.read_readme()
-        own = None if replace_card else _own_readme(folder, local, remote)
+        human = None if replace_card else _own_readme(folder, local, remote)
         options = [name for name, value in {**given, "base_model": base_model}.items() if value]
-        card = merge_card(own or "", parcel.front, parcel.body, given=options)
+        card = merge_card(human or "", parcel.front, parcel.body, given=options)
         if dry_run:
             _show(parcel, card, target)
             return
@@ -73,7 +73,7 @@ def push_command(
         commit = target.upload(parcel.folder, parcel.files, deleted=deleted, changed=changed, message="rewardlab push")
     typer.echo(f"{len(parcel.files):,} files and the card: {url} ({commit})")
     _say_deleted(deleted)
-    if own is not None and author_text(own):
+    if human is not None and author_text(human):
         typer.echo(
             f"{README}: what others wrote in it stays; rewardlab's section is new (--replace-card writes all of it anew)"
         )

@@ -34,8 +34,8 @@ def config_keys(schema: type[BaseModel]) -> Iterator[ConfigKey]:
         inner = inner_schema(field.annotation)
         required = field.is_required()
         default = None if inner is not None else field.get_default(call_default_factory=True)
-        shown = "" if required else _default_of_mapping(field) if inner is not None else flow_yaml(default)
-        yield ConfigKey(name, _type_text(field), shown, field.description or "", required)
+        default_text = "" if required else _default_of_mapping(field) if inner is not None else flow_yaml(default)
+        yield ConfigKey(name, _type_text(field), default_text, field.description or "", required)
         for key in config_keys(inner) if inner is not None else ():
             yield ConfigKey(f"{name}.{key.name}", key.type, key.default, key.description, key.is_required)
 

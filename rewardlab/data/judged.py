@@ -27,7 +27,8 @@ EXPECTED = "expected the votes.jsonl of a finished `bench run pairs`, or the fol
 @dataclass(frozen=True)
 class JudgedPair:
     """A pair and the judgment of its votes. ``consistent``: each order by itself names the same winner; None where one of the
-    orders was not asked. ``failed``: a vote did not come about, which says nothing of the pair; ``has_votes``: it was judged."""
+    orders was not asked. ``failed``: a vote did not come about, which says nothing of the pair. ``has_votes``: it was judged.
+    """
 
     pair: PreferencePair
     judgment: Judgment
@@ -45,8 +46,8 @@ def reduce_logged_votes(pair_id: str, votes: Sequence[Vote], judge: str) -> Judg
 
 
 def judge_of_votes(pair: PreferencePair, votes: Sequence[Vote], judge: str = "") -> JudgedPair:
-    """Return a pair with what its votes come to, by the rule of ``judge``; no outcome where an order that was asked has no valid
-    vote."""
+    """Return a pair with what its votes come to, by the rule of ``judge``; no outcome where an order that was asked has no
+    valid vote."""
     orders = tuple({vote.order for vote in votes})
     judgment = both_orders_or_none(reduce_logged_votes(pair.pair_id, votes, judge), orders)
     valid = votes_with_voice(votes) if any(vote.member for vote in votes) else votes

@@ -52,14 +52,14 @@ class HubStream:
         from datasets import IterableDatasetDict, load_dataset
 
         try:
-            found = load_dataset(
+            dataset = load_dataset(
                 self.name,
                 self.config or None,
                 split=self.split or None,
                 revision=self.revision or None,
                 streaming=True,
             )
-            streams = found if isinstance(found, IterableDatasetDict) else {self.split: found}
+            streams = dataset if isinstance(dataset, IterableDatasetDict) else {self.split: dataset}
             return {str(name): stream.decode(False) for name, stream in streams.items()}
         except Exception as error:  # the boundary: the library fails in many ways
             raise DataError(f"{self}: {_unreadable(error)}") from error

@@ -224,9 +224,9 @@ def _services(config: TrainConfig, *, dry: bool) -> Iterator[Finding]:
         else:
             yield _try("engine", lambda: _engine(engine))
     if isinstance(config, RLConfig) and config.consistency.weight:
-        asked = f"{config.consistency.model} at {config.consistency.base_url}"
+        checker = f"{config.consistency.model} at {config.consistency.base_url}"
         if dry:
-            yield Finding("consistency", "look", f"{asked}: not asked in a dry run; consistency.weight=0 does without")
+            yield Finding("consistency", "look", f"{checker}: not asked in a dry run; consistency.weight=0 does without")
         else:
             yield _try("consistency", lambda: _consistency(config))
 

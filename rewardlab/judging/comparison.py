@@ -63,8 +63,8 @@ class Ballot:
 
     def __repr__(self) -> str:
         verdict = f"for {self.winner}" if self.winner is not None else self.status.value
-        said = self.error if self.status in FAILED else self.reasoning
-        return f"Ballot({self.order.value}, {verdict}{f', {self.member}' if self.member else ''}: {_short(said)!r})"
+        text = self.error if self.status in FAILED else self.reasoning
+        return f"Ballot({self.order.value}, {verdict}{f', {self.member}' if self.member else ''}: {_short(text)!r})"
 
 
 @dataclass(frozen=True, repr=False)

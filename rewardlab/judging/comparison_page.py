@@ -53,5 +53,6 @@ def _image(data: bytes) -> str:
 def _vote(vote: Ballot) -> str:
     verdict = f"for response {vote.winner}" if vote.winner is not None else f"no verdict: {vote.status.value}"
     who = f" · {_text(vote.member)}" if vote.member else ""
-    said = _text(vote.reasoning or vote.error) or "(nothing)"
-    return f"<details style='margin:.3em 0'><summary>{_text(verdict)}{who}</summary><div style='{_BOX}'>{said}</div></details>"
+    reasoning = _text(vote.reasoning or vote.error) or "(nothing)"
+    body = f"<summary>{_text(verdict)}{who}</summary><div style='{_BOX}'>{reasoning}</div>"
+    return f"<details style='margin:.3em 0'>{body}</details>"

@@ -104,15 +104,15 @@ class ServedJudge(ModelJudge):
             try:
                 async with asyncio.TaskGroup() as group:
                     tasks = [
-                        group.create_task(self._votes(connection, pair, own, num_votes, seed))
-                        for pair, own in zip(pairs, orders, strict=True)
+                        group.create_task(self._votes(connection, pair, pair_orders, num_votes, seed))
+                        for pair, pair_orders in zip(pairs, orders, strict=True)
                     ]
             except BaseExceptionGroup as errors:
                 raise errors.exceptions[0] from None
             return [task.result() for task in tasks]
 
         votes = self._background.run(judge_all)
-        return [self.reduce(pair.pair_id, own) for pair, own in zip(pairs, votes, strict=True)]
+        return [self.reduce(pair.pair_id, pair_votes) for pair, pair_votes in zip(pairs, votes, strict=True)]
 
     async def _votes(
         self, connection: _Connection, pair: PreferencePair, orders: tuple[Order, ...], num_votes: int, seed: int

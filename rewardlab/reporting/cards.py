@@ -39,16 +39,18 @@ def merge_card(readme: str, front: Mapping[str, Any], body: str, *, given: Colle
     """
     if _EMPTY in _SECTION.sub("", readme):
         return render_card(front, body)
-    found = _FRONT.match(readme)
+    front_matter = _FRONT.match(readme)
     try:
-        own = yaml.safe_load(found[1]) if found else {}
+        values = yaml.safe_load(front_matter[1]) if front_matter else {}
     except yaml.YAMLError as error:
         raise DataError(f"README.md: its front matter is no YAML ({error}); repair it, or give --replace-card") from error
-    if not isinstance(own or {}, dict):
+    if not isinstance(values or {}, dict):
         raise DataError("README.md: its front matter is no mapping; repair it, or give --replace-card")
     ours = {*MEASURED, *given}
-    kept = {name: value for name, value in (own or {}).items() if name not in ours or (name != RESULTS and not front.get(name))}
-    rest = readme[found.end() :] if found else readme
+    kept = {
+        name: value for name, value in (values or {}).items() if name not in ours or (name != RESULTS and not front.get(name))
+    }
+    rest = readme[front_matter.end() :] if front_matter else readme
     section = f"{BEGIN}\n{body.strip()}\n{END}\n"
     parts = _SECTION.split(rest, maxsplit=1)
     merged = section.join(parts) if len(parts) == 2 else f"{rest.rstrip()}\n\n{section}"

@@ -23,7 +23,8 @@ def member_judgments(votes: Sequence[Vote]) -> dict[str, Judgment]:
     for vote in votes:
         by_member.setdefault(vote.member, []).append(vote)
     return {
-        name: both_orders_or_none(reduce_votes("", own), tuple({vote.order for vote in own})) for name, own in by_member.items()
+        name: both_orders_or_none(reduce_votes("", of_member), tuple({vote.order for vote in of_member}))
+        for name, of_member in by_member.items()
     }
 
 
