@@ -54,17 +54,29 @@ def end_token_ids(model: Any) -> frozenset[int]:
     return frozenset(ends if isinstance(ends, list) else [ends])
 
 
-def count_text_tokens(processor: Any, prompt: str, answer: str, num_images: int) -> int:
-    """Return how many tokens a rendered prompt and its answer have without those of images; the marks around them count."""
+def count_text_tokens(processor: Any, prompts: Sequence[str], answers: Sequence[str], num_images: Sequence[int]) -> list[int]:
+    """Return how many tokens rendered prompts and their answers have without those of images; the marks around them count."""
     placeholders = 1  # tokens that stand for an image until the processor repeats them
     if sequence := getattr(processor, "full_image_sequence", None):  # Gemma 3: the mark becomes text of one length
-        prompt, placeholders = prompt.replace(processor.boi_token, sequence), processor.image_seq_length
-    return len(processor.tokenizer(prompt + answer, add_special_tokens=False)["input_ids"]) - placeholders * num_images
+        prompts = [prompt.replace(processor.boi_token, sequence) for prompt in prompts]
+        placeholders = processor.image_seq_length
+    texts = [prompt + answer for prompt, answer in zip(prompts, answers, strict=True)]
+    counts = map(len, processor.tokenizer(texts, add_special_tokens=False)["input_ids"])
+    return [count - placeholders * images for count, images in zip(counts, num_images, strict=True)]
 
 
 def count_image_tokens(processor: Any, sizes: Sequence[tuple[int, int]]) -> list[int]:
     """Return how many tokens each image of (height, width) px becomes, without decoding any."""
     return list(processor._get_num_multimodal_tokens(image_sizes=list(sizes)).num_image_tokens)
+
+
+def most_image_tokens(processor: Any) -> int | None:
+    """Return how many tokens an image can be at most, however large it is; None where that is not known."""
+    if fixed := getattr(processor, "image_seq_length", None):
+        return int(fixed)
+    images = processor.image_processor
+    size, merged = getattr(images, "size", {}), getattr(images, "patch_size", 0) * getattr(images, "merge_size", 0)
+    return int(size["longest_edge"]) // merged**2 if merged and "longest_edge" in size else None
 
 
 # Rows and their images.

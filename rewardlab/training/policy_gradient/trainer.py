@@ -11,6 +11,7 @@ log-probs -> ``compute_advantages`` -> TRL cuts micro-batches -> ``policy_loss``
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -100,6 +101,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         *,
         method: Method,
         reward: RewardFunction,
+        read_rows: Callable[[Sequence[Row]], list[Row]],
         rollouts: RolloutStrategy | None = None,
         sampling: SamplingOptions | None = None,
         dynamic: DynamicSampling | None = None,
@@ -111,11 +113,12 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         image_fields: Callable[[Fields], Fields] = lambda fields: fields,
         **trl: Any,
     ) -> None:
-        """``trl`` are GRPOTrainer's own arguments: model, args, train_dataset, processing_class, peft_config, callbacks."""
+        """``read_rows`` makes of rows of the dataset what is sampled from and paid. ``trl`` are GRPOTrainer's own arguments:
+        model, args, train_dataset, processing_class, peft_config, callbacks."""
         self._accumulators = {"train": MetricAccumulator(), "eval": MetricAccumulator()}
         self._method, self._reward, self._rollouts = method, reward, rollouts or WholeRollouts()
         self._sampling, self._dynamic = sampling or SamplingOptions(), dynamic
-        self._outliers, self._image_fields = outliers, image_fields
+        self._outliers, self._image_fields, self._read_rows = outliers, image_fields, read_rows
         self._engine: EngineSampler | None = None
         self._prompts: list[Any] = []
         self._draws = (-1, 0)  # the step that drew last, and how often it did
@@ -181,10 +184,10 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
 
     def sample_and_score(self, rows: list[Row]) -> list[Rollout]:
         """Return one scored rollout a row; what every one of them earned is in the metrics, trained on or not."""
-        rows = self._rollouts.choose_rows(rows)
-        prompts = [row["prompt"] for row in rows]
-        if any(row.get("images") for row in rows):
-            prompts = [prepare_multimodal_messages(row["prompt"], images=row["images"]) for row in rows]
+        started = time.perf_counter()
+        rows = self._read_rows(self._rollouts.choose_rows(rows))
+        self._add_metrics({"data/seconds": time.perf_counter() - started})
+        prompts = [prepare_multimodal_messages(row["prompt"], images=row.pop("images")) for row in rows]
         prompt_ids, _, _, completions, _, _, images, _ = super()._generate(prompts)
         by_prompt: list[Any] | None = images_by_prompt(images)
         images_by_row = by_prompt or [None] * len(rows)
@@ -253,7 +256,8 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
             )
 
     def _tokenize_prompts(self, prompts: list[Any]) -> Any:
-        self._prompts = prompts  # an engine is asked in words and images, not in tokens
+        if self._sampling.engine is not None:
+            self._prompts = prompts  # it is asked in words and images, not in tokens
         return super()._tokenize_prompts(prompts)
 
     def _sample_engine(self, prompt_ids: list[list[int]], config: EngineConfig) -> Samples:
@@ -286,6 +290,9 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         if hot := self._sampling.hot_token:  # not of the policy's own drawing: nothing is learnt from it
             batch.loss_mask_NT[:, hot.position : hot.position + 1] = 0
         padded |= self._add_advantages(batch, rollouts).to_trl()
+        self._current = []  # pictures and all
+        if self.args.bf16 and "pixel_values" in padded:  # autocast rounds them so in any case
+            padded["pixel_values"] = padded["pixel_values"].to(torch.bfloat16)
         return dict(padded)
 
     def _generate(self, prompts: list[Any]) -> Any:
