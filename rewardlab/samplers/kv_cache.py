@@ -60,7 +60,8 @@ class ComputeTypeCache(DynamicCache):
         if torch.is_autocast_enabled(device):
             dtype = torch.get_autocast_dtype(device)
             key_states, value_states = key_states.to(dtype), value_states.to(dtype)
-        return super().update(key_states, value_states, layer_idx, *args, **kwargs)
+        keys, values = super().update(key_states, value_states, layer_idx, *args, **kwargs)
+        return keys, values
 
 
 def growing_cache(model: PreTrainedModel) -> DynamicCache:
