@@ -2,7 +2,7 @@
 
 A method (``config/method.py``), a way of making rollouts (``rollouts/``), a reward function (``rewards/``), and, where the
 method has one, a critic. TRL brings images, M-RoPE positions, log-probs, the schedule and the distribution; the arithmetic is
-in ``algorithm.py``. This is the only file that names private methods of TRL and transformers;
+in ``algorithm.py``. This file and ``rollouts/trl_vllm.py`` alone name private methods of TRL and transformers;
 ``tests/training/test_trl_seam.py`` holds their signatures.
 
 One step: TRL asks for a batch -> :meth:`PolicyTrainer.sample_and_score` makes scored rollouts -> TRL pads them and computes
@@ -61,6 +61,7 @@ from rewardlab.training.policy_gradient.rollouts.dynamic import Candidates, Dyna
 from rewardlab.training.policy_gradient.rollouts.engine import EngineSampler
 from rewardlab.training.policy_gradient.rollouts.prompts import RolloutSampler, SetSamplerEpoch
 from rewardlab.training.policy_gradient.rollouts.state import State, load_states, save_state
+from rewardlab.training.policy_gradient.rollouts.trl_vllm import send_merged_copies
 from rewardlab.training.policy_gradient.rollouts.whole import (
     RolloutStrategy,
     Samples,
@@ -125,6 +126,8 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         self.num_generated_tokens = 0  # by this process, trained on or not
         self.value_only, self.value_learning_rate = value_only, value_learning_rate
         super().__init__(reward_funcs=[reward], **trl)
+        if self.use_vllm:
+            send_merged_copies(self.vllm_generation)
         self.add_callback(SetSamplerEpoch(lambda: self.rollout_sampler))
         if self.ref_model is not None and num_processes() > 1:
             always_run_vision_tower(self.ref_model, self.processing_class)
