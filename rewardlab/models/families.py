@@ -10,7 +10,7 @@ Shapes: ``N`` rows, ``T`` tokens.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -166,28 +166,20 @@ def select_fields(fields: Mapping[str, Any], images: Any, rows: Sequence[int], l
     return selected
 
 
-def iterate_batches(
-    prompt_ids: Sequence[list[int]], fields: Mapping[str, Any], images: Any, pad: int, size: int
-) -> Iterator[tuple[slice, dict[str, Tensor]]]:
-    """Yield batches of at most ``size`` prompts as a model reads them, left-padded, and which prompts they are.
+def prompt_batch(
+    prompt_ids: Sequence[list[int]], fields: Mapping[str, Any], images: Any, rows: Sequence[int], pad: int
+) -> dict[str, Tensor]:
+    """Return some of the prompts as a model reads them, left-padded.
 
     ``images`` are those of each prompt, or None where no prompt has any. Raise NotImplementedError for an unknown field.
     """
-    _check_names(fields)
-    counts = [len(of_prompt or ()) for of_prompt in images or [()] * len(prompt_ids)]
-    everything = {name: value if name in TOKEN_FIELDS else _tensor(value) for name, value in fields.items()}
-    everything["num_images"] = counts
-    for start in range(0, len(prompt_ids), size):
-        rows = slice(start, start + size)
-        tokens = [torch.tensor(ids, dtype=torch.long) for ids in prompt_ids[rows]]
-        mask = left_pad([torch.ones_like(ids) for ids in tokens], 0)
-        batch = {"input_ids": left_pad(tokens, pad), "attention_mask": mask}
-        for name, value in slice_fields(everything, rows).items():
-            if name in TOKEN_FIELDS:
-                batch[name] = left_pad([torch.as_tensor(row) for row in value], 0)
-            elif name != "num_images":
-                batch[name] = value
-        yield rows, batch
+    tokens = [torch.tensor(prompt_ids[row], dtype=torch.long) for row in rows]
+    mask = left_pad([torch.ones_like(ids) for ids in tokens], 0)
+    batch = {"input_ids": left_pad(tokens, pad), "attention_mask": mask}
+    shown = [()] * len(prompt_ids) if images is None else images
+    for name, value in select_fields(fields, shown, rows, list(map(len, tokens))).items():
+        batch[name] = left_pad([torch.as_tensor(row) for row in value], 0) if name in TOKEN_FIELDS else value
+    return batch
 
 
 def images_by_prompt(images: Any) -> list[list[Any]] | None:

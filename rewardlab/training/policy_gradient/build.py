@@ -24,7 +24,7 @@ from rewardlab.samplers.vllm import FORBIDDEN
 from rewardlab.training.policy_gradient.arguments import PolicyArguments
 from rewardlab.training.policy_gradient.critic import StopAtPlateau
 from rewardlab.training.policy_gradient.rollouts.dynamic import DynamicSampling
-from rewardlab.training.policy_gradient.rollouts.engine import check_engine, with_context_length
+from rewardlab.training.policy_gradient.rollouts.engine import LONGEST_SYNC_S, check_engine, with_context_length
 from rewardlab.training.policy_gradient.rollouts.prompts import PromptSource
 from rewardlab.training.policy_gradient.rollouts.truncated import TruncatedRollouts
 from rewardlab.training.policy_gradient.rollouts.whole import RolloutStrategy, WholeRollouts
@@ -61,10 +61,13 @@ def trl_arguments(config: MethodConfig, out: Path, **more: Any) -> PolicyArgumen
 
 
 def _vllm_arguments(config: MethodConfig) -> dict[str, Any]:
-    """Return TRL's arguments for its own two ways of sampling by vLLM; its correction is ours (``importance_cap``)."""
+    """Return TRL's arguments for its own two ways of sampling by vLLM, whose correction is ours (``importance_cap``); for
+    ``serve``, how long the others wait for the main process, which gives up first."""
     engine = config.engine
-    if engine is None or engine.kind == "serve":
+    if engine is None:
         return {}
+    if engine.kind == "serve":
+        return {"ddp_timeout": int(LONGEST_SYNC_S + engine.deadline_s) + 1800}  # torch's own 1,800 s for all else
     return {
         "use_vllm": True,
         "vllm_mode": engine.kind,
