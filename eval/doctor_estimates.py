@@ -2,10 +2,10 @@
 
     python eval/doctor_estimates.py [--model Qwen/Qwen2.5-VL-3B-Instruct ...] [--tokens 4096]
 
-A micro-batch is read forwards and backwards, the optimizer steps, and another is read, at the real shapes, with a picture through the vision
-tower, under ``torch.distributed._tools.mem_tracker.MemTracker`` and fake tensors. The
-model's own layers run; embedding and vision are joined by hand, because positions need real numbers. The output head is left out
-on both sides. Prints for each model and precision the highest memory, the estimate, and how far off it is.
+A micro-batch is read forwards and backwards, the optimizer steps, and another is read, at the real shapes, with a picture
+through the vision tower, under ``torch.distributed._tools.mem_tracker.MemTracker`` and fake tensors. The model's own layers
+run; embedding and vision are joined by hand, because positions need real numbers. The output head is left out on both sides.
+Prints for each model and precision the highest memory, the estimate, and how far off it is.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Case:
 
 
 def tracked_peak(config: Any, case: Case) -> float:
-    """Return the most bytes that two micro-batches and a step of AdamW between them take, of a model of transformers' ``config``."""
+    """Return the most bytes that two micro-batches and a step of AdamW between them take."""
     config._attn_implementation = "sdpa"
     precision = torch.float32 if case.autocast else torch.bfloat16
     context: Callable[[], AbstractContextManager[Any]] = (

@@ -13,6 +13,7 @@ from rewardlab.judging.spec import JudgeSpec
 from rewardlab.models.architectures import build_on_meta, config_of
 from rewardlab.samplers.base import HF, VLLM
 
+SCORING_BYTES = 4.0  # a weight of a reward model or process reward model: float32
 VLLM_SHARE = 0.9  # of a card, that vLLM takes where nothing is said
 
 
@@ -46,12 +47,12 @@ def beside_lines(setup: Setup) -> list[MemoryLine]:
         if spec.engine == HF:
             return _judge(setup, config, reader_of(spec.target, setup))
         if spec.engine == "rm":
-            return _scalar(setup, config, reader_of(spec.target, setup, weight_bytes=4.0))
+            return _scalar(setup, config, reader_of(spec.target, setup, weight_bytes=SCORING_BYTES))
         if spec.engine == VLLM:
             how = f"vLLM takes {VLLM_SHARE:g} of a card by itself, in every process"
             return [MemoryLine("judge", VLLM_SHARE * setup.card, Phase.ALWAYS, how)]
     if isinstance(config, RLConfig) and config.process_reward:
-        return _steps(setup, reader_of(config.process_reward, setup, weight_bytes=4.0))
+        return _steps(setup, reader_of(config.process_reward, setup, weight_bytes=SCORING_BYTES))
     return []
 
 
