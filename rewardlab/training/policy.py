@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from accelerate.utils import gather_object
 from datasets import Dataset, Features, Image, List, Value
 
 from rewardlab.config import PolicyConfig
@@ -70,7 +71,15 @@ def build_policy_trainer(
 ) -> PolicyTrainer:
     """Return the trainer of a policy, ready to run; ``observer`` is called with every batch, ``more`` goes to
     ``make_trainer``."""
-    function = AnchoredReward(reward, pairs, anchors, ends=end_token_ids(model), samples=out / SAMPLES, observer=observer)
+    function = AnchoredReward(
+        reward,
+        pairs,
+        anchors,
+        ends=end_token_ids(model),
+        samples=out / SAMPLES,
+        observer=observer,
+        gather=gather_object,
+    )
     return make_trainer(rows, config, model, processor, function, out, **more)
 
 
