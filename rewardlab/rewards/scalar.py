@@ -62,4 +62,4 @@ class ScalarReward:
         answers = [without_thinking(response) for response in responses]
         pairs = [replace(question, responses=(answer, answer)) for question, answer in zip(questions, answers, strict=True)]
         scores = score_responses(self._model, self._processor, pairs, self._template, batch_size=self._batch_size)[:, 0]
-        return [float(value) for value in scores], {"reward/scalar_std": float(scores.std(correction=0))}
+        return [float(value) for value in scores], {}

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from accelerate.utils import gather_object
+
 from rewardlab.config import PolicyConfig
 from rewardlab.data.pair_table import facts_of, fingerprint_of
 from rewardlab.errors import DataError
@@ -71,7 +73,15 @@ def build_policy_trainer(
 ) -> PolicyTrainer:
     """Return the trainer of a policy, ready to run; ``observer`` is called with every batch, ``more`` goes to
     ``make_trainer``."""
-    function = AnchoredReward(reward, pairs, anchors, ends=end_token_ids(model), samples=out / SAMPLES, observer=observer)
+    function = AnchoredReward(
+        reward,
+        pairs,
+        anchors,
+        ends=end_token_ids(model),
+        samples=out / SAMPLES,
+        observer=observer,
+        gather=gather_object,
+    )
     return make_trainer(rows, config, model, processor, function, out, **more)
 
 

@@ -330,7 +330,9 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
             rewards_G = rewards_G.masked_fill(unscored_G, torch.nan)
             batch = replace(batch, loss_mask_NT=batch.loss_mask_NT * ~unscored_G[local][:, None])
             self._add_metrics({"reward/unscored_frac": unscored_G.float().mean().item()})
-        rewards = Rewards(rewards_G, local, self._groups(rollouts, rewards_G), self._kl(batch, rollouts))
+        kl_NT = self._kl(batch, rollouts)
+        kl_G = None if kl_NT is None or method.advantage != "rloo" else self.accelerator.gather(kl_NT.sum(1))
+        rewards = Rewards(rewards_G, local, self._groups(rollouts, rewards_G), kl_NT, kl_G)
         if self._process_reward is not None:
             steps_NT, metrics = self._process_reward(
                 batch.to_trl(),
