@@ -19,6 +19,7 @@ from trl import SFTTrainer
 from rewardlab.config import SFTConfig
 from rewardlab.errors import DataError
 from rewardlab.models.loading import load_policy, peft_config
+from rewardlab.models.precision import adapters_to_float32
 from rewardlab.prompts import Template, load_template
 from rewardlab.training.run.folder import common_arguments
 from rewardlab.training.run.inputs import config_of, pairs_of
@@ -38,6 +39,7 @@ class ResumableSFTTrainer(StrictResumeMixin, SFTTrainer):
 
     def __init__(self, *args: Any, first_token_only: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        adapters_to_float32(self.model)
         if first_token_only:
             self.data_collator = FirstTokenOnly(self.data_collator)
         # The Qwen-VL classes say no, and a batch would be the mean of its micro-batches' means, however few their tokens; TRL's

@@ -27,6 +27,7 @@ from trl.models import unwrap_model_for_generation
 from rewardlab.config import EngineConfig, Method
 from rewardlab.metrics.running import Metric, MetricAccumulator, Metrics
 from rewardlab.models.families import FORWARD_KEYS, Fields, images_by_prompt, iterate_batches, slice_fields
+from rewardlab.models.precision import adapters_to_float32
 from rewardlab.models.value_model import ValueModel, completion_values
 from rewardlab.models.vision_hooks import always_run_vision_tower
 from rewardlab.processes import num_processes
@@ -125,6 +126,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         self.num_generated_tokens = 0  # by this process, trained on or not
         self.value_only, self.value_learning_rate = value_only, value_learning_rate
         super().__init__(reward_funcs=[reward], **trl)
+        adapters_to_float32(self.model)
         self.add_callback(SetSamplerEpoch(lambda: self.rollout_sampler))
         if self.ref_model is not None and num_processes() > 1:
             always_run_vision_tower(self.ref_model, self.processing_class)
