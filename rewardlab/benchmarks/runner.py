@@ -35,7 +35,7 @@ from rewardlab.judging.panel import PanelJudge
 from rewardlab.judging.served import ServedJudge
 from rewardlab.judging.spec import WITHOUT_SAMPLER, JudgeSpec, judge_video_policy
 from rewardlab.metrics.accuracy import Labeled, pair_score
-from rewardlab.models.checkpoints import commit, versions
+from rewardlab.models.checkpoints import commit, load_template_for, versions
 from rewardlab.prompts import load_template
 from rewardlab.samplers.base import HF
 from rewardlab.types import (
@@ -140,14 +140,16 @@ def _images_hash(rows: Sequence[Row]) -> str:
     return digest.hexdigest()[:16]
 
 
-def check_names(name: str, controls: Sequence[str], orders: str, template: str | None) -> Benchmark:
-    """Return the benchmark. Raise ConfigError for a name that nothing has."""
+def check_names(name: str, controls: Sequence[str], orders: str, template: str | None, judge: str) -> Benchmark:
+    """Return the benchmark. Raise ConfigError for a name that nothing has, CheckpointError for a template that a checkpoint was
+    not trained on."""
     benchmark = find_benchmark(name)
     if unknown := sorted(set(controls) - set(CONTROLS)):
         raise ConfigError(f"unknown controls {', '.join(unknown)}; expected {', '.join(CONTROLS)}")
     draw_orders(orders, 0, 0)
     if template:
-        load_template(template)
+        checkpoint = JudgeSpec.parse(judge, *NO_ENGINES, *WITHOUT_SAMPLER).checkpoint
+        load_template_for(checkpoint, template) if checkpoint else load_template(template)
     return benchmark
 
 
@@ -200,7 +202,7 @@ def run_bench(settings: BenchSettings, out: Path) -> tuple[Report, list[Row]]:
 
     An interrupted run continues from its log; a finished one is only scored again. Raises what the judge and loader raise.
     """
-    benchmark = check_names(settings.benchmark, settings.controls, settings.orders, settings.template)
+    benchmark = check_names(settings.benchmark, settings.controls, settings.orders, settings.template, settings.judge)
     judge = open_any_judge(settings)
     _check_stopping(settings, judge)
     rows, notes = load_rows(settings, judge)

@@ -74,8 +74,9 @@ def open_generative_judge(
     """
     parsed = _with_address(JudgeSpec.parse(spec), spec, api_key)
     checkpoint = parsed.checkpoint
-    words = load_template(template or DEFAULT_TEMPLATE)
-    if checkpoint is not None:
+    if checkpoint is None:
+        words = load_template(template or DEFAULT_TEMPLATE)
+    else:
         words = load_template_for(parsed.target, template, from_hub=True)
     by_probability = parsed.by_probability or (checkpoint is not None and words.verdict_format == "bare")
     if by_probability and words.verdict_format not in READ_BY_PROBABILITY:
