@@ -69,6 +69,7 @@ class BenchSettings:
     stop_error: float | None = None
     max_tokens: int = 1024
     batch_size: int = 64
+    engine_args: str = ""
     controls: tuple[str, ...] = ("blank",)
     api_key: str = "none"
     command: str = ""  # for the report
@@ -89,6 +90,7 @@ def open_any_judge(settings: BenchSettings) -> AnyJudge:
         top_p=settings.top_p,
         max_tokens=settings.max_tokens,
         batch_size=settings.batch_size,
+        engine_args=settings.engine_args,
         api_key=settings.api_key,
     )
 
@@ -182,7 +184,7 @@ def run_identity(settings: BenchSettings, judge: AnyJudge, rows: Sequence[Row], 
         benchmark=benchmark_identity(settings.benchmark),
         data=data_hash(settings.data),
         images=_images_hash(rows),
-        judge=str(of_model.get("judge", settings.judge)),
+        judge=f"{of_model.get('judge', settings.judge)} {settings.engine_args}".strip(),
         weights=weights,
         votes=num_votes,
         orders=settings.orders,

@@ -47,7 +47,7 @@ class ProcessReward:
                 f"{folder}: has another tokenizer than the policy; train it from a model of the policy's family"
             )
         return ProcessReward(
-            ValueModel.from_pretrained(str(folder)).to(device),
+            ValueModel.for_scoring(folder, device, attention=config.attn_implementation),
             tokenizer,
             wrong_weight=config.process_wrong_weight,
             right_weight=config.process_correct_weight,

@@ -134,6 +134,6 @@ def train_sft(
             peft_config=peft_config(config.lora, model, config.freeze),
             first_token_only=verdict_only,
         )
-        return Built(trainer, checkpoint_of(trainer, processor, out, template=template, stage="sft", base=config.model))
+        return Built(trainer, checkpoint_of(trainer, processor, out, template=template, stage="sft", config=config))
 
     return run_stage(Stage("sft", config, out, data, len(rows), build))

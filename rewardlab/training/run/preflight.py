@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from PIL import Image
-from transformers import AutoConfig
 
 from rewardlab.config import TrainConfig
 from rewardlab.data.files import write_atomic
-from rewardlab.errors import CheckpointError, DataError
+from rewardlab.errors import DataError
+from rewardlab.models.attention import check_attention
 from rewardlab.models.families import count_image_tokens, count_text_tokens
-from rewardlab.models.hub import hub_options, why_absent
-from rewardlab.models.loading import check_folder, load_processor, set_pixels
+from rewardlab.models.loading import load_config_of, load_processor, set_pixels
 from rewardlab.processes import is_main
 from rewardlab.prompts import Template, build_messages
 from rewardlab.reporting.progress import bar, log_line
@@ -88,14 +87,7 @@ def processor_of(config: TrainConfig) -> Any:
 
 def context_of(model: str) -> int | None:
     """Return how many tokens a checkpoint (of an adapter, its base) allows, if it says. Raise CheckpointError."""
-    adapter = Path(model) / "adapter_config.json"
-    path = json.loads(adapter.read_text(encoding="utf-8"))["base_model_name_or_path"] if adapter.exists() else model
-    check_folder(path)
-    try:
-        config = AutoConfig.from_pretrained(path, **hub_options(path))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path}: its configuration cannot be loaded ({why_absent(path, error)})") from error
-    limit = getattr(config.get_text_config(), "max_position_embeddings", None)
+    limit = getattr(load_config_of(model).get_text_config(), "max_position_embeddings", None)
     return int(limit) if limit else None
 
 
@@ -112,9 +104,11 @@ def drop_too_long(
     logged.
 
     Each is counted in the order that makes it longer. Where no ``max_tokens`` is given, raise DataError for a pair longer than
-    the model's context: it could not be read, and cutting it could cut an image. Also where none fits.
+    the model's context: it could not be read, and cutting it could cut an image. Also where none fits. Raise ConfigError for a
+    finished run, and for an attention that cannot be.
     """
     refuse_finished(out)
+    check_attention(config.attn_implementation)
     limit = config.max_tokens or context_of(config.model)
     if limit is None:
         return list(pairs)
