@@ -43,7 +43,7 @@ def first_answers(
         max_tokens=config.max_completion_length,
         seed=config.seed,
     )
-    sampler = HFSampler(*load_model(config.model), batch_size=CHUNK)
+    sampler = HFSampler(*load_model(config.model, attention=config.attn_implementation), batch_size=CHUNK)
     with bar("anchors", len(pairs)) as advance:
         for start in range(0, len(pairs), CHUNK):
             chunk = list(pairs[start : start + CHUNK])

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from rewardlab.config import PolicyConfig, RMConfig, load_yaml
-from rewardlab.errors import DataError
+from rewardlab.errors import ConfigError, DataError
 from rewardlab.prompts import load_template
 from rewardlab.rewards.anchors import anchors_of, best_of
 from rewardlab.rewards.pairwise import PairwiseReward
@@ -56,6 +56,13 @@ def test_paid_by_the_chance_of_beating_the_anchor() -> None:
     assert values_of(metrics)["judge/unreadable_frac"] == 0
     centred, _ = PairwiseReward(judge, phi="centered")([question("x")], ["good"], [("fair",)], 0)  # type: ignore[arg-type]
     assert centred == pytest.approx([0.2], abs=1e-3)
+
+
+def test_no_vllm_in_every_process() -> None:
+    """Each would take nine tenths of a card that is there to train; the sentence says what to do in its place."""
+    for judge in ("vllm:runs/rl/final", "prob:vllm:runs/rl/final"):
+        with pytest.raises(ConfigError, match=r"no room to train; serve it .*openai:runs/rl/final@http"):
+            policy_module.open_reward(PolicyConfig(judge=judge), [])
 
 
 def test_a_group_is_compared_with_itself(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from trl.models import unwrap_model_for_generation
 from rewardlab.config import EngineConfig, Method
 from rewardlab.metrics.running import Metric, MetricAccumulator, Metrics
 from rewardlab.models.families import FORWARD_KEYS, Fields, images_by_prompt, slice_fields
+from rewardlab.models.precision import adapters_to_float32
 from rewardlab.models.value_model import ValueModel, completion_values
 from rewardlab.models.vision_hooks import always_run_vision_tower
 from rewardlab.processes import num_processes
@@ -129,6 +130,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         self.num_generated_tokens = 0  # by this process, trained on or not
         self.value_only, self.value_learning_rate = value_only, value_learning_rate
         super().__init__(reward_funcs=[reward], **trl)
+        adapters_to_float32(self.model)
         if self.use_vllm:
             send_merged_copies(self.vllm_generation)
         self.add_callback(SetSamplerEpoch(lambda: self.rollout_sampler))
