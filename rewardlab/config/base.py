@@ -113,6 +113,16 @@ class TrainConfig(Schema):
     freeze: list[str] = Field(
         [], description="Parts that do not learn: `vision`, `merger`, `language`, or regular expressions of weights' names."
     )
+    dtype: Literal["auto", "bfloat16", "float32"] = Field(
+        "auto",
+        description="Type that the weights in OUT/final are rounded to, once, for judges to read; `auto`: that of `model`. "
+        "Weights and adapters learn in float32 whatever it says, and checkpoints to resume from are not rounded.",
+    )
+    attn_implementation: Literal["auto", "flash_attention_2", "flash_attention_3", "sdpa", "eager"] = Field(
+        "auto",
+        description="Attention of every model of the run. `auto`: flash attention where it is installed and card and family "
+        "allow it, else sdpa; the log and run.json say which.",
+    )
     pixels: PixelConfig | None = Field(None, description="How large images are shown; null: as the checkpoint has it.")
     frames: int = Field(
         8,

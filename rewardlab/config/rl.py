@@ -279,7 +279,8 @@ class PolicyConfig(MethodConfig):
     value_learning_rate: float | None = Field(7.5e-7, gt=0, description="Peak learning rate of the critic (Seed1.5-VL).")
     judge: str = Field(
         "prob:runs/rl/final",
-        description="The judge, as in `rewardlab bench run`, or rm:FOLDER, a scalar head that sees no anchor.",
+        description="The judge, as in `rewardlab bench run` (hf:, prob: or openai:; each process opens its own), or rm:FOLDER, "
+        "a scalar head that sees no anchor.",
     )
     judge_votes: int = Field(1, ge=1, description="Rationales (or votes) in each order of a comparison.")
     judge_max_tokens: int = Field(1024, ge=1, description="Most tokens of a judgment.")

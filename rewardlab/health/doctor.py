@@ -252,7 +252,8 @@ def _judgment(config: TrainConfig, pairs: list[PreferencePair]) -> str:
         prompts = [build_messages(pair, order=pair.order, template=template) for pair in pairs[:NUM_JUDGED]]
         start_time = time.perf_counter()
         longest = config.max_completion_length if isinstance(config, MethodConfig) else 512
-        completions = sampler.sample(prompts, SamplingParams(1, 1.0, max_tokens=longest))
+        with torch.autocast("cuda", torch.bfloat16, enabled=torch.cuda.is_available()):  # as training samples
+            completions = sampler.sample(prompts, SamplingParams(1, 1.0, max_tokens=longest))
         seconds = time.perf_counter() - start_time
     texts = [samples[0].text for samples in completions]
     num_valid = sum(parse_verdict(text, template.verdict_format).status is VerdictStatus.OK for text in texts)

@@ -13,7 +13,7 @@ from torch import Tensor
 from rewardlab.config import RLConfig
 from rewardlab.errors import CheckpointError
 from rewardlab.metrics.running import Metric
-from rewardlab.models.checkpoints import template_for
+from rewardlab.models.checkpoints import check_template
 from rewardlab.models.loading import load_processor
 from rewardlab.models.value_model import WEIGHTS, ValueModel, completion_values
 from rewardlab.prompts import Template
@@ -39,7 +39,7 @@ class ProcessReward:
         """The model that ``config.process_reward`` names. Raises CheckpointError unless it was made by ``rewardlab prm`` for
         this template and this tokenizer: it reads the policy's own tokens."""
         folder = Path(config.process_reward or "")
-        template_for(folder, template.name)
+        check_template(folder, template)
         if not (folder / WEIGHTS).exists():
             raise CheckpointError(f"{folder}: not a process reward model (no {WEIGHTS} in it); train one with `rewardlab prm`")
         if load_processor(str(folder)).tokenizer.get_vocab() != tokenizer.get_vocab():
@@ -47,7 +47,7 @@ class ProcessReward:
                 f"{folder}: has another tokenizer than the policy; train it from a model of the policy's family"
             )
         return ProcessReward(
-            ValueModel.from_pretrained(str(folder)).to(device),
+            ValueModel.for_scoring(folder, device, attention=config.attn_implementation),
             tokenizer,
             wrong_weight=config.process_wrong_weight,
             right_weight=config.process_correct_weight,

@@ -141,7 +141,7 @@ def train_prm(pairs: Sequence[PreferencePair], steps: Sequence[dict[str, Any]], 
     def build(resume: str | None) -> Built:
         processor = processor_of(config)
         arguments = TrainingArguments(remove_unused_columns=False, **supervised_arguments(config, out))
-        model = ValueModel.from_pretrained(config.model)
+        model = ValueModel.from_pretrained(config.model, attention=config.attn_implementation)
         freeze(model, config.freeze)
         if num_processes() > 1:
             always_run_vision_tower(model, processor)
@@ -151,7 +151,7 @@ def train_prm(pairs: Sequence[PreferencePair], steps: Sequence[dict[str, Any]], 
             train_dataset=rows,
             data_collator=StepCollator(processor, template),
         )
-        return Built(trainer, checkpoint_of(trainer, processor, out, template=template, stage="prm", base=config.model))
+        return Built(trainer, checkpoint_of(trainer, processor, out, template=template, stage="prm", config=config))
 
     data = fingerprint_of(pairs) + labels
     return run_stage(Stage("prm", config, out, data, len(rows), build))

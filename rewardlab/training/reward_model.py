@@ -23,7 +23,7 @@ from rewardlab.data.files import write_atomic
 from rewardlab.data.pair_table import facts_of, fingerprint_of, select
 from rewardlab.errors import CheckpointError, DataError
 from rewardlab.models.checkpoints import template_for
-from rewardlab.models.loading import freeze, load_processor
+from rewardlab.models.loading import freeze, load_processor, this_device
 from rewardlab.models.value_model import WEIGHTS, ValueModel
 from rewardlab.models.vision_hooks import always_run_vision_tower
 from rewardlab.processes import num_processes
@@ -98,7 +98,7 @@ def build_reward_trainer(pairs: Sequence[PreferencePair], config: RMConfig, proc
         "remove_unused_columns": False,
     }
     training_arguments = TrainingArguments(**arguments)  # before the model: ZeRO-3 deals its weights out as they are read
-    model = ValueModel.from_pretrained(config.model)
+    model = ValueModel.from_pretrained(config.model, attention=config.attn_implementation)
     freeze(model, config.freeze)
     if num_processes() > 1:
         always_run_vision_tower(model, processor)
@@ -124,7 +124,7 @@ def train_reward_model(pairs: Sequence[PreferencePair], config: RMConfig, out: P
     def build(resume: str | None) -> Built:
         processor = processor_of(config)
         trainer = build_reward_trainer(kept, config, processor, out)
-        return Built(trainer, checkpoint_of(trainer, processor, out, template=template, stage="rm", base=config.model))
+        return Built(trainer, checkpoint_of(trainer, processor, out, template=template, stage="rm", config=config))
 
     return run_stage(Stage("rm", config, out, fingerprint_of(kept), 2 * len(kept), build))
 
@@ -137,6 +137,7 @@ def write_scores(folder: Path, pairs: Sequence[PreferencePair], out: Path) -> in
     template = template_for(folder, None)
     if not (folder / WEIGHTS).exists():
         raise CheckpointError(f"{folder}: not a scalar reward model ({WEIGHTS} is missing); expected what `rewardlab rm` left")
-    scores = score_responses(ValueModel.from_pretrained(str(folder)), load_processor(str(folder)), pairs, template).tolist()
+    model, processor = ValueModel.for_scoring(folder, this_device()), load_processor(str(folder))
+    scores = score_responses(model, processor, pairs, template).tolist()
     write_atomic(out, "".join(json.dumps({"row": n, "scores": both}) + "\n" for n, both in enumerate(scores)))
     return len(scores)

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from accelerate.utils import gather_object
 from transformers import PreTrainedModel, TrainerCallback
 
 from rewardlab.config import RLConfig
@@ -90,7 +91,8 @@ def judgment_reward_of(config: RLConfig, template: Template, model: Any, out: Pa
         overlong=(config.max_completion_length, config.overlong_margin) if config.overlong_margin else None,
     )
     scorer = JudgmentScorer(template.verdict_format, judge, deadline_s=2 * config.consistency.deadline_s)
-    return JudgmentReward(scorer, judge, weights, ends=end_token_ids(model), samples=out / SAMPLES)
+    ends, samples = end_token_ids(model), out / SAMPLES
+    return JudgmentReward(scorer, judge, weights, ends=ends, samples=samples, gather=gather_object)
 
 
 class CloseOnTrainEnd(TrainerCallback):

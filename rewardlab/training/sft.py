@@ -20,6 +20,7 @@ from rewardlab.config import SFTConfig
 from rewardlab.data.pair_table import facts_of, fingerprint_of, select
 from rewardlab.errors import DataError
 from rewardlab.models.loading import load_policy, load_processor, peft_config
+from rewardlab.models.precision import adapters_to_float32
 from rewardlab.prompts import Template, load_template
 from rewardlab.samplers.hf import special_tokens
 from rewardlab.training.run.folder import supervised_arguments
@@ -40,6 +41,7 @@ class ResumableSFTTrainer(StrictResumeMixin, SFTTrainer):
 
     def __init__(self, *args: Any, first_token_only: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        adapters_to_float32(self.model)
         if first_token_only:
             self.data_collator = FirstTokenOnly(self.data_collator)
         # The Qwen-VL classes say no, and a batch would be the mean of its micro-batches' means, however few their tokens; TRL's
@@ -135,6 +137,6 @@ def train_sft(
             peft_config=peft_config(config.lora, model, config.freeze),
             first_token_only=verdict_only,
         )
-        return Built(trainer, checkpoint_of(trainer, processor, out, template=template, stage="sft", base=config.model))
+        return Built(trainer, checkpoint_of(trainer, processor, out, template=template, stage="sft", config=config))
 
     return run_stage(Stage("sft", config, out, data, len(rows), build))

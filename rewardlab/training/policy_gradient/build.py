@@ -137,7 +137,7 @@ def make_trainer(
     """
     critic = None
     if config.advantage == "gae":
-        critic = ValueModel.from_pretrained(config.value_init or config.model)
+        critic = ValueModel.from_pretrained(config.value_init or config.model, attention=config.attn_implementation)
         if num_processes() > 1:
             always_run_vision_tower(critic, processor)
     if rollouts is None:
@@ -225,7 +225,7 @@ def run_method(
         model, processor = load_policy(stage_config, out)
         trainer = build(config=stage_config, model=model, processor=processor, out=out, num_rollbacks=len(rollbacks(out)))
         del alive
-        finish: Callable[[], Path] = checkpoint_of(trainer, processor, out, template=template, stage=name, base=config.model)
+        finish: Callable[[], Path] = checkpoint_of(trainer, processor, out, template=template, stage=name, config=config)
         return Built(trainer, finish, trainer.close_engine)
 
     sequences = num_rows * config.group_size * config.iterations

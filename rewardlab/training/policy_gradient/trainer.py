@@ -28,6 +28,7 @@ from trl.models import unwrap_model_for_generation
 from rewardlab.config import EngineConfig, Method
 from rewardlab.metrics.running import Metric, MetricAccumulator, Metrics
 from rewardlab.models.families import FORWARD_KEYS, Fields, images_by_prompt, slice_fields
+from rewardlab.models.precision import adapters_to_float32
 from rewardlab.models.value_model import ValueModel, completion_values
 from rewardlab.models.vision_hooks import always_run_vision_tower
 from rewardlab.processes import num_processes
@@ -129,6 +130,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         self.num_generated_tokens = 0  # by this process, trained on or not
         self.value_only, self.value_learning_rate = value_only, value_learning_rate
         super().__init__(reward_funcs=[reward], **trl)
+        adapters_to_float32(self.model)
         if self.use_vllm:
             send_merged_copies(self.vllm_generation)
         self.add_callback(SetSamplerEpoch(lambda: self.rollout_sampler))
@@ -330,7 +332,9 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
             rewards_G = rewards_G.masked_fill(unscored_G, torch.nan)
             batch = replace(batch, loss_mask_NT=batch.loss_mask_NT * ~unscored_G[local][:, None])
             self._add_metrics({"reward/unscored_frac": unscored_G.float().mean().item()})
-        rewards = Rewards(rewards_G, local, self._groups(rollouts, rewards_G), self._kl(batch, rollouts))
+        kl_NT = self._kl(batch, rollouts)
+        kl_G = None if kl_NT is None or method.advantage != "rloo" else self.accelerator.gather(kl_NT.sum(1))
+        rewards = Rewards(rewards_G, local, self._groups(rollouts, rewards_G), kl_NT, kl_G)
         if self._process_reward is not None:
             steps_NT, metrics = self._process_reward(
                 batch.to_trl(),

@@ -20,6 +20,7 @@ from rewardlab.data.files import lock_folder, write_atomic
 from rewardlab.errors import ConfigError
 from rewardlab.models.checkpoints import CARD, commit, versions, write_card
 from rewardlab.models.model_card import write_model_card
+from rewardlab.models.precision import round_checkpoint
 from rewardlab.processes import command_line, is_main, num_processes
 from rewardlab.prompts import Template
 from rewardlab.reporting.progress import Advance, log_line
@@ -28,6 +29,7 @@ from rewardlab.reporting.progress import Advance, log_line
 PROJECT = "rewardlab"  # as trackers name it
 _SURROUNDINGS = {"base_url", "api_key_env", "concurrency", "deadline_s", "report_to", "logging_steps", "save_total_limit"}
 _SURROUNDINGS |= {"health", "devices", "data_workers"}
+_SURROUNDINGS |= {"attn_implementation", "dtype"}  # by what attention is computed, and how the result is written
 _SURROUNDINGS |= {"micro_batch_size", "sampling_batch_size", "gradient_checkpointing"}  # how a batch is read, not what is in it
 FINAL, METRICS, SAMPLES, CONFIG, CRITIC = "final", "metrics.jsonl", "samples.jsonl", "run.json", "critic"
 
@@ -115,14 +117,18 @@ def _tidy(out: Path, last: Path | None) -> None:
             write_atomic(path, "".join(f"{line}\n" for line in kept))
 
 
-def close_run(out: Path, trainer: Any, processor: Any, *, template: Template, stage: str, **facts: Any) -> Path:
-    """Save model, processor and card into ``out/final`` by way of a temporary folder; returns it.
+def close_run(
+    out: Path, trainer: Any, processor: Any, *, template: Template, stage: str, dtype: torch.dtype, **facts: Any
+) -> Path:
+    """Save model, processor and card into ``out/final`` by way of a temporary folder; returns it. Weights that learnt in
+    float32 are rounded to ``dtype``; those of an adapter are not.
 
     The policy's generation settings go along: a judge is sampled as it was trained to be.
     """
     partial, final = out / f"{FINAL}.partial", out / FINAL
     trainer.save_model(str(partial))
     if trainer.accelerator.is_main_process:
+        round_checkpoint(partial, dtype)
         processor.save_pretrained(partial)
         write_card(partial, template=template, stage=stage, commit=commit(), command=command_line(), **facts)
         write_model_card(partial)
@@ -182,6 +188,8 @@ def common_arguments(config: TrainConfig, out: Path) -> dict[str, Any]:
         )
     on_gpu = torch.cuda.is_available()
     deepspeed = os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true"  # on a CPU, accelerate takes use_cpu to mean one process
+    if deepspeed and on_gpu and config.dtype == "float32":
+        raise ConfigError("dtype: float32: DeepSpeed hands out its weights in bfloat16 only; take dtype: auto or bfloat16")
     return {
         "output_dir": str(out),
         "learning_rate": config.learning_rate,

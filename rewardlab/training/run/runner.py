@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from rewardlab.config import TrainConfig
+from rewardlab.models.loading import output_dtype
 from rewardlab.prompts import Template
 from rewardlab.reporting.progress import bar
 from rewardlab.training.run.folder import RunLog, close_run, open_run
+from rewardlab.training.run.model_facts import record_models
 from rewardlab.training.run.resume import run_steps
 from rewardlab.training.run.watchdog import run_with_rollback
 
@@ -67,6 +69,7 @@ def run_stage(stage: Stage) -> Path:
 def _attempt(stage: Stage) -> Path:
     resume = open_run(stage.out, stage.config, data=stage.data)
     built = stage.build(resume)
+    record_models(stage.out, built.trainer)
     try:
         with bar(stage.name, stage.num_steps) as advance:
             built.trainer.add_callback(RunLog(stage.out, advance, stage.metric))
@@ -76,6 +79,9 @@ def _attempt(stage: Stage) -> Path:
         built.cleanup()
 
 
-def checkpoint_of(trainer: Any, processor: Any, out: Path, *, template: Template, stage: str, base: str) -> Callable[[], Path]:
+def checkpoint_of(
+    trainer: Any, processor: Any, out: Path, *, template: Template, stage: str, config: TrainConfig
+) -> Callable[[], Path]:
     """Return a function that writes the final checkpoint: model, processor and card."""
-    return lambda: close_run(out, trainer, processor, template=template, stage=stage, base=base)
+    dtype = output_dtype(config.model, config.dtype)
+    return lambda: close_run(out, trainer, processor, template=template, stage=stage, dtype=dtype, base=config.model)
