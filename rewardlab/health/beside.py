@@ -13,7 +13,7 @@ from rewardlab.judging.spec import JudgeSpec
 from rewardlab.models.architectures import build_on_meta, config_of
 from rewardlab.samplers.base import HF, VLLM
 
-SCORING_BYTES = 4.0  # a weight of a reward model or process reward model: float32
+SCORING_BYTES = 2.0  # a weight of a reward model or process reward model: on a card they are read in bfloat16
 VLLM_SHARE = 0.9  # of a card, that vLLM takes where nothing is said
 
 
@@ -78,16 +78,16 @@ def _judge(setup: Setup, config: PolicyConfig, reader: Reader) -> list[MemoryLin
 
 def _scalar(setup: Setup, config: PolicyConfig, reader: Reader) -> list[MemoryLine]:
     rows, length = min(config.judge_batch_size, 2 * setup.rollouts), setup.prompt + setup.answer
-    read = rows * length * reader.shapes.language.reading(True) * 2  # float32 throughout: nothing casts it
+    read = rows * length * reader.shapes.language.reading(False)
     return [
         _whole("reward model", reader, head=False),
-        MemoryLine("its responses read", read, Phase.REWARDS, f"one layer of {rows} responses of {length:,} tokens, float32"),
+        MemoryLine("its responses read", read, Phase.REWARDS, f"one layer of {rows} responses of {length:,} tokens"),
     ]
 
 
 def _steps(setup: Setup, reader: Reader) -> list[MemoryLine]:
     rows, length = setup.config.micro_batch_size, setup.prompt + setup.answer
-    read = rows * length * reader.shapes.language.reading(True)
+    read = rows * length * reader.shapes.language.reading(False)
     return [
         _whole("process reward model", reader, head=False),
         MemoryLine("its rollouts read", read, Phase.REWARDS, f"one layer of {rows} rollouts of {length:,} tokens"),
