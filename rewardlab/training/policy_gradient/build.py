@@ -176,6 +176,8 @@ def pretrain_value(build: Build, config: MethodConfig, out: Path, data: str) -> 
             "max_steps": config.value_pretrain_steps,
             "lr_scheduler": "constant",
             "warmup_steps": 0,
+            "warmup_ratio": 0.0,
+            "min_lr_ratio": 0.0,
             "value_learning_rate": config.value_learning_rate or 2 * config.learning_rate,
             "logging_steps": 1,
             # of a frozen policy the same draws come again: nothing is won by taking it back

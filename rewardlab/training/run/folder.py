@@ -163,6 +163,18 @@ def trackers(report_to: str) -> list[str]:
     return names
 
 
+def schedule_arguments(config: TrainConfig) -> dict[str, Any]:
+    """Return the course of the learning rate, as transformers' arguments. Warm-up below 1 is a share of all optimizer steps,
+    of which transformers takes the next whole number."""
+    arguments: dict[str, Any] = {
+        "lr_scheduler_type": config.lr_scheduler,
+        "warmup_steps": config.warmup_ratio or config.warmup_steps,
+    }
+    if config.min_lr_ratio:
+        arguments |= {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr_rate": config.min_lr_ratio}}
+    return arguments
+
+
 def common_arguments(config: TrainConfig, out: Path) -> dict[str, Any]:
     """What every stage tells its trainer alike; bfloat16 on an accelerator, float32 on a CPU.
 
@@ -181,8 +193,7 @@ def common_arguments(config: TrainConfig, out: Path) -> dict[str, Any]:
     return {
         "output_dir": str(out),
         "learning_rate": config.learning_rate,
-        "lr_scheduler_type": config.lr_scheduler,
-        "warmup_steps": config.warmup_steps,
+        **schedule_arguments(config),
         "num_train_epochs": config.epochs,
         "max_steps": config.max_steps,
         "per_device_train_batch_size": config.micro_batch_size,
