@@ -20,7 +20,9 @@ from rewardlab.config import SFTConfig
 from rewardlab.errors import DataError
 from rewardlab.models.loading import load_policy, peft_config
 from rewardlab.prompts import Template, load_template
+from rewardlab.training.run.evaluation import plan_evaluation
 from rewardlab.training.run.folder import common_arguments
+from rewardlab.training.run.held_out import hold_out
 from rewardlab.training.run.inputs import config_of, pairs_of
 from rewardlab.training.run.preflight import drop_too_long
 from rewardlab.training.run.resume import StrictResumeMixin
@@ -113,7 +115,8 @@ def train_sft(
     pairs = pairs_of(pairs, config.frames, config.model)
     template = load_template(config.template)
     verdict_only = template.verdict_format == "bare"
-    labelled = [pair for pair in pairs if pair.judgment or verdict_only]
+    held_out = hold_out(pairs, config, template)
+    labelled = [pair for pair in held_out.trained if pair.judgment or verdict_only]
     answer_of = (lambda pair: "") if verdict_only else (lambda pair: pair.judgment)
     kept = drop_too_long(labelled, config, template, out, answer=answer_of) if labelled else []
     rows = sft_rows(kept, template, verification_rows(kept, votes, template) if votes else ())
@@ -134,4 +137,5 @@ def train_sft(
         )
         return Built(trainer, checkpoint_of(trainer, processor, out, template=template, stage="sft", base=config.model))
 
-    return run_stage(Stage("sft", config, out, data, len(rows), build))
+    evaluation = plan_evaluation(held_out.evaluated, config, template)
+    return run_stage(Stage("sft", config, out, data + held_out.fingerprint, len(rows), build, evaluation=evaluation))
