@@ -77,6 +77,10 @@ class ValueModel(nn.Module):
         save_file({name: value.detach().cpu().contiguous() for name, value in weights.items()}, folder / WEIGHTS)
         write_atomic(folder / CONFIG, json.dumps(self.config.to_dict(), indent=1, default=str) + "\n")
 
+    @property
+    def is_gradient_checkpointing(self) -> bool:
+        return bool(self.backbone.is_gradient_checkpointing)
+
     def activation_checkpointing_enable(self, *args: Any, **kwargs: Any) -> None:
         self.backbone.activation_checkpointing_enable(*args, **kwargs)  # type: ignore[operator]
 

@@ -23,7 +23,9 @@ from rewardlab.models.loading import load_policy, load_processor, peft_config
 from rewardlab.models.precision import adapters_to_float32
 from rewardlab.prompts import Template, load_template
 from rewardlab.samplers.hf import special_tokens
+from rewardlab.training.run.evaluation import plan_evaluation
 from rewardlab.training.run.folder import supervised_arguments
+from rewardlab.training.run.held_out import hold_out
 from rewardlab.training.run.inputs import config_of, pairs_of
 from rewardlab.training.run.preflight import numbers_that_fit
 from rewardlab.training.run.resume import StrictResumeMixin
@@ -114,7 +116,8 @@ def train_sft(
     pairs = pairs_of(pairs, config.frames, config.model)
     template = load_template(config.template)
     verdict_only = template.verdict_format == "bare"
-    learnt = [n for n, facts in enumerate(facts_of(pairs)) if (facts.preferred is not None if verdict_only else facts.judged)]
+    held_out, facts = hold_out(pairs, config, template), facts_of(pairs)
+    learnt = [n for n in held_out.numbers if (facts[n].preferred is not None if verdict_only else facts[n].judged)]
     labelled = select(pairs, learnt)
     answer_of = (lambda pair: "") if verdict_only else (lambda pair: pair.judgment)
     kept = {learnt[n] for n in numbers_that_fit(labelled, config, template, out, answer=answer_of)} if learnt else set()
@@ -139,4 +142,5 @@ def train_sft(
         )
         return Built(trainer, checkpoint_of(trainer, processor, out, template=template, stage="sft", config=config))
 
-    return run_stage(Stage("sft", config, out, data, len(rows), build))
+    evaluation = plan_evaluation(held_out.evaluated, config, template)
+    return run_stage(Stage("sft", config, out, data + held_out.fingerprint, len(rows), build, evaluation=evaluation))
