@@ -22,6 +22,7 @@ from rewardlab.models.loading import load_policy, peft_config
 from rewardlab.prompts import Template, load_template
 from rewardlab.training.run.folder import common_arguments
 from rewardlab.training.run.inputs import config_of, pairs_of
+from rewardlab.training.run.length_grouping import LengthGroupingMixin, RowLayout
 from rewardlab.training.run.preflight import drop_too_long
 from rewardlab.training.run.resume import StrictResumeMixin
 from rewardlab.training.run.rows import TURNS, chat_columns, data_fingerprint
@@ -31,13 +32,16 @@ from rewardlab.types import BOTH_ORDERS, Order, PreferencePair, choice_of
 from rewardlab.verdicts.parse import verdict_label
 
 
-class ResumableSFTTrainer(StrictResumeMixin, SFTTrainer):
+class ResumableSFTTrainer(LengthGroupingMixin, StrictResumeMixin, SFTTrainer):
     """TRL's SFTTrainer; resumed runs start from the checkpoint's weights, and all tokens of a batch weigh the same."""
 
     data_collator: Callable[..., dict[str, Any]]
 
-    def __init__(self, *args: Any, first_token_only: bool = False, **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, first_token_only: bool = False, micro_batch_tokens: int | None = None, **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
+        self.layout, self.micro_batch_tokens = RowLayout.of(self.processing_class, "right"), micro_batch_tokens
         if first_token_only:
             self.data_collator = FirstTokenOnly(self.data_collator)
         # The Qwen-VL classes say no, and a batch would be the mean of its micro-batches' means, however few their tokens; TRL's
@@ -131,6 +135,7 @@ def train_sft(
             processing_class=processor,
             peft_config=peft_config(config.lora, model, config.freeze),
             first_token_only=verdict_only,
+            micro_batch_tokens=config.micro_batch_tokens,
         )
         return Built(trainer, checkpoint_of(trainer, processor, out, template=template, stage="sft", base=config.model))
 

@@ -28,7 +28,12 @@ from rewardlab.reporting.progress import Advance, log_line
 PROJECT = "rewardlab"  # as trackers name it
 _SURROUNDINGS = {"base_url", "api_key_env", "concurrency", "deadline_s", "report_to", "logging_steps", "save_total_limit"}
 _SURROUNDINGS |= {"health", "devices"}
-_SURROUNDINGS |= {"micro_batch_size", "sampling_batch_size", "gradient_checkpointing"}  # how a batch is read, not what is in it
+_SURROUNDINGS |= {
+    "micro_batch_size",
+    "micro_batch_tokens",
+    "sampling_batch_size",
+    "gradient_checkpointing",
+}  # how a batch is read, not what is in it
 FINAL, METRICS, SAMPLES, CONFIG, CRITIC = "final", "metrics.jsonl", "samples.jsonl", "run.json", "critic"
 
 
