@@ -17,6 +17,7 @@ from rewardlab.training.policy_gradient import trainer as trainer_module
 from rewardlab.training.run import length_grouping
 from rewardlab.training.run.length_grouping import RowLayout, group_by_length, join, split
 from tests.support import families, scaled_runs
+from tests.support.launching import train_on
 from tests.support.weights import flat_weights
 
 NAMES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "gemma3")
@@ -77,7 +78,7 @@ def test_rollouts_of_every_family(
     scaled_runs.run("rl", checkpoint_of(name), tmp_path / "padded", micro_batch_size=8, **how)
     for run in ("sorted", "parts"):
         same(tmp_path / "padded", tmp_path / run, RL)
-        assert all(0 <= line["padding_frac"] < 0.2 for line in lines_of(tmp_path / run))
+        assert all(0 <= line["tokens/padding_frac"] < 0.2 for line in lines_of(tmp_path / run))
 
 
 @pytest.mark.parametrize(
@@ -109,7 +110,17 @@ def test_sft_of_every_family(
     scaled_runs.run("sft", checkpoint_of(name), tmp_path / "padded", micro_batch_size=2, **how)
     for run in ("sorted", "parts"):
         same(tmp_path / "padded", tmp_path / run, ("loss", "grad_norm"))
-        assert lines_of(tmp_path / run)[0]["padding_frac"] < lines_of(tmp_path / "padded")[0]["padding_frac"]
+        assert lines_of(tmp_path / run)[0]["tokens/padding_frac"] < lines_of(tmp_path / "padded")[0]["padding_frac"]
+
+
+def test_two_processes_have_as_many_parts(tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose rows differ in length; the same as one process that reads row by row."""
+    for stage in ("rl", "sft"):
+        how = scaled_runs.CHANGES[f"{stage}+parts+mixed"] | {"micro_batch_tokens": None, "micro_batch_size": 1}
+        scaled_runs.run(stage, tiny_checkpoint, tmp_path / f"{stage}_alone", data=scaled_runs.mixed(), **how)
+    train_on(tiny_checkpoint, tmp_path, "rl+parts+mixed:rl", "sft+parts+mixed:sft")
+    for stage, names in (("rl", RL), ("sft", ("loss", "grad_norm"))):
+        same(tmp_path / f"{stage}_alone", tmp_path / stage, names)
 
 
 def test_rows_that_belong_together_stay_together() -> None:

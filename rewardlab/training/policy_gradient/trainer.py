@@ -429,7 +429,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         widths = attention_mask.sum(1).tolist()
         passes = [list(range(len(widths)))] if batch_size is None else self._limits(batch_size).cut(widths)
         read = sum(len(rows) * max(widths[row] for row in rows) for rows in passes)
-        self._add_metrics({"padding_frac": Metric(1 - sum(widths) / read, read)})
+        self._add_metrics({"tokens/padding_frac": Metric(1 - sum(widths) / read, read)})
         logprobs_NT, entropies_NT = completion_logprobs(
             model, input_ids, attention_mask, fields, logits_to_keep, passes=passes, autocast=self.accelerator.autocast
         )

@@ -138,7 +138,7 @@ class LengthGroupingMixin:
         for n, part in enumerate(parts):
             mask_NL = part["attention_mask"]
             self.part_frac = len(mask_NL) / len(inputs["input_ids"])
-            self._padding.add("padding_frac", Metric(1 - mask_NL.sum().item() / mask_NL.numel(), mask_NL.numel()))
+            self._padding.add("tokens/padding_frac", Metric(1 - mask_NL.sum().item() / mask_NL.numel(), mask_NL.numel()))
             is_last = n == len(parts) - 1
             with nullcontext() if is_last else without_sync(self.accelerator, model):  # type: ignore[attr-defined]
                 total = total + read(model, part, num_items_in_batch)
