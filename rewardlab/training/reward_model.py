@@ -36,6 +36,7 @@ from rewardlab.samplers.hf import encode
 from rewardlab.training.run.evaluation import JudgePairs, plan_evaluation
 from rewardlab.training.run.folder import supervised_arguments
 from rewardlab.training.run.held_out import hold_out
+from rewardlab.training.run.length_grouping import LengthGroupingMixin, RowLayout
 from rewardlab.training.run.preflight import drop_too_long, processor_of
 from rewardlab.training.run.resume import StrictResumeMixin
 from rewardlab.training.run.runner import Built, Stage, checkpoint_of, run_stage
@@ -62,7 +63,7 @@ class ScalarCollator:
         return encode(self._processor, chosen + rejected)
 
 
-class BradleyTerryTrainer(StrictResumeMixin, Trainer):
+class BradleyTerryTrainer(LengthGroupingMixin, StrictResumeMixin, Trainer):
     """Fits a ValueModel; logs the share of pairs whose preferred response scores higher, and the mean margin."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -74,12 +75,12 @@ class BradleyTerryTrainer(StrictResumeMixin, Trainer):
         self, model: Any, inputs: dict[str, Tensor], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Tensor:
         chosen_B, rejected_B = model(**inputs)[:, -1].chunk(2)
-        self._margins.append(self.accelerator.gather((chosen_B - rejected_B).detach()))
-        return bradley_terry_loss(chosen_B, rejected_B)
+        self._margins.append((chosen_B - rejected_B).detach())
+        return bradley_terry_loss(chosen_B, rejected_B) * self.part_frac
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if self._margins:
-            margins = torch.cat(self._margins)
+            margins = self.accelerator.gather(torch.cat(self._margins))
             logs = {**logs, "accuracy": (margins > 0).float().mean().item(), "margin": margins.mean().item()}
             self._margins.clear()
         super().log(logs, start_time)
@@ -111,12 +112,14 @@ def build_reward_trainer(pairs: Sequence[PreferencePair], config: RMConfig, proc
     if config.gradient_checkpointing:
         enable = getattr(model.backbone, "activation_checkpointing_enable", None)  # transformers' newer name of it
         (enable or model.backbone.gradient_checkpointing_enable)()  # type: ignore[operator]
-    return BradleyTerryTrainer(
+    trainer = BradleyTerryTrainer(
         model=model.train(),
         args=training_arguments,
         train_dataset=pairs,
         data_collator=ScalarCollator(processor, load_template(config.template)),
     )
+    trainer.layout, trainer.micro_batch_tokens = RowLayout.of(processor, "left", rows_per_sample=2), config.micro_batch_tokens
+    return trainer
 
 
 def train_reward_model(pairs: Sequence[PreferencePair], config: RMConfig, out: Path) -> Path:

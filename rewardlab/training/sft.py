@@ -27,6 +27,7 @@ from rewardlab.training.run.evaluation import plan_evaluation
 from rewardlab.training.run.folder import supervised_arguments
 from rewardlab.training.run.held_out import hold_out
 from rewardlab.training.run.inputs import config_of, pairs_of
+from rewardlab.training.run.length_grouping import LengthGroupingMixin, RowLayout
 from rewardlab.training.run.preflight import numbers_that_fit
 from rewardlab.training.run.resume import StrictResumeMixin
 from rewardlab.training.run.rows import Dialogue, PromptReader, dialogue_dataset
@@ -36,14 +37,17 @@ from rewardlab.types import BOTH_ORDERS, PreferencePair, choice_of
 from rewardlab.verdicts.parse import verdict_label
 
 
-class ResumableSFTTrainer(StrictResumeMixin, SFTTrainer):
+class ResumableSFTTrainer(LengthGroupingMixin, StrictResumeMixin, SFTTrainer):
     """TRL's SFTTrainer; resumed runs start from the checkpoint's weights, and all tokens of a batch weigh the same."""
 
     data_collator: Callable[..., dict[str, Any]]
 
-    def __init__(self, *args: Any, first_token_only: bool = False, **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, first_token_only: bool = False, micro_batch_tokens: int | None = None, **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
         adapters_to_float32(self.model)
+        self.layout, self.micro_batch_tokens = RowLayout.of(self.processing_class, "right"), micro_batch_tokens
         if first_token_only:
             self.data_collator = FirstTokenOnly(self.data_collator)
         # The Qwen-VL classes say no, and a batch would be the mean of its micro-batches' means, however few their tokens; TRL's
@@ -139,6 +143,7 @@ def train_sft(
             processing_class=processor,
             peft_config=peft_config(config.lora, model, config.freeze),
             first_token_only=verdict_only,
+            micro_batch_tokens=config.micro_batch_tokens,
         )
         return Built(trainer, checkpoint_of(trainer, processor, out, template=template, stage="sft", config=config))
 

@@ -154,6 +154,7 @@ def make_trainer(
         dynamic=_dynamic_sampling(rows.dataset, config),
         critic=critic,
         value_learning_rate=config.value_learning_rate or 2 * config.learning_rate,
+        micro_batch_tokens=config.micro_batch_tokens,
         model=model,
         args=trl_arguments(config, out, **options),
         train_dataset=rows.dataset,

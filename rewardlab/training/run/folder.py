@@ -30,7 +30,12 @@ PROJECT = "rewardlab"  # as trackers name it
 _SURROUNDINGS = {"base_url", "api_key_env", "concurrency", "deadline_s", "report_to", "logging_steps", "save_total_limit"}
 _SURROUNDINGS |= {"health", "devices", "data_workers"}
 _SURROUNDINGS |= {"attn_implementation", "dtype"}  # by what attention is computed, and how the result is written
-_SURROUNDINGS |= {"micro_batch_size", "sampling_batch_size", "gradient_checkpointing"}  # how a batch is read, not what is in it
+_SURROUNDINGS |= {
+    "micro_batch_size",
+    "micro_batch_tokens",
+    "sampling_batch_size",
+    "gradient_checkpointing",
+}  # how a batch is read
 FINAL, METRICS, SAMPLES, CONFIG, CRITIC = "final", "metrics.jsonl", "samples.jsonl", "run.json", "critic"
 EVALUATIONS, EVAL, TRACKED_EVAL = "evaluations.jsonl", "eval/", "eval_"  # trackers know evaluations by transformers' prefix
 
