@@ -101,6 +101,12 @@ class TrainConfig(Schema):
     micro_batch_size: int = Field(
         ge=1, description="Sequences that one process reads at once; memory grows with it, results do not change."
     )
+    micro_batch_tokens: int | None = Field(
+        None,
+        ge=1,
+        description="Most positions that one process reads at once, padding too: a micro-batch is then read in as many parts "
+        "as that takes. With micro_batch_size at the process's share of batch_size, tokens alone decide. null: rows do.",
+    )
     max_grad_norm: float = Field(1.0, gt=0, description="Norm to which gradients are clipped.")
     adam_beta2: float = Field(0.95, gt=0, lt=1, description="Decay of AdamW's second moment.")
     weight_decay: float = Field(0.0, ge=0, description="Weight decay of AdamW.")

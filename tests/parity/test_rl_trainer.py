@@ -204,6 +204,26 @@ def test_the_swap_reward_equals_the_reference() -> None:
         assert swap_agreement(pairs, orders, winners) == theirs
 
 
+@pytest.mark.parametrize("case", ["vapo", "dr_grpo", "k2 in the loss", "likelihood"])
+def test_parts_of_a_micro_batch_equal_reference(
+    make_trainer: Any, tiny_checkpoint: Path, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its passes go forward and backward one after the other: the same loss and gradient as in one piece."""
+    noise, changes = CASES[case]
+    changes = changes | {"micro_batch_tokens": 200} | ({"group_size": 4} if changes.get("group_size", 1) > 1 else {})
+    trainer, rows = make_trainer(**changes), []
+    read = trainer._pass_loss
+
+    def count(model: Any, batch: RolloutBatch, *rest: Any) -> Any:
+        rows.append(len(batch.completion_ids_NT))
+        return read(model, batch, *rest)
+
+    monkeypatch.setattr(trainer, "_pass_loss", count)
+    compare(trainer, config_for(tiny_checkpoint, **changes), noise, num_batches=1)
+    assert len(rows) > 4
+    assert sum(rows) == 4 * 4
+
+
 def test_windowed_trainer_equals_reference(make_trainer: Any, tiny_checkpoint: Path) -> None:
     """T-PPO over two rollout batches: the second continues what the first left unfinished."""
     changes = {key: value for key, value in RECIPES["t_ppo"].items() if key in METHOD}

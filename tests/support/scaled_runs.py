@@ -266,6 +266,7 @@ VLLM_ARGS = (
     "--no-enable-chunked-prefill --max-num-batched-tokens 8192"
 )
 ENGINE: dict[str, Any] = {"engine": {"kind": "serve", "args": VLLM_ARGS}, "importance_cap": 2.0}
+EVALUATION: dict[str, Any] = {"fraction": 0.2, "every_steps": 2, "max_tokens": 12, "batch_size": 4}
 CHANGES: dict[str, dict[str, Any]] = {
     "swap": {"advantage": "grpo", "group_size": 4},
     "rl+engine": ENGINE,
@@ -278,6 +279,10 @@ CHANGES: dict[str, dict[str, Any]] = {
     "rl+verified": {"advantage": "gae", "self_verify": True, "outliers": "keep", "preclip": None},
     "rl+taken_back": {"health": {"patience": 2, "policy": "roll_back"}},  # the last of its process: it stays collapsing
     "sft+lora": {"lora": {"r": 4}},
+    "sft+evaluated": {"evaluation": EVALUATION},
+    "rl+evaluated": {"evaluation": EVALUATION},
+    "rl+parts+mixed": {"kl": "k3_loss", "kl_coef": 0.1, "micro_batch_tokens": 300},
+    "sft+parts+mixed": {"micro_batch_tokens": 300},
     "sft+mixed": {"micro_batch_size": 1},
     "rl+mixed": {"micro_batch_size": 1},
     # log-probs without gradient, a critic and a reference beside the policy

@@ -196,11 +196,13 @@ def count_tokens(mask_NT: Tensor, sum_processes: SumProcesses) -> tuple[Tensor, 
 @dataclass(frozen=True)
 class LossScale:
     """How a micro-batch's sum becomes its share in the loss of its optimizer step. ``minibatches``: optimizer steps per rollout
-    batch, in one pass over it; ``processes`` whose gradients are averaged; ``micro_batches`` in an optimizer step."""
+    batch, in one pass over it; ``processes`` whose gradients are averaged; ``micro_batches`` in an optimizer step;
+    ``rows_frac``: the share of the micro-batch's rollouts, where it is read in several passes."""
 
     minibatches: float
     processes: int
     micro_batches: int
+    rows_frac: float = 1.0
 
     @property
     def share(self) -> float:
@@ -285,5 +287,6 @@ def average(
     if method.average == "token":
         return (values_NT * mask_NT).sum() * scale.share / num_tokens.clamp(min=1)
     if method.average == "constant":
-        return sum_over_constant(values_NT, mask_NT, method.max_completion_length) / scale.micro_batches
+        mean = sum_over_constant(values_NT, mask_NT, method.max_completion_length)
+        return mean * scale.rows_frac / scale.micro_batches
     return sum_of_sequence_means(values_NT, mask_NT) * scale.share / num_rows.clamp(min=1)

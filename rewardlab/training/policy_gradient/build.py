@@ -29,6 +29,7 @@ from rewardlab.training.policy_gradient.rollouts.prompts import PromptSource
 from rewardlab.training.policy_gradient.rollouts.truncated import TruncatedRollouts
 from rewardlab.training.policy_gradient.rollouts.whole import RolloutStrategy, WholeRollouts
 from rewardlab.training.policy_gradient.trainer import PolicyTrainer, SamplingOptions
+from rewardlab.training.run.evaluation import Evaluation
 from rewardlab.training.run.folder import CRITIC, common_arguments, micro_batches
 from rewardlab.training.run.resume import release
 from rewardlab.training.run.rows import PromptRows
@@ -153,6 +154,7 @@ def make_trainer(
         dynamic=_dynamic_sampling(rows.dataset, config),
         critic=critic,
         value_learning_rate=config.value_learning_rate or 2 * config.learning_rate,
+        micro_batch_tokens=config.micro_batch_tokens,
         model=model,
         args=trl_arguments(config, out, **options),
         train_dataset=rows.dataset,
@@ -207,7 +209,15 @@ def pretrain_value(build: Build, config: MethodConfig, out: Path, data: str) -> 
 
 
 def run_method(
-    build: Build, config: MethodConfig, out: Path, data: str, template: Template, *, name: str, num_rows: int
+    build: Build,
+    config: MethodConfig,
+    out: Path,
+    data: str,
+    template: Template,
+    *,
+    name: str,
+    num_rows: int,
+    evaluation: Evaluation | None = None,
 ) -> Path:
     """Run (or resume) a stage of RL; return the final checkpoint folder. ``data`` is the fingerprint of what it trains on.
 
@@ -229,4 +239,4 @@ def run_method(
         return Built(trainer, finish, trainer.close_engine)
 
     sequences = num_rows * config.group_size * config.iterations
-    return run_stage(Stage(name, config, out, data, sequences, build_stage, metric="reward"))
+    return run_stage(Stage(name, config, out, data, sequences, build_stage, metric="reward", evaluation=evaluation))
