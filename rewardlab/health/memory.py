@@ -84,6 +84,12 @@ class Setup:
         return (Phase.TRAINING, Phase.SAMPLING) if self.method and self.method.engine is None else (Phase.TRAINING,)
 
     @property
+    def positions(self) -> int:
+        """Return the most tokens that the policy learns from at once: of a micro-batch, or of a part of one."""
+        most = self.config.micro_batch_size * self.row
+        return min(most, max(self.config.micro_batch_tokens or most, self.row))
+
+    @property
     def row(self) -> int:
         """Return the tokens of the longest row: what ``max_tokens`` lets in, or a prompt and its answer."""
         return self.config.max_tokens or self.prompt + self.answer
@@ -204,12 +210,12 @@ def _gradients(setup: Setup) -> Iterator[MemoryLine]:
 
 
 def _activations(setup: Setup) -> Iterator[MemoryLine]:
-    config, shapes, rows = setup.config, setup.shapes, setup.config.micro_batch_size
+    config, shapes, tokens = setup.config, setup.shapes, setup.positions
     models = 2 if setup.critic else 1
     per_token = shapes.language.training(setup.wide, config.gradient_checkpointing)
     way = "one layer and all layers' inputs" if config.gradient_checkpointing else "of all layers"
-    how = f"{models * rows} rows x {setup.row:,} tokens x {per_token / 2**20:.2f} MiB, {way}"
-    yield MemoryLine("activations", models * rows * setup.row * per_token, Phase.TRAINING, how)
+    how = f"{f'{models} models x ' if models > 1 else ''}{tokens:,} tokens x {per_token / 2**20:.2f} MiB, {way}"
+    yield MemoryLine("activations", models * tokens * per_token, Phase.TRAINING, how)
     if setup.wide:
         copies = 2.0 * (setup.learning + setup.critic - (1 + (setup.critic > 0)) * shapes.embedding)
         for phase in setup.passes:
@@ -217,7 +223,7 @@ def _activations(setup: Setup) -> Iterator[MemoryLine]:
             yield MemoryLine("copies", max(0.0, copies), phase, how)
     if any("vision" in part or "visual" in part for part in config.freeze):
         return
-    patches = models * rows * _pictures(setup) * setup.picture.patches
+    patches = models * tokens / setup.row * _pictures(setup) * setup.picture.patches
     per_patch = (
         shapes.vision.outputs(setup.wide) if config.gradient_checkpointing else shapes.vision.training(setup.wide, False)
     )
