@@ -32,6 +32,7 @@ from rewardlab.rl.objectives import bradley_terry_loss
 from rewardlab.samplers.hf import encode
 from rewardlab.training.run.folder import common_arguments
 from rewardlab.training.run.preflight import drop_too_long, processor_of
+from rewardlab.training.run.resume import ValueModelMixin
 from rewardlab.training.run.rows import data_fingerprint
 from rewardlab.training.run.runner import Built, Stage, checkpoint_of, run_stage
 from rewardlab.types import PreferencePair
@@ -56,7 +57,7 @@ class ScalarCollator:
         return encode(self._processor, chosen + rejected)
 
 
-class BradleyTerryTrainer(Trainer):
+class BradleyTerryTrainer(ValueModelMixin, Trainer):
     """Fits a ValueModel; logs the share of pairs whose preferred response scores higher, and the mean margin."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -77,17 +78,6 @@ class BradleyTerryTrainer(Trainer):
             logs = {**logs, "accuracy": (margins > 0).float().mean().item(), "margin": margins.mean().item()}
             self._margins.clear()
         super().log(logs, start_time)
-
-    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
-        if self.args.should_save:
-            self.accelerator.unwrap_model(self.model).save(Path(output_dir or self.args.output_dir), state_dict)
-
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        if self.is_deepspeed_enabled:  # shards have a loader of their own
-            super()._load_from_checkpoint(resume_from_checkpoint, model)
-            return
-        saved = ValueModel.from_pretrained(resume_from_checkpoint)
-        self.accelerator.unwrap_model(model or self.model).load_state_dict(saved.state_dict())
 
 
 def build_reward_trainer(pairs: Sequence[PreferencePair], config: RMConfig, processor: Any, out: Path) -> BradleyTerryTrainer:
