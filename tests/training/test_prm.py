@@ -96,11 +96,12 @@ def test_labels_stand_where_steps_end(tiny_checkpoint: Path, demo_pairs: Any, la
 def test_loss_is_the_squared_error(
     tiny_checkpoint: Path, demo_pairs: Any, labelled: list[dict[str, Any]], tmp_path: Path
 ) -> None:
-    """An untrained one says 0 everywhere: error 1. Micro-batches, of unequally many steps, and recomputed activations change
-    nothing."""
+    """An untrained one says 0 everywhere: error 1. Micro-batches, of unequally many steps, parts of them, and recomputed
+    activations change nothing."""
     after = {}
     for micro in (8, 4, 1):
-        config = config_for(tiny_checkpoint, max_steps=2, micro_batch_size=micro, gradient_checkpointing=micro == 4)
+        sizes = {"micro_batch_size": micro, "micro_batch_tokens": 200 if micro == 4 else None}
+        config = config_for(tiny_checkpoint, max_steps=2, gradient_checkpointing=micro == 4, **sizes)
         final = train_prm(demo_pairs[0], labelled, config, tmp_path / str(micro))
         first, second = (json.loads(line) for line in (tmp_path / str(micro) / "metrics.jsonl").read_text().splitlines()[:2])
         assert first["loss"] == pytest.approx(1.0, abs=1e-5)
