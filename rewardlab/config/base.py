@@ -113,6 +113,12 @@ class TrainConfig(Schema):
         ge=1,
         description="Frames of each video, at most: evenly spread, for Qwen as qwen-vl-utils samples; each is an image.",
     )
+    data_workers: int = Field(
+        4,
+        ge=0,
+        description="Threads (RL) or worker processes (other stages) of each process that read samples and decode pictures; "
+        "no more than there are cores.",
+    )
     max_tokens: int | None = Field(
         None,
         ge=1,

@@ -156,6 +156,8 @@ class MethodConfig(TrainConfig, Method):
                     "engine serve is given all weights; use colocate, server or the trainer's own decoder with lora"
                 )
             return self
+        if self.lora and self.lora.quantize:
+            raise ValueError("vLLM is given whole weights, and lora.quantize leaves none: set engine or lora.quantize to null")
         if self.health.policy == "roll_back":
             raise ValueError("TRL's vLLM modes cannot be started twice in a process: set health.policy to stop or warn")
         if self.advantage == "gae":

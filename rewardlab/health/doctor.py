@@ -43,8 +43,9 @@ from rewardlab.training.policy_gradient.rollouts.engine import check_engine
 from rewardlab.training.rl import consistency_judge, hard_pairs, train_rl
 from rewardlab.training.run.folder import trackers
 from rewardlab.training.run.launcher import Launch
-from rewardlab.training.run.preflight import TokenCounter, processor_of
+from rewardlab.training.run.preflight import processor_of
 from rewardlab.training.run.runner import count_steps
+from rewardlab.training.run.token_counts import TokenCounter
 from rewardlab.training.sft import train_sft
 from rewardlab.types import PreferencePair, VerdictStatus
 from rewardlab.verdicts.parse import parse_verdict

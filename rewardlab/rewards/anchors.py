@@ -12,6 +12,7 @@ from pathlib import Path
 
 from rewardlab.config import PolicyConfig
 from rewardlab.data.append_log import AppendLog
+from rewardlab.data.pair_table import facts_of, light_pairs, select
 from rewardlab.errors import DataError
 from rewardlab.models.loading import load_model, without_zero3_init
 from rewardlab.processes import is_main
@@ -45,7 +46,7 @@ def first_answers(
     sampler = HFSampler(*load_model(config.model), batch_size=CHUNK)
     with bar("anchors", len(pairs)) as advance:
         for start in range(0, len(pairs), CHUNK):
-            chunk = pairs[start : start + CHUNK]
+            chunk = list(pairs[start : start + CHUNK])
             prompts = [build_messages(pair, order=Order.GIVEN, template=template) for pair in chunk]
             completions = sampler.sample(prompts, params)
             finished = [
@@ -94,15 +95,15 @@ def anchors_of(
     if config.anchor == "group":
         return None
     if config.anchor == "preferred":
-        if any(pair.preferred is None for pair in pairs):
+        if any(facts.preferred is None for facts in facts_of(pairs)):
             raise DataError("a pair does not say which response is preferred; label it, or set anchor to start, best or group")
-        return {pair.pair_id: pair.responses[pair.preferred or 0] for pair in pairs}
+        return {pair.pair_id: pair.responses[pair.preferred or 0] for _, pair in light_pairs(pairs)}
     path, identity = out / ANCHORS, {"anchor": config.anchor, "samples": config.anchor_samples, "model": config.model}
-    names = {pair.pair_id for pair in pairs}
+    names = {facts.pair_id for facts in facts_of(pairs)}
     if is_main() and not names <= _read_anchors(path).keys():
         with AppendLog(path, identity) as log, without_zero3_init():
             done = {row["pair_id"] for row in log.rows}
-            todo = [pair for pair in pairs if pair.pair_id not in done]
+            todo = select(pairs, [number for number, facts in enumerate(facts_of(pairs)) if facts.pair_id not in done])
             for pair, answer in first_answers(todo, config, template, reward):
                 log.append({"pair_id": pair.pair_id, "answer": answer})
     while not names <= _read_anchors(path).keys():  # a barrier would time out

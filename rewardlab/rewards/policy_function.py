@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from rewardlab.data.pair_table import facts_of
 from rewardlab.metrics.running import Metric
 from rewardlab.processes import is_main
 from rewardlab.rewards.anchors import AnchorsById
@@ -39,11 +40,13 @@ class AnchoredReward:
     ) -> None:
         self._reward, self._anchors, self._ends, self._path = reward, anchors, ends, samples
         self._observer = observer
-        self._pairs = {pair.pair_id: pair for pair in pairs}
+        self._pairs = pairs
+        self._numbers = {facts.pair_id: number for number, facts in enumerate(facts_of(pairs))}
 
     def __call__(self, rollouts: Sequence[Rollout], step: int) -> Scored:
         names, texts = [rollout.row["pair_id"] for rollout in rollouts], [rollout.text for rollout in rollouts]
-        pairs = [self._pairs[name] for name in names]
+        by_name = {name: self._pairs[self._numbers[name]] for name in dict.fromkeys(names)}  # each is read once
+        pairs = [by_name[name] for name in names]
         finished = [
             as_completion(rollout.text, rollout.token_ids, self._ends).finish is FinishReason.STOP for rollout in rollouts
         ]

@@ -20,6 +20,7 @@ from transformers import Trainer, TrainingArguments
 
 from rewardlab.config import RMConfig
 from rewardlab.data.files import write_atomic
+from rewardlab.data.pair_table import facts_of, fingerprint_of, select
 from rewardlab.errors import CheckpointError, DataError
 from rewardlab.models.checkpoints import template_for
 from rewardlab.models.loading import freeze, load_processor
@@ -30,18 +31,17 @@ from rewardlab.prompts import Template, load_template
 from rewardlab.rewards.scalar import score_responses, single_response_prompt
 from rewardlab.rl.objectives import bradley_terry_loss
 from rewardlab.samplers.hf import encode
-from rewardlab.training.run.folder import common_arguments
+from rewardlab.training.run.folder import supervised_arguments
 from rewardlab.training.run.preflight import drop_too_long, processor_of
-from rewardlab.training.run.rows import data_fingerprint
 from rewardlab.training.run.runner import Built, Stage, checkpoint_of, run_stage
 from rewardlab.types import PreferencePair
 
 
-def labelled(pairs: Sequence[PreferencePair]) -> list[PreferencePair]:
+def labelled(pairs: Sequence[PreferencePair]) -> Sequence[PreferencePair]:
     """Return the pairs that say which response is preferred. Raise DataError where none does."""
-    if not (kept := [pair for pair in pairs if pair.preferred is not None]):
+    if not (kept := [number for number, facts in enumerate(facts_of(pairs)) if facts.preferred is not None]):
         raise DataError("no pair says which response is preferred; give `preferred` as 0 or 1")
-    return kept
+    return select(pairs, kept)
 
 
 class ScalarCollator:
@@ -92,7 +92,7 @@ class BradleyTerryTrainer(Trainer):
 
 def build_reward_trainer(pairs: Sequence[PreferencePair], config: RMConfig, processor: Any, out: Path) -> BradleyTerryTrainer:
     """Return the trainer of a config on labelled pairs. Raise ConfigError for an unknown template."""
-    arguments = common_arguments(config, out) | {
+    arguments = supervised_arguments(config, out) | {
         "per_device_train_batch_size": config.micro_batch_size // 2,
         "gradient_checkpointing": False,  # switched on in the backbone below; the Trainer would ask the ValueModel
         "remove_unused_columns": False,
@@ -108,7 +108,7 @@ def build_reward_trainer(pairs: Sequence[PreferencePair], config: RMConfig, proc
     return BradleyTerryTrainer(
         model=model.train(),
         args=training_arguments,
-        train_dataset=list(pairs),
+        train_dataset=pairs,
         data_collator=ScalarCollator(processor, load_template(config.template)),
     )
 
@@ -126,7 +126,7 @@ def train_reward_model(pairs: Sequence[PreferencePair], config: RMConfig, out: P
         trainer = build_reward_trainer(kept, config, processor, out)
         return Built(trainer, checkpoint_of(trainer, processor, out, template=template, stage="rm", base=config.model))
 
-    return run_stage(Stage("rm", config, out, data_fingerprint(kept), 2 * len(kept), build))
+    return run_stage(Stage("rm", config, out, fingerprint_of(kept), 2 * len(kept), build))
 
 
 def write_scores(folder: Path, pairs: Sequence[PreferencePair], out: Path) -> int:

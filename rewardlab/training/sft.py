@@ -12,22 +12,24 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from datasets import Dataset, Features, Image, List
+from datasets import Dataset
 from trl import SFTConfig as TRLSFTConfig
 from trl import SFTTrainer
 
 from rewardlab.config import SFTConfig
+from rewardlab.data.pair_table import facts_of, fingerprint_of, select
 from rewardlab.errors import DataError
-from rewardlab.models.loading import load_policy, peft_config
+from rewardlab.models.loading import load_policy, load_processor, peft_config
 from rewardlab.prompts import Template, load_template
-from rewardlab.training.run.folder import common_arguments
+from rewardlab.samplers.hf import special_tokens
+from rewardlab.training.run.folder import supervised_arguments
 from rewardlab.training.run.inputs import config_of, pairs_of
-from rewardlab.training.run.preflight import drop_too_long
+from rewardlab.training.run.preflight import numbers_that_fit
 from rewardlab.training.run.resume import StrictResumeMixin
-from rewardlab.training.run.rows import TURNS, chat_columns, data_fingerprint
+from rewardlab.training.run.rows import Dialogue, PromptReader, dialogue_dataset
 from rewardlab.training.run.runner import Built, Stage, checkpoint_of, run_stage
-from rewardlab.training.run.verification_rows import verification_rows
-from rewardlab.types import BOTH_ORDERS, Order, PreferencePair, choice_of
+from rewardlab.training.run.verification_rows import verification_dialogues
+from rewardlab.types import BOTH_ORDERS, PreferencePair, choice_of
 from rewardlab.verdicts.parse import verdict_label
 
 
@@ -45,36 +47,33 @@ class ResumableSFTTrainer(StrictResumeMixin, SFTTrainer):
         self.model_accepts_loss_kwargs = True
 
 
-def _row(pair: PreferencePair, order: Order, template: Template, answer: str) -> dict[str, Any]:
-    return {**chat_columns(pair, order, template), "completion": [{"role": "assistant", "content": answer}]}
-
-
-def _judgment_rows(pairs: Sequence[PreferencePair], template: Template) -> list[dict[str, Any]]:
-    if not (rows := [_row(pair, pair.order, template, pair.judgment) for pair in pairs if pair.judgment]):
+def judgment_dialogues(pairs: Sequence[PreferencePair]) -> list[Dialogue]:
+    """Return one dialogue per pair with a kept judgment, in the order the teacher saw it. Raise DataError without any."""
+    dialogues = [Dialogue(number, facts.order) for number, facts in enumerate(facts_of(pairs)) if facts.judged]
+    if not dialogues:
         raise DataError("no pair carries a teacher's judgment; run `rewardlab distill` first and train on its output")
-    return rows
+    return dialogues
 
 
-def _verdict_rows(pairs: Sequence[PreferencePair], template: Template) -> list[dict[str, Any]]:
-    rows = [
-        _row(pair, order, template, verdict_label(choice_of(pair.preferred, order)))
-        for pair in pairs
-        if pair.preferred is not None
+def verdict_dialogues(pairs: Sequence[PreferencePair]) -> list[Dialogue]:
+    """Return two dialogues per labelled pair, one in each order, whose answer is the verdict alone: either verdict is right in
+    exactly half of them. Raise DataError where no pair has a label."""
+    dialogues = [
+        Dialogue(number, order, verdict_label(choice_of(facts.preferred, order)))
+        for number, facts in enumerate(facts_of(pairs))
+        if facts.preferred is not None
         for order in BOTH_ORDERS
     ]
-    if not rows:
+    if not dialogues:
         raise DataError("no pair says which response is preferred; give `preferred` as 0 or 1")
-    return rows
+    return dialogues
 
 
-def sft_rows(pairs: Sequence[PreferencePair], template: Template, more: Sequence[dict[str, Any]] = ()) -> Dataset:
-    """Return one row per pair with a kept judgment, in the order the teacher saw it; where the template asks for the verdict
-    alone, two rows per labelled pair, one in each order, so that either verdict is right in exactly half of them. And ``more``.
-
-    Raise DataError where there is none.
-    """
-    rows = _verdict_rows(pairs, template) if template.verdict_format == "bare" else _judgment_rows(pairs, template)
-    return Dataset.from_list([*rows, *more], features=Features({"prompt": TURNS, "completion": TURNS, "images": List(Image())}))
+def sft_rows(pairs: Sequence[PreferencePair], template: Template, specials: tuple[str, ...] = ()) -> Dataset:
+    """Return the rows of :func:`judgment_dialogues`; where the template asks for the verdict alone, of
+    :func:`verdict_dialogues`. ``specials`` are texts that a tokenizer takes for special tokens. Raise DataError."""
+    dialogues = verdict_dialogues(pairs) if template.verdict_format == "bare" else judgment_dialogues(pairs)
+    return dialogue_dataset(PromptReader(pairs, template, specials), dialogues)
 
 
 class FirstTokenOnly:
@@ -113,15 +112,19 @@ def train_sft(
     pairs = pairs_of(pairs, config.frames, config.model)
     template = load_template(config.template)
     verdict_only = template.verdict_format == "bare"
-    labelled = [pair for pair in pairs if pair.judgment or verdict_only]
+    learnt = [n for n, facts in enumerate(facts_of(pairs)) if (facts.preferred is not None if verdict_only else facts.judged)]
+    labelled = select(pairs, learnt)
     answer_of = (lambda pair: "") if verdict_only else (lambda pair: pair.judgment)
-    kept = drop_too_long(labelled, config, template, out, answer=answer_of) if labelled else []
-    rows = sft_rows(kept, template, verification_rows(kept, votes, template) if votes else ())
-    data = data_fingerprint(pairs) + (f" {hashlib.sha256(votes.read_bytes()).hexdigest()[:16]}" if votes else "")
+    kept = {learnt[n] for n in numbers_that_fit(labelled, config, template, out, answer=answer_of)} if learnt else set()
+    dialogues = verdict_dialogues(pairs) if verdict_only else judgment_dialogues(pairs)
+    dialogues += verification_dialogues(pairs, votes) if votes else []
+    specials = special_tokens(load_processor(config.model).tokenizer)
+    rows = dialogue_dataset(PromptReader(pairs, template, specials), [d for d in dialogues if d.number in kept])
+    data = fingerprint_of(pairs) + (f" {hashlib.sha256(votes.read_bytes()).hexdigest()[:16]}" if votes else "")
 
     def build(resume: str | None) -> Built:
         # TRL's arguments before the model: ZeRO-3 deals its weights out as they are read. Cutting a sequence could cut images.
-        arguments = TRLSFTConfig(max_length=None, **common_arguments(config, out))
+        arguments = TRLSFTConfig(max_length=None, **supervised_arguments(config, out))
         model, processor = load_policy(config, out)
         processor.tokenizer.padding_side = "right"
         trainer = ResumableSFTTrainer(

@@ -179,7 +179,7 @@ def test_multi_turn_trainer_equals_reference(make_trainer: Any, tiny_checkpoint:
     tokenizer, end, dice = trainer._tokenizer, trainer.eos_token_ids[0], torch.Generator().manual_seed(0)
     phrases = {row: tokenizer(("The judgment is wrong", "The judgment is correct")[row % 2])["input_ids"] for row in range(8)}
 
-    def scripted(self: Any, prompt_ids: Any, images: Any, fields: Any) -> Any:
+    def scripted(self: Any, prompt_ids: Any, images: Any, fields: Any, places: Any) -> Any:
         rows = [n for n in range(8) if goes(n)]
         assert len(rows) == len(prompt_ids) == len(images)
         said = []

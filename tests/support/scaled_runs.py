@@ -19,6 +19,7 @@ from rewardlab.config import ConsistencyConfig, RLConfig, SFTConfig
 from rewardlab.data.rows import with_frames
 from rewardlab.demo.pairs import make_pairs
 from rewardlab.processes import num_processes
+from rewardlab.prompts.verification import CORRECT, REVISE, VERIFY, WRONG
 from rewardlab.training import sft as sft_module
 from rewardlab.training.policy_gradient.trainer import PolicyTrainer
 from rewardlab.training.rl import train_rl
@@ -101,12 +102,34 @@ def unequal_rollouts() -> Iterator[None]:
     """Have rollouts of the second half of a batch be one token long."""
     sample = PolicyTrainer._sample_decoder
 
-    def cut(self: Any, prompt_ids: Any, images: Any, fields: Any) -> Any:
-        lengths = [12 if first_row() + n < 4 else 1 for n in range(len(prompt_ids))]
-        parts = sample(self, prompt_ids, images, fields)
+    def cut(self: Any, prompt_ids: Any, images: Any, fields: Any, places: Any) -> Any:
+        lengths = [12 if place < 4 else 1 for place in places]
+        parts = sample(self, prompt_ids, images, fields, places)
         return tuple([row[:length] for row, length in zip(part or [], lengths, strict=True)] for part in parts)
 
     PolicyTrainer._sample_decoder = cut  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        PolicyTrainer._sample_decoder = sample  # type: ignore[method-assign]
+
+
+@contextmanager
+def scripted_verifications() -> Iterator[None]:
+    """Have six of eight judgments end; of their verifications, those of rollouts 0, 2, 3 and 7 say that they are wrong."""
+    sample = PolicyTrainer._sample_decoder
+
+    def scripted(self: Any, prompt_ids: Any, images: Any, fields: Any, places: Any) -> Any:
+        turns, _ = sample(self, prompt_ids, images, fields, places)
+        for n, place in enumerate(places):
+            text = self._tokenizer.decode(prompt_ids[n])
+            if VERIFY in text and REVISE not in text:
+                turns[n] = self._tokenizer(WRONG if place in (0, 2, 3, 7) else CORRECT, add_special_tokens=False)["input_ids"]
+            if REVISE not in text and place not in (1, 5):
+                turns[n] = [*turns[n], self.eos_token_ids[0]]
+        return turns, [[-2.0] * len(turn) for turn in turns]
+
+    PolicyTrainer._sample_decoder = scripted  # type: ignore[method-assign]
     try:
         yield
     finally:
@@ -154,7 +177,8 @@ def run(
         (lambda ids, n: UNEQUAL[first_row() + n]) if unequal else (lambda ids, n: float(sum(ids) % 5)),
         correct=lambda ids, n: float(sum(ids) % 2),
     )
-    with suppress(KilledError), unequal_rollouts() if unequal else nullcontext():
+    scripted = unequal_rollouts() if unequal else scripted_verifications() if config.self_verify else nullcontext()
+    with suppress(KilledError), scripted:
         train_rl(data, config, out, reward=reward, callbacks=[Kill()] if kill else [])
 
 
@@ -184,6 +208,9 @@ CHANGES: dict[str, dict[str, Any]] = {
     "rl+windows": {"advantage": "gae", "window": 4, "outliers": "keep", "preclip": None},
     "rl+lora": {"lora": {"r": 4}},
     "rl+unequal": {"unequal": True},
+    "rl+split": {"advantage": "grpo", "preclip": None, "group_size": 4, "rollout_batch_size": 12, "batch_size": 12}
+    | {"micro_batch_size": 2},
+    "rl+verified": {"advantage": "gae", "self_verify": True, "outliers": "keep", "preclip": None},
     "rl+taken_back": {"health": {"patience": 2, "policy": "roll_back"}},  # the last of its process: it stays collapsing
     "sft+lora": {"lora": {"r": 4}},
     "sft+mixed": {"micro_batch_size": 1},

@@ -2,7 +2,7 @@
 
 A method (``config/method.py``), a way of making rollouts (``rollouts/``), a reward function (``rewards/``), and, where the
 method has one, a critic. TRL brings images, M-RoPE positions, log-probs, the schedule and the distribution; the arithmetic is
-in ``algorithm.py``. This is the only file that names private methods of TRL and transformers;
+in ``algorithm.py``. This file and ``rollouts/trl_vllm.py`` alone name private methods of TRL and transformers;
 ``tests/training/test_trl_seam.py`` holds their signatures.
 
 One step: TRL asks for a batch -> :meth:`PolicyTrainer.sample_and_score` makes scored rollouts -> TRL pads them and computes
@@ -11,6 +11,7 @@ log-probs -> ``compute_advantages`` -> TRL cuts micro-batches -> ``policy_loss``
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,7 +27,7 @@ from trl.models import unwrap_model_for_generation
 
 from rewardlab.config import EngineConfig, Method
 from rewardlab.metrics.running import Metric, MetricAccumulator, Metrics
-from rewardlab.models.families import FORWARD_KEYS, Fields, images_by_prompt, iterate_batches, slice_fields
+from rewardlab.models.families import FORWARD_KEYS, Fields, images_by_prompt, slice_fields
 from rewardlab.models.value_model import ValueModel, completion_values
 from rewardlab.models.vision_hooks import always_run_vision_tower
 from rewardlab.processes import num_processes
@@ -56,17 +57,18 @@ from rewardlab.training.policy_gradient.critic import (
     split_optimizer_groups,
     without_critic,
 )
+from rewardlab.training.policy_gradient.rollouts.decoder import Prompts, decode_rollouts
 from rewardlab.training.policy_gradient.rollouts.dynamic import Candidates, DynamicSampling
 from rewardlab.training.policy_gradient.rollouts.engine import EngineSampler
 from rewardlab.training.policy_gradient.rollouts.prompts import RolloutSampler, SetSamplerEpoch
 from rewardlab.training.policy_gradient.rollouts.state import State, load_states, save_state
+from rewardlab.training.policy_gradient.rollouts.trl_vllm import send_merged_copies
 from rewardlab.training.policy_gradient.rollouts.whole import (
     RolloutStrategy,
     Samples,
     Sampling,
     WholeRollouts,
     as_metrics,
-    decode_rollouts,
 )
 from rewardlab.training.run.folder import CRITIC
 from rewardlab.training.run.resume import StrictResumeMixin
@@ -100,6 +102,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         *,
         method: Method,
         reward: RewardFunction,
+        read_rows: Callable[[Sequence[Row]], list[Row]],
         rollouts: RolloutStrategy | None = None,
         sampling: SamplingOptions | None = None,
         dynamic: DynamicSampling | None = None,
@@ -111,11 +114,12 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         image_fields: Callable[[Fields], Fields] = lambda fields: fields,
         **trl: Any,
     ) -> None:
-        """``trl`` are GRPOTrainer's own arguments: model, args, train_dataset, processing_class, peft_config, callbacks."""
+        """``read_rows`` makes of rows of the dataset what is sampled from and paid. ``trl`` are GRPOTrainer's own arguments:
+        model, args, train_dataset, processing_class, peft_config, callbacks."""
         self._accumulators = {"train": MetricAccumulator(), "eval": MetricAccumulator()}
         self._method, self._reward, self._rollouts = method, reward, rollouts or WholeRollouts()
         self._sampling, self._dynamic = sampling or SamplingOptions(), dynamic
-        self._outliers, self._image_fields = outliers, image_fields
+        self._outliers, self._image_fields, self._read_rows = outliers, image_fields, read_rows
         self._engine: EngineSampler | None = None
         self._prompts: list[Any] = []
         self._draws = (-1, 0)  # the step that drew last, and how often it did
@@ -125,6 +129,8 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         self.num_generated_tokens = 0  # by this process, trained on or not
         self.value_only, self.value_learning_rate = value_only, value_learning_rate
         super().__init__(reward_funcs=[reward], **trl)
+        if self.use_vllm:
+            send_merged_copies(self.vllm_generation)
         self.add_callback(SetSamplerEpoch(lambda: self.rollout_sampler))
         if self.ref_model is not None and num_processes() > 1:
             always_run_vision_tower(self.ref_model, self.processing_class)
@@ -181,10 +187,10 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
 
     def sample_and_score(self, rows: list[Row]) -> list[Rollout]:
         """Return one scored rollout a row; what every one of them earned is in the metrics, trained on or not."""
-        rows = self._rollouts.choose_rows(rows)
-        prompts = [row["prompt"] for row in rows]
-        if any(row.get("images") for row in rows):
-            prompts = [prepare_multimodal_messages(row["prompt"], images=row["images"]) for row in rows]
+        started = time.perf_counter()
+        rows = self._read_rows(self._rollouts.choose_rows(rows))
+        self._add_metrics({"data/seconds": time.perf_counter() - started})
+        prompts = [prepare_multimodal_messages(row["prompt"], images=row.pop("images")) for row in rows]
         prompt_ids, _, _, completions, _, _, images, _ = super()._generate(prompts)
         by_prompt: list[Any] | None = images_by_prompt(images)
         images_by_row = by_prompt or [None] * len(rows)
@@ -203,15 +209,16 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         has_tool_images: bool = False,
     ) -> tuple[list[list[int]], Any]:
         """Have the strategy complete the prompts; it samples by our decoder, by an engine, or by TRL's own vLLM."""
+        first = self._local(len(prompt_ids)).start
 
-        def sample(ids: list[list[int]], pictures: Any, fields: Fields) -> Samples:
+        def sample(ids: list[list[int]], pictures: Any, fields: Fields, rows: Sequence[int]) -> Samples:
             if self._sampling.engine is not None:
                 tokens, logprobs = self._sample_engine(ids, self._sampling.engine)
             elif self.use_vllm:
                 generate = super(PolicyTrainer, self)._generate_single_turn
                 tokens, logprobs = generate(ids, pictures, fields, num_generations, has_tool_images)
             else:
-                tokens, logprobs = self._sample_decoder(ids, pictures, fields)
+                tokens, logprobs = self._sample_decoder(ids, pictures, fields, [first + row for row in rows])
             self.num_generated_tokens += sum(map(len, tokens))
             return tokens, logprobs
 
@@ -229,11 +236,10 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         self._draws = (step, self._draws[1] + 1 if self._draws[0] == step else 0)
         return (self.args.seed, self._sampling.num_rollbacks, *self._draws)
 
-    def _sample_decoder(self, prompt_ids: list[list[int]], images: Any, fields: Fields) -> Samples:
+    def _sample_decoder(self, prompt_ids: list[list[int]], images: Any, fields: Fields, places: Sequence[int]) -> Samples:
         """Sample with the decoder that benchmarks and serves the judge. A rollout's uniforms are keyed by its place in the
-        batch of all processes, so that it is the same on however many processes it is drawn."""
-        places = self._local(len(prompt_ids))
-        uniforms_NT = draw_uniforms(self._draw_key(), range(places.start, places.stop), self._max_new_tokens)
+        batch of all processes, in each of its turns, so that it is the same on however many processes it is drawn."""
+        uniforms_NT = draw_uniforms(self._draw_key(), places, self._max_new_tokens)
         with (
             unwrap_model_for_generation(
                 self.model_wrapped, self.accelerator, gather_deepspeed3_params=self.args.ds3_gather_for_generation
@@ -243,17 +249,17 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         ):
             return decode_rollouts(
                 policy,
-                iterate_batches(
-                    prompt_ids, fields, images, self._tokenizer.pad_token_id, self._sampling.batch_size or len(prompt_ids)
-                ),
+                Prompts(prompt_ids, images, fields, self._tokenizer.pad_token_id),
                 uniforms_NT.to(self.accelerator.device),
                 SamplingParams(1, self.temperature, self.top_p, self._max_new_tokens),
                 ends=frozenset(self.eos_token_ids),
+                batch_size=self._sampling.batch_size,
                 hot_token=self._sampling.hot_token,
             )
 
     def _tokenize_prompts(self, prompts: list[Any]) -> Any:
-        self._prompts = prompts  # an engine is asked in words and images, not in tokens
+        if self._sampling.engine is not None:
+            self._prompts = prompts  # it is asked in words and images, not in tokens
         return super()._tokenize_prompts(prompts)
 
     def _sample_engine(self, prompt_ids: list[list[int]], config: EngineConfig) -> Samples:
@@ -286,6 +292,9 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         if hot := self._sampling.hot_token:  # not of the policy's own drawing: nothing is learnt from it
             batch.loss_mask_NT[:, hot.position : hot.position + 1] = 0
         padded |= self._add_advantages(batch, rollouts).to_trl()
+        self._current = []  # pictures and all
+        if self.args.bf16 and "pixel_values" in padded:  # autocast rounds them so in any case
+            padded["pixel_values"] = padded["pixel_values"].to(torch.bfloat16)
         return dict(padded)
 
     def _generate(self, prompts: list[Any]) -> Any:

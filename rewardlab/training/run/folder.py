@@ -27,7 +27,7 @@ from rewardlab.reporting.progress import Advance, log_line
 # Where a run finds its endpoint and what it prints: not what it is. Another value continues the same run.
 PROJECT = "rewardlab"  # as trackers name it
 _SURROUNDINGS = {"base_url", "api_key_env", "concurrency", "deadline_s", "report_to", "logging_steps", "save_total_limit"}
-_SURROUNDINGS |= {"health", "devices"}
+_SURROUNDINGS |= {"health", "devices", "data_workers"}
 _SURROUNDINGS |= {"micro_batch_size", "sampling_batch_size", "gradient_checkpointing"}  # how a batch is read, not what is in it
 FINAL, METRICS, SAMPLES, CONFIG, CRITIC = "final", "metrics.jsonl", "samples.jsonl", "run.json", "critic"
 
@@ -196,6 +196,20 @@ def common_arguments(config: TrainConfig, out: Path) -> dict[str, Any]:
         "use_cpu": not on_gpu and not deepspeed,
         "ddp_backend": "gloo" if deepspeed and not on_gpu else None,
     }
+
+
+def supervised_arguments(config: TrainConfig, out: Path) -> dict[str, Any]:
+    """Return :func:`common_arguments`, and how many worker processes read, decode and tokenize the samples: for stages whose
+    samples are known beforehand."""
+    workers = data_workers(config)
+    if workers:
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # each worker is one thread, and says so otherwise
+    return {**common_arguments(config, out), "dataloader_num_workers": workers}
+
+
+def data_workers(config: TrainConfig) -> int:
+    """Return ``config.data_workers``, or the cores there are for this process where these are fewer."""
+    return min(config.data_workers, len(os.sched_getaffinity(0)))
 
 
 class RunLog(TrainerCallback):
