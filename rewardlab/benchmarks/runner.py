@@ -35,7 +35,7 @@ from rewardlab.judging.panel import PanelJudge
 from rewardlab.judging.served import ServedJudge
 from rewardlab.judging.spec import WITHOUT_SAMPLER, JudgeSpec, judge_video_policy
 from rewardlab.metrics.accuracy import Labeled, pair_score
-from rewardlab.models.checkpoints import commit, versions
+from rewardlab.models.checkpoints import commit, load_template_for, versions
 from rewardlab.prompts import load_template
 from rewardlab.samplers.base import HF
 from rewardlab.types import (
@@ -69,6 +69,7 @@ class BenchSettings:
     stop_error: float | None = None
     max_tokens: int = 1024
     batch_size: int = 64
+    engine_args: str = ""
     controls: tuple[str, ...] = ("blank",)
     api_key: str = "none"
     command: str = ""  # for the report
@@ -89,6 +90,7 @@ def open_any_judge(settings: BenchSettings) -> AnyJudge:
         top_p=settings.top_p,
         max_tokens=settings.max_tokens,
         batch_size=settings.batch_size,
+        engine_args=settings.engine_args,
         api_key=settings.api_key,
     )
 
@@ -140,14 +142,16 @@ def _images_hash(rows: Sequence[Row]) -> str:
     return digest.hexdigest()[:16]
 
 
-def check_names(name: str, controls: Sequence[str], orders: str, template: str | None) -> Benchmark:
-    """Return the benchmark. Raise ConfigError for a name that nothing has."""
+def check_names(name: str, controls: Sequence[str], orders: str, template: str | None, judge: str) -> Benchmark:
+    """Return the benchmark. Raise ConfigError for a name that nothing has, CheckpointError for a template that a checkpoint was
+    not trained on."""
     benchmark = find_benchmark(name)
     if unknown := sorted(set(controls) - set(CONTROLS)):
         raise ConfigError(f"unknown controls {', '.join(unknown)}; expected {', '.join(CONTROLS)}")
     draw_orders(orders, 0, 0)
     if template:
-        load_template(template)
+        checkpoint = JudgeSpec.parse(judge, *NO_ENGINES, *WITHOUT_SAMPLER).checkpoint
+        load_template_for(checkpoint, template) if checkpoint else load_template(template)
     return benchmark
 
 
@@ -180,7 +184,7 @@ def run_identity(settings: BenchSettings, judge: AnyJudge, rows: Sequence[Row], 
         benchmark=benchmark_identity(settings.benchmark),
         data=data_hash(settings.data),
         images=_images_hash(rows),
-        judge=str(of_model.get("judge", settings.judge)),
+        judge=f"{of_model.get('judge', settings.judge)} {settings.engine_args}".strip(),
         weights=weights,
         votes=num_votes,
         orders=settings.orders,
@@ -200,7 +204,7 @@ def run_bench(settings: BenchSettings, out: Path) -> tuple[Report, list[Row]]:
 
     An interrupted run continues from its log; a finished one is only scored again. Raises what the judge and loader raise.
     """
-    benchmark = check_names(settings.benchmark, settings.controls, settings.orders, settings.template)
+    benchmark = check_names(settings.benchmark, settings.controls, settings.orders, settings.template, settings.judge)
     judge = open_any_judge(settings)
     _check_stopping(settings, judge)
     rows, notes = load_rows(settings, judge)

@@ -42,7 +42,7 @@ def entry_settings(suite: SuiteConfig, root: Path, **judge: Any) -> list[BenchSe
             "see `rewardlab bench prepare --help`"
         )
     for entry in suite.benchmarks:
-        check_names(entry.benchmark, entry.controls, entry.orders, entry.template)
+        check_names(entry.benchmark, entry.controls, entry.orders, entry.template, judge["judge"])
     names = {field.name for field in fields(BenchSettings)}
     settings = []
     for entry, place in zip(suite.benchmarks, places, strict=True):

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Optional
 import typer
 
 from rewardlab.benchmarks.registry import PACKAGED
-from rewardlab.cli.options import JudgeOption, Out, bench_app
+from rewardlab.cli.options import EngineArgs, JudgeOption, Out, bench_app
 from rewardlab.errors import ConfigError
 from rewardlab.judging.spec import WITHOUT_SAMPLER, JudgeSpec, spec_help
 
@@ -59,6 +59,7 @@ def bench_run(
         ),
     ] = None,
     batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Sequences at a time (hf).")] = 64,
+    engine_args: EngineArgs = "",
     controls: Annotated[
         str, typer.Option("--controls", help="Extra greedy passes, comma-separated: greedy, blank, other; '' for none.")
     ] = "blank",
@@ -100,6 +101,7 @@ def bench_run(
         stop_error=stop_error,
         max_tokens=max_tokens,
         batch_size=batch_size,
+        engine_args=engine_args,
         controls=tuple(name for name in controls.split(",") if name),
         api_key=os.environ.get(api_key_env, "none"),
         command=shlex.join(["rewardlab", *sys.argv[1:]]),

@@ -132,6 +132,14 @@ Template = Annotated[
 Temperature = Annotated[float, typer.Option("--temperature", min=0.0, help="Sampling temperature; 0 is greedy.")]
 MaxTokens = Annotated[int, typer.Option("--max-tokens", min=1, help="Most tokens of a judgment.")]
 BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Sequences at a time (hf).")]
+EngineArgs = Annotated[
+    str,
+    typer.Option(
+        "--engine-args",
+        help="As one text. Of a vllm: judge: options of `vllm serve`. Of an hf: judge: `--dtype bfloat16` (or float32) and "
+        "`--attn-implementation NAME`, where it is not to be read as its checkpoint says.",
+    ),
+]
 ApiKeyEnv = Annotated[str, typer.Option("--api-key-env", help="Environment variable with the API key of an openai: judge.")]
 PairJudgeOption = Annotated[str, typer.Option("--judge", help=f"{spec_help(*WITHOUT_SAMPLER)}.")]
 JudgeOption = Annotated[str, typer.Option("--judge", help=f"{spec_help()}.")]

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Optional
 
 import typer
 
-from rewardlab.cli.options import SERVING, JudgeOption, app
+from rewardlab.cli.options import SERVING, EngineArgs, JudgeOption, app
 from rewardlab.errors import ConfigError
 
 REMOTE_THREADS = 64  # calls at a time of an engine that batches by itself
@@ -63,9 +63,7 @@ def serve_judge(
         ),
     ] = None,
     rate: Annotated[float, typer.Option("--rate", min=0.1, help="Most requests of a key per minute.")] = 1e9,
-    engine_args: Annotated[
-        str, typer.Option("--engine-args", help="Of a vllm: judge: options of `vllm serve`, as one text.")
-    ] = "",
+    engine_args: EngineArgs = "",
     allow_url: Annotated[
         Optional[list[str]],
         typer.Option("--allow-url", help="Media are fetched from URLs that begin with this; repeat for several."),

@@ -8,6 +8,7 @@ from typing import Annotated, Optional
 import typer
 
 from rewardlab.cli.options import JUDGING, TRAINING, ConfigFile, Images, Out, Overrides, Seed, app, echo_once
+from rewardlab.errors import ConfigError
 from rewardlab.judging.spec import spec_help
 
 
@@ -171,11 +172,19 @@ def policy_command(
 def merge_command(
     adapter: Annotated[Path, typer.Argument(help="Folder of a LoRA adapter, OUT/final of a run.")],
     out: Annotated[Path, typer.Option("--out", help="Checkpoint folder to write.")],
+    dtype: Annotated[
+        str, typer.Option("--dtype", help="Type of its weights: bfloat16, float32, or auto, that of the base model.")
+    ] = "auto",
 ) -> None:
-    """Merge a LoRA adapter into its base model, for servers that take full checkpoints. The judge's card is copied too."""
+    """Merge a LoRA adapter into its base model, for servers that take full checkpoints. The judge's card is copied too.
+
+    Weights are added in float32 and rounded once.
+    """
     from rewardlab.models.loading import merge_adapter
 
-    typer.echo(f"written: {merge_adapter(adapter, out)}")
+    if dtype not in ("auto", "bfloat16", "float32"):
+        raise ConfigError(f"--dtype {dtype}: expected auto, bfloat16 or float32")
+    typer.echo(f"written: {merge_adapter(adapter, out, dtype=dtype)}")
 
 
 @app.command("show", rich_help_panel=TRAINING)

@@ -7,6 +7,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from rewardlab.config.base import Schema, TrainConfig
+from rewardlab.config.evaluation import EvaluationConfig, no_evaluation
 from rewardlab.config.method import Method
 
 Attempts = Literal["", "1", "2", "3", "unsolved"]  # "": no teacher was asked
@@ -225,6 +226,9 @@ class RLConfig(MethodConfig):
     )
     both_orders: bool = Field(True, description="Show each pair once in each order, instead of in the teacher's.")
     easy_ratio: float = Field(0.0, ge=0, description="Easy pairs (attempts 1) added for each hard one.")
+    evaluation: EvaluationConfig = Field(
+        default_factory=no_evaluation, description="Held-out pairs that are judged while the run goes on; by default none."
+    )
 
     @model_validator(mode="after")
     def _fits_the_reward(self) -> Self:
@@ -279,7 +283,8 @@ class PolicyConfig(MethodConfig):
     value_learning_rate: float | None = Field(7.5e-7, gt=0, description="Peak learning rate of the critic (Seed1.5-VL).")
     judge: str = Field(
         "prob:runs/rl/final",
-        description="The judge, as in `rewardlab bench run`, or rm:FOLDER, a scalar head that sees no anchor.",
+        description="The judge, as in `rewardlab bench run` (hf:, prob: or openai:; each process opens its own), or rm:FOLDER, "
+        "a scalar head that sees no anchor.",
     )
     judge_votes: int = Field(1, ge=1, description="Rationales (or votes) in each order of a comparison.")
     judge_max_tokens: int = Field(1024, ge=1, description="Most tokens of a judgment.")

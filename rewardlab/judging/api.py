@@ -49,7 +49,8 @@ def open_judge(
     ``openai:gpt-4o``, ``openai:MODEL@URL``, ``hf:PATH``, ``vllm:PATH``, ``prob:PATH``, ``http://HOST:PORT``, ``panel:A,B,C``.
 
     ``template``, ``temperature``, ``top_p`` and ``max_tokens`` (of a judgment) say how it is asked; a served judge has its own.
-    ``batch_size``: sequences at a time of ``hf:``; ``engine_args``: options of ``vllm serve`` for ``vllm:``. ``api_key`` is by
+    ``batch_size``: sequences at a time of ``hf:``; ``engine_args``: options of ``vllm serve`` for ``vllm:``, ``--dtype`` and
+    ``--attn-implementation`` for ``hf:``. ``api_key`` is by
     default the environment's OPENAI_API_KEY, of a served judge REWARDLAB_API_KEY; a panel takes one only if all its endpoints
     are ``openai:`` on one host. Images given as URLs are fetched where they
     begin with one of ``allow_urls``, such as ``https://images.host/folder/``. Raise ConfigError, CheckpointError or

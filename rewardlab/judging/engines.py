@@ -68,14 +68,16 @@ def open_generative_judge(
     """Return the judge that ``spec`` names, of an engine (:mod:`rewardlab.judging.spec`).
 
     ``template``: by default the one a checkpoint was trained on. ``batch_size`` is of ``hf:``, ``api_key`` of ``openai:``,
-    ``engine_args`` (options of ``vllm serve``) of ``vllm:``. ``restart_after_s``: the engine runs in a process of its own,
-    which is started again if it dies or takes more than so many seconds. A local checkpoint that was trained to give the
-    verdict alone is read by probability without ``prob:`` too. Raise ConfigError, CheckpointError, EndpointError.
+    ``engine_args`` of ``vllm:`` (options of ``vllm serve``) and of ``hf:`` (``--dtype``, ``--attn-implementation``).
+    ``restart_after_s``: the engine runs in a process of its own, which is started again if it dies or takes more than so many
+    seconds. A local checkpoint that was trained to give the verdict alone is read by probability without ``prob:`` too. Raise
+    ConfigError, CheckpointError, EndpointError.
     """
     parsed = _with_address(JudgeSpec.parse(spec), spec, api_key)
     checkpoint = parsed.checkpoint
-    words = load_template(template or DEFAULT_TEMPLATE)
-    if checkpoint is not None:
+    if checkpoint is None:
+        words = load_template(template or DEFAULT_TEMPLATE)
+    else:
         words = load_template_for(parsed.target, template, from_hub=True)
     by_probability = parsed.by_probability or (checkpoint is not None and words.verdict_format == "bare")
     if by_probability and words.verdict_format not in READ_BY_PROBABILITY:

@@ -1,6 +1,7 @@
 """What a checkpoint folder records: the prompt template it was trained on, and what made it.
 
-``rewardlab.json`` stands beside the weights. A folder without it (a hub checkpoint) claims nothing and takes any template.
+``rewardlab.json`` stands beside the weights; words of one's own (a template ``FORMAT:FILE``) are in it, so that they go where
+the checkpoint goes. A folder without it (a hub checkpoint) claims nothing and takes any template.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from rewardlab.errors import CheckpointError
-from rewardlab.prompts import DEFAULT_TEMPLATE, TEMPLATE_FORMATS, Template, load_template
+from rewardlab.errors import CheckpointError, ConfigError
+from rewardlab.prompts import DEFAULT_TEMPLATE, TEMPLATE_FORMATS, Template, load_template, own_template
 
 CARD = "rewardlab.json"
 _PACKAGES = ("rewardlab", "torch", "transformers", "trl", "peft", "accelerate", "datasets", "openai")
@@ -50,9 +51,12 @@ def weights_id(checkpoint: Path) -> str:
 
 
 def write_card(folder: Path, *, template: Template, stage: str, **facts: Any) -> None:
-    """Record the template and its hash in ``folder``."""
-    card = {"stage": stage, "template": template.name, "template_hash": template.hash, "versions": versions(), **facts}
-    (folder / CARD).write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
+    """Record the template and its hash in ``folder``; of a template of one's own also the words."""
+    card = {"stage": stage, "template": template.name, "template_hash": template.hash}
+    if template.name not in TEMPLATE_FORMATS:
+        card["template_text"] = template.text
+    card_text = json.dumps({**card, "versions": versions(), **facts}, indent=1) + "\n"
+    (folder / CARD).write_text(card_text, encoding="utf-8")
 
 
 def read_card(folder: Path) -> dict[str, Any] | None:
@@ -75,24 +79,59 @@ def _read_card_file(path: Path) -> dict[str, Any]:
 def template_for(folder: Path, requested: str | None) -> Template:
     """Return the template to prompt this checkpoint with: the one it was trained on, which ``requested`` must not contradict.
 
-    Raise CheckpointError if the hash stored at training differs from the template's hash now.
+    Words of one's own are read from the card. A file that ``requested`` names counts where it is there; where it is not, its
+    name must be the card's. Raise CheckpointError if the hash stored at training differs from the template's hash now, and for
+    words that neither the card nor a file has.
     """
     return _template_of_card(read_card(folder), folder, requested)
+
+
+def check_template(folder: Path, template: Template) -> None:
+    """Raise CheckpointError for a checkpoint that was trained on another template."""
+    if (card := read_card(folder)) is not None:
+        _check_hash(card, folder, template)
 
 
 def _template_of_card(card: Mapping[str, Any] | None, folder: Path | str, requested: str | None) -> Template:
     if card is None:
         return load_template(requested or DEFAULT_TEMPLATE)
-    name, trained = card.get("template"), card.get("template_hash")
-    if name not in TEMPLATE_FORMATS:
+    name = str(card.get("template"))
+    verdict_format, is_own, file = name.partition(":")
+    if not is_own and name not in TEMPLATE_FORMATS:
         raise CheckpointError(f"{folder}: trained on template {name!r}, which this version does not have")
-    template = load_template(requested or name)
+    if is_own and requested is None and verdict_format.endswith(".py"):
+        raise CheckpointError(
+            f"{folder}: its answers are read by code of your own, {verdict_format}, and no checkpoint brings code along; name "
+            f"it: --template {name} (in a config `template: {name}`)"
+        )
+    is_absent = requested in (None, name) and not Path(file).exists()
+    if is_own and (is_absent or (requested is None and "template_text" in card)):
+        template = _own_template_of_card(card, folder, name)
+    else:
+        template = load_template(requested or name)
+    _check_hash(card, folder, template)
+    return template
+
+
+def _own_template_of_card(card: Mapping[str, Any], folder: Path | str, name: str) -> Template:
+    if not isinstance(text := card.get("template_text"), str):
+        raise CheckpointError(
+            f"{folder}: was trained on words of your own, {name!r}, and its {CARD} only names their file, which is not here; "
+            "give the file: --template FORMAT:FILE (in a config `template: FORMAT:FILE`)"
+        )
+    try:
+        return own_template(name, text, name.partition(":")[0])
+    except ConfigError as error:
+        raise CheckpointError(f"{folder}: the words in its {CARD} cannot be used: {error}") from error
+
+
+def _check_hash(card: Mapping[str, Any], folder: Path | str, template: Template) -> None:
+    name, trained = card.get("template"), card.get("template_hash")
     if template.hash != trained:
         raise CheckpointError(
             f"{folder}: was trained on template {name!r} with hash {trained}, but {template.name!r} now has hash "
             f"{template.hash}; ask with the template it was trained on, or train it again"
         )
-    return template
 
 
 def load_template_for(model: str | Path, name: str | None, *, from_hub: bool = False) -> Template:

@@ -133,17 +133,36 @@ def images_of_rows(rows: Sequence[Tensor], grids: Tensor, image_token: int) -> l
     return images
 
 
+def images_by_row(fields: Mapping[str, Any], rows: Sequence[Tensor], image_token: int | None) -> list[range]:
+    """Return which of a batch's images stand in each row of tokens; they follow one another."""
+    if fields.get("pixel_values") is None or image_token is None:
+        return [range(0)] * len(rows)
+    if has_grids(fields):
+        return images_of_rows(rows, fields["image_grid_thw"], image_token)
+    counts = [int((row == image_token).sum()) for row in rows]
+    per_image = sum(counts) // len(fields["pixel_values"])
+    ends = [count // per_image for count in accumulate(counts)]
+    return [range(first, end) for first, end in zip([0, *ends], ends, strict=False)]
+
+
 def slice_fields(batch: Mapping[str, Any], rows: slice) -> Fields:
     """Return what a forward pass over some rows of a batch takes beside tokens and their mask; of rows without images no
     pixels."""
     fields: Fields = {key: batch[key][rows] for key in TOKEN_FIELDS if batch.get(key) is not None}
     num_images = batch.get("num_images")
+    return fields | (image_fields_of_rows(batch, range(*rows.indices(len(num_images)))) if num_images is not None else {})
+
+
+def image_fields_of_rows(batch: Mapping[str, Any], rows: Sequence[int]) -> Fields:
+    """Return the pixels of some rows of a batch, in the order of ``rows``, with grids and numbers of images; {} where these
+    rows have no image."""
+    num_images = batch.get("num_images")
     if batch.get("pixel_values") is None or num_images is None:
-        return fields
-    first, counts = sum(num_images[: rows.start]), num_images[rows]
-    if not (images := range(first, first + sum(counts))):
-        return fields
-    return {**fields, **select_images(batch, images, sum(num_images)), "num_images": counts}
+        return {}
+    starts = [0, *accumulate(num_images)]
+    if not (images := [image for row in rows for image in range(starts[row], starts[row + 1])]):
+        return {}
+    return {**select_images(batch, images, starts[-1]), "num_images": [num_images[row] for row in rows]}
 
 
 def select_fields(fields: Mapping[str, Any], images: Any, rows: Sequence[int], lengths: Sequence[int]) -> Fields:

@@ -11,16 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForImageTextToText, AutoProcessor, BitsAndBytesConfig
+from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor, BitsAndBytesConfig
 from transformers.integrations import deepspeed
 from transformers.utils import logging
 
 from rewardlab.config import LoraConfig, MethodConfig, PixelConfig, TrainConfig
 from rewardlab.errors import CheckpointError, ConfigError
+from rewardlab.models.attention import choose_attention
 from rewardlab.models.checkpoints import CARD
 from rewardlab.models.families import part_pattern
 from rewardlab.models.hub import hub_options, why_absent
 from rewardlab.models.model_card import write_model_card
+from rewardlab.models.precision import config_dtype, write_config_dtype
 from rewardlab.models.vision_hooks import always_run_vision_tower
 from rewardlab.processes import is_main, num_processes
 
@@ -44,16 +46,55 @@ def load_processor(path: str) -> Any:
     return processor
 
 
-def load_model(path: str, *, device: str | None = None) -> tuple[Any, Any]:
-    """Return (model in eval mode, processor) of a checkpoint folder or hub id, on ``device`` (default: this process's GPU, if
-    any). Raise CheckpointError if they cannot be loaded.
+def load_config_of(path: str) -> Any:
+    """Return the configuration of a checkpoint folder or hub id; of an adapter, that of the model below it. Raise
+    CheckpointError."""
+    adapter = Path(path) / "adapter_config.json"
+    if adapter.exists():
+        return load_config_of(json.loads(adapter.read_text(encoding="utf-8"))["base_model_name_or_path"])
+    check_folder(path)
+    try:
+        return AutoConfig.from_pretrained(path, **hub_options(path))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path}: its configuration cannot be loaded ({why_absent(path, error)})") from error
+
+
+def output_dtype(model: str, dtype: str) -> torch.dtype:
+    """Return the type that what is made of checkpoint ``model`` is saved in: ``dtype``, or the checkpoint's own for "auto".
+    Raise CheckpointError."""
+    return config_dtype(load_config_of(model)) if dtype == "auto" else _dtype(dtype)
+
+
+def _dtype(name: str) -> torch.dtype:
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype
+
+
+def this_device() -> str:
+    """Return the device of this process: its GPU where there is one."""
+    return f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if torch.cuda.is_available() else "cpu"
+
+
+def load_model(
+    path: str, *, device: str | None = None, dtype: str = "auto", attention: str = "auto", autocast: bool = False
+) -> tuple[Any, Any]:
+    """Return (model in eval mode, processor) of a checkpoint folder or hub id, on ``device`` (default: this process's).
+
+    ``dtype``: "auto" is the checkpoint's own on a GPU, float32 on a CPU. ``attention``: see
+    :func:`rewardlab.models.attention.choose_attention`; ``autocast``: it will compute in 16 bits whatever its weights are.
+    Raise CheckpointError if they cannot be loaded, ConfigError for flash attention that cannot be.
     """
     logging.disable_progress_bar()  # it would be in the way of our own
-    target = device or (f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if torch.cuda.is_available() else "cpu")
-    processor = load_processor(path)
+    target = device or this_device()
+    processor, config = load_processor(path), load_config_of(path)
+    if dtype == "auto" and target == "cpu":
+        dtype = "float32"
+    is_half = (config_dtype(config) if dtype == "auto" else _dtype(dtype)) != torch.float32
+    kernel = choose_attention(attention, config, in_16_bits=autocast or is_half)
     try:
-        dtype = "auto" if target != "cpu" else torch.float32
-        model: Any = AutoModelForImageTextToText.from_pretrained(path, dtype=dtype, **hub_options(path))
+        model: Any = AutoModelForImageTextToText.from_pretrained(
+            path, dtype=dtype, attn_implementation=kernel, **hub_options(path)
+        )
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path}: cannot be loaded as an image-text model ({why_absent(path, error)})") from error
     return (model.eval() if target == "cpu" else model.to(target).eval()), processor
@@ -79,17 +120,18 @@ def load_policy(config: TrainConfig, out: Path) -> tuple[Any, Any]:
     if (Path(path) / "adapter_config.json").exists():
         merged = (out / "base").resolve()
         if is_main() and not merged.exists():
-            merge_adapter(Path(path), merged)
+            merge_adapter(Path(path), merged, dtype=config.dtype)
         while not merged.exists():  # another process of this run is making it
             time.sleep(0.5)
         path = str(merged)
     if config.lora and Path(path).exists():  # an adapter names its base, and is loaded from other folders than this one
         path = str(Path(path).resolve())
     if config.lora and config.lora.quantize:
-        model, processor = _quantised(path), load_processor(path)
+        model, processor = _quantised(path, config.attn_implementation), load_processor(path)
     else:
-        model, processor = load_model(path, device="cpu")
-        if config.lora and torch.cuda.is_available():
+        on_gpu = torch.cuda.is_available()  # where training computes in bfloat16, by autocast
+        model, processor = load_model(path, device="cpu", attention=config.attn_implementation, autocast=on_gpu)
+        if config.lora and on_gpu:
             model = model.to(torch.bfloat16)  # below the adapters, whose weights peft keeps in float32
     if config.pixels:
         before = dict(processor.image_processor.size)
@@ -111,14 +153,17 @@ def _engine_reads_checkpoint(config: TrainConfig) -> bool:
     return isinstance(config, MethodConfig) and config.engine is not None and config.engine.kind != "serve"
 
 
-def _quantised(path: str) -> Any:
+def _quantised(path: str, attention: str) -> Any:
     """Return the model with the weights of every linear layer as NF4, 4 bits each (QLoRA, arXiv 2305.14314)."""
     compute = torch.bfloat16 if torch.cuda.is_available() else torch.float32
     nf4 = BitsAndBytesConfig(
         load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=compute
     )
+    kernel = choose_attention(attention, load_config_of(path), in_16_bits=compute == torch.bfloat16)
     try:
-        return AutoModelForImageTextToText.from_pretrained(path, quantization_config=nf4, dtype=compute, **hub_options(path))
+        return AutoModelForImageTextToText.from_pretrained(
+            path, quantization_config=nf4, dtype=compute, attn_implementation=kernel, **hub_options(path)
+        )
     except ImportError as error:
         raise ConfigError(f"lora.quantize needs bitsandbytes: pip install 'rewardlab[qlora]' ({error})") from error
     except (OSError, ValueError) as error:
@@ -127,10 +172,11 @@ def _quantised(path: str) -> Any:
         ) from error
 
 
-def merge_adapter(adapter: Path, out: Path) -> Path:
-    """Merge a LoRA adapter into the model it was trained on, in float32, and save both as one checkpoint; return ``out``.
+def merge_adapter(adapter: Path, out: Path, *, dtype: str = "auto") -> Path:
+    """Merge a LoRA adapter into the model it was trained on and save both as one checkpoint; return ``out``.
 
-    A card goes along. Raise CheckpointError for what is no adapter, and if ``out`` exists.
+    Weights are added in float32 and rounded once, to ``dtype``: "auto" is that of the model. A card goes along.
+    Raise CheckpointError for what is no adapter, and if ``out`` exists.
     """
     import peft
 
@@ -146,7 +192,9 @@ def merge_adapter(adapter: Path, out: Path) -> Path:
     except CheckpointError as error:
         raise CheckpointError(f"{adapter}: the model it was trained on is not there: {error}") from error
     partial = out.with_name(f"{out.name}.partial")
-    peft.PeftModel.from_pretrained(base, str(adapter)).merge_and_unload().save_pretrained(partial)
+    small = output_dtype(name, dtype)
+    peft.PeftModel.from_pretrained(base, str(adapter)).merge_and_unload().to(small).save_pretrained(partial)
+    write_config_dtype(partial, small)
     load_processor(str(adapter)).save_pretrained(partial)
     card = adapter / CARD
     if card.exists():

@@ -17,13 +17,15 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForImageTextToText
+from transformers import AutoModelForImageTextToText
 
 from rewardlab.data.files import write_atomic
 from rewardlab.errors import CheckpointError
-from rewardlab.models.families import slice_fields
+from rewardlab.models.attention import choose_attention
+from rewardlab.models.families import TOKEN_FIELDS, image_fields_of_rows
 from rewardlab.models.hub import hub_options
-from rewardlab.models.loading import without_zero3_init
+from rewardlab.models.loading import load_config_of, without_zero3_init
+from rewardlab.models.padding import PassLimits, trim, untrim
 
 WEIGHTS, CONFIG = "value_model.safetensors", "config.json"
 
@@ -34,29 +36,40 @@ class ValueModel(nn.Module):
     def __init__(self, backbone: nn.Module, config: Any) -> None:
         super().__init__()
         self.backbone, self.config = backbone, config
-        self.head = nn.Linear(config.get_text_config().hidden_size, 1, dtype=next(backbone.parameters()).dtype)
+        self.head = nn.Linear(config.get_text_config().hidden_size, 1)  # in float32: a score of 8 bits would tie too often
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 
     @classmethod
-    def from_pretrained(cls, model: str, *, dtype: torch.dtype = torch.float32) -> ValueModel:
+    def from_pretrained(cls, model: str, *, dtype: torch.dtype = torch.float32, attention: str = "auto") -> ValueModel:
         """Return the backbone of checkpoint ``model``, under a fresh head; or what :meth:`save` wrote, head and all.
 
-        Raise CheckpointError for a folder whose weights do not fit its config.
+        ``dtype`` is that of the backbone, ``attention`` as in :func:`rewardlab.models.loading.load_model`; on a GPU float32
+        weights compute under autocast. Raise CheckpointError for a folder whose weights do not fit its config, ConfigError.
         """
-        folder = Path(model)
+        folder, config = Path(model), load_config_of(model)
+        in_16_bits = dtype != torch.float32 or torch.cuda.is_available()
+        kernel = choose_attention(attention, config, in_16_bits=in_16_bits)
         if not (folder / WEIGHTS).exists():
-            language_model = AutoModelForImageTextToText.from_pretrained(model, dtype=dtype, **hub_options(model))
+            language_model = AutoModelForImageTextToText.from_pretrained(
+                model, dtype=dtype, attn_implementation=kernel, **hub_options(model)
+            )
             return cls(language_model.model, language_model.config)
-        config = AutoConfig.from_pretrained(folder)
         with without_zero3_init():
-            language_model = AutoModelForImageTextToText.from_config(config, dtype=dtype)
+            language_model = AutoModelForImageTextToText.from_config(config, dtype=dtype, attn_implementation=kernel)
             value_model = cls(language_model.model, config)
         try:
             value_model.load_state_dict(load_file(folder / WEIGHTS))
         except RuntimeError as error:
             raise CheckpointError(f"{folder}: {WEIGHTS} does not fit config.json ({str(error)[:300]})") from error
         return value_model
+
+    @classmethod
+    def for_scoring(cls, folder: Path, device: str | torch.device, *, attention: str = "auto") -> ValueModel:
+        """Return what :meth:`save` wrote, on ``device`` and to be read only: on a GPU in bfloat16, in which it was trained to
+        compute, else in float32. Raise what :meth:`from_pretrained` raises."""
+        dtype = torch.float32 if torch.device(device).type == "cpu" else torch.bfloat16
+        return cls.from_pretrained(str(folder), dtype=dtype, attention=attention).to(device).eval().requires_grad_(False)
 
     def save(self, folder: Path, state: dict[str, Tensor] | None = None) -> None:
         """Write weights (``state`` where they were gathered elsewhere) and config into ``folder``, the config last."""
@@ -65,29 +78,37 @@ class ValueModel(nn.Module):
         save_file({name: value.detach().cpu().contiguous() for name, value in weights.items()}, folder / WEIGHTS)
         write_atomic(folder / CONFIG, json.dumps(self.config.to_dict(), indent=1, default=str) + "\n")
 
+    @property
+    def is_gradient_checkpointing(self) -> bool:
+        return bool(self.backbone.is_gradient_checkpointing)
+
     def activation_checkpointing_enable(self, *args: Any, **kwargs: Any) -> None:
         self.backbone.activation_checkpointing_enable(*args, **kwargs)  # type: ignore[operator]
 
     def forward(self, **inputs: Any) -> Tensor:
         """Return [N, L], one number after each token of the inputs, images included."""
         hidden_NLD = self.backbone(**inputs, use_cache=False).last_hidden_state
-        return self.head(hidden_NLD)[..., 0].float()  # type: ignore[no-any-return]
+        return self.head(hidden_NLD.to(self.head.weight.dtype))[..., 0].float()  # type: ignore[no-any-return]
 
 
 def completion_values(
-    model: ValueModel, batch: Mapping[str, Any], *, size: int, autocast: Callable[[], AbstractContextManager[Any]]
+    model: ValueModel, batch: Mapping[str, Any], *, limits: PassLimits, autocast: Callable[[], AbstractContextManager[Any]]
 ) -> Tensor:
     """Return [N, T + 1] of a rollout batch: the number after each prompt, and after each token of its completion.
 
-    So the first T stand before each completion token, the last T after it. Without gradient, ``size`` rollouts at a time.
+    So the first T stand before each completion token, the last T after it; what stands at padding is of a token before it.
+    Without gradient, as many rollouts at a time as ``limits`` allow, each without its padding.
     """
-    ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], 1)
     mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], 1)
-    width, values = batch["completion_ids"].size(1), []
-    for start in range(0, len(ids), size):
-        rows = slice(start, start + size)
-        extra = slice_fields(batch, rows)
-        extra.pop("num_images", None)
+    tokens = {"input_ids": torch.cat([batch["prompt_ids"], batch["completion_ids"]], 1), "attention_mask": mask}
+    tokens |= {name: batch[name] for name in TOKEN_FIELDS if batch.get(name) is not None}
+    columns = slice(batch["prompt_ids"].size(1) - 1, mask.size(1))
+    values = mask.new_zeros((len(mask), columns.stop - columns.start), dtype=torch.float32)
+    for rows in limits.cut(mask.sum(1).tolist()):
+        index = torch.tensor(rows, device=mask.device)
+        images = image_fields_of_rows(batch, rows)
+        images.pop("num_images", None)
         with torch.no_grad(), autocast():
-            values.append(model(input_ids=ids[rows], attention_mask=mask[rows], **extra)[:, -width - 1 :])
-    return torch.cat(values)
+            read = model(**trim({name: value[index] for name, value in tokens.items()}, mask[index]), **images)
+        values[index] = untrim(read, mask[index], columns)
+    return values

@@ -43,7 +43,7 @@ def first_answers(
         max_tokens=config.max_completion_length,
         seed=config.seed,
     )
-    sampler = HFSampler(*load_model(config.model), batch_size=CHUNK)
+    sampler = HFSampler(*load_model(config.model, attention=config.attn_implementation), batch_size=CHUNK)
     with bar("anchors", len(pairs)) as advance:
         for start in range(0, len(pairs), CHUNK):
             chunk = list(pairs[start : start + CHUNK])
@@ -68,7 +68,7 @@ def best_of(
     assert reward is not None
     if reward.parity is None:
         flat = [(n, text) for n, texts in enumerate(candidates) for text in texts]
-        scores, _ = reward([pairs[n] for n, _ in flat], [text for _, text in flat], None, 0)
+        scores, _ = reward([pairs[n] for n, _ in flat], [text for _, text in flat], [()] * len(flat), 0)
         scored = [(n, text, score) for (n, text), score in zip(flat, scores, strict=True) if score is not None]
         tops = {n: text for n, text, _ in sorted(scored, key=lambda row: row[2])}  # the last one of a pair stays
         return [tops.get(n) for n in range(len(pairs))]
@@ -76,7 +76,7 @@ def best_of(
     for place in range(1, max(map(len, candidates), default=0)):
         rows = [n for n, texts in enumerate(candidates) if place < len(texts)]
         challengers = [candidates[n][place] for n in rows]
-        scores, _ = reward([pairs[n] for n in rows], challengers, [standing[n] for n in rows], 0)
+        scores, _ = reward([pairs[n] for n in rows], challengers, [(standing[n] or "",) for n in rows], 0)
         for n, text, score in zip(rows, challengers, scores, strict=True):
             if score is not None and score > reward.parity:
                 standing[n] = text

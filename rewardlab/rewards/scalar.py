@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from rewardlab.metrics.running import Metrics
 from rewardlab.models.checkpoints import template_for
-from rewardlab.models.loading import load_processor
+from rewardlab.models.loading import load_processor, this_device
 from rewardlab.models.value_model import ValueModel
 from rewardlab.prompts import Template, build_messages
 from rewardlab.rewards.pairwise import Anchors, without_thinking
@@ -50,8 +49,7 @@ class ScalarReward:
 
     def __init__(self, folder: Path, *, batch_size: int = 64) -> None:
         self._template = template_for(folder, None)
-        device = f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if torch.cuda.is_available() else "cpu"
-        self._model, self._processor = ValueModel.from_pretrained(str(folder)).to(device), load_processor(str(folder))
+        self._model, self._processor = ValueModel.for_scoring(folder, this_device()), load_processor(str(folder))
         self._batch_size = batch_size
 
     def __call__(
@@ -62,4 +60,4 @@ class ScalarReward:
         answers = [without_thinking(response) for response in responses]
         pairs = [replace(question, responses=(answer, answer)) for question, answer in zip(questions, answers, strict=True)]
         scores = score_responses(self._model, self._processor, pairs, self._template, batch_size=self._batch_size)[:, 0]
-        return [float(value) for value in scores], {"reward/scalar_std": float(scores.std(correction=0))}
+        return [float(value) for value in scores], {}

@@ -99,11 +99,10 @@ class VerifiedReward:
         }
         judged = [n for n in range(len(questions)) if rewards[n] is None]
         if judged and self._judge is not None:
-            judged_anchors = None if anchors is None else [anchors[n] for n in judged]
             scores, judge_metrics = self._judge(
-                [questions[n] for n in judged], [responses[n] for n in judged], judged_anchors, step
+                [questions[n] for n in judged], [responses[n] for n in judged], [anchors[n] for n in judged], step
             )
             metrics = {**metrics, **judge_metrics}
             for n, reward in zip(judged, scores, strict=True):
                 rewards[n] = reward
-        return rewards, {**metrics, "verifier/share": len(ruled) / max(1, len(questions))}
+        return rewards, {**metrics, "verifier/share": Metric(len(ruled) / max(1, len(questions)), len(questions))}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NoReturn, Protocol
 
+from rewardlab.errors import ConfigError
 from rewardlab.types import Completion, Message
 
 HF, VLLM, OPENAI = "hf", "vllm", "openai"  # engines, as specifications of judges name them
@@ -16,7 +18,8 @@ HF, VLLM, OPENAI = "hf", "vllm", "openai"  # engines, as specifications of judge
 class EngineOptions:
     """How an engine is opened; each takes what concerns it.
 
-    ``batch_size``: sequences at a time (hf). ``api_key`` (openai). ``engine_args``: options of ``vllm serve`` (vllm).
+    ``batch_size``: sequences at a time (hf). ``api_key`` (openai). ``engine_args``: options of ``vllm serve`` (vllm), or of
+    how a checkpoint is read (hf: :data:`rewardlab.samplers.hf.READING`).
     ``restart_after_s``: the engine runs in a process of its own, started again if it dies or takes longer; None: in this one.
     """
 
@@ -24,6 +27,18 @@ class EngineOptions:
     api_key: str = "none"
     engine_args: str = ""
     restart_after_s: float | None = None
+
+
+class EngineArgsParser(argparse.ArgumentParser):
+    """A parser of ``--engine-args`` that raises ConfigError, which names the ``expected`` options, in place of ending the
+    process."""
+
+    def __init__(self, text: str, expected: str) -> None:
+        super().__init__(add_help=False, allow_abbrev=False)
+        self._sentence = f"--engine-args {text!r}: {{}}; expected {expected}"
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(self._sentence.format(message))
 
 
 @dataclass(frozen=True)

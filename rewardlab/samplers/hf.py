@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -12,15 +13,29 @@ import torch
 
 from rewardlab.data.images import decode_image
 from rewardlab.errors import CheckpointError
+from rewardlab.models.attention import ATTENTIONS
 from rewardlab.models.families import end_token_ids, left_pad, vision_token_ids
 from rewardlab.models.loading import load_model
 from rewardlab.prompts.sanitize import without_tokens
-from rewardlab.samplers.base import HF, EngineOptions, Sampler, SamplingParams
+from rewardlab.samplers.base import HF, EngineArgsParser, EngineOptions, Sampler, SamplingParams
 from rewardlab.samplers.decode import HotToken, draw, read_logits
 from rewardlab.samplers.shared_prefix import group_numbers
 from rewardlab.types import Choice, Completion, FinishReason, Message
 from rewardlab.verdicts.margins import verdict_margins
 from rewardlab.verdicts.parse import verdict_label
+
+# How a checkpoint is read, as --engine-args say it of an hf: judge; what they are left to is the first of each.
+READING = {"dtype": ("auto", "bfloat16", "float32"), "attn-implementation": ATTENTIONS}
+
+
+def reading_options(text: str) -> dict[str, str]:
+    """Return the ``dtype`` and the ``attention`` of :func:`rewardlab.models.loading.load_model` that ``text`` says, such as
+    "--dtype bfloat16 --attn-implementation sdpa". Raise ConfigError for anything else."""
+    parser = EngineArgsParser(text, " ".join(f"[--{name} {'|'.join(values)}]" for name, values in READING.items()))
+    for name, values in READING.items():
+        parser.add_argument(f"--{name}", choices=values, default=values[0])
+    options = parser.parse_args(shlex.split(text))
+    return {"dtype": options.dtype, "attention": options.attn_implementation}
 
 
 def special_tokens(tokenizer: Any) -> tuple[str, ...]:
@@ -115,8 +130,11 @@ class HFSampler:
         self._suppressed, self._ends = vision_token_ids(model.config), end_token_ids(model)
 
     @staticmethod
-    def load(path: str | Path, *, batch_size: int = 64, device: str | None = None) -> HFSampler:
-        model, processor = load_model(str(path), device=device)
+    def load(
+        path: str | Path, *, batch_size: int = 64, device: str | None = None, dtype: str = "auto", attention: str = "auto"
+    ) -> HFSampler:
+        """Return the sampler of a checkpoint; the options and the errors are load_model's."""
+        model, processor = load_model(str(path), device=device, dtype=dtype, attention=attention)
         return HFSampler(model, processor, name=f"{HF}:{path}", batch_size=batch_size)
 
     @property
@@ -218,5 +236,5 @@ def open_sampler(target: str, options: EngineOptions) -> Sampler:
     """Return a sampler of a checkpoint folder or hub id, in a process of its own if it is to be restarted."""
     from rewardlab.samplers.child_process import ProcessSampler
 
-    opener = partial(HFSampler.load, target, batch_size=options.batch_size)
+    opener = partial(HFSampler.load, target, batch_size=options.batch_size, **reading_options(options.engine_args))
     return opener() if options.restart_after_s is None else ProcessSampler(opener, timeout_s=options.restart_after_s)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 import shlex
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ from rewardlab.data.images import decode_image
 from rewardlab.errors import CheckpointError, ConfigError
 from rewardlab.models.families import vision_token_ids
 from rewardlab.models.loading import check_folder
-from rewardlab.samplers.base import VLLM, EngineOptions, Sampler, SamplingParams, prompt_seed
+from rewardlab.samplers.base import VLLM, EngineArgsParser, EngineOptions, Sampler, SamplingParams, prompt_seed
 from rewardlab.samplers.hf import chat_of, special_tokens
 from rewardlab.types import Choice, Completion, FinishReason, Message
 from rewardlab.verdicts.parse import verdict_label
@@ -45,11 +44,7 @@ def engine_args(text: str) -> dict[str, Any]:
     """Return options of ``vllm serve`` as keyword arguments of its LLM. Raise ConfigError for others."""
     from vllm.engine.arg_utils import EngineArgs
 
-    class Parser(argparse.ArgumentParser):
-        def error(self, message: str) -> Any:
-            raise ConfigError(f"--engine-args {text!r}: {message}; expected options of vllm serve")
-
-    parser = EngineArgs.add_cli_args(Parser(add_help=False))
+    parser = EngineArgs.add_cli_args(EngineArgsParser(text, "options of vllm serve"))
     defaults = vars(parser.parse_args([]))
     return {name: value for name, value in vars(parser.parse_args(shlex.split(text))).items() if value != defaults[name]}
 

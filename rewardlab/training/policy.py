@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from accelerate.utils import gather_object
+
 from rewardlab.config import PolicyConfig
 from rewardlab.data.pair_table import facts_of, fingerprint_of
-from rewardlab.errors import DataError
+from rewardlab.errors import ConfigError, DataError
 from rewardlab.judging.engines import open_generative_judge
 from rewardlab.judging.spec import JudgeSpec
 from rewardlab.models.families import end_token_ids
@@ -22,6 +24,7 @@ from rewardlab.rewards.scalar import ScalarReward
 from rewardlab.rewards.verifiable.extraction import Contract
 from rewardlab.rewards.verifiable.mathematics import MathVerifier, all_verifiers
 from rewardlab.rewards.verified import VerifiedReward
+from rewardlab.samplers.base import VLLM
 from rewardlab.samplers.hf import special_tokens
 from rewardlab.training.policy_gradient.build import make_trainer, run_method
 from rewardlab.training.policy_gradient.trainer import PolicyTrainer
@@ -37,6 +40,12 @@ def open_reward(config: PolicyConfig, pairs: Sequence[PreferencePair]) -> Policy
     spec = JudgeSpec.parse(config.judge, "rm")
     if spec.engine == "rm":
         return ScalarReward(Path(spec.target), batch_size=config.judge_batch_size)
+    if spec.engine == VLLM:
+        raise ConfigError(
+            f"judge: {config.judge}: every process of the run would start a vLLM on its own card, which takes nine tenths of "
+            f"it and leaves no room to train; serve it on other cards (`vllm serve {spec.target}`) and name judge: "
+            f"openai:{spec.target}@http://HOST:8000/v1, or read it beside training by prob:{spec.target} or hf:{spec.target}"
+        )
     judge = open_generative_judge(config.judge, max_tokens=config.judge_max_tokens, batch_size=config.judge_batch_size)
     judge.check()
     pairwise = PairwiseReward(judge, num_votes=config.judge_votes, phi=config.phi, seed=config.seed)
@@ -71,7 +80,15 @@ def build_policy_trainer(
 ) -> PolicyTrainer:
     """Return the trainer of a policy, ready to run; ``observer`` is called with every batch, ``more`` goes to
     ``make_trainer``."""
-    function = AnchoredReward(reward, pairs, anchors, ends=end_token_ids(model), samples=out / SAMPLES, observer=observer)
+    function = AnchoredReward(
+        reward,
+        pairs,
+        anchors,
+        ends=end_token_ids(model),
+        samples=out / SAMPLES,
+        observer=observer,
+        gather=gather_object,
+    )
     return make_trainer(rows, config, model, processor, function, out, **more)
 
 

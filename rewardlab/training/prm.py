@@ -27,6 +27,7 @@ from rewardlab.prompts import Template, build_messages
 from rewardlab.rewards.steps import token_ends
 from rewardlab.samplers.hf import append_answers, encode, token_texts
 from rewardlab.training.run.folder import supervised_arguments
+from rewardlab.training.run.length_grouping import LengthGroupingMixin, RowLayout
 from rewardlab.training.run.preflight import processor_of
 from rewardlab.training.run.resume import StrictResumeMixin
 from rewardlab.training.run.runner import Built, Stage, checkpoint_of, run_stage
@@ -88,7 +89,7 @@ class StepCollator:
         return inputs, ends
 
 
-class PRMTrainer(StrictResumeMixin, Trainer):
+class PRMTrainer(LengthGroupingMixin, StrictResumeMixin, Trainer):
     """transformers' Trainer on a value model."""
 
     def compute_loss(
@@ -141,7 +142,7 @@ def train_prm(pairs: Sequence[PreferencePair], steps: Sequence[dict[str, Any]], 
     def build(resume: str | None) -> Built:
         processor = processor_of(config)
         arguments = TrainingArguments(remove_unused_columns=False, **supervised_arguments(config, out))
-        model = ValueModel.from_pretrained(config.model)
+        model = ValueModel.from_pretrained(config.model, attention=config.attn_implementation)
         freeze(model, config.freeze)
         if num_processes() > 1:
             always_run_vision_tower(model, processor)
@@ -151,7 +152,8 @@ def train_prm(pairs: Sequence[PreferencePair], steps: Sequence[dict[str, Any]], 
             train_dataset=rows,
             data_collator=StepCollator(processor, template),
         )
-        return Built(trainer, checkpoint_of(trainer, processor, out, template=template, stage="prm", base=config.model))
+        trainer.layout, trainer.micro_batch_tokens = RowLayout.of(processor, "left"), config.micro_batch_tokens
+        return Built(trainer, checkpoint_of(trainer, processor, out, template=template, stage="prm", config=config))
 
     data = fingerprint_of(pairs) + labels
     return run_stage(Stage("prm", config, out, data, len(rows), build))

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from accelerate.utils import gather_object
 from transformers import PreTrainedModel, TrainerCallback
 
 from rewardlab.config import RLConfig
@@ -28,7 +29,9 @@ from rewardlab.samplers.hf import special_tokens
 from rewardlab.training.policy_gradient.build import make_trainer, run_method
 from rewardlab.training.policy_gradient.rollouts.dialogue import DialogueRollouts
 from rewardlab.training.policy_gradient.trainer import PolicyTrainer
+from rewardlab.training.run.evaluation import plan_evaluation
 from rewardlab.training.run.folder import SAMPLES, data_workers
+from rewardlab.training.run.held_out import hold_out
 from rewardlab.training.run.inputs import config_of, pairs_of
 from rewardlab.training.run.preflight import drop_too_long
 from rewardlab.training.run.rows import PromptReader, PromptRows
@@ -90,7 +93,8 @@ def judgment_reward_of(config: RLConfig, template: Template, model: Any, out: Pa
         overlong=(config.max_completion_length, config.overlong_margin) if config.overlong_margin else None,
     )
     scorer = JudgmentScorer(template.verdict_format, judge, deadline_s=2 * config.consistency.deadline_s)
-    return JudgmentReward(scorer, judge, weights, ends=end_token_ids(model), samples=out / SAMPLES)
+    ends, samples = end_token_ids(model), out / SAMPLES
+    return JudgmentReward(scorer, judge, weights, ends=ends, samples=samples, gather=gather_object)
 
 
 class CloseOnTrainEnd(TrainerCallback):
@@ -156,7 +160,8 @@ def train_rl(
     if reward is None:
         _check_consistency(config)
     room = (3 if config.self_verify else 1) * config.max_completion_length  # a judgment, its verification, another judgment
-    hard = drop_too_long(hard_pairs(pairs, config), config, template, out, room=room)
+    held_out = hold_out(pairs, config, template)
+    hard = drop_too_long(hard_pairs(held_out.trained, config), config, template, out, room=room)
     specials = special_tokens(load_processor(config.model).tokenizer)
     rows = rl_rows(hard, template, both_orders=config.both_orders, specials=specials, threads=data_workers(config))
     num_rollouts = len(rows) * config.group_size
@@ -166,7 +171,9 @@ def train_rl(
             f"{config.rollout_batch_size:,} of one batch; add pairs or easy_ratio, or lower rollout_batch_size"
         )
     build = partial(build_trainer, rows, template=template, reward=reward, callbacks=callbacks)
-    return run_method(build, config, out, fingerprint_of(pairs), template, name="rl", num_rows=len(rows))
+    data = fingerprint_of(pairs) + held_out.fingerprint
+    evaluation = plan_evaluation(held_out.evaluated, config, template)
+    return run_method(build, config, out, data, template, name="rl", num_rows=len(rows), evaluation=evaluation)
 
 
 def _check_consistency(config: RLConfig) -> None:

@@ -20,10 +20,14 @@ from rewardlab.config import SFTConfig
 from rewardlab.data.pair_table import facts_of, fingerprint_of, select
 from rewardlab.errors import DataError
 from rewardlab.models.loading import load_policy, load_processor, peft_config
+from rewardlab.models.precision import adapters_to_float32
 from rewardlab.prompts import Template, load_template
 from rewardlab.samplers.hf import special_tokens
+from rewardlab.training.run.evaluation import plan_evaluation
 from rewardlab.training.run.folder import supervised_arguments
+from rewardlab.training.run.held_out import hold_out
 from rewardlab.training.run.inputs import config_of, pairs_of
+from rewardlab.training.run.length_grouping import LengthGroupingMixin, RowLayout
 from rewardlab.training.run.preflight import numbers_that_fit
 from rewardlab.training.run.resume import StrictResumeMixin
 from rewardlab.training.run.rows import Dialogue, PromptReader, dialogue_dataset
@@ -33,13 +37,17 @@ from rewardlab.types import BOTH_ORDERS, PreferencePair, choice_of
 from rewardlab.verdicts.parse import verdict_label
 
 
-class ResumableSFTTrainer(StrictResumeMixin, SFTTrainer):
+class ResumableSFTTrainer(LengthGroupingMixin, StrictResumeMixin, SFTTrainer):
     """TRL's SFTTrainer; resumed runs start from the checkpoint's weights, and all tokens of a batch weigh the same."""
 
     data_collator: Callable[..., dict[str, Any]]
 
-    def __init__(self, *args: Any, first_token_only: bool = False, **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, first_token_only: bool = False, micro_batch_tokens: int | None = None, **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
+        adapters_to_float32(self.model)
+        self.layout, self.micro_batch_tokens = RowLayout.of(self.processing_class, "right"), micro_batch_tokens
         if first_token_only:
             self.data_collator = FirstTokenOnly(self.data_collator)
         # The Qwen-VL classes say no, and a batch would be the mean of its micro-batches' means, however few their tokens; TRL's
@@ -112,7 +120,8 @@ def train_sft(
     pairs = pairs_of(pairs, config.frames, config.model)
     template = load_template(config.template)
     verdict_only = template.verdict_format == "bare"
-    learnt = [n for n, facts in enumerate(facts_of(pairs)) if (facts.preferred is not None if verdict_only else facts.judged)]
+    held_out, facts = hold_out(pairs, config, template), facts_of(pairs)
+    learnt = [n for n in held_out.numbers if (facts[n].preferred is not None if verdict_only else facts[n].judged)]
     labelled = select(pairs, learnt)
     answer_of = (lambda pair: "") if verdict_only else (lambda pair: pair.judgment)
     kept = {learnt[n] for n in numbers_that_fit(labelled, config, template, out, answer=answer_of)} if learnt else set()
@@ -134,7 +143,9 @@ def train_sft(
             processing_class=processor,
             peft_config=peft_config(config.lora, model, config.freeze),
             first_token_only=verdict_only,
+            micro_batch_tokens=config.micro_batch_tokens,
         )
-        return Built(trainer, checkpoint_of(trainer, processor, out, template=template, stage="sft", base=config.model))
+        return Built(trainer, checkpoint_of(trainer, processor, out, template=template, stage="sft", config=config))
 
-    return run_stage(Stage("sft", config, out, data, len(rows), build))
+    evaluation = plan_evaluation(held_out.evaluated, config, template)
+    return run_stage(Stage("sft", config, out, data + held_out.fingerprint, len(rows), build, evaluation=evaluation))

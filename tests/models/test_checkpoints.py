@@ -9,7 +9,16 @@ from pathlib import Path
 import pytest
 
 from rewardlab.errors import CheckpointError, ConfigError
-from rewardlab.models.checkpoints import CARD, commit, load_template_for, read_card, template_for, versions, write_card
+from rewardlab.models.checkpoints import (
+    CARD,
+    check_template,
+    commit,
+    load_template_for,
+    read_card,
+    template_for,
+    versions,
+    write_card,
+)
 from rewardlab.models.hub import reaches_hub
 from rewardlab.prompts import Template, load_template
 from tests.support.hub_server import HubServer, Repo
@@ -57,6 +66,82 @@ def test_folders_without_a_card(tmp_path: Path) -> None:
     (tmp_path / CARD).write_text(json.dumps({"template": "gone", "template_hash": "0"}))
     with pytest.raises(CheckpointError, match="'gone'"):
         template_for(tmp_path, None)
+
+
+OWN = "Which is better?\n{question}\nA: {first}\nB: {second}\nEnd with <answer>1</answer> or <answer>2</answer>."
+READER = """
+from rewardlab.types import Choice, Verdict, VerdictStatus
+
+def read_verdict(text):
+    return Verdict(Choice.FIRST, VerdictStatus.OK, "always")
+"""
+
+
+def own_checkpoint(folder: Path, verdict_format: str = "think_answer") -> tuple[Path, Path, Template]:
+    """A checkpoint trained on words of one's own, the file of these words, and the template."""
+    checkpoint, words = folder / "final", folder / "mine.txt"
+    checkpoint.mkdir(parents=True)
+    words.write_text(OWN)
+    (checkpoint / "config.json").write_text("{}")
+    template = load_template(f"{verdict_format}:{words}")
+    write_card(checkpoint, template=template, stage="sft")
+    return checkpoint, words, template
+
+
+def test_words_of_ones_own_are_in_the_card(tmp_path: Path) -> None:
+    """The file that they came from may be gone, or have another name; a file with other words is refused."""
+    checkpoint, words, template = own_checkpoint(tmp_path)
+    copy = tmp_path / "copy.txt"
+    copy.write_text(OWN + "\n")
+    for _ in ("the file is there", "the file is gone"):
+        assert template_for(checkpoint, None) == template_for(checkpoint, template.name) == template
+        assert template_for(checkpoint, f"think_answer:{copy}").hash == template.hash
+        words.unlink(missing_ok=True)
+        load_template.cache_clear()
+    check_template(checkpoint, template)
+    with pytest.raises(CheckpointError, match=template.hash):
+        check_template(checkpoint, load_template("plain"))
+    with pytest.raises(CheckpointError, match=template.hash):
+        template_for(checkpoint, "r1_reward")
+    with pytest.raises(CheckpointError, match=template.hash):
+        template_for(checkpoint, f"double_brackets:{copy}")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        template_for(checkpoint, f"think_answer:{tmp_path / 'elsewhere.txt'}")
+    words.write_text(OWN + " Quickly.")
+    assert template_for(checkpoint, None) == template
+    with pytest.raises(CheckpointError, match="ask with the template it was trained on"):
+        template_for(checkpoint, template.name)
+
+
+def test_a_card_that_only_names_a_file(tmp_path: Path) -> None:
+    """An older card: the file is read where it still is, or can be given; else the error says so. Damaged words are refused."""
+    checkpoint, words, template = own_checkpoint(tmp_path)
+    card = json.loads((checkpoint / CARD).read_text())
+    del card["template_text"]
+    (checkpoint / CARD).write_text(json.dumps(card))
+    assert template_for(checkpoint, None) == template
+    moved = words.rename(tmp_path / "moved.txt")
+    load_template.cache_clear()
+    assert template_for(checkpoint, f"think_answer:{moved}").hash == template.hash
+    for requested in (None, template.name):
+        with pytest.raises(CheckpointError, match=r"words of your own.*not here; give the file: --template FORMAT:FILE"):
+            template_for(checkpoint, requested)
+    for text, message in ((OWN.replace("{first}", ""), "cannot be used.*first"), (OWN + "!", "now has hash")):
+        (checkpoint / CARD).write_text(json.dumps(card | {"template_text": text}))
+        with pytest.raises(CheckpointError, match=message):
+            template_for(checkpoint, None)
+
+
+def test_a_checkpoint_brings_no_code_along(tmp_path: Path) -> None:
+    """A reader of one's own runs where the user names it, never because a card does; the words still come from the card."""
+    reader = tmp_path / "mine.py"
+    reader.write_text(READER)
+    checkpoint, words, template = own_checkpoint(tmp_path, str(reader))
+    words.unlink()
+    load_template.cache_clear()
+    with pytest.raises(CheckpointError, match=r"no checkpoint brings code along; name it: --template .*mine\.py"):
+        template_for(checkpoint, None)
+    assert template_for(checkpoint, template.name) == template
 
 
 def test_the_card_of_a_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,6 +29,7 @@ from rewardlab.training.policy_gradient.rollouts.prompts import PromptSource
 from rewardlab.training.policy_gradient.rollouts.truncated import TruncatedRollouts
 from rewardlab.training.policy_gradient.rollouts.whole import RolloutStrategy, WholeRollouts
 from rewardlab.training.policy_gradient.trainer import PolicyTrainer, SamplingOptions
+from rewardlab.training.run.evaluation import Evaluation
 from rewardlab.training.run.folder import CRITIC, common_arguments, micro_batches
 from rewardlab.training.run.resume import release
 from rewardlab.training.run.rows import PromptRows
@@ -137,7 +138,7 @@ def make_trainer(
     """
     critic = None
     if config.advantage == "gae":
-        critic = ValueModel.from_pretrained(config.value_init or config.model)
+        critic = ValueModel.from_pretrained(config.value_init or config.model, attention=config.attn_implementation)
         if num_processes() > 1:
             always_run_vision_tower(critic, processor)
     if rollouts is None:
@@ -153,6 +154,7 @@ def make_trainer(
         dynamic=_dynamic_sampling(rows.dataset, config),
         critic=critic,
         value_learning_rate=config.value_learning_rate or 2 * config.learning_rate,
+        micro_batch_tokens=config.micro_batch_tokens,
         model=model,
         args=trl_arguments(config, out, **options),
         train_dataset=rows.dataset,
@@ -176,6 +178,8 @@ def pretrain_value(build: Build, config: MethodConfig, out: Path, data: str) -> 
             "max_steps": config.value_pretrain_steps,
             "lr_scheduler": "constant",
             "warmup_steps": 0,
+            "warmup_ratio": 0.0,
+            "min_lr_ratio": 0.0,
             "value_learning_rate": config.value_learning_rate or 2 * config.learning_rate,
             "logging_steps": 1,
             # of a frozen policy the same draws come again: nothing is won by taking it back
@@ -205,7 +209,15 @@ def pretrain_value(build: Build, config: MethodConfig, out: Path, data: str) -> 
 
 
 def run_method(
-    build: Build, config: MethodConfig, out: Path, data: str, template: Template, *, name: str, num_rows: int
+    build: Build,
+    config: MethodConfig,
+    out: Path,
+    data: str,
+    template: Template,
+    *,
+    name: str,
+    num_rows: int,
+    evaluation: Evaluation | None = None,
 ) -> Path:
     """Run (or resume) a stage of RL; return the final checkpoint folder. ``data`` is the fingerprint of what it trains on.
 
@@ -223,8 +235,8 @@ def run_method(
         model, processor = load_policy(stage_config, out)
         trainer = build(config=stage_config, model=model, processor=processor, out=out, num_rollbacks=len(rollbacks(out)))
         del alive
-        finish: Callable[[], Path] = checkpoint_of(trainer, processor, out, template=template, stage=name, base=config.model)
+        finish: Callable[[], Path] = checkpoint_of(trainer, processor, out, template=template, stage=name, config=config)
         return Built(trainer, finish, trainer.close_engine)
 
     sequences = num_rows * config.group_size * config.iterations
-    return run_stage(Stage(name, config, out, data, sequences, build_stage, metric="reward"))
+    return run_stage(Stage(name, config, out, data, sequences, build_stage, metric="reward", evaluation=evaluation))

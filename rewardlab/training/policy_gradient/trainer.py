@@ -27,7 +27,9 @@ from trl.models import unwrap_model_for_generation
 
 from rewardlab.config import EngineConfig, Method
 from rewardlab.metrics.running import Metric, MetricAccumulator, Metrics
-from rewardlab.models.families import FORWARD_KEYS, Fields, images_by_prompt, slice_fields
+from rewardlab.models.families import FORWARD_KEYS, Fields, images_by_prompt
+from rewardlab.models.padding import PassLimits, untrim
+from rewardlab.models.precision import adapters_to_float32
 from rewardlab.models.value_model import ValueModel, completion_values
 from rewardlab.models.vision_hooks import always_run_vision_tower
 from rewardlab.processes import num_processes
@@ -57,6 +59,8 @@ from rewardlab.training.policy_gradient.critic import (
     split_optimizer_groups,
     without_critic,
 )
+from rewardlab.training.policy_gradient.logprobs import completion_logprobs
+from rewardlab.training.policy_gradient.micro_batches import rollout_widths, select_rollouts, sort_steps
 from rewardlab.training.policy_gradient.rollouts.decoder import Prompts, decode_rollouts
 from rewardlab.training.policy_gradient.rollouts.dynamic import Candidates, DynamicSampling
 from rewardlab.training.policy_gradient.rollouts.engine import EngineSampler
@@ -71,6 +75,7 @@ from rewardlab.training.policy_gradient.rollouts.whole import (
     as_metrics,
 )
 from rewardlab.training.run.folder import CRITIC
+from rewardlab.training.run.passes import accumulate_passes
 from rewardlab.training.run.resume import StrictResumeMixin
 
 
@@ -96,6 +101,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
     """
 
     kept_elsewhere = (PREFIX,)
+    _buffered_inputs: list[TRLBatch] | None  # TRL's: the micro-batches of a rollout batch
 
     def __init__(
         self,
@@ -110,6 +116,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         value_only: bool = False,
         value_learning_rate: float | None = None,
         process_reward: Callable[[torch.device], ProcessReward] | None = None,
+        micro_batch_tokens: int | None = None,
         outliers: OutlierFilter = apply_outlier_rule,
         image_fields: Callable[[Fields], Fields] = lambda fields: fields,
         **trl: Any,
@@ -127,8 +134,10 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         self._trajectories: list[Trajectory] = []
         self.rollout_sampler: RolloutSampler | None = None
         self.num_generated_tokens = 0  # by this process, trained on or not
+        self._micro_batch_tokens = micro_batch_tokens
         self.value_only, self.value_learning_rate = value_only, value_learning_rate
         super().__init__(reward_funcs=[reward], **trl)
+        adapters_to_float32(self.model)
         if self.use_vllm:
             send_merged_copies(self.vllm_generation)
         self.add_callback(SetSamplerEpoch(lambda: self.rollout_sampler))
@@ -169,6 +178,10 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         """Return the mean of ``value`` over all processes."""
         values = torch.tensor([value], dtype=torch.float64, device=self.accelerator.device)
         return float(self.accelerator.gather(values).mean().item())
+
+    def _max_processes(self, number: int) -> int:
+        numbers = torch.tensor([number], device=self.accelerator.device)
+        return int(self.accelerator.gather(numbers).max().item())
 
     def _sum_processes(self, tensor: Tensor) -> Tensor:
         total: Tensor = self.accelerator.reduce(tensor, reduction="sum")
@@ -330,13 +343,15 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
             rewards_G = rewards_G.masked_fill(unscored_G, torch.nan)
             batch = replace(batch, loss_mask_NT=batch.loss_mask_NT * ~unscored_G[local][:, None])
             self._add_metrics({"reward/unscored_frac": unscored_G.float().mean().item()})
-        rewards = Rewards(rewards_G, local, self._groups(rollouts, rewards_G), self._kl(batch, rollouts))
+        kl_NT = self._kl(batch, rollouts)
+        kl_G = None if kl_NT is None or method.advantage != "rloo" else self.accelerator.gather(kl_NT.sum(1))
+        rewards = Rewards(rewards_G, local, self._groups(rollouts, rewards_G), kl_NT, kl_G)
         if self._process_reward is not None:
             steps_NT, metrics = self._process_reward(
                 batch.to_trl(),
                 [rollout.correct for rollout in rollouts],
                 [rollout.parsed for rollout in rollouts],
-                size=self.args.per_device_train_batch_size,
+                limits=self._limits(self.args.per_device_train_batch_size),
                 autocast=self.accelerator.autocast,
             )
             self._add_metrics(metrics)
@@ -397,8 +412,8 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
 
     def _values(self, batch: RolloutBatch) -> Tensor:
         """Return the critic's values [N, T] of the states before each completion token, without gradient."""
-        size, autocast = self.args.per_device_train_batch_size, self.accelerator.autocast
-        values_NT = completion_values(self.critic, batch.to_trl(), size=size, autocast=autocast)
+        limits, autocast = self._limits(self.args.per_device_train_batch_size), self.accelerator.autocast
+        values_NT = completion_values(self.critic, batch.to_trl(), limits=limits, autocast=autocast)
         return values_NT[:, :-1] * batch.completion_mask_NT
 
     def _get_per_token_logps_and_entropies(
@@ -408,27 +423,41 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         attention_mask: Tensor,
         logits_to_keep: int,
         batch_size: int | None = None,
+        compute_entropy: bool = False,
         **more: Any,
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Return TRL's log-probs, some rows at a time, which may be rows without an image beside rows with."""
-        fields = {key: more.pop(key) for key in list(more) if key in FORWARD_KEYS}
-        fields = self._image_fields(fields)
-        size = batch_size or len(input_ids)
-        parts = []
-        for start in range(0, len(input_ids), size):
-            rows = slice(start, start + size)
-            row_fields = slice_fields(fields, rows)
-            parts.append(
-                super()._get_per_token_logps_and_entropies(
-                    model, input_ids[rows], attention_mask[rows], logits_to_keep, **row_fields, **more
-                )
-            )
-        logps, entropies, losses = zip(*parts, strict=True)
-        return (
-            torch.cat(logps),
-            None if entropies[0] is None else torch.cat(entropies),
-            None if losses[0] is None else torch.stack(losses).mean(),
+        """Return what TRL's method does, reading little padding: ``batch_size`` rollouts of like length at a time (None: all),
+        each without its padding. They may be rollouts without an image beside rollouts with.
+
+        Raise NotImplementedError for inputs that no rule of families.py covers.
+        """
+        fields = self._image_fields({key: more.pop(key) for key in list(more) if key in FORWARD_KEYS})
+        if unknown := [key for key, value in more.items() if value is not None and value is not False]:
+            raise NotImplementedError(f"no rule for dealing out {unknown}")
+        widths = attention_mask.sum(1).tolist()
+        passes = [list(range(len(widths)))] if batch_size is None else self._limits(batch_size).cut(widths)
+        read = sum(len(rows) * max(widths[row] for row in rows) for rows in passes)
+        self._add_metrics({"tokens/padding_frac": Metric(1 - sum(widths) / read, read)})
+        logprobs_NT, entropies_NT = completion_logprobs(
+            model, input_ids, attention_mask, fields, logits_to_keep, passes=passes, autocast=self.accelerator.autocast
         )
+        return logprobs_NT, entropies_NT if compute_entropy else None, None
+
+    def _limits(self, rows: int | None) -> PassLimits:
+        """Return how much of a rollout batch one pass reads: ``rows``, where no number of tokens is given."""
+        if self._micro_batch_tokens is None:
+            return PassLimits(rows=rows)
+        return PassLimits(positions=self._micro_batch_tokens, max_processes=self._max_processes)
+
+    def _prepare_inputs(self, generation_batch: Any) -> TRLBatch:
+        """Return TRL's micro-batch, of rollouts of like length among those of its optimizer step."""
+        before = self._buffered_inputs
+        inputs: TRLBatch = super()._prepare_inputs(generation_batch)
+        if self._buffered_inputs is None or self._buffered_inputs is before:
+            return inputs
+        self._buffered_inputs = sort_steps(self._buffered_inputs, self.args.gradient_accumulation_steps)
+        first: TRLBatch = self._buffered_inputs[self._step % self.args.steps_per_generation]
+        return first
 
     def _logprobs(self, model: Any, batch: RolloutBatch, batch_size: int | None = None) -> tuple[Tensor, Tensor]:
         """Return log-probs of the completions and the entropies there [N, T], computed with their images."""
@@ -451,21 +480,34 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         return LossScale(self.args.steps_per_generation / parts, self.accelerator.num_processes, parts)
 
     def _compute_loss(self, model: Any, inputs: TRLBatch) -> Tensor:
-        batch = RolloutBatch.from_trl(inputs)
+        """Return the micro-batch's share in the loss, read in as many passes as ``micro_batch_tokens`` asks for."""
+        rows, passes = len(inputs["completion_ids"]), [inputs]
+        if self.model.training and self._micro_batch_tokens is not None:
+            passes = [select_rollouts(inputs, part) for part in self._limits(None).cut(rollout_widths(inputs))]
+
+        def loss_of(part: TRLBatch) -> Tensor:
+            scale = replace(self._loss_scale, rows_frac=len(part["completion_ids"]) / rows)
+            return self._pass_loss(model, RolloutBatch.from_trl(part), scale, len(passes))
+
+        return accumulate_passes(self.accelerator, model, passes, loss_of)
+
+    def _pass_loss(self, model: Any, batch: RolloutBatch, scale: LossScale, num_passes: int) -> Tensor:
         if self._critic_hook is None:
-            return self._policy_loss(model, batch)
-        values_NL: Tensor
-        loss, values_NL = self._critic_hook.collect(lambda: self._policy_loss(model, batch))
-        width = batch.completion_ids_NT.size(1)
+            return self._policy_loss(model, batch, scale)
+        values_NW: Tensor
+        loss, values_NW = self._critic_hook.collect(lambda: self._policy_loss(model, batch, scale))
+        last = batch.prompt_ids_NP.size(1) - 1  # column of a prompt's last token: the state before the first of the completion
+        columns = slice(last, last + batch.completion_ids_NT.size(1))
+        values_NT = untrim(values_NW, batch.model_inputs["attention_mask"], columns)
         assert batch.values is not None
-        value = value_loss(values_NL[:, -width - 1 : -1], batch.values, self._method, self._loss_scale)
-        self._add_metrics({"value/loss": value.item() * self.current_gradient_accumulation_steps})
+        value = value_loss(values_NT, batch.values, self._method, scale)
+        self._add_metrics({"value/loss": value.item() * self.current_gradient_accumulation_steps * num_passes})
         total: Tensor = value + loss * (not self.value_only)
         return total
 
-    def _policy_loss(self, model: Any, batch: RolloutBatch) -> Tensor:
+    def _policy_loss(self, model: Any, batch: RolloutBatch, scale: LossScale) -> Tensor:
         logprobs_NT, entropies_NT = self._logprobs(model, batch)
-        outputs = policy_loss(LossInputs(batch, logprobs_NT, entropies_NT, self._loss_scale), self._method)
+        outputs = policy_loss(LossInputs(batch, logprobs_NT, entropies_NT, scale), self._method)
         self._add_metrics(outputs.metrics)
         return outputs.loss
 

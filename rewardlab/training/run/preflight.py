@@ -11,15 +11,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoConfig
-
 from rewardlab.config import TrainConfig
 from rewardlab.data.files import write_atomic
 from rewardlab.data.pair_table import fingerprint_of, light_pairs, select
 from rewardlab.data.rows import media_of
-from rewardlab.errors import CheckpointError, DataError
-from rewardlab.models.hub import hub_options, why_absent
-from rewardlab.models.loading import check_folder, load_processor, set_pixels
+from rewardlab.errors import DataError
+from rewardlab.models.attention import check_attention
+from rewardlab.models.loading import load_config_of, load_processor, set_pixels
 from rewardlab.processes import is_main, num_processes, process_index
 from rewardlab.prompts import Template, build_messages
 from rewardlab.reporting.progress import Advance, bar, log_line
@@ -42,14 +40,7 @@ def processor_of(config: TrainConfig) -> Any:
 
 def context_of(model: str) -> int | None:
     """Return how many tokens a checkpoint (of an adapter, its base) allows, if it says. Raise CheckpointError."""
-    adapter = Path(model) / "adapter_config.json"
-    path = json.loads(adapter.read_text(encoding="utf-8"))["base_model_name_or_path"] if adapter.exists() else model
-    check_folder(path)
-    try:
-        config = AutoConfig.from_pretrained(path, **hub_options(path))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path}: its configuration cannot be loaded ({why_absent(path, error)})") from error
-    limit = getattr(config.get_text_config(), "max_position_embeddings", None)
+    limit = getattr(load_config_of(model).get_text_config(), "max_position_embeddings", None)
     return int(limit) if limit else None
 
 
@@ -73,9 +64,11 @@ def numbers_that_fit(
     """Return which pairs fit. Those longer than ``config.max_tokens`` are listed in ``out/too_long.jsonl``, and logged.
 
     Each is counted in the order that makes it longer. Where no ``max_tokens`` is given, raise DataError for a pair longer than
-    the model's context: it could not be read, and cutting it could cut an image. Also where none fits.
+    the model's context: it could not be read, and cutting it could cut an image. Also where none fits. Raise ConfigError for a
+    finished run, and for an attention that cannot be.
     """
     refuse_finished(out)
+    check_attention(config.attn_implementation)
     limit = config.max_tokens or context_of(config.model)
     if limit is None:
         return range(len(pairs))

@@ -98,8 +98,9 @@ class StrictResumeMixin:
         self.load_weights(model, resume_from_checkpoint)
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
-        """Do nothing where a run was killed between its last step and its final folder: Trainer would take another step."""
-        if self.state.global_step >= self.state.max_steps:  # type: ignore[attr-defined]
+        """Do nothing where a run was killed between its last step, or its early end, and its final folder: Trainer would take
+        another step."""
+        if self.state.global_step >= self.state.max_steps or self.control.should_training_stop:  # type: ignore[attr-defined]
             self.control.should_training_stop = True  # type: ignore[attr-defined]
         else:
             super()._run_epoch(*args, **kwargs)  # type: ignore[misc]

@@ -14,9 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from rewardlab.config import TrainConfig
+from rewardlab.models.loading import output_dtype
 from rewardlab.prompts import Template
 from rewardlab.reporting.progress import bar
+from rewardlab.training.run.evaluation import Evaluation
+from rewardlab.training.run.evaluation_callback import Evaluate
 from rewardlab.training.run.folder import RunLog, close_run, open_run
+from rewardlab.training.run.model_facts import record_models
 from rewardlab.training.run.resume import run_steps
 from rewardlab.training.run.watchdog import run_with_rollback
 
@@ -40,7 +44,8 @@ class Built:
 @dataclass(frozen=True)
 class Stage:
     """A run of ``config`` in ``out`` on data of fingerprint ``data``. ``build(resume)`` makes its trainer, given the
-    checkpoint to resume from or None; ``sequences`` are those of one epoch, for the progress bar, which shows ``metric``."""
+    checkpoint to resume from or None; ``sequences`` are those of one epoch, for the progress bar, which shows ``metric``.
+    ``evaluation``: what is evaluated while it trains."""
 
     name: str
     config: TrainConfig
@@ -49,6 +54,7 @@ class Stage:
     sequences: int
     build: Callable[[str | None], Built]
     metric: str = "loss"
+    evaluation: Evaluation | None = None
 
     @property
     def num_steps(self) -> int:
@@ -67,15 +73,22 @@ def run_stage(stage: Stage) -> Path:
 def _attempt(stage: Stage) -> Path:
     resume = open_run(stage.out, stage.config, data=stage.data)
     built = stage.build(resume)
+    record_models(stage.out, built.trainer)
     try:
         with bar(stage.name, stage.num_steps) as advance:
             built.trainer.add_callback(RunLog(stage.out, advance, stage.metric))
+            if stage.evaluation:
+                facts = {"stage": stage.name, "base": stage.config.model}
+                built.trainer.add_callback(Evaluate(stage.evaluation, built.trainer, stage.out, **facts))
             run_steps(built.trainer, stage.config, stage.out, resume)
         return built.finish()
     finally:
         built.cleanup()
 
 
-def checkpoint_of(trainer: Any, processor: Any, out: Path, *, template: Template, stage: str, base: str) -> Callable[[], Path]:
+def checkpoint_of(
+    trainer: Any, processor: Any, out: Path, *, template: Template, stage: str, config: TrainConfig
+) -> Callable[[], Path]:
     """Return a function that writes the final checkpoint: model, processor and card."""
-    return lambda: close_run(out, trainer, processor, template=template, stage=stage, base=base)
+    dtype = output_dtype(config.model, config.dtype)
+    return lambda: close_run(out, trainer, processor, template=template, stage=stage, dtype=dtype, base=config.model)

@@ -1,0 +1,69 @@
+"""Which implementation of attention a model computes by."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from transformers import AutoModelForImageTextToText
+from transformers.utils import is_flash_attn_2_available, is_flash_attn_3_available
+
+from rewardlab.errors import ConfigError
+
+# name in transformers -> module, package on the index, the first two numbers of a card's compute capability that it runs on
+_FLASH = {
+    "flash_attention_2": ("flash_attn", "flash-attn", (8, 0)),
+    "flash_attention_3": ("flash_attn_interface", "flash-attn-3", (9, 0)),
+}
+ATTENTIONS = ("auto", *_FLASH, "sdpa", "eager")
+
+
+def check_attention(name: str) -> None:
+    """Raise ConfigError for flash attention that cannot run here: its package or a CUDA card that it runs on is missing."""
+    if name not in _FLASH or _runs_here(name):
+        return
+    module, package, capability = _FLASH[name]
+    if find_spec(module) is None:
+        raise ConfigError(
+            f"attn_implementation: {name} is not installed here: pip install {package} --no-build-isolation, or "
+            "attn_implementation: auto"
+        )
+    raise ConfigError(
+        f"attn_implementation: {name} needs a CUDA card of compute capability {capability[0]}.{capability[1]} or more and a "
+        f"version of {package} that transformers takes; take attn_implementation: auto"
+    )
+
+
+def choose_attention(name: str, config: Any, *, in_16_bits: bool) -> str | None:
+    """Return what ``from_pretrained`` takes as ``attn_implementation`` for a model of ``config``.
+
+    ``auto``: flash attention where its package is installed, the card and the family allow it and the model computes
+    ``in_16_bits`` (flash attention has no other); else None, transformers' own choice, which is sdpa for every family that has
+    it. Raise ConfigError for flash attention that cannot be.
+    """
+    if name == "auto":
+        allowed = in_16_bits and _family_has_flash(config)
+        return next((flash for flash in _FLASH if allowed and _runs_here(flash)), None)
+    check_attention(name)
+    if name in _FLASH and not in_16_bits:
+        raise ConfigError(
+            f"attn_implementation: {name} computes in 16 bits, and this model is read in float32: read it in bfloat16 "
+            "(--engine-args '--dtype bfloat16'), or take attn_implementation: auto"
+        )
+    return name
+
+
+def attention_of(model: Any) -> str:
+    """Return the implementation that a loaded model computes by, as transformers names it."""
+    return str(model.config._attn_implementation)
+
+
+def _runs_here(name: str) -> bool:
+    is_there = is_flash_attn_2_available() if name == "flash_attention_2" else is_flash_attn_3_available()
+    return bool(is_there) and torch.cuda.get_device_capability() >= _FLASH[name][2]
+
+
+def _family_has_flash(config: Any) -> bool:
+    family = AutoModelForImageTextToText._model_mapping.get(type(config), None)
+    return bool(getattr(family, "_supports_flash_attn", False))
