@@ -79,6 +79,11 @@ class Setup:
         return self.method.rollout_batch_size // self.launch.processes if self.method else 0
 
     @property
+    def passes(self) -> tuple[Phase, ...]:
+        """Return when the policy's own weights read something: in training, and where its own decoder samples."""
+        return (Phase.TRAINING, Phase.SAMPLING) if self.method and self.method.engine is None else (Phase.TRAINING,)
+
+    @property
     def row(self) -> int:
         """Return the tokens of the longest row: what ``max_tokens`` lets in, or a prompt and its answer."""
         return self.config.max_tokens or self.prompt + self.answer
@@ -169,8 +174,8 @@ def _below_adapters(setup: Setup, frozen: int) -> Iterator[MemoryLine]:
     rest = frozen - setup.shapes.linear
     size, how = NF4_BYTES * setup.shapes.linear + 2.0 * rest, f"{_billions(setup.shapes.linear)} x {NF4_BYTES} B (nf4)"
     yield MemoryLine("weights below adapters", size, Phase.ALWAYS, f"{how}, {_billions(rest)} x 2 B (embeddings, norms, head)")
-    yield MemoryLine("a layer unpacked", 2.0 * setup.shapes.widest, Phase.TRAINING, "the widest one, from nf4 to bfloat16")
-    yield MemoryLine("a layer unpacked", 2.0 * setup.shapes.widest, Phase.SAMPLING, "the widest one, from nf4 to bfloat16")
+    for phase in setup.passes:
+        yield MemoryLine("a layer unpacked", 2.0 * setup.shapes.widest, phase, "the widest one, from nf4 to bfloat16")
 
 
 def _optimizer(setup: Setup) -> Iterator[MemoryLine]:
@@ -207,7 +212,7 @@ def _activations(setup: Setup) -> Iterator[MemoryLine]:
     yield MemoryLine("activations", models * rows * setup.row * per_token, Phase.TRAINING, how)
     if setup.wide:
         copies = 2.0 * (setup.learning + setup.critic - (1 + (setup.critic > 0)) * shapes.embedding)
-        for phase in (Phase.TRAINING, Phase.SAMPLING):
+        for phase in setup.passes:
             how = "of weights that learn, in bfloat16, kept by autocast during a pass"
             yield MemoryLine("copies", max(0.0, copies), phase, how)
     if any("vision" in part or "visual" in part for part in config.freeze):

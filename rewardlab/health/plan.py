@@ -255,6 +255,11 @@ def _pictures(setup: Setup) -> Finding:
     jpeg, png = SOURCE_MEGAPIXELS * rate.jpeg_ms, SOURCE_MEGAPIXELS * rate.png_ms
     what = "rollout batch" if setup.method else "step"
     message = f"a {what} has {need.pictures:.0f} pictures a process in at least {need.seconds:.0f} s of arithmetic; one core "
-    message += f"decodes a megapixel in {jpeg:.0f} ms (JPEG) or {png:.0f} ms (PNG): {100 * need.share(jpeg):.1f} % or "
-    message += f"{100 * need.share(png):.1f} % of that time, hidden by {need.workers(jpeg)} or {need.workers(png)} workers"
+    workers, needed = setup.config.data_workers, need.workers(png)
+    shares = f"{100 * need.share(jpeg, max(1, workers)):.1f} % or {100 * need.share(png, max(1, workers)):.1f} % of that time"
+    message += f"decodes a megapixel in {jpeg:.0f} ms (JPEG) or {png:.0f} ms (PNG): with {workers} data workers {shares}"
+    message += ", ahead of the card" if need.ahead else ", for which the card waits"
+    if needed > max(1, workers):
+        message += f"; PNG pictures need data_workers={needed}, JPEG {need.workers(jpeg)}"
+        return Finding("decoding", "look", message)
     return Finding("decoding", "ok", message)

@@ -78,14 +78,14 @@ def test_pixels_stay_for_the_whole_rollout_batch() -> None:
 
 
 def test_models_beside_the_policy() -> None:
-    """A reference of the KL term, a critic, a process reward model in float32."""
+    """A reference of the KL term, a critic, a process reward model in bfloat16."""
     kl = always(RLConfig(kl="k3_loss", kl_coef=0.1), Launch(8, 3))
     assert kl["reference model"] == 2 * B / 8
     critic = always(RLConfig(advantage="gae"), Launch(8, 3))
     assert critic["critic's weights"] == 2 * CRITIC / 8
     assert critic["optimizer"] == pytest.approx(12 * (B + CRITIC) / 8)
     steps = always(RLConfig(process_reward="runs/prm/final"), Launch(8, 3))
-    assert steps["process reward model"] == 4 * CRITIC
+    assert steps["process reward model"] == 2 * CRITIC
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_models_beside_the_policy() -> None:
         (f"prob:{BASE}", "judge's weights", 2 * B),
         ("prob:runs/rl/final", "judge's weights", 2 * B),  # not there yet: as large as the policy
         (f"hf:{BASE}", "judge's weights", 2 * B),
-        ("rm:runs/rm/final", "reward model", 4 * CRITIC),
+        ("rm:runs/rm/final", "reward model", 2 * CRITIC),
         (f"openai:{BASE}@http://judge:8000/v1", None, 0.0),
     ],
 )
