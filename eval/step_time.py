@@ -5,6 +5,10 @@ own: what one leaves in memory is not the next one's. A step is sampling, scorin
 (a forward pass of the reference more) is compared with TRL's with one, one without with TRL's without. Dynamic sampling
 draws more rollouts than it trains on and is left out. Prints the median ratio over the turns and its range, and the ratio
 of what training took of memory at its height.
+
+`--mixed` takes prompts of four lengths, 200 to 1,250 tokens with one image each, micro-batches of eight rollouts, and an
+untrained model instead of a quickstart's; it times by the processor's clock on one thread, which other work on the machine
+moves little.
 """
 
 from __future__ import annotations
@@ -12,18 +16,20 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import random
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import rewardlab  # noqa: F401  (before transformers, see rewardlab/models/torchvision_cpu.py)
 
 # isort: split
+import torch
 from rich.console import Console
 from rich.table import Table
 from transformers.trainer_callback import PrinterCallback, TrainerCallback
@@ -31,13 +37,17 @@ from trl import GRPOConfig, GRPOTrainer
 
 from rewardlab.config import RLConfig, load_yaml
 from rewardlab.data.pairs import read_pairs
+from rewardlab.demo.base_model import build_model, build_processor, save_model, train_tokenizer
+from rewardlab.demo.build import corpus
+from rewardlab.demo.pairs import make_pairs
 from rewardlab.models.checkpoints import commit
 from rewardlab.models.families import vision_token_ids
-from rewardlab.models.loading import load_model
+from rewardlab.models.loading import load_model, load_processor
 from rewardlab.prompts import load_template
 from rewardlab.rewards.rollout import RewardFunction, Rollout, Trajectory
 from rewardlab.training.policy_gradient.build import trl_arguments
 from rewardlab.training.rl import build_trainer, judgment_reward_of, rl_rows
+from rewardlab.types import PreferencePair
 
 ROOT = Path(__file__).parents[1]
 BASELINES = {"trl grpo": {"kl": "k3_loss", "kl_coef": 0.04}, "trl grpo, no KL": {"kl": "k3_loss", "kl_coef": 0.0}}
@@ -54,6 +64,10 @@ SHAPES: dict[str, Any] = {
     "save_steps": 1000,
     "consistency": {"weight": 0.0},
 }
+
+
+MIXED: dict[str, Any] = {**SHAPES, "rollout_batch_size": 32, "batch_size": 32, "micro_batch_size": 8}
+QUESTION_TOKENS = (150, 400, 800, 1200)  # a prompt has about 50 more
 
 
 class StepTimer(TrainerCallback):
@@ -134,13 +148,34 @@ def memory_mib(field: str) -> float:
     return int(next(line for line in lines if line.startswith(field)).split()[1]) / 1024
 
 
-def measure(name: str, recipe: dict[str, Any], run: Path, steps: int) -> tuple[float, float]:
+def save_untrained_model(folder: Path) -> None:
+    """Write a small model with random weights: its rollouts are as long as they may be."""
+    pairs, truths = make_pairs(300, seed=0, held_out=False)
+    tokenizer = train_tokenizer(corpus(pairs, truths, random.Random(0)), 700)
+    save_model(folder, build_model(tokenizer, hidden=64, layers=2, seed=0), build_processor(tokenizer))
+
+
+def mixed_pairs(tokenizer: Any) -> list[PreferencePair]:
+    """Return pairs whose questions have one number of tokens of :data:`QUESTION_TOKENS` after the other."""
+    pairs = make_pairs(400, seed=0, held_out=False)[0]
+    words = tokenizer(" ".join(pair.question for pair in pairs))["input_ids"]
+    lengths = [QUESTION_TOKENS[n % len(QUESTION_TOKENS)] for n in range(len(pairs))]
+    questions = [tokenizer.decode(words[n : n + length]) for n, length in enumerate(lengths)]
+    return [replace(pair, question=text, attempts="2") for pair, text in zip(pairs, questions, strict=True)]
+
+
+def measure(name: str, recipe: dict[str, Any], run: Path, steps: int, mixed: bool) -> tuple[float, float]:
     """Return (seconds a step, the first left out; MiB that training took at its height) of one short run from the SFT
-    checkpoint."""
-    pairs = [pair for pair in read_pairs(run / "distill" / "distilled.parquet") if pair.attempts != "1"][:400]
-    template, timer = load_template("plain"), StepTimer()
+    checkpoint, or from the untrained model in ``run``."""
+    template, timer = load_template("plain"), StepTimer(time.process_time if mixed else time.perf_counter)
+    checkpoint = run if mixed else run / "sft" / "final"
+    if mixed:
+        torch.set_num_threads(1)  # a thread that waits for another counts as work on the processor's clock
+        pairs = mixed_pairs(load_processor(str(run)).tokenizer)
+    else:
+        pairs = [pair for pair in read_pairs(run / "distill" / "distilled.parquet") if pair.attempts != "1"][:400]
     rows = rl_rows(pairs, template, both_orders=True)
-    config = RLConfig(model=str(run / "sft" / "final"), max_steps=steps + 1, **SHAPES, **recipe)
+    config = RLConfig(model=str(checkpoint), max_steps=steps + 1, **(MIXED if mixed else SHAPES), **recipe)
     model, processor = load_model(config.model, device="cpu")
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder)
@@ -163,8 +198,22 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--only", help="recipes beside TRL's, with commas")
-    parser.add_argument("--out", type=Path, default=ROOT / "eval" / "results" / "step_time.json")
+    parser.add_argument("--mixed", action="store_true", help="prompts of four lengths")
+    parser.add_argument("--out", type=Path, help="default: eval/results/step_time.json, or step_time_mixed.json")
     options = parser.parse_args()
+    out = options.out or ROOT / "eval" / "results" / f"step_time{'_mixed' if options.mixed else ''}.json"
+    with tempfile.TemporaryDirectory() as folder:
+        run = options.run
+        if options.mixed:
+            run = Path(folder)
+            save_untrained_model(run)
+        result = compare(options, run)
+    shapes = MIXED if options.mixed else SHAPES
+    out.write_text(json.dumps({"commit": commit(), "shapes": shapes, "recipes": result}, indent=1) + "\n")
+
+
+def compare(options: argparse.Namespace, run: Path) -> dict[str, Any]:
+    """Time all recipes in turns, print the table, and return its figures by recipe."""
     recipes: dict[str, dict[str, Any]] = {name: {"advantage": "grpo", **recipe} for name, recipe in BASELINES.items()}
     for path in sorted((ROOT / "configs" / "rl").glob("*.yaml")):
         of_hardware = path.stem.startswith("stable_reinforce_")
@@ -177,14 +226,14 @@ def main() -> None:
     for turn in range(options.turns):
         for name, recipe in recipes.items():
             with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as process:
-                step_s, peak = process.submit(measure, name, recipe, options.run, options.steps).result()
+                step_s, peak = process.submit(measure, name, recipe, run, options.steps, options.mixed).result()
             times[name].append(step_s)
             peaks[name].append(peak)
         print(f"turn {turn + 1} of {options.turns}: " + ", ".join(f"{n} {t[-1]:.2f} s" for n, t in times.items()), flush=True)
     table = Table(title=f"seconds per step by TRL's GRPO step, {options.turns} turns")
     for column in ("recipe", "against", "median ratio", "lowest", "highest", "peak memory"):
         table.add_column(column)
-    result = {}
+    result: dict[str, Any] = {}
     for name, seconds in times.items():
         baseline = "trl grpo" if recipes[name].get("kl_coef") else "trl grpo, no KL"
         ratios = [a / b for a, b in zip(seconds, times[baseline], strict=True)]
@@ -194,7 +243,7 @@ def main() -> None:
         figures = (statistics.median(ratios), min(ratios), max(ratios), result[name]["memory_ratio"])
         table.add_row(name, baseline, *(f"{value:.2f}" for value in figures))
     Console().print(table)
-    options.out.write_text(json.dumps({"commit": commit(), "shapes": SHAPES, "recipes": result}, indent=1) + "\n")
+    return result
 
 
 if __name__ == "__main__":

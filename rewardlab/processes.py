@@ -17,6 +17,11 @@ def is_main() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
+def process_index() -> int:
+    """Return the number of this process among those that train together, from 0 on."""
+    return int(os.environ.get("RANK", "0"))
+
+
 def num_processes() -> int:
     """Return how many processes train together, as the launcher says."""
     return int(os.environ.get("WORLD_SIZE", "1"))

@@ -57,7 +57,7 @@ SLOW_FILES = (
     "tests/training/",
     "tests/curation/test_decontaminate.py",
 )
-FAST_IN_SLOW = ("tests/training/test_trl_seam.py", "tests/parity/test_trl_losses.py")
+FAST_IN_SLOW = ("tests/training/test_held_out.py", "tests/training/test_trl_seam.py", "tests/parity/test_trl_losses.py")
 SLOW_FIXTURES = ("tiny_checkpoint", "finished_run")
 
 
@@ -133,3 +133,21 @@ def finished_run(tiny_checkpoint: Path, demo_pairs: Any, tmp_path_factory: pytes
     write_parquet(pairs[:60], run / "distill" / "distilled.parquet")
     write_parquet(pairs[60:80], run / "demo" / "test.parquet")
     return run
+
+
+@pytest.fixture(scope="session")
+def checkpoint_of(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Return a tiny checkpoint of each family: qwen2_5_vl, qwen3_vl, gemma3."""
+    from transformers import AutoTokenizer
+
+    from tests.support import families
+
+    made = {"qwen2_5_vl": tiny_checkpoint}
+
+    def make(name: str) -> Path:
+        if name not in made:
+            tokenizer = AutoTokenizer.from_pretrained(tiny_checkpoint)
+            made[name] = families.FAMILIES[name](tokenizer, tmp_path_factory.mktemp("family") / name)
+        return made[name]
+
+    return make

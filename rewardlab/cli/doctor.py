@@ -39,15 +39,23 @@ def doctor_command(
         Optional[float],
         typer.Option("--memory", min=1, help="GiB of each device of the planned run (default: this machine's)."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Load no weights: check config, batches and memory only.")] = False,
+    out: Annotated[
+        Optional[Path],
+        typer.Option("--out", help="Folder of the planned run: the disk there is compared with its checkpoints."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Load no weights: check config, batches, memory and disk only.")
+    ] = False,
 ) -> None:
-    """Check a planned run before it costs money: config, batch sizes, memory, devices, data, endpoints, one training step.
+    """Check a planned run before it costs money: config, batch sizes, memory, disk, data, endpoints, one training step.
 
     With --data it counts tokens, makes real judgments and takes one step in a temporary folder. Memory is an estimate from
-    shapes; on a GPU the step's peak is measured. Exit status 1 if a check failed; `look` marks what is for you to decide.
+    shapes, with a line for each thing it counts; on a GPU the step's peak is measured. Exit status 1 if a check failed; `look`
+    marks what is for you to decide.
     """
     from rewardlab.config import find_config, parse_overrides, stage_of
-    from rewardlab.health.doctor import Plan, examine_plan
+    from rewardlab.health.doctor import examine_plan
+    from rewardlab.health.plan import Plan
     from rewardlab.training.run.launcher import Launch, read_launch
 
     path = find_config(config, stage)
@@ -66,9 +74,11 @@ def doctor_command(
     if processes:
         launch = replace(launch, processes=processes)
     failed = False
-    plan = Plan(launch, memory, model)
+    plan = Plan(launch, memory, model, out)
     for finding in examine_plan(path, stage_of(path, stage), plan, data, changes=changes, dry=dry_run):
         typer.echo(f"{MARKS[finding.outcome]} {finding.name}: {finding.message}")
+        for line in finding.details:
+            typer.echo(f"       {line}")
         failed |= finding.outcome == "failed"
     if failed:
         raise typer.Exit(ExitCode.FINDING)

@@ -3,26 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import Annotated, Optional
 
 import typer
 
 from rewardlab.cli.options import JUDGING, TRAINING, ConfigFile, Images, Out, Overrides, Seed, app, echo_once
 from rewardlab.errors import ConfigError
 from rewardlab.judging.spec import spec_help
-
-if TYPE_CHECKING:
-    from rewardlab.types import PreferencePair
-
-
-def _read_pairs(data: Path, model: str, frames: int = 8, images: Path | None = None) -> list[PreferencePair]:
-    """Return the pairs of a set, their videos as ``model``'s family is shown them."""
-    from functools import partial
-
-    from rewardlab.data.pairs import read_pairs
-    from rewardlab.models.video_policy import video_policy_of
-
-    return read_pairs(data, images=images, frames=frames, policy=partial(video_policy_of, model))
 
 
 def report_run(final: Path) -> None:
@@ -54,10 +41,11 @@ def sft_command(
     verdict token. `hf:OUT/final` is then a judge that answers with probabilities.
     """
     from rewardlab.config import SFTConfig, load_config, parse_overrides
+    from rewardlab.training.run.inputs import pairs_of
     from rewardlab.training.sft import train_sft
 
     settings = load_config(SFTConfig, config, parse_overrides(overrides or ()), model=model, seed=seed)
-    report_run(train_sft(_read_pairs(data, settings.model, settings.frames), settings, out, votes=verify_votes))
+    report_run(train_sft(pairs_of(data, settings.frames, settings.model), settings, out, votes=verify_votes))
 
 
 @app.command("rl", rich_help_panel=TRAINING)
@@ -80,10 +68,11 @@ def rl_command(
     from rewardlab.config import RLConfig, load_config, parse_overrides
     from rewardlab.data.files import read_complete_lines
     from rewardlab.training.rl import train_rl
+    from rewardlab.training.run.inputs import pairs_of
 
     options = {"model": model, "seed": seed, "consistency.base_url": consistency_url}
     settings = load_config(RLConfig, config, parse_overrides(overrides or ()), **options)
-    report_run(train_rl(_read_pairs(data, settings.model, settings.frames), settings, out))
+    report_run(train_rl(pairs_of(data, settings.frames, settings.model), settings, out))
     rewards = [row["reward"] for row in read_complete_lines(out / "metrics.jsonl") if "reward" in row]
     if rewards and not any(rewards):
         echo_once(
@@ -109,9 +98,10 @@ def rm_command(
     """
     from rewardlab.config import RMConfig, load_config, parse_overrides
     from rewardlab.training.reward_model import train_reward_model
+    from rewardlab.training.run.inputs import pairs_of
 
     settings = load_config(RMConfig, config, parse_overrides(overrides or ()), model=model, seed=seed)
-    report_run(train_reward_model(_read_pairs(data, settings.model, settings.frames, images), settings, out))
+    report_run(train_reward_model(pairs_of(data, settings.frames, settings.model, images=images), settings, out))
 
 
 @app.command("score", rich_help_panel=JUDGING)
@@ -122,9 +112,11 @@ def score_command(
     images: Images = None,
 ) -> None:
     """Score both responses of every pair with a scalar reward model; a line a pair: `{"row": 0, "scores": [0.3, 0.7]}`."""
+    from rewardlab.data.rows import FRAMES
     from rewardlab.training.reward_model import write_scores
+    from rewardlab.training.run.inputs import pairs_of
 
-    typer.echo(f"{write_scores(model, _read_pairs(data, str(model), images=images), out)} pairs scored: {out}")
+    typer.echo(f"{write_scores(model, pairs_of(data, FRAMES, str(model), images=images), out)} pairs scored: {out}")
 
 
 @app.command("prm", rich_help_panel=TRAINING)
@@ -144,9 +136,10 @@ def prm_command(
     from rewardlab.config import PRMConfig, load_config, parse_overrides
     from rewardlab.distill.step_labels import read_steps
     from rewardlab.training.prm import train_prm
+    from rewardlab.training.run.inputs import pairs_of
 
     settings = load_config(PRMConfig, config, parse_overrides(overrides or ()), model=model, seed=seed)
-    report_run(train_prm(_read_pairs(data, settings.model, settings.frames), read_steps(steps), settings, out))
+    report_run(train_prm(pairs_of(data, settings.frames, settings.model), read_steps(steps), settings, out))
 
 
 @app.command("policy", rich_help_panel=TRAINING)
@@ -169,9 +162,10 @@ def policy_command(
     """
     from rewardlab.config import PolicyConfig, load_config, parse_overrides
     from rewardlab.training.policy import train_policy
+    from rewardlab.training.run.inputs import pairs_of
 
     settings = load_config(PolicyConfig, config, parse_overrides(overrides or ()), model=model, judge=judge, seed=seed)
-    report_run(train_policy(_read_pairs(data, settings.model, settings.frames, images), settings, out))
+    report_run(train_policy(pairs_of(data, settings.frames, settings.model, images=images), settings, out))
 
 
 @app.command("merge", rich_help_panel=TRAINING)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from rewardlab.config.base import HealthConfig, LoraConfig, PixelConfig, TrainConfig
 from rewardlab.config.bench import BenchEntry, SuiteConfig
 from rewardlab.config.data import DistillConfig, MappingConfig, StepsConfig
+from rewardlab.config.evaluation import EvaluationConfig
 from rewardlab.config.files import config_names, configs_folder, find_config, find_configs, name_of_config
 from rewardlab.config.keys import ConfigKey, config_keys, resolved_yaml
 from rewardlab.config.loading import load_config, load_yaml
@@ -25,6 +26,7 @@ __all__ = [
     "ConsistencyConfig",
     "DistillConfig",
     "EngineConfig",
+    "EvaluationConfig",
     "HealthConfig",
     "HotTokenConfig",
     "LoraConfig",

@@ -86,14 +86,26 @@ class TrainConfig(Schema):
     )
     learning_rate: float = Field(gt=0, description="Peak learning rate of AdamW.")
     warmup_steps: int = Field(0, ge=0, description="Optimizer steps over which the rate rises from 0.")
+    warmup_ratio: float = Field(
+        0.0, ge=0, lt=1, description="The same as a share of the run's optimizer steps; not beside warmup_steps."
+    )
     lr_scheduler: Literal["cosine", "linear", "constant", "constant_with_warmup", "polynomial", "inverse_sqrt"] = Field(
         "cosine", description="Course of the rate after the warm-up."
+    )
+    min_lr_ratio: float = Field(
+        0.0, ge=0, lt=1, description="Where the cosine ends, as a share of the peak rate; 0: it falls to 0."
     )
     epochs: float = Field(1.0, gt=0, description="Passes over the data; max_steps overrides it.")
     max_steps: int = Field(-1, description="Optimizer steps of the run; -1: epochs decide.")
     batch_size: int = Field(ge=1, description="Sequences of an optimizer step, of all processes together.")
     micro_batch_size: int = Field(
         ge=1, description="Sequences that one process reads at once; memory grows with it, results do not change."
+    )
+    micro_batch_tokens: int | None = Field(
+        None,
+        ge=1,
+        description="Most positions that one process reads at once, padding too: a micro-batch is then read in as many parts "
+        "as that takes. With micro_batch_size at the process's share of batch_size, tokens alone decide. null: rows do.",
     )
     max_grad_norm: float = Field(1.0, gt=0, description="Norm to which gradients are clipped.")
     adam_beta2: float = Field(0.95, gt=0, lt=1, description="Decay of AdamW's second moment.")
@@ -122,6 +134,12 @@ class TrainConfig(Schema):
         8,
         ge=1,
         description="Frames of each video, at most: evenly spread, for Qwen as qwen-vl-utils samples; each is an image.",
+    )
+    data_workers: int = Field(
+        4,
+        ge=0,
+        description="Threads (RL) or worker processes (other stages) of each process that read samples and decode pictures; "
+        "no more than there are cores.",
     )
     max_tokens: int | None = Field(
         None,
@@ -157,6 +175,22 @@ class TrainConfig(Schema):
         if unknown := set(named.split(",")) - {"none", *TRACKERS}:
             raise ValueError(f"{', '.join(sorted(unknown))} is no tracker; there are none, {', '.join(TRACKERS)}, with commas")
         return named
+
+    @model_validator(mode="after")
+    def _one_schedule(self) -> Self:
+        if self.warmup_steps and self.warmup_ratio:
+            raise ValueError(
+                f"warmup_steps {self.warmup_steps} and warmup_ratio {self.warmup_ratio} both say how long the rate rises; "
+                "keep one of them"
+            )
+        if self.lr_scheduler == "constant" and self.warmup_ratio:
+            raise ValueError("lr_scheduler constant has no warm-up; set it to constant_with_warmup, or leave warmup_ratio out")
+        if self.lr_scheduler != "cosine" and self.min_lr_ratio:
+            raise ValueError(
+                f"min_lr_ratio is where the cosine ends, and lr_scheduler is {self.lr_scheduler}; set it to cosine, or leave "
+                "min_lr_ratio out"
+            )
+        return self
 
     @model_validator(mode="after")
     def _can_go_back(self) -> Self:

@@ -38,8 +38,10 @@ class Method(Schema):
     preclip: tuple[float, float] | None = Field(
         (1e-3, 1e3), description="Bounds of the probability ratio before its logarithm is exponentiated; null: none."
     )
-    ratio: Literal["token", "sequence"] = Field(
-        "token", description="Probability ratio of each `token`, or the geometric mean over the `sequence` (GSPO)."
+    ratio: Literal["token", "sequence", "product"] = Field(
+        "token",
+        description="Probability ratio of each `token`, its geometric mean over the `sequence` (GSPO), or its `product` over "
+        "the whole response (RLOO: one action).",
     )
     average: Literal["sequence", "token", "constant"] = Field(
         "sequence",
@@ -74,6 +76,6 @@ class Method(Schema):
     def _has_a_group(self) -> Self:
         if self.advantage not in ("reinforce_pp", "gae") and self.group_size < 2:
             raise ValueError(f"advantage {self.advantage} compares a group's rollouts; set group_size to 2 or more")
-        if self.kl == "k1_reward" and self.kl_coef and self.advantage in ("grpo", "dr_grpo", "rloo"):
-            raise ValueError(f"advantage {self.advantage} is one number per rollout; use kl: k2_loss or k3_loss")
+        if self.kl == "k1_reward" and self.kl_coef and self.advantage in ("grpo", "dr_grpo"):
+            raise ValueError(f"advantage {self.advantage} has no KL divergence in its reward; use kl: k2_loss or k3_loss")
         return self

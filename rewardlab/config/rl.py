@@ -7,6 +7,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from rewardlab.config.base import Schema, TrainConfig
+from rewardlab.config.evaluation import EvaluationConfig, no_evaluation
 from rewardlab.config.method import Method
 
 Attempts = Literal["", "1", "2", "3", "unsolved"]  # "": no teacher was asked
@@ -156,6 +157,8 @@ class MethodConfig(TrainConfig, Method):
                     "engine serve is given all weights; use colocate, server or the trainer's own decoder with lora"
                 )
             return self
+        if self.lora and self.lora.quantize:
+            raise ValueError("vLLM is given whole weights, and lora.quantize leaves none: set engine or lora.quantize to null")
         if self.health.policy == "roll_back":
             raise ValueError("TRL's vLLM modes cannot be started twice in a process: set health.policy to stop or warn")
         if self.advantage == "gae":
@@ -223,6 +226,9 @@ class RLConfig(MethodConfig):
     )
     both_orders: bool = Field(True, description="Show each pair once in each order, instead of in the teacher's.")
     easy_ratio: float = Field(0.0, ge=0, description="Easy pairs (attempts 1) added for each hard one.")
+    evaluation: EvaluationConfig = Field(
+        default_factory=no_evaluation, description="Held-out pairs that are judged while the run goes on; by default none."
+    )
 
     @model_validator(mode="after")
     def _fits_the_reward(self) -> Self:

@@ -7,6 +7,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from rewardlab.config.base import TrainConfig
+from rewardlab.config.evaluation import EvaluationConfig, no_evaluation
 
 
 class SFTConfig(TrainConfig):
@@ -21,6 +22,9 @@ class SFTConfig(TrainConfig):
     )
     micro_batch_size: int = Field(
         4, ge=1, description="Sequences that one process reads at once; memory grows with it, results do not change."
+    )
+    evaluation: EvaluationConfig = Field(
+        default_factory=no_evaluation, description="Held-out pairs that are judged while the run goes on; by default none."
     )
 
     @model_validator(mode="after")
@@ -42,6 +46,8 @@ class RMConfig(SFTConfig):
             raise ValueError(f"micro_batch_size {self.micro_batch_size} counts both responses of each pair; make it even")
         if self.lora:
             raise ValueError("the scalar head trains the whole model; set lora: null")
+        if self.evaluation.metric != "accuracy":
+            raise ValueError("a scalar head scores each response alone, in no order; set evaluation.metric to accuracy")
         return self
 
 

@@ -23,7 +23,7 @@ from rewardlab.types import PreferencePair
 
 MARK = b"rewardlab_pairs"  # in a Parquet file's metadata: the version of the format; its images were checked
 SHARD_ROWS = 10_000
-GROUP_ROWS, GROUP_BYTES = 1000, 32 << 20  # of a row group, which is held in memory to be written or read
+GROUP_ROWS, GROUP_BYTES = 256, 8 << 20  # of a row group, which is read whole for any pair in it
 
 
 OTHER_FORM = "`rewardlab data build MAPPING.yaml --from FILE` makes pairs of other files (docs/how-to/own_data.md)"
@@ -234,6 +234,19 @@ def is_checked(path: Path) -> bool:
         raise DataError(f"{path}: not a readable Parquet file ({error})") from error
 
 
+def pair_of(row: Mapping[str, Any] | DataError, *, index: int, files: Files, path: Path) -> PreferencePair | BadRow:
+    """Return row ``index`` of the set ``path`` as a pair, its videos as they are, or the reason why it is none."""
+    try:
+        if isinstance(row, DataError):
+            raise row
+        return from_row(row, index=index, files=files, where=f"{path}, row")
+    except RecursionError:
+        return BadRow(index, DataError(f"{path}, row {index}: nested too deeply to be read"))
+    except (DataError, MediaError) as error:
+        other_form = isinstance(row, Mapping) and "responses" not in row
+        return BadRow(index, DataError(f"{error}; {OTHER_FORM}") if other_form else error)
+
+
 def validate_rows(path: Path, *, images: Path | None = None) -> Generator[PreferencePair | BadRow, None, None]:
     """Yield every row of a set as a pair, or the reason why it is none. Raises DataError for a file that cannot be read."""
     index = 0
@@ -246,15 +259,7 @@ def validate_rows(path: Path, *, images: Path | None = None) -> Generator[Prefer
         read = lines_of(file) if file.suffix == ".jsonl" else rows_of(file)
         with closing(read) as rows:  # type: ignore[type-var]  # a bad row leaves the file at once, not when memory is swept
             for row in rows:
-                try:
-                    if isinstance(row, DataError):
-                        raise row
-                    yield from_row(row, index=index, files=files, where=f"{path}, row")
-                except RecursionError:
-                    yield BadRow(index, DataError(f"{path}, row {index}: nested too deeply to be read"))
-                except (DataError, MediaError) as error:
-                    other_form = isinstance(row, Mapping) and "responses" not in row
-                    yield BadRow(index, DataError(f"{error}; {OTHER_FORM}") if other_form else error)
+                yield pair_of(row, index=index, files=files, path=path)
                 index += 1
 
 

@@ -6,11 +6,10 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
@@ -29,9 +28,10 @@ from rewardlab.config import (
 )
 from rewardlab.data.pairs import read_pairs
 from rewardlab.errors import CheckpointError, ConfigError, RewardlabError
-from rewardlab.health.memory import GIB, Estimate, counts, estimate
+from rewardlab.health.finding import Finding
+from rewardlab.health.memory import GIB
+from rewardlab.health.plan import Plan, needs
 from rewardlab.judging.spec import JudgeSpec
-from rewardlab.models.architectures import ARCHITECTURES, build_on_meta
 from rewardlab.models.checkpoints import load_template_for
 from rewardlab.models.loading import check_folder, load_policy
 from rewardlab.models.video_policy import video_policy_of
@@ -42,37 +42,14 @@ from rewardlab.samplers.hf import HFSampler
 from rewardlab.training.policy_gradient.rollouts.engine import check_engine
 from rewardlab.training.rl import consistency_judge, hard_pairs, train_rl
 from rewardlab.training.run.folder import trackers
-from rewardlab.training.run.launcher import Launch
-from rewardlab.training.run.preflight import TokenCounter, processor_of
+from rewardlab.training.run.preflight import processor_of
 from rewardlab.training.run.runner import count_steps
+from rewardlab.training.run.token_counts import TokenCounter
 from rewardlab.training.sft import train_sft
 from rewardlab.types import PreferencePair, VerdictStatus
 from rewardlab.verdicts.parse import parse_verdict
 
-Outcome = Literal["ok", "look", "failed"]
-PROMPT_TOKENS = 2048  # of a pair with one image of a megapixel, where no data say better
 NUM_JUDGED, NUM_COUNTED = 4, 500
-
-
-@dataclass(frozen=True)
-class Finding:
-    """The result of one check: ``look`` is no failure, but for somebody to decide."""
-
-    name: str
-    outcome: Outcome
-    message: str
-
-
-@dataclass(frozen=True)
-class Plan:
-    """The machines a run is planned for, and the GiB of each device (None: this machine's, if any).
-
-    ``model`` replaces the config's model if that names a folder that does not exist yet.
-    """
-
-    launch: Launch = field(default_factory=Launch)
-    memory_gib: float | None = None
-    model: str | None = None
 
 
 def examine_plan(
@@ -103,7 +80,7 @@ def examine_plan(
     if isinstance(config, PolicyConfig):
         yield _try("judge", lambda: str(JudgeSpec.parse(config.judge, "rm")))
     yield _try("batches", lambda: _batches(config, plan.launch.processes))
-    yield _try("memory", lambda: _memory(config, plan))
+    yield from _try_all("memory", lambda: needs(config, plan))
     if plan.launch.zero and not dry and find_spec("deepspeed") is None:
         yield Finding(
             "launcher", "look", "DeepSpeed is not installed here: pip install 'rewardlab[deepspeed]' where the run goes"
@@ -126,6 +103,14 @@ def _try(name: str, check: Callable[[], str | Finding]) -> Finding:
         return Finding(name, "failed", str(error))
     except Exception as error:  # the boundary: whatever a library raises is what would have ended the run
         return Finding(name, "failed", f"{type(error).__name__}: {error}")
+
+
+def _try_all(name: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
+    """Yield the findings of ``check``; what it raises is one more, called ``name``."""
+    try:
+        yield from check()
+    except RewardlabError as error:
+        yield Finding(name, "failed", str(error))
 
 
 def _teacher(config: DistillConfig) -> Iterator[Finding]:
@@ -153,52 +138,19 @@ def _batches(config: TrainConfig, processes: int) -> str:
     return message
 
 
-def _memory(config: TrainConfig, plan: Plan) -> Finding:
-    model = build_on_meta(plan.model or config.model)
-    if model is None:
-        message = (
-            f"{plan.model or config.model} is neither a checkpoint here nor known by name: --model says what it will be, a "
-        )
-        message += f"folder or one of {', '.join(ARCHITECTURES)}"
-        return Finding("memory", "look", message)
-    total, learning = counts(model, config)
-    available = plan.memory_gib
-    if available is None and torch.cuda.is_available():
-        available = torch.cuda.get_device_properties(0).total_memory / GIB
-    needed = estimate(model, config, plan.launch, prompt_tokens=PROMPT_TOKENS, card=(available or 0) * GIB)
-    message = f"{total / 1e9:.2f} B weights, {learning / 1e9:.2f} B learn; with prompts of {PROMPT_TOKENS:,} tokens, estimated "
-    message += f"GiB a device: {_format_estimate(needed)}"
-    if available is None:
-        return Finding("memory", "ok", f"{message} (give --memory to compare it with a card)")
-    if needed.total / GIB > 0.95 * available:
-        extra = ", a smaller sampling_batch_size, an engine" if isinstance(config, MethodConfig) else ""
-        cure = f"more processes under ZeRO, a smaller micro_batch_size{extra}, or lora"
-        return Finding("memory", "failed", f"{message}, more than the {available:.0f} there are: {cure}")
-    engine = config.engine if isinstance(config, MethodConfig) else None
-    if engine and engine.kind == "colocate":
-        share, shard = engine.gpu_memory_utilization * available, 2.0 * total / engine.tensor_parallel / GIB
-        if share < shard:
-            cure = f"{shard:.1f}: raise it, or tensor_parallel"
-            short = f"gpu_memory_utilization x {available:.0f} = {share:.1f} GiB, is less than the weights it holds there"
-            return Finding("memory", "failed", f"{message}; vLLM's share of a card, {short}, {cure}")
-    return Finding("memory", "ok", f"{message} of {available:.0f}")
-
-
-def _format_estimate(needed: Estimate) -> str:
-    parts = {name: getattr(needed, name) / GIB for name in ("weights", "gradients", "moments", "reading", "sampling")}
-    return ", ".join(f"{name} {value:.1f}" for name, value in parts.items()) + f"; at most {needed.total / GIB:.1f}"
-
-
 def _read_data(config: TrainConfig, data: Path, pairs: list[PreferencePair]) -> str:
     """Read ``data`` into ``pairs``; return how many there are, and the steps that they make."""
+    start_time = time.perf_counter()
     pairs.extend(read_pairs(data, frames=config.frames, policy=partial(video_policy_of, config.model)))
+    seconds = f"; read in {time.perf_counter() - start_time:.1f} s"
     sequences = num_sequences(config, pairs)
     if sequences is None:
-        return f"{len(pairs):,} pairs"
+        return f"{len(pairs):,} pairs{seconds}"
     steps = count_steps(config, sequences)
     by = "max_steps" if config.max_steps > 0 else f"epochs {config.epochs:g}"
     return (
         f"{len(pairs):,} pairs; an epoch has {sequences:,} sequences: {steps:,} optimizer steps of {config.batch_size} ({by})"
+        f"{seconds}"
     )
 
 

@@ -1,31 +1,87 @@
-"""The memory that a training run needs on each device: an estimate from shapes, before anything is loaded."""
+"""The memory that a training run needs on each card: one line for each thing that lies there, before anything is loaded."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
-from rewardlab.config import MethodConfig, TrainConfig
+from rewardlab.config import MethodConfig, RLConfig, TrainConfig
+from rewardlab.health.shapes import ANSWER_TOKENS, MEGAPIXEL, TEXT_TOKENS, Picture, Shapes, picture_of, shapes_of
 from rewardlab.models.families import part_pattern
 from rewardlab.training.run.launcher import Launch
 
 GIB = 2**30
+LIVE_WEIGHTS, BUCKET, SUB_GROUP = 1e9, 5e8, 1e9  # DeepSpeed's defaults: stage3_max_live_parameters, reduce_bucket_size, ...
+VLLM_ASLEEP = 2 * GIB  # its context, graphs and workspace, while its weights and cache are put away
+NF4_BYTES = 0.516  # of a weight: four bits, and the scales of each 64 of them in eight (QLoRA's double quantisation)
+
+
+class Phase(StrEnum):
+    """When a line of memory is taken: all the time, or in one part of a step. No two parts are at the same time."""
+
+    ALWAYS = "always"
+    SAMPLING = "sampling"
+    REWARDS = "rewards"
+    TRAINING = "training"
+    UPDATE = "update"
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """Bytes on each device, by purpose. A step never needs ``reading`` and ``sampling`` at the same time."""
+class MemoryLine:
+    """``size`` bytes of each card for one thing, and how they are counted."""
 
-    weights: float
-    gradients: float
-    moments: float
-    reading: float
-    sampling: float
+    what: str
+    size: float
+    phase: Phase
+    how: str
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A model under a config and a launch, on cards of ``card`` bytes (0: not known).
+
+    ``learning`` counts the policy's weights that learn, ``critic`` those of a critic beside it. ``prompt`` and ``answer`` are
+    tokens of one rollout or sample, ``picture`` that of the prompt.
+    """
+
+    model: Any
+    shapes: Shapes
+    config: TrainConfig
+    launch: Launch
+    card: float
+    total: int
+    learning: int
+    critic: int
+    picture: Picture
+    prompt: int
+    answer: int
 
     @property
-    def total(self) -> float:
-        return self.weights + self.gradients + self.moments + max(self.reading, self.sampling)
+    def method(self) -> MethodConfig | None:
+        return self.config if isinstance(self.config, MethodConfig) else None
+
+    @property
+    def wide(self) -> bool:
+        """Whether weights and what flows between layers are float32, under autocast: without DeepSpeed and adapters."""
+        return not self.launch.zero and self.config.lora is None
+
+    @property
+    def shards(self) -> int:
+        """Return over how many processes weights are dealt out."""
+        return self.launch.processes if self.launch.zero == 3 else 1
+
+    @property
+    def rollouts(self) -> int:
+        """Return the rollouts of a rollout batch on each process; 0 without rollouts."""
+        return self.method.rollout_batch_size // self.launch.processes if self.method else 0
+
+    @property
+    def row(self) -> int:
+        """Return the tokens of the longest row: what ``max_tokens`` lets in, or a prompt and its answer."""
+        return self.config.max_tokens or self.prompt + self.answer
 
 
 def counts(model: Any, config: TrainConfig) -> tuple[int, int]:
@@ -47,60 +103,196 @@ def counts(model: Any, config: TrainConfig) -> tuple[int, int]:
     return total + adapted, adapted
 
 
-def _frozen_bytes(model: Any, config: TrainConfig, zero: int, frozen: int) -> float:
-    """Return the bytes of the ``frozen`` weights that do not learn."""
-    if config.lora and config.lora.quantize:
-        linear: int = sum(
-            m.weight.numel() for name, m in model.named_modules() if type(m).__name__ == "Linear" and "lm_head" not in name
-        )
-        return 0.55 * linear + 2.0 * (frozen - linear)  # embeddings, norms and the head are not quantised
-    return (2.0 if config.lora or zero else 4.0) * frozen
-
-
-def estimate(model: Any, config: TrainConfig, launch: Launch, *, prompt_tokens: int, card: float = 0.0) -> Estimate:
-    """Return the estimate for ``model`` (which may be on the meta device) under a launch, on devices of ``card`` bytes.
-
-    Without ZeRO, weights that learn, their gradients and Adam's two moments are float32 (16 bytes a weight), autocast keeps a
-    bfloat16 copy during a pass, and several processes add 4 bytes for gradient buckets. DeepSpeed keeps weights and gradients
-    in bfloat16 and shards float32 weights (counted as moments here) and moments: 2 + 14 / N bytes at stage 2, 16 / N at
-    stage 3. Weights below adapters are bfloat16, or half a byte if quantized. A KL term needs a second model as reference,
-    except with adapters. Reading: activations in bfloat16 of ``max_tokens``, or of a prompt and its answer, checkpointed by
-    layer if the config says so, and the answer's logits in float32. Sampling: for all rollouts drawn side by side, one layer
-    of their prompts and the cache of keys and values in bfloat16, and under ZeRO-3 the gathered weights; or the share of the
-    card that vLLM takes in the same process. A process reward model is not counted.
-    """
-    total, learning = counts(model, config)
+def setup_of(model: Any, config: TrainConfig, launch: Launch, *, card: float = 0.0, prompt_tokens: int | None = None) -> Setup:
+    """Return the setup of ``model`` (which may be on the meta device). A prompt has one picture of ``pixels.max`` (of a
+    megapixel where that is not set) and 768 tokens of text, unless ``prompt_tokens`` says its length."""
+    shapes, (total, learning) = shapes_of(model), counts(model, config)
     method = config if isinstance(config, MethodConfig) else None
-    models = 2 if method and method.advantage == "gae" else 1  # a critic beside the policy
-    weights = _frozen_bytes(model, config, launch.zero, total - learning)
+    picture = picture_of(model.config, config.pixels.max if config.pixels else MEGAPIXEL)
+    turns = 3 if isinstance(config, RLConfig) and config.self_verify else 1
+    return Setup(
+        model=model,
+        shapes=shapes,
+        config=config,
+        launch=launch,
+        card=card,
+        total=total,
+        learning=learning,
+        critic=shapes.total - shapes.head if method and method.advantage == "gae" else 0,
+        picture=picture,
+        prompt=prompt_tokens or TEXT_TOKENS + picture.tokens,
+        answer=method.max_completion_length * turns if method else ANSWER_TOKENS,
+    )
+
+
+def peak(lines: Sequence[MemoryLine]) -> tuple[Phase, float]:
+    """Return the part of a step that needs most, and the bytes it needs with what is there all the time."""
+    sums = {phase: sum(line.size for line in lines if line.phase is phase) for phase in Phase}
+    highest = max((phase for phase in Phase if phase is not Phase.ALWAYS), key=lambda phase: sums[phase])
+    return highest, sums[Phase.ALWAYS] + sums[highest]
+
+
+def trainer_lines(setup: Setup) -> list[MemoryLine]:
+    """Return what the trainer itself lays on each card.
+
+    Without ZeRO, weights that learn, gradients and Adam's two moments are float32 (16 bytes a weight); gradients are freed
+    before rollouts are sampled, but for the buckets of several processes. DeepSpeed keeps weights and gradients in bfloat16 and
+    shards float32 weights and moments: 2 + 14 / N bytes at stage 2, 16 / N at stage 3.
+    """
+    parts = (_weights, _optimizer, _gradients, _activations, _pixels, _head, _sampling, _zero_buffers)
+    return [line for part in parts for line in part(setup) if line.size]
+
+
+def _weights(setup: Setup) -> Iterator[MemoryLine]:
+    each, kind = (4.0, "float32") if setup.wide else (2.0, "bfloat16")
+    dealt = f" / {setup.shards} processes" if setup.shards > 1 else ""
+    frozen, trained = setup.total - setup.learning, setup.learning
+    if setup.config.lora:
+        yield from _below_adapters(setup, frozen)
+        each, kind, frozen = (2.0, "bfloat16", 0) if setup.launch.zero else (4.0, "float32", 0)
+    size = each * (frozen + trained) / setup.shards
+    yield MemoryLine("weights", size, Phase.ALWAYS, f"{_billions(frozen + trained)} x {each:g} B ({kind}){dealt}")
+    if setup.critic:
+        size, how = each * setup.critic / setup.shards, f"{_billions(setup.critic)} x {each:g} B ({kind}){dealt}"
+        yield MemoryLine("critic's weights", size, Phase.ALWAYS, how)
+    if setup.method and setup.method.kl_coef and not setup.config.lora:
+        size, how = each * setup.total / setup.shards, f"for the KL term, {_billions(setup.total)} x {each:g} B ({kind}){dealt}"
+        yield MemoryLine("reference model", size, Phase.ALWAYS, how)
+
+
+def _below_adapters(setup: Setup, frozen: int) -> Iterator[MemoryLine]:
+    assert setup.config.lora
+    if not setup.config.lora.quantize:
+        size = 2.0 * frozen / setup.shards
+        yield MemoryLine("weights below adapters", size, Phase.ALWAYS, f"{_billions(frozen)} x 2 B (bfloat16)")
+        return
+    rest = frozen - setup.shapes.linear
+    size, how = NF4_BYTES * setup.shapes.linear + 2.0 * rest, f"{_billions(setup.shapes.linear)} x {NF4_BYTES} B (nf4)"
+    yield MemoryLine("weights below adapters", size, Phase.ALWAYS, f"{how}, {_billions(rest)} x 2 B (embeddings, norms, head)")
+    yield MemoryLine("a layer unpacked", 2.0 * setup.shapes.widest, Phase.TRAINING, "the widest one, from nf4 to bfloat16")
+    yield MemoryLine("a layer unpacked", 2.0 * setup.shapes.widest, Phase.SAMPLING, "the widest one, from nf4 to bfloat16")
+
+
+def _optimizer(setup: Setup) -> Iterator[MemoryLine]:
+    learning = setup.learning + setup.critic
+    if not setup.launch.zero:
+        yield MemoryLine(
+            "optimizer", 8.0 * learning, Phase.ALWAYS, f"Adam's two moments, {_billions(learning)} x 8 B (float32)"
+        )
+    elif not setup.launch.offload:
+        how = f"{_billions(learning)} x 12 B (float32 weights and two moments) / {setup.launch.processes} processes"
+        yield MemoryLine("optimizer", 12.0 * learning / setup.launch.processes, Phase.ALWAYS, how)
+
+
+def _gradients(setup: Setup) -> Iterator[MemoryLine]:
+    learning, launch = setup.learning + setup.critic, setup.launch
     if launch.zero:
-        weights += 2.0 * learning
-        gradients, moments, copies = 2.0 * learning / launch.processes, 12.0 * learning / launch.processes, 0.0
-        if launch.offload:
-            gradients = moments = 0.0
-    else:
-        weights += 4.0 * learning
-        gradients, moments, copies = (8.0 if launch.processes > 1 else 4.0) * learning, 8.0 * learning, 2.0 * learning
-    weights *= models
-    if method and method.kl_coef and method.lora is None:
-        weights += (2.0 if launch.zero else 4.0) * total
+        if not launch.offload:
+            how = f"{_billions(learning)} x 2 B (bfloat16) / {launch.processes} processes"
+            yield MemoryLine("gradients", 2.0 * learning / launch.processes, Phase.ALWAYS, how)
+        return
+    how = f"{_billions(learning)} x 4 B (float32)"
+    for phase in (Phase.TRAINING, Phase.UPDATE):
+        yield MemoryLine("gradients", 4.0 * learning, phase, f"{how}, freed before sampling")
+    if launch.processes > 1:
+        yield MemoryLine("gradient buckets", 4.0 * learning, Phase.ALWAYS, f"of several processes, {how}")
+
+
+def _activations(setup: Setup) -> Iterator[MemoryLine]:
+    config, shapes, rows = setup.config, setup.shapes, setup.config.micro_batch_size
+    models = 2 if setup.critic else 1
+    per_token = shapes.language.training(setup.wide, config.gradient_checkpointing)
+    way = "one layer and all layers' inputs" if config.gradient_checkpointing else "of all layers"
+    how = f"{models * rows} rows x {setup.row:,} tokens x {per_token / 2**20:.2f} MiB, {way}"
+    yield MemoryLine("activations", models * rows * setup.row * per_token, Phase.TRAINING, how)
+    if setup.wide:
+        copies = 2.0 * (setup.learning + setup.critic - (1 + (setup.critic > 0)) * shapes.embedding)
+        for phase in (Phase.TRAINING, Phase.SAMPLING):
+            how = "of weights that learn, in bfloat16, kept by autocast during a pass"
+            yield MemoryLine("copies", max(0.0, copies), phase, how)
+    if any("vision" in part or "visual" in part for part in config.freeze):
+        return
+    patches = models * rows * _pictures(setup) * setup.picture.patches
+    per_patch = (
+        shapes.vision.outputs(setup.wide) if config.gradient_checkpointing else shapes.vision.training(setup.wide, False)
+    )
+    yield MemoryLine("vision activations", patches * per_patch, Phase.TRAINING, f"{patches:,.0f} patches of pictures")
+
+
+def _pictures(setup: Setup) -> float:
+    """Return how many pictures the longest row has: what is neither text nor answer is pictures."""
+    room = setup.row - setup.answer - TEXT_TOKENS
+    return max(1.0, room / setup.picture.tokens) if setup.config.max_tokens and setup.picture.tokens else 1.0
+
+
+def _pixels(setup: Setup) -> Iterator[MemoryLine]:
+    one, million = setup.picture.num_bytes, setup.picture.pixels / 1e6
+    if not setup.method:
+        rows = setup.config.micro_batch_size * _pictures(setup)
+        yield MemoryLine("pixels", rows * one, Phase.TRAINING, f"of {rows:.0f} pictures of {million:.2f} MP, float32")
+        return
+    how = f"of {setup.rollouts} rollouts' pictures of {million:.2f} MP, float32"
+    yield MemoryLine("pixels", 2.0 * setup.rollouts * one, Phase.TRAINING, f"{how}, twice while they are dealt out")
+    rows = _rows_drawn(setup)
+    if setup.method.engine is None:
+        yield MemoryLine("pixels", rows * one, Phase.SAMPLING, f"of {rows} pictures of {million:.2f} MP, float32")
+
+
+def _head(setup: Setup) -> Iterator[MemoryLine]:
+    """The logits are computed in tiles and never there at once; the head's gradient is added up in float32."""
+    if setup.config.lora is None:
+        size = 4.0 * setup.shapes.language.hidden * setup.shapes.vocabulary
+        yield MemoryLine("head's gradient", size, Phase.TRAINING, "added up in float32 while logits are computed in tiles")
+
+
+def _rows_drawn(setup: Setup) -> int:
+    assert setup.method
+    return min(setup.method.sampling_batch_size or setup.rollouts, setup.rollouts)
+
+
+def _sampling(setup: Setup) -> Iterator[MemoryLine]:
+    method, shapes = setup.method, setup.shapes
+    if method is None:
+        return
+    if method.engine is None:
+        rows, length = _rows_drawn(setup), setup.prompt + setup.answer
+        cache = rows * length * kv_bytes(shapes)
+        yield MemoryLine("keys and values", cache, Phase.SAMPLING, f"{rows} rows x {length:,} tokens, bfloat16")
+        prompts = math.ceil(rows / method.group_size)  # of a group, the prompt is read once
+        read = prompts * setup.prompt * shapes.language.reading(setup.wide)
+        yield MemoryLine("prompts read", read, Phase.SAMPLING, f"one layer of {prompts} prompts of {setup.prompt:,} tokens")
+        yield MemoryLine("next tokens", 16.0 * rows * shapes.vocabulary, Phase.SAMPLING, f"{rows} rows of logits and scores")
+        if setup.launch.zero == 3:
+            gathered = 2.0 * (setup.total + setup.critic)
+            yield MemoryLine("weights gathered", gathered, Phase.SAMPLING, "whole on every card to sample, bfloat16")
+    elif method.engine.kind == "colocate":
+        share = method.engine.gpu_memory_utilization * setup.card
+        how = f"gpu_memory_utilization {method.engine.gpu_memory_utilization:g} of the card, its weights and cache within"
+        yield MemoryLine("vLLM", share, Phase.SAMPLING, how)
+        for phase in (Phase.REWARDS, Phase.TRAINING, Phase.UPDATE):
+            yield MemoryLine("vLLM asleep", VLLM_ASLEEP, phase, "what it keeps of the card")
+
+
+def kv_bytes(shapes: Shapes) -> float:
+    """Return the bytes of one token's keys and values in all layers, in bfloat16."""
+    return shapes.language.number * shapes.kv * 2 * 2.0
+
+
+def _zero_buffers(setup: Setup) -> Iterator[MemoryLine]:
+    launch, learning = setup.launch, setup.learning + setup.critic
+    if not launch.zero:
+        return
+    buckets = 2.0 * min(BUCKET, learning)
     if launch.zero == 3:
-        weights /= launch.processes
-    text = model.config.get_text_config()
-    answer = method.max_completion_length if method else 512
-    length = prompt_tokens + answer
-    layer = 14 * text.hidden_size * 2.0  # bytes a token that a layer keeps for its backward pass, roughly
-    layer_output = text.hidden_size * 2.0 if config.gradient_checkpointing else layer
-    tokens = config.micro_batch_size * (config.max_tokens or length)
-    reading = models * tokens * (text.num_hidden_layers * layer_output + layer)
-    reading += config.micro_batch_size * answer * text.vocab_size * 4.0
-    sampling = 0.0
-    if method and method.engine is None:
-        rows = min(method.sampling_batch_size or math.inf, method.rollout_batch_size / launch.processes)
-        heads = text.num_key_value_heads * (getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads)
-        sampling = rows * (length * text.num_hidden_layers * heads * 2 * 2.0 + prompt_tokens * layer)
-        if launch.zero == 3:
-            sampling += models * 2.0 * total
-    elif method and method.engine and method.engine.kind == "colocate":
-        sampling = method.engine.gpu_memory_utilization * card
-    return Estimate(weights, models * gradients, models * moments, reading + copies, sampling + copies)
+        live = 2.0 * min(LIVE_WEIGHTS, setup.total + setup.critic) + buckets
+        yield MemoryLine("live weights", live, Phase.TRAINING, "gathered for the layers at work, and the gradients' bucket")
+    else:
+        yield MemoryLine("buckets", 2 * buckets, Phase.TRAINING, "in which gradients and weights travel")
+    part = learning / launch.processes if not launch.offload else 0.0
+    step = 4.0 * (min(SUB_GROUP, part) if launch.zero == 3 else part)
+    yield MemoryLine("step's buffers", step, Phase.UPDATE, "gradients of a part of the weights, in float32")
+
+
+def _billions(number: float) -> str:
+    digits = max(2, 1 - math.floor(math.log10(max(number, 1) / 1e9)))
+    return f"{number / 1e9:.{min(digits, 6)}f} B weights"

@@ -27,6 +27,7 @@ def write_run_page(run: Path) -> Path:
             metrics=read_complete_lines(run / "metrics.jsonl"),
             events=read_complete_lines(run / "health.jsonl"),
             samples=read_complete_lines(run / "samples.jsonl"),
+            evaluation=record.get("evaluation"),
         )
     )
     write_atomic(run / PAGE, page)

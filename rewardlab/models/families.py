@@ -10,7 +10,7 @@ Shapes: ``N`` rows, ``T`` tokens.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -54,17 +54,29 @@ def end_token_ids(model: Any) -> frozenset[int]:
     return frozenset(ends if isinstance(ends, list) else [ends])
 
 
-def count_text_tokens(processor: Any, prompt: str, answer: str, num_images: int) -> int:
-    """Return how many tokens a rendered prompt and its answer have without those of images; the marks around them count."""
+def count_text_tokens(processor: Any, prompts: Sequence[str], answers: Sequence[str], num_images: Sequence[int]) -> list[int]:
+    """Return how many tokens rendered prompts and their answers have without those of images; the marks around them count."""
     placeholders = 1  # tokens that stand for an image until the processor repeats them
     if sequence := getattr(processor, "full_image_sequence", None):  # Gemma 3: the mark becomes text of one length
-        prompt, placeholders = prompt.replace(processor.boi_token, sequence), processor.image_seq_length
-    return len(processor.tokenizer(prompt + answer, add_special_tokens=False)["input_ids"]) - placeholders * num_images
+        prompts = [prompt.replace(processor.boi_token, sequence) for prompt in prompts]
+        placeholders = processor.image_seq_length
+    texts = [prompt + answer for prompt, answer in zip(prompts, answers, strict=True)]
+    counts = map(len, processor.tokenizer(texts, add_special_tokens=False)["input_ids"])
+    return [count - placeholders * images for count, images in zip(counts, num_images, strict=True)]
 
 
 def count_image_tokens(processor: Any, sizes: Sequence[tuple[int, int]]) -> list[int]:
     """Return how many tokens each image of (height, width) px becomes, without decoding any."""
     return list(processor._get_num_multimodal_tokens(image_sizes=list(sizes)).num_image_tokens)
+
+
+def most_image_tokens(processor: Any) -> int | None:
+    """Return how many tokens an image can be at most, however large it is; None where that is not known."""
+    if fixed := getattr(processor, "image_seq_length", None):
+        return int(fixed)
+    images = processor.image_processor
+    size, merged = getattr(images, "size", {}), getattr(images, "patch_size", 0) * getattr(images, "merge_size", 0)
+    return int(size["longest_edge"]) // merged**2 if merged and "longest_edge" in size else None
 
 
 # Rows and their images.
@@ -121,17 +133,36 @@ def images_of_rows(rows: Sequence[Tensor], grids: Tensor, image_token: int) -> l
     return images
 
 
+def images_by_row(fields: Mapping[str, Any], rows: Sequence[Tensor], image_token: int | None) -> list[range]:
+    """Return which of a batch's images stand in each row of tokens; they follow one another."""
+    if fields.get("pixel_values") is None or image_token is None:
+        return [range(0)] * len(rows)
+    if has_grids(fields):
+        return images_of_rows(rows, fields["image_grid_thw"], image_token)
+    counts = [int((row == image_token).sum()) for row in rows]
+    per_image = sum(counts) // len(fields["pixel_values"])
+    ends = [count // per_image for count in accumulate(counts)]
+    return [range(first, end) for first, end in zip([0, *ends], ends, strict=False)]
+
+
 def slice_fields(batch: Mapping[str, Any], rows: slice) -> Fields:
     """Return what a forward pass over some rows of a batch takes beside tokens and their mask; of rows without images no
     pixels."""
     fields: Fields = {key: batch[key][rows] for key in TOKEN_FIELDS if batch.get(key) is not None}
     num_images = batch.get("num_images")
+    return fields | (image_fields_of_rows(batch, range(*rows.indices(len(num_images)))) if num_images is not None else {})
+
+
+def image_fields_of_rows(batch: Mapping[str, Any], rows: Sequence[int]) -> Fields:
+    """Return the pixels of some rows of a batch, in the order of ``rows``, with grids and numbers of images; {} where these
+    rows have no image."""
+    num_images = batch.get("num_images")
     if batch.get("pixel_values") is None or num_images is None:
-        return fields
-    first, counts = sum(num_images[: rows.start]), num_images[rows]
-    if not (images := range(first, first + sum(counts))):
-        return fields
-    return {**fields, **select_images(batch, images, sum(num_images)), "num_images": counts}
+        return {}
+    starts = [0, *accumulate(num_images)]
+    if not (images := [image for row in rows for image in range(starts[row], starts[row + 1])]):
+        return {}
+    return {**select_images(batch, images, starts[-1]), "num_images": [num_images[row] for row in rows]}
 
 
 def select_fields(fields: Mapping[str, Any], images: Any, rows: Sequence[int], lengths: Sequence[int]) -> Fields:
@@ -154,28 +185,20 @@ def select_fields(fields: Mapping[str, Any], images: Any, rows: Sequence[int], l
     return selected
 
 
-def iterate_batches(
-    prompt_ids: Sequence[list[int]], fields: Mapping[str, Any], images: Any, pad: int, size: int
-) -> Iterator[tuple[slice, dict[str, Tensor]]]:
-    """Yield batches of at most ``size`` prompts as a model reads them, left-padded, and which prompts they are.
+def prompt_batch(
+    prompt_ids: Sequence[list[int]], fields: Mapping[str, Any], images: Any, rows: Sequence[int], pad: int
+) -> dict[str, Tensor]:
+    """Return some of the prompts as a model reads them, left-padded.
 
     ``images`` are those of each prompt, or None where no prompt has any. Raise NotImplementedError for an unknown field.
     """
-    _check_names(fields)
-    counts = [len(of_prompt or ()) for of_prompt in images or [()] * len(prompt_ids)]
-    everything = {name: value if name in TOKEN_FIELDS else _tensor(value) for name, value in fields.items()}
-    everything["num_images"] = counts
-    for start in range(0, len(prompt_ids), size):
-        rows = slice(start, start + size)
-        tokens = [torch.tensor(ids, dtype=torch.long) for ids in prompt_ids[rows]]
-        mask = left_pad([torch.ones_like(ids) for ids in tokens], 0)
-        batch = {"input_ids": left_pad(tokens, pad), "attention_mask": mask}
-        for name, value in slice_fields(everything, rows).items():
-            if name in TOKEN_FIELDS:
-                batch[name] = left_pad([torch.as_tensor(row) for row in value], 0)
-            elif name != "num_images":
-                batch[name] = value
-        yield rows, batch
+    tokens = [torch.tensor(prompt_ids[row], dtype=torch.long) for row in rows]
+    mask = left_pad([torch.ones_like(ids) for ids in tokens], 0)
+    batch = {"input_ids": left_pad(tokens, pad), "attention_mask": mask}
+    shown = [()] * len(prompt_ids) if images is None else images
+    for name, value in select_fields(fields, shown, rows, list(map(len, tokens))).items():
+        batch[name] = left_pad([torch.as_tensor(row) for row in value], 0) if name in TOKEN_FIELDS else value
+    return batch
 
 
 def images_by_prompt(images: Any) -> list[list[Any]] | None:

@@ -22,9 +22,10 @@ from transformers import AutoModelForImageTextToText
 from rewardlab.data.files import write_atomic
 from rewardlab.errors import CheckpointError
 from rewardlab.models.attention import choose_attention
-from rewardlab.models.families import slice_fields
+from rewardlab.models.families import TOKEN_FIELDS, image_fields_of_rows
 from rewardlab.models.hub import hub_options
 from rewardlab.models.loading import load_config_of, without_zero3_init
+from rewardlab.models.padding import PassLimits, trim, untrim
 
 WEIGHTS, CONFIG = "value_model.safetensors", "config.json"
 
@@ -77,6 +78,10 @@ class ValueModel(nn.Module):
         save_file({name: value.detach().cpu().contiguous() for name, value in weights.items()}, folder / WEIGHTS)
         write_atomic(folder / CONFIG, json.dumps(self.config.to_dict(), indent=1, default=str) + "\n")
 
+    @property
+    def is_gradient_checkpointing(self) -> bool:
+        return bool(self.backbone.is_gradient_checkpointing)
+
     def activation_checkpointing_enable(self, *args: Any, **kwargs: Any) -> None:
         self.backbone.activation_checkpointing_enable(*args, **kwargs)  # type: ignore[operator]
 
@@ -87,19 +92,23 @@ class ValueModel(nn.Module):
 
 
 def completion_values(
-    model: ValueModel, batch: Mapping[str, Any], *, size: int, autocast: Callable[[], AbstractContextManager[Any]]
+    model: ValueModel, batch: Mapping[str, Any], *, limits: PassLimits, autocast: Callable[[], AbstractContextManager[Any]]
 ) -> Tensor:
     """Return [N, T + 1] of a rollout batch: the number after each prompt, and after each token of its completion.
 
-    So the first T stand before each completion token, the last T after it. Without gradient, ``size`` rollouts at a time.
+    So the first T stand before each completion token, the last T after it; what stands at padding is of a token before it.
+    Without gradient, as many rollouts at a time as ``limits`` allow, each without its padding.
     """
-    ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], 1)
     mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], 1)
-    width, values = batch["completion_ids"].size(1), []
-    for start in range(0, len(ids), size):
-        rows = slice(start, start + size)
-        extra = slice_fields(batch, rows)
-        extra.pop("num_images", None)
+    tokens = {"input_ids": torch.cat([batch["prompt_ids"], batch["completion_ids"]], 1), "attention_mask": mask}
+    tokens |= {name: batch[name] for name in TOKEN_FIELDS if batch.get(name) is not None}
+    columns = slice(batch["prompt_ids"].size(1) - 1, mask.size(1))
+    values = mask.new_zeros((len(mask), columns.stop - columns.start), dtype=torch.float32)
+    for rows in limits.cut(mask.sum(1).tolist()):
+        index = torch.tensor(rows, device=mask.device)
+        images = image_fields_of_rows(batch, rows)
+        images.pop("num_images", None)
         with torch.no_grad(), autocast():
-            values.append(model(input_ids=ids[rows], attention_mask=mask[rows], **extra)[:, -width - 1 :])
-    return torch.cat(values)
+            read = model(**trim({name: value[index] for name, value in tokens.items()}, mask[index]), **images)
+        values[index] = untrim(read, mask[index], columns)
+    return values

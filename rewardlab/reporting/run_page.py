@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from rewardlab.reporting.evaluation_figure import PREFIX, SMALL, evaluation_figure, evaluation_rows, share_text
 from rewardlab.reporting.pages import page_environment
 
 WIDTH, HEIGHT, PAD = 320, 120, 4
@@ -66,13 +67,20 @@ def curve_groups(rows: Sequence[Record]) -> dict[str, list[Curve]]:
     values: dict[str, list[tuple[int, Any]]] = defaultdict(list)
     for row in rows:
         for name, value in row.items():
-            if name != "step" and name not in LEFT_OUT:
+            if name != "step" and name not in LEFT_OUT and not name.startswith(PREFIX):
                 values[name].append((row["step"], value))
     curves = {name: line for name, points in values.items() if (line := curve(name, points))}
     groups: dict[str, list[Curve]] = {"": [curves[name] for name in FIRST if name in curves]}
     for name in sorted(set(curves) - FIRST.keys()):
         groups.setdefault(name.partition("/")[0] if "/" in name else "other", []).append(curves[name])
     return groups
+
+
+def evaluation_curves(rows: Sequence[Record]) -> list[Curve]:
+    """Return what stands beside the figure of evaluations."""
+    values = {name: [(row["step"], row[PREFIX + name]) for row in rows if PREFIX + name in row] for name in SMALL}
+    curves = [curve(name, points) for name, points in values.items()]
+    return [replace(line, words=SMALL[line.name]) for line in curves if line is not None]
 
 
 def samples_by_step(samples: Sequence[Record]) -> dict[int, list[Record]]:
@@ -85,7 +93,8 @@ def samples_by_step(samples: Sequence[Record]) -> dict[int, list[Record]]:
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """What is shown of a run: its configuration, the rows of its metrics and samples, and the watchdog's events."""
+    """What is shown of a run: its configuration, the rows of its metrics and samples, the watchdog's events, and what its
+    evaluations came to (``run.json``), where it has ended and had some."""
 
     name: str
     config: Record
@@ -95,6 +104,7 @@ class TrainingRun:
     metrics: Sequence[Record]
     events: Sequence[Record]
     samples: Sequence[Record]
+    evaluation: Record | None = None
 
 
 def run_page(run: TrainingRun) -> str:
@@ -110,6 +120,10 @@ def run_page(run: TrainingRun) -> str:
             finished=run.is_finished,
             last_step=max((row["step"] for row in run.metrics), default=0),
             groups=curve_groups(run.metrics),
+            figure=evaluation_figure(run.metrics, (run.config.get("evaluation") or {}).get("metric", "accuracy")),
+            beside=evaluation_curves(evaluation_rows(run.metrics)),
+            evaluation=run.evaluation,
+            share_text=share_text,
             events=run.events,
             samples=samples_by_step(run.samples),
             width=WIDTH,

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from rewardlab.config import PolicyConfig
 from rewardlab.data.append_log import AppendLog
+from rewardlab.data.pair_table import facts_of, light_pairs, select
 from rewardlab.errors import DataError
 from rewardlab.models.loading import load_model, without_zero3_init
 from rewardlab.processes import is_main
@@ -45,7 +46,7 @@ def first_answers(
     sampler = HFSampler(*load_model(config.model, attention=config.attn_implementation), batch_size=CHUNK)
     with bar("anchors", len(pairs)) as advance:
         for start in range(0, len(pairs), CHUNK):
-            chunk = pairs[start : start + CHUNK]
+            chunk = list(pairs[start : start + CHUNK])
             prompts = [build_messages(pair, order=Order.GIVEN, template=template) for pair in chunk]
             completions = sampler.sample(prompts, params)
             finished = [
@@ -67,7 +68,7 @@ def best_of(
     assert reward is not None
     if reward.parity is None:
         flat = [(n, text) for n, texts in enumerate(candidates) for text in texts]
-        scores, _ = reward([pairs[n] for n, _ in flat], [text for _, text in flat], None, 0)
+        scores, _ = reward([pairs[n] for n, _ in flat], [text for _, text in flat], [()] * len(flat), 0)
         scored = [(n, text, score) for (n, text), score in zip(flat, scores, strict=True) if score is not None]
         tops = {n: text for n, text, _ in sorted(scored, key=lambda row: row[2])}  # the last one of a pair stays
         return [tops.get(n) for n in range(len(pairs))]
@@ -75,7 +76,7 @@ def best_of(
     for place in range(1, max(map(len, candidates), default=0)):
         rows = [n for n, texts in enumerate(candidates) if place < len(texts)]
         challengers = [candidates[n][place] for n in rows]
-        scores, _ = reward([pairs[n] for n in rows], challengers, [standing[n] for n in rows], 0)
+        scores, _ = reward([pairs[n] for n in rows], challengers, [(standing[n] or "",) for n in rows], 0)
         for n, text, score in zip(rows, challengers, scores, strict=True):
             if score is not None and score > reward.parity:
                 standing[n] = text
@@ -94,15 +95,15 @@ def anchors_of(
     if config.anchor == "group":
         return None
     if config.anchor == "preferred":
-        if any(pair.preferred is None for pair in pairs):
+        if any(facts.preferred is None for facts in facts_of(pairs)):
             raise DataError("a pair does not say which response is preferred; label it, or set anchor to start, best or group")
-        return {pair.pair_id: pair.responses[pair.preferred or 0] for pair in pairs}
+        return {pair.pair_id: pair.responses[pair.preferred or 0] for _, pair in light_pairs(pairs)}
     path, identity = out / ANCHORS, {"anchor": config.anchor, "samples": config.anchor_samples, "model": config.model}
-    names = {pair.pair_id for pair in pairs}
+    names = {facts.pair_id for facts in facts_of(pairs)}
     if is_main() and not names <= _read_anchors(path).keys():
         with AppendLog(path, identity) as log, without_zero3_init():
             done = {row["pair_id"] for row in log.rows}
-            todo = [pair for pair in pairs if pair.pair_id not in done]
+            todo = select(pairs, [number for number, facts in enumerate(facts_of(pairs)) if facts.pair_id not in done])
             for pair, answer in first_answers(todo, config, template, reward):
                 log.append({"pair_id": pair.pair_id, "answer": answer})
     while not names <= _read_anchors(path).keys():  # a barrier would time out

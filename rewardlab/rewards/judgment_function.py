@@ -10,7 +10,7 @@ from pathlib import Path
 from rewardlab.metrics.running import Metric
 from rewardlab.processes import is_main, num_processes
 from rewardlab.rewards.judgment import JudgedCompletion, RewardParts, RewardWeights, compose, winner_of
-from rewardlab.rewards.rollout import Rollout, Scored
+from rewardlab.rewards.rollout import GatherObjects, Rollout, Scored
 from rewardlab.rewards.scorer import EndpointConsistencyJudge, JudgmentScorer, as_completion, reward_metrics
 from rewardlab.rewards.swap import swap_agreement
 from rewardlab.samplers.event_loop import EventLoopThread
@@ -22,7 +22,8 @@ SAMPLES_PER_STEP = 4
 class JudgmentReward:
     """Pays rollouts whose rows have ``question``, ``order``, ``preferred`` and ``pair_id`` by ``weights``.
 
-    ``ends`` are the tokens that end a completion. The first rollouts of every step are appended to ``samples``.
+    ``ends`` are the tokens that end a completion. The first rollouts of every step are appended to ``samples``. ``gather``
+    joins the verdicts of all processes, for the two orders of a pair may be on two.
     """
 
     __name__ = "judge_reward"
@@ -35,7 +36,9 @@ class JudgmentReward:
         *,
         ends: frozenset[int],
         samples: Path,
+        gather: GatherObjects = list,
     ) -> None:
+        self._gather = gather
         self._scorer, self._judge, self._weights, self._ends, self._path = scorer, judge, weights, ends, samples
         self._loop: EventLoopThread[None] = EventLoopThread(nullcontext)  # the judge's connections outlive a call
 
@@ -72,13 +75,13 @@ class JudgmentReward:
             metrics=metrics,
         )
 
-    @staticmethod
     def _agreements(
-        rollouts: Sequence[Rollout], completions: Sequence[JudgedCompletion], parts: Sequence[RewardParts]
+        self, rollouts: Sequence[Rollout], completions: Sequence[JudgedCompletion], parts: Sequence[RewardParts]
     ) -> list[float]:
         winners = [winner_of(part, judged.preferred) for part, judged in zip(parts, completions, strict=True)]
-        rows = [rollout.row for rollout in rollouts]
-        return swap_agreement([row["pair_id"] for row in rows], [row["order"] for row in rows], winners)
+        pair_ids, orders = ([rollout.row[name] for rollout in rollouts] for name in ("pair_id", "order"))
+        everyone = self._gather(list(zip(pair_ids, orders, winners, strict=True)))
+        return swap_agreement(pair_ids, orders, winners, among=everyone)
 
     def _metrics(self, completions: Sequence[JudgedCompletion], parts: Sequence[RewardParts]) -> dict[str, Metric]:
         if not parts:

@@ -20,7 +20,7 @@ from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.metrics.running import Metric, Metrics
 from rewardlab.types import BOTH_ORDERS, Judgment, PreferencePair, VerdictStatus
 
-Anchors = Sequence[str | None] | None
+Anchors = Sequence[Sequence[str]]  # what each response is compared with: none where it has no anchor
 LOGIT_REWARD_LIMIT = 4.0
 
 # Phi of the policy's side: what winning with probability p is worth. The gradient of `probability` in the margin is
@@ -74,8 +74,8 @@ class PolicyReward(Protocol):
     ) -> tuple[list[float | None], Metrics]:
         """Return [N] rewards, None for a response that could not be compared, and metrics.
 
-        ``questions`` give question and images; ``anchors`` are what each response is compared with (None: that one has none;
-        all None: the other responses to the same question). ``step`` is that of training: it seeds what is drawn.
+        ``questions`` give question and images; ``anchors`` are the texts that each response is compared with, one or several,
+        or none where it has none. ``step`` is that of training: it seeds what is drawn.
         """
         ...
 
@@ -84,8 +84,7 @@ class PairwiseReward:
     """Asks a judge whether a response beats its anchor; ``phi`` says what winning with probability p is worth.
 
     Thinking is stripped from both: it is the answer that is judged. Equal answers are even and an empty one has lost, without
-    asking; an empty anchor says nothing of who is compared with it. Without anchors a response earns the mean over the other
-    responses to its question (same ``pair_id``).
+    asking; an empty anchor says nothing of who is compared with it. Against several anchors a response earns the mean.
     """
 
     def __init__(self, judge: GenerativeJudge, *, num_votes: int = 1, phi: str = "probability", seed: int = 0) -> None:
@@ -97,7 +96,7 @@ class PairwiseReward:
         self, questions: Sequence[PreferencePair], responses: Sequence[str], anchors: Anchors, step: int
     ) -> tuple[list[float | None], Metrics]:
         answers = [without_thinking(response) for response in responses]
-        comparisons = [(n, other) for n in range(len(answers)) for other in _others(n, questions, answers, anchors)]
+        comparisons = [(n, without_thinking(other)) for n, others in enumerate(anchors) for other in others]
         wins = self._probabilities([(questions[n], answers[n], other) for n, other in comparisons], step)
         readable: dict[int, list[float]] = {}
         for (n, _), p in zip(comparisons, wins, strict=True):
@@ -108,7 +107,7 @@ class PairwiseReward:
         metrics: Metrics = {"judge/unreadable_frac": Metric(sum(p is None for p in wins) / max(1, len(wins)), len(wins))}
         if readable:
             values, reward_metrics = rewards_of(torch.logit(mean, eps=1e-4), self._phi)
-            metrics = {**metrics, **reward_metrics}
+            metrics = {**metrics, **{name: Metric(value, len(readable)) for name, value in reward_metrics.items()}}
             for n, reward in zip(readable, values.tolist(), strict=True):
                 rewards[n] = reward
         return rewards, metrics
@@ -134,15 +133,6 @@ class PairwiseReward:
             shares[name, first, second] = share
             shares[name, second, first] = None if share is None else 1 - share
         return [shares[question.pair_id, first, second] for question, first, second in comparisons]
-
-
-def _others(n: int, questions: Sequence[PreferencePair], answers: Sequence[str], anchors: Anchors) -> list[str]:
-    """Return what response ``n`` is compared with."""
-    if anchors is not None:
-        anchor = anchors[n]
-        return [] if anchor is None else [without_thinking(anchor)]
-    mine = questions[n].pair_id
-    return [answers[m] for m, question in enumerate(questions) if m != n and question.pair_id == mine]
 
 
 def _in_both_orders(judgment: Judgment) -> float | None:

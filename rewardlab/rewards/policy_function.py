@@ -6,11 +6,14 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import torch
+
+from rewardlab.data.pair_table import facts_of
 from rewardlab.metrics.running import Metric
 from rewardlab.processes import is_main
 from rewardlab.rewards.anchors import AnchorsById
-from rewardlab.rewards.pairwise import PolicyReward
-from rewardlab.rewards.rollout import Rollout, Scored
+from rewardlab.rewards.pairwise import Anchors, PolicyReward
+from rewardlab.rewards.rollout import GatherObjects, Rollout, Scored
 from rewardlab.rewards.scorer import as_completion
 from rewardlab.types import FinishReason, PreferencePair
 
@@ -22,7 +25,9 @@ Observer = Callable[[Sequence[PreferencePair], Sequence[str], Sequence[bool], Se
 class AnchoredReward:
     """Pays each response what ``reward`` says of it against its anchor. An answer that was cut off earns the least there is.
 
-    A response is correct where it beat its anchor (the batch's mean where there is none), and parsed where it has a reward.
+    ``anchors`` None: a response is compared with the other finished ones to its question. A response is correct where it beat
+    its anchor (the batch's mean where there is none), and parsed where it has a reward. ``gather`` joins what the processes of
+    a run have: others of a group, and the least and the mean of a batch, may be on another one.
     """
 
     __name__ = "policy_reward"
@@ -36,23 +41,31 @@ class AnchoredReward:
         ends: frozenset[int],
         samples: Path,
         observer: Observer | None = None,
+        gather: GatherObjects = list,
     ) -> None:
+        self._gather = gather
         self._reward, self._anchors, self._ends, self._path = reward, anchors, ends, samples
         self._observer = observer
-        self._pairs = {pair.pair_id: pair for pair in pairs}
+        self._pairs = pairs
+        self._numbers = {facts.pair_id: number for number, facts in enumerate(facts_of(pairs))}
 
     def __call__(self, rollouts: Sequence[Rollout], step: int) -> Scored:
         names, texts = [rollout.row["pair_id"] for rollout in rollouts], [rollout.text for rollout in rollouts]
-        pairs = [self._pairs[name] for name in names]
+        by_name = {name: self._pairs[self._numbers[name]] for name in dict.fromkeys(names)}  # each is read once
+        pairs = [by_name[name] for name in names]
         finished = [
             as_completion(rollout.text, rollout.token_ids, self._ends).finish is FinishReason.STOP for rollout in rollouts
         ]
         rows = [n for n, flag in enumerate(finished) if flag]
-        anchors = None if self._anchors is None else [self._anchors[names[n]] for n in rows]
+        anchors = self._anchors_of([names[n] for n in rows], [texts[n] for n in rows])
         scores, reported = self._reward([pairs[n] for n in rows], [texts[n] for n in rows], anchors, step)
-        scored = [score for score in scores if score is not None]
-        least = self._reward.least if self._reward.least is not None else min(scored, default=None)
-        parity = self._reward.parity if self._reward.parity is not None else sum(scored) / max(1, len(scored))
+        least, parity = self._reward.least, self._reward.parity
+        if least is None or parity is None:
+            scored = self._gather([score for score in scores if score is not None])
+            least = min(scored, default=None) if least is None else least
+            parity = sum(scored) / max(1, len(scored)) if parity is None else parity
+            if scored:
+                reported = {**reported, "reward/scalar_std": float(torch.tensor(scored).std(correction=0))}
         rewards: list[float | None] = [least] * len(rollouts)
         for n, score in zip(rows, scores, strict=True):
             rewards[n] = score
@@ -66,6 +79,15 @@ class AnchoredReward:
             metrics={**reported, "policy/truncated_frac": Metric(1 - len(rows) / max(1, len(rollouts)))},
         )
 
+    def _anchors_of(self, names: Sequence[str], texts: Sequence[str]) -> Anchors:
+        """Return what each of these responses is compared with: its question's anchor, or the other responses to it."""
+        if self._anchors is not None:
+            return [() if (anchor := self._anchors[name]) is None else (anchor,) for name in names]
+        groups: dict[str, list[str]] = {}
+        for name, text in self._gather(list(zip(names, texts, strict=True))):
+            groups.setdefault(name, []).append(text)
+        return [_without_one(groups[name], text) for name, text in zip(names, texts, strict=True)]
+
     def _keep_samples(self, step: int, names: list[str], texts: list[str], rewards: list[float | None]) -> None:
         if not is_main():
             return
@@ -74,3 +96,9 @@ class AnchoredReward:
                 anchor = None if self._anchors is None else self._anchors[name]
                 row = {"step": step, "pair_id": name, "text": text, "anchor": anchor, "reward": reward}
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+
+def _without_one(texts: Sequence[str], text: str) -> list[str]:
+    """Return the texts less one that is equal to ``text``."""
+    place = texts.index(text)
+    return [*texts[:place], *texts[place + 1 :]]

@@ -15,6 +15,7 @@ from rewardlab.errors import CheckpointError
 from rewardlab.metrics.running import Metric
 from rewardlab.models.checkpoints import check_template
 from rewardlab.models.loading import load_processor
+from rewardlab.models.padding import PassLimits
 from rewardlab.models.value_model import WEIGHTS, ValueModel, completion_values
 from rewardlab.prompts import Template
 from rewardlab.rewards.steps import judgment_steps, process_rewards, step_counts, token_ends
@@ -59,7 +60,7 @@ class ProcessReward:
         right: Sequence[float],
         read: Sequence[bool],
         *,
-        size: int,
+        limits: PassLimits,
         autocast: Callable[[], AbstractContextManager[Any]],
     ) -> tuple[Tensor, dict[str, float | Metric]]:
         """[N, T] rewards of a rollout batch, none but at step ends, and what to log. ``right`` is 1 for right rollouts; one
@@ -71,7 +72,7 @@ class ProcessReward:
             for ids, length in zip(batch["completion_ids"], lengths, strict=True)
         ]
         counts_NT = step_counts([places if ok else [] for places, ok in zip(ends, read, strict=True)], mask_NT)
-        scores_NT = completion_values(self.model, batch, size=size, autocast=autocast)[:, 1:]
+        scores_NT = completion_values(self.model, batch, limits=limits, autocast=autocast)[:, 1:]
         right_N = torch.tensor(right, device=mask_NT.device)
         weights = {"wrong_weight": self.wrong_weight, "right_weight": self.right_weight}
         rewards_NT = process_rewards(scores_NT, counts_NT, right_N, **weights)

@@ -2,6 +2,7 @@
 
 Adding a reward: a callable that takes rollouts and the training step and returns :class:`Scored`, given to the trainer as its
 ``reward``. ``rewards/judgment_function.py`` is that of judges, ``rewards/policy_function.py`` that of policies under a judge.
+It is given the rollouts of its own process; one that compares rollouts gathers what it compares (:data:`GatherObjects`).
 """
 
 from __future__ import annotations
@@ -72,6 +73,10 @@ class Scored:
         columns = zip(rollouts, rewards, self.correct, self.parsed, strict=True)
         return [replace(r, reward=reward, correct=correct, parsed=parsed) for r, reward, correct, parsed in columns]
 
+
+GatherObjects = Callable[[list[Any]], list[Any]]
+"""Return the lists of all processes of a run as one, in the order of the processes; ``list`` where there is one process. Every
+process must call it equally often."""
 
 RewardFunction = Callable[[Sequence[Rollout], int], Scored]
 """(rollouts, training step) -> Scored. Its ``__name__`` names the columns in TRL's log. The rollouts may be none: of a window

@@ -32,9 +32,11 @@ def score_responses(
 ) -> Tensor:
     """Return [B, 2], the number of either response. sigmoid(r_0 - r_1) is the probability that response 0 is the better one."""
     device, scores = next(model.parameters()).device, [torch.empty(0)]
-    prompts = [single_response_prompt(pair, response, template) for pair in pairs for response in (0, 1)]
-    for start in range(0, len(prompts), batch_size):
-        inputs = encode(processor, prompts[start : start + batch_size])
+    at_once = max(1, batch_size // 2)
+    for start in range(0, len(pairs), at_once):
+        some = pairs[start : start + at_once]
+        prompts = [single_response_prompt(pair, response, template) for pair in some for response in (0, 1)]
+        inputs = encode(processor, prompts)
         scores.append(model.eval()(**{name: values.to(device) for name, values in inputs.items()})[:, -1].cpu())
     return torch.cat(scores).view(-1, 2)
 
@@ -58,4 +60,4 @@ class ScalarReward:
         answers = [without_thinking(response) for response in responses]
         pairs = [replace(question, responses=(answer, answer)) for question, answer in zip(questions, answers, strict=True)]
         scores = score_responses(self._model, self._processor, pairs, self._template, batch_size=self._batch_size)[:, 0]
-        return [float(value) for value in scores], {"reward/scalar_std": float(scores.std(correction=0))}
+        return [float(value) for value in scores], {}

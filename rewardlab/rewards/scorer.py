@@ -19,7 +19,11 @@ CACHE_SIZE = 100_000
 
 
 class ConsistencyJudge(Protocol):
-    """Says whether a reasoning supports a verdict: -1, 0 or +1."""
+    """Says whether a reasoning supports a verdict: -1, 0 or +1. ``rounds`` is how many rounds of questions, each as many as it
+    takes at a time, one that comes now has to wait for, its own included."""
+
+    @property
+    def rounds(self) -> int: ...
 
     async def score(self, question: str, reasoning: str, verdict: Choice) -> int: ...
 
@@ -35,6 +39,7 @@ class EndpointConsistencyJudge:
         self._endpoint: ChatEndpoint | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._cache: dict[tuple[str, str, Choice], asyncio.Task[int]] = {}
+        self._num_open = 0  # questions without an answer yet, sent or waiting to be
         self.counts: Counter[str] = Counter()
 
     def _open(self) -> ChatEndpoint:
@@ -50,6 +55,11 @@ class EndpointConsistencyJudge:
             )
         return self._endpoint
 
+    @property
+    def rounds(self) -> int:
+        at_once = self._endpoint.slots.limit if self._endpoint else self._config.concurrency
+        return 1 + self._num_open // int(at_once)
+
     async def score(self, question: str, reasoning: str, verdict: Choice) -> int:
         key = (question, reasoning, verdict)
         if key in self._cache:
@@ -58,7 +68,12 @@ class EndpointConsistencyJudge:
             if len(self._cache) >= CACHE_SIZE:
                 self._cache.clear()
             self._cache[key] = asyncio.ensure_future(self._ask(*key))
+            self._num_open += 1
+            self._cache[key].add_done_callback(self._close_question)
         return await asyncio.shield(self._cache[key])  # one who stops waiting must not cancel it for the others
+
+    def _close_question(self, _: asyncio.Task[int]) -> None:
+        self._num_open -= 1
 
     async def _ask(self, question: str, reasoning: str, verdict: Choice) -> int:
         self.counts["asked"] += 1
@@ -94,8 +109,11 @@ class EndpointConsistencyJudge:
 class JudgmentScorer:
     """Reads verdict, format and consistency of completions; the consistency judge is asked only where the verdict is correct.
 
-    ``counts["late"]`` and ``counts["broken"]`` tell how often it did not answer within ``deadline_s`` or raised: the
-    consistency is then 0. What it is worth is decided by :func:`rewardlab.rewards.judgment.compose`.
+    ``deadline_s`` is for one round of questions: the judge has a deadline of its own for each, which begins when it is sent,
+    and one that waits for others to be answered is given the time of those before it. N questions at once, of which the judge
+    takes C at a time, have their answers within ceil(N / C) * ``deadline_s``. ``counts["late"]`` and ``counts["broken"]`` tell
+    how often it did not answer in time or raised: the consistency is then 0. What it is worth is decided by
+    :func:`rewardlab.rewards.judgment.compose`.
     """
 
     def __init__(self, verdict_format: str, judge: ConsistencyJudge | None, *, deadline_s: float = 60.0) -> None:
@@ -127,7 +145,7 @@ class JudgmentScorer:
     async def _consistency(self, question: str, reasoning: str, verdict: Choice) -> int:
         assert self._judge is not None
         try:
-            async with asyncio.timeout(self._deadline_s):
+            async with asyncio.timeout(self._deadline_s * self._judge.rounds):
                 score = await self._judge.score(question, reasoning, verdict)
         except TimeoutError:
             self.counts["late"] += 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from rewardlab.data.pair_table import light_pairs
 from rewardlab.errors import DataError
 from rewardlab.metrics.running import Metric, Metrics
 from rewardlab.rewards.pairwise import Anchors, PolicyReward
@@ -57,16 +58,17 @@ class VerifiedReward:
         Raise DataError where some want a judge and there is none, and where a truth is none that its rule can read: no
         response could ever be paid.
         """
-        routes = [route_of(self._prompt(pair), self._verifiers) for pair in pairs]
+        prompts = [self._prompt(pair) for _, pair in light_pairs(pairs)]
+        routes = [route_of(prompt, self._verifiers) for prompt in prompts]
         judged = sum(route is not Route.VERIFIER for route in routes)
         if judged and self._judge is None:
             raise DataError(
                 f"{judged:,} of {len(pairs):,} pairs are of no category that a rule can check; expected a category among "
                 f"{', '.join(sorted(self._verifiers))}, or a judge for them"
             )
-        for pair, route in zip(pairs, routes, strict=True):
+        for prompt, route in zip(prompts, routes, strict=True):
             if route is Route.VERIFIER:
-                self._check_truth(self._prompt(pair))
+                self._check_truth(prompt)
         return {route.value: routes.count(route) for route in Route}
 
     def _check_truth(self, prompt: Prompt) -> None:
@@ -97,11 +99,10 @@ class VerifiedReward:
         }
         judged = [n for n in range(len(questions)) if rewards[n] is None]
         if judged and self._judge is not None:
-            judged_anchors = None if anchors is None else [anchors[n] for n in judged]
             scores, judge_metrics = self._judge(
-                [questions[n] for n in judged], [responses[n] for n in judged], judged_anchors, step
+                [questions[n] for n in judged], [responses[n] for n in judged], [anchors[n] for n in judged], step
             )
             metrics = {**metrics, **judge_metrics}
             for n, reward in zip(judged, scores, strict=True):
                 rewards[n] = reward
-        return rewards, {**metrics, "verifier/share": len(ruled) / max(1, len(questions))}
+        return rewards, {**metrics, "verifier/share": Metric(len(ruled) / max(1, len(questions)), len(questions))}

@@ -39,6 +39,15 @@ def sequence_log_ratio(log_ratio_NT: Tensor, mask_NT: Tensor) -> Tensor:
     return mean_N[:, None].expand_as(log_ratio_NT)
 
 
+def response_log_ratio(log_ratio_NT: Tensor, mask_NT: Tensor) -> Tensor:
+    """Each token's log-ratio replaced by the sum over its rollout: the response as one action (RLOO, arXiv 2402.14740).
+
+    Its exponential is the probability ratio of the whole response. With the mean over rollouts every token's gradient is then
+    that of its own log-prob times the rollout's advantage, however long the rollout is.
+    """
+    return (log_ratio_NT * mask_NT).sum(1, keepdim=True).expand_as(log_ratio_NT)
+
+
 def ppo_clip(
     ratio_NT: Tensor, advantages_NT: Tensor, clip_low: float, clip_high: float | None = None, dual_clip: float | None = None
 ) -> Tensor:
@@ -57,21 +66,29 @@ def ppo_clip(
 
 
 def importance_weights(
-    old_logprobs_NT: Tensor, sampled_logprobs_NT: Tensor, mask_NT: Tensor, cap: float
+    old_logprobs_NT: Tensor, sampled_logprobs_NT: Tensor, mask_NT: Tensor, cap: float, *, whole: bool = False
 ) -> tuple[Tensor, dict[str, float]]:
     """min(pi_old / pi_sampler, cap) per token, without gradient: corrects for an engine that samples unlike the trainer.
 
     ``old_logprobs_NT`` are the trainer's of the weights that sampled, ``sampled_logprobs_NT`` the engine's of the same
-    tokens. Truncated importance sampling (Ionides, 2008); a ``cap`` of 2 is usual.
+    tokens. Truncated importance sampling (Ionides, 2008); a ``cap`` of 2 is usual. With ``whole`` a response is one action: all
+    of its tokens have the bounded ratio of the whole response.
+
+    A log-prob that an engine does not give is nan: its token is left uncorrected, with a ratio of 1, as in TRL, and counted.
     """
-    ratio_NT = (old_logprobs_NT - sampled_logprobs_NT).detach().clamp(-20, 20).exp()
+    missing_NT = sampled_logprobs_NT.isnan() & (mask_NT > 0)
+    gap_NT = (old_logprobs_NT - sampled_logprobs_NT).detach()
+    gap_NT = gap_NT.masked_fill(missing_NT | (mask_NT == 0), 0)  # padding may hold anything, and nan * 0 is nan
+    log_weights_NT = gap_NT.sum(1, keepdim=True).expand_as(gap_NT) if whole else gap_NT
+    ratio_NT = log_weights_NT.clamp(-20, 20).exp()
     hit_NT = (ratio_NT > cap) & (mask_NT > 0)
     weights_NT = torch.where(mask_NT > 0, ratio_NT.clamp(max=cap), torch.ones_like(ratio_NT))
     tokens = mask_NT.sum().clamp(min=1)
     return weights_NT, {
         "importance/capped_frac": (hit_NT.sum() / tokens).item(),
         "importance/mean": ((ratio_NT * mask_NT).sum() / tokens).item(),
-        "importance/gap": ((old_logprobs_NT - sampled_logprobs_NT).abs() * mask_NT).sum().item() / tokens.item(),
+        "importance/gap": gap_NT.abs().sum().item() / tokens.item(),
+        "importance/missing_frac": (missing_NT.sum() / tokens).item(),
     }
 
 

@@ -31,6 +31,10 @@ class Rollouts:
     ``finished_N`` is 0 for those to be continued, ``window_NT`` 1 on the tokens the policy is trained on now. Verified
     judgments: ``turns_NT`` names the policy's turn of each token (0: the user's), ``turn_rewards_NK`` what each turn earned
     instead of ``rewards_N``. ``step_rewards_NT`` is what single tokens earn beside the outcome, at the ends of steps.
+
+    A reward of nan is none: nothing could score that rollout, and nothing is learnt from it. ``sampled_logprobs_NT`` are those
+    of an engine, where another program sampled; nan where it gave none. ``hot_position`` is that of a token that was drawn at
+    another temperature, from which nothing is learnt either.
     """
 
     mask_NT: Tensor
@@ -45,18 +49,27 @@ class Rollouts:
     turns_NT: Tensor | None = None
     turn_rewards_NK: Tensor | None = None
     step_rewards_NT: Tensor | None = None
+    sampled_logprobs_NT: Tensor | None = None
+    hot_position: int | None = None
 
     @property
     def loss_mask(self) -> Tensor:
         """1 on the tokens the policy is trained on."""
-        return self.mask_NT if self.window_NT is None else self.window_NT
+        mask_NT = (self.mask_NT if self.window_NT is None else self.window_NT).clone()
+        if self.turns_NT is not None:
+            mask_NT[self.turns_NT == 0] = 0
+        mask_NT[self.rewards_N.isnan()] = 0
+        if self.hot_position is not None:
+            mask_NT[:, self.hot_position : self.hot_position + 1] = 0
+        return mask_NT
 
     @property
     def roles(self) -> list[Tensor]:
         """The tokens whose advantages are whitened together: of judging apart from those of verifying, turn 2."""
         if self.turns_NT is None:
             return [self.loss_mask]
-        return [((self.turns_NT == 1) | (self.turns_NT == 3)).long(), (self.turns_NT == 2).long()]
+        mask_NT = self.loss_mask
+        return [mask_NT * ((self.turns_NT == 1) | (self.turns_NT == 3)), mask_NT * (self.turns_NT == 2)]
 
     def stretches(self, n: int) -> list[list[int]]:
         """The token positions of rollout ``n`` over which a reward is carried back, turn by turn."""
@@ -68,8 +81,8 @@ class Rollouts:
 def advantages(rollouts: Rollouts, method: Method) -> Tensor:
     """[N, T] advantages of the method, whitened over all tokens where it whitens, outliers treated."""
     if method.advantage in ("grpo", "dr_grpo", "rloo"):
-        relative_N = torch.tensor([_relative(rollouts, n, method.advantage) for n in range(len(rollouts.rewards_N))])
-        return relative_N[:, None] * rollouts.mask_NT
+        relative_N = torch.tensor([_relative(rollouts, n, method) for n in range(len(rollouts.rewards_N))])
+        return relative_N[:, None] * rollouts.loss_mask
     return_NT = _returns_to_go(rollouts, method) if method.advantage != "gae" else _gae(rollouts, method, None)
     total_NT = torch.zeros_like(return_NT)
     for role_NT in rollouts.roles:
@@ -120,6 +133,7 @@ def value_loss(values_MT: Tensor, rollouts: Rollouts, rows_M: Tensor, method: Me
     mask_NT = rollouts.mask_NT if rollouts.finished_N is None else rollouts.mask_NT * rollouts.finished_N[:, None]
     if rollouts.turns_NT is not None:
         mask_NT = (rollouts.turns_NT > 0).long()
+    mask_NT = mask_NT * rollouts.loss_mask.any(1)[:, None]
     target_MT = (_gae(rollouts, method, method.gae_lambda_critic) + rollouts.values_NT)[rows_M].float()
     old_MT = rollouts.values_NT[rows_M]
     near_MT = old_MT + torch.clamp(values_MT - old_MT, -method.value_clip, method.value_clip)
@@ -127,18 +141,32 @@ def value_loss(values_MT: Tensor, rollouts: Rollouts, rows_M: Tensor, method: Me
     return _average(worse_MT / 2, mask_NT[rows_M], mask_NT, method, num_minibatches)
 
 
-def _relative(rollouts: Rollouts, n: int, advantage: str) -> float:
-    """The reward of rollout ``n`` against its group's; a group of one has nothing to be relative to."""
-    rewards: list[float] = rollouts.rewards_N.tolist()
+def _relative(rollouts: Rollouts, n: int, method: Method) -> float:
+    """The reward of rollout ``n`` against its group's; a group of one has nothing to be relative to.
+
+    A rollout that nothing could score counts as the mean of the others of its group (0 where none has a reward).
+    """
+    rewards = _responses_rewards(rollouts, method)
     group = [r for r, g in zip(rewards, rollouts.groups, strict=True) if g == rollouts.groups[n]]
-    reward, size = rewards[n], len(group)
-    mean = sum(group) / size
-    if size == 1 or advantage == "dr_grpo":
+    known = [r for r in group if not math.isnan(r)]
+    mean = sum(known) / max(1, len(known))
+    reward, size = mean if math.isnan(rewards[n]) else rewards[n], len(group)
+    if size == 1 or method.advantage in ("dr_grpo", "reinforce_pp_baseline"):
         return reward - mean
-    if advantage == "rloo":
-        return reward - (sum(group) - reward) / (size - 1)
-    deviation = math.sqrt(sum((r - mean) ** 2 for r in group) / (size - 1))
+    if method.advantage == "rloo":
+        return reward - (mean * size - reward) / (size - 1)
+    deviation = math.sqrt(sum((r - mean) ** 2 for r in known) / (size - 1))
     return (reward - mean) / (deviation + 1e-4)
+
+
+def _responses_rewards(rollouts: Rollouts, method: Method) -> list[float]:
+    """One reward a response; less kl_coef times the log-ratio of the whole response, where a response is one action."""
+    rewards: list[float] = rollouts.rewards_N.tolist()
+    if method.advantage == "rloo" and method.kl_coef and method.kl == "k1_reward":
+        assert rollouts.ref_logprobs_NT is not None
+        for n, row in enumerate((rollouts.old_logprobs_NT - rollouts.ref_logprobs_NT) * rollouts.loss_mask):
+            rewards[n] -= method.kl_coef * row.sum().item()
+    return rewards
 
 
 def _returns_to_go(rollouts: Rollouts, method: Method) -> Tensor:
@@ -154,7 +182,7 @@ def _returns_to_go(rollouts: Rollouts, method: Method) -> Tensor:
 
 def _rewards_by_token(rollouts: Rollouts, method: Method) -> Tensor:
     """1[last token] R + what steps earn - kl_coef (logp - ref); R less the mean of its group for reinforce_pp_baseline."""
-    mask_NT = rollouts.mask_NT.double()
+    mask_NT = (rollouts.mask_NT if method.advantage == "gae" else rollouts.loss_mask).double()
     reward_NT = torch.zeros_like(mask_NT)
     if rollouts.turn_rewards_NK is not None:
         mask_NT = (rollouts.turns_NT > 0).double() if rollouts.turns_NT is not None else mask_NT
@@ -163,11 +191,11 @@ def _rewards_by_token(rollouts: Rollouts, method: Method) -> Tensor:
                 if places:
                     reward_NT[row, places[-1]] = rollouts.turn_rewards_NK[row, turn]
     else:
-        for row, mask_T in enumerate(rollouts.mask_NT):
+        for row, mask_T in enumerate(mask_NT):
             reward = rollouts.rewards_N[row].item()
             if method.advantage == "reinforce_pp_baseline":
-                reward = _relative(rollouts, row, "dr_grpo")
-            if mask_T.any():
+                reward = _relative(rollouts, row, method)
+            if mask_T.any() and not math.isnan(reward):
                 reward_NT[row, int(mask_T.nonzero()[-1])] = reward
     if rollouts.step_rewards_NT is not None:
         reward_NT += rollouts.step_rewards_NT
@@ -188,6 +216,9 @@ def loss(
     if method.ratio == "sequence":
         means = [row[mask.bool()].mean().expand(len(row)) for row, mask in zip(log_ratio_MT, mask_MT, strict=True)]
         log_ratio_MT = torch.stack(means)
+    if method.ratio == "product":
+        sums = [row[mask.bool()].sum().expand(len(row)) for row, mask in zip(log_ratio_MT, mask_MT, strict=True)]
+        log_ratio_MT = torch.stack(sums)
     ratio_MT = torch.exp(torch.clamp(log_ratio_MT, -20, 20))
     clipped_MT = torch.clamp(ratio_MT, 1 - method.clip_low, 1 + _clip_high(method)) * advantages_MT
     unclipped_MT = ratio_MT * advantages_MT
@@ -195,6 +226,8 @@ def loss(
     if method.dual_clip is not None:
         most_MT = -method.dual_clip * advantages_MT
         token_loss_MT = torch.where((advantages_MT < 0) & (token_loss_MT > most_MT), most_MT, token_loss_MT)
+    if method.importance_cap is not None and rollouts.sampled_logprobs_NT is not None:
+        token_loss_MT = token_loss_MT * _importance(rollouts, rows_M, method)
     if rollouts.ref_logprobs_NT is not None and method.kl != "k1_reward":
         d_MT = logprobs_MT - rollouts.ref_logprobs_NT[rows_M]
         near_MT = torch.clamp(d_MT, -20, 20)
@@ -207,6 +240,22 @@ def loss(
         num_chosen = (rollouts.loss_mask * rollouts.correct_N[:, None]).sum().clamp(min=1) / num_minibatches
         total = total - method.positive_nll * (logprobs_MT * chosen_MT).sum() / num_chosen
     return total
+
+
+def _importance(rollouts: Rollouts, rows_M: Tensor, method: Method) -> Tensor:
+    """min(p_trainer / p_engine, cap) of each token, or of the whole response where it is one action; 1 where the engine gave no
+    log-prob."""
+    assert rollouts.sampled_logprobs_NT is not None
+    assert method.importance_cap is not None
+    mask_MT, old_MT = rollouts.loss_mask[rows_M], rollouts.old_logprobs_NT[rows_M]
+    weights_MT = torch.ones_like(old_MT)
+    for n, row in enumerate(rollouts.sampled_logprobs_NT[rows_M]):
+        known = [t for t in range(len(row)) if mask_MT[n, t] and not math.isnan(row[t].item())]
+        gaps = {t: (old_MT[n, t] - row[t]).item() for t in known}
+        for t in range(len(row)):
+            gap = sum(gaps.values()) if method.ratio == "product" else gaps.get(t, 0.0)
+            weights_MT[n, t] = min(math.exp(max(-20.0, min(20.0, gap))), method.importance_cap) if mask_MT[n, t] else 1.0
+    return weights_MT
 
 
 def _clip_high(method: Method) -> float:
@@ -222,6 +271,15 @@ def _average(token_loss_MT: Tensor, mask_MT: Tensor, mask_NT: Tensor, method: Me
         return (token_loss_MT * mask_MT).sum() / (len(mask_MT) * method.max_completion_length)
     rows = [row[mask.bool()].mean() for row, mask in zip(token_loss_MT, mask_MT, strict=True) if mask.any()]
     return torch.stack([*rows, token_loss_MT.sum() * 0]).sum() / (mask_NT.any(1).sum().clamp(min=1) / num_minibatches)
+
+
+def agreement_with_the_other_order(pairs: Sequence[str], orders: Sequence[str], winners: Sequence[int | None], n: int) -> float:
+    """The share of the rollouts that saw the pair of rollout ``n`` in the other order and name the winner it names; 0 where it
+    names none, or where there are none. ``swap_weight`` times this is added to its reward."""
+    others = [winners[m] for m in range(len(pairs)) if pairs[m] == pairs[n] and orders[m] != orders[n]]
+    if winners[n] is None or not others:
+        return 0.0
+    return sum(winner == winners[n] for winner in others) / len(others)
 
 
 def step(

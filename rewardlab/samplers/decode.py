@@ -41,7 +41,8 @@ class HotToken:
 
 @dataclass(frozen=True)
 class Draws:
-    """``tokens[r]`` and ``logprobs[r]`` of row ``r = prompt * K + draw``; an end token, where reached, is the last one."""
+    """``tokens[r]`` and ``logprobs[r]`` of each draw, those of one prompt next to each other: row ``r = prompt * K + draw`` for
+    K draws of each. An end token, where reached, is the last one."""
 
     tokens: list[list[int]]
     logprobs: list[list[float]]
@@ -132,7 +133,7 @@ def draw(
     model: Any,
     inputs: dict[str, Tensor],
     *,
-    num_draws: int,
+    num_draws: int | Sequence[int],
     max_tokens: int,
     temperature: float,
     top_p: float,
@@ -143,9 +144,10 @@ def draw(
     groups: Sequence[int] | None = None,
     uniforms: Tensor | None = None,
 ) -> Draws:
-    """Sample ``num_draws`` completions of each left-padded prompt. ``temperature`` 0 is greedy but for a hot token.
+    """Sample ``num_draws`` completions of each left-padded prompt, or as many of each as it lists. ``temperature`` 0 is greedy
+    but for a hot token.
 
-    ``uniforms`` [prompts * num_draws, max_tokens], numbers in [0, 1), decide the draws instead of ``generator``: see
+    ``uniforms`` [draws of all prompts, max_tokens], numbers in [0, 1), decide the draws instead of ``generator``: see
     :func:`draw_uniforms`.
 
     ``groups`` numbers the prompts, equally where they show the same images: see :mod:`rewardlab.samplers.shared_prefix`.
@@ -153,11 +155,12 @@ def draw(
     """
     cache = growing_cache(model)
     logits, offset, mask = _read_shared(model, inputs, cache, groups)
-    if num_draws > 1:
-        cache.batch_repeat_interleave(num_draws)
-    logits = logits.repeat_interleave(num_draws, 0)
-    mask = mask.repeat_interleave(num_draws, 0)
-    offset = None if offset is None else offset.repeat_interleave(num_draws, 0)
+    repeats = torch.as_tensor(num_draws, device=mask.device).expand(len(mask))
+    prompt = torch.arange(len(mask), device=mask.device).repeat_interleave(repeats)
+    if len(prompt) > len(mask):
+        cache.batch_select_indices(prompt)
+    logits, mask = logits[prompt], mask[prompt]
+    offset = None if offset is None else offset[prompt]
     rows = torch.arange(len(mask), device=mask.device)
     stop = torch.tensor(sorted(ends), device=mask.device)
     alive = torch.ones_like(rows, dtype=torch.bool)

@@ -39,25 +39,23 @@ def common_length(rows: Sequence[Tensor]) -> int:
 
 
 def split_prefixes(inputs: dict[str, Tensor], groups: Sequence[int], image_token: int | None) -> SharedPrefix | None:
-    """Split left-padded inputs of [R, T] into prefixes and what follows them; None if there is nothing to share, if rows of a
-    group differ before the last of their images, or if images come in another form than Qwen's.
+    """Split left-padded inputs of [R, T] into prefixes and what follows them; None where that would read no fewer positions,
+    padding included, or where images come in another form than Qwen's.
 
-    ``groups`` [R] are numbers from 0 on, in the order in which they first occur.
+    ``groups`` [R] are numbers from 0 on, in the order in which they first occur. Rows of a group that differ before the last
+    of their images are each a group of their own.
     """
     ids, mask = inputs["input_ids"], inputs["attention_mask"]
-    num_groups = max(groups) + 1
     image_fields = IMAGE_FIELDS if image_token is not None and has_grids(inputs) else ()
     others = [name for name, values in inputs.items() if values.shape != ids.shape and name not in image_fields]
-    if num_groups == len(groups) or others:  # what others hold cannot be told apart by prompt
+    if max(groups) + 1 == len(groups) or others:  # what others hold cannot be told apart by prompt
         return None
     rows = [row[len(row) - length :] for row, length in zip(ids, mask.sum(1).tolist(), strict=True)]
-    members: list[list[int]] = [[] for _ in range(num_groups)]
-    for row, group in enumerate(groups):
-        members[group].append(row)
-    lengths = [common_length([rows[n] for n in numbers]) for numbers in members]
-    if image_token is not None and any(
-        (rows[n][lengths[group] :] == image_token).any() for group, numbers in enumerate(members) for n in numbers
-    ):
+    members, lengths = _shareable(rows, groups, image_token)
+    group = {row: number for number, numbers in enumerate(members) for row in numbers}
+    groups = [group[row] for row in range(len(rows))]
+    rest = max(len(row) - lengths[number] for row, number in zip(rows, groups, strict=True))
+    if len(members) * max(lengths) + len(rows) * rest >= ids.numel():
         return None
     leaders = [numbers[0] for numbers in members]
     begins = [rows[leader][:length] for leader, length in zip(leaders, lengths, strict=True)]
@@ -71,6 +69,20 @@ def split_prefixes(inputs: dict[str, Tensor], groups: Sequence[int], image_token
         prefix |= select_images(inputs, [image for n in leaders for image in images[n]], len(inputs["image_grid_thw"]))
     rest_ids, rest_mask = _left_padded([row[lengths[group] :] for row, group in zip(rows, groups, strict=True)])
     return SharedPrefix(prefix, rest_ids, rest_mask, torch.tensor(list(groups), device=ids.device))
+
+
+def _shareable(rows: Sequence[Tensor], groups: Sequence[int], image_token: int | None) -> tuple[list[list[int]], list[int]]:
+    """Return the rows of each group, and how many tokens they begin with alike; a row of a group with nothing to share, or
+    with an image behind what it shares, by itself."""
+    members: list[list[int]] = [[] for _ in range(max(groups) + 1)]
+    for row, number in enumerate(groups):
+        members[number].append(row)
+    shareable: list[list[int]] = []
+    for numbers in members:
+        length = common_length([rows[n] for n in numbers])
+        late = image_token is not None and any((rows[n][length:] == image_token).any() for n in numbers)
+        shareable += [[n] for n in numbers] if late or not length else [numbers]
+    return shareable, [common_length([rows[n] for n in numbers]) for numbers in shareable]
 
 
 def _left_padded(rows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:

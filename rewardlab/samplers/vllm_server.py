@@ -40,6 +40,7 @@ LOG = logging.getLogger(__name__)
 LONGEST_WAIT_S = 60.0  # between two starts
 NEUTRAL = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}  # vLLM else takes them from the checkpoint's generation config
 LAUNCHER = ("TORCHELASTIC_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_", "ROLE_", "MASTER_")
+START_S = 900.0  # how long a start may take
 SILENT_S = 30.0  # how long a server may leave /health unanswered
 
 
@@ -72,7 +73,7 @@ class VLLMServer:
         *,
         args: str = "",
         log: Path | None = None,
-        start_timeout_s: float = 900.0,
+        start_timeout_s: float = START_S,
         dev: bool = False,
         devices: str | None = None,
     ) -> None:

@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from datasets import Dataset, Features, Image, List, Value
+from accelerate.utils import gather_object
 
 from rewardlab.config import PolicyConfig
+from rewardlab.data.pair_table import facts_of, fingerprint_of
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.judging.engines import open_generative_judge
 from rewardlab.judging.spec import JudgeSpec
 from rewardlab.models.families import end_token_ids
+from rewardlab.models.loading import load_processor
 from rewardlab.prompts import Template, load_template
 from rewardlab.rewards.anchors import AnchorsById, anchors_of
 from rewardlab.rewards.pairwise import PairwiseReward, PolicyReward
@@ -23,11 +25,12 @@ from rewardlab.rewards.verifiable.extraction import Contract
 from rewardlab.rewards.verifiable.mathematics import MathVerifier, all_verifiers
 from rewardlab.rewards.verified import VerifiedReward
 from rewardlab.samplers.base import VLLM
+from rewardlab.samplers.hf import special_tokens
 from rewardlab.training.policy_gradient.build import make_trainer, run_method
 from rewardlab.training.policy_gradient.trainer import PolicyTrainer
-from rewardlab.training.run.folder import SAMPLES
+from rewardlab.training.run.folder import SAMPLES, data_workers
 from rewardlab.training.run.preflight import drop_too_long
-from rewardlab.training.run.rows import TURNS, chat_columns, data_fingerprint
+from rewardlab.training.run.rows import PromptReader, PromptRows
 from rewardlab.types import Order, PreferencePair
 
 
@@ -55,16 +58,16 @@ def open_reward(config: PolicyConfig, pairs: Sequence[PreferencePair]) -> Policy
     return verified
 
 
-def policy_rows(pairs: Sequence[PreferencePair], template: Template) -> Dataset:
+def policy_rows(
+    pairs: Sequence[PreferencePair], template: Template, *, specials: tuple[str, ...] = (), threads: int = 1
+) -> PromptRows:
     """Return one row per question; ``order`` is there because a prompt is named by pair and order, and is always the same."""
-    rows = [{**chat_columns(pair, Order.GIVEN, template), "pair_id": pair.pair_id, "order": "given"} for pair in pairs]
-    text = Value("string")
-    features = Features({"prompt": TURNS, "images": List(Image()), "pair_id": text, "order": text})
-    return Dataset.from_list(rows, features=features)
+    keys = [(number, Order.GIVEN) for number in range(len(pairs))]
+    return PromptRows(PromptReader(pairs, template, specials), keys, threads)
 
 
 def build_policy_trainer(
-    rows: Dataset,
+    rows: PromptRows,
     pairs: Sequence[PreferencePair],
     reward: PolicyReward,
     anchors: AnchorsById | None,
@@ -77,7 +80,15 @@ def build_policy_trainer(
 ) -> PolicyTrainer:
     """Return the trainer of a policy, ready to run; ``observer`` is called with every batch, ``more`` goes to
     ``make_trainer``."""
-    function = AnchoredReward(reward, pairs, anchors, ends=end_token_ids(model), samples=out / SAMPLES, observer=observer)
+    function = AnchoredReward(
+        reward,
+        pairs,
+        anchors,
+        ends=end_token_ids(model),
+        samples=out / SAMPLES,
+        observer=observer,
+        gather=gather_object,
+    )
     return make_trainer(rows, config, model, processor, function, out, **more)
 
 
@@ -87,13 +98,14 @@ def train_policy(pairs: Sequence[PreferencePair], config: PolicyConfig, out: Pat
     Raise DataError where anchors are missing, ConfigError and CheckpointError for a judge that cannot be opened, ConfigError
     for a finished or different run in ``out``.
     """
-    if len({pair.pair_id for pair in pairs}) < len(pairs):
+    if len({facts.pair_id for facts in facts_of(pairs)}) < len(pairs):
         raise DataError("two pairs have the same pair_id; each question needs one of its own, for its anchor is kept by it")
     template, reward = load_template(config.template), open_reward(config, pairs)
     questions = drop_too_long(pairs, config, template, out, room=config.max_completion_length)
-    rows = policy_rows(questions, template)
+    specials = special_tokens(load_processor(config.model).tokenizer)
+    rows = policy_rows(questions, template, specials=specials, threads=data_workers(config))
 
     def build(**parts: Any) -> PolicyTrainer:  # once the folder is known to be this run's
         return build_policy_trainer(rows, questions, reward, anchors_of(questions, config, template, out, reward), **parts)
 
-    return run_method(build, config, out, data_fingerprint(pairs), template, name="policy", num_rows=len(rows))
+    return run_method(build, config, out, fingerprint_of(pairs), template, name="policy", num_rows=len(rows))

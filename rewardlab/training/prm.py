@@ -16,6 +16,7 @@ from torch import Tensor
 from transformers import Trainer, TrainingArguments
 
 from rewardlab.config import PRMConfig
+from rewardlab.data.pair_table import facts_of, fingerprint_of
 from rewardlab.errors import DataError
 from rewardlab.models.checkpoints import load_template_for
 from rewardlab.models.loading import freeze
@@ -25,24 +26,39 @@ from rewardlab.processes import num_processes
 from rewardlab.prompts import Template, build_messages
 from rewardlab.rewards.steps import token_ends
 from rewardlab.samplers.hf import append_answers, encode, token_texts
-from rewardlab.training.run.folder import common_arguments
+from rewardlab.training.run.folder import supervised_arguments
+from rewardlab.training.run.length_grouping import LengthGroupingMixin, RowLayout
 from rewardlab.training.run.preflight import processor_of
 from rewardlab.training.run.resume import StrictResumeMixin
-from rewardlab.training.run.rows import data_fingerprint
 from rewardlab.training.run.runner import Built, Stage, checkpoint_of, run_stage
 from rewardlab.types import Order, PreferencePair
 
 NO_LABEL = -100.0  # what transformers leaves out when it counts labels
 
 
-def prm_rows(pairs: Sequence[PreferencePair], steps: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+class StepRows(Sequence[dict[str, Any]]):
+    """Labelled judgments beside their pairs, which are read as rows are taken."""
+
+    def __init__(self, pairs: Sequence[PreferencePair], numbers: Sequence[int], steps: Sequence[dict[str, Any]]) -> None:
+        self._pairs, self._numbers, self._steps = pairs, numbers, steps
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def __getitem__(self, number: Any) -> Any:
+        if isinstance(number, slice):
+            return [self[n] for n in range(*number.indices(len(self)))]
+        return {"pair": self._pairs[self._numbers[number]], "step": self._steps[number]}
+
+
+def prm_rows(pairs: Sequence[PreferencePair], steps: Sequence[dict[str, Any]]) -> StepRows:
     """Return labelled judgments beside their pairs. Raise DataError for a judgment of a pair that is not there."""
-    by_id = {pair.pair_id: pair for pair in pairs}
+    by_id = {facts.pair_id: number for number, facts in enumerate(facts_of(pairs))}
     if missing := [row["pair_id"] for row in steps if row["pair_id"] not in by_id]:
         raise DataError(
             f"{len(missing)} labelled judgments are of other pairs, for example {missing[0]}; give the pairs labelled"
         )
-    return [{"pair": by_id[row["pair_id"]], "step": row} for row in steps]
+    return StepRows(pairs, [by_id[row["pair_id"]] for row in steps], steps)
 
 
 class StepCollator:
@@ -73,7 +89,7 @@ class StepCollator:
         return inputs, ends
 
 
-class PRMTrainer(StrictResumeMixin, Trainer):
+class PRMTrainer(LengthGroupingMixin, StrictResumeMixin, Trainer):
     """transformers' Trainer on a value model."""
 
     def compute_loss(
@@ -121,11 +137,11 @@ def train_prm(pairs: Sequence[PreferencePair], steps: Sequence[dict[str, Any]], 
     """
     template = load_template_for(config.model, config.template)
     rows = prm_rows(pairs, steps)
-    labels = hashlib.sha256(json.dumps([row["step"] for row in rows], sort_keys=True).encode()).hexdigest()[:16]
+    labels = hashlib.sha256(json.dumps(list(steps), sort_keys=True).encode()).hexdigest()[:16]
 
     def build(resume: str | None) -> Built:
         processor = processor_of(config)
-        arguments = TrainingArguments(remove_unused_columns=False, **common_arguments(config, out))
+        arguments = TrainingArguments(remove_unused_columns=False, **supervised_arguments(config, out))
         model = ValueModel.from_pretrained(config.model, attention=config.attn_implementation)
         freeze(model, config.freeze)
         if num_processes() > 1:
@@ -136,7 +152,8 @@ def train_prm(pairs: Sequence[PreferencePair], steps: Sequence[dict[str, Any]], 
             train_dataset=rows,
             data_collator=StepCollator(processor, template),
         )
+        trainer.layout, trainer.micro_batch_tokens = RowLayout.of(processor, "left"), config.micro_batch_tokens
         return Built(trainer, checkpoint_of(trainer, processor, out, template=template, stage="prm", config=config))
 
-    data = data_fingerprint([row["pair"] for row in rows]) + labels
+    data = fingerprint_of(pairs) + labels
     return run_stage(Stage("prm", config, out, data, len(rows), build))

@@ -10,6 +10,7 @@ Shapes: ``B`` pairs.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,9 @@ from transformers import Trainer, TrainingArguments
 
 from rewardlab.config import RMConfig
 from rewardlab.data.files import write_atomic
+from rewardlab.data.pair_table import facts_of, fingerprint_of, select
 from rewardlab.errors import CheckpointError, DataError
+from rewardlab.judging.margins import likelier_verdict
 from rewardlab.models.checkpoints import template_for
 from rewardlab.models.loading import freeze, load_processor, this_device
 from rewardlab.models.value_model import WEIGHTS, ValueModel
@@ -30,18 +33,22 @@ from rewardlab.prompts import Template, load_template
 from rewardlab.rewards.scalar import score_responses, single_response_prompt
 from rewardlab.rl.objectives import bradley_terry_loss
 from rewardlab.samplers.hf import encode
-from rewardlab.training.run.folder import common_arguments
+from rewardlab.training.run.evaluation import JudgePairs, plan_evaluation
+from rewardlab.training.run.folder import supervised_arguments
+from rewardlab.training.run.held_out import hold_out
+from rewardlab.training.run.length_grouping import LengthGroupingMixin, RowLayout
 from rewardlab.training.run.preflight import drop_too_long, processor_of
-from rewardlab.training.run.rows import data_fingerprint
+from rewardlab.training.run.resume import StrictResumeMixin
 from rewardlab.training.run.runner import Built, Stage, checkpoint_of, run_stage
-from rewardlab.types import PreferencePair
+from rewardlab.types import Completion, FinishReason, Judgment, Order, PreferencePair, Vote
+from rewardlab.verdicts.votes import judgment
 
 
-def labelled(pairs: Sequence[PreferencePair]) -> list[PreferencePair]:
+def labelled(pairs: Sequence[PreferencePair]) -> Sequence[PreferencePair]:
     """Return the pairs that say which response is preferred. Raise DataError where none does."""
-    if not (kept := [pair for pair in pairs if pair.preferred is not None]):
+    if not (kept := [number for number, facts in enumerate(facts_of(pairs)) if facts.preferred is not None]):
         raise DataError("no pair says which response is preferred; give `preferred` as 0 or 1")
-    return kept
+    return select(pairs, kept)
 
 
 class ScalarCollator:
@@ -56,7 +63,7 @@ class ScalarCollator:
         return encode(self._processor, chosen + rejected)
 
 
-class BradleyTerryTrainer(Trainer):
+class BradleyTerryTrainer(LengthGroupingMixin, StrictResumeMixin, Trainer):
     """Fits a ValueModel; logs the share of pairs whose preferred response scores higher, and the mean margin."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -68,12 +75,12 @@ class BradleyTerryTrainer(Trainer):
         self, model: Any, inputs: dict[str, Tensor], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Tensor:
         chosen_B, rejected_B = model(**inputs)[:, -1].chunk(2)
-        self._margins.append(self.accelerator.gather((chosen_B - rejected_B).detach()))
-        return bradley_terry_loss(chosen_B, rejected_B)
+        self._margins.append((chosen_B - rejected_B).detach())
+        return bradley_terry_loss(chosen_B, rejected_B) * self.part_frac
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if self._margins:
-            margins = torch.cat(self._margins)
+            margins = self.accelerator.gather(torch.cat(self._margins))
             logs = {**logs, "accuracy": (margins > 0).float().mean().item(), "margin": margins.mean().item()}
             self._margins.clear()
         super().log(logs, start_time)
@@ -92,7 +99,7 @@ class BradleyTerryTrainer(Trainer):
 
 def build_reward_trainer(pairs: Sequence[PreferencePair], config: RMConfig, processor: Any, out: Path) -> BradleyTerryTrainer:
     """Return the trainer of a config on labelled pairs. Raise ConfigError for an unknown template."""
-    arguments = common_arguments(config, out) | {
+    arguments = supervised_arguments(config, out) | {
         "per_device_train_batch_size": config.micro_batch_size // 2,
         "gradient_checkpointing": False,  # switched on in the backbone below; the Trainer would ask the ValueModel
         "remove_unused_columns": False,
@@ -105,12 +112,14 @@ def build_reward_trainer(pairs: Sequence[PreferencePair], config: RMConfig, proc
     if config.gradient_checkpointing:
         enable = getattr(model.backbone, "activation_checkpointing_enable", None)  # transformers' newer name of it
         (enable or model.backbone.gradient_checkpointing_enable)()  # type: ignore[operator]
-    return BradleyTerryTrainer(
+    trainer = BradleyTerryTrainer(
         model=model.train(),
         args=training_arguments,
-        train_dataset=list(pairs),
+        train_dataset=pairs,
         data_collator=ScalarCollator(processor, load_template(config.template)),
     )
+    trainer.layout, trainer.micro_batch_tokens = RowLayout.of(processor, "left", rows_per_sample=2), config.micro_batch_tokens
+    return trainer
 
 
 def train_reward_model(pairs: Sequence[PreferencePair], config: RMConfig, out: Path) -> Path:
@@ -119,14 +128,29 @@ def train_reward_model(pairs: Sequence[PreferencePair], config: RMConfig, out: P
     Raise DataError without labels, ConfigError for a finished or different run in ``out``.
     """
     template = load_template(config.template)
-    kept = drop_too_long(labelled(pairs), config, template, out)
+    held_out = hold_out(pairs, config, template)
+    kept = drop_too_long(labelled(held_out.trained), config, template, out)
 
     def build(resume: str | None) -> Built:
         processor = processor_of(config)
         trainer = build_reward_trainer(kept, config, processor, out)
         return Built(trainer, checkpoint_of(trainer, processor, out, template=template, stage="rm", config=config))
 
-    return run_stage(Stage("rm", config, out, data_fingerprint(kept), 2 * len(kept), build))
+    evaluation = plan_evaluation(held_out.evaluated, config, template, judge=scalar_judge(template))
+    data = fingerprint_of(kept) + held_out.fingerprint
+    return run_stage(Stage("rm", config, out, data, 2 * len(kept), build, evaluation=evaluation))
+
+
+def scalar_judge(template: Template) -> JudgePairs:
+    """Return what judges pairs by the numbers of their responses: one vote, in no order; a number that is none is invalid."""
+
+    def judge(model: Any, processor: Any, pairs: Sequence[PreferencePair]) -> list[Judgment]:
+        margins = (score_responses(model, processor, pairs, template) @ torch.tensor([1.0, -1.0])).tolist()
+        verdicts = [likelier_verdict(margin, float(math.isfinite(margin))) for margin in margins]
+        votes = [Vote(Order.GIVEN, verdict, Completion("", FinishReason.STOP)) for verdict in verdicts]
+        return [judgment(pair.pair_id, [vote]) for pair, vote in zip(pairs, votes, strict=True)]
+
+    return judge
 
 
 def write_scores(folder: Path, pairs: Sequence[PreferencePair], out: Path) -> int:

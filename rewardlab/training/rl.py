@@ -10,70 +10,69 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from datasets import Dataset, Features, Image, List, Value
+from accelerate.utils import gather_object
 from transformers import PreTrainedModel, TrainerCallback
 
 from rewardlab.config import RLConfig
+from rewardlab.data.pair_table import facts_of, fingerprint_of, select
 from rewardlab.errors import DataError, EndpointError
 from rewardlab.models.checkpoints import load_template_for
 from rewardlab.models.families import end_token_ids
+from rewardlab.models.loading import load_processor
 from rewardlab.prompts import Template
 from rewardlab.rewards.judgment import RewardWeights, load_terms
 from rewardlab.rewards.judgment_function import JudgmentReward
 from rewardlab.rewards.process_reward import ProcessReward
 from rewardlab.rewards.rollout import RewardFunction
 from rewardlab.rewards.scorer import EndpointConsistencyJudge, JudgmentScorer
+from rewardlab.samplers.hf import special_tokens
 from rewardlab.training.policy_gradient.build import make_trainer, run_method
 from rewardlab.training.policy_gradient.rollouts.dialogue import DialogueRollouts
 from rewardlab.training.policy_gradient.trainer import PolicyTrainer
-from rewardlab.training.run.folder import SAMPLES
+from rewardlab.training.run.evaluation import plan_evaluation
+from rewardlab.training.run.folder import SAMPLES, data_workers
+from rewardlab.training.run.held_out import hold_out
 from rewardlab.training.run.inputs import config_of, pairs_of
 from rewardlab.training.run.preflight import drop_too_long
-from rewardlab.training.run.rows import TURNS, chat_columns, data_fingerprint
+from rewardlab.training.run.rows import PromptReader, PromptRows
 from rewardlab.types import BOTH_ORDERS, PreferencePair
 
 
-def hard_pairs(pairs: Sequence[PreferencePair], config: RLConfig) -> list[PreferencePair]:
+def hard_pairs(pairs: Sequence[PreferencePair], config: RLConfig) -> Sequence[PreferencePair]:
     """Return the pairs whose tag is in ``config.attempts``, plus ``easy_ratio`` easy ones per hard one (drawn by the seed).
 
     Raise DataError where no pair is hard.
     """
-    hard = [pair for pair in pairs if pair.attempts in config.attempts and pair.preferred is not None]
+    labelled = [(number, facts.attempts) for number, facts in enumerate(facts_of(pairs)) if facts.preferred is not None]
+    hard = [number for number, attempts in labelled if attempts in config.attempts]
     if not hard:
         raise DataError(
             f"no pair has attempts in {config.attempts}; run `rewardlab distill`, name other tags, "
             "or take pairs without a tag by attempts='[\"\"]'"
         )
-    easy = [pair for pair in pairs if pair.attempts == "1" and pair.preferred is not None and "1" not in config.attempts]
+    easy = [number for number, attempts in labelled if attempts == "1" and "1" not in config.attempts]
     num_easy = min(len(easy), round(config.easy_ratio * len(hard)))
-    return hard + random.Random(config.seed).sample(easy, num_easy)
+    return select(pairs, hard + random.Random(config.seed).sample(easy, num_easy))
 
 
-def rl_rows(pairs: Sequence[PreferencePair], template: Template, *, both_orders: bool) -> Dataset:
-    """Return one row per pair and order: prompt and images for the policy, the rest for the reward function."""
-    rows = [
-        {
-            **chat_columns(pair, order, template),
-            "pair_id": pair.pair_id,
-            "question": pair.question,
-            "order": order.value,
-            "preferred": pair.preferred,
-        }
-        for pair in pairs
-        for order in (BOTH_ORDERS if both_orders else (pair.order,))
+def rl_rows(
+    pairs: Sequence[PreferencePair],
+    template: Template,
+    *,
+    both_orders: bool,
+    specials: tuple[str, ...] = (),
+    threads: int = 1,
+) -> PromptRows:
+    """Return one row per pair and order: prompt and images for the policy, the rest for the reward function.
+
+    ``specials`` are texts that a tokenizer takes for special tokens; ``threads`` read and decode side by side.
+    """
+    keys = [
+        (number, order)
+        for number, facts in enumerate(facts_of(pairs))
+        for order in (BOTH_ORDERS if both_orders else (facts.order,))
     ]
-    text = Value("string")
-    features = Features(
-        {
-            "prompt": TURNS,
-            "images": List(Image()),
-            "pair_id": text,
-            "question": text,
-            "order": text,
-            "preferred": Value("int8"),
-        }
-    )
-    return Dataset.from_list(rows, features=features)
+    return PromptRows(PromptReader(pairs, template, specials), keys, threads)
 
 
 def consistency_judge(config: RLConfig) -> EndpointConsistencyJudge | None:
@@ -94,7 +93,8 @@ def judgment_reward_of(config: RLConfig, template: Template, model: Any, out: Pa
         overlong=(config.max_completion_length, config.overlong_margin) if config.overlong_margin else None,
     )
     scorer = JudgmentScorer(template.verdict_format, judge, deadline_s=2 * config.consistency.deadline_s)
-    return JudgmentReward(scorer, judge, weights, ends=end_token_ids(model), samples=out / SAMPLES)
+    ends, samples = end_token_ids(model), out / SAMPLES
+    return JudgmentReward(scorer, judge, weights, ends=ends, samples=samples, gather=gather_object)
 
 
 class CloseOnTrainEnd(TrainerCallback):
@@ -108,7 +108,7 @@ class CloseOnTrainEnd(TrainerCallback):
 
 
 def build_trainer(
-    rows: Dataset,
+    rows: PromptRows,
     config: RLConfig,
     model: PreTrainedModel,
     processor: Any,
@@ -157,19 +157,23 @@ def train_rl(
     pairs = pairs_of(pairs, config.frames, config.model)
     template = load_template_for(config.model, config.template)
     load_terms(config.reward_terms)  # before anything is loaded
+    if reward is None:
+        _check_consistency(config)
     room = (3 if config.self_verify else 1) * config.max_completion_length  # a judgment, its verification, another judgment
-    hard = drop_too_long(hard_pairs(pairs, config), config, template, out, room=room)
-    rows = rl_rows(hard, template, both_orders=config.both_orders)
+    held_out = hold_out(pairs, config, template)
+    hard = drop_too_long(hard_pairs(held_out.trained, config), config, template, out, room=room)
+    specials = special_tokens(load_processor(config.model).tokenizer)
+    rows = rl_rows(hard, template, both_orders=config.both_orders, specials=specials, threads=data_workers(config))
     num_rollouts = len(rows) * config.group_size
     if num_rollouts < config.rollout_batch_size:
         raise DataError(
             f"{len(rows):,} hard pairs and orders make {num_rollouts:,} rollouts, fewer than the "
             f"{config.rollout_batch_size:,} of one batch; add pairs or easy_ratio, or lower rollout_batch_size"
         )
-    if reward is None:
-        _check_consistency(config)
     build = partial(build_trainer, rows, template=template, reward=reward, callbacks=callbacks)
-    return run_method(build, config, out, data_fingerprint(pairs), template, name="rl", num_rows=len(rows))
+    data = fingerprint_of(pairs) + held_out.fingerprint
+    evaluation = plan_evaluation(held_out.evaluated, config, template)
+    return run_method(build, config, out, data, template, name="rl", num_rows=len(rows), evaluation=evaluation)
 
 
 def _check_consistency(config: RLConfig) -> None:

@@ -12,34 +12,42 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from datasets import Dataset, Features, Image, List
+from datasets import Dataset
 from trl import SFTConfig as TRLSFTConfig
 from trl import SFTTrainer
 
 from rewardlab.config import SFTConfig
+from rewardlab.data.pair_table import facts_of, fingerprint_of, select
 from rewardlab.errors import DataError
-from rewardlab.models.loading import load_policy, peft_config
+from rewardlab.models.loading import load_policy, load_processor, peft_config
 from rewardlab.models.precision import adapters_to_float32
 from rewardlab.prompts import Template, load_template
-from rewardlab.training.run.folder import common_arguments
+from rewardlab.samplers.hf import special_tokens
+from rewardlab.training.run.evaluation import plan_evaluation
+from rewardlab.training.run.folder import supervised_arguments
+from rewardlab.training.run.held_out import hold_out
 from rewardlab.training.run.inputs import config_of, pairs_of
-from rewardlab.training.run.preflight import drop_too_long
+from rewardlab.training.run.length_grouping import LengthGroupingMixin, RowLayout
+from rewardlab.training.run.preflight import numbers_that_fit
 from rewardlab.training.run.resume import StrictResumeMixin
-from rewardlab.training.run.rows import TURNS, chat_columns, data_fingerprint
+from rewardlab.training.run.rows import Dialogue, PromptReader, dialogue_dataset
 from rewardlab.training.run.runner import Built, Stage, checkpoint_of, run_stage
-from rewardlab.training.run.verification_rows import verification_rows
-from rewardlab.types import BOTH_ORDERS, Order, PreferencePair, choice_of
+from rewardlab.training.run.verification_rows import verification_dialogues
+from rewardlab.types import BOTH_ORDERS, PreferencePair, choice_of
 from rewardlab.verdicts.parse import verdict_label
 
 
-class ResumableSFTTrainer(StrictResumeMixin, SFTTrainer):
+class ResumableSFTTrainer(LengthGroupingMixin, StrictResumeMixin, SFTTrainer):
     """TRL's SFTTrainer; resumed runs start from the checkpoint's weights, and all tokens of a batch weigh the same."""
 
     data_collator: Callable[..., dict[str, Any]]
 
-    def __init__(self, *args: Any, first_token_only: bool = False, **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, first_token_only: bool = False, micro_batch_tokens: int | None = None, **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
         adapters_to_float32(self.model)
+        self.layout, self.micro_batch_tokens = RowLayout.of(self.processing_class, "right"), micro_batch_tokens
         if first_token_only:
             self.data_collator = FirstTokenOnly(self.data_collator)
         # The Qwen-VL classes say no, and a batch would be the mean of its micro-batches' means, however few their tokens; TRL's
@@ -47,36 +55,33 @@ class ResumableSFTTrainer(StrictResumeMixin, SFTTrainer):
         self.model_accepts_loss_kwargs = True
 
 
-def _row(pair: PreferencePair, order: Order, template: Template, answer: str) -> dict[str, Any]:
-    return {**chat_columns(pair, order, template), "completion": [{"role": "assistant", "content": answer}]}
-
-
-def _judgment_rows(pairs: Sequence[PreferencePair], template: Template) -> list[dict[str, Any]]:
-    if not (rows := [_row(pair, pair.order, template, pair.judgment) for pair in pairs if pair.judgment]):
+def judgment_dialogues(pairs: Sequence[PreferencePair]) -> list[Dialogue]:
+    """Return one dialogue per pair with a kept judgment, in the order the teacher saw it. Raise DataError without any."""
+    dialogues = [Dialogue(number, facts.order) for number, facts in enumerate(facts_of(pairs)) if facts.judged]
+    if not dialogues:
         raise DataError("no pair carries a teacher's judgment; run `rewardlab distill` first and train on its output")
-    return rows
+    return dialogues
 
 
-def _verdict_rows(pairs: Sequence[PreferencePair], template: Template) -> list[dict[str, Any]]:
-    rows = [
-        _row(pair, order, template, verdict_label(choice_of(pair.preferred, order)))
-        for pair in pairs
-        if pair.preferred is not None
+def verdict_dialogues(pairs: Sequence[PreferencePair]) -> list[Dialogue]:
+    """Return two dialogues per labelled pair, one in each order, whose answer is the verdict alone: either verdict is right in
+    exactly half of them. Raise DataError where no pair has a label."""
+    dialogues = [
+        Dialogue(number, order, verdict_label(choice_of(facts.preferred, order)))
+        for number, facts in enumerate(facts_of(pairs))
+        if facts.preferred is not None
         for order in BOTH_ORDERS
     ]
-    if not rows:
+    if not dialogues:
         raise DataError("no pair says which response is preferred; give `preferred` as 0 or 1")
-    return rows
+    return dialogues
 
 
-def sft_rows(pairs: Sequence[PreferencePair], template: Template, more: Sequence[dict[str, Any]] = ()) -> Dataset:
-    """Return one row per pair with a kept judgment, in the order the teacher saw it; where the template asks for the verdict
-    alone, two rows per labelled pair, one in each order, so that either verdict is right in exactly half of them. And ``more``.
-
-    Raise DataError where there is none.
-    """
-    rows = _verdict_rows(pairs, template) if template.verdict_format == "bare" else _judgment_rows(pairs, template)
-    return Dataset.from_list([*rows, *more], features=Features({"prompt": TURNS, "completion": TURNS, "images": List(Image())}))
+def sft_rows(pairs: Sequence[PreferencePair], template: Template, specials: tuple[str, ...] = ()) -> Dataset:
+    """Return the rows of :func:`judgment_dialogues`; where the template asks for the verdict alone, of
+    :func:`verdict_dialogues`. ``specials`` are texts that a tokenizer takes for special tokens. Raise DataError."""
+    dialogues = verdict_dialogues(pairs) if template.verdict_format == "bare" else judgment_dialogues(pairs)
+    return dialogue_dataset(PromptReader(pairs, template, specials), dialogues)
 
 
 class FirstTokenOnly:
@@ -115,15 +120,20 @@ def train_sft(
     pairs = pairs_of(pairs, config.frames, config.model)
     template = load_template(config.template)
     verdict_only = template.verdict_format == "bare"
-    labelled = [pair for pair in pairs if pair.judgment or verdict_only]
+    held_out, facts = hold_out(pairs, config, template), facts_of(pairs)
+    learnt = [n for n in held_out.numbers if (facts[n].preferred is not None if verdict_only else facts[n].judged)]
+    labelled = select(pairs, learnt)
     answer_of = (lambda pair: "") if verdict_only else (lambda pair: pair.judgment)
-    kept = drop_too_long(labelled, config, template, out, answer=answer_of) if labelled else []
-    rows = sft_rows(kept, template, verification_rows(kept, votes, template) if votes else ())
-    data = data_fingerprint(pairs) + (f" {hashlib.sha256(votes.read_bytes()).hexdigest()[:16]}" if votes else "")
+    kept = {learnt[n] for n in numbers_that_fit(labelled, config, template, out, answer=answer_of)} if learnt else set()
+    dialogues = verdict_dialogues(pairs) if verdict_only else judgment_dialogues(pairs)
+    dialogues += verification_dialogues(pairs, votes) if votes else []
+    specials = special_tokens(load_processor(config.model).tokenizer)
+    rows = dialogue_dataset(PromptReader(pairs, template, specials), [d for d in dialogues if d.number in kept])
+    data = fingerprint_of(pairs) + (f" {hashlib.sha256(votes.read_bytes()).hexdigest()[:16]}" if votes else "")
 
     def build(resume: str | None) -> Built:
         # TRL's arguments before the model: ZeRO-3 deals its weights out as they are read. Cutting a sequence could cut images.
-        arguments = TRLSFTConfig(max_length=None, **common_arguments(config, out))
+        arguments = TRLSFTConfig(max_length=None, **supervised_arguments(config, out))
         model, processor = load_policy(config, out)
         processor.tokenizer.padding_side = "right"
         trainer = ResumableSFTTrainer(
@@ -133,7 +143,9 @@ def train_sft(
             processing_class=processor,
             peft_config=peft_config(config.lora, model, config.freeze),
             first_token_only=verdict_only,
+            micro_batch_tokens=config.micro_batch_tokens,
         )
         return Built(trainer, checkpoint_of(trainer, processor, out, template=template, stage="sft", config=config))
 
-    return run_stage(Stage("sft", config, out, data, len(rows), build))
+    evaluation = plan_evaluation(held_out.evaluated, config, template)
+    return run_stage(Stage("sft", config, out, data + held_out.fingerprint, len(rows), build, evaluation=evaluation))

@@ -11,15 +11,11 @@ import pytest
 from typer.testing import CliRunner
 
 from rewardlab.cli import app
-from rewardlab.config import LoraConfig, RLConfig, SFTConfig
 from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import ConfigError, DataError
-from rewardlab.health.memory import GIB, counts, estimate
 from rewardlab.health.run_page import write_run_page
 from rewardlab.models.architectures import build_on_meta
-from rewardlab.models.loading import freeze, load_model
 from rewardlab.reporting.run_page import curve
-from rewardlab.training.run.launcher import Launch
 from tests.support import scaled_runs
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -54,51 +50,16 @@ def test_known_sizes(name: str, millions: float) -> None:
     assert sum(weight.numel() for weight in model.parameters()) / 1e6 == pytest.approx(millions, abs=0.1)
 
 
-def test_memory_by_hand(tiny_checkpoint: Path) -> None:
-    """For 8.292 B weights that all learn: 4 bytes each for weights and gradients, 8 for moments; DeepSpeed's 16 are 2 for
-    weights and for gradients, 12 for moments and float32 weights, of which ZeRO deals out all but, at stage 2, the first."""
-    model, config = build_on_meta("Qwen/Qwen2.5-VL-7B-Instruct"), SFTConfig()
-    alone, two, three = (estimate(model, config, Launch(8 if zero else 1, zero), prompt_tokens=100) for zero in (0, 2, 3))
-    assert alone.weights / GIB == pytest.approx(8.292166656e9 * 4 / 2**30)
-    assert (alone.gradients, alone.moments) == (alone.weights, 2 * alone.weights)
-    b = 8.292166656e9
-    assert [part / b for part in (two.weights, two.gradients, two.moments)] == pytest.approx([2, 2 / 8, 12 / 8])
-    assert [part / b for part in (three.weights, three.gradients, three.moments)] == pytest.approx([2 / 8, 2 / 8, 12 / 8])
-    rl = estimate(model, RLConfig(max_completion_length=156), Launch(8), prompt_tokens=100)
-    assert rl.gradients == 2 * alone.gradients  # and the buckets they travel in
-    cache = 256 * 28 * 4 * 128 * 2 * 2  # of a row: tokens, layers, heads of keys and of values, bfloat16
-    drawn = cache + 100 * 14 * 3584 * 2
-    assert rl.sampling == pytest.approx(32 * drawn + 2 * b)
-    sliced = RLConfig(max_completion_length=156, sampling_batch_size=4)
-    assert estimate(model, sliced, Launch(8, 3), prompt_tokens=100).sampling == pytest.approx(4 * drawn + 2 * b)
-    kl = RLConfig(kl="k3_loss", kl_coef=0.1)
-    assert (estimate(model, kl, Launch(8, 3), prompt_tokens=100).weights / b) == pytest.approx(2 * 2 / 8)  # a reference
-    colocated = RLConfig(engine={"kind": "colocate", "gpu_memory_utilization": 0.4}, importance_cap=2.0)
-    assert estimate(model, colocated, Launch(8, 3), prompt_tokens=100, card=80.0).sampling == pytest.approx(32)
-    tiny = load_model(str(tiny_checkpoint), device="cpu")[0]
-    total, learning = counts(tiny, SFTConfig(freeze=["vision", "merger"]))
-    assert total - learning == freeze(tiny, ["vision", "merger"])
-
-
-def test_adapters_are_counted_as_peft_makes_them(tiny_checkpoint: Path) -> None:
-    import peft
-
-    from rewardlab.models.loading import peft_config
-
-    model = load_model(str(tiny_checkpoint), device="cpu")[0]
-    config = SFTConfig(lora=LoraConfig(r=3), freeze=["merger"])
-    total, learning = counts(model, config)
-    adapted = peft.get_peft_model(model, peft_config(config.lora, model, config.freeze))
-    assert learning == sum(weight.numel() for weight in adapted.parameters() if weight.requires_grad)
-    assert total == sum(weight.numel() for weight in adapted.parameters())
-
-
 @pytest.mark.parametrize(
     ("text", "words", "message"),
     [
         ("learning_rat: 1", (), "unknown key 'learning_rat'"),
         ("template: nobody", (), "unknown prompt template 'nobody'"),
-        ("model: Qwen/Qwen2.5-VL-7B-Instruct", ("--memory", "80"), "more than the 80 there are"),
+        (
+            "model: Qwen/Qwen2.5-VL-7B-Instruct",
+            ("--memory", "80"),
+            "more than the 76 that may be planned: configs/accelerate/zero3",
+        ),
         (
             "{engine: {kind: colocate, gpu_memory_utilization: 0.1}, importance_cap: 2}",
             ("--memory", "100", "--processes", "2", "--launcher", str(CONFIGS / "accelerate" / "zero3.yaml")),

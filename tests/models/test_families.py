@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoTokenizer
 from typer.testing import CliRunner
 
 from rewardlab.cli import app
@@ -22,25 +21,13 @@ from rewardlab.models.loading import freeze, load_model, load_policy, load_proce
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.hf import HFSampler
-from rewardlab.training.run.preflight import TokenCounter, drop_too_long
+from rewardlab.training.run.preflight import drop_too_long
+from rewardlab.training.run.token_counts import TokenCounter
 from rewardlab.types import IMAGE_MARK, Order
-from tests.support import families, scaled_runs
+from tests.support import scaled_runs
 
 PLAIN = load_template("plain")
 NAMES = ("qwen2_5_vl", "qwen3_vl", "gemma3")
-
-
-@pytest.fixture(scope="module")
-def checkpoint_of(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    made = {"qwen2_5_vl": tiny_checkpoint}
-
-    def make(name: str) -> Path:
-        if name not in made:
-            tokenizer = AutoTokenizer.from_pretrained(tiny_checkpoint)
-            made[name] = families.FAMILIES[name](tokenizer, tmp_path_factory.mktemp("family") / name)
-        return made[name]
-
-    return make
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from rewardlab.models.families import (
     images_of_rows,
-    iterate_batches,
     left_pad,
+    prompt_batch,
     select_fields,
     select_images,
     slice_fields,
@@ -53,10 +53,13 @@ def test_each_row_keeps_its_images(make: Any) -> None:
         assert images_in(picked) == expected
         types = next(value for name, value in picked.items() if name.endswith("token_type_ids"))
         assert types == [[1] * len(PROMPTS[row]) + [0] * (5 - len(PROMPTS[row])) for row in chosen]
-    batches = list(iterate_batches(PROMPTS, fields, IMAGES, pad=9, size=3))
-    assert [(rows.start, images_in(batch)) for rows, batch in batches] == [(0, [0, 1, 2]), (3, [3])]
-    assert batches[0][1]["input_ids"].tolist() == [[9, 7, 7], [9, 9, 1], [7, 7, 7]]
-    assert batches[0][1]["attention_mask"].tolist() == [[0, 1, 1], [0, 0, 1], [1, 1, 1]]
+    batch = prompt_batch(PROMPTS, fields, IMAGES, [2, 0, 1], pad=9)
+    assert images_in(batch) == [1, 2, 0]
+    assert batch["input_ids"].tolist() == [[7, 7, 7], [9, 7, 7], [9, 9, 1]]
+    assert batch["attention_mask"].tolist() == [[1, 1, 1], [0, 1, 1], [0, 0, 1]]
+    types = next(value for name, value in batch.items() if name.endswith("token_type_ids"))
+    assert types.tolist() == batch["attention_mask"].tolist()
+    assert images_in(prompt_batch(PROMPTS, {}, None, [1], pad=9)) == []
 
 
 def test_pixels_that_no_rule_covers() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from transformers import AutoModelForImageTextToText, TrainerCallback
 from rewardlab.config import Method, RLConfig, load_yaml
 from rewardlab.models.loading import load_model
 from rewardlab.prompts import build_messages, load_template
+from rewardlab.rewards.swap import swap_agreement
 from rewardlab.rl import reference
 from rewardlab.rl.groups import group_ids
 from rewardlab.samplers.base import SamplingParams
@@ -60,12 +62,18 @@ class Recorder:
 
         def generate_and_keep(rows: Any) -> Any:
             batch = generate(rows)
-            batch["kept_rewards"] = trainer._rewards_G1.nansum(1)
+            rewards = trainer._rewards_G1[:, 0]
+            batch["kept_rewards"] = rewards.nan_to_num() if trainer._rollouts.continues_rollouts else rewards
             batch["kept_groups"] = group_ids([row["pair_id"] for row in rows], [row["order"] for row in rows])
             if noise:  # as if the sampling policy were far away: some ratios beyond any bound
                 drift = torch.Generator().manual_seed(1)
                 old = batch["old_per_token_logps"]
                 batch["old_per_token_logps"] = old + noise * torch.randn(old.shape, generator=drift)
+            if trainer._method.importance_cap:  # as if an engine had sampled, which leaves out a log-prob here and there
+                drift = torch.Generator().manual_seed(2)
+                sampled = batch["sampling_per_token_logps"]
+                sampled += 0.5 * torch.randn(sampled.shape, generator=drift)
+                sampled[::2, 1] = torch.nan
             return batch
 
         def compute_and_keep(model: Any, inputs: dict[str, Any]) -> Any:
@@ -113,13 +121,13 @@ def plain_logprobs(model: Any, inputs: dict[str, Any]) -> torch.Tensor:
 
 @pytest.fixture
 def make_trainer(tiny_checkpoint: Path, demo_pairs: Any, tmp_path: Path) -> Any:
-    def make(**changes: Any) -> Any:
+    def make(reward: TokenReward | None = None, **changes: Any) -> Any:
         config = config_for(tiny_checkpoint, **changes)
         model, processor = load_model(str(tiny_checkpoint), device="cpu")
         rows = rl_rows(demo_pairs[0][:16], PLAIN, both_orders=True)
         tmp_path.mkdir(exist_ok=True)
         trl = {"optim": "sgd"}  # Adam turns float noise in vanishing gradients into full steps
-        return build_trainer(rows, config, model, processor, PLAIN, tmp_path, reward=pseudo_reward(), trl=trl)
+        return build_trainer(rows, config, model, processor, PLAIN, tmp_path, reward=reward or pseudo_reward(), trl=trl)
 
     return make
 
@@ -133,11 +141,12 @@ FILES = sorted((ROOT / "configs" / "rl").glob("*.yaml"))
 RECIPES = {
     path.stem: load_yaml(path) for path in FILES if not path.stem.startswith("stable_reinforce_")
 }  # those are of hardware
-METHOD = set(Method.model_fields) - {"max_completion_length", "importance_cap"}
+METHOD = set(Method.model_fields) - {"max_completion_length"}
+PAPER = load_yaml(ROOT / "configs" / "rl" / "stable_reinforce_qwen2_5_vl_7b.yaml")
 CASES: dict[str, tuple[float, dict[str, Any]]] = {  # name: (drift of the sampling policy, differences from the defaults)
     **{name: (0.3, {key: value for key, value in recipe.items() if key in METHOD}) for name, recipe in RECIPES.items()},
     # Their KL in the reward is taken before the drift is made up.
-    **{name: (0.0, {k: v for k, v in RECIPES[name].items() if k in METHOD}) for name in ("reinforce_pp", "ppo")},
+    **{name: (0.0, {k: v for k, v in RECIPES[name].items() if k in METHOD}) for name in ("reinforce_pp", "ppo", "rloo")},
     "near": (0.0, {}),
     "far": (4.0, {}),
     "kl in the reward": (0.0, {"kl_coef": 0.2}),
@@ -147,6 +156,13 @@ CASES: dict[str, tuple[float, dict[str, Any]]] = {  # name: (drift of the sampli
     "one ratio": (0.3, {"ratio": "sequence", "preclip": None}),
     "dual clip": (3.0, {"dual_clip": 2.0, "preclip": None, "average": "token"}),
     "likelihood": (0.3, {"positive_nll": 0.5}),
+    "the paper's, with its engine": (0.3, {key: value for key, value in PAPER.items() if key in METHOD}),
+    "an engine and whole responses": (
+        0.1,
+        {"advantage": "rloo", "group_size": 4, "ratio": "product", "preclip": None, "importance_cap": 1.5},
+    ),
+    "a hot token": (0.3, {"hot_token": {"position": 2}}),
+    "a hot token before a critic": (0.3, {"advantage": "gae", "outliers": "keep", "hot_token": {"position": 0}}),
 }
 
 
@@ -157,6 +173,55 @@ def test_trainer_equals_reference(make_trainer: Any, tiny_checkpoint: Path, case
     if changes.get("group_size", 1) > 1:
         changes = changes | {"group_size": 4}
     compare(make_trainer(**changes), config_for(tiny_checkpoint, **changes), noise, num_batches=1)
+
+
+UNSCORED: dict[str, dict[str, Any]] = {
+    "whitened": {},
+    "kl in the reward": {"kl_coef": 0.2},
+    "with a critic": {"advantage": "gae", "outliers": "keep"},
+    "grpo": {"advantage": "grpo", "group_size": 4},
+    "rloo": {"advantage": "rloo", "group_size": 4, "ratio": "product", "preclip": None, "kl_coef": 0.1},
+    "with a baseline": {"advantage": "reinforce_pp_baseline", "group_size": 4},
+}
+
+
+@pytest.mark.parametrize("name", UNSCORED)
+def test_unscored_rollouts_equal_the_reference(make_trainer: Any, tiny_checkpoint: Path, name: str) -> None:
+    """Two rollouts of eight without a reward: nothing is learnt from them, and they are no part of any mean."""
+    reward = TokenReward(lambda ids, n: None if n in (1, 6) else float(sum(ids) % 7))
+    trainer = make_trainer(reward=reward, **UNSCORED[name])
+    record = compare(trainer, config_for(tiny_checkpoint, **UNSCORED[name]), 0.0, num_batches=1)
+    assert sum(int((~half["loss_mask"].any(1)).sum()) for half in record.inputs[:2]) == 2
+
+
+def test_the_swap_reward_equals_the_reference() -> None:
+    """Of pairs in both orders, in one order alone, and without a verdict, drawn at random."""
+    dice = random.Random(0)
+    for _ in range(50):
+        pairs, orders = [dice.choice("abc") for _ in range(12)], [dice.choice(("given", "swapped")) for _ in range(12)]
+        winners = [dice.choice((0, 1, None)) for _ in range(12)]
+        theirs = [reference.agreement_with_the_other_order(pairs, orders, winners, n) for n in range(12)]
+        assert swap_agreement(pairs, orders, winners) == theirs
+
+
+@pytest.mark.parametrize("case", ["vapo", "dr_grpo", "k2 in the loss", "likelihood"])
+def test_parts_of_a_micro_batch_equal_reference(
+    make_trainer: Any, tiny_checkpoint: Path, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its passes go forward and backward one after the other: the same loss and gradient as in one piece."""
+    noise, changes = CASES[case]
+    changes = changes | {"micro_batch_tokens": 200} | ({"group_size": 4} if changes.get("group_size", 1) > 1 else {})
+    trainer, rows = make_trainer(**changes), []
+    read = trainer._pass_loss
+
+    def count(model: Any, batch: RolloutBatch, *rest: Any) -> Any:
+        rows.append(len(batch.completion_ids_NT))
+        return read(model, batch, *rest)
+
+    monkeypatch.setattr(trainer, "_pass_loss", count)
+    compare(trainer, config_for(tiny_checkpoint, **changes), noise, num_batches=1)
+    assert len(rows) > 4
+    assert sum(rows) == 4 * 4
 
 
 def test_windowed_trainer_equals_reference(make_trainer: Any, tiny_checkpoint: Path) -> None:
@@ -179,7 +244,7 @@ def test_multi_turn_trainer_equals_reference(make_trainer: Any, tiny_checkpoint:
     tokenizer, end, dice = trainer._tokenizer, trainer.eos_token_ids[0], torch.Generator().manual_seed(0)
     phrases = {row: tokenizer(("The judgment is wrong", "The judgment is correct")[row % 2])["input_ids"] for row in range(8)}
 
-    def scripted(self: Any, prompt_ids: Any, images: Any, fields: Any) -> Any:
+    def scripted(self: Any, prompt_ids: Any, images: Any, fields: Any, places: Any) -> Any:
         rows = [n for n in range(8) if goes(n)]
         assert len(rows) == len(prompt_ids) == len(images)
         said = []
@@ -270,8 +335,10 @@ def reference_step(
         torch.tensor([is_right(ids) for ids in completions]) * finished,
         values,
         finished,
-        torch.cat([half["loss_mask"] for half in halves]),
+        torch.cat([half["loss_mask"] for half in halves]) if trainer._rollouts.continues_rollouts else None,
         *(torch.cat([half[name] for half in halves]) for name in ("turns", "turn_rewards") if name in halves[0]),
+        sampled_logprobs_NT=torch.cat([half["sampling_per_token_logps"] for half in halves]) if method.importance_cap else None,
+        hot_position=hot.position if (hot := trainer._sampling.hot_token) else None,
     )
     if method.positive_nll and finished.all():
         assert 0 < rollouts.correct_N.sum() < 8

@@ -91,6 +91,15 @@ def pages(demo_pairs: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     metrics = [
         {"step": n, "loss": 1 / n, "reward/accuracy": n / 9, "completions/mean_terminated_length": n} for n in range(1, 9)
     ]
+    metrics += [
+        {"step": n, "eval/pairs": 9.0, "eval/swap_consistency": 0.5, "eval/invalid_frac": 0.1}
+        | {
+            f"eval/{name}{end}": n / 20 + gap
+            for name in ("accuracy", "blank_accuracy")
+            for end, gap in (("", 0.2), ("_low", 0.1), ("_high", 0.3))
+        }
+        for n in range(0, 9, 2)
+    ]
     sample = {"step": 3, "pair_id": "p", "text": "x" * 300, "status": "ok", "correct": True, "reward": 1.5, "num_tokens": 3}
     event = {"step": 3, "message": "no verdicts", "done": "warn"}
     run = TrainingRun(

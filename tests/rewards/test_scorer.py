@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
 
 from rewardlab.config import ConsistencyConfig
 from rewardlab.demo.server import Faults
@@ -15,6 +22,7 @@ from rewardlab.rewards.scorer import EndpointConsistencyJudge, JudgmentScorer, a
 from rewardlab.types import Choice, Completion, FinishReason, Order
 from rewardlab.verdicts.parse import format_verdict
 from tests.support.rewards import values_of
+from tests.support.servers import running
 
 GOOD = format_verdict(Choice.FIRST, "Response 1: red, correct. Response 2: blue, wrong.")
 BAD = format_verdict(Choice.SECOND, "Response 1: red, correct. Response 2: blue, wrong.")
@@ -22,6 +30,8 @@ BAD = format_verdict(Choice.SECOND, "Response 1: red, correct. Response 2: blue,
 
 class FixedJudge:
     """Answers every question the same, and counts them."""
+
+    rounds = 1
 
     def __init__(self, answer: int) -> None:
         self.answer, self.asked = answer, 0
@@ -113,6 +123,43 @@ def test_a_failing_consistency_judge_gives_zero_not_a_reward() -> None:
     scorer = JudgmentScorer("think_answer", Broken(1))
     assert compose(asyncio.run(scorer.score([rollout(GOOD)])), [rollout(GOOD)], RewardWeights())[0].total == 1.5
     assert scorer.counts == {"broken": 1}
+
+
+@contextmanager
+def checker(seconds: float) -> Iterator[str]:
+    """The address of a server that says of everything, after so many seconds, that it agrees."""
+
+    async def answer(request: Request) -> JSONResponse:
+        await asyncio.sleep(seconds)
+        choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "1"}}
+        return JSONResponse({"id": "0", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]})
+
+    with running(Starlette(routes=[Route("/v1/chat/completions", answer, methods=["POST"])])) as url:
+        yield f"{url}/v1"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("seconds", "deadline_s", "consistency"), [(0.2, 5.0, 1), (1.5, 0.4, 0)])
+def test_waiting_for_others_is_not_being_late(seconds: float, deadline_s: float, consistency: int) -> None:
+    """Sixteen questions, two at a time: all are answered, though the last waits longer than a round may take. Of a server that
+    is too slow each fails within its own deadline, which begins when it is sent, and all within the stated bound."""
+    rollouts = [rollout(format_verdict(Choice.FIRST, f"Seen {n} times.")) for n in range(16)]
+
+    async def ask(url: str) -> tuple[list[RewardParts], Counter[str], Counter[str]]:
+        judge = EndpointConsistencyJudge(ConsistencyConfig(base_url=url, model="m", concurrency=2, deadline_s=deadline_s))
+        scorer = JudgmentScorer("think_answer", judge, deadline_s=1.0)
+        parts = await scorer.score(rollouts)
+        await judge.aclose()
+        return parts, scorer.counts, judge.counts
+
+    with checker(seconds) as url:
+        started = time.monotonic()
+        parts, waited, answered = asyncio.run(ask(url))
+        assert 8 * min(seconds, deadline_s) <= time.monotonic() - started <= 8 * 1.0
+    assert [part.consistency for part in parts] == [consistency] * 16
+    assert waited == {}
+    assert answered["asked"] == 16
+    assert answered["failed"] == 16 * (consistency == 0)
 
 
 def test_one_who_stops_waiting_does_not_cancel_the_question(demo_server: Callable[..., str]) -> None:

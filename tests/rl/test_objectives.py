@@ -18,6 +18,7 @@ from rewardlab.rl.objectives import (
     ppo_clip,
     preclip,
     preclip_fraction,
+    response_log_ratio,
     sequence_log_ratio,
     sum_over_constant,
 )
@@ -104,6 +105,31 @@ def test_one_ratio_for_a_whole_rollout() -> None:
     shared[0, 0].backward()
     assert log_ratio.grad is not None
     assert log_ratio.grad.tolist() == [[0.5, 0.5, 0.0]]
+
+
+def test_one_action_a_response() -> None:
+    """The sum of the log-ratios on every token; its gradient on each of them is that of the sum, none goes to padding."""
+    log_ratio = torch.tensor([[0.3, -0.1, 9.0]], requires_grad=True)
+    shared = response_log_ratio(log_ratio, torch.tensor([[1, 1, 0]]))
+    assert shared.tolist() == [[pytest.approx(0.2)] * 3]
+    shared[0, 0].backward()
+    assert log_ratio.grad is not None
+    assert log_ratio.grad.tolist() == [[1.0, 1.0, 0.0]]
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_logprob_that_the_engine_leaves_out(whole: bool) -> None:
+    """Its token is not corrected, and counted; the others are as they would be without it; padding may hold anything."""
+    nan = torch.nan
+    trainer = torch.log(torch.tensor([[0.4, 0.5, 0.8, 0.9]]))
+    engine = torch.tensor([[math.log(0.2), nan, math.log(0.5), nan]])
+    weights, metrics = importance_weights(trainer, engine, torch.tensor([[1, 1, 1, 0]]), 4.0, whole=whole)
+    expected = [2.0 * 1.6] * 3 if whole else [2.0, 1.0, 1.6]
+    assert weights.tolist() == [[*(pytest.approx(value) for value in expected), 1.0]]
+    assert metrics["importance/missing_frac"] == pytest.approx(1 / 3)
+    assert metrics["importance/gap"] == pytest.approx((math.log(2) + math.log(1.6)) / 3)
+    assert metrics["importance/mean"] == pytest.approx(sum(expected) / 3)
+    assert importance_weights(trainer, trainer, torch.ones(1, 4), 4.0)[1]["importance/missing_frac"] == 0.0
 
 
 def test_an_engine_that_samples_otherwise() -> None:

@@ -302,6 +302,21 @@ def test_what_cannot_be_shared_is_not(sampler: HFSampler, demo_pairs: Any) -> No
         (Message("user", (Part(text=text), Part(image=demo_pairs[0][0].images[0]))),) for text in ("The first one", "A second")
     ]
     assert split_prefixes(sampler.encode(late), [0, 0], token) is None
+    beside = split_prefixes(sampler.encode([*late, *asked[2:4], *asked[:2]]), [0, 0, 1, 1, 2, 2], token)
+    assert beside is not None
+    assert beside.group.tolist() == [0, 1, 2, 2, 3, 3]  # a group that cannot does not keep others from it
+
+
+def test_prefixes_are_shared_where_fewer_positions_are_read() -> None:
+    """Sixteen rows, two of which share five tokens of a hundred: what follows would be as long as the rows, for all."""
+    ids = torch.arange(1600).reshape(16, 100)
+    ids[1, :5] = ids[0, :5]
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    assert split_prefixes(inputs, [0, 0, *range(1, 15)], None) is None
+    ids[1:, :50] = ids[0, :50]
+    parts = split_prefixes(inputs, [0] * 16, None)
+    assert parts is not None
+    assert (parts.prefix["input_ids"].shape, parts.rest_ids.shape) == ((1, 50), (16, 50))
 
 
 def test_a_folder_that_is_no_model(tmp_path: Path) -> None:

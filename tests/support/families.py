@@ -13,7 +13,11 @@ from transformers import (
     Gemma3ImageProcessor,
     Gemma3Processor,
     GenerationConfig,
+    Qwen2VLConfig,
+    Qwen2VLForConditionalGeneration,
     Qwen2VLImageProcessor,
+    Qwen2VLProcessor,
+    Qwen2VLVideoProcessor,
     Qwen3VLConfig,
     Qwen3VLForConditionalGeneration,
     Qwen3VLProcessor,
@@ -29,6 +33,40 @@ GEMMA_TEMPLATE = (
     "{% if part.type == 'image' %}<start_of_image>{% else %}{{ part.text }}{% endif %}{% endfor %}{% endif %}<end_of_turn>\n"
     "{% endfor %}{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}"
 )
+
+
+def qwen2_vl(tokenizer: Any, folder: Path) -> Path:
+    """Every patch sees its whole image, in every layer."""
+    torch.manual_seed(0)
+    token = tokenizer.convert_tokens_to_ids
+    config = Qwen2VLConfig(
+        text_config={
+            "vocab_size": len(tokenizer),
+            "hidden_size": 32,
+            "intermediate_size": 64,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "max_position_embeddings": 4096,
+            "pad_token_id": token("<|endoftext|>"),
+            "eos_token_id": token("<|im_end|>"),
+            "bos_token_id": None,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]},
+        },
+        vision_config={"depth": 2, "embed_dim": 32, "hidden_size": 32, "mlp_ratio": 2, "num_heads": 2, "patch_size": 14},
+        tie_word_embeddings=True,
+        image_token_id=token("<|image_pad|>"),
+        video_token_id=token("<|video_pad|>"),
+        vision_start_token_id=token("<|vision_start|>"),
+        vision_end_token_id=token("<|vision_end|>"),
+    )
+    processor = Qwen2VLProcessor(
+        image_processor=Qwen2VLImageProcessor(size={"shortest_edge": 56 * 56, "longest_edge": 112 * 112}),
+        tokenizer=tokenizer,
+        video_processor=Qwen2VLVideoProcessor(),
+        chat_template=CHAT_TEMPLATE,
+    )
+    return _saved(Qwen2VLForConditionalGeneration(config), processor, folder, [token("<|im_end|>"), token("<|endoftext|>")])
 
 
 def qwen3_vl(tokenizer: Any, folder: Path) -> Path:
@@ -141,4 +179,4 @@ def _saved(model: Any, processor: Any, folder: Path, ends: list[int]) -> Path:
     return folder
 
 
-FAMILIES = {"qwen3_vl": qwen3_vl, "gemma3": gemma3}
+FAMILIES = {"qwen2_vl": qwen2_vl, "qwen3_vl": qwen3_vl, "gemma3": gemma3}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import random
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -15,17 +16,21 @@ import av
 import numpy as np
 import torch
 
-from rewardlab.config import ConsistencyConfig, RLConfig, SFTConfig
+from rewardlab.config import ConsistencyConfig, PolicyConfig, RLConfig, SFTConfig
 from rewardlab.data.rows import with_frames
 from rewardlab.demo.pairs import make_pairs
 from rewardlab.processes import num_processes
+from rewardlab.prompts.verification import CORRECT, REVISE, VERIFY, WRONG
+from rewardlab.rewards.pairwise import Anchors, PairwiseReward, PolicyReward
+from rewardlab.training import policy as policy_module
 from rewardlab.training import sft as sft_module
 from rewardlab.training.policy_gradient.trainer import PolicyTrainer
 from rewardlab.training.rl import train_rl
 from rewardlab.training.sft import train_sft
-from rewardlab.types import PreferencePair, choice_of
+from rewardlab.types import Choice, PreferencePair, choice_of
 from rewardlab.verdicts.parse import format_verdict
 from tests.support.killing import Kill, KilledError
+from tests.support.preferring_judge import Prefers
 from tests.support.rewards import TokenReward
 
 SHARED: dict[str, Any] = {
@@ -37,6 +42,9 @@ SHARED: dict[str, Any] = {
     "max_steps": 4,
     "gradient_checkpointing": False,
 }
+
+
+GENTLE = SHARED | {"learning_rate": 1e-4}  # Adam makes full steps of float noise in gradients that vanish
 
 
 def pairs() -> list[PreferencePair]:
@@ -101,9 +109,9 @@ def unequal_rollouts() -> Iterator[None]:
     """Have rollouts of the second half of a batch be one token long."""
     sample = PolicyTrainer._sample_decoder
 
-    def cut(self: Any, prompt_ids: Any, images: Any, fields: Any) -> Any:
-        lengths = [12 if first_row() + n < 4 else 1 for n in range(len(prompt_ids))]
-        parts = sample(self, prompt_ids, images, fields)
+    def cut(self: Any, prompt_ids: Any, images: Any, fields: Any, places: Any) -> Any:
+        lengths = [12 if place < 4 else 1 for place in places]
+        parts = sample(self, prompt_ids, images, fields, places)
         return tuple([row[:length] for row, length in zip(part or [], lengths, strict=True)] for part in parts)
 
     PolicyTrainer._sample_decoder = cut  # type: ignore[method-assign]
@@ -111,6 +119,74 @@ def unequal_rollouts() -> Iterator[None]:
         yield
     finally:
         PolicyTrainer._sample_decoder = sample  # type: ignore[method-assign]
+
+
+@contextmanager
+def scripted_verifications() -> Iterator[None]:
+    """Have six of eight judgments end; of their verifications, those of rollouts 0, 2, 3 and 7 say that they are wrong."""
+    sample = PolicyTrainer._sample_decoder
+
+    def scripted(self: Any, prompt_ids: Any, images: Any, fields: Any, places: Any) -> Any:
+        turns, _ = sample(self, prompt_ids, images, fields, places)
+        for n, place in enumerate(places):
+            text = self._tokenizer.decode(prompt_ids[n])
+            if VERIFY in text and REVISE not in text:
+                turns[n] = self._tokenizer(WRONG if place in (0, 2, 3, 7) else CORRECT, add_special_tokens=False)["input_ids"]
+            if REVISE not in text and place not in (1, 5):
+                turns[n] = [*turns[n], self.eos_token_ids[0]]
+        return turns, [[-2.0] * len(turn) for turn in turns]
+
+    PolicyTrainer._sample_decoder = scripted  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        PolicyTrainer._sample_decoder = sample  # type: ignore[method-assign]
+
+
+@contextmanager
+def scripted_rollouts() -> Iterator[None]:
+    """Have rollouts be whole judgments whose verdict and length are drawn by step and place in the batch of all processes."""
+    sample = PolicyTrainer._sample_decoder
+
+    def scripted(self: Any, prompt_ids: Any, images: Any, fields: Any, places: Any) -> Any:
+        said = []
+        for place in places:
+            dice = random.Random(f"{self.state.global_step} {place}")
+            text = format_verdict(dice.choice(list(Choice)), "x" * dice.randrange(1, 7))
+            ids = self._tokenizer.encode(text, add_special_tokens=False)
+            said.append(ids if place == 3 else [*ids, self.eos_token_ids[0]])  # the fourth is cut off
+        return said, [[0.0] * len(ids) for ids in said]
+
+    PolicyTrainer._sample_decoder = scripted  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        PolicyTrainer._sample_decoder = sample  # type: ignore[method-assign]
+
+
+class LengthReward:
+    """Pays a response its length, anchors or not: as a scalar head, it has neither a least nor a parity."""
+
+    least: float | None = None
+    parity: float | None = None
+
+    def __call__(
+        self, questions: Sequence[PreferencePair], responses: Sequence[str], anchors: Anchors, step: int
+    ) -> tuple[list[float | None], dict[str, float]]:
+        return [float(len(text)) for text in responses], {}
+
+
+def run_policy(checkpoint: Path, out: Path, reward: PolicyReward, **changes: Any) -> None:
+    """Train a policy on scripted answers, all eight of a batch to one question, which two processes must share."""
+    opened = policy_module.open_reward
+    policy_module.open_reward = lambda config, pairs: reward  # type: ignore[assignment]
+    batch = {"rollout_batch_size": 8, "batch_size": 8, "max_completion_length": 40, "advantage": "grpo", "group_size": 8}
+    shared = {name: value for name, value in GENTLE.items() if name != "template"}
+    try:
+        with scripted_rollouts():
+            policy_module.train_policy(pairs(), PolicyConfig(model=str(checkpoint), **(shared | batch | changes)), out)
+    finally:
+        policy_module.open_reward = opened
 
 
 @contextmanager
@@ -143,6 +219,17 @@ def run(
     """Train ``stage`` into ``out``, or go on with it; ``kill`` ends it right after its first checkpoint. With ``unequal`` the
     halves of each batch differ: the second's rollouts are one token long and paid more, and the first of them much more."""
     data = pairs() if data is None else data
+    if stage == "group":
+        judge = PairwiseReward(Prefers(lambda text: 0.8 if "1" in text else 0.3))  # type: ignore[arg-type]
+        return run_policy(checkpoint, out, judge, anchor="group")
+    if stage == "scalar":
+        return run_policy(checkpoint, out, LengthReward(), max_completion_length=23, positive_nll=0.3)
+    if stage == "swap":
+        changes = {**GENTLE, "rollout_batch_size": 8, "batch_size": 8, "max_completion_length": 40, **changes}
+        config = RLConfig(model=str(checkpoint), consistency=ConsistencyConfig(weight=0.0), swap_weight=1.0, **changes)
+        with scripted_rollouts():
+            train_rl(data, config, out)
+        return None
     if stage == "sft":
         with suppress(KilledError), killed_cold_start() if kill else nullcontext():
             train_sft(data, SFTConfig(model=str(checkpoint), **({**SHARED, "batch_size": 8} | changes)), out)
@@ -154,7 +241,8 @@ def run(
         (lambda ids, n: UNEQUAL[first_row() + n]) if unequal else (lambda ids, n: float(sum(ids) % 5)),
         correct=lambda ids, n: float(sum(ids) % 2),
     )
-    with suppress(KilledError), unequal_rollouts() if unequal else nullcontext():
+    scripted = unequal_rollouts() if unequal else scripted_verifications() if config.self_verify else nullcontext()
+    with suppress(KilledError), scripted:
         train_rl(data, config, out, reward=reward, callbacks=[Kill()] if kill else [])
 
 
@@ -178,14 +266,23 @@ VLLM_ARGS = (
     "--no-enable-chunked-prefill --max-num-batched-tokens 8192"
 )
 ENGINE: dict[str, Any] = {"engine": {"kind": "serve", "args": VLLM_ARGS}, "importance_cap": 2.0}
+EVALUATION: dict[str, Any] = {"fraction": 0.2, "every_steps": 2, "max_tokens": 12, "batch_size": 4}
 CHANGES: dict[str, dict[str, Any]] = {
+    "swap": {"advantage": "grpo", "group_size": 4},
     "rl+engine": ENGINE,
     "rl+groups": {"advantage": "grpo", "group_size": 2, "dynamic_sampling": "refill"},
     "rl+windows": {"advantage": "gae", "window": 4, "outliers": "keep", "preclip": None},
     "rl+lora": {"lora": {"r": 4}},
     "rl+unequal": {"unequal": True},
+    "rl+split": {"advantage": "grpo", "preclip": None, "group_size": 4, "rollout_batch_size": 12, "batch_size": 12}
+    | {"micro_batch_size": 2},
+    "rl+verified": {"advantage": "gae", "self_verify": True, "outliers": "keep", "preclip": None},
     "rl+taken_back": {"health": {"patience": 2, "policy": "roll_back"}},  # the last of its process: it stays collapsing
     "sft+lora": {"lora": {"r": 4}},
+    "sft+evaluated": {"evaluation": EVALUATION},
+    "rl+evaluated": {"evaluation": EVALUATION},
+    "rl+parts+mixed": {"kl": "k3_loss", "kl_coef": 0.1, "micro_batch_tokens": 300},
+    "sft+parts+mixed": {"micro_batch_tokens": 300},
     "sft+mixed": {"micro_batch_size": 1},
     "rl+mixed": {"micro_batch_size": 1},
     # log-probs without gradient, a critic and a reference beside the policy

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from rewardlab.demo.judgments import grounded_judgment
 from rewardlab.rewards.steps import judgment_steps, step_labels
-from rewardlab.types import Order
+from rewardlab.types import Order, PreferencePair
 
 
 @pytest.fixture(scope="session")
@@ -22,3 +23,13 @@ def labelled(demo_pairs: Any) -> list[dict[str, Any]]:
         labels = step_labels(len(ends), 1 if n % 2 else None)
         rows.append({"pair_id": pair.pair_id, "order": order.value, "text": text, "ends": ends, "labels": labels})
     return rows
+
+
+@pytest.fixture(scope="module")
+def tagged(demo_pairs: Any) -> list[PreferencePair]:
+    """40 pairs, ten of each tag, in alternating orders."""
+    tags = ("1", "2", "3", "unsolved")
+    return [
+        replace(pair, attempts=tags[n % 4], order=Order.SWAPPED if n % 8 > 3 else Order.GIVEN)
+        for n, pair in enumerate(demo_pairs[0][:40])
+    ]

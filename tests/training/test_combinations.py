@@ -47,7 +47,7 @@ def dialogues(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the decoder end its turns, verify every other judgment as wrong, and give its own log-probs of these tokens."""
     dice = torch.Generator().manual_seed(0)
 
-    def scripted(self: Any, prompt_ids: Any, images: Any, fields: Any) -> Any:
+    def scripted(self: Any, prompt_ids: Any, images: Any, fields: Any, places: Any) -> Any:
         tokenizer, turns = self._tokenizer, []
         for n, ids in enumerate(prompt_ids):
             text = tokenizer.decode(ids)

@@ -23,7 +23,8 @@ from rewardlab.samplers.self_verifying import SelfVerifying
 from rewardlab.training.policy_gradient.rollouts.dialogue import verification_metrics
 from rewardlab.training.policy_gradient.trainer import PolicyTrainer
 from rewardlab.training.rl import train_rl
-from rewardlab.training.run.verification_rows import verification_rows
+from rewardlab.training.run.rows import PromptReader, dialogue_dataset
+from rewardlab.training.run.verification_rows import verification_dialogues
 from rewardlab.training.sft import train_sft
 from rewardlab.types import Completion, FinishReason, Message, Order, Part
 from tests.support.configs import short_rl_config
@@ -156,7 +157,8 @@ def test_cold_start_dialogues(demo_pairs: Any, tmp_path: Path) -> None:
         for row, order, choice in cast
     ]
     votes.write_text("\n".join(json.dumps(line) for line in [{"identity": {}}, *lines, {"pass": "blank", "row": 0}]))
-    rows = verification_rows(judged, votes, load_template("plain"))
+    dialogues = verification_dialogues(judged, votes)
+    rows = dialogue_dataset(PromptReader(judged, load_template("plain")), dialogues)
     said = [row["completion"][0]["content"] for row in rows]
     assert said == [
         f"Seen red. Response 1 is better. {CORRECT}.",
@@ -165,11 +167,14 @@ def test_cold_start_dialogues(demo_pairs: Any, tmp_path: Path) -> None:
         f"Seen red. Response 2 is better. {CORRECT}.",
     ]
     assert [turn["role"] for turn in rows[2]["prompt"]] == ["user", "assistant", "user", "assistant", "user"]
-    assert rows[2]["prompt"][1]["content"] == "said second"
+    assert rows[2]["prompt"][1]["content"] == [{"type": "text", "text": "said second"}]
     assert [read_verification(text) for text in said] == [True, False, None, True]
     votes.write_text("\n".join(json.dumps(line) for line in [{"identity": {}}, lines[5]]))
     with pytest.raises(DataError, match="kept judgment"):
-        verification_rows(judged, votes, load_template("plain"))
+        verification_dialogues(judged, votes)
+    votes.write_text("\n".join(json.dumps(line) for line in [{"identity": {}}, {**lines[0], "row": len(judged)}]))
+    with pytest.raises(DataError, match="name the votes of this --data"):
+        verification_dialogues(judged, votes)
 
 
 def test_training_on_dialogues(demo_pairs: Any, tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

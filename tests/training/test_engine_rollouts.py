@@ -13,13 +13,23 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
+from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
 from rewardlab.config import EngineConfig, RLConfig
 from rewardlab.demo.base_model import build_model, build_processor, save_model
 from rewardlab.errors import ConfigError, EndpointError
-from rewardlab.models.loading import load_policy, load_processor
-from rewardlab.training.policy_gradient.rollouts.engine import RolloutEngine, check_engine, messages_of, with_context_length
+from rewardlab.models.loading import load_model, load_policy, load_processor
+from rewardlab.samplers.vllm_server import START_S
+from rewardlab.training.policy_gradient.build import trl_arguments
+from rewardlab.training.policy_gradient.rollouts.engine import (
+    CALL_S,
+    RolloutEngine,
+    check_engine,
+    messages_of,
+    with_context_length,
+)
 from rewardlab.types import Part
 from tests.support import scaled_runs
 from tests.support.launching import train_on
@@ -115,6 +125,7 @@ def test_a_chat_in_words_and_images() -> None:
     [
         ({"importance_cap": None}, "importance_cap"),
         ({"lora": {"r": 2}}, "is given all weights"),
+        ({"engine": {"kind": "colocate"}, "lora": {"quantize": "nf4"}}, "lora.quantize leaves none"),
         ({"hot_token": {}}, "every token at one temperature"),
         ({"sampling_batch_size": 4}, "own decoder"),
         ({"engine": {"kind": "colocate"}, "health": {"policy": "roll_back"}}, "cannot be started twice"),
@@ -157,6 +168,40 @@ def test_vllm_within_the_trainer_reads_images_by_the_checkpoint(checkpoint: Path
     load_policy(RLConfig(**changes, pixels=own), tmp_path)
     with pytest.raises(ConfigError, match="train the cold start with the same pixels"):
         load_policy(RLConfig(**changes, pixels=own | {"max": 784 * 9}), tmp_path)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_weights_are_written_once(checkpoint: Path, tmp_path: Path, tied: bool) -> None:
+    """The file holds all of the policy's weights and no critic's, its head too where it is the embedding, under the names of
+    checkpoints; no more bytes are written than it has."""
+    model = load_model(str(checkpoint), device="cpu")[0]
+    if not tied:
+        model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach() + 1.0)
+        model.config.tie_word_embeddings = model.config.text_config.tie_word_embeddings = False
+    engine = object.__new__(RolloutEngine)
+    engine._folder, engine._excluded = tmp_path / "engine", ("critic.",)
+    engine._folder.mkdir()
+    model.save_pretrained(tmp_path / "plain")
+    state = model.state_dict() | {"critic.weight": torch.ones(9)}
+    before = psutil.Process().io_counters().write_chars
+    engine._write(model, state)
+    written = psutil.Process().io_counters().write_chars - before
+    (file,) = engine._folder.iterdir()
+    assert written < file.stat().st_size + 100_000
+    weights, plain = load_file(file), load_file(tmp_path / "plain" / "model.safetensors")
+    embedded = next(value for name, value in weights.items() if name.endswith("embed_tokens.weight"))
+    assert torch.equal(weights["lm_head.weight"], embedded) is tied
+    assert weights.keys() - plain.keys() == ({"lm_head.weight"} if tied else set())
+    for name, value in plain.items():
+        assert torch.equal(weights[name], value)
+
+
+def test_the_other_processes_wait_longer_than_the_engine_may_take(tmp_path: Path) -> None:
+    """While the main process waits for a start, replaces weights in vain three times, and waits for a start after each."""
+    config = RLConfig(engine=EngineConfig(deadline_s=5000), importance_cap=2.0, max_completion_length=8)
+    longest = START_S + 3 * (4 * CALL_S + START_S)
+    assert trl_arguments(config, tmp_path).ddp_timeout_delta.total_seconds() > max(longest, 5000)
+    assert trl_arguments(RLConfig(), tmp_path).ddp_timeout == 1800
 
 
 def test_a_failed_rollout_is_no_rollout() -> None:

@@ -28,46 +28,13 @@ from rewardlab.training import policy as policy_module
 from rewardlab.training.policy import train_policy
 from rewardlab.training.reward_model import train_reward_model
 from rewardlab.types import (
-    BOTH_ORDERS,
-    Completion,
-    FinishReason,
-    Judgment,
     Order,
-    Outcome,
     PreferencePair,
-    Verdict,
-    VerdictStatus,
-    Vote,
 )
+from tests.support.preferring_judge import Prefers
 from tests.support.rewards import values_of
 
 END = 7
-
-
-class Prefers:
-    """In a judge's place: the probability is ``score(first) - score(second)`` on a line; counts what it is asked."""
-
-    def __init__(
-        self, score: Callable[[str], float], unreadable: frozenset[str] = frozenset(), orders: Any = BOTH_ORDERS
-    ) -> None:
-        self._score, self._unreadable, self._orders = score, unreadable, orders
-        self.asked: list[tuple[str, str]] = []
-
-    def compare_many(self, pairs: Any, *, orders: Any, num_votes: int, seed: int) -> list[Judgment]:
-        assert list(orders) == [BOTH_ORDERS] * len(pairs)
-        self.asked += [pair.responses for pair in pairs]
-        return [self._judgment(pair) for pair in pairs]
-
-    def _judgment(self, pair: Any) -> Judgment:
-        share = self._share(*pair.responses)
-        verdict = Verdict(None, VerdictStatus.NO_VERDICT if share is None else VerdictStatus.TIE)
-        votes = tuple(Vote(order, verdict, Completion("", FinishReason.STOP)) for order in self._orders)
-        return Judgment(pair.pair_id, votes, Outcome.TIE, share)
-
-    def _share(self, first: str, second: str) -> float | None:
-        if self._unreadable & {first, second}:
-            return None
-        return 0.5 + (self._score(first) - self._score(second)) / 2
 
 
 def question(name: str) -> PreferencePair:
@@ -83,11 +50,11 @@ def test_paid_by_the_chance_of_beating_the_anchor() -> None:
     judge = Prefers(grade)
     reward = PairwiseReward(judge)  # type: ignore[arg-type]
     answers = ["good", "<think>bad</think> good", "fair", "bad", ""]
-    paid, metrics = reward([question(str(n)) for n in range(5)], answers, ["<think>x</think>fair"] * 5, 0)
+    paid, metrics = reward([question(str(n)) for n in range(5)], answers, [("<think>x</think>fair",)] * 5, 0)
     assert paid == pytest.approx([0.7, 0.7, 0.5, 0.3, 0.0], abs=1e-3)
     assert judge.asked == [("good", "fair"), ("good", "fair"), ("bad", "fair")]
     assert values_of(metrics)["judge/unreadable_frac"] == 0
-    centred, _ = PairwiseReward(judge, phi="centered")([question("x")], ["good"], ["fair"], 0)  # type: ignore[arg-type]
+    centred, _ = PairwiseReward(judge, phi="centered")([question("x")], ["good"], [("fair",)], 0)  # type: ignore[arg-type]
     assert centred == pytest.approx([0.2], abs=1e-3)
 
 
@@ -98,10 +65,13 @@ def test_no_vllm_in_every_process() -> None:
             policy_module.open_reward(PolicyConfig(judge=judge), [])
 
 
-def test_a_group_is_compared_with_itself() -> None:
+def test_a_group_is_compared_with_itself(tmp_path: Path) -> None:
     """Each against the others, every distinct pair of texts asked once: good beats fair .7 and bad .9, so .8."""
     judge = Prefers(grade)
-    paid, _ = PairwiseReward(judge)([question("a")] * 3 + [question("b")] * 2, ["good", "fair", "bad", "good", "good"], None, 0)  # type: ignore[arg-type]
+    reward = PairwiseReward(judge)  # type: ignore[arg-type]
+    pairs = [question("a"), question("b")]
+    function = AnchoredReward(reward, pairs, None, ends=frozenset({END}), samples=tmp_path / "samples.jsonl")
+    paid = called(function, ["good", "fair", "bad", "good", "good"], [[1, END]] * 5, ["a", "a", "a", "b", "b"]).rewards
     assert paid == pytest.approx([0.8, 0.5, 0.2, 0.5, 0.5], abs=1e-3)
     assert sorted(judge.asked) == [("fair", "bad"), ("good", "bad"), ("good", "fair")]
 
@@ -109,13 +79,13 @@ def test_a_group_is_compared_with_itself() -> None:
 def test_what_cannot_be_read_is_not_paid() -> None:
     """Neither a reward nor a punishment nor one half."""
     judge = Prefers(grade, unreadable=frozenset({"bad"}))
-    paid, metrics = PairwiseReward(judge)([question("a"), question("b")], ["good", "bad"], ["fair", "fair"], 0)  # type: ignore[arg-type]
+    paid, metrics = PairwiseReward(judge)([question("a"), question("b")], ["good", "bad"], [("fair",), ("fair",)], 0)  # type: ignore[arg-type]
     assert paid[0] == pytest.approx(0.7)
     assert paid[1] is None
     assert values_of(metrics)["judge/unreadable_frac"] == 0.5
     one_order = PairwiseReward(Prefers(grade, orders=(Order.GIVEN,)))  # type: ignore[arg-type]
-    assert one_order([question("a")], ["good"], ["fair"], 0)[0] == [None]  # the other order failed: what is left is biased
-    nothing = PairwiseReward(judge)([question("a"), question("b")], ["good", "good"], ["", None], 0)  # type: ignore[arg-type]
+    assert one_order([question("a")], ["good"], [("fair",)], 0)[0] == [None]  # the other order failed: what is left is biased
+    nothing = PairwiseReward(judge)([question("a"), question("b")], ["good", "good"], [("",), ()], 0)  # type: ignore[arg-type]
     assert nothing[0] == [None, None]  # no anchor, no win
 
 
@@ -262,7 +232,7 @@ def test_a_scalar_head_pays_pointwise(demo_pairs: Any, tiny_checkpoint: Path, tm
     )
     reward = ScalarReward(train_reward_model(demo_pairs[0][:16], config, tmp_path / "rm"))
     asked = [demo_pairs[0][0], demo_pairs[0][0], demo_pairs[0][1]]
-    paid, _ = reward(asked, ["red", "<think>x</think>red", "red"], ["a", "b", "c"], 0)
+    paid, _ = reward(asked, ["red", "<think>x</think>red", "red"], [("a",), ("b",), ()], 0)
     assert paid[0] == pytest.approx(paid[1])
     assert paid[0] != pytest.approx(paid[2], abs=1e-7)
 
@@ -283,7 +253,7 @@ def test_a_rule_pays_where_it_can_and_the_judge_where_not() -> None:
         "<think>x</think>between 0 and 10",
         "good",
     ]
-    paid, metrics = verified([number] * 4 + [question("q")], said, ["7"] * 4 + ["fair"], 0)
+    paid, metrics = verified([number] * 4 + [question("q")], said, [("7",)] * 4 + [("fair",)], 0)
     assert paid == [1.0, 0.0, 0.0, 0.0, pytest.approx(0.7, abs=1e-3)]
     assert values_of(metrics)["verifier/share"] == 0.8
     assert (
@@ -302,7 +272,7 @@ def test_the_truth_of_a_worked_response() -> None:
     worked = PreferencePair("w", "how many?", ("<think>3 + 4</think>So there are \\boxed{7}.", "8"), 0, category="number")
     verified = VerifiedReward(RULES, None, contract=Contract.BOXED, thinking=True)
     assert verified.check([worked])["verifier"] == 1
-    assert verified([worked], ["<think>x</think>\\boxed{7}"], ["7"], 0)[0] == [1.0]
+    assert verified([worked], ["<think>x</think>\\boxed{7}"], [("7",)], 0)[0] == [1.0]
     prose = replace(worked, responses=("There are several of them.", "8"))
     with pytest.raises(DataError, match=r"does not accept as an answer to itself.*boxed"):
         verified.check([prose])

@@ -18,6 +18,7 @@ from rewardlab.config import Method, PRMConfig, RLConfig
 from rewardlab.errors import CheckpointError, ConfigError, DataError
 from rewardlab.models.checkpoints import CARD
 from rewardlab.models.loading import load_model, load_processor
+from rewardlab.models.padding import PassLimits
 from rewardlab.models.value_model import ValueModel, completion_values
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.rewards.process_reward import ProcessReward, step_tokens
@@ -200,7 +201,7 @@ def test_rewards_land_on_step_ends(
         }
         patches = int(batch["image_grid_thw"][0].prod())
         row |= {"pixel_values": batch["pixel_values"][n * patches : (n + 1) * patches], "num_images": [1]}
-        scores = completion_values(model, row, size=1, autocast=nullcontext)[0, 1:]
+        scores = completion_values(model, row, limits=PassLimits(rows=1), autocast=nullcontext)[0, 1:]
         places = step_tokens(tokenizer, batch["completion_ids"][n, : batch["completion_mask"][n].sum()].tolist())
         assert [tokenizer.decode(batch["completion_ids"][n, : p + 1]) for p in places] == [
             labelled[n]["text"][:end] for end in labelled[n]["ends"]

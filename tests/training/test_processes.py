@@ -74,6 +74,21 @@ def test_two_processes_are_as_one(tiny_checkpoint: Path, alone: Path, tmp_path: 
         same(alone / stage, tmp_path / f"{stage}_begun")
 
 
+def test_rewards_that_compare_rollouts(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """The two orders of a pair, a group that is compared with itself, and what a batch pays at least and on average are on two
+    processes: everyone earns what they do on one."""
+    kinds = ("swap", "group", "scalar")
+    for kind in kinds:
+        scaled_runs.run(kind, tiny_checkpoint, tmp_path / f"{kind}_alone", **scaled_runs.CHANGES.get(kind, {}))
+    train_on(tiny_checkpoint, tmp_path, *(f"{kind}:{kind}" for kind in kinds))
+    for kind in kinds:
+        same(tmp_path / f"{kind}_alone", tmp_path / kind)
+    lines = [json.loads(line) for line in (tmp_path / "swap" / "metrics.jsonl").read_text().splitlines()]
+    assert any(0 < line.get("reward/swap_agreement", 0) < 1 for line in lines)
+    lines = [json.loads(line) for line in (tmp_path / "scalar" / "metrics.jsonl").read_text().splitlines()]
+    assert any(0 < line.get("policy/truncated_frac", 0) < 1 for line in lines)
+
+
 @pytest.mark.parametrize("zero", ["2", "3", "3 dealt out"])
 @pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="deepspeed is not installed")
 def test_zero_is_as_one_process(tiny_checkpoint: Path, alone: Path, tmp_path: Path, zero: str) -> None:

@@ -23,6 +23,7 @@ from rewardlab.rewards.judgment import RewardWeights
 from rewardlab.rewards.judgment_function import JudgmentReward
 from rewardlab.rewards.rollout import Rollout, Scored, Trajectory
 from rewardlab.rewards.scorer import JudgmentScorer
+from rewardlab.samplers.hf import chat_of
 from rewardlab.training.policy_gradient.rollouts.prompts import PromptSource, RolloutSampler
 from rewardlab.training.policy_gradient.rollouts.truncated import TruncatedRollouts
 from rewardlab.training.rl import hard_pairs, rl_rows, train_rl
@@ -32,16 +33,6 @@ from tests.support.configs import short_rl_config
 from tests.support.rewards import values_of
 
 PLAIN = load_template("plain")
-
-
-@pytest.fixture(scope="module")
-def tagged(demo_pairs: Any) -> list[PreferencePair]:
-    """40 pairs, ten of each tag, in alternating orders."""
-    tags = ("1", "2", "3", "unsolved")
-    return [
-        replace(pair, attempts=tags[n % 4], order=Order.SWAPPED if n % 8 > 3 else Order.GIVEN)
-        for n, pair in enumerate(demo_pairs[0][:40])
-    ]
 
 
 def test_hard_pairs(tagged: list[PreferencePair]) -> None:
@@ -66,13 +57,17 @@ def test_rows_show_each_pair_as_they_say(tagged: list[PreferencePair]) -> None:
     for row in [*both, *stored]:
         pair, order = by_name[row["pair_id"]], Order(row["order"])
         message = build_messages(pair, order=order, template=PLAIN)[0]
-        assert row["prompt"] == [{"role": "user", "content": message.text}]
+        assert row["prompt"] == chat_of([message])
         assert row["preferred"] == pair.preferred
         assert row["images"][0].tobytes() == decode_image(pair.images[0]).tobytes()
         first, _ = pair.shown(order)
         assert message.text.index(f"Response 1: {first}") < message.text.index("Response 2:")
     assert [row["order"] for row in stored] == [pair.order.value for pair in tagged]
     assert {row["order"] for row in both} == {"given", "swapped"}
+
+
+def text_of(row: Any) -> str:
+    return "".join(part.get("text", "") for part in row["prompt"][0]["content"])
 
 
 def judgment_reward_of(weights: RewardWeights, out: Path) -> JudgmentReward:
@@ -87,7 +82,7 @@ def test_the_gold_verdict_earns_the_top_in_either_order(tagged: list[PreferenceP
     gold = []
     for row in rows:
         pair = by_name[row["pair_id"]]
-        shown_first = f"Response 1: {pair.responses[pair.preferred or 0]}" in row["prompt"][0]["content"]
+        shown_first = f"Response 1: {pair.responses[pair.preferred or 0]}" in text_of(row)
         gold.append(Choice.FIRST if shown_first else Choice.SECOND)
         assert gold[-1] is choice_of(pair.preferred or 0, Order(row["order"]))
     reward = judgment_reward_of(RewardWeights(), tmp_path)
@@ -253,7 +248,7 @@ def test_length_is_punished_softly(tagged: list[PreferencePair], tmp_path: Path)
     rows = rl_rows(tagged[:3], PLAIN, both_orders=False)
     gold = [format_verdict(choice_of(row["preferred"], Order(row["order"])), "Seen.") for row in rows]
     reward = judgment_reward_of(RewardWeights(overlong=(20, 10)), tmp_path)
-    source = PromptSource(rows, seed=0)
+    source = PromptSource(rows.dataset, seed=0)
     strategy = TruncatedRollouts(source, 5)
     strategy.choose_rows(list(rows))
     trajectories = [Trajectory([1] * 9 + [7]), Trajectory([1] * 14 + [7]), Trajectory([1] * 5, finished=False)]

@@ -90,7 +90,7 @@ def test_a_classifier_is_trained_on_both_orders_and_the_verdict_token(
     answers = [row["completion"][0]["content"] for row in rows]
     assert answers == ["2", "1"] * 6
     for n, pair in enumerate(pairs):
-        first, second = (rows[2 * n + side]["prompt"][0]["content"] for side in (0, 1))
+        first, second = (rows[2 * n + side]["prompt"][0]["content"][-1]["text"] for side in (0, 1))
         assert f"Response 1: {pair.responses[0]}\n" in first
         assert f"Response 1: {pair.responses[1]}\n" in second
     model, processor = load_model(str(tiny_checkpoint), device="cpu")

@@ -34,9 +34,12 @@ SIGNATURES = {  # class of TRL or transformers and method -> its parameters in T
     ),
     "GRPOTrainer._get_train_sampler": "self dataset",
     "GRPOTrainer._load_optimizer_and_scheduler": "self checkpoint",
+    "GRPOTrainer._prepare_inputs": "self generation_batch",
     "GRPOTrainer._save_checkpoint": "self model trial",
     "GRPOTrainer._tokenize_prompts": "self prompts",
     "GRPOTrainer.log": "self logs start_time",
+    "SFTTrainer.log": "self logs start_time",
+    "SFTTrainer.training_step": "self args kwargs",
     "Trainer._clip_grad_norm": "self model",
     "Trainer._load_from_checkpoint": "self resume_from_checkpoint model",
     "Trainer._run_epoch": (
@@ -49,7 +52,9 @@ SIGNATURES = {  # class of TRL or transformers and method -> its parameters in T
         "self language license tags model_name finetuned_from tasks dataset_tags dataset dataset_args"
     ),
     "Trainer.create_optimizer": "self model",
+    "Trainer.get_batch_samples": "self epoch_iterator num_batches device",
     "Trainer.log": "self logs start_time",
+    "Trainer.training_step": "self model inputs num_items_in_batch",
     "_BaseTrainer.create_model_card": "self model_name dataset_name tags",
 }
 

@@ -114,6 +114,8 @@ def _rollout(row: Mapping[str, Any]) -> AuditRow:
 class _RecordedConsistency:
     """A consistency judge that repeats a recorded answer."""
 
+    rounds = 1
+
     def __init__(self, consistency: int) -> None:
         self._consistency = consistency
 

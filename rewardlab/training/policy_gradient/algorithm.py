@@ -33,6 +33,7 @@ from rewardlab.rl.objectives import (
     ppo_clip,
     preclip,
     preclip_fraction,
+    response_log_ratio,
     sequence_log_ratio,
     sum_of_sequence_means,
     sum_over_constant,
@@ -63,13 +64,14 @@ def apply_outlier_rule(
 class Rewards:
     """``rewards_G``: of the rollouts of all processes, nan where nothing could score one. ``local``: where those of this
     process stand among them. ``groups_G``: numbers of the groups that a group-relative method compares, None where it compares
-    none. ``kl_NT``: k1 against the reference, where the method takes it off the reward. ``steps_NT``: what single tokens
-    earn."""
+    none. ``kl_NT``: k1 against the reference, where the method takes it off the reward; ``kl_G``: its sum over each rollout of
+    all processes, where a rollout is one action. ``steps_NT``: what single tokens earn."""
 
     rewards_G: Tensor
     local: slice
     groups_G: Tensor | None = None
     kl_NT: Tensor | None = None
+    kl_G: Tensor | None = None
     steps_NT: Tensor | None = None
 
 
@@ -95,8 +97,10 @@ def compute_advantages(
     rewards_G, mask_NT = rewards.rewards_G, batch.loss_mask_NT
     metrics: MetricMap = {}
     if rewards.groups_G is not None:
+        varying = varying_frac(fill_unscored(rewards_G, rewards.groups_G), rewards.groups_G)
+        if rewards.kl_G is not None:  # off the reward of the whole response, before any baseline
+            rewards_G = rewards_G - method.kl_coef * rewards.kl_G
         rewards_G = fill_unscored(rewards_G, rewards.groups_G)
-        varying = varying_frac(rewards_G, rewards.groups_G)
         metrics["advantage/varying_groups_frac"] = Metric(varying, float(mask_NT.sum()))
         if method.advantage in RELATIVE:
             relative_G = RELATIVE[method.advantage](rewards_G, rewards.groups_G)
@@ -192,11 +196,13 @@ def count_tokens(mask_NT: Tensor, sum_processes: SumProcesses) -> tuple[Tensor, 
 @dataclass(frozen=True)
 class LossScale:
     """How a micro-batch's sum becomes its share in the loss of its optimizer step. ``minibatches``: optimizer steps per rollout
-    batch, in one pass over it; ``processes`` whose gradients are averaged; ``micro_batches`` in an optimizer step."""
+    batch, in one pass over it; ``processes`` whose gradients are averaged; ``micro_batches`` in an optimizer step;
+    ``rows_frac``: the share of the micro-batch's rollouts, where it is read in several passes."""
 
     minibatches: float
     processes: int
     micro_batches: int
+    rows_frac: float = 1.0
 
     @property
     def share(self) -> float:
@@ -236,10 +242,14 @@ def policy_loss(inputs: LossInputs, method: Method) -> LossOutputs:
         log_ratio_NT = preclip(logprobs_NT, old_NT, method.preclip)
     if method.ratio == "sequence":
         log_ratio_NT = sequence_log_ratio(log_ratio_NT, mask_NT)
+    elif method.ratio == "product":
+        log_ratio_NT = response_log_ratio(log_ratio_NT, mask_NT)
     ratio_NT = finite_ratio(log_ratio_NT)
     loss_NT = ppo_clip(ratio_NT, batch.advantages_NT, method.clip_low, method.clip_high, method.dual_clip)
     if method.importance_cap and batch.sampling_logprobs_NT is not None:
-        weights_NT, corrected = importance_weights(old_NT, batch.sampling_logprobs_NT, mask_NT, method.importance_cap)
+        weights_NT, corrected = importance_weights(
+            old_NT, batch.sampling_logprobs_NT, mask_NT, method.importance_cap, whole=method.ratio == "product"
+        )
         metrics |= {name: Metric(value, tokens) for name, value in corrected.items()}
         loss_NT = loss_NT * weights_NT
     if method.kl_coef and method.kl != "k1_reward":
@@ -277,5 +287,6 @@ def average(
     if method.average == "token":
         return (values_NT * mask_NT).sum() * scale.share / num_tokens.clamp(min=1)
     if method.average == "constant":
-        return sum_over_constant(values_NT, mask_NT, method.max_completion_length) / scale.micro_batches
+        mean = sum_over_constant(values_NT, mask_NT, method.max_completion_length)
+        return mean * scale.rows_frac / scale.micro_batches
     return sum_of_sequence_means(values_NT, mask_NT) * scale.share / num_rows.clamp(min=1)

@@ -24,13 +24,15 @@ from rewardlab.samplers.vllm import FORBIDDEN
 from rewardlab.training.policy_gradient.arguments import PolicyArguments
 from rewardlab.training.policy_gradient.critic import StopAtPlateau
 from rewardlab.training.policy_gradient.rollouts.dynamic import DynamicSampling
-from rewardlab.training.policy_gradient.rollouts.engine import check_engine, with_context_length
+from rewardlab.training.policy_gradient.rollouts.engine import LONGEST_SYNC_S, check_engine, with_context_length
 from rewardlab.training.policy_gradient.rollouts.prompts import PromptSource
 from rewardlab.training.policy_gradient.rollouts.truncated import TruncatedRollouts
 from rewardlab.training.policy_gradient.rollouts.whole import RolloutStrategy, WholeRollouts
 from rewardlab.training.policy_gradient.trainer import PolicyTrainer, SamplingOptions
+from rewardlab.training.run.evaluation import Evaluation
 from rewardlab.training.run.folder import CRITIC, common_arguments, micro_batches
 from rewardlab.training.run.resume import release
+from rewardlab.training.run.rows import PromptRows
 from rewardlab.training.run.runner import Built, Stage, checkpoint_of, run_stage
 from rewardlab.training.run.watchdog import rollbacks
 
@@ -52,6 +54,7 @@ def trl_arguments(config: MethodConfig, out: Path, **more: Any) -> PolicyArgumen
         "top_p": 1.0,
         "top_k": 0,
         "beta": config.kl_coef,  # TRL loads the reference model where it is not 0
+        "log_multimodal": False,  # TRL would keep a batch of pictures to log them
         **_vllm_arguments(config),
         **common_arguments(config, out),
     }
@@ -59,10 +62,13 @@ def trl_arguments(config: MethodConfig, out: Path, **more: Any) -> PolicyArgumen
 
 
 def _vllm_arguments(config: MethodConfig) -> dict[str, Any]:
-    """Return TRL's arguments for its own two ways of sampling by vLLM; its correction is ours (``importance_cap``)."""
+    """Return TRL's arguments for its own two ways of sampling by vLLM, whose correction is ours (``importance_cap``); for
+    ``serve``, how long the others wait for the main process, which gives up first."""
     engine = config.engine
-    if engine is None or engine.kind == "serve":
+    if engine is None:
         return {}
+    if engine.kind == "serve":
+        return {"ddp_timeout": int(LONGEST_SYNC_S + engine.deadline_s) + 1800}  # torch's own 1,800 s for all else
     return {
         "use_vllm": True,
         "vllm_mode": engine.kind,
@@ -112,7 +118,7 @@ def _sampling_options(config: MethodConfig, processor: Any, *, num_rollbacks: in
 
 
 def make_trainer(
-    rows: Dataset,
+    rows: PromptRows,
     config: MethodConfig,
     model: PreTrainedModel,
     processor: Any,
@@ -125,8 +131,8 @@ def make_trainer(
     trl: dict[str, Any] | None = None,
     **parts: Any,
 ) -> PolicyTrainer:
-    """Return the trainer of a method. ``parts`` are further arguments of :class:`PolicyTrainer`, ``trl`` override TRL's
-    arguments.
+    """Return the trainer of a method on the prompts of ``rows``. ``parts`` are further arguments of :class:`PolicyTrainer`,
+    ``trl`` override TRL's.
 
     Raise ConfigError where rollouts cannot be shared out between processes.
     """
@@ -136,7 +142,7 @@ def make_trainer(
         if num_processes() > 1:
             always_run_vision_tower(critic, processor)
     if rollouts is None:
-        rollouts = TruncatedRollouts(_prompt_source(rows, config), config.window) if config.window else WholeRollouts()
+        rollouts = TruncatedRollouts(_prompt_source(rows.dataset, config), config.window) if config.window else WholeRollouts()
     options = dict(trl or {})
     if config.engine and config.engine.kind != "serve":  # which would else draw tokens that stand for images
         options["generation_kwargs"] = {"logit_bias": dict.fromkeys(vision_token_ids(model.config), FORBIDDEN)}
@@ -145,12 +151,14 @@ def make_trainer(
         reward=reward,
         rollouts=rollouts,
         sampling=_sampling_options(config, processor, num_rollbacks=num_rollbacks, orders_per_pair=orders_per_pair),
-        dynamic=_dynamic_sampling(rows, config),
+        dynamic=_dynamic_sampling(rows.dataset, config),
         critic=critic,
         value_learning_rate=config.value_learning_rate or 2 * config.learning_rate,
+        micro_batch_tokens=config.micro_batch_tokens,
         model=model,
         args=trl_arguments(config, out, **options),
-        train_dataset=rows,
+        train_dataset=rows.dataset,
+        read_rows=rows.read,
         processing_class=processor,
         peft_config=peft_config(config.lora, model, config.freeze),
         **parts,
@@ -170,6 +178,8 @@ def pretrain_value(build: Build, config: MethodConfig, out: Path, data: str) -> 
             "max_steps": config.value_pretrain_steps,
             "lr_scheduler": "constant",
             "warmup_steps": 0,
+            "warmup_ratio": 0.0,
+            "min_lr_ratio": 0.0,
             "value_learning_rate": config.value_learning_rate or 2 * config.learning_rate,
             "logging_steps": 1,
             # of a frozen policy the same draws come again: nothing is won by taking it back
@@ -199,7 +209,15 @@ def pretrain_value(build: Build, config: MethodConfig, out: Path, data: str) -> 
 
 
 def run_method(
-    build: Build, config: MethodConfig, out: Path, data: str, template: Template, *, name: str, num_rows: int
+    build: Build,
+    config: MethodConfig,
+    out: Path,
+    data: str,
+    template: Template,
+    *,
+    name: str,
+    num_rows: int,
+    evaluation: Evaluation | None = None,
 ) -> Path:
     """Run (or resume) a stage of RL; return the final checkpoint folder. ``data`` is the fingerprint of what it trains on.
 
@@ -221,4 +239,4 @@ def run_method(
         return Built(trainer, finish, trainer.close_engine)
 
     sequences = num_rows * config.group_size * config.iterations
-    return run_stage(Stage(name, config, out, data, sequences, build_stage, metric="reward"))
+    return run_stage(Stage(name, config, out, data, sequences, build_stage, metric="reward", evaluation=evaluation))

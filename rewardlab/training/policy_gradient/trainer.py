@@ -2,7 +2,7 @@
 
 A method (``config/method.py``), a way of making rollouts (``rollouts/``), a reward function (``rewards/``), and, where the
 method has one, a critic. TRL brings images, M-RoPE positions, log-probs, the schedule and the distribution; the arithmetic is
-in ``algorithm.py``. This is the only file that names private methods of TRL and transformers;
+in ``algorithm.py``. This file and ``rollouts/trl_vllm.py`` alone name private methods of TRL and transformers;
 ``tests/training/test_trl_seam.py`` holds their signatures.
 
 One step: TRL asks for a batch -> :meth:`PolicyTrainer.sample_and_score` makes scored rollouts -> TRL pads them and computes
@@ -11,6 +11,7 @@ log-probs -> ``compute_advantages`` -> TRL cuts micro-batches -> ``policy_loss``
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,7 +27,8 @@ from trl.models import unwrap_model_for_generation
 
 from rewardlab.config import EngineConfig, Method
 from rewardlab.metrics.running import Metric, MetricAccumulator, Metrics
-from rewardlab.models.families import FORWARD_KEYS, Fields, images_by_prompt, iterate_batches, slice_fields
+from rewardlab.models.families import FORWARD_KEYS, Fields, images_by_prompt
+from rewardlab.models.padding import PassLimits, untrim
 from rewardlab.models.precision import adapters_to_float32
 from rewardlab.models.value_model import ValueModel, completion_values
 from rewardlab.models.vision_hooks import always_run_vision_tower
@@ -57,19 +59,23 @@ from rewardlab.training.policy_gradient.critic import (
     split_optimizer_groups,
     without_critic,
 )
+from rewardlab.training.policy_gradient.logprobs import completion_logprobs
+from rewardlab.training.policy_gradient.micro_batches import rollout_widths, select_rollouts, sort_steps
+from rewardlab.training.policy_gradient.rollouts.decoder import Prompts, decode_rollouts
 from rewardlab.training.policy_gradient.rollouts.dynamic import Candidates, DynamicSampling
 from rewardlab.training.policy_gradient.rollouts.engine import EngineSampler
 from rewardlab.training.policy_gradient.rollouts.prompts import RolloutSampler, SetSamplerEpoch
 from rewardlab.training.policy_gradient.rollouts.state import State, load_states, save_state
+from rewardlab.training.policy_gradient.rollouts.trl_vllm import send_merged_copies
 from rewardlab.training.policy_gradient.rollouts.whole import (
     RolloutStrategy,
     Samples,
     Sampling,
     WholeRollouts,
     as_metrics,
-    decode_rollouts,
 )
 from rewardlab.training.run.folder import CRITIC
+from rewardlab.training.run.passes import accumulate_passes
 from rewardlab.training.run.resume import StrictResumeMixin
 
 
@@ -95,12 +101,14 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
     """
 
     kept_elsewhere = (PREFIX,)
+    _buffered_inputs: list[TRLBatch] | None  # TRL's: the micro-batches of a rollout batch
 
     def __init__(
         self,
         *,
         method: Method,
         reward: RewardFunction,
+        read_rows: Callable[[Sequence[Row]], list[Row]],
         rollouts: RolloutStrategy | None = None,
         sampling: SamplingOptions | None = None,
         dynamic: DynamicSampling | None = None,
@@ -108,15 +116,17 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         value_only: bool = False,
         value_learning_rate: float | None = None,
         process_reward: Callable[[torch.device], ProcessReward] | None = None,
+        micro_batch_tokens: int | None = None,
         outliers: OutlierFilter = apply_outlier_rule,
         image_fields: Callable[[Fields], Fields] = lambda fields: fields,
         **trl: Any,
     ) -> None:
-        """``trl`` are GRPOTrainer's own arguments: model, args, train_dataset, processing_class, peft_config, callbacks."""
+        """``read_rows`` makes of rows of the dataset what is sampled from and paid. ``trl`` are GRPOTrainer's own arguments:
+        model, args, train_dataset, processing_class, peft_config, callbacks."""
         self._accumulators = {"train": MetricAccumulator(), "eval": MetricAccumulator()}
         self._method, self._reward, self._rollouts = method, reward, rollouts or WholeRollouts()
         self._sampling, self._dynamic = sampling or SamplingOptions(), dynamic
-        self._outliers, self._image_fields = outliers, image_fields
+        self._outliers, self._image_fields, self._read_rows = outliers, image_fields, read_rows
         self._engine: EngineSampler | None = None
         self._prompts: list[Any] = []
         self._draws = (-1, 0)  # the step that drew last, and how often it did
@@ -124,9 +134,12 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         self._trajectories: list[Trajectory] = []
         self.rollout_sampler: RolloutSampler | None = None
         self.num_generated_tokens = 0  # by this process, trained on or not
+        self._micro_batch_tokens = micro_batch_tokens
         self.value_only, self.value_learning_rate = value_only, value_learning_rate
         super().__init__(reward_funcs=[reward], **trl)
         adapters_to_float32(self.model)
+        if self.use_vllm:
+            send_merged_copies(self.vllm_generation)
         self.add_callback(SetSamplerEpoch(lambda: self.rollout_sampler))
         if self.ref_model is not None and num_processes() > 1:
             always_run_vision_tower(self.ref_model, self.processing_class)
@@ -166,6 +179,10 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         values = torch.tensor([value], dtype=torch.float64, device=self.accelerator.device)
         return float(self.accelerator.gather(values).mean().item())
 
+    def _max_processes(self, number: int) -> int:
+        numbers = torch.tensor([number], device=self.accelerator.device)
+        return int(self.accelerator.gather(numbers).max().item())
+
     def _sum_processes(self, tensor: Tensor) -> Tensor:
         total: Tensor = self.accelerator.reduce(tensor, reduction="sum")
         return total
@@ -183,10 +200,10 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
 
     def sample_and_score(self, rows: list[Row]) -> list[Rollout]:
         """Return one scored rollout a row; what every one of them earned is in the metrics, trained on or not."""
-        rows = self._rollouts.choose_rows(rows)
-        prompts = [row["prompt"] for row in rows]
-        if any(row.get("images") for row in rows):
-            prompts = [prepare_multimodal_messages(row["prompt"], images=row["images"]) for row in rows]
+        started = time.perf_counter()
+        rows = self._read_rows(self._rollouts.choose_rows(rows))
+        self._add_metrics({"data/seconds": time.perf_counter() - started})
+        prompts = [prepare_multimodal_messages(row["prompt"], images=row.pop("images")) for row in rows]
         prompt_ids, _, _, completions, _, _, images, _ = super()._generate(prompts)
         by_prompt: list[Any] | None = images_by_prompt(images)
         images_by_row = by_prompt or [None] * len(rows)
@@ -205,15 +222,16 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         has_tool_images: bool = False,
     ) -> tuple[list[list[int]], Any]:
         """Have the strategy complete the prompts; it samples by our decoder, by an engine, or by TRL's own vLLM."""
+        first = self._local(len(prompt_ids)).start
 
-        def sample(ids: list[list[int]], pictures: Any, fields: Fields) -> Samples:
+        def sample(ids: list[list[int]], pictures: Any, fields: Fields, rows: Sequence[int]) -> Samples:
             if self._sampling.engine is not None:
                 tokens, logprobs = self._sample_engine(ids, self._sampling.engine)
             elif self.use_vllm:
                 generate = super(PolicyTrainer, self)._generate_single_turn
                 tokens, logprobs = generate(ids, pictures, fields, num_generations, has_tool_images)
             else:
-                tokens, logprobs = self._sample_decoder(ids, pictures, fields)
+                tokens, logprobs = self._sample_decoder(ids, pictures, fields, [first + row for row in rows])
             self.num_generated_tokens += sum(map(len, tokens))
             return tokens, logprobs
 
@@ -231,11 +249,10 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         self._draws = (step, self._draws[1] + 1 if self._draws[0] == step else 0)
         return (self.args.seed, self._sampling.num_rollbacks, *self._draws)
 
-    def _sample_decoder(self, prompt_ids: list[list[int]], images: Any, fields: Fields) -> Samples:
+    def _sample_decoder(self, prompt_ids: list[list[int]], images: Any, fields: Fields, places: Sequence[int]) -> Samples:
         """Sample with the decoder that benchmarks and serves the judge. A rollout's uniforms are keyed by its place in the
-        batch of all processes, so that it is the same on however many processes it is drawn."""
-        places = self._local(len(prompt_ids))
-        uniforms_NT = draw_uniforms(self._draw_key(), range(places.start, places.stop), self._max_new_tokens)
+        batch of all processes, in each of its turns, so that it is the same on however many processes it is drawn."""
+        uniforms_NT = draw_uniforms(self._draw_key(), places, self._max_new_tokens)
         with (
             unwrap_model_for_generation(
                 self.model_wrapped, self.accelerator, gather_deepspeed3_params=self.args.ds3_gather_for_generation
@@ -245,17 +262,17 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         ):
             return decode_rollouts(
                 policy,
-                iterate_batches(
-                    prompt_ids, fields, images, self._tokenizer.pad_token_id, self._sampling.batch_size or len(prompt_ids)
-                ),
+                Prompts(prompt_ids, images, fields, self._tokenizer.pad_token_id),
                 uniforms_NT.to(self.accelerator.device),
                 SamplingParams(1, self.temperature, self.top_p, self._max_new_tokens),
                 ends=frozenset(self.eos_token_ids),
+                batch_size=self._sampling.batch_size,
                 hot_token=self._sampling.hot_token,
             )
 
     def _tokenize_prompts(self, prompts: list[Any]) -> Any:
-        self._prompts = prompts  # an engine is asked in words and images, not in tokens
+        if self._sampling.engine is not None:
+            self._prompts = prompts  # it is asked in words and images, not in tokens
         return super()._tokenize_prompts(prompts)
 
     def _sample_engine(self, prompt_ids: list[list[int]], config: EngineConfig) -> Samples:
@@ -288,6 +305,9 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         if hot := self._sampling.hot_token:  # not of the policy's own drawing: nothing is learnt from it
             batch.loss_mask_NT[:, hot.position : hot.position + 1] = 0
         padded |= self._add_advantages(batch, rollouts).to_trl()
+        self._current = []  # pictures and all
+        if self.args.bf16 and "pixel_values" in padded:  # autocast rounds them so in any case
+            padded["pixel_values"] = padded["pixel_values"].to(torch.bfloat16)
         return dict(padded)
 
     def _generate(self, prompts: list[Any]) -> Any:
@@ -323,13 +343,15 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
             rewards_G = rewards_G.masked_fill(unscored_G, torch.nan)
             batch = replace(batch, loss_mask_NT=batch.loss_mask_NT * ~unscored_G[local][:, None])
             self._add_metrics({"reward/unscored_frac": unscored_G.float().mean().item()})
-        rewards = Rewards(rewards_G, local, self._groups(rollouts, rewards_G), self._kl(batch, rollouts))
+        kl_NT = self._kl(batch, rollouts)
+        kl_G = None if kl_NT is None or method.advantage != "rloo" else self.accelerator.gather(kl_NT.sum(1))
+        rewards = Rewards(rewards_G, local, self._groups(rollouts, rewards_G), kl_NT, kl_G)
         if self._process_reward is not None:
             steps_NT, metrics = self._process_reward(
                 batch.to_trl(),
                 [rollout.correct for rollout in rollouts],
                 [rollout.parsed for rollout in rollouts],
-                size=self.args.per_device_train_batch_size,
+                limits=self._limits(self.args.per_device_train_batch_size),
                 autocast=self.accelerator.autocast,
             )
             self._add_metrics(metrics)
@@ -390,8 +412,8 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
 
     def _values(self, batch: RolloutBatch) -> Tensor:
         """Return the critic's values [N, T] of the states before each completion token, without gradient."""
-        size, autocast = self.args.per_device_train_batch_size, self.accelerator.autocast
-        values_NT = completion_values(self.critic, batch.to_trl(), size=size, autocast=autocast)
+        limits, autocast = self._limits(self.args.per_device_train_batch_size), self.accelerator.autocast
+        values_NT = completion_values(self.critic, batch.to_trl(), limits=limits, autocast=autocast)
         return values_NT[:, :-1] * batch.completion_mask_NT
 
     def _get_per_token_logps_and_entropies(
@@ -401,27 +423,41 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         attention_mask: Tensor,
         logits_to_keep: int,
         batch_size: int | None = None,
+        compute_entropy: bool = False,
         **more: Any,
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Return TRL's log-probs, some rows at a time, which may be rows without an image beside rows with."""
-        fields = {key: more.pop(key) for key in list(more) if key in FORWARD_KEYS}
-        fields = self._image_fields(fields)
-        size = batch_size or len(input_ids)
-        parts = []
-        for start in range(0, len(input_ids), size):
-            rows = slice(start, start + size)
-            row_fields = slice_fields(fields, rows)
-            parts.append(
-                super()._get_per_token_logps_and_entropies(
-                    model, input_ids[rows], attention_mask[rows], logits_to_keep, **row_fields, **more
-                )
-            )
-        logps, entropies, losses = zip(*parts, strict=True)
-        return (
-            torch.cat(logps),
-            None if entropies[0] is None else torch.cat(entropies),
-            None if losses[0] is None else torch.stack(losses).mean(),
+        """Return what TRL's method does, reading little padding: ``batch_size`` rollouts of like length at a time (None: all),
+        each without its padding. They may be rollouts without an image beside rollouts with.
+
+        Raise NotImplementedError for inputs that no rule of families.py covers.
+        """
+        fields = self._image_fields({key: more.pop(key) for key in list(more) if key in FORWARD_KEYS})
+        if unknown := [key for key, value in more.items() if value is not None and value is not False]:
+            raise NotImplementedError(f"no rule for dealing out {unknown}")
+        widths = attention_mask.sum(1).tolist()
+        passes = [list(range(len(widths)))] if batch_size is None else self._limits(batch_size).cut(widths)
+        read = sum(len(rows) * max(widths[row] for row in rows) for rows in passes)
+        self._add_metrics({"tokens/padding_frac": Metric(1 - sum(widths) / read, read)})
+        logprobs_NT, entropies_NT = completion_logprobs(
+            model, input_ids, attention_mask, fields, logits_to_keep, passes=passes, autocast=self.accelerator.autocast
         )
+        return logprobs_NT, entropies_NT if compute_entropy else None, None
+
+    def _limits(self, rows: int | None) -> PassLimits:
+        """Return how much of a rollout batch one pass reads: ``rows``, where no number of tokens is given."""
+        if self._micro_batch_tokens is None:
+            return PassLimits(rows=rows)
+        return PassLimits(positions=self._micro_batch_tokens, max_processes=self._max_processes)
+
+    def _prepare_inputs(self, generation_batch: Any) -> TRLBatch:
+        """Return TRL's micro-batch, of rollouts of like length among those of its optimizer step."""
+        before = self._buffered_inputs
+        inputs: TRLBatch = super()._prepare_inputs(generation_batch)
+        if self._buffered_inputs is None or self._buffered_inputs is before:
+            return inputs
+        self._buffered_inputs = sort_steps(self._buffered_inputs, self.args.gradient_accumulation_steps)
+        first: TRLBatch = self._buffered_inputs[self._step % self.args.steps_per_generation]
+        return first
 
     def _logprobs(self, model: Any, batch: RolloutBatch, batch_size: int | None = None) -> tuple[Tensor, Tensor]:
         """Return log-probs of the completions and the entropies there [N, T], computed with their images."""
@@ -444,21 +480,34 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         return LossScale(self.args.steps_per_generation / parts, self.accelerator.num_processes, parts)
 
     def _compute_loss(self, model: Any, inputs: TRLBatch) -> Tensor:
-        batch = RolloutBatch.from_trl(inputs)
+        """Return the micro-batch's share in the loss, read in as many passes as ``micro_batch_tokens`` asks for."""
+        rows, passes = len(inputs["completion_ids"]), [inputs]
+        if self.model.training and self._micro_batch_tokens is not None:
+            passes = [select_rollouts(inputs, part) for part in self._limits(None).cut(rollout_widths(inputs))]
+
+        def loss_of(part: TRLBatch) -> Tensor:
+            scale = replace(self._loss_scale, rows_frac=len(part["completion_ids"]) / rows)
+            return self._pass_loss(model, RolloutBatch.from_trl(part), scale, len(passes))
+
+        return accumulate_passes(self.accelerator, model, passes, loss_of)
+
+    def _pass_loss(self, model: Any, batch: RolloutBatch, scale: LossScale, num_passes: int) -> Tensor:
         if self._critic_hook is None:
-            return self._policy_loss(model, batch)
-        values_NL: Tensor
-        loss, values_NL = self._critic_hook.collect(lambda: self._policy_loss(model, batch))
-        width = batch.completion_ids_NT.size(1)
+            return self._policy_loss(model, batch, scale)
+        values_NW: Tensor
+        loss, values_NW = self._critic_hook.collect(lambda: self._policy_loss(model, batch, scale))
+        last = batch.prompt_ids_NP.size(1) - 1  # column of a prompt's last token: the state before the first of the completion
+        columns = slice(last, last + batch.completion_ids_NT.size(1))
+        values_NT = untrim(values_NW, batch.model_inputs["attention_mask"], columns)
         assert batch.values is not None
-        value = value_loss(values_NL[:, -width - 1 : -1], batch.values, self._method, self._loss_scale)
-        self._add_metrics({"value/loss": value.item() * self.current_gradient_accumulation_steps})
+        value = value_loss(values_NT, batch.values, self._method, scale)
+        self._add_metrics({"value/loss": value.item() * self.current_gradient_accumulation_steps * num_passes})
         total: Tensor = value + loss * (not self.value_only)
         return total
 
-    def _policy_loss(self, model: Any, batch: RolloutBatch) -> Tensor:
+    def _policy_loss(self, model: Any, batch: RolloutBatch, scale: LossScale) -> Tensor:
         logprobs_NT, entropies_NT = self._logprobs(model, batch)
-        outputs = policy_loss(LossInputs(batch, logprobs_NT, entropies_NT, self._loss_scale), self._method)
+        outputs = policy_loss(LossInputs(batch, logprobs_NT, entropies_NT, scale), self._method)
         self._add_metrics(outputs.metrics)
         return outputs.loss
 

@@ -28,10 +28,16 @@ from rewardlab.reporting.progress import Advance, log_line
 # Where a run finds its endpoint and what it prints: not what it is. Another value continues the same run.
 PROJECT = "rewardlab"  # as trackers name it
 _SURROUNDINGS = {"base_url", "api_key_env", "concurrency", "deadline_s", "report_to", "logging_steps", "save_total_limit"}
-_SURROUNDINGS |= {"health", "devices"}
+_SURROUNDINGS |= {"health", "devices", "data_workers"}
 _SURROUNDINGS |= {"attn_implementation", "dtype"}  # by what attention is computed, and how the result is written
-_SURROUNDINGS |= {"micro_batch_size", "sampling_batch_size", "gradient_checkpointing"}  # how a batch is read, not what is in it
+_SURROUNDINGS |= {
+    "micro_batch_size",
+    "micro_batch_tokens",
+    "sampling_batch_size",
+    "gradient_checkpointing",
+}  # how a batch is read
 FINAL, METRICS, SAMPLES, CONFIG, CRITIC = "final", "metrics.jsonl", "samples.jsonl", "run.json", "critic"
+EVALUATIONS, EVAL, TRACKED_EVAL = "evaluations.jsonl", "eval/", "eval_"  # trackers know evaluations by transformers' prefix
 
 
 def is_finished(out: Path) -> bool:
@@ -108,30 +114,38 @@ def _tidy(out: Path, last: Path | None) -> None:
         if not _is_complete(path):
             shutil.rmtree(path)
     step = 0 if last is None else _step_of(last)
-    for name in (METRICS, SAMPLES):
+    for name in (METRICS, EVALUATIONS, SAMPLES):
         path = out / name
         if path.exists():
             whole, _, _ = path.read_text(encoding="utf-8").rpartition("\n")
-            last_kept = step if name == METRICS else step - 1  # samples of step s are drawn after checkpoint s was saved
+            last_kept = step - (name == SAMPLES)  # samples of step s are drawn after checkpoint s was saved
             kept = [line for line in whole.split("\n") if line and json.loads(line)["step"] <= last_kept]
             write_atomic(path, "".join(f"{line}\n" for line in kept))
 
 
-def close_run(
-    out: Path, trainer: Any, processor: Any, *, template: Template, stage: str, dtype: torch.dtype, **facts: Any
+def write_partial(
+    folder: Path, trainer: Any, processor: Any, *, template: Template, stage: str, dtype: torch.dtype, **facts: Any
 ) -> Path:
-    """Save model, processor and card into ``out/final`` by way of a temporary folder; returns it. Weights that learnt in
-    float32 are rounded to ``dtype``; those of an adapter are not.
+    """Save model, processor and card into a temporary neighbour of ``folder``; return it, to be moved into place. Weights that
+    learnt in float32 are rounded to ``dtype``; those of an adapter are not.
 
     The policy's generation settings go along: a judge is sampled as it was trained to be.
     """
-    partial, final = out / f"{FINAL}.partial", out / FINAL
+    partial = folder.with_name(f"{folder.name}.partial")
     trainer.save_model(str(partial))
     if trainer.accelerator.is_main_process:
         round_checkpoint(partial, dtype)
         processor.save_pretrained(partial)
         write_card(partial, template=template, stage=stage, commit=commit(), command=command_line(), **facts)
         write_model_card(partial)
+    return partial
+
+
+def close_run(out: Path, trainer: Any, processor: Any, *, template: Template, stage: str, **facts: Any) -> Path:
+    """Save model, processor and card into ``out/final``, whole or not at all; returns it."""
+    final = out / FINAL
+    partial = write_partial(final, trainer, processor, template=template, stage=stage, **facts)
+    if trainer.accelerator.is_main_process:
         if (partial / CRITIC).exists():  # a part of the run, not of the judge
             shutil.rmtree(out / CRITIC, ignore_errors=True)
             (partial / CRITIC).rename(out / CRITIC)
@@ -163,6 +177,18 @@ def trackers(report_to: str) -> list[str]:
     return names
 
 
+def schedule_arguments(config: TrainConfig) -> dict[str, Any]:
+    """Return the course of the learning rate, as transformers' arguments. Warm-up below 1 is a share of all optimizer steps,
+    of which transformers takes the next whole number."""
+    arguments: dict[str, Any] = {
+        "lr_scheduler_type": config.lr_scheduler,
+        "warmup_steps": config.warmup_ratio or config.warmup_steps,
+    }
+    if config.min_lr_ratio:
+        arguments |= {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr_rate": config.min_lr_ratio}}
+    return arguments
+
+
 def common_arguments(config: TrainConfig, out: Path) -> dict[str, Any]:
     """What every stage tells its trainer alike; bfloat16 on an accelerator, float32 on a CPU.
 
@@ -181,8 +207,7 @@ def common_arguments(config: TrainConfig, out: Path) -> dict[str, Any]:
     return {
         "output_dir": str(out),
         "learning_rate": config.learning_rate,
-        "lr_scheduler_type": config.lr_scheduler,
-        "warmup_steps": config.warmup_steps,
+        **schedule_arguments(config),
         "num_train_epochs": config.epochs,
         "max_steps": config.max_steps,
         "per_device_train_batch_size": config.micro_batch_size,
@@ -204,6 +229,20 @@ def common_arguments(config: TrainConfig, out: Path) -> dict[str, Any]:
         "use_cpu": not on_gpu and not deepspeed,
         "ddp_backend": "gloo" if deepspeed and not on_gpu else None,
     }
+
+
+def supervised_arguments(config: TrainConfig, out: Path) -> dict[str, Any]:
+    """Return :func:`common_arguments`, and how many worker processes read, decode and tokenize the samples: for stages whose
+    samples are known beforehand."""
+    workers = data_workers(config)
+    if workers:
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # each worker is one thread, and says so otherwise
+    return {**common_arguments(config, out), "dataloader_num_workers": workers}
+
+
+def data_workers(config: TrainConfig) -> int:
+    """Return ``config.data_workers``, or the cores there are for this process where these are fewer."""
+    return min(config.data_workers, len(os.sched_getaffinity(0)))
 
 
 class RunLog(TrainerCallback):
@@ -232,6 +271,9 @@ class RunLog(TrainerCallback):
         values = {name: value for name, value in (logs or {}).items() if value is not None}
         # nan is a mean of nothing, but for what every step has
         metrics = {name: value for name, value in values.items() if value == value or name in ("loss", "grad_norm", "reward")}
+        metrics = {
+            name.replace(TRACKED_EVAL, EVAL, 1) if name.startswith(TRACKED_EVAL) else name: metrics[name] for name in metrics
+        }
         if not metrics or not state.is_world_process_zero:
             return
         with self._path.open("a", encoding="utf-8") as file:

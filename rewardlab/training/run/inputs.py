@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from rewardlab.config import load_config
-from rewardlab.data.pairs import read_pairs
+from rewardlab.data.pair_table import PairTable
 from rewardlab.errors import ConfigError
 from rewardlab.models.video_policy import video_policy_of
 from rewardlab.types import PreferencePair
@@ -28,9 +28,11 @@ def config_of(schema: type[Config], config: Config | str | Path | None, **overri
     return config
 
 
-def pairs_of(pairs: Sequence[PreferencePair] | str | Path, frames: int, model: str) -> Sequence[PreferencePair]:
-    """Return pairs as they are, or those of a file, its videos as ``model``'s family is shown them or as ``frames``. Raise
-    DataError or MediaError."""
+def pairs_of(
+    pairs: Sequence[PreferencePair] | str | Path, frames: int, model: str, *, images: Path | None = None
+) -> Sequence[PreferencePair]:
+    """Return pairs as they are, or those of a set on disk, read as they are taken; videos as ``model``'s family is shown them,
+    or as ``frames``. ``images``: where relative paths of media start. Raise DataError or MediaError."""
     if not isinstance(pairs, str | Path):
         return pairs
-    return read_pairs(pairs, frames=frames, policy=partial(video_policy_of, model))
+    return PairTable(Path(pairs), images=images, frames=frames, policy=partial(video_policy_of, model))

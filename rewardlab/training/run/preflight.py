@@ -1,80 +1,33 @@
-"""How many tokens every sample will be, before a run starts: by the processor's own count, from the sizes of images alone."""
+"""Samples that are too long are left out before a run starts."""
 
 from __future__ import annotations
 
-import io
+import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
-
 from rewardlab.config import TrainConfig
 from rewardlab.data.files import write_atomic
+from rewardlab.data.pair_table import fingerprint_of, light_pairs, select
+from rewardlab.data.rows import media_of
 from rewardlab.errors import DataError
 from rewardlab.models.attention import check_attention
-from rewardlab.models.families import count_image_tokens, count_text_tokens
 from rewardlab.models.loading import load_config_of, load_processor, set_pixels
-from rewardlab.processes import is_main
+from rewardlab.processes import is_main, num_processes, process_index
 from rewardlab.prompts import Template, build_messages
-from rewardlab.reporting.progress import bar, log_line
-from rewardlab.samplers.hf import chat_of, special_tokens
+from rewardlab.reporting.progress import Advance, bar, log_line
 from rewardlab.training.run.folder import CONFIG, refuse_finished
-from rewardlab.types import BOTH_ORDERS, Message, Order, PreferencePair
+from rewardlab.training.run.token_counts import SampleTokens, TokenCounter
+from rewardlab.types import BOTH_ORDERS, Order, PreferencePair
 
-TOO_LONG = "too_long.jsonl"
-
-
-@dataclass(frozen=True)
-class SampleTokens:
-    """Tokens of one sample: of its text (prompt, and the answer it is trained on), of its images, and left for an answer."""
-
-    pair_id: str
-    text: int
-    images: int
-    num_images: int
-    answer: int
-
-    @property
-    def total(self) -> int:
-        return self.text + self.images + self.answer
-
-
-class TokenCounter:
-    """Counts without decoding an image: its size is in its first bytes."""
-
-    def __init__(self, processor: Any) -> None:
-        self._processor, self._specials = processor, special_tokens(processor.tokenizer)
-        self._by_size: dict[tuple[int, int], int] = {}
-
-    def images(self, sizes: Iterable[tuple[int, int]]) -> int:
-        """Count the tokens of images of (height, width) px."""
-        all_sizes = list(sizes)
-        new = sorted({size for size in all_sizes if size not in self._by_size})
-        if new:
-            self._by_size |= dict(zip(new, count_image_tokens(self._processor, new), strict=True))
-        return sum(self._by_size[size] for size in all_sizes)
-
-    def text(self, prompt: Sequence[Message], answer: str = "") -> int:
-        """Count the tokens of a prompt without its images' own (the marks around them count) and of the answer behind it."""
-        chat = chat_of(prompt, self._specials)
-        text = self._processor.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
-        return count_text_tokens(self._processor, text, answer, sum(len(message.images) for message in prompt))
-
-    def sample(
-        self, pair: PreferencePair, order: Order, template: Template, *, answer: str = "", room: int = 0
-    ) -> SampleTokens:
-        """Count the tokens of a pair in one order; ``room`` is what a rollout may add."""
-        prompt = build_messages(pair, order=order, template=template)
-        images = [image for message in prompt for image in message.images]
-        return SampleTokens(pair.pair_id, self.text(prompt, answer), self.images(map(_size, images)), len(images), room)
-
-
-def _size(image: bytes) -> tuple[int, int]:
-    with Image.open(io.BytesIO(image)) as opened:
-        return opened.height, opened.width
+TOO_LONG, COUNTS = "too_long.jsonl", "token_counts"
+AT_ONCE = 512  # texts that a tokenizer is given together
+NEAR = 64  # tokens by which the two orders of a pair, or a text and the same text in one piece, may differ
 
 
 def processor_of(config: TrainConfig) -> Any:
@@ -92,6 +45,14 @@ def context_of(model: str) -> int | None:
 
 
 def drop_too_long(
+    pairs: Sequence[PreferencePair], config: TrainConfig, template: Template, out: Path, *, room: int = 0
+) -> Sequence[PreferencePair]:
+    """Return the pairs that fit, as :func:`numbers_that_fit` says; ``room`` is what a rollout may add, in tokens."""
+    numbers = numbers_that_fit(pairs, config, template, out, room=room)
+    return pairs if len(numbers) == len(pairs) else select(pairs, numbers)
+
+
+def numbers_that_fit(
     pairs: Sequence[PreferencePair],
     config: TrainConfig,
     template: Template,
@@ -99,9 +60,8 @@ def drop_too_long(
     *,
     answer: Callable[[PreferencePair], str] = lambda pair: "",
     room: int = 0,
-) -> list[PreferencePair]:
-    """Return the pairs that fit. Longer than ``config.max_tokens`` they are dropped, listed in ``out/too_long.jsonl``, and
-    logged.
+) -> Sequence[int]:
+    """Return which pairs fit. Those longer than ``config.max_tokens`` are listed in ``out/too_long.jsonl``, and logged.
 
     Each is counted in the order that makes it longer. Where no ``max_tokens`` is given, raise DataError for a pair longer than
     the model's context: it could not be read, and cutting it could cut an image. Also where none fits. Raise ConfigError for a
@@ -111,17 +71,20 @@ def drop_too_long(
     check_attention(config.attn_implementation)
     limit = config.max_tokens or context_of(config.model)
     if limit is None:
-        return list(pairs)
-    counter, kept, dropped = TokenCounter(processor_of(config)), [], []
-    with bar("tokens", len(pairs)) as advance:
-        for pair in pairs:
-            counts = [counter.sample(pair, order, template, answer=answer(pair), room=room) for order in BOTH_ORDERS]
-            tokens = max(counts, key=lambda count: count.total)
-            kept.append(pair) if tokens.total <= limit else dropped.append(tokens)
-            advance(1)
+        return range(len(pairs))
+    described = (fingerprint_of(pairs), len(pairs), config.model, config.pixels, limit, template.hash, room)
+    folder = out / COUNTS / hashlib.sha256(repr(described).encode()).hexdigest()[:16]
+
+    def count() -> dict[int, SampleTokens]:
+        with bar("tokens", len(pairs)) as advance:
+            counter = TokenCounter(processor_of(config))
+            return dict(_longer(pairs, limit, counter, template, answer, room, advance))
+
+    dropped = _of_all_processes(count, folder)
+    kept = [n for n in range(len(pairs)) if n not in dropped]
     if not dropped:
         return kept
-    worst = max(dropped, key=lambda count: count.total)
+    worst = max(dropped.values(), key=lambda count: count.total)
     message = (
         f"{len(dropped):,} of {len(pairs):,} samples are longer than {limit:,} tokens; the longest, {worst.pair_id}, has "
         f"{worst.text:,} of text, {worst.images:,} of {worst.num_images} images and {worst.answer:,} for the answer"
@@ -130,6 +93,67 @@ def drop_too_long(
         cure = "raise max_tokens" if config.max_tokens else "set max_tokens to have them left out"
         raise DataError(f"{message}. Lower pixels.max or frames, or {cure}")
     if is_main() and not (out / CONFIG).exists():  # a run that is gone on with, or refused, has its list
-        write_atomic(out / TOO_LONG, "".join(json.dumps({**asdict(count), "total": count.total}) + "\n" for count in dropped))
+        rows = (json.dumps({**asdict(dropped[n]), "total": dropped[n].total}) + "\n" for n in sorted(dropped))
+        write_atomic(out / TOO_LONG, "".join(rows))
         log_line(f"{message}: left out, see {out / TOO_LONG}")
     return kept
+
+
+def _longer(
+    pairs: Sequence[PreferencePair],
+    limit: int,
+    counter: TokenCounter,
+    template: Template,
+    answer: Callable[[PreferencePair], str],
+    room: int,
+    advance: Advance,
+) -> Iterator[tuple[int, SampleTokens]]:
+    """Yield (number, tokens) of the pairs longer than ``limit`` among this process's share.
+
+    Most are shown to be shorter by bounds that cost little: a token is at least a byte, and an image at most so many tokens. Of
+    the others texts are counted, many at once, and read from disk, images and all, only those that may still be too long.
+    """
+    most = counter.most_image_tokens
+    waiting: list[tuple[int, PreferencePair, str, float]] = []
+
+    def count() -> Iterator[tuple[int, SampleTokens]]:
+        answers = [answer(pair) for _, pair, _, _ in waiting]
+        texts = counter.texts(
+            [rendered for _, _, rendered, _ in waiting], answers, [len(media_of(p)) for _, p, _, _ in waiting]
+        )
+        for (number, _, _, of_images), text, tokens in zip(waiting, answers, texts, strict=True):
+            if tokens + NEAR + room + of_images > limit:
+                whole = pairs[number]
+                counts = [counter.sample(whole, order, template, answer=text, room=room) for order in BOTH_ORDERS]
+                if (longest := max(counts, key=lambda count: count.total)).total > limit:
+                    yield number, longest
+
+    for number, pair in light_pairs(pairs):
+        if number % num_processes() != process_index():
+            continue
+        num_images = len(media_of(pair))
+        of_images = math.inf if pair.videos or (most is None and num_images) else (most or 0) * num_images
+        rendered = counter.render(build_messages(pair, order=Order.GIVEN, template=template))
+        if len(rendered.encode()) + len(answer(pair).encode()) + room + of_images > limit:
+            waiting.append((number, pair, rendered, of_images))
+        if len(waiting) == AT_ONCE:
+            yield from count()
+            waiting = []
+        advance(num_processes())
+    if waiting:
+        yield from count()
+
+
+def _of_all_processes(count: Callable[[], dict[int, SampleTokens]], folder: Path) -> dict[int, SampleTokens]:
+    """Return what all processes count, each its share, by way of ``folder``, which is of this very count: several that go on
+    with a run do not count again."""
+    if num_processes() == 1:
+        return count()
+    files = [folder / f"{n}_of_{num_processes()}.json" for n in range(num_processes())]
+    if not files[process_index()].exists():
+        mine = {number: asdict(tokens) for number, tokens in count().items()}
+        write_atomic(files[process_index()], json.dumps(mine))
+    while not all(file.exists() for file in files):
+        time.sleep(0.2)
+    counts = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    return {int(number): SampleTokens(**count) for part in counts for number, count in part.items()}

@@ -16,7 +16,7 @@ import torch
 from transformers import PreTrainedModel, PrinterCallback, TrainerCallback
 
 from rewardlab.config import TrainConfig
-from rewardlab.errors import CheckpointError, DataError, HealthError
+from rewardlab.errors import CheckpointError, DataError, HealthError, MediaError
 from rewardlab.processes import is_main, num_processes
 from rewardlab.training.run.watchdog import HalveLearningRate, Watchdog, rollbacks
 
@@ -39,6 +39,9 @@ def run_steps(trainer: Any, config: TrainConfig, out: Path, resume: str | None) 
     except HealthError:
         release(trainer)  # another attempt may follow
         raise
+    except (DataError, MediaError) as error:  # of a worker process it holds the worker's whole traceback
+        name = type(error).__name__
+        raise type(error)(str(error).strip().rsplit(f"{name}: ", 1)[-1]) from error
     if trainer.state.global_step == 0:
         raise DataError("the data are too few for one optimizer step; add pairs, or lower the batch sizes")
 
@@ -95,8 +98,9 @@ class StrictResumeMixin:
         self.load_weights(model, resume_from_checkpoint)
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
-        """Do nothing where a run was killed between its last step and its final folder: Trainer would take another step."""
-        if self.state.global_step >= self.state.max_steps:  # type: ignore[attr-defined]
+        """Do nothing where a run was killed between its last step, or its early end, and its final folder: Trainer would take
+        another step."""
+        if self.state.global_step >= self.state.max_steps or self.control.should_training_stop:  # type: ignore[attr-defined]
             self.control.should_training_stop = True  # type: ignore[attr-defined]
         else:
             super()._run_epoch(*args, **kwargs)  # type: ignore[misc]

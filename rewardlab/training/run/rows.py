@@ -1,33 +1,136 @@
-"""Pairs as rows of a training set, as TRL takes them."""
+"""Rows of a training set, as TRL takes them: numbers and short texts in memory; pairs are read from disk, and pictures decoded,
+when their turn comes, once for each use.
+"""
 
 from __future__ import annotations
 
-import hashlib
+import json
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
-from datasets import List, Value
+from datasets import Dataset
+from PIL.Image import Image
 
+from rewardlab.data.images import decode_image
 from rewardlab.prompts import Template, build_messages
-from rewardlab.types import Order, PreferencePair
+from rewardlab.rewards.rollout import Row
+from rewardlab.samplers.hf import chat_of
+from rewardlab.types import Message, Order, PreferencePair
 
-TURNS = List({"role": Value("string"), "content": Value("string")})
+Chat = list[dict[str, Any]]
 
 
-def chat_columns(pair: PreferencePair, order: Order, template: Template) -> dict[str, Any]:
-    """Return the prompt as TRL takes it: text turns, and the images apart; TRL puts them first, as the template does."""
-    messages = build_messages(pair, order=order, template=template)
-    return {
-        "prompt": [{"role": message.role, "content": message.text} for message in messages],
-        "images": [{"bytes": image, "path": None} for message in messages for image in message.images],
+@dataclass(frozen=True)
+class PromptReader:
+    """Makes the prompts of ``pairs`` as a judge is asked: the same parts in the same places, and no text keeps one of a
+    tokenizer's ``specials``."""
+
+    pairs: Sequence[PreferencePair]
+    template: Template
+    specials: tuple[str, ...] = ()
+
+    def read(self, number: int, orders: Sequence[Order]) -> tuple[PreferencePair, dict[Order, tuple[Chat, list[Image]]]]:
+        """Return pair ``number``, and in each of ``orders`` the prompt, with a place for each image, and the images.
+
+        An image is decoded once, in however many orders it is shown. Raise MediaError for one that cannot be.
+        """
+        pair = self.pairs[number]
+        prompts = {order: build_messages(pair, order=order, template=self.template) for order in orders}
+        encoded = {image for prompt in prompts.values() for image in _images(prompt)}
+        decoded = {image: decode_image(image, where=pair.pair_id) for image in encoded}
+        return pair, {
+            order: (chat_of(prompt, self.specials), [decoded[image] for image in _images(prompt)])
+            for order, prompt in prompts.items()
+        }
+
+
+def _images(prompt: Sequence[Message]) -> list[bytes]:
+    return [image for message in prompt for image in message.images]
+
+
+@dataclass(frozen=True)
+class PromptRows:
+    """The prompts of RL. A row of ``dataset`` is the number of one; :meth:`read` makes of it what is sampled from and paid.
+
+    ``keys`` are pair and order of each; ``threads`` read and decode side by side.
+    """
+
+    reader: PromptReader
+    keys: Sequence[tuple[int, Order]]
+    threads: int = 1
+
+    @cached_property
+    def dataset(self) -> Dataset:
+        return Dataset.from_dict({"row": range(len(self.keys))})
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __getitem__(self, number: int) -> Row:
+        return self.read([{"row": number}])[0]
+
+    def read(self, rows: Sequence[Row]) -> list[Row]:
+        """Return rows with ``prompt``, ``images`` (decoded), ``pair_id``, ``question``, ``order`` and ``preferred``.
+
+        A pair that several rows show is read, and its images decoded, once. Raise DataError and MediaError.
+        """
+        orders: dict[int, set[Order]] = {}
+        for row in rows:
+            number, order = self.keys[row["row"]]
+            orders.setdefault(number, set()).add(order)
+        with ThreadPoolExecutor(max(1, self.threads)) as pool:
+            read = dict(
+                zip(orders, pool.map(lambda item: self.reader.read(item[0], sorted(item[1])), orders.items()), strict=True)
+            )
+        return [{**row, **_columns(*read[number], order)} for row in rows for number, order in [self.keys[row["row"]]]]
+
+
+def _columns(pair: PreferencePair, prompts: dict[Order, tuple[Chat, list[Image]]], order: Order) -> Row:
+    prompt, images = prompts[order]
+    facts = {"pair_id": pair.pair_id, "question": pair.question, "order": order.value, "preferred": pair.preferred}
+    return {"prompt": prompt, "images": images, **facts}
+
+
+@dataclass(frozen=True)
+class Dialogue:
+    """What is learnt of pair ``number`` shown in ``order``: an answer, after earlier ``turns``; None: the pair's judgment."""
+
+    number: int
+    order: Order
+    answer: str | None = None
+    turns: tuple[dict[str, str], ...] = ()
+
+
+def turn(role: str, content: str) -> dict[str, str]:
+    return {"role": role, "content": content}
+
+
+def _in_parts(message: dict[str, str]) -> dict[str, Any]:
+    return {"role": message["role"], "content": [{"type": "text", "text": message["content"]}]}
+
+
+def dialogue_dataset(reader: PromptReader, dialogues: Sequence[Dialogue]) -> Dataset:
+    """Return a dataset that TRL's SFTTrainer takes: prompt, images and completion, made as rows are taken.
+
+    What it holds in their place has the same names, or the trainer would remove it.
+    """
+
+    def read(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        rows: dict[str, list[Any]] = {"prompt": [], "completion": [], "images": []}
+        for key, answer in zip(batch["prompt"], batch["completion"], strict=True):
+            number, order, turns = json.loads(key)
+            pair, prompts = reader.read(number, [Order(order)])
+            chat, images = prompts[Order(order)]
+            rows["prompt"].append([*chat, *map(_in_parts, turns)])
+            rows["completion"].append([turn("assistant", pair.judgment if answer is None else answer)])
+            rows["images"].append(images)
+        return rows
+
+    columns = {
+        "prompt": [json.dumps([dialogue.number, dialogue.order.value, dialogue.turns]) for dialogue in dialogues],
+        "completion": [dialogue.answer for dialogue in dialogues],
     }
-
-
-def data_fingerprint(pairs: Sequence[PreferencePair]) -> str:
-    """Return a hash of what a training run reads of its pairs."""
-    digest = hashlib.sha256()
-    for p in pairs:
-        digest.update(repr((p.pair_id, p.question, p.responses, p.preferred, p.attempts, p.order, p.judgment)).encode())
-        for image in p.images:
-            digest.update(hashlib.sha256(image).digest())
-    return digest.hexdigest()[:16]
+    return Dataset.from_dict(columns).with_transform(read)

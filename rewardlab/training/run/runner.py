@@ -17,6 +17,8 @@ from rewardlab.config import TrainConfig
 from rewardlab.models.loading import output_dtype
 from rewardlab.prompts import Template
 from rewardlab.reporting.progress import bar
+from rewardlab.training.run.evaluation import Evaluation
+from rewardlab.training.run.evaluation_callback import Evaluate
 from rewardlab.training.run.folder import RunLog, close_run, open_run
 from rewardlab.training.run.model_facts import record_models
 from rewardlab.training.run.resume import run_steps
@@ -42,7 +44,8 @@ class Built:
 @dataclass(frozen=True)
 class Stage:
     """A run of ``config`` in ``out`` on data of fingerprint ``data``. ``build(resume)`` makes its trainer, given the
-    checkpoint to resume from or None; ``sequences`` are those of one epoch, for the progress bar, which shows ``metric``."""
+    checkpoint to resume from or None; ``sequences`` are those of one epoch, for the progress bar, which shows ``metric``.
+    ``evaluation``: what is evaluated while it trains."""
 
     name: str
     config: TrainConfig
@@ -51,6 +54,7 @@ class Stage:
     sequences: int
     build: Callable[[str | None], Built]
     metric: str = "loss"
+    evaluation: Evaluation | None = None
 
     @property
     def num_steps(self) -> int:
@@ -73,6 +77,9 @@ def _attempt(stage: Stage) -> Path:
     try:
         with bar(stage.name, stage.num_steps) as advance:
             built.trainer.add_callback(RunLog(stage.out, advance, stage.metric))
+            if stage.evaluation:
+                facts = {"stage": stage.name, "base": stage.config.model}
+                built.trainer.add_callback(Evaluate(stage.evaluation, built.trainer, stage.out, **facts))
             run_steps(built.trainer, stage.config, stage.out, resume)
         return built.finish()
     finally:

@@ -7,42 +7,63 @@ wrong one the teacher's judgment as the revision.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from rewardlab.data.votes import read_votes
+from rewardlab.data.pair_table import facts_of, light_pairs
+from rewardlab.data.votes import StoredVote, read_votes
 from rewardlab.errors import DataError
-from rewardlab.prompts import Template
 from rewardlab.prompts.verification import CORRECT, REVISE, VERIFY, WRONG
-from rewardlab.training.run.rows import chat_columns
+from rewardlab.training.run.rows import Dialogue, turn
 from rewardlab.types import Choice, PreferencePair, choice_of
 from rewardlab.verdicts.parse import reasoning_of
 
 
-def verification_rows(pairs: Sequence[PreferencePair], votes: Path, template: Template) -> list[dict[str, Any]]:
-    """Return rows to fine-tune on: one per vote on a pair with a kept judgment, in the order the teacher saw it, and one more
-    per wrong vote, whose completion is the revision. Votes without a verdict are left out. Raise DataError where none is
-    left."""
-    rows = []
-    for vote in read_votes(votes):
-        pair = pairs[vote.row]
-        if not pair.judgment or vote.order is not pair.order or vote.choice is None or pair.preferred is None:
-            continue
-        better = choice_of(pair.preferred, vote.order)
-        right = vote.choice is better
-        columns = chat_columns(pair, vote.order, template)
-        prompt = [*columns["prompt"], _turn("assistant", vote.text), _turn("user", VERIFY)]
-        number = 1 if better is Choice.FIRST else 2
-        answer = f"{reasoning_of(pair.judgment)} Response {number} is better. {CORRECT if right else WRONG}."
-        rows.append({**columns, "prompt": prompt, "completion": [_turn("assistant", answer)]})
+def verification_dialogues(pairs: Sequence[PreferencePair], votes: Path) -> list[Dialogue]:
+    """Return dialogues to fine-tune on: one per vote on a pair with a kept judgment, in the order the teacher saw it, and one
+    more per wrong vote, whose answer is the revision. Votes without a verdict are left out.
+
+    ``pairs`` are all of those that the votes number. Raise DataError where no dialogue is left.
+    """
+    dialogues = []
+    for vote, judgment in _votes_with_judgments(pairs, votes):
+        preferred = choice_of(judgment.preferred, vote.order)
+        right = vote.choice is preferred
+        turns = (turn("assistant", vote.text), turn("user", VERIFY))
+        number = 1 if preferred is Choice.FIRST else 2
+        answer = f"{reasoning_of(judgment.text)} Response {number} is better. {CORRECT if right else WRONG}."
+        dialogues.append(Dialogue(vote.row, vote.order, answer, turns))
         if not right:
-            prompt = [*prompt, _turn("assistant", answer), _turn("user", REVISE)]
-            rows.append({**columns, "prompt": prompt, "completion": [_turn("assistant", pair.judgment)]})
-    if not rows:
+            more = (*turns, turn("assistant", answer), turn("user", REVISE))
+            dialogues.append(Dialogue(vote.row, vote.order, None, more))
+    if not dialogues:
         raise DataError(f"{votes}: no vote is on a pair with a kept judgment, in its order; bench the judge on the same pairs")
-    return rows
+    return dialogues
 
 
-def _turn(role: str, content: str) -> dict[str, str]:
-    return {"role": role, "content": content}
+@dataclass(frozen=True)
+class _TeacherJudgment:
+    text: str
+    preferred: int
+
+
+def _votes_with_judgments(pairs: Sequence[PreferencePair], votes: Path) -> Iterator[tuple[StoredVote, _TeacherJudgment]]:
+    """Yield the votes in the order in which the teacher judged their pairs, with its judgment. Raise DataError for a vote on a
+    pair that is not there."""
+    facts = facts_of(pairs)
+    stored = list(read_votes(votes))
+    if beyond := [vote.row for vote in stored if vote.row >= len(facts)]:
+        raise DataError(
+            f"{votes}: has votes on pair {beyond[0]}, and there are {len(facts):,} pairs; name the votes of this --data"
+        )
+    usable = {vote.row for vote in stored if vote.choice is not None and vote.order is facts[vote.row].order}
+    usable = {row for row in usable if facts[row].judged and facts[row].preferred is not None}
+    judgments = {
+        number: _TeacherJudgment(pair.judgment, pair.preferred)
+        for number, pair in light_pairs(pairs)
+        if number in usable and pair.preferred is not None
+    }
+    for vote in stored:
+        if vote.row in judgments and vote.choice is not None and vote.order is facts[vote.row].order:
+            yield vote, judgments[vote.row]

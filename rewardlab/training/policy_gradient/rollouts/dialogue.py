@@ -78,7 +78,7 @@ class DialogueRollouts:
             so_far = [prompt_ids[row] + dialogues[row].tokens for row in sampled]
             grown = select_fields(fields, images, sampled, [len(ids) for ids in so_far])
             row_images = None if images is None else [images[row] for row in sampled]
-            tokens, logprobs = sampling.sample(so_far, row_images, grown)
+            tokens, logprobs = sampling.sample(so_far, row_images, grown, sampled)
             for n, row in enumerate(rows):
                 dialogues[row].add_policy(tokens[n], None if logprobs is None else logprobs[n])
 

@@ -19,16 +19,20 @@ import httpx
 import torch
 from accelerate.utils import broadcast_object_list
 from PIL.Image import Image
-from safetensors.torch import load_file, save_file
 
 from rewardlab.config import EngineConfig
 from rewardlab.errors import ConfigError, EndpointError
 from rewardlab.samplers.base import VLLM, SamplingParams
-from rewardlab.samplers.vllm_server import VLLMServer, VLLMServerSampler, find_vllm
+from rewardlab.samplers.vllm_server import START_S, VLLMServer, VLLMServerSampler, find_vllm
 from rewardlab.types import Completion, FinishReason, Message, Part
 
 FOLDER, WEIGHTS, LOG = "engine", "model.safetensors", "engine.log"
+HEAD = "lm_head.weight"
 TRIES = 3
+CALL_S = 600.0  # how long the server may take for one of the calls that replace its weights
+_CALLS = 4
+# How long the main process may be with the server, which it waits for, hands weights and waits for again, until it gives up.
+LONGEST_SYNC_S = START_S + TRIES * (_CALLS * CALL_S + START_S)
 # of the distribution that was drawn from: what the trainer's log-probs are compared with
 _ARGS = "--logprobs-mode processed_logprobs"
 
@@ -123,16 +127,15 @@ class RolloutEngine:
         self._sampler = VLLMServerSampler(served, deadline_s=config.deadline_s)
 
     def _write(self, model: Any, state: dict[str, torch.Tensor]) -> None:
-        """Write all weights as one file, under the names that checkpoints have. A tied head is written out: a server on a CPU
-        keeps a packed copy of it, which it replaces only by what is in the file."""
+        """Write all weights, once, as one file, under the names that checkpoints have. A tied head is written out, as a copy,
+        which is not taken for the same weight: a server on a CPU keeps a packed copy of it, which it replaces only by what is
+        in the file."""
         partial = self._folder.with_name(f"{FOLDER}.partial")
         policy = {name: value for name, value in state.items() if not name.startswith(self._excluded)}
+        embedded = next(value for name, value in policy.items() if name.endswith("embed_tokens.weight"))
+        if policy.get(HEAD, embedded).data_ptr() == embedded.data_ptr():
+            policy[HEAD] = embedded.clone()
         model.save_pretrained(partial, state_dict=policy, max_shard_size="1000GB")
-        weights = load_file(partial / WEIGHTS)
-        if "lm_head.weight" not in weights:
-            embedded = next(name for name in weights if name.endswith("embed_tokens.weight"))
-            weights["lm_head.weight"] = weights[embedded].clone()
-        save_file(weights, partial / WEIGHTS)
         (partial / WEIGHTS).replace(self._folder / WEIGHTS)
         shutil.rmtree(partial)
 
@@ -164,7 +167,7 @@ class RolloutEngine:
         ]
         limits = httpx.Limits(max_keepalive_connections=0)  # after a failure the server closes them
         try:
-            with httpx.Client(base_url=self._url.removesuffix("/v1"), timeout=600, trust_env=False, limits=limits) as client:
+            with httpx.Client(base_url=self._url.removesuffix("/v1"), timeout=CALL_S, trust_env=False, limits=limits) as client:
                 for path, options in calls:
                     client.post(path, **options).raise_for_status()
         except httpx.HTTPError as error:

@@ -42,7 +42,7 @@ class TruncatedRollouts:
     def complete(self, prompt_ids: list[list[int]], images: Any, fields: Fields, sampling: Sampling) -> list[Trajectory]:
         so_far = [prompt + prefix for prompt, prefix in zip(prompt_ids, self._prefixes, strict=True)]
         grown = select_fields(fields, images, list(range(len(so_far))), [len(ids) for ids in so_far])
-        windows, logprobs = sampling.sample(so_far, images, grown)
+        windows, logprobs = sampling.sample(so_far, images, grown, range(len(so_far)))
         completions = []
         for n, (prefix, window) in enumerate(zip(self._prefixes, windows, strict=True)):
             tokens = prefix + window

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from torch import Tensor
-
 from rewardlab.metrics.running import Metric, Metrics
-from rewardlab.models.families import Fields, vision_token_ids
+from rewardlab.models.families import Fields
 from rewardlab.rewards.rollout import Rollout, Row, Scored, Trajectory
-from rewardlab.samplers.base import SamplingParams
-from rewardlab.samplers.decode import HotToken, draw
 from rewardlab.training.policy_gradient.rollouts.state import State
 
 Samples = tuple[list[list[int]], list[list[float]] | None]
@@ -21,11 +17,12 @@ Score = Callable[[Sequence[Rollout]], Scored]
 
 @dataclass(frozen=True)
 class Sampling:
-    """What the trainer lends a strategy. ``sample(prompt_ids, images, fields)`` returns tokens and log-probs, one completion a
-    prompt, of at most the strategy's ``max_new_tokens``; ``all_processes(flag)`` tells whether a flag holds everywhere;
-    ``ends`` are the tokens that end a turn; ``max_completion_length`` bounds a turn."""
+    """What the trainer lends a strategy. ``sample(prompt_ids, images, fields, rows)`` returns tokens and log-probs, one
+    completion a prompt, of at most the strategy's ``max_new_tokens``; ``rows`` tells which of the process's rollouts each
+    continues, and so which draws are its own. ``all_processes(flag)`` tells whether a flag holds everywhere; ``ends`` are the
+    tokens that end a turn; ``max_completion_length`` bounds a turn."""
 
-    sample: Callable[[list[list[int]], Any, Fields], Samples]
+    sample: Callable[[list[list[int]], Any, Fields, Sequence[int]], Samples]
     all_processes: Callable[[bool], bool]
     ends: frozenset[int]
     max_completion_length: int
@@ -85,7 +82,7 @@ class WholeRollouts:
         return rows
 
     def complete(self, prompt_ids: list[list[int]], images: Any, fields: Fields, sampling: Sampling) -> list[Trajectory]:
-        tokens, logprobs = sampling.sample(prompt_ids, images, fields)
+        tokens, logprobs = sampling.sample(prompt_ids, images, fields, range(len(prompt_ids)))
         return [Trajectory(ids, None if logprobs is None else logprobs[n]) for n, ids in enumerate(tokens)]
 
     def collect(self, rollouts: list[Rollout], score: Score) -> Collected:
@@ -97,36 +94,3 @@ class WholeRollouts:
 
     def load_state_dicts(self, states: Sequence[State]) -> None:
         """Nothing is kept between steps."""
-
-
-def decode_rollouts(
-    policy: Any,
-    batches: Iterable[tuple[slice, dict[str, Tensor]]],
-    uniforms_NT: Tensor,
-    params: SamplingParams,
-    *,
-    ends: frozenset[int],
-    hot_token: HotToken | None = None,
-) -> Samples:
-    """Return one completion of each prompt, sampled by inverse CDF of ``uniforms_NT``, a batch of prompts at a time.
-
-    ``batches`` are the rows that each holds, and model inputs. No token that stands for an image is drawn.
-    """
-    tokens: list[list[int]] = []
-    logprobs: list[list[float]] = []
-    for rows, batch in batches:
-        draws = draw(
-            policy,
-            {name: value.to(uniforms_NT.device) for name, value in batch.items()},
-            num_draws=1,
-            max_tokens=params.max_tokens,
-            temperature=params.temperature,
-            top_p=params.top_p,
-            ends=ends,
-            suppress=vision_token_ids(policy.config),
-            hot=hot_token,
-            uniforms=uniforms_NT[rows],
-        )
-        tokens += draws.tokens
-        logprobs += draws.logprobs
-    return tokens, logprobs

@@ -1,0 +1,132 @@
+"""The doctor's memory estimate against torch's own tracker, on tensors that have shapes and no numbers.
+
+    python eval/doctor_estimates.py [--model Qwen/Qwen2.5-VL-3B-Instruct ...] [--tokens 4096]
+
+A micro-batch is read forwards and backwards, the optimizer steps, and another is read, at the real shapes, with a picture through the vision
+tower, under ``torch.distributed._tools.mem_tracker.MemTracker`` and fake tensors. The
+model's own layers run; embedding and vision are joined by hand, because positions need real numbers. The output head is left out
+on both sides. Prints for each model and precision the highest memory, the estimate, and how far off it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import rewardlab  # noqa: F401  (before transformers, see rewardlab/models/torchvision_cpu.py)
+
+# isort: split
+import numpy as np
+import torch
+from torch._subclasses import FakeTensorMode
+from torch.distributed._tools.mem_tracker import MemTracker
+from transformers import AutoModelForImageTextToText
+
+from rewardlab.config import SFTConfig
+from rewardlab.health.memory import GIB, Phase, peak, setup_of, trainer_lines
+from rewardlab.models.architectures import ARCHITECTURES
+from rewardlab.training.run.launcher import Launch
+
+NOT_RUN = ("head's gradient", "live weights", "step's buffers")  # of the output head and of DeepSpeed
+
+
+@dataclass(frozen=True)
+class Case:
+    """``autocast``: float32 weights under bfloat16 autocast, as on one card; else bfloat16 weights, as DeepSpeed has them."""
+
+    autocast: bool
+    checkpointing: bool
+    rows: int
+    tokens: int
+    pixels: int
+
+    @property
+    def config(self) -> SFTConfig:
+        return SFTConfig(
+            micro_batch_size=self.rows,
+            max_tokens=None,
+            gradient_checkpointing=self.checkpointing,
+            pixels={"min": 1, "max": self.pixels},  # type: ignore[arg-type]
+        )
+
+
+def tracked_peak(config: Any, case: Case) -> float:
+    """Return the most bytes that two micro-batches and a step of AdamW between them take, of a model of transformers' ``config``."""
+    config._attn_implementation = "sdpa"
+    precision = torch.float32 if case.autocast else torch.bfloat16
+    context: Callable[[], AbstractContextManager[Any]] = (
+        (lambda: torch.autocast("cpu", torch.bfloat16)) if case.autocast else nullcontext
+    )
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        model = AutoModelForImageTextToText.from_config(config, dtype=precision).train()
+        if case.checkpointing:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+        optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+        tracker = MemTracker()
+        tracker.track_external(model, optimizer)
+        with tracker:
+            for step in range(2):  # the second pass finds gradients and moments, as a step's second micro-batch does
+                with context():
+                    loss = _forward(model, case)
+                loss.backward()
+                tracker.reset_mod_stats()
+                if step == 0:
+                    optimizer.step()
+        [snapshot] = tracker.get_tracker_snapshot("peak").values()
+    return float(snapshot["Total"])
+
+
+def _forward(model: Any, case: Case) -> torch.Tensor:
+    """Return a loss of the last hidden states: pictures through the vision tower, then text and pictures through the rest."""
+    vision, language = model.model.visual, model.model.language_model
+    patch = vision.config.patch_size
+    patches = case.pixels // patch**2 * case.rows
+    pixels = torch.empty(patches, 3 * vision.config.temporal_patch_size * patch**2)
+    hidden = vision.patch_embed(pixels)
+    angles = torch.empty(patches, vision.config.hidden_size // vision.config.num_heads)
+    whole = np.arange(0, patches + 1, patches // case.rows)
+    for block in vision.blocks:  # windows would be as much memory in more calls
+        hidden = block(hidden, cu_seqlens=whole, position_embeddings=(angles.cos(), angles.sin()))
+    seen = vision.merger(hidden)
+    text = model.get_input_embeddings()(torch.zeros(case.rows * case.tokens - len(seen), dtype=torch.long))
+    inputs = torch.cat([seen.to(text.dtype), text]).view(case.rows, case.tokens, -1)
+    loss: torch.Tensor = language(inputs_embeds=inputs, use_cache=False).last_hidden_state.float().sum()
+    return loss
+
+
+def estimated_peak(model: Any, case: Case) -> float:
+    """Return the doctor's estimate for the same: of one process, without what this does not run."""
+    setup = setup_of(model, case.config, Launch(zero=0 if case.autocast else 2), prompt_tokens=case.tokens - 1024)
+    lines = [line for line in trainer_lines(setup) if line.what not in NOT_RUN and line.what != "buckets"]
+    if not case.autocast:  # AdamW on bfloat16 weights has bfloat16 moments, and no float32 weights beside them
+        lines = [line for line in lines if line.what != "optimizer"]
+        return peak(lines)[1] + 4.0 * setup.learning
+    assert {line.phase for line in lines} <= {Phase.ALWAYS, Phase.TRAINING, Phase.UPDATE}
+    return peak(lines)[1]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", nargs="+", default=list(ARCHITECTURES))
+    parser.add_argument("--tokens", type=int, nargs="+", default=[2432, 4096])
+    parser.add_argument("--rows", type=int, default=2)
+    options = parser.parse_args()
+    print("| model | weights | checkpointing | tokens | tracker, GiB | estimate, GiB | off by |\n|---|---|---|---|---|---|---|")
+    for name in options.model:
+        with torch.device("meta"):
+            model = AutoModelForImageTextToText.from_config(ARCHITECTURES[name]())
+        pixels = 640 * 28**2 if "2.5" in name else 640 * 32**2
+        for tokens in options.tokens:
+            for autocast, checkpointing in ((True, True), (False, True), (False, False)):
+                case = Case(autocast, checkpointing, options.rows, tokens, pixels)
+                tracked, estimate = tracked_peak(ARCHITECTURES[name](), case) / GIB, estimated_peak(model, case) / GIB
+                kind = "float32, autocast" if autocast else "bfloat16"
+                row = [name, kind, "yes" if checkpointing else "no", f"{options.rows} x {tokens:,}", f"{tracked:.1f}"]
+                print(f"| {' | '.join(row)} | {estimate:.1f} | {100 * (estimate / tracked - 1):+.1f} % |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""What `rewardlab doctor` counts for every config that ships, on the machines it is made for.
+
+    python eval/doctor_table.py [NAME ...] [--lines] [--json FILE] [--before FILE] [--configs FOLDER]
+
+``--lines`` prints below the table what each line counts, ``--json`` writes the totals, ``--before`` reads such a file for a
+column beside them. For that of another version: PYTHONPATH and ``--configs`` name its checkout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from rewardlab.cli import app
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+BASE = "Qwen/Qwen2.5-VL-7B-Instruct"
+
+
+@dataclass(frozen=True)
+class Machines:
+    """The launch of a config: accelerate's YAML, processes, GiB of a card, and what its model folder will hold."""
+
+    launcher: str
+    processes: int
+    card: float = 80.0
+    model: str = BASE
+
+    def __str__(self) -> str:
+        return f"{self.processes} x {self.card:.0f}, {self.launcher}"
+
+
+FOUR, EIGHT = Machines("zero3", 4), Machines("zero3", 8)
+ONE_SMALL = Machines("one_gpu", 1, 24.0)
+QWEN3 = Machines("zero3", 8, 80.0, "Qwen/Qwen3-VL-8B-Instruct")
+CRITIC_FREE = ("dapo", "dr_grpo", "grpo", "reinforce_pp", "reinforce_pp_baseline", "rloo")
+MACHINES = [
+    ("sft/qwen2_5_vl_7b", FOUR),
+    ("sft/qwen2_5_vl_7b_classifier", FOUR),
+    ("sft/qwen2_5_vl_7b_qlora", ONE_SMALL),
+    ("sft/qwen3_vl_8b", QWEN3),
+    ("rm/qwen2_5_vl_7b", FOUR),
+    ("rl/stable_reinforce", EIGHT),
+    ("rl/stable_reinforce_qwen2_5_vl_7b", FOUR),
+    ("rl/stable_reinforce_qwen2_5_vl_3b", Machines("one_gpu", 1, 80.0, "Qwen/Qwen2.5-VL-3B-Instruct")),
+    ("rl/stable_reinforce_qlora_24gb", ONE_SMALL),
+    ("rl/stable_reinforce_qwen3_vl_8b", QWEN3),
+    ("rl/stable_reinforce_multi_node", Machines("zero3", 32)),
+    *((f"rl/{name}", EIGHT) for name in CRITIC_FREE),
+    *((f"rl/{name}", EIGHT) for name in ("pag", "ppo", "t_ppo", "vapo", "vc_ppo")),
+    ("policy/pairwise_rl", EIGHT),
+    ("policy/pairwise_rl", Machines("zero3_offload", 8)),
+]
+
+
+@dataclass(frozen=True)
+class Row:
+    """What the doctor says of a config: whether its memory fits, at most how many GiB a card, and all its findings."""
+
+    name: str
+    machines: str
+    fits: bool
+    gib: float
+    text: str
+
+
+def examine(name: str, machines: Machines, configs: Path) -> Row:
+    """Return the row of ``configs/NAME.yaml``, read from the doctor's own output."""
+    words = [f"{configs / name}.yaml", "--dry-run", "--model", machines.model, "--memory", f"{machines.card:g}"]
+    words += ["--launcher", str(configs / "accelerate" / f"{machines.launcher}.yaml"), "--processes", str(machines.processes)]
+    output = CliRunner().invoke(app, ["doctor", *words]).output
+    fits, gib = re.search(r"^(ok|FAILED)\s+memory: .*?at most ([\d.]+)", output, re.MULTILINE).groups()
+    return Row(name, str(machines), fits == "ok", float(gib), output)
+
+
+def as_table(rows: list[Row], before: list[dict[str, object]]) -> str:
+    """Return the rows as Markdown, beside those of another version where it has the same config and machines."""
+    earlier = {(row["name"], row["machines"]): row for row in before}
+    lines = ["| config | machines: GiB of a card, launch | before | now |", "|---|---|---|---|"]
+    for row in rows:
+        then = earlier.get((row.name, row.machines))
+        was = f"{then['gib']:.1f} {'fits' if then['fits'] else 'does not fit'}" if then else ""
+        lines.append(f"| {row.name} | {row.machines} | {was} | {row.gib:.1f} {'fits' if row.fits else '**does not fit**'} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help="configs, as rl/grpo; all by default")
+    parser.add_argument("--configs", type=Path, default=CONFIGS)
+    parser.add_argument("--lines", action="store_true")
+    parser.add_argument("--before", type=Path)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    chosen = [(name, machines) for name, machines in MACHINES if not options.names or name in options.names]
+    rows = [examine(name, machines, options.configs) for name, machines in chosen]
+    before = json.loads(options.before.read_text(encoding="utf-8")) if options.before else []
+    print(as_table(rows, before))
+    for row in rows if options.lines else []:
+        print(f"\n### {row.name}, {row.machines}\n\n```text\n{row.text.rstrip()}\n```")
+    if options.json:
+        facts = [{"name": row.name, "machines": row.machines, "fits": row.fits, "gib": row.gib} for row in rows]
+        options.json.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

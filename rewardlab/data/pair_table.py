@@ -1,0 +1,300 @@
+"""Pairs on disk that are read one at a time, in any order: what training reads, so that memory does not grow with the data.
+
+A :class:`PairTable` goes through its files once, reading texts and leaving embedded media where they are, and keeps a few facts
+of each pair (about 0.3 kB). A pair is read, media and all, when it is taken. Of Parquet that means its row group, which
+:class:`rewardlab.data.pairs.Shard` keeps small; of JSON lines its line and the files it names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+
+from rewardlab.data.images import check_image
+from rewardlab.data.pairs import BadRow, files_of, is_checked, lines_of, pair_of
+from rewardlab.data.qwen_video import VideoPolicy
+from rewardlab.data.rows import FRAMES, MISNAMED_MEDIA, Files, with_frames
+from rewardlab.errors import DataError
+from rewardlab.reporting.progress import bar, log_line
+from rewardlab.types import Order, PreferencePair
+
+MEDIA = ("images", "response_images", "videos")
+MOST_GROUP_BYTES, LARGE_GROUP_BYTES = 512 << 20, 64 << 20  # of a row group, which is read whole for any pair in it
+REWRITE = "`rewardlab data build pairs --from FILE --out FOLDER` writes it anew, in small ones"
+
+
+@dataclass(frozen=True, slots=True)
+class PairFacts:
+    """What is kept in memory of a pair. ``judged``: it has a teacher's judgment."""
+
+    pair_id: str
+    attempts: str
+    preferred: int | None
+    order: Order
+    judged: bool
+
+    @staticmethod
+    def of(pair: PreferencePair) -> PairFacts:
+        return PairFacts(pair.pair_id, pair.attempts, pair.preferred, pair.order, bool(pair.judgment))
+
+
+class MediaMarks(Files):
+    """Stands a short mark in for each medium of a row: enough to count them, and to notice that others have taken their place.
+
+    Media that nobody has checked yet are looked at as far as their first and last bytes tell.
+    """
+
+    _number = count()
+
+    def image(self, value: Any, where: str) -> bytes:
+        data, path = (value.get("bytes"), value.get("path")) if isinstance(value, Mapping) else (None, value)
+        if isinstance(data, bytes) and data:
+            if not self.checked:
+                check_image(data, where=where)
+            return hashlib.sha256(data).digest()
+        if isinstance(path, str) and not path.startswith("data:"):
+            file = self.folder / path
+            check_image(file, where=str(file))
+            return f"{path} {file.stat().st_size}".encode(errors="surrogateescape")
+        if isinstance(value, Mapping) and path is None and self.checked:
+            return b"embedded %d" % next(self._number)
+        return super().image(value, where)
+
+    def video(self, value: Any, where: str) -> bytes:
+        path = value.get("path") if isinstance(value, Mapping) else value
+        if isinstance(path, str) and (self.folder / path).is_file():
+            return f"{path} {(self.folder / path).stat().st_size}".encode(errors="surrogateescape")
+        if isinstance(value, Mapping) and path is None and self.checked and not value.get("bytes"):
+            return b"embedded %d" % next(self._number)
+        return hashlib.sha256(super().video(value, where)).digest()
+
+
+class _ParquetRows:
+    """Rows of a Parquet file by number; the row group last read stays in memory, one for each thread."""
+
+    def __init__(self, path: Path) -> None:
+        import pyarrow.parquet as pq
+
+        self.path, self.checked = path, is_checked(path)
+        try:
+            self._metadata = pq.read_metadata(path)
+        except (OSError, ValueError) as error:
+            raise DataError(f"{path}: not a readable Parquet file ({error})") from error
+        groups = [self._metadata.row_group(n) for n in range(self._metadata.num_row_groups)]
+        self._starts = np.cumsum([0, *(group.num_rows for group in groups)])
+        self._columns = [self._metadata.schema.column(n).path for n in range(len(self._metadata.schema))]
+        largest = max((group.total_byte_size for group in groups), default=0)
+        if largest > MOST_GROUP_BYTES:
+            raise DataError(f"{path}: a row group of {largest >> 20:,} MiB is read whole for each of its pairs; {REWRITE}")
+        if largest > LARGE_GROUP_BYTES:
+            log_line(f"{path}: row groups of up to {largest >> 20} MiB make reading slow; {REWRITE}")
+        self._local = threading.local()
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_local"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._local = threading.local()
+
+    def _file(self) -> Any:
+        import pyarrow.parquet as pq
+
+        try:
+            return pq.ParquetFile(self.path, metadata=self._metadata, memory_map=True)
+        except (OSError, ValueError) as error:
+            raise DataError(f"{self.path}: not a readable Parquet file ({error})") from error
+
+    def row(self, number: int) -> Mapping[str, Any]:
+        group = bisect_right(self._starts, number) - 1
+        if getattr(self._local, "group", None) != group:
+            with self._file() as file:
+                self._local.table, self._local.group = file.read_row_group(group, use_threads=False), group
+        rows: list[dict[str, Any]] = self._local.table.slice(number - self._starts[group], 1).to_pylist()
+        return rows[0]
+
+    def _is_read(self, column: str) -> bool:
+        """Whether a column is read for its texts: of media that were checked when written, their paths alone."""
+        name, _, leaf = column.partition(".")
+        if name not in MEDIA and name not in MISNAMED_MEDIA:
+            return True
+        return not leaf.endswith(".bytes") or (name in MEDIA and not self.checked)
+
+    def light_rows(self) -> Iterator[Mapping[str, Any]]:
+        """Yield all rows, media that were checked when written without their bytes."""
+        columns = [column for column in self._columns if self._is_read(column)]
+        with self._file() as file:
+            for batch in file.iter_batches(batch_size=256, columns=columns, use_threads=False):
+                yield from batch.to_pylist()
+
+    def identity(self) -> bytes:
+        """Return what changes with embedded media: the sizes of their columns in each row group."""
+        groups = [self._metadata.row_group(n) for n in range(self._metadata.num_row_groups)]
+        numbers = [n for n, column in enumerate(self._columns) if column.endswith(".bytes")]
+        return repr([(group.num_rows, [group.column(n).total_uncompressed_size for n in numbers]) for group in groups]).encode()
+
+
+class _JsonRows:
+    """Rows of JSON lines by number, once :meth:`light_rows` has been gone through."""
+
+    checked = False
+
+    def __init__(self, path: Path) -> None:
+        self.path, self._offsets = path, np.empty(0, dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def row(self, number: int) -> Mapping[str, Any]:
+        with self.path.open("rb") as file:
+            file.seek(self._offsets[number])
+            line = file.readline().decode("utf-8-sig", "surrogateescape")
+        return dict(json.loads(line))
+
+    def light_rows(self) -> Iterator[Mapping[str, Any] | DataError]:
+        """Yield all rows as they are: their media are paths."""
+        if not len(self) and self.path.is_file():
+            self._offsets = np.array(list(self._line_starts()), dtype=np.int64)
+        return lines_of(self.path)
+
+    def _line_starts(self) -> Iterator[int]:
+        place = 0
+        with self.path.open("rb") as file:
+            for line in file:
+                if line.strip():
+                    yield place
+                place += len(line)
+
+    def identity(self) -> bytes:
+        return b""
+
+
+class PairTable(Sequence[PreferencePair]):
+    """The pairs of a set on disk, read as they are taken; of videos ``frames``, by ``policy`` as a judge's family samples them.
+
+    ``fingerprint`` names what was read: all texts, and of media their paths and sizes, or the hash of their bytes where these
+    had to be read. Threads and worker processes may share one. Raise DataError or MediaError at the first row that is no pair,
+    and for a set without any.
+    """
+
+    def __init__(
+        self, path: Path, *, images: Path | None = None, frames: int = FRAMES, policy: VideoPolicy | None = None
+    ) -> None:
+        self.path, self._images, self._frames, self._policy = path, images, frames, policy
+        self._files = [_ParquetRows(file) if file.suffix == ".parquet" else _JsonRows(file) for file in files_of(path)]
+        digest = hashlib.sha256()
+        with bar("pairs", sum(map(len, self._files)) or None) as advance:
+            self._all_facts = [PairFacts.of(pair) for pair in self._light_pairs(digest, advance)]
+        for file in self._files:
+            digest.update(file.identity())
+        if not self._all_facts:
+            raise DataError(f"{path}: holds no pairs")
+        self._starts = np.cumsum([0, *map(len, self._files)])
+        self._rows: Sequence[int] | np.ndarray = range(len(self._all_facts))
+        self.fingerprint = digest.hexdigest()[:16]
+
+    def _light_pairs(self, digest: Any = None, advance: Any = None) -> Iterator[PreferencePair]:
+        """Yield every pair of the set with marks in place of media."""
+        index = 0
+        for file in self._files:
+            files = MediaMarks(self._images or file.path.parent, checked=file.checked)
+            for row in file.light_rows():
+                pair = pair_of(row, index=index, files=files, path=self.path)
+                if isinstance(pair, BadRow):
+                    raise pair.error
+                if digest is not None:
+                    digest.update(text_identity(pair))
+                    if not file.checked:
+                        digest.update(repr((pair.images, pair.response_images, pair.videos)).encode())
+                    advance(1)
+                index += 1
+                yield pair
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @overload
+    def __getitem__(self, number: int) -> PreferencePair: ...
+
+    @overload
+    def __getitem__(self, number: slice) -> PairTable: ...
+
+    def __getitem__(self, number: int | slice) -> PreferencePair | PairTable:
+        if isinstance(number, slice):
+            return self.select(range(*number.indices(len(self))))
+        index = int(self._rows[number])
+        place = bisect_right(self._starts, index) - 1
+        file = self._files[place]
+        files = Files(self._images or file.path.parent, checked=file.checked)
+        pair = pair_of(file.row(index - int(self._starts[place])), index=index, files=files, path=self.path)
+        if isinstance(pair, BadRow):
+            raise pair.error
+        return with_frames(pair, self._frames, policy=self._policy)
+
+    def select(self, numbers: Sequence[int]) -> PairTable:
+        """Return the pairs of these numbers, in their order; nothing is read."""
+        chosen = object.__new__(PairTable)
+        chosen.__dict__.update(self.__dict__)
+        chosen._rows = np.asarray(self._rows)[np.asarray(numbers, dtype=np.int64)]
+        return chosen
+
+    @property
+    def facts(self) -> list[PairFacts]:
+        return [self._all_facts[n] for n in self._rows]
+
+    def light_pairs(self) -> Iterator[tuple[int, PreferencePair]]:
+        """Yield (number, pair) with marks in place of media, in the order of the files; nothing large is read."""
+        numbers: dict[int, list[int]] = {}
+        for number, row in enumerate(self._rows):
+            numbers.setdefault(int(row), []).append(number)
+        for index, pair in enumerate(self._light_pairs()):
+            for number in numbers.get(index, ()):
+                yield number, pair
+
+
+def text_identity(pair: PreferencePair) -> bytes:
+    """Return what a training run reads of a pair besides media."""
+    read = (pair.pair_id, pair.question, pair.responses, pair.preferred, pair.attempts, pair.order, pair.judgment)
+    return repr(read).encode(errors="surrogateescape")
+
+
+# What training asks of pairs, wherever they are.
+
+
+def facts_of(pairs: Sequence[PreferencePair]) -> list[PairFacts]:
+    """Return the facts of pairs on disk, or in memory."""
+    return pairs.facts if isinstance(pairs, PairTable) else [PairFacts.of(pair) for pair in pairs]
+
+
+def select(pairs: Sequence[PreferencePair], numbers: Sequence[int]) -> Sequence[PreferencePair]:
+    """Return some of the pairs; those on disk stay there."""
+    return pairs.select(numbers) if isinstance(pairs, PairTable) else [pairs[n] for n in numbers]
+
+
+def light_pairs(pairs: Sequence[PreferencePair]) -> Iterator[tuple[int, PreferencePair]]:
+    """Yield (number, pair); those on disk in the order of their files, with marks in place of media."""
+    return pairs.light_pairs() if isinstance(pairs, PairTable) else iter(enumerate(pairs))
+
+
+def fingerprint_of(pairs: Sequence[PreferencePair]) -> str:
+    """Return a hash of what a training run reads of its pairs: of those on disk, see :class:`PairTable`."""
+    if isinstance(pairs, PairTable):
+        return pairs.fingerprint
+    digest = hashlib.sha256()
+    for pair in pairs:
+        digest.update(text_identity(pair))
+        for image in (*pair.images, *pair.response_images[0], *pair.response_images[1]):
+            digest.update(hashlib.sha256(image).digest())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,93 @@
+"""What lies on the trainer's cards beside the trainer: the judge of a policy, a reward model, a process reward model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from rewardlab.config import PolicyConfig, RLConfig
+from rewardlab.health.memory import MemoryLine, Phase, Setup, kv_bytes
+from rewardlab.health.shapes import TEXT_TOKENS, Shapes, shapes_of
+from rewardlab.judging.spec import JudgeSpec
+from rewardlab.models.architectures import build_on_meta, config_of
+from rewardlab.samplers.base import HF, VLLM
+
+VLLM_SHARE = 0.9  # of a card, that vLLM takes where nothing is said
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A model that reads rollouts without learning: its shapes, bytes a weight, and how it is called in a table."""
+
+    shapes: Shapes
+    weight_bytes: float
+    how: str
+
+
+def reader_of(path: str, setup: Setup, *, weight_bytes: float | None = None) -> Reader:
+    """Return the model at ``path``; one that is not there yet is taken to be as large as the policy, in bfloat16.
+
+    ``weight_bytes``: in what it is loaded, by default what its checkpoint has.
+    """
+    model = build_on_meta(path)
+    if model is None:
+        return Reader(setup.shapes, weight_bytes or 2.0, "not there yet: as large as the policy")
+    dtype = getattr(config_of(path), "dtype", None)
+    own = float(dtype.itemsize) if isinstance(dtype, torch.dtype) else 2.0
+    return Reader(shapes_of(model), weight_bytes or own, path)
+
+
+def beside_lines(setup: Setup) -> list[MemoryLine]:
+    """Return what judges and reward models lay on each card."""
+    config = setup.config
+    if isinstance(config, PolicyConfig):
+        spec = JudgeSpec.parse(config.judge, "rm")
+        if spec.engine == HF:
+            return _judge(setup, config, reader_of(spec.target, setup))
+        if spec.engine == "rm":
+            return _scalar(setup, config, reader_of(spec.target, setup, weight_bytes=4.0))
+        if spec.engine == VLLM:
+            how = f"vLLM takes {VLLM_SHARE:g} of a card by itself, in every process"
+            return [MemoryLine("judge", VLLM_SHARE * setup.card, Phase.ALWAYS, how)]
+    if isinstance(config, RLConfig) and config.process_reward:
+        return _steps(setup, reader_of(config.process_reward, setup, weight_bytes=4.0))
+    return []
+
+
+def _whole(what: str, reader: Reader, *, head: bool) -> MemoryLine:
+    number = reader.shapes.total - (0 if head else reader.shapes.head)
+    how = f"{number / 1e9:.2f} B weights x {reader.weight_bytes:g} B, whole on every card; {reader.how}"
+    return MemoryLine(what, number * reader.weight_bytes, Phase.ALWAYS, how)
+
+
+def _judge(setup: Setup, config: PolicyConfig, reader: Reader) -> list[MemoryLine]:
+    """Return a judge's weights, and what one batch of judgments needs: it sees a picture, two responses, and writes."""
+    rows = min(config.judge_batch_size, 2 * config.judge_votes * setup.rollouts)
+    prompt = TEXT_TOKENS + setup.picture.tokens + 2 * setup.answer
+    length, wide = prompt + config.judge_max_tokens, reader.weight_bytes > 2
+    cache = rows * length * kv_bytes(reader.shapes) * (2 if wide else 1)
+    read = rows * prompt * reader.shapes.language.reading(wide)
+    return [
+        _whole("judge's weights", reader, head=True),
+        MemoryLine("judge's keys and values", cache, Phase.REWARDS, f"judge_batch_size {rows} x {length:,} tokens"),
+        MemoryLine("judge's prompts read", read, Phase.REWARDS, f"one layer of {rows} prompts of {prompt:,} tokens"),
+    ]
+
+
+def _scalar(setup: Setup, config: PolicyConfig, reader: Reader) -> list[MemoryLine]:
+    rows, length = min(config.judge_batch_size, 2 * setup.rollouts), setup.prompt + setup.answer
+    read = rows * length * reader.shapes.language.reading(True) * 2  # float32 throughout: nothing casts it
+    return [
+        _whole("reward model", reader, head=False),
+        MemoryLine("its responses read", read, Phase.REWARDS, f"one layer of {rows} responses of {length:,} tokens, float32"),
+    ]
+
+
+def _steps(setup: Setup, reader: Reader) -> list[MemoryLine]:
+    rows, length = setup.config.micro_batch_size, setup.prompt + setup.answer
+    read = rows * length * reader.shapes.language.reading(True)
+    return [
+        _whole("process reward model", reader, head=False),
+        MemoryLine("its rollouts read", read, Phase.REWARDS, f"one layer of {rows} rollouts of {length:,} tokens"),
+    ]

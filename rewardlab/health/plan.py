@@ -1,0 +1,260 @@
+"""A planned run against its machines: does it fit the cards, the disk and the host, and do its pictures come fast enough.
+
+Each function returns the finding of one question, with what each number counts below it.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import torch
+
+from rewardlab.config import MethodConfig, PolicyConfig, RLConfig, TrainConfig
+from rewardlab.health.beside import beside_lines, reader_of
+from rewardlab.health.disk import GB, disk_lines
+from rewardlab.health.feeding import SOURCE_MEGAPIXELS, feeding_of, host_bytes, measure_decoding
+from rewardlab.health.finding import Finding
+from rewardlab.health.memory import GIB, MemoryLine, Phase, Setup, peak, setup_of, trainer_lines
+from rewardlab.judging.spec import JudgeSpec
+from rewardlab.models.architectures import ARCHITECTURES, build_on_meta
+from rewardlab.samplers.base import VLLM
+from rewardlab.training.run.launcher import Launch
+
+CARD_SHARE = 0.95  # of a card may be planned: CUDA's own, NCCL and what the allocator cannot use take the rest
+CHECKER_GIB = 2.0  # keys and values of a served judge of consistency, whose prompts are short
+PHASES = {
+    Phase.ALWAYS: "all the time",
+    Phase.SAMPLING: "while sampling",
+    Phase.REWARDS: "while rewards are computed",
+    Phase.TRAINING: "while a micro-batch is read",
+    Phase.UPDATE: "while the optimizer steps",
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The machines a run is planned for, and the GiB of each device (None: this machine's, if any).
+
+    ``model`` replaces the config's model if that names a folder that does not exist yet; ``out`` is the run's folder, whose
+    disk is looked at.
+    """
+
+    launch: Launch = field(default_factory=Launch)
+    memory_gib: float | None = None
+    model: str | None = None
+    out: Path | None = None
+
+    @property
+    def card_gib(self) -> float | None:
+        """Return the GiB of a card, or None where neither the plan nor this machine says."""
+        if self.memory_gib is None and torch.cuda.is_available():
+            return float(torch.cuda.get_device_properties(0).total_memory / GIB)
+        return self.memory_gib
+
+
+def plan_setup(config: TrainConfig, plan: Plan) -> Setup | None:
+    """Return the setup of a plan; None for a model that is neither here nor known by name."""
+    model = build_on_meta(plan.model or config.model)
+    return None if model is None else setup_of(model, config, plan.launch, card=(plan.card_gib or 0) * GIB)
+
+
+def memory_lines(setup: Setup) -> list[MemoryLine]:
+    """Return all that lies on each card in a run."""
+    return [*trainer_lines(setup), *beside_lines(setup)]
+
+
+def needs(config: TrainConfig, plan: Plan) -> Iterator[Finding]:
+    """Yield the findings on memory, disk, host and pictures of a plan; one only, of a model that is not known."""
+    setup = plan_setup(config, plan)
+    if setup is None:
+        message = (
+            f"{plan.model or config.model} is neither a checkpoint here nor known by name: --model says what it will be, a "
+        )
+        yield Finding("memory", "look", f"{message}folder or one of {', '.join(ARCHITECTURES)}")
+        return
+    yield _memory(setup, plan)
+    yield from _unbounded_pictures(config)
+    yield from _beside_consistency(setup, plan)
+    yield _disk(setup, plan.out)
+    yield _host(setup)
+    yield _pictures(setup)
+
+
+# Memory of a card.
+
+
+def _memory(setup: Setup, plan: Plan) -> Finding:
+    lines, available = memory_lines(setup), plan.card_gib
+    phase, needed = peak(lines)
+    message = f"{setup.total / 1e9:.2f} B weights, {setup.learning / 1e9:.2f} B learn; prompts of {setup.prompt:,} tokens"
+    message += f"; at most {needed / GIB:.1f}"
+    details = tuple(_rows(lines))
+    if available is None:
+        message += f" GiB a card, {PHASES[phase]} (give --memory to compare it with a card)"
+        return Finding("memory", "ok", message, details)
+    message += f" of {available:.0f} GiB a card, {PHASES[phase]}"
+    if (impossible := _vllm_judge(setup.config)) is not None:
+        return Finding("memory", "failed", f"{message}; {impossible}", details)
+    if needed / GIB > CARD_SHARE * available:
+        cure = f"more than the {CARD_SHARE * available:.0f} that may be planned: {_cure(setup, available)}"
+        return Finding("memory", "failed", f"{message}, {cure}", details)
+    if (short := _short_share(setup, available)) is not None:
+        return Finding("memory", "failed", f"{message}; {short}", details)
+    return Finding("memory", "ok", message, details)
+
+
+def _rows(lines: list[MemoryLine]) -> Iterator[str]:
+    """Yield the table: what is there all the time, then each part of a step with its sum."""
+    always = sum(line.size for line in lines if line.phase is Phase.ALWAYS)
+    for phase in Phase:
+        own = [line for line in lines if line.phase is phase]
+        if not own:
+            continue
+        total = sum(line.size for line in own) + (0 if phase is Phase.ALWAYS else always)
+        yield f"{total / GIB:7.1f}  {PHASES[phase]}{'' if phase is Phase.ALWAYS else ', with the above'}"
+        yield from (f"{line.size / GIB:13.2f}  {line.what}: {line.how}" for line in own)
+
+
+def _vllm_judge(config: TrainConfig) -> str | None:
+    if not isinstance(config, PolicyConfig) or (spec := JudgeSpec.parse(config.judge, "rm")).engine != VLLM:
+        return None
+    return (
+        f"judge: {config.judge} would start a vLLM on every card beside the trainer: serve it on a card of its own "
+        f"(vllm serve {spec.target}) and set judge: openai:{spec.target}@http://HOST:PORT/v1, or judge: prob:{spec.target}"
+    )
+
+
+def _short_share(setup: Setup, available: float) -> str | None:
+    engine = setup.method.engine if setup.method else None
+    if engine is None or engine.kind != "colocate":
+        return None
+    share, shard = engine.gpu_memory_utilization * available, 2.0 * setup.total / engine.tensor_parallel / GIB
+    if share >= shard:
+        return None
+    return (
+        f"vLLM's share of a card, gpu_memory_utilization x {available:.0f} = {share:.1f} GiB, is less than the weights it "
+        f"holds there, {shard:.1f}: raise it, or tensor_parallel"
+    )
+
+
+def _cure(setup: Setup, available: float) -> str:
+    """Return keys, and a launch if these are not enough, that make the run fit; else what is left to do."""
+    config, changes = setup.config, dict[str, Any]()
+    for change in _smaller(config):
+        smaller = {**changes, **change}
+        if (needed := _peak_gib(setup, smaller)) < _peak_gib(setup, changes):
+            changes = smaller
+            if needed <= CARD_SHARE * available:
+                return f"{_as_keys(changes)} needs {needed:.1f}"
+    for launch in _larger(setup.launch):
+        if (needed := _peak_gib(setup, changes, launch)) <= CARD_SHARE * available:
+            return f"{' with '.join(filter(None, (_launch_words(launch), _as_keys(changes))))} needs {needed:.1f}"
+    judge = ", a judge on another machine (openai:MODEL@URL)" if isinstance(config, PolicyConfig) else ""
+    lora = "" if config.lora or setup.critic else ", lora"
+    return f"more processes under ZeRO-3{judge}{lora}, or a smaller model"
+
+
+def _as_keys(changes: Mapping[str, Any]) -> str:
+    return " ".join(f"{name}={str(value).lower()}" for name, value in changes.items())
+
+
+def _peak_gib(setup: Setup, changes: Mapping[str, Any], launch: Launch | None = None) -> float:
+    config = setup.config.model_copy(update=dict(changes))
+    return peak(memory_lines(setup_of(setup.model, config, launch or setup.launch, card=setup.card)))[1] / GIB
+
+
+def _smaller(config: TrainConfig) -> Iterator[Mapping[str, Any]]:
+    """Yield changes that need less memory and leave the run what it is."""
+    if not config.gradient_checkpointing:
+        yield {"gradient_checkpointing": True}
+    yield from ({"micro_batch_size": rows} for rows in (2, 1) if rows < config.micro_batch_size)
+    if isinstance(config, MethodConfig) and config.engine is None:
+        yield from ({"sampling_batch_size": rows} for rows in (64, 32, 16, 8) if rows < (config.sampling_batch_size or 10**9))
+    if isinstance(config, PolicyConfig):
+        yield from ({"judge_batch_size": rows} for rows in (32, 16, 8) if rows < config.judge_batch_size)
+
+
+def _larger(launch: Launch) -> Iterator[Launch]:
+    """Yield launches that deal out more: ZeRO-3 on as many processes, its optimizer in the host's memory, more processes."""
+    many = max(2, launch.processes)
+    yield Launch(many, 3)
+    yield Launch(many, 3, offload=True)
+    yield from (Launch(many * times, 3) for times in (2, 4, 8))
+
+
+def _launch_words(launch: Launch) -> str:
+    name = "zero3_offload" if launch.offload else "zero3"
+    return f"configs/accelerate/{name}.yaml on {launch.processes} cards"
+
+
+def _unbounded_pictures(config: TrainConfig) -> Iterator[Finding]:
+    """Yield a finding where neither pixels nor max_tokens bounds what one sample can be."""
+    if config.pixels is None and config.max_tokens is None and not Path(config.model).is_dir():
+        message = "no pixels and no max_tokens: pictures are as large as the checkpoint's processor lets them be (Qwen2.5-VL: "
+        message += "12.8 MP, 16,384 tokens), and memory is estimated for a megapixel; set pixels.max, or max_tokens"
+        yield Finding("pictures", "look", message)
+
+
+def _beside_consistency(setup: Setup, plan: Plan) -> Iterator[Finding]:
+    """Yield where a judge of consistency on this machine can lie: it needs weights and a cache of its own."""
+    config, available = setup.config, plan.card_gib
+    if not isinstance(config, RLConfig) or not config.consistency.weight or available is None:
+        return
+    if urlsplit(config.consistency.base_url).hostname not in ("127.0.0.1", "localhost", "::1"):
+        return
+    judge = reader_of(config.consistency.model, setup)
+    need = judge.weight_bytes * judge.shapes.total / GIB + CHECKER_GIB
+    left = CARD_SHARE * available - peak(memory_lines(setup))[1] / GIB
+    message = f"{config.consistency.model} at {config.consistency.base_url} needs {need:.1f} GiB on a card of this machine"
+    if left < need:
+        message += (
+            f", and the run leaves {max(0.0, left):.1f}: give it a card of its own (CUDA_VISIBLE_DEVICES of vllm serve), "
+        )
+        yield Finding("consistency's card", "look", message + "or base_url of another machine")
+    else:
+        share = need / available
+        yield Finding("consistency's card", "ok", f"{message}; beside the run {left:.1f} are left (a share of {share:.2f})")
+
+
+# Disk, host, pictures.
+
+
+def _disk(setup: Setup, out: Path | None) -> Finding:
+    lines = disk_lines(setup)
+    needed = sum(line.size for line in lines)
+    details = tuple(f"{line.size / GB:9.1f}  {line.what}: {line.how}" for line in lines)
+    message = f"at most {needed / GB:.0f} GB in the run's folder"
+    if out is None:
+        return Finding("disk", "ok", f"{message} (give --out to compare it with the disk there)", details)
+    there = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
+    free = shutil.disk_usage(there).free
+    message += f", {free / GB:.0f} free at {there}"
+    if free >= needed:
+        return Finding("disk", "ok", message, details)
+    cure = "save_total_limit=1" if setup.config.save_total_limit > 1 else "a larger disk"
+    return Finding("disk", "failed", f"{message}: {cure}, or another --out", details)
+
+
+def _host(setup: Setup) -> Finding:
+    parts = {name: size for name, size in host_bytes(setup).items() if size}
+    each = sum(parts.values()) / GIB
+    counted = ", ".join(f"{name} {size / GIB:.1f}" for name, size in parts.items())
+    return Finding(
+        "host memory", "ok", f"at most {each:.0f} GiB a process, {each * setup.launch.processes:.0f} of all: {counted}"
+    )
+
+
+def _pictures(setup: Setup) -> Finding:
+    """Return whether pictures come as fast as the card reads them, by this machine's own rate of decoding."""
+    rate, need = measure_decoding(), feeding_of(setup)
+    jpeg, png = SOURCE_MEGAPIXELS * rate.jpeg_ms, SOURCE_MEGAPIXELS * rate.png_ms
+    what = "rollout batch" if setup.method else "step"
+    message = f"a {what} has {need.pictures:.0f} pictures a process in at least {need.seconds:.0f} s of arithmetic; one core "
+    message += f"decodes a megapixel in {jpeg:.0f} ms (JPEG) or {png:.0f} ms (PNG): {100 * need.share(jpeg):.1f} % or "
+    message += f"{100 * need.share(png):.1f} % of that time, hidden by {need.workers(jpeg)} or {need.workers(png)} workers"
+    return Finding("decoding", "ok", message)

@@ -1,0 +1,112 @@
+"""What a model's shapes say of the memory of one token and of one picture, before a single weight is read.
+
+The bytes of a layer are counted from the tensors that transformers' decoder layers of Qwen keep; ``eval/doctor_estimates.py``
+compares them with torch's own memory tracker on fake tensors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+MEGAPIXEL = 1_003_520  # the largest picture where neither config nor checkpoint says: 1,280 tokens of Qwen2.5-VL
+TEXT_TOKENS = 768  # of a prompt, beside its picture: a question and two responses
+ANSWER_TOKENS = 1024  # of a supervised sample: the judgments of the paper have 690 in the mean
+
+
+@dataclass(frozen=True)
+class Layers:
+    """A stack of transformer layers. ``normed``: elements a token that queries and keys have where each head is normalised."""
+
+    number: int
+    hidden: int
+    inner: int
+    normed: int = 0
+
+    def kept(self, wide: bool) -> float:
+        """Return the bytes a token that one layer keeps for its backward pass; ``wide``: float32 between the layers."""
+        return 8.0 * self.inner + (35.0 if wide else 25.0) * self.hidden + 12.0 * self.normed
+
+    def outputs(self, wide: bool) -> float:
+        """Return the bytes a token of what all layers are given: all that stays of them with gradient checkpointing."""
+        return self.number * (4.0 if wide else 2.0) * self.hidden
+
+    def training(self, wide: bool, checkpointing: bool) -> float:
+        """Return the most bytes a token in a step: what all layers keep, and the gradients of the one that is computed."""
+        kept = self.outputs(wide) + self.kept(wide) if checkpointing else self.number * self.kept(wide)
+        return kept + 4.0 * self.inner
+
+    def reading(self, wide: bool) -> float:
+        """Return the most bytes a token while one layer reads, without gradient."""
+        return 6.0 * self.inner + (12.0 if wide else 6.0) * self.hidden + 6.0 * self.normed
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What one picture costs: tokens of the language model, patches of the vision tower, bytes of its float32 pixels."""
+
+    tokens: int
+    patches: int
+    pixels: int
+    num_bytes: int
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """The sizes of a model that memory depends on. ``kv`` are the elements of a token's keys in one layer, as many as of its
+    values; ``embedding`` and ``head`` the weights of both ends (``head`` 0: it is the embedding); ``widest`` those of the
+    largest linear layer between."""
+
+    total: int
+    linear: int
+    embedding: int
+    head: int
+    widest: int
+    vocabulary: int
+    kv: int
+    language: Layers
+    vision: Layers
+
+
+def shapes_of(model: Any) -> Shapes:
+    """Return the shapes of a model, which may be on the meta device."""
+    text = model.config.get_text_config()
+    head_dim = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    linear = {n: m.weight.numel() for n, m in model.named_modules() if type(m).__name__ == "Linear" and "lm_head" not in n}
+    has_norms = any(name.endswith("q_norm") for name, _ in model.named_modules())
+    normed = head_dim * (text.num_attention_heads + text.num_key_value_heads) if has_norms else 0
+    embedding, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
+    return Shapes(
+        total=sum(weight.numel() for weight in model.parameters()),
+        linear=sum(linear.values()),
+        embedding=embedding.numel(),
+        head=0 if head is embedding else head.numel(),
+        widest=max(linear.values()),
+        vocabulary=text.vocab_size,
+        kv=head_dim * text.num_key_value_heads,
+        language=Layers(text.num_hidden_layers, text.hidden_size, text.intermediate_size, normed),
+        vision=_vision(model.config),
+    )
+
+
+def _vision(config: Any) -> Layers:
+    vision = getattr(config, "vision_config", None)
+    if vision is None:
+        return Layers(0, 0, 0)
+    number = getattr(vision, "depth", None) or vision.num_hidden_layers
+    return Layers(number, vision.hidden_size, vision.intermediate_size)
+
+
+def picture_of(config: Any, pixels: int) -> Picture:
+    """Return the cost of a picture of ``pixels`` under a model's configuration; of a family that shows all pictures at one
+    size, of that size."""
+    vision = getattr(config, "vision_config", None)
+    if vision is None:
+        return Picture(0, 0, 0, 0)
+    merge = getattr(vision, "spatial_merge_size", None)
+    if merge is None:
+        pixels = vision.image_size**2
+        patches = pixels // vision.patch_size**2
+        return Picture(getattr(config, "mm_tokens_per_image", patches), patches, pixels, pixels * 3 * 4)
+    patches = pixels // vision.patch_size**2
+    return Picture(patches // merge**2, patches, pixels, pixels * 3 * 4 * getattr(vision, "temporal_patch_size", 1))

@@ -1,0 +1,153 @@
+"""Which pairs are evaluated while training, and which are then not trained on.
+
+A draw by what a pair says: the same pairs of a set are held out in every stage, whatever else is in the set and in whatever
+order. Texts are read of all pairs, images only where two pairs ask the same question.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from rewardlab.config import EvaluationConfig, RLConfig, SFTConfig
+from rewardlab.data.pair_table import fingerprint_of, light_pairs, select
+from rewardlab.errors import DataError
+from rewardlab.processes import is_main
+from rewardlab.prompts import Template
+from rewardlab.reporting.progress import log_line
+from rewardlab.training.run.inputs import pairs_of
+from rewardlab.training.run.preflight import context_of, processor_of
+from rewardlab.training.run.token_counts import TokenCounter
+from rewardlab.types import BOTH_ORDERS, IMAGE_MARK, VIDEO_MARK, PreferencePair
+
+DEFAULT_ANSWER_TOKENS = 1024  # as of `bench run`
+Prompt = tuple[str, tuple[bytes, ...]]
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """``numbers`` are those of ``pairs`` that are left to train on, ``evaluated`` the pairs that are judged while training."""
+
+    pairs: Sequence[PreferencePair]
+    numbers: Sequence[int]
+    evaluated: Sequence[PreferencePair] = ()
+
+    @property
+    def trained(self) -> Sequence[PreferencePair]:
+        return self.pairs if len(self.numbers) == len(self.pairs) else select(self.pairs, self.numbers)
+
+    @property
+    def fingerprint(self) -> str:
+        """Return what tells a run on these pairs from one on others; "" where nothing is evaluated."""
+        return f" {fingerprint_of(self.evaluated)}" if self.evaluated else ""
+
+
+def prompt_of(pair: PreferencePair) -> Prompt:
+    """Return what a pair is about: its question, and the hashes of its images."""
+    return pair.question, tuple(hashlib.sha256(image).digest() for image in pair.images)
+
+
+def rank_of(pair: PreferencePair, seed: int) -> bytes:
+    """Return the pair's place in the draw: by its question and responses alone, in whichever order they stand."""
+    return hashlib.sha256(repr((seed, pair.question, sorted(pair.responses))).encode("utf-8", "backslashreplace")).digest()
+
+
+def draw_places(pairs: Sequence[PreferencePair], config: EvaluationConfig) -> list[int]:
+    """Return the places of all labelled pairs in the order of the draw."""
+    ranks = [(rank_of(pair, config.seed), n) for n, pair in light_pairs(pairs) if pair.preferred is not None]
+    return [n for _, n in sorted(ranks)]
+
+
+def places_about(pairs: Sequence[PreferencePair], prompts: Iterable[Prompt]) -> set[int]:
+    """Return the places of the pairs that are about one of ``prompts``."""
+    wanted = set(prompts)
+    return {
+        n for n in _places_asking(pairs, {without_marks(question) for question, _ in wanted}) if prompt_of(pairs[n]) in wanted
+    }
+
+
+def without_marks(question: str) -> str:
+    """Return a question's text alone: the marks of a video become those of its frames once it is read."""
+    return question.replace(IMAGE_MARK, "").replace(VIDEO_MARK, "")
+
+
+def _places_asking(pairs: Sequence[PreferencePair], questions: set[str]) -> list[int]:
+    return [n for n, pair in light_pairs(pairs) if without_marks(pair.question) in questions]
+
+
+def hold_out_fraction(pairs: Sequence[PreferencePair], config: EvaluationConfig, fraction: float) -> HeldOut:
+    """Hold out a share of the labelled pairs, at least one and at most ``num_pairs``. Raise DataError where none is
+    labelled, and where nothing is left."""
+    places = draw_places(pairs, config)
+    number = min(config.num_pairs, max(1, round(fraction * len(places))))
+    evaluated = [pairs[n] for n in places[:number]]
+    away = places_about(pairs, map(prompt_of, evaluated))
+    if not evaluated or len(away) == len(pairs):
+        raise DataError(
+            f"evaluation.fraction {fraction} of {len(places):,} labelled pairs leaves nothing to "
+            f"{'train on' if evaluated else 'evaluate'}; add pairs, or name a held-out set with evaluation.data"
+        )
+    more = len(away) - len(evaluated)
+    others = f"; {more:,} more about the same questions and images are not trained on either" if more else ""
+    _say(f"evaluation: {len(evaluated):,} of {len(pairs):,} pairs are held out{others}")
+    return HeldOut(pairs, [n for n in range(len(pairs)) if n not in away], evaluated)
+
+
+def hold_out_file(pairs: Sequence[PreferencePair], others: Sequence[PreferencePair], config: EvaluationConfig) -> HeldOut:
+    """Evaluate the labelled pairs of a set of its own, at most ``num_pairs``, but those about what is trained on. Raise
+    DataError where none is left."""
+    places = draw_places(others, config)
+    drawn = set(places)
+    questions = {without_marks(pair.question) for n, pair in light_pairs(others) if n in drawn}
+    trained = {prompt_of(pairs[n]) for n in _places_asking(pairs, questions)}
+    known = places_about(others, trained) & set(places)
+    kept = [n for n in places if n not in known]
+    if not kept:
+        raise DataError(
+            f"{config.data}: {len(known):,} of its {len(places):,} labelled pairs are about what is trained on, "
+            "by question and images, and none is left to evaluate; name a held-out set of labelled pairs"
+        )
+    if known:
+        _say(f"evaluation: {len(known):,} pairs of {config.data} are about what is trained on, and are left out of it")
+    return HeldOut(pairs, range(len(pairs)), [others[n] for n in kept[: config.num_pairs]])
+
+
+def hold_out(pairs: Sequence[PreferencePair], config: SFTConfig | RLConfig, template: Template) -> HeldOut:
+    """Return what a config holds out of ``pairs``, or else reads from a file: all of ``pairs`` and nothing where it evaluates
+    nothing.
+
+    What is too long to be read is left out of the evaluation, and said. Raise DataError where nothing is left.
+    """
+    evaluation = config.evaluation
+    if evaluation.fraction is not None:
+        held_out = hold_out_fraction(pairs, evaluation, evaluation.fraction)
+    elif evaluation.data is not None:
+        held_out = hold_out_file(pairs, pairs_of(evaluation.data, config.frames, config.model), evaluation)
+    else:
+        return HeldOut(pairs, range(len(pairs)))
+    return replace(held_out, evaluated=short_enough(held_out.evaluated, config, template))
+
+
+def answer_tokens(config: SFTConfig | RLConfig) -> int:
+    """Return the most tokens of a judgment in an evaluation."""
+    of_rollouts = config.max_completion_length if isinstance(config, RLConfig) else DEFAULT_ANSWER_TOKENS
+    return config.evaluation.max_tokens or of_rollouts
+
+
+def short_enough(pairs: Sequence[PreferencePair], config: SFTConfig | RLConfig, template: Template) -> Sequence[PreferencePair]:
+    """Return the pairs whose longer order leaves room for an answer. Raise DataError where none does."""
+    if (limit := config.max_tokens or context_of(config.model)) is None:
+        return pairs
+    counter, room = TokenCounter(processor_of(config)), answer_tokens(config)
+    kept = [pair for pair in pairs if max(counter.sample(pair, o, template, room=room).total for o in BOTH_ORDERS) <= limit]
+    if not kept:
+        raise DataError(f"every pair to evaluate is longer than {limit:,} tokens; lower evaluation.max_tokens or pixels.max")
+    if len(kept) < len(pairs):
+        _say(f"evaluation: {len(pairs) - len(kept):,} of {len(pairs):,} pairs are longer than {limit:,} tokens and left out")
+    return kept
+
+
+def _say(text: str) -> None:
+    if is_main():
+        log_line(text)

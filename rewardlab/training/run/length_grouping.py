@@ -1,0 +1,160 @@
+"""Micro-batches of rows of like length where a data loader made them of any: SFT, reward models, process reward models.
+
+The rows of an optimizer step that a process has are sorted by length and dealt out anew, each micro-batch as wide as its own
+longest row. Which rows are in which step, and on which process, stays as it is.
+
+Shapes: ``N`` rows, ``L`` columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from accelerate.utils import gather_object
+from torch import Tensor
+
+from rewardlab.metrics.running import Metric, MetricAccumulator
+from rewardlab.models.families import IMAGE_FIELDS, images_by_row, select_images
+from rewardlab.models.padding import PassLimits
+from rewardlab.training.run.passes import without_sync
+
+_FILLERS = {"labels": -100}  # of what is behind or before a row; 0 of everything else but tokens
+
+
+@dataclass(frozen=True)
+class RowLayout:
+    """How a collator lays rows out: on which ``side`` they are padded, with which token; ``rows_per_sample`` blocks of N rows,
+    of which each sample has one in every block."""
+
+    pad_token: int
+    image_token: int | None
+    side: str
+    rows_per_sample: int = 1
+
+    @staticmethod
+    def of(processor: Any, side: str, rows_per_sample: int = 1) -> RowLayout:
+        """Return the layout with a processor's tokens."""
+        image_token = getattr(processor, "image_token_id", None)
+        return RowLayout(processor.tokenizer.pad_token_id, image_token, side, rows_per_sample)
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """Rows that belong together, each its tokens without padding and its images."""
+
+    rows: list[tuple[dict[str, Tensor], dict[str, Tensor]]]
+
+    @property
+    def width(self) -> int:
+        return max(len(tokens["input_ids"]) for tokens, _ in self.rows)
+
+
+def split(batch: Mapping[str, Any], layout: RowLayout) -> list[_Sample]:
+    """Return the samples of a batch. Raise NotImplementedError for an entry that is neither of tokens nor of images."""
+    ids_NL, mask_NL = batch["input_ids"], batch["attention_mask"].bool()
+    names = [name for name in batch if name not in (*IMAGE_FIELDS, "attention_mask")]
+    if unknown := [name for name in names if getattr(batch[name], "shape", None) != ids_NL.shape]:
+        raise NotImplementedError(f"no rule for dealing out {unknown}")
+    images = images_by_row(batch, [ids[mask] for ids, mask in zip(ids_NL, mask_NL, strict=True)], layout.image_token)
+    num_images = images[-1].stop
+    rows = [
+        ({name: batch[name][n][mask] for name in names}, select_images(batch, images[n], num_images))
+        for n, mask in enumerate(mask_NL)
+    ]
+    number = len(rows) // layout.rows_per_sample
+    return [_Sample(rows[n::number]) for n in range(number)]
+
+
+def join(samples: Sequence[_Sample], layout: RowLayout) -> dict[str, Tensor]:
+    """Return the batch of some samples, as wide as the longest row."""
+    rows = [sample.rows[block] for block in range(layout.rows_per_sample) for sample in samples]
+    tokens = [own | {"attention_mask": torch.ones_like(own["input_ids"])} for own, _ in rows]
+    fillers = {"input_ids": layout.pad_token, **_FILLERS}
+    batch = {name: _pad([row[name] for row in tokens], fillers.get(name, 0), layout.side) for name in tokens[0]}
+    for name in IMAGE_FIELDS:
+        if parts := [images[name] for _, images in rows if name in images]:
+            batch[name] = torch.cat(parts)
+    return batch
+
+
+def _pad(rows: Sequence[Tensor], filler: float, side: str) -> Tensor:
+    return torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True, padding_value=filler, padding_side=side)
+
+
+class _MicroBatches(Sequence[dict[str, Tensor]]):
+    """Micro-batches that are made when they are read: the pixels of one are there twice at a time, not those of all."""
+
+    def __init__(self, samples: Sequence[_Sample], size: int, layout: RowLayout) -> None:
+        self._samples, self._size, self._layout = samples, size, layout
+
+    def __len__(self) -> int:
+        return len(self._samples) // self._size
+
+    def __getitem__(self, n: Any) -> Any:
+        if not 0 <= n < len(self):
+            raise IndexError(n)
+        return join(self._samples[n * self._size : (n + 1) * self._size], self._layout)
+
+
+def group_by_length(batches: Sequence[Mapping[str, Any]], layout: RowLayout) -> Sequence[Mapping[str, Any]]:
+    """Return as many micro-batches of as many samples, sorted by length, the longest first; those of one length in their order.
+
+    Batches of unequal size, which the end of an epoch may have, stay as they are.
+    """
+    if len(batches) < 2 or len({len(batch["input_ids"]) for batch in batches}) > 1:
+        return batches
+    samples = [sample for batch in batches for sample in split(batch, layout)]
+    samples.sort(key=lambda sample: -sample.width)
+    return _MicroBatches(samples, len(samples) // len(batches), layout)
+
+
+class LengthGroupingMixin:
+    """Mixed into a Trainer: micro-batches are grouped by length, read in parts of at most ``micro_batch_tokens`` positions,
+    and the share of these that is padding is logged. ``layout`` is the collator's; None: batches are read as they come.
+
+    ``part_frac`` is the share of a micro-batch's samples in the part that is read: by which a loss that is their mean weighs.
+    """
+
+    layout: RowLayout | None = None
+    micro_batch_tokens: int | None = None
+    part_frac = 1.0
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._padding = MetricAccumulator()
+        super().__init__(*args, **kwargs)
+
+    def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> Any:
+        batches, number = super().get_batch_samples(epoch_iterator, num_batches, device)  # type: ignore[misc]
+        return (batches if self.layout is None else group_by_length(batches, self.layout)), number
+
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
+        read = super().training_step  # type: ignore[misc]
+        parts = self._parts(inputs)
+        total: Any = 0.0
+        for n, part in enumerate(parts):
+            mask_NL = part["attention_mask"]
+            self.part_frac = len(mask_NL) / len(inputs["input_ids"])
+            self._padding.add("tokens/padding_frac", Metric(1 - mask_NL.sum().item() / mask_NL.numel(), mask_NL.numel()))
+            is_last = n == len(parts) - 1
+            with nullcontext() if is_last else without_sync(self.accelerator, model):  # type: ignore[attr-defined]
+                total = total + read(model, part, num_items_in_batch)
+        self.part_frac = 1.0
+        return total  # type: ignore[no-any-return]
+
+    def _parts(self, inputs: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+        if self.layout is None or self.micro_batch_tokens is None:
+            return [inputs]
+        samples, layout = split(inputs, self.layout), self.layout
+        limits = PassLimits(positions=self.micro_batch_tokens // layout.rows_per_sample, max_processes=self._max_processes)
+        return [join([samples[n] for n in part], layout) for part in limits.cut([sample.width for sample in samples])]
+
+    def _max_processes(self, number: int) -> int:
+        accelerator = self.accelerator  # type: ignore[attr-defined]
+        return int(accelerator.gather(torch.tensor([number], device=accelerator.device)).max().item())
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        super().log(logs | self._padding.flush(gather_object), start_time)  # type: ignore[misc]

@@ -1,0 +1,74 @@
+"""How many tokens a sample will be: by the processor's own count, from the sizes of images alone."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from PIL import Image
+
+from rewardlab.models.families import count_image_tokens, count_text_tokens, most_image_tokens
+from rewardlab.prompts import Template, build_messages
+from rewardlab.samplers.hf import chat_of, special_tokens
+from rewardlab.types import Message, Order, PreferencePair
+
+
+@dataclass(frozen=True)
+class SampleTokens:
+    """Tokens of one sample: of its text (prompt, and the answer it is trained on), of its images, and left for an answer."""
+
+    pair_id: str
+    text: int
+    images: int
+    num_images: int
+    answer: int
+
+    @property
+    def total(self) -> int:
+        return self.text + self.images + self.answer
+
+
+class TokenCounter:
+    """Counts without decoding an image: its size is in its first bytes."""
+
+    def __init__(self, processor: Any) -> None:
+        self._processor, self._specials = processor, special_tokens(processor.tokenizer)
+        self._by_size: dict[tuple[int, int], int] = {}
+
+    def images(self, sizes: Iterable[tuple[int, int]]) -> int:
+        """Count the tokens of images of (height, width) px."""
+        all_sizes = list(sizes)
+        new = sorted({size for size in all_sizes if size not in self._by_size})
+        if new:
+            self._by_size |= dict(zip(new, count_image_tokens(self._processor, new), strict=True))
+        return sum(self._by_size[size] for size in all_sizes)
+
+    def render(self, prompt: Sequence[Message]) -> str:
+        """Return a prompt as its model reads it, a mark for each image."""
+        chat = chat_of(prompt, self._specials)
+        return str(self._processor.apply_chat_template(chat, tokenize=False, add_generation_prompt=True))
+
+    def texts(self, rendered: Sequence[str], answers: Sequence[str], num_images: Sequence[int]) -> list[int]:
+        """Count the tokens of rendered prompts and the answers behind them; of an image only the marks around it count."""
+        return count_text_tokens(self._processor, rendered, answers, num_images)
+
+    @property
+    def most_image_tokens(self) -> int | None:
+        """Return how many tokens an image can be; None where its family sets no bound."""
+        return most_image_tokens(self._processor)
+
+    def sample(
+        self, pair: PreferencePair, order: Order, template: Template, *, answer: str = "", room: int = 0
+    ) -> SampleTokens:
+        """Count the tokens of a pair in one order; ``room`` is what a rollout may add."""
+        prompt = build_messages(pair, order=order, template=template)
+        images = [image for message in prompt for image in message.images]
+        [text] = self.texts([self.render(prompt)], [answer], [len(images)])
+        return SampleTokens(pair.pair_id, text, self.images(map(_size, images)), len(images), room)
+
+
+def _size(image: bytes) -> tuple[int, int]:
+    with Image.open(io.BytesIO(image)) as opened:
+        return opened.height, opened.width

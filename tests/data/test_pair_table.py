@@ -1,0 +1,165 @@
+"""Pairs on disk, read in any order: the same pairs as those read at once, a few facts of each in memory."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import random
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from rewardlab.data import pairs as pair_files
+from rewardlab.data.images import check_image
+from rewardlab.data.pair_table import PairTable, facts_of, fingerprint_of, light_pairs, select
+from rewardlab.data.pairs import read_pairs, write_jsonl, write_parquet, write_shards
+from rewardlab.errors import DataError, MediaError
+from rewardlab.types import IMAGE_MARK, Order, PreferencePair
+
+
+def picture(seed: int, kind: str = "JPEG", side: int = 40) -> bytes:
+    buffer = io.BytesIO()
+    noise = random.Random(seed).randbytes(3 * side * side)
+    Image.frombytes("RGB", (side, side), noise).save(buffer, format=kind)
+    return buffer.getvalue()
+
+
+@pytest.fixture(scope="module")
+def pairs() -> list[PreferencePair]:
+    plain = [
+        PreferencePair(
+            f"p{n}",
+            f"what is {n}?",
+            (f"one {n}", f"two {n}"),
+            (0, 1, None)[n % 3],
+            images=tuple(picture(10 * n + k, ("JPEG", "PNG")[k % 2]) for k in range(n % 3)),
+            attempts=("1", "2", "")[n % 3],
+            order=(Order.GIVEN, Order.SWAPPED)[n % 2],
+            judgment="because" * (n % 2),
+        )
+        for n in range(40)
+    ]
+    within = replace(
+        plain[0],
+        pair_id="within",
+        responses=(f"see {IMAGE_MARK}", "no"),
+        response_images=((picture(999),), ()),
+        images=(picture(7),),
+    )
+    return [*plain, within]
+
+
+@pytest.mark.parametrize("form", ["parquet", "shards", "paths", "jsonl"])
+def test_any_order_reads_the_same_pairs(
+    form: str, pairs: list[PreferencePair], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of row groups of four rows, from threads and from a copy in another process."""
+    monkeypatch.setattr(pair_files, "GROUP_ROWS", 4)
+    path = tmp_path / ("set.jsonl" if form == "jsonl" else "set.parquet" if form == "parquet" else "set")
+    if form == "jsonl":
+        write_jsonl(pairs, path)
+    elif form == "parquet":
+        write_parquet(pairs, path)
+    else:
+        assert len(list(write_shards(pairs, path, rows_per_shard=15, embed=form == "shards"))) == 3
+    expected, table = read_pairs(path), PairTable(path)
+    assert len(table) == len(expected) == 41
+    assert facts_of(table) == facts_of(expected)
+    places = random.Random(0).sample(range(41), 41)
+    assert [table[n] for n in places] == [expected[n] for n in places]
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(pickle.loads(pickle.dumps(table)).__getitem__, places)) == [expected[n] for n in places]
+    chosen = select(table, [7, 3, 39])
+    assert list(chosen) == [expected[7], expected[3], expected[39]]
+    assert list(chosen[1:]) == [expected[3], expected[39]]
+    lighter = dict(light_pairs(chosen))
+    assert [lighter[n].question for n in range(3)] == [expected[n].question for n in (7, 3, 39)]
+    assert [len(lighter[n].images) for n in range(3)] == [len(expected[n].images) for n in (7, 3, 39)]
+
+
+def test_embedded_pictures_are_not_read_at_the_start(
+    pairs: list[PreferencePair], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a set that was checked when written; of another one they are, and looked at."""
+    write_parquet(pairs, tmp_path / "set.parquet")
+    columns: list[list[str]] = []
+    read = pq.ParquetFile.iter_batches
+    monkeypatch.setattr(
+        pq.ParquetFile, "iter_batches", lambda self, **options: columns.append(options["columns"]) or read(self, **options)
+    )
+    PairTable(tmp_path / "set.parquet")
+    assert not any(column.endswith(".bytes") for column in columns[0])
+    assert "question" in columns[0]
+    foreign = pq.read_table(tmp_path / "set.parquet").replace_schema_metadata({})
+    pq.write_table(foreign, tmp_path / "foreign.parquet")
+    assert list(PairTable(tmp_path / "foreign.parquet")) == pairs
+    assert any(column.endswith(".bytes") for column in columns[1])
+
+
+def test_fingerprints(pairs: list[PreferencePair], tmp_path: Path) -> None:
+    """A text, a label or a picture of another size is another set; the same set anywhere else is the same."""
+
+    def fingerprint(rows: list[PreferencePair], name: str, form: str) -> str:
+        path = tmp_path / name / f"set.{form}"
+        path.parent.mkdir(exist_ok=True)
+        (write_jsonl if form == "jsonl" else write_parquet)(rows, path)
+        return fingerprint_of(PairTable(path))
+
+    others = [
+        [replace(pairs[0], question="other"), *pairs[1:]],
+        [replace(pairs[0], preferred=1), *pairs[1:]],
+        [pairs[0], replace(pairs[1], images=(picture(5, side=44),)), *pairs[2:]],
+        pairs[:-1],
+    ]
+    for form in ("parquet", "jsonl"):
+        prints = [fingerprint(rows, f"{form}{n}", form) for n, rows in enumerate([pairs, *others, pairs])]
+        assert prints[0] == prints[-1]
+        assert len(set(prints)) == len(others) + 1
+
+
+def test_what_is_refused(pairs: list[PreferencePair], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything is trained, by the row's number, as where all is read at once."""
+    write_jsonl(pairs, tmp_path / "set.jsonl")
+    lines = (tmp_path / "set.jsonl").read_text().splitlines()
+    (tmp_path / "empty.jsonl").write_text("")
+    (tmp_path / "bad.jsonl").write_text("\n".join([*lines[:2], "{", *lines[2:]]))
+    (tmp_path / "label.jsonl").write_text("\n".join([lines[0], json.dumps({**json.loads(lines[1]), "preferred": 7})]))
+    for name, message in (
+        ("empty", "holds no pairs"),
+        ("bad", "line 3: not JSON"),
+        ("label", "row 1: preferred is 7"),
+        ("none", "no such file"),
+    ):
+        with pytest.raises(DataError, match=message):
+            PairTable(tmp_path / f"{name}.jsonl")
+    named = next(media for media in (tmp_path / "media").rglob("*.*"))
+    whole = named.read_bytes()
+    named.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(MediaError, match="not a readable image"):
+        PairTable(tmp_path / "set.jsonl")
+    named.unlink()
+    with pytest.raises(MediaError, match=r"cannot be read \(No such file"):
+        PairTable(tmp_path / "set.jsonl")
+    write_parquet(pairs, tmp_path / "set.parquet")
+    monkeypatch.setattr("rewardlab.data.pair_table.MOST_GROUP_BYTES", 100)
+    with pytest.raises(DataError, match="is read whole for each of its pairs"):
+        PairTable(tmp_path / "set.parquet")
+
+
+def test_pictures_by_their_ends() -> None:
+    """Whole ones pass, also with something behind the end; cut ones do not."""
+    for kind in ("JPEG", "PNG", "WEBP", "BMP", "GIF"):
+        check_image(picture(1, kind))
+    for kind in ("JPEG", "PNG"):
+        check_image(picture(1, kind) + bytes(1000))  # as some cameras write
+        with pytest.raises(MediaError, match="not a readable image"):
+            check_image(picture(1, kind)[:-400])
+    with pytest.raises(MediaError, match="not a readable image"):
+        check_image(b"GIF8")
+    with pytest.raises(MediaError, match="nothing to see"):
+        check_image(picture(1, side=1))

@@ -1,0 +1,81 @@
+"""The disk of checkpoints, by hand and against real folders; the rate at which pictures must be decoded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rewardlab.config import LoraConfig, RLConfig, SFTConfig
+from rewardlab.health.disk import checkpoint_bytes, disk_lines
+from rewardlab.health.feeding import Feeding, feeding_of, host_bytes, measure_decoding
+from rewardlab.health.memory import GIB, setup_of
+from rewardlab.health.plan import Plan, needs
+from rewardlab.models.architectures import build_on_meta
+from rewardlab.training.run.launcher import Launch
+from tests.support import scaled_runs
+
+BASE = "Qwen/Qwen2.5-VL-7B-Instruct"
+
+
+def test_a_checkpoint_under_zero_3() -> None:
+    """133 GB for 7B: float32 weights and two moments, bfloat16 weights, and model.safetensors. Three while one is saved."""
+    setup = setup_of(build_on_meta(BASE), RLConfig(), Launch(4, 3))
+    assert checkpoint_bytes(setup) / 1e9 == pytest.approx(132.7, abs=0.1)
+    lines = {line.what: line.size for line in disk_lines(setup)}
+    assert lines["checkpoints"] == 3 * checkpoint_bytes(setup)
+    five = setup_of(build_on_meta(BASE), RLConfig(save_total_limit=5), Launch(4, 3))
+    assert disk_lines(five)[0].size == 6 * checkpoint_bytes(setup)
+
+
+@pytest.mark.slow
+def test_checkpoints_as_they_are_written(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """A real run's folders, but for what names of tensors take."""
+    scaled_runs.run("sft", tiny_checkpoint, tmp_path / "run")
+    setup = setup_of(build_on_meta(str(tiny_checkpoint)), SFTConfig(), Launch())
+    for folder, size in (("checkpoint-4", checkpoint_bytes(setup)), ("final", 4.0 * setup.total)):
+        kinds = (".safetensors", ".pt", ".bin")
+        written = sum(path.stat().st_size for path in (tmp_path / "run" / folder).iterdir() if path.suffix in kinds)
+        assert 0 <= written - size < 100_000
+
+
+def test_adapters_need_little() -> None:
+    setup = setup_of(build_on_meta(BASE), SFTConfig(lora=LoraConfig()), Launch())
+    assert checkpoint_bytes(setup) == 12 * setup.learning
+
+
+def test_a_full_disk_is_found(tmp_path: Path) -> None:
+    """7B's checkpoints do not fit where less is free; the folder need not be there yet."""
+    config = RLConfig(save_total_limit=100_000)
+    disk = next(each for each in needs(config, Plan(Launch(4, 3), out=tmp_path / "runs" / "rl")) if each.name == "disk")
+    assert disk.outcome == "failed"
+    assert f"free at {tmp_path}: save_total_limit=1, or another --out" in disk.message
+    unknown = next(each for each in needs(config, Plan(Launch(4, 3))) if each.name == "disk")
+    assert unknown.outcome == "ok"
+
+
+def test_the_rate_is_this_machines_own() -> None:
+    """A PNG takes longer than a JPEG of the same picture; both take milliseconds."""
+    rate = measure_decoding()
+    assert 0.5 < rate.jpeg_ms < rate.png_ms < 2000
+
+
+def test_workers_that_keep_up() -> None:
+    """64 pictures in 10 s: 100 ms each is 64 % of it and one core's work, 400 ms are three cores'."""
+    need = Feeding(pictures=64, seconds=10)
+    assert (need.share(100), need.workers(100), need.workers(400)) == (0.64, 1, 3)
+
+
+def test_what_a_step_reads() -> None:
+    """The paper's run on four cards: 64 pictures a card, and 64 x 2,432 tokens x 8.29 B weights x (8 + 2) operations."""
+    config = RLConfig(pixels={"max": 501_760})
+    need = feeding_of(setup_of(build_on_meta(BASE), config, Launch(4, 3)))
+    assert need.pictures == 64
+    assert need.seconds == pytest.approx(64 * 2432 * 8.292e9 * 10 / 400e12, rel=1e-3)
+
+
+def test_an_optimizer_in_the_hosts_memory() -> None:
+    offloaded = host_bytes(setup_of(build_on_meta(BASE), RLConfig(), Launch(8, 3, offload=True)))
+    assert offloaded["optimizer"] == pytest.approx(16 * 8.292e9 / 8, rel=1e-3)
+    plain = host_bytes(setup_of(build_on_meta(BASE), RLConfig(), Launch()))
+    assert plain["weights while they are read"] == pytest.approx(30.9 * GIB, rel=0.01)

@@ -1,0 +1,89 @@
+"""Adapters merged for an engine: what it is given is what peft merges, and the weights below them stay as they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import peft
+import pytest
+import torch
+from accelerate import Accelerator
+from trl.distributed import DistributedBackend
+from trl.generation.vllm_generation import VLLMGeneration
+
+from rewardlab.config.base import LoraConfig
+from rewardlab.errors import ConfigError
+from rewardlab.models.loading import load_model, peft_config
+from rewardlab.training.policy_gradient.rollouts.trl_vllm import send_merged_copies
+
+UPDATES = 40
+
+
+@pytest.fixture
+def adapted(tiny_checkpoint: Path) -> Any:
+    """A model of bfloat16 weights under float32 adapters that have learnt something, as a run with LoRA has it."""
+    torch.manual_seed(0)
+    model = load_model(str(tiny_checkpoint), device="cpu")[0].to(torch.bfloat16)
+    adapted = peft.get_peft_model(model, peft_config(LoraConfig(r=4), model, []))
+    for name, weight in adapted.named_parameters():
+        if "lora_B" in name:
+            weight.data = 0.05 * torch.randn_like(weight, dtype=torch.float32)
+        elif "lora_A" in name:
+            weight.data = weight.data.float()
+    return adapted
+
+
+def generation_of(model: Any) -> tuple[Any, list[tuple[str, torch.Tensor]]]:
+    """TRL's sampling by vLLM, and what it hands over at a sync: the vLLM, which needs a GPU, takes weights and no more."""
+    taken: list[tuple[str, torch.Tensor]] = []
+    runner = SimpleNamespace(model=SimpleNamespace(load_weights=lambda pairs: taken.extend((n, w.clone()) for n, w in pairs)))
+    executor = SimpleNamespace(driver_worker=SimpleNamespace(model_runner=runner))
+    generation = object.__new__(VLLMGeneration)
+    generation.model, generation.accelerator = model, Accelerator(cpu=True)
+    generation._dist = DistributedBackend(generation.accelerator)
+    generation.mode, generation.enable_sleep_mode = "colocate", False
+    generation.llm = SimpleNamespace(llm_engine=SimpleNamespace(model_executor=executor), reset_prefix_cache=lambda: None)
+    return generation, taken
+
+
+def changed_frac(model: Any, before: dict[str, torch.Tensor]) -> float:
+    """The share of the numbers below adapters that are not what they were."""
+    below = {name: weight for name, weight in model.state_dict().items() if "base_layer.weight" in name}
+    return sum(int((weight != before[name]).sum()) for name, weight in below.items()) / sum(w.numel() for w in below.values())
+
+
+def test_weights_below_adapters_stay(adapted: Any) -> None:
+    """After many syncs; TRL's own way changes a share of them at the first. What is sent is the same."""
+    before = {name: weight.clone() for name, weight in adapted.state_dict().items()}
+    generation, theirs = generation_of(adapted)
+    generation.sync_weights()
+    assert changed_frac(adapted, before) > 0.01
+    adapted.load_state_dict(before)
+    generation, ours = generation_of(adapted)
+    send_merged_copies(generation)
+    generation.sync_weights()
+    assert [name for name, _ in ours] == [name for name, _ in theirs]
+    assert not any("lora" in name for name, _ in ours)
+    for (name, mine), (_, other) in zip(ours, theirs, strict=True):
+        assert mine.dtype == other.dtype == torch.bfloat16, name
+        assert torch.equal(mine, other), name
+    dice = torch.Generator().manual_seed(1)
+    for _ in range(UPDATES):
+        for name, weight in adapted.named_parameters():
+            if "lora_" in name:
+                weight.data += 0.01 * torch.randn(weight.shape, generator=dice)
+        generation.sync_weights()
+    assert changed_frac(adapted, before) == 0
+
+
+def test_what_is_sent_otherwise(adapted: Any) -> None:
+    """A policy without adapters as ever; one in shards not at all."""
+    plain, _ = generation_of(adapted.get_base_model())
+    send_merged_copies(plain)
+    assert "_iter_named_params" not in vars(plain)
+    sharded, _ = generation_of(adapted)
+    sharded._dist.fsdp_version = 2
+    with pytest.raises(ConfigError, match="which FSDP leaves in parts"):
+        send_merged_copies(sharded)

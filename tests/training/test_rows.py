@@ -1,0 +1,201 @@
+"""Rows are read when their turn comes, asked as judges are asked, and each picture is decoded once."""
+
+from __future__ import annotations
+
+import io
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from rewardlab.config import RLConfig, SFTConfig
+from rewardlab.data.images import decode_image
+from rewardlab.data.pair_table import PairTable
+from rewardlab.data.pairs import write_parquet
+from rewardlab.errors import MediaError
+from rewardlab.prompts import Template, load_template
+from rewardlab.samplers.hf import HFSampler, special_tokens
+from rewardlab.training.rl import build_trainer, rl_rows, train_rl
+from rewardlab.training.run import rows as row_module
+from rewardlab.training.run.folder import common_arguments
+from rewardlab.training.run.token_counts import TokenCounter
+from rewardlab.training.sft import ResumableSFTTrainer, sft_rows, train_sft
+from rewardlab.types import BOTH_ORDERS, IMAGE_MARK, Order, PreferencePair
+from tests.support.configs import short_rl_config
+
+TEMPLATES = ("plain", "r1_reward")
+
+
+def picture(seed: int, side: int = 60) -> bytes:
+    buffer = io.BytesIO()
+    Image.frombytes("RGB", (side, side), random.Random(seed).randbytes(3 * side * side)).save(buffer, format="PNG")
+    return buffer.getvalue()
+
+
+def interleaved() -> list[PreferencePair]:
+    """Images before the question, at two marks within it, within both responses, and none; a text with special tokens."""
+    pair = PreferencePair(
+        "ahead", "what is it?", ("a cat", "a dog"), 0, images=(picture(1),), judgment="<think>x</think><answer>1</answer>"
+    )
+    return [
+        pair,
+        replace(pair, pair_id="within", question=f"is {IMAGE_MARK} like {IMAGE_MARK}?", images=(picture(2), picture(3))),
+        replace(
+            pair,
+            pair_id="responses",
+            images=(picture(6),),
+            responses=(f"Here: {IMAGE_MARK}", f"{IMAGE_MARK} this one"),
+            response_images=((picture(4),), (picture(5),)),
+        ),
+        replace(pair, pair_id="none", images=()),
+        replace(pair, pair_id="special", question="<|image_pad|> <start_of_image> <|im_end|> what?"),
+    ]
+
+
+@pytest.mark.parametrize("name", ["qwen2_5_vl", "qwen3_vl", "gemma3"])
+@pytest.mark.parametrize("template_name", TEMPLATES)
+def test_training_prompts_are_the_judges(
+    name: str, template_name: str, checkpoint_of: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Token for token and pixel for pixel in SFT, RL and judging, wherever images stand."""
+    template = load_template(template_name)
+    sampler = HFSampler.load(checkpoint_of(name), device="cpu")
+    specials = special_tokens(sampler.processor.tokenizer)
+    config = short_rl_config(checkpoint_of(name), rollout_batch_size=2, batch_size=2, micro_batch_size=2, group_size=1)
+    for pair in interleaved():
+        rows = rl_rows([pair], template, both_orders=True, specials=specials)
+        rl = build_trainer(rows, config, sampler.model, sampler.processor, template, tmp_path, reward=_no_reward)
+        for row, order in zip(rows, BOTH_ORDERS, strict=True):
+            expected = sampler.encode([_messages(pair, order, template)])
+            from trl.data_utils import prepare_multimodal_messages
+
+            ids, _, fields = rl._tokenize_prompts([prepare_multimodal_messages(row["prompt"], images=row["images"])])
+            assert list(ids[0]) == expected["input_ids"][0].tolist()
+            assert ("pixel_values" in fields) == bool(row["images"])
+            if row["images"]:
+                pixels = torch.as_tensor(np.asarray(fields["pixel_values"]))
+                assert pixels.equal(expected["pixel_values"])
+        sampler.processor.tokenizer.padding_side = "right"
+        sft = ResumableSFTTrainer(
+            model=sampler.model,
+            args=_sft_arguments(checkpoint_of(name), tmp_path),
+            train_dataset=sft_rows([pair], template, specials),
+            processing_class=sampler.processor,
+        )
+        batch = sft.data_collator([sft.train_dataset[0]])
+        sampler.processor.tokenizer.padding_side = "left"
+        expected = sampler.encode([_messages(pair, pair.order, template)])
+        width = expected["input_ids"].shape[1]
+        assert batch["input_ids"][0, :width].tolist() == expected["input_ids"][0].tolist()
+        if pair.images or any(pair.response_images):
+            assert batch["pixel_values"].equal(expected["pixel_values"])
+
+
+def _messages(pair: PreferencePair, order: Order, template: Template) -> Any:
+    from rewardlab.prompts import build_messages
+
+    return build_messages(pair, order=order, template=template)
+
+
+def _no_reward(*args: Any) -> Any:
+    raise AssertionError
+
+
+_no_reward.__name__ = "none"
+
+
+def _sft_arguments(checkpoint: Path, out: Path) -> Any:
+    from trl import SFTConfig as TRLSFTConfig
+
+    config = SFTConfig(model=str(checkpoint), batch_size=1, micro_batch_size=1)
+    return TRLSFTConfig(max_length=None, **common_arguments(config, out))
+
+
+def test_each_picture_is_decoded_once_for_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many rollouts show it, and in both orders."""
+    decoded: Counter[bytes] = Counter()
+    monkeypatch.setattr(
+        row_module, "decode_image", lambda data, where: decoded.update([data]) or decode_image(data, where=where)
+    )
+    rows = rl_rows(interleaved()[:3], load_template("plain"), both_orders=True, threads=3)
+    read = rows.read([row for row in rows.dataset for _ in range(8)])
+    assert [row["pair_id"] for row in read] == [name for name in ("ahead", "within", "responses") for _ in range(16)]
+    assert set(decoded.values()) == {1}
+    assert len(decoded) == 6  # of "responses", its own and the one of the question
+
+
+def test_a_run_decodes_each_picture_once_per_rollout_batch(
+    tagged: list[PreferencePair], tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not once per micro-batch, as TRL's data loader would: 8 rollouts of two pairs in four micro-batches, one step."""
+    decoded: list[bytes] = []
+    monkeypatch.setattr(row_module, "decode_image", lambda data, where: decoded.append(data) or decode_image(data, where=where))
+    config = short_rl_config(
+        tiny_checkpoint, rollout_batch_size=8, batch_size=8, micro_batch_size=2, group_size=2, max_steps=1, save_steps=1
+    )
+    train_rl(tagged, config, tmp_path / "run")
+    assert 1 <= len(decoded) <= 4  # prompts of a batch; pairs where both orders fall into it
+
+
+def test_sets_on_disk_train_as_those_in_memory(tagged: list[PreferencePair], tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """The same metrics, and the pairs too long for it left out alike."""
+    pairs = [replace(pair, judgment=f"<think>{pair.pair_id}</think><answer>1</answer>") for pair in tagged[:12]]
+    pairs[3] = replace(pairs[3], question="long " * 400)
+    write_parquet(pairs, tmp_path / "pairs.parquet")
+    logged = []
+    for name, data in (("memory", pairs), ("disk", PairTable(tmp_path / "pairs.parquet"))):
+        sft = SFTConfig(
+            model=str(tiny_checkpoint), template="plain", batch_size=4, micro_batch_size=2, max_tokens=300, max_steps=2
+        )
+        train_sft(data, sft, tmp_path / name / "sft")
+        rl = short_rl_config(tiny_checkpoint, attempts=["", "1", "2", "3", "unsolved"], max_tokens=300, max_steps=2)
+        train_rl(data, rl, tmp_path / name / "rl")
+        assert "long " not in (tmp_path / name / "sft" / "too_long.jsonl").read_text()
+        texts = [(tmp_path / name / stage / "metrics.jsonl").read_text() for stage in ("sft", "rl")]
+        logged.append([[_numbers(line) for line in text.splitlines()] for text in texts])
+    assert logged[0] == logged[1]
+
+
+def _numbers(line: str) -> dict[str, Any]:
+    import json
+
+    clocks = ("time", "second", "runtime", "flos")
+    return {name: value for name, value in json.loads(line).items() if not any(clock in name for clock in clocks)}
+
+
+@pytest.mark.parametrize("stage", ["sft", "rl"])
+def test_a_picture_that_breaks_while_training_is_one_sentence(
+    stage: str, tagged: list[PreferencePair], tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    """Also where a worker process met it."""
+    pairs = [replace(pair, judgment="<answer>1</answer>", images=(picture(1)[:-900] + bytes(900),)) for pair in tagged[:8]]
+    config = SFTConfig(model=str(tiny_checkpoint), template="plain", batch_size=4)
+    if stage == "rl":
+        config = short_rl_config(tiny_checkpoint, attempts=["", "1", "2", "3", "unsolved"])
+    with pytest.raises(MediaError) as caught:
+        {"sft": train_sft, "rl": train_rl}[stage](pairs, config, tmp_path / "run")
+    assert "Traceback" not in str(caught.value)
+    assert "not a readable image" in str(caught.value)
+
+
+def test_counts_come_from_bounds_where_they_can(
+    tiny_checkpoint: Path, tagged: list[PreferencePair], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No text is tokenized where bytes show that it fits; no pair is read from disk."""
+    from rewardlab.training.run import preflight
+
+    asked: list[int] = []
+    texts = TokenCounter.texts
+    monkeypatch.setattr(TokenCounter, "texts", lambda self, *args: asked.append(len(args[0])) or texts(self, *args))
+    config = RLConfig(model=str(tiny_checkpoint), template="plain")
+    template = load_template("plain")
+    loose = config.model_copy(update={"max_tokens": 100_000})
+    assert len(preflight.drop_too_long(tagged, loose, template, Path("/nowhere"), room=10)) == len(tagged)
+    assert asked == []
