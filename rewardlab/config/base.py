@@ -19,7 +19,7 @@ class LoraConfig(Schema):
 
     r: int = Field(16, ge=1, description="Rank of the adapters.")
     alpha: int = Field(32, ge=1, description="Scale of the adapters: their output is multiplied by alpha / r.")
-    dropout: float = Field(0.0, ge=0, lt=1, description="Share of an adapter's inputs that is dropped in training.")
+    dropout: float = Field(0.0, ge=0, lt=1, description="Share of an adapter's inputs that is dropped in SFT; RL takes 0.")
     target_modules: str | list[str] = Field(
         "all-linear", description="Layers that get an adapter: `all-linear`, names, or one regular expression."
     )

@@ -29,7 +29,7 @@ from rewardlab.types import Order, PreferencePair
 
 MEDIA = ("images", "response_images", "videos")
 MOST_GROUP_BYTES, LARGE_GROUP_BYTES = 512 << 20, 64 << 20  # of a row group, which is read whole for any pair in it
-REWRITE = "`rewardlab data build pairs --from FILE --out FOLDER` writes it anew, in small ones"
+REWRITE = "`rewardlab data convert FILE --out FOLDER` writes it anew, in small ones"
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ from rewardlab.judging.spec import JudgeSpec
 from rewardlab.models.checkpoints import load_template_for
 from rewardlab.models.loading import check_folder, load_policy
 from rewardlab.models.video_policy import video_policy_of
-from rewardlab.prompts import build_messages, load_template
+from rewardlab.prompts import Template, build_messages, load_template
 from rewardlab.rewards.judgment import load_terms
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.hf import HFSampler
@@ -74,7 +74,7 @@ def examine_plan(
         yield from _teacher(config)
     if not isinstance(config, TrainConfig):
         return
-    yield _try("template", lambda: f"{config.template}, hash {load_template(config.template).hash}")
+    yield _try("template", lambda: f"{config.template}, hash {_template_of(config).hash}")
     if isinstance(config, RLConfig) and config.reward_terms:
         yield _try("reward terms", lambda: ", ".join(term.name for term in load_terms(config.reward_terms)))
     if isinstance(config, PolicyConfig):
@@ -221,9 +221,15 @@ def _tokens(config: TrainConfig, pairs: list[PreferencePair]) -> Finding:
     return Finding("tokens", "failed" if num_too_long == len(lengths) else "look", message)
 
 
+def _template_of(config: TrainConfig) -> Template:
+    """Return the template of a run; RL is asked in the words of the checkpoint it begins from."""
+    is_rl = isinstance(config, RLConfig)
+    return load_template_for(config.model, config.template) if is_rl else load_template(config.template)
+
+
 def _token_counts(config: TrainConfig, pairs: list[PreferencePair]) -> list[int]:
     """Return the numbers of tokens of some of the pairs, in ascending order."""
-    counter, template = TokenCounter(processor_of(config)), load_template(config.template)
+    counter, template = TokenCounter(processor_of(config)), _template_of(config)
     room = config.max_completion_length if isinstance(config, MethodConfig) else 0
     sample = pairs[:: max(1, len(pairs) // NUM_COUNTED)]
     return sorted(counter.sample(p, p.order, template, answer=p.judgment, room=room).total for p in sample)
@@ -245,7 +251,7 @@ def _consistency(config: RLConfig) -> str:
 
 def _judgment(config: TrainConfig, pairs: list[PreferencePair]) -> str:
     """Make a few real judgments; a base model that writes none is no failure before its cold start."""
-    template = load_template_for(config.model, config.template)
+    template = _template_of(config)
     with tempfile.TemporaryDirectory() as folder:
         sampler = HFSampler(*load_policy(config, Path(folder)))
         sampler.model.to("cuda" if torch.cuda.is_available() else "cpu").eval()

@@ -38,7 +38,7 @@ from rewardlab.training.run.folder import supervised_arguments
 from rewardlab.training.run.held_out import hold_out
 from rewardlab.training.run.length_grouping import LengthGroupingMixin, RowLayout
 from rewardlab.training.run.preflight import drop_too_long, processor_of
-from rewardlab.training.run.resume import StrictResumeMixin
+from rewardlab.training.run.resume import StrictResumeMixin, ValueModelMixin
 from rewardlab.training.run.runner import Built, Stage, checkpoint_of, run_stage
 from rewardlab.types import Completion, FinishReason, Judgment, Order, PreferencePair, Vote
 from rewardlab.verdicts.votes import judgment
@@ -63,7 +63,7 @@ class ScalarCollator:
         return encode(self._processor, chosen + rejected)
 
 
-class BradleyTerryTrainer(LengthGroupingMixin, StrictResumeMixin, Trainer):
+class BradleyTerryTrainer(LengthGroupingMixin, ValueModelMixin, StrictResumeMixin, Trainer):
     """Fits a ValueModel; logs the share of pairs whose preferred response scores higher, and the mean margin."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -84,17 +84,6 @@ class BradleyTerryTrainer(LengthGroupingMixin, StrictResumeMixin, Trainer):
             logs = {**logs, "accuracy": (margins > 0).float().mean().item(), "margin": margins.mean().item()}
             self._margins.clear()
         super().log(logs, start_time)
-
-    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
-        if self.args.should_save:
-            self.accelerator.unwrap_model(self.model).save(Path(output_dir or self.args.output_dir), state_dict)
-
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        if self.is_deepspeed_enabled:  # shards have a loader of their own
-            super()._load_from_checkpoint(resume_from_checkpoint, model)
-            return
-        saved = ValueModel.from_pretrained(resume_from_checkpoint)
-        self.accelerator.unwrap_model(model or self.model).load_state_dict(saved.state_dict())
 
 
 def build_reward_trainer(pairs: Sequence[PreferencePair], config: RMConfig, processor: Any, out: Path) -> BradleyTerryTrainer:

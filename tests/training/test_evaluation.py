@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from accelerate import Accelerator
+from safetensors.torch import load_file
 from transformers import TrainerCallback
 
 from rewardlab.config import EvaluationConfig, RMConfig
@@ -291,6 +292,14 @@ def test_the_best_survives_a_kill(tiny_checkpoint: Path, tmp_path: Path, monkeyp
         assert load_processor(str(run / BEST)).image_processor is not None
         assert (run / BEST / "README.md").exists()
     assert not (whole / "checkpoint-2").exists()  # save_total_limit took it, and left the best
+
+
+def test_the_best_is_of_the_type_of_the_last(tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both are judges: what they are rounded to is what the config says."""
+    scripted_run(monkeypatch, Scripted([1, 3, 2]), tmp_path / "run", tiny_checkpoint, max_steps=2, dtype="bfloat16")
+    for name in (BEST, "final"):
+        weights = load_file(tmp_path / "run" / name / "model.safetensors")
+        assert {weight.dtype for weight in weights.values()} == {torch.bfloat16}
 
 
 def test_an_early_end(

@@ -113,7 +113,7 @@ def test_sft_of_every_family(
         assert lines_of(tmp_path / run)[0]["tokens/padding_frac"] < lines_of(tmp_path / "padded")[0]["padding_frac"]
 
 
-def test_two_processes_have_as_many_parts(tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_processes_have_as_many_parts(tiny_checkpoint: Path, tmp_path: Path) -> None:
     """Whose rows differ in length; the same as one process that reads row by row."""
     for stage in ("rl", "sft"):
         how = scaled_runs.CHANGES[f"{stage}+parts+mixed"] | {"micro_batch_tokens": None, "micro_batch_size": 1}

@@ -53,6 +53,7 @@ def trl_arguments(config: MethodConfig, out: Path, **more: Any) -> PolicyArgumen
         "temperature": config.temperature,
         "top_p": 1.0,
         "top_k": 0,
+        "disable_dropout": True,  # of the model's own: the policy that samples, that is trained and that is compared are one
         "beta": config.kl_coef,  # TRL loads the reference model where it is not 0
         "log_multimodal": False,  # TRL would keep a batch of pictures to log them
         **_vllm_arguments(config),

@@ -78,7 +78,8 @@ def _attempt(stage: Stage) -> Path:
         with bar(stage.name, stage.num_steps) as advance:
             built.trainer.add_callback(RunLog(stage.out, advance, stage.metric))
             if stage.evaluation:
-                facts = {"stage": stage.name, "base": stage.config.model}
+                facts: dict[str, Any] = {"stage": stage.name, "base": stage.config.model}
+                facts["dtype"] = output_dtype(stage.config.model, stage.config.dtype)
                 built.trainer.add_callback(Evaluate(stage.evaluation, built.trainer, stage.out, **facts))
             run_steps(built.trainer, stage.config, stage.out, resume)
         return built.finish()
