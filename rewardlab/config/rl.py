@@ -23,7 +23,7 @@ class ConsistencyConfig(Schema):
     api_key_env: str = Field("OPENAI_API_KEY", description="Environment variable that holds the endpoint's key.")
     weight: float = Field(0.5, ge=0, description="Weight of the consistency reward; 0 switches it and its requests off.")
     concurrency: int = Field(64, ge=1, description="Requests in flight.")
-    deadline_s: float = Field(20.0, gt=0, description="Seconds after which a consistency is 0 and counted as failed.")
+    deadline_s: float = Field(20.0, gt=0, description="Seconds from its sending after which a question fails: it counts 0.")
     max_tokens: int = Field(8, ge=1, description="Most tokens of an answer.")
 
 

@@ -147,3 +147,10 @@ def decoding_sentence(config: MethodConfig, load: DecodingLoad, time: DecodingTi
     if time.needs_engine:
         return f"{sums}: {share} longer, so an engine is needed; {cure}, or {more_at_once}"
     return f"{sums}: {share} longer; an engine is worth its memory: {cure}"
+
+
+def decoding_advice(model: Any, config: MethodConfig, launch: Launch, *, prompt_tokens: int) -> tuple[str, bool]:
+    """Return :func:`decoding_sentence` of a model and a launch, and whether it is a warning: an engine is needed, none set."""
+    load = decoding_load(model, config, launch, prompt_tokens=prompt_tokens)
+    time = decoding_time(load)
+    return decoding_sentence(config, load, time), time.needs_engine and config.engine is None

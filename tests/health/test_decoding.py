@@ -9,8 +9,8 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForImageTextToText
 
-from rewardlab.config import RLConfig
-from rewardlab.health.decoding import DecodingLoad, decoding_load, decoding_sentence, decoding_time
+from rewardlab.config import EngineConfig, RLConfig
+from rewardlab.health.decoding import DecodingLoad, decoding_advice, decoding_load, decoding_sentence, decoding_time
 from rewardlab.training.run.launcher import Launch
 
 # Qwen2.5-VL-7B: 28 layers, 8.29 B weights, 4 heads of 128 for keys and values; a card of four that draw 256 rollouts.
@@ -86,3 +86,17 @@ def test_the_load_of_a_config(tiny_checkpoint: Any) -> None:
     assert load.passes == 4  # forward, backward as two, and the forward again that checkpointing makes
     more = config.model_copy(update={"kl_coef": 0.1, "batch_size": 32, "gradient_checkpointing": False})
     assert decoding_load(model, more, Launch(), prompt_tokens=50).passes == 5
+
+
+def test_what_the_doctor_is_told(tiny_checkpoint: Any) -> None:
+    """The sentence, and a warning where rollouts drawn one by one take far longer than an engine would, and none is set."""
+    with torch.device("meta"):
+        model = AutoModelForImageTextToText.from_config(AutoConfig.from_pretrained(tiny_checkpoint))
+    one_by_one = RLConfig(sampling_batch_size=1)
+    load = decoding_load(model, one_by_one, Launch(), prompt_tokens=50)
+    sentence, warns = decoding_advice(model, one_by_one, Launch(), prompt_tokens=50)
+    assert sentence == decoding_sentence(one_by_one, load, decoding_time(load))
+    assert warns
+    for changes in ({"sampling_batch_size": None}, {"engine": EngineConfig()}):
+        other = one_by_one.model_copy(update=changes)
+        assert not decoding_advice(model, other, Launch(), prompt_tokens=50)[1]
