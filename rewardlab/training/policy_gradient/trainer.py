@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ from rewardlab.rl.groups import group_ids
 from rewardlab.rl.kl import k1
 from rewardlab.rl.objectives import mean_of_tokens
 from rewardlab.samplers.base import SamplingParams
-from rewardlab.samplers.decode import HotToken, draw_uniforms
+from rewardlab.samplers.decode import draw_uniforms
 from rewardlab.training.policy_gradient.algorithm import (
     LossInputs,
     LossScale,
@@ -64,6 +64,7 @@ from rewardlab.training.policy_gradient.micro_batches import rollout_widths, sel
 from rewardlab.training.policy_gradient.rollouts.decoder import Prompts, decode_rollouts
 from rewardlab.training.policy_gradient.rollouts.dynamic import Candidates, DynamicSampling
 from rewardlab.training.policy_gradient.rollouts.engine import EngineSampler
+from rewardlab.training.policy_gradient.rollouts.options import SamplingOptions
 from rewardlab.training.policy_gradient.rollouts.prompts import RolloutSampler, SetSamplerEpoch
 from rewardlab.training.policy_gradient.rollouts.state import State, load_states, save_state
 from rewardlab.training.policy_gradient.rollouts.trl_vllm import send_merged_copies
@@ -76,20 +77,8 @@ from rewardlab.training.policy_gradient.rollouts.whole import (
 )
 from rewardlab.training.run.folder import CRITIC
 from rewardlab.training.run.passes import accumulate_passes
+from rewardlab.training.run.process_group import Processes
 from rewardlab.training.run.resume import StrictResumeMixin
-
-
-@dataclass(frozen=True)
-class SamplingOptions:
-    """How the policy is sampled. ``hot_token``: one early token is drawn hot (FIRE), and not trained on. ``batch_size``:
-    completions that the trainer's own decoder makes side by side; None: all. ``engine``: a ``vllm serve`` of its own instead of
-    the decoder. ``num_rollbacks``: how often this run was taken back; other draws are then made."""
-
-    hot_token: HotToken | None = None
-    batch_size: int | None = None
-    engine: EngineConfig | None = None
-    num_rollbacks: int = 0
-    orders_per_pair: int = 1
 
 
 class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
@@ -137,6 +126,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         self._micro_batch_tokens = micro_batch_tokens
         self.value_only, self.value_learning_rate = value_only, value_learning_rate
         super().__init__(reward_funcs=[reward], **trl)
+        self._processes = Processes(self.accelerator)
         adapters_to_float32(self.model)
         if self.use_vllm:
             send_merged_copies(self.vllm_generation)
@@ -164,28 +154,6 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         for name, value in self._accumulators[self._mode].flush(gather_object).items():
             self._metrics[self._mode][name].append(value)
         super().log(logs, start_time)
-
-    def _local(self, num_rows: int) -> slice:
-        """Return where this process's ``num_rows`` stand among those of all."""
-        start = self.accelerator.process_index * num_rows
-        return slice(start, start + num_rows)
-
-    def all_processes(self, flag: bool) -> bool:
-        """Return whether ``flag`` holds in every process."""
-        return bool(self.accelerator.gather(torch.tensor([flag], device=self.accelerator.device)).all().item())
-
-    def mean_processes(self, value: float) -> float:
-        """Return the mean of ``value`` over all processes."""
-        values = torch.tensor([value], dtype=torch.float64, device=self.accelerator.device)
-        return float(self.accelerator.gather(values).mean().item())
-
-    def _max_processes(self, number: int) -> int:
-        numbers = torch.tensor([number], device=self.accelerator.device)
-        return int(self.accelerator.gather(numbers).max().item())
-
-    def _sum_processes(self, tensor: Tensor) -> Tensor:
-        total: Tensor = self.accelerator.reduce(tensor, reduction="sum")
-        return total
 
     def _get_train_sampler(self, dataset: Any = None) -> Any:
         self.rollout_sampler = RolloutSampler(
@@ -222,7 +190,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         has_tool_images: bool = False,
     ) -> tuple[list[list[int]], Any]:
         """Have the strategy complete the prompts; it samples by our decoder, by an engine, or by TRL's own vLLM."""
-        first = self._local(len(prompt_ids)).start
+        first = self._processes.local(len(prompt_ids)).start
 
         def sample(ids: list[list[int]], pictures: Any, fields: Fields, rows: Sequence[int]) -> Samples:
             if self._sampling.engine is not None:
@@ -235,7 +203,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
             self.num_generated_tokens += sum(map(len, tokens))
             return tokens, logprobs
 
-        options = Sampling(sample, self.all_processes, frozenset(self.eos_token_ids), int(self.max_completion_length))
+        options = Sampling(sample, self._processes.all, frozenset(self.eos_token_ids), int(self.max_completion_length))
         self._trajectories = self._rollouts.complete(prompt_ids, images, multimodal_fields, options)
         return [trajectory.tokens for trajectory in self._trajectories], None
 
@@ -293,7 +261,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
     def _generate_and_score_completions(self, inputs: list[Row]) -> TRLBatch:
         """Return TRL's batch of this step's rollouts, with everything the loss needs."""
         if self._dynamic is not None:
-            candidates = Candidates(self.sample_and_score, self.all_processes, self.mean_processes)
+            candidates = Candidates(self.sample_and_score, self._processes.all, self._processes.mean)
             self._current, metrics = self._dynamic.choose(candidates, len(inputs))
             self._add_metrics(metrics)
         else:
@@ -336,7 +304,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         return rewards_G1
 
     def _add_advantages(self, batch: RolloutBatch, rollouts: Sequence[Rollout]) -> RolloutBatch:
-        local, method = self._local(len(rollouts)), self._method
+        local, method = self._processes.local(len(rollouts)), self._method
         rewards_G = self._rewards_G1.nansum(1)
         if not self._rollouts.continues_rollouts:  # an unfinished rollout has no reward yet, and is trained on
             unscored_G = self._rewards_G1.isnan().all(1)
@@ -360,7 +328,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
             batch,
             rewards,
             method,
-            sum_processes=self._sum_processes,
+            sum_processes=self._processes.sum,
             values_NT=self._values(batch) if method.advantage == "gae" else None,
             outliers=self._outliers,
         )
@@ -368,9 +336,9 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         batch = replace(batch, advantages_NT=outputs.advantages_NT, values=outputs.values)
         if method.positive_nll:
             correct_N = torch.tensor([float(rollout.correct) for rollout in rollouts], device=batch.loss_mask_NT.device)
-            num_tokens = self._sum_processes((batch.loss_mask_NT * correct_N[:, None]).sum())
+            num_tokens = self._processes.sum((batch.loss_mask_NT * correct_N[:, None]).sum())
             batch = replace(batch, correct_N=correct_N, num_correct_tokens=num_tokens)
-        num_tokens, num_rows = count_tokens(batch.loss_mask_NT, self._sum_processes)
+        num_tokens, num_rows = count_tokens(batch.loss_mask_NT, self._processes.sum)
         return replace(batch, num_tokens=num_tokens, num_rows=num_rows)
 
     def _groups(self, rollouts: Sequence[Rollout], rewards_G: Tensor) -> Tensor | None:
@@ -447,7 +415,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         """Return how much of a rollout batch one pass reads: ``rows``, where no number of tokens is given."""
         if self._micro_batch_tokens is None:
             return PassLimits(rows=rows)
-        return PassLimits(positions=self._micro_batch_tokens, max_processes=self._max_processes)
+        return PassLimits(positions=self._micro_batch_tokens, max_processes=self._processes.max)
 
     def _prepare_inputs(self, generation_batch: Any) -> TRLBatch:
         """Return TRL's micro-batch, of rollouts of like length among those of its optimizer step."""
@@ -456,8 +424,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         if self._buffered_inputs is None or self._buffered_inputs is before:
             return inputs
         self._buffered_inputs = sort_steps(self._buffered_inputs, self.args.gradient_accumulation_steps)
-        first: TRLBatch = self._buffered_inputs[self._step % self.args.steps_per_generation]
-        return first
+        return dict(self._buffered_inputs[self._step % self.args.steps_per_generation])
 
     def _logprobs(self, model: Any, batch: RolloutBatch, batch_size: int | None = None) -> tuple[Tensor, Tensor]:
         """Return log-probs of the completions and the entropies there [N, T], computed with their images."""
@@ -502,8 +469,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         assert batch.values is not None
         value = value_loss(values_NT, batch.values, self._method, scale)
         self._add_metrics({"value/loss": value.item() * self.current_gradient_accumulation_steps * num_passes})
-        total: Tensor = value + loss * (not self.value_only)
-        return total
+        return value.add(loss, alpha=int(not self.value_only))
 
     def _policy_loss(self, model: Any, batch: RolloutBatch, scale: LossScale) -> Tensor:
         logprobs_NT, entropies_NT = self._logprobs(model, batch)

@@ -21,6 +21,7 @@ from rewardlab.metrics.running import Metric, MetricAccumulator
 from rewardlab.models.families import IMAGE_FIELDS, images_by_row, select_images
 from rewardlab.models.padding import PassLimits
 from rewardlab.training.run.passes import without_sync
+from rewardlab.training.run.process_group import Processes
 
 _FILLERS = {"labels": -100}  # of what is behind or before a row; 0 of everything else but tokens
 
@@ -166,12 +167,9 @@ class LengthGroupingMixin:
         if self.layout is None or self.micro_batch_tokens is None:
             return [inputs]
         samples, layout = split(inputs, self.layout), self.layout
-        limits = PassLimits(positions=self.micro_batch_tokens // layout.rows_per_sample, max_processes=self._max_processes)
+        positions = self.micro_batch_tokens // layout.rows_per_sample
+        limits = PassLimits(positions=positions, max_processes=Processes(self.accelerator).max)  # type: ignore[attr-defined]
         return [join([samples[n] for n in part], layout) for part in limits.cut([sample.width for sample in samples])]
-
-    def _max_processes(self, number: int) -> int:
-        accelerator = self.accelerator  # type: ignore[attr-defined]
-        return int(accelerator.gather(torch.tensor([number], device=accelerator.device)).max().item())
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         super().log(logs | self._padding.flush(gather_object), start_time)  # type: ignore[misc]
