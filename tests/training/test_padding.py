@@ -110,7 +110,7 @@ def test_sft_of_every_family(
     scaled_runs.run("sft", checkpoint_of(name), tmp_path / "padded", micro_batch_size=2, **how)
     for run in ("sorted", "parts"):
         same(tmp_path / "padded", tmp_path / run, ("loss", "grad_norm"))
-        assert lines_of(tmp_path / run)[0]["tokens/padding_frac"] < lines_of(tmp_path / "padded")[0]["padding_frac"]
+        assert lines_of(tmp_path / run)[0]["tokens/padding_frac"] < lines_of(tmp_path / "padded")[0]["tokens/padding_frac"]
 
 
 def test_two_processes_have_as_many_parts(tiny_checkpoint: Path, tmp_path: Path) -> None:

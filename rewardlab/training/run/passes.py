@@ -6,10 +6,30 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, TypeVar
 
+import torch
 from accelerate.utils import DistributedType
 from torch import Tensor
 
+from rewardlab.metrics.running import Metric
+from rewardlab.models.padding import PassLimits
+
 Part = TypeVar("Part")
+
+
+def pass_limits(accelerator: Any, positions: int | None, rows: int | None = None) -> PassLimits:
+    """Return what one pass reads at most: so many positions, by which all processes have as many passes, or so many rows where
+    no number of positions is given."""
+
+    def max_processes(number: int) -> int:
+        return int(accelerator.gather(torch.tensor([number], device=accelerator.device)).max().item())
+
+    return PassLimits(rows) if positions is None else PassLimits(positions=positions, max_processes=max_processes)
+
+
+def padding_frac(widths: Sequence[int], passes: Sequence[Sequence[int]]) -> Metric:
+    """Return the share of padding in the positions that passes over rows of these widths read."""
+    read = sum(len(rows) * max(widths[row] for row in rows) for rows in passes)
+    return Metric(1 - sum(widths) / read, read)
 
 
 @contextmanager
