@@ -105,7 +105,8 @@ class TrainConfig(Schema):
         None,
         ge=1,
         description="Most positions that one process reads at once, padding too: a micro-batch is then read in as many parts "
-        "as that takes. With micro_batch_size at the process's share of batch_size, tokens alone decide. null: rows do.",
+        "as that takes, a longer sequence alone. With micro_batch_size at the process's share of batch_size, tokens alone "
+        "decide. null: rows do.",
     )
     max_grad_norm: float = Field(1.0, gt=0, description="Norm to which gradients are clipped.")
     adam_beta2: float = Field(0.95, gt=0, lt=1, description="Decay of AdamW's second moment.")

@@ -134,9 +134,12 @@ def images_of_rows(rows: Sequence[Tensor], grids: Tensor, image_token: int) -> l
 
 
 def images_by_row(fields: Mapping[str, Any], rows: Sequence[Tensor], image_token: int | None) -> list[range]:
-    """Return which of a batch's images stand in each row of tokens; they follow one another."""
-    if fields.get("pixel_values") is None or image_token is None:
+    """Return which of a batch's images stand in each row of tokens; they follow one another. Raise NotImplementedError for
+    images of a model without a token for them."""
+    if fields.get("pixel_values") is None:
         return [range(0)] * len(rows)
+    if image_token is None:
+        raise NotImplementedError("no rule for dealing out images without a token of theirs")
     if has_grids(fields):
         return images_of_rows(rows, fields["image_grid_thw"], image_token)
     counts = [int((row == image_token).sum()) for row in rows]

@@ -27,8 +27,8 @@ from trl.models import unwrap_model_for_generation
 
 from rewardlab.config import EngineConfig, Method
 from rewardlab.metrics.running import Metric, MetricAccumulator, Metrics
-from rewardlab.models.families import FORWARD_KEYS, Fields, images_by_prompt
-from rewardlab.models.padding import PassLimits, untrim
+from rewardlab.models.families import Fields, images_by_prompt
+from rewardlab.models.padding import PassLimits
 from rewardlab.models.precision import adapters_to_float32
 from rewardlab.models.value_model import ValueModel, completion_values
 from rewardlab.models.vision_hooks import always_run_vision_tower
@@ -59,8 +59,8 @@ from rewardlab.training.policy_gradient.critic import (
     split_optimizer_groups,
     without_critic,
 )
-from rewardlab.training.policy_gradient.logprobs import completion_logprobs
-from rewardlab.training.policy_gradient.micro_batches import rollout_widths, select_rollouts, sort_steps
+from rewardlab.training.policy_gradient.logprobs import completion_logprobs, forward_fields
+from rewardlab.training.policy_gradient.micro_batches import sort_steps, split_rollouts
 from rewardlab.training.policy_gradient.rollouts.decoder import Prompts, decode_rollouts
 from rewardlab.training.policy_gradient.rollouts.dynamic import Candidates, DynamicSampling
 from rewardlab.training.policy_gradient.rollouts.engine import EngineSampler
@@ -76,7 +76,7 @@ from rewardlab.training.policy_gradient.rollouts.whole import (
     as_metrics,
 )
 from rewardlab.training.run.folder import CRITIC
-from rewardlab.training.run.passes import accumulate_passes
+from rewardlab.training.run.passes import accumulate_passes, padding_frac, pass_limits
 from rewardlab.training.run.process_group import Processes
 from rewardlab.training.run.resume import StrictResumeMixin
 
@@ -116,6 +116,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         self._method, self._reward, self._rollouts = method, reward, rollouts or WholeRollouts()
         self._sampling, self._dynamic = sampling or SamplingOptions(), dynamic
         self._outliers, self._image_fields, self._read_rows = outliers, image_fields, read_rows
+        self._micro_batch_tokens = micro_batch_tokens
         self._engine: EngineSampler | None = None
         self._prompts: list[Any] = []
         self._draws = (-1, 0)  # the step that drew last, and how often it did
@@ -123,7 +124,6 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         self._trajectories: list[Trajectory] = []
         self.rollout_sampler: RolloutSampler | None = None
         self.num_generated_tokens = 0  # by this process, trained on or not
-        self._micro_batch_tokens = micro_batch_tokens
         self.value_only, self.value_learning_rate = value_only, value_learning_rate
         super().__init__(reward_funcs=[reward], **trl)
         self._processes = Processes(self.accelerator)
@@ -394,37 +394,27 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         compute_entropy: bool = False,
         **more: Any,
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Return what TRL's method does, reading little padding: ``batch_size`` rollouts of like length at a time (None: all),
-        each without its padding. They may be rollouts without an image beside rollouts with.
-
-        Raise NotImplementedError for inputs that no rule of families.py covers.
-        """
-        fields = self._image_fields({key: more.pop(key) for key in list(more) if key in FORWARD_KEYS})
-        if unknown := [key for key, value in more.items() if value is not None and value is not False]:
-            raise NotImplementedError(f"no rule for dealing out {unknown}")
+        """Return TRL's log-probs, of ``batch_size`` rollouts of like length at a time (None: all), without their padding."""
+        fields = self._image_fields(forward_fields(more))
         widths = attention_mask.sum(1).tolist()
         passes = [list(range(len(widths)))] if batch_size is None else self._limits(batch_size).cut(widths)
-        read = sum(len(rows) * max(widths[row] for row in rows) for rows in passes)
-        self._add_metrics({"tokens/padding_frac": Metric(1 - sum(widths) / read, read)})
+        self._add_metrics({"tokens/padding_frac": padding_frac(widths, passes)})
         logprobs_NT, entropies_NT = completion_logprobs(
             model, input_ids, attention_mask, fields, logits_to_keep, passes=passes, autocast=self.accelerator.autocast
         )
         return logprobs_NT, entropies_NT if compute_entropy else None, None
 
     def _limits(self, rows: int | None) -> PassLimits:
-        """Return how much of a rollout batch one pass reads: ``rows``, where no number of tokens is given."""
-        if self._micro_batch_tokens is None:
-            return PassLimits(rows=rows)
-        return PassLimits(positions=self._micro_batch_tokens, max_processes=self._processes.max)
+        return pass_limits(self.accelerator, self._micro_batch_tokens, rows)
 
     def _prepare_inputs(self, generation_batch: Any) -> TRLBatch:
         """Return TRL's micro-batch, of rollouts of like length among those of its optimizer step."""
         before = self._buffered_inputs
         inputs: TRLBatch = super()._prepare_inputs(generation_batch)
-        if self._buffered_inputs is None or self._buffered_inputs is before:
-            return inputs
-        self._buffered_inputs = sort_steps(self._buffered_inputs, self.args.gradient_accumulation_steps)
-        return dict(self._buffered_inputs[self._step % self.args.steps_per_generation])
+        if self._buffered_inputs is not None and self._buffered_inputs is not before:
+            self._buffered_inputs = sort_steps(self._buffered_inputs, self.args.gradient_accumulation_steps)
+            inputs = self._buffered_inputs[self._step % self.args.steps_per_generation]
+        return inputs
 
     def _logprobs(self, model: Any, batch: RolloutBatch, batch_size: int | None = None) -> tuple[Tensor, Tensor]:
         """Return log-probs of the completions and the entropies there [N, T], computed with their images."""
@@ -450,7 +440,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         """Return the micro-batch's share in the loss, read in as many passes as ``micro_batch_tokens`` asks for."""
         rows, passes = len(inputs["completion_ids"]), [inputs]
         if self.model.training and self._micro_batch_tokens is not None:
-            passes = [select_rollouts(inputs, part) for part in self._limits(None).cut(rollout_widths(inputs))]
+            passes = split_rollouts(inputs, self._limits(None))
 
         def loss_of(part: TRLBatch) -> Tensor:
             scale = replace(self._loss_scale, rows_frac=len(part["completion_ids"]) / rows)
@@ -461,13 +451,8 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
     def _pass_loss(self, model: Any, batch: RolloutBatch, scale: LossScale, num_passes: int) -> Tensor:
         if self._critic_hook is None:
             return self._policy_loss(model, batch, scale)
-        values_NW: Tensor
         loss, values_NW = self._critic_hook.collect(lambda: self._policy_loss(model, batch, scale))
-        last = batch.prompt_ids_NP.size(1) - 1  # column of a prompt's last token: the state before the first of the completion
-        columns = slice(last, last + batch.completion_ids_NT.size(1))
-        values_NT = untrim(values_NW, batch.model_inputs["attention_mask"], columns)
-        assert batch.values is not None
-        value = value_loss(values_NT, batch.values, self._method, scale)
+        value = value_loss(batch.before_completion_tokens(values_NW), batch.values, self._method, scale)
         self._add_metrics({"value/loss": value.item() * self.current_gradient_accumulation_steps * num_passes})
         return value.add(loss, alpha=int(not self.value_only))
 

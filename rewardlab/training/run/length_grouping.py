@@ -17,11 +17,9 @@ import torch
 from accelerate.utils import gather_object
 from torch import Tensor
 
-from rewardlab.metrics.running import Metric, MetricAccumulator
+from rewardlab.metrics.running import MetricAccumulator
 from rewardlab.models.families import IMAGE_FIELDS, images_by_row, select_images
-from rewardlab.models.padding import PassLimits
-from rewardlab.training.run.passes import without_sync
-from rewardlab.training.run.process_group import Processes
+from rewardlab.training.run.passes import padding_frac, pass_limits, without_sync
 
 _FILLERS = {"labels": -100}  # of what is behind or before a row; 0 of everything else but tokens
 
@@ -156,7 +154,8 @@ class LengthGroupingMixin:
         for n, part in enumerate(parts):
             mask_NL = part["attention_mask"]
             self.part_frac = len(mask_NL) / len(inputs["input_ids"])
-            self._padding.add("tokens/padding_frac", Metric(1 - mask_NL.sum().item() / mask_NL.numel(), mask_NL.numel()))
+            widths = mask_NL.sum(1).tolist()
+            self._padding.add("tokens/padding_frac", padding_frac(widths, [range(len(widths))]))
             is_last = n == len(parts) - 1
             with nullcontext() if is_last else without_sync(self.accelerator, model):  # type: ignore[attr-defined]
                 total = total + read(model, part, num_items_in_batch)
@@ -167,8 +166,7 @@ class LengthGroupingMixin:
         if self.layout is None or self.micro_batch_tokens is None:
             return [inputs]
         samples, layout = split(inputs, self.layout), self.layout
-        positions = self.micro_batch_tokens // layout.rows_per_sample
-        limits = PassLimits(positions=positions, max_processes=Processes(self.accelerator).max)  # type: ignore[attr-defined]
+        limits = pass_limits(self.accelerator, self.micro_batch_tokens // layout.rows_per_sample)  # type: ignore[attr-defined]
         return [join([samples[n] for n in part], layout) for part in limits.cut([sample.width for sample in samples])]
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
