@@ -46,9 +46,9 @@ def _fastest(picture: Image.Image, kind: str) -> float:
 
 
 def _seconds(data: bytes) -> float:
-    start = time.perf_counter()
+    start = time.process_time()  # of a core that does nothing else, however busy the machine is now
     decode_image(data).load()
-    return time.perf_counter() - start
+    return time.process_time() - start
 
 
 @dataclass(frozen=True)
@@ -90,12 +90,14 @@ def feeding_of(setup: Setup) -> Feeding:
 def host_bytes(setup: Setup) -> dict[str, float]:
     """Return the bytes of host memory that one process needs, by purpose: while weights are read, and for the data after.
 
-    Data stay on disk, however many they are: of RL a process holds one rollout batch's pictures, decoded and as pixels; of
-    other stages each data worker those of two micro-batches. And each the row group that it reads.
+    Data stay on disk, however many they are: of RL a process holds one rollout batch's pictures, decoded and as float32 pixels;
+    of other stages one optimizer step's as bfloat16 pixels, and each data worker those of two micro-batches decoded and in
+    float32. And each reader the row group that it is at.
     """
     one, workers = 3.0 * SOURCE_MEGAPIXELS * 1e6 + setup.picture.num_bytes, setup.config.data_workers
     pictures = setup.rollouts if setup.method else 2 * setup.config.micro_batch_size * max(1, workers)
-    own = 0 if setup.method else workers * WORKER_BASE
+    step = setup.config.batch_size / setup.launch.processes * setup.picture.num_bytes / 2
+    own = 0.0 if setup.method else workers * WORKER_BASE + step
     learning, processes = setup.learning + setup.critic, setup.launch.processes
     reading = 0.0 if setup.launch.zero == 3 else 4.0 * setup.total
     return {

@@ -240,7 +240,7 @@ def _pixels(setup: Setup) -> Iterator[MemoryLine]:
     one, million = setup.picture.num_bytes, setup.picture.pixels / 1e6
     if not setup.method:
         rows = setup.config.micro_batch_size * _pictures(setup)
-        yield MemoryLine("pixels", rows * one, Phase.TRAINING, f"of {rows:.0f} pictures of {million:.2f} MP, float32")
+        yield MemoryLine("pixels", rows * one / 2, Phase.TRAINING, f"of {rows:.0f} pictures of {million:.2f} MP, bfloat16")
         return
     how = f"of {setup.rollouts} rollouts' pictures of {million:.2f} MP, float32"
     yield MemoryLine("pixels", 2.0 * setup.rollouts * one, Phase.TRAINING, f"{how}, twice while they are dealt out")
