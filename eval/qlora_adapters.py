@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import random
 import sys
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -44,8 +46,8 @@ from rewardlab.types import PreferencePair
 ROOT = Path(__file__).parents[1]
 SHIPPED = load_yaml(ROOT / "configs" / "rl" / "stable_reinforce_qlora_24gb.yaml")
 PLAIN = load_template("plain")
-SHAPES: dict[str, Any] = {"template": "plain", "batch_size": 4, "micro_batch_size": 4, "gradient_checkpointing": False}
-ROLLOUTS: dict[str, Any] = {"rollout_batch_size": 4, "max_completion_length": 16, "consistency": {"weight": 0}}
+SHAPES: dict[str, Any] = {"template": "plain", "batch_size": 2, "micro_batch_size": 2, "gradient_checkpointing": False}
+ROLLOUTS: dict[str, Any] = {"rollout_batch_size": 2, "max_completion_length": 16, "consistency": {"weight": 0}}
 
 
 class EvenTokens:
@@ -117,7 +119,7 @@ RUNS = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=1000)
-    parser.add_argument("--width", type=int, default=64, help="of the model's layers, a multiple of 32")
+    parser.add_argument("--width", type=int, default=32, help="of the model's layers, a multiple of 32")
     parser.add_argument("--stages", default="sft,rl")
     parser.add_argument("--out", type=Path, default=ROOT / "eval" / "results" / "qlora_adapters.md")
     options = parser.parse_args()
@@ -126,10 +128,12 @@ def main() -> None:
     lines += [f"`{command}`, commit {commit()}", ""]
     lines += ["| stage | weights below the adapter | | type | mean move | ratio to float32 | never moved |"]
     lines += ["|---|---|---|---|---|---|---|"]
-    with tempfile.TemporaryDirectory() as folder:
+    pool = ProcessPoolExecutor(len(RUNS), multiprocessing.get_context("spawn"))
+    with tempfile.TemporaryDirectory() as folder, pool:
         base, pairs = build_base(Path(folder) / "base", options.width)
         for stage in options.stages.split(","):
-            found = {name: moves(stage, base, pairs, steps=options.steps, **run) for name, run in RUNS.items()}
+            begun = {name: pool.submit(moves, stage, base, pairs, steps=options.steps, **run) for name, run in RUNS.items()}
+            found = {name: future.result() for name, future in begun.items()}
             exact = found["float32 weights below"]
             for name, sides in found.items():
                 for side, (dtype, move, still) in sides.items():
