@@ -189,6 +189,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "sft+lora": {"lora": {"r": 4}},
     "sft+evaluated": {"evaluation": EVALUATION},
     "rl+evaluated": {"evaluation": EVALUATION},
+    "sft+dealt": {"evaluation": EVALUATION | {"batch_size": 10}},
     "sft+mixed": {"micro_batch_size": 1},
     "rl+mixed": {"micro_batch_size": 1},
     # log-probs without gradient, a critic and a reference beside the policy
