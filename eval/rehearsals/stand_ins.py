@@ -15,6 +15,7 @@ from functools import wraps
 from typing import Any
 
 ANSWER_TOKENS = (600, 0.25)  # median, and sigma of its logarithm: r1_reward's judgments fall from 690 to 600 - 615
+TOKEN_NATS = 11.9  # ln 152,064
 
 
 def at_least(seconds: float, function: Callable[[], Any]) -> Any:
@@ -32,7 +33,7 @@ class OwnTokenScore:
     def apply(hidden: Any, weight: Any, bias: Any, labels: Any, temperature: float, *more: Any) -> tuple[Any, ...]:
         scores = (hidden * weight[labels]).sum(-1) / temperature
         zeros = scores.detach() * 0
-        return scores - 12.0, zeros, zeros, zeros, zeros.bool()  # ln 152,064 = 11.9
+        return scores - TOKEN_NATS, zeros, zeros, zeros, zeros.bool()
 
 
 def draw_judgment(dice: random.Random, tokenizer: Any, most: int) -> list[int]:
@@ -64,7 +65,7 @@ def install(seconds: dict[str, float]) -> None:
         dice = random.Random(f"{self.args.seed} {self.state.global_step} {self.accelerator.process_index}")
         tokenizer = self.processing_class.tokenizer
         tokens = [draw_judgment(dice, tokenizer, int(self.max_completion_length)) for _ in prompt_ids]
-        return tokens, [[-1.0] * len(row) for row in tokens]
+        return tokens, [[-TOKEN_NATS] * len(row) for row in tokens]
 
     def pace(loss: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(loss)

@@ -158,7 +158,7 @@ def test_the_model_has_qwens_vocabulary(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_small_rehearsal(tmp_path: Path) -> None:
-    """Real processes: RL killed on two and gone on with, SFT on one; figures are there, and nothing is left behind."""
+    """Two real processes, killed and gone on with: the same numbers again, each picture decoded once, and nothing left behind."""
     options = ["--scale", "0.01", "--side", "112", "--folder", str(tmp_path / "runs"), "--out", str(tmp_path)]
     done = run_main(rehearsal.main, "--stages", "rl", "--runs", "paced", "resumed", *options)
     assert done.returncode == 0, done.stderr
@@ -166,5 +166,7 @@ def test_a_small_rehearsal(tmp_path: Path) -> None:
     assert killed["outcome"] == "killed"
     assert (resumed["outcome"], resumed["steps"], resumed["repeats"]) == ("well", 6, True)
     assert resumed["processes"] == 2
+    assert 0.95 < resumed["decodes_per_row"] <= LIMITS["decodes_per_row"]
+    assert resumed["padding"] < 0.2  # 0.3 where rows are as wide as the longest of their batch
     assert resumed["checkpoint_mb"] > 100  # 152,064 entries
     assert list((tmp_path / "runs").iterdir()) == []
