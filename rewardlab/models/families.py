@@ -148,14 +148,6 @@ def images_by_row(fields: Mapping[str, Any], rows: Sequence[Tensor], image_token
     return [range(first, end) for first, end in zip([0, *ends], ends, strict=False)]
 
 
-def slice_fields(batch: Mapping[str, Any], rows: slice) -> Fields:
-    """Return what a forward pass over some rows of a batch takes beside tokens and their mask; of rows without images no
-    pixels."""
-    fields: Fields = {key: batch[key][rows] for key in TOKEN_FIELDS if batch.get(key) is not None}
-    num_images = batch.get("num_images")
-    return fields | (image_fields_of_rows(batch, range(*rows.indices(len(num_images)))) if num_images is not None else {})
-
-
 def image_fields_of_rows(batch: Mapping[str, Any], rows: Sequence[int]) -> Fields:
     """Return the pixels of some rows of a batch, in the order of ``rows``, with grids and numbers of images; {} where these
     rows have no image."""

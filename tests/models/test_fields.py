@@ -16,7 +16,6 @@ from rewardlab.models.families import (
     prompt_batch,
     select_fields,
     select_images,
-    slice_fields,
 )
 
 IMAGES = [["a"], [], ["b", "c"], ["d"]]  # of four rows
@@ -45,11 +44,11 @@ def images_in(fields: dict[str, Any]) -> list[float]:
 
 @pytest.mark.parametrize("make", [stacked, entries])
 def test_each_row_keeps_its_images(make: Any) -> None:
-    """Fields are taken by slice, by choice and by batch; rows without images get no pixels."""
+    """Fields are taken by row, by choice and by batch; rows without images get no pixels."""
     fields = make()
     everything = {**fields, "num_images": [1, 0, 2, 1]}
-    for rows, expected in [(slice(0, 2), [0]), (slice(1, 2), []), (slice(1, 4), [1, 2, 3]), (slice(2, 9), [1, 2, 3])]:
-        assert images_in(slice_fields(everything, rows)) == expected
+    for rows, expected in [([0, 1], [0]), ([1], []), ([1, 2, 3], [1, 2, 3]), ([3, 2], [3, 1, 2])]:
+        assert images_in(image_fields_of_rows(everything, rows)) == expected
     for chosen, expected in [([3, 0], [3, 0]), ([2], [1, 2]), ([1], []), ([0, 1, 2, 3], [0, 1, 2, 3])]:
         picked = select_fields(fields, IMAGES, chosen, [5] * len(chosen))
         assert images_in(picked) == expected

@@ -158,7 +158,7 @@ def test_the_model_has_qwens_vocabulary(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_small_rehearsal(tmp_path: Path) -> None:
-    """Two real processes, killed and gone on with: the same numbers again, each picture decoded once, and nothing left behind."""
+    """Two real processes, killed and gone on with: the same numbers again, each picture decoded once, nothing left behind."""
     options = ["--scale", "0.01", "--side", "112", "--folder", str(tmp_path / "runs"), "--out", str(tmp_path)]
     done = run_main(rehearsal.main, "--stages", "rl", "--runs", "paced", "resumed", *options)
     assert done.returncode == 0, done.stderr
