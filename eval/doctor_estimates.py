@@ -65,7 +65,7 @@ def tracked_peak(config: Any, case: Case) -> float:
     with FakeTensorMode(allow_non_fake_inputs=True):
         model = AutoModelForImageTextToText.from_config(config, dtype=precision).train()
         if case.checkpointing:
-            model.gradient_checkpointing_enable({"use_reentrant": False})
+            model.activation_checkpointing_enable()
         optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
         tracker = MemTracker()
         tracker.track_external(model, optimizer)
