@@ -29,7 +29,6 @@ def figures(case: Case, seen: Observation, *, model_bytes: int) -> dict[str, Any
     """
     own = seen.events[0] if seen.events else []
     work = named(own, "sampling") or named(own, "training")
-    ticks = _ticks(own)
     result = {
         "run": case.name,
         "processes": case.processes,
@@ -40,24 +39,29 @@ def figures(case: Case, seen: Observation, *, model_bytes: int) -> dict[str, Any
         **_memory(seen, model_bytes),
         "steps": last_step(case.out),
         "checkpoint_mb": _checkpoint_bytes(case.out) / 1e6,
-        "decode_ms": 1000 * statistics.fmean(cpu for _, cpu in seen.decodes) if seen.decodes else None,
+        "decode_ms": 1000 * statistics.fmean(cpu for _, cpu, _ in seen.decodes) if seen.decodes else None,
         "padding": _padding(seen.events),
     }
-    if len(ticks) < 2:
+    if any(len(_ticks(events)) < 2 for events in seen.events or [[]]):
         return result
-    window = ticks[min(1, len(ticks) - 2)], ticks[-1]
-    return result | _rates(case, seen, *window)
+    return result | _rates(seen)
 
 
-def _rates(case: Case, seen: Observation, start: float, end: float) -> dict[str, Any]:
-    rows = sum(_rows(own, start, end) for own in seen.events)
-    decodes = sum(start < at <= end for at, _ in seen.decodes)
+def _rates(seen: Observation) -> dict[str, Any]:
+    """Return what is counted between two moments of each process, which are not the same moments for all."""
+    rows, decodes, shares, seconds = 0, 0, [], []
+    for rank, own in enumerate(seen.events):
+        ticks = _ticks(own)
+        start, end = ticks[min(1, len(ticks) - 2)], ticks[-1]
+        rows += _rows(own, start, end)
+        decodes += sum(start < at <= end and of == rank for at, _, of in seen.decodes)
+        seconds.append(end - start)
+        shares.append(_data_seconds(own, start, end) / (end - start))
     return {
         "rows": rows,
         "decodes_per_row": decodes / rows if rows else None,
-        "decodes_per_s": decodes / (end - start),
-        "data_share": max(_data_seconds(own, start, end) for own in seen.events) / (end - start),
-        "data_s_per_row": max(_data_seconds(own, start, end) for own in seen.events) / max(1, rows) * case.processes,
+        "decodes_per_s": decodes / statistics.fmean(seconds),
+        "data_share": max(shares),
     }
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 DECODES = "decodes.bin"
-RECORD = struct.Struct("<dd")  # when (Unix time), and CPU seconds
+RECORD = struct.Struct("<ddd")  # when (Unix time), CPU seconds, and for which process of training
 
 
 class DecodeCounter:
@@ -30,6 +30,7 @@ class DecodeCounter:
     children share the descriptor or open the file anew."""
 
     def __init__(self, folder: Path) -> None:
+        self._rank = float(os.environ.get("RANK", "0"))  # workers have it of their process
         self._file = os.open(folder / DECODES, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def install(self) -> None:
@@ -43,7 +44,7 @@ class DecodeCounter:
                 return load(image)
             begun = time.thread_time()
             pixels = load(image)
-            os.write(self._file, RECORD.pack(time.time(), time.thread_time() - begun))
+            os.write(self._file, RECORD.pack(time.time(), time.thread_time() - begun, self._rank))
             return pixels
 
         ImageFile.ImageFile.load = counted  # type: ignore[assignment]

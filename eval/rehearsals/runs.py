@@ -44,7 +44,7 @@ class Observation:
     status: int
     tail: str
     events: list[list[dict[str, Any]]]
-    decodes: list[tuple[float, float]]
+    decodes: list[tuple[float, float, float]]
     peaks: dict[int, int]
     killed: bool
 
@@ -127,8 +127,8 @@ def _events(folder: Path) -> Iterator[list[dict[str, Any]]]:
         yield [json.loads(line) for line in whole.splitlines()]
 
 
-def _decodes(folder: Path) -> list[tuple[float, float]]:
-    record, path = struct.Struct("<dd"), folder / "decodes.bin"
+def _decodes(folder: Path) -> list[tuple[float, float, float]]:
+    record, path = struct.Struct("<ddd"), folder / "decodes.bin"
     data = path.read_bytes() if path.exists() else b""
     return list(record.iter_unpack(data[: len(data) // record.size * record.size]))
 

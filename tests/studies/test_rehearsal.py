@@ -91,7 +91,7 @@ def test_figures_worked_by_hand(tmp_path: Path) -> None:
     for start in (10.0, 20.0, 30.0):
         events += [event("sampling", start, prompts=4), event("positions", start + 1, positions=100, padding=8)]
         events += [event("data", start + 3, seconds=2.0, section="batch"), event("training", start + 4, rows=2)]
-    decodes = [(at, 0.004) for at in (5.0, 12.0, 21.0, 22.0, 23.0, 24.0, 30.0, 31.0)]
+    decodes = [(at, 0.004, 0.0) for at in (5.0, 12.0, 21.0, 22.0, 23.0, 24.0, 30.0, 31.0)]
     case = Case("rl", (), tmp_path)
     seen = Observation(4.0, 40.0, 0, "", [events], decodes, {0: 3 * 2**30}, False)
     found = figures(case, seen, model_bytes=2**29)
@@ -140,7 +140,7 @@ def test_decodes_are_counted_once_wherever_they_happen(tmp_path: Path) -> None:
     code = "from pathlib import Path\nfrom eval.rehearsals.probe import DecodeCounter\n"
     code += f"DecodeCounter(Path({str(tmp_path)!r})).install()\n" + COUNTING
     subprocess.run([sys.executable, "-c", code], check=True, cwd=rehearsal.ROOT)
-    assert (tmp_path / "decodes.bin").stat().st_size == (1 + 10 + 20) * 16
+    assert (tmp_path / "decodes.bin").stat().st_size == (1 + 10 + 20) * 24
 
 
 @pytest.mark.slow
@@ -158,7 +158,7 @@ def test_the_model_has_qwens_vocabulary(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_small_rehearsal(tmp_path: Path) -> None:
-    """Two real processes, killed and gone on with: the same numbers again, each picture decoded once, nothing left behind."""
+    """Two processes, killed and gone on with: the same numbers again, each picture decoded once, nothing left behind."""
     options = ["--scale", "0.01", "--side", "112", "--folder", str(tmp_path / "runs"), "--out", str(tmp_path)]
     done = run_main(rehearsal.main, "--stages", "rl", "--runs", "paced", "resumed", *options)
     assert done.returncode == 0, done.stderr
