@@ -1,12 +1,12 @@
 """A run of the paper's size, rehearsed on two cores: `python eval/rehearsal.py`, by hand; some forty minutes.
 
 It makes 17,261 RL pairs and 200,000 SFT pairs with pictures of a megapixel, one set after the other, 6 and 27 GB on disk, and
-runs `rewardlab rl` and `rewardlab sft` on them as processes, at the configs' own batch sizes:
+runs `rewardlab rl` and `rewardlab sft` on them as processes, each with the 64 sequences that a process of the paper's four
+cards has:
 
 - tenth: on a tenth of the pairs, one process, as fast as data come;
 - all: on all of them, the same;
-- paced: on all of them, two processes of 64 sequences each, as on the paper's four cards, each step as long as on a card, and
-  killed (SIGKILL) after a checkpoint;
+- paced: on all of them, two processes, each step as long as on a card, and killed (SIGKILL) after a checkpoint;
 - resumed: the same, gone on with;
 - TRL's own trainer on the tenth.
 
@@ -66,8 +66,8 @@ class Shape:
 
 
 FULL = Shape(
-    steps={"rl": 8, "sft": 16},
-    batches={"rl": [], "sft": []},
+    steps={"rl": 8, "sft": 8},
+    batches={"rl": ["rollout_batch_size=64", "batch_size=32"], "sft": ["batch_size=64"]},
     paced_batches={"rl": ["rollout_batch_size=128", "batch_size=64"], "sft": ["batch_size=128"]},
 )
 SMALL = Shape(
