@@ -142,8 +142,9 @@ def train_prm(pairs: Sequence[PreferencePair], steps: Sequence[dict[str, Any]], 
             args=arguments,
             train_dataset=rows,
             data_collator=StepCollator(processor, template),
+            layout=RowLayout.of(processor, "left"),
+            micro_batch_tokens=config.micro_batch_tokens,
         )
-        trainer.layout, trainer.micro_batch_tokens = RowLayout.of(processor, "left"), config.micro_batch_tokens
         return Built(trainer, checkpoint_of(trainer, processor, out, template=template, stage="prm", config=config))
 
     data = fingerprint_of(pairs) + labels

@@ -101,14 +101,14 @@ def build_reward_trainer(pairs: Sequence[PreferencePair], config: RMConfig, proc
     if config.gradient_checkpointing:
         enable = getattr(model.backbone, "activation_checkpointing_enable", None)  # transformers' newer name of it
         (enable or model.backbone.gradient_checkpointing_enable)()  # type: ignore[operator]
-    trainer = BradleyTerryTrainer(
+    return BradleyTerryTrainer(
         model=model.train(),
         args=training_arguments,
         train_dataset=pairs,
         data_collator=ScalarCollator(processor, load_template(config.template)),
+        layout=RowLayout.of(processor, "left", rows_per_sample=2),
+        micro_batch_tokens=config.micro_batch_tokens,
     )
-    trainer.layout, trainer.micro_batch_tokens = RowLayout.of(processor, "left", rows_per_sample=2), config.micro_batch_tokens
-    return trainer
 
 
 def train_reward_model(pairs: Sequence[PreferencePair], config: RMConfig, out: Path) -> Path:

@@ -127,17 +127,16 @@ class RoundedPixels:
 
 class LengthGroupingMixin:
     """Mixed into a Trainer: micro-batches are grouped by length, read in parts of at most ``micro_batch_tokens`` positions,
-    and the share of these that is padding is logged. ``layout`` is the collator's; None: batches are read as they come.
+    and the share of these that is padding is logged. ``layout`` is the collator's.
 
     ``part_frac`` is the share of a micro-batch's samples in the part that is read: by which a loss that is their mean weighs.
     """
 
     data_collator: Callable[..., dict[str, Any]]
-    layout: RowLayout | None = None
-    micro_batch_tokens: int | None = None
     part_frac = 1.0
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, layout: RowLayout, micro_batch_tokens: int | None = None, **kwargs: Any) -> None:
+        self.layout, self.micro_batch_tokens = layout, micro_batch_tokens
         self._padding = MetricAccumulator()
         super().__init__(*args, **kwargs)
         if self.args.bf16:  # type: ignore[attr-defined]
@@ -145,7 +144,7 @@ class LengthGroupingMixin:
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> Any:
         batches, number = super().get_batch_samples(epoch_iterator, num_batches, device)  # type: ignore[misc]
-        return (batches if self.layout is None else group_by_length(batches, self.layout)), number
+        return group_by_length(batches, self.layout), number
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
         read = super().training_step  # type: ignore[misc]
@@ -163,7 +162,7 @@ class LengthGroupingMixin:
         return total  # type: ignore[no-any-return]
 
     def _parts(self, inputs: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-        if self.layout is None or self.micro_batch_tokens is None:
+        if self.micro_batch_tokens is None:
             return [inputs]
         samples, layout = split(inputs, self.layout), self.layout
         limits = pass_limits(self.accelerator, self.micro_batch_tokens // layout.rows_per_sample)  # type: ignore[attr-defined]
