@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from rewardlab.config import (
     TrainConfig,
     load_config,
 )
-from rewardlab.data.pairs import read_pairs
+from rewardlab.data.pair_table import facts_of, select
 from rewardlab.errors import CheckpointError, ConfigError, RewardlabError
 from rewardlab.health.finding import Finding
 from rewardlab.health.memory import GIB
@@ -34,7 +33,6 @@ from rewardlab.health.plan import Plan, needs
 from rewardlab.judging.spec import JudgeSpec
 from rewardlab.models.checkpoints import load_template_for
 from rewardlab.models.loading import check_folder, load_policy
-from rewardlab.models.video_policy import video_policy_of
 from rewardlab.prompts import Template, build_messages, load_template
 from rewardlab.rewards.judgment import load_terms
 from rewardlab.samplers.base import SamplingParams
@@ -42,6 +40,7 @@ from rewardlab.samplers.hf import HFSampler
 from rewardlab.training.policy_gradient.rollouts.engine import check_engine
 from rewardlab.training.rl import consistency_judge, hard_pairs, train_rl
 from rewardlab.training.run.folder import trackers
+from rewardlab.training.run.inputs import pairs_of
 from rewardlab.training.run.preflight import processor_of
 from rewardlab.training.run.runner import count_steps
 from rewardlab.training.run.token_counts import TokenCounter
@@ -49,7 +48,7 @@ from rewardlab.training.sft import train_sft
 from rewardlab.types import PreferencePair, VerdictStatus
 from rewardlab.verdicts.parse import parse_verdict
 
-NUM_JUDGED, NUM_COUNTED = 4, 500
+NUM_JUDGED, NUM_COUNTED, NUM_READ = 4, 500, 20
 
 
 def examine_plan(
@@ -85,11 +84,16 @@ def examine_plan(
         yield Finding(
             "launcher", "look", "DeepSpeed is not installed here: pip install 'rewardlab[deepspeed]' where the run goes"
         )
-    pairs: list[PreferencePair] = []
+    pairs: Sequence[PreferencePair] = ()
     if data is None:
         yield Finding("data", "look", "none given: --data PAIRS has steps and tokens counted, a judgment made and a step taken")
     else:
-        yield _try("data", lambda: _read_data(config, data, pairs))
+        try:
+            pairs = pairs_of(data, config.frames, config.model)
+        except RewardlabError as error:
+            yield Finding("data", "failed", str(error))
+        else:
+            yield _try("data", lambda: _data(config, pairs))
     yield from _services(config, dry=dry)
     if not dry:
         yield from _try_run(config.model_copy(update={"model": plan.model} if plan.model else {}), plan, pairs)
@@ -140,11 +144,11 @@ def _batches(config: TrainConfig, processes: int) -> str:
     return message
 
 
-def _read_data(config: TrainConfig, data: Path, pairs: list[PreferencePair]) -> str:
-    """Read ``data`` into ``pairs``; return how many there are, and the steps that they make."""
+def _data(config: TrainConfig, pairs: Sequence[PreferencePair]) -> str:
+    """Return how many pairs there are, how long one takes to be read, and the steps that they make."""
     start_time = time.perf_counter()
-    pairs.extend(read_pairs(data, frames=config.frames, policy=partial(video_policy_of, config.model)))
-    seconds = f"; read in {time.perf_counter() - start_time:.1f} s"
+    number = sum(1 for _ in pairs[:NUM_READ])
+    seconds = f"; {1000 * (time.perf_counter() - start_time) / max(1, number):.0f} ms to read one"
     sequences = num_sequences(config, pairs)
     if sequences is None:
         return f"{len(pairs):,} pairs{seconds}"
@@ -156,7 +160,7 @@ def _read_data(config: TrainConfig, data: Path, pairs: list[PreferencePair]) -> 
     )
 
 
-def num_sequences(config: TrainConfig, pairs: list[PreferencePair]) -> int | None:
+def num_sequences(config: TrainConfig, pairs: Sequence[PreferencePair]) -> int | None:
     """Return the sequences of an epoch, none left out as too long; None where more than the pairs decides. Raise DataError."""
     if isinstance(config, MethodConfig):
         prompts = len(pairs)
@@ -166,8 +170,8 @@ def num_sequences(config: TrainConfig, pairs: list[PreferencePair]) -> int | Non
     if isinstance(config, PRMConfig):
         return None
     if isinstance(config, RMConfig) or load_template(config.template).verdict_format == "bare":
-        return 2 * sum(pair.preferred is not None for pair in pairs)
-    return sum(bool(pair.judgment) for pair in pairs)
+        return 2 * sum(facts.preferred is not None for facts in facts_of(pairs))
+    return sum(facts.judged for facts in facts_of(pairs))
 
 
 def _services(config: TrainConfig, *, dry: bool) -> Iterator[Finding]:
@@ -185,7 +189,7 @@ def _services(config: TrainConfig, *, dry: bool) -> Iterator[Finding]:
             yield _try("consistency", lambda: _consistency(config))
 
 
-def _try_run(config: TrainConfig, plan: Plan, pairs: list[PreferencePair]) -> Iterator[Finding]:
+def _try_run(config: TrainConfig, plan: Plan, pairs: Sequence[PreferencePair]) -> Iterator[Finding]:
     """Yield the findings that need weights and data: tokens, a judgment, a step."""
     gpus = torch.cuda.device_count()
     device = f"{gpus} x {torch.cuda.get_device_name(0)}" if gpus else f"no GPU; {os.cpu_count()} cores"
@@ -212,7 +216,7 @@ def _try_run(config: TrainConfig, plan: Plan, pairs: list[PreferencePair]) -> It
         yield _try("one step", lambda: _one_step(config, pairs))
 
 
-def _tokens(config: TrainConfig, pairs: list[PreferencePair]) -> Finding:
+def _tokens(config: TrainConfig, pairs: Sequence[PreferencePair]) -> Finding:
     lengths = _token_counts(config, pairs)
     median, longest = lengths[len(lengths) // 2], lengths[-1]
     message = f"of {len(lengths):,} samples: median {median:,}, longest {longest:,}, the room of an answer included"
@@ -229,7 +233,7 @@ def _template_of(config: TrainConfig) -> Template:
     return load_template_for(config.model, config.template) if is_rl else load_template(config.template)
 
 
-def _token_counts(config: TrainConfig, pairs: list[PreferencePair]) -> list[int]:
+def _token_counts(config: TrainConfig, pairs: Sequence[PreferencePair]) -> list[int]:
     """Return the numbers of tokens of some of the pairs, in ascending order."""
     counter, template = TokenCounter(processor_of(config)), _template_of(config)
     room = config.max_completion_length if isinstance(config, MethodConfig) else 0
@@ -251,7 +255,7 @@ def _consistency(config: RLConfig) -> str:
     return f"{config.consistency.model} answers at {config.consistency.base_url}"
 
 
-def _judgment(config: TrainConfig, pairs: list[PreferencePair]) -> str:
+def _judgment(config: TrainConfig, pairs: Sequence[PreferencePair]) -> str:
     """Make a few real judgments; a base model that writes none is no failure before its cold start."""
     template = _template_of(config)
     with tempfile.TemporaryDirectory() as folder:
@@ -270,7 +274,7 @@ def _judgment(config: TrainConfig, pairs: list[PreferencePair]) -> str:
     return f"{num_valid} of {len(texts)} have a verdict; {tokens} tokens in {seconds:.1f} s. The first: {first!r}"
 
 
-def _one_step(config: SFTConfig | RLConfig, pairs: list[PreferencePair]) -> str:
+def _one_step(config: SFTConfig | RLConfig, pairs: Sequence[PreferencePair]) -> str:
     """Take one optimizer step of the real run on its first pairs, in a temporary folder."""
     num_pairs = max(2 * config.batch_size, config.rollout_batch_size if isinstance(config, RLConfig) else 0)
     with tempfile.TemporaryDirectory() as folder:
@@ -279,9 +283,11 @@ def _one_step(config: SFTConfig | RLConfig, pairs: list[PreferencePair]) -> str:
             torch.cuda.reset_peak_memory_stats()
         start_time = time.perf_counter()
         if isinstance(once, RLConfig):
-            train_rl([pair for pair in pairs if pair.attempts in once.attempts][:num_pairs] or pairs[:num_pairs], once, out)
+            hard = [n for n, facts in enumerate(facts_of(pairs)) if facts.attempts in once.attempts]
+            train_rl(select(pairs, hard[:num_pairs]) if hard else pairs[:num_pairs], once, out)
         else:
-            train_sft([pair for pair in pairs if pair.judgment][:num_pairs] or pairs[:num_pairs], once, out)
+            judged = [n for n, facts in enumerate(facts_of(pairs)) if facts.judged]
+            train_sft(select(pairs, judged[:num_pairs]) if judged else pairs[:num_pairs], once, out)
         seconds = time.perf_counter() - start_time
     peak = f", at most {torch.cuda.max_memory_allocated() / GIB:.1f} GiB" if torch.cuda.is_available() else ""
     return f"taken and saved in {seconds:.0f} s, loading included{peak}"
