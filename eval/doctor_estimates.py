@@ -1,19 +1,19 @@
 """The doctor's memory estimate against torch's own tracker, on tensors that have shapes and no numbers.
 
-    python eval/doctor_estimates.py [--model Qwen/Qwen2.5-VL-3B-Instruct ...] [--tokens 4096]
+    python eval/doctor_estimates.py [--model Qwen/Qwen2.5-VL-3B-Instruct ...] [--layers 6] [--tokens 4096]
 
-A micro-batch is read forwards and backwards, the optimizer steps, and another is read, at the real shapes, with a picture through the vision
-tower, under ``torch.distributed._tools.mem_tracker.MemTracker`` and fake tensors. The
-model's own layers run; embedding and vision are joined by hand, because positions need real numbers. The output head is left out
-on both sides. Prints for each model and precision the highest memory, the estimate, and how far off it is.
+A micro-batch is read forwards and backwards, the optimizer steps, and another is read, at the real shapes, with a picture
+through the vision tower, under ``torch.distributed._tools.mem_tracker.MemTracker`` and fake tensors. The model's own layers
+run; embedding and vision are joined by hand, because positions need real numbers. The output head is left out on both sides.
+Prints for each model and precision the highest memory, the estimate, and how far off it is.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import rewardlab  # noqa: F401  (before transformers, see rewardlab/models/torchvision_cpu.py)
@@ -30,6 +30,8 @@ from rewardlab.health.memory import GIB, Phase, peak, setup_of, trainer_lines
 from rewardlab.models.architectures import ARCHITECTURES
 from rewardlab.training.run.launcher import Launch
 
+HEADER = """| model | weights | checkpointing | tokens | tracker, GiB | estimate, GiB | off by |
+|---|---|---|---|---|---|---|"""
 NOT_RUN = ("head's gradient", "live weights", "step's buffers")  # of the output head and of DeepSpeed
 
 
@@ -54,7 +56,7 @@ class Case:
 
 
 def tracked_peak(config: Any, case: Case) -> float:
-    """Return the most bytes that two micro-batches and a step of AdamW between them take, of a model of transformers' ``config``."""
+    """Return the most bytes that two micro-batches and a step of AdamW between them take."""
     config._attn_implementation = "sdpa"
     precision = torch.float32 if case.autocast else torch.bfloat16
     context: Callable[[], AbstractContextManager[Any]] = (
@@ -63,7 +65,7 @@ def tracked_peak(config: Any, case: Case) -> float:
     with FakeTensorMode(allow_non_fake_inputs=True):
         model = AutoModelForImageTextToText.from_config(config, dtype=precision).train()
         if case.checkpointing:
-            model.gradient_checkpointing_enable({"use_reentrant": False})
+            model.activation_checkpointing_enable()
         optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
         tracker = MemTracker()
         tracker.track_external(model, optimizer)
@@ -100,6 +102,7 @@ def _forward(model: Any, case: Case) -> torch.Tensor:
 def estimated_peak(model: Any, case: Case) -> float:
     """Return the doctor's estimate for the same: of one process, without what this does not run."""
     setup = setup_of(model, case.config, Launch(zero=0 if case.autocast else 2), prompt_tokens=case.tokens - 1024)
+    setup = replace(setup, learning=setup.learning - setup.shapes.head)
     lines = [line for line in trainer_lines(setup) if line.what not in NOT_RUN and line.what != "buckets"]
     if not case.autocast:  # AdamW on bfloat16 weights has bfloat16 moments, and no float32 weights beside them
         lines = [line for line in lines if line.what != "optimizer"]
@@ -108,24 +111,44 @@ def estimated_peak(model: Any, case: Case) -> float:
     return peak(lines)[1]
 
 
+def architecture(name: str, layers: int | None) -> Any:
+    """Return the configuration of a model known by name, with so many ``layers`` of each tower (None: its own)."""
+    config = ARCHITECTURES[name]()
+    if layers is not None:
+        config.text_config.num_hidden_layers = config.vision_config.depth = layers
+        config.text_config.layer_types = ["full_attention"] * layers
+    return config
+
+
+def compare(name: str, cases: Sequence[Case], layers: int | None = None) -> Iterator[str]:
+    """Yield a line of Markdown for each case: what the tracker says, what the doctor does."""
+    with torch.device("meta"):
+        model = AutoModelForImageTextToText.from_config(architecture(name, layers))
+    size = f"{name.removeprefix('Qwen/')}, {layers or 'all'} layers"
+    for case in cases:
+        case = replace(case, pixels=640 * (model.config.vision_config.patch_size * 2) ** 2)
+        tracked, estimate = tracked_peak(architecture(name, layers), case) / GIB, estimated_peak(model, case) / GIB
+        kind, way = "float32, autocast" if case.autocast else "bfloat16", "yes" if case.checkpointing else "no"
+        off = f"{100 * (estimate / tracked - 1):+.1f} %"
+        yield f"| {size} | {kind} | {way} | {case.rows} x {case.tokens:,} | {tracked:.2f} | {estimate:.2f} | {off} |"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", nargs="+", default=list(ARCHITECTURES))
     parser.add_argument("--tokens", type=int, nargs="+", default=[2432, 4096])
     parser.add_argument("--rows", type=int, default=2)
+    parser.add_argument("--layers", type=int, help="of both towers, at their real widths; by default all")
     options = parser.parse_args()
-    print("| model | weights | checkpointing | tokens | tracker, GiB | estimate, GiB | off by |\n|---|---|---|---|---|---|---|")
+    cases = [
+        Case(autocast, checkpointing, options.rows, tokens, 0)
+        for tokens in options.tokens
+        for autocast, checkpointing in ((True, True), (False, True), (False, False))
+    ]
+    print(HEADER)
     for name in options.model:
-        with torch.device("meta"):
-            model = AutoModelForImageTextToText.from_config(ARCHITECTURES[name]())
-        pixels = 640 * 28**2 if "2.5" in name else 640 * 32**2
-        for tokens in options.tokens:
-            for autocast, checkpointing in ((True, True), (False, True), (False, False)):
-                case = Case(autocast, checkpointing, options.rows, tokens, pixels)
-                tracked, estimate = tracked_peak(ARCHITECTURES[name](), case) / GIB, estimated_peak(model, case) / GIB
-                kind = "float32, autocast" if autocast else "bfloat16"
-                row = [name, kind, "yes" if checkpointing else "no", f"{options.rows} x {tokens:,}", f"{tracked:.1f}"]
-                print(f"| {' | '.join(row)} | {estimate:.1f} | {100 * (estimate / tracked - 1):+.1f} % |", flush=True)
+        for line in compare(name, cases, options.layers):
+            print(line, flush=True)
 
 
 if __name__ == "__main__":

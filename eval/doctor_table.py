@@ -1,9 +1,9 @@
 """What `rewardlab doctor` counts for every config that ships, on the machines it is made for.
 
-    python eval/doctor_table.py [NAME ...] [--lines] [--json FILE] [--before FILE] [--configs FOLDER]
+    python eval/doctor_table.py [NAME ...] [--lines] [--json FILE] [--beside COLUMN=FILE] [--configs FOLDER]
 
-``--lines`` prints below the table what each line counts, ``--json`` writes the totals, ``--before`` reads such a file for a
-column beside them. For that of another version: PYTHONPATH and ``--configs`` name its checkout.
+``--lines`` prints below the table what each line counts, ``--json`` writes the totals, ``--beside`` reads such a file for a
+column. For those of another version, PYTHONPATH and ``--configs`` name its checkout.
 """
 
 from __future__ import annotations
@@ -78,15 +78,26 @@ def examine(name: str, machines: Machines, configs: Path) -> Row:
     return Row(name, str(machines), fits == "ok", float(gib), output)
 
 
-def as_table(rows: list[Row], before: list[dict[str, object]]) -> str:
-    """Return the rows as Markdown, beside those of another version where it has the same config and machines."""
-    earlier = {(row["name"], row["machines"]): row for row in before}
-    lines = ["| config | machines: GiB of a card, launch | before | now |", "|---|---|---|---|"]
+def as_table(rows: list[Row], columns: dict[str, list[dict[str, object]]]) -> str:
+    """Return the rows as Markdown, beside those of other versions, where these have the same config and machines."""
+    lines = [
+        f"| config | cards, GiB each, launch | {' | '.join([*columns, 'now'])} |",
+        f"|---|---|{'---|' * (len(columns) + 1)}",
+    ]
     for row in rows:
-        then = earlier.get((row.name, row.machines))
-        was = f"{then['gib']:.1f} {'fits' if then['fits'] else 'does not fit'}" if then else ""
-        lines.append(f"| {row.name} | {row.machines} | {was} | {row.gib:.1f} {'fits' if row.fits else '**does not fit**'} |")
+        cells = [beside(row, column) for column in columns.values()]
+        lines.append(f"| {row.name} | {row.machines} | {' | '.join([*cells, cell(row.fits, row.gib)])} |")
     return "\n".join(lines)
+
+
+def beside(row: Row, column: list[dict[str, object]]) -> str:
+    """Return another version's cell for the same config on the same machines."""
+    same = [other for other in column if (other["name"], other["machines"]) == (row.name, row.machines)]
+    return cell(bool(same[0]["fits"]), float(str(same[0]["gib"]))) if same else ""
+
+
+def cell(fits: bool, gib: float) -> str:
+    return f"{gib:.1f}" if fits else f"**{gib:.1f}, does not fit**"
 
 
 def main() -> None:
@@ -94,13 +105,13 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="configs, as rl/grpo; all by default")
     parser.add_argument("--configs", type=Path, default=CONFIGS)
     parser.add_argument("--lines", action="store_true")
-    parser.add_argument("--before", type=Path)
+    parser.add_argument("--beside", action="append", default=[], metavar="COLUMN=FILE")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     chosen = [(name, machines) for name, machines in MACHINES if not options.names or name in options.names]
     rows = [examine(name, machines, options.configs) for name, machines in chosen]
-    before = json.loads(options.before.read_text(encoding="utf-8")) if options.before else []
-    print(as_table(rows, before))
+    files = dict(column.split("=", 1) for column in options.beside)
+    print(as_table(rows, {name: json.loads(Path(file).read_text(encoding="utf-8")) for name, file in files.items()}))
     for row in rows if options.lines else []:
         print(f"\n### {row.name}, {row.machines}\n\n```text\n{row.text.rstrip()}\n```")
     if options.json:

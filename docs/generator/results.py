@@ -91,14 +91,15 @@ def serving_drills(result: Cell) -> str:
     )
 
 
-def step_time(result: Cell) -> str:
+def step_time(result: Cell, command: str = "python eval/step_time.py") -> str:
     rows = [
         (name, cell["against"], f"{cell['median_ratio']:.2f}", _span(cell["ratios"]), f"{cell['memory_ratio']:.2f}")
         for name, cell in result["recipes"].items()
         if not name.startswith("trl")
     ]
-    head = "recipe | compared with | time, median ratio of five turns | single turns | peak memory, ratio"
-    return table(head, rows) + source(result, command="python eval/step_time.py")
+    turns = max(len(cell["ratios"]) for cell in result["recipes"].values())
+    head = f"recipe | compared with | time, median ratio of {turns} turns | single turns | peak memory, ratio"
+    return table(head, rows) + source(result, command=command)
 
 
 def injections(result: Cell) -> str:
@@ -180,6 +181,7 @@ TABLES: dict[str, Callable[[Cell], str]] = {
     "serving_rate": serving_rate,
     "serving_drills": serving_drills,
     "step_time": step_time,
+    "step_time_mixed": partial(step_time, command="python eval/step_time.py --mixed"),
     "injections": injections,
     "leaks": leaks,
     "distill_scale": distill_scale,

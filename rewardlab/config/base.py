@@ -19,7 +19,7 @@ class LoraConfig(Schema):
 
     r: int = Field(16, ge=1, description="Rank of the adapters.")
     alpha: int = Field(32, ge=1, description="Scale of the adapters: their output is multiplied by alpha / r.")
-    dropout: float = Field(0.0, ge=0, lt=1, description="Share of an adapter's inputs that is dropped in training.")
+    dropout: float = Field(0.0, ge=0, lt=1, description="Share of an adapter's inputs that is dropped in SFT; RL takes 0.")
     target_modules: str | list[str] = Field(
         "all-linear", description="Layers that get an adapter: `all-linear`, names, or one regular expression."
     )
@@ -105,7 +105,8 @@ class TrainConfig(Schema):
         None,
         ge=1,
         description="Most positions that one process reads at once, padding too: a micro-batch is then read in as many parts "
-        "as that takes. With micro_batch_size at the process's share of batch_size, tokens alone decide. null: rows do.",
+        "as that takes, a longer sequence alone. With micro_batch_size at the process's share of batch_size, tokens alone "
+        "decide. null: rows do.",
     )
     max_grad_norm: float = Field(1.0, gt=0, description="Norm to which gradients are clipped.")
     adam_beta2: float = Field(0.95, gt=0, lt=1, description="Decay of AdamW's second moment.")

@@ -12,8 +12,8 @@ from rewardlab.config.base import Schema
 class EvaluationConfig(Schema):
     """Pairs that are not trained on, judged greedily in both orders while the run goes on. None without `data` or `fraction`.
 
-    At the start, every `every_steps` optimizer steps and at the end; the metrics are `eval/...` in metrics.jsonl. A judge of
-    7B takes 1 to 2 % of the time of a run on four cards so.
+    At the start, every `every_steps` optimizer steps and at the end; the metrics are `eval/...` in metrics.jsonl. For a judge
+    of 7B on four cards this is 1 to 2 % of the time, by arithmetic.
     """
 
     data: str | None = Field(None, description="File of held-out pairs (.parquet or .jsonl); null: see fraction.")

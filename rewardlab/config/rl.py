@@ -23,7 +23,7 @@ class ConsistencyConfig(Schema):
     api_key_env: str = Field("OPENAI_API_KEY", description="Environment variable that holds the endpoint's key.")
     weight: float = Field(0.5, ge=0, description="Weight of the consistency reward; 0 switches it and its requests off.")
     concurrency: int = Field(64, ge=1, description="Requests in flight.")
-    deadline_s: float = Field(20.0, gt=0, description="Seconds after which a consistency is 0 and counted as failed.")
+    deadline_s: float = Field(20.0, gt=0, description="Seconds from its sending after which a question fails: it counts 0.")
     max_tokens: int = Field(8, ge=1, description="Most tokens of an answer.")
 
 
@@ -72,7 +72,13 @@ class MethodConfig(TrainConfig, Method):
     """A method, which rollouts it is trained on, and how they are sampled."""
 
     learning_rate: float = Field(1e-6, gt=0, description="Peak learning rate of AdamW (paper, section 5).")
-    epochs: float = Field(5.0, gt=0, description="Passes over the prompts; max_steps overrides it.")
+    epochs: float = Field(
+        5.0,
+        gt=0,
+        description="Passes over the prompts; max_steps overrides it. With `window` a pass is as many windows as there are "
+        "prompts times group_size: rollouts of four windows begin a quarter of the prompts, and `truncated/passes` in the "
+        "metrics says how often the prompts were begun.",
+    )
     rollout_batch_size: int = Field(256, ge=2, description="Rollouts between two samplings, of all processes together.")
     batch_size: int = Field(128, ge=2, description="Rollouts of an optimizer step, of all processes together.")
     micro_batch_size: int = Field(
@@ -125,6 +131,15 @@ class MethodConfig(TrainConfig, Method):
             raise ValueError(
                 f"save_steps {self.save_steps} must be a multiple of {period}, the optimizer steps per rollout batch: a "
                 "checkpoint in the middle of a rollout batch could not be resumed exactly"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _without_dropout(self) -> Self:
+        if self.lora and self.lora.dropout:
+            raise ValueError(
+                f"lora.dropout {self.lora.dropout:g}: with dropout every pass is by another policy than the one that sampled, "
+                "and the probability ratio is noise before the first update; set lora.dropout to 0"
             )
         return self
 

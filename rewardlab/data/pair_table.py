@@ -28,8 +28,8 @@ from rewardlab.reporting.progress import bar, log_line
 from rewardlab.types import Order, PreferencePair
 
 MEDIA = ("images", "response_images", "videos")
-MOST_GROUP_BYTES, LARGE_GROUP_BYTES = 512 << 20, 64 << 20  # of a row group, which is read whole for any pair in it
-REWRITE = "`rewardlab data build pairs --from FILE --out FOLDER` writes it anew, in small ones"
+MOST_GROUP_BYTES, LARGE_GROUP_BYTES = 512 << 20, 24 << 20  # of a row group, which is read whole for any pair in it
+REWRITE = "`rewardlab data convert FILE --out FOLDER` writes it anew, in small ones"
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,8 +266,8 @@ class PairTable(Sequence[PreferencePair]):
 
 def text_identity(pair: PreferencePair) -> bytes:
     """Return what a training run reads of a pair besides media."""
-    read = (pair.pair_id, pair.question, pair.responses, pair.preferred, pair.attempts, pair.order, pair.judgment)
-    return repr(read).encode(errors="surrogateescape")
+    texts = (pair.pair_id, pair.question, *pair.responses, str(pair.preferred), pair.attempts, pair.order.value, pair.judgment)
+    return "".join(f"{len(text)} {text}" for text in texts).encode(errors="surrogatepass")
 
 
 # What training asks of pairs, wherever they are.

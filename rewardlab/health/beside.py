@@ -13,6 +13,7 @@ from rewardlab.judging.spec import JudgeSpec
 from rewardlab.models.architectures import build_on_meta, config_of
 from rewardlab.samplers.base import HF, VLLM
 
+SCORING_BYTES = 2.0  # a weight of a reward model or process reward model: on a card they are read in bfloat16
 VLLM_SHARE = 0.9  # of a card, that vLLM takes where nothing is said
 
 
@@ -46,12 +47,12 @@ def beside_lines(setup: Setup) -> list[MemoryLine]:
         if spec.engine == HF:
             return _judge(setup, config, reader_of(spec.target, setup))
         if spec.engine == "rm":
-            return _scalar(setup, config, reader_of(spec.target, setup, weight_bytes=4.0))
+            return _scalar(setup, config, reader_of(spec.target, setup, weight_bytes=SCORING_BYTES))
         if spec.engine == VLLM:
             how = f"vLLM takes {VLLM_SHARE:g} of a card by itself, in every process"
             return [MemoryLine("judge", VLLM_SHARE * setup.card, Phase.ALWAYS, how)]
     if isinstance(config, RLConfig) and config.process_reward:
-        return _steps(setup, reader_of(config.process_reward, setup, weight_bytes=4.0))
+        return _steps(setup, reader_of(config.process_reward, setup, weight_bytes=SCORING_BYTES))
     return []
 
 
@@ -77,16 +78,16 @@ def _judge(setup: Setup, config: PolicyConfig, reader: Reader) -> list[MemoryLin
 
 def _scalar(setup: Setup, config: PolicyConfig, reader: Reader) -> list[MemoryLine]:
     rows, length = min(config.judge_batch_size, 2 * setup.rollouts), setup.prompt + setup.answer
-    read = rows * length * reader.shapes.language.reading(True) * 2  # float32 throughout: nothing casts it
+    read = rows * length * reader.shapes.language.reading(False)
     return [
         _whole("reward model", reader, head=False),
-        MemoryLine("its responses read", read, Phase.REWARDS, f"one layer of {rows} responses of {length:,} tokens, float32"),
+        MemoryLine("its responses read", read, Phase.REWARDS, f"one layer of {rows} responses of {length:,} tokens"),
     ]
 
 
 def _steps(setup: Setup, reader: Reader) -> list[MemoryLine]:
     rows, length = setup.config.micro_batch_size, setup.prompt + setup.answer
-    read = rows * length * reader.shapes.language.reading(True)
+    read = rows * length * reader.shapes.language.reading(False)
     return [
         _whole("process reward model", reader, head=False),
         MemoryLine("its rollouts read", read, Phase.REWARDS, f"one layer of {rows} rollouts of {length:,} tokens"),

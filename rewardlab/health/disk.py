@@ -38,7 +38,10 @@ def disk_lines(setup: Setup) -> list[DiskLine]:
     how = f"{number} x {one / GB:.1f} GB: save_total_limit {config.save_total_limit}, and the one that is being saved"
     total = setup.learning if config.lora else setup.total + setup.critic
     each = 2.0 if setup.launch.zero else 4.0
-    lines = [DiskLine("checkpoints", number * one, how), DiskLine("final", each * total, f"{total / 1e9:.2f} B x {each:g} B")]
+    lines = [
+        DiskLine("checkpoints", number * one, how),
+        DiskLine("final", each * total, f"{total / 1e9:.2f} B x {each:g} B, before it is rounded to its dtype"),
+    ]
     if setup.method and setup.method.value_pretrain_steps:
         fitted = 4.0 * setup.total + 12.0 * setup.critic
         lines.append(DiskLine("value", config.save_total_limit * fitted, "checkpoints of the critic's pre-training"))

@@ -111,6 +111,8 @@ def _try_all(name: str, check: Callable[[], Iterator[Finding]]) -> Iterator[Find
         yield from check()
     except RewardlabError as error:
         yield Finding(name, "failed", str(error))
+    except Exception as error:  # the boundary, as above
+        yield Finding(name, "failed", f"{type(error).__name__}: {error}")
 
 
 def _teacher(config: DistillConfig) -> Iterator[Finding]:

@@ -16,7 +16,9 @@ from rewardlab.health.memory import GIB, Setup
 
 CARD_FLOPS = 400e12  # a second, that the fastest of today's 80 GB cards reaches in bfloat16: the strictest need
 SOURCE_MEGAPIXELS = 1.0  # of a stored picture, before it is reduced to pixels.max
-PROCESS_BASE = 3 * GIB  # Python, torch and CUDA's own in one process
+MOST_WAITING = 0.1  # of a step's arithmetic, that data may take
+PROCESS_BASE, WORKER_BASE = 3 * GIB, GIB // 2  # Python, torch and CUDA's own in one process; a data worker's own
+ROW_GROUP = 64 << 20  # of Parquet, read whole for any pair in it; pairs of larger ones are warned about
 
 
 @dataclass(frozen=True)
@@ -29,8 +31,8 @@ class DecodingRate:
 
 @cache
 def measure_decoding() -> DecodingRate:
-    """Return this machine's rate: the fastest of three decodings of a picture with edges and a little noise, below a second."""
-    y, x = np.mgrid[0:1000, 0:1000]
+    """Return this machine's rate: the fastest of three decodings of a quarter of a megapixel with edges and a little noise."""
+    y, x = np.mgrid[0:500, 0:500]
     shapes = np.stack([(x // 50 * y // 70) % 256, (x + y) % 256, (x * y // 300) % 256], -1)
     noise = np.random.default_rng(0).integers(0, 12, shapes.shape)
     picture = Image.fromarray((shapes + noise).clip(0, 255).astype(np.uint8))
@@ -40,29 +42,33 @@ def measure_decoding() -> DecodingRate:
 def _fastest(picture: Image.Image, kind: str) -> float:
     buffer = io.BytesIO()
     picture.save(buffer, kind)
-    return 1000 * min(_seconds(buffer.getvalue()) for _ in range(3))
+    return 4 * 1000 * min(_seconds(buffer.getvalue()) for _ in range(3))
 
 
 def _seconds(data: bytes) -> float:
-    start = time.perf_counter()
+    start = time.process_time()  # of a core that does nothing else, however busy the machine is now
     decode_image(data).load()
-    return time.perf_counter() - start
+    return time.process_time() - start
 
 
 @dataclass(frozen=True)
 class Feeding:
-    """What one process reads in a rollout batch (or an optimizer step): ``pictures``, in at least ``seconds`` of arithmetic."""
+    """What one process reads in a rollout batch (or an optimizer step): ``pictures``, in at least ``seconds`` of arithmetic.
+
+    ``ahead``: they are decoded while the card computes, so that it never waits if that is as fast; else it waits for them.
+    """
 
     pictures: float
     seconds: float
+    ahead: bool
+
+    def share(self, decode_ms: float, workers: int = 1) -> float:
+        """Return the seconds of decoding by so many workers, as a share of the arithmetic's."""
+        return self.pictures * decode_ms / 1000 / self.seconds / workers
 
     def workers(self, decode_ms: float) -> int:
-        """Return the cores that decode as fast as the card computes, one decoding of each picture."""
-        return max(1, math.ceil(self.pictures * decode_ms / 1000 / self.seconds))
-
-    def share(self, decode_ms: float) -> float:
-        """Return how much longer a step takes where one core decodes all its pictures before it."""
-        return self.pictures * decode_ms / 1000 / self.seconds
+        """Return the workers that keep the card fed: by whom it waits a tenth of its time at most, or never."""
+        return max(1, math.ceil(self.share(decode_ms) / (1.0 if self.ahead else MOST_WAITING)))
 
 
 def feeding_of(setup: Setup) -> Feeding:
@@ -77,21 +83,26 @@ def feeding_of(setup: Setup) -> Feeding:
     if method:
         passes = passes * method.iterations + 2.0 + 2.0 * bool(method.kl_coef)
     models = setup.shapes.total + setup.critic
-    return Feeding(sequences, sequences * (setup.prompt + setup.answer) * passes * models / CARD_FLOPS)
+    seconds = sequences * (setup.prompt + setup.answer) * passes * models / CARD_FLOPS
+    return Feeding(sequences, seconds, ahead=method is None)
 
 
 def host_bytes(setup: Setup) -> dict[str, float]:
     """Return the bytes of host memory that one process needs, by purpose: while weights are read, and for the data after.
 
-    Data are read where they lie; what a process holds are the pictures of two batches, encoded, decoded and as pixels.
+    Data stay on disk, however many they are: of RL a process holds one rollout batch's pictures, decoded and as float32 pixels;
+    of other stages one optimizer step's as bfloat16 pixels, and each data worker those of two micro-batches decoded and in
+    float32. And each reader the row group that it is at.
     """
-    rows = setup.rollouts or setup.config.batch_size / setup.launch.processes
-    decoded = 3.0 * SOURCE_MEGAPIXELS * 1e6
+    one, workers = 3.0 * SOURCE_MEGAPIXELS * 1e6 + setup.picture.num_bytes, setup.config.data_workers
+    pictures = setup.rollouts if setup.method else 2 * setup.config.micro_batch_size * max(1, workers)
+    step = setup.config.batch_size / setup.launch.processes * setup.picture.num_bytes / 2
+    own = 0.0 if setup.method else workers * WORKER_BASE + step
     learning, processes = setup.learning + setup.critic, setup.launch.processes
     reading = 0.0 if setup.launch.zero == 3 else 4.0 * setup.total
     return {
         "base": PROCESS_BASE,
         "weights while they are read": reading,
         "optimizer": 16.0 * learning / processes if setup.launch.offload else 0.0,
-        "data": 2 * rows * (1.5 * decoded + setup.picture.num_bytes),
+        "data": pictures * one + max(1, workers) * ROW_GROUP + own,
     }

@@ -79,6 +79,17 @@ class Setup:
         return self.method.rollout_batch_size // self.launch.processes if self.method else 0
 
     @property
+    def passes(self) -> tuple[Phase, ...]:
+        """Return when the policy's own weights read something: in training, and where its own decoder samples."""
+        return (Phase.TRAINING, Phase.SAMPLING) if self.method and self.method.engine is None else (Phase.TRAINING,)
+
+    @property
+    def positions(self) -> int:
+        """Return the most tokens that the policy learns from at once: of a micro-batch, or of a part of one."""
+        most = self.config.micro_batch_size * self.row
+        return min(most, max(self.config.micro_batch_tokens or most, self.row))
+
+    @property
     def row(self) -> int:
         """Return the tokens of the longest row: what ``max_tokens`` lets in, or a prompt and its answer."""
         return self.config.max_tokens or self.prompt + self.answer
@@ -169,8 +180,8 @@ def _below_adapters(setup: Setup, frozen: int) -> Iterator[MemoryLine]:
     rest = frozen - setup.shapes.linear
     size, how = NF4_BYTES * setup.shapes.linear + 2.0 * rest, f"{_billions(setup.shapes.linear)} x {NF4_BYTES} B (nf4)"
     yield MemoryLine("weights below adapters", size, Phase.ALWAYS, f"{how}, {_billions(rest)} x 2 B (embeddings, norms, head)")
-    yield MemoryLine("a layer unpacked", 2.0 * setup.shapes.widest, Phase.TRAINING, "the widest one, from nf4 to bfloat16")
-    yield MemoryLine("a layer unpacked", 2.0 * setup.shapes.widest, Phase.SAMPLING, "the widest one, from nf4 to bfloat16")
+    for phase in setup.passes:
+        yield MemoryLine("a layer unpacked", 2.0 * setup.shapes.widest, phase, "the widest one, from nf4 to bfloat16")
 
 
 def _optimizer(setup: Setup) -> Iterator[MemoryLine]:
@@ -199,20 +210,20 @@ def _gradients(setup: Setup) -> Iterator[MemoryLine]:
 
 
 def _activations(setup: Setup) -> Iterator[MemoryLine]:
-    config, shapes, rows = setup.config, setup.shapes, setup.config.micro_batch_size
+    config, shapes, tokens = setup.config, setup.shapes, setup.positions
     models = 2 if setup.critic else 1
     per_token = shapes.language.training(setup.wide, config.gradient_checkpointing)
     way = "one layer and all layers' inputs" if config.gradient_checkpointing else "of all layers"
-    how = f"{models * rows} rows x {setup.row:,} tokens x {per_token / 2**20:.2f} MiB, {way}"
-    yield MemoryLine("activations", models * rows * setup.row * per_token, Phase.TRAINING, how)
+    how = f"{f'{models} models x ' if models > 1 else ''}{tokens:,} tokens x {per_token / 2**20:.2f} MiB, {way}"
+    yield MemoryLine("activations", models * tokens * per_token, Phase.TRAINING, how)
     if setup.wide:
         copies = 2.0 * (setup.learning + setup.critic - (1 + (setup.critic > 0)) * shapes.embedding)
-        for phase in (Phase.TRAINING, Phase.SAMPLING):
+        for phase in setup.passes:
             how = "of weights that learn, in bfloat16, kept by autocast during a pass"
             yield MemoryLine("copies", max(0.0, copies), phase, how)
     if any("vision" in part or "visual" in part for part in config.freeze):
         return
-    patches = models * rows * _pictures(setup) * setup.picture.patches
+    patches = models * tokens / setup.row * _pictures(setup) * setup.picture.patches
     per_patch = (
         shapes.vision.outputs(setup.wide) if config.gradient_checkpointing else shapes.vision.training(setup.wide, False)
     )
@@ -229,7 +240,7 @@ def _pixels(setup: Setup) -> Iterator[MemoryLine]:
     one, million = setup.picture.num_bytes, setup.picture.pixels / 1e6
     if not setup.method:
         rows = setup.config.micro_batch_size * _pictures(setup)
-        yield MemoryLine("pixels", rows * one, Phase.TRAINING, f"of {rows:.0f} pictures of {million:.2f} MP, float32")
+        yield MemoryLine("pixels", rows * one / 2, Phase.TRAINING, f"of {rows:.0f} pictures of {million:.2f} MP, bfloat16")
         return
     how = f"of {setup.rollouts} rollouts' pictures of {million:.2f} MP, float32"
     yield MemoryLine("pixels", 2.0 * setup.rollouts * one, Phase.TRAINING, f"{how}, twice while they are dealt out")

@@ -16,9 +16,10 @@ import torch
 
 from rewardlab.config import MethodConfig, PolicyConfig, RLConfig, TrainConfig
 from rewardlab.health.beside import beside_lines, reader_of
+from rewardlab.health.decoding import decoding_load, decoding_sentence, decoding_time
 from rewardlab.health.disk import GB, disk_lines
 from rewardlab.health.feeding import SOURCE_MEGAPIXELS, feeding_of, host_bytes, measure_decoding
-from rewardlab.health.finding import Finding
+from rewardlab.health.finding import Finding, Outcome
 from rewardlab.health.memory import GIB, MemoryLine, Phase, Setup, peak, setup_of, trainer_lines
 from rewardlab.judging.spec import JudgeSpec
 from rewardlab.models.architectures import ARCHITECTURES, build_on_meta
@@ -83,6 +84,7 @@ def needs(config: TrainConfig, plan: Plan) -> Iterator[Finding]:
     yield _disk(setup, plan.out)
     yield _host(setup)
     yield _pictures(setup)
+    yield from _sampling(setup)
 
 
 # Memory of a card.
@@ -255,6 +257,21 @@ def _pictures(setup: Setup) -> Finding:
     jpeg, png = SOURCE_MEGAPIXELS * rate.jpeg_ms, SOURCE_MEGAPIXELS * rate.png_ms
     what = "rollout batch" if setup.method else "step"
     message = f"a {what} has {need.pictures:.0f} pictures a process in at least {need.seconds:.0f} s of arithmetic; one core "
-    message += f"decodes a megapixel in {jpeg:.0f} ms (JPEG) or {png:.0f} ms (PNG): {100 * need.share(jpeg):.1f} % or "
-    message += f"{100 * need.share(png):.1f} % of that time, hidden by {need.workers(jpeg)} or {need.workers(png)} workers"
+    workers, needed = setup.config.data_workers, need.workers(png)
+    shares = f"{100 * need.share(jpeg, max(1, workers)):.1f} % or {100 * need.share(png, max(1, workers)):.1f} % of that time"
+    message += f"decodes a megapixel in {jpeg:.0f} ms (JPEG) or {png:.0f} ms (PNG): with {workers} data workers {shares}"
+    message += ", ahead of the card" if need.ahead else ", for which the card waits"
+    if needed > max(1, workers):
+        message += f"; PNG pictures need data_workers={needed}, JPEG {need.workers(jpeg)}"
+        return Finding("decoding", "look", message)
     return Finding("decoding", "ok", message)
+
+
+def _sampling(setup: Setup) -> Iterator[Finding]:
+    """Yield who should draw the rollouts: the trainer's own decoder, or an engine."""
+    if (method := setup.method) is None:
+        return
+    load = decoding_load(setup.model, method, setup.launch, prompt_tokens=setup.prompt)
+    seconds = decoding_time(load)
+    outcome: Outcome = "look" if method.engine is None and seconds.needs_engine else "ok"
+    yield Finding("sampling", outcome, decoding_sentence(method, load, seconds))

@@ -134,23 +134,18 @@ def images_of_rows(rows: Sequence[Tensor], grids: Tensor, image_token: int) -> l
 
 
 def images_by_row(fields: Mapping[str, Any], rows: Sequence[Tensor], image_token: int | None) -> list[range]:
-    """Return which of a batch's images stand in each row of tokens; they follow one another."""
-    if fields.get("pixel_values") is None or image_token is None:
+    """Return which of a batch's images stand in each row of tokens; they follow one another. Raise NotImplementedError for
+    images of a model without a token for them."""
+    if fields.get("pixel_values") is None:
         return [range(0)] * len(rows)
+    if image_token is None:
+        raise NotImplementedError("no rule for dealing out images without a token of theirs")
     if has_grids(fields):
         return images_of_rows(rows, fields["image_grid_thw"], image_token)
     counts = [int((row == image_token).sum()) for row in rows]
     per_image = sum(counts) // len(fields["pixel_values"])
     ends = [count // per_image for count in accumulate(counts)]
     return [range(first, end) for first, end in zip([0, *ends], ends, strict=False)]
-
-
-def slice_fields(batch: Mapping[str, Any], rows: slice) -> Fields:
-    """Return what a forward pass over some rows of a batch takes beside tokens and their mask; of rows without images no
-    pixels."""
-    fields: Fields = {key: batch[key][rows] for key in TOKEN_FIELDS if batch.get(key) is not None}
-    num_images = batch.get("num_images")
-    return fields | (image_fields_of_rows(batch, range(*rows.indices(len(num_images)))) if num_images is not None else {})
 
 
 def image_fields_of_rows(batch: Mapping[str, Any], rows: Sequence[int]) -> Fields:

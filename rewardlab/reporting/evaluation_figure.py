@@ -104,7 +104,9 @@ def evaluation_figure(metrics: Sequence[Mapping[str, Any]], metric: str = "accur
     lines = (_line(name, words, rows, frame) for name, words in LINES.items())
     return EvaluationFigure(
         tuple(line for line in lines if line is not None),
-        tuple((f"{100 * share:.0f} %", frame.y(share)) for share in _ticks(*frame.shares)),
+        tuple(
+            ("chance" if round(share, 2) == 0.5 else f"{100 * share:.0f} %", frame.y(share)) for share in _ticks(*frame.shares)
+        ),
         tuple((f"{step:,}", frame.x(step)) for step in _steps_shown([row["step"] for row in rows])),
         frame.y(0.5),
         (best["step"], share_text(best, metric)),
@@ -141,9 +143,11 @@ def _polyline(places: Sequence[tuple[float, float]]) -> str:
 
 
 def _ticks(low: float, high: float) -> list[float]:
+    """Return round shares from low to high, chance among them; none so near to it that their labels would touch."""
     every = 0.1 if high - low <= 0.55 else 0.2
     first = math.ceil(low / every - 1e-9)
-    return [n * every for n in range(first, math.floor(high / every + 1e-9) + 1)]
+    round_ones = [n * every for n in range(first, math.floor(high / every + 1e-9) + 1)]
+    return sorted([0.5, *(share for share in round_ones if abs(share - 0.5) > 0.06)])
 
 
 def _steps_shown(steps: Sequence[int], most: int = 5) -> list[int]:

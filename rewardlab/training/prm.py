@@ -29,7 +29,7 @@ from rewardlab.samplers.hf import append_answers, encode, token_texts
 from rewardlab.training.run.folder import supervised_arguments
 from rewardlab.training.run.length_grouping import LengthGroupingMixin, RowLayout
 from rewardlab.training.run.preflight import processor_of
-from rewardlab.training.run.resume import StrictResumeMixin
+from rewardlab.training.run.resume import StrictResumeMixin, ValueModelMixin
 from rewardlab.training.run.runner import Built, Stage, checkpoint_of, run_stage
 from rewardlab.types import Order, PreferencePair
 
@@ -89,7 +89,7 @@ class StepCollator:
         return inputs, ends
 
 
-class PRMTrainer(LengthGroupingMixin, StrictResumeMixin, Trainer):
+class PRMTrainer(LengthGroupingMixin, ValueModelMixin, StrictResumeMixin, Trainer):
     """transformers' Trainer on a value model."""
 
     def compute_loss(
@@ -104,15 +104,6 @@ class PRMTrainer(LengthGroupingMixin, StrictResumeMixin, Trainer):
         else:
             loss = errors.sum() / num_items_in_batch * self.accelerator.num_processes
         return (loss, values_NL) if return_outputs else loss
-
-    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
-        if self.args.should_save:
-            model: ValueModel = self.accelerator.unwrap_model(self.model)
-            model.save(Path(output_dir or self.args.output_dir), state_dict)
-
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        saved = ValueModel.from_pretrained(resume_from_checkpoint)
-        (model or self.model).load_state_dict(saved.state_dict())
 
 
 @torch.no_grad()
@@ -151,8 +142,9 @@ def train_prm(pairs: Sequence[PreferencePair], steps: Sequence[dict[str, Any]], 
             args=arguments,
             train_dataset=rows,
             data_collator=StepCollator(processor, template),
+            layout=RowLayout.of(processor, "left"),
+            micro_batch_tokens=config.micro_batch_tokens,
         )
-        trainer.layout, trainer.micro_batch_tokens = RowLayout.of(processor, "left"), config.micro_batch_tokens
         return Built(trainer, checkpoint_of(trainer, processor, out, template=template, stage="prm", config=config))
 
     data = fingerprint_of(pairs) + labels

@@ -38,7 +38,7 @@ from rewardlab.training.run.folder import supervised_arguments
 from rewardlab.training.run.held_out import hold_out
 from rewardlab.training.run.length_grouping import LengthGroupingMixin, RowLayout
 from rewardlab.training.run.preflight import drop_too_long, processor_of
-from rewardlab.training.run.resume import StrictResumeMixin
+from rewardlab.training.run.resume import StrictResumeMixin, ValueModelMixin
 from rewardlab.training.run.runner import Built, Stage, checkpoint_of, run_stage
 from rewardlab.types import Completion, FinishReason, Judgment, Order, PreferencePair, Vote
 from rewardlab.verdicts.votes import judgment
@@ -63,7 +63,7 @@ class ScalarCollator:
         return encode(self._processor, chosen + rejected)
 
 
-class BradleyTerryTrainer(LengthGroupingMixin, StrictResumeMixin, Trainer):
+class BradleyTerryTrainer(LengthGroupingMixin, ValueModelMixin, StrictResumeMixin, Trainer):
     """Fits a ValueModel; logs the share of pairs whose preferred response scores higher, and the mean margin."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -85,17 +85,6 @@ class BradleyTerryTrainer(LengthGroupingMixin, StrictResumeMixin, Trainer):
             self._margins.clear()
         super().log(logs, start_time)
 
-    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
-        if self.args.should_save:
-            self.accelerator.unwrap_model(self.model).save(Path(output_dir or self.args.output_dir), state_dict)
-
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        if self.is_deepspeed_enabled:  # shards have a loader of their own
-            super()._load_from_checkpoint(resume_from_checkpoint, model)
-            return
-        saved = ValueModel.from_pretrained(resume_from_checkpoint)
-        self.accelerator.unwrap_model(model or self.model).load_state_dict(saved.state_dict())
-
 
 def build_reward_trainer(pairs: Sequence[PreferencePair], config: RMConfig, processor: Any, out: Path) -> BradleyTerryTrainer:
     """Return the trainer of a config on labelled pairs. Raise ConfigError for an unknown template."""
@@ -112,14 +101,14 @@ def build_reward_trainer(pairs: Sequence[PreferencePair], config: RMConfig, proc
     if config.gradient_checkpointing:
         enable = getattr(model.backbone, "activation_checkpointing_enable", None)  # transformers' newer name of it
         (enable or model.backbone.gradient_checkpointing_enable)()  # type: ignore[operator]
-    trainer = BradleyTerryTrainer(
+    return BradleyTerryTrainer(
         model=model.train(),
         args=training_arguments,
         train_dataset=pairs,
         data_collator=ScalarCollator(processor, load_template(config.template)),
+        layout=RowLayout.of(processor, "left", rows_per_sample=2),
+        micro_batch_tokens=config.micro_batch_tokens,
     )
-    trainer.layout, trainer.micro_batch_tokens = RowLayout.of(processor, "left", rows_per_sample=2), config.micro_batch_tokens
-    return trainer
 
 
 def train_reward_model(pairs: Sequence[PreferencePair], config: RMConfig, out: Path) -> Path:

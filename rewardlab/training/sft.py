@@ -42,12 +42,10 @@ class ResumableSFTTrainer(LengthGroupingMixin, StrictResumeMixin, SFTTrainer):
 
     data_collator: Callable[..., dict[str, Any]]
 
-    def __init__(
-        self, *args: Any, first_token_only: bool = False, micro_batch_tokens: int | None = None, **kwargs: Any
-    ) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, *args: Any, processing_class: Any, first_token_only: bool = False, **kwargs: Any) -> None:
+        layout = RowLayout.of(processing_class, "right")
+        super().__init__(*args, processing_class=processing_class, layout=layout, **kwargs)
         adapters_to_float32(self.model)
-        self.layout, self.micro_batch_tokens = RowLayout.of(self.processing_class, "right"), micro_batch_tokens
         if first_token_only:
             self.data_collator = FirstTokenOnly(self.data_collator)
         # The Qwen-VL classes say no, and a batch would be the mean of its micro-batches' means, however few their tokens; TRL's

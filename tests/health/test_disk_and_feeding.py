@@ -8,7 +8,7 @@ import pytest
 
 from rewardlab.config import LoraConfig, RLConfig, SFTConfig
 from rewardlab.health.disk import checkpoint_bytes, disk_lines
-from rewardlab.health.feeding import Feeding, feeding_of, host_bytes, measure_decoding
+from rewardlab.health.feeding import DecodingRate, Feeding, feeding_of, host_bytes, measure_decoding
 from rewardlab.health.memory import GIB, setup_of
 from rewardlab.health.plan import Plan, needs
 from rewardlab.models.architectures import build_on_meta
@@ -61,9 +61,21 @@ def test_the_rate_is_this_machines_own() -> None:
 
 
 def test_workers_that_keep_up() -> None:
-    """64 pictures in 10 s: 100 ms each is 64 % of it and one core's work, 400 ms are three cores'."""
-    need = Feeding(pictures=64, seconds=10)
-    assert (need.share(100), need.workers(100), need.workers(400)) == (0.64, 1, 3)
+    """64 pictures in 10 s: 100 ms each is 64 % of it and one core's work ahead of the card, 400 ms are three cores'. A card
+    that waits for them, a tenth of its time at most, needs seven and 26."""
+    ahead, waits = (Feeding(pictures=64, seconds=10, ahead=which) for which in (True, False))
+    assert (ahead.share(100), ahead.share(100, 4), ahead.workers(100), ahead.workers(400)) == (0.64, 0.16, 1, 3)
+    assert (waits.workers(100), waits.workers(400)) == (7, 26)
+
+
+def test_a_slow_decoder_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that needs a second a picture keeps no card of the paper's run fed with four threads; the cure is named."""
+    config, plan = RLConfig(pixels={"max": 501_760}), Plan(Launch(4, 3))
+    for ms, outcome in ((40, "ok"), (1000, "look")):
+        monkeypatch.setattr("rewardlab.health.plan.measure_decoding", lambda ms=ms: DecodingRate(ms / 4, ms))
+        finding = next(each for each in needs(config, plan) if each.name == "decoding")
+        assert finding.outcome == outcome
+    assert "data_workers=20" in finding.message
 
 
 def test_what_a_step_reads() -> None:

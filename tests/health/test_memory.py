@@ -77,15 +77,35 @@ def test_pixels_stay_for_the_whole_rollout_batch() -> None:
     assert setup_of(build_on_meta(BASE), half, Launch()).prompt == 768 + 640
 
 
+def test_a_budget_of_tokens_bounds_activations() -> None:
+    """A micro-batch is read in parts of so many tokens, or of one row where that is longer."""
+    rows = table(SFTConfig(micro_batch_size=8, max_tokens=4096), Launch())["activations", Phase.TRAINING]
+    for budget, share in ((16384, 1 / 2), (1000, 1 / 8), (10**6, 1)):
+        config = SFTConfig(micro_batch_size=8, max_tokens=4096, micro_batch_tokens=budget)
+        assert table(config, Launch())["activations", Phase.TRAINING] == pytest.approx(share * rows)
+
+
+def test_when_an_engine_should_draw() -> None:
+    """The rule of :mod:`rewardlab.health.decoding`, asked for the plan: 3B on one card in slices; a run that has its engine."""
+    alone = RLConfig(sampling_batch_size=16, rollout_batch_size=256)
+    finding = next(each for each in needs(alone, Plan(Launch(1, 0), model=BASE)) if each.name == "sampling")
+    assert finding.outcome == "look"
+    assert "set engine" in finding.message
+    config = load_config(RLConfig, CONFIGS / "rl" / "stable_reinforce_qwen2_5_vl_7b.yaml")
+    engine = next(each for each in needs(config, Plan(Launch(4, 3), model=BASE)) if each.name == "sampling")
+    assert engine.outcome == "ok"
+    assert not [each for each in needs(SFTConfig(), Plan()) if each.name == "sampling"]
+
+
 def test_models_beside_the_policy() -> None:
-    """A reference of the KL term, a critic, a process reward model in float32."""
+    """A reference of the KL term, a critic, a process reward model in bfloat16."""
     kl = always(RLConfig(kl="k3_loss", kl_coef=0.1), Launch(8, 3))
     assert kl["reference model"] == 2 * B / 8
     critic = always(RLConfig(advantage="gae"), Launch(8, 3))
     assert critic["critic's weights"] == 2 * CRITIC / 8
     assert critic["optimizer"] == pytest.approx(12 * (B + CRITIC) / 8)
     steps = always(RLConfig(process_reward="runs/prm/final"), Launch(8, 3))
-    assert steps["process reward model"] == 4 * CRITIC
+    assert steps["process reward model"] == 2 * CRITIC
 
 
 @pytest.mark.parametrize(
@@ -94,7 +114,7 @@ def test_models_beside_the_policy() -> None:
         (f"prob:{BASE}", "judge's weights", 2 * B),
         ("prob:runs/rl/final", "judge's weights", 2 * B),  # not there yet: as large as the policy
         (f"hf:{BASE}", "judge's weights", 2 * B),
-        ("rm:runs/rm/final", "reward model", 4 * CRITIC),
+        ("rm:runs/rm/final", "reward model", 2 * CRITIC),
         (f"openai:{BASE}@http://judge:8000/v1", None, 0.0),
     ],
 )

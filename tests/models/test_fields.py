@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from rewardlab.models.families import (
+    image_fields_of_rows,
+    images_by_row,
     images_of_rows,
     left_pad,
     prompt_batch,
     select_fields,
     select_images,
-    slice_fields,
 )
 
 IMAGES = [["a"], [], ["b", "c"], ["d"]]  # of four rows
@@ -43,11 +44,11 @@ def images_in(fields: dict[str, Any]) -> list[float]:
 
 @pytest.mark.parametrize("make", [stacked, entries])
 def test_each_row_keeps_its_images(make: Any) -> None:
-    """Fields are taken by slice, by choice and by batch; rows without images get no pixels."""
+    """Fields are taken by row, by choice and by batch; rows without images get no pixels."""
     fields = make()
     everything = {**fields, "num_images": [1, 0, 2, 1]}
-    for rows, expected in [(slice(0, 2), [0]), (slice(1, 2), []), (slice(1, 4), [1, 2, 3]), (slice(2, 9), [1, 2, 3])]:
-        assert images_in(slice_fields(everything, rows)) == expected
+    for rows, expected in [([0, 1], [0]), ([1], []), ([1, 2, 3], [1, 2, 3]), ([3, 2], [3, 1, 2])]:
+        assert images_in(image_fields_of_rows(everything, rows)) == expected
     for chosen, expected in [([3, 0], [3, 0]), ([2], [1, 2]), ([1], []), ([0, 1, 2, 3], [0, 1, 2, 3])]:
         picked = select_fields(fields, IMAGES, chosen, [5] * len(chosen))
         assert images_in(picked) == expected
@@ -76,6 +77,28 @@ def test_images_are_counted_by_their_tokens() -> None:
     rows = [torch.tensor([5] * n + [1]) for n in (1, 0, 3, 4)]
     grids = torch.tensor([[1, 2, 2], [1, 2, 4], [1, 2, 2], [1, 4, 4]])
     assert images_of_rows(rows, grids, 5) == [range(1), range(1, 1), range(1, 3), range(3, 4)]
+    assert images_by_row({"pixel_values": torch.zeros(32, 6), "image_grid_thw": grids}, rows, 5) == images_of_rows(
+        rows, grids, 5
+    )
+
+
+def test_images_of_one_size_are_counted_by_their_tokens() -> None:
+    """Two tokens each: none, two, none and one of three images."""
+    rows = [torch.tensor([5] * n + [1]) for n in (0, 4, 0, 2)]
+    images = images_by_row({"pixel_values": torch.zeros(3, 3, 8, 8)}, rows, 5)
+    assert [list(of_row) for of_row in images] == [[], [0, 1], [], [2]]
+    assert [list(of_row) for of_row in images_by_row({}, rows, 5)] == [[]] * 4
+    with pytest.raises(NotImplementedError, match="images without a token"):
+        images_by_row({"pixel_values": torch.zeros(3, 3, 8, 8)}, rows, None)
+
+
+def test_rows_in_any_order_keep_their_images() -> None:
+    """Two rows of three, the last first; a row of text has no pixels."""
+    batch = {"pixel_values": torch.arange(4.0)[:, None], "num_images": [1, 0, 3]}
+    fields = image_fields_of_rows(batch, [2, 0])
+    assert fields["pixel_values"].flatten().tolist() == [1.0, 2.0, 3.0, 0.0]
+    assert fields["num_images"] == [3, 1]
+    assert image_fields_of_rows(batch, [1]) == {}
 
 
 def test_left_pad() -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers import AutoModelForImageTextToText, TrainerCallback
 
-from rewardlab.config import Method, RLConfig, load_yaml
+from rewardlab.config import LoraConfig, Method, RLConfig, load_yaml
 from rewardlab.models.loading import load_model
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.rewards.swap import swap_agreement
@@ -379,6 +379,27 @@ def test_kl_without_a_second_look(make_trainer: Any, monkeypatch: pytest.MonkeyP
     trainer.train()
     assert kept["forward"].abs().max() > 0.01
     torch.testing.assert_close(kept["sampler"], kept["forward"], atol=1e-4, rtol=0)
+
+
+def test_no_dropout_between_sampling_and_training(tiny_checkpoint: Path, demo_pairs: Any, tmp_path: Path) -> None:
+    """Of adapters that have one, too, which a config of RL refuses: sampled, old and trained log-probs are of one policy."""
+    with pytest.raises(ValueError, match=r"lora.dropout 0.1: .*set lora.dropout to 0"):
+        config_for(tiny_checkpoint, lora={"r": 4, "dropout": 0.1})
+    config = config_for(tiny_checkpoint, importance_cap=2.0).model_copy(update={"lora": LoraConfig(r=4, dropout=0.1)})
+    model, processor = load_model(str(tiny_checkpoint), device="cpu")
+    rows = rl_rows(demo_pairs[0][:16], PLAIN, both_orders=True)
+    trainer = build_trainer(rows, config, model, processor, PLAIN, tmp_path, reward=pseudo_reward())
+    with torch.no_grad():
+        for name, weight in trainer.model.named_parameters():
+            if "lora_B" in name:  # 0 in a new adapter, whose dropout drops nothing yet
+                weight.copy_(0.05 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(0)))
+    batch = one_batch(trainer)
+    assert trainer.model.training
+    logprobs, _ = trainer._logprobs(trainer.model, RolloutBatch.from_trl(batch))
+    mask = batch["loss_mask"]
+    for old in ("old_per_token_logps", "sampling_per_token_logps"):
+        assert ((logprobs - batch[old]).abs() * mask).sum() / mask.sum() < 1e-5
+    assert any(isinstance(module, torch.nn.Dropout) for module in trainer.model.modules())
 
 
 def test_accumulation_changes_nothing(make_trainer: Any) -> None:

@@ -189,7 +189,7 @@ def test_terms_are_explained(term: str) -> None:
 def test_results_become_tables(name: str) -> None:
     """With a row for each figure, and the commit that made them."""
     text = fill_results(f"<!-- results: {name} -->", RESULTS, where="here")
-    assert text.count("\n| ") >= 4
+    assert text.count("\n| ") >= 2
     assert re.search(r"`(python eval/|rewardlab bench)[^`]*`, commit [0-9a-f]{7}", text)
 
 
@@ -198,6 +198,7 @@ def test_a_table_holds_the_published_figures() -> None:
     assert "| change, points | +4.6 [+2.6, +6.7] |" in fill_results("<!-- results: closed_loop -->", RESULTS, where="here")
     assert "| endpoint over hf | 90 % | 85-101 |" in fill_results("<!-- results: serving_rate -->", RESULTS, where="here")
     assert "| stable_reinforce | trl grpo, no KL | 0.83 |" in fill_results("<!-- results: step_time -->", RESULTS, where="here")
+    assert "| grpo | trl grpo | 0.53 |" in fill_results("<!-- results: step_time_mixed -->", RESULTS, where="here")
 
 
 def test_a_file_of_results_becomes_a_part(tmp_path: Path) -> None:

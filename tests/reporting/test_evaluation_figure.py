@@ -28,7 +28,7 @@ def test_places_by_hand() -> None:
     assert line.points == "0,80 25,20 100,40"
     assert line.band == "0,100 25,40 100,60 100,20 25,0 0,60"
     assert figure.chance == 80.0
-    assert [text for text, _ in figure.y_ticks] == ["40 %", "50 %", "60 %", "70 %", "80 %", "90 %"]
+    assert [text for text, _ in figure.y_ticks] == ["40 %", "chance", "60 %", "70 %", "80 %", "90 %"]
     assert figure.x_ticks == (("0", 0.0), ("50", 25.0), ("200", 100.0))
     assert figure.best == (50, "80.0 [70.0, 90.0]")
     assert figure.best_dot == ("accuracy", 25.0, 20.0)

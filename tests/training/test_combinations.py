@@ -102,6 +102,7 @@ def test_windows_with(hard: list[Any], tiny_checkpoint: Path, tmp_path: Path, ch
     train_rl(hard, config_for(tiny_checkpoint, **WINDOWS, **changes), tmp_path / "run", reward=parity_reward())
     steps = lines_of(tmp_path / "run")
     assert [line["truncated/unfinished_frac"] for line in steps] == [1.0, 0.0]
+    assert [line["truncated/passes"] for line in steps] == [0.25, 0.25]  # the second window of eight of 32 rows begins none
     assert all(logged in line for line in steps)
     if logged == "importance/mean":  # the sampler is the trainer's own model
         assert [line[logged] for line in steps] == pytest.approx([1.0, 1.0], abs=1e-3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shutil
 from collections.abc import Sequence
@@ -217,6 +218,18 @@ def test_two_processes_evaluate_as_one(finished_run: Path, tmp_path: Path) -> No
         logged = [row for row in rows(tmp_path / run, "metrics.jsonl") if "eval/accuracy" in row]
         assert [row["step"] for row in logged] == [0, 2, 4]
         assert all(row["eval/pairs"] == 6 for row in logged)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="deepspeed is not installed")
+def test_weights_that_are_dealt_out(finished_run: Path, tmp_path: Path) -> None:
+    """ZeRO-3: whole for the evaluation, also where a process has less to judge than another, and dealt out again after it."""
+    model = finished_run / "rl" / "final"
+    evaluation = scaled_runs.EVALUATION | {"batch_size": 10}  # three tasks for two processes
+    scaled_runs.run("sft", model, tmp_path / "one", evaluation=evaluation)
+    train_on(model, tmp_path, "sft+dealt:two", "rl+evaluated:rl", zero="3 dealt out")
+    assert evaluations(tmp_path / "two") == evaluations(tmp_path / "one")
+    assert len(evaluations(tmp_path / "rl")) == 3
+    assert read_card(tmp_path / "rl" / "final") is not None
 
 
 class Scripted:

@@ -13,7 +13,9 @@ from transformers import AutoTokenizer
 
 from rewardlab.models.families import TOKEN_FIELDS
 from rewardlab.models.loading import load_model
+from rewardlab.models.padding import PassLimits
 from rewardlab.training.policy_gradient import trainer as trainer_module
+from rewardlab.training.policy_gradient.micro_batches import rollout_widths, sort_steps, split_rollouts
 from rewardlab.training.run import length_grouping
 from rewardlab.training.run.length_grouping import RowLayout, group_by_length, join, split
 from tests.support import families, scaled_runs
@@ -110,10 +112,10 @@ def test_sft_of_every_family(
     scaled_runs.run("sft", checkpoint_of(name), tmp_path / "padded", micro_batch_size=2, **how)
     for run in ("sorted", "parts"):
         same(tmp_path / "padded", tmp_path / run, ("loss", "grad_norm"))
-        assert lines_of(tmp_path / run)[0]["tokens/padding_frac"] < lines_of(tmp_path / "padded")[0]["padding_frac"]
+        assert lines_of(tmp_path / run)[0]["tokens/padding_frac"] < lines_of(tmp_path / "padded")[0]["tokens/padding_frac"]
 
 
-def test_two_processes_have_as_many_parts(tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_processes_have_as_many_parts(tiny_checkpoint: Path, tmp_path: Path) -> None:
     """Whose rows differ in length; the same as one process that reads row by row."""
     for stage in ("rl", "sft"):
         how = scaled_runs.CHANGES[f"{stage}+parts+mixed"] | {"micro_batch_tokens": None, "micro_batch_size": 1}
@@ -148,3 +150,26 @@ def test_rows_that_belong_together_stay_together() -> None:
     assert {name: values.tolist() for name, values in again.items()} == {name: v.tolist() for name, v in second.items()}
     with pytest.raises(NotImplementedError, match=r"no rule for dealing out \['audio'\]"):
         split({**first, "audio": torch.zeros(3)}, layout)
+
+
+def test_rollouts_stay_in_their_optimizer_step() -> None:
+    """Four micro-batches of two rollouts, two a step: sorted within the step, with their images; counts stay whole."""
+    widths = [[2, 4], [1, 3], [1, 1], [4, 2]]
+    micro_batches = [
+        {
+            "prompt_mask": torch.ones(2, 1, dtype=torch.long),
+            "completion_mask": torch.tensor([[1] * (width - 1) + [0] * (5 - width) for width in of_batch]),
+            "num_images": [width % 2 for width in of_batch],
+            "pixel_values": torch.tensor([[float(width)] for width in of_batch if width % 2]).reshape(-1, 1),
+            "num_items_in_batch": torch.tensor(7),
+        }
+        for of_batch in widths
+    ]
+    parts = sort_steps(micro_batches, 2)
+    assert [rollout_widths(part) for part in parts] == [[4, 3], [2, 1], [4, 2], [1, 1]]
+    assert [part["pixel_values"].flatten().tolist() for part in parts] == [[3.0], [1.0], [], [1.0, 1.0]]
+    assert [part["num_images"] for part in parts] == [[0, 1], [0, 1], [0, 0], [1, 1]]
+    assert all(part["num_items_in_batch"] == 7 for part in parts)
+    assert sort_steps(parts, 2) == parts  # those of one length in their order: nothing is moved, nor copied
+    halves = split_rollouts(parts[0], PassLimits(positions=4))
+    assert [half["pixel_values"].flatten().tolist() for half in halves] == [[], [3.0]]

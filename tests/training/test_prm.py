@@ -13,6 +13,7 @@ from unittest import mock
 
 import pytest
 import torch
+from transformers import Trainer
 
 from rewardlab.config import Method, PRMConfig, RLConfig
 from rewardlab.errors import CheckpointError, ConfigError, DataError
@@ -28,6 +29,7 @@ from rewardlab.training import prm as prm_module
 from rewardlab.training.policy_gradient import trainer as trainer_module
 from rewardlab.training.policy_gradient.algorithm import _token_rewards
 from rewardlab.training.prm import NO_LABEL, PRMTrainer, StepCollator, prm_rows, step_scores, train_prm
+from rewardlab.training.reward_model import BradleyTerryTrainer
 from rewardlab.training.rl import build_trainer, rl_rows, train_rl
 from rewardlab.types import Order
 from tests.support.configs import short_rl_config
@@ -58,6 +60,22 @@ def prm(tiny_checkpoint: Path, demo_pairs: Any, labelled: list[dict[str, Any]], 
     return train_prm(demo_pairs[0], labelled, config_for(tiny_checkpoint, max_steps=20), out / "run")
 
 
+@pytest.mark.parametrize("trainer_class", [PRMTrainer, BradleyTerryTrainer])
+@pytest.mark.parametrize("sharded", ["is_deepspeed_enabled", "is_fsdp_enabled"])
+def test_shards_are_left_to_their_own_loader(
+    trainer_class: type[Any], sharded: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What DeepSpeed or FSDP left is no folder of a value model."""
+    given: list[Any] = []
+    monkeypatch.setattr(Trainer, "_load_from_checkpoint", lambda self, folder, model=None: given.append((folder, model)))
+    trainer = trainer_class.__new__(trainer_class)
+    trainer.is_deepspeed_enabled = trainer.is_fsdp_enabled = False
+    setattr(trainer, sharded, True)
+    model = torch.nn.Linear(1, 1)
+    trainer._load_from_checkpoint(str(tmp_path), model)
+    assert given == [(str(tmp_path), model)]
+
+
 def test_labels_stand_where_steps_end(tiny_checkpoint: Path, demo_pairs: Any, labelled: list[dict[str, Any]]) -> None:
     """On the token with the step's last character and nowhere else; the prompt in front is the judge's own."""
     model, processor = load_model(str(tiny_checkpoint), device="cpu")
@@ -78,11 +96,12 @@ def test_labels_stand_where_steps_end(tiny_checkpoint: Path, demo_pairs: Any, la
 def test_loss_is_the_squared_error(
     tiny_checkpoint: Path, demo_pairs: Any, labelled: list[dict[str, Any]], tmp_path: Path
 ) -> None:
-    """An untrained one says 0 everywhere: error 1. Micro-batches, of unequally many steps, and recomputed activations change
-    nothing."""
+    """An untrained one says 0 everywhere: error 1. Micro-batches, of unequally many steps, parts of them, and recomputed
+    activations change nothing."""
     after = {}
     for micro in (8, 4, 1):
-        config = config_for(tiny_checkpoint, max_steps=2, micro_batch_size=micro, gradient_checkpointing=micro == 4)
+        sizes = {"micro_batch_size": micro, "micro_batch_tokens": 200 if micro == 4 else None}
+        config = config_for(tiny_checkpoint, max_steps=2, gradient_checkpointing=micro == 4, **sizes)
         final = train_prm(demo_pairs[0], labelled, config, tmp_path / str(micro))
         first, second = (json.loads(line) for line in (tmp_path / str(micro) / "metrics.jsonl").read_text().splitlines()[:2])
         assert first["loss"] == pytest.approx(1.0, abs=1e-5)

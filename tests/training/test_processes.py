@@ -165,6 +165,7 @@ def test_prompts_are_dealt_out_anew(before: int, after: int) -> None:
     new = sources(after)
     for source in new:
         source.load_state_dicts(states)
+    assert sum(source.passes * len(source.state_dict()["pass_rates"]) for source in new) == pytest.approx(2 * before)
     left = [source.state_dict()["left"] for source in new]
     assert sorted(number for own in left for number in own) == sorted(set(range(12)) - {int(name) for name in drawn})
     rates = {number: rate for source in new for number, rate in source.state_dict()["pass_rates"].items()}

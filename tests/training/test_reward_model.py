@@ -94,16 +94,20 @@ def test_exchanging_the_responses_changes_nothing(trainer: BradleyTerryTrainer, 
 
 
 def test_accumulation_changes_nothing(tiny_checkpoint: Path, pairs: list[PreferencePair], tmp_path: Path) -> None:
-    """One step over sixteen responses at once, and in four parts: the same weights."""
+    """One step over sixteen responses at once, in four micro-batches, and in two of which each is read in parts of two pairs
+    or one: the same weights."""
     heads = []
-    for micro in (16, 4):
-        config = config_for(tiny_checkpoint, batch_size=16, micro_batch_size=micro, max_steps=1, save_steps=1)
-        final = train_reward_model(pairs, config, tmp_path / str(micro))
+    for micro, tokens in ((16, None), (4, None), (8, 400)):
+        out = tmp_path / str(micro)
+        sizes = {"batch_size": 16, "micro_batch_size": micro, "micro_batch_tokens": tokens}
+        final = train_reward_model(pairs, config_for(tiny_checkpoint, max_steps=1, save_steps=1, **sizes), out)
         heads.append(ValueModel.from_pretrained(str(final)).state_dict())
-        logged = json.loads((tmp_path / str(micro) / "metrics.jsonl").read_text().splitlines()[0])
+        logged = json.loads((out / "metrics.jsonl").read_text().splitlines()[0])
         assert logged["loss"] == pytest.approx(math.log(2), abs=1e-6)  # the untrained head says 0 of everything
-    for name, weight in heads[0].items():
-        torch.testing.assert_close(weight, heads[1][name], atol=2e-5, rtol=1e-4, msg=name)
+        assert 0 <= logged["tokens/padding_frac"] < 0.5
+    for other in heads[1:]:
+        for name, weight in heads[0].items():
+            torch.testing.assert_close(weight, other[name], atol=2e-5, rtol=1e-4, msg=name)
 
 
 def test_it_learns_to_see_and_is_benchmarked(tiny_checkpoint: Path, demo_pairs: Any, tmp_path: Path) -> None:

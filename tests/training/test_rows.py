@@ -23,6 +23,7 @@ from rewardlab.errors import MediaError
 from rewardlab.prompts import Template, load_template
 from rewardlab.samplers.hf import HFSampler, special_tokens
 from rewardlab.training.rl import build_trainer, rl_rows, train_rl
+from rewardlab.training.run import folder
 from rewardlab.training.run import rows as row_module
 from rewardlab.training.run.folder import common_arguments
 from rewardlab.training.run.token_counts import TokenCounter
@@ -199,3 +200,14 @@ def test_counts_come_from_bounds_where_they_can(
     loose = config.model_copy(update={"max_tokens": 100_000})
     assert len(preflight.drop_too_long(tagged, loose, template, Path("/nowhere"), room=10)) == len(tagged)
     assert asked == []
+
+
+def test_workers_need_shared_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where a container has too little, the trainer reads by itself, and says how to mend it."""
+    config = SFTConfig(model="none", data_workers=1)
+    assert folder.supervised_arguments(config, tmp_path)["dataloader_num_workers"] == 1
+    monkeypatch.setattr(folder, "MIN_SHARED_MEMORY", 1 << 60)
+    assert folder.supervised_arguments(config, tmp_path)["dataloader_num_workers"] == 0
+    assert "--shm-size" in capsys.readouterr().err

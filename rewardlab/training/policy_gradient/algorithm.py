@@ -270,8 +270,9 @@ def policy_loss(inputs: LossInputs, method: Method) -> LossOutputs:
     return LossOutputs(loss, metrics)
 
 
-def value_loss(values_NT: Tensor, targets: ValueTargets, method: Method, scale: LossScale) -> Tensor:
+def value_loss(values_NT: Tensor, targets: ValueTargets | None, method: Method, scale: LossScale) -> Tensor:
     """Return the critic's share in the loss: its clipped squared error over finished rollouts."""
+    assert targets is not None
     token_loss_NT = clipped_value_loss(values_NT, targets.old_values_NT, targets.targets_NT, method.value_clip)
     return average(token_loss_NT, targets.mask_NT, targets.num_tokens, targets.num_rows, method, scale)
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from rewardlab.models.families import FORWARD_KEYS, Fields
+from rewardlab.models.padding import untrim
 from rewardlab.rewards.rollout import Rollout
 from rewardlab.rl.self_verification import VERIFICATION, segments
 
@@ -107,6 +108,12 @@ class RolloutBatch:
             "input_ids": torch.cat([self.prompt_ids_NP, self.completion_ids_NT], 1),
             "attention_mask": torch.cat([self.prompt_mask_NP, self.completion_mask_NT], 1),
         }
+
+    def before_completion_tokens(self, values_NW: Tensor) -> Tensor:
+        """Return, of numbers after each token of the rows without padding, those [N, T] before the tokens of completions."""
+        last = self.prompt_ids_NP.size(1) - 1
+        columns = slice(last, last + self.completion_ids_NT.size(1))
+        return untrim(values_NW, self.model_inputs["attention_mask"], columns)
 
     @property
     def segments(self) -> list[Tensor]:

@@ -25,10 +25,11 @@ from rewardlab.training.policy_gradient.arguments import PolicyArguments
 from rewardlab.training.policy_gradient.critic import StopAtPlateau
 from rewardlab.training.policy_gradient.rollouts.dynamic import DynamicSampling
 from rewardlab.training.policy_gradient.rollouts.engine import LONGEST_SYNC_S, check_engine, with_context_length
+from rewardlab.training.policy_gradient.rollouts.options import SamplingOptions
 from rewardlab.training.policy_gradient.rollouts.prompts import PromptSource
 from rewardlab.training.policy_gradient.rollouts.truncated import TruncatedRollouts
 from rewardlab.training.policy_gradient.rollouts.whole import RolloutStrategy, WholeRollouts
-from rewardlab.training.policy_gradient.trainer import PolicyTrainer, SamplingOptions
+from rewardlab.training.policy_gradient.trainer import PolicyTrainer
 from rewardlab.training.run.evaluation import Evaluation
 from rewardlab.training.run.folder import CRITIC, common_arguments, micro_batches
 from rewardlab.training.run.resume import release
@@ -53,6 +54,7 @@ def trl_arguments(config: MethodConfig, out: Path, **more: Any) -> PolicyArgumen
         "temperature": config.temperature,
         "top_p": 1.0,
         "top_k": 0,
+        "disable_dropout": True,  # of the model's own: the policy that samples, that is trained and that is compared are one
         "beta": config.kl_coef,  # TRL loads the reference model where it is not 0
         "log_multimodal": False,  # TRL would keep a batch of pictures to log them
         **_vllm_arguments(config),

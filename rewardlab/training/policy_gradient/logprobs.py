@@ -13,8 +13,18 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from rewardlab.models.families import TOKEN_FIELDS, Fields, image_fields_of_rows
+from rewardlab.models.families import FORWARD_KEYS, TOKEN_FIELDS, Fields, image_fields_of_rows
 from rewardlab.models.padding import trim, untrim
+
+
+def forward_fields(inputs: dict[str, Any]) -> Fields:
+    """Return what a forward pass takes beside tokens and their mask. Raise NotImplementedError for more than families.py has
+    rules for."""
+    if unknown := [
+        name for name, value in inputs.items() if value is not None and value is not False and name not in FORWARD_KEYS
+    ]:
+        raise NotImplementedError(f"no rule for dealing out {unknown}")
+    return {name: value for name, value in inputs.items() if name in FORWARD_KEYS}
 
 
 def completion_logprobs(

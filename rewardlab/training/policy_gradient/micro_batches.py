@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from trl.trainer.utils import split_pixel_values_by_grid, split_tensor_dict, unsplit_pixel_values_by_grid
 
+from rewardlab.models.padding import PassLimits
 from rewardlab.training.policy_gradient.batch import TRLBatch
 
 
@@ -18,9 +19,11 @@ def rollout_widths(batch: TRLBatch) -> list[int]:
     return [int(width) for width in both.tolist()]
 
 
-def select_rollouts(batch: TRLBatch, rows: Sequence[int]) -> TRLBatch:
-    """Return some rollouts of a batch, in the order of ``rows``, with their images. What has no dimension stays whole."""
-    return dict(unsplit_pixel_values_by_grid(_select(split_pixel_values_by_grid(batch), rows)))
+def split_rollouts(batch: TRLBatch, limits: PassLimits) -> list[TRLBatch]:
+    """Return the parts in which a micro-batch is read, each rollout with its images. What has no dimension stays whole."""
+    rollouts = split_pixel_values_by_grid(batch)
+    parts = limits.cut(rollout_widths(batch))
+    return [dict(unsplit_pixel_values_by_grid(_select(rollouts, rows))) for rows in parts]
 
 
 def sort_steps(micro_batches: Sequence[TRLBatch], per_step: int) -> list[TRLBatch]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,8 @@ from trl.models import unwrap_model_for_generation
 
 from rewardlab.config import EngineConfig, Method
 from rewardlab.metrics.running import Metric, MetricAccumulator, Metrics
-from rewardlab.models.families import FORWARD_KEYS, Fields, images_by_prompt
-from rewardlab.models.padding import PassLimits, untrim
+from rewardlab.models.families import Fields, images_by_prompt
+from rewardlab.models.padding import PassLimits
 from rewardlab.models.precision import adapters_to_float32
 from rewardlab.models.value_model import ValueModel, completion_values
 from rewardlab.models.vision_hooks import always_run_vision_tower
@@ -39,7 +39,7 @@ from rewardlab.rl.groups import group_ids
 from rewardlab.rl.kl import k1
 from rewardlab.rl.objectives import mean_of_tokens
 from rewardlab.samplers.base import SamplingParams
-from rewardlab.samplers.decode import HotToken, draw_uniforms
+from rewardlab.samplers.decode import draw_uniforms
 from rewardlab.training.policy_gradient.algorithm import (
     LossInputs,
     LossScale,
@@ -59,11 +59,12 @@ from rewardlab.training.policy_gradient.critic import (
     split_optimizer_groups,
     without_critic,
 )
-from rewardlab.training.policy_gradient.logprobs import completion_logprobs
-from rewardlab.training.policy_gradient.micro_batches import rollout_widths, select_rollouts, sort_steps
+from rewardlab.training.policy_gradient.logprobs import completion_logprobs, forward_fields
+from rewardlab.training.policy_gradient.micro_batches import sort_steps, split_rollouts
 from rewardlab.training.policy_gradient.rollouts.decoder import Prompts, decode_rollouts
 from rewardlab.training.policy_gradient.rollouts.dynamic import Candidates, DynamicSampling
 from rewardlab.training.policy_gradient.rollouts.engine import EngineSampler
+from rewardlab.training.policy_gradient.rollouts.options import SamplingOptions
 from rewardlab.training.policy_gradient.rollouts.prompts import RolloutSampler, SetSamplerEpoch
 from rewardlab.training.policy_gradient.rollouts.state import State, load_states, save_state
 from rewardlab.training.policy_gradient.rollouts.trl_vllm import send_merged_copies
@@ -75,21 +76,9 @@ from rewardlab.training.policy_gradient.rollouts.whole import (
     as_metrics,
 )
 from rewardlab.training.run.folder import CRITIC
-from rewardlab.training.run.passes import accumulate_passes
+from rewardlab.training.run.passes import accumulate_passes, padding_frac, pass_limits
+from rewardlab.training.run.process_group import Processes
 from rewardlab.training.run.resume import StrictResumeMixin
-
-
-@dataclass(frozen=True)
-class SamplingOptions:
-    """How the policy is sampled. ``hot_token``: one early token is drawn hot (FIRE), and not trained on. ``batch_size``:
-    completions that the trainer's own decoder makes side by side; None: all. ``engine``: a ``vllm serve`` of its own instead of
-    the decoder. ``num_rollbacks``: how often this run was taken back; other draws are then made."""
-
-    hot_token: HotToken | None = None
-    batch_size: int | None = None
-    engine: EngineConfig | None = None
-    num_rollbacks: int = 0
-    orders_per_pair: int = 1
 
 
 class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
@@ -127,6 +116,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         self._method, self._reward, self._rollouts = method, reward, rollouts or WholeRollouts()
         self._sampling, self._dynamic = sampling or SamplingOptions(), dynamic
         self._outliers, self._image_fields, self._read_rows = outliers, image_fields, read_rows
+        self._micro_batch_tokens = micro_batch_tokens
         self._engine: EngineSampler | None = None
         self._prompts: list[Any] = []
         self._draws = (-1, 0)  # the step that drew last, and how often it did
@@ -134,9 +124,9 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         self._trajectories: list[Trajectory] = []
         self.rollout_sampler: RolloutSampler | None = None
         self.num_generated_tokens = 0  # by this process, trained on or not
-        self._micro_batch_tokens = micro_batch_tokens
         self.value_only, self.value_learning_rate = value_only, value_learning_rate
         super().__init__(reward_funcs=[reward], **trl)
+        self._processes = Processes(self.accelerator)
         adapters_to_float32(self.model)
         if self.use_vllm:
             send_merged_copies(self.vllm_generation)
@@ -164,28 +154,6 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         for name, value in self._accumulators[self._mode].flush(gather_object).items():
             self._metrics[self._mode][name].append(value)
         super().log(logs, start_time)
-
-    def _local(self, num_rows: int) -> slice:
-        """Return where this process's ``num_rows`` stand among those of all."""
-        start = self.accelerator.process_index * num_rows
-        return slice(start, start + num_rows)
-
-    def all_processes(self, flag: bool) -> bool:
-        """Return whether ``flag`` holds in every process."""
-        return bool(self.accelerator.gather(torch.tensor([flag], device=self.accelerator.device)).all().item())
-
-    def mean_processes(self, value: float) -> float:
-        """Return the mean of ``value`` over all processes."""
-        values = torch.tensor([value], dtype=torch.float64, device=self.accelerator.device)
-        return float(self.accelerator.gather(values).mean().item())
-
-    def _max_processes(self, number: int) -> int:
-        numbers = torch.tensor([number], device=self.accelerator.device)
-        return int(self.accelerator.gather(numbers).max().item())
-
-    def _sum_processes(self, tensor: Tensor) -> Tensor:
-        total: Tensor = self.accelerator.reduce(tensor, reduction="sum")
-        return total
 
     def _get_train_sampler(self, dataset: Any = None) -> Any:
         self.rollout_sampler = RolloutSampler(
@@ -222,7 +190,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         has_tool_images: bool = False,
     ) -> tuple[list[list[int]], Any]:
         """Have the strategy complete the prompts; it samples by our decoder, by an engine, or by TRL's own vLLM."""
-        first = self._local(len(prompt_ids)).start
+        first = self._processes.local(len(prompt_ids)).start
 
         def sample(ids: list[list[int]], pictures: Any, fields: Fields, rows: Sequence[int]) -> Samples:
             if self._sampling.engine is not None:
@@ -235,7 +203,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
             self.num_generated_tokens += sum(map(len, tokens))
             return tokens, logprobs
 
-        options = Sampling(sample, self.all_processes, frozenset(self.eos_token_ids), int(self.max_completion_length))
+        options = Sampling(sample, self._processes.all, frozenset(self.eos_token_ids), int(self.max_completion_length))
         self._trajectories = self._rollouts.complete(prompt_ids, images, multimodal_fields, options)
         return [trajectory.tokens for trajectory in self._trajectories], None
 
@@ -293,7 +261,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
     def _generate_and_score_completions(self, inputs: list[Row]) -> TRLBatch:
         """Return TRL's batch of this step's rollouts, with everything the loss needs."""
         if self._dynamic is not None:
-            candidates = Candidates(self.sample_and_score, self.all_processes, self.mean_processes)
+            candidates = Candidates(self.sample_and_score, self._processes.all, self._processes.mean)
             self._current, metrics = self._dynamic.choose(candidates, len(inputs))
             self._add_metrics(metrics)
         else:
@@ -336,7 +304,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         return rewards_G1
 
     def _add_advantages(self, batch: RolloutBatch, rollouts: Sequence[Rollout]) -> RolloutBatch:
-        local, method = self._local(len(rollouts)), self._method
+        local, method = self._processes.local(len(rollouts)), self._method
         rewards_G = self._rewards_G1.nansum(1)
         if not self._rollouts.continues_rollouts:  # an unfinished rollout has no reward yet, and is trained on
             unscored_G = self._rewards_G1.isnan().all(1)
@@ -360,7 +328,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
             batch,
             rewards,
             method,
-            sum_processes=self._sum_processes,
+            sum_processes=self._processes.sum,
             values_NT=self._values(batch) if method.advantage == "gae" else None,
             outliers=self._outliers,
         )
@@ -368,9 +336,9 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         batch = replace(batch, advantages_NT=outputs.advantages_NT, values=outputs.values)
         if method.positive_nll:
             correct_N = torch.tensor([float(rollout.correct) for rollout in rollouts], device=batch.loss_mask_NT.device)
-            num_tokens = self._sum_processes((batch.loss_mask_NT * correct_N[:, None]).sum())
+            num_tokens = self._processes.sum((batch.loss_mask_NT * correct_N[:, None]).sum())
             batch = replace(batch, correct_N=correct_N, num_correct_tokens=num_tokens)
-        num_tokens, num_rows = count_tokens(batch.loss_mask_NT, self._sum_processes)
+        num_tokens, num_rows = count_tokens(batch.loss_mask_NT, self._processes.sum)
         return replace(batch, num_tokens=num_tokens, num_rows=num_rows)
 
     def _groups(self, rollouts: Sequence[Rollout], rewards_G: Tensor) -> Tensor | None:
@@ -426,38 +394,27 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         compute_entropy: bool = False,
         **more: Any,
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Return what TRL's method does, reading little padding: ``batch_size`` rollouts of like length at a time (None: all),
-        each without its padding. They may be rollouts without an image beside rollouts with.
-
-        Raise NotImplementedError for inputs that no rule of families.py covers.
-        """
-        fields = self._image_fields({key: more.pop(key) for key in list(more) if key in FORWARD_KEYS})
-        if unknown := [key for key, value in more.items() if value is not None and value is not False]:
-            raise NotImplementedError(f"no rule for dealing out {unknown}")
+        """Return TRL's log-probs, of ``batch_size`` rollouts of like length at a time (None: all), without their padding."""
+        fields = self._image_fields(forward_fields(more))
         widths = attention_mask.sum(1).tolist()
         passes = [list(range(len(widths)))] if batch_size is None else self._limits(batch_size).cut(widths)
-        read = sum(len(rows) * max(widths[row] for row in rows) for rows in passes)
-        self._add_metrics({"tokens/padding_frac": Metric(1 - sum(widths) / read, read)})
+        self._add_metrics({"tokens/padding_frac": padding_frac(widths, passes)})
         logprobs_NT, entropies_NT = completion_logprobs(
             model, input_ids, attention_mask, fields, logits_to_keep, passes=passes, autocast=self.accelerator.autocast
         )
         return logprobs_NT, entropies_NT if compute_entropy else None, None
 
     def _limits(self, rows: int | None) -> PassLimits:
-        """Return how much of a rollout batch one pass reads: ``rows``, where no number of tokens is given."""
-        if self._micro_batch_tokens is None:
-            return PassLimits(rows=rows)
-        return PassLimits(positions=self._micro_batch_tokens, max_processes=self._max_processes)
+        return pass_limits(self.accelerator, self._micro_batch_tokens, rows)
 
     def _prepare_inputs(self, generation_batch: Any) -> TRLBatch:
         """Return TRL's micro-batch, of rollouts of like length among those of its optimizer step."""
         before = self._buffered_inputs
         inputs: TRLBatch = super()._prepare_inputs(generation_batch)
-        if self._buffered_inputs is None or self._buffered_inputs is before:
-            return inputs
-        self._buffered_inputs = sort_steps(self._buffered_inputs, self.args.gradient_accumulation_steps)
-        first: TRLBatch = self._buffered_inputs[self._step % self.args.steps_per_generation]
-        return first
+        if self._buffered_inputs is not None and self._buffered_inputs is not before:
+            self._buffered_inputs = sort_steps(self._buffered_inputs, self.args.gradient_accumulation_steps)
+            inputs = self._buffered_inputs[self._step % self.args.steps_per_generation]
+        return inputs
 
     def _logprobs(self, model: Any, batch: RolloutBatch, batch_size: int | None = None) -> tuple[Tensor, Tensor]:
         """Return log-probs of the completions and the entropies there [N, T], computed with their images."""
@@ -483,7 +440,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         """Return the micro-batch's share in the loss, read in as many passes as ``micro_batch_tokens`` asks for."""
         rows, passes = len(inputs["completion_ids"]), [inputs]
         if self.model.training and self._micro_batch_tokens is not None:
-            passes = [select_rollouts(inputs, part) for part in self._limits(None).cut(rollout_widths(inputs))]
+            passes = split_rollouts(inputs, self._limits(None))
 
         def loss_of(part: TRLBatch) -> Tensor:
             scale = replace(self._loss_scale, rows_frac=len(part["completion_ids"]) / rows)
@@ -494,16 +451,10 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
     def _pass_loss(self, model: Any, batch: RolloutBatch, scale: LossScale, num_passes: int) -> Tensor:
         if self._critic_hook is None:
             return self._policy_loss(model, batch, scale)
-        values_NW: Tensor
         loss, values_NW = self._critic_hook.collect(lambda: self._policy_loss(model, batch, scale))
-        last = batch.prompt_ids_NP.size(1) - 1  # column of a prompt's last token: the state before the first of the completion
-        columns = slice(last, last + batch.completion_ids_NT.size(1))
-        values_NT = untrim(values_NW, batch.model_inputs["attention_mask"], columns)
-        assert batch.values is not None
-        value = value_loss(values_NT, batch.values, self._method, scale)
+        value = value_loss(batch.before_completion_tokens(values_NW), batch.values, self._method, scale)
         self._add_metrics({"value/loss": value.item() * self.current_gradient_accumulation_steps * num_passes})
-        total: Tensor = value + loss * (not self.value_only)
-        return total
+        return value.add(loss, alpha=int(not self.value_only))
 
     def _policy_loss(self, model: Any, batch: RolloutBatch, scale: LossScale) -> Tensor:
         logprobs_NT, entropies_NT = self._logprobs(model, batch)

@@ -40,6 +40,9 @@ FINAL, METRICS, SAMPLES, CONFIG, CRITIC = "final", "metrics.jsonl", "samples.jso
 EVALUATIONS, EVAL, TRACKED_EVAL = "evaluations.jsonl", "eval/", "eval_"  # trackers know evaluations by transformers' prefix
 
 
+SHARED_MEMORY, MIN_SHARED_MEMORY = "/dev/shm", 1 << 30  # where worker processes leave samples
+
+
 def is_finished(out: Path) -> bool:
     return (out / FINAL / CARD).exists()
 
@@ -231,10 +234,20 @@ def common_arguments(config: TrainConfig, out: Path) -> dict[str, Any]:
     }
 
 
+def _free_shared_memory() -> int:
+    return shutil.disk_usage(SHARED_MEMORY).free if Path(SHARED_MEMORY).is_dir() else MIN_SHARED_MEMORY
+
+
 def supervised_arguments(config: TrainConfig, out: Path) -> dict[str, Any]:
     """Return :func:`common_arguments`, and how many worker processes read, decode and tokenize the samples: for stages whose
     samples are known beforehand."""
     workers = data_workers(config)
+    if workers and (free := _free_shared_memory()) < MIN_SHARED_MEMORY:  # a worker that finds none is killed
+        log_line(
+            f"{SHARED_MEMORY} has {free >> 20:,} MiB, too little for worker processes: samples are read by the trainer itself, "
+            "which is slower. Give a container more, as by --shm-size 8g"
+        )
+        workers = 0
     if workers:
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # each worker is one thread, and says so otherwise
     return {**common_arguments(config, out), "dataloader_num_workers": workers}

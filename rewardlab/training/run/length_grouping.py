@@ -8,7 +8,7 @@ Shapes: ``N`` rows, ``L`` columns.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -17,10 +17,9 @@ import torch
 from accelerate.utils import gather_object
 from torch import Tensor
 
-from rewardlab.metrics.running import Metric, MetricAccumulator
+from rewardlab.metrics.running import MetricAccumulator
 from rewardlab.models.families import IMAGE_FIELDS, images_by_row, select_images
-from rewardlab.models.padding import PassLimits
-from rewardlab.training.run.passes import without_sync
+from rewardlab.training.run.passes import padding_frac, pass_limits, without_sync
 
 _FILLERS = {"labels": -100}  # of what is behind or before a row; 0 of everything else but tokens
 
@@ -112,24 +111,40 @@ def group_by_length(batches: Sequence[Mapping[str, Any]], layout: RowLayout) -> 
     return _MicroBatches(samples, len(samples) // len(batches), layout)
 
 
+class RoundedPixels:
+    """A collator whose pixels are bfloat16, as autocast rounds them in any case: all of an optimizer step's are in host memory
+    at once, and take half as much."""
+
+    def __init__(self, collate: Callable[..., dict[str, Any]]) -> None:
+        self._collate = collate
+
+    def __call__(self, rows: list[Any]) -> dict[str, Any]:
+        batch = self._collate(rows)
+        if "pixel_values" in batch:
+            batch["pixel_values"] = batch["pixel_values"].to(torch.bfloat16)
+        return batch
+
+
 class LengthGroupingMixin:
     """Mixed into a Trainer: micro-batches are grouped by length, read in parts of at most ``micro_batch_tokens`` positions,
-    and the share of these that is padding is logged. ``layout`` is the collator's; None: batches are read as they come.
+    and the share of these that is padding is logged. ``layout`` is the collator's.
 
     ``part_frac`` is the share of a micro-batch's samples in the part that is read: by which a loss that is their mean weighs.
     """
 
-    layout: RowLayout | None = None
-    micro_batch_tokens: int | None = None
+    data_collator: Callable[..., dict[str, Any]]
     part_frac = 1.0
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, layout: RowLayout, micro_batch_tokens: int | None = None, **kwargs: Any) -> None:
+        self.layout, self.micro_batch_tokens = layout, micro_batch_tokens
         self._padding = MetricAccumulator()
         super().__init__(*args, **kwargs)
+        if self.args.bf16:  # type: ignore[attr-defined]
+            self.data_collator = RoundedPixels(self.data_collator)
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> Any:
         batches, number = super().get_batch_samples(epoch_iterator, num_batches, device)  # type: ignore[misc]
-        return (batches if self.layout is None else group_by_length(batches, self.layout)), number
+        return group_by_length(batches, self.layout), number
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
         read = super().training_step  # type: ignore[misc]
@@ -138,7 +153,8 @@ class LengthGroupingMixin:
         for n, part in enumerate(parts):
             mask_NL = part["attention_mask"]
             self.part_frac = len(mask_NL) / len(inputs["input_ids"])
-            self._padding.add("tokens/padding_frac", Metric(1 - mask_NL.sum().item() / mask_NL.numel(), mask_NL.numel()))
+            widths = mask_NL.sum(1).tolist()
+            self._padding.add("tokens/padding_frac", padding_frac(widths, [range(len(widths))]))
             is_last = n == len(parts) - 1
             with nullcontext() if is_last else without_sync(self.accelerator, model):  # type: ignore[attr-defined]
                 total = total + read(model, part, num_items_in_batch)
@@ -146,15 +162,11 @@ class LengthGroupingMixin:
         return total  # type: ignore[no-any-return]
 
     def _parts(self, inputs: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-        if self.layout is None or self.micro_batch_tokens is None:
+        if self.micro_batch_tokens is None:
             return [inputs]
         samples, layout = split(inputs, self.layout), self.layout
-        limits = PassLimits(positions=self.micro_batch_tokens // layout.rows_per_sample, max_processes=self._max_processes)
+        limits = pass_limits(self.accelerator, self.micro_batch_tokens // layout.rows_per_sample)  # type: ignore[attr-defined]
         return [join([samples[n] for n in part], layout) for part in limits.cut([sample.width for sample in samples])]
-
-    def _max_processes(self, number: int) -> int:
-        accelerator = self.accelerator  # type: ignore[attr-defined]
-        return int(accelerator.gather(torch.tensor([number], device=accelerator.device)).max().item())
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         super().log(logs | self._padding.flush(gather_object), start_time)  # type: ignore[misc]

@@ -9,7 +9,25 @@ from typing import Any, TypeVar
 from accelerate.utils import DistributedType
 from torch import Tensor
 
+from rewardlab.metrics.running import Metric
+from rewardlab.models.padding import PassLimits
+from rewardlab.training.run.process_group import Processes
+
 Part = TypeVar("Part")
+
+
+def pass_limits(accelerator: Any, positions: int | None, rows: int | None = None) -> PassLimits:
+    """Return what one pass reads at most: so many positions, by which all processes have as many passes, or so many rows where
+    no number of positions is given."""
+    if positions is None:
+        return PassLimits(rows)
+    return PassLimits(positions=positions, max_processes=Processes(accelerator).max)
+
+
+def padding_frac(widths: Sequence[int], passes: Sequence[Sequence[int]]) -> Metric:
+    """Return the share of padding in the positions that passes over rows of these widths read."""
+    read = sum(len(rows) * max(widths[row] for row in rows) for rows in passes)
+    return Metric(1 - sum(widths) / read, read)
 
 
 @contextmanager

@@ -111,20 +111,19 @@ def _longer(
     """Yield (number, tokens) of the pairs longer than ``limit`` among this process's share.
 
     Most are shown to be shorter by bounds that cost little: a token is at least a byte, and an image at most so many tokens. Of
-    the others texts are counted, many at once, and read from disk, images and all, only those that may still be too long.
+    the others as much text is counted as it takes, many texts at once, and read from disk, images and all, are only those that
+    may still be too long.
     """
     most = counter.most_image_tokens
     waiting: list[tuple[int, PreferencePair, str, float]] = []
 
     def count() -> Iterator[tuple[int, SampleTokens]]:
-        answers = [answer(pair) for _, pair, _, _ in waiting]
-        texts = counter.texts(
-            [rendered for _, _, rendered, _ in waiting], answers, [len(media_of(p)) for _, p, _, _ in waiting]
-        )
-        for (number, _, _, of_images), text, tokens in zip(waiting, answers, texts, strict=True):
-            if tokens + NEAR + room + of_images > limit:
+        texts = [rendered + answer(pair) for _, pair, rendered, _ in waiting]
+        allowed = [limit - NEAR - room - of_images for _, _, _, of_images in waiting]
+        for (number, pair, _, _), fits in zip(waiting, _fit(texts, allowed, counter), strict=True):
+            if not fits:
                 whole = pairs[number]
-                counts = [counter.sample(whole, order, template, answer=text, room=room) for order in BOTH_ORDERS]
+                counts = [counter.sample(whole, order, template, answer=answer(pair), room=room) for order in BOTH_ORDERS]
                 if (longest := max(counts, key=lambda count: count.total)).total > limit:
                     yield number, longest
 
@@ -142,6 +141,29 @@ def _longer(
         advance(num_processes())
     if waiting:
         yield from count()
+
+
+def _fit(texts: Sequence[str], allowed: Sequence[float], counter: TokenCounter) -> list[bool]:
+    """Return whether each text is shown to have at most so many tokens: by those of its beginning and the bytes of its rest, or
+    else by all of its tokens."""
+    cuts = [_cut(text, tokens) for text, tokens in zip(texts, allowed, strict=True)]
+    beginnings = counter.texts([text[:cut] for text, cut in zip(texts, cuts, strict=True)], [""] * len(texts), [0] * len(texts))
+    rests = [len(text[cut:].encode()) for text, cut in zip(texts, cuts, strict=True)]
+    fits = [tokens + rest <= most for tokens, rest, most in zip(beginnings, rests, allowed, strict=True)]
+    unclear = [n for n, cut in enumerate(cuts) if not fits[n] and cut < len(texts[n])]
+    if unclear:
+        whole = counter.texts([texts[n] for n in unclear], [""] * len(unclear), [0] * len(unclear))
+        for n, tokens in zip(unclear, whole, strict=True):
+            fits[n] = tokens <= allowed[n]
+    return fits
+
+
+def _cut(text: str, tokens: float) -> int:
+    """Return up to where ``text`` is counted, at the end of a word: as far as it has to be where a token is 2.5 bytes."""
+    excess = len(text.encode()) - tokens
+    place = min(len(text), int(excess / (1 - 1 / 2.5)) + 1) if tokens > 0 and math.isfinite(excess) else len(text)
+    end = text.rfind(" ", 0, place) if place < len(text) else -1
+    return end if end > 0 else place
 
 
 def _of_all_processes(count: Callable[[], dict[int, SampleTokens]], folder: Path) -> dict[int, SampleTokens]:

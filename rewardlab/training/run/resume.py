@@ -17,6 +17,7 @@ from transformers import PreTrainedModel, PrinterCallback, TrainerCallback
 
 from rewardlab.config import TrainConfig
 from rewardlab.errors import CheckpointError, DataError, HealthError, MediaError
+from rewardlab.models.value_model import ValueModel
 from rewardlab.processes import is_main, num_processes
 from rewardlab.training.run.watchdog import HalveLearningRate, Watchdog, rollbacks
 
@@ -112,6 +113,24 @@ class StrictResumeMixin:
         missing, unexpected = model.load_state_dict(saved.state_dict(), strict=False)
         if strangers := [name for name in missing if not name.startswith(self.kept_elsewhere)] + list(unexpected):
             raise CheckpointError(f"{checkpoint}: its weights do not fit the model; these have no counterpart: {strangers[:5]}")
+
+
+class ValueModelMixin:
+    """Mixed into a Trainer of a :class:`ValueModel`: it is saved as the folder that one is, and read back whole; DeepSpeed's
+    and FSDP's shards have loaders of their own."""
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        if self.args.should_save:  # type: ignore[attr-defined]
+            model: ValueModel = self.accelerator.unwrap_model(self.model)  # type: ignore[attr-defined]
+            model.save(Path(output_dir or self.args.output_dir), state_dict)  # type: ignore[attr-defined]
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        if self.is_deepspeed_enabled or self.is_fsdp_enabled:  # type: ignore[attr-defined]
+            super()._load_from_checkpoint(resume_from_checkpoint, model)  # type: ignore[misc]
+            return
+        saved = ValueModel.from_pretrained(resume_from_checkpoint)
+        mine = self.accelerator.unwrap_model(model or self.model)  # type: ignore[attr-defined]
+        mine.load_state_dict(saved.state_dict())
 
 
 class SeparateAdamSteps(TrainerCallback):

@@ -29,12 +29,19 @@ class PromptSource:
         self._generator = torch.Generator().manual_seed(seed)
         self._pass_rates = torch.full((len(self._numbers),), 0.5)
         self._left: list[int] = []
+        self._num_taken = 0.0
+
+    @property
+    def passes(self) -> float:
+        """How often the prompts of this process were drawn so far, on average."""
+        return self._num_taken / max(1, len(self._numbers))
 
     def take(self, number: int) -> list[tuple[int, Row]]:
         """Return the next ``number`` of (place, row); places are for :meth:`update_pass_rate`."""
         while len(self._left) < number:
             self._left += self._pass()
         places, self._left = self._left[:number], self._left[number:]
+        self._num_taken += number
         return [(place, self.row(place)) for place in places]
 
     def row(self, place: int) -> Row:
@@ -66,6 +73,7 @@ class PromptSource:
             "generator": self._generator.get_state(),
             "pass_rates": dict(zip(self._numbers.tolist(), self._pass_rates.tolist(), strict=True)),
             "left": [self.number(place) for place in self._left],
+            "taken": self._num_taken,
         }
 
     def load_state_dicts(self, states: Sequence[State]) -> None:
@@ -75,6 +83,8 @@ class PromptSource:
         self._pass_rates = torch.tensor([rates[number] for number in self._numbers.tolist()])
         left = (self.place(number) for state in states for number in state["left"])
         self._left = [place for place in left if place is not None]
+        taken = sum(state.get("taken", 0.0) for state in states)  # of all prompts, by all processes
+        self._num_taken = taken * len(self._numbers) / len(self._rows)
 
 
 class RolloutSampler(Sampler[int]):

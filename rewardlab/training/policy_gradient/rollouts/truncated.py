@@ -65,6 +65,7 @@ class TruncatedRollouts:
         shares = {
             "truncated/unfinished_frac": 1 - len(finished) / size,
             "truncated/continued_frac": sum(rollout.trajectory.trained_from > 0 for rollout in rollouts) / size,
+            "truncated/passes": self._source.passes,
         }
         return Collected(out, as_metrics(scored.metrics) | {name: Metric(value) for name, value in shares.items()})
 
