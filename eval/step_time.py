@@ -47,6 +47,7 @@ from rewardlab.prompts import load_template
 from rewardlab.rewards.rollout import RewardFunction, Rollout, Trajectory
 from rewardlab.training.policy_gradient.build import trl_arguments
 from rewardlab.training.rl import build_trainer, judgment_reward_of, rl_rows
+from rewardlab.training.run.rows import PromptRows
 from rewardlab.types import PreferencePair
 
 ROOT = Path(__file__).parents[1]
@@ -110,7 +111,7 @@ class TRLReward:
 
 
 def trl_grpo(
-    rows: Any,
+    rows: PromptRows,
     config: RLConfig,
     model: Any,
     processor: Any,
@@ -129,7 +130,7 @@ def trl_grpo(
         model=model,
         reward_funcs=[TRLReward(reward)],
         args=args,
-        train_dataset=rows,
+        train_dataset=rows.whole_dataset(),
         processing_class=processor,
         callbacks=list(callbacks),
     )

@@ -27,6 +27,11 @@ def num_processes() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
+def num_cores() -> int:
+    """Return the number of cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def end_with_parent() -> None:
     """Have Linux end this child when its parent is killed; to be called in the child (Popen's ``preexec_fn``)."""
     if sys.platform == "linux":

@@ -92,7 +92,7 @@ def config_of(trial: Trial, settings: Settings, *, model: str, template: str, co
         "template": template,
         "seed": trial.seed,
         "learning_rate": settings.learning_rate,
-        "lr_scheduler": "constant",  # the budget decays it, see ``trials.Budget``
+        **{"lr_scheduler": "constant", "warmup_ratio": 0.0, "min_lr_ratio": 0.0},  # the budget decays it: ``trials.Budget``
         "adam_beta2": 0.98,
         "rollout_batch_size": settings.rollout_batch_size,
         "batch_size": settings.batch_size,

@@ -184,12 +184,13 @@ class TrainConfig(Schema):
                 f"warmup_steps {self.warmup_steps} and warmup_ratio {self.warmup_ratio} both say how long the rate rises; "
                 "keep one of them"
             )
-        if self.lr_scheduler == "constant" and self.warmup_ratio:
-            raise ValueError("lr_scheduler constant has no warm-up; set it to constant_with_warmup, or leave warmup_ratio out")
+        if self.lr_scheduler == "constant" and (self.warmup_ratio or self.warmup_steps):
+            name = "warmup_ratio" if self.warmup_ratio else "warmup_steps"
+            raise ValueError(f"lr_scheduler constant has no warm-up; set it to constant_with_warmup, or {name} to 0")
         if self.lr_scheduler != "cosine" and self.min_lr_ratio:
             raise ValueError(
-                f"min_lr_ratio is where the cosine ends, and lr_scheduler is {self.lr_scheduler}; set it to cosine, or leave "
-                "min_lr_ratio out"
+                f"min_lr_ratio is where the cosine ends, and lr_scheduler is {self.lr_scheduler}; set it to cosine, or "
+                "min_lr_ratio to 0"
             )
         return self
 

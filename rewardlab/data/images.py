@@ -59,7 +59,7 @@ def check_image(source: bytes | Path, *, where: str = "image") -> None:
     except Exception as error:  # the boundary: decoders fail on hostile bytes in every way there is
         raise MediaError(f"{where}: not a readable image ({error}); expected one of {', '.join(FORMATS)}") from error
     _check_size(size, where)
-    if (end := _ENDS.get(kind or "")) and end not in _last_bytes(source):
+    if kind not in _ENDS or _ENDS[kind] not in _last_bytes(source):
         decode_image(source if isinstance(source, bytes) else source.read_bytes(), where=where)  # cut off, or more behind it
 
 

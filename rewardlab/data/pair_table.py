@@ -8,11 +8,10 @@ of each pair (about 0.3 kB). A pair is read, media and all, when it is taken. Of
 from __future__ import annotations
 
 import hashlib
-import json
 import threading
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any, overload
@@ -20,9 +19,9 @@ from typing import Any, overload
 import numpy as np
 
 from rewardlab.data.images import check_image
-from rewardlab.data.pairs import BadRow, files_of, is_checked, lines_of, pair_of
+from rewardlab.data.pairs import MEDIA_HASH, BadRow, files_of, is_checked, pair_of, parse_line
 from rewardlab.data.qwen_video import VideoPolicy
-from rewardlab.data.rows import FRAMES, MISNAMED_MEDIA, Files, with_frames
+from rewardlab.data.rows import FRAMES, MISNAMED_MEDIA, Files, media_of, with_frames
 from rewardlab.errors import DataError
 from rewardlab.reporting.progress import bar, log_line
 from rewardlab.types import Order, PreferencePair
@@ -47,13 +46,14 @@ class PairFacts:
         return PairFacts(pair.pair_id, pair.attempts, pair.preferred, pair.order, bool(pair.judgment))
 
 
+@dataclass(frozen=True)
 class MediaMarks(Files):
-    """Stands a short mark in for each medium of a row: enough to count them, and to notice that others have taken their place.
-
-    Media that nobody has checked yet are looked at as far as their first and last bytes tell.
+    """Stands a short mark in for each medium of a row: enough to count them, and with ``look`` to notice that others have taken
+    their place. Then media that nobody has checked yet are looked at, as far as their first and last bytes tell.
     """
 
-    _number = count()
+    look: bool = False
+    numbers: Iterator[int] = field(default_factory=count)
 
     def image(self, value: Any, where: str) -> bytes:
         data, path = (value.get("bytes"), value.get("path")) if isinstance(value, Mapping) else (None, value)
@@ -62,20 +62,27 @@ class MediaMarks(Files):
                 check_image(data, where=where)
             return hashlib.sha256(data).digest()
         if isinstance(path, str) and not path.startswith("data:"):
-            file = self.folder / path
-            check_image(file, where=str(file))
-            return f"{path} {file.stat().st_size}".encode(errors="surrogateescape")
-        if isinstance(value, Mapping) and path is None and self.checked:
-            return b"embedded %d" % next(self._number)
-        return super().image(value, where)
+            return self._mark(path, check=True)
+        return self._number(value) or super().image(value, where)
 
     def video(self, value: Any, where: str) -> bytes:
-        path = value.get("path") if isinstance(value, Mapping) else value
-        if isinstance(path, str) and (self.folder / path).is_file():
-            return f"{path} {(self.folder / path).stat().st_size}".encode(errors="surrogateescape")
-        if isinstance(value, Mapping) and path is None and self.checked and not value.get("bytes"):
-            return b"embedded %d" % next(self._number)
-        return hashlib.sha256(super().video(value, where)).digest()
+        data, path = (value.get("bytes"), value.get("path")) if isinstance(value, Mapping) else (None, value)
+        if isinstance(path, str) and not data and (not self.look or (self.folder / path).is_file()):
+            return self._mark(path, check=False)
+        return self._number(value) or hashlib.sha256(super().video(value, where)).digest()
+
+    def _mark(self, path: str, *, check: bool) -> bytes:
+        if not self.look:
+            return path.encode(errors="surrogatepass")
+        file = self.folder / path
+        if check:
+            check_image(file, where=str(file))
+        return f"{path} {file.stat().st_size}".encode(errors="surrogatepass")
+
+    def _number(self, value: Any) -> bytes:
+        """Return a mark of embedded media whose bytes were not read; b"" where there are none that could have been."""
+        is_embedded = isinstance(value, Mapping) and value.get("path") is None and (self.checked or not self.look)
+        return b"embedded %d" % next(self.numbers) if is_embedded else b""
 
 
 class _ParquetRows:
@@ -84,6 +91,8 @@ class _ParquetRows:
     def __init__(self, path: Path) -> None:
         import pyarrow.parquet as pq
 
+        if not path.is_file():
+            raise DataError(f"{path}: no such file; expected pairs as .parquet or .jsonl")
         self.path, self.checked = path, is_checked(path)
         try:
             self._metadata = pq.read_metadata(path)
@@ -113,7 +122,7 @@ class _ParquetRows:
         import pyarrow.parquet as pq
 
         try:
-            return pq.ParquetFile(self.path, metadata=self._metadata, memory_map=True)
+            return pq.ParquetFile(self.path, metadata=self._metadata)  # mapped pages would count as this process's memory
         except (OSError, ValueError) as error:
             raise DataError(f"{self.path}: not a readable Parquet file ({error})") from error
 
@@ -125,29 +134,36 @@ class _ParquetRows:
         rows: list[dict[str, Any]] = self._local.table.slice(number - self._starts[group], 1).to_pylist()
         return rows[0]
 
-    def _is_read(self, column: str) -> bool:
-        """Whether a column is read for its texts: of media that were checked when written, their paths alone."""
+    def _is_read(self, column: str, look: bool) -> bool:
+        """Whether a column is read for its texts: of media that need no look, their paths alone."""
         name, _, leaf = column.partition(".")
         if name not in MEDIA and name not in MISNAMED_MEDIA:
             return True
-        return not leaf.endswith(".bytes") or (name in MEDIA and not self.checked)
+        return not leaf.endswith(".bytes") or (name in MEDIA and look and not self.checked)
 
-    def light_rows(self) -> Iterator[Mapping[str, Any]]:
-        """Yield all rows, media that were checked when written without their bytes."""
-        columns = [column for column in self._columns if self._is_read(column)]
+    def light_rows(self, *, look: bool) -> Iterator[Mapping[str, Any]]:
+        """Yield all rows without the bytes of media; with ``look``, with those of media that were not checked when written."""
+        columns = [column for column in self._columns if self._is_read(column, look)]
+        size = 8 if any(column.endswith(".bytes") for column in columns) else 256  # rows that are in memory side by side
         with self._file() as file:
-            for batch in file.iter_batches(batch_size=256, columns=columns, use_threads=False):
+            for batch in file.iter_batches(batch_size=size, columns=columns, use_threads=False):
                 yield from batch.to_pylist()
 
     def identity(self) -> bytes:
-        """Return what changes with embedded media: the sizes of their columns in each row group."""
+        """Return what changes with media: their hash, or in files of older versions the sizes of their columns."""
+        if media := (self._metadata.metadata or {}).get(MEDIA_HASH):
+            return bytes(media)
         groups = [self._metadata.row_group(n) for n in range(self._metadata.num_row_groups)]
         numbers = [n for n, column in enumerate(self._columns) if column.endswith(".bytes")]
         return repr([(group.num_rows, [group.column(n).total_uncompressed_size for n in numbers]) for group in groups]).encode()
 
 
+def _text_of(line: bytes) -> str:
+    return line.decode("utf-8-sig", "surrogateescape")
+
+
 class _JsonRows:
-    """Rows of JSON lines by number, once :meth:`light_rows` has been gone through."""
+    """Rows of JSON lines by number, once :meth:`light_rows` has been gone through to its end."""
 
     checked = False
 
@@ -157,25 +173,24 @@ class _JsonRows:
     def __len__(self) -> int:
         return len(self._offsets)
 
-    def row(self, number: int) -> Mapping[str, Any]:
+    def row(self, number: int) -> Mapping[str, Any] | DataError:
         with self.path.open("rb") as file:
             file.seek(self._offsets[number])
-            line = file.readline().decode("utf-8-sig", "surrogateescape")
-        return dict(json.loads(line))
+            return parse_line(_text_of(file.readline()), self.path, number)
 
-    def light_rows(self) -> Iterator[Mapping[str, Any] | DataError]:
+    def light_rows(self, *, look: bool) -> Iterator[Mapping[str, Any] | DataError]:
         """Yield all rows as they are: their media are paths."""
-        if not len(self) and self.path.is_file():
-            self._offsets = np.array(list(self._line_starts()), dtype=np.int64)
-        return lines_of(self.path)
-
-    def _line_starts(self) -> Iterator[int]:
-        place = 0
+        if not self.path.is_file():
+            raise DataError(f"{self.path}: no such file; expected .parquet or JSON lines")
+        offsets, place = list[int](), 0
         with self.path.open("rb") as file:
-            for line in file:
-                if line.strip():
-                    yield place
+            for number, line in enumerate(file, start=1):
+                text = _text_of(line)
+                if text.strip():
+                    offsets.append(place)
+                    yield parse_line(text, self.path, number)
                 place += len(line)
+        self._offsets = np.array(offsets, dtype=np.int64)
 
     def identity(self) -> bytes:
         return b""
@@ -206,18 +221,17 @@ class PairTable(Sequence[PreferencePair]):
         self.fingerprint = digest.hexdigest()[:16]
 
     def _light_pairs(self, digest: Any = None, advance: Any = None) -> Iterator[PreferencePair]:
-        """Yield every pair of the set with marks in place of media."""
-        index = 0
+        """Yield every pair of the set with marks in place of media; with ``digest``, the first time, media are looked at."""
+        index, look = 0, digest is not None
         for file in self._files:
-            files = MediaMarks(self._images or file.path.parent, checked=file.checked)
-            for row in file.light_rows():
+            files = MediaMarks(self._images or file.path.parent, checked=file.checked, look=look)
+            for row in file.light_rows(look=look):
                 pair = pair_of(row, index=index, files=files, path=self.path)
                 if isinstance(pair, BadRow):
                     raise pair.error
                 if digest is not None:
                     digest.update(text_identity(pair))
-                    if not file.checked:
-                        digest.update(repr((pair.images, pair.response_images, pair.videos)).encode())
+                    digest.update(repr([mark for mark in media_of(pair) if not mark.startswith(b"embedded ")]).encode())
                     advance(1)
                 index += 1
                 yield pair

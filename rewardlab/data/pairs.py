@@ -22,6 +22,7 @@ from rewardlab.errors import DataError, InputError, MediaError, OutputError
 from rewardlab.types import PreferencePair
 
 MARK = b"rewardlab_pairs"  # in a Parquet file's metadata: the version of the format; its images were checked
+MEDIA_HASH = b"rewardlab_media"  # beside it: the SHA-256 of all media in the file
 SHARD_ROWS = 10_000
 GROUP_ROWS, GROUP_BYTES = 256, 8 << 20  # of a row group, which is read whole for any pair in it
 
@@ -54,6 +55,7 @@ class Shard:
         self._partial = path.with_suffix(".partial")
         self._rows: list[Mapping[str, Any]] = []
         self._bytes = self.num_rows = 0
+        self._digest = hashlib.sha256()  # of all media, by which others that take their place are noticed
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._writer = pq.ParquetWriter(self._partial, self._schema)
@@ -63,7 +65,10 @@ class Shard:
     def add(self, pair: PreferencePair) -> None:
         row = to_row(pair)
         lists = (row["images"], row["videos"], *row["response_images"])
-        self._bytes += sum(len(entry["bytes"]) for entries in lists for entry in entries)
+        for entries in lists:
+            for entry in entries:
+                self._bytes += len(entry["bytes"])
+                self._digest.update(hashlib.sha256(entry["bytes"]).digest())
         if self._media is not None:
             for entries in lists:
                 for entry in entries:
@@ -85,6 +90,7 @@ class Shard:
         if self._rows or not self.num_rows:
             self._flush()
         try:
+            self._writer.add_key_value_metadata({MEDIA_HASH: self._digest.hexdigest().encode()})
             self._writer.close()
             self._partial.replace(self._path)
         except OSError as error:
@@ -207,12 +213,18 @@ def lines_of(path: Path) -> Iterator[Mapping[str, Any] | DataError]:
     with path.open(encoding="utf-8-sig", errors="surrogateescape") as lines:
         for number, line in enumerate(lines, start=1):
             if line.strip():
-                try:
-                    yield json.loads(line)
-                except ValueError as error:
-                    yield DataError(f"{path}, line {number}: not JSON ({error})")
-                except RecursionError:
-                    yield DataError(f"{path}, line {number}: not JSON that can be read (nested too deeply)")
+                yield parse_line(line, path, number)
+
+
+def parse_line(line: str, path: Path, number: int) -> Mapping[str, Any] | DataError:
+    """Return what a line holds, or why it holds nothing."""
+    try:
+        row: Mapping[str, Any] = json.loads(line)
+    except ValueError as error:
+        return DataError(f"{path}, line {number}: not JSON ({error})")
+    except RecursionError:
+        return DataError(f"{path}, line {number}: not JSON that can be read (nested too deeply)")
+    return row
 
 
 def _rows_of_lines(path: Path) -> Iterator[Mapping[str, Any]]:

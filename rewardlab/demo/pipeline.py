@@ -29,7 +29,7 @@ from rewardlab.demo.build import BASE, TEST, TRAIN, DemoConfig, build_pairs
 from rewardlab.errors import ConfigError, EndpointError, RewardlabError
 from rewardlab.judging.spec import JudgeSpec
 from rewardlab.models.checkpoints import commit
-from rewardlab.processes import end_with_parent
+from rewardlab.processes import end_with_parent, num_cores
 from rewardlab.samplers.base import HF
 
 console = Console()
@@ -44,11 +44,6 @@ class Stage:
     arguments: tuple[str, ...]
     result: Path
     threads: int | None = None
-
-
-def num_cores() -> int:
-    """Return the number of cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def free_port() -> int:

@@ -18,7 +18,6 @@ from rewardlab.demo.pipeline import (
     bench_stage,
     console,
     free_port,
-    num_cores,
     open_pipeline,
     open_url,
     remote_models,
@@ -30,6 +29,7 @@ from rewardlab.demo.pipeline import (
 from rewardlab.demo.summary import Summary, print_tables, summarize
 from rewardlab.judging.spec import JudgeSpec
 from rewardlab.models.checkpoints import commit
+from rewardlab.processes import num_cores
 from rewardlab.samplers.base import HF
 
 

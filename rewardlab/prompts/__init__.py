@@ -75,6 +75,7 @@ def load_template(name: str) -> Template:
 
 
 def _template_in_file(name: str, verdict_format: str, path: Path) -> Template:
+    _check_format(name, verdict_format)
     try:
         text = path.read_text(encoding="utf-8").removesuffix("\n")
     except (OSError, UnicodeDecodeError) as error:
@@ -82,12 +83,16 @@ def _template_in_file(name: str, verdict_format: str, path: Path) -> Template:
     return own_template(name, text, verdict_format)
 
 
-def own_template(name: str, text: str, verdict_format: str) -> Template:
-    """Return a template of one's own words. Raise ConfigError for an unknown format, and for words that lack a slot."""
+def _check_format(name: str, verdict_format: str) -> None:
     try:
         reader_of(verdict_format)
     except ConfigError as error:
         raise ConfigError(f"template {name!r}: {error}") from error
+
+
+def own_template(name: str, text: str, verdict_format: str) -> Template:
+    """Return a template of one's own words. Raise ConfigError for an unknown format, and for words that lack a slot."""
+    _check_format(name, verdict_format)
     if missing := [slot for slot in ("{question}", "{first}", "{second}") if text.count(slot) != 1]:
         raise ConfigError(f"template {name!r}: must have each of {{question}}, {{first}} and {{second}} once; see {missing}")
     return Template(name, text, verdict_format)

@@ -157,11 +157,12 @@ def train_rl(
     pairs = pairs_of(pairs, config.frames, config.model)
     template = load_template_for(config.model, config.template)
     load_terms(config.reward_terms)  # before anything is loaded
+    held_out = hold_out(pairs, config, template)
+    hard = hard_pairs(held_out.trained, config)
     if reward is None:
         _check_consistency(config)
     room = (3 if config.self_verify else 1) * config.max_completion_length  # a judgment, its verification, another judgment
-    held_out = hold_out(pairs, config, template)
-    hard = drop_too_long(hard_pairs(held_out.trained, config), config, template, out, room=room)
+    hard = drop_too_long(hard, config, template, out, room=room)
     specials = special_tokens(load_processor(config.model).tokenizer)
     rows = rl_rows(hard, template, both_orders=config.both_orders, specials=specials, threads=data_workers(config))
     num_rollouts = len(rows) * config.group_size

@@ -126,7 +126,9 @@ def train_sft(
     dialogues = verdict_dialogues(pairs) if verdict_only else judgment_dialogues(pairs)
     dialogues += verification_dialogues(pairs, votes) if votes else []
     specials = special_tokens(load_processor(config.model).tokenizer)
-    rows = dialogue_dataset(PromptReader(pairs, template, specials), [d for d in dialogues if d.number in kept])
+    if not (trained := [dialogue for dialogue in dialogues if dialogue.number in kept]):
+        raise DataError("every pair to learn from is held out for evaluation; add pairs, or lower evaluation.fraction")
+    rows = dialogue_dataset(PromptReader(pairs, template, specials), trained)
     data = fingerprint_of(pairs) + (f" {hashlib.sha256(votes.read_bytes()).hexdigest()[:16]}" if votes else "")
 
     def build(resume: str | None) -> Built:

@@ -163,3 +163,45 @@ def test_pictures_by_their_ends() -> None:
         check_image(b"GIF8")
     with pytest.raises(MediaError, match="nothing to see"):
         check_image(picture(1, side=1))
+
+
+def test_lines_that_hold_nothing(pairs: list[PreferencePair], tmp_path: Path) -> None:
+    """A byte order mark, empty lines, line breaks of other kinds within texts: each row is itself, in a folder of files too."""
+    (tmp_path / "set").mkdir()
+    write_jsonl([replace(pairs[0], question="a\u2028b\x85c")], tmp_path / "set" / "0.jsonl")
+    write_jsonl(pairs[3:6], tmp_path / "set" / "1.jsonl")
+    first = tmp_path / "set" / "0.jsonl"
+    line = first.read_bytes()
+    first.write_bytes(b"\xef\xbb\xbf\r\n" + line + "\u2028\n \n".encode() + line.replace(b'"p0"', b'"again"'))
+    table = PairTable(tmp_path / "set")
+    names = ["p0", "again", "p3", "p4", "p5"]
+    assert [facts.pair_id for facts in table.facts] == names
+    assert [table[n].pair_id for n in range(5)] == names
+    assert [table[n] for n in (2, 3, 4)] == pairs[3:6]
+
+
+def test_other_pictures_are_another_set(pairs: list[PreferencePair], tmp_path: Path) -> None:
+    """Of the same sizes, in other rows, or beside the file: a run on them is another run."""
+    exchanged = [replace(pairs[1], images=pairs[4].images), *pairs[2:4], replace(pairs[4], images=pairs[1].images)]
+    assert [len(pair.images) for pair in exchanged] == [len(pair.images) for pair in pairs[1:5]]
+    for embed in (True, False):
+        prints = set()
+        for name, rows in (("a", pairs[1:5]), ("b", exchanged)):
+            list(write_shards(rows, tmp_path / f"{name}{embed}", embed=embed))
+            prints.add(PairTable(tmp_path / f"{name}{embed}").fingerprint)
+        assert len(prints) == 2
+
+
+def test_a_set_is_looked_at_once(pairs: list[PreferencePair], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its media are checked when it is opened, and not again whenever texts are gone through."""
+    write_jsonl(pairs, tmp_path / "set.jsonl")
+    checks: list[object] = []
+    check = check_image
+    monkeypatch.setattr(
+        "rewardlab.data.pair_table.check_image", lambda *args, **more: checks.append(args) or check(*args, **more)
+    )
+    table = PairTable(tmp_path / "set.jsonl")
+    number = len(checks)
+    assert number > 20
+    assert len(list(light_pairs(table))) == len(list(light_pairs(table))) == 41
+    assert len(checks) == number

@@ -64,7 +64,8 @@ class Recorder:
             batch = generate(rows)
             rewards = trainer._rewards_G1[:, 0]
             batch["kept_rewards"] = rewards.nan_to_num() if trainer._rollouts.continues_rollouts else rewards
-            batch["kept_groups"] = group_ids([row["pair_id"] for row in rows], [row["order"] for row in rows])
+            whole = trainer._read_rows(rows)
+            batch["kept_groups"] = group_ids([row["pair_id"] for row in whole], [row["order"] for row in whole])
             if noise:  # as if the sampling policy were far away: some ratios beyond any bound
                 drift = torch.Generator().manual_seed(1)
                 old = batch["old_per_token_logps"]

@@ -158,10 +158,10 @@ def test_a_step_is_that_of_trls_trainer(tiny_checkpoint: Path, demo_pairs: Any, 
             use_cpu=True,
             report_to="none",
         ),
-        train_dataset=rows,
+        train_dataset=rows.whole_dataset(),
         processing_class=processor,
     )
-    chosen = [rows[n // 4] for n in range(8)]
+    chosen = [rows.dataset[n // 4] for n in range(8)]
     for trainer in (ours, theirs):
         drift(trainer.ref_model, 0.02)
         trainer.model.train()
@@ -170,7 +170,7 @@ def test_a_step_is_that_of_trls_trainer(tiny_checkpoint: Path, demo_pairs: Any, 
     texts = [[{"role": "assistant", "content": rollout.text}] for rollout in rollouts]
     ids = ([rollout.prompt_ids for rollout in rollouts], [rollout.token_ids for rollout in rollouts])
     theirs._generate = lambda prompts: (*ids, texts)
-    inputs = theirs._generate_and_score_completions(chosen)
+    inputs = theirs._generate_and_score_completions([rows[n // 4] for n in range(8)])
     assert batch["completion_mask"].sum(1).tolist() == list(LENGTHS)
     torch.testing.assert_close(batch["advantages"][:, 0], inputs["advantages"], atol=1e-4, rtol=1e-4)
     assert inputs["advantages"].abs().max() > 0.1

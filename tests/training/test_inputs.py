@@ -28,7 +28,9 @@ def test_configs_by_name_with_differences() -> None:
 def test_pairs_of_a_file(demo_pairs: Any, tmp_path: Path) -> None:
     pairs = demo_pairs[0][:3]
     write_jsonl(pairs, tmp_path / "pairs.jsonl")
-    assert pairs_of(str(tmp_path / "pairs.jsonl"), 8, "none") == pairs == rewardlab.load_pairs(str(tmp_path / "pairs.jsonl"))
+    assert (
+        list(pairs_of(str(tmp_path / "pairs.jsonl"), 8, "none")) == pairs == rewardlab.load_pairs(str(tmp_path / "pairs.jsonl"))
+    )
     assert pairs_of(pairs, 8, "none") is pairs
     with pytest.raises(DataError, match="no such file"):
         pairs_of(tmp_path / "none.jsonl", 8, "none")

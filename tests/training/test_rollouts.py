@@ -66,13 +66,13 @@ def test_a_run_killed_in_its_second_epoch(tagged: list[PreferencePair], tiny_che
     config = short_rl_config(
         tiny_checkpoint, max_steps=8, batch_size=8, save_steps=2, both_orders=False, health={"policy": "warn"}
     )
-    seen: dict[str, list[list[str]]] = {"whole": [], "parts": []}
+    seen: dict[str, list[list[int]]] = {"whole": [], "parts": []}
 
     generate = PolicyTrainer._generate_and_score_completions
 
     def observed(name: str, *callbacks: Kill) -> None:
         def spy(self: Any, inputs: Any) -> Any:
-            seen[name].append([row["pair_id"] for row in inputs])
+            seen[name].append([row["row"] for row in inputs])
             return generate(self, inputs)
 
         with pytest.MonkeyPatch.context() as patch:

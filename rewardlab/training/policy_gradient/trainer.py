@@ -273,7 +273,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         if hot := self._sampling.hot_token:  # not of the policy's own drawing: nothing is learnt from it
             batch.loss_mask_NT[:, hot.position : hot.position + 1] = 0
         padded |= self._add_advantages(batch, rollouts).to_trl()
-        self._current = []  # pictures and all
+        self._current = [replace(rollout, images=None) for rollout in rollouts]
         if self.args.bf16 and "pixel_values" in padded:  # autocast rounds them so in any case
             padded["pixel_values"] = padded["pixel_values"].to(torch.bfloat16)
         return dict(padded)

@@ -6,6 +6,7 @@ second copy. The processes share the pairs. An answer without a verdict is wrong
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from trl.models import unwrap_model_for_generation
 
 from rewardlab.config import EvaluationConfig, RLConfig, SFTConfig
 from rewardlab.data.pairs import with_blank_images
-from rewardlab.errors import DataError, RewardlabError
+from rewardlab.errors import ConfigError, DataError, RewardlabError
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.judging.margins import ProbabilityJudge
 from rewardlab.metrics.accuracy import Labeled, invalid_rate, pair_score, position_bias, swap_consistency
@@ -202,6 +203,10 @@ def plan_evaluation(
     """Return how ``pairs`` are evaluated, None where there are none; by default as a judge of ``template`` answers."""
     if not pairs:
         return None
+    if os.environ.get("ACCELERATE_USE_FSDP") == "true":
+        raise ConfigError(
+            "evaluation while training needs weights that are whole on each process, which FSDP's are not; use ZeRO"
+        )
     of_rollouts = config.sampling_batch_size if isinstance(config, RLConfig) else None
     sequences = config.evaluation.batch_size or of_rollouts or DEFAULT_SEQUENCES
     judge = judge or greedy_judge(template, answer_tokens(config), sequences)

@@ -21,7 +21,7 @@ from rewardlab.errors import ConfigError
 from rewardlab.models.checkpoints import CARD, commit, versions, write_card
 from rewardlab.models.model_card import write_model_card
 from rewardlab.models.precision import round_checkpoint
-from rewardlab.processes import command_line, is_main, num_processes
+from rewardlab.processes import command_line, is_main, num_cores, num_processes
 from rewardlab.prompts import Template
 from rewardlab.reporting.progress import Advance, log_line
 
@@ -255,7 +255,7 @@ def supervised_arguments(config: TrainConfig, out: Path) -> dict[str, Any]:
 
 def data_workers(config: TrainConfig) -> int:
     """Return ``config.data_workers``, or the cores there are for this process where these are fewer."""
-    return min(config.data_workers, len(os.sched_getaffinity(0)))
+    return min(config.data_workers, num_cores())
 
 
 class RunLog(TrainerCallback):

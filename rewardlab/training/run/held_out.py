@@ -1,7 +1,7 @@
 """Which pairs are evaluated while training, and which are then not trained on.
 
-A draw by what a pair says: the same pairs of a set are held out in every stage, whatever else is in the set and in whatever
-order. Texts are read of all pairs, images only where two pairs ask the same question.
+A draw by what a pair says: of one set the same pairs are held out in every stage, in whatever order they stand. Of a part of
+the set others may be. Texts are read of all pairs, images only where two pairs ask the same question.
 """
 
 from __future__ import annotations

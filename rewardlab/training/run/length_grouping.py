@@ -112,8 +112,8 @@ def group_by_length(batches: Sequence[Mapping[str, Any]], layout: RowLayout) -> 
 
 
 class RoundedPixels:
-    """A collator whose pixels are bfloat16, as autocast rounds them in any case: all of an optimizer step's are in host memory
-    at once, and take half as much."""
+    """A collator whose pixels are bfloat16, as autocast rounds them in any case: all of an optimizer step's are in memory at
+    once, and take half as much."""
 
     def __init__(self, collate: Callable[..., dict[str, Any]]) -> None:
         self._collate = collate

@@ -13,7 +13,7 @@ from typing import Any
 
 from rewardlab.config import TrainConfig
 from rewardlab.data.files import write_atomic
-from rewardlab.data.pair_table import fingerprint_of, light_pairs, select
+from rewardlab.data.pair_table import facts_of, fingerprint_of, light_pairs, select
 from rewardlab.data.rows import media_of
 from rewardlab.errors import DataError
 from rewardlab.models.attention import check_attention
@@ -26,6 +26,7 @@ from rewardlab.training.run.token_counts import SampleTokens, TokenCounter
 from rewardlab.types import BOTH_ORDERS, Order, PreferencePair
 
 TOO_LONG, COUNTS = "too_long.jsonl", "token_counts"
+WAIT_S = 3600  # for the slowest process
 AT_ONCE = 512  # texts that a tokenizer is given together
 NEAR = 64  # tokens by which the two orders of a pair, or a text and the same text in one piece, may differ
 
@@ -72,8 +73,9 @@ def numbers_that_fit(
     limit = config.max_tokens or context_of(config.model)
     if limit is None:
         return range(len(pairs))
-    described = (fingerprint_of(pairs), len(pairs), config.model, config.pixels, limit, template.hash, room)
-    folder = out / COUNTS / hashlib.sha256(repr(described).encode()).hexdigest()[:16]
+    described = (fingerprint_of(pairs), config.model, config.pixels, config.frames, limit, template.hash, room)
+    names = [facts.pair_id for facts in facts_of(pairs)]  # which of a set
+    folder = out / COUNTS / hashlib.sha256(repr((described, names)).encode(errors="surrogatepass")).hexdigest()[:16]
 
     def count() -> dict[int, SampleTokens]:
         with bar("tokens", len(pairs)) as advance:
@@ -175,7 +177,12 @@ def _of_all_processes(count: Callable[[], dict[int, SampleTokens]], folder: Path
     if not files[process_index()].exists():
         mine = {number: asdict(tokens) for number, tokens in count().items()}
         write_atomic(files[process_index()], json.dumps(mine))
-    while not all(file.exists() for file in files):
+    deadline = time.monotonic() + WAIT_S
+    while missing := [file for file in files if not file.exists()]:
+        if time.monotonic() > deadline:
+            raise DataError(
+                f"{missing[0]}: another process of this run has not counted its share in {WAIT_S:,} s; do all share OUT?"
+            )
         time.sleep(0.2)
     counts = [json.loads(file.read_text(encoding="utf-8")) for file in files]
     return {int(number): SampleTokens(**count) for part in counts for number, count in part.items()}

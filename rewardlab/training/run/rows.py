@@ -72,6 +72,15 @@ class PromptRows:
     def __getitem__(self, number: int) -> Row:
         return self.read([{"row": number}])[0]
 
+    def whole_dataset(self) -> Dataset:
+        """Return a dataset of whole rows, as TRL's own trainers take them: read anew whenever one is taken."""
+
+        def read(batch: dict[str, list[int]]) -> dict[str, list[Any]]:
+            rows = self.read([{"row": number} for number in batch["row"]])
+            return {name: [row[name] for row in rows] for name in rows[0]}
+
+        return self.dataset.with_transform(read)
+
     def read(self, rows: Sequence[Row]) -> list[Row]:
         """Return rows with ``prompt``, ``images`` (decoded), ``pair_id``, ``question``, ``order`` and ``preferred``.
 
