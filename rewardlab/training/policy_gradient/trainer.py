@@ -2,7 +2,7 @@
 
 A method (``config/method.py``), a way of making rollouts (``rollouts/``), a reward function (``rewards/``), and, where the
 method has one, a critic. TRL brings images, M-RoPE positions, log-probs, the schedule and the distribution; the arithmetic is
-in ``algorithm.py``. This file and ``rollouts/trl_vllm.py`` alone name private methods of TRL and transformers;
+in ``algorithm.py``. This file, ``rollouts/trl_vllm.py`` and ``run/passes.py`` alone name private methods of foreign classes;
 ``tests/training/test_trl_seam.py`` holds their signatures.
 
 One step: TRL asks for a batch -> :meth:`PolicyTrainer.sample_and_score` makes scored rollouts -> TRL pads them and computes
@@ -122,6 +122,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         self._draws = (-1, 0)  # the step that drew last, and how often it did
         self._current: list[Rollout] = []  # those that TRL is making a batch of
         self._trajectories: list[Trajectory] = []
+        self._rewards_G1 = torch.empty(0, 1)  # of the batch that is being made
         self.rollout_sampler: RolloutSampler | None = None
         self.num_generated_tokens = 0  # by this process, trained on or not
         self.value_only, self.value_learning_rate = value_only, value_learning_rate

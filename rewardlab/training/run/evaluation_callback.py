@@ -73,6 +73,7 @@ class Evaluate(TrainerCallback):
         self._evaluation, self._trainer, self._out, self._facts = evaluation, trainer, out, facts
         self._records: list[EvaluationRecord] = []
         self._seconds, self._begun = 0.0, time.monotonic()
+        self._kept_after = -1  # the step after which the best weights are kept
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._begun, step = time.monotonic(), state.global_step
@@ -80,6 +81,12 @@ class Evaluate(TrainerCallback):
             restore_best(self._out, step)
         self._trainer.accelerator.wait_for_everyone()
         self._records = read_records(self._out, step)
+        if self._evaluation.config.keep_best and self._records and (best := best_of(self._records).step):
+            if best_step(self._out / BEST) != best:  # a run that was taken back beyond a checkpoint
+                self._kept_after = step
+                self._say(
+                    f"the weights of step {best}, the best so far, are not there any more; the best from here on are kept"
+                )
         if not self._records:
             self._evaluate(state)
         elif step == 0 and not any(f"{EVAL}accuracy" in row for row in read_complete_lines(self._out / METRICS)):
@@ -118,7 +125,8 @@ class Evaluate(TrainerCallback):
         metrics = {**result.metrics, "eval/seconds": seconds}
         record = EvaluationRecord(state.global_step, metrics, list(zip(ids, result.scores, strict=True)))
         self._records.append(record)
-        if record.step and record is best_of(self._records) and self._evaluation.config.keep_best:
+        candidates = [other for other in self._records if other.step > self._kept_after]
+        if record.step and record is best_of(candidates) and self._evaluation.config.keep_best:
             self._keep(record)
         if state.is_world_process_zero:
             with (self._out / EVALUATIONS).open("a", encoding="utf-8") as file:

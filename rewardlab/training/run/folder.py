@@ -34,8 +34,9 @@ _SURROUNDINGS |= {
     "micro_batch_size",
     "micro_batch_tokens",
     "sampling_batch_size",
+    "judge_batch_size",
     "gradient_checkpointing",
-}  # how a batch is read
+}  # how a batch is read, not what is in it
 FINAL, METRICS, SAMPLES, CONFIG, CRITIC = "final", "metrics.jsonl", "samples.jsonl", "run.json", "critic"
 EVALUATIONS, EVAL, TRACKED_EVAL = "evaluations.jsonl", "eval/", "eval_"  # trackers know evaluations by transformers' prefix
 

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from rewardlab.config import EvaluationConfig, RLConfig, SFTConfig
+from rewardlab.config import EvaluationConfig, RLConfig, RMConfig, SFTConfig
 from rewardlab.data.pair_table import fingerprint_of, light_pairs, select
 from rewardlab.errors import DataError
 from rewardlab.processes import is_main
@@ -139,7 +139,8 @@ def short_enough(pairs: Sequence[PreferencePair], config: SFTConfig | RLConfig, 
     """Return the pairs whose longer order leaves room for an answer. Raise DataError where none does."""
     if (limit := config.max_tokens or context_of(config.model)) is None:
         return pairs
-    counter, room = TokenCounter(processor_of(config)), answer_tokens(config)
+    writes = template.verdict_format != "bare" and not isinstance(config, RMConfig)  # else probabilities or numbers are read
+    counter, room = TokenCounter(processor_of(config)), answer_tokens(config) if writes else 0
     kept = [pair for pair in pairs if max(counter.sample(pair, o, template, room=room).total for o in BOTH_ORDERS) <= limit]
     if not kept:
         raise DataError(f"every pair to evaluate is longer than {limit:,} tokens; lower evaluation.max_tokens or pixels.max")
