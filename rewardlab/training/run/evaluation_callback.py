@@ -81,12 +81,10 @@ class Evaluate(TrainerCallback):
             restore_best(self._out, step)
         self._trainer.accelerator.wait_for_everyone()
         self._records = read_records(self._out, step)
-        if self._evaluation.config.keep_best and self._records and (best := best_of(self._records).step):
-            if best_step(self._out / BEST) != best:  # a run that was taken back beyond a checkpoint
-                self._kept_after = step
-                self._say(
-                    f"the weights of step {best}, the best so far, are not there any more; the best from here on are kept"
-                )
+        best = best_of(self._records).step if self._records and self._evaluation.config.keep_best else 0
+        if best and best_step(self._out / BEST) != best:  # a run that was taken back beyond a checkpoint
+            self._kept_after = step
+            self._say(f"the weights of step {best}, the best so far, are gone; the best from here on are kept")
         if not self._records:
             self._evaluate(state)
         elif step == 0 and not any(f"{EVAL}accuracy" in row for row in read_complete_lines(self._out / METRICS)):
