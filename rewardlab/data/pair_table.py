@@ -11,6 +11,7 @@ import hashlib
 import threading
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -22,7 +23,7 @@ from rewardlab.data.images import check_image
 from rewardlab.data.pairs import MEDIA_HASH, BadRow, files_of, is_checked, pair_of, parse_line
 from rewardlab.data.qwen_video import VideoPolicy
 from rewardlab.data.rows import FRAMES, MISNAMED_MEDIA, Files, media_of, with_frames
-from rewardlab.errors import DataError
+from rewardlab.errors import DataError, InputError
 from rewardlab.reporting.progress import bar, log_line
 from rewardlab.types import Order, PreferencePair
 
@@ -121,15 +122,22 @@ class _ParquetRows:
     def _file(self) -> Any:
         import pyarrow.parquet as pq
 
-        try:
+        with self._readable():
             return pq.ParquetFile(self.path, metadata=self._metadata)  # mapped pages would count as this process's memory
-        except (OSError, ValueError) as error:
-            raise DataError(f"{self.path}: not a readable Parquet file ({error})") from error
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, ValueError) as error:  # damaged, or changed while it is read
+            if isinstance(error, InputError):
+                raise
+            raise DataError(f"{self.path}: not a readable Parquet file ({' '.join(str(error).split())})") from error
 
     def row(self, number: int) -> Mapping[str, Any]:
         group = bisect_right(self._starts, number) - 1
         if getattr(self._local, "group", None) != group:
-            with self._file() as file:
+            with self._file() as file, self._readable():
                 self._local.table, self._local.group = file.read_row_group(group, use_threads=False), group
         rows: list[dict[str, Any]] = self._local.table.slice(number - self._starts[group], 1).to_pylist()
         return rows[0]
@@ -145,7 +153,7 @@ class _ParquetRows:
         """Yield all rows without the bytes of media; with ``look``, with those of media that were not checked when written."""
         columns = [column for column in self._columns if self._is_read(column, look)]
         size = 8 if any(column.endswith(".bytes") for column in columns) else 256  # rows that are in memory side by side
-        with self._file() as file:
+        with self._file() as file, self._readable():
             for batch in file.iter_batches(batch_size=size, columns=columns, use_threads=False):
                 yield from batch.to_pylist()
 
@@ -174,9 +182,12 @@ class _JsonRows:
         return len(self._offsets)
 
     def row(self, number: int) -> Mapping[str, Any] | DataError:
-        with self.path.open("rb") as file:
-            file.seek(self._offsets[number])
-            return parse_line(_text_of(file.readline()), self.path, number)
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self._offsets[number])
+                return parse_line(_text_of(file.readline()), self.path, number)
+        except OSError as error:
+            raise DataError(f"{self.path}: cannot be read any more ({error.strerror})") from error
 
     def light_rows(self, *, look: bool) -> Iterator[Mapping[str, Any] | DataError]:
         """Yield all rows as they are: their media are paths."""
@@ -255,6 +266,8 @@ class PairTable(Sequence[PreferencePair]):
         pair = pair_of(file.row(index - int(self._starts[place])), index=index, files=files, path=self.path)
         if isinstance(pair, BadRow):
             raise pair.error
+        if PairFacts.of(pair) != self._all_facts[index]:
+            raise DataError(f"{self.path}, row {index}: is another pair than at the start; leave a set alone while it is read")
         return with_frames(pair, self._frames, policy=self._policy)
 
     def select(self, numbers: Sequence[int]) -> PairTable:

@@ -205,3 +205,26 @@ def test_a_set_is_looked_at_once(pairs: list[PreferencePair], tmp_path: Path, mo
     assert number > 20
     assert len(list(light_pairs(table))) == len(list(light_pairs(table))) == 41
     assert len(checks) == number
+
+
+def test_a_set_that_changes_or_breaks_while_it_is_read(pairs: list[PreferencePair], tmp_path: Path) -> None:
+    """One sentence, and never another pair in place of the one that was meant."""
+    write_jsonl(pairs, tmp_path / "set.jsonl")
+    table = PairTable(tmp_path / "set.jsonl")
+    lines = (tmp_path / "set.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "set.jsonl").write_text("".join([lines[3], *lines[1:3], lines[0], *lines[4:]]))
+    with pytest.raises(DataError, match="row 0: is another pair than at the start"):
+        table[0]
+    (tmp_path / "set.jsonl").unlink()
+    with pytest.raises(DataError, match="cannot be read any more"):
+        table[1]
+    write_parquet(pairs, tmp_path / "set.parquet")
+    whole = (tmp_path / "set.parquet").read_bytes()
+    table = PairTable(tmp_path / "set.parquet")
+    (tmp_path / "set.parquet").write_bytes(whole[:2000] + bytes(len(whole) - 2000))
+    with pytest.raises(DataError, match="not a readable Parquet file"):
+        table[5]
+    place = whole.index(b"what is ")
+    (tmp_path / "set.parquet").write_bytes(whole[: place - 60] + bytes(90) + whole[place + 30 :])
+    with pytest.raises(DataError, match="not a readable Parquet file"):
+        PairTable(tmp_path / "set.parquet")

@@ -251,7 +251,7 @@ def supervised_arguments(config: TrainConfig, out: Path) -> dict[str, Any]:
         workers = 0
     if workers:
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # each worker is one thread, and says so otherwise
-    return {**common_arguments(config, out), "dataloader_num_workers": workers}
+    return {**common_arguments(config, out), "dataloader_num_workers": workers, "dataloader_persistent_workers": workers > 0}
 
 
 def data_workers(config: TrainConfig) -> int:

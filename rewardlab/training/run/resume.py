@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import PreTrainedModel, PrinterCallback, TrainerCallback
 
 from rewardlab.config import TrainConfig
-from rewardlab.errors import CheckpointError, DataError, HealthError, MediaError
+from rewardlab.errors import CheckpointError, DataError, HealthError, MediaError, OutputError
 from rewardlab.models.value_model import ValueModel
 from rewardlab.processes import is_main, num_processes
 from rewardlab.training.run.watchdog import HalveLearningRate, Watchdog, rollbacks
@@ -43,6 +44,16 @@ def run_steps(trainer: Any, config: TrainConfig, out: Path, resume: str | None) 
     except (DataError, MediaError) as error:  # of a worker process it holds the worker's whole traceback
         name = type(error).__name__
         raise type(error)(str(error).strip().rsplit(f"{name}: ", 1)[-1]) from error
+    except RuntimeError as error:
+        if not str(error).startswith("DataLoader worker (pid"):
+            raise
+        reason = str(error).splitlines()[0]
+        raise DataError(
+            f"a process that reads samples was ended from outside ({reason}); give the machine, or its container, more memory, "
+            "or lower data_workers; the same command goes on"
+        ) from error
+    except SafetensorError as error:  # no OSError, whatever the disk said
+        raise OutputError(f"{out}: a checkpoint cannot be written ({error}); free some space and run it again") from error
     if trainer.state.global_step == 0:
         raise DataError("the data are too few for one optimizer step; add pairs, or lower the batch sizes")
 
