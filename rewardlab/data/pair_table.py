@@ -20,7 +20,7 @@ from typing import Any, overload
 import numpy as np
 
 from rewardlab.data.images import check_image
-from rewardlab.data.pairs import MEDIA_HASH, BadRow, files_of, is_checked, pair_of, parse_line
+from rewardlab.data.pairs import MEDIA_HASH, BadRow, files_of, is_checked, parse_line, read_row
 from rewardlab.data.qwen_video import VideoPolicy
 from rewardlab.data.rows import FRAMES, MISNAMED_MEDIA, Files, media_of, with_frames
 from rewardlab.errors import DataError, InputError
@@ -237,7 +237,7 @@ class PairTable(Sequence[PreferencePair]):
         for file in self._files:
             files = MediaMarks(self._images or file.path.parent, checked=file.checked, look=look)
             for row in file.light_rows(look=look):
-                pair = pair_of(row, index=index, files=files, path=self.path)
+                pair = read_row(row, index=index, files=files, path=self.path)
                 if isinstance(pair, BadRow):
                     raise pair.error
                 if digest is not None:
@@ -263,7 +263,7 @@ class PairTable(Sequence[PreferencePair]):
         place = bisect_right(self._starts, index) - 1
         file = self._files[place]
         files = Files(self._images or file.path.parent, checked=file.checked)
-        pair = pair_of(file.row(index - int(self._starts[place])), index=index, files=files, path=self.path)
+        pair = read_row(file.row(index - int(self._starts[place])), index=index, files=files, path=self.path)
         if isinstance(pair, BadRow):
             raise pair.error
         if PairFacts.of(pair) != self._all_facts[index]:
@@ -300,12 +300,12 @@ def text_identity(pair: PreferencePair) -> bytes:
 # What training asks of pairs, wherever they are.
 
 
-def facts_of(pairs: Sequence[PreferencePair]) -> list[PairFacts]:
+def pair_facts(pairs: Sequence[PreferencePair]) -> list[PairFacts]:
     """Return the facts of pairs on disk, or in memory."""
     return pairs.facts if isinstance(pairs, PairTable) else [PairFacts.of(pair) for pair in pairs]
 
 
-def select(pairs: Sequence[PreferencePair], numbers: Sequence[int]) -> Sequence[PreferencePair]:
+def select_pairs(pairs: Sequence[PreferencePair], numbers: Sequence[int]) -> Sequence[PreferencePair]:
     """Return some of the pairs; those on disk stay there."""
     return pairs.select(numbers) if isinstance(pairs, PairTable) else [pairs[n] for n in numbers]
 

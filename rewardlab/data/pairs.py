@@ -246,7 +246,7 @@ def is_checked(path: Path) -> bool:
         raise DataError(f"{path}: not a readable Parquet file ({error})") from error
 
 
-def pair_of(row: Mapping[str, Any] | DataError, *, index: int, files: Files, path: Path) -> PreferencePair | BadRow:
+def read_row(row: Mapping[str, Any] | DataError, *, index: int, files: Files, path: Path) -> PreferencePair | BadRow:
     """Return row ``index`` of the set ``path`` as a pair, its videos as they are, or the reason why it is none."""
     try:
         if isinstance(row, DataError):
@@ -271,7 +271,7 @@ def validate_rows(path: Path, *, images: Path | None = None) -> Generator[Prefer
         read = lines_of(file) if file.suffix == ".jsonl" else rows_of(file)
         with closing(read) as rows:  # type: ignore[type-var]  # a bad row leaves the file at once, not when memory is swept
             for row in rows:
-                yield pair_of(row, index=index, files=files, path=path)
+                yield read_row(row, index=index, files=files, path=path)
                 index += 1
 
 

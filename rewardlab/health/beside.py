@@ -26,7 +26,7 @@ class Reader:
     how: str
 
 
-def reader_of(path: str, setup: Setup, *, weight_bytes: float | None = None) -> Reader:
+def judge_beside(path: str, setup: Setup, *, weight_bytes: float | None = None) -> Reader:
     """Return the model at ``path``; one that is not there yet is taken to be as large as the policy, in bfloat16.
 
     ``weight_bytes``: in what it is loaded, by default what its checkpoint has.
@@ -35,8 +35,8 @@ def reader_of(path: str, setup: Setup, *, weight_bytes: float | None = None) -> 
     if model is None:
         return Reader(setup.shapes, weight_bytes or 2.0, "not there yet: as large as the policy")
     dtype = getattr(config_of(path), "dtype", None)
-    own = float(dtype.itemsize) if isinstance(dtype, torch.dtype) else 2.0
-    return Reader(shapes_of(model), weight_bytes or own, path)
+    stored = float(dtype.itemsize) if isinstance(dtype, torch.dtype) else 2.0
+    return Reader(shapes_of(model), weight_bytes or stored, path)
 
 
 def beside_lines(setup: Setup) -> list[MemoryLine]:
@@ -45,14 +45,14 @@ def beside_lines(setup: Setup) -> list[MemoryLine]:
     if isinstance(config, PolicyConfig):
         spec = JudgeSpec.parse(config.judge, "rm")
         if spec.engine == HF:
-            return _judge(setup, config, reader_of(spec.target, setup))
+            return _judge(setup, config, judge_beside(spec.target, setup))
         if spec.engine == "rm":
-            return _scalar(setup, config, reader_of(spec.target, setup, weight_bytes=SCORING_BYTES))
+            return _scalar(setup, config, judge_beside(spec.target, setup, weight_bytes=SCORING_BYTES))
         if spec.engine == VLLM:
             how = f"vLLM takes {VLLM_SHARE:g} of a card by itself, in every process"
             return [MemoryLine("judge", VLLM_SHARE * setup.card, Phase.ALWAYS, how)]
     if isinstance(config, RLConfig) and config.process_reward:
-        return _steps(setup, reader_of(config.process_reward, setup, weight_bytes=SCORING_BYTES))
+        return _steps(setup, judge_beside(config.process_reward, setup, weight_bytes=SCORING_BYTES))
     return []
 
 

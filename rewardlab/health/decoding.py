@@ -25,7 +25,7 @@ NEEDED, WORTHWHILE = 0.5, 0.1  # shares by which the own decoder lengthens a rol
 
 
 @dataclass(frozen=True)
-class Card:
+class Accelerator:
     """What a card does in bfloat16: operations a second that large products reach, and bytes a second it reads. The defaults
     are of an H100 (350 of 990 TFLOP/s; 3.35 TB/s)."""
 
@@ -98,13 +98,15 @@ def decoding_load(model: Any, config: MethodConfig, launch: Launch, *, prompt_to
     )
 
 
-def decoding_time(load: DecodingLoad, card: Card | None = None, *, host_s_per_layer: float = HOST_S_PER_LAYER) -> DecodingTime:
+def decoding_time(
+    load: DecodingLoad, card: Accelerator | None = None, *, host_s_per_layer: float = HOST_S_PER_LAYER
+) -> DecodingTime:
     """Return the seconds that drawing and training take.
 
     Own decoder: slices * steps * the longer of the host's time and that of reading weights, keys and values, and the distinct
     prompts read once a group. Engine: one pass of steps over all rollouts, the same reading, and new weights.
     """
-    card = card or Card()
+    card = card or Accelerator()
     mean_length = load.prompt_tokens + load.answer_tokens / 2
 
     def memory_s(rows: int) -> float:

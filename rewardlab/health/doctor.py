@@ -25,7 +25,7 @@ from rewardlab.config import (
     TrainConfig,
     load_config,
 )
-from rewardlab.data.pair_table import facts_of, select
+from rewardlab.data.pair_table import pair_facts, select_pairs
 from rewardlab.errors import CheckpointError, ConfigError, RewardlabError
 from rewardlab.health.finding import Finding
 from rewardlab.health.memory import GIB
@@ -170,8 +170,8 @@ def num_sequences(config: TrainConfig, pairs: Sequence[PreferencePair]) -> int |
     if isinstance(config, PRMConfig):
         return None
     if isinstance(config, RMConfig) or load_template(config.template).verdict_format == "bare":
-        return 2 * sum(facts.preferred is not None for facts in facts_of(pairs))
-    return sum(facts.judged for facts in facts_of(pairs))
+        return 2 * sum(facts.preferred is not None for facts in pair_facts(pairs))
+    return sum(facts.judged for facts in pair_facts(pairs))
 
 
 def _services(config: TrainConfig, *, dry: bool) -> Iterator[Finding]:
@@ -283,11 +283,11 @@ def _one_step(config: SFTConfig | RLConfig, pairs: Sequence[PreferencePair]) -> 
             torch.cuda.reset_peak_memory_stats()
         start_time = time.perf_counter()
         if isinstance(once, RLConfig):
-            hard = [n for n, facts in enumerate(facts_of(pairs)) if facts.attempts in once.attempts]
-            train_rl(select(pairs, hard[:num_pairs]) if hard else pairs[:num_pairs], once, out)
+            hard = [n for n, facts in enumerate(pair_facts(pairs)) if facts.attempts in once.attempts]
+            train_rl(select_pairs(pairs, hard[:num_pairs]) if hard else pairs[:num_pairs], once, out)
         else:
-            judged = [n for n, facts in enumerate(facts_of(pairs)) if facts.judged]
-            train_sft(select(pairs, judged[:num_pairs]) if judged else pairs[:num_pairs], once, out)
+            judged = [n for n, facts in enumerate(pair_facts(pairs)) if facts.judged]
+            train_sft(select_pairs(pairs, judged[:num_pairs]) if judged else pairs[:num_pairs], once, out)
         seconds = time.perf_counter() - start_time
     peak = f", at most {torch.cuda.max_memory_allocated() / GIB:.1f} GiB" if torch.cuda.is_available() else ""
     return f"taken and saved in {seconds:.0f} s, loading included{peak}"

@@ -97,12 +97,12 @@ def host_bytes(setup: Setup) -> dict[str, float]:
     one, workers = 3.0 * SOURCE_MEGAPIXELS * 1e6 + setup.picture.num_bytes, setup.config.data_workers
     pictures = setup.rollouts if setup.method else 2 * setup.config.micro_batch_size * max(1, workers)
     step = setup.config.batch_size / setup.launch.processes * setup.picture.num_bytes / 2
-    own = 0.0 if setup.method else workers * WORKER_BASE + step
+    of_workers = 0.0 if setup.method else workers * WORKER_BASE + step
     learning, processes = setup.learning + setup.critic, setup.launch.processes
     reading = 0.0 if setup.launch.zero == 3 else 4.0 * setup.total
     return {
         "base": PROCESS_BASE,
         "weights while they are read": reading,
         "optimizer": 16.0 * learning / processes if setup.launch.offload else 0.0,
-        "data": pictures * one + max(1, workers) * ROW_GROUP + own,
+        "data": pictures * one + max(1, workers) * ROW_GROUP + of_workers,
     }

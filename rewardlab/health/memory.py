@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from rewardlab.config import MethodConfig, RLConfig, TrainConfig
-from rewardlab.health.shapes import ANSWER_TOKENS, MEGAPIXEL, TEXT_TOKENS, Picture, Shapes, picture_of, shapes_of
+from rewardlab.health.shapes import ANSWER_TOKENS, MEGAPIXEL, TEXT_TOKENS, PictureShape, Shapes, picture_shape, shapes_of
 from rewardlab.models.families import part_pattern
 from rewardlab.training.run.launcher import Launch
 
@@ -55,7 +55,7 @@ class Setup:
     total: int
     learning: int
     critic: int
-    picture: Picture
+    picture: PictureShape
     prompt: int
     answer: int
 
@@ -119,7 +119,7 @@ def setup_of(model: Any, config: TrainConfig, launch: Launch, *, card: float = 0
     megapixel where that is not set) and 768 tokens of text, unless ``prompt_tokens`` says its length."""
     shapes, (total, learning) = shapes_of(model), counts(model, config)
     method = config if isinstance(config, MethodConfig) else None
-    picture = picture_of(model.config, config.pixels.max if config.pixels else MEGAPIXEL)
+    picture = picture_shape(model.config, config.pixels.max if config.pixels else MEGAPIXEL)
     turns = 3 if isinstance(config, RLConfig) and config.self_verify else 1
     return Setup(
         model=model,

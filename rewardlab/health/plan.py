@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import torch
 
 from rewardlab.config import MethodConfig, PolicyConfig, RLConfig, TrainConfig
-from rewardlab.health.beside import beside_lines, reader_of
+from rewardlab.health.beside import beside_lines, judge_beside
 from rewardlab.health.decoding import decoding_load, decoding_sentence, decoding_time
 from rewardlab.health.disk import GB, disk_lines
 from rewardlab.health.feeding import SOURCE_MEGAPIXELS, feeding_of, host_bytes, measure_decoding
@@ -114,12 +114,12 @@ def _rows(lines: list[MemoryLine]) -> Iterator[str]:
     """Yield the table: what is there all the time, then each part of a step with its sum."""
     always = sum(line.size for line in lines if line.phase is Phase.ALWAYS)
     for phase in Phase:
-        own = [line for line in lines if line.phase is phase]
-        if not own:
+        of_phase = [line for line in lines if line.phase is phase]
+        if not of_phase:
             continue
-        total = sum(line.size for line in own) + (0 if phase is Phase.ALWAYS else always)
+        total = sum(line.size for line in of_phase) + (0 if phase is Phase.ALWAYS else always)
         yield f"{total / GIB:7.1f}  {PHASES[phase]}{'' if phase is Phase.ALWAYS else ', with the above'}"
-        yield from (f"{line.size / GIB:13.2f}  {line.what}: {line.how}" for line in own)
+        yield from (f"{line.size / GIB:13.2f}  {line.what}: {line.how}" for line in of_phase)
 
 
 def _vllm_judge(config: TrainConfig) -> str | None:
@@ -209,7 +209,7 @@ def _beside_consistency(setup: Setup, plan: Plan) -> Iterator[Finding]:
         return
     if urlsplit(config.consistency.base_url).hostname not in ("127.0.0.1", "localhost", "::1"):
         return
-    judge = reader_of(config.consistency.model, setup)
+    judge = judge_beside(config.consistency.model, setup)
     need = judge.weight_bytes * judge.shapes.total / GIB + CHECKER_GIB
     left = CARD_SHARE * available - peak(memory_lines(setup))[1] / GIB
     message = f"{config.consistency.model} at {config.consistency.base_url} needs {need:.1f} GiB on a card of this machine"

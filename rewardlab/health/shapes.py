@@ -42,7 +42,7 @@ class Layers:
 
 
 @dataclass(frozen=True)
-class Picture:
+class PictureShape:
     """What one picture costs: tokens of the language model, patches of the vision tower, bytes of its float32 pixels."""
 
     tokens: int
@@ -97,16 +97,16 @@ def _vision(config: Any) -> Layers:
     return Layers(number, vision.hidden_size, vision.intermediate_size)
 
 
-def picture_of(config: Any, pixels: int) -> Picture:
+def picture_shape(config: Any, pixels: int) -> PictureShape:
     """Return the cost of a picture of ``pixels`` under a model's configuration; of a family that shows all pictures at one
     size, of that size."""
     vision = getattr(config, "vision_config", None)
     if vision is None:
-        return Picture(0, 0, 0, 0)
+        return PictureShape(0, 0, 0, 0)
     merge = getattr(vision, "spatial_merge_size", None)
     if merge is None:
         pixels = vision.image_size**2
         patches = pixels // vision.patch_size**2
-        return Picture(getattr(config, "mm_tokens_per_image", patches), patches, pixels, pixels * 3 * 4)
+        return PictureShape(getattr(config, "mm_tokens_per_image", patches), patches, pixels, pixels * 3 * 4)
     patches = pixels // vision.patch_size**2
-    return Picture(patches // merge**2, patches, pixels, pixels * 3 * 4 * getattr(vision, "temporal_patch_size", 1))
+    return PictureShape(patches // merge**2, patches, pixels, pixels * 3 * 4 * getattr(vision, "temporal_patch_size", 1))

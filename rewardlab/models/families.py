@@ -190,8 +190,8 @@ def prompt_batch(
     tokens = [torch.tensor(prompt_ids[row], dtype=torch.long) for row in rows]
     mask = left_pad([torch.ones_like(ids) for ids in tokens], 0)
     batch = {"input_ids": left_pad(tokens, pad), "attention_mask": mask}
-    shown = [()] * len(prompt_ids) if images is None else images
-    for name, value in select_fields(fields, shown, rows, list(map(len, tokens))).items():
+    by_prompt = [()] * len(prompt_ids) if images is None else images
+    for name, value in select_fields(fields, by_prompt, rows, list(map(len, tokens))).items():
         batch[name] = left_pad([torch.as_tensor(row) for row in value], 0) if name in TOKEN_FIELDS else value
     return batch
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rewardlab.config import PolicyConfig
 from rewardlab.data.append_log import AppendLog
-from rewardlab.data.pair_table import facts_of, light_pairs, select
+from rewardlab.data.pair_table import light_pairs, pair_facts, select_pairs
 from rewardlab.errors import DataError
 from rewardlab.models.loading import load_model, without_zero3_init
 from rewardlab.processes import is_main
@@ -95,15 +95,15 @@ def anchors_of(
     if config.anchor == "group":
         return None
     if config.anchor == "preferred":
-        if any(facts.preferred is None for facts in facts_of(pairs)):
+        if any(facts.preferred is None for facts in pair_facts(pairs)):
             raise DataError("a pair does not say which response is preferred; label it, or set anchor to start, best or group")
         return {pair.pair_id: pair.responses[pair.preferred or 0] for _, pair in light_pairs(pairs)}
     path, identity = out / ANCHORS, {"anchor": config.anchor, "samples": config.anchor_samples, "model": config.model}
-    names = {facts.pair_id for facts in facts_of(pairs)}
+    names = {facts.pair_id for facts in pair_facts(pairs)}
     if is_main() and not names <= _read_anchors(path).keys():
         with AppendLog(path, identity) as log, without_zero3_init():
             done = {row["pair_id"] for row in log.rows}
-            todo = select(pairs, [number for number, facts in enumerate(facts_of(pairs)) if facts.pair_id not in done])
+            todo = select_pairs(pairs, [number for number, facts in enumerate(pair_facts(pairs)) if facts.pair_id not in done])
             for pair, answer in first_answers(todo, config, template, reward):
                 log.append({"pair_id": pair.pair_id, "answer": answer})
     while not names <= _read_anchors(path).keys():  # a barrier would time out

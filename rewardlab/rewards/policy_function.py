@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from rewardlab.data.pair_table import facts_of
+from rewardlab.data.pair_table import pair_facts
 from rewardlab.metrics.running import Metric
 from rewardlab.processes import is_main
 from rewardlab.rewards.anchors import AnchorsById
@@ -47,7 +47,7 @@ class AnchoredReward:
         self._reward, self._anchors, self._ends, self._path = reward, anchors, ends, samples
         self._observer = observer
         self._pairs = pairs
-        self._numbers = {facts.pair_id: number for number, facts in enumerate(facts_of(pairs))}
+        self._numbers = {facts.pair_id: number for number, facts in enumerate(pair_facts(pairs))}
 
     def __call__(self, rollouts: Sequence[Rollout], step: int) -> Scored:
         names, texts = [rollout.row["pair_id"] for rollout in rollouts], [rollout.text for rollout in rollouts]

@@ -10,7 +10,7 @@ from typing import Any
 from accelerate.utils import gather_object
 
 from rewardlab.config import PolicyConfig
-from rewardlab.data.pair_table import facts_of, fingerprint_of
+from rewardlab.data.pair_table import fingerprint_of, pair_facts
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.judging.engines import open_generative_judge
 from rewardlab.judging.spec import JudgeSpec
@@ -98,7 +98,7 @@ def train_policy(pairs: Sequence[PreferencePair], config: PolicyConfig, out: Pat
     Raise DataError where anchors are missing, ConfigError and CheckpointError for a judge that cannot be opened, ConfigError
     for a finished or different run in ``out``.
     """
-    if len({facts.pair_id for facts in facts_of(pairs)}) < len(pairs):
+    if len({facts.pair_id for facts in pair_facts(pairs)}) < len(pairs):
         raise DataError("two pairs have the same pair_id; each question needs one of its own, for its anchor is kept by it")
     template, reward = load_template(config.template), open_reward(config, pairs)
     questions = drop_too_long(pairs, config, template, out, room=config.max_completion_length)

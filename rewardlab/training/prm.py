@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import Trainer, TrainingArguments
 
 from rewardlab.config import PRMConfig
-from rewardlab.data.pair_table import facts_of, fingerprint_of
+from rewardlab.data.pair_table import fingerprint_of, pair_facts
 from rewardlab.errors import DataError
 from rewardlab.models.checkpoints import load_template_for
 from rewardlab.models.loading import freeze
@@ -53,7 +53,7 @@ class StepRows(Sequence[dict[str, Any]]):
 
 def prm_rows(pairs: Sequence[PreferencePair], steps: Sequence[dict[str, Any]]) -> StepRows:
     """Return labelled judgments beside their pairs. Raise DataError for a judgment of a pair that is not there."""
-    by_id = {facts.pair_id: number for number, facts in enumerate(facts_of(pairs))}
+    by_id = {facts.pair_id: number for number, facts in enumerate(pair_facts(pairs))}
     if missing := [row["pair_id"] for row in steps if row["pair_id"] not in by_id]:
         raise DataError(
             f"{len(missing)} labelled judgments are of other pairs, for example {missing[0]}; give the pairs labelled"

@@ -21,7 +21,7 @@ from transformers import Trainer, TrainingArguments
 
 from rewardlab.config import RMConfig
 from rewardlab.data.files import write_atomic
-from rewardlab.data.pair_table import facts_of, fingerprint_of, select
+from rewardlab.data.pair_table import fingerprint_of, pair_facts, select_pairs
 from rewardlab.errors import CheckpointError, DataError
 from rewardlab.judging.margins import likelier_verdict
 from rewardlab.models.checkpoints import template_for
@@ -46,9 +46,9 @@ from rewardlab.verdicts.votes import judgment
 
 def labelled(pairs: Sequence[PreferencePair]) -> Sequence[PreferencePair]:
     """Return the pairs that say which response is preferred. Raise DataError where none does."""
-    if not (kept := [number for number, facts in enumerate(facts_of(pairs)) if facts.preferred is not None]):
+    if not (kept := [number for number, facts in enumerate(pair_facts(pairs)) if facts.preferred is not None]):
         raise DataError("no pair says which response is preferred; give `preferred` as 0 or 1")
-    return select(pairs, kept)
+    return select_pairs(pairs, kept)
 
 
 class ScalarCollator:

@@ -14,7 +14,7 @@ from accelerate.utils import gather_object
 from transformers import PreTrainedModel, TrainerCallback
 
 from rewardlab.config import RLConfig
-from rewardlab.data.pair_table import facts_of, fingerprint_of, select
+from rewardlab.data.pair_table import fingerprint_of, pair_facts, select_pairs
 from rewardlab.errors import DataError, EndpointError
 from rewardlab.models.checkpoints import load_template_for
 from rewardlab.models.families import end_token_ids
@@ -43,7 +43,7 @@ def hard_pairs(pairs: Sequence[PreferencePair], config: RLConfig) -> Sequence[Pr
 
     Raise DataError where no pair is hard.
     """
-    labelled = [(number, facts.attempts) for number, facts in enumerate(facts_of(pairs)) if facts.preferred is not None]
+    labelled = [(number, facts.attempts) for number, facts in enumerate(pair_facts(pairs)) if facts.preferred is not None]
     hard = [number for number, attempts in labelled if attempts in config.attempts]
     if not hard:
         raise DataError(
@@ -52,7 +52,7 @@ def hard_pairs(pairs: Sequence[PreferencePair], config: RLConfig) -> Sequence[Pr
         )
     easy = [number for number, attempts in labelled if attempts == "1" and "1" not in config.attempts]
     num_easy = min(len(easy), round(config.easy_ratio * len(hard)))
-    return select(pairs, hard + random.Random(config.seed).sample(easy, num_easy))
+    return select_pairs(pairs, hard + random.Random(config.seed).sample(easy, num_easy))
 
 
 def rl_rows(
@@ -69,7 +69,7 @@ def rl_rows(
     """
     keys = [
         (number, order)
-        for number, facts in enumerate(facts_of(pairs))
+        for number, facts in enumerate(pair_facts(pairs))
         for order in (BOTH_ORDERS if both_orders else (facts.order,))
     ]
     return PromptRows(PromptReader(pairs, template, specials), keys, threads)

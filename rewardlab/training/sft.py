@@ -17,7 +17,7 @@ from trl import SFTConfig as TRLSFTConfig
 from trl import SFTTrainer
 
 from rewardlab.config import SFTConfig
-from rewardlab.data.pair_table import facts_of, fingerprint_of, select
+from rewardlab.data.pair_table import fingerprint_of, pair_facts, select_pairs
 from rewardlab.errors import DataError
 from rewardlab.models.loading import load_policy, load_processor, peft_config
 from rewardlab.models.precision import adapters_to_float32
@@ -30,7 +30,7 @@ from rewardlab.training.run.inputs import config_of, pairs_of
 from rewardlab.training.run.length_grouping import LengthGroupingMixin, RowLayout
 from rewardlab.training.run.preflight import numbers_that_fit
 from rewardlab.training.run.resume import StrictResumeMixin
-from rewardlab.training.run.rows import Dialogue, PromptReader, dialogue_dataset
+from rewardlab.training.run.rows import PromptReader, SFTDialogue, dialogue_dataset
 from rewardlab.training.run.runner import Built, Stage, checkpoint_of, run_stage
 from rewardlab.training.run.verification_rows import verification_dialogues
 from rewardlab.types import BOTH_ORDERS, PreferencePair, choice_of
@@ -53,20 +53,20 @@ class ResumableSFTTrainer(LengthGroupingMixin, StrictResumeMixin, SFTTrainer):
         self.model_accepts_loss_kwargs = True
 
 
-def judgment_dialogues(pairs: Sequence[PreferencePair]) -> list[Dialogue]:
+def judgment_dialogues(pairs: Sequence[PreferencePair]) -> list[SFTDialogue]:
     """Return one dialogue per pair with a kept judgment, in the order the teacher saw it. Raise DataError without any."""
-    dialogues = [Dialogue(number, facts.order) for number, facts in enumerate(facts_of(pairs)) if facts.judged]
+    dialogues = [SFTDialogue(number, facts.order) for number, facts in enumerate(pair_facts(pairs)) if facts.judged]
     if not dialogues:
         raise DataError("no pair carries a teacher's judgment; run `rewardlab distill` first and train on its output")
     return dialogues
 
 
-def verdict_dialogues(pairs: Sequence[PreferencePair]) -> list[Dialogue]:
+def verdict_dialogues(pairs: Sequence[PreferencePair]) -> list[SFTDialogue]:
     """Return two dialogues per labelled pair, one in each order, whose answer is the verdict alone: either verdict is right in
     exactly half of them. Raise DataError where no pair has a label."""
     dialogues = [
-        Dialogue(number, order, verdict_label(choice_of(facts.preferred, order)))
-        for number, facts in enumerate(facts_of(pairs))
+        SFTDialogue(number, order, verdict_label(choice_of(facts.preferred, order)))
+        for number, facts in enumerate(pair_facts(pairs))
         if facts.preferred is not None
         for order in BOTH_ORDERS
     ]
@@ -118,9 +118,9 @@ def train_sft(
     pairs = pairs_of(pairs, config.frames, config.model)
     template = load_template(config.template)
     verdict_only = template.verdict_format == "bare"
-    held_out, facts = hold_out(pairs, config, template), facts_of(pairs)
+    held_out, facts = hold_out(pairs, config, template), pair_facts(pairs)
     learnt = [n for n in held_out.numbers if (facts[n].preferred is not None if verdict_only else facts[n].judged)]
-    labelled = select(pairs, learnt)
+    labelled = select_pairs(pairs, learnt)
     answer_of = (lambda pair: "") if verdict_only else (lambda pair: pair.judgment)
     kept = {learnt[n] for n in numbers_that_fit(labelled, config, template, out, answer=answer_of)} if learnt else set()
     dialogues = verdict_dialogues(pairs) if verdict_only else judgment_dialogues(pairs)

@@ -16,7 +16,7 @@ from PIL import Image
 
 from rewardlab.data import pairs as pair_files
 from rewardlab.data.images import check_image
-from rewardlab.data.pair_table import PairTable, facts_of, fingerprint_of, light_pairs, select
+from rewardlab.data.pair_table import PairTable, fingerprint_of, light_pairs, pair_facts, select_pairs
 from rewardlab.data.pairs import read_pairs, write_jsonl, write_parquet, write_shards
 from rewardlab.errors import DataError, MediaError
 from rewardlab.types import IMAGE_MARK, Order, PreferencePair
@@ -69,12 +69,12 @@ def test_any_order_reads_the_same_pairs(
         assert len(list(write_shards(pairs, path, rows_per_shard=15, embed=form == "shards"))) == 3
     expected, table = read_pairs(path), PairTable(path)
     assert len(table) == len(expected) == 41
-    assert facts_of(table) == facts_of(expected)
+    assert pair_facts(table) == pair_facts(expected)
     places = random.Random(0).sample(range(41), 41)
     assert [table[n] for n in places] == [expected[n] for n in places]
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(pickle.loads(pickle.dumps(table)).__getitem__, places)) == [expected[n] for n in places]
-    chosen = select(table, [7, 3, 39])
+    chosen = select_pairs(table, [7, 3, 39])
     assert list(chosen) == [expected[7], expected[3], expected[39]]
     assert list(chosen[1:]) == [expected[3], expected[39]]
     lighter = dict(light_pairs(chosen))

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoTokenizer
 
 from rewardlab.models.families import TOKEN_FIELDS
 from rewardlab.models.loading import load_model
@@ -18,25 +17,12 @@ from rewardlab.training.policy_gradient import trainer as trainer_module
 from rewardlab.training.policy_gradient.micro_batches import rollout_widths, sort_steps, split_rollouts
 from rewardlab.training.run import length_grouping
 from rewardlab.training.run.length_grouping import RowLayout, group_by_length, join, split
-from tests.support import families, scaled_runs
+from tests.support import scaled_runs
 from tests.support.launching import train_on
 from tests.support.weights import flat_weights
 
 NAMES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "gemma3")
 WHOLE_BATCH = {"micro_batch_size": 8, "max_steps": 2}
-
-
-@pytest.fixture(scope="module")
-def checkpoint_of(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    made = {"qwen2_5_vl": tiny_checkpoint}
-
-    def make(name: str) -> Path:
-        if name not in made:
-            tokenizer = AutoTokenizer.from_pretrained(tiny_checkpoint)
-            made[name] = families.FAMILIES[name](tokenizer, tmp_path_factory.mktemp("family") / name)
-        return made[name]
-
-    return make
 
 
 def padded_logprobs(model: Any, ids: Any, mask: Any, fields: Any, width: int, *, passes: Any, autocast: Any) -> Any:

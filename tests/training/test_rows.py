@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -14,21 +15,23 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from trl import SFTConfig as TRLSFTConfig
+from trl.data_utils import prepare_multimodal_messages
 
 from rewardlab.config import RLConfig, SFTConfig
 from rewardlab.data.images import decode_image
 from rewardlab.data.pair_table import PairTable
 from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import MediaError
-from rewardlab.prompts import Template, load_template
+from rewardlab.prompts import build_messages, load_template
 from rewardlab.samplers.hf import HFSampler, special_tokens
 from rewardlab.training.rl import build_trainer, rl_rows, train_rl
-from rewardlab.training.run import folder
+from rewardlab.training.run import folder, preflight
 from rewardlab.training.run import rows as row_module
 from rewardlab.training.run.folder import common_arguments
 from rewardlab.training.run.token_counts import TokenCounter
 from rewardlab.training.sft import ResumableSFTTrainer, sft_rows, train_sft
-from rewardlab.types import BOTH_ORDERS, IMAGE_MARK, Order, PreferencePair
+from rewardlab.types import BOTH_ORDERS, IMAGE_MARK, PreferencePair
 from tests.support.configs import short_rl_config
 
 TEMPLATES = ("plain", "r1_reward")
@@ -74,9 +77,7 @@ def test_training_prompts_are_the_judges(
         rows = rl_rows([pair], template, both_orders=True, specials=specials)
         rl = build_trainer(rows, config, sampler.model, sampler.processor, template, tmp_path, reward=_no_reward)
         for row, order in zip(rows, BOTH_ORDERS, strict=True):
-            expected = sampler.encode([_messages(pair, order, template)])
-            from trl.data_utils import prepare_multimodal_messages
-
+            expected = sampler.encode([build_messages(pair, order=order, template=template)])
             ids, _, fields = rl._tokenize_prompts([prepare_multimodal_messages(row["prompt"], images=row["images"])])
             assert list(ids[0]) == expected["input_ids"][0].tolist()
             assert ("pixel_values" in fields) == bool(row["images"])
@@ -92,17 +93,11 @@ def test_training_prompts_are_the_judges(
         )
         batch = sft.data_collator([sft.train_dataset[0]])
         sampler.processor.tokenizer.padding_side = "left"
-        expected = sampler.encode([_messages(pair, pair.order, template)])
+        expected = sampler.encode([build_messages(pair, order=pair.order, template=template)])
         width = expected["input_ids"].shape[1]
         assert batch["input_ids"][0, :width].tolist() == expected["input_ids"][0].tolist()
         if pair.images or any(pair.response_images):
             assert batch["pixel_values"].equal(expected["pixel_values"])
-
-
-def _messages(pair: PreferencePair, order: Order, template: Template) -> Any:
-    from rewardlab.prompts import build_messages
-
-    return build_messages(pair, order=order, template=template)
 
 
 def _no_reward(*args: Any) -> Any:
@@ -113,8 +108,6 @@ _no_reward.__name__ = "none"
 
 
 def _sft_arguments(checkpoint: Path, out: Path) -> Any:
-    from trl import SFTConfig as TRLSFTConfig
-
     config = SFTConfig(model=str(checkpoint), batch_size=1, micro_batch_size=1)
     return TRLSFTConfig(max_length=None, **common_arguments(config, out))
 
@@ -165,8 +158,6 @@ def test_sets_on_disk_train_as_those_in_memory(tagged: list[PreferencePair], tin
 
 
 def _numbers(line: str) -> dict[str, Any]:
-    import json
-
     clocks = ("time", "second", "runtime", "flos")
     return {name: value for name, value in json.loads(line).items() if not any(clock in name for clock in clocks)}
 
@@ -190,8 +181,6 @@ def test_counts_come_from_bounds_where_they_can(
     tiny_checkpoint: Path, tagged: list[PreferencePair], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No text is tokenized where bytes show that it fits; no pair is read from disk."""
-    from rewardlab.training.run import preflight
-
     asked: list[int] = []
     texts = TokenCounter.texts
     monkeypatch.setattr(TokenCounter, "texts", lambda self, *args: asked.append(len(args[0])) or texts(self, *args))

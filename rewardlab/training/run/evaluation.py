@@ -122,7 +122,7 @@ def evaluate(evaluation: Evaluation, trainer: Any) -> Result:
         mine = [(n, _judgments(evaluation, model, tasks[n])) for n in range(place, len(tasks), number)]
     judged: dict[int, list[Judgment] | str] = dict(gather_object(mine))
     seen, blank = (_labelled(tasks, judged, blank=kind) for kind in (False, True))
-    return summarise(seen, blank, evaluation)
+    return evaluation_result(seen, blank, evaluation)
 
 
 def _labelled(tasks: Sequence[Task], judged: Mapping[int, list[Judgment] | str], *, blank: bool) -> list[Labeled]:
@@ -141,7 +141,7 @@ def _prompt_name(pair: PreferencePair) -> str:
     return repr(prompt_of(pair))
 
 
-def summarise(seen: Sequence[Labeled], blank: Sequence[Labeled], evaluation: Evaluation) -> Result:
+def evaluation_result(seen: Sequence[Labeled], blank: Sequence[Labeled], evaluation: Evaluation) -> Result:
     """Return the metrics of judgments, and of those of grey images; a judgment's ``group`` is its prompt.
 
     A metric that there is nothing of, such as the swap consistency of a judge that knows no order, is left out.

@@ -53,14 +53,14 @@ class EvaluationSummary:
     time_frac: float
 
 
-def best_of(records: Sequence[EvaluationRecord]) -> EvaluationRecord:
+def best_record(records: Sequence[EvaluationRecord]) -> EvaluationRecord:
     """Return the first of the best."""
     return max(records, key=lambda record: (record.value, -record.step))
 
 
 def is_exhausted(records: Sequence[EvaluationRecord], patience: int | None) -> bool:
     """Return whether the last ``patience`` evaluations brought no new best one."""
-    return patience is not None and bool(records) and len(records) - 1 - records.index(best_of(records)) >= patience
+    return patience is not None and bool(records) and len(records) - 1 - records.index(best_record(records)) >= patience
 
 
 class Evaluate(TrainerCallback):
@@ -81,7 +81,7 @@ class Evaluate(TrainerCallback):
             restore_best(self._out, step)
         self._trainer.accelerator.wait_for_everyone()
         self._records = read_records(self._out, step)
-        best = best_of(self._records).step if self._records and self._evaluation.config.keep_best else 0
+        best = best_record(self._records).step if self._records and self._evaluation.config.keep_best else 0
         if best and best_step(self._out / BEST) != best:  # a run that was taken back beyond a checkpoint
             self._kept_after = step
             self._say(f"the weights of step {best}, the best so far, are gone; the best from here on are kept")
@@ -100,7 +100,7 @@ class Evaluate(TrainerCallback):
             control.should_training_stop = control.should_save = True
             self._say(
                 f"step {step}: the run ends early, for {config.patience} evaluations in a row brought no {config.metric} above "
-                f"{_percent(best_of(self._records).value)} of step {best_of(self._records).step} (evaluation.patience)"
+                f"{_percent(best_record(self._records).value)} of step {best_record(self._records).step} (evaluation.patience)"
             )
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -116,28 +116,28 @@ class Evaluate(TrainerCallback):
         self._say(summary_text(summary, len(self._evaluation.pairs), self._out))
 
     def _evaluate(self, state: Any) -> None:
-        begun = time.monotonic()
+        start_time = time.monotonic()
         result = evaluate(self._evaluation, self._trainer)
-        seconds = time.monotonic() - begun
+        seconds = time.monotonic() - start_time
         ids = [pair.pair_id for pair in self._evaluation.pairs]
         metrics = {**result.metrics, "eval/seconds": seconds}
         record = EvaluationRecord(state.global_step, metrics, list(zip(ids, result.scores, strict=True)))
         self._records.append(record)
         candidates = [other for other in self._records if other.step > self._kept_after]
-        if record.step and record is best_of(candidates) and self._evaluation.config.keep_best:
+        if record.step and record is best_record(candidates) and self._evaluation.config.keep_best:
             self._keep(record)
         if state.is_world_process_zero:
             with (self._out / EVALUATIONS).open("a", encoding="utf-8") as file:
                 file.write(json.dumps(asdict(record)) + "\n")
         self._log(record)
         self._say(record_text(record))
-        self._seconds += time.monotonic() - begun
+        self._seconds += time.monotonic() - start_time
 
     def _keep(self, record: EvaluationRecord) -> None:
-        shown = {"metric": self._evaluation.config.metric, "value": record.value, "pairs": len(record.scores)}
+        evidence = {"metric": self._evaluation.config.metric, "value": record.value, "pairs": len(record.scores)}
         processor = self._trainer.processing_class or self._evaluation.processor
         template = self._evaluation.template
-        save_best(self._out, self._trainer, processor, step=record.step, template=template, held_out=shown, **self._facts)
+        save_best(self._out, self._trainer, processor, step=record.step, template=template, held_out=evidence, **self._facts)
 
     def _log(self, record: EvaluationRecord) -> None:
         """Log as transformers' Trainer does: what a trainer below it has gathered for its own next line stays there, and that
@@ -148,7 +148,7 @@ class Evaluate(TrainerCallback):
         control.should_log = due
 
     def _summary(self, state: Any) -> EvaluationSummary:
-        best, last = best_of(self._records), self._records[-1]
+        best, last = best_record(self._records), self._records[-1]
         gains = [one - other for (_, one), (_, other) in zip(best.scores, last.scores, strict=True)]
         config = self._evaluation.config
         return EvaluationSummary(
@@ -201,16 +201,16 @@ def summary_text(summary: EvaluationSummary, num_pairs: int, out: Path) -> str:
     """Return what is said of a run's evaluations at its end."""
     low, high = (100 * end for end in summary.gain_interval)
     if summary.best_step == summary.last_step:
-        said = f"the last of {summary.evaluations} evaluations is the best: {summary.metric} {_percent(summary.best)}"
+        sentence = f"the last of {summary.evaluations} evaluations is the best: {summary.metric} {_percent(summary.best)}"
     else:
         where = "the model that the run began with" if summary.best_step == 0 else f"step {summary.best_step}"
         kept = f", its weights are in {out / BEST}" if summary.best_kept else ""
-        said = (
+        sentence = (
             f"of {summary.evaluations} evaluations the best is that of {where}: {summary.metric} {_percent(summary.best)}, "
             f"{100 * summary.gain:.1f} points [{low:.1f}, {high:.1f}] above the last, step {summary.last_step}{kept}"
         )
     return (
-        f"evaluation: {said}. It was chosen on the same {num_pairs:,} pairs, so expect less on others. "
+        f"evaluation: {sentence}. It was chosen on the same {num_pairs:,} pairs, so expect less on others. "
         f"{_percent(summary.time_frac)} of the time went into evaluating"
     )
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from rewardlab.config import EvaluationConfig, RLConfig, RMConfig, SFTConfig
-from rewardlab.data.pair_table import fingerprint_of, light_pairs, select
+from rewardlab.data.pair_table import fingerprint_of, light_pairs, select_pairs
 from rewardlab.errors import DataError
 from rewardlab.processes import is_main
 from rewardlab.prompts import Template
@@ -35,7 +35,7 @@ class HeldOut:
 
     @property
     def trained(self) -> Sequence[PreferencePair]:
-        return self.pairs if len(self.numbers) == len(self.pairs) else select(self.pairs, self.numbers)
+        return self.pairs if len(self.numbers) == len(self.pairs) else select_pairs(self.pairs, self.numbers)
 
     @property
     def fingerprint(self) -> str:

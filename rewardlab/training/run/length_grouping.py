@@ -71,7 +71,7 @@ def split(batch: Mapping[str, Any], layout: RowLayout) -> list[_Sample]:
 def join(samples: Sequence[_Sample], layout: RowLayout) -> dict[str, Tensor]:
     """Return the batch of some samples, as wide as the longest row."""
     rows = [sample.rows[block] for block in range(layout.rows_per_sample) for sample in samples]
-    tokens = [own | {"attention_mask": torch.ones_like(own["input_ids"])} for own, _ in rows]
+    tokens = [fields | {"attention_mask": torch.ones_like(fields["input_ids"])} for fields, _ in rows]
     fillers = {"input_ids": layout.pad_token, **_FILLERS}
     batch = {name: _pad([row[name] for row in tokens], fillers.get(name, 0), layout.side) for name in tokens[0]}
     for name in IMAGE_FIELDS:

@@ -13,7 +13,7 @@ from typing import Any
 
 from rewardlab.config import TrainConfig
 from rewardlab.data.files import write_atomic
-from rewardlab.data.pair_table import facts_of, fingerprint_of, light_pairs, select
+from rewardlab.data.pair_table import fingerprint_of, light_pairs, pair_facts, select_pairs
 from rewardlab.data.rows import media_of
 from rewardlab.errors import DataError
 from rewardlab.models.attention import check_attention
@@ -50,7 +50,7 @@ def drop_too_long(
 ) -> Sequence[PreferencePair]:
     """Return the pairs that fit, as :func:`numbers_that_fit` says; ``room`` is what a rollout may add, in tokens."""
     numbers = numbers_that_fit(pairs, config, template, out, room=room)
-    return pairs if len(numbers) == len(pairs) else select(pairs, numbers)
+    return pairs if len(numbers) == len(pairs) else select_pairs(pairs, numbers)
 
 
 def numbers_that_fit(
@@ -74,7 +74,7 @@ def numbers_that_fit(
     if limit is None:
         return range(len(pairs))
     described = (fingerprint_of(pairs), config.model, config.pixels, config.frames, limit, template.hash, room)
-    names = [facts.pair_id for facts in facts_of(pairs)]  # which of a set
+    names = [facts.pair_id for facts in pair_facts(pairs)]  # which of a set
     folder = out / COUNTS / hashlib.sha256(repr((described, names)).encode(errors="surrogatepass")).hexdigest()[:16]
 
     def count() -> dict[int, SampleTokens]:

@@ -104,7 +104,7 @@ def _columns(pair: PreferencePair, prompts: dict[Order, tuple[Chat, list[Image]]
 
 
 @dataclass(frozen=True)
-class Dialogue:
+class SFTDialogue:
     """What is learnt of pair ``number`` shown in ``order``: an answer, after earlier ``turns``; None: the pair's judgment."""
 
     number: int
@@ -121,7 +121,7 @@ def _in_parts(message: dict[str, str]) -> dict[str, Any]:
     return {"role": message["role"], "content": [{"type": "text", "text": message["content"]}]}
 
 
-def dialogue_dataset(reader: PromptReader, dialogues: Sequence[Dialogue]) -> Dataset:
+def dialogue_dataset(reader: PromptReader, dialogues: Sequence[SFTDialogue]) -> Dataset:
     """Return a dataset that TRL's SFTTrainer takes: prompt, images and completion, made as rows are taken.
 
     What it holds in their place has the same names, or the trainer would remove it.

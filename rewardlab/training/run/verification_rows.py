@@ -11,16 +11,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rewardlab.data.pair_table import facts_of, light_pairs
+from rewardlab.data.pair_table import light_pairs, pair_facts
 from rewardlab.data.votes import StoredVote, read_votes
 from rewardlab.errors import DataError
 from rewardlab.prompts.verification import CORRECT, REVISE, VERIFY, WRONG
-from rewardlab.training.run.rows import Dialogue, turn
+from rewardlab.training.run.rows import SFTDialogue, turn
 from rewardlab.types import Choice, PreferencePair, choice_of
 from rewardlab.verdicts.parse import reasoning_of
 
 
-def verification_dialogues(pairs: Sequence[PreferencePair], votes: Path) -> list[Dialogue]:
+def verification_dialogues(pairs: Sequence[PreferencePair], votes: Path) -> list[SFTDialogue]:
     """Return dialogues to fine-tune on: one per vote on a pair with a kept judgment, in the order the teacher saw it, and one
     more per wrong vote, whose answer is the revision. Votes without a verdict are left out.
 
@@ -33,10 +33,10 @@ def verification_dialogues(pairs: Sequence[PreferencePair], votes: Path) -> list
         turns = (turn("assistant", vote.text), turn("user", VERIFY))
         number = 1 if preferred is Choice.FIRST else 2
         answer = f"{reasoning_of(judgment.text)} Response {number} is better. {CORRECT if right else WRONG}."
-        dialogues.append(Dialogue(vote.row, vote.order, answer, turns))
+        dialogues.append(SFTDialogue(vote.row, vote.order, answer, turns))
         if not right:
             more = (*turns, turn("assistant", answer), turn("user", REVISE))
-            dialogues.append(Dialogue(vote.row, vote.order, None, more))
+            dialogues.append(SFTDialogue(vote.row, vote.order, None, more))
     if not dialogues:
         raise DataError(f"{votes}: no vote is on a pair with a kept judgment, in its order; bench the judge on the same pairs")
     return dialogues
@@ -51,7 +51,7 @@ class _TeacherJudgment:
 def _votes_with_judgments(pairs: Sequence[PreferencePair], votes: Path) -> Iterator[tuple[StoredVote, _TeacherJudgment]]:
     """Yield the votes in the order in which the teacher judged their pairs, with its judgment. Raise DataError for a vote on a
     pair that is not there."""
-    facts = facts_of(pairs)
+    facts = pair_facts(pairs)
     stored = list(read_votes(votes))
     if beyond := [vote.row for vote in stored if vote.row >= len(facts)]:
         raise DataError(

@@ -31,7 +31,7 @@ class Prompts:
     def numbers(self) -> tuple[list[int], list[int]]:
         """Return two numbers of each prompt, in the order in which they first occur: one that equals another's where both
         have the same token ids and images, one where they have the same images."""
-        images = group_numbers([tuple(map(_digest, shown or ())) for shown in self.images or [()] * len(self.ids)])
+        images = group_numbers([tuple(map(_digest, pictures or ())) for pictures in self.images or [()] * len(self.ids)])
         return group_numbers(list(zip(map(tuple, self.ids), images, strict=True))), images
 
 
