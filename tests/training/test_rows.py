@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tokenizers import AddedToken
 from trl import SFTConfig as TRLSFTConfig
 from trl.data_utils import prepare_multimodal_messages
 
@@ -59,7 +60,7 @@ def interleaved() -> list[PreferencePair]:
             response_images=((picture(4),), (picture(5),)),
         ),
         replace(pair, pair_id="none", images=()),
-        replace(pair, pair_id="special", question="<|image_pad|> <start_of_image> <|im_end|> what?"),
+        replace(pair, pair_id="special", question="<|image_pad|> <start_of_image> <|im_end|> [FIG] what?"),
     ]
 
 
@@ -71,6 +72,7 @@ def test_training_prompts_are_the_judges(
     """Token for token and pixel for pixel in SFT, RL and judging, wherever images stand."""
     template = load_template(template_name)
     sampler = HFSampler.load(checkpoint_of(name), device="cpu")
+    sampler.processor.tokenizer.add_tokens([AddedToken("[FIG]", special=True)])  # of this tokenizer alone
     specials = special_tokens(sampler.processor.tokenizer)
     config = short_rl_config(checkpoint_of(name), rollout_batch_size=2, batch_size=2, micro_batch_size=2, group_size=1)
     for pair in interleaved():
