@@ -57,7 +57,12 @@ SLOW_FILES = (
     "tests/training/",
     "tests/curation/test_decontaminate.py",
 )
-FAST_IN_SLOW = ("tests/training/test_held_out.py", "tests/training/test_trl_seam.py", "tests/parity/test_trl_losses.py")
+FAST_IN_SLOW = (
+    "tests/training/test_held_out.py",
+    "tests/training/test_identity.py",
+    "tests/training/test_trl_seam.py",
+    "tests/parity/test_trl_losses.py",
+)
 SLOW_FIXTURES = ("tiny_checkpoint", "finished_run")
 
 

@@ -16,7 +16,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from transformers.trainer import TRAINER_STATE_NAME
 
 from rewardlab.config import TrainConfig
-from rewardlab.data.files import lock_folder, write_atomic
+from rewardlab.data.files import lock_folder, read_complete_lines, write_atomic
 from rewardlab.errors import ConfigError
 from rewardlab.models.checkpoints import CARD, commit, versions, write_card
 from rewardlab.models.model_card import write_model_card
@@ -24,20 +24,10 @@ from rewardlab.models.precision import round_checkpoint
 from rewardlab.processes import command_line, is_main, num_cores, num_processes
 from rewardlab.prompts import Template
 from rewardlab.reporting.progress import Advance, log_line
+from rewardlab.training.run.identity import changed_settings, decides, text_of_changes
 
-# Where a run finds its endpoint and what it prints: not what it is. Another value continues the same run.
-PROJECT = "rewardlab"  # as trackers name it
-_SURROUNDINGS = {"base_url", "api_key_env", "concurrency", "deadline_s", "report_to", "logging_steps", "save_total_limit"}
-_SURROUNDINGS |= {"health", "devices", "data_workers"}
-_SURROUNDINGS |= {"attn_implementation", "dtype"}  # by what attention is computed, and how the result is written
-_SURROUNDINGS |= {
-    "micro_batch_size",
-    "micro_batch_tokens",
-    "sampling_batch_size",
-    "judge_batch_size",
-    "gradient_checkpointing",
-}  # how a batch is read, not what is in it
 FINAL, METRICS, SAMPLES, CONFIG, CRITIC = "final", "metrics.jsonl", "samples.jsonl", "run.json", "critic"
+PROJECT = "rewardlab"  # as trackers name it
 EVALUATIONS, EVAL, TRACKED_EVAL = "evaluations.jsonl", "eval/", "eval_"  # trackers know evaluations by transformers' prefix
 
 
@@ -48,26 +38,22 @@ def is_finished(out: Path) -> bool:
     return (out / FINAL / CARD).exists()
 
 
-def identity(config: dict[str, Any]) -> dict[str, Any]:
-    """The part of a resolved config that decides what a run computes."""
-    kept = {name: value for name, value in config.items() if name not in _SURROUNDINGS}
-    return {name: identity(value) if isinstance(value, dict) else value for name, value in kept.items()}
-
-
 def refuse_finished(out: Path) -> None:
     """Raise ConfigError for the folder of a finished run: it is never overwritten."""
     if is_finished(out):
         raise ConfigError(f"{out}: holds a finished run; choose another --out, or delete it to train anew")
 
 
-def _has_begun(out: Path) -> bool:
-    """Whether there is anything that a run with other settings would lose: one that failed at its start left its config."""
-    return (out / METRICS).exists() or any(out.glob("checkpoint-*"))
+def has_begun(out: Path) -> bool:
+    """Return whether there is anything in ``out`` that a run with other settings would lose: an optimizer step that was logged,
+    or a checkpoint. A run that failed before has left its config, and perhaps the evaluation of the model it began with."""
+    return any(out.glob("checkpoint-*")) or any(row["step"] > 0 for row in read_complete_lines(out / METRICS))
 
 
 def open_run(out: Path, config: BaseModel, *, data: str) -> str | None:
     """Create run folder ``out`` or continue the interrupted run in it; returns the checkpoint to resume from, if any.
 
+    Settings that do not decide what a run computes may be others than before: they are logged, and ``run.json`` has them.
     Raises ConfigError for a finished run (it is never overwritten) and for one with other settings or data, OutputError
     where ``out`` cannot be written or another process trains in it.
     """
@@ -76,18 +62,32 @@ def open_run(out: Path, config: BaseModel, *, data: str) -> str | None:
     if is_main():
         lock_folder(out)
     path = out / CONFIG
-    if path.exists() and _has_begun(out):
-        before = json.loads(path.read_text(encoding="utf-8"))
-        mine, theirs = ({**identity(run["config"]), "data": run["data"]} for run in (described, before))
-        if other := [name for name in sorted(mine.keys() | theirs.keys()) if mine.get(name) != theirs.get(name)]:
+    before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    changes = changed_settings(before["config"], described["config"]) if before else {}
+    other = [key for key in changes if decides(key)] + (["data"] if before and before["data"] != data else [])
+    if before and has_begun(out):
+        if other:
             raise ConfigError(
                 f"{out}: holds an interrupted run with other settings or data ({', '.join(other)}); use another --out, or "
                 "the same settings"
             )
+        if changes and is_main():
+            write_atomic(path, json.dumps({**before, **described}, indent=1) + "\n")
+            log_line(f"{out}: {text_of_changes(changes)}")
         return _last_checkpoint(out)
     if is_main():  # the others may look before or after: a run that has just begun has no checkpoint
+        if other:
+            _forget_start(out)
+        else:
+            _tidy(out, None)
         write_atomic(path, json.dumps({**described, "versions": versions(), "commit": commit()}, indent=1) + "\n")
     return None
+
+
+def _forget_start(out: Path) -> None:
+    """Remove what a run with other settings, which failed before its first step, has logged of its start."""
+    for name in (METRICS, EVALUATIONS, SAMPLES):
+        (out / name).unlink(missing_ok=True)
 
 
 def _is_complete(checkpoint: Path) -> bool:

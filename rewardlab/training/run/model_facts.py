@@ -25,7 +25,8 @@ def models_of(trainer: Any) -> dict[str, Any]:
 
 
 def record_models(out: Path, trainer: Any) -> None:
-    """Write the attention and the type of weights of each model of a run into its ``run.json``, and log them."""
+    """Write the attention and the type of weights of each model of a run into its ``run.json``, and log them; where a run goes
+    on with others, those it had, too."""
     if not is_main():
         return
     models = models_of(trainer)
@@ -34,6 +35,12 @@ def record_models(out: Path, trainer: Any) -> None:
         "weights": {name: str(next(model.parameters()).dtype).removeprefix("torch.") for name, model in models.items()},
     }
     path = out / CONFIG
-    write_atomic(path, json.dumps({**json.loads(path.read_text(encoding="utf-8")), **facts}, indent=1) + "\n")
-    each = [f"{name} {facts['attention'][name]} on {facts['weights'][name]}" for name in models]
-    log_line(f"{out}: attention and weights: {', '.join(each)}")
+    record = json.loads(path.read_text(encoding="utf-8"))
+    before = {name: record[name] for name in facts} if facts.keys() <= record.keys() else {}
+    write_atomic(path, json.dumps({**record, **facts}, indent=1) + "\n")
+    changed = f"; before: {_text(before)}, so numbers differ by rounding" if before and before != facts else ""
+    log_line(f"{out}: attention and weights: {_text(facts)}{changed}")
+
+
+def _text(facts: dict[str, dict[str, str]]) -> str:
+    return ", ".join(f"{name} {attention} on {facts['weights'][name]}" for name, attention in facts["attention"].items())
