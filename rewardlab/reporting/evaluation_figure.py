@@ -18,6 +18,7 @@ LINES = {  # of shares of pairs, in the order in which they are drawn
 }
 BANDS = ("accuracy", "blank_accuracy")  # whose intervals are shaded: a third would hide them
 MOST_DOTS = 40
+ALONE = 0.6  # half the width of the interval of a single evaluation, in percent
 SMALL = {  # beside it, as curves of their own
     "swap_consistency": "both orders name the same, share",
     "invalid_frac": "judgments without a verdict, share",
@@ -135,6 +136,8 @@ def _band(name: str, rows: Sequence[Mapping[str, Any]], frame: Frame) -> str:
     if name not in BANDS:
         return ""
     low, high = ([(frame.x(row["step"]), frame.y(row[f"{PREFIX}{name}_{end}"])) for row in rows] for end in ("low", "high"))
+    if len(rows) == 1:  # else it would have no width
+        low, high = ([(x - ALONE, y), (x + ALONE, y)] for [(x, y)] in (low, high))
     return _polyline([*low, *reversed(high)])
 
 

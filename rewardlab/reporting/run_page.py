@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+
+from markupsafe import Markup, escape
 
 from rewardlab.reporting.evaluation_figure import PREFIX, SMALL, evaluation_figure, evaluation_rows, share_text
 from rewardlab.reporting.pages import page_environment
@@ -30,7 +33,8 @@ Record = Mapping[str, Any]  # a line of a run's log
 
 @dataclass(frozen=True)
 class Curve:
-    """A metric as a line: ``points`` are an SVG polyline's, ``breaks`` the steps at which it was no number.
+    """A metric as a line: ``points`` are an SVG polyline's, ``breaks`` the steps at which it was no number. Of a single point,
+    which is no line, ``dot`` is the place.
 
     ``words`` say what ``name`` is, where it is one of :data:`FIRST`; else they are the name.
     """
@@ -43,6 +47,7 @@ class Curve:
     last: float
     steps: tuple[int, int]
     breaks: tuple[int, ...]
+    dot: tuple[float, float] | None = None
 
 
 def curve(name: str, values: Sequence[tuple[int, Any]]) -> Curve | None:
@@ -52,14 +57,27 @@ def curve(name: str, values: Sequence[tuple[int, Any]]) -> Curve | None:
         return None
     steps, numbers = [step for step, _ in finite], [value for _, value in finite]
     low, high = min(numbers), max(numbers)
-    wide, tall = (max(steps) - min(steps)) or 1, (high - low) or 1.0
-    points = " ".join(
-        f"{PAD + (step - min(steps)) / wide * (WIDTH - 2 * PAD):.1f},"
-        f"{HEIGHT - PAD - ((value - low) / tall if high > low else 0.5) * (HEIGHT - 2 * PAD):.1f}"
+    places = [
+        (
+            PAD + _share(step, min(steps), max(steps)) * (WIDTH - 2 * PAD),
+            HEIGHT - PAD - _share(value, low, high) * (HEIGHT - 2 * PAD),
+        )
         for step, value in finite
-    )
+    ]
+    points = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
     breaks = tuple(step for step, value in values if not isinstance(value, int | float))
-    return Curve(name, FIRST.get(name, name), points, low, high, numbers[-1], (min(steps), max(steps)), breaks)
+    dot = places[0] if len(set(steps)) == 1 else None
+    return Curve(name, FIRST.get(name, name), points, low, high, numbers[-1], (min(steps), max(steps)), breaks, dot)
+
+
+def _share(value: float, low: float, high: float) -> float:
+    """Return where a value lies between two others, 0..1; in the middle where they are one."""
+    return (value - low) / (high - low) if high > low else 0.5
+
+
+def breakable(name: str) -> Markup:
+    """Return a name that a line may end in after a slash or an underscore, and not within a word."""
+    return Markup(re.sub("([/_])", r"\1<wbr>", str(escape(name))))
 
 
 def curve_groups(rows: Sequence[Record]) -> dict[str, list[Curve]]:
@@ -124,6 +142,7 @@ def run_page(run: TrainingRun) -> str:
             beside=evaluation_curves(evaluation_rows(run.metrics)),
             evaluation=run.evaluation,
             share_text=share_text,
+            breakable=breakable,
             events=run.events,
             samples=samples_by_step(run.samples),
             width=WIDTH,

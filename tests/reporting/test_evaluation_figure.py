@@ -82,6 +82,19 @@ def test_a_page_says_which_was_best(summary: dict[str, Any] | None, tmp_path: Pa
     assert "eval/accuracy_low" not in text
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"best_step": 0, "best_kept": False}, "above the last, step 200. Its weights are those of m: there is no best."),
+        ({"best_step": 200}, "The last evaluation is the best: 80.0 [70.0, 90.0] %. Its weights are in best."),
+        ({"best_kept": False}, "above the last, step 200. Its weights were not kept."),
+    ],
+)
+def test_a_page_says_where_the_best_weights_are(changes: dict[str, Any], words: str) -> None:
+    run = TrainingRun("rl", {"model": "m"}, "c" * 40, {}, True, [row(50, 0.8)], [], [], SUMMARY | changes)
+    assert words in " ".join(re.sub(r"<[^>]+>", "", run_page(run)).split())
+
+
 def test_a_run_without_evaluations_has_no_such_part() -> None:
     page = run_page(TrainingRun("rl", {"model": "m"}, "c" * 40, {}, True, [{"step": 1, "loss": 1.0}], [], []))
     assert "Held-out pairs" not in page

@@ -91,6 +91,7 @@ def pages(demo_pairs: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     metrics = [
         {"step": n, "loss": 1 / n, "reward/accuracy": n / 9, "completions/mean_terminated_length": n} for n in range(1, 9)
     ]
+    metrics.append({"step": 9, "advantage/outlier_frac_of_the_rollouts_that_are_in_it": -1.234e-05})  # a single point
     metrics += [
         {"step": n, "eval/pairs": 9.0, "eval/swap_consistency": 0.5, "eval/invalid_frac": 0.1}
         | {
@@ -152,6 +153,37 @@ def test_a_page(name: str, scheme: str, chromium: Any, pages: Path) -> None:
         page.close()
     text = (pages / f"{name}.html").read_text()
     assert text.index('name="color-scheme" content="light dark"') < text.index("<style>")
+
+
+BROKEN = """[...document.querySelectorAll('figcaption span')].flatMap(span => {
+  const walk = document.createTreeWalker(span, NodeFilter.SHOW_TEXT), broken = [];
+  while (walk.nextNode()) for (const word of walk.currentNode.data.matchAll(/[^ ]+/g)) {
+    const range = document.createRange();
+    range.setStart(walk.currentNode, word.index);
+    range.setEnd(walk.currentNode, word.index + word[0].length);
+    if (range.getClientRects().length > 1) broken.push(word[0]);
+  }
+  return broken;
+})"""
+
+
+@in_chromium
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [1280, 390])
+def test_curves_of_a_run(width: int, chromium: Any, pages: Path) -> None:
+    """No name is broken within a word, and every box shows something: a line, or the dot of a single point."""
+    page = chromium.new_page(viewport={"width": width, "height": 900})
+    page.goto(f"file://{pages}/run.html")
+    assert page.evaluate(BROKEN) == []
+    boxes = page.evaluate(
+        """[...document.querySelectorAll('.curves svg')].map(svg => {
+          const box = svg.querySelector('polyline, circle').getBoundingClientRect();
+          return Math.max(box.width, box.height);
+        })"""
+    )
+    assert len(boxes) > 4
+    assert min(boxes) >= 4
+    page.close()
 
 
 def estimate(accuracy: float) -> AccuracyEstimate:
