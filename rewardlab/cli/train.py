@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
@@ -11,10 +12,23 @@ from rewardlab.cli.options import JUDGING, TRAINING, ConfigFile, Images, Out, Ov
 from rewardlab.errors import ConfigError
 from rewardlab.judging.spec import spec_help
 
+if TYPE_CHECKING:
+    from rewardlab.config import TrainConfig
+    from rewardlab.types import PreferencePair
+
 
 def report_run(final: Path) -> None:
     """Print, once, where a training run's result is and how to look at the run."""
     echo_once(f"written: {final}; metrics.jsonl and run.json beside it (curves: rewardlab show {final.parent})")
+
+
+def training_pairs(data: Path, settings: TrainConfig, out: Path, *, images: Path | None = None) -> Sequence[PreferencePair]:
+    """Return the pairs that a run in ``out`` reads. Raise ConfigError for a finished run before one of them is looked at."""
+    from rewardlab.training.run.folder import refuse_finished
+    from rewardlab.training.run.inputs import pairs_of
+
+    refuse_finished(out)
+    return pairs_of(data, settings.frames, settings.model, images=images)
 
 
 @app.command("sft", rich_help_panel=TRAINING)
@@ -41,11 +55,10 @@ def sft_command(
     verdict token. `hf:OUT/final` is then a judge that answers with probabilities.
     """
     from rewardlab.config import SFTConfig, load_config, parse_overrides
-    from rewardlab.training.run.inputs import pairs_of
     from rewardlab.training.sft import train_sft
 
     settings = load_config(SFTConfig, config, parse_overrides(overrides or ()), model=model, seed=seed)
-    report_run(train_sft(pairs_of(data, settings.frames, settings.model), settings, out, votes=verify_votes))
+    report_run(train_sft(training_pairs(data, settings, out), settings, out, votes=verify_votes))
 
 
 @app.command("rl", rich_help_panel=TRAINING)
@@ -68,11 +81,10 @@ def rl_command(
     from rewardlab.config import RLConfig, load_config, parse_overrides
     from rewardlab.data.files import read_complete_lines
     from rewardlab.training.rl import train_rl
-    from rewardlab.training.run.inputs import pairs_of
 
     options = {"model": model, "seed": seed, "consistency.base_url": consistency_url}
     settings = load_config(RLConfig, config, parse_overrides(overrides or ()), **options)
-    report_run(train_rl(pairs_of(data, settings.frames, settings.model), settings, out))
+    report_run(train_rl(training_pairs(data, settings, out), settings, out))
     rewards = [row["reward"] for row in read_complete_lines(out / "metrics.jsonl") if "reward" in row]
     if rewards and not any(rewards):
         echo_once(
@@ -98,10 +110,9 @@ def rm_command(
     """
     from rewardlab.config import RMConfig, load_config, parse_overrides
     from rewardlab.training.reward_model import train_reward_model
-    from rewardlab.training.run.inputs import pairs_of
 
     settings = load_config(RMConfig, config, parse_overrides(overrides or ()), model=model, seed=seed)
-    report_run(train_reward_model(pairs_of(data, settings.frames, settings.model, images=images), settings, out))
+    report_run(train_reward_model(training_pairs(data, settings, out, images=images), settings, out))
 
 
 @app.command("score", rich_help_panel=JUDGING)
@@ -136,10 +147,9 @@ def prm_command(
     from rewardlab.config import PRMConfig, load_config, parse_overrides
     from rewardlab.distill.step_labels import read_steps
     from rewardlab.training.prm import train_prm
-    from rewardlab.training.run.inputs import pairs_of
 
     settings = load_config(PRMConfig, config, parse_overrides(overrides or ()), model=model, seed=seed)
-    report_run(train_prm(pairs_of(data, settings.frames, settings.model), read_steps(steps), settings, out))
+    report_run(train_prm(training_pairs(data, settings, out), read_steps(steps), settings, out))
 
 
 @app.command("policy", rich_help_panel=TRAINING)
@@ -162,10 +172,9 @@ def policy_command(
     """
     from rewardlab.config import PolicyConfig, load_config, parse_overrides
     from rewardlab.training.policy import train_policy
-    from rewardlab.training.run.inputs import pairs_of
 
     settings = load_config(PolicyConfig, config, parse_overrides(overrides or ()), model=model, judge=judge, seed=seed)
-    report_run(train_policy(pairs_of(data, settings.frames, settings.model, images=images), settings, out))
+    report_run(train_policy(training_pairs(data, settings, out, images=images), settings, out))
 
 
 @app.command("merge", rich_help_panel=TRAINING)

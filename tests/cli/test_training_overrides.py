@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from rewardlab.cli import main
+from rewardlab.cli.exit_codes import ExitCode
 from rewardlab.data.pairs import write_parquet
 from tests.support import scaled_runs
 from tests.support.shell import run_main
@@ -38,3 +39,15 @@ def test_a_run_of_overrides(tiny_checkpoint: Path, tmp_path: Path) -> None:
     assert (other.returncode, "(learning_rate)" in other.stderr) == (2, True), other.stderr
     same = run_main(main, *command, "--seed", "0", "learning_rate=0.0003", "health.policy=warn")
     assert same.returncode == 0, same.stderr
+
+
+@pytest.mark.parametrize("command", ["sft", "rl", "rm", "prm", "policy"])
+def test_a_finished_run_is_refused_before_data_are_read(command: str, tmp_path: Path) -> None:
+    """Which may take minutes; here there are none, and the sentence is not about them."""
+    final = tmp_path / "run" / "final"
+    final.mkdir(parents=True)
+    (final / "rewardlab.json").write_text("{}")
+    more = ("--steps", tmp_path / "steps.jsonl") if command == "prm" else ()
+    done = run_main(main, command, "--data", tmp_path / "none.parquet", "--out", tmp_path / "run", *more)
+    assert done.returncode == ExitCode.INPUT
+    assert f"{tmp_path / 'run'}: holds a finished run; choose another --out, or delete it to train anew" in done.stderr
