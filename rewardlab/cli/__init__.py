@@ -28,7 +28,7 @@ from rewardlab.cli import (  # noqa: F401  (commands)
     serve,
     train,
 )
-from rewardlab.cli.applications import stop_status, termination_as_interrupt
+from rewardlab.cli.applications import interrupts_kept, stop_status, termination_as_interrupt
 from rewardlab.cli.exit_codes import ExitCode, exit_code_of
 from rewardlab.cli.options import app, refuse_renamed, sort_commands
 from rewardlab.errors import RewardlabError, missing_package
@@ -46,7 +46,7 @@ def main() -> None:
     _write_any_text()
     try:
         try:
-            with termination_as_interrupt():
+            with termination_as_interrupt(), interrupts_kept():
                 app()
         except ModuleNotFoundError as error:
             if (missing := missing_package(error)) is None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
@@ -45,6 +46,31 @@ def termination_as_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def interrupts_kept(again_after_s: float = 0.05) -> Iterator[None]:
+    """Have Ctrl-C again where Python loses it, within this: a KeyboardInterrupt in a destructor or around a fork, as of a data
+    loader's workers, is printed and ignored, and the command would go on."""
+    before = sys.unraisablehook
+
+    def send_again() -> None:
+        with suppress(ProcessLookupError, RuntimeError):  # it ended by itself
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    def hook(unraisable: Any) -> None:
+        if not issubclass(unraisable.exc_type, KeyboardInterrupt):
+            before(unraisable)
+            return
+        timer = threading.Timer(again_after_s, send_again)  # here it would be lost as well
+        timer.daemon = True
+        timer.start()
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
 
 
 def stop_status() -> ExitCode:

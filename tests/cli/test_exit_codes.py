@@ -217,3 +217,25 @@ def test_an_output_of_another_encoding(tmp_path: Path) -> None:
         done = subprocess.run(command, capture_output=True, cwd=ROOT, env=environment)
     assert done.returncode == ExitCode.OK, done.stderr
     assert b"? for the first response" in done.stdout
+
+
+LOSES = {
+    "fork": "os.register_at_fork(after_in_parent=lambda: signal.raise_signal(signal.SIGINT))\n"
+    "def lose():\n    if os.fork() == 0: os._exit(0)\n",
+    "destructor": "class Open:\n    def __del__(self): signal.raise_signal(signal.SIGINT)\ndef lose(): Open()\n",
+}
+
+
+@pytest.mark.parametrize("where", LOSES)
+def test_an_interrupt_is_not_lost(where: str) -> None:
+    """Ctrl-C while a data loader forks its workers: Python prints it, ignores it, and would go on for good."""
+    code = (
+        "import os, signal, time\nfrom rewardlab.cli.applications import interrupts_kept\n"
+        f"{LOSES[where]}"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "with interrupts_kept():\n"
+        "    try:\n        lose(); time.sleep(20); print('lost')\n"
+        "    except KeyboardInterrupt:\n        print('stopped')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert (done.stdout, done.stderr) == ("stopped\n", "")
