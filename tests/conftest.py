@@ -58,6 +58,7 @@ SLOW_FILES = (
     "tests/curation/test_decontaminate.py",
 )
 FAST_IN_SLOW = (
+    "tests/training/test_evaluation_callback.py",
     "tests/training/test_held_out.py",
     "tests/training/test_identity.py",
     "tests/training/test_trl_seam.py",

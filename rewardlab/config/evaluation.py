@@ -12,11 +12,14 @@ from rewardlab.config.base import Schema
 class EvaluationConfig(Schema):
     """Pairs that are not trained on, judged greedily in both orders while the run goes on. None without `data` or `fraction`.
 
-    At the start, every `every_steps` optimizer steps and at the end; the metrics are `eval/...` in metrics.jsonl. For a judge
-    of 7B on four cards this is 1 to 2 % of the time, by arithmetic.
+    At the start, every `every_steps` optimizer steps and at the end; the metrics are `eval/...` in metrics.jsonl. A judge with
+    `self_verify` is evaluated by its first judgment. For a judge of 7B on four cards this is under 1 % of the time, by
+    arithmetic; `eval/time_frac` is what it is.
     """
 
-    data: str | None = Field(None, description="File of held-out pairs (.parquet or .jsonl); null: see fraction.")
+    data: str | None = Field(
+        None, description="Held-out pairs: a file (.parquet or .jsonl) or a folder of shards; null: see fraction."
+    )
     fraction: float | None = Field(
         None,
         gt=0,
@@ -24,11 +27,11 @@ class EvaluationConfig(Schema):
         description="Share of the labelled training pairs that is held out, at most num_pairs; null: none. They and whatever "
         "is about the same question and images are not trained on.",
     )
-    num_pairs: int = Field(128, ge=1, description="Most pairs that are evaluated, drawn by seed.")
+    num_pairs: int = Field(64, ge=1, description="Most pairs that are evaluated, drawn by seed.")
     seed: int = Field(
         0, description="Seed of the draw; not the run's, so that stages and runs of other seeds hold out the same pairs."
     )
-    every_steps: int = Field(100, ge=1, description="Optimizer steps between evaluations.")
+    every_steps: int = Field(200, ge=1, description="Optimizer steps between evaluations.")
     metric: Literal["accuracy", "consistent_accuracy"] = Field(
         "accuracy",
         description="Metric that decides the best checkpoint and early stopping: the mean `accuracy` over both orders, or "
@@ -38,7 +41,10 @@ class EvaluationConfig(Schema):
         True, description="Judge the pairs with grey images too: what is still right was not seen. Twice the time."
     )
     patience: int | None = Field(
-        None, ge=1, description="Evaluations in a row without a new best metric after which the run ends early; null: never."
+        None,
+        ge=1,
+        description="Evaluations in a row without a new best metric after which the run ends early; null: never. None counts "
+        "within the warm-up, nor before the first that has a verdict.",
     )
     keep_best: bool = Field(True, description="Keep the weights of the best evaluation in OUT/best, beside OUT/final.")
     max_tokens: int | None = Field(
@@ -47,7 +53,8 @@ class EvaluationConfig(Schema):
     batch_size: int | None = Field(
         None,
         ge=2,
-        description="Judgments that a process decodes side by side; null: the rollouts' sampling_batch_size, or else 64.",
+        description="Judgments that a process decodes side by side; null: the rollouts' sampling_batch_size, or else 64. A run "
+        "may go on with another.",
     )
 
     @property

@@ -57,6 +57,7 @@ def evaluations(run: Path) -> list[dict[str, Any]]:
     found = rows(run, "evaluations.jsonl")
     for row in found:
         del row["metrics"]["eval/seconds"]
+        row["metrics"].pop("eval/time_frac", None)  # none at the start
     return found
 
 
@@ -234,14 +235,16 @@ def test_weights_that_are_dealt_out(finished_run: Path, tmp_path: Path) -> None:
 
 
 class Scripted:
-    """Judges that are right about the first ``values[n]`` of all pairs in evaluation ``start + n``."""
+    """Judges that are right about the first ``values[n]`` of all pairs in evaluation ``start + n``; None: without a verdict."""
 
-    def __init__(self, values: Sequence[int], start: int = 0) -> None:
+    def __init__(self, values: Sequence[int | None], start: int = 0) -> None:
         self._values, self._next = values, start
 
     def __call__(self, model: Any, processor: Any, pairs: Sequence[PreferencePair]) -> list[Judgment]:
         right = self._values[self._next]
         self._next += 1
+        if right is None:
+            return [says(pair, None, None) for pair in pairs]
         winners = [(pair.preferred or 0) ^ (n >= right) for n, pair in enumerate(pairs)]
         return [says(pair, winner, winner) for pair, winner in zip(pairs, winners, strict=True)]
 
@@ -336,6 +339,22 @@ def test_an_early_end(
         scripted_run(monkeypatch, Scripted([]), tmp_path / "run", tiny_checkpoint, **patient)
 
 
+def test_patience_begins_with_verdicts_after_the_warm_up(
+    tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No verdict at steps 0 and 1, warm-up to step 4, best at step 2: steps 5 and 6 count, and the run ends there. The time
+    that evaluations take is logged with each but that of the start."""
+    changes: dict[str, Any] = {"evaluation": {"patience": 2}, "max_steps": 8, "save_steps": 8}
+    changes |= {"lr_scheduler": "constant_with_warmup", "warmup_ratio": 0.5}
+    scripted_run(monkeypatch, Scripted([None, None, 3, 2, 2, 2, 2]), tmp_path / "run", tiny_checkpoint, **changes)
+    assert [row["step"] for row in evaluations(tmp_path / "run")] == [0, 1, 2, 3, 4, 5, 6]
+    summary = json.loads((tmp_path / "run" / "run.json").read_text())["evaluation"]
+    assert (summary["stopped_early"], summary["best_step"], summary["last_step"]) == (True, 2, 6)
+    logged = [row for row in rows(tmp_path / "run", "metrics.jsonl") if "eval/pairs" in row]
+    assert "eval/time_frac" not in logged[0]
+    assert all(0 < row["eval/time_frac"] < 1 for row in logged[1:])
+
+
 def test_the_start_may_be_the_best(
     tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -344,6 +363,7 @@ def test_the_start_may_be_the_best(
     assert not (tmp_path / "run" / BEST).exists()
     said = capfd.readouterr().err
     assert "the best is that of the model that the run began with" in said
+    assert f"its weights are {tiny_checkpoint} as it was: there is no {tmp_path / 'run' / BEST}" in said
     assert "50.0 points" in said
     assert "It was chosen on the same 6 pairs" in said
 

@@ -7,9 +7,10 @@ there is: a run that goes on from a checkpoint reads it, and knows its best eval
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,9 @@ from rewardlab.reporting.progress import log_line
 from rewardlab.training.run.best import BEST, best_step, forget_previous, restore_best, save_best
 from rewardlab.training.run.evaluation import Evaluation, evaluate
 from rewardlab.training.run.folder import CONFIG, EVAL, EVALUATIONS, METRICS, TRACKED_EVAL
+from rewardlab.training.run.held_out import prompt_of
+
+MOST_TIME = 0.03  # share of a run's time that goes into evaluating before a line warns of it
 
 
 @dataclass(frozen=True)
@@ -35,10 +39,19 @@ class EvaluationRecord:
     def value(self) -> float:
         return sum(score for _, score in self.scores) / len(self.scores)
 
+    @property
+    def has_verdicts(self) -> bool:
+        """Return whether any judgment could be read."""
+        return self.metrics.get(f"{EVAL}invalid_frac", 0.0) < 1
+
 
 @dataclass(frozen=True)
 class EvaluationSummary:
-    """What a run's evaluations come to, as ``run.json`` holds it. ``gain`` is the best less the last, pair by pair, in 0..1."""
+    """What a run's evaluations come to, as ``run.json`` holds it.
+
+    ``gain`` is the best less the last, pair by pair, in 0..1, and ``gain_interval`` its 95 % bootstrap interval over prompts;
+    ``time_frac`` of the run's time since it last began or went on.
+    """
 
     metric: str
     evaluations: int
@@ -58,25 +71,33 @@ def best_record(records: Sequence[EvaluationRecord]) -> EvaluationRecord:
     return max(records, key=lambda record: (record.value, -record.step))
 
 
-def is_exhausted(records: Sequence[EvaluationRecord], patience: int | None) -> bool:
-    """Return whether the last ``patience`` evaluations brought no new best one."""
-    return patience is not None and bool(records) and len(records) - 1 - records.index(best_record(records)) >= patience
+def is_exhausted(records: Sequence[EvaluationRecord], patience: int | None, warmup_steps: int = 0) -> bool:
+    """Return whether ``patience`` evaluations after the best brought no better one. None counts before the first that has a
+    verdict, nor within the warm-up: what a judge learns first is to answer at all."""
+    first_verdicts = next((n for n, record in enumerate(records) if record.has_verdicts), None)
+    if patience is None or first_verdicts is None:
+        return False
+    after = records[max(first_verdicts, records.index(best_record(records))) + 1 :]
+    return sum(record.step > warmup_steps for record in after) >= patience
 
 
 class Evaluate(TrainerCallback):
     """Evaluates ``trainer``'s model at the start, every so many steps and at the end of the run in ``out``.
 
-    ``facts`` go into the card of the best weights: the stage, and the model it began with.
+    ``base`` is the model that the run begins with; it and ``facts``, such as the stage, go into the card of the best weights.
     """
 
-    def __init__(self, evaluation: Evaluation, trainer: Any, out: Path, **facts: Any) -> None:
-        self._evaluation, self._trainer, self._out, self._facts = evaluation, trainer, out, facts
+    def __init__(self, evaluation: Evaluation, trainer: Any, out: Path, *, base: str, **facts: Any) -> None:
+        self._evaluation, self._trainer, self._out, self._base, self._facts = evaluation, trainer, out, base, facts
         self._records: list[EvaluationRecord] = []
         self._seconds, self._begun = 0.0, time.monotonic()
+        self._since = (0, self._begun)  # step and time at which training went on after the last evaluation
+        self._has_warned = False
         self._kept_after = -1  # the step after which the best weights are kept
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._begun, step = time.monotonic(), state.global_step
+        self._since = (step, self._begun)
         if state.is_world_process_zero:
             restore_best(self._out, step)
         self._trainer.accelerator.wait_for_everyone()
@@ -89,18 +110,19 @@ class Evaluate(TrainerCallback):
             self._evaluate(state)
         elif step == 0 and not any(f"{EVAL}accuracy" in row for row in read_complete_lines(self._out / METRICS)):
             self._log(self._records[0])  # killed between the two lines
-        control.should_training_stop = is_exhausted(self._records, self._evaluation.config.patience)
+        control.should_training_stop = self._is_exhausted(args, state)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         step, config = state.global_step, self._evaluation.config
         if step % config.every_steps and step < state.max_steps:
             return
         self._evaluate(state)
-        if is_exhausted(self._records, config.patience):
+        if self._is_exhausted(args, state):
+            best = best_record(self._records)
             control.should_training_stop = control.should_save = True
             self._say(
                 f"step {step}: the run ends early, for {config.patience} evaluations in a row brought no {config.metric} above "
-                f"{_percent(best_record(self._records).value)} of step {best_record(self._records).step} (evaluation.patience)"
+                f"{_percent(best.value)} of {_place(best.step)} (evaluation.patience)"
             )
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -108,12 +130,15 @@ class Evaluate(TrainerCallback):
             forget_previous(self._out)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        summary = self._summary(state)
+        summary = self._summary(stopped_early=self._is_exhausted(args, state) and state.global_step < state.max_steps)
         if state.is_world_process_zero:
             path = self._out / CONFIG
             record = json.loads(path.read_text(encoding="utf-8"))
             write_atomic(path, json.dumps({**record, "evaluation": asdict(summary)}, indent=1) + "\n")
-        self._say(summary_text(summary, len(self._evaluation.pairs), self._out))
+        self._say(summary_text(summary, len(self._evaluation.pairs), self._out, self._base))
+
+    def _is_exhausted(self, args: Any, state: Any) -> bool:
+        return is_exhausted(self._records, self._evaluation.config.patience, args.get_warmup_steps(state.max_steps))
 
     def _evaluate(self, state: Any) -> None:
         start_time = time.monotonic()
@@ -126,18 +151,42 @@ class Evaluate(TrainerCallback):
         candidates = [other for other in self._records if other.step > self._kept_after]
         if record.step and record is best_record(candidates) and self._evaluation.config.keep_best:
             self._keep(record)
+        self._records[-1] = record = self._with_time(record, start_time)
         if state.is_world_process_zero:
             with (self._out / EVALUATIONS).open("a", encoding="utf-8") as file:
                 file.write(json.dumps(asdict(record)) + "\n")
         self._log(record)
         self._say(record_text(record))
-        self._seconds += time.monotonic() - start_time
+        self._warn_of_time(record)
+        now = time.monotonic()
+        self._seconds += now - start_time
+        self._since = (record.step, now)
+
+    def _with_time(self, record: EvaluationRecord, start_time: float) -> EvaluationRecord:
+        """Return the record of an evaluation that began at ``start_time`` with the share of the time that one takes every
+        ``every_steps`` steps, its weights saved; without it where no step was made since the last."""
+        steps, trained = record.step - self._since[0], start_time - self._since[1]
+        if steps <= 0:
+            return record
+        spent = time.monotonic() - start_time
+        share = spent / (spent + trained / steps * self._evaluation.config.every_steps)
+        return replace(record, metrics={**record.metrics, "eval/time_frac": share})
+
+    def _warn_of_time(self, record: EvaluationRecord) -> None:
+        share = record.metrics.get("eval/time_frac", 0.0)
+        if share > MOST_TIME and not self._has_warned:
+            self._has_warned = True
+            every = self._evaluation.config.every_steps
+            self._say(
+                f"evaluating every {every:,} steps takes {_percent(share)} of the time, more than {100 * MOST_TIME:.0f} %: "
+                f"take evaluation.every_steps={steps_between(share, every)}, or fewer num_pairs"
+            )
 
     def _keep(self, record: EvaluationRecord) -> None:
         evidence = {"metric": self._evaluation.config.metric, "value": record.value, "pairs": len(record.scores)}
         processor = self._trainer.processing_class or self._evaluation.processor
-        template = self._evaluation.template
-        save_best(self._out, self._trainer, processor, step=record.step, template=template, held_out=evidence, **self._facts)
+        template, facts = self._evaluation.template, {"base": self._base, **self._facts}
+        save_best(self._out, self._trainer, processor, step=record.step, template=template, held_out=evidence, **facts)
 
     def _log(self, record: EvaluationRecord) -> None:
         """Log as transformers' Trainer does: what a trainer below it has gathered for its own next line stays there, and that
@@ -147,21 +196,21 @@ class Evaluate(TrainerCallback):
         Trainer.log(self._trainer, {name.replace(EVAL, TRACKED_EVAL, 1): value for name, value in record.metrics.items()})
         control.should_log = due
 
-    def _summary(self, state: Any) -> EvaluationSummary:
+    def _summary(self, *, stopped_early: bool) -> EvaluationSummary:
         best, last = best_record(self._records), self._records[-1]
         gains = [one - other for (_, one), (_, other) in zip(best.scores, last.scores, strict=True)]
-        config = self._evaluation.config
+        prompts = [repr(prompt_of(pair)) for pair in self._evaluation.pairs]
         return EvaluationSummary(
-            config.metric,
+            self._evaluation.config.metric,
             len(self._records),
             best.step,
             best.value,
             last.step,
             last.value,
             best.value - last.value,
-            difference_interval(gains),
+            difference_interval(gains, prompts),
             best_step(self._out / BEST) == best.step,
-            is_exhausted(self._records, config.patience) and state.global_step < state.max_steps,
+            stopped_early,
             self._seconds / max(time.monotonic() - self._begun, 1e-9),
         )
 
@@ -197,22 +246,41 @@ def record_text(record: EvaluationRecord) -> str:
     return ", ".join(parts)
 
 
-def summary_text(summary: EvaluationSummary, num_pairs: int, out: Path) -> str:
-    """Return what is said of a run's evaluations at its end."""
+def summary_text(summary: EvaluationSummary, num_pairs: int, out: Path, base: str) -> str:
+    """Return what is said of a run's evaluations at its end; ``base`` is the model that it began with."""
     low, high = (100 * end for end in summary.gain_interval)
     if summary.best_step == summary.last_step:
         sentence = f"the last of {summary.evaluations} evaluations is the best: {summary.metric} {_percent(summary.best)}"
     else:
-        where = "the model that the run began with" if summary.best_step == 0 else f"step {summary.best_step}"
-        kept = f", its weights are in {out / BEST}" if summary.best_kept else ""
         sentence = (
-            f"of {summary.evaluations} evaluations the best is that of {where}: {summary.metric} {_percent(summary.best)}, "
-            f"{100 * summary.gain:.1f} points [{low:.1f}, {high:.1f}] above the last, step {summary.last_step}{kept}"
+            f"of {summary.evaluations} evaluations the best is that of {_place(summary.best_step)}: {summary.metric} "
+            f"{_percent(summary.best)}, {100 * summary.gain:.1f} points [{low:.1f}, {high:.1f}] above the last, step "
+            f"{summary.last_step}"
         )
-    return (
-        f"evaluation: {sentence}. It was chosen on the same {num_pairs:,} pairs, so expect less on others. "
-        f"{_percent(summary.time_frac)} of the time went into evaluating"
-    )
+    if summary.best_kept:
+        sentence += f", its weights are in {out / BEST}"
+    elif summary.best_step == 0:
+        sentence += f", its weights are {base} as it was: there is no {out / BEST}"
+    elif (kept := best_step(out / BEST)) is not None:
+        sentence += f", its weights are gone, and {out / BEST} has those of step {kept}"
+    else:
+        sentence += ", its weights were not kept"
+    share = f"{_percent(summary.time_frac)} of the time went into evaluating"
+    if summary.time_frac > MOST_TIME:
+        share += f", more than {100 * MOST_TIME:.0f} %: raise evaluation.every_steps, or lower num_pairs"
+    return f"evaluation: {sentence}. It was chosen on the same {num_pairs:,} pairs, so expect less on others. {share}"
+
+
+def steps_between(share: float, every_steps: int) -> int:
+    """Return how many steps lie between evaluations that take :data:`MOST_TIME` of the time, in two digits, where one every
+    ``every_steps`` takes ``share``."""
+    needed = every_steps * share / (1 - share) * (1 - MOST_TIME) / MOST_TIME
+    unit: int = 10 ** max(0, math.floor(math.log10(needed)) - 1)
+    return math.ceil(needed / unit) * unit
+
+
+def _place(step: int) -> str:
+    return f"step {step}" if step else "the model that the run began with"
 
 
 def _percent(share: float) -> str:

@@ -1,0 +1,95 @@
+"""What follows from evaluations: when a run ends early, and what is said of the best, of its weights and of the time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from rewardlab.training.run.evaluation_callback import (
+    MOST_TIME,
+    EvaluationRecord,
+    EvaluationSummary,
+    is_exhausted,
+    steps_between,
+    summary_text,
+)
+
+SUMMARY = SimpleNamespace(
+    metric="accuracy",
+    evaluations=4,
+    best_step=0,
+    best=0.8,
+    last_step=30,
+    last=0.7,
+    gain=0.1,
+    gain_interval=(0.02, 0.18),
+    best_kept=False,
+    stopped_early=False,
+    time_frac=0.01,
+)
+
+
+def records(values: list[float], invalid: list[float] | None = None) -> list[EvaluationRecord]:
+    """An evaluation every ten steps."""
+    shares = invalid or [0.0] * len(values)
+    pairs = enumerate(zip(values, shares, strict=True))
+    return [EvaluationRecord(10 * n, {"eval/invalid_frac": share}, [("p", value)]) for n, (value, share) in pairs]
+
+
+@pytest.mark.parametrize(
+    ("values", "invalid", "warmup_steps", "expected"),
+    [
+        ([0.5, 0.4, 0.5], None, 0, True),
+        ([0.5, 0.4, 0.6], None, 0, False),
+        ([0.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0], 0, False),  # it writes no verdict yet
+        ([0.0, 0.0, 0.0, 0.0], [1.0, 1.0, 0.9, 0.9], 0, False),  # one evaluation since it does
+        ([0.0, 0.0, 0.0, 0.0], [1.0, 0.9, 0.9, 0.9], 0, True),
+        ([0.5, 0.4, 0.4, 0.4], None, 20, False),  # step 30 alone counts
+        ([0.5, 0.4, 0.4, 0.4], None, 10, True),
+        ([0.5, 0.4, 0.6, 0.4], None, 10, False),
+    ],
+)
+def test_patience(values: list[float], invalid: list[float] | None, warmup_steps: int, expected: bool) -> None:
+    """Two evaluations that count, after the best: with verdicts, and after the warm-up."""
+    assert is_exhausted(records(values, invalid), 2, warmup_steps) is expected
+    assert not is_exhausted(records(values, invalid), None, warmup_steps)
+    assert not is_exhausted([], 2)
+
+
+def said(out: Path, **changes: object) -> str:
+    summary = EvaluationSummary(**(vars(SUMMARY) | changes))  # type: ignore[arg-type]
+    return summary_text(summary, 64, out, "runs/sft/final")
+
+
+def test_where_the_best_weights_are(tmp_path: Path) -> None:
+    """In ``best``, or where the run began, or nowhere."""
+    best = tmp_path / "best"
+    assert f"[2.0, 18.0] above the last, step 30, its weights are runs/sft/final as it was: there is no {best}." in said(
+        tmp_path
+    )
+    assert f"step 30, its weights are in {best}." in said(tmp_path, best_step=20, best_kept=True)
+    assert "step 30, its weights were not kept." in said(tmp_path, best_step=20)
+    last = said(tmp_path, best_step=30, best_kept=True)
+    assert f"the last of 4 evaluations is the best: accuracy 80.0 %, its weights are in {best}." in last
+    best.mkdir()
+    (best / "config.json").write_text("{}")
+    (best / "rewardlab.json").write_text('{"step": 25}')
+    assert f"step 30, its weights are gone, and {best} has those of step 25." in said(tmp_path, best_step=20)
+
+
+def test_much_time_is_said(tmp_path: Path) -> None:
+    assert said(tmp_path).endswith("1.0 % of the time went into evaluating")
+    assert said(tmp_path, time_frac=0.041).endswith(
+        "4.1 % of the time went into evaluating, more than 3 %: raise evaluation.every_steps, or lower num_pairs"
+    )
+
+
+def test_steps_that_keep_it_below() -> None:
+    """Every 100 steps 6 % is 6 of 100 parts: 94 parts train; 6 / (6 + 194) is 3 %, which takes 194 / 94 of the steps, 207."""
+    assert steps_between(0.06, 100) == 210
+    for share, every in ((0.04, 1), (0.5, 7), (0.9, 1000)):
+        needed = steps_between(share, every)
+        evaluating, training = share, (1 - share) * needed / every
+        assert evaluating / (evaluating + training) <= MOST_TIME
