@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+
+_LOST_PEER = re.compile(r"gloo.*(closed by peer|reset by peer|Broken pipe|Socket closed)|NCCL.*remote process exit", re.DOTALL)
+
+
+def is_lost_peer(error: BaseException) -> bool:
+    """Return whether torch.distributed failed because another process of the run has ended."""
+    return isinstance(error, RuntimeError) and _LOST_PEER.search(str(error)) is not None
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,10 @@ from safetensors import SafetensorError
 from transformers import PreTrainedModel, PrinterCallback, TrainerCallback
 
 from rewardlab.config import TrainConfig
-from rewardlab.errors import CheckpointError, DataError, HealthError, MediaError, OutputError
+from rewardlab.errors import CheckpointError, DataError, HealthError, MediaError, OutputError, RewardlabError
 from rewardlab.models.value_model import ValueModel
 from rewardlab.processes import is_main, num_processes
+from rewardlab.training.run.process_group import is_lost_peer
 from rewardlab.training.run.watchdog import HalveLearningRate, Watchdog, rollbacks
 
 _JOINED = "latest_universal"  # DeepSpeed's name for what says which folder holds the joined state; written last
@@ -27,7 +28,7 @@ _JOINED = "latest_universal"  # DeepSpeed's name for what says which folder hold
 
 def run_steps(trainer: Any, config: TrainConfig, out: Path, resume: str | None) -> None:
     """Train under the watchdog, from checkpoint ``resume`` on where there is one. Raise DataError where the data make not one
-    step, HealthError where the run goes wrong."""
+    step, HealthError where the run goes wrong, RewardlabError where another of its processes has ended."""
     if resume:
         fit_to_processes(trainer, Path(resume))
     trainer.add_callback(Watchdog(config.health, out))
@@ -45,6 +46,11 @@ def run_steps(trainer: Any, config: TrainConfig, out: Path, resume: str | None) 
         name = type(error).__name__
         raise type(error)(str(error).strip().rsplit(f"{name}: ", 1)[-1]) from error
     except RuntimeError as error:
+        if is_lost_peer(error):
+            raise RewardlabError(
+                f"{out}: another process of this run has ended; its own last lines say why, or the machine's log where it was "
+                "killed, as for want of memory. The same command goes on from the last checkpoint"
+            ) from error
         if not str(error).startswith("DataLoader worker (pid"):
             raise
         reason = str(error).splitlines()[0]
