@@ -66,6 +66,4 @@ class PRMConfig(TrainConfig):
             raise ValueError(f"batch_size {self.batch_size} must be a multiple of micro_batch_size {self.micro_batch_size}")
         if self.lora:
             raise ValueError("a process reward model is trained whole; set lora: null")
-        if self.max_tokens:
-            raise ValueError("a process reward model reads judgments that are there already; leave max_tokens out")
         return self

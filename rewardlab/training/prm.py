@@ -26,10 +26,12 @@ from rewardlab.processes import num_processes
 from rewardlab.prompts import Template, build_messages
 from rewardlab.rewards.steps import token_ends
 from rewardlab.samplers.hf import append_answers, encode, token_texts
-from rewardlab.training.run.folder import supervised_arguments
+from rewardlab.training.run.dialogue_lengths import places_that_fit
+from rewardlab.training.run.folder import refuse_finished, supervised_arguments
 from rewardlab.training.run.length_grouping import LengthGroupingMixin, RowLayout
-from rewardlab.training.run.preflight import processor_of
+from rewardlab.training.run.preflight import TOO_LONG, processor_of
 from rewardlab.training.run.resume import StrictResumeMixin, ValueModelMixin
+from rewardlab.training.run.rows import SFTDialogue
 from rewardlab.training.run.runner import Built, Stage, checkpoint_of, run_stage
 from rewardlab.types import Order, PreferencePair
 
@@ -40,15 +42,27 @@ class StepRows(Sequence[dict[str, Any]]):
     """Labelled judgments beside their pairs, which are read as rows are taken."""
 
     def __init__(self, pairs: Sequence[PreferencePair], numbers: Sequence[int], steps: Sequence[dict[str, Any]]) -> None:
-        self._pairs, self._numbers, self._steps = pairs, numbers, steps
+        self._pairs, self.numbers, self.steps = pairs, numbers, steps
 
     def __len__(self) -> int:
-        return len(self._steps)
+        return len(self.steps)
 
     def __getitem__(self, number: Any) -> Any:
         if isinstance(number, slice):
             return [self[n] for n in range(*number.indices(len(self)))]
-        return {"pair": self._pairs[self._numbers[number]], "step": self._steps[number]}
+        return {"pair": self._pairs[self.numbers[number]], "step": self.steps[number]}
+
+
+def short_judgments(
+    pairs: Sequence[PreferencePair], steps: Sequence[dict[str, Any]], config: PRMConfig, template: Template, out: Path
+) -> list[dict[str, Any]]:
+    """Return the labelled judgments that fit, as :func:`places_that_fit` says. Raise DataError for one of a pair that is not
+    there."""
+    rows = prm_rows(pairs, steps)
+    dialogues = [
+        SFTDialogue(number, Order(row["order"]), row["text"]) for number, row in zip(rows.numbers, rows.steps, strict=True)
+    ]
+    return [steps[place] for place in places_that_fit(pairs, dialogues, config, template, out, name=TOO_LONG)]
 
 
 def prm_rows(pairs: Sequence[PreferencePair], steps: Sequence[dict[str, Any]]) -> StepRows:
@@ -123,11 +137,13 @@ def step_scores(
 def train_prm(pairs: Sequence[PreferencePair], steps: Sequence[dict[str, Any]], config: PRMConfig, out: Path) -> Path:
     """Train (or resume) from ``config.model``, a judge's checkpoint; return the final folder, read by ``ValueModel``.
 
-    Raise DataError for labels of other pairs, CheckpointError where the checkpoint was trained on another template,
+    Judgments longer than ``config.max_tokens`` are left out and listed. Raise DataError for labels of other pairs, and where no
+    judgment is short enough, CheckpointError where the checkpoint was trained on another template,
     ConfigError for a finished or different run in ``out``.
     """
     template = load_template_for(config.model, config.template)
-    rows = prm_rows(pairs, steps)
+    refuse_finished(out)
+    rows = prm_rows(pairs, short_judgments(pairs, steps, config, template, out))
     labels = hashlib.sha256(json.dumps(list(steps), sort_keys=True).encode()).hexdigest()[:16]
 
     def build(resume: str | None) -> Built:

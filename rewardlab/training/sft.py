@@ -32,7 +32,7 @@ from rewardlab.training.run.preflight import numbers_that_fit
 from rewardlab.training.run.resume import StrictResumeMixin
 from rewardlab.training.run.rows import PromptReader, SFTDialogue, dialogue_dataset
 from rewardlab.training.run.runner import Built, Stage, checkpoint_of, run_stage
-from rewardlab.training.run.verification_rows import verification_dialogues
+from rewardlab.training.run.verification_rows import short_dialogues, verification_dialogues
 from rewardlab.types import BOTH_ORDERS, PreferencePair, choice_of
 from rewardlab.verdicts.parse import verdict_label
 
@@ -128,6 +128,7 @@ def train_sft(
     specials = special_tokens(load_processor(config.model).tokenizer)
     if not (trained := [dialogue for dialogue in dialogues if dialogue.number in kept]):
         raise DataError("every pair to learn from is held out for evaluation; add pairs, or lower evaluation.fraction")
+    trained = short_dialogues(pairs, trained, config, template, out) if votes else trained
     rows = dialogue_dataset(PromptReader(pairs, template, specials), trained)
     data = fingerprint_of(pairs) + (f" {hashlib.sha256(votes.read_bytes()).hexdigest()[:16]}" if votes else "")
 

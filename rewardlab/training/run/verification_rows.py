@@ -11,13 +11,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rewardlab.config import SFTConfig
 from rewardlab.data.pair_table import light_pairs, pair_facts
 from rewardlab.data.votes import StoredVote, read_votes
 from rewardlab.errors import DataError
+from rewardlab.prompts import Template
 from rewardlab.prompts.verification import CORRECT, REVISE, VERIFY, WRONG
+from rewardlab.training.run.dialogue_lengths import places_that_fit
 from rewardlab.training.run.rows import SFTDialogue, turn
 from rewardlab.types import Choice, PreferencePair, choice_of
 from rewardlab.verdicts.parse import reasoning_of
+
+TOO_LONG_DIALOGUES = "too_long_dialogues.jsonl"
 
 
 def verification_dialogues(pairs: Sequence[PreferencePair], votes: Path) -> list[SFTDialogue]:
@@ -40,6 +45,16 @@ def verification_dialogues(pairs: Sequence[PreferencePair], votes: Path) -> list
     if not dialogues:
         raise DataError(f"{votes}: no vote is on a pair with a kept judgment, in its order; bench the judge on the same pairs")
     return dialogues
+
+
+def short_dialogues(
+    pairs: Sequence[PreferencePair], dialogues: Sequence[SFTDialogue], config: SFTConfig, template: Template, out: Path
+) -> list[SFTDialogue]:
+    """Return ``dialogues`` without the verifications and revisions that are too long, as :func:`places_that_fit` says, in
+    ``out/too_long_dialogues.jsonl``; judgments alone are counted with their pairs."""
+    verifying = [dialogue for dialogue in dialogues if dialogue.turns]
+    kept = places_that_fit(pairs, verifying, config, template, out, name=TOO_LONG_DIALOGUES)
+    return [dialogue for dialogue in dialogues if not dialogue.turns] + [verifying[place] for place in kept]
 
 
 @dataclass(frozen=True)
