@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -106,6 +107,10 @@ def test_a_start_that_failed_is_no_run(tmp_path: Path) -> None:
         assert not same or (tmp_path / "metrics.jsonl").read_text() == START
         assert not same or (tmp_path / "samples.jsonl").read_text() == ""
     assert run_json(tmp_path)["config"]["seed"] == 1
+    (tmp_path / "value").mkdir()
+    (tmp_path / "value" / "metrics.jsonl").write_text(TRAINED)
+    assert has_begun(tmp_path)  # a critic that was fitted first would be taken up
+    shutil.rmtree(tmp_path / "value")
     (tmp_path / "metrics.jsonl").write_text(START + TRAINED)
     assert has_begun(tmp_path)
     with pytest.raises(ConfigError, match=r"\(seed\)"):

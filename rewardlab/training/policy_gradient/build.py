@@ -31,7 +31,7 @@ from rewardlab.training.policy_gradient.rollouts.truncated import TruncatedRollo
 from rewardlab.training.policy_gradient.rollouts.whole import RolloutStrategy, WholeRollouts
 from rewardlab.training.policy_gradient.trainer import PolicyTrainer
 from rewardlab.training.run.evaluation import Evaluation
-from rewardlab.training.run.folder import CRITIC, common_arguments, micro_batches
+from rewardlab.training.run.folder import CRITIC, VALUE, common_arguments, micro_batches
 from rewardlab.training.run.resume import release
 from rewardlab.training.run.rows import PromptRows
 from rewardlab.training.run.runner import Built, Stage, checkpoint_of, run_stage
@@ -172,7 +172,7 @@ def pretrain_value(build: Build, config: MethodConfig, out: Path, data: str) -> 
 
     At most ``value_pretrain_steps`` steps at a constant rate; fewer where explained variance stops rising.
     """
-    folder = out / "value"
+    folder = out / VALUE
     if (folder / CRITIC / "config.json").exists():
         return folder / CRITIC
     value_config = config.model_copy(

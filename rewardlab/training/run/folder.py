@@ -27,6 +27,7 @@ from rewardlab.reporting.progress import Advance, log_line
 from rewardlab.training.run.identity import changed_settings, decides, text_of_changes
 
 FINAL, METRICS, SAMPLES, CONFIG, CRITIC = "final", "metrics.jsonl", "samples.jsonl", "run.json", "critic"
+VALUE = "value"  # the run within a run that fits a critic first
 PROJECT = "rewardlab"  # as trackers name it
 EVALUATIONS, EVAL, TRACKED_EVAL = "evaluations.jsonl", "eval/", "eval_"  # trackers know evaluations by transformers' prefix
 
@@ -46,8 +47,13 @@ def refuse_finished(out: Path) -> None:
 
 def has_begun(out: Path) -> bool:
     """Return whether there is anything in ``out`` that a run with other settings would lose: an optimizer step that was logged,
-    or a checkpoint. A run that failed before has left its config, and perhaps the evaluation of the model it began with."""
-    return any(out.glob("checkpoint-*")) or any(row["step"] > 0 for row in read_complete_lines(out / METRICS))
+    the critic's too, or a checkpoint. A run that failed before has left its config, and perhaps the evaluation of the model it
+    began with."""
+    folders = (out, out / VALUE)
+    return any(
+        any(folder.glob("checkpoint-*")) or any(row["step"] > 0 for row in read_complete_lines(folder / METRICS))
+        for folder in folders
+    )
 
 
 def open_run(out: Path, config: BaseModel, *, data: str) -> str | None:
