@@ -59,7 +59,8 @@ def judge_pairs(work: Path, judges: dict[str, str]) -> None:
     """Judge held-out pairs by each judge to ``work/NAME``, its page included, and write the leaderboard."""
     from rewardlab.benchmarks.comparison import leaderboard_html, read_run
     from rewardlab.benchmarks.report import write_reports
-    from rewardlab.benchmarks.runner import BenchSettings, run_bench
+    from rewardlab.benchmarks.runner import run_bench
+    from rewardlab.benchmarks.settings import BenchSettings
     from rewardlab.data.pairs import write_parquet
     from rewardlab.demo.pairs import make_pairs
 
