@@ -104,7 +104,7 @@ def select_command(
     Tiers by the share of right votes: easy from 90 %, medium from 60 %, hard from 25 %, very_hard below; without votes, by the
     teacher's share or attempts. Pairs that the judge always gets wrong in both orders are probably mislabelled and go to
     suspects.parquet for inspection. `report.json` has histograms before and after, and how far the measures agree.
-    To train on pairs that no teacher has tagged, set `attempts: [""]` in the RL config.
+    Of pairs that no teacher has tagged `rewardlab rl` trains on all.
     """
     from rewardlab.data.pairs import PairSet
     from rewardlab.data.votes import read_votes

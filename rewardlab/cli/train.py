@@ -54,7 +54,9 @@ def sft_command(
 
 @app.command("rl", rich_help_panel=TRAINING)
 def rl_command(
-    data: Annotated[Path, typer.Option("--data", help=f"Distilled pairs, of which it trains on the hard ones: {PAIR_FILES}.")],
+    data: Annotated[
+        Path, typer.Option("--data", help=f"Distilled pairs, of which the hard ones count, or labelled ones: {PAIR_FILES}.")
+    ],
     out: Out,
     overrides: Overrides = None,
     config: ConfigFile = None,
@@ -67,8 +69,9 @@ def rl_command(
 ) -> None:
     """Train a judge by reinforcement learning on the hard pairs, with StableReinforce or a method of `configs/rl/`.
 
-    Writes `OUT/final`; the same command resumes an interrupted run. `rewardlab rl --data runs/distill/distilled.parquet
-    --out runs/rl --config stable_reinforce model=runs/sft/final consistency.weight=0`
+    Hard are those that a teacher did not judge right at once; where no teacher was asked, all labelled pairs. Writes
+    `OUT/final`; the same command resumes an interrupted run. `rewardlab rl --data runs/distill/distilled.parquet --out runs/rl
+    --config stable_reinforce model=runs/sft/final consistency.weight=0`
     """
     from rewardlab.config import RLConfig, load_config, parse_overrides
     from rewardlab.data.files import read_complete_lines

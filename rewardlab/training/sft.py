@@ -57,7 +57,10 @@ def judgment_dialogues(pairs: Sequence[PreferencePair]) -> list[SFTDialogue]:
     """Return one dialogue per pair with a kept judgment, in the order the teacher saw it. Raise DataError without any."""
     dialogues = [SFTDialogue(number, facts.order) for number, facts in enumerate(pair_facts(pairs)) if facts.judged]
     if not dialogues:
-        raise DataError("no pair carries a teacher's judgment; run `rewardlab distill` first and train on its output")
+        raise DataError(
+            "no pair carries a judgment: run `rewardlab distill` first and train on its output, write judgments of your own "
+            "into the column `judgment`, or learn labels alone by template=verdict"
+        )
     return dialogues
 
 
