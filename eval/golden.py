@@ -28,7 +28,8 @@ sys.path[:0] = [str(ROOT)]
 
 from safetensors.torch import load_file
 
-from rewardlab.benchmarks.runner import BenchSettings, run_bench
+from rewardlab.benchmarks.runner import run_bench
+from rewardlab.benchmarks.settings import BenchSettings
 from rewardlab.config import DistillConfig, PolicyConfig, PRMConfig, RLConfig, RMConfig, SFTConfig, load_yaml
 from rewardlab.data.pairs import read_pairs, write_parquet
 from rewardlab.demo.base_model import build_model, build_processor, save_model, train_tokenizer

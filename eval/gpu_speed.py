@@ -47,7 +47,8 @@ from rewardlab.rewards.rollout import RewardFunction, Rollout, Scored, Trajector
 from rewardlab.training.policy_gradient.rollouts.whole import Sampling, WholeRollouts
 from rewardlab.training.rl import build_trainer, judgment_reward_of, rl_rows
 from rewardlab.training.run.folder import common_arguments
-from rewardlab.training.sft import ResumableSFTTrainer, sft_rows
+from rewardlab.training.run.rows import PromptReader, dialogue_dataset
+from rewardlab.training.sft import ResumableSFTTrainer, sft_dialogues
 from rewardlab.types import PreferencePair
 
 ROOT = Path(__file__).parents[1]
@@ -214,7 +215,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder)
         processor.tokenizer.padding_side = "right"
-        rows, timers = sft_rows(pairs, PLAIN), Timers(device)
+        rows = dialogue_dataset(PromptReader(pairs, PLAIN), sft_dialogues(pairs, PLAIN))
+        timers = Timers(device)
         trainer = ResumableSFTTrainer(
             model=model.train(),
             args=TRLSFTConfig(max_length=None, **common_arguments(SFTConfig(**shared), out)),

@@ -1,8 +1,9 @@
-"""The pictures of README and docs, taken anew of real pages: ``python eval/pictures.py``. Two minutes on two cores, no network.
+"""The pictures of README and docs, taken anew of real pages: ``python eval/pictures.py``.
 
-A judge (``--judge``; else the demonstration's teacher behind its own endpoint) judges held-out pairs beside a careless one. The
-page of a run is that of ``--run``, or of a small judge that is trained. Chromium and playwright (the dev extra) take the
-pictures, into ``docs/pictures``.
+Four minutes on two cores, no network. A judge (``--judge``; else the demonstration's teacher behind its own endpoint) judges
+held-out pairs beside a careless one. The page of a run is that of ``--run``, or of a small judge that is trained; that of
+evaluations is of the demonstration's judge, which learns to answer another prompt. Chromium and playwright (the dev extra)
+take the pictures, into ``docs/pictures``.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ PLOTS = {  # a figure by how its caption begins
     "plot-reliability": "Reliability",
     "plot-abstaining": "Abstaining",
 }
-PICTURES = (*BOTH, *(f"{name}-dark" for name in BOTH), "run", *PLOTS)
+PICTURES = (*BOTH, *(f"{name}-dark" for name in BOTH), "run", "evaluation", *PLOTS)
 NUM_PAIRS, NUM_VOTES, SHOWN = 240, 5, 0
 COLORS = 256  # of a picture; pages have few
 MOST_BYTES = 1_500_000  # of all of them
@@ -59,7 +60,8 @@ def judge_pairs(work: Path, judges: dict[str, str]) -> None:
     """Judge held-out pairs by each judge to ``work/NAME``, its page included, and write the leaderboard."""
     from rewardlab.benchmarks.comparison import leaderboard_html, read_run
     from rewardlab.benchmarks.report import write_reports
-    from rewardlab.benchmarks.runner import BenchSettings, run_bench
+    from rewardlab.benchmarks.runner import run_bench
+    from rewardlab.benchmarks.settings import BenchSettings
     from rewardlab.data.pairs import write_parquet
     from rewardlab.demo.pairs import make_pairs
 
@@ -88,30 +90,46 @@ def train_run() -> Path:
     from rewardlab.config import SFTConfig
     from rewardlab.demo.base_model import build_model, build_processor, save_model, train_tokenizer
     from rewardlab.demo.build import corpus
-    from rewardlab.demo.judgments import grounded_judgment
     from rewardlab.demo.pairs import make_pairs
     from rewardlab.training.sft import train_sft
 
     pairs, truths = make_pairs(300, seed=0, held_out=False)
     tokenizer = train_tokenizer(corpus(pairs, truths, random.Random(0)), 700)
     save_model(Path("base"), build_model(tokenizer, hidden=32, layers=2, seed=0), build_processor(tokenizer))
-    taught = [
+    sizes = {"learning_rate": 1e-2, "max_steps": 60, "batch_size": 8, "micro_batch_size": 8}
+    train_sft(with_judgments(pairs, truths), SFTConfig(model="base", template="plain", **sizes, **SHORT), Path("sft"))
+    return Path("sft").resolve()
+
+
+def train_evaluated_run() -> Path:
+    """Teach the demonstration's judge another prompt, evaluated on held-out pairs on the way, in the folder that is current;
+    return that of the run."""
+    from rewardlab.config import SFTConfig
+    from rewardlab.data.pairs import write_parquet
+    from rewardlab.demo.pairs import make_pairs
+    from rewardlab.judging.spec import DEMO_JUDGE
+    from rewardlab.training.sft import train_sft
+
+    Path("words.txt").write_text("Which reply is better?\nA: {first}\nB: {second}\nQuestion: {question}\n")
+    write_parquet(make_pairs(200, seed=0, held_out=True)[0], Path("held_out.parquet"))
+    sizes = {"learning_rate": 5e-4, "max_steps": 160, "batch_size": 32, "micro_batch_size": 32}
+    evaluation = {"data": "held_out.parquet", "every_steps": 20, "max_tokens": 64}
+    config = SFTConfig(model=str(DEMO_JUDGE), template="think_answer:words.txt", evaluation=evaluation, **sizes, **SHORT)
+    train_sft(with_judgments(*make_pairs(2000, seed=1, held_out=False)), config, Path("evaluated"))
+    return Path("evaluated").resolve()
+
+
+SHORT: dict[str, Any] = {"logging_steps": 1, "save_steps": 1000, "gradient_checkpointing": False}
+
+
+def with_judgments(pairs: Sequence[Any], truths: Sequence[Any]) -> list[Any]:
+    """Return the pairs with judgments that look at the picture."""
+    from rewardlab.demo.judgments import grounded_judgment
+
+    return [
         replace(pair, attempts="1", judgment=grounded_judgment(truth, pair.shown(pair.order))[0])
         for pair, truth in zip(pairs, truths, strict=True)
     ]
-    config = SFTConfig(
-        model="base",
-        template="plain",
-        learning_rate=1e-2,
-        max_steps=60,
-        batch_size=8,
-        micro_batch_size=8,
-        logging_steps=1,
-        save_steps=1000,
-        gradient_checkpointing=False,
-    )
-    train_sft(taught, config, Path("sft"))
-    return Path("sft").resolve()
 
 
 @dataclass(frozen=True)
@@ -158,8 +176,8 @@ def judge_in_ui(page: Any, pair: Any, image: Path) -> None:
     page.wait_for_timeout(600)
 
 
-def photograph(camera: Camera, work: Path, ui: str, run: Path) -> None:
-    """Take every picture of :data:`PICTURES`."""
+def photograph(camera: Camera, work: Path, ui: str, run: Path, evaluated: Path) -> None:
+    """Take every picture of :data:`PICTURES`; ``run`` and ``evaluated`` are pages of training runs."""
     from rewardlab.demo.pairs import make_pairs
 
     pair = make_pairs(NUM_PAIRS, seed=0, held_out=True)[0][SHOWN]
@@ -185,6 +203,11 @@ def photograph(camera: Camera, work: Path, ui: str, run: Path) -> None:
         page.close()
     page = camera.page(f"file://{run}", width=1100, height=760)
     camera.keep("run", page.screenshot())
+    page.goto(f"file://{evaluated}")
+    top, legend, figure = (page.locator(place).first.bounding_box() for place in ("h2", ".legend", ".evaluated"))
+    clip = {"x": 0, "y": top["y"] - 16, "width": 1100, "height": figure["y"] + figure["height"] + 16 - top["y"]}
+    assert top["y"] < legend["y"] < figure["y"], "the figure is the first section"
+    camera.keep("evaluation", page.screenshot(clip=clip, full_page=True))
     page.goto(report)
     for name, caption in PLOTS.items():
         camera.keep(name, page.locator("figure", has_text=caption).first.screenshot())
@@ -226,12 +249,12 @@ def main() -> None:
         spec = options.judge or stack.enter_context(teacher(shallow=(0.1, 0.2, 0.3), contradict=0.1))
         careless = stack.enter_context(teacher(shallow=(0.5, 0.6, 0.7)))
         judge_pairs(work, {"judge": spec, "careless": careless, "longest": "baseline:longest"})
-        run = write_run_page(run_folder or train_run())
+        run, evaluated = write_run_page(run_folder or train_run()), write_run_page(train_evaluated_run())
         opened = open_generative_judge(spec, template="plain" if options.judge is None else None, max_tokens=128)
         ui = stack.enter_context(running(create_app(opened)))
         driver = stack.enter_context(sync_playwright())
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        photograph(Camera(browser, out), work, ui, run)
+        photograph(Camera(browser, out), work, ui, run, evaluated)
         browser.close()
         size = sum((out / f"{name}.png").stat().st_size for name in PICTURES)
         print(f"{len(PICTURES)} pictures in {out}, {size:,} bytes")

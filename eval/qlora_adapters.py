@@ -40,7 +40,8 @@ from rewardlab.prompts import load_template
 from rewardlab.rewards.rollout import Rollout, Scored
 from rewardlab.training.rl import build_trainer, rl_rows
 from rewardlab.training.run.folder import common_arguments
-from rewardlab.training.sft import ResumableSFTTrainer, sft_rows
+from rewardlab.training.run.rows import PromptReader, dialogue_dataset
+from rewardlab.training.sft import ResumableSFTTrainer, sft_dialogues
 from rewardlab.types import PreferencePair
 
 ROOT = Path(__file__).parents[1]
@@ -83,7 +84,7 @@ def build(stage: str, base: Path, pairs: Sequence[PreferencePair], *, quantize: 
     return ResumableSFTTrainer(
         model=model.train(),
         args=TRLSFTConfig(max_length=None, **common_arguments(sft, out)),
-        train_dataset=sft_rows(pairs, PLAIN),
+        train_dataset=dialogue_dataset(PromptReader(pairs, PLAIN), sft_dialogues(pairs, PLAIN)),
         processing_class=processor,
         peft_config=peft_config(sft.lora, model, sft.freeze),
     )

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from rewardlab.benchmarks.report import write_reports
 from rewardlab.benchmarks.report_model import Report
-from rewardlab.benchmarks.runner import BenchSettings, run_bench
+from rewardlab.benchmarks.runner import run_bench
+from rewardlab.benchmarks.settings import BenchSettings
 
 
 def benchmark(

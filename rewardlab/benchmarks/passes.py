@@ -42,6 +42,11 @@ class Pass:
         self.seconds = math.fsum(entry.get("seconds") or 0.0 for entry in entries)
         self.num_timed = sum(len(entry["votes"]) for entry in entries if entry.get("seconds") is not None)
 
+    @property
+    def seconds_per_vote(self) -> float | None:
+        """Seconds of the votes that were timed, each; None where none was."""
+        return self.seconds / self.num_timed if self.num_timed else None
+
     def run(self, judge: AnyJudge, num_votes: int, seed: int) -> list[Judgment]:
         votes_by_row: dict[int, list[Vote]] = {row: [vote_of(v) for v in votes] for row, votes in self.logged.items()}
         if isinstance(judge, ModelJudge):  # what failed for want of an answer is asked again

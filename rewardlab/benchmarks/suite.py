@@ -10,7 +10,8 @@ from typing import Any
 from rewardlab.benchmarks.figures import best_baseline
 from rewardlab.benchmarks.report import write_reports
 from rewardlab.benchmarks.report_model import Report
-from rewardlab.benchmarks.runner import BenchSettings, check_names, run_bench
+from rewardlab.benchmarks.runner import run_bench
+from rewardlab.benchmarks.settings import BenchSettings, check_names
 from rewardlab.config import SuiteConfig
 from rewardlab.data.files import write_atomic
 from rewardlab.errors import DataError

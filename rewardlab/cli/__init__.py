@@ -16,7 +16,10 @@ from rich.markup import escape
 from rewardlab.cli import (  # noqa: F401  (commands)
     audit,
     bench,
+    bench_compare,
+    bench_data,
     bench_runs,
+    bench_scorers,
     configs,
     data,
     demo,

@@ -84,7 +84,8 @@ def bench_run(
     """
     from rewardlab.benchmarks.report import report_markdown, write_reports
     from rewardlab.benchmarks.requirements import check_report, parse_requirement
-    from rewardlab.benchmarks.runner import BenchSettings, run_bench
+    from rewardlab.benchmarks.runner import run_bench
+    from rewardlab.benchmarks.settings import BenchSettings
 
     settings = BenchSettings(
         benchmark=benchmark,
@@ -143,37 +144,6 @@ def bench_suite(
     typer.echo(f"written: {out}/suite.md, and a folder for each benchmark")
 
 
-@bench_app.command("prepare")
-def bench_prepare(
-    benchmark: Annotated[
-        str,
-        typer.Argument(help="A benchmark of `bench run` whose files are known; of another name those that are are listed."),
-    ],
-    out: Annotated[Optional[Path], typer.Option("--out", help="Folder to fetch to (needs a network).")] = None,
-    data: Annotated[
-        Optional[Path], typer.Option("--check", help="A file or folder at hand: check it instead of fetching.")
-    ] = None,
-) -> None:
-    """Fetch a benchmark's files, or check those at hand: hashes against the known ones, rows and labels per group.
-
-    Everything is fetched at one revision, which `prepared.json` names beside the files' hashes. **Exit status 1** where a file
-    is not the known one, or a group not of the published size. What licences say of the data is for you to read.
-    """
-    from rewardlab.benchmarks.prepare import check_files, fetch_files
-
-    if (out is None) == (data is None):
-        raise ConfigError("expected either --out FOLDER, to fetch, or --check PATH")
-    if out is not None:
-        record = fetch_files(benchmark, out)
-        typer.echo(f"fetched {len(record.files):,} files of {benchmark} at {record.revision} to {out}")
-    place = out or data
-    assert place is not None
-    sentences, is_good = check_files(benchmark, place)
-    typer.echo("\n".join(sentences))
-    if not is_good:
-        raise typer.Exit(1)
-
-
 @bench_app.command("listwise")
 def bench_listwise(
     data: Annotated[Path, typer.Option("--data", help="RewardBench 2: the Hub's parquet, or the same as JSON lines.")],
@@ -215,100 +185,3 @@ def bench_listwise(
     report = run_listwise(opened, ListSettings(data, protocol, words, limit, seed, command), out)
     typer.echo(listwise_markdown(report))
     typer.echo(f"written: {out}/report.json, report.md, answers.jsonl, official.jsonl (for bench official)")
-
-
-@bench_app.command("official")
-def bench_official(
-    benchmark: Annotated[
-        Optional[str], typer.Argument(help="The scorer: a benchmark's name or a part's; without one all are listed.")
-    ] = None,
-    outputs: Annotated[
-        Optional[Path], typer.Argument(help="The file that the benchmark's own inference writes, or `bench run` exports.")
-    ] = None,
-    data: Annotated[
-        Optional[Path], typer.Option("--data", help="mmrb2: a task's benchmark file, or the folder of all, for the labels.")
-    ] = None,
-) -> None:
-    """Print what the benchmark's own scorer prints on these outputs, to the digit, quirks included.
-
-    `rewardlab bench official` alone lists the scorers and what each takes. Numbers to compare with published ones, not to
-    trust: see each scorer's docstring.
-    """
-    from rewardlab.benchmarks.official import official_lines, official_scorers
-
-    if benchmark is None:
-        typer.echo("\n".join(f"{name}: {scorer.inputs}" for name, scorer in official_scorers().items()))
-        return
-    if outputs is None:
-        raise ConfigError(f"expected a file of outputs: rewardlab bench official {benchmark} OUTPUTS")
-    typer.echo("\n".join(official_lines(benchmark, outputs, data)))
-
-
-@bench_app.command("compare")
-def bench_compare(
-    runs: Annotated[
-        list[Path], typer.Argument(help="Folders of finished runs of one benchmark; others are compared with the first.")
-    ],
-    out: Annotated[Optional[Path], typer.Option("--out", help="Also write the table to this .md or .html file.")] = None,
-) -> None:
-    """Leaderboard of several runs: accuracies with intervals, and each against the first, pair by pair, with a p-value."""
-    from rewardlab.benchmarks.comparison import leaderboard_html, leaderboard_markdown, read_run
-    from rewardlab.data.files import write_atomic
-
-    if out is not None and out.suffix not in (".md", ".html"):
-        raise ConfigError(f"--out {out}: expected a .md or .html file")
-    finished = [read_run(folder) for folder in runs]
-    text = leaderboard_markdown(finished)
-    typer.echo(text)
-    if out is not None:
-        write_atomic(out, leaderboard_html(finished) if out.suffix == ".html" else text)
-
-
-@bench_app.command("check")
-def bench_check(
-    numbers: Annotated[
-        list[str], typer.Argument(help="NAME=PERCENT for each group, and overall=PERCENT; or folders of finished runs.")
-    ],
-    benchmark: Annotated[
-        str, typer.Option("--benchmark", help="The benchmark of the row; its groupings must be known.")
-    ] = "vl_rewardbench",
-) -> None:
-    """Do the numbers add up? Of a published row: under whose grouping. Of a run: from its rows to its overall.
-
-    `rewardlab bench check general=63.84 hallucination=85.71 reasoning=64.78 overall=71.92`, `rewardlab bench check runs/bench`.
-    **Exit status 1** where they do not. Of a run its groups, overall, macro, invalid rate and the curve's end are looked at.
-    """
-    from rewardlab.benchmarks.arithmetic import addition, fits, problems, sentence
-    from rewardlab.benchmarks.comparison import read_run
-    from rewardlab.benchmarks.registry import find_benchmark, packaged_benchmarks
-
-    if any("=" in number for number in numbers) != all("=" in number for number in numbers):
-        raise ConfigError("expected NAME=PERCENT throughout, or folders of runs throughout")
-    if all("=" not in number for number in numbers):
-        failed = False
-        for run in map(read_run, map(Path, numbers)):
-            wrong = problems(run.report, run.rows)
-            typer.echo(f"{run.name}: " + ("; ".join(wrong) if wrong else f"adds up: {addition(run.report.scores)}"))
-            failed = failed or bool(wrong)
-        if failed:
-            raise typer.Exit(1)
-        return
-    groupings = find_benchmark(benchmark).groupings
-    if not groupings:
-        names = ", ".join(other.name for other in packaged_benchmarks() if other.groupings)
-        raise ConfigError(f"no groupings of {benchmark!r} are known; expected {names}")
-    groups = dict(_percentage(number) for number in numbers)
-    if "overall" not in groups:
-        raise ConfigError("expected overall=PERCENT beside the groups")
-    overall = groups.pop("overall")
-    typer.echo(sentence(groups, overall, groupings, "official"))
-    if not any(fit.adds_up for fit in fits(groups, overall, groupings)):
-        raise typer.Exit(1)
-
-
-def _percentage(number: str) -> tuple[str, float]:
-    name, _, value = number.partition("=")
-    try:
-        return name, float(value)
-    except ValueError as error:
-        raise ConfigError(f"{number!r}: expected NAME=PERCENT, for example overall=71.92") from error

@@ -63,20 +63,38 @@ def configs_show(name: ConfigName, overrides: Overrides = None, stage: Stage = N
 
 @configs_app.command("copy")
 def configs_copy(
-    name: ConfigName,
+    name: Annotated[str, typer.Argument(help="A name of `rewardlab configs list`, a file, or a folder such as launch.")],
     destination: Annotated[Path, typer.Argument(metavar="DEST", help="File to write, or a folder to write it into.")],
     stage: Stage = None,
 ) -> None:
-    """Copy a config to edit it: `rewardlab configs copy rl/grpo mine.yaml`. A file that exists is not overwritten."""
-    from rewardlab.config import find_config
+    """Copy a config to edit it: `rewardlab configs copy rl/grpo mine.yaml`. A file that exists is not overwritten.
+
+    A folder's name copies all of its files, scripts too: `rewardlab configs copy launch configs/launch`.
+    """
+    from rewardlab.config import find_config, shipped_folder
     from rewardlab.data.files import write_atomic
 
+    if destination.suffix != ".yaml" and (folder := shipped_folder(name)):
+        _copy_folder(folder, destination)
+        return
     path = find_config(name, stage)
     target = destination / path.name if destination.is_dir() else destination
     if target.exists():
         raise OutputError(f"{target}: exists; choose another name")
     write_atomic(target, path.read_text(encoding="utf-8"))
     typer.echo(f"written: {target}")
+
+
+def _copy_folder(folder: Path, destination: Path) -> None:
+    from rewardlab.data.files import write_atomic
+
+    targets = {path: destination / path.name for path in sorted(folder.iterdir())}
+    if there := next((target for target in targets.values() if target.exists()), None):
+        raise OutputError(f"{there}: exists; choose another folder")
+    for path, target in targets.items():
+        write_atomic(target, path.read_text(encoding="utf-8"))
+        target.chmod(path.stat().st_mode)
+        typer.echo(f"written: {target}")
 
 
 @configs_app.command("keys")

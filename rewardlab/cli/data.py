@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Optional, cast
 import typer
 
 from rewardlab.cli.exit_codes import ExitCode
-from rewardlab.cli.options import Out, data_app
+from rewardlab.cli.options import Images, Out, data_app
 from rewardlab.errors import ConfigError, DataError, OutputError
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from rewardlab.types import PreferencePair
 
 Data = Annotated[Path, typer.Argument(help="Pairs: .parquet, .jsonl, or a folder of them.")]
-Images = Annotated[Optional[Path], typer.Option("--images", help="Folder that paths of images and videos start at.")]
 SeedOf = Annotated[int, typer.Option("--seed", help="Seed of everything random.")]
 RECIPES = "rewardlab.recipes"  # group of entry points: recipes of other packages
 AGAINST = (
@@ -303,7 +302,7 @@ def data_decontaminate(
         ),
     ],
     out: Out,
-    images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the images a .jsonl of pairs names.")] = None,
+    images: Images = None,
     image_bits: Annotated[
         int, typer.Option("--image-bits", min=0, max=32, help="Bits of 64 that perceptual hashes of one picture may differ in.")
     ] = 8,

@@ -8,13 +8,25 @@ from typing import Annotated, Optional
 import typer
 from rich.console import Console
 
-from rewardlab.cli.options import DATA, BatchSize, ConfigFile, Images, MaxTokens, Out, Overrides, RandomSeed, Seed, app
+from rewardlab.cli.options import (
+    DATA,
+    PAIR_FILES,
+    BatchSize,
+    ConfigFile,
+    Images,
+    MaxTokens,
+    Out,
+    Overrides,
+    RandomSeed,
+    Seed,
+    app,
+)
 from rewardlab.errors import ConfigError
 
 
 @app.command("distill", rich_help_panel=DATA)
 def distill_command(
-    data: Annotated[Path, typer.Option("--data", help="Labelled pairs: .parquet, .jsonl, or a folder of them.")],
+    data: Annotated[Path, typer.Option("--data", help=f"Labelled pairs: {PAIR_FILES}.")],
     out: Out,
     overrides: Overrides = None,
     config: ConfigFile = None,
@@ -76,7 +88,7 @@ def distill_command(
 
 @app.command("select", rich_help_panel=DATA)
 def select_command(
-    data: Annotated[Path, typer.Option("--data", help="Labelled pairs: .parquet, .jsonl, or a folder of them.")],
+    data: Annotated[Path, typer.Option("--data", help=f"Labelled pairs: {PAIR_FILES}.")],
     out: Annotated[Path, typer.Option("--out", help="Folder for hard.parquet, suspects.parquet and report.json.")],
     plan: Annotated[
         str, typer.Option("--plan", help="all, attempts>=2, tiers:medium,hard, hardest:0.1, rlcs:0.5, mix:easy=0.2,hard=0.8")
@@ -92,7 +104,7 @@ def select_command(
     Tiers by the share of right votes: easy from 90 %, medium from 60 %, hard from 25 %, very_hard below; without votes, by the
     teacher's share or attempts. Pairs that the judge always gets wrong in both orders are probably mislabelled and go to
     suspects.parquet for inspection. `report.json` has histograms before and after, and how far the measures agree.
-    To train on pairs that no teacher has tagged, set `attempts: [""]` in the RL config.
+    Of pairs that no teacher has tagged `rewardlab rl` trains on all.
     """
     from rewardlab.data.pairs import PairSet
     from rewardlab.data.votes import read_votes
@@ -107,7 +119,7 @@ def select_command(
 
 @app.command("self-distil", rich_help_panel=DATA)
 def self_distill_command(
-    data: Annotated[Path, typer.Option("--data", help="Labelled pairs: .parquet, .jsonl, or a folder of them.")],
+    data: Annotated[Path, typer.Option("--data", help=f"Labelled pairs: {PAIR_FILES}.")],
     judge: Annotated[
         str,
         typer.Option(
@@ -161,7 +173,7 @@ def self_distill_command(
 
 @app.command("steps", rich_help_panel=DATA)
 def steps_command(
-    data: Annotated[Path, typer.Option("--data", help="Labelled pairs, .parquet or .jsonl.")],
+    data: Annotated[Path, typer.Option("--data", help=f"Labelled pairs: {PAIR_FILES}.")],
     judge: Annotated[str, typer.Option("--judge", help="The judge that completes prefixes of its reasoning: hf:PATH.")],
     out: Out,
     overrides: Overrides = None,

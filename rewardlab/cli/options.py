@@ -123,7 +123,11 @@ Overrides = Annotated[
         help="Keys of the config, over its file: learning_rate=3e-4 consistency.weight=0. `rewardlab configs keys` lists them.",
     ),
 ]
-Images = Annotated[Optional[Path], typer.Option("--images", help="Folder of the images that a .jsonl names.")]
+PAIR_FILES = ".parquet, .jsonl, or a folder of either"
+Images = Annotated[
+    Optional[Path],
+    typer.Option("--images", help="Folder that paths of images and videos start at (default: that of the file of pairs)."),
+]
 Seed = Annotated[Optional[int], typer.Option("--seed", help="Overrides the config's seed.")]
 RandomSeed = Annotated[int, typer.Option("--seed", help="Seed of everything random.")]
 Template = Annotated[

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
-from rewardlab.cli.options import data_app
+from rewardlab.cli.options import Images, data_app
 
 Judged = Annotated[Path, typer.Argument(help="A finished `bench run pairs`, or `rank`: its folder or its log of votes.")]
 JudgedData = Annotated[Path, typer.Option("--data", help="The pairs (or candidates) that were judged: the run's own --data.")]
 File = Annotated[Path, typer.Option("--out", help="A .parquet file.")]
-JudgedImages = Annotated[Optional[Path], typer.Option("--images", help="Folder that paths of images and videos start at.")]
 MinMargin = Annotated[
     float,
     typer.Option("--min-margin", min=0.0, max=1.0, help="Least share of votes for the winner less that for the other."),
@@ -29,7 +28,7 @@ def data_dpo(
     out: File,
     min_margin: MinMargin = 0.0,
     keep_inconsistent: Inconsistent = False,
-    images: JudgedImages = None,
+    images: Images = None,
 ) -> None:
     """Write pairs as a judge decided them, for DPO: prompt, chosen, rejected, images, in TRL's conversational form.
 
@@ -47,7 +46,7 @@ def data_kto(
     out: File,
     min_margin: MinMargin = 0.0,
     keep_inconsistent: Inconsistent = False,
-    images: JudgedImages = None,
+    images: Images = None,
 ) -> None:
     """Write responses as a judge decided them, for KTO: prompt, completion, label, images; two rows for each pair kept.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from rewardlab.cli.options import TRAINING, app
+from rewardlab.cli.options import TRAINING, Images, app
 from rewardlab.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def push_command(
     dataset: Annotated[
         Optional[list[str]], typer.Option("--dataset", help="OWNER/NAME it was trained on; repeat for several.")
     ] = None,
-    images: Annotated[Optional[Path], typer.Option("--images", help="Folder that paths of images and videos start at.")] = None,
+    images: Images = None,
     private: Annotated[bool, typer.Option("--private", help="Create the repository as a private one.")] = False,
     replace_card: Annotated[
         bool, typer.Option("--replace-card", help="Write README.md anew, over what others wrote in it.")

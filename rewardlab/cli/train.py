@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
-from rewardlab.cli.options import JUDGING, TRAINING, ConfigFile, Images, Out, Overrides, Seed, app, echo_once
+from rewardlab.cli.options import JUDGING, PAIR_FILES, TRAINING, ConfigFile, Images, Out, Overrides, Seed, app, echo_once
 from rewardlab.errors import ConfigError
 from rewardlab.judging.spec import spec_help
 
@@ -22,7 +22,7 @@ def report_run(final: Path) -> None:
     echo_once(f"written: {final}; metrics.jsonl and run.json beside it (curves: rewardlab show {final.parent})")
 
 
-def training_pairs(data: Path, settings: TrainConfig, out: Path, *, images: Path | None = None) -> Sequence[PreferencePair]:
+def training_pairs(data: Path, settings: TrainConfig, out: Path, images: Path | None) -> Sequence[PreferencePair]:
     """Return the pairs that a run in ``out`` reads. Raise ConfigError for a finished run before one of them is looked at."""
     from rewardlab.training.run.folder import refuse_finished
     from rewardlab.training.run.inputs import pairs_of
@@ -33,7 +33,9 @@ def training_pairs(data: Path, settings: TrainConfig, out: Path, *, images: Path
 
 @app.command("sft", rich_help_panel=TRAINING)
 def sft_command(
-    data: Annotated[Path, typer.Option("--data", help="Distilled pairs (.parquet).")],
+    data: Annotated[
+        Path, typer.Option("--data", help=f"Distilled pairs, or labelled ones with template=verdict: {PAIR_FILES}.")
+    ],
     out: Out,
     overrides: Overrides = None,
     config: ConfigFile = None,
@@ -45,6 +47,7 @@ def sft_command(
             help="votes.jsonl of `bench run pairs` on the same --data: also teaches the judge to verify its votes.",
         ),
     ] = None,
+    images: Images = None,
     seed: Seed = None,
 ) -> None:
     """Train a judge on distilled judgments (cold start). Writes `OUT/final`; the same command resumes an interrupted run.
@@ -58,12 +61,14 @@ def sft_command(
     from rewardlab.training.sft import train_sft
 
     settings = load_config(SFTConfig, config, parse_overrides(overrides or ()), model=model, seed=seed)
-    report_run(train_sft(training_pairs(data, settings, out), settings, out, votes=verify_votes))
+    report_run(train_sft(training_pairs(data, settings, out, images), settings, out, votes=verify_votes))
 
 
 @app.command("rl", rich_help_panel=TRAINING)
 def rl_command(
-    data: Annotated[Path, typer.Option("--data", help="Distilled pairs (.parquet); it trains on the hard ones.")],
+    data: Annotated[
+        Path, typer.Option("--data", help=f"Distilled pairs, of which the hard ones count, or labelled ones: {PAIR_FILES}.")
+    ],
     out: Out,
     overrides: Overrides = None,
     config: ConfigFile = None,
@@ -71,12 +76,14 @@ def rl_command(
     consistency_url: Annotated[
         Optional[str], typer.Option("--consistency-url", help="Overrides the config's consistency endpoint.")
     ] = None,
+    images: Images = None,
     seed: Seed = None,
 ) -> None:
     """Train a judge by reinforcement learning on the hard pairs, with StableReinforce or a method of `configs/rl/`.
 
-    Writes `OUT/final`; the same command resumes an interrupted run. `rewardlab rl --data runs/distill/distilled.parquet
-    --out runs/rl --config stable_reinforce model=runs/sft/final consistency.weight=0`
+    Hard are those that a teacher did not judge right at once; where no teacher was asked, all labelled pairs. Writes
+    `OUT/final`; the same command resumes an interrupted run. `rewardlab rl --data runs/distill/distilled.parquet --out runs/rl
+    --config stable_reinforce model=runs/sft/final consistency.weight=0`
     """
     from rewardlab.config import RLConfig, load_config, parse_overrides
     from rewardlab.data.files import read_complete_lines
@@ -84,7 +91,7 @@ def rl_command(
 
     options = {"model": model, "seed": seed, "consistency.base_url": consistency_url}
     settings = load_config(RLConfig, config, parse_overrides(overrides or ()), **options)
-    report_run(train_rl(training_pairs(data, settings, out), settings, out))
+    report_run(train_rl(training_pairs(data, settings, out, images), settings, out))
     rewards = [row["reward"] for row in read_complete_lines(out / "metrics.jsonl") if "reward" in row]
     if rewards and not any(rewards):
         echo_once(
@@ -95,7 +102,7 @@ def rl_command(
 
 @app.command("rm", rich_help_panel=TRAINING)
 def rm_command(
-    data: Annotated[Path, typer.Option("--data", help="Labelled pairs, .parquet or .jsonl; no teacher is needed.")],
+    data: Annotated[Path, typer.Option("--data", help=f"Labelled pairs; no teacher is needed: {PAIR_FILES}.")],
     out: Out,
     overrides: Overrides = None,
     config: ConfigFile = None,
@@ -112,12 +119,12 @@ def rm_command(
     from rewardlab.training.reward_model import train_reward_model
 
     settings = load_config(RMConfig, config, parse_overrides(overrides or ()), model=model, seed=seed)
-    report_run(train_reward_model(training_pairs(data, settings, out, images=images), settings, out))
+    report_run(train_reward_model(training_pairs(data, settings, out, images), settings, out))
 
 
 @app.command("score", rich_help_panel=JUDGING)
 def score_command(
-    data: Annotated[Path, typer.Option("--data", help="Pairs, .parquet or .jsonl.")],
+    data: Annotated[Path, typer.Option("--data", help=f"Pairs: {PAIR_FILES}.")],
     model: Annotated[Path, typer.Option("--model", help="The scalar reward model: OUT/final of `rewardlab rm`.")],
     out: Annotated[Path, typer.Option("--out", help="JSON lines to write, for `bench run pairs --judge replay:FILE`.")],
     images: Images = None,
@@ -132,12 +139,13 @@ def score_command(
 
 @app.command("prm", rich_help_panel=TRAINING)
 def prm_command(
-    data: Annotated[Path, typer.Option("--data", help="The pairs that `rewardlab steps` labelled (.parquet).")],
+    data: Annotated[Path, typer.Option("--data", help=f"The pairs that `rewardlab steps` labelled: {PAIR_FILES}.")],
     steps: Annotated[Path, typer.Option("--steps", help="steps.jsonl of `rewardlab steps`.")],
     out: Out,
     overrides: Overrides = None,
     config: ConfigFile = None,
     model: Annotated[Optional[str], typer.Option("--model", help="Checkpoint folder to start from: the judge's.")] = None,
+    images: Images = None,
     seed: Seed = None,
 ) -> None:
     """Train a process reward model on step labels; `rewardlab rl` takes `OUT/final` as `process_reward` and `value_init`.
@@ -149,12 +157,12 @@ def prm_command(
     from rewardlab.training.prm import train_prm
 
     settings = load_config(PRMConfig, config, parse_overrides(overrides or ()), model=model, seed=seed)
-    report_run(train_prm(training_pairs(data, settings, out), read_steps(steps), settings, out))
+    report_run(train_prm(training_pairs(data, settings, out, images), read_steps(steps), settings, out))
 
 
 @app.command("policy", rich_help_panel=TRAINING)
 def policy_command(
-    data: Annotated[Path, typer.Option("--data", help="Questions with images, as pairs (.parquet or .jsonl).")],
+    data: Annotated[Path, typer.Option("--data", help=f"Questions with images, as pairs: {PAIR_FILES}.")],
     out: Out,
     overrides: Overrides = None,
     config: ConfigFile = None,
@@ -174,7 +182,7 @@ def policy_command(
     from rewardlab.training.policy import train_policy
 
     settings = load_config(PolicyConfig, config, parse_overrides(overrides or ()), model=model, judge=judge, seed=seed)
-    report_run(train_policy(training_pairs(data, settings, out, images=images), settings, out))
+    report_run(train_policy(training_pairs(data, settings, out, images), settings, out))
 
 
 @app.command("merge", rich_help_panel=TRAINING)

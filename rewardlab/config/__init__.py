@@ -10,7 +10,7 @@ from rewardlab.config.base import HealthConfig, LoraConfig, PixelConfig, TrainCo
 from rewardlab.config.bench import BenchEntry, SuiteConfig
 from rewardlab.config.data import DistillConfig, MappingConfig, StepsConfig
 from rewardlab.config.evaluation import EvaluationConfig
-from rewardlab.config.files import config_names, configs_folder, find_config, find_configs, name_of_config
+from rewardlab.config.files import config_names, configs_folder, find_config, find_configs, name_of_config, shipped_folder
 from rewardlab.config.keys import ConfigKey, config_keys, resolved_yaml
 from rewardlab.config.loading import load_config, load_yaml
 from rewardlab.config.method import Method
@@ -53,5 +53,6 @@ __all__ = [
     "name_of_config",
     "parse_overrides",
     "resolved_yaml",
+    "shipped_folder",
     "stage_of",
 ]

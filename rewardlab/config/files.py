@@ -23,7 +23,7 @@ def config_names() -> list[str]:
 
 
 def find_config(name_or_path: str | Path, stage: str | None = None) -> Path:
-    """Return the file of a config: of a path that exists, else of a name.
+    """Return the file of a config: of a path that exists, else of a name; ``configs/rl/grpo.yaml`` is one, too.
 
     A short name such as ``grpo`` is looked up among the configs of ``stage``; without a stage, among all. Raise ConfigError for
     an unknown name, with the nearest ones, and for a short name that several configs share, with all of these.
@@ -36,7 +36,7 @@ def find_config(name_or_path: str | Path, stage: str | None = None) -> Path:
         raise ConfigError(
             f"{str(name_or_path)[:80]}...: cannot be read ({error.strerror}); expected a file or a name"
         ) from error
-    name, names = path.as_posix().removesuffix(".yaml"), config_names()
+    name, names = path.as_posix().removeprefix("configs/").removesuffix(".yaml"), config_names()
     shared = [full for full in names if full.split("/")[-1] == name and (stage is None or full == f"{stage}/{name}")]
     if name in names or len(shared) == 1:
         return configs_folder() / f"{name if name in names else shared[0]}.yaml"
@@ -71,6 +71,11 @@ def find_configs(name_or_path: str | Path) -> Path:
             return folder
     names = sorted({name.split("/")[0] for name in config_names()})
     raise ConfigError(f"{name_or_path}: no such folder; expected one of yours, or one that ships: {', '.join(names)}")
+
+
+def shipped_folder(name: str) -> Path | None:
+    """Return a folder of files that ship (``accelerate``, ``launch``), scripts among them; None where none has this name."""
+    return next((folder for folder in configs_folder().iterdir() if folder.is_dir() and folder.name == name), None)
 
 
 def name_of_config(path: Path) -> str:

@@ -237,7 +237,8 @@ class RLConfig(MethodConfig):
     )
     attempts: list[Attempts] = Field(
         ["2", "3", "unsolved"],
-        description='Difficulty tags of the pairs to train on; "" is that of pairs no teacher was asked about.',
+        description='Difficulty tags of the pairs to train on; "" is that of pairs no teacher was asked about. Of a set '
+        "without any other tag all labelled pairs are trained on.",
     )
     both_orders: bool = Field(True, description="Show each pair once in each order, instead of in the teacher's.")
     easy_ratio: float = Field(0.0, ge=0, description="Easy pairs (attempts 1) added for each hard one.")

@@ -7,7 +7,7 @@ import io
 import warnings
 from pathlib import Path
 
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from rewardlab.errors import MediaError
 
@@ -16,6 +16,7 @@ MIN_SIDE_PX = 2
 MAX_ASPECT = 200  # Qwen's image processors refuse more
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")  # the rest of Pillow's decoders are rarely wanted and much attacked
 _ORIENTATION = 0x0112
+_EMPTY = f"the file is empty; expected one of {', '.join(FORMATS)}"
 
 
 def decode_image(data: bytes, *, where: str = "image") -> Image.Image:
@@ -24,7 +25,7 @@ def decode_image(data: bytes, *, where: str = "image") -> Image.Image:
     Raises MediaError for an empty, corrupt, too small, too thin or too large image; ``where`` names it.
     """
     if not data:
-        raise MediaError(f"{where}: the file is empty; expected an encoded image (PNG, JPEG, WebP, ...)")
+        raise MediaError(f"{where}: {_EMPTY}")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
@@ -38,7 +39,12 @@ def decode_image(data: bytes, *, where: str = "image") -> Image.Image:
     except Image.DecompressionBombError as error:
         raise MediaError(f"{where}: refused as a decompression bomb ({error}); resize it first") from error
     except Exception as error:  # the boundary: decoders fail on hostile bytes in every way there is
-        raise MediaError(f"{where}: not a readable image ({error}); expected one of {', '.join(FORMATS)}") from error
+        raise MediaError(f"{where}: not a readable image ({_why(error)}); expected one of {', '.join(FORMATS)}") from error
+
+
+def _why(error: Exception) -> object:
+    """Return an error of Pillow; that of an unknown kind of file would name an object in memory."""
+    return "its first bytes are of no image format" if isinstance(error, UnidentifiedImageError) else error
 
 
 def check_image(source: bytes | Path, *, where: str = "image") -> None:
@@ -46,18 +52,22 @@ def check_image(source: bytes | Path, *, where: str = "image") -> None:
     too thin, or cut off. It is decoded only where its end is not at the end of the file; that takes a hundred times as long.
     """
     try:
+        if not (len(source) if isinstance(source, bytes) else source.stat().st_size):
+            raise MediaError(f"{where}: {_EMPTY}")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS) as image:
                 kind, size = image.format, image.size
+    except MediaError:
+        raise
     except Image.DecompressionBombError as error:
         raise MediaError(f"{where}: refused as a decompression bomb ({error}); resize it first") from error
     except OSError as error:
         if error.strerror:
             raise MediaError(f"{where}: cannot be read ({error.strerror}); check --images and the file name") from error
-        raise MediaError(f"{where}: not a readable image ({error}); expected one of {', '.join(FORMATS)}") from error
+        raise MediaError(f"{where}: not a readable image ({_why(error)}); expected one of {', '.join(FORMATS)}") from error
     except Exception as error:  # the boundary: decoders fail on hostile bytes in every way there is
-        raise MediaError(f"{where}: not a readable image ({error}); expected one of {', '.join(FORMATS)}") from error
+        raise MediaError(f"{where}: not a readable image ({_why(error)}); expected one of {', '.join(FORMATS)}") from error
     _check_size(size, where)
     if kind not in _ENDS or _ENDS[kind] not in _last_bytes(source):
         decode_image(source if isinstance(source, bytes) else source.read_bytes(), where=where)  # cut off, or more behind it
@@ -125,14 +135,16 @@ def encode_png(image: Image.Image) -> bytes:
     return buffer.getvalue()
 
 
-def read_image(path: Path) -> bytes:
-    """Return a file's image, checked, as :func:`plain_image` gives it. Raises MediaError."""
+def read_image(path: Path, *, where: str = "") -> bytes:
+    """Return a file's image, checked, as :func:`plain_image` gives it. Raises MediaError; ``where`` names it in place of its
+    path."""
+    where = where or str(path)
     try:
         data = path.read_bytes()
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
-        raise MediaError(f"{path}: cannot be read ({why}); check --images and the file name") from error
-    return plain_image(data, where=str(path))
+        raise MediaError(f"{where}: cannot be read ({why}); check --images and the file name") from error
+    return plain_image(data, where=where)
 
 
 _SIGNATURES = ((b"\x89PNG", "png"), (b"\xff\xd8", "jpeg"), (b"GIF8", "gif"), (b"RIFF", "webp"), (b"BM", "bmp"))
@@ -155,15 +167,16 @@ def to_data_url(data: bytes) -> str:
     return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
 
 
-def from_data_url(url: str) -> bytes:
-    """Return the bytes of a base64 data URL. Raises MediaError for any other form."""
+def from_data_url(url: str, *, where: str = "") -> bytes:
+    """Return the bytes of a base64 data URL. Raises MediaError, which begins with ``where``, for any other form."""
+    prefix = f"{where}: " if where else ""
     head, comma, body = url.partition(",")
     if not (head.startswith("data:") and head.endswith(";base64") and comma):
-        raise MediaError("expected an image as a data URL: data:image/png;base64,...")
+        raise MediaError(f"{prefix}expected an image as a data URL: data:image/png;base64,...")
     try:
         return base64.b64decode(body, validate=True)
     except ValueError as error:
-        raise MediaError(f"the data URL is not valid base64 ({error})") from error
+        raise MediaError(f"{prefix}the data URL is not valid base64 ({error})") from error
 
 
 def blank_like(data: bytes) -> bytes:

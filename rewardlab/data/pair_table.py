@@ -20,9 +20,9 @@ from typing import Any, overload
 import numpy as np
 
 from rewardlab.data.images import check_image
-from rewardlab.data.pairs import MEDIA_HASH, BadRow, files_of, is_checked, parse_line, read_row
+from rewardlab.data.pairs import MEDIA_HASH, BadRow, is_checked, pair_files_of, parse_line, read_row, unreadable_parquet
 from rewardlab.data.qwen_video import VideoPolicy
-from rewardlab.data.rows import FRAMES, MISNAMED_MEDIA, Files, media_of, with_frames
+from rewardlab.data.rows import FRAMES, MISNAMED_MEDIA, Files, media_of, path_of_medium, place_of, with_frames
 from rewardlab.errors import DataError, InputError
 from rewardlab.reporting.progress import bar, log_line
 from rewardlab.types import Order, PreferencePair
@@ -57,33 +57,48 @@ class MediaMarks(Files):
     numbers: Iterator[int] = field(default_factory=count)
 
     def image(self, value: Any, where: str) -> bytes:
+        if not self.look:
+            return self._number()
         data, path = (value.get("bytes"), value.get("path")) if isinstance(value, Mapping) else (None, value)
         if isinstance(data, bytes) and data:
             if not self.checked:
                 check_image(data, where=where)
             return hashlib.sha256(data).digest()
-        if isinstance(path, str) and not path.startswith("data:"):
-            return self._mark(path, check=True)
-        return self._number(value) or super().image(value, where)
+        if self._was_not_read(value):
+            return self._number()
+        if isinstance(path, str) and path.startswith("data:"):
+            return super().image(value, where)
+        file = self.folder / path_of_medium(value, "image", where)
+        check_image(file, where=place_of(where, file))
+        return self._mark(file, path)
 
     def video(self, value: Any, where: str) -> bytes:
+        if not self.look or self._was_not_read(value):
+            return self._number()
         data, path = (value.get("bytes"), value.get("path")) if isinstance(value, Mapping) else (None, value)
-        if isinstance(path, str) and not data and (not self.look or (self.folder / path).is_file()):
-            return self._mark(path, check=False)
-        return self._number(value) or hashlib.sha256(super().video(value, where)).digest()
+        if isinstance(path, str) and not data and _size_of(self.folder / path):
+            return self._mark(self.folder / path, path)
+        return hashlib.sha256(super().video(value, where)).digest()
 
-    def _mark(self, path: str, *, check: bool) -> bytes:
-        if not self.look:
-            return path.encode(errors="surrogatepass")
-        file = self.folder / path
-        if check:
-            check_image(file, where=str(file))
+    @staticmethod
+    def _mark(file: Path, path: Any) -> bytes:
         return f"{path} {file.stat().st_size}".encode(errors="surrogatepass")
 
-    def _number(self, value: Any) -> bytes:
-        """Return a mark of embedded media whose bytes were not read; b"" where there are none that could have been."""
-        is_embedded = isinstance(value, Mapping) and value.get("path") is None and (self.checked or not self.look)
-        return b"embedded %d" % next(self.numbers) if is_embedded else b""
+    def _was_not_read(self, value: Any) -> bool:
+        """Whether a medium is embedded, and its bytes were left where they are."""
+        return self.checked and isinstance(value, Mapping) and "bytes" not in value and value.get("path") is None
+
+    def _number(self) -> bytes:
+        """Return a mark that no other medium has."""
+        return b"embedded %d" % next(self.numbers)
+
+
+def _size_of(file: Path) -> int:
+    """Return the bytes of a file; 0 where there is none."""
+    try:
+        return file.stat().st_size if file.is_file() else 0
+    except (OSError, ValueError):
+        return 0
 
 
 class _ParquetRows:
@@ -92,14 +107,13 @@ class _ParquetRows:
     def __init__(self, path: Path) -> None:
         import pyarrow.parquet as pq
 
-        if not path.is_file():
-            raise DataError(f"{path}: no such file; expected pairs as .parquet or .jsonl")
         self.path, self.checked = path, is_checked(path)
         try:
             self._metadata = pq.read_metadata(path)
         except (OSError, ValueError) as error:
-            raise DataError(f"{path}: not a readable Parquet file ({error})") from error
+            raise unreadable_parquet(path, error) from error
         groups = [self._metadata.row_group(n) for n in range(self._metadata.num_row_groups)]
+        self._mixes_paths = {name for name in MEDIA if _holds(groups, name, "bytes") and _holds(groups, name, "path")}
         self._starts = np.cumsum([0, *(group.num_rows for group in groups)])
         self._columns = [self._metadata.schema.column(n).path for n in range(len(self._metadata.schema))]
         largest = max((group.total_byte_size for group in groups), default=0)
@@ -132,7 +146,7 @@ class _ParquetRows:
         except (OSError, ValueError) as error:  # damaged, or changed while it is read
             if isinstance(error, InputError):
                 raise
-            raise DataError(f"{self.path}: not a readable Parquet file ({' '.join(str(error).split())})") from error
+            raise unreadable_parquet(self.path, error) from error
 
     def row(self, number: int) -> Mapping[str, Any]:
         group = bisect_right(self._starts, number) - 1
@@ -143,11 +157,12 @@ class _ParquetRows:
         return rows[0]
 
     def _is_read(self, column: str, look: bool) -> bool:
-        """Whether a column is read for its texts: of media that need no look, their paths alone."""
+        """Whether a column is read for its texts: of media that need no look, their paths alone. Where a file holds bytes and
+        paths, only the bytes say which paths count."""
         name, _, leaf = column.partition(".")
         if name not in MEDIA and name not in MISNAMED_MEDIA:
             return True
-        return not leaf.endswith(".bytes") or (name in MEDIA and look and not self.checked)
+        return not leaf.endswith(".bytes") or (name in MEDIA and look and (not self.checked or name in self._mixes_paths))
 
     def light_rows(self, *, look: bool) -> Iterator[Mapping[str, Any]]:
         """Yield all rows without the bytes of media; with ``look``, with those of media that were not checked when written."""
@@ -164,6 +179,18 @@ class _ParquetRows:
         groups = [self._metadata.row_group(n) for n in range(self._metadata.num_row_groups)]
         numbers = [n for n, column in enumerate(self._columns) if column.endswith(".bytes")]
         return repr([(group.num_rows, [group.column(n).total_uncompressed_size for n in numbers]) for group in groups]).encode()
+
+
+def _holds(groups: Sequence[Any], name: str, leaf: str) -> bool:
+    """Whether a leaf (``bytes`` or ``path``) of the media column ``name`` has any value; also where a file does not say."""
+    for group in groups:
+        for column in map(group.column, range(group.num_columns)):
+            path = column.path_in_schema
+            if path.startswith(f"{name}.") and path.endswith(f".{leaf}"):
+                counts = column.statistics
+                if counts is None or not counts.has_null_count or counts.null_count < column.num_values:
+                    return True
+    return False
 
 
 def _text_of(line: bytes) -> str:
@@ -191,8 +218,6 @@ class _JsonRows:
 
     def light_rows(self, *, look: bool) -> Iterator[Mapping[str, Any] | DataError]:
         """Yield all rows as they are: their media are paths."""
-        if not self.path.is_file():
-            raise DataError(f"{self.path}: no such file; expected .parquet or JSON lines")
         offsets, place = list[int](), 0
         with self.path.open("rb") as file:
             for number, line in enumerate(file, start=1):
@@ -219,7 +244,7 @@ class PairTable(Sequence[PreferencePair]):
         self, path: Path, *, images: Path | None = None, frames: int = FRAMES, policy: VideoPolicy | None = None
     ) -> None:
         self.path, self._images, self._frames, self._policy = path, images, frames, policy
-        self._files = [_ParquetRows(file) if file.suffix == ".parquet" else _JsonRows(file) for file in files_of(path)]
+        self._files = [_ParquetRows(file) if file.suffix == ".parquet" else _JsonRows(file) for file in pair_files_of(path)]
         digest = hashlib.sha256()
         with bar("pairs", sum(map(len, self._files)) or None) as advance:
             self._all_facts = [PairFacts.of(pair) for pair in self._light_pairs(digest, advance)]
@@ -268,7 +293,7 @@ class PairTable(Sequence[PreferencePair]):
             raise pair.error
         if PairFacts.of(pair) != self._all_facts[index]:
             raise DataError(f"{self.path}, row {index}: is another pair than at the start; leave a set alone while it is read")
-        return with_frames(pair, self._frames, policy=self._policy)
+        return with_frames(pair, self._frames, where=f"{self.path}, row {index}", policy=self._policy)
 
     def select(self, numbers: Sequence[int]) -> PairTable:
         """Return the pairs of these numbers, in their order; nothing is read."""

@@ -183,6 +183,22 @@ def files_of(path: Path) -> list[Path]:
     return files
 
 
+def pair_files_of(path: Path) -> list[Path]:
+    """Return the files of a set of pairs. Raises DataError where one is not there, or is of another kind."""
+    files = files_of(path)
+    for file in files:
+        if not file.is_file():
+            raise DataError(f"{file}: no such file; expected pairs as .parquet or .jsonl")
+        if file.suffix not in (".parquet", ".jsonl"):
+            raise DataError(f"{file}: expected a .parquet or .jsonl file of pairs; {OTHER_FORM}")
+    return files
+
+
+def unreadable_parquet(path: Path, error: Exception) -> DataError:
+    """Return the error of a file that is damaged or of another kind, in one line."""
+    return DataError(f"{path}: not a readable Parquet file ({' '.join(str(error).split())}); write or download it again")
+
+
 def rows_of(path: Path) -> Generator[Mapping[str, Any], None, None]:
     """Yield the raw rows of a ``.parquet`` or ``.jsonl`` file, or of a folder's files in the order of their names, one at a
     time.
@@ -202,7 +218,7 @@ def _rows_of_parquet(path: Path) -> Iterator[Mapping[str, Any]]:
             for batch in file.iter_batches(batch_size=256):
                 yield from batch.to_pylist()
     except (OSError, ValueError) as error:
-        raise DataError(f"{path}: not a readable Parquet file ({error})") from error
+        raise unreadable_parquet(path, error) from error
 
 
 def lines_of(path: Path) -> Iterator[Mapping[str, Any] | DataError]:
@@ -219,9 +235,12 @@ def lines_of(path: Path) -> Iterator[Mapping[str, Any] | DataError]:
 def parse_line(line: str, path: Path, number: int) -> Mapping[str, Any] | DataError:
     """Return what a line holds, or why it holds nothing."""
     try:
+        line.encode()
         row: Mapping[str, Any] = json.loads(line)
+    except UnicodeEncodeError:  # what stands for a byte that is no UTF-8
+        return DataError(f"{path}, line {number}: not UTF-8; save the file in that encoding")
     except ValueError as error:
-        return DataError(f"{path}, line {number}: not JSON ({error})")
+        return DataError(f"{path}, line {number}: not JSON ({error}); expected one object a line")
     except RecursionError:
         return DataError(f"{path}, line {number}: not JSON that can be read (nested too deeply)")
     return row
@@ -243,7 +262,7 @@ def is_checked(path: Path) -> bool:
     try:
         return MARK in (pq.read_schema(path).metadata or {})
     except (OSError, ValueError) as error:
-        raise DataError(f"{path}: not a readable Parquet file ({error})") from error
+        raise unreadable_parquet(path, error) from error
 
 
 def read_row(row: Mapping[str, Any] | DataError, *, index: int, files: Files, path: Path) -> PreferencePair | BadRow:
@@ -262,11 +281,7 @@ def read_row(row: Mapping[str, Any] | DataError, *, index: int, files: Files, pa
 def validate_rows(path: Path, *, images: Path | None = None) -> Generator[PreferencePair | BadRow, None, None]:
     """Yield every row of a set as a pair, or the reason why it is none. Raises DataError for a file that cannot be read."""
     index = 0
-    for file in files_of(path):
-        if file.suffix not in (".parquet", ".jsonl"):
-            raise DataError(f"{file}: expected a .parquet or .jsonl file of pairs; {OTHER_FORM}")
-        if not file.is_file():
-            raise DataError(f"{file}: no such file; expected pairs as .parquet or .jsonl")
+    for file in pair_files_of(path):
         files = Files(images or file.parent, checked=is_checked(file))
         read = lines_of(file) if file.suffix == ".jsonl" else rows_of(file)
         with closing(read) as rows:  # type: ignore[type-var]  # a bad row leaves the file at once, not when memory is swept
@@ -282,10 +297,10 @@ def stream_pairs(
     family samples them; relative media paths start at ``images`` or else beside the file. Raises DataError (or MediaError) at
     the first bad row.
     """
-    for item in validate_rows(path, images=images):
+    for index, item in enumerate(validate_rows(path, images=images)):
         if isinstance(item, BadRow):
             raise item.error
-        yield item if frames is None else with_frames(item, frames, policy=policy)
+        yield item if frames is None else with_frames(item, frames, where=f"{path}, row {index}", policy=policy)
 
 
 def read_pairs(

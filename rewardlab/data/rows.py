@@ -143,23 +143,51 @@ class Files:
         data = value.get("bytes") if isinstance(value, Mapping) else None
         if isinstance(data, bytes) and data:
             return data if self.checked else plain_image(data, where=where)
-        path = value.get("path") if isinstance(value, Mapping) else value
-        if not isinstance(path, str):
-            raise MediaError(f"{where}: expected an image path or embedded bytes, got {type(value).__name__}")
-        return plain_image(from_data_url(path), where=where) if path.startswith("data:") else read_image(self.folder / path)
+        path = path_of_medium(value, "image", where)
+        if path.startswith("data:"):
+            return plain_image(from_data_url(path, where=where), where=where)
+        file = self.folder / path
+        return read_image(file, where=place_of(where, file))
 
     def video(self, value: Any, where: str) -> bytes:
         """Return a video file, undecoded. Raises MediaError."""
         data = value.get("bytes") if isinstance(value, Mapping) else None
         if isinstance(data, bytes) and data:
             return data
-        path = value.get("path") if isinstance(value, Mapping) else value
-        if not isinstance(path, str):
-            raise MediaError(f"{where}: expected a video path or embedded bytes, got {type(value).__name__}")
+        file = self.folder / path_of_medium(value, "video", where)
+        where = place_of(where, file)
         try:
-            return (self.folder / path).read_bytes()
+            data = file.read_bytes()
         except (OSError, ValueError) as error:
-            raise MediaError(f"{self.folder / path}: cannot be read ({error}); check --images and the name") from error
+            why = getattr(error, "strerror", None) or error
+            raise MediaError(f"{where}: cannot be read ({why}); check --images and the file name") from error
+        if not data:
+            raise MediaError(f"{where}: the file is empty; expected a video")
+        return data
+
+
+def path_of_medium(value: Any, kind: str, where: str) -> str:
+    """Return the path, or the data URL, of an image or a video (``kind``) without bytes. Raises MediaError, naming ``where``,
+    where there is none that could be read.
+    """
+    path = value.get("path") if isinstance(value, Mapping) else value
+    if isinstance(value, Mapping) and path is None:
+        raise MediaError(f"{where}: holds neither bytes nor a path; give one of them, or leave the {kind} out of the list")
+    if not isinstance(path, str):
+        raise MediaError(f"{where}: expected the path of the {kind}, or {{'bytes': ...}}, got {type(path).__name__}")
+    if not path.strip():
+        raise MediaError(f"{where}: the path is empty; give the path of a file, or an empty list where there is no {kind}")
+    if _URL.match(path):
+        raise MediaError(f"{where}: {path:.80} is not fetched; download the {kind} and give its path")
+    return path
+
+
+def place_of(where: str, file: Path) -> str:
+    """Return the words for a medium's file in messages, however long its name."""
+    return f"{where}, {file!s:.160}"
+
+
+_URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.I)
 
 
 @dataclass
@@ -236,7 +264,10 @@ def from_row(row: Mapping[str, Any], *, index: int, files: Files | None = None, 
             _images([*contents[0].images, *response_images[0]], files, where),
             _images([*contents[1].images, *response_images[1]], files, where),
         ),
-        videos=tuple(files.video(video, where) for video in [*question.videos, *_list(row, "videos", where)]),
+        videos=tuple(
+            files.video(video, f"{where}, video {n}")
+            for n, video in enumerate([*question.videos, *_list(row, "videos", where)])
+        ),
         teacher_share=share,
         licence=row.get("licence") or "",
         provenance=row.get("provenance") or "",

@@ -1,4 +1,4 @@
-"""Reinforcement learning of a judge on the pairs its teacher found hard."""
+"""Reinforcement learning of a judge on the pairs its teacher found hard, or on all where no teacher was asked."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from rewardlab.errors import DataError, EndpointError
 from rewardlab.models.checkpoints import load_template_for
 from rewardlab.models.families import end_token_ids
 from rewardlab.models.loading import load_processor
+from rewardlab.processes import is_main
 from rewardlab.prompts import Template
+from rewardlab.reporting.progress import log_line
 from rewardlab.rewards.judgment import RewardWeights, load_terms
 from rewardlab.rewards.judgment_function import JudgmentReward
 from rewardlab.rewards.process_reward import ProcessReward
@@ -39,16 +41,23 @@ from rewardlab.types import BOTH_ORDERS, PreferencePair
 
 
 def hard_pairs(pairs: Sequence[PreferencePair], config: RLConfig) -> Sequence[PreferencePair]:
-    """Return the pairs whose tag is in ``config.attempts``, plus ``easy_ratio`` easy ones per hard one (drawn by the seed).
+    """Return the pairs whose tag is in ``config.attempts``, plus ``easy_ratio`` easy ones per hard one (drawn by the seed);
+    where no pair has a tag, since no teacher was asked, all that are labelled.
 
-    Raise DataError where no pair is hard.
+    Raise DataError where no pair is hard, or none is labelled.
     """
     labelled = [(number, facts.attempts) for number, facts in enumerate(pair_facts(pairs)) if facts.preferred is not None]
+    if not labelled:
+        raise DataError("no pair says which response is preferred; give `preferred` as 0 or 1")
+    tags = sorted({attempts for _, attempts in labelled})
+    if tags == [""] and "" not in config.attempts:
+        if is_main():
+            log_line(f"no teacher was asked about these pairs: all {len(labelled):,} that are labelled are trained on")
+        return select_pairs(pairs, [number for number, _ in labelled])
     hard = [number for number, attempts in labelled if attempts in config.attempts]
     if not hard:
         raise DataError(
-            f"no pair has attempts in {config.attempts}; run `rewardlab distill`, name other tags, "
-            "or take pairs without a tag by attempts='[\"\"]'"
+            f"no pair has attempts in {config.attempts}, but in {tags}; name these by attempts='[...]', or distill again"
         )
     easy = [number for number, attempts in labelled if attempts == "1" and "1" not in config.attempts]
     num_easy = min(len(easy), round(config.easy_ratio * len(hard)))
@@ -168,8 +177,8 @@ def train_rl(
     num_rollouts = len(rows) * config.group_size
     if num_rollouts < config.rollout_batch_size:
         raise DataError(
-            f"{len(rows):,} hard pairs and orders make {num_rollouts:,} rollouts, fewer than the "
-            f"{config.rollout_batch_size:,} of one batch; add pairs or easy_ratio, or lower rollout_batch_size"
+            f"{len(rows):,} hard pairs and orders make {num_rollouts:,} rollouts, fewer than the {config.rollout_batch_size:,} "
+            "of one batch; add pairs (easy_ratio, both_orders), or lower rollout_batch_size and batch_size"
         )
     build = partial(build_trainer, rows, template=template, reward=reward, callbacks=callbacks)
     data = fingerprint_of(pairs) + held_out.fingerprint

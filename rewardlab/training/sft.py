@@ -7,12 +7,11 @@ With a template that asks for the verdict alone, the same run trains a generativ
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from datasets import Dataset
 from trl import SFTConfig as TRLSFTConfig
 from trl import SFTTrainer
 
@@ -57,7 +56,10 @@ def judgment_dialogues(pairs: Sequence[PreferencePair]) -> list[SFTDialogue]:
     """Return one dialogue per pair with a kept judgment, in the order the teacher saw it. Raise DataError without any."""
     dialogues = [SFTDialogue(number, facts.order) for number, facts in enumerate(pair_facts(pairs)) if facts.judged]
     if not dialogues:
-        raise DataError("no pair carries a teacher's judgment; run `rewardlab distill` first and train on its output")
+        raise DataError(
+            "no pair carries a judgment: run `rewardlab distill` first and train on its output, write judgments of your own "
+            "into the column `judgment`, or learn labels alone by template=verdict"
+        )
     return dialogues
 
 
@@ -75,11 +77,23 @@ def verdict_dialogues(pairs: Sequence[PreferencePair]) -> list[SFTDialogue]:
     return dialogues
 
 
-def sft_rows(pairs: Sequence[PreferencePair], template: Template, specials: tuple[str, ...] = ()) -> Dataset:
-    """Return the rows of :func:`judgment_dialogues`; where the template asks for the verdict alone, of
-    :func:`verdict_dialogues`. ``specials`` are texts that a tokenizer takes for special tokens. Raise DataError."""
+def sft_dialogues(
+    pairs: Sequence[PreferencePair],
+    template: Template,
+    *,
+    votes: Path | None = None,
+    numbers: Collection[int] | None = None,
+) -> list[SFTDialogue]:
+    """Return what is learnt of pairs: :func:`judgment_dialogues`, or :func:`verdict_dialogues` where the template asks for the
+    verdict alone; with ``votes``, also dialogues in which a judge verifies them. ``numbers``: of these pairs alone.
+
+    Raise DataError where nothing is left.
+    """
     dialogues = verdict_dialogues(pairs) if template.verdict_format == "bare" else judgment_dialogues(pairs)
-    return dialogue_dataset(PromptReader(pairs, template, specials), dialogues)
+    dialogues += verification_dialogues(pairs, votes) if votes else []
+    if not (learnt := [dialogue for dialogue in dialogues if numbers is None or dialogue.number in numbers]):
+        raise DataError("every pair to learn from is held out for evaluation; add pairs, or lower evaluation.fraction")
+    return learnt
 
 
 class FirstTokenOnly:
@@ -123,13 +137,10 @@ def train_sft(
     labelled = select_pairs(pairs, learnt)
     answer_of = (lambda pair: "") if verdict_only else (lambda pair: pair.judgment)
     kept = {learnt[n] for n in numbers_that_fit(labelled, config, template, out, answer=answer_of)} if learnt else set()
-    dialogues = verdict_dialogues(pairs) if verdict_only else judgment_dialogues(pairs)
-    dialogues += verification_dialogues(pairs, votes) if votes else []
-    specials = special_tokens(load_processor(config.model).tokenizer)
-    if not (trained := [dialogue for dialogue in dialogues if dialogue.number in kept]):
-        raise DataError("every pair to learn from is held out for evaluation; add pairs, or lower evaluation.fraction")
-    trained = short_dialogues(pairs, trained, config, template, out) if votes else trained
-    rows = dialogue_dataset(PromptReader(pairs, template, specials), trained)
+    dialogues = sft_dialogues(pairs, template, votes=votes, numbers=kept)
+    dialogues = short_dialogues(pairs, dialogues, config, template, out) if votes else dialogues
+    reader = PromptReader(pairs, template, special_tokens(load_processor(config.model).tokenizer))
+    rows = dialogue_dataset(reader, dialogues)
     data = fingerprint_of(pairs) + (f" {hashlib.sha256(votes.read_bytes()).hexdigest()[:16]}" if votes else "")
 
     def build(resume: str | None) -> Built:

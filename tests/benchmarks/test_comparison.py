@@ -14,7 +14,8 @@ import pytest
 from scipy import stats
 
 from rewardlab.benchmarks.comparison import against, leaderboard_html, leaderboard_markdown, read_run
-from rewardlab.benchmarks.runner import BenchSettings, run_bench
+from rewardlab.benchmarks.runner import run_bench
+from rewardlab.benchmarks.settings import BenchSettings
 from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.metrics.intervals import sign_flip_p

@@ -15,7 +15,8 @@ from scipy import stats
 
 from rewardlab.benchmarks.comparison import Run, read_run
 from rewardlab.benchmarks.gate import GateFigure, check_protocols, faults_of, gate_runs, parse_figure
-from rewardlab.benchmarks.runner import BenchSettings, run_bench
+from rewardlab.benchmarks.runner import run_bench
+from rewardlab.benchmarks.settings import BenchSettings
 from rewardlab.cli import main
 from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import ConfigError, DataError

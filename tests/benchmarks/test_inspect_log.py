@@ -16,7 +16,8 @@ import pytest
 from rewardlab.benchmarks.comparison import read_run
 from rewardlab.benchmarks.inspect_log import write_inspect_log
 from rewardlab.benchmarks.pairs.loader import load_labelled_pairs
-from rewardlab.benchmarks.runner import BenchSettings, run_bench
+from rewardlab.benchmarks.runner import run_bench
+from rewardlab.benchmarks.settings import BenchSettings
 from rewardlab.cli import main
 from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import ConfigError, MissingPackageError

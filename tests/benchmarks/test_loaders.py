@@ -17,7 +17,8 @@ from rewardlab.benchmarks.official import official_lines
 from rewardlab.benchmarks.registry import PACKAGED, find_benchmark
 from rewardlab.benchmarks.report import accuracy_rows
 from rewardlab.benchmarks.report_model import Report
-from rewardlab.benchmarks.runner import BenchSettings, run_bench
+from rewardlab.benchmarks.runner import run_bench
+from rewardlab.benchmarks.settings import BenchSettings
 from rewardlab.data.video import evenly
 from rewardlab.errors import DataError, MediaError
 from rewardlab.prompts import build_messages, load_template

@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 from rewardlab import extensions
 from rewardlab.benchmarks import registry
 from rewardlab.benchmarks.registry import PACKAGED, find_benchmark, packaged_benchmarks
-from rewardlab.benchmarks.runner import BenchSettings, run_bench
+from rewardlab.benchmarks.runner import run_bench
+from rewardlab.benchmarks.settings import BenchSettings
 from rewardlab.cli import app
 from rewardlab.errors import ConfigError
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from rewardlab.benchmarks.report_model import Report
-from rewardlab.benchmarks.runner import BenchSettings, run_bench
+from rewardlab.benchmarks.runner import run_bench
+from rewardlab.benchmarks.settings import BenchSettings
 from rewardlab.data.pairs import write_parquet
 
 

@@ -12,7 +12,8 @@ import pytest
 
 from rewardlab.benchmarks.browser import read_kinds
 from rewardlab.benchmarks.report import write_reports
-from rewardlab.benchmarks.runner import BenchSettings, run_bench
+from rewardlab.benchmarks.runner import run_bench
+from rewardlab.benchmarks.settings import BenchSettings
 from rewardlab.data.pairs import write_parquet
 
 CHROMIUM = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)

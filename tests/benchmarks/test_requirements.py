@@ -11,7 +11,8 @@ import pytest
 
 from rewardlab.benchmarks.report_model import Report
 from rewardlab.benchmarks.requirements import FIGURES, check_report, parse_requirement
-from rewardlab.benchmarks.runner import BenchSettings, run_bench
+from rewardlab.benchmarks.runner import run_bench
+from rewardlab.benchmarks.settings import BenchSettings
 from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import ConfigError
 

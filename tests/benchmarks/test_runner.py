@@ -17,7 +17,8 @@ import pytest
 from rewardlab.benchmarks import runner, vl_rewardbench
 from rewardlab.benchmarks.baselines import BaselineJudge
 from rewardlab.benchmarks.report import report_markdown, write_reports
-from rewardlab.benchmarks.runner import BenchSettings, run_bench
+from rewardlab.benchmarks.runner import run_bench
+from rewardlab.benchmarks.settings import BenchSettings
 from rewardlab.benchmarks.vl_rewardbench.loader import official_group
 from rewardlab.data.pairs import read_pairs, write_parquet
 from rewardlab.errors import ConfigError, DataError, EndpointError, MediaError

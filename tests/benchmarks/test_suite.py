@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rewardlab.benchmarks.registry import PACKAGED
-from rewardlab.benchmarks.runner import CONTROLS
+from rewardlab.benchmarks.settings import CONTROLS
 from rewardlab.benchmarks.suite import entry_settings
 from rewardlab.cli import app
 from rewardlab.config import SuiteConfig, load_config

@@ -113,7 +113,7 @@ CASES: list[tuple[str, list[str], str]] = [
     ),
     ("unknown key", ["sft", "--data", "{pairs}", "--config", "{bad}", "--out", "{out}"], "unknown key 'learning_rat'"),
     ("nothing taught", ["sft", "--data", "{pairs}", "--model", "{folder}", "--out", "{out}"], "rewardlab distill"),
-    ("nothing hard", ["rl", "--data", "{pairs}", "--model", "{bare}", "--out", "{out}"], "rewardlab distill"),
+    ("nothing labelled", ["rl", "--data", "{bare_pairs}", "--model", "{bare}", "--out", "{out}"], "give `preferred` as 0 or 1"),
     ("nothing to audit", ["audit", "--data", "none.jsonl", "--out", "{out}"], "no such file"),
     ("unknown contract", ["audit", "--data", "{empty}", "--contract", "x", "--out", "{out}"], "boxed"),
     ("judge that cannot go on", ["steps", "--data", "{pairs}", "--judge", "openai:m@http://h/v1", "--out", "{out}"], "hf:PATH"),
@@ -159,6 +159,16 @@ CASES: list[tuple[str, list[str], str]] = [
     ("command of an old name", ["world", "build", "--out", "{out}"], "it is now `rewardlab demo build`"),
     ("command that moved", ["study", "methods"], "python -m eval.studies"),
     ("config of no name", ["rl", "--data", "{pairs}", "--config", "rl/grop", "--out", "{out}"], "did you mean rl/grpo"),
+    (
+        "images elsewhere",
+        ["sft", "--data", "{named}", "--images", "{folder}", "--out", "{out}"],
+        "folder/a.png: cannot be read",
+    ),
+    (
+        "images elsewhere in rl",
+        ["rl", "--data", "{named}", "--images", "{folder}", "--out", "{out}"],
+        "folder/a.png: cannot be read",
+    ),
     ("teacher not there", ["distill", "--data", "none.jsonl", "--out", "{out}"], "no such file"),
 ]
 
@@ -166,10 +176,13 @@ CASES: list[tuple[str, list[str], str]] = [
 @pytest.mark.parametrize(("arguments", "message"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
 def test_errors_are_one_sentence(arguments: list[str], message: str, pairs_file: Path, tmp_path: Path) -> None:
     """Exit status 2, what and the cure on standard error, no traceback, no half-written result."""
-    files = {name: tmp_path / name for name in ("file", "bad.yaml", "empty.jsonl")}
+    files = {name: tmp_path / name for name in ("file", "bad.yaml", "empty.jsonl", "named.jsonl", "bare_pairs.jsonl")}
     files["file"].write_text("not a folder")
     files["bad.yaml"].write_text("learning_rat: 1\n")
     files["empty.jsonl"].write_text("")
+    row = {"question": "Which?", "responses": ["a", "b"], "preferred": 0, "images": ["a.png"]}
+    files["named.jsonl"].write_text(json.dumps(row))
+    files["bare_pairs.jsonl"].write_text(json.dumps({"question": "Which?", "responses": ["a", "b"]}))
     for name in ("folder", "bare", "carded"):
         (tmp_path / name).mkdir()
         if name != "folder":

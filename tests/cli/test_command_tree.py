@@ -72,3 +72,11 @@ def test_help_of_the_demo_and_of_templates() -> None:
 def words_of(*arguments: str) -> str:
     """Return what a command prints, without the frames of its tables."""
     return " ".join(run_main(main, *arguments).stdout.replace("│", " ").split())
+
+
+@pytest.mark.parametrize("name", ["distill", "steps", "sft", "rl", "rm", "prm", "policy", "score"])
+def test_stages_take_pairs_alike(name: str) -> None:
+    """Whatever can be read is named, and where its images are may be said."""
+    words = {parameter.name: parameter.help for parameter in TREE[name].params}
+    assert ".parquet, .jsonl, or a folder of either" in words["data"]
+    assert "paths of images and videos start at" in words["images"]

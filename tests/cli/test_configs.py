@@ -61,6 +61,20 @@ def test_copy(tmp_path: Path) -> None:
     assert (tmp_path / "grpo.yaml").read_text() == "mine"
 
 
+def test_copy_of_a_folder(tmp_path: Path) -> None:
+    """All of its files, scripts with their mode; nothing where one of them exists."""
+    done = rewardlab("copy", "launch", tmp_path / "configs" / "launch")
+    assert done.returncode == 0, done.stderr
+    written = {path.name: path.read_bytes() for path in (tmp_path / "configs" / "launch").iterdir()}
+    assert written == {path.name: path.read_bytes() for path in (configs_folder() / "launch").iterdir()}
+    (tmp_path / "slurm.sh").write_text("mine")
+    done = rewardlab("copy", "launch", tmp_path)
+    assert (done.returncode, "slurm.sh: exists" in done.stderr) == (2, True)
+    assert not (tmp_path / "kubernetes.yaml").exists()
+    rewardlab("copy", "rm", tmp_path / "mine.yaml")
+    assert (tmp_path / "mine.yaml").is_file(), "to a YAML file goes a config of the same short name"
+
+
 @pytest.mark.parametrize("stage", ["rl", "distill", "recipes"])
 def test_keys(stage: str) -> None:
     """All of a stage, or those that have a word."""

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-from rewardlab.benchmarks.runner import BenchSettings, run_bench
+from rewardlab.benchmarks.runner import run_bench
+from rewardlab.benchmarks.settings import BenchSettings
 from rewardlab.data.images import encode_png
 from rewardlab.data.pairs import read_pairs, write_jsonl, write_parquet, write_shards
 from rewardlab.models.model_card import write_model_card

@@ -128,8 +128,15 @@ def test_bad_rows_are_listed_and_the_good_kept(demo_pairs: Any, tmp_path: Path) 
     done = CliRunner().invoke(app, ["data", "validate", str(tmp_path / "p.jsonl"), "--out", str(tmp_path / "good")])
     assert done.exit_code == 1
     lines = done.output.splitlines()
-    said = ["expected 0 or 1", "are equal", "none.png", "'judgment' must be a text", "embedded bytes", "cannot be read"]
-    said += ["expected 0 or 1", "is there twice", "not JSON", "surrogate"]
+    said = [
+        "expected 0 or 1",
+        "are equal",
+        "none.png",
+        "'judgment' must be a text",
+        "neither bytes nor a path",
+        "cannot be read",
+    ]
+    said += ["expected 0 or 1", "is there twice", "not JSON", "not UTF-8"]
     assert [word in line for word, line in zip(said, lines, strict=False)] == [True] * len(said)
     assert lines[-1] == "2 good, 10 bad"
     assert len(read_pairs(tmp_path / "good")) == 2

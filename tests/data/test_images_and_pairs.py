@@ -135,7 +135,7 @@ ROW: dict[str, Any] = {"question": "Which?", "responses": ["a", "b"], "preferred
         ({"level": "hard"}, "'level' is 'hard'"),
         ({"level": 300}, "'level' is 300"),
         ({"images": "a.png"}, "'images' must be a list"),
-        ({"images": [3]}, "image path or embedded bytes"),
+        ({"images": [3]}, "expected the path of the image, or"),
     ],
 )
 def test_bad_rows(change: dict[str, Any], said: str, tmp_path: Path) -> None:

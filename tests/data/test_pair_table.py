@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
@@ -149,6 +150,72 @@ def test_what_is_refused(pairs: list[PreferencePair], tmp_path: Path, monkeypatc
     monkeypatch.setattr("rewardlab.data.pair_table.MOST_GROUP_BYTES", 100)
     with pytest.raises(DataError, match="is read whole for each of its pairs"):
         PairTable(tmp_path / "set.parquet")
+
+
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        ([""], r"row 1, image 0: the path is empty; give .* an empty list"),
+        (["good.png", "empty.png"], r"row 1, image 1, .*empty\.png: the file is empty; expected one of PNG"),
+        (["note.png"], r"row 1, image 0, .*note\.png: not a readable image \(its first bytes are of no image format\)"),
+        (["none.png"], r"row 1, image 0, .*none\.png: cannot be read \(No such file .*; check --images"),
+        (["https://host/a.png"], r"row 1, image 0: https://host/a\.png is not fetched; download the image"),
+        (["data:image/png;base64,@@"], r"row 1, image 0: the data URL is not valid base64"),
+        ([{"bytes": None, "path": None}], r"row 1, image 0: holds neither bytes nor a path; give one"),
+    ],
+)
+def test_a_bad_medium_is_named(images: list[object], message: str, tmp_path: Path) -> None:
+    """By its file and row, whichever way the set is read; a video as well."""
+    (tmp_path / "good.png").write_bytes(picture(1, "PNG"))
+    (tmp_path / "empty.png").write_bytes(b"")
+    (tmp_path / "note.png").write_bytes(b"a note")
+    row = {"question": "which?", "responses": ["a", "b"], "preferred": 0}
+    path = tmp_path / "set.jsonl"
+    for read in (read_pairs, PairTable):
+        path.write_text(f"{json.dumps(row)}\n{json.dumps({**row, 'images': images})}\n")
+        with pytest.raises(MediaError, match=r"set\.jsonl, " + message):
+            read(path)
+        path.write_text(json.dumps({**row, "videos": ["good.png", "empty.png"]}))
+        with pytest.raises(MediaError, match=r"set\.jsonl, row 0, video 1, .*empty\.png: the file is empty; expected a video"):
+            read(path)
+
+
+def test_a_file_of_another_kind_is_named(tmp_path: Path) -> None:
+    """With what is expected of it, whichever way it is read."""
+    (tmp_path / "bad.csv").write_text("question,chosen\n")
+    (tmp_path / "bad.jsonl").write_text("[\n")
+    (tmp_path / "latin.jsonl").write_bytes("{'question': 'é'}".encode("latin-1"))
+    (tmp_path / "bad.parquet").write_bytes(b"no Parquet")
+    for name, message in (
+        ("bad.csv", "expected a .parquet or .jsonl file of pairs; `rewardlab data build"),
+        ("none.csv", "no such file"),
+        ("bad.jsonl", "line 1: not JSON .*; expected one object a line"),
+        ("latin.jsonl", "line 1: not UTF-8; save the file"),
+        ("bad.parquet", "not a readable Parquet file .*; write or download it again"),
+    ):
+        for read in (read_pairs, PairTable):
+            with pytest.raises(DataError, match=f"{name}.*{message}"):
+                read(tmp_path / name)
+
+
+def test_bytes_win_over_paths(pairs: list[PreferencePair], tmp_path: Path) -> None:
+    """Of a set that was checked when written, as ``datasets`` writes it again: the name of each file stands beside its bytes,
+    and no such file is there. A path without bytes is still looked for."""
+    write_parquet(pairs, tmp_path / "set.parquet")
+    schema = pq.read_schema(tmp_path / "set.parquet")
+    rows = pq.read_table(tmp_path / "set.parquet").to_pylist()
+    for row in rows:
+        for entry in (*row["images"], *row["response_images"][0]):
+            entry["path"] = "image.png"
+    path = tmp_path / "again.parquet"
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema), path)
+    table = PairTable(path)
+    assert list(table) == pairs
+    assert [len(pair.images) for _, pair in light_pairs(table)] == [len(pair.images) for pair in pairs]
+    rows[4]["images"][0]["bytes"] = None
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema), path)
+    with pytest.raises(MediaError, match=r"row 4, image 0, .*image\.png: cannot be read"):
+        PairTable(path)
 
 
 def test_pictures_by_their_ends() -> None:

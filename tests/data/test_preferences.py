@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.browser import judgments_to_show
 from rewardlab.benchmarks.comparison import against, read_run
-from rewardlab.benchmarks.runner import BenchSettings, run_bench
+from rewardlab.benchmarks.runner import run_bench
+from rewardlab.benchmarks.settings import BenchSettings
 from rewardlab.cli import app
 from rewardlab.data.candidates import candidates_hash, read_candidates
 from rewardlab.data.files import data_hash

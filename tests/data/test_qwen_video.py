@@ -14,7 +14,9 @@ import pytest
 import torch
 from qwen_vl_utils import vision_process
 
-from rewardlab.benchmarks.runner import BenchSettings, load_rows, open_any_judge
+from rewardlab.benchmarks.rows import load_rows
+from rewardlab.benchmarks.runner import open_any_judge
+from rewardlab.benchmarks.settings import BenchSettings
 from rewardlab.data.images import decode_image
 from rewardlab.data.pairs import read_pairs
 from rewardlab.data.qwen_video import QwenFrames

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from rewardlab.benchmarks import videorewardbench
-from rewardlab.benchmarks.runner import BenchSettings, run_bench
+from rewardlab.benchmarks.runner import run_bench
+from rewardlab.benchmarks.settings import BenchSettings
 from rewardlab.data.images import decode_image
 from rewardlab.data.video import frames_of_video
 from rewardlab.errors import DataError, MediaError

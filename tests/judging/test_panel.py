@@ -16,7 +16,8 @@ from starlette.routing import Route
 import rewardlab
 from rewardlab.benchmarks.report import report_markdown, write_reports
 from rewardlab.benchmarks.report_model import Report
-from rewardlab.benchmarks.runner import BenchSettings, run_bench
+from rewardlab.benchmarks.runner import run_bench
+from rewardlab.benchmarks.settings import BenchSettings
 from rewardlab.cli import main
 from rewardlab.data.pairs import write_jsonl, write_parquet
 from rewardlab.errors import ConfigError, DataError, EndpointError

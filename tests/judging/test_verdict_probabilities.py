@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from rewardlab.benchmarks.runner import BenchSettings, run_bench
+from rewardlab.benchmarks.runner import run_bench
+from rewardlab.benchmarks.settings import BenchSettings
 from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import CheckpointError, ConfigError
 from rewardlab.judging.engines import open_generative_judge

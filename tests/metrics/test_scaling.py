@@ -15,8 +15,9 @@ from rewardlab.benchmarks import runner
 from rewardlab.benchmarks.arithmetic import addition, problems
 from rewardlab.benchmarks.confidence import confidence_report
 from rewardlab.benchmarks.report_model import Confidence, Report, RowScore
-from rewardlab.benchmarks.runner import BenchSettings, run_bench
+from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.scaling import decision, k_curve
+from rewardlab.benchmarks.settings import BenchSettings
 from rewardlab.data.files import read_lines
 from rewardlab.data.pairs import read_pairs, write_parquet
 from rewardlab.errors import ConfigError

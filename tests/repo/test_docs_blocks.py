@@ -103,7 +103,7 @@ def check_rewardlab(words: list[str], where: str) -> None:
         name, _, value = words.pop(0).partition("=")
         if not name.startswith("-") or name == "-":
             positional.append(name)
-            check_shipped(name, where)
+            check_shipped(name, where, is_target=command.name == "copy")
             continue
         assert name in options, f"{where}: no option {name!r}"
         given.add(name)
@@ -116,8 +116,9 @@ def check_rewardlab(words: list[str], where: str) -> None:
     check_required(command, positional, given, where)
 
 
-def check_shipped(path: str, where: str) -> None:
-    """Fail for a file of the repository that is not there."""
+def check_shipped(path: str, where: str, *, is_target: bool = False) -> None:
+    """Fail for a file of the repository that is not there, and for the path of a config: readers have no checkout."""
+    assert is_target or not path.startswith("configs/"), f"{where}: {path}; give its name of `rewardlab configs list`"
     if path.startswith(("configs/", "eval/", "tests/")):
         assert (ROOT / path).exists(), f"{where}: no file {path}"
 
@@ -198,8 +199,9 @@ def url() -> Iterator[str]:
 
 @pytest.fixture
 def desk(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder as a reader has it: the repository's files, pairs, an image; the servers that the pages name are there."""
-    for name in ("eval", "configs", "tests", "data_recipes"):
+    """A folder as a reader has it: the repository's files without configs, which have names, pairs, an image; the servers that
+    the pages name are there."""
+    for name in ("eval", "tests", "data_recipes"):
         (tmp_path / name).symlink_to(ROOT / name)
     (tmp_path / "images").mkdir()
     (tmp_path / "images" / "a1.png").write_bytes(png())

@@ -56,9 +56,11 @@ def test_configs_are_found_where_the_wheel_is_unpacked(wheel: Path, tmp_path: Pa
     zipfile.ZipFile(wheel).extractall(tmp_path / "site")
     (tmp_path / "empty").mkdir()
     code = (
-        "from rewardlab.config import *; print(find_config('rl/ppo'), find_configs('tiny'), load_yaml('tiny/demo')['hidden'])"
+        "from rewardlab.config import *; print(find_config('rl/ppo'), find_config('configs/rl/ppo.yaml'), "
+        "find_configs('tiny'), load_yaml('tiny/demo')['hidden'])"
     )
     env = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, cwd=tmp_path / "empty")
     configs = tmp_path / "site" / "rewardlab" / "configs"
-    assert done.stdout.split() == [str(configs / "rl" / "ppo.yaml"), str(configs / "tiny"), "96"], done.stderr
+    ppo = str(configs / "rl" / "ppo.yaml")
+    assert done.stdout.split() == [ppo, ppo, str(configs / "tiny"), "96"], done.stderr

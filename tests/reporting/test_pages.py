@@ -18,7 +18,8 @@ from PIL import Image
 
 from rewardlab.benchmarks.comparison import leaderboard_html, read_run
 from rewardlab.benchmarks.report import report_html
-from rewardlab.benchmarks.runner import BenchSettings, run_bench
+from rewardlab.benchmarks.runner import run_bench
+from rewardlab.benchmarks.settings import BenchSettings
 from rewardlab.cli import main
 from rewardlab.curation.overview import Overview
 from rewardlab.data.pairs import write_parquet

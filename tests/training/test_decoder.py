@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import weakref
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -113,6 +114,33 @@ def assert_equal(one: Any, other: Any) -> None:
     assert len({tuple(row) for row in one[0]}) > 1
     for mine, theirs in zip(one[1], other[1], strict=True):
         torch.testing.assert_close(torch.tensor(mine), torch.tensor(theirs), atol=1e-4, rtol=0)
+
+
+def test_no_pixels_of_the_last_batch_are_held_while_the_next_is_made(trainer: PolicyTrainer) -> None:
+    """The micro-batches of one rollout batch are gone, and so is what was cut from them, when the next is sampled."""
+    rows = [trainer.train_dataset[row] for row in (0, 1) for _ in range(8)]
+    held: list[weakref.ref[torch.Tensor]] = []
+    alive: list[list[bool]] = []
+    sample = trainer._sample_decoder
+
+    def look(*args: Any) -> Any:
+        alive.append([pixels() is not None for pixels in held])
+        return sample(*args)
+
+    trainer.model.train()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer, "_sample_decoder", look)
+        for _ in range(2):
+            trainer._step = 0
+            inputs = trainer._prepare_inputs(rows)
+            assert trainer._buffered_inputs is not None
+            held = [weakref.ref(batch["pixel_values"]) for batch in trainer._buffered_inputs]
+            assert inputs["pixel_values"] is trainer._buffered_inputs[0]["pixel_values"]
+            del inputs
+    trainer.model.eval()
+    assert alive[0] == []
+    assert alive[1]
+    assert not any(alive[1])
 
 
 def test_a_prompt_is_read_once_for_all_its_rollouts(trainer: PolicyTrainer) -> None:

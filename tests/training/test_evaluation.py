@@ -159,7 +159,8 @@ def test_modes_are_given_back(tiny_checkpoint: Path) -> None:
 def test_as_the_benchmark_judges(finished_run: Path, demo_pairs: Any) -> None:
     """The accuracy of an evaluation is that of the same checkpoint in `bench run pairs`, one greedy vote in each order, with
     pictures and with grey ones."""
-    from rewardlab.benchmarks.runner import BenchSettings, run_bench
+    from rewardlab.benchmarks.runner import run_bench
+    from rewardlab.benchmarks.settings import BenchSettings
 
     pairs = demo_pairs[0][100:112]
     model, processor = load_model(str(finished_run / "rl" / "final"), device="cpu")

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from rewardlab.benchmarks.runner import BenchSettings, run_bench
+from rewardlab.benchmarks.runner import run_bench
+from rewardlab.benchmarks.settings import BenchSettings
 from rewardlab.config import RMConfig
 from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import CheckpointError, ConfigError, DataError

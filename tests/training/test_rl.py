@@ -44,8 +44,21 @@ def test_hard_pairs(tagged: list[PreferencePair]) -> None:
     assert ([p.attempts for p in mixed].count("1"), len(mixed)) == (6, 36)
     assert mixed == hard_pairs(tagged, short_rl_config(easy_ratio=0.2))
     assert len(hard_pairs(tagged, short_rl_config(attempts=["unsolved"]))) == 10
-    with pytest.raises(DataError, match="distill"):
+    with pytest.raises(DataError, match="no pair says which response is preferred"):
         hard_pairs([replace(p, preferred=None) for p in tagged], short_rl_config())
+    with pytest.raises(DataError, match=r"no pair has attempts in \['2', '3', 'unsolved'\], but in \['1'\]"):
+        hard_pairs([replace(p, attempts="1") for p in tagged], short_rl_config())
+
+
+def test_pairs_without_a_teacher(tagged: list[PreferencePair], monkeypatch: pytest.MonkeyPatch) -> None:
+    """All labelled ones are trained on, and the log says so; with a tag anywhere, tags decide."""
+    lines: list[str] = []
+    monkeypatch.setattr("rewardlab.training.rl.log_line", lines.append)
+    own = [replace(pair, attempts="", preferred=pair.preferred if n else None) for n, pair in enumerate(tagged)]
+    assert hard_pairs(own, short_rl_config()) == own[1:]
+    assert lines == ["no teacher was asked about these pairs: all 39 that are labelled are trained on"]
+    assert hard_pairs([*own, replace(own[1], attempts="2")], short_rl_config()) == [replace(own[1], attempts="2")]
+    assert len(lines) == 1
 
 
 def test_rows_show_each_pair_as_they_say(tagged: list[PreferencePair]) -> None:

@@ -30,8 +30,9 @@ from rewardlab.training.rl import build_trainer, rl_rows, train_rl
 from rewardlab.training.run import folder, preflight
 from rewardlab.training.run import rows as row_module
 from rewardlab.training.run.folder import common_arguments
+from rewardlab.training.run.rows import PromptReader, dialogue_dataset
 from rewardlab.training.run.token_counts import TokenCounter
-from rewardlab.training.sft import ResumableSFTTrainer, sft_rows, train_sft
+from rewardlab.training.sft import ResumableSFTTrainer, sft_dialogues, train_sft
 from rewardlab.types import BOTH_ORDERS, IMAGE_MARK, PreferencePair
 from tests.support.configs import short_rl_config
 
@@ -90,7 +91,7 @@ def test_training_prompts_are_the_judges(
         sft = ResumableSFTTrainer(
             model=sampler.model,
             args=_sft_arguments(checkpoint_of(name), tmp_path),
-            train_dataset=sft_rows([pair], template, specials),
+            train_dataset=dialogue_dataset(PromptReader([pair], template, specials), sft_dialogues([pair], template)),
             processing_class=sampler.processor,
         )
         batch = sft.data_collator([sft.train_dataset[0]])

@@ -21,10 +21,11 @@ from rewardlab.prompts import build_messages, load_template
 from rewardlab.samplers.hf import HFSampler
 from rewardlab.training import sft as sft_module
 from rewardlab.training.run.folder import common_arguments
+from rewardlab.training.run.rows import PromptReader, dialogue_dataset
 from rewardlab.training.sft import (
     FirstTokenOnly,
     ResumableSFTTrainer,
-    sft_rows,
+    sft_dialogues,
     train_sft,
 )
 from rewardlab.types import Order, PreferencePair
@@ -65,7 +66,7 @@ def test_loss_covers_the_judgment_and_nothing_else(tiny_checkpoint: Path, taught
     trainer = ResumableSFTTrainer(
         model=model,
         args=TRLSFTConfig(max_length=None, **common_arguments(config_for(tiny_checkpoint), tmp_path)),
-        train_dataset=sft_rows(taught[:8], PLAIN),
+        train_dataset=dialogue_dataset(PromptReader(taught, PLAIN), sft_dialogues(taught[:8], PLAIN)),
         processing_class=processor,
     )
     batch = trainer.data_collator([trainer.train_dataset[n] for n in range(8)])
@@ -86,9 +87,13 @@ def test_a_classifier_is_trained_on_both_orders_and_the_verdict_token(
     """Either verdict is right in exactly half of the rows, a pair's two rows stand together, and of each row one token is
     trained: the verdict, at the place where the judge is asked for its probability."""
     pairs = [replace(demo_pairs[0][n], preferred=1) for n in range(6)]  # one-sided labels
-    rows = sft_rows([*pairs, replace(pairs[0], preferred=None)], VERDICT)
+    dialogues = sft_dialogues([*pairs, replace(pairs[0], preferred=None)], VERDICT)
+    rows = dialogue_dataset(PromptReader(pairs, VERDICT), dialogues)
     answers = [row["completion"][0]["content"] for row in rows]
     assert answers == ["2", "1"] * 6
+    assert sft_dialogues(pairs, VERDICT, numbers={2, 4}) == [dialogues[n] for n in (4, 5, 8, 9)]
+    with pytest.raises(DataError, match="held out for evaluation"):
+        sft_dialogues(pairs, VERDICT, numbers=())
     for n, pair in enumerate(pairs):
         first, second = (rows[2 * n + side]["prompt"][0]["content"][-1]["text"] for side in (0, 1))
         assert f"Response 1: {pair.responses[0]}\n" in first

@@ -28,6 +28,7 @@ from trl.models import unwrap_model_for_generation
 from rewardlab.config import EngineConfig, Method
 from rewardlab.metrics.running import Metric, MetricAccumulator, Metrics
 from rewardlab.models.families import Fields, images_by_prompt
+from rewardlab.models.image_slices import images_in_slices
 from rewardlab.models.padding import PassLimits
 from rewardlab.models.precision import adapters_to_float32
 from rewardlab.models.value_model import ValueModel, completion_values
@@ -118,6 +119,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         self._outliers, self._image_fields, self._read_rows = outliers, image_fields, read_rows
         self._micro_batch_tokens = micro_batch_tokens
         self._engine: EngineSampler | None = None
+        self._has_new_batch = False  # that has not been sorted
         self._prompts: list[Any] = []
         self._draws = (-1, 0)  # the step that drew last, and how often it did
         self._current: list[Rollout] = []  # those that TRL is making a batch of
@@ -172,8 +174,11 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         started = time.perf_counter()
         rows = self._read_rows(self._rollouts.choose_rows(rows))
         self._add_metrics({"data/seconds": time.perf_counter() - started})
-        prompts = [prepare_multimodal_messages(row["prompt"], images=row.pop("images")) for row in rows]
-        prompt_ids, _, _, completions, _, _, images, _ = super()._generate(prompts)
+        prompt_ids, _, _, completions, _, _, images, _ = (
+            super()._generate(  # copies prompts with their images: none is held here
+                [prepare_multimodal_messages(row["prompt"], images=row.pop("images")) for row in rows]
+            )
+        )
         by_prompt: list[Any] | None = images_by_prompt(images)
         images_by_row = by_prompt or [None] * len(rows)
         columns = zip(rows, prompt_ids, self._trajectories, completions, images_by_row, strict=True)
@@ -240,9 +245,12 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
             )
 
     def _tokenize_prompts(self, prompts: list[Any]) -> Any:
-        if self._sampling.engine is not None:
-            self._prompts = prompts  # it is asked in words and images, not in tokens
-        return super()._tokenize_prompts(prompts)
+        with images_in_slices(self.processing_class):
+            ids, images, fields = super()._tokenize_prompts(prompts)
+        if self._sampling.engine is None:
+            return ids, images, fields
+        self._prompts = prompts  # an engine is asked in words and images, not in tokens and pixels
+        return ids, images, {}
 
     def _sample_engine(self, prompt_ids: list[list[int]], config: EngineConfig) -> Samples:
         """Sample with a ``vllm serve`` that holds the newest weights."""
@@ -261,6 +269,8 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
 
     def _generate_and_score_completions(self, inputs: list[Row]) -> TRLBatch:
         """Return TRL's batch of this step's rollouts, with everything the loss needs."""
+        if self.model.training:  # the pixels of the last batch would stay beside those of this one
+            self._buffered_inputs, self._has_new_batch = None, True
         if self._dynamic is not None:
             candidates = Candidates(self.sample_and_score, self._processes.all, self._processes.mean)
             self._current, metrics = self._dynamic.choose(candidates, len(inputs))
@@ -268,7 +278,8 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         else:
             self._current = self.sample_and_score(inputs)
         rollouts = self._current
-        padded = super()._generate_and_score_completions([rollout.row for rollout in rollouts])
+        with images_in_slices(self.processing_class):
+            padded = super()._generate_and_score_completions([rollout.row for rollout in rollouts])
         batch = RolloutBatch.from_trl(padded).with_rollouts(rollouts)
         padded.pop("tool_mask", None)  # a part of the loss mask by now
         if hot := self._sampling.hot_token:  # not of the policy's own drawing: nothing is learnt from it
@@ -410,9 +421,9 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
 
     def _prepare_inputs(self, generation_batch: Any) -> TRLBatch:
         """Return TRL's micro-batch, of rollouts of like length among those of its optimizer step."""
-        before = self._buffered_inputs
         inputs: TRLBatch = super()._prepare_inputs(generation_batch)
-        if self._buffered_inputs is not None and self._buffered_inputs is not before:
+        if self._buffered_inputs is not None and self._has_new_batch:
+            self._has_new_batch = False
             self._buffered_inputs = sort_steps(self._buffered_inputs, self.args.gradient_accumulation_steps)
             inputs = self._buffered_inputs[self._step % self.args.steps_per_generation]
         return inputs

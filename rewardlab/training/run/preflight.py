@@ -7,7 +7,9 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ from rewardlab.types import BOTH_ORDERS, Order, PreferencePair
 TOO_LONG, COUNTS = "too_long.jsonl", "token_counts"
 WAIT_S = 3600  # for the slowest process
 AT_ONCE = 512  # texts that a tokenizer is given together
+BYTES_OF_TOKEN = 3  # in most texts it is longer; where it is not, a text is counted whole
 NEAR = 64  # tokens by which the two orders of a pair, or a text and the same text in one piece, may differ
 
 
@@ -101,6 +104,16 @@ def numbers_that_fit(
     return kept
 
 
+@dataclass(frozen=True)
+class _Candidate:
+    """A pair whose bytes alone do not show that it is short enough. ``allowed``: the tokens its text may have."""
+
+    number: int
+    pair: PreferencePair
+    text: str
+    allowed: float
+
+
 def _longer(
     pairs: Sequence[PreferencePair],
     limit: int,
@@ -113,36 +126,51 @@ def _longer(
     """Yield (number, tokens) of the pairs longer than ``limit`` among this process's share.
 
     Most are shown to be shorter by bounds that cost little: a token is at least a byte, and an image at most so many tokens. Of
-    the others as much text is counted as it takes, many texts at once, and read from disk, images and all, are only those that
-    may still be too long.
+    the others as much text is counted as it takes, many texts at once and while the next are made, and read from disk, images
+    and all, are only those that may still be too long.
     """
+
+    def tokens_of(candidate: _Candidate) -> SampleTokens:
+        whole, said = pairs[candidate.number], answer(candidate.pair)
+        counts = [counter.sample(whole, order, template, answer=said, room=room) for order in BOTH_ORDERS]
+        return max(counts, key=lambda count: count.total)
+
+    def those_longer(candidates: Sequence[_Candidate], fits: Sequence[bool]) -> Iterator[tuple[int, SampleTokens]]:
+        unclear = (candidate for candidate, fit in zip(candidates, fits, strict=True) if not fit)
+        counts = ((candidate.number, tokens_of(candidate)) for candidate in unclear)
+        yield from ((number, tokens) for number, tokens in counts if tokens.total > limit)
+
+    candidates = _candidates(pairs, limit, counter, template, answer, room, advance)
+    with ThreadPoolExecutor(1) as pool:  # the tokenizer lets go of Python's lock
+        before: tuple[list[_Candidate], Future[list[bool]]] | None = None
+        while batch := list(islice(candidates, AT_ONCE)):
+            fits = pool.submit(_fit, [each.text for each in batch], [each.allowed for each in batch], counter)
+            if before:
+                yield from those_longer(before[0], before[1].result())
+            before = batch, fits
+        if before:
+            yield from those_longer(before[0], before[1].result())
+
+
+def _candidates(
+    pairs: Sequence[PreferencePair],
+    limit: int,
+    counter: TokenCounter,
+    template: Template,
+    answer: Callable[[PreferencePair], str],
+    room: int,
+    advance: Advance,
+) -> Iterator[_Candidate]:
     most = counter.most_image_tokens
-    waiting: list[tuple[int, PreferencePair, str, float]] = []
-
-    def count() -> Iterator[tuple[int, SampleTokens]]:
-        texts = [rendered + answer(pair) for _, pair, rendered, _ in waiting]
-        allowed = [limit - NEAR - room - of_images for _, _, _, of_images in waiting]
-        for (number, pair, _, _), fits in zip(waiting, _fit(texts, allowed, counter), strict=True):
-            if not fits:
-                whole = pairs[number]
-                counts = [counter.sample(whole, order, template, answer=answer(pair), room=room) for order in BOTH_ORDERS]
-                if (longest := max(counts, key=lambda count: count.total)).total > limit:
-                    yield number, longest
-
     for number, pair in light_pairs(pairs):
         if number % num_processes() != process_index():
             continue
         num_images = len(media_of(pair))
         of_images = math.inf if pair.videos or (most is None and num_images) else (most or 0) * num_images
-        rendered = counter.render(build_messages(pair, order=Order.GIVEN, template=template))
-        if len(rendered.encode()) + len(answer(pair).encode()) + room + of_images > limit:
-            waiting.append((number, pair, rendered, of_images))
-        if len(waiting) == AT_ONCE:
-            yield from count()
-            waiting = []
+        text = counter.render(build_messages(pair, order=Order.GIVEN, template=template)) + answer(pair)
+        if len(text.encode()) + room + of_images > limit:
+            yield _Candidate(number, pair, text, limit - NEAR - room - of_images)
         advance(num_processes())
-    if waiting:
-        yield from count()
 
 
 def _fit(texts: Sequence[str], allowed: Sequence[float], counter: TokenCounter) -> list[bool]:
@@ -161,9 +189,9 @@ def _fit(texts: Sequence[str], allowed: Sequence[float], counter: TokenCounter) 
 
 
 def _cut(text: str, tokens: float) -> int:
-    """Return up to where ``text`` is counted, at the end of a word: as far as it has to be where a token is 2.5 bytes."""
+    """Return up to where ``text`` is counted, at the end of a word: as far as it has to be where a token is BYTES_OF_TOKEN."""
     excess = len(text.encode()) - tokens
-    place = min(len(text), int(excess / (1 - 1 / 2.5)) + 1) if tokens > 0 and math.isfinite(excess) else len(text)
+    place = min(len(text), int(excess / (1 - 1 / BYTES_OF_TOKEN)) + 1) if tokens > 0 and math.isfinite(excess) else len(text)
     end = text.rfind(" ", 0, place) if place < len(text) else -1
     return end if end > 0 else place
 

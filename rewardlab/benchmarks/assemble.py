@@ -1,0 +1,117 @@
+"""The report of a benchmark run, from the judgments of its rows."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rewardlab.benchmarks.base import Benchmark, Row
+from rewardlab.benchmarks.baselines import BaselineJudge
+from rewardlab.benchmarks.identity import RunIdentity
+from rewardlab.benchmarks.kinds import kinds_of
+from rewardlab.benchmarks.official import write_official
+from rewardlab.benchmarks.panel import panel_confidence, panel_scores
+from rewardlab.benchmarks.passes import AnyJudge
+from rewardlab.benchmarks.replay import MISSING, Replay, Sampling
+from rewardlab.benchmarks.report_model import Report, RowScore
+from rewardlab.benchmarks.run_files import OFFICIAL
+from rewardlab.benchmarks.scores import baseline_scores, judge_scores, score_rows
+from rewardlab.benchmarks.settings import BenchSettings
+from rewardlab.data.votes import num_failed
+from rewardlab.judging.judge import GenerativeJudge, ModelJudge
+from rewardlab.judging.panel import PanelJudge
+from rewardlab.judging.served import ServedJudge
+from rewardlab.metrics.accuracy import Labeled, pair_score
+from rewardlab.models.checkpoints import commit, versions
+from rewardlab.types import Judgment, Order
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a run has when all is answered: its judgments in the order of ``rows``, and those of its controls by name."""
+
+    settings: BenchSettings
+    benchmark: Benchmark
+    judge: AnyJudge
+    identity: RunIdentity
+    rows: Sequence[Row]
+    orders: Sequence[tuple[Order, ...]]
+    judgments: Sequence[Judgment]
+    controls: Mapping[str, Sequence[Labeled]]
+    seconds_per_vote: float | None
+
+
+def make_report(asked: Asked, notes: Sequence[str], out: Path) -> Report:
+    """Return the report; write the outputs that the benchmark's own scorer takes, where it can take them, to ``out``."""
+    settings, benchmark, judge, identity = asked.settings, asked.benchmark, asked.judge, asked.identity
+    rows, orders, judgments, num_votes = asked.rows, asked.orders, asked.judgments, asked.identity.votes
+    all_notes = list(notes)
+    if isinstance(judge, ModelJudge) and (failed := sum(num_failed(judgment.votes) for judgment in judgments)):
+        all_notes.append(f"{failed:,} votes failed at the endpoint and count as wrong; the same command asks for them again")
+    all_notes += _vote_notes(judge, judgments, num_votes)
+    labeled = label_rows(rows, judgments)
+    sampling = judge.sampling if isinstance(judge, Replay) else Sampling() if isinstance(judge, ServedJudge) else identity
+    # Votes of a panel are of several judges: fewer of them are no smaller panel, and no text of one judge.
+    stopped = settings.stop_error is not None or (isinstance(judge, Replay) and judge.stopped) or isinstance(judge, PanelJudge)
+    verdict_format = judge.verdict_format if isinstance(judge, GenerativeJudge | Replay) else ""
+    official: list[str] = []  # of votes in one order, or stopped when clear, the benchmark's own draws cannot be made up
+    if settings.orders == "both" and not stopped:
+        official = write_official(benchmark, rows, judgments, verdict_format, settings.seed, out / OFFICIAL)
+    clusters = [row.cluster for row in rows]
+    scores = score_rows(rows, labeled, num_votes, whole_prompts=benchmark.whole_prompts, stopped=stopped)
+    if isinstance(judge, PanelJudge):
+        scores = replace(scores, confidence=panel_confidence(labeled, clusters))
+    return Report(
+        benchmark=benchmark.name,
+        command=settings.command,
+        data=str(settings.data),
+        data_sha256=identity.data,
+        judge=identity.judge,
+        template=judge.template.name if isinstance(judge, GenerativeJudge) else None,
+        orders=settings.orders,
+        votes=num_votes,
+        verdict_format=verdict_format or None,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        stop_error=sampling.stop_error,
+        max_tokens=sampling.max_tokens,
+        seed=settings.seed,
+        seconds_per_vote=asked.seconds_per_vote,
+        scores=scores,
+        controls={name: judge_scores(rows, items) for name, items in asked.controls.items()},
+        baselines=baseline_scores(rows, orders, settings.seed, whole_prompts=benchmark.whole_prompts),
+        official=tuple(official),
+        panel=panel_scores(judge, labeled, clusters) if isinstance(judge, PanelJudge) else None,
+        notes=tuple(all_notes),
+        versions=versions(),
+        commit=commit(),
+    )
+
+
+def _vote_notes(judge: AnyJudge, judgments: Sequence[Judgment], num_votes: int) -> list[str]:
+    """What to know of the votes before reading their figures."""
+    notes = []
+    lost = sum(vote.completion.error == MISSING for judgment in judgments for vote in judgment.votes)
+    if lost:
+        total = sum(len(judgment.votes) for judgment in judgments)
+        notes.append(f"{lost:,} of {total:,} samples are not in the replay file; each counts as a failure")
+    if num_votes % 2 == 0 and not isinstance(judge, BaselineJudge):
+        notes.append(f"{num_votes} votes in each order can be even, which is not right; an odd number scores higher")
+    return notes
+
+
+def row_score(row: Row, item: Labeled) -> RowScore:
+    """Return what `bench compare` and the page need of a row; the cluster by its hash, for it may be a whole prompt."""
+    cluster = hashlib.sha256(row.cluster.encode(errors="replace")).hexdigest()[:16]
+    return RowScore(row.row, row.group, cluster, pair_score(item), tuple(kinds_of(item.judgment, item.preferred)))
+
+
+def label_rows(rows: Sequence[Row], judgments: Sequence[Judgment]) -> list[Labeled]:
+    """Return each row's judgment beside its label and group."""
+    items = []
+    for row, judgment in zip(rows, judgments, strict=True):
+        assert row.pair.preferred is not None
+        items.append(Labeled(judgment, row.pair.preferred, row.group))
+    return items

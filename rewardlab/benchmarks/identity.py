@@ -1,0 +1,63 @@
+"""What decides the votes of a benchmark run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rewardlab.benchmarks.base import Row
+from rewardlab.benchmarks.passes import AnyJudge
+from rewardlab.benchmarks.registry import benchmark_identity
+from rewardlab.benchmarks.replay import Replay
+from rewardlab.benchmarks.rows import images_hash
+from rewardlab.benchmarks.settings import NO_ENGINES, BenchSettings
+from rewardlab.data.files import data_hash
+from rewardlab.judging.judge import ModelJudge
+from rewardlab.judging.spec import WITHOUT_SAMPLER, JudgeSpec
+from rewardlab.samplers.base import HF
+
+
+@dataclass(frozen=True)
+class RunIdentity:
+    """What decides the votes of a run: the log of one run is never continued by another."""
+
+    benchmark: str
+    data: str
+    images: str
+    judge: str
+    weights: str | None
+    votes: int
+    orders: str
+    limit: int | None
+    seed: int
+    batch_size: int | None
+    template: str | None
+    temperature: float
+    top_p: float
+    stop_error: float | None
+    max_tokens: int
+
+
+def run_identity(settings: BenchSettings, judge: AnyJudge, rows: Sequence[Row], num_votes: int) -> RunIdentity:
+    """Return what decides the votes of a run of ``settings`` by ``judge`` on ``rows``."""
+    spec = JudgeSpec.parse(settings.judge, *NO_ENGINES, *WITHOUT_SAMPLER)
+    of_model = judge.identity if isinstance(judge, ModelJudge) else {}
+    weights = data_hash(Path(spec.target)) if isinstance(judge, Replay) else str(of_model.get("weights", ""))
+    return RunIdentity(
+        benchmark=benchmark_identity(settings.benchmark),
+        data=data_hash(settings.data),
+        images=images_hash(rows),
+        judge=f"{of_model.get('judge', settings.judge)} {settings.engine_args}".strip(),
+        weights=weights,
+        votes=num_votes,
+        orders=settings.orders,
+        limit=settings.limit,
+        seed=settings.seed,
+        batch_size=settings.batch_size if spec.engine == HF else None,
+        template=str(of_model["template"]) if of_model else settings.template,
+        temperature=settings.temperature,
+        top_p=settings.top_p,
+        stop_error=settings.stop_error,
+        max_tokens=settings.max_tokens,
+    )

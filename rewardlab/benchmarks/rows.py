@@ -1,0 +1,70 @@
+"""The rows of a benchmark's data file, as a judge is asked about them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from rewardlab.benchmarks.base import Benchmark, Row, equal_length_notes, size_notes
+from rewardlab.benchmarks.passes import AnyJudge
+from rewardlab.benchmarks.registry import PACKAGED, find_benchmark
+from rewardlab.benchmarks.replay import Replay
+from rewardlab.benchmarks.settings import NO_ENGINES, BenchSettings
+from rewardlab.data.video import describe_frames
+from rewardlab.errors import DataError, RewardlabError
+from rewardlab.judging.spec import WITHOUT_SAMPLER, judge_video_policy
+from rewardlab.types import PreferencePair
+
+
+def load_benchmark_rows(benchmark: Benchmark, settings: BenchSettings, *, with_images: bool) -> list[Row]:
+    """Return the rows of a data file. Raise DataError where the loader of a benchmark from outside fails in any way."""
+    load: Callable[..., list[Row]] = benchmark.load
+    if benchmark.load_videos is not None:
+        load = partial(benchmark.load_videos, policy=judge_video_policy(settings.judge, *NO_ENGINES, *WITHOUT_SAMPLER))
+    if settings.benchmark in PACKAGED:
+        return load(settings.data, images=settings.images, with_images=with_images)
+    try:
+        return load(settings.data, images=settings.images, with_images=with_images)
+    except RewardlabError:
+        raise
+    except (Exception, SystemExit) as error:  # the boundary: another's code may fail in any way
+        raise DataError(
+            f"{settings.data}: the loader of {settings.benchmark} fails ({type(error).__name__}: {error})"
+        ) from error
+
+
+def load_rows(settings: BenchSettings, judge: AnyJudge) -> tuple[list[Row], list[str]]:
+    """Return the rows to judge, and what is odd about the file. Raise DataError for a replay of rows that it does not have."""
+    benchmark = find_benchmark(settings.benchmark)
+    rows = load_benchmark_rows(benchmark, settings, with_images=judge.sees)
+    if isinstance(judge, Replay) and (strangers := judge.rows - {row.row for row in rows}):
+        raise DataError(f"{judge.name}: has samples for row {min(strangers)}, which {settings.data} does not have")
+    notes = size_notes(benchmark, rows) + equal_length_notes(rows)
+    if num_videos := sum(row.num_videos for row in rows):
+        policy = judge_video_policy(settings.judge, *NO_ENGINES, *WITHOUT_SAMPLER)
+        notes.append(
+            f"videos ({num_videos:,}): each shown as {describe_frames(benchmark.frames, policy() if policy else None)}"
+        )
+    if settings.limit is not None and settings.limit < len(rows):
+        notes.append(f"only the first {settings.limit} of {len(rows)} rows were judged (--limit)")
+        rows = rows[: settings.limit]
+    return rows, notes
+
+
+def images_hash(rows: Sequence[Row]) -> str:
+    """Return the first 16 hex digits of the SHA-256 of all images of the rows, in their order."""
+    digest = hashlib.sha256()
+    for row in rows:
+        for image in (*row.pair.images, *row.pair.response_images[0], *row.pair.response_images[1]):
+            digest.update(hashlib.sha256(image).digest())
+    return digest.hexdigest()[:16]
+
+
+def has_other_images(pairs: Sequence[PreferencePair]) -> bool:
+    """Return whether every pair with images could be shown as many of another pair's."""
+    by_number: dict[int, set[tuple[bytes, ...]]] = {}
+    for pair in pairs:
+        if pair.images:
+            by_number.setdefault(len(pair.images), set()).add(pair.images)
+    return bool(by_number) and all(len(different) > 1 for different in by_number.values())

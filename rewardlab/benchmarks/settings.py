@@ -1,0 +1,60 @@
+"""The settings of a benchmark run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rewardlab.benchmarks.base import Benchmark
+from rewardlab.benchmarks.registry import find_benchmark
+from rewardlab.benchmarks.requirements import Requirement
+from rewardlab.errors import ConfigError
+from rewardlab.judging.judge import draw_orders
+from rewardlab.judging.spec import WITHOUT_SAMPLER, JudgeSpec
+from rewardlab.models.checkpoints import load_template_for
+from rewardlab.prompts import load_template
+
+NO_ENGINES = ("baseline", "replay")  # judges that a benchmark takes beside those of engines
+CONTROLS = ("greedy", "blank", "other")
+
+
+@dataclass(frozen=True)
+class BenchSettings:
+    """The settings of a run. ``controls`` are further passes of one greedy vote per order: greedy, blank, other.
+
+    ``stop_error``: ask in turns, and stop where the majority of ``votes`` of each order is settled but for this probability.
+    """
+
+    benchmark: str
+    data: Path
+    judge: str
+    images: Path | None = None
+    votes: int | None = None
+    orders: str = "both"
+    limit: int | None = None
+    seed: int = 0
+    template: str | None = None
+    temperature: float = 1.0
+    top_p: float = 1.0
+    stop_error: float | None = None
+    max_tokens: int = 1024
+    batch_size: int = 64
+    engine_args: str = ""
+    controls: tuple[str, ...] = ("blank",)
+    api_key: str = "none"
+    command: str = ""  # for the report
+    requirements: tuple[Requirement, ...] = ()  # checked against what the run will have, before anything is asked
+
+
+def check_names(name: str, controls: Sequence[str], orders: str, template: str | None, judge: str) -> Benchmark:
+    """Return the benchmark. Raise ConfigError for a name that nothing has, CheckpointError for a template that a checkpoint was
+    not trained on."""
+    benchmark = find_benchmark(name)
+    if unknown := sorted(set(controls) - set(CONTROLS)):
+        raise ConfigError(f"unknown controls {', '.join(unknown)}; expected {', '.join(CONTROLS)}")
+    draw_orders(orders, 0, 0)
+    if template:
+        checkpoint = JudgeSpec.parse(judge, *NO_ENGINES, *WITHOUT_SAMPLER).checkpoint
+        load_template_for(checkpoint, template) if checkpoint else load_template(template)
+    return benchmark

@@ -1,0 +1,88 @@
+"""Official scorers, and whether the numbers of a published row add up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from rewardlab.cli.options import bench_app
+from rewardlab.errors import ConfigError
+
+
+@bench_app.command("official")
+def bench_official(
+    benchmark: Annotated[
+        Optional[str], typer.Argument(help="The scorer: a benchmark's name or a part's; without one all are listed.")
+    ] = None,
+    outputs: Annotated[
+        Optional[Path], typer.Argument(help="The file that the benchmark's own inference writes, or `bench run` exports.")
+    ] = None,
+    data: Annotated[
+        Optional[Path], typer.Option("--data", help="mmrb2: a task's benchmark file, or the folder of all, for the labels.")
+    ] = None,
+) -> None:
+    """Print what the benchmark's own scorer prints on these outputs, to the digit, quirks included.
+
+    `rewardlab bench official` alone lists the scorers and what each takes. Numbers to compare with published ones, not to
+    trust: see each scorer's docstring.
+    """
+    from rewardlab.benchmarks.official import official_lines, official_scorers
+
+    if benchmark is None:
+        typer.echo("\n".join(f"{name}: {scorer.inputs}" for name, scorer in official_scorers().items()))
+        return
+    if outputs is None:
+        raise ConfigError(f"expected a file of outputs: rewardlab bench official {benchmark} OUTPUTS")
+    typer.echo("\n".join(official_lines(benchmark, outputs, data)))
+
+
+@bench_app.command("check")
+def bench_check(
+    numbers: Annotated[
+        list[str], typer.Argument(help="NAME=PERCENT for each group, and overall=PERCENT; or folders of finished runs.")
+    ],
+    benchmark: Annotated[
+        str, typer.Option("--benchmark", help="The benchmark of the row; its groupings must be known.")
+    ] = "vl_rewardbench",
+) -> None:
+    """Do the numbers add up? Of a published row: under whose grouping. Of a run: from its rows to its overall.
+
+    `rewardlab bench check general=63.84 hallucination=85.71 reasoning=64.78 overall=71.92`, `rewardlab bench check runs/bench`.
+    **Exit status 1** where they do not. Of a run its groups, overall, macro, invalid rate and the curve's end are looked at.
+    """
+    from rewardlab.benchmarks.arithmetic import addition, fits, problems, sentence
+    from rewardlab.benchmarks.comparison import read_run
+    from rewardlab.benchmarks.registry import find_benchmark, packaged_benchmarks
+
+    if any("=" in number for number in numbers) != all("=" in number for number in numbers):
+        raise ConfigError("expected NAME=PERCENT throughout, or folders of runs throughout")
+    if all("=" not in number for number in numbers):
+        failed = False
+        for run in map(read_run, map(Path, numbers)):
+            wrong = problems(run.report, run.rows)
+            typer.echo(f"{run.name}: " + ("; ".join(wrong) if wrong else f"adds up: {addition(run.report.scores)}"))
+            failed = failed or bool(wrong)
+        if failed:
+            raise typer.Exit(1)
+        return
+    groupings = find_benchmark(benchmark).groupings
+    if not groupings:
+        names = ", ".join(other.name for other in packaged_benchmarks() if other.groupings)
+        raise ConfigError(f"no groupings of {benchmark!r} are known; expected {names}")
+    groups = dict(_percentage(number) for number in numbers)
+    if "overall" not in groups:
+        raise ConfigError("expected overall=PERCENT beside the groups")
+    overall = groups.pop("overall")
+    typer.echo(sentence(groups, overall, groupings, "official"))
+    if not any(fit.adds_up for fit in fits(groups, overall, groupings)):
+        raise typer.Exit(1)
+
+
+def _percentage(number: str) -> tuple[str, float]:
+    name, _, value = number.partition("=")
+    try:
+        return name, float(value)
+    except ValueError as error:
+        raise ConfigError(f"{number!r}: expected NAME=PERCENT, for example overall=71.92") from error
