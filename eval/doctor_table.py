@@ -12,11 +12,13 @@ import argparse
 import json
 import re
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 
 from typer.testing import CliRunner
 
 from rewardlab.cli import app
+from rewardlab.cli.doctor import doctor_command
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 BASE = "Qwen/Qwen2.5-VL-7B-Instruct"
@@ -24,19 +26,20 @@ BASE = "Qwen/Qwen2.5-VL-7B-Instruct"
 
 @dataclass(frozen=True)
 class Machines:
-    """The launch of a config: accelerate's YAML, processes, GiB of a card, and what its model folder will hold."""
+    """The launch of a config: accelerate's YAML, processes, GiB of a card, what its model folder will hold, the card's name."""
 
     launcher: str
     processes: int
     card: float = 80.0
     model: str = BASE
+    card_name: str = "H100"
 
     def __str__(self) -> str:
         return f"{self.processes} x {self.card:.0f}, {self.launcher}"
 
 
 FOUR, EIGHT = Machines("zero3", 4), Machines("zero3", 8)
-ONE_SMALL = Machines("one_gpu", 1, 24.0)
+ONE_SMALL = Machines("one_gpu", 1, 24.0, card_name="RTX4090")
 QWEN3 = Machines("zero3", 8, 80.0, "Qwen/Qwen3-VL-8B-Instruct")
 CRITIC_FREE = ("dapo", "dr_grpo", "grpo", "reinforce_pp", "reinforce_pp_baseline", "rloo")
 MACHINES = [
@@ -72,6 +75,8 @@ class Row:
 def examine(name: str, machines: Machines, configs: Path) -> Row:
     """Return the row of ``configs/NAME.yaml``, read from the doctor's own output."""
     words = [f"{configs / name}.yaml", "--dry-run", "--model", machines.model, "--memory", f"{machines.card:g}"]
+    if "card" in signature(doctor_command).parameters:  # older versions have none
+        words += ["--card", machines.card_name]
     words += ["--launcher", str(configs / "accelerate" / f"{machines.launcher}.yaml"), "--processes", str(machines.processes)]
     output = CliRunner().invoke(app, ["doctor", *words]).output
     fits, gib = re.search(r"^(ok|FAILED)\s+memory: .*?at most ([\d.]+)", output, re.MULTILINE).groups()
