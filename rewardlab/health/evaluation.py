@@ -27,7 +27,7 @@ class EvaluationLoad:
     ``answer`` tokens (0: verdicts or numbers are read, none is written). ``pairs`` are those of all processes.
 
     ``shares``: what both orders of a pair begin with, pictures ahead of all, is read once for both. ``is_scalar``: by a head,
-    without keys and values kept and without logits. ``with_blank``: the pairs are judged with grey pictures, too.
+    without keys and values kept and without logits. ``blank``: how many of the pairs are judged with grey pictures, too.
     """
 
     lengths: Lengths
@@ -37,7 +37,7 @@ class EvaluationLoad:
     answer: int
     shares: bool
     is_scalar: bool
-    with_blank: bool
+    blank: int
 
     @property
     def after_pictures(self) -> int:
@@ -72,8 +72,8 @@ def evaluation_load(
     evaluation, scalar = config.evaluation, isinstance(config, RMConfig)
     lengths, pairs = (held_out.lengths, held_out.pairs) if held_out else (lengths, evaluation.num_pairs)
     at_once = max(1, sequences_at_once(config) // 2)
-    with_blank = evaluation.blank_images and lengths.pictures > 0
-    tasks = math.ceil(pairs / at_once) * (1 + with_blank)
+    blank = math.ceil(pairs * lengths.with_pictures) if evaluation.blank_images else 0
+    tasks = math.ceil(pairs / at_once) + math.ceil(blank / at_once)
     writes = not scalar and load_template(config.template).verdict_format != "bare"
     return EvaluationLoad(
         lengths=lengths,
@@ -83,5 +83,5 @@ def evaluation_load(
         answer=answer_tokens(config) if writes else 0,
         shares=has_grids and not scalar,
         is_scalar=scalar,
-        with_blank=with_blank,
+        blank=blank,
     )

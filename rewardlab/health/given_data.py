@@ -45,9 +45,10 @@ def read_data(data: Path, config: TrainConfig, plan: Plan) -> GivenData:
     """Return what is known of the pairs at ``data``, of which some are read. Raise DataError or MediaError."""
     pairs = pairs_of(data, config.frames, config.model)
     held_out = held_out_of(pairs, config)
-    sequences = num_sequences(config, held_out.trained)
+    learnt = learnt_pairs(config, held_out.trained)
+    sequences = num_sequences(config, len(learnt))
     steps = None if sequences is None else count_steps(config, sequences)
-    sample = _sample(config, plan, learnt_pairs(config, held_out.trained), answers=_learns_answers(config))
+    sample = _sample(config, plan, learnt, answers=type(config) is SFTConfig)
     architecture = config_of(plan.model or config.model)
     lengths = sample.lengths(architecture, config) if sample else None
     evaluated = _sample(config, plan, held_out.evaluated, answers=False)
@@ -67,31 +68,28 @@ def held_out_of(pairs: Sequence[PreferencePair], config: TrainConfig) -> HeldOut
     return HeldOut(pairs, range(len(pairs)))
 
 
-def _learns_answers(config: TrainConfig) -> bool:
-    return type(config) is SFTConfig
-
-
 def learnt_pairs(config: TrainConfig, pairs: Sequence[PreferencePair]) -> Sequence[PreferencePair]:
     """Return the pairs that a stage trains on: those with a judgment, a label, or a tag of difficulty. Raise DataError."""
     if isinstance(config, RLConfig):
         return hard_pairs(pairs, config)
     if isinstance(config, MethodConfig | PRMConfig):
         return pairs
-    labels = isinstance(config, RMConfig) or load_template(config.template).verdict_format == "bare"
-    facts = enumerate(pair_facts(pairs))
-    return select_pairs(pairs, [n for n, of_pair in facts if (of_pair.preferred is not None if labels else of_pair.judged)])
+    by_label, facts = _learns_labels(config), enumerate(pair_facts(pairs))
+    return select_pairs(pairs, [n for n, of_pair in facts if (of_pair.preferred is not None if by_label else of_pair.judged)])
 
 
-def num_sequences(config: TrainConfig, pairs: Sequence[PreferencePair]) -> int | None:
-    """Return the sequences of an epoch, none left out as too long; None where more than the pairs decides. Raise DataError."""
+def _learns_labels(config: TrainConfig) -> bool:
+    return isinstance(config, RMConfig) or load_template(config.template).verdict_format == "bare"
+
+
+def num_sequences(config: TrainConfig, num_pairs: int) -> int | None:
+    """Return the sequences that an epoch makes of the pairs that are trained on; None where more than these decides."""
     if isinstance(config, PRMConfig):
         return None
-    learnt = len(learnt_pairs(config, pairs))
     if isinstance(config, MethodConfig):
         orders = 2 if isinstance(config, RLConfig) and config.both_orders else 1
-        return learnt * orders * config.group_size * config.iterations
-    labels = isinstance(config, RMConfig) or load_template(config.template).verdict_format == "bare"
-    return learnt * (2 if labels else 1)
+        return num_pairs * orders * config.group_size * config.iterations
+    return num_pairs * (2 if _learns_labels(config) else 1)
 
 
 def _sample(config: TrainConfig, plan: Plan, pairs: Sequence[PreferencePair], *, answers: bool) -> DataSample | None:

@@ -29,9 +29,9 @@ STORED_MEGAPIXELS = 1.0  # of a picture on disk, before it is reduced to pixels.
 class Lengths:
     """Tokens of prompts, pictures included, and of the answers that are learnt: the longest and the mean.
 
-    ``pictures`` of a prompt in the mean, ``most_pictures`` of the one with most; ``picture`` as it is shown, ``megapixels`` as
-    it is stored, both in the mean; ``png``: the share of pictures that are PNG, None where that is not known. ``source``: where
-    all this is from, in words. ``is_counted``: from data.
+    ``pictures`` of a prompt in the mean, ``most_pictures`` of the one with most, ``with_pictures``: the share of prompts with
+    any; ``picture`` as it is shown, ``megapixels`` as it is stored, both in the mean; ``png``: the share of pictures that are
+    PNG, None where that is not known. ``source``: where all this is from, in words. ``is_counted``: from data.
     """
 
     prompt: int
@@ -40,6 +40,7 @@ class Lengths:
     mean_answer: float
     pictures: float
     most_pictures: float
+    with_pictures: float
     picture: PictureShape
     megapixels: float
     png: float | None
@@ -62,6 +63,7 @@ def assume_lengths(architecture: Any, config: TrainConfig, prompt_tokens: int | 
         mean_answer=ANSWER_TOKENS,
         pictures=1.0,
         most_pictures=1.0,
+        with_pictures=1.0,
         picture=picture,
         megapixels=STORED_MEGAPIXELS,
         png=None,
@@ -129,6 +131,7 @@ class DataSample:
             mean_answer=fmean(pair.answer for pair in spread),
             pictures=fmean(len(pair.pictures) for pair in spread),
             most_pictures=max(len(pair.pictures) for pair in every),
+            with_pictures=fmean(bool(pair.pictures) for pair in spread),
             picture=picture_shape(architecture, pixels) if shown else none,
             megapixels=fmean(stored) if stored else 0.0,
             png=sum(name == "PNG" for name in formats) / len(formats) if formats else None,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -229,11 +229,11 @@ def _smaller(config: TrainConfig) -> Iterator[Mapping[str, Any]]:
     if not config.gradient_checkpointing:
         yield {"gradient_checkpointing": True}
     yield from ({"micro_batch_size": rows} for rows in (2, 1) if rows < config.micro_batch_size)
-    if isinstance(config, MethodConfig) and config.engine is None:
-        yield from ({"sampling_batch_size": rows} for rows in (64, 32, 16, 8) if rows < (config.sampling_batch_size or 10**9))
     if isinstance(config, SFTConfig | RLConfig) and config.evaluation.is_on:
         most = sequences_at_once(config)
         yield from ({"evaluation.batch_size": rows} for rows in (32, 16, 8) if rows < most)
+    if isinstance(config, MethodConfig) and config.engine is None:
+        yield from ({"sampling_batch_size": rows} for rows in (64, 32, 16, 8) if rows < (config.sampling_batch_size or 10**9))
     if isinstance(config, PolicyConfig):
         yield from ({"judge_batch_size": rows} for rows in (32, 16, 8) if rows < config.judge_batch_size)
 
@@ -295,8 +295,9 @@ def _disk(setup: Setup, out: Path | None) -> Finding:
     message += f", {size_text(free)} free at {there}"
     if free >= needed:
         return Finding("disk", "ok", message, details)
-    cure = "save_total_limit=1" if setup.config.save_total_limit > 1 else "a larger disk"
-    return Finding("disk", "failed", f"{message}: {cure}, or another --out", details)
+    fewer = replace(setup, config=setup.config.model_copy(update={"save_total_limit": 1}))
+    cure = "save_total_limit=1, or " if sum(line.size for line in disk_lines(fewer)) <= free else ""
+    return Finding("disk", "failed", f"{message}: {cure}another --out", details)
 
 
 def _host(setup: Setup, plan: Plan) -> Finding:

@@ -89,13 +89,13 @@ def _evaluation(setup: Setup, card: Card, note: str, steps: int | None) -> Itera
     times, of_steps = (1, every) if steps is None else (1 + -(-steps // every), max(1, steps))
     share = times * one / (times * one + of_steps * step)
     orders = "" if load.is_scalar else " in both orders"
-    blank = ", and again with grey pictures" if load.with_blank else ""
+    blank = f", {'and' if load.blank == load.pairs else f'{load.blank:,}'} again with grey pictures" if load.blank else ""
     when = f"every {every:,} steps" if steps is None else f"{times} times in {steps:,} steps"
     message = f"{load.pairs:,} pairs{orders}{blank}, {when}: {one:,.0f} s each on an {card.name}, beside {step:,.1f} s a step"
     message += f", {100 * share:.1f} % of the time"
     if share <= MOST_EVALUATING:
         yield Finding("evaluation", "ok", message + note)
         return
-    cure = "evaluation.blank_images=false halves it; " if load.with_blank else ""
-    cure += "raise evaluation.every_steps or lower evaluation.num_pairs"
-    yield Finding("evaluation", "look", f"{message}; {cure}{note}")
+    fewer = ["raise evaluation.every_steps"] if times > 2 or steps is None else []  # at the start and the end it always is
+    cures = [*fewer, "lower evaluation.num_pairs", *(["set evaluation.blank_images to false"] if load.blank else [])]
+    yield Finding("evaluation", "look", f"{message}; {', or '.join(cures)}{note}")

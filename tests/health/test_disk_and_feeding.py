@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -57,12 +58,17 @@ def test_adapters_need_little() -> None:
     assert checkpoint_bytes(setup) == 12 * setup.learning
 
 
-def test_a_full_disk_is_found(tmp_path: Path) -> None:
-    """7B's checkpoints do not fit where less is free; the folder need not be there yet."""
-    config = RLConfig(save_total_limit=100_000)
-    disk = next(each for each in needs(config, Plan(Launch(4, 3), out=tmp_path / "runs" / "rl")) if each.name == "disk")
-    assert disk.outcome == "failed"
-    assert f"free at {tmp_path}: save_total_limit=1, or another --out" in disk.message
+@pytest.mark.parametrize(
+    ("free", "outcome", "cure"),
+    [(500, "ok", ""), (300, "failed", ": save_total_limit=1, or another --out"), (80, "failed", ": another --out")],
+)
+def test_the_free_disk(free: int, outcome: str, cure: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """7B needs 415 GB, and 282 with one checkpoint fewer; the folder need not be there yet."""
+    usage = type(shutil.disk_usage(tmp_path))(10**12, 10**12 - free * 10**9, free * 10**9)
+    monkeypatch.setattr("rewardlab.health.plan.shutil.disk_usage", lambda folder: usage)
+    disk = next(each for each in needs(RLConfig(), Plan(Launch(4, 3), out=tmp_path / "runs" / "rl")) if each.name == "disk")
+    assert disk.outcome == outcome
+    assert f"free at {tmp_path}{cure}" in disk.message
 
 
 def test_what_is_compared_with_nothing_is_not_ok() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ import pytest
 
 from rewardlab.config import RLConfig, RMConfig, SFTConfig
 from rewardlab.health.cards import CARDS
+from rewardlab.health.evaluation import HeldOutData
 from rewardlab.health.memory import Phase, Setup, setup_of
-from rewardlab.health.plan import Plan, memory_lines, needs
+from rewardlab.health.plan import DataFacts, Plan, memory_lines, needs
 from rewardlab.health.speed import step_seconds
 from rewardlab.health.step_time import evaluation_seconds
 from rewardlab.models.architectures import build_on_meta
@@ -22,7 +24,7 @@ from tests.support import scaled_runs
 
 BASE = "Qwen/Qwen2.5-VL-7B-Instruct"
 B, KV = 8.292166656e9, 28 * 4 * 128 * 2 * 2
-HELD_OUT = {"fraction": 0.02}
+HELD_OUT = {"fraction": 0.02, "num_pairs": 128, "every_steps": 100}
 
 
 def setup(config: Any, launch: Launch) -> Setup:
@@ -85,6 +87,16 @@ def test_rounds_as_training_plans_them(processes: int, changes: dict[str, Any], 
     assert load.rows == 2 * max(len(task.pairs) for task in plan.tasks)
 
 
+def test_grey_pictures_of_those_that_have_any() -> None:
+    """Pairs without a picture are not judged again."""
+    seen = setup(SFTConfig(evaluation=HELD_OUT), Launch()).lengths
+    for share, rounds in ((1.0, 8), (0.1, 5), (0.0, 4)):
+        held_out = HeldOutData(128, replace(seen, with_pictures=share))
+        load = setup_of(build_on_meta(BASE), SFTConfig(evaluation=HELD_OUT), Launch(), held_out=held_out).evaluation
+        assert load is not None
+        assert load.rounds == rounds
+
+
 def test_seconds_by_hand() -> None:
     """128 pairs by 32, seen and grey: 8 tasks on 4 cards are two rounds of 1,024 steps of 28 ms, and the prompts' reading."""
     one = setup(SFTConfig(evaluation=HELD_OUT), Launch(4, 3))
@@ -109,6 +121,9 @@ def test_the_share_of_the_time() -> None:
     often = next(each for each in needs(every_ten, plan) if each.name == "evaluation")
     assert often.outcome == "look"
     assert "raise evaluation.every_steps" in often.message
+    short = next(each for each in needs(config, plan, DataFacts(steps=60)) if each.name == "evaluation")
+    assert "2 times in 60 steps" in short.message  # at the start and at the end, however rarely between
+    assert short.message.endswith("; lower evaluation.num_pairs, or set evaluation.blank_images to false")
 
 
 def test_the_cure_of_an_evaluation() -> None:

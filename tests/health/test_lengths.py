@@ -99,7 +99,7 @@ def test_what_is_too_long_is_not_trained_on(tmp_path: Path) -> None:
 def test_held_out_pairs_are_those_of_training(tmp_path: Path) -> None:
     """A quarter of 32 pairs: not trained on, and counted by themselves; or those of a file of their own."""
     pairs = [replace(pair, pair_id=str(n), question=f"Question {n}?") for n, pair in enumerate(scaled_runs.pairs())]
-    given = read(pairs, SFTConfig(batch_size=8, evaluation={"fraction": 0.25}), tmp_path)
+    given = read(pairs, SFTConfig(batch_size=8, evaluation={"fraction": 0.25, "num_pairs": 32}), tmp_path)
     assert given.facts.held_out is not None
     assert (given.facts.held_out.pairs, given.sequences, given.facts.steps) == (8, 24, 3)
     others = tmp_path / "others.parquet"
@@ -130,7 +130,7 @@ def test_the_command_says_what_it_counted(tmp_path: Path, tiny_checkpoint: Path)
     """With a checkpoint's own tokenizer, and for a model known by name alone; steps are those of the pairs that are left."""
     data, config = tmp_path / "pairs.parquet", tmp_path / "sft.yaml"
     write_parquet([replace(pair, question=f"Question {n}?") for n, pair in enumerate(scaled_runs.pairs())], data)
-    config.write_text(json.dumps({"template": "plain", "batch_size": 8, "evaluation": {"fraction": 0.25}}))
+    config.write_text(json.dumps({"template": "plain", "batch_size": 8, "evaluation": {"fraction": 0.25, "every_steps": 100}}))
     words = ["doctor", str(config), "--dry-run", "--data", str(data), "--card", "H100"]
     named = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "run")]).output
     assert "32 pairs, 8 held out; an epoch has 24 sequences: 3 optimizer steps of 8 (epochs 1)" in named
