@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rewardlab.config import LoraConfig, RLConfig, SFTConfig
+from rewardlab.config import LoraConfig, PolicyConfig, RLConfig, SFTConfig, load_config
 from rewardlab.health.cards import CARDS
 from rewardlab.health.disk import checkpoint_bytes, disk_lines
 from rewardlab.health.feeding import DecodingRate, Feeding, feeding_of, host_bytes, measure_decoding
@@ -141,3 +141,10 @@ def test_an_optimizer_in_the_hosts_memory() -> None:
     assert offloaded["optimizer"] == pytest.approx(16 * 8.292e9 / 8, rel=1e-3)
     plain = host_bytes(setup_of(build_on_meta(BASE), RLConfig(), Launch()))
     assert plain["weights while they are read"] == pytest.approx(30.9 * GIB, rel=0.01)
+
+
+def test_a_configs_own_comment_says_the_same() -> None:
+    """How much of the host's memory Pairwise-RL's policy half takes, under the launch that it is made for."""
+    path = Path(__file__).parents[2] / "configs" / "policy" / "pairwise_rl.yaml"
+    setup = setup_of(build_on_meta(BASE), load_config(PolicyConfig, path), Launch(8, 3, offload=True))
+    assert f"{sum(host_bytes(setup).values()) / GIB:.0f} GiB of the host's memory a process" in path.read_text()
