@@ -48,6 +48,7 @@ class Case:
     @property
     def config(self) -> SFTConfig:
         return SFTConfig(
+            batch_size=self.rows,
             micro_batch_size=self.rows,
             max_tokens=None,
             gradient_checkpointing=self.checkpointing,

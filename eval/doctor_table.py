@@ -1,9 +1,10 @@
 """What `rewardlab doctor` counts for every config that ships, on the machines it is made for.
 
-    python eval/doctor_table.py [NAME ...] [--lines] [--json FILE] [--beside COLUMN=FILE] [--configs FOLDER]
+    python eval/doctor_table.py [NAME ...] [--lines] [--json FILE] [--beside COLUMN=FILE] [--configs FOLDER] [--set KEY=VALUE]
 
 ``--lines`` prints below the table what each line counts, ``--json`` writes the totals, ``--beside`` reads such a file for a
-column. For those of another version, PYTHONPATH and ``--configs`` name its checkout.
+column. For those of another version, PYTHONPATH and ``--configs`` name its checkout; ``--set`` changes a key in every config,
+and leaves out those that do not have it.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ from __future__ import annotations
 import argparse
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 
 from typer.testing import CliRunner
 
 from rewardlab.cli import app
+from rewardlab.cli.doctor import doctor_command
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 BASE = "Qwen/Qwen2.5-VL-7B-Instruct"
@@ -24,19 +28,20 @@ BASE = "Qwen/Qwen2.5-VL-7B-Instruct"
 
 @dataclass(frozen=True)
 class Machines:
-    """The launch of a config: accelerate's YAML, processes, GiB of a card, and what its model folder will hold."""
+    """The launch of a config: accelerate's YAML, processes, GiB of a card, what its model folder will hold, the card's name."""
 
     launcher: str
     processes: int
     card: float = 80.0
     model: str = BASE
+    card_name: str = "H100"
 
     def __str__(self) -> str:
         return f"{self.processes} x {self.card:.0f}, {self.launcher}"
 
 
 FOUR, EIGHT = Machines("zero3", 4), Machines("zero3", 8)
-ONE_SMALL = Machines("one_gpu", 1, 24.0)
+ONE_SMALL = Machines("one_gpu", 1, 24.0, card_name="RTX4090")
 QWEN3 = Machines("zero3", 8, 80.0, "Qwen/Qwen3-VL-8B-Instruct")
 CRITIC_FREE = ("dapo", "dr_grpo", "grpo", "reinforce_pp", "reinforce_pp_baseline", "rloo")
 MACHINES = [
@@ -69,11 +74,16 @@ class Row:
     text: str
 
 
-def examine(name: str, machines: Machines, configs: Path) -> Row:
-    """Return the row of ``configs/NAME.yaml``, read from the doctor's own output."""
+def examine(name: str, machines: Machines, configs: Path, changes: Sequence[str] = ()) -> Row | None:
+    """Return the row of ``configs/NAME.yaml``, read from the doctor's own output; None where a config does not take the
+    ``changes``."""
     words = [f"{configs / name}.yaml", "--dry-run", "--model", machines.model, "--memory", f"{machines.card:g}"]
+    if "card" in signature(doctor_command).parameters:  # older versions have none
+        words += ["--card", machines.card_name]
     words += ["--launcher", str(configs / "accelerate" / f"{machines.launcher}.yaml"), "--processes", str(machines.processes)]
-    output = CliRunner().invoke(app, ["doctor", *words]).output
+    output = CliRunner().invoke(app, ["doctor", *words, *changes]).output
+    if changes and output.startswith("FAILED config"):
+        return None
     fits, gib = re.search(r"^(ok|FAILED)\s+memory: .*?at most ([\d.]+)", output, re.MULTILINE).groups()
     return Row(name, str(machines), fits == "ok", float(gib), output)
 
@@ -107,9 +117,11 @@ def main() -> None:
     parser.add_argument("--lines", action="store_true")
     parser.add_argument("--beside", action="append", default=[], metavar="COLUMN=FILE")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="changes")
     options = parser.parse_args()
     chosen = [(name, machines) for name, machines in MACHINES if not options.names or name in options.names]
-    rows = [examine(name, machines, options.configs) for name, machines in chosen]
+    examined = [examine(name, machines, options.configs, options.changes) for name, machines in chosen]
+    rows = [row for row in examined if row is not None]
     files = dict(column.split("=", 1) for column in options.beside)
     print(as_table(rows, {name: json.loads(Path(file).read_text(encoding="utf-8")) for name, file in files.items()}))
     for row in rows if options.lines else []:

@@ -35,9 +35,19 @@ def doctor_command(
     model: Annotated[
         Optional[str], typer.Option("--model", help="Model to check with, if the config's does not exist yet.")
     ] = None,
+    card: Annotated[
+        Optional[str],
+        typer.Option("--card", help="Card of the planned run: H100, A100, RTX4090, ... (default: this machine's)."),
+    ] = None,
     memory: Annotated[
         Optional[float],
-        typer.Option("--memory", min=1, help="GiB of each device of the planned run (default: this machine's)."),
+        typer.Option("--memory", min=1, help="GiB of each device of the planned run (default: the card's)."),
+    ] = None,
+    host_memory: Annotated[
+        Optional[float],
+        typer.Option(
+            "--host-memory", min=1, help="GiB of each machine's own memory (default: this machine's if it has cards)."
+        ),
     ] = None,
     out: Annotated[
         Optional[Path],
@@ -51,9 +61,10 @@ def doctor_command(
 
     With --data it counts tokens, makes real judgments and takes one step in a temporary folder. Memory is an estimate from
     shapes, with a line for each thing it counts; on a GPU the step's peak is measured. Exit status 1 if a check failed; `look`
-    marks what is for you to decide.
+    marks what is for you to decide, and what was compared with nothing because no flag says with what.
     """
     from rewardlab.config import find_config, parse_overrides, stage_of
+    from rewardlab.health.cards import card_named
     from rewardlab.health.doctor import examine_plan
     from rewardlab.health.plan import Plan
     from rewardlab.training.run.launcher import Launch, read_launch
@@ -74,7 +85,7 @@ def doctor_command(
     if processes:
         launch = replace(launch, processes=processes)
     failed = False
-    plan = Plan(launch, memory, model, out)
+    plan = Plan(launch, memory, model, out, card_named(card) if card else None, host_memory)
     for finding in examine_plan(path, stage_of(path, stage), plan, data, changes=changes, dry=dry_run):
         typer.echo(f"{MARKS[finding.outcome]} {finding.name}: {finding.message}")
         for line in finding.details:

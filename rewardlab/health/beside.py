@@ -8,7 +8,7 @@ import torch
 
 from rewardlab.config import PolicyConfig, RLConfig
 from rewardlab.health.memory import MemoryLine, Phase, Setup, kv_bytes
-from rewardlab.health.shapes import TEXT_TOKENS, Shapes, shapes_of
+from rewardlab.health.shapes import Shapes, shapes_of
 from rewardlab.judging.spec import JudgeSpec
 from rewardlab.models.architectures import build_on_meta, config_of
 from rewardlab.samplers.base import HF, VLLM
@@ -65,7 +65,7 @@ def _whole(what: str, reader: Reader, *, head: bool) -> MemoryLine:
 def _judge(setup: Setup, config: PolicyConfig, reader: Reader) -> list[MemoryLine]:
     """Return a judge's weights, and what one batch of judgments needs: it sees a picture, two responses, and writes."""
     rows = min(config.judge_batch_size, 2 * config.judge_votes * setup.rollouts)
-    prompt = TEXT_TOKENS + setup.picture.tokens + 2 * setup.answer
+    prompt = setup.prompt + 2 * setup.answer
     length, wide = prompt + config.judge_max_tokens, reader.weight_bytes > 2
     cache = rows * length * kv_bytes(reader.shapes) * (2 if wide else 1)
     read = rows * prompt * reader.shapes.language.reading(wide)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rewardlab.config import RLConfig, SFTConfig
 from rewardlab.health.memory import Setup
-
-GB = 1e9  # disks are sold by it
+from rewardlab.health.units import size_text, weights_text
 
 
 @dataclass(frozen=True)
@@ -32,16 +32,19 @@ def checkpoint_bytes(setup: Setup) -> float:
 
 
 def disk_lines(setup: Setup) -> list[DiskLine]:
-    """Return what lies in the run's folder at the moment it is fullest."""
+    """Return what may lie in the run's folder: a bound, for what is saved at the end is not there while a checkpoint is."""
     config, one = setup.config, checkpoint_bytes(setup)
     number = config.save_total_limit + 1
-    how = f"{number} x {one / GB:.1f} GB: save_total_limit {config.save_total_limit}, and the one that is being saved"
-    total = setup.learning if config.lora else setup.total + setup.critic
+    how = f"{number} x {size_text(one)}: save_total_limit {config.save_total_limit}, and the one that is being saved"
+    total = setup.learning if config.lora else setup.total
     each = 2.0 if setup.launch.zero else 4.0
-    lines = [
-        DiskLine("checkpoints", number * one, how),
-        DiskLine("final", each * total, f"{total / 1e9:.2f} B x {each:g} B, before it is rounded to its dtype"),
-    ]
+    weights, kind = each * total, f"{weights_text(total)} x {each:g} B, before it is rounded to its dtype"
+    lines = [DiskLine("checkpoints", number * one, how), DiskLine("final", weights, kind)]
+    if setup.evaluation and isinstance(config, SFTConfig | RLConfig) and config.evaluation.keep_best:
+        how = f"3 x {size_text(weights)}: the best, the one before until the next checkpoint is whole, one that is being saved"
+        lines.append(DiskLine("best", 3 * weights + each * setup.critic, how + (" with the critic" if setup.critic else "")))
+    if setup.critic:
+        lines.append(DiskLine("critic", each * setup.critic, f"{weights_text(setup.critic)} x {each:g} B, beside final"))
     if setup.method and setup.method.value_pretrain_steps:
         fitted = 4.0 * setup.total + 12.0 * setup.critic
         lines.append(DiskLine("value", config.save_total_limit * fitted, "checkpoints of the critic's pre-training"))

@@ -18,9 +18,7 @@ from rewardlab.config import (
     EngineConfig,
     MethodConfig,
     PolicyConfig,
-    PRMConfig,
     RLConfig,
-    RMConfig,
     SFTConfig,
     TrainConfig,
     load_config,
@@ -28,27 +26,24 @@ from rewardlab.config import (
 from rewardlab.data.pair_table import pair_facts, select_pairs
 from rewardlab.errors import CheckpointError, ConfigError, RewardlabError
 from rewardlab.health.finding import Finding
+from rewardlab.health.given_data import GivenData, read_data, template_of
+from rewardlab.health.lengths import BYTES_PER_TOKEN, DataSample
 from rewardlab.health.memory import GIB
 from rewardlab.health.plan import Plan, needs
 from rewardlab.judging.spec import JudgeSpec
-from rewardlab.models.checkpoints import load_template_for
 from rewardlab.models.loading import check_folder, load_policy
-from rewardlab.prompts import Template, build_messages, load_template
+from rewardlab.prompts import build_messages
 from rewardlab.rewards.judgment import load_terms
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.hf import HFSampler
 from rewardlab.training.policy_gradient.rollouts.engine import check_engine
-from rewardlab.training.rl import consistency_judge, hard_pairs, train_rl
-from rewardlab.training.run.folder import trackers
-from rewardlab.training.run.inputs import pairs_of
-from rewardlab.training.run.preflight import processor_of
-from rewardlab.training.run.runner import count_steps
-from rewardlab.training.run.token_counts import TokenCounter
+from rewardlab.training.rl import consistency_judge, train_rl
+from rewardlab.training.run.folder import micro_batches, trackers
 from rewardlab.training.sft import train_sft
 from rewardlab.types import PreferencePair, VerdictStatus
 from rewardlab.verdicts.parse import parse_verdict
 
-NUM_JUDGED, NUM_COUNTED, NUM_READ = 4, 500, 20
+NUM_JUDGED, NUM_READ = 4, 20
 
 
 def examine_plan(
@@ -73,30 +68,32 @@ def examine_plan(
         yield from _teacher(config)
     if not isinstance(config, TrainConfig):
         return
-    yield _try("template", lambda: f"{config.template}, hash {_template_of(config).hash}")
+    yield _try("template", lambda: f"{config.template}, hash {template_of(config).hash}")
     if isinstance(config, RLConfig) and config.reward_terms:
         yield _try("reward terms", lambda: ", ".join(term.name for term in load_terms(config.reward_terms)))
     if isinstance(config, PolicyConfig):
         yield _try("judge", lambda: str(JudgeSpec.parse(config.judge, "rm")))
     yield _try("batches", lambda: _batches(config, plan.launch.processes))
-    yield from _try_all("memory", lambda: needs(config, plan))
-    if plan.launch.zero and not dry and find_spec("deepspeed") is None:
-        yield Finding(
-            "launcher", "look", "DeepSpeed is not installed here: pip install 'rewardlab[deepspeed]' where the run goes"
-        )
-    pairs: Sequence[PreferencePair] = ()
+    given = GivenData()
     if data is None:
         yield Finding("data", "look", "none given: --data PAIRS has steps and tokens counted, a judgment made and a step taken")
     else:
         try:
-            pairs = pairs_of(data, config.frames, config.model)
+            given = read_data(data, config, plan)
         except RewardlabError as error:
             yield Finding("data", "failed", str(error))
+        except Exception as error:  # the boundary: whatever a library raises is what would have ended the run
+            yield Finding("data", "failed", f"{type(error).__name__}: {error}")
         else:
-            yield _try("data", lambda: _data(config, pairs))
+            yield from _try_all("data", lambda: _data(config, given))
+    yield from _try_all("memory", lambda: needs(config, plan, given.facts))
+    if plan.launch.zero and not dry and find_spec("deepspeed") is None:
+        yield Finding(
+            "launcher", "look", "DeepSpeed is not installed here: pip install 'rewardlab[deepspeed]' where the run goes"
+        )
     yield from _services(config, dry=dry)
     if not dry:
-        yield from _try_run(config.model_copy(update={"model": plan.model} if plan.model else {}), plan, pairs)
+        yield from _try_run(config.model_copy(update={"model": plan.model} if plan.model else {}), plan, given.pairs)
 
 
 def _try(name: str, check: Callable[[], str | Finding]) -> Finding:
@@ -105,7 +102,7 @@ def _try(name: str, check: Callable[[], str | Finding]) -> Finding:
         return result if isinstance(result, Finding) else Finding(name, "ok", result)
     except RewardlabError as error:
         return Finding(name, "failed", str(error))
-    except Exception as error:  # the boundary: whatever a library raises is what would have ended the run
+    except Exception as error:  # the boundary, as above
         return Finding(name, "failed", f"{type(error).__name__}: {error}")
 
 
@@ -126,52 +123,41 @@ def _teacher(config: DistillConfig) -> Iterator[Finding]:
 
 
 def _batches(config: TrainConfig, processes: int) -> str:
-    def parts(sequences: int) -> int:
-        at_once = config.micro_batch_size * processes
-        if sequences % at_once:
-            raise ConfigError(
-                f"a batch of {sequences} cannot be dealt out to {processes} processes by {config.micro_batch_size}; "
-                "change micro_batch_size or the number of processes"
-            )
-        return sequences // at_once
-
-    message = f"{config.batch_size} = {processes} x {config.micro_batch_size} x {parts(config.batch_size)} micro-batches"
+    parts = micro_batches(config, config.batch_size, processes)
+    message = f"{config.batch_size} = {processes} x {config.micro_batch_size} x {parts} micro-batches"
     if isinstance(config, MethodConfig):
+        micro_batches(config, config.rollout_batch_size, processes)
         message += (
             f"; {config.rollout_batch_size} rollouts between two samplings, {config.rollout_batch_size // processes} each"
         )
-        parts(config.rollout_batch_size)
     return message
 
 
-def _data(config: TrainConfig, pairs: Sequence[PreferencePair]) -> str:
-    """Return how many pairs there are, how long one takes to be read, and the steps that they make."""
+def _data(config: TrainConfig, given: GivenData) -> Iterator[Finding]:
+    """Yield how many pairs there are, how long one takes to be read, the steps that they make, and how long they are."""
     start_time = time.perf_counter()
-    number = sum(1 for _ in pairs[:NUM_READ])
-    seconds = f"; {1000 * (time.perf_counter() - start_time) / max(1, number):.0f} ms to read one"
-    sequences = num_sequences(config, pairs)
-    if sequences is None:
-        return f"{len(pairs):,} pairs{seconds}"
-    steps = count_steps(config, sequences)
-    by = "max_steps" if config.max_steps > 0 else f"epochs {config.epochs:g}"
-    return (
-        f"{len(pairs):,} pairs; an epoch has {sequences:,} sequences: {steps:,} optimizer steps of {config.batch_size} ({by})"
-        f"{seconds}"
-    )
+    number = sum(1 for _ in given.pairs[:NUM_READ])
+    message = f"{len(given.pairs):,} pairs"
+    if (held_out := given.facts.held_out) is not None:
+        message += f", {held_out.pairs:,} held out"
+    if given.sequences is not None:
+        by = "max_steps" if config.max_steps > 0 else f"epochs {config.epochs:g}"
+        message += f"; an epoch has {given.sequences:,} sequences: {given.facts.steps:,} optimizer steps of "
+        message += f"{config.batch_size} ({by})"
+    yield Finding("data", "ok", f"{message}; {1000 * (time.perf_counter() - start_time) / max(1, number):.0f} ms to read one")
+    if given.sample is not None:
+        yield _tokens(config, given.sample)
 
 
-def num_sequences(config: TrainConfig, pairs: Sequence[PreferencePair]) -> int | None:
-    """Return the sequences of an epoch, none left out as too long; None where more than the pairs decides. Raise DataError."""
-    if isinstance(config, MethodConfig):
-        prompts = len(pairs)
-        if isinstance(config, RLConfig):
-            prompts = len(hard_pairs(pairs, config)) * (2 if config.both_orders else 1)
-        return prompts * config.group_size * config.iterations
-    if isinstance(config, PRMConfig):
-        return None
-    if isinstance(config, RMConfig) or load_template(config.template).verdict_format == "bare":
-        return 2 * sum(facts.preferred is not None for facts in pair_facts(pairs))
-    return sum(facts.judged for facts in pair_facts(pairs))
+def _tokens(config: TrainConfig, sample: DataSample) -> Finding:
+    totals = sample.totals
+    message = f"of {len(totals):,} samples: median {sample.median:,}, longest {max(totals):,}, the room of an answer included"
+    if not sample.is_exact:
+        message += f" (no tokenizer is here: {BYTES_PER_TOKEN:g} bytes of text are taken for a token)"
+    if not sample.num_too_long:
+        return Finding("tokens", "ok", message)
+    message += f"; {sample.num_too_long:,} are longer than max_tokens {config.max_tokens:,} and would be left out"
+    return Finding("tokens", "failed" if sample.num_too_long == len(totals) else "look", message)
 
 
 def _services(config: TrainConfig, *, dry: bool) -> Iterator[Finding]:
@@ -201,11 +187,8 @@ def _try_run(config: TrainConfig, plan: Plan, pairs: Sequence[PreferencePair]) -
     try:
         check_folder(config.model)
     except CheckpointError as error:
-        yield Finding(
-            "weights", "look", f"{error}. Tokens, judgment and step are left out; --model NAME says what to try them with"
-        )
+        yield Finding("weights", "look", f"{error}. Judgment and step are left out; --model NAME says what to try them with")
         return
-    yield _try("tokens", lambda: _tokens(config, pairs))
     yield _try("judgment", lambda: _judgment(config, pairs))
     if plan.launch.processes > 1:
         message = (
@@ -214,31 +197,6 @@ def _try_run(config: TrainConfig, plan: Plan, pairs: Sequence[PreferencePair]) -
         yield Finding("one step", "look", message)
     elif isinstance(config, SFTConfig | RLConfig):
         yield _try("one step", lambda: _one_step(config, pairs))
-
-
-def _tokens(config: TrainConfig, pairs: Sequence[PreferencePair]) -> Finding:
-    lengths = _token_counts(config, pairs)
-    median, longest = lengths[len(lengths) // 2], lengths[-1]
-    message = f"of {len(lengths):,} samples: median {median:,}, longest {longest:,}, the room of an answer included"
-    num_too_long = sum(tokens > config.max_tokens for tokens in lengths) if config.max_tokens else 0
-    if not num_too_long:
-        return Finding("tokens", "ok", message)
-    message += f"; {num_too_long:,} are longer than max_tokens {config.max_tokens:,} and would be left out"
-    return Finding("tokens", "failed" if num_too_long == len(lengths) else "look", message)
-
-
-def _template_of(config: TrainConfig) -> Template:
-    """Return the template of a run; RL is asked in the words of the checkpoint it begins from."""
-    is_rl = isinstance(config, RLConfig)
-    return load_template_for(config.model, config.template) if is_rl else load_template(config.template)
-
-
-def _token_counts(config: TrainConfig, pairs: Sequence[PreferencePair]) -> list[int]:
-    """Return the numbers of tokens of some of the pairs, in ascending order."""
-    counter, template = TokenCounter(processor_of(config)), _template_of(config)
-    room = config.max_completion_length if isinstance(config, MethodConfig) else 0
-    sample = pairs[:: max(1, len(pairs) // NUM_COUNTED)]
-    return sorted(counter.sample(p, p.order, template, answer=p.judgment, room=room).total for p in sample)
 
 
 def _engine(engine: EngineConfig) -> str:
@@ -257,7 +215,7 @@ def _consistency(config: RLConfig) -> str:
 
 def _judgment(config: TrainConfig, pairs: Sequence[PreferencePair]) -> str:
     """Make a few real judgments; a base model that writes none is no failure before its cold start."""
-    template = _template_of(config)
+    template = template_of(config)
     with tempfile.TemporaryDirectory() as folder:
         sampler = HFSampler(*load_policy(config, Path(folder)))
         sampler.model.to("cuda" if torch.cuda.is_available() else "cpu").eval()

@@ -12,10 +12,10 @@ import numpy as np
 from PIL import Image
 
 from rewardlab.data.images import decode_image
+from rewardlab.health.cards import Card
 from rewardlab.health.memory import GIB, Setup
+from rewardlab.health.step_time import training_seconds
 
-CARD_FLOPS = 400e12  # a second, that the fastest of today's 80 GB cards reaches in bfloat16: the strictest need
-SOURCE_MEGAPIXELS = 1.0  # of a stored picture, before it is reduced to pixels.max
 MOST_WAITING = 0.1  # of a step's arithmetic, that data may take
 PROCESS_BASE, WORKER_BASE = 3 * GIB, GIB // 2  # Python, torch and CUDA's own in one process; a data worker's own
 ROW_GROUP = 64 << 20  # of Parquet, read whole for any pair in it; pairs of larger ones are warned about
@@ -71,20 +71,11 @@ class Feeding:
         return max(1, math.ceil(self.share(decode_ms) / (1.0 if self.ahead else MOST_WAITING)))
 
 
-def feeding_of(setup: Setup) -> Feeding:
-    """Return the pictures of a rollout batch or step on one process, and the seconds that its arithmetic takes at least.
-
-    A token costs 2 operations a weight to read, 4 more to learn from, 2 again with gradient checkpointing; old and reference
-    log-probs are one more reading each. Sampling is left out: the need is then a strict one.
-    """
-    config, method = setup.config, setup.method
-    sequences = (method.rollout_batch_size if method else config.batch_size) / setup.launch.processes
-    passes = 6.0 + 2.0 * config.gradient_checkpointing
-    if method:
-        passes = passes * method.iterations + 2.0 + 2.0 * bool(method.kl_coef)
-    models = setup.shapes.total + setup.critic
-    seconds = sequences * (setup.prompt + setup.answer) * passes * models / CARD_FLOPS
-    return Feeding(sequences, seconds, ahead=method is None)
+def feeding_of(setup: Setup, card: Card) -> Feeding:
+    """Return the pictures of a rollout batch or step on one process, and the seconds of its training's arithmetic. Sampling is
+    left out: the need is then a strict one."""
+    sequences = (setup.method.rollout_batch_size if setup.method else setup.config.batch_size) / setup.launch.processes
+    return Feeding(sequences * setup.lengths.pictures, training_seconds(setup, card), ahead=setup.method is None)
 
 
 def host_bytes(setup: Setup) -> dict[str, float]:
@@ -94,9 +85,10 @@ def host_bytes(setup: Setup) -> dict[str, float]:
     of other stages one optimizer step's as bfloat16 pixels, and each data worker those of two micro-batches decoded and in
     float32. And each reader the row group that it is at.
     """
-    one, workers = 3.0 * SOURCE_MEGAPIXELS * 1e6 + setup.picture.num_bytes, setup.config.data_workers
-    pictures = setup.rollouts if setup.method else 2 * setup.config.micro_batch_size * max(1, workers)
-    step = setup.config.batch_size / setup.launch.processes * setup.picture.num_bytes / 2
+    lengths, workers = setup.lengths, setup.config.data_workers
+    one = lengths.pictures * (3.0 * lengths.megapixels * 1e6 + setup.picture.num_bytes)
+    samples = setup.rollouts if setup.method else 2 * setup.config.micro_batch_size * max(1, workers)
+    step = setup.config.batch_size / setup.launch.processes * lengths.pictures * setup.picture.num_bytes / 2
     of_workers = 0.0 if setup.method else workers * WORKER_BASE + step
     learning, processes = setup.learning + setup.critic, setup.launch.processes
     reading = 0.0 if setup.launch.zero == 3 else 4.0 * setup.total
@@ -104,5 +96,5 @@ def host_bytes(setup: Setup) -> dict[str, float]:
         "base": PROCESS_BASE,
         "weights while they are read": reading,
         "optimizer": 16.0 * learning / processes if setup.launch.offload else 0.0,
-        "data": pictures * one + max(1, workers) * ROW_GROUP + of_workers,
+        "data": samples * one + max(1, workers) * ROW_GROUP + of_workers,
     }

@@ -9,7 +9,10 @@ from enum import StrEnum
 from typing import Any
 
 from rewardlab.config import MethodConfig, RLConfig, TrainConfig
-from rewardlab.health.shapes import ANSWER_TOKENS, MEGAPIXEL, TEXT_TOKENS, PictureShape, Shapes, picture_shape, shapes_of
+from rewardlab.health.evaluation import EvaluationLoad, HeldOutData, evaluation_load
+from rewardlab.health.lengths import Lengths, assume_lengths
+from rewardlab.health.shapes import TEXT_TOKENS, PictureShape, Shapes, shapes_of
+from rewardlab.health.units import weights_text
 from rewardlab.models.families import part_pattern
 from rewardlab.training.run.launcher import Launch
 
@@ -27,6 +30,7 @@ class Phase(StrEnum):
     REWARDS = "rewards"
     TRAINING = "training"
     UPDATE = "update"
+    EVALUATION = "evaluation"
 
 
 @dataclass(frozen=True)
@@ -43,8 +47,8 @@ class MemoryLine:
 class Setup:
     """A model under a config and a launch, on cards of ``card`` bytes (0: not known).
 
-    ``learning`` counts the policy's weights that learn, ``critic`` those of a critic beside it. ``prompt`` and ``answer`` are
-    tokens of one rollout or sample, ``picture`` that of the prompt.
+    ``learning`` counts the policy's weights that learn, ``critic`` those of a critic beside it. ``lengths`` are those of
+    prompts, and of answers that are learnt; ``evaluation``: what is judged while training, if anything is.
     """
 
     model: Any
@@ -55,9 +59,28 @@ class Setup:
     total: int
     learning: int
     critic: int
-    picture: PictureShape
-    prompt: int
-    answer: int
+    lengths: Lengths
+    evaluation: EvaluationLoad | None = None
+
+    @property
+    def prompt(self) -> int:
+        """Return the tokens of the longest prompt, pictures included."""
+        return self.lengths.prompt
+
+    @property
+    def picture(self) -> PictureShape:
+        return self.lengths.picture
+
+    @property
+    def answer(self) -> int:
+        """Return the most tokens of an answer: of a rollout in all its turns, or of one that is learnt."""
+        turns = 3 if isinstance(self.config, RLConfig) and self.config.self_verify else 1
+        return self.method.max_completion_length * turns if self.method else self.lengths.answer
+
+    @property
+    def mean_row(self) -> float:
+        """Return the tokens of prompt and answer in the mean; of a rollout's answer the most."""
+        return self.lengths.mean_prompt + (self.answer if self.method else self.lengths.mean_answer)
 
     @property
     def method(self) -> MethodConfig | None:
@@ -80,8 +103,10 @@ class Setup:
 
     @property
     def passes(self) -> tuple[Phase, ...]:
-        """Return when the policy's own weights read something: in training, and where its own decoder samples."""
-        return (Phase.TRAINING, Phase.SAMPLING) if self.method and self.method.engine is None else (Phase.TRAINING,)
+        """Return when the policy's own weights read something: in training, where its own decoder samples, in evaluation."""
+        samples = self.method is not None and self.method.engine is None
+        evaluates = (Phase.EVALUATION,) if self.evaluation else ()
+        return (Phase.TRAINING, *((Phase.SAMPLING,) if samples else ()), *evaluates)
 
     @property
     def positions(self) -> int:
@@ -91,8 +116,9 @@ class Setup:
 
     @property
     def row(self) -> int:
-        """Return the tokens of the longest row: what ``max_tokens`` lets in, or a prompt and its answer."""
-        return self.config.max_tokens or self.prompt + self.answer
+        """Return the tokens of the longest row: prompt and answer, or, where these are assumed, what ``max_tokens`` lets in."""
+        limit, longest = self.config.max_tokens, self.prompt + self.answer
+        return min(limit or longest, longest) if self.lengths.is_counted else limit or longest
 
 
 def counts(model: Any, config: TrainConfig) -> tuple[int, int]:
@@ -114,13 +140,21 @@ def counts(model: Any, config: TrainConfig) -> tuple[int, int]:
     return total + adapted, adapted
 
 
-def setup_of(model: Any, config: TrainConfig, launch: Launch, *, card: float = 0.0, prompt_tokens: int | None = None) -> Setup:
-    """Return the setup of ``model`` (which may be on the meta device). A prompt has one picture of ``pixels.max`` (of a
-    megapixel where that is not set) and 768 tokens of text, unless ``prompt_tokens`` says its length."""
+def setup_of(
+    model: Any,
+    config: TrainConfig,
+    launch: Launch,
+    *,
+    card: float = 0.0,
+    prompt_tokens: int | None = None,
+    lengths: Lengths | None = None,
+    held_out: HeldOutData | None = None,
+) -> Setup:
+    """Return the setup of ``model`` (which may be on the meta device). ``lengths`` are those of the data, ``held_out`` what is
+    known of the pairs that are evaluated; by default both are assumed, as :func:`assume_lengths` says."""
     shapes, (total, learning) = shapes_of(model), counts(model, config)
     method = config if isinstance(config, MethodConfig) else None
-    picture = picture_shape(model.config, config.pixels.max if config.pixels else MEGAPIXEL)
-    turns = 3 if isinstance(config, RLConfig) and config.self_verify else 1
+    lengths = lengths or assume_lengths(model.config, config, prompt_tokens)
     return Setup(
         model=model,
         shapes=shapes,
@@ -130,9 +164,8 @@ def setup_of(model: Any, config: TrainConfig, launch: Launch, *, card: float = 0
         total=total,
         learning=learning,
         critic=shapes.total - shapes.head if method and method.advantage == "gae" else 0,
-        picture=picture,
-        prompt=prompt_tokens or TEXT_TOKENS + picture.tokens,
-        answer=method.max_completion_length * turns if method else ANSWER_TOKENS,
+        lengths=lengths,
+        evaluation=evaluation_load(config, launch, lengths, held_out, has_grids=shapes.has_grids),
     )
 
 
@@ -150,7 +183,7 @@ def trainer_lines(setup: Setup) -> list[MemoryLine]:
     before rollouts are sampled, but for the buckets of several processes. DeepSpeed keeps weights and gradients in bfloat16 and
     shards float32 weights and moments: 2 + 14 / N bytes at stage 2, 16 / N at stage 3.
     """
-    parts = (_weights, _optimizer, _gradients, _activations, _pixels, _head, _sampling, _zero_buffers)
+    parts = (_weights, _optimizer, _gradients, _activations, _pixels, _head, _sampling, _evaluation, _zero_buffers)
     return [line for part in parts for line in part(setup) if line.size]
 
 
@@ -162,12 +195,15 @@ def _weights(setup: Setup) -> Iterator[MemoryLine]:
         yield from _below_adapters(setup, frozen)
         each, kind, frozen = (2.0, "bfloat16", 0) if setup.launch.zero else (4.0, "float32", 0)
     size = each * (frozen + trained) / setup.shards
-    yield MemoryLine("weights", size, Phase.ALWAYS, f"{_billions(frozen + trained)} x {each:g} B ({kind}){dealt}")
+    yield MemoryLine("weights", size, Phase.ALWAYS, f"{_number(frozen + trained)} x {each:g} B ({kind}){dealt}")
     if setup.critic:
-        size, how = each * setup.critic / setup.shards, f"{_billions(setup.critic)} x {each:g} B ({kind}){dealt}"
+        size, how = each * setup.critic / setup.shards, f"{_number(setup.critic)} x {each:g} B ({kind}){dealt}"
         yield MemoryLine("critic's weights", size, Phase.ALWAYS, how)
     if setup.method and setup.method.kl_coef and not setup.config.lora:
-        size, how = each * setup.total / setup.shards, f"for the KL term, {_billions(setup.total)} x {each:g} B ({kind}){dealt}"
+        size, how = (
+            each * setup.total / setup.shards,
+            f"for the KL term, {_number(setup.total)} x {each:g} B ({kind}){dealt}",
+        )
         yield MemoryLine("reference model", size, Phase.ALWAYS, how)
 
 
@@ -175,11 +211,14 @@ def _below_adapters(setup: Setup, frozen: int) -> Iterator[MemoryLine]:
     assert setup.config.lora
     if not setup.config.lora.quantize:
         size = 2.0 * frozen / setup.shards
-        yield MemoryLine("weights below adapters", size, Phase.ALWAYS, f"{_billions(frozen)} x 2 B (bfloat16)")
+        yield MemoryLine("weights below adapters", size, Phase.ALWAYS, f"{_number(frozen)} x 2 B (bfloat16)")
         return
     rest = frozen - setup.shapes.linear
-    size, how = NF4_BYTES * setup.shapes.linear + 2.0 * rest, f"{_billions(setup.shapes.linear)} x {NF4_BYTES} B (nf4)"
-    yield MemoryLine("weights below adapters", size, Phase.ALWAYS, f"{how}, {_billions(rest)} x 2 B (embeddings, norms, head)")
+    size, how = (
+        NF4_BYTES * setup.shapes.linear + 2.0 * rest,
+        f"{_number(setup.shapes.linear)} x {NF4_BYTES} B (nf4)",
+    )
+    yield MemoryLine("weights below adapters", size, Phase.ALWAYS, f"{how}, {_number(rest)} x 2 B (embeddings, norms, head)")
     for phase in setup.passes:
         yield MemoryLine("a layer unpacked", 2.0 * setup.shapes.widest, phase, "the widest one, from nf4 to bfloat16")
 
@@ -187,11 +226,9 @@ def _below_adapters(setup: Setup, frozen: int) -> Iterator[MemoryLine]:
 def _optimizer(setup: Setup) -> Iterator[MemoryLine]:
     learning = setup.learning + setup.critic
     if not setup.launch.zero:
-        yield MemoryLine(
-            "optimizer", 8.0 * learning, Phase.ALWAYS, f"Adam's two moments, {_billions(learning)} x 8 B (float32)"
-        )
+        yield MemoryLine("optimizer", 8.0 * learning, Phase.ALWAYS, f"Adam's two moments, {_number(learning)} x 8 B (float32)")
     elif not setup.launch.offload:
-        how = f"{_billions(learning)} x 12 B (float32 weights and two moments) / {setup.launch.processes} processes"
+        how = f"{_number(learning)} x 12 B (float32 weights and two moments) / {setup.launch.processes} processes"
         yield MemoryLine("optimizer", 12.0 * learning / setup.launch.processes, Phase.ALWAYS, how)
 
 
@@ -199,12 +236,12 @@ def _gradients(setup: Setup) -> Iterator[MemoryLine]:
     learning, launch = setup.learning + setup.critic, setup.launch
     if launch.zero:
         if not launch.offload:
-            how = f"{_billions(learning)} x 2 B (bfloat16) / {launch.processes} processes"
+            how = f"{_number(learning)} x 2 B (bfloat16) / {launch.processes} processes"
             yield MemoryLine("gradients", 2.0 * learning / launch.processes, Phase.ALWAYS, how)
         return
-    how = f"{_billions(learning)} x 4 B (float32)"
+    how = f"{_number(learning)} x 4 B (float32)"
     for phase in (Phase.TRAINING, Phase.UPDATE):
-        yield MemoryLine("gradients", 4.0 * learning, phase, f"{how}, freed before sampling")
+        yield MemoryLine("gradients", 4.0 * learning, phase, f"{how}, freed after each step")
     if launch.processes > 1:
         yield MemoryLine("gradient buckets", 4.0 * learning, Phase.ALWAYS, f"of several processes, {how}")
 
@@ -231,7 +268,9 @@ def _activations(setup: Setup) -> Iterator[MemoryLine]:
 
 
 def _pictures(setup: Setup) -> float:
-    """Return how many pictures the longest row has: what is neither text nor answer is pictures."""
+    """Return how many pictures the longest row has: where lengths are assumed, what is neither text nor answer is pictures."""
+    if setup.lengths.is_counted:
+        return setup.lengths.most_pictures
     room = setup.row - setup.answer - TEXT_TOKENS
     return max(1.0, room / setup.picture.tokens) if setup.config.max_tokens and setup.picture.tokens else 1.0
 
@@ -239,14 +278,29 @@ def _pictures(setup: Setup) -> float:
 def _pixels(setup: Setup) -> Iterator[MemoryLine]:
     one, million = setup.picture.num_bytes, setup.picture.pixels / 1e6
     if not setup.method:
-        rows = setup.config.micro_batch_size * _pictures(setup)
-        yield MemoryLine("pixels", rows * one / 2, Phase.TRAINING, f"of {rows:.0f} pictures of {million:.2f} MP, bfloat16")
+        yield from _step_pixels(setup)
         return
-    how = f"of {setup.rollouts} rollouts' pictures of {million:.2f} MP, float32"
-    yield MemoryLine("pixels", 2.0 * setup.rollouts * one, Phase.TRAINING, f"{how}, twice while they are dealt out")
-    rows = _rows_drawn(setup)
+    pictures = setup.rollouts * setup.lengths.pictures
+    how = f"of {setup.rollouts} rollouts: {pictures:.0f} pictures of {million:.2f} MP, float32"
+    yield MemoryLine("pixels", 2.0 * pictures * one, Phase.TRAINING, f"{how}, twice while they are dealt out")
+    if setup.evaluation:
+        yield MemoryLine("pixels of rollouts", pictures * one, Phase.EVALUATION, f"{how}, which stay")
+    pictures = _rows_drawn(setup) * setup.lengths.pictures
     if setup.method.engine is None:
-        yield MemoryLine("pixels", rows * one, Phase.SAMPLING, f"of {rows} pictures of {million:.2f} MP, float32")
+        yield MemoryLine("pixels", pictures * one, Phase.SAMPLING, f"of {pictures:.0f} pictures of {million:.2f} MP, float32")
+
+
+def _step_pixels(setup: Setup) -> Iterator[MemoryLine]:
+    """Yield the pixels of supervised samples. transformers' Trainer takes all micro-batches of an optimizer step before it
+    reads the first (``get_batch_samples``), and accelerate has moved each to the card by then."""
+    config, one, million = setup.config, setup.picture.num_bytes / 2, setup.picture.pixels / 1e6
+    pictures = config.batch_size / setup.launch.processes * setup.lengths.pictures
+    how = f"of an optimizer step's {pictures:,.0f} pictures of {million:.2f} MP, bfloat16: its micro-batches are all there"
+    yield MemoryLine("pixels", pictures * one, Phase.ALWAYS, how)
+    if config.batch_size > config.micro_batch_size * setup.launch.processes:
+        rows = config.micro_batch_size * _pictures(setup)
+        how = f"of {rows:.0f} pictures, as the micro-batch is put together by length"
+        yield MemoryLine("a micro-batch's pixels", rows * one, Phase.TRAINING, how)
 
 
 def _head(setup: Setup) -> Iterator[MemoryLine]:
@@ -273,15 +327,39 @@ def _sampling(setup: Setup) -> Iterator[MemoryLine]:
         read = prompts * setup.prompt * shapes.language.reading(setup.wide)
         yield MemoryLine("prompts read", read, Phase.SAMPLING, f"one layer of {prompts} prompts of {setup.prompt:,} tokens")
         yield MemoryLine("next tokens", 16.0 * rows * shapes.vocabulary, Phase.SAMPLING, f"{rows} rows of logits and scores")
-        if setup.launch.zero == 3:
-            gathered = 2.0 * (setup.total + setup.critic)
-            yield MemoryLine("weights gathered", gathered, Phase.SAMPLING, "whole on every card to sample, bfloat16")
+        yield from _whole_weights(setup, Phase.SAMPLING)
     elif method.engine.kind == "colocate":
         share = method.engine.gpu_memory_utilization * setup.card
         how = f"gpu_memory_utilization {method.engine.gpu_memory_utilization:g} of the card, its weights and cache within"
         yield MemoryLine("vLLM", share, Phase.SAMPLING, how)
-        for phase in (Phase.REWARDS, Phase.TRAINING, Phase.UPDATE):
+        evaluates = (Phase.EVALUATION,) if setup.evaluation else ()
+        for phase in (Phase.REWARDS, Phase.TRAINING, Phase.UPDATE, *evaluates):
             yield MemoryLine("vLLM asleep", VLLM_ASLEEP, phase, "what it keeps of the card")
+
+
+def _whole_weights(setup: Setup, phase: Phase) -> Iterator[MemoryLine]:
+    if setup.launch.zero == 3:
+        gathered = 2.0 * (setup.total + setup.critic)
+        yield MemoryLine("weights gathered", gathered, phase, "whole on every card to sample, bfloat16")
+
+
+def _evaluation(setup: Setup) -> Iterator[MemoryLine]:
+    """Yield what judging held-out pairs takes: the trainer's own weights answer, ``rows`` prompts side by side."""
+    if (load := setup.evaluation) is None:
+        return
+    shapes, phase, lengths = setup.shapes, Phase.EVALUATION, load.lengths
+    length = lengths.prompt + load.answer
+    if not load.is_scalar:
+        logits = 16.0 * load.rows * shapes.vocabulary
+        yield MemoryLine("next tokens", logits, phase, f"{load.rows} rows of logits and scores")
+        cache = load.rows * length * kv_bytes(shapes)
+        yield MemoryLine("keys and values", cache, phase, f"{load.rows} rows x {length:,} tokens, bfloat16")
+    read, how = load.positions
+    yield MemoryLine("prompts read", read * shapes.language.reading(setup.wide), phase, f"one layer of {how}")
+    pictures = load.rows * lengths.pictures
+    how = f"of {pictures:.0f} pictures of {lengths.picture.pixels / 1e6:.2f} MP, float32"
+    yield MemoryLine("pixels", pictures * lengths.picture.num_bytes, phase, how)
+    yield from _whole_weights(setup, phase)
 
 
 def kv_bytes(shapes: Shapes) -> float:
@@ -304,6 +382,5 @@ def _zero_buffers(setup: Setup) -> Iterator[MemoryLine]:
     yield MemoryLine("step's buffers", step, Phase.UPDATE, "gradients of a part of the weights, in float32")
 
 
-def _billions(number: float) -> str:
-    digits = max(2, 1 - math.floor(math.log10(max(number, 1) / 1e9)))
-    return f"{number / 1e9:.{min(digits, 6)}f} B weights"
+def _number(number: float) -> str:
+    return f"{weights_text(number)} weights"

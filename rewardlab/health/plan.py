@@ -1,29 +1,35 @@
-"""A planned run against its machines: does it fit the cards, the disk and the host, and do its pictures come fast enough.
+"""A planned run against its machines: does it fit the cards, the disk and the host. What is compared with nothing is "look".
 
 Each function returns the finding of one question, with what each number counts below it.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import torch
 
-from rewardlab.config import MethodConfig, PolicyConfig, RLConfig, TrainConfig
+from rewardlab.config import MethodConfig, PolicyConfig, RLConfig, SFTConfig, TrainConfig
 from rewardlab.health.beside import beside_lines, judge_beside
-from rewardlab.health.decoding import decoding_load, decoding_sentence, decoding_time
-from rewardlab.health.disk import GB, disk_lines
-from rewardlab.health.feeding import SOURCE_MEGAPIXELS, feeding_of, host_bytes, measure_decoding
-from rewardlab.health.finding import Finding, Outcome
+from rewardlab.health.cards import TYPICAL, Card, local_card
+from rewardlab.health.disk import disk_lines
+from rewardlab.health.evaluation import HeldOutData
+from rewardlab.health.feeding import host_bytes
+from rewardlab.health.finding import Finding
+from rewardlab.health.lengths import Lengths
 from rewardlab.health.memory import GIB, MemoryLine, Phase, Setup, peak, setup_of, trainer_lines
+from rewardlab.health.speed import A_MACHINE, speed_findings
+from rewardlab.health.units import size_text, weights_text
 from rewardlab.judging.spec import JudgeSpec
 from rewardlab.models.architectures import ARCHITECTURES, build_on_meta
 from rewardlab.samplers.base import VLLM
+from rewardlab.training.run.evaluation import sequences_at_once
 from rewardlab.training.run.launcher import Launch
 
 CARD_SHARE = 0.95  # of a card may be planned: CUDA's own, NCCL and what the allocator cannot use take the rest
@@ -34,12 +40,14 @@ PHASES = {
     Phase.REWARDS: "while rewards are computed",
     Phase.TRAINING: "while a micro-batch is read",
     Phase.UPDATE: "while the optimizer steps",
+    Phase.EVALUATION: "while held-out pairs are judged",
 }
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The machines a run is planned for, and the GiB of each device (None: this machine's, if any).
+    """The machines a run is planned for. ``card``: None: this machine's, if it is known; ``memory_gib`` of each device (None:
+    the card's); ``host_gib`` of each machine's own memory (None: this machine's, if it has cards).
 
     ``model`` replaces the config's model if that names a folder that does not exist yet; ``out`` is the run's folder, whose
     disk is looked at.
@@ -49,19 +57,46 @@ class Plan:
     memory_gib: float | None = None
     model: str | None = None
     out: Path | None = None
+    card: Card | None = None
+    host_gib: float | None = None
 
     @property
     def card_gib(self) -> float | None:
         """Return the GiB of a card, or None where neither the plan nor this machine says."""
+        if self.memory_gib is None and self.card is not None:
+            return self.card.memory_gib
         if self.memory_gib is None and torch.cuda.is_available():
             return float(torch.cuda.get_device_properties(0).total_memory / GIB)
         return self.memory_gib
 
+    @property
+    def known_card(self) -> Card | None:
+        """Return the card, or None where neither the plan nor this machine says which it is."""
+        return self.card or local_card()
 
-def plan_setup(config: TrainConfig, plan: Plan) -> Setup | None:
+    @property
+    def machine_gib(self) -> float | None:
+        """Return the GiB of a machine's own memory, or None where neither the plan nor this machine says."""
+        if self.host_gib is None and torch.cuda.is_available():
+            return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB
+        return self.host_gib
+
+
+@dataclass(frozen=True)
+class DataFacts:
+    """What is known of a run's data: lengths, the pairs that are held out, optimizer steps. None: it is assumed."""
+
+    lengths: Lengths | None = None
+    held_out: HeldOutData | None = None
+    steps: int | None = None
+
+
+def plan_setup(config: TrainConfig, plan: Plan, facts: DataFacts | None = None) -> Setup | None:
     """Return the setup of a plan; None for a model that is neither here nor known by name."""
-    model = build_on_meta(plan.model or config.model)
-    return None if model is None else setup_of(model, config, plan.launch, card=(plan.card_gib or 0) * GIB)
+    if (model := build_on_meta(plan.model or config.model)) is None:
+        return None
+    facts, card = facts or DataFacts(), (plan.card_gib or 0) * GIB
+    return setup_of(model, config, plan.launch, card=card, lengths=facts.lengths, held_out=facts.held_out)
 
 
 def memory_lines(setup: Setup) -> list[MemoryLine]:
@@ -69,9 +104,9 @@ def memory_lines(setup: Setup) -> list[MemoryLine]:
     return [*trainer_lines(setup), *beside_lines(setup)]
 
 
-def needs(config: TrainConfig, plan: Plan) -> Iterator[Finding]:
-    """Yield the findings on memory, disk, host and pictures of a plan; one only, of a model that is not known."""
-    setup = plan_setup(config, plan)
+def needs(config: TrainConfig, plan: Plan, facts: DataFacts | None = None) -> Iterator[Finding]:
+    """Yield the findings on memory, disk, host and speed of a plan; one only, of a model that is not known."""
+    setup, facts = plan_setup(config, plan, facts), facts or DataFacts()
     if setup is None:
         message = (
             f"{plan.model or config.model} is neither a checkpoint here nor known by name: --model says what it will be, a "
@@ -79,12 +114,13 @@ def needs(config: TrainConfig, plan: Plan) -> Iterator[Finding]:
         yield Finding("memory", "look", f"{message}folder or one of {', '.join(ARCHITECTURES)}")
         return
     yield _memory(setup, plan)
-    yield from _unbounded_pictures(config)
+    if facts.lengths is None:
+        yield from _unbounded_pictures(config)
     yield from _beside_consistency(setup, plan)
     yield _disk(setup, plan.out)
-    yield _host(setup)
-    yield _pictures(setup)
-    yield from _sampling(setup)
+    yield _host(setup, plan)
+    card = plan.known_card
+    yield from speed_findings(setup, card or TYPICAL, is_given=card is not None, steps=facts.steps)
 
 
 # Memory of a card.
@@ -93,12 +129,12 @@ def needs(config: TrainConfig, plan: Plan) -> Iterator[Finding]:
 def _memory(setup: Setup, plan: Plan) -> Finding:
     lines, available = memory_lines(setup), plan.card_gib
     phase, needed = peak(lines)
-    message = f"{setup.total / 1e9:.2f} B weights, {setup.learning / 1e9:.2f} B learn; prompts of {setup.prompt:,} tokens"
+    message = f"{_weights(setup)}; prompts of {setup.prompt:,} tokens ({setup.lengths.source})"
     message += f"; at most {needed / GIB:.1f}"
     details = tuple(_rows(lines))
     if available is None:
-        message += f" GiB a card, {PHASES[phase]} (give --memory to compare it with a card)"
-        return Finding("memory", "ok", message, details)
+        message += f" GiB a card, {PHASES[phase]}; compared with no card: --card or --memory says what there is"
+        return Finding("memory", "look", message, details)
     message += f" of {available:.0f} GiB a card, {PHASES[phase]}"
     if (impossible := _vllm_judge(setup.config)) is not None:
         return Finding("memory", "failed", f"{message}; {impossible}", details)
@@ -108,6 +144,12 @@ def _memory(setup: Setup, plan: Plan) -> Finding:
     if (short := _short_share(setup, available)) is not None:
         return Finding("memory", "failed", f"{message}; {short}", details)
     return Finding("memory", "ok", message, details)
+
+
+def _weights(setup: Setup) -> str:
+    """Return how many weights there are, and how many of them learn: the policy's and a critic's."""
+    critic = f" and a critic's {weights_text(setup.critic)}" if setup.critic else ""
+    return f"{weights_text(setup.total)} weights{critic}, {weights_text(setup.learning + setup.critic)} learn"
 
 
 def _rows(lines: list[MemoryLine]) -> Iterator[str]:
@@ -166,8 +208,20 @@ def _as_keys(changes: Mapping[str, Any]) -> str:
 
 
 def _peak_gib(setup: Setup, changes: Mapping[str, Any], launch: Launch | None = None) -> float:
-    config = setup.config.model_copy(update=dict(changes))
-    return peak(memory_lines(setup_of(setup.model, config, launch or setup.launch, card=setup.card)))[1] / GIB
+    config, load = _with_changes(setup.config, changes), setup.evaluation
+    lengths = setup.lengths if setup.lengths.is_counted else None
+    held_out = HeldOutData(load.pairs, load.lengths) if load else None
+    changed = setup_of(setup.model, config, launch or setup.launch, card=setup.card, lengths=lengths, held_out=held_out)
+    return peak(memory_lines(changed))[1] / GIB
+
+
+def _with_changes(config: TrainConfig, changes: Mapping[str, Any]) -> TrainConfig:
+    """Return a config with other values of some keys; those with a dot are of a part of it."""
+    update: dict[str, Any] = {}
+    for name, value in changes.items():
+        part, _, key = name.rpartition(".")
+        update[part or name] = getattr(config, part).model_copy(update={key: value}) if part else value
+    return config.model_copy(update=update)
 
 
 def _smaller(config: TrainConfig) -> Iterator[Mapping[str, Any]]:
@@ -175,6 +229,9 @@ def _smaller(config: TrainConfig) -> Iterator[Mapping[str, Any]]:
     if not config.gradient_checkpointing:
         yield {"gradient_checkpointing": True}
     yield from ({"micro_batch_size": rows} for rows in (2, 1) if rows < config.micro_batch_size)
+    if isinstance(config, SFTConfig | RLConfig) and config.evaluation.is_on:
+        most = sequences_at_once(config)
+        yield from ({"evaluation.batch_size": rows} for rows in (32, 16, 8) if rows < most)
     if isinstance(config, MethodConfig) and config.engine is None:
         yield from ({"sampling_batch_size": rows} for rows in (64, 32, 16, 8) if rows < (config.sampling_batch_size or 10**9))
     if isinstance(config, PolicyConfig):
@@ -223,55 +280,36 @@ def _beside_consistency(setup: Setup, plan: Plan) -> Iterator[Finding]:
         yield Finding("consistency's card", "ok", f"{message}; beside the run {left:.1f} are left (a share of {share:.2f})")
 
 
-# Disk, host, pictures.
+# Disk and host.
 
 
 def _disk(setup: Setup, out: Path | None) -> Finding:
     lines = disk_lines(setup)
     needed = sum(line.size for line in lines)
-    details = tuple(f"{line.size / GB:9.1f}  {line.what}: {line.how}" for line in lines)
-    message = f"at most {needed / GB:.0f} GB in the run's folder"
+    details = tuple(f"{size_text(line.size):>12}  {line.what}: {line.how}" for line in lines)
+    message = f"at most {size_text(needed)} in the run's folder"
     if out is None:
-        return Finding("disk", "ok", f"{message} (give --out to compare it with the disk there)", details)
+        return Finding("disk", "look", f"{message}; compared with no disk: --out FOLDER says where", details)
     there = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
     free = shutil.disk_usage(there).free
-    message += f", {free / GB:.0f} free at {there}"
+    message += f", {size_text(free)} free at {there}"
     if free >= needed:
         return Finding("disk", "ok", message, details)
-    cure = "save_total_limit=1" if setup.config.save_total_limit > 1 else "a larger disk"
-    return Finding("disk", "failed", f"{message}: {cure}, or another --out", details)
+    fewer = replace(setup, config=setup.config.model_copy(update={"save_total_limit": 1}))
+    cure = "save_total_limit=1, or " if sum(line.size for line in disk_lines(fewer)) <= free else ""
+    return Finding("disk", "failed", f"{message}: {cure}another --out", details)
 
 
-def _host(setup: Setup) -> Finding:
+def _host(setup: Setup, plan: Plan) -> Finding:
     parts = {name: size for name, size in host_bytes(setup).items() if size}
-    each = sum(parts.values()) / GIB
+    each, processes = sum(parts.values()) / GIB, min(setup.launch.processes, A_MACHINE)
     counted = ", ".join(f"{name} {size / GIB:.1f}" for name, size in parts.items())
-    return Finding(
-        "host memory", "ok", f"at most {each:.0f} GiB a process, {each * setup.launch.processes:.0f} of all: {counted}"
-    )
-
-
-def _pictures(setup: Setup) -> Finding:
-    """Return whether pictures come as fast as the card reads them, by this machine's own rate of decoding."""
-    rate, need = measure_decoding(), feeding_of(setup)
-    jpeg, png = SOURCE_MEGAPIXELS * rate.jpeg_ms, SOURCE_MEGAPIXELS * rate.png_ms
-    what = "rollout batch" if setup.method else "step"
-    message = f"a {what} has {need.pictures:.0f} pictures a process in at least {need.seconds:.0f} s of arithmetic; one core "
-    workers, needed = setup.config.data_workers, need.workers(png)
-    shares = f"{100 * need.share(jpeg, max(1, workers)):.1f} % or {100 * need.share(png, max(1, workers)):.1f} % of that time"
-    message += f"decodes a megapixel in {jpeg:.0f} ms (JPEG) or {png:.0f} ms (PNG): with {workers} data workers {shares}"
-    message += ", ahead of the card" if need.ahead else ", for which the card waits"
-    if needed > max(1, workers):
-        message += f"; PNG pictures need data_workers={needed}, JPEG {need.workers(jpeg)}"
-        return Finding("decoding", "look", message)
-    return Finding("decoding", "ok", message)
-
-
-def _sampling(setup: Setup) -> Iterator[Finding]:
-    """Yield who should draw the rollouts: the trainer's own decoder, or an engine."""
-    if (method := setup.method) is None:
-        return
-    load = decoding_load(setup.model, method, setup.launch, prompt_tokens=setup.prompt)
-    seconds = decoding_time(load)
-    outcome: Outcome = "look" if method.engine is None and seconds.needs_engine else "ok"
-    yield Finding("sampling", outcome, decoding_sentence(method, load, seconds))
+    number = f"for the {processes} on a machine" if processes > 1 else "in all"
+    message = f"at most {each:.0f} GiB a process, {each * processes:.0f} {number}: {counted}"
+    if (available := plan.machine_gib) is None:
+        return Finding("host memory", "look", f"{message}; compared with no machine: --host-memory GIB says what it has")
+    message += f"; the machine has {available:.0f}"
+    if each * processes <= available:
+        return Finding("host memory", "ok", message)
+    cure = "a machine with more" if setup.config.data_workers < 2 else "a machine with more, or fewer data_workers"
+    return Finding("host memory", "failed", f"{message}: {cure}")

@@ -55,7 +55,7 @@ class PictureShape:
 class Shapes:
     """The sizes of a model that memory depends on. ``kv`` are the elements of a token's keys in one layer, as many as of its
     values; ``embedding`` and ``head`` the weights of both ends (``head`` 0: it is the embedding); ``widest`` those of the
-    largest linear layer between."""
+    largest linear layer between. ``has_grids``: pictures are shown at their own size, as Qwen's are."""
 
     total: int
     linear: int
@@ -66,6 +66,7 @@ class Shapes:
     kv: int
     language: Layers
     vision: Layers
+    has_grids: bool
 
 
 def shapes_of(model: Any) -> Shapes:
@@ -86,6 +87,7 @@ def shapes_of(model: Any) -> Shapes:
         kv=head_dim * text.num_key_value_heads,
         language=Layers(text.num_hidden_layers, text.hidden_size, text.intermediate_size, normed),
         vision=_vision(model.config),
+        has_grids=hasattr(getattr(model.config, "vision_config", None), "spatial_merge_size"),
     )
 
 

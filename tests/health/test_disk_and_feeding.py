@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from rewardlab.config import LoraConfig, RLConfig, SFTConfig
+from rewardlab.config import LoraConfig, PolicyConfig, RLConfig, SFTConfig, load_config
+from rewardlab.health.cards import CARDS
 from rewardlab.health.disk import checkpoint_bytes, disk_lines
 from rewardlab.health.feeding import DecodingRate, Feeding, feeding_of, host_bytes, measure_decoding
 from rewardlab.health.memory import GIB, setup_of
@@ -39,19 +42,52 @@ def test_checkpoints_as_they_are_written(tiny_checkpoint: Path, tmp_path: Path) 
         assert 0 <= written - size < 100_000
 
 
+def test_the_judge_is_on_disk_without_its_critic() -> None:
+    """``final`` holds the policy; the critic lies beside it. The best is there three times, once with the critic."""
+    config = RLConfig(advantage="gae", evaluation={"fraction": 0.1})
+    lines = {line.what: line.size for line in disk_lines(setup_of(build_on_meta(BASE), config, Launch(4, 3)))}
+    policy, critic = 2 * 8.292166656e9, 2 * (8.292166656e9 - 152064 * 3584)
+    assert (lines["final"], lines["critic"], lines["best"]) == (policy, critic, 3 * policy + critic)
+    no_best = config.model_copy(update={"evaluation": config.evaluation.model_copy(update={"keep_best": False})})
+    for other in (no_best, RLConfig(advantage="gae")):
+        assert "best" not in {line.what for line in disk_lines(setup_of(build_on_meta(BASE), other, Launch(4, 3)))}
+
+
 def test_adapters_need_little() -> None:
     setup = setup_of(build_on_meta(BASE), SFTConfig(lora=LoraConfig()), Launch())
     assert checkpoint_bytes(setup) == 12 * setup.learning
 
 
-def test_a_full_disk_is_found(tmp_path: Path) -> None:
-    """7B's checkpoints do not fit where less is free; the folder need not be there yet."""
-    config = RLConfig(save_total_limit=100_000)
-    disk = next(each for each in needs(config, Plan(Launch(4, 3), out=tmp_path / "runs" / "rl")) if each.name == "disk")
-    assert disk.outcome == "failed"
-    assert f"free at {tmp_path}: save_total_limit=1, or another --out" in disk.message
-    unknown = next(each for each in needs(config, Plan(Launch(4, 3))) if each.name == "disk")
-    assert unknown.outcome == "ok"
+@pytest.mark.parametrize(
+    ("free", "outcome", "cure"),
+    [(500, "ok", ""), (300, "failed", ": save_total_limit=1, or another --out"), (80, "failed", ": another --out")],
+)
+def test_the_free_disk(free: int, outcome: str, cure: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """7B needs 415 GB, and 282 with one checkpoint fewer; the folder need not be there yet."""
+    usage = type(shutil.disk_usage(tmp_path))(10**12, 10**12 - free * 10**9, free * 10**9)
+    monkeypatch.setattr("rewardlab.health.plan.shutil.disk_usage", lambda folder: usage)
+    disk = next(each for each in needs(RLConfig(), Plan(Launch(4, 3), out=tmp_path / "runs" / "rl")) if each.name == "disk")
+    assert disk.outcome == outcome
+    assert f"free at {tmp_path}{cure}" in disk.message
+
+
+def test_what_is_compared_with_nothing_is_not_ok() -> None:
+    """No card, no disk, no machine: "look", and the flag that would have it checked."""
+    found = {each.name: each for each in needs(RLConfig(), Plan(Launch(4, 3)))}
+    for name, flag in (("memory", "--card or --memory"), ("disk", "--out"), ("host memory", "--host-memory")):
+        assert found[name].outcome == "look"
+        assert flag in found[name].message
+    assert "decoding" not in found  # how fast must pictures come, for a card that nobody has named?
+
+
+@pytest.mark.parametrize(("gib", "outcome"), [(160, "ok"), (150, "failed")])
+def test_the_hosts_memory(gib: float, outcome: str) -> None:
+    """The optimizer of 7B in the memory of a machine with 8 cards: 8 x 20 GiB; of 32 processes, 8 are on one machine."""
+    host = next(each for each in needs(RLConfig(), Plan(Launch(8, 3, True), 80, host_gib=gib)) if each.name == "host memory")
+    assert host.outcome == outcome
+    many = next(each for each in needs(RLConfig(), Plan(Launch(32, 3, True), 80, host_gib=gib)) if each.name == "host memory")
+    assert many.outcome == "ok"
+    assert "for the 8 on a machine" in many.message
 
 
 def test_the_rate_is_this_machines_own() -> None:
@@ -70,20 +106,34 @@ def test_workers_that_keep_up() -> None:
 
 def test_a_slow_decoder_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that needs a second a picture keeps no card of the paper's run fed with four threads; the cure is named."""
-    config, plan = RLConfig(pixels={"max": 501_760}), Plan(Launch(4, 3))
+    config, plan = RLConfig(pixels={"max": 501_760}), Plan(Launch(4, 3), card=CARDS["H100"])
+    monkeypatch.setattr("rewardlab.health.speed.num_cores", lambda: 96)
     for ms, outcome in ((40, "ok"), (1000, "look")):
-        monkeypatch.setattr("rewardlab.health.plan.measure_decoding", lambda ms=ms: DecodingRate(ms / 4, ms))
+        monkeypatch.setattr("rewardlab.health.speed.measure_decoding", lambda ms=ms: DecodingRate(ms / 4, ms))
         finding = next(each for each in needs(config, plan) if each.name == "decoding")
         assert finding.outcome == outcome
-    assert "data_workers=20" in finding.message
+    assert "data_workers=18 keep up" in finding.message
+    assert "on an H100" in finding.message
+
+
+def test_no_more_workers_are_named_than_there_are_cores(monkeypatch: pytest.MonkeyPatch, tiny_checkpoint: Path) -> None:
+    """A model that is through in no time would need thousands; of 12 cores, four processes have three each."""
+    config, plan = RLConfig(model=str(tiny_checkpoint), data_workers=2), Plan(Launch(4), card=CARDS["H100"])
+    monkeypatch.setattr("rewardlab.health.speed.num_cores", lambda: 12)
+    finding = next(each for each in needs(config, plan) if each.name == "decoding")
+    assert finding.outcome == "look"
+    assert "this machine has 3 cores a process: data_workers=3 is the most here" in finding.message
+    one_core = next(each for each in needs(config, replace(plan, launch=Launch(8))) if each.name == "decoding")
+    assert "one data worker takes" in one_core.message
+    assert "data_workers=" not in one_core.message
 
 
 def test_what_a_step_reads() -> None:
     """The paper's run on four cards: 64 pictures a card, and 64 x 2,432 tokens x 8.29 B weights x (8 + 2) operations."""
     config = RLConfig(pixels={"max": 501_760})
-    need = feeding_of(setup_of(build_on_meta(BASE), config, Launch(4, 3)))
+    need = feeding_of(setup_of(build_on_meta(BASE), config, Launch(4, 3)), CARDS["H100"])
     assert need.pictures == 64
-    assert need.seconds == pytest.approx(64 * 2432 * 8.292e9 * 10 / 400e12, rel=1e-3)
+    assert need.seconds == pytest.approx(64 * 2432 * 8.292e9 * 10 / 350e12, rel=2e-3)
 
 
 def test_an_optimizer_in_the_hosts_memory() -> None:
@@ -91,3 +141,10 @@ def test_an_optimizer_in_the_hosts_memory() -> None:
     assert offloaded["optimizer"] == pytest.approx(16 * 8.292e9 / 8, rel=1e-3)
     plain = host_bytes(setup_of(build_on_meta(BASE), RLConfig(), Launch()))
     assert plain["weights while they are read"] == pytest.approx(30.9 * GIB, rel=0.01)
+
+
+def test_a_configs_own_comment_says_the_same() -> None:
+    """How much of the host's memory Pairwise-RL's policy half takes, under the launch that it is made for."""
+    path = Path(__file__).parents[2] / "configs" / "policy" / "pairwise_rl.yaml"
+    setup = setup_of(build_on_meta(BASE), load_config(PolicyConfig, path), Launch(8, 3, offload=True))
+    assert f"{sum(host_bytes(setup).values()) / GIB:.0f} GiB of the host's memory a process" in path.read_text()

@@ -65,7 +65,11 @@ def test_known_sizes(name: str, millions: float) -> None:
             ("--memory", "100", "--processes", "2", "--launcher", str(CONFIGS / "accelerate" / "zero3.yaml")),
             "= 10.0 GiB, is less than the weights it holds there, 15.4",
         ),
-        ("batch_size: 128", ("--processes", "6"), "cannot be dealt out to 6 processes"),
+        (
+            "batch_size: 128",
+            ("--processes", "6"),
+            "6 of them with micro_batch_size 2 read 12 sequences at once",
+        ),
         ("lr_scheduler: bogus", (), "'cosine', 'linear'"),
         ("freeze: ['(']", (), "nor a regular expression"),
         ("engine: {kind: server}", (), "needs base_url"),
@@ -136,7 +140,7 @@ def test_of_many_processes_and_long_samples(tiny_checkpoint: Path, tmp_path: Pat
     settings = {**scaled_runs.SHARED, "model": "runs/of/nobody", "rollout_batch_size": 8, "batch_size": 8}
     settings |= {"max_completion_length": 8, "consistency": {"weight": 0.0}}
     words = ("--data", str(data), "--model", str(tiny_checkpoint), "--processes", "2")
-    for limit, outcome in ((60, "look  "), (9, "FAILED")):
+    for limit, outcome in ((50, "look  "), (9, "FAILED")):
         config.write_text(json.dumps(settings | {"max_tokens": limit}))
         done = ask(str(config), *words)
         assert f"{outcome} tokens: of 32 samples" in done.output, done.output

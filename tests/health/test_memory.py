@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from rewardlab.health.plan import Plan, memory_lines, needs, plan_setup
 from rewardlab.models.architectures import build_on_meta
 from rewardlab.models.loading import freeze, load_model
 from rewardlab.training.run.launcher import Launch
+from rewardlab.training.run.length_grouping import LengthGroupingMixin
+from tests.support import scaled_runs
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 BASE = "Qwen/Qwen2.5-VL-7B-Instruct"
@@ -40,7 +43,8 @@ def test_weights_gradients_and_moments() -> None:
         dealt = always(SFTConfig(), Launch(8, stage))
         assert [dealt[what] / B for what in ("weights", "gradients", "optimizer")] == pytest.approx([weights, 2 / 8, 12 / 8])
     offloaded = always(SFTConfig(), Launch(8, 3, offload=True))
-    assert offloaded == pytest.approx({"weights": 2 * B / 8})
+    assert {what for what, size in offloaded.items() if size} == {"weights", "pixels"}
+    assert offloaded["weights"] == pytest.approx(2 * B / 8)
 
 
 def test_gradients_are_freed_before_sampling() -> None:
@@ -75,6 +79,42 @@ def test_pixels_stay_for_the_whole_rollout_batch() -> None:
     half = RLConfig(pixels={"max": 501_760})
     assert table(half, Launch(4, 3))["pixels", Phase.TRAINING] == 64 * 5120 * 1176 * 4
     assert setup_of(build_on_meta(BASE), half, Launch()).prompt == 768 + 640
+
+
+def test_a_supervised_steps_pixels_are_all_there() -> None:
+    """64 pictures of a process's share of 256, in bfloat16, and those of one micro-batch again as it is put together."""
+    config = SFTConfig(pixels={"max": 1_003_520})
+    lines = table(config, Launch(4, 3))
+    assert lines["pixels", Phase.ALWAYS] == 64 * 5120 * 1176 * 2
+    assert lines["a micro-batch's pixels", Phase.TRAINING] == 4 * 5120 * 1176 * 2
+    whole = table(config.model_copy(update={"micro_batch_size": 64}), Launch(4, 3))
+    assert ("a micro-batch's pixels", Phase.TRAINING) not in whole
+
+
+@pytest.mark.slow
+def test_a_step_takes_all_its_micro_batches_at_once(
+    tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a real run: before the first one is computed, the pixels of all have been taken from the loader."""
+    taken: list[tuple[int, int]] = []
+    take = LengthGroupingMixin.get_batch_samples
+
+    def counting(self: Any, batches: Iterator[Any], number: int, device: Any) -> Any:
+        read: list[Any] = []
+        result = take(self, (read.append(batch) or batch for batch in batches), number, device)  # type: ignore[func-returns-value]
+        taken.append((number, sum("pixel_values" in batch for batch in read)))
+        return result
+
+    monkeypatch.setattr(LengthGroupingMixin, "get_batch_samples", counting)
+    scaled_runs.run("sft", tiny_checkpoint, tmp_path / "run", max_steps=2)
+    assert taken == [(2, 2), (2, 2)]
+
+
+def test_the_headline_counts_a_critic() -> None:
+    critic = next(needs(RLConfig(advantage="gae"), Plan(Launch(8, 3), 80)))
+    assert critic.message.startswith("8.29 B weights and a critic's 7.75 B, 16.04 B learn")
+    alone = next(needs(RLConfig(), Plan(Launch(8, 3), 80)))
+    assert alone.message.startswith("8.29 B weights, 8.29 B learn")
 
 
 def test_a_budget_of_tokens_bounds_activations() -> None:

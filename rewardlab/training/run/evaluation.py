@@ -197,6 +197,12 @@ def _counts_only(judgment: Judgment) -> Judgment:
     return replace(judgment, votes=tuple(map(short, judgment.votes)))
 
 
+def sequences_at_once(config: SFTConfig | RLConfig) -> int:
+    """Return how many judgments a process decodes side by side."""
+    of_rollouts = config.sampling_batch_size if isinstance(config, RLConfig) else None
+    return config.evaluation.batch_size or of_rollouts or DEFAULT_SEQUENCES
+
+
 def plan_evaluation(
     pairs: Sequence[PreferencePair], config: SFTConfig | RLConfig, template: Template, judge: JudgePairs | None = None
 ) -> Evaluation | None:
@@ -207,7 +213,6 @@ def plan_evaluation(
         raise ConfigError(
             "evaluation while training needs weights that are whole on each process, which FSDP's are not; use ZeRO"
         )
-    of_rollouts = config.sampling_batch_size if isinstance(config, RLConfig) else None
-    sequences = config.evaluation.batch_size or of_rollouts or DEFAULT_SEQUENCES
+    sequences = sequences_at_once(config)
     judge = judge or greedy_judge(template, answer_tokens(config), sequences)
     return Evaluation(config.evaluation, pairs, template, processor_of(config), judge, sequences)

@@ -164,15 +164,17 @@ def close_run(out: Path, trainer: Any, processor: Any, *, template: Template, st
     return final
 
 
-def micro_batches(config: TrainConfig, sequences: int) -> int:
-    """How many micro-batches each process reads of a batch of ``sequences``, which counts those of all processes.
+def micro_batches(config: TrainConfig, sequences: int, processes: int | None = None) -> int:
+    """How many micro-batches each process reads of a batch of ``sequences``, which counts those of all processes: of as many as
+    train now, or of ``processes``.
 
     Raises ConfigError where they cannot be dealt out evenly.
     """
-    at_once = config.micro_batch_size * num_processes()
+    processes = processes or num_processes()
+    at_once = config.micro_batch_size * processes
     if sequences % at_once:
         raise ConfigError(
-            f"a batch of {sequences} is that of all processes together, and {num_processes()} of them with micro_batch_size "
+            f"a batch of {sequences} is that of all processes together, and {processes} of them with micro_batch_size "
             f"{config.micro_batch_size} read {at_once} sequences at once, which does not divide it; lower micro_batch_size, or "
             f"take another number of processes"
         )

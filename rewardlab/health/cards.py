@@ -1,0 +1,60 @@
+"""What graphics cards hold and compute: the one place from which the estimates of memory and time take it.
+
+Memory, operations and bandwidth are NVIDIA's data sheets': bfloat16 without sparsity, of the SXM form where there are several.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from rewardlab.errors import ConfigError
+
+REACHED = 0.354  # of a card's operations, in training: Llama 3 has 38 to 43 % of H100s (arXiv 2407.21783, table 4)
+
+
+@dataclass(frozen=True)
+class Card:
+    """A card of ``memory_gib``; ``peak`` operations a second in bfloat16, and ``bandwidth`` bytes that it reads a second."""
+
+    name: str
+    memory_gib: float
+    peak: float
+    bandwidth: float
+
+    @property
+    def flops(self) -> float:
+        """Return the operations a second that large products reach."""
+        return REACHED * self.peak
+
+
+CARDS = {
+    card.name: card
+    for card in (
+        Card("H100", 80, 989e12, 3.35e12),
+        Card("H200", 141, 989e12, 4.8e12),
+        Card("H800", 80, 989e12, 3.35e12),
+        Card("A100", 80, 312e12, 2.04e12),
+        Card("L40S", 48, 362e12, 0.864e12),
+        Card("RTX4090", 24, 165e12, 1.01e12),
+        Card("RTX3090", 24, 71e12, 0.936e12),
+    )
+}
+TYPICAL = CARDS["H100"]  # where nobody says which
+
+
+def card_named(name: str) -> Card:
+    """Return a card by its name, in any spelling: "NVIDIA GeForce RTX 4090" is "RTX4090". Raise ConfigError."""
+    plain = "".join(name.split()).upper()
+    if (card := next((card for known, card in CARDS.items() if known in plain), None)) is None:
+        raise ConfigError(f"--card {name}: not known; take one of {', '.join(CARDS)}, or --memory alone")
+    return card
+
+
+def local_card() -> Card | None:
+    """Return this machine's card; None without one, and for one that is not in the table."""
+    try:
+        return card_named(torch.cuda.get_device_name(0)) if torch.cuda.is_available() else None
+    except ConfigError:
+        return None
