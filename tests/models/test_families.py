@@ -104,9 +104,14 @@ def test_what_is_too_long(tiny_checkpoint: Path, tmp_path: Path, capsys: pytest.
     assert row["pair_id"] == "long"
     assert row["total"] > 5000
     assert "1 of 17 samples are longer than 200 tokens" in capsys.readouterr().err
-    (tmp_path / "run.json").write_text("{}")  # of this run, begun, or of another that is refused: its list is its own
-    drop_too_long([*pairs, replace(long, pair_id="other")], SFTConfig(**told, max_tokens=200), PLAIN, tmp_path)
-    assert json.loads((tmp_path / "too_long.jsonl").read_text()) == row
+    (tmp_path / "run.json").write_text("{}")  # of a start that failed before its first step
+    drop_too_long(pairs, SFTConfig(**told, max_tokens=200), PLAIN, tmp_path)
+    assert not (tmp_path / "too_long.jsonl").exists()
+    drop_too_long([*pairs, long], SFTConfig(**told, max_tokens=200), PLAIN, tmp_path)
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n')  # of this run, begun, or of another that is refused
+    for others in ([*pairs, replace(long, pair_id="other")], pairs):
+        drop_too_long(others, SFTConfig(**told, max_tokens=200), PLAIN, tmp_path)
+        assert json.loads((tmp_path / "too_long.jsonl").read_text()) == row
     (tmp_path / "done" / "final").mkdir(parents=True)
     (tmp_path / "done" / "final" / CARD).write_text("{}")
     with pytest.raises(ConfigError, match="holds a finished run"):  # before anything is counted

@@ -34,7 +34,7 @@ def test_every_model_computes_by_it(
     facts = json.loads((tmp_path / "run" / "run.json").read_text())
     assert facts["attention"] == {"model": used, "reference": used, "critic": used}
     assert facts["weights"] == dict.fromkeys(facts["attention"], "float32")
-    assert f"critic {used} on float32" in lines[0]
+    assert f"critic: attn_implementation {used}, weights float32" in lines[0]
     assert facts["config"]["attn_implementation"] == name
 
 

@@ -87,8 +87,11 @@ def test_another_attention_of_auto_is_said(tmp_path: Path, capsys: pytest.Captur
         record_models(tmp_path, SimpleNamespace(model=model))
     first, second, third = capsys.readouterr().err.splitlines()
     assert first == second
-    assert first.endswith("attention and weights: model sdpa on float32")
-    assert third.endswith("model eager on float32; before: model sdpa on float32, so numbers differ by rounding")
+    assert first.endswith("model: attn_implementation sdpa, weights float32")
+    assert third.endswith(
+        "model: attn_implementation eager, weights float32; before: model: attn_implementation sdpa, weights float32, so "
+        "numbers differ by rounding"
+    )
     assert run_json(tmp_path)["attention"] == {"model": "eager"}
 
 

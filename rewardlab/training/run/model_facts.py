@@ -39,8 +39,10 @@ def record_models(out: Path, trainer: Any) -> None:
     before = {name: record[name] for name in facts} if facts.keys() <= record.keys() else {}
     write_atomic(path, json.dumps({**record, **facts}, indent=1) + "\n")
     changed = f"; before: {_text(before)}, so numbers differ by rounding" if before and before != facts else ""
-    log_line(f"{out}: attention and weights: {_text(facts)}{changed}")
+    log_line(f"{out}: {_text(facts)}{changed}")
 
 
 def _text(facts: dict[str, dict[str, str]]) -> str:
-    return ", ".join(f"{name} {attention} on {facts['weights'][name]}" for name, attention in facts["attention"].items())
+    """Return the facts by the config's key; ``dtype`` is the type of ``final/``, not that of the weights that learn."""
+    each = facts["attention"].items()
+    return "; ".join(f"{name}: attn_implementation {attention}, weights {facts['weights'][name]}" for name, attention in each)

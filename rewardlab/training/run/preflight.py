@@ -23,7 +23,7 @@ from rewardlab.models.loading import load_config_of, load_processor, set_pixels
 from rewardlab.processes import is_main, num_processes, process_index
 from rewardlab.prompts import Template, build_messages
 from rewardlab.reporting.progress import Advance, bar, log_line
-from rewardlab.training.run.folder import CONFIG, refuse_finished
+from rewardlab.training.run.folder import has_begun, refuse_finished
 from rewardlab.training.run.token_counts import SampleTokens, TokenCounter
 from rewardlab.types import BOTH_ORDERS, Order, PreferencePair
 
@@ -87,7 +87,10 @@ def numbers_that_fit(
 
     dropped = _of_all_processes(count, folder)
     kept = [n for n in range(len(pairs)) if n not in dropped]
+    is_listed = is_main() and not has_begun(out)  # a run that is gone on with, or refused, has its list
     if not dropped:
+        if is_listed:
+            (out / TOO_LONG).unlink(missing_ok=True)  # of a start that failed, with other settings
         return kept
     worst = max(dropped.values(), key=lambda count: count.total)
     message = (
@@ -97,7 +100,7 @@ def numbers_that_fit(
     if config.max_tokens is None or not kept:
         cure = "raise max_tokens" if config.max_tokens else "set max_tokens to have them left out"
         raise DataError(f"{message}. Lower pixels.max or frames, or {cure}")
-    if is_main() and not (out / CONFIG).exists():  # a run that is gone on with, or refused, has its list
+    if is_listed:
         rows = (json.dumps({**asdict(dropped[n]), "total": dropped[n].total}) + "\n" for n in sorted(dropped))
         write_atomic(out / TOO_LONG, "".join(rows))
         log_line(f"{message}: left out, see {out / TOO_LONG}")
