@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
-M_MMAP_THRESHOLD, LARGE_BLOCK = -3, 2 << 20  # bytes
 
 
 def is_main() -> bool:
@@ -39,14 +38,13 @@ def end_with_parent() -> None:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def return_large_blocks() -> None:
-    """Have glibc give every block of 2 MiB and more back to the system when it is freed.
+def return_freed_memory() -> None:
+    """Have glibc give the system what was freed and lies between what is in use.
 
-    By itself it raises that limit to 32 MiB once such a block was freed. Pixels of megapixel images are smaller: the gaps they
-    leave would grow from batch to batch.
+    Pixels of megapixel images are too small for it to do so by itself: the gaps they leave would grow from batch to batch.
     """
-    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
-        libc.mallopt(M_MMAP_THRESHOLD, LARGE_BLOCK)
+    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "malloc_trim"):
+        libc.malloc_trim(0)
 
 
 def command_line() -> str:

@@ -25,6 +25,10 @@ def doctor_command(
         Optional[Path],
         typer.Option("--data", exists=True, help="Pairs to try it with: counts tokens, judges a few, takes one training step."),
     ] = None,
+    images: Annotated[
+        Optional[Path],
+        typer.Option("--images", help="Folder where relative paths of media in --data start (default: its own)."),
+    ] = None,
     launcher: Annotated[
         Optional[Path],
         typer.Option("--launcher", help="accelerate's YAML of the planned run (a file, or a name such as accelerate/zero3)."),
@@ -86,7 +90,7 @@ def doctor_command(
         launch = replace(launch, processes=processes)
     failed = False
     plan = Plan(launch, memory, model, out, card_named(card) if card else None, host_memory)
-    for finding in examine_plan(path, stage_of(path, stage), plan, data, changes=changes, dry=dry_run):
+    for finding in examine_plan(path, stage_of(path, stage), plan, data, images=images, changes=changes, dry=dry_run):
         typer.echo(f"{MARKS[finding.outcome]} {finding.name}: {finding.message}")
         for line in finding.details:
             typer.echo(f"       {line}")

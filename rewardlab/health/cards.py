@@ -5,12 +5,14 @@ Memory, operations and bandwidth are NVIDIA's data sheets': bfloat16 without spa
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import torch
 
 from rewardlab.errors import ConfigError
 
+MAKERS_WORDS = {"NVIDIA", "GEFORCE", "HBM3", "HBM3E", "PCIE", "SXM", "SXM2", "SXM4", "SXM5", ""}
 REACHED = 0.354  # of a card's operations, in training: Llama 3 has 38 to 43 % of H100s (arXiv 2407.21783, table 4)
 
 
@@ -45,9 +47,12 @@ TYPICAL = CARDS["H100"]  # where nobody says which
 
 
 def card_named(name: str) -> Card:
-    """Return a card by its name, in any spelling: "NVIDIA GeForce RTX 4090" is "RTX4090". Raise ConfigError."""
-    plain = "".join(name.split()).upper()
-    if (card := next((card for known, card in CARDS.items() if known in plain), None)) is None:
+    """Return a card by its name, in any spelling, or as its driver has it: "NVIDIA A100-SXM4-80GB" is "A100". Raise
+    ConfigError, also for one of its name with another memory: "A100 40GB", "RTX 4090 Laptop GPU"."""
+    words = [word for word in re.split(r"[\s-]+", name.upper()) if word not in MAKERS_WORDS]
+    joined = "".join(words)
+    card = next((card for card in CARDS.values() if joined in (card.name, f"{card.name}{card.memory_gib:.0f}GB")), None)
+    if card is None:
         raise ConfigError(f"--card {name}: not known; take one of {', '.join(CARDS)}, or --memory alone")
     return card
 

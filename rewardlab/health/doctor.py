@@ -52,10 +52,12 @@ def examine_plan(
     plan: Plan,
     data: Path | None = None,
     *,
+    images: Path | None = None,
     changes: Mapping[str, Any] | None = None,
     dry: bool = False,
 ) -> Iterator[Finding]:
-    """Yield the findings, one by one; ``changes`` are laid over the config, ``dry`` leaves out all that needs weights."""
+    """Yield the findings, one by one. ``images``: where relative paths of media start; ``changes`` are laid over the config;
+    ``dry`` leaves out all that needs weights."""
     try:
         config = load_config(SCHEMAS[stage], path, changes)
     except ConfigError as error:
@@ -79,7 +81,7 @@ def examine_plan(
         yield Finding("data", "look", "none given: --data PAIRS has steps and tokens counted, a judgment made and a step taken")
     else:
         try:
-            given = read_data(data, config, plan)
+            given = read_data(data, config, plan, images=images)
         except RewardlabError as error:
             yield Finding("data", "failed", str(error))
         except Exception as error:  # the boundary: whatever a library raises is what would have ended the run

@@ -41,9 +41,9 @@ def template_of(config: TrainConfig) -> Template:
     return load_template_for(config.model, config.template) if is_rl else load_template(config.template)
 
 
-def read_data(data: Path, config: TrainConfig, plan: Plan) -> GivenData:
+def read_data(data: Path, config: TrainConfig, plan: Plan, *, images: Path | None = None) -> GivenData:
     """Return what is known of the pairs at ``data``, of which some are read. Raise DataError or MediaError."""
-    pairs = pairs_of(data, config.frames, config.model)
+    pairs = pairs_of(data, config.frames, config.model, images=images)
     held_out = held_out_of(pairs, config)
     learnt = learnt_pairs(config, held_out.trained)
     sequences = num_sequences(config, len(learnt))

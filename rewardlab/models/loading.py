@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ from transformers.utils import logging
 from rewardlab.config import LoraConfig, MethodConfig, PixelConfig, TrainConfig
 from rewardlab.errors import CheckpointError, ConfigError
 from rewardlab.models.attention import choose_attention
-from rewardlab.models.checkpoints import CARD
+from rewardlab.models.checkpoints import CARD, weights_id
 from rewardlab.models.families import part_pattern
 from rewardlab.models.hub import hub_options, why_absent
 from rewardlab.models.model_card import write_model_card
@@ -118,12 +119,7 @@ def load_policy(config: TrainConfig, out: Path) -> tuple[Any, Any]:
     """
     path = config.model
     if (Path(path) / "adapter_config.json").exists():
-        merged = (out / "base").resolve()
-        if is_main() and not merged.exists():
-            merge_adapter(Path(path), merged, dtype=config.dtype)
-        while not merged.exists():  # another process of this run is making it
-            time.sleep(0.5)
-        path = str(merged)
+        path = str(_merged_base(Path(path), (out / "base").resolve(), config.dtype))
     if config.lora and Path(path).exists():  # an adapter names its base, and is loaded from other folders than this one
         path = str(Path(path).resolve())
     if config.lora and config.lora.quantize:
@@ -146,6 +142,27 @@ def load_policy(config: TrainConfig, out: Path) -> tuple[Any, Any]:
     if num_processes() > 1:
         always_run_vision_tower(model, processor)
     return model, processor
+
+
+def _merged_base(adapter: Path, base: Path, dtype: str) -> Path:
+    """Return folder ``base`` once it holds the model with ``adapter`` merged into it. One that an earlier start in the same run
+    folder made of another adapter is replaced."""
+    source = f"{adapter.resolve()} {weights_id(adapter)} {dtype}"
+    mark = base / "merged_from.txt"
+
+    def is_ready() -> bool:
+        return mark.exists() and mark.read_text(encoding="utf-8") == source
+
+    if is_main() and not is_ready():
+        new = base.with_name("base.new")
+        for folder in (base, new):
+            shutil.rmtree(folder, ignore_errors=True)
+        merge_adapter(adapter, new, dtype=dtype)
+        (new / mark.name).write_text(source, encoding="utf-8")
+        new.rename(base)
+    while not is_ready():  # the main process of this run is making it
+        time.sleep(0.5)
+    return base
 
 
 def _engine_reads_checkpoint(config: TrainConfig) -> bool:

@@ -144,10 +144,22 @@ def test_the_card_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"), [("NVIDIA H100 80GB HBM3", "H100"), ("a100", "A100"), ("NVIDIA GeForce RTX 4090", "RTX4090")]
+    ("name", "expected"),
+    [
+        ("NVIDIA H100 80GB HBM3", "H100"),
+        ("a100", "A100"),
+        ("NVIDIA A100-SXM4-80GB", "A100"),
+        ("NVIDIA GeForce RTX 4090", "RTX4090"),
+    ],
 )
 def test_cards_by_name(name: str, expected: str) -> None:
     assert card_named(name).name == expected
+
+
+@pytest.mark.parametrize("name", ["A100 40GB", "NVIDIA GeForce RTX 4090 Laptop GPU", "GH200 480GB", "NVIDIA H100 NVL", ""])
+def test_a_card_of_a_known_name_with_another_memory(name: str) -> None:
+    with pytest.raises(ConfigError, match="not known"):
+        card_named(name)
 
 
 def test_a_card_that_is_not_known() -> None:

@@ -91,7 +91,8 @@ def in_markdown(path: Path) -> Iterator[list[str]]:
         yield from in_shell(re.sub(r"docker run .*? rewardlab:\w+ ", "rewardlab ", re.sub(r"\\\n\s*", " ", block)))
     for code in re.findall(r"`(rewardlab [^`]+)`", path.read_text(encoding="utf-8")):
         for line in in_shell(code):
-            yield line if any(word.startswith("--") for word in line) else [*line, "--help"]  # prose names a command alone
+            is_name = not any(word.startswith("--") or "/" in word for word in line)
+            yield [*line, "--help"] if is_name else line  # prose names a command alone
 
 
 def in_manifest(path: Path) -> Iterator[list[str]]:

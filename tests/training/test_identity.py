@@ -95,6 +95,27 @@ def test_another_attention_of_auto_is_said(tmp_path: Path, capsys: pytest.Captur
     assert run_json(tmp_path)["attention"] == {"model": "eager"}
 
 
+def test_the_file_of_another_program(tmp_path: Path) -> None:
+    for text in ("[]", '{"config": 1, "data": ""}', '{"config": {}}', "{torn"):
+        (tmp_path / "run.json").write_text(text)
+        with pytest.raises(ConfigError, match=r"run.json: not a training run's; use another --out"):
+            open_run(tmp_path, config(), data="d")
+        assert (tmp_path / "run.json").read_text() == text
+
+
+def test_what_a_failed_start_made_is_not_of_other_settings(tmp_path: Path) -> None:
+    """The watchdog's events and a policy's anchors go with the start; those of the same settings stay."""
+    open_run(tmp_path, config(), data="d")
+    for name in ("health.jsonl", "anchors.jsonl"):
+        (tmp_path / name).write_text("{}\n")
+    open_run(tmp_path, config(), data="d")
+    assert (tmp_path / "health.jsonl").exists()
+    assert (tmp_path / "anchors.jsonl").exists()
+    open_run(tmp_path, config(batch_size=8), data="d")
+    assert not (tmp_path / "health.jsonl").exists()
+    assert not (tmp_path / "anchors.jsonl").exists()
+
+
 def test_a_start_that_failed_is_no_run(tmp_path: Path) -> None:
     """An evaluation of the model begun with, and rollouts without a step: other settings take the folder, and evaluate anew;
     the same ones keep the evaluation."""

@@ -228,6 +228,26 @@ def test_an_adapter_on_an_adapter(taught: list[PreferencePair], tiny_checkpoint:
     torch.testing.assert_close(logits(second), expected, atol=1e-4, rtol=1e-4)
 
 
+def test_the_base_of_a_failed_start_is_not_anothers(
+    taught: list[PreferencePair], tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    """Another adapter in the same folder is merged anew; the same one is not."""
+    first, second = (
+        train_sft(taught, config_for(tiny_checkpoint, lora=LoraConfig(r=4), seed=seed), tmp_path / str(seed)) for seed in (1, 2)
+    )
+
+    def merged(adapter: Path) -> tuple[torch.Tensor, int]:
+        model, _ = load_policy(config_for(adapter, lora=LoraConfig(r=4)), tmp_path / "run")
+        return torch.cat([w.flatten() for w in model.parameters()]), (tmp_path / "run" / "base").stat().st_ino
+
+    of_first, of_second = merged(first), merged(second)
+    assert not torch.equal(of_first[0], of_second[0])
+    again = merged(second)
+    assert torch.equal(again[0], of_second[0])
+    assert again[1] == of_second[1], "merged again"
+    assert torch.equal(merged(first)[0], of_first[0])
+
+
 def test_bad_input_is_said_before_anything_is_written(
     tiny_checkpoint: Path, demo_pairs: Any, taught: list[PreferencePair], tmp_path: Path
 ) -> None:

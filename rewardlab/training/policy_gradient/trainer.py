@@ -33,7 +33,7 @@ from rewardlab.models.padding import PassLimits
 from rewardlab.models.precision import adapters_to_float32
 from rewardlab.models.value_model import ValueModel, completion_values
 from rewardlab.models.vision_hooks import always_run_vision_tower
-from rewardlab.processes import num_processes
+from rewardlab.processes import num_processes, return_freed_memory
 from rewardlab.rewards.process_reward import ProcessReward
 from rewardlab.rewards.rollout import RewardFunction, Rollout, Row, Trajectory
 from rewardlab.rl.groups import group_ids
@@ -271,6 +271,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         """Return TRL's batch of this step's rollouts, with everything the loss needs."""
         if self.model.training:  # the pixels of the last batch would stay beside those of this one
             self._buffered_inputs, self._has_new_batch = None, True
+            return_freed_memory()
         if self._dynamic is not None:
             candidates = Candidates(self.sample_and_score, self._processes.all, self._processes.mean)
             self._current, metrics = self._dynamic.choose(candidates, len(inputs))

@@ -5,6 +5,7 @@ What is read of a pair once is counted in :mod:`rewardlab.training.run.preflight
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Iterator, Sequence
@@ -13,14 +14,14 @@ from pathlib import Path
 
 from rewardlab.config import TrainConfig
 from rewardlab.data.files import write_atomic
-from rewardlab.data.pair_table import light_pairs
+from rewardlab.data.pair_table import fingerprint_of, light_pairs
 from rewardlab.data.rows import media_of
 from rewardlab.errors import DataError
-from rewardlab.processes import is_main
+from rewardlab.processes import is_main, num_processes, process_index
 from rewardlab.prompts import Template, build_messages
 from rewardlab.reporting.progress import Advance, bar, log_line
 from rewardlab.training.run.folder import has_begun
-from rewardlab.training.run.preflight import AT_ONCE, context_of, processor_of
+from rewardlab.training.run.preflight import AT_ONCE, COUNTS, context_of, count_shared, processor_of
 from rewardlab.training.run.rows import SFTDialogue
 from rewardlab.training.run.token_counts import SampleTokens, TokenCounter
 from rewardlab.types import Message, Part, PreferencePair
@@ -44,9 +45,15 @@ def places_that_fit(
     """
     if (limit := config.max_tokens or context_of(config.model)) is None or not dialogues:
         return list(range(len(dialogues)))
-    with bar("tokens", len(dialogues)) as advance:
-        counter = TokenCounter(processor_of(config))
-        too_long = dict(_too_long(pairs, dialogues, limit, counter, template, advance))
+    learnt = hashlib.sha256("".join(map(repr, dialogues)).encode(errors="surrogatepass")).hexdigest()
+    described = (fingerprint_of(pairs), learnt, config.model, config.pixels, config.frames, limit, template.hash)
+
+    def count() -> dict[int, SampleTokens]:
+        with bar("tokens", len(dialogues)) as advance:
+            counter = TokenCounter(processor_of(config))
+            return dict(_too_long(pairs, dialogues, limit, counter, template, advance))
+
+    too_long = count_shared(count, out / COUNTS / hashlib.sha256(repr(described).encode()).hexdigest()[:16])
     if is_main() and not has_begun(out):
         _list(too_long, out / name)
     if not too_long:
@@ -80,7 +87,7 @@ def _too_long(
     template: Template,
     advance: Advance,
 ) -> Iterator[tuple[int, SampleTokens]]:
-    """Yield (place, tokens) of the dialogues longer than ``limit``.
+    """Yield (place, tokens) of the dialogues longer than ``limit`` among those of this process's share of the pairs.
 
     A token is at least a byte, and an image at most so many tokens: what is shorter by that is not counted. Of the others texts
     are counted, and pairs read from disk only where the size of their images may still decide.
@@ -101,7 +108,7 @@ def _too_long(
                     yield place, counted
 
     for number, pair in light_pairs(pairs):
-        for place in places.get(number, ()):
+        for place in places.get(number, ()) if number % num_processes() == process_index() else ():
             messages, answer = messages_of(pair, dialogues[place], template)
             rendered, of_images = counter.render(messages), _most_tokens(pair, counter)
             if len(rendered.encode()) + len(answer.encode()) + of_images > limit:
@@ -109,7 +116,7 @@ def _too_long(
             if len(waiting) == AT_ONCE:
                 yield from count()
                 waiting = []
-            advance(1)
+            advance(num_processes())
     if waiting:
         yield from count()
 

@@ -24,9 +24,11 @@ from rewardlab.models.precision import round_checkpoint
 from rewardlab.processes import command_line, is_main, num_cores, num_processes
 from rewardlab.prompts import Template
 from rewardlab.reporting.progress import Advance, log_line
+from rewardlab.rewards.anchors import ANCHORS
 from rewardlab.training.run.identity import changed_settings, decides, text_of_changes
 
 FINAL, METRICS, SAMPLES, CONFIG, CRITIC = "final", "metrics.jsonl", "samples.jsonl", "run.json", "critic"
+HEALTH = "health.jsonl"  # of the watchdog
 VALUE = "value"  # the run within a run that fits a critic first
 PROJECT = "rewardlab"  # as trackers name it
 EVALUATIONS, EVAL, TRACKED_EVAL = "evaluations.jsonl", "eval/", "eval_"  # trackers know evaluations by transformers' prefix
@@ -68,7 +70,7 @@ def open_run(out: Path, config: BaseModel, *, data: str) -> str | None:
     if is_main():
         lock_folder(out)
     path = out / CONFIG
-    before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    before = _read_config(path) if path.exists() else None
     changes = changed_settings(before["config"], described["config"]) if before else {}
     other = [key for key in changes if decides(key)] + (["data"] if before and before["data"] != data else [])
     if before and has_begun(out):
@@ -90,9 +92,19 @@ def open_run(out: Path, config: BaseModel, *, data: str) -> str | None:
     return None
 
 
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        stored = None
+    if not isinstance(stored, dict) or not isinstance(stored.get("config"), dict) or "data" not in stored:
+        raise ConfigError(f"{path}: not a training run's; use another --out, or remove the file")
+    return stored
+
+
 def _forget_start(out: Path) -> None:
-    """Remove what a run with other settings, which failed before its first step, has logged of its start."""
-    for name in (METRICS, EVALUATIONS, SAMPLES):
+    """Remove what a run with other settings, which failed before its first step, has logged or made at its start."""
+    for name in (METRICS, EVALUATIONS, SAMPLES, HEALTH, ANCHORS):
         (out / name).unlink(missing_ok=True)
 
 

@@ -11,7 +11,7 @@ Changes = Mapping[str, tuple[Any, Any]]  # dotted key -> its value before, and n
 _SURROUNDINGS = {"base_url", "api_key_env", "concurrency", "deadline_s", "report_to", "logging_steps", "save_total_limit"}
 _SURROUNDINGS |= {"health", "devices", "data_workers", "gradient_checkpointing"}
 _SURROUNDINGS |= {"dtype"}  # how the result is written: what learns is float32 whatever it says
-# How a batch is read, not what is in it: no draw depends on these, but sums are rounded in another order.
+# How a batch is read, not what is in it: no draw depends on these but LoRA's dropout, and sums are rounded in another order.
 _ROUNDING = {"attn_implementation", "micro_batch_size", "micro_batch_tokens", "sampling_batch_size", "judge_batch_size"}
 _ROUNDING |= {"evaluation.batch_size"}  # `batch_size` alone is the optimizer step's
 

@@ -85,7 +85,7 @@ def numbers_that_fit(
             counter = TokenCounter(processor_of(config))
             return dict(_longer(pairs, limit, counter, template, answer, room, advance))
 
-    dropped = _of_all_processes(count, folder)
+    dropped = count_shared(count, folder)
     kept = [n for n in range(len(pairs)) if n not in dropped]
     is_listed = is_main() and not has_begun(out)  # a run that is gone on with, or refused, has its list
     if not dropped:
@@ -199,7 +199,7 @@ def _cut(text: str, tokens: float) -> int:
     return end if end > 0 else place
 
 
-def _of_all_processes(count: Callable[[], dict[int, SampleTokens]], folder: Path) -> dict[int, SampleTokens]:
+def count_shared(count: Callable[[], dict[int, SampleTokens]], folder: Path) -> dict[int, SampleTokens]:
     """Return what all processes count, each its share, by way of ``folder``, which is of this very count: several that go on
     with a run do not count again."""
     if num_processes() == 1:

@@ -15,7 +15,6 @@ from typing import Any
 
 from rewardlab.config import TrainConfig
 from rewardlab.models.loading import output_dtype
-from rewardlab.processes import return_large_blocks
 from rewardlab.prompts import Template
 from rewardlab.reporting.progress import bar
 from rewardlab.training.run.evaluation import Evaluation
@@ -68,7 +67,6 @@ def run_stage(stage: Stage) -> Path:
     Raise ConfigError for a finished or different run in its folder, HealthError for one that went wrong, DataError where the
     data make not one step.
     """
-    return_large_blocks()
     return run_with_rollback(stage.config, stage.out, lambda: _attempt(stage))
 
 

@@ -23,9 +23,8 @@ from rewardlab.data.files import read_complete_lines
 from rewardlab.errors import HealthError
 from rewardlab.processes import is_main
 from rewardlab.reporting.progress import log_line
-from rewardlab.training.run.folder import METRICS
+from rewardlab.training.run.folder import HEALTH, METRICS
 
-HEALTH = "health.jsonl"
 Logs = Mapping[str, float]
 
 
