@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rewardlab.benchmarks.base import Benchmark, Row
 from rewardlab.benchmarks.baselines import BaselineJudge
+from rewardlab.benchmarks.failed_share import VOTES, failure_of
 from rewardlab.benchmarks.identity import RunIdentity
 from rewardlab.benchmarks.kinds import kinds_of
 from rewardlab.benchmarks.official import write_official
@@ -25,6 +26,7 @@ from rewardlab.judging.panel import PanelJudge
 from rewardlab.judging.served import ServedJudge
 from rewardlab.metrics.accuracy import Labeled, pair_score
 from rewardlab.models.checkpoints import commit, versions
+from rewardlab.samplers.failures import errors_in_words
 from rewardlab.types import Judgment, Order
 
 
@@ -49,7 +51,10 @@ def make_report(asked: Asked, notes: Sequence[str], out: Path) -> Report:
     rows, orders, judgments, num_votes = asked.rows, asked.orders, asked.judgments, asked.identity.votes
     all_notes = list(notes)
     if isinstance(judge, ModelJudge) and (failed := sum(num_failed(judgment.votes) for judgment in judgments)):
-        all_notes.append(f"{failed:,} votes failed at the endpoint and count as wrong; the same command asks for them again")
+        errors = errors_in_words(vote.completion for judgment in judgments for vote in judgment.votes)
+        all_notes.append(
+            f"{failed:,} votes failed at the endpoint and count as wrong: {errors}; the same command asks for them again"
+        )
     all_notes += _vote_notes(judge, judgments, num_votes)
     labeled = label_rows(rows, judgments)
     sampling = judge.sampling if isinstance(judge, Replay) else Sampling() if isinstance(judge, ServedJudge) else identity
@@ -84,10 +89,16 @@ def make_report(asked: Asked, notes: Sequence[str], out: Path) -> Report:
         baselines=baseline_scores(rows, orders, settings.seed, whole_prompts=benchmark.whole_prompts),
         official=tuple(official),
         panel=panel_scores(judge, labeled, clusters) if isinstance(judge, PanelJudge) else None,
+        failure=_failure(asked) if isinstance(judge, ModelJudge) else "",
         notes=tuple(all_notes),
         versions=versions(),
         commit=commit(),
     )
+
+
+def _failure(asked: Asked) -> str:
+    controls = {name: [item.judgment for item in items] for name, items in asked.controls.items()}
+    return failure_of({VOTES: asked.judgments, **controls}, asked.settings.max_failed)
 
 
 def _vote_notes(judge: AnyJudge, judgments: Sequence[Judgment], num_votes: int) -> list[str]:

@@ -30,6 +30,7 @@ def benchmark(
     stop_error: float | None = None,
     batch_size: int = 64,
     controls: Sequence[str] = ("blank",),
+    max_failed: float = 0.02,
     api_key: str | None = None,
 ) -> Report:
     """Return the report of a judge on a benchmark, as :func:`rewardlab.benchmarks.runner.run_bench` makes it.
@@ -38,7 +39,8 @@ def benchmark(
     ``judge`` is a specification, ``data`` the benchmark's file. ``out`` holds the report as JSON, Markdown and HTML, and every
     vote: the same call continues an interrupted run. ``report.scores.accuracy.micro`` is the accuracy (0..1),
     ``report.scores.interval`` its 95 % interval.
-    Raise what the judge and the loader raise.
+    ``report.failure`` is not empty where more than the share ``max_failed`` of the votes failed at the endpoint: its figures
+    then say nothing of the judge. Raise what the judge and the loader raise, EndpointError where request after request fails.
     """
     settings = BenchSettings(
         benchmark=name,
@@ -56,6 +58,7 @@ def benchmark(
         stop_error=stop_error,
         batch_size=batch_size,
         controls=tuple(controls),
+        max_failed=max_failed,
         api_key=api_key or os.environ.get("OPENAI_API_KEY") or "none",
     )
     report, rows = run_bench(settings, Path(out))

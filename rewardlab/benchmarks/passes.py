@@ -12,8 +12,10 @@ from rewardlab.benchmarks.baselines import BaselineJudge
 from rewardlab.benchmarks.replay import Replay
 from rewardlab.data.append_log import AppendLog
 from rewardlab.data.votes import num_failed, vote_of, vote_row
+from rewardlab.errors import EndpointError
 from rewardlab.judging.judge import ModelJudge, compare_until_settled
 from rewardlab.reporting.progress import bar
+from rewardlab.samplers.failures import FailureStreak, errors_in_words
 from rewardlab.types import Judgment, Order, Vote
 from rewardlab.verdicts.votes import reduce_votes
 
@@ -48,19 +50,35 @@ class Pass:
         return self.seconds / self.num_timed if self.num_timed else None
 
     def run(self, judge: AnyJudge, num_votes: int, seed: int) -> list[Judgment]:
+        """Return the judgment of every row. Raise EndpointError where requests fail one after another, and where all did: a
+        judge that was never heard has no accuracy."""
         votes_by_row: dict[int, list[Vote]] = {row: [vote_of(v) for v in votes] for row, votes in self.logged.items()}
         if isinstance(judge, ModelJudge):  # what failed for want of an answer is asked again
             votes_by_row = {row: votes for row, votes in votes_by_row.items() if not num_failed(votes)}
             if any(row.row not in votes_by_row for row in self.rows):
                 judge.check()
+        self._failures = FailureStreak(judge.name, answered=bool(votes_by_row))
         with bar(f"bench: {self.name}", len(self.rows)) as advance:
             for start in range(0, len(self.rows), CHUNK):
                 chunk = range(start, min(start + CHUNK, len(self.rows)))
                 if any(self.rows[n].row not in votes_by_row for n in chunk):
                     self._ask(judge, chunk, num_votes, seed, votes_by_row)
                 advance(len(chunk))
+        if isinstance(judge, ModelJudge):
+            self._check_any_answer(judge, votes_by_row)
         reduce = judge.reduce if isinstance(judge, ModelJudge) else reduce_votes
         return [reduce(row.pair.pair_id, votes_by_row[row.row]) for row in self.rows]
+
+    def _check_any_answer(self, judge: ModelJudge, votes_by_row: dict[int, list[Vote]]) -> None:
+        completions = [vote.completion for votes in votes_by_row.values() for vote in votes]
+        if not completions or not all(completion.failed for completion in completions):
+            return
+        of_control = "" if self.name == "votes" else f" of the control {self.name}"
+        cure = "" if self.name == "votes" else ", or leave the control out with --controls"
+        raise EndpointError(
+            f"{judge.name}: every one of {len(completions):,} requests{of_control} failed: {errors_in_words(completions)}; "
+            f"nothing is lost: cure it and run the same command again{cure}"
+        )
 
     def _ask(self, judge: AnyJudge, chunk: range, num_votes: int, seed: int, votes_by_row: dict[int, list[Vote]]) -> None:
         """A chunk has a seed of its own, so that a resumed run draws what an uninterrupted one would have.
@@ -92,3 +110,6 @@ class Pass:
                 self.log.append(entry)
                 self.seconds, self.num_timed = self.seconds + (seconds or 0.0), self.num_timed + len(row_votes) * is_timed
                 votes_by_row[row.row] = row_votes
+                if is_timed:
+                    for vote in row_votes:
+                        self._failures.take(vote.completion)

@@ -16,6 +16,7 @@ from rewardlab.data.files import write_atomic
 from rewardlab.reporting.pages import page_environment
 from rewardlab.reporting.tables import markdown_table, percent, with_interval
 
+FAILED_FIGURES = "The figures below are of a run that failed and say nothing of the judge; the same command asks again."
 CONTROL_NAMES = {"greedy": "one greedy vote", "blank": "text-only (blank image)", "other": "another pair's image"}
 
 
@@ -76,6 +77,8 @@ def report_markdown(report: Report) -> str:
     """Return the report as Markdown; accuracies in percent with 95 % intervals."""
     scores = report.scores
     lines = [f"# {report.benchmark}: {report.judge}", ""]
+    if report.failure:
+        lines += [f"**FAILED: {report.failure}. {FAILED_FIGURES}**", ""]
     lines += markdown_table(("", "accuracy, 95 % interval", "pairs"), accuracy_rows(report))
     lines += ["", f"The groups add up to the overall: {addition(scores)}."]
     if len(scores.k_curve) > 1:
@@ -175,6 +178,7 @@ def report_html(report: Report, rows: Sequence[Row], out: Path) -> str:
         .get_template("report.html")
         .render(
             report=report,
+            failed_figures=FAILED_FIGURES,
             groups=list(report.scores.groups),
             num_pairs=report.scores.num_pairs,
             table=accuracy_rows(report),

@@ -184,7 +184,8 @@ class PanelScores:
 class Report:
     """A run: what was asked of which judge, its ``scores``, controls and baselines, and what to know before reading them.
 
-    In JSON the fields of ``scores`` stand beside the others.
+    In JSON the fields of ``scores`` stand beside the others. ``failure`` says why the run failed, and its figures are of no
+    judge; "" where it did not.
     """
 
     benchmark: str
@@ -210,9 +211,12 @@ class Report:
     versions: Mapping[str, str | None]
     commit: str
     panel: PanelScores | None = None
+    failure: str = ""
 
     def __repr__(self) -> str:
         low, high = (100 * end for end in self.scores.interval)
+        if self.failure:
+            return f"Report({self.benchmark!r}, {self.judge!r}: failed: {self.failure})"
         return f"Report({self.benchmark!r}, {self.judge!r}: {100 * self.scores.accuracy.micro:.1f} % [{low:.1f}, {high:.1f}])"
 
     def _repr_markdown_(self) -> str:

@@ -44,6 +44,7 @@ class BenchSettings:
     controls: tuple[str, ...] = ("blank",)
     api_key: str = "none"
     command: str = ""  # for the report
+    max_failed: float = 0.02  # share of votes that may fail at the endpoint before the report is marked as failed
     requirements: tuple[Requirement, ...] = ()  # checked against what the run will have, before anything is asked
 
 

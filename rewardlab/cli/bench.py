@@ -11,7 +11,8 @@ from typing import Annotated, Any, Optional
 import typer
 
 from rewardlab.benchmarks.registry import PACKAGED
-from rewardlab.cli.options import EngineArgs, JudgeOption, Out, bench_app
+from rewardlab.cli.exit_codes import ExitCode
+from rewardlab.cli.options import EngineArgs, JudgeOption, MaxFailed, Out, bench_app
 from rewardlab.errors import ConfigError
 from rewardlab.judging.spec import WITHOUT_SAMPLER, JudgeSpec, spec_help
 
@@ -63,6 +64,7 @@ def bench_run(
     controls: Annotated[
         str, typer.Option("--controls", help="Extra greedy passes, comma-separated: greedy, blank, other; '' for none.")
     ] = "blank",
+    max_failed: MaxFailed = 0.02,
     require: Annotated[
         list[str],
         typer.Option(
@@ -80,7 +82,8 @@ def bench_run(
     model, `{"row": 0, "scores": [0.3, 0.7]}`; `row` is the 0-based row of the data file, index 0 its first/chosen response. A
     finished run's `votes.jsonl` is one too. Texts are read as R1-Reward writes them (`<answer>1</answer>`) unless `--template`
     names another format; a run's votes stand as they were read.
-    The same command continues a killed run.
+    The same command continues a killed run. **Exit status 3** where an endpoint refuses request after request, and where more
+    than `--max-failed` of the votes failed: such a report is marked as failed.
     """
     from rewardlab.benchmarks.report import report_markdown, write_reports
     from rewardlab.benchmarks.requirements import check_report, parse_requirement
@@ -104,6 +107,7 @@ def bench_run(
         batch_size=batch_size,
         engine_args=engine_args,
         controls=tuple(name for name in controls.split(",") if name),
+        max_failed=max_failed,
         api_key=os.environ.get(api_key_env, "none"),
         command=shlex.join(["rewardlab", *sys.argv[1:]]),
         requirements=tuple(map(parse_requirement, require)),
@@ -113,6 +117,9 @@ def bench_run(
     typer.echo(report_markdown(report))
     exported = "; official.jsonl (for bench official)" if report.official else ""
     typer.echo(f"written: {out}/report.json, report.md, report.html; votes.jsonl, scores.jsonl (for bench compare){exported}")
+    if report.failure:
+        typer.echo(f"the run failed: {report.failure}", err=True)
+        raise typer.Exit(ExitCode.ENDPOINT)
     findings = [check_report(report, requirement) for requirement in settings.requirements]
     for finding in findings:
         typer.echo(finding.sentence, err=not finding.is_met)
@@ -134,14 +141,18 @@ def bench_suite(
 
     Missing data is reported before anything is asked; the same command continues a killed run. `bench prepare` fetches data.
     """
-    from rewardlab.benchmarks.suite import entry_settings, run_suite
+    from rewardlab.benchmarks.suite import FAILED, entry_settings, run_suite
     from rewardlab.config import SuiteConfig, load_config
 
     config = load_config(SuiteConfig, suite)
     shared: dict[str, Any] = {"judge": judge, "batch_size": batch_size, "api_key": os.environ.get(api_key_env, "none")}
     shared |= {"command": shlex.join(["rewardlab", *sys.argv[1:]]), **({"limit": limit} if limit else {})}
-    typer.echo(run_suite(config, entry_settings(config, root, **shared), out))
+    text = run_suite(config, entry_settings(config, root, **shared), out)
+    typer.echo(text)
     typer.echo(f"written: {out}/suite.md, and a folder for each benchmark")
+    if FAILED in text:
+        typer.echo("runs failed at the endpoint; the same command asks again", err=True)
+        raise typer.Exit(ExitCode.ENDPOINT)
 
 
 @bench_app.command("listwise")

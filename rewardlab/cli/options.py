@@ -144,6 +144,15 @@ EngineArgs = Annotated[
         "`--attn-implementation NAME`, where it is not to be read as its checkpoint says.",
     ),
 ]
+MaxFailed = Annotated[
+    float,
+    typer.Option(
+        "--max-failed",
+        min=0.0,
+        max=1.0,
+        help="Share of votes that may fail at the endpoint; with more the report is marked as failed (exit status 3).",
+    ),
+]
 ApiKeyEnv = Annotated[str, typer.Option("--api-key-env", help="Environment variable with the API key of an openai: judge.")]
 PairJudgeOption = Annotated[str, typer.Option("--judge", help=f"{spec_help(*WITHOUT_SAMPLER)}.")]
 JudgeOption = Annotated[str, typer.Option("--judge", help=f"{spec_help()}.")]

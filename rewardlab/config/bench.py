@@ -28,6 +28,9 @@ class BenchEntry(Schema):
     controls: tuple[str, ...] = Field(
         ("blank",), description="Extra greedy passes: `greedy`, `blank` (blank images), `other` (another pair's images)."
     )
+    max_failed: float = Field(
+        0.02, ge=0, le=1, description="Share of votes that may fail at the endpoint before the report is marked as failed."
+    )
     limit: int | None = Field(None, ge=1, description="Only the first so many rows; null: all.")
 
 

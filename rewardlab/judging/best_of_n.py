@@ -20,6 +20,7 @@ from rewardlab.judging.ranking import PLANS, Match, Plan, Ranking
 from rewardlab.metrics.intervals import mean_interval
 from rewardlab.models.checkpoints import commit
 from rewardlab.reporting.progress import bar
+from rewardlab.samplers.failures import FailureStreak
 from rewardlab.types import BOTH_ORDERS, Candidates, Judgment, Outcome
 from rewardlab.verdicts.votes import both_orders_or_none
 
@@ -140,6 +141,7 @@ def run_ranking(
         recorded = {key: votes for key, votes in recorded.items() if not num_failed(votes)}
         if not recorded:
             judge.check()
+        failures = FailureStreak(judge.name, answered=bool(recorded))
         for start in range(0, len(prompts), CHUNK):
             chunk_seed = int(hashlib.sha256(f"{seed} {start}".encode()).hexdigest()[:8], 16)
 
@@ -150,6 +152,8 @@ def run_ranking(
             def record(n: int, match: Match, nth: int, judgment: Judgment, start: int = start) -> None:
                 votes = [vote_row(vote) for vote in judgment.votes]
                 log.append({"row": start + n, "first": match[0], "second": match[1], "nth": nth, "votes": votes})
+                for vote in judgment.votes:
+                    failures.take(vote.completion)
 
             chunk = prompts[start : start + CHUNK]
             games += play_many(

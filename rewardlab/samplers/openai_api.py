@@ -21,6 +21,7 @@ from rewardlab.errors import ConfigError, EndpointError
 from rewardlab.samplers.base import OPENAI, EngineOptions, Sampler, SamplingParams, prompt_seed
 from rewardlab.samplers.concurrency import AdaptiveConcurrency, retry_after_s
 from rewardlab.samplers.event_loop import EventLoopThread
+from rewardlab.samplers.failures import WITHOUT_TEXT
 from rewardlab.types import Completion, FinishReason, Message
 
 REST_S = 10.0  # how long an endpoint that failed is left alone where there is another
@@ -156,7 +157,7 @@ class ChatEndpoint:
             self.slots.record(refused=refused, wait_s=wait_s)
             again = error.status_code in (408, 409, 429) or error.status_code >= 500
             fault = refused or error.status_code >= 500
-            return _Failed(FinishReason.ERROR, f"{label}: {error.message}", label, wait_s, again=again, its_fault=fault)
+            return _Failed(FinishReason.ERROR, f"{label}: {_sentence_of(error)}", label, wait_s, again=again, its_fault=fault)
         except openai.APIConnectionError as error:
             return _Failed(FinishReason.ERROR, f"no connection: {error.__cause__}", "no connection")
         except openai.OpenAIError as error:
@@ -188,6 +189,13 @@ class ChatEndpoint:
 
     async def aclose(self) -> None:
         await self._client.close()
+
+
+def _sentence_of(error: openai.APIStatusError) -> str:
+    """Return why a server refused, in its own words where its body has them."""
+    body = error.body
+    words = (body.get("message") or body.get("detail")) if isinstance(body, dict) else None
+    return words if isinstance(words, str) and words else error.message
 
 
 def _failed(finish: FinishReason, error: str) -> Completion:
@@ -227,7 +235,7 @@ def _completion(choice: Any, num_tokens: int | None, num_prompt_tokens: int, num
     except (AttributeError, TypeError) as error:
         return _failed(FinishReason.ERROR, f"garbled answer: {error!r}")
     if not isinstance(text, str) or reason not in _FINISH:
-        failed = _failed(FinishReason.ERROR, f"no text in the answer, or not to its end (finish reason {reason!r})")
+        failed = _failed(FinishReason.ERROR, f"{WITHOUT_TEXT}, or not to its end (finish reason {reason!r})")
         return replace(failed, num_tokens=num_tokens or 0, num_prompt_tokens=num_prompt_tokens)  # it is billed all the same
     if isinstance(reasoning, str) and reasoning and "<think>" not in text:
         text = f"<think>{reasoning}</think>{text}"
