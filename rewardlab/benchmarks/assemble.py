@@ -32,7 +32,8 @@ from rewardlab.types import Judgment, Order
 
 @dataclass(frozen=True)
 class Asked:
-    """What a run has when all is answered: its judgments in the order of ``rows``, and those of its controls by name."""
+    """What a run has when all is answered: its judgments in the order of ``rows``, and those of its controls by name.
+    ``left_out``: fields that the model refuses, and was asked without."""
 
     settings: BenchSettings
     benchmark: Benchmark
@@ -43,6 +44,7 @@ class Asked:
     judgments: Sequence[Judgment]
     controls: Mapping[str, Sequence[Labeled]]
     seconds_per_vote: float | None
+    left_out: frozenset[str] = frozenset()
 
 
 def make_report(asked: Asked, notes: Sequence[str], out: Path) -> Report:
@@ -50,6 +52,10 @@ def make_report(asked: Asked, notes: Sequence[str], out: Path) -> Report:
     settings, benchmark, judge, identity = asked.settings, asked.benchmark, asked.judge, asked.identity
     rows, orders, judgments, num_votes = asked.rows, asked.orders, asked.judgments, asked.identity.votes
     all_notes = list(notes)
+    if asked.left_out:
+        all_notes.append(
+            f"asked without {', '.join(sorted(asked.left_out))}, which the endpoint refuses: its own defaults hold"
+        )
     if isinstance(judge, ModelJudge) and (failed := sum(num_failed(judgment.votes) for judgment in judgments)):
         errors = errors_in_words(vote.completion for judgment in judgments for vote in judgment.votes)
         all_notes.append(
@@ -78,8 +84,8 @@ def make_report(asked: Asked, notes: Sequence[str], out: Path) -> Report:
         orders=settings.orders,
         votes=num_votes,
         verdict_format=verdict_format or None,
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
+        temperature=None if "temperature" in asked.left_out else sampling.temperature,
+        top_p=None if "top_p" in asked.left_out else sampling.top_p,
         stop_error=sampling.stop_error,
         max_tokens=sampling.max_tokens,
         seed=settings.seed,

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rewardlab.benchmarks.report import write_reports
 from rewardlab.benchmarks.report_model import Report
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import BenchSettings
+from rewardlab.samplers.request_options import RequestOptions
 
 
 def benchmark(
@@ -32,13 +34,18 @@ def benchmark(
     controls: Sequence[str] = ("blank",),
     max_failed: float = 0.02,
     api_key: str | None = None,
+    concurrency: int | None = None,
+    deadline_s: float | None = None,
+    reasoning_effort: str | None = None,
+    body: Mapping[str, Any] | None = None,
 ) -> Report:
     """Return the report of a judge on a benchmark, as :func:`rewardlab.benchmarks.runner.run_bench` makes it.
 
     ``name``: a packaged benchmark, one of an installed package or a Python file; ``pairs`` is a labelled file of your own.
     ``judge`` is a specification, ``data`` the benchmark's file. ``out`` holds the report as JSON, Markdown and HTML, and every
     vote: the same call continues an interrupted run. ``report.scores.accuracy.micro`` is the accuracy (0..1),
-    ``report.scores.interval`` its 95 % interval.
+    ``report.scores.interval`` its 95 % interval. ``concurrency``, ``deadline_s``, ``reasoning_effort`` and ``body`` (further
+    fields of a request) are of ``openai:`` judges (:class:`rewardlab.samplers.request_options.RequestOptions`).
     ``report.failure`` is not empty where more than the share ``max_failed`` of the votes failed at the endpoint: its figures
     then say nothing of the judge. Raise what the judge and the loader raise, EndpointError where request after request fails.
     """
@@ -60,6 +67,7 @@ def benchmark(
         controls=tuple(controls),
         max_failed=max_failed,
         api_key=api_key or os.environ.get("OPENAI_API_KEY") or "none",
+        request=RequestOptions(concurrency, deadline_s, reasoning_effort, body or {}),
     )
     report, rows = run_bench(settings, Path(out))
     write_reports(report, rows, Path(out))

@@ -17,7 +17,7 @@ from rewardlab.benchmarks.replay import Replay
 from rewardlab.benchmarks.report_model import Report
 from rewardlab.benchmarks.requirements import check_possible
 from rewardlab.benchmarks.rows import has_other_images, load_rows
-from rewardlab.benchmarks.run_files import REPORT, SCORES, VOTES
+from rewardlab.benchmarks.run_files import REFUSED_FIELDS, REPORT, SCORES, VOTES
 from rewardlab.benchmarks.settings import NO_ENGINES, BenchSettings, check_names
 from rewardlab.data.append_log import AppendLog
 from rewardlab.data.files import write_atomic
@@ -50,6 +50,7 @@ def open_any_judge(settings: BenchSettings) -> AnyJudge:
         batch_size=settings.batch_size,
         engine_args=settings.engine_args,
         api_key=settings.api_key,
+        request=settings.request,
     )
 
 
@@ -76,7 +77,10 @@ def run_bench(settings: BenchSettings, out: Path) -> tuple[Report, list[Row]]:
         votes_pass = Pass("votes", rows, orders, log, settings.stop_error)
         judgments = votes_pass.run(judge, num_votes, settings.seed)
         controls = _controls(settings, judge, rows, orders, log, notes)
-    asked = Asked(settings, benchmark, judge, identity, rows, orders, judgments, controls, votes_pass.seconds_per_vote)
+    left_out = _left_out(judge, out)
+    asked = Asked(
+        settings, benchmark, judge, identity, rows, orders, judgments, controls, votes_pass.seconds_per_vote, left_out
+    )
     report = make_report(asked, notes, out)
     row_scores = [row_score(row, item) for row, item in zip(rows, label_rows(rows, judgments), strict=True)]
     if wrong := problems(report, row_scores):
@@ -84,6 +88,17 @@ def run_bench(settings: BenchSettings, out: Path) -> tuple[Report, list[Row]]:
     write_atomic(out / SCORES, "".join(json.dumps(asdict(score)) + "\n" for score in row_scores))
     write_atomic(out / REPORT, json.dumps(report.to_json(), indent=1, allow_nan=False) + "\n")
     return report, rows
+
+
+def _left_out(judge: AnyJudge, out: Path) -> frozenset[str]:
+    """Return the fields that the model was asked without, now or in an earlier part of the run, and keep them in ``out``."""
+    if not isinstance(judge, ModelJudge):
+        return frozenset()
+    path = out / REFUSED_FIELDS
+    names = judge.left_out | frozenset(json.loads(path.read_text()) if path.exists() else ())
+    if names:
+        write_atomic(path, json.dumps(sorted(names)) + "\n")
+    return names
 
 
 def _check_stopping(settings: BenchSettings, judge: AnyJudge) -> None:

@@ -14,6 +14,7 @@ from rewardlab.judging.judge import draw_orders
 from rewardlab.judging.spec import WITHOUT_SAMPLER, JudgeSpec
 from rewardlab.models.checkpoints import load_template_for
 from rewardlab.prompts import load_template
+from rewardlab.samplers.request_options import NOTHING_SAID, RequestOptions
 
 NO_ENGINES = ("baseline", "replay")  # judges that a benchmark takes beside those of engines
 CONTROLS = ("greedy", "blank", "other")
@@ -43,6 +44,7 @@ class BenchSettings:
     engine_args: str = ""
     controls: tuple[str, ...] = ("blank",)
     api_key: str = "none"
+    request: RequestOptions = NOTHING_SAID
     command: str = ""  # for the report
     max_failed: float = 0.02  # share of votes that may fail at the endpoint before the report is marked as failed
     requirements: tuple[Requirement, ...] = ()  # checked against what the run will have, before anything is asked

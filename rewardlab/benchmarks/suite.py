@@ -13,9 +13,11 @@ from rewardlab.benchmarks.report_model import Report
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import BenchSettings, check_names
 from rewardlab.config import SuiteConfig
+from rewardlab.config.bench import BenchEntry
 from rewardlab.data.files import write_atomic
 from rewardlab.errors import DataError
 from rewardlab.reporting.tables import markdown_table, percent, with_interval
+from rewardlab.samplers.request_options import RequestOptions
 
 FAILED = "**failed**"  # in place of an accuracy
 COLUMNS = (
@@ -50,8 +52,20 @@ def entry_settings(suite: SuiteConfig, root: Path, **judge: Any) -> list[BenchSe
     for entry, place in zip(suite.benchmarks, places, strict=True):
         values = {name: value for name, value in entry.model_dump().items() if name in names}
         values |= {"data": place, "images": root / entry.images if entry.images else None, "seed": suite.seed}
-        settings.append(BenchSettings(**{**values, **judge}))
+        settings.append(BenchSettings(**{**values, **judge, "request": _request_of(entry, judge.get("request"))}))
     return settings
+
+
+def _request_of(entry: BenchEntry, shared: RequestOptions | None) -> RequestOptions:
+    """Return how an entry is asked: as the command says, and as the entry does where the command says nothing."""
+    shared = shared or RequestOptions()
+    return RequestOptions(
+        shared.concurrency or entry.concurrency,
+        shared.deadline_s or entry.deadline_s,
+        shared.reasoning_effort or entry.reasoning_effort,
+        {**entry.body, **shared.body},
+        shared.max_tokens_field,
+    )
 
 
 def run_suite(suite: SuiteConfig, settings: Sequence[BenchSettings], out: Path) -> str:

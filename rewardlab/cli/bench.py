@@ -12,7 +12,15 @@ import typer
 
 from rewardlab.benchmarks.registry import PACKAGED
 from rewardlab.cli.exit_codes import ExitCode
-from rewardlab.cli.options import EngineArgs, JudgeOption, MaxFailed, Out, bench_app
+from rewardlab.cli.options import ApiKeyEnv, EngineArgs, JudgeOption, MaxFailed, Out, bench_app
+from rewardlab.cli.request_options import (
+    Body,
+    Concurrency,
+    Deadline,
+    MaxTokensField,
+    ReasoningEffort,
+    request_options,
+)
 from rewardlab.errors import ConfigError
 from rewardlab.judging.spec import WITHOUT_SAMPLER, JudgeSpec, spec_help
 
@@ -74,7 +82,12 @@ def bench_run(
             "'position_bias<=0.05' (by its size). Repeatable.",
         ),
     ] = [],  # noqa: B006  (typer's way to say a default)
-    api_key_env: Annotated[str, typer.Option("--api-key-env", help="Variable that holds the API key.")] = "OPENAI_API_KEY",
+    concurrency: Concurrency = None,
+    deadline: Deadline = None,
+    reasoning_effort: ReasoningEffort = None,
+    body: Body = "",
+    max_tokens_field: MaxTokensField = "auto",
+    api_key_env: ApiKeyEnv = "OPENAI_API_KEY",
 ) -> None:
     """Score a judge: votes in both orders, intervals, swap consistency, position bias, baselines; JSON, Markdown, HTML.
 
@@ -109,6 +122,7 @@ def bench_run(
         controls=tuple(name for name in controls.split(",") if name),
         max_failed=max_failed,
         api_key=os.environ.get(api_key_env, "none"),
+        request=request_options(concurrency, deadline, reasoning_effort, body, max_tokens_field),
         command=shlex.join(["rewardlab", *sys.argv[1:]]),
         requirements=tuple(map(parse_requirement, require)),
     )
@@ -135,7 +149,12 @@ def bench_suite(
     out: Out,
     batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Sequences at a time (hf).")] = 64,
     limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Only the first N rows of each.")] = None,
-    api_key_env: Annotated[str, typer.Option("--api-key-env", help="Variable that holds the API key.")] = "OPENAI_API_KEY",
+    concurrency: Concurrency = None,
+    deadline: Deadline = None,
+    reasoning_effort: ReasoningEffort = None,
+    body: Body = "",
+    max_tokens_field: MaxTokensField = "auto",
+    api_key_env: ApiKeyEnv = "OPENAI_API_KEY",
 ) -> None:
     """Run every benchmark of a suite, one folder each with its reports, and a table over all in `suite.md`.
 
@@ -146,6 +165,7 @@ def bench_suite(
 
     config = load_config(SuiteConfig, suite)
     shared: dict[str, Any] = {"judge": judge, "batch_size": batch_size, "api_key": os.environ.get(api_key_env, "none")}
+    shared["request"] = request_options(concurrency, deadline, reasoning_effort, body, max_tokens_field)
     shared |= {"command": shlex.join(["rewardlab", *sys.argv[1:]]), **({"limit": limit} if limit else {})}
     text = run_suite(config, entry_settings(config, root, **shared), out)
     typer.echo(text)
@@ -175,7 +195,12 @@ def bench_listwise(
     temperature: Annotated[float, typer.Option("--temperature", min=0.0, help="0, as the benchmark has it, is greedy.")] = 0.0,
     max_tokens: Annotated[int, typer.Option("--max-tokens", min=1, help="Most tokens of a judgment.")] = 2048,
     batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Sequences at a time (hf).")] = 64,
-    api_key_env: Annotated[str, typer.Option("--api-key-env", help="Variable that holds the API key.")] = "OPENAI_API_KEY",
+    concurrency: Concurrency = None,
+    deadline: Deadline = None,
+    reasoning_effort: ReasoningEffort = None,
+    body: Body = "",
+    max_tokens_field: MaxTokensField = "auto",
+    api_key_env: ApiKeyEnv = "OPENAI_API_KEY",
 ) -> None:
     """RewardBench 2 by its own protocols: one of four at once, or every answer rated alone; its scorer's figures beside ours.
 
@@ -191,7 +216,10 @@ def bench_listwise(
         raise ConfigError(
             f"--judge {judge}: expected hf:PATH, vllm:PATH or openai:MODEL@URL, which write an answer of their own"
         )
-    opened = open_generative_judge(judge, temperature=temperature, max_tokens=max_tokens, batch_size=batch_size, api_key=key)
+    request = request_options(concurrency, deadline, reasoning_effort, body, max_tokens_field)
+    opened = open_generative_judge(
+        judge, temperature=temperature, max_tokens=max_tokens, batch_size=batch_size, api_key=key, request=request
+    )
     command = shlex.join(["rewardlab", *sys.argv[1:]])
     report = run_listwise(opened, ListSettings(data, protocol, words, limit, seed, command), out)
     typer.echo(listwise_markdown(report))

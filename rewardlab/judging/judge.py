@@ -10,7 +10,7 @@ from typing import Protocol, Self
 from rewardlab.errors import ConfigError
 from rewardlab.judging.spec import judge_weights_id
 from rewardlab.prompts import Template, build_messages
-from rewardlab.samplers.base import Sampler, SamplingParams
+from rewardlab.samplers.base import FieldSampler, Sampler, SamplingParams
 from rewardlab.types import (
     BOTH_ORDERS,
     Judgment,
@@ -80,6 +80,11 @@ class ModelJudge(ABC):
         """Return whether the votes on a pair do not depend on the other pairs of the call; such a judge takes several calls at
         a time."""
 
+    @property
+    def left_out(self) -> frozenset[str]:
+        """Return the fields of a request that the model refuses, and is asked without; its own defaults hold there."""
+        return frozenset()
+
     @abstractmethod
     def check(self) -> None:
         """Raise EndpointError if the judge is remote and nothing answers."""
@@ -114,10 +119,12 @@ class GenerativeJudge(ModelJudge):
         top_p: float = 1.0,
         max_tokens: int = 1024,
         spec: str | None = None,
+        request: str = "",
     ) -> None:
+        """``request`` is what else decides its answers (:attr:`rewardlab.samplers.request_options.RequestOptions.identity`)."""
         self.sampler, self.template = sampler, template
         self.temperature, self.top_p, self.max_tokens = temperature, top_p, max_tokens
-        self.spec = spec or sampler.name
+        self.spec, self.request = spec or sampler.name, request
 
     @property
     def name(self) -> str:
@@ -137,17 +144,24 @@ class GenerativeJudge(ModelJudge):
             "temperature": self.temperature,
             "top_p": self.top_p,
             "max_tokens": self.max_tokens,
+            **({"request": self.request} if self.request else {}),
         }
 
     @property
     def is_batch_invariant(self) -> bool:
         return self.sampler.is_batch_invariant
 
+    @property
+    def left_out(self) -> frozenset[str]:
+        return self.sampler.left_out if isinstance(self.sampler, FieldSampler) else frozenset()
+
     def check(self) -> None:
         self.sampler.check()
 
     def greedy(self) -> Self:
-        return type(self)(self.sampler, self.template, temperature=0.0, max_tokens=self.max_tokens, spec=self.spec)
+        return type(self)(
+            self.sampler, self.template, temperature=0.0, max_tokens=self.max_tokens, spec=self.spec, request=self.request
+        )
 
     def compare_many(
         self, pairs: Sequence[PreferencePair], *, orders: Sequence[tuple[Order, ...]], num_votes: int, seed: int

@@ -6,9 +6,10 @@ import argparse
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NoReturn, Protocol
+from typing import NoReturn, Protocol, runtime_checkable
 
 from rewardlab.errors import ConfigError
+from rewardlab.samplers.request_options import NOTHING_SAID, RequestOptions
 from rewardlab.types import Completion, Message
 
 HF, VLLM, OPENAI = "hf", "vllm", "openai"  # engines, as specifications of judges name them
@@ -20,6 +21,7 @@ class EngineOptions:
 
     ``batch_size``: sequences at a time (hf). ``api_key`` (openai). ``engine_args``: options of ``vllm serve`` (vllm), or of
     how a checkpoint is read (hf: :data:`rewardlab.samplers.hf.READING`).
+    ``request`` is how an endpoint is asked (openai).
     ``restart_after_s``: the engine runs in a process of its own, started again if it dies or takes longer; None: in this one.
     """
 
@@ -27,6 +29,7 @@ class EngineOptions:
     api_key: str = "none"
     engine_args: str = ""
     restart_after_s: float | None = None
+    request: RequestOptions = NOTHING_SAID
 
 
 class EngineArgsParser(argparse.ArgumentParser):
@@ -84,4 +87,14 @@ class Sampler(Protocol):
 
     def sample(self, prompts: Sequence[tuple[Message, ...]], params: SamplingParams) -> list[list[Completion]]:
         """Return ``params.num_samples`` completions for each prompt, in the prompts' order."""
+        ...
+
+
+@runtime_checkable
+class FieldSampler(Protocol):
+    """A sampler of a model that may refuse fields of a request (:class:`rewardlab.samplers.request_options.FieldFit`)."""
+
+    @property
+    def left_out(self) -> frozenset[str]:
+        """Return the fields that the model refuses, and is asked without."""
         ...

@@ -22,12 +22,12 @@ from rewardlab.samplers.base import OPENAI, EngineOptions, Sampler, SamplingPara
 from rewardlab.samplers.concurrency import AdaptiveConcurrency, retry_after_s
 from rewardlab.samplers.event_loop import EventLoopThread
 from rewardlab.samplers.failures import WITHOUT_TEXT
+from rewardlab.samplers.request_options import FieldFit
 from rewardlab.types import Completion, FinishReason, Message
 
+DEADLINE_S = 120.0
 REST_S = 10.0  # how long an endpoint that failed is left alone where there is another
-# vLLM's own fields.
-_EXTRA = {"continue_final_message", "add_generation_prompt", "return_token_ids", "top_k", "min_p", "repetition_penalty"}
-
+_OF_FIELDS = ("HTTP 400", "HTTP 422")  # refusals that may be for a field
 # Some servers leave the reason out; any other (a content filter, a tool call) means the answer is not the whole judgment.
 _FINISH = {"stop": FinishReason.STOP, None: FinishReason.STOP, "length": FinishReason.LENGTH}
 
@@ -86,6 +86,7 @@ class ChatEndpoint:
         deadline_s: float = 120.0,
         try_s: float | None = None,
         retries: int = 4,
+        fit: FieldFit | None = None,
     ) -> None:
         self.base_url, self.model, self.deadline_s, self.retries = base_url, model, deadline_s, retries
         self.try_s = min(try_s or deadline_s, deadline_s)
@@ -97,7 +98,7 @@ class ChatEndpoint:
             timeout=None,  # ours is for the whole request; a connection that is refused would look like one of theirs
             http_client=_http_client(limits),
         )
-        self.slots = AdaptiveConcurrency(concurrency)
+        self.slots, self._fit = AdaptiveConcurrency(concurrency), fit or FieldFit()
         self.in_flight, self.rests_until = 0, 0.0
         self.failures: Counter[str] = Counter()  # failed tries by label
 
@@ -118,13 +119,11 @@ class ChatEndpoint:
 
     async def _ask(self, prompt: Sequence[Message], body: Mapping[str, Any]) -> Any:
         messages = [{"role": m.role, "content": api_content(m)} for m in prompt]
-        standard = {name: value for name, value in body.items() if name not in _EXTRA}
-        extra = {name: value for name, value in body.items() if name in _EXTRA}
         ends = None
         for tried in range(self.retries + 1):
             async with self.slots:
                 ends = ends or time.monotonic() + self.deadline_s
-                answer = await self._try(messages, standard, extra, min(self.try_s, ends - time.monotonic()))
+                answer = await self._try_fields(messages, body, ends)
             if not isinstance(answer, _Failed):
                 self.rests_until = 0.0
                 return answer
@@ -137,12 +136,24 @@ class ChatEndpoint:
             self.rests_until = time.monotonic() + REST_S
         return _failed(answer.finish, answer.error)
 
-    async def _try(self, messages: Any, standard: Mapping[str, Any], extra: Mapping[str, Any], seconds: float) -> Any:
+    async def _try_fields(self, messages: Any, body: Mapping[str, Any], ends: float) -> Any:
+        """Return the API's answer, or a _Failed; a request that is refused for a field is made again as the model takes it."""
+        while True:
+            sent = self._fit.fit(body)
+            answer = await self._try(messages, sent, min(self.try_s, ends - time.monotonic()))
+            if not (isinstance(answer, _Failed) and answer.label in _OF_FIELDS):
+                return answer
+            self._fit.learn(sent, answer.error)
+            if self._fit.fit(body) == sent:
+                return answer
+
+    async def _try(self, messages: Any, fields: Mapping[str, Any], seconds: float) -> Any:
         """Return the API's answer, or a _Failed."""
         try:
             async with asyncio.timeout(seconds):
+                # Any field may be one that the client does not know: all go into the body as they are.
                 answer = await self._client.chat.completions.create(
-                    model=self.model, messages=messages, extra_body=extra or None, **standard
+                    model=self.model, messages=messages, extra_body=dict(fields)
                 )
             self.slots.record(refused=False)
             if not getattr(answer, "choices", None):
@@ -234,6 +245,8 @@ def _completion(choice: Any, num_tokens: int | None, num_prompt_tokens: int, num
         ids = tuple(getattr(choice, "token_ids", None) or ())
     except (AttributeError, TypeError) as error:
         return _failed(FinishReason.ERROR, f"garbled answer: {error!r}")
+    if text is None and reason == "length":  # cut off while it reasoned
+        text = ""
     if not isinstance(text, str) or reason not in _FINISH:
         failed = _failed(FinishReason.ERROR, f"{WITHOUT_TEXT}, or not to its end (finish reason {reason!r})")
         return replace(failed, num_tokens=num_tokens or 0, num_prompt_tokens=num_prompt_tokens)  # it is billed all the same
@@ -263,14 +276,22 @@ class OpenAISampler:
         deadline_s: float = 120,
         many: bool = False,
         body: Mapping[str, Any] | None = None,
+        max_tokens_field: str = "auto",
         name: str = "",
     ) -> None:
         self._urls = [base_urls] if isinstance(base_urls, str) else list(base_urls)
         self._many, self._body = many, dict(body or {})
         self._model, self._name = model, name
+        self._fit = FieldFit(max_tokens_field)
         retries = 4 if len(self._urls) == 1 else 1  # another endpoint is the better second try
         endpoint = partial(
-            ChatEndpoint, model=model, api_key=api_key, concurrency=concurrency, deadline_s=deadline_s, retries=retries
+            ChatEndpoint,
+            model=model,
+            api_key=api_key,
+            concurrency=concurrency,
+            deadline_s=deadline_s,
+            retries=retries,
+            fit=self._fit,
         )
         self._background = EventLoopThread(partial(_opened, self._urls, endpoint))
 
@@ -281,6 +302,11 @@ class OpenAISampler:
     @property
     def is_batch_invariant(self) -> bool:
         return True
+
+    @property
+    def left_out(self) -> frozenset[str]:
+        """Return the fields that the model refuses, and is asked without."""
+        return self._fit.left_out
 
     def check(self) -> None:
         """Raise EndpointError unless one of the endpoints answers."""
@@ -305,7 +331,7 @@ class OpenAISampler:
 
         async def drawn(prompt: tuple[Message, ...], seed: int, number: int) -> list[Completion]:
             many = {"n": number} if number > 1 else {}
-            return _completions(await ask_any(endpoints, prompt, {**self._body, **sampling, **many, "seed": seed}), number)
+            return _completions(await ask_any(endpoints, prompt, {**sampling, **many, "seed": seed, **self._body}), number)
 
         seeded = [(prompt, prompt_seed(params.seed, prompt)) for prompt in prompts]
         if self._many and params.temperature == 0:  # all draws are the same one, and vLLM refuses to make it twice
@@ -351,7 +377,14 @@ def open_sampler(target: str, options: EngineOptions) -> Sampler:
     urls = url.split(",")
     for each in urls:
         parse_address(each)
-    if options.restart_after_s is None:
-        return OpenAISampler(urls, model, api_key=options.api_key)
     # A server has many requests in flight, and gives up on an engine after a time of its own.
-    return OpenAISampler(urls, model, api_key=options.api_key, concurrency=256, deadline_s=options.restart_after_s)
+    request, concurrency = options.request, 32 if options.restart_after_s is None else 256
+    return OpenAISampler(
+        urls,
+        model,
+        api_key=options.api_key,
+        concurrency=request.concurrency or concurrency,
+        deadline_s=request.deadline_s or options.restart_after_s or DEADLINE_S,
+        body=request.fields,
+        max_tokens_field=request.max_tokens_field,
+    )

@@ -29,6 +29,7 @@ class ChatServer:
     refuse: Refusal = lambda body, number: None
     delay_s: float = 0.0
     text: str = VERDICT
+    finish: str = "stop"
     usage: dict[str, Any] = field(default_factory=lambda: {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110})
     bodies: list[dict[str, Any]] = field(default_factory=list)
     answers: int = 0
@@ -51,7 +52,7 @@ class ChatServer:
         await asyncio.sleep(self.delay_s)
         self.answers += 1
         message = {"role": "assistant", "content": self.text}
-        choice = {"index": 0, "finish_reason": "stop", "message": message}
+        choice = {"index": 0, "finish_reason": self.finish, "message": message}
         return JSONResponse({"id": "x", "created": 0, "model": "m", "choices": [choice], "usage": self.usage})
 
 
