@@ -12,6 +12,7 @@ from rewardlab.benchmarks.assemble import Asked, label_rows, make_report, row_sc
 from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.baselines import BaselineJudge
 from rewardlab.benchmarks.identity import run_identity
+from rewardlab.benchmarks.pass_log import PassLog
 from rewardlab.benchmarks.passes import AnyJudge, Pass
 from rewardlab.benchmarks.replay import Replay
 from rewardlab.benchmarks.report_model import Report
@@ -19,7 +20,6 @@ from rewardlab.benchmarks.requirements import check_possible
 from rewardlab.benchmarks.rows import has_other_images, load_rows
 from rewardlab.benchmarks.run_files import REFUSED_FIELDS, REPORT, SCORES, VOTES
 from rewardlab.benchmarks.settings import NO_ENGINES, BenchSettings, check_names
-from rewardlab.data.append_log import AppendLog
 from rewardlab.data.files import write_atomic
 from rewardlab.data.pairs import with_blank_images, with_other_images
 from rewardlab.errors import ConfigError
@@ -73,10 +73,13 @@ def run_bench(settings: BenchSettings, out: Path) -> tuple[Report, list[Row]]:
     num_votes = settings.votes or (judge.max_votes if isinstance(judge, Replay) else 1)
     orders = draw_orders(settings.orders, len(rows), settings.seed)
     identity = run_identity(settings, judge, rows, num_votes)
-    with AppendLog(out / VOTES, asdict(identity)) as log:
+    if isinstance(judge, ModelJudge) and not (out / VOTES).exists():
+        judge.check()  # nothing is left behind where nobody answers
+    with PassLog(out, asdict(identity)) as log:
         votes_pass = Pass("votes", rows, orders, log, settings.stop_error)
         judgments = votes_pass.run(judge, num_votes, settings.seed)
         controls = _controls(settings, judge, rows, orders, log, notes)
+        log.finish()
     left_out = _left_out(judge, out)
     asked = Asked(
         settings, benchmark, judge, identity, rows, orders, judgments, controls, votes_pass.seconds_per_vote, left_out
@@ -123,7 +126,7 @@ def _controls(
     judge: AnyJudge,
     rows: Sequence[Row],
     orders: Sequence[tuple[Order, ...]],
-    log: AppendLog,
+    log: PassLog,
     notes: list[str],
 ) -> dict[str, list[Labeled]]:
     """Further passes of one greedy vote per order: as asked, without the image, with another pair's image."""

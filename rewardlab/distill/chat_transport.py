@@ -19,7 +19,8 @@ from rewardlab.errors import ConfigError, EndpointError
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.reporting.progress import Advance
 from rewardlab.samplers.failures import FailureStreak
-from rewardlab.samplers.openai_api import ChatEndpoint, ask_any, completion_from
+from rewardlab.samplers.openai_answers import completion_from
+from rewardlab.samplers.openai_api import ChatEndpoint, ask_any
 from rewardlab.types import PreferencePair
 
 LOG = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rewardlab.data.append_log import AppendLog
+from rewardlab.data.append_log import AppendLog, undamaged
 from rewardlab.data.candidates import candidates_hash
 from rewardlab.data.files import write_atomic
 from rewardlab.data.votes import num_failed, vote_of, vote_row
@@ -137,7 +137,10 @@ def run_ranking(
     }
     games: list[Game] = []
     with AppendLog(out / "matches.jsonl", identity) as log, bar(f"rank: {plan}", len(prompts)) as advance:
-        recorded = {_key(row): [vote_of(vote) for vote in row["votes"]] for row in log.rows}
+        recorded = {}
+        for line, row in enumerate(log.rows, start=2):
+            with undamaged(log.path, line):
+                recorded[_key(row)] = [vote_of(vote) for vote in row["votes"]]
         recorded = {key: votes for key, votes in recorded.items() if not num_failed(votes)}
         if not recorded:
             judge.check()

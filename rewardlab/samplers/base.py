@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NoReturn, Protocol, runtime_checkable
 
@@ -97,4 +97,30 @@ class FieldSampler(Protocol):
     @property
     def left_out(self) -> frozenset[str]:
         """Return the fields that the model refuses, and is asked without."""
+        ...
+
+
+class RequestGate(Protocol):
+    """What requests of a limited number pass: each is opened before it is sent and closed when it is answered."""
+
+    async def open(self) -> bool:
+        """Wait until another request may be sent; False: none may be sent any more."""
+        ...
+
+    def close(self, completion: Completion) -> None:
+        """Take the end of a request, answered or failed."""
+        ...
+
+
+@runtime_checkable
+class StreamingSampler(Sampler, Protocol):
+    """A sampler that hands over each completion when it is there. Draws do not depend on what else is asked for."""
+
+    def sample_each(
+        self, requests: Iterable[tuple[tuple[Message, ...], int]], params: SamplingParams, gate: RequestGate | None = None
+    ) -> Iterator[tuple[int, Completion]]:
+        """Yield (number of the request, its completion) as they come. A request is a prompt and the seed of its one draw; draw
+        n of :meth:`sample` has :func:`prompt_seed` plus n. ``requests`` are taken as they are sent, in another thread; a
+        number that the ``gate`` does not let through is left out.
+        """
         ...

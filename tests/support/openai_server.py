@@ -29,12 +29,17 @@ class ChatServer:
     refuse: Refusal = lambda body, number: None
     delay_s: float = 0.0
     text: str = VERDICT
+    by_seed: bool = False  # one of the two verdicts, by the seed of the request
+    hold: tuple[int, int] | None = None  # (number of a request, how many there must be before it is answered)
     finish: str = "stop"
     usage: dict[str, Any] = field(default_factory=lambda: {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110})
     bodies: list[dict[str, Any]] = field(default_factory=list)
     answers: int = 0
     most: int = 0
     inside: int = 0
+
+    def verdict(self, body: dict[str, Any]) -> str:
+        return f"<think>{body['seed']}</think><answer>{1 + body['seed'] % 2}</answer>" if self.by_seed else self.text
 
     async def chat(self, request: Request) -> Response:
         self.inside += 1
@@ -49,9 +54,12 @@ class ChatServer:
         refusal = self.refuse(body, len(self.bodies))
         if refusal is not None:
             return JSONResponse({"error": {"message": refusal[1]}}, refusal[0])
+        number = len(self.bodies)
         await asyncio.sleep(self.delay_s)
+        while self.hold is not None and self.hold[0] == number and len(self.bodies) < self.hold[1]:
+            await asyncio.sleep(0.005)
         self.answers += 1
-        message = {"role": "assistant", "content": self.text}
+        message = {"role": "assistant", "content": self.verdict(body)}
         choice = {"index": 0, "finish_reason": self.finish, "message": message}
         return JSONResponse({"id": "x", "created": 0, "model": "m", "choices": [choice], "usage": self.usage})
 

@@ -19,7 +19,7 @@ from typing import Any
 from rewardlab.benchmarks.report_model import Accuracy, CountedEstimate, json_form
 from rewardlab.benchmarks.rewardbench2 import official
 from rewardlab.benchmarks.rewardbench2.loader import ListPrompt, load_prompts
-from rewardlab.data.append_log import AppendLog
+from rewardlab.data.append_log import AppendLog, undamaged
 from rewardlab.data.files import data_hash, write_atomic
 from rewardlab.data.votes import completion_of, completion_row
 from rewardlab.errors import ConfigError, EndpointError
@@ -163,10 +163,11 @@ def _ask(
     judge: GenerativeJudge, prompts: Sequence[ListPrompt], settings: ListSettings, words: str, log: AppendLog
 ) -> list[list[Completion]]:
     answers: dict[int, list[Completion]] = {}
-    for entry in log.rows:  # what failed for want of an answer is asked again
-        completions = [completion_of(answer) for answer in entry["answers"]]
-        if not any(completion.error for completion in completions):
-            answers[entry["prompt"]] = completions
+    for line, entry in enumerate(log.rows, start=2):  # what failed for want of an answer is asked again
+        with undamaged(log.path, line):
+            completions = [completion_of(answer) for answer in entry["answers"]]
+            if not any(completion.error for completion in completions):
+                answers[entry["prompt"]] = completions
     if len(answers) < len(prompts):
         judge.check()
     failures = FailureStreak(judge.name, answered=bool(answers))
