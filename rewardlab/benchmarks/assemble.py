@@ -16,7 +16,7 @@ from rewardlab.benchmarks.official import write_official
 from rewardlab.benchmarks.panel import panel_confidence, panel_scores
 from rewardlab.benchmarks.passes import AnyJudge
 from rewardlab.benchmarks.replay import MISSING, Replay, Sampling
-from rewardlab.benchmarks.report_model import Report, RowScore
+from rewardlab.benchmarks.report_model import Cost, Report, RowScore
 from rewardlab.benchmarks.run_files import OFFICIAL
 from rewardlab.benchmarks.scores import baseline_scores, judge_scores, score_rows
 from rewardlab.benchmarks.settings import BenchSettings
@@ -45,6 +45,7 @@ class Asked:
     controls: Mapping[str, Sequence[Labeled]]
     seconds_per_vote: float | None
     left_out: frozenset[str] = frozenset()
+    cost: Cost | None = None
 
 
 def make_report(asked: Asked, notes: Sequence[str], out: Path) -> Report:
@@ -95,6 +96,7 @@ def make_report(asked: Asked, notes: Sequence[str], out: Path) -> Report:
         baselines=baseline_scores(rows, orders, settings.seed, whole_prompts=benchmark.whole_prompts),
         official=tuple(official),
         panel=panel_scores(judge, labeled, clusters) if isinstance(judge, PanelJudge) else None,
+        cost=asked.cost,
         failure=_failure(asked) if isinstance(judge, ModelJudge) else "",
         notes=tuple(all_notes),
         versions=versions(),

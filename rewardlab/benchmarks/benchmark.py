@@ -11,6 +11,7 @@ from rewardlab.benchmarks.report import write_reports
 from rewardlab.benchmarks.report_model import Report
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import BenchSettings
+from rewardlab.config.data import NO_BUDGET, NO_PRICES, Budget, Prices
 from rewardlab.samplers.request_options import RequestOptions
 
 
@@ -38,6 +39,8 @@ def benchmark(
     deadline_s: float | None = None,
     reasoning_effort: str | None = None,
     body: Mapping[str, Any] | None = None,
+    prices: Prices = NO_PRICES,
+    budget: Budget = NO_BUDGET,
 ) -> Report:
     """Return the report of a judge on a benchmark, as :func:`rewardlab.benchmarks.runner.run_bench` makes it.
 
@@ -45,7 +48,8 @@ def benchmark(
     ``judge`` is a specification, ``data`` the benchmark's file. ``out`` holds the report as JSON, Markdown and HTML, and every
     vote: the same call continues an interrupted run. ``report.scores.accuracy.micro`` is the accuracy (0..1),
     ``report.scores.interval`` its 95 % interval. ``concurrency``, ``deadline_s``, ``reasoning_effort`` and ``body`` (further
-    fields of a request) are of ``openai:`` judges (:class:`rewardlab.samplers.request_options.RequestOptions`).
+    fields of a request) are of ``openai:`` judges (:class:`rewardlab.samplers.request_options.RequestOptions`), and so are
+    ``prices`` (``report.cost`` then has the money) and ``budget``: EndpointError is raised where it is spent.
     ``report.failure`` is not empty where more than the share ``max_failed`` of the votes failed at the endpoint: its figures
     then say nothing of the judge. Raise what the judge and the loader raise, EndpointError where request after request fails.
     """
@@ -68,6 +72,8 @@ def benchmark(
         max_failed=max_failed,
         api_key=api_key or os.environ.get("OPENAI_API_KEY") or "none",
         request=RequestOptions(concurrency, deadline_s, reasoning_effort, body or {}),
+        prices=prices,
+        budget=budget,
     )
     report, rows = run_bench(settings, Path(out))
     write_reports(report, rows, Path(out))

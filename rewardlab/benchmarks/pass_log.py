@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from rewardlab.benchmarks.cost import Spending
 from rewardlab.benchmarks.run_files import PARTIAL_VOTES, VOTES
 from rewardlab.data.append_log import AppendLog, undamaged
 from rewardlab.data.votes import vote_of, vote_row
@@ -29,7 +30,8 @@ class PassLog:
     """The log of a run in a folder, opened or continued. A kill loses at most what is in flight.
 
     ``votes.jsonl`` has a line per row; where votes come one by one each is in ``votes.partial.jsonl`` until its row is whole.
-    :meth:`finish` removes that file. Raise what :class:`AppendLog` raises, and DataError for a line that lacks something.
+    :meth:`finish` removes that file. ``spending`` is what all votes of the run came to so far. Raise what :class:`AppendLog`
+    raises, and DataError for a line that lacks something.
     """
 
     def __init__(self, folder: Path, identity: Mapping[str, object]) -> None:
@@ -47,6 +49,7 @@ class PassLog:
                 for n, line in enumerate(self._partial.rows, start=2):
                     pass_name, row, place, vote, seconds = _single(self._partial.path, n, line)
                     self._single[pass_name, row][place] = (vote, seconds)
+            self.spending = self._spent()
         except BaseException:
             self.close()
             raise
@@ -63,6 +66,16 @@ class PassLog:
         for entry in self._by_row.get((pass_name, row), ()):
             known |= {n: (vote, 0.0) for n, vote in enumerate(entry.votes) if not vote.completion.failed}
         return self._single.get((pass_name, row), {}) | known
+
+    def _spent(self) -> Spending:
+        """Return what was paid for: what need not be asked again, and what failed."""
+        spending = Spending()
+        for key in {*self._by_row, *self._single}:
+            for vote, _ in self.answered(*key).values():
+                spending.add(vote.completion)
+            for vote in (vote for entry in self._by_row.get(key, ()) for vote in entry.votes if vote.completion.failed):
+                spending.add(vote.completion)
+        return spending
 
     def write_row(self, pass_name: str, row: int, votes: Sequence[Vote], seconds: float | None) -> None:
         """Append a row that has all of its votes."""

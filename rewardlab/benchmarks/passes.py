@@ -128,6 +128,7 @@ class Pass:
             write_whole(n)
             num_failures += vote.completion.failed
             advance(1, note=f"{num_failures:,} failed" if num_failures else "")
+            self.log.spending.add(vote.completion)
             failures.take(vote.completion)
         if missing := sum(row.row not in votes_by_row for row in self.rows):
             there = total - sum(sizes[n] - len(known[n]) for n in sizes)
@@ -166,6 +167,8 @@ class Pass:
         a_vote = (time.perf_counter() - start) / max(1, sum(map(len, votes)))
         for row, row_votes in zip(rows, votes, strict=True):
             if row.row not in votes_by_row:
+                for vote in row_votes:
+                    self.log.spending.add(vote.completion)
                 self._write(row.row, row_votes, a_vote * len(row_votes) if is_timed else None)
                 votes_by_row[row.row] = row_votes
         if is_timed and self.stop_error is None:

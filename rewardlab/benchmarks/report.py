@@ -10,7 +10,7 @@ from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.browser import MOST_OF_A_KIND, judgments_to_show
 from rewardlab.benchmarks.figures import CONFIDENCE_NAMES, report_figures
 from rewardlab.benchmarks.kinds import KINDS
-from rewardlab.benchmarks.report_model import CurvePoint, PanelScores, Report, Scores, StoppingPoint
+from rewardlab.benchmarks.report_model import Cost, CurvePoint, PanelScores, Report, Scores, StoppingPoint
 from rewardlab.benchmarks.run_files import REPORT
 from rewardlab.data.files import write_atomic
 from rewardlab.reporting.pages import page_environment
@@ -60,6 +60,7 @@ def facts(report: Report) -> list[tuple[str, str]]:
         ("length bias (named longer, less labelled longer)", _points(scores.length_bias)),
         ("tokens per vote", f"{scores.tokens_per_vote:.1f}"),
         ("seconds per vote", "–" if seconds is None else f"{seconds:.3f}"),
+        *([("cost", _cost_text(report.cost))] if report.cost else []),
         ("data", report.data),
         ("template, verdicts read as", f"{report.template or '–'}, {report.verdict_format or '–'}"),
         ("temperature, top p, most tokens", ", ".join("–" if value is None else f"{value:g}" for value in sampling)),
@@ -67,6 +68,11 @@ def facts(report: Report) -> list[tuple[str, str]]:
         ("command", report.command or "–"),
         ("commit", report.commit),
     ]
+
+
+def _cost_text(cost: Cost) -> str:
+    tokens = f"{cost.requests:,} requests, {cost.prompt_tokens:,} tokens of prompts and {cost.completion_tokens:,} of answers"
+    return tokens if cost.usd is None else f"${cost.usd:,.4f}: {tokens}"
 
 
 def _points(bias: float | None) -> str:

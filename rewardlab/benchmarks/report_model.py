@@ -180,6 +180,18 @@ class PanelScores:
     members: tuple[MemberScores, ...]
 
 
+@dataclass(frozen=True)
+class Cost:
+    """What the answers of an endpoint came to, controls and earlier parts of the run included; ``cached_tokens`` are among the
+    ``prompt_tokens``. ``usd`` is None where no prices were given."""
+
+    requests: int
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+    usd: float | None = None
+
+
 @dataclass(frozen=True, repr=False)
 class Report:
     """A run: what was asked of which judge, its ``scores``, controls and baselines, and what to know before reading them.
@@ -212,6 +224,7 @@ class Report:
     commit: str
     panel: PanelScores | None = None
     failure: str = ""
+    cost: Cost | None = None
 
     def __repr__(self) -> str:
         low, high = (100 * end for end in self.scores.interval)

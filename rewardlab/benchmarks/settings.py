@@ -9,6 +9,7 @@ from pathlib import Path
 from rewardlab.benchmarks.base import Benchmark
 from rewardlab.benchmarks.registry import find_benchmark
 from rewardlab.benchmarks.requirements import Requirement
+from rewardlab.config.data import NO_BUDGET, NO_PRICES, Budget, Prices
 from rewardlab.errors import ConfigError
 from rewardlab.judging.judge import draw_orders
 from rewardlab.judging.spec import WITHOUT_SAMPLER, JudgeSpec
@@ -47,6 +48,8 @@ class BenchSettings:
     request: RequestOptions = NOTHING_SAID
     command: str = ""  # for the report
     max_failed: float = 0.02  # share of votes that may fail at the endpoint before the report is marked as failed
+    prices: Prices = NO_PRICES
+    budget: Budget = NO_BUDGET  # of an openai: judge, controls included
     requirements: tuple[Requirement, ...] = ()  # checked against what the run will have, before anything is asked
 
 

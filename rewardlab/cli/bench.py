@@ -13,6 +13,7 @@ import typer
 from rewardlab.benchmarks.registry import PACKAGED
 from rewardlab.cli.exit_codes import ExitCode
 from rewardlab.cli.options import ApiKeyEnv, EngineArgs, JudgeOption, MaxFailed, Out, bench_app
+from rewardlab.cli.prices import BudgetTokens, BudgetUsd, Price, parse_budget, parse_prices
 from rewardlab.cli.request_options import (
     Body,
     Concurrency,
@@ -72,6 +73,9 @@ def bench_run(
     controls: Annotated[
         str, typer.Option("--controls", help="Extra greedy passes, comma-separated: greedy, blank, other; '' for none.")
     ] = "blank",
+    price: Price = "",
+    budget_usd: BudgetUsd = None,
+    budget_tokens: BudgetTokens = None,
     max_failed: MaxFailed = 0.02,
     require: Annotated[
         list[str],
@@ -121,6 +125,8 @@ def bench_run(
         engine_args=engine_args,
         controls=tuple(name for name in controls.split(",") if name),
         max_failed=max_failed,
+        prices=parse_prices(price),
+        budget=parse_budget(budget_usd, budget_tokens),
         api_key=os.environ.get(api_key_env, "none"),
         request=request_options(concurrency, deadline, reasoning_effort, body, max_tokens_field),
         command=shlex.join(["rewardlab", *sys.argv[1:]]),
