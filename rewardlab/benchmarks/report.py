@@ -79,6 +79,20 @@ def _points(bias: float | None) -> str:
     return "–" if bias is None else f"{100 * bias:+.1f} points"
 
 
+def summary_line(report: Report) -> str:
+    """Return the run in one line: what was measured, of how many pairs, and what to know beside it."""
+    scores, cost = report.scores, report.cost
+    if report.failure:
+        return f"{report.benchmark}: FAILED: {report.failure}"
+    parts = [
+        f"{report.benchmark}: {with_interval(scores.accuracy.micro, scores.interval)} % of {scores.num_pairs:,} pairs",
+        f"invalid {percent(scores.invalid_rate)} %",
+        *([] if scores.swap_consistency is None else [f"swap consistency {percent(scores.swap_consistency)} %"]),
+        *([] if cost is None or cost.usd is None else [f"cost ${cost.usd:,.2f}"]),
+    ]
+    return ", ".join(parts)
+
+
 def report_markdown(report: Report) -> str:
     """Return the report as Markdown; accuracies in percent with 95 % intervals."""
     scores = report.scores

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import sys
@@ -12,7 +13,7 @@ import typer
 
 from rewardlab.benchmarks.registry import PACKAGED
 from rewardlab.cli.exit_codes import ExitCode
-from rewardlab.cli.options import ApiKeyEnv, EngineArgs, JudgeOption, MaxFailed, Out, bench_app
+from rewardlab.cli.options import ApiKeyEnv, AsJson, EngineArgs, JudgeOption, MaxFailed, Out, bench_app
 from rewardlab.cli.prices import BudgetTokens, BudgetUsd, Price, parse_budget, parse_prices
 from rewardlab.cli.request_options import (
     Body,
@@ -77,6 +78,7 @@ def bench_run(
     budget_usd: BudgetUsd = None,
     budget_tokens: BudgetTokens = None,
     max_failed: MaxFailed = 0.02,
+    as_json: AsJson = False,
     require: Annotated[
         list[str],
         typer.Option(
@@ -102,7 +104,7 @@ def bench_run(
     The same command continues a killed run. **Exit status 3** where an endpoint refuses request after request, and where more
     than `--max-failed` of the votes failed: such a report is marked as failed.
     """
-    from rewardlab.benchmarks.report import report_markdown, write_reports
+    from rewardlab.benchmarks.report import report_markdown, summary_line, write_reports
     from rewardlab.benchmarks.requirements import check_report, parse_requirement
     from rewardlab.benchmarks.runner import run_bench
     from rewardlab.benchmarks.settings import BenchSettings
@@ -134,15 +136,19 @@ def bench_run(
     )
     report, rows = run_bench(settings, out)
     write_reports(report, rows, out)
-    typer.echo(report_markdown(report))
+    typer.echo(json.dumps(report.to_json(), indent=1) if as_json else report_markdown(report))
     exported = "; official.jsonl (for bench official)" if report.official else ""
-    typer.echo(f"written: {out}/report.json, report.md, report.html; votes.jsonl, scores.jsonl (for bench compare){exported}")
+    if not as_json:
+        typer.echo(
+            f"written: {out}/report.json, report.md, report.html; votes.jsonl, scores.jsonl (for bench compare){exported}"
+        )
+        typer.echo(f"{summary_line(report)} -> {out}/report.html")
     if report.failure:
         typer.echo(f"the run failed: {report.failure}", err=True)
         raise typer.Exit(ExitCode.ENDPOINT)
     findings = [check_report(report, requirement) for requirement in settings.requirements]
     for finding in findings:
-        typer.echo(finding.sentence, err=not finding.is_met)
+        typer.echo(finding.sentence, err=as_json or not finding.is_met)
     if not all(finding.is_met for finding in findings):
         raise typer.Exit(1)
 

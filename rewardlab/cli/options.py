@@ -144,6 +144,7 @@ EngineArgs = Annotated[
         "`--attn-implementation NAME`, where it is not to be read as its checkpoint says.",
     ),
 ]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else on standard output.")]
 MaxFailed = Annotated[
     float,
     typer.Option(

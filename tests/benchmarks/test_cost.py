@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -80,11 +82,18 @@ def test_from_the_command_line(data: Path, tmp_path: Path) -> None:
         run += ["--price", "2,1,8"]
         spent = run_main(main, *run, "--out", tmp_path / "a", "--budget-usd", "0.0001")
         done = run_main(main, *run, "--out", tmp_path / "b", "--budget-usd", "1")
+        as_json = run_main(main, *run, "--out", tmp_path / "b", "--json", "--require", "accuracy>=0")
     assert spent.returncode == 3
     assert "the budget is spent: 0 of 40 votes" in spent.stderr
     assert "40 requests, each of at most 1,000 tokens of answer: at most $0.32, prompts not counted" in done.stderr
     assert done.returncode == 0
     assert "cost: $0.0096: 40 requests" in done.stdout
+    last = done.stdout.splitlines()[-1]
+    assert re.fullmatch(
+        r"pairs: 50\.0 \[.*\] % of 20 pairs, invalid 0\.0 %, swap consistency 0\.0 %, cost \$0\.01 -> .*/b/report\.html", last
+    )
+    assert json.loads(as_json.stdout) == json.loads((tmp_path / "b" / "report.json").read_text())
+    assert "accuracy" in as_json.stderr
 
 
 @pytest.mark.parametrize(
