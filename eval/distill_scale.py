@@ -37,7 +37,7 @@ from rewardlab.config import DistillConfig
 from rewardlab.data.pairs import PairSet, write_shards
 from rewardlab.models.checkpoints import commit
 from rewardlab.prompts import build_messages, load_template
-from rewardlab.samplers.openai_api import api_content
+from rewardlab.samplers.openai_answers import api_content
 from rewardlab.types import Order, PreferencePair
 
 TRY_S, KILLS, TURN = 2.0, 5, 6000

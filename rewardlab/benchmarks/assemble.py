@@ -9,13 +9,14 @@ from pathlib import Path
 
 from rewardlab.benchmarks.base import Benchmark, Row
 from rewardlab.benchmarks.baselines import BaselineJudge
+from rewardlab.benchmarks.failed_share import VOTES, failure_of
 from rewardlab.benchmarks.identity import RunIdentity
 from rewardlab.benchmarks.kinds import kinds_of
 from rewardlab.benchmarks.official import write_official
 from rewardlab.benchmarks.panel import panel_confidence, panel_scores
 from rewardlab.benchmarks.passes import AnyJudge
 from rewardlab.benchmarks.replay import MISSING, Replay, Sampling
-from rewardlab.benchmarks.report_model import Report, RowScore
+from rewardlab.benchmarks.report_model import Cost, Report, RowScore
 from rewardlab.benchmarks.run_files import OFFICIAL
 from rewardlab.benchmarks.scores import baseline_scores, judge_scores, score_rows
 from rewardlab.benchmarks.settings import BenchSettings
@@ -25,12 +26,14 @@ from rewardlab.judging.panel import PanelJudge
 from rewardlab.judging.served import ServedJudge
 from rewardlab.metrics.accuracy import Labeled, pair_score
 from rewardlab.models.checkpoints import commit, versions
+from rewardlab.samplers.failures import errors_in_words
 from rewardlab.types import Judgment, Order
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What a run has when all is answered: its judgments in the order of ``rows``, and those of its controls by name."""
+    """What a run has when all is answered: its judgments in the order of ``rows``, and those of its controls by name.
+    ``left_out``: fields that the model refuses, and was asked without."""
 
     settings: BenchSettings
     benchmark: Benchmark
@@ -41,6 +44,8 @@ class Asked:
     judgments: Sequence[Judgment]
     controls: Mapping[str, Sequence[Labeled]]
     seconds_per_vote: float | None
+    left_out: frozenset[str] = frozenset()
+    cost: Cost | None = None
 
 
 def make_report(asked: Asked, notes: Sequence[str], out: Path) -> Report:
@@ -48,8 +53,15 @@ def make_report(asked: Asked, notes: Sequence[str], out: Path) -> Report:
     settings, benchmark, judge, identity = asked.settings, asked.benchmark, asked.judge, asked.identity
     rows, orders, judgments, num_votes = asked.rows, asked.orders, asked.judgments, asked.identity.votes
     all_notes = list(notes)
+    if asked.left_out:
+        all_notes.append(
+            f"asked without {', '.join(sorted(asked.left_out))}, which the endpoint refuses: its own defaults hold"
+        )
     if isinstance(judge, ModelJudge) and (failed := sum(num_failed(judgment.votes) for judgment in judgments)):
-        all_notes.append(f"{failed:,} votes failed at the endpoint and count as wrong; the same command asks for them again")
+        errors = errors_in_words(vote.completion for judgment in judgments for vote in judgment.votes)
+        all_notes.append(
+            f"{failed:,} votes failed at the endpoint and count as wrong: {errors}; the same command asks for them again"
+        )
     all_notes += _vote_notes(judge, judgments, num_votes)
     labeled = label_rows(rows, judgments)
     sampling = judge.sampling if isinstance(judge, Replay) else Sampling() if isinstance(judge, ServedJudge) else identity
@@ -73,8 +85,8 @@ def make_report(asked: Asked, notes: Sequence[str], out: Path) -> Report:
         orders=settings.orders,
         votes=num_votes,
         verdict_format=verdict_format or None,
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
+        temperature=None if "temperature" in asked.left_out else sampling.temperature,
+        top_p=None if "top_p" in asked.left_out else sampling.top_p,
         stop_error=sampling.stop_error,
         max_tokens=sampling.max_tokens,
         seed=settings.seed,
@@ -84,10 +96,17 @@ def make_report(asked: Asked, notes: Sequence[str], out: Path) -> Report:
         baselines=baseline_scores(rows, orders, settings.seed, whole_prompts=benchmark.whole_prompts),
         official=tuple(official),
         panel=panel_scores(judge, labeled, clusters) if isinstance(judge, PanelJudge) else None,
+        cost=asked.cost,
+        failure=_failure(asked) if isinstance(judge, ModelJudge) else "",
         notes=tuple(all_notes),
         versions=versions(),
         commit=commit(),
     )
+
+
+def _failure(asked: Asked) -> str:
+    controls = {name: [item.judgment for item in items] for name, items in asked.controls.items()}
+    return failure_of({VOTES: asked.judgments, **controls}, asked.settings.max_failed)
 
 
 def _vote_notes(judge: AnyJudge, judgments: Sequence[Judgment], num_votes: int) -> list[str]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rewardlab.benchmarks.report import write_reports
 from rewardlab.benchmarks.report_model import Report
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import BenchSettings
+from rewardlab.config.data import NO_BUDGET, NO_PRICES, Budget, Prices
+from rewardlab.samplers.request_options import RequestOptions
 
 
 def benchmark(
@@ -30,15 +33,25 @@ def benchmark(
     stop_error: float | None = None,
     batch_size: int = 64,
     controls: Sequence[str] = ("blank",),
+    max_failed: float = 0.02,
     api_key: str | None = None,
+    concurrency: int | None = None,
+    deadline_s: float | None = None,
+    reasoning_effort: str | None = None,
+    body: Mapping[str, Any] | None = None,
+    prices: Prices = NO_PRICES,
+    budget: Budget = NO_BUDGET,
 ) -> Report:
     """Return the report of a judge on a benchmark, as :func:`rewardlab.benchmarks.runner.run_bench` makes it.
 
     ``name``: a packaged benchmark, one of an installed package or a Python file; ``pairs`` is a labelled file of your own.
     ``judge`` is a specification, ``data`` the benchmark's file. ``out`` holds the report as JSON, Markdown and HTML, and every
     vote: the same call continues an interrupted run. ``report.scores.accuracy.micro`` is the accuracy (0..1),
-    ``report.scores.interval`` its 95 % interval.
-    Raise what the judge and the loader raise.
+    ``report.scores.interval`` its 95 % interval. ``concurrency``, ``deadline_s``, ``reasoning_effort`` and ``body`` (further
+    fields of a request) are of ``openai:`` judges (:class:`rewardlab.samplers.request_options.RequestOptions`), and so are
+    ``prices`` (``report.cost`` then has the money) and ``budget``: EndpointError is raised where it is spent.
+    ``report.failure`` is not empty where more than the share ``max_failed`` of the votes failed at the endpoint: its figures
+    then say nothing of the judge. Raise what the judge and the loader raise, EndpointError where request after request fails.
     """
     settings = BenchSettings(
         benchmark=name,
@@ -56,7 +69,11 @@ def benchmark(
         stop_error=stop_error,
         batch_size=batch_size,
         controls=tuple(controls),
+        max_failed=max_failed,
         api_key=api_key or os.environ.get("OPENAI_API_KEY") or "none",
+        request=RequestOptions(concurrency, deadline_s, reasoning_effort, body or {}),
+        prices=prices,
+        budget=budget,
     )
     report, rows = run_bench(settings, Path(out))
     write_reports(report, rows, Path(out))

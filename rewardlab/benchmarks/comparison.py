@@ -117,7 +117,7 @@ def against(base: Run, other: Run, value: Callable[[RowScore], float] = score_of
 def leaderboard(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
     """Return (column names, a row of cells per run): best accuracy first, the comparison being with the run named first; then
     the baselines, which any run of the same rows has."""
-    ranked = sorted(runs, key=lambda run: -run.report.scores.accuracy.micro)
+    ranked = sorted(runs, key=lambda run: (bool(run.report.failure), -run.report.scores.accuracy.micro))
     table = [_run_cells(run, runs[0]) for run in ranked]
     for name, baseline in runs[0].report.baselines.items():
         prompts = baseline.all_right
@@ -131,13 +131,15 @@ def leaderboard(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
 def _run_cells(run: Run, base: Run) -> dict[str, str]:
     """The cells of a run by column; the differences come early, where a narrow screen shows them."""
     report, scores = run.report, run.report.scores
-    change = None if run is base else against(base, run)
+    failed = bool(report.failure)
+    change = None if run is base else against(base, run)  # refuses other rows, failed or not
+    change = None if failed or base.report.failure else change
     bias, blank, prompts, decided = scores.position_bias, report.controls.get("blank"), scores.all_right, scores.decision
     until = "" if report.stop_error is None else f", until {100 * report.stop_error:g} %"
     low, high = change.interval if change else (0.0, 0.0)
     return {
         "judge": f"{run.name} ({report.judge})",
-        "accuracy": with_interval(scores.accuracy.micro, scores.interval),
+        "accuracy": FAILED_RUN if failed else with_interval(scores.accuracy.micro, scores.interval),
         f"against {base.name}": f"{100 * change.difference:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]" if change else "",
         "p": p_text(change.p_value) if change else "",
         "both orders": with_interval(decided.accuracy, decided.interval) if decided else "–",
@@ -150,6 +152,13 @@ def _run_cells(run: Run, base: Run) -> dict[str, str]:
         "votes": f"{report.votes} × {report.orders}{until}",
         "tokens a vote": f"{scores.tokens_per_vote:.0f}",
     }
+
+
+FAILED_RUN = "failed"
+
+
+def _failures(runs: Sequence[Run]) -> list[str]:
+    return [f"{run.name} failed: {run.report.failure}" for run in runs if run.report.failure]
 
 
 def p_text(value: float) -> str:
@@ -173,7 +182,8 @@ def leaderboard_markdown(runs: Sequence[Run]) -> str:
     """Return the leaderboard as Markdown. Raise ConfigError if the runs are not of one benchmark and data file."""
     columns, rows = leaderboard(runs)
     commands = [f"- {run.name}: {run.report.command or '–'} (commit {run.report.commit[:12]})" for run in runs]
-    return "\n".join([f"# {_title(runs)}", "", *markdown_table(columns, rows), "", NOTES, "", *commands]) + "\n"
+    failures = [f"**{sentence}**" for sentence in _failures(runs)]
+    return "\n".join([f"# {_title(runs)}", "", *markdown_table(columns, rows), "", *failures, NOTES, "", *commands]) + "\n"
 
 
 def leaderboard_html(runs: Sequence[Run]) -> str:
@@ -182,9 +192,10 @@ def leaderboard_html(runs: Sequence[Run]) -> str:
     from rewardlab.reporting.pages import page_environment
 
     columns, rows = leaderboard(runs)
-    plot = leaderboard_figure({run.name: run.report for run in runs})
+    whole = [run for run in runs if not run.report.failure] or runs
+    plot = leaderboard_figure({run.name: run.report for run in whole})
     return (
         page_environment("rewardlab.benchmarks")
         .get_template("leaderboard.html")
-        .render(title=_title(runs), columns=columns, rows=rows, notes=NOTES, runs=runs, plot=plot)
+        .render(title=_title(runs), columns=columns, rows=rows, notes=NOTES, runs=runs, plot=plot, failures=_failures(runs))
     )

@@ -71,6 +71,8 @@ def faults_of(run: Run) -> list[str]:
     sentences = []
     if failed:
         sentences.append(f"{failed:,} of {scores.num_votes_total:,} votes failed; the same `bench run` asks for them again")
+    if run.report.failure:
+        sentences.append(f"the run failed: {run.report.failure}")
     if scores.pairs_without_valid_vote == scores.num_pairs:
         sentences.append("not one pair has a readable verdict")
     return [f"{run.name}: {sentence}" for sentence in [*sentences, *problems(run.report, run.rows)]]

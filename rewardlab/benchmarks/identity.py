@@ -44,11 +44,12 @@ def run_identity(settings: BenchSettings, judge: AnyJudge, rows: Sequence[Row], 
     spec = JudgeSpec.parse(settings.judge, *NO_ENGINES, *WITHOUT_SAMPLER)
     of_model = judge.identity if isinstance(judge, ModelJudge) else {}
     weights = data_hash(Path(spec.target)) if isinstance(judge, Replay) else str(of_model.get("weights", ""))
+    parts = [str(of_model.get("judge", settings.judge)), settings.engine_args, settings.request.identity]
     return RunIdentity(
         benchmark=benchmark_identity(settings.benchmark),
         data=data_hash(settings.data),
         images=images_hash(rows),
-        judge=f"{of_model.get('judge', settings.judge)} {settings.engine_args}".strip(),
+        judge=" ".join(part for part in parts if part),
         weights=weights,
         votes=num_votes,
         orders=settings.orders,

@@ -10,12 +10,13 @@ from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.browser import MOST_OF_A_KIND, judgments_to_show
 from rewardlab.benchmarks.figures import CONFIDENCE_NAMES, report_figures
 from rewardlab.benchmarks.kinds import KINDS
-from rewardlab.benchmarks.report_model import CurvePoint, PanelScores, Report, Scores, StoppingPoint
+from rewardlab.benchmarks.report_model import Cost, CurvePoint, PanelScores, Report, Scores, StoppingPoint
 from rewardlab.benchmarks.run_files import REPORT
 from rewardlab.data.files import write_atomic
 from rewardlab.reporting.pages import page_environment
 from rewardlab.reporting.tables import markdown_table, percent, with_interval
 
+FAILED_FIGURES = "The figures below are of a run that failed and say nothing of the judge; the same command asks again."
 CONTROL_NAMES = {"greedy": "one greedy vote", "blank": "text-only (blank image)", "other": "another pair's image"}
 
 
@@ -59,6 +60,7 @@ def facts(report: Report) -> list[tuple[str, str]]:
         ("length bias (named longer, less labelled longer)", _points(scores.length_bias)),
         ("tokens per vote", f"{scores.tokens_per_vote:.1f}"),
         ("seconds per vote", "–" if seconds is None else f"{seconds:.3f}"),
+        *([("cost", _cost_text(report.cost))] if report.cost else []),
         ("data", report.data),
         ("template, verdicts read as", f"{report.template or '–'}, {report.verdict_format or '–'}"),
         ("temperature, top p, most tokens", ", ".join("–" if value is None else f"{value:g}" for value in sampling)),
@@ -68,14 +70,35 @@ def facts(report: Report) -> list[tuple[str, str]]:
     ]
 
 
+def _cost_text(cost: Cost) -> str:
+    tokens = f"{cost.requests:,} requests, {cost.prompt_tokens:,} tokens of prompts and {cost.completion_tokens:,} of answers"
+    return tokens if cost.usd is None else f"${cost.usd:,.4f}: {tokens}"
+
+
 def _points(bias: float | None) -> str:
     return "–" if bias is None else f"{100 * bias:+.1f} points"
+
+
+def summary_line(report: Report) -> str:
+    """Return the run in one line: what was measured, of how many pairs, and what to know beside it."""
+    scores, cost = report.scores, report.cost
+    if report.failure:
+        return f"{report.benchmark}: FAILED: {report.failure}"
+    parts = [
+        f"{report.benchmark}: {with_interval(scores.accuracy.micro, scores.interval)} % of {scores.num_pairs:,} pairs",
+        f"invalid {percent(scores.invalid_rate)} %",
+        *([] if scores.swap_consistency is None else [f"swap consistency {percent(scores.swap_consistency)} %"]),
+        *([] if cost is None or cost.usd is None else [f"cost ${cost.usd:,.2f}"]),
+    ]
+    return ", ".join(parts)
 
 
 def report_markdown(report: Report) -> str:
     """Return the report as Markdown; accuracies in percent with 95 % intervals."""
     scores = report.scores
     lines = [f"# {report.benchmark}: {report.judge}", ""]
+    if report.failure:
+        lines += [f"**FAILED: {report.failure}. {FAILED_FIGURES}**", ""]
     lines += markdown_table(("", "accuracy, 95 % interval", "pairs"), accuracy_rows(report))
     lines += ["", f"The groups add up to the overall: {addition(scores)}."]
     if len(scores.k_curve) > 1:
@@ -175,6 +198,7 @@ def report_html(report: Report, rows: Sequence[Row], out: Path) -> str:
         .get_template("report.html")
         .render(
             report=report,
+            failed_figures=FAILED_FIGURES,
             groups=list(report.scores.groups),
             num_pairs=report.scores.num_pairs,
             table=accuracy_rows(report),

@@ -180,11 +180,24 @@ class PanelScores:
     members: tuple[MemberScores, ...]
 
 
+@dataclass(frozen=True)
+class Cost:
+    """What the answers of an endpoint came to, controls and earlier parts of the run included; ``cached_tokens`` are among the
+    ``prompt_tokens``. ``usd`` is None where no prices were given."""
+
+    requests: int
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+    usd: float | None = None
+
+
 @dataclass(frozen=True, repr=False)
 class Report:
     """A run: what was asked of which judge, its ``scores``, controls and baselines, and what to know before reading them.
 
-    In JSON the fields of ``scores`` stand beside the others.
+    In JSON the fields of ``scores`` stand beside the others. ``failure`` says why the run failed, and its figures are of no
+    judge; "" where it did not.
     """
 
     benchmark: str
@@ -210,9 +223,13 @@ class Report:
     versions: Mapping[str, str | None]
     commit: str
     panel: PanelScores | None = None
+    failure: str = ""
+    cost: Cost | None = None
 
     def __repr__(self) -> str:
         low, high = (100 * end for end in self.scores.interval)
+        if self.failure:
+            return f"Report({self.benchmark!r}, {self.judge!r}: failed: {self.failure})"
         return f"Report({self.benchmark!r}, {self.judge!r}: {100 * self.scores.accuracy.micro:.1f} % [{low:.1f}, {high:.1f}])"
 
     def _repr_markdown_(self) -> str:

@@ -11,15 +11,17 @@ from rewardlab.benchmarks.arithmetic import problems
 from rewardlab.benchmarks.assemble import Asked, label_rows, make_report, row_score
 from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.baselines import BaselineJudge
+from rewardlab.benchmarks.cost import BudgetGate, most_it_may_cost
 from rewardlab.benchmarks.identity import run_identity
+from rewardlab.benchmarks.pass_log import PassLog
 from rewardlab.benchmarks.passes import AnyJudge, Pass
 from rewardlab.benchmarks.replay import Replay
 from rewardlab.benchmarks.report_model import Report
 from rewardlab.benchmarks.requirements import check_possible
 from rewardlab.benchmarks.rows import has_other_images, load_rows
-from rewardlab.benchmarks.run_files import REPORT, SCORES, VOTES
+from rewardlab.benchmarks.run_files import REFUSED_FIELDS, REPORT, SCORES, VOTES
 from rewardlab.benchmarks.settings import NO_ENGINES, BenchSettings, check_names
-from rewardlab.data.append_log import AppendLog
+from rewardlab.config.data import NO_BUDGET, NO_PRICES
 from rewardlab.data.files import write_atomic
 from rewardlab.data.pairs import with_blank_images, with_other_images
 from rewardlab.errors import ConfigError
@@ -31,6 +33,8 @@ from rewardlab.judging.served import ServedJudge
 from rewardlab.judging.spec import WITHOUT_SAMPLER, JudgeSpec
 from rewardlab.metrics.accuracy import Labeled
 from rewardlab.prompts import load_template
+from rewardlab.reporting.progress import log_line
+from rewardlab.samplers.base import RequestGate
 from rewardlab.types import Order, PreferencePair
 
 
@@ -50,6 +54,7 @@ def open_any_judge(settings: BenchSettings) -> AnyJudge:
         batch_size=settings.batch_size,
         engine_args=settings.engine_args,
         api_key=settings.api_key,
+        request=settings.request,
     )
 
 
@@ -61,6 +66,7 @@ def run_bench(settings: BenchSettings, out: Path) -> tuple[Report, list[Row]]:
     benchmark = check_names(settings.benchmark, settings.controls, settings.orders, settings.template, settings.judge)
     judge = open_any_judge(settings)
     _check_stopping(settings, judge)
+    _check_budget(settings, judge)
     rows, notes = load_rows(settings, judge)
     check_possible(
         settings.requirements,
@@ -72,11 +78,20 @@ def run_bench(settings: BenchSettings, out: Path) -> tuple[Report, list[Row]]:
     num_votes = settings.votes or (judge.max_votes if isinstance(judge, Replay) else 1)
     orders = draw_orders(settings.orders, len(rows), settings.seed)
     identity = run_identity(settings, judge, rows, num_votes)
-    with AppendLog(out / VOTES, asdict(identity)) as log:
+    if isinstance(judge, ModelJudge) and not (out / VOTES).exists():
+        judge.check()  # nothing is left behind where nobody answers
+    if settings.prices != NO_PRICES and isinstance(judge, ModelJudge):
+        log_line(most_it_may_cost(settings, sum(map(len, orders)) * (num_votes + len(settings.controls))))
+    with PassLog(out, asdict(identity)) as log:
+        gate = BudgetGate(settings, log.spending) if settings.budget != NO_BUDGET else None
         votes_pass = Pass("votes", rows, orders, log, settings.stop_error)
-        judgments = votes_pass.run(judge, num_votes, settings.seed)
-        controls = _controls(settings, judge, rows, orders, log, notes)
-    asked = Asked(settings, benchmark, judge, identity, rows, orders, judgments, controls, votes_pass.seconds_per_vote)
+        judgments = votes_pass.run(judge, num_votes, settings.seed, gate)
+        controls = _controls(settings, judge, rows, orders, log, notes, gate)
+        log.finish()
+    left_out = _left_out(judge, out)
+    seconds = votes_pass.seconds_per_vote
+    cost = log.spending.cost(settings.prices) if isinstance(judge, ModelJudge) and judge.is_streaming else None
+    asked = Asked(settings, benchmark, judge, identity, rows, orders, judgments, controls, seconds, left_out, cost)
     report = make_report(asked, notes, out)
     row_scores = [row_score(row, item) for row, item in zip(rows, label_rows(rows, judgments), strict=True)]
     if wrong := problems(report, row_scores):
@@ -84,6 +99,30 @@ def run_bench(settings: BenchSettings, out: Path) -> tuple[Report, list[Row]]:
     write_atomic(out / SCORES, "".join(json.dumps(asdict(score)) + "\n" for score in row_scores))
     write_atomic(out / REPORT, json.dumps(report.to_json(), indent=1, allow_nan=False) + "\n")
     return report, rows
+
+
+def _left_out(judge: AnyJudge, out: Path) -> frozenset[str]:
+    """Return the fields that the model was asked without, now or in an earlier part of the run, and keep them in ``out``."""
+    if not isinstance(judge, ModelJudge):
+        return frozenset()
+    path = out / REFUSED_FIELDS
+    names = judge.left_out | frozenset(json.loads(path.read_text()) if path.exists() else ())
+    if names:
+        write_atomic(path, json.dumps(sorted(names)) + "\n")
+    return names
+
+
+def _check_budget(settings: BenchSettings, judge: AnyJudge) -> None:
+    """Raises ConfigError where no budget can be kept."""
+    if settings.budget == NO_BUDGET:
+        return
+    if settings.budget.usd is not None and settings.prices == NO_PRICES:
+        raise ConfigError("--budget-usd needs --price PROMPT,COMPLETION, in US dollars per million tokens")
+    if not (isinstance(judge, ModelJudge) and judge.is_streaming) or settings.stop_error is not None:
+        raise ConfigError(
+            f"a budget is kept of an openai: judge that is asked for all votes at once, and not of {judge.name}"
+            f"{' with --stop-error' if settings.stop_error is not None else ''}; leave one of them out"
+        )
 
 
 def _check_stopping(settings: BenchSettings, judge: AnyJudge) -> None:
@@ -108,8 +147,9 @@ def _controls(
     judge: AnyJudge,
     rows: Sequence[Row],
     orders: Sequence[tuple[Order, ...]],
-    log: AppendLog,
+    log: PassLog,
     notes: list[str],
+    gate: RequestGate | None,
 ) -> dict[str, list[Labeled]]:
     """Further passes of one greedy vote per order: as asked, without the image, with another pair's image."""
     if not isinstance(judge, ModelJudge):
@@ -132,7 +172,7 @@ def _controls(
             notes.append("no control with blank images: no pair has an image")
         else:
             changed = _with_pairs(rows, changes[name]())
-            controls[name] = label_rows(rows, Pass(name, changed, orders, log).run(greedy, 1, settings.seed))
+            controls[name] = label_rows(rows, Pass(name, changed, orders, log).run(greedy, 1, settings.seed, gate))
     return controls
 
 

@@ -9,11 +9,13 @@ from pathlib import Path
 from rewardlab.benchmarks.base import Benchmark
 from rewardlab.benchmarks.registry import find_benchmark
 from rewardlab.benchmarks.requirements import Requirement
+from rewardlab.config.data import NO_BUDGET, NO_PRICES, Budget, Prices
 from rewardlab.errors import ConfigError
 from rewardlab.judging.judge import draw_orders
 from rewardlab.judging.spec import WITHOUT_SAMPLER, JudgeSpec
 from rewardlab.models.checkpoints import load_template_for
 from rewardlab.prompts import load_template
+from rewardlab.samplers.request_options import NOTHING_SAID, RequestOptions
 
 NO_ENGINES = ("baseline", "replay")  # judges that a benchmark takes beside those of engines
 CONTROLS = ("greedy", "blank", "other")
@@ -43,7 +45,11 @@ class BenchSettings:
     engine_args: str = ""
     controls: tuple[str, ...] = ("blank",)
     api_key: str = "none"
+    request: RequestOptions = NOTHING_SAID
     command: str = ""  # for the report
+    max_failed: float = 0.02  # share of votes that may fail at the endpoint before the report is marked as failed
+    prices: Prices = NO_PRICES
+    budget: Budget = NO_BUDGET  # of an openai: judge, controls included
     requirements: tuple[Requirement, ...] = ()  # checked against what the run will have, before anything is asked
 
 

@@ -13,10 +13,13 @@ from rewardlab.benchmarks.report_model import Report
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import BenchSettings, check_names
 from rewardlab.config import SuiteConfig
+from rewardlab.config.bench import BenchEntry
 from rewardlab.data.files import write_atomic
 from rewardlab.errors import DataError
 from rewardlab.reporting.tables import markdown_table, percent, with_interval
+from rewardlab.samplers.request_options import RequestOptions
 
+FAILED = "**failed**"  # in place of an accuracy
 COLUMNS = (
     "benchmark",
     "accuracy",
@@ -49,8 +52,20 @@ def entry_settings(suite: SuiteConfig, root: Path, **judge: Any) -> list[BenchSe
     for entry, place in zip(suite.benchmarks, places, strict=True):
         values = {name: value for name, value in entry.model_dump().items() if name in names}
         values |= {"data": place, "images": root / entry.images if entry.images else None, "seed": suite.seed}
-        settings.append(BenchSettings(**{**values, **judge}))
+        settings.append(BenchSettings(**{**values, **judge, "request": _request_of(entry, judge.get("request"))}))
     return settings
+
+
+def _request_of(entry: BenchEntry, shared: RequestOptions | None) -> RequestOptions:
+    """Return how an entry is asked: as the command says, and as the entry does where the command says nothing."""
+    shared = shared or RequestOptions()
+    return RequestOptions(
+        shared.concurrency or entry.concurrency,
+        shared.deadline_s or entry.deadline_s,
+        shared.reasoning_effort or entry.reasoning_effort,
+        {**entry.body, **shared.body},
+        shared.max_tokens_field,
+    )
 
 
 def run_suite(suite: SuiteConfig, settings: Sequence[BenchSettings], out: Path) -> str:
@@ -80,7 +95,7 @@ def suite_markdown(title: str, reports: Mapping[str, Report]) -> str:
         bias, decided = scores.position_bias, scores.decision
         row = (
             f"[{name}]({name}/report.md)",
-            with_interval(scores.accuracy.micro, scores.interval),
+            FAILED if report.failure else with_interval(scores.accuracy.micro, scores.interval),
             percent(scores.accuracy.macro),
             "–" if decided is None else with_interval(decided.accuracy, decided.interval),
             "–" if blank is None else with_interval(blank.accuracy.micro, blank.interval),
@@ -96,6 +111,7 @@ def suite_markdown(title: str, reports: Mapping[str, Report]) -> str:
         "",
         "Percent, 95 % intervals over prompts; failures count as wrong. No mean over benchmarks: they differ in kind.",
     ]
-    notes = [f"- {name}: {note}" for name, report in reports.items() for note in report.notes]
+    failures = [f"- **{name}: FAILED: {report.failure}**" for name, report in reports.items() if report.failure]
+    notes = failures + [f"- {name}: {note}" for name, report in reports.items() for note in report.notes]
     commits = [f"- {name}: commit {report.commit}" for name, report in reports.items()]
     return "\n".join([*lines, "", *notes, *commits]) + "\n"

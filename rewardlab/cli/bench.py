@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import sys
@@ -11,7 +12,17 @@ from typing import Annotated, Any, Optional
 import typer
 
 from rewardlab.benchmarks.registry import PACKAGED
-from rewardlab.cli.options import EngineArgs, JudgeOption, Out, bench_app
+from rewardlab.cli.exit_codes import ExitCode
+from rewardlab.cli.options import ApiKeyEnv, AsJson, EngineArgs, JudgeOption, MaxFailed, Out, bench_app
+from rewardlab.cli.prices import BudgetTokens, BudgetUsd, Price, parse_budget, parse_prices
+from rewardlab.cli.request_options import (
+    Body,
+    Concurrency,
+    Deadline,
+    MaxTokensField,
+    ReasoningEffort,
+    request_options,
+)
 from rewardlab.errors import ConfigError
 from rewardlab.judging.spec import WITHOUT_SAMPLER, JudgeSpec, spec_help
 
@@ -63,6 +74,11 @@ def bench_run(
     controls: Annotated[
         str, typer.Option("--controls", help="Extra greedy passes, comma-separated: greedy, blank, other; '' for none.")
     ] = "blank",
+    price: Price = "",
+    budget_usd: BudgetUsd = None,
+    budget_tokens: BudgetTokens = None,
+    max_failed: MaxFailed = 0.02,
+    as_json: AsJson = False,
     require: Annotated[
         list[str],
         typer.Option(
@@ -72,7 +88,12 @@ def bench_run(
             "'position_bias<=0.05' (by its size). Repeatable.",
         ),
     ] = [],  # noqa: B006  (typer's way to say a default)
-    api_key_env: Annotated[str, typer.Option("--api-key-env", help="Variable that holds the API key.")] = "OPENAI_API_KEY",
+    concurrency: Concurrency = None,
+    deadline: Deadline = None,
+    reasoning_effort: ReasoningEffort = None,
+    body: Body = "",
+    max_tokens_field: MaxTokensField = "auto",
+    api_key_env: ApiKeyEnv = "OPENAI_API_KEY",
 ) -> None:
     """Score a judge: votes in both orders, intervals, swap consistency, position bias, baselines; JSON, Markdown, HTML.
 
@@ -80,9 +101,10 @@ def bench_run(
     model, `{"row": 0, "scores": [0.3, 0.7]}`; `row` is the 0-based row of the data file, index 0 its first/chosen response. A
     finished run's `votes.jsonl` is one too. Texts are read as R1-Reward writes them (`<answer>1</answer>`) unless `--template`
     names another format; a run's votes stand as they were read.
-    The same command continues a killed run.
+    The same command continues a killed run. **Exit status 3** where an endpoint refuses request after request, and where more
+    than `--max-failed` of the votes failed: such a report is marked as failed.
     """
-    from rewardlab.benchmarks.report import report_markdown, write_reports
+    from rewardlab.benchmarks.report import report_markdown, summary_line, write_reports
     from rewardlab.benchmarks.requirements import check_report, parse_requirement
     from rewardlab.benchmarks.runner import run_bench
     from rewardlab.benchmarks.settings import BenchSettings
@@ -104,18 +126,29 @@ def bench_run(
         batch_size=batch_size,
         engine_args=engine_args,
         controls=tuple(name for name in controls.split(",") if name),
+        max_failed=max_failed,
+        prices=parse_prices(price),
+        budget=parse_budget(budget_usd, budget_tokens),
         api_key=os.environ.get(api_key_env, "none"),
+        request=request_options(concurrency, deadline, reasoning_effort, body, max_tokens_field),
         command=shlex.join(["rewardlab", *sys.argv[1:]]),
         requirements=tuple(map(parse_requirement, require)),
     )
     report, rows = run_bench(settings, out)
     write_reports(report, rows, out)
-    typer.echo(report_markdown(report))
+    typer.echo(json.dumps(report.to_json(), indent=1) if as_json else report_markdown(report))
     exported = "; official.jsonl (for bench official)" if report.official else ""
-    typer.echo(f"written: {out}/report.json, report.md, report.html; votes.jsonl, scores.jsonl (for bench compare){exported}")
+    if not as_json:
+        typer.echo(
+            f"written: {out}/report.json, report.md, report.html; votes.jsonl, scores.jsonl (for bench compare){exported}"
+        )
+        typer.echo(f"{summary_line(report)} -> {out}/report.html")
+    if report.failure:
+        typer.echo(f"the run failed: {report.failure}", err=True)
+        raise typer.Exit(ExitCode.ENDPOINT)
     findings = [check_report(report, requirement) for requirement in settings.requirements]
     for finding in findings:
-        typer.echo(finding.sentence, err=not finding.is_met)
+        typer.echo(finding.sentence, err=as_json or not finding.is_met)
     if not all(finding.is_met for finding in findings):
         raise typer.Exit(1)
 
@@ -128,20 +161,30 @@ def bench_suite(
     out: Out,
     batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Sequences at a time (hf).")] = 64,
     limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Only the first N rows of each.")] = None,
-    api_key_env: Annotated[str, typer.Option("--api-key-env", help="Variable that holds the API key.")] = "OPENAI_API_KEY",
+    concurrency: Concurrency = None,
+    deadline: Deadline = None,
+    reasoning_effort: ReasoningEffort = None,
+    body: Body = "",
+    max_tokens_field: MaxTokensField = "auto",
+    api_key_env: ApiKeyEnv = "OPENAI_API_KEY",
 ) -> None:
     """Run every benchmark of a suite, one folder each with its reports, and a table over all in `suite.md`.
 
     Missing data is reported before anything is asked; the same command continues a killed run. `bench prepare` fetches data.
     """
-    from rewardlab.benchmarks.suite import entry_settings, run_suite
+    from rewardlab.benchmarks.suite import FAILED, entry_settings, run_suite
     from rewardlab.config import SuiteConfig, load_config
 
     config = load_config(SuiteConfig, suite)
     shared: dict[str, Any] = {"judge": judge, "batch_size": batch_size, "api_key": os.environ.get(api_key_env, "none")}
+    shared["request"] = request_options(concurrency, deadline, reasoning_effort, body, max_tokens_field)
     shared |= {"command": shlex.join(["rewardlab", *sys.argv[1:]]), **({"limit": limit} if limit else {})}
-    typer.echo(run_suite(config, entry_settings(config, root, **shared), out))
+    text = run_suite(config, entry_settings(config, root, **shared), out)
+    typer.echo(text)
     typer.echo(f"written: {out}/suite.md, and a folder for each benchmark")
+    if FAILED in text:
+        typer.echo("runs failed at the endpoint; the same command asks again", err=True)
+        raise typer.Exit(ExitCode.ENDPOINT)
 
 
 @bench_app.command("listwise")
@@ -164,7 +207,12 @@ def bench_listwise(
     temperature: Annotated[float, typer.Option("--temperature", min=0.0, help="0, as the benchmark has it, is greedy.")] = 0.0,
     max_tokens: Annotated[int, typer.Option("--max-tokens", min=1, help="Most tokens of a judgment.")] = 2048,
     batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Sequences at a time (hf).")] = 64,
-    api_key_env: Annotated[str, typer.Option("--api-key-env", help="Variable that holds the API key.")] = "OPENAI_API_KEY",
+    concurrency: Concurrency = None,
+    deadline: Deadline = None,
+    reasoning_effort: ReasoningEffort = None,
+    body: Body = "",
+    max_tokens_field: MaxTokensField = "auto",
+    api_key_env: ApiKeyEnv = "OPENAI_API_KEY",
 ) -> None:
     """RewardBench 2 by its own protocols: one of four at once, or every answer rated alone; its scorer's figures beside ours.
 
@@ -180,7 +228,10 @@ def bench_listwise(
         raise ConfigError(
             f"--judge {judge}: expected hf:PATH, vllm:PATH or openai:MODEL@URL, which write an answer of their own"
         )
-    opened = open_generative_judge(judge, temperature=temperature, max_tokens=max_tokens, batch_size=batch_size, api_key=key)
+    request = request_options(concurrency, deadline, reasoning_effort, body, max_tokens_field)
+    opened = open_generative_judge(
+        judge, temperature=temperature, max_tokens=max_tokens, batch_size=batch_size, api_key=key, request=request
+    )
     command = shlex.join(["rewardlab", *sys.argv[1:]])
     report = run_listwise(opened, ListSettings(data, protocol, words, limit, seed, command), out)
     typer.echo(listwise_markdown(report))

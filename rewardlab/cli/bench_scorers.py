@@ -61,7 +61,7 @@ def bench_check(
     if all("=" not in number for number in numbers):
         failed = False
         for run in map(read_run, map(Path, numbers)):
-            wrong = problems(run.report, run.rows)
+            wrong = [*([f"failed: {run.report.failure}"] if run.report.failure else []), *problems(run.report, run.rows)]
             typer.echo(f"{run.name}: " + ("; ".join(wrong) if wrong else f"adds up: {addition(run.report.scores)}"))
             failed = failed or bool(wrong)
         if failed:

@@ -25,6 +25,14 @@ from rewardlab.cli.options import (
     Template,
     app,
 )
+from rewardlab.cli.request_options import (
+    Body,
+    Concurrency,
+    Deadline,
+    MaxTokensField,
+    ReasoningEffort,
+    request_options,
+)
 from rewardlab.judging.comparison import FAILED
 from rewardlab.types import BOTH_ORDERS, Judgment, Outcome, VerdictStatus
 from rewardlab.verdicts.votes import both_orders_or_none, in_order
@@ -42,6 +50,11 @@ def judge_command(
     temperature: Temperature = 1.0,
     max_tokens: MaxTokens = 1024,
     seed: RandomSeed = 0,
+    concurrency: Concurrency = None,
+    deadline: Deadline = None,
+    reasoning_effort: ReasoningEffort = None,
+    body: Body = "",
+    max_tokens_field: MaxTokensField = "auto",
     api_key_env: ApiKeyEnv = "OPENAI_API_KEY",
 ) -> None:
     """Judge one pair in both orders and print every vote.
@@ -59,7 +72,10 @@ def judge_command(
     images = tuple(read_image(path) for path in image or ())
     pair = validate(PreferencePair("shell", question, (first, second), None, images), where="pair")
     key = os.environ.get(api_key_env, "none")
-    opened = open_model_judge(judge, template=template, temperature=temperature, max_tokens=max_tokens, api_key=key)
+    request = request_options(concurrency, deadline, reasoning_effort, body, max_tokens_field)
+    opened = open_model_judge(
+        judge, template=template, temperature=temperature, max_tokens=max_tokens, api_key=key, request=request
+    )
     judgment = both_orders_or_none(opened.compare(pair, num_votes=votes, seed=seed))
     print_judgment(judgment)
     end_without_outcome(judgment)
@@ -89,6 +105,11 @@ def rank_command(
     max_tokens: MaxTokens = 1024,
     batch_size: BatchSize = 64,
     seed: RandomSeed = 0,
+    concurrency: Concurrency = None,
+    deadline: Deadline = None,
+    reasoning_effort: ReasoningEffort = None,
+    body: Body = "",
+    max_tokens_field: MaxTokensField = "auto",
     api_key_env: ApiKeyEnv = "OPENAI_API_KEY",
 ) -> None:
     """Rank the N responses to each question (best of N) by pairwise comparisons in both orders.
@@ -105,7 +126,13 @@ def rank_command(
     prompts = read_candidates(data, images=images)[:limit]
     key = os.environ.get(api_key_env, "none")
     opened = open_model_judge(
-        judge, template=template, temperature=temperature, max_tokens=max_tokens, batch_size=batch_size, api_key=key
+        judge,
+        template=template,
+        temperature=temperature,
+        max_tokens=max_tokens,
+        batch_size=batch_size,
+        api_key=key,
+        request=request_options(concurrency, deadline, reasoning_effort, body, max_tokens_field),
     )
     command = shlex.join(["rewardlab", *sys.argv[1:]])
     report = run_ranking(opened, prompts, out, plan=plan, budget=budget, num_votes=votes, seed=seed, command=command)
@@ -154,7 +181,7 @@ def end_without_votes(statuses: set[VerdictStatus]) -> None:
 
 def print_judgment(judgment: Judgment) -> None:
     """Print a judgment: each vote with the order of its prompt, then the outcome."""
-    console, names = Console(), ("the first response", "the second response")
+    console, names = Console(emoji=False), ("the first response", "the second response")
     for vote in judgment.votes:
         order = "first response shown first" if vote.order.value == "given" else "second response shown first"
         verdict = f"for {names[vote.winner]}" if vote.winner is not None else f"no verdict: {vote.verdict.status.value}"

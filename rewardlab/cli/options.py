@@ -144,6 +144,16 @@ EngineArgs = Annotated[
         "`--attn-implementation NAME`, where it is not to be read as its checkpoint says.",
     ),
 ]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else on standard output.")]
+MaxFailed = Annotated[
+    float,
+    typer.Option(
+        "--max-failed",
+        min=0.0,
+        max=1.0,
+        help="Share of votes that may fail at the endpoint; with more the report is marked as failed (exit status 3).",
+    ),
+]
 ApiKeyEnv = Annotated[str, typer.Option("--api-key-env", help="Environment variable with the API key of an openai: judge.")]
 PairJudgeOption = Annotated[str, typer.Option("--judge", help=f"{spec_help(*WITHOUT_SAMPLER)}.")]
 JudgeOption = Annotated[str, typer.Option("--judge", help=f"{spec_help()}.")]

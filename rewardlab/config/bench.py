@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from pydantic import Field, JsonValue
 
 from rewardlab.config.base import Schema
 
@@ -28,6 +28,15 @@ class BenchEntry(Schema):
     controls: tuple[str, ...] = Field(
         ("blank",), description="Extra greedy passes: `greedy`, `blank` (blank images), `other` (another pair's images)."
     )
+    max_failed: float = Field(
+        0.02, ge=0, le=1, description="Share of votes that may fail at the endpoint before the report is marked as failed."
+    )
+    concurrency: int | None = Field(None, ge=1, description="Requests to an `openai:` judge at a time; null: 32.")
+    deadline_s: float | None = Field(None, gt=0, description="Seconds that a request may take, retries included; null: 120.")
+    reasoning_effort: str | None = Field(
+        None, description="Reasoning effort of an `openai:` judge, such as `low`; null: its own default."
+    )
+    body: dict[str, JsonValue] = Field({}, description="Further fields of every request to an `openai:` judge.")
     limit: int | None = Field(None, ge=1, description="Only the first so many rows; null: all.")
 
 

@@ -31,6 +31,9 @@ class Budget(Schema):
     tokens: int | None = Field(None, gt=0, description="Most tokens of prompts and answers together; null: no limit.")
 
 
+NO_PRICES, NO_BUDGET = Prices.model_validate({}), Budget.model_validate({})
+
+
 class DistillConfig(Schema):
     """The teacher stage. The paper's text says temperature 0 and its authors' notes 1; retrying at 0 asks the same again."""
 

@@ -10,11 +10,25 @@ import errno
 import fcntl
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
 from rewardlab.errors import ConfigError, DataError, OutputError
+
+
+@contextmanager
+def undamaged(path: Path, number: int) -> Iterator[None]:
+    """Raise DataError, with the cure, where what is read of line ``number`` of a log lacks a key or is of another kind."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        what = f"lacks {error}" if isinstance(error, KeyError) else str(error)
+        raise DataError(
+            f"{path}, line {number}: damaged ({what}); restore it, or delete the line and run the same command again: what it "
+            "held is asked for anew"
+        ) from error
 
 
 class AppendLog:

@@ -52,12 +52,21 @@ def completion_row(completion: Completion) -> dict[str, JsonValue]:
         "finish": completion.finish.value,
         "num_tokens": completion.num_tokens,
         "error": completion.error,
+        **({"num_prompt_tokens": completion.num_prompt_tokens} if completion.num_prompt_tokens else {}),
+        **({"num_cached_tokens": completion.num_cached_tokens} if completion.num_cached_tokens else {}),
     }
 
 
 def completion_of(row: Mapping[str, Any]) -> Completion:
     """Read what :func:`completion_row` wrote. Raises KeyError, TypeError or ValueError for another kind of object."""
-    return Completion(row["text"], FinishReason(row["finish"]), row["num_tokens"], error=row["error"])
+    return Completion(
+        row["text"],
+        FinishReason(row["finish"]),
+        row["num_tokens"],
+        row.get("num_prompt_tokens", 0),
+        error=row["error"],
+        num_cached_tokens=row.get("num_cached_tokens", 0),
+    )
 
 
 def vote_row(vote: Vote) -> dict[str, JsonValue]:

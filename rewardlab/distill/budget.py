@@ -6,7 +6,7 @@ import asyncio
 import math
 from typing import Protocol
 
-from rewardlab.config import DistillConfig
+from rewardlab.config.data import Budget, Prices
 from rewardlab.distill.journal import Answer, Journal, Usage
 from rewardlab.errors import EndpointError
 from rewardlab.types import Completion, Order
@@ -30,8 +30,8 @@ class BudgetGuard:
     that a single one may cost. What a provider charges for requests that failed is known to it alone, and not counted.
     """
 
-    def __init__(self, config: DistillConfig, usage: Usage, longest_prompt: int = 0) -> None:
-        self._prices, self._budget, self._max_tokens = config.prices, config.budget, config.max_tokens
+    def __init__(self, prices: Prices, budget: Budget, max_tokens: int, usage: Usage, longest_prompt: int = 0) -> None:
+        self._prices, self._budget, self._max_tokens = prices, budget, max_tokens
         self.usd, self.tokens, self.answers = usage.usd, usage.tokens, usage.answers
         self._longest_prompt = longest_prompt
         self._open = 0

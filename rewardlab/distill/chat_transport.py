@@ -18,11 +18,12 @@ from rewardlab.distill.transport import PASSES, Progress, progress_note, request
 from rewardlab.errors import ConfigError, EndpointError
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.reporting.progress import Advance
-from rewardlab.samplers.openai_api import ChatEndpoint, ask_any, completion_from
+from rewardlab.samplers.failures import FailureStreak
+from rewardlab.samplers.openai_answers import completion_from
+from rewardlab.samplers.openai_api import ChatEndpoint, ask_any
 from rewardlab.types import PreferencePair
 
 LOG = logging.getLogger(__name__)
-GIVE_UP_AFTER = 20  # failed requests in a row, each already retried, before the endpoint counts as down
 
 
 def open_endpoints(config: DistillConfig, api_key: str | None = None) -> list[ChatEndpoint]:
@@ -56,7 +57,7 @@ class ChatTransport:
         self.config, self.endpoints, self.ledger, self._on_progress = config, endpoints, ledger, on_progress
         self.template = load_template(config.template)
         self.progress = Progress()
-        self._failures_in_a_row = 0
+        self._failures = FailureStreak(", ".join(config.base_urls))
         self._width = config.concurrency * len(endpoints)
 
     @classmethod
@@ -144,14 +145,7 @@ class ChatTransport:
         await self.ledger.open(pair.pair_id, attempt, order)
         completion = completion_from(await ask_any(self.endpoints, prompt, request_fields(self.config, pair.pair_id, attempt)))
         await self.ledger.close(pair.pair_id, attempt, completion)
+        self._failures.take(completion)
         if completion.failed:
-            # A request that is refused for what is in it says nothing of the endpoints.
-            self._failures_in_a_row += all(endpoint.rests for endpoint in self.endpoints)
-            if self._failures_in_a_row >= GIVE_UP_AFTER:
-                raise EndpointError(
-                    f"{', '.join(self.config.base_urls)}: {GIVE_UP_AFTER} requests in a row failed, the last with "
-                    f"{completion.error!r}; nothing is lost: cure it and run the same command again"
-                )
             return None
-        self._failures_in_a_row = 0
         return Answer(attempt, order, completion.text, completion.finish, completion.num_tokens, completion.num_prompt_tokens)

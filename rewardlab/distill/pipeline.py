@@ -79,7 +79,7 @@ TRANSPORTS: dict[str, OpenTransport] = {"chat": ChatTransport.open, "batch": Bat
 async def _ask_all(
     pairs: Iterable[PreferencePair], number: int, config: DistillConfig, journal: Journal, api_key: str | None
 ) -> Progress:
-    budget = BudgetGuard(config, journal.usage(), journal.longest_prompt())
+    budget = BudgetGuard(config.prices, config.budget, config.max_tokens, journal.usage(), journal.longest_prompt())
     with bar("distill", number) as advance:
         async with TRANSPORTS[config.transport](config, journal, budget, advance, api_key) as transport:
             return await transport.run(pairs)

@@ -52,7 +52,8 @@ class LedgerActor:
 
     def __init__(self, path: str, identity: Mapping[str, object], config: DistillConfig) -> None:
         self._journal = _open_journal(Path(path), identity)
-        self._ledger = CallLedger(self._journal, BudgetGuard(config, self._journal.usage(), self._journal.longest_prompt()))
+        usage, longest = self._journal.usage(), self._journal.longest_prompt()
+        self._ledger = CallLedger(self._journal, BudgetGuard(config.prices, config.budget, config.max_tokens, usage, longest))
 
     async def ready(self) -> bool:
         return True

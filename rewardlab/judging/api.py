@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import math
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -27,6 +27,7 @@ from rewardlab.judging.group_rewards import reward_group
 from rewardlab.judging.judge import ModelJudge
 from rewardlab.judging.ranking import Ranking
 from rewardlab.judging.spec import PANEL, POOL, SERVED, WITHOUT_SAMPLER, JudgeSpec, judge_video_policy
+from rewardlab.samplers.request_options import RequestOptions
 from rewardlab.types import BOTH_ORDERS, Candidates, Judgment, Order, PreferencePair
 
 T = TypeVar("T")
@@ -44,6 +45,10 @@ def open_judge(
     api_key: str | None = None,
     engine_args: str = "",
     allow_urls: Sequence[str] = (),
+    concurrency: int | None = None,
+    deadline_s: float | None = None,
+    reasoning_effort: str | None = None,
+    body: Mapping[str, Any] | None = None,
 ) -> SyncJudge:
     """Return the judge that ``spec`` names, in the words of the command line's ``--judge`` (:mod:`rewardlab.judging.spec`):
     ``openai:gpt-4o``, ``openai:MODEL@URL``, ``hf:PATH``, ``vllm:PATH``, ``prob:PATH``, ``http://HOST:PORT``, ``panel:A,B,C``.
@@ -52,7 +57,8 @@ def open_judge(
     ``batch_size``: sequences at a time of ``hf:``; ``engine_args``: options of ``vllm serve`` for ``vllm:``, ``--dtype`` and
     ``--attn-implementation`` for ``hf:``. ``api_key`` is by
     default the environment's OPENAI_API_KEY, of a served judge REWARDLAB_API_KEY; a panel takes one only if all its endpoints
-    are ``openai:`` on one host. Images given as URLs are fetched where they
+    are ``openai:`` on one host. ``concurrency``, ``deadline_s``, ``reasoning_effort`` and ``body`` (further fields of requests)
+    are of ``openai:`` (:class:`rewardlab.samplers.request_options.RequestOptions`). Images given as URLs are fetched where they
     begin with one of ``allow_urls``, such as ``https://images.host/folder/``. Raise ConfigError, CheckpointError or
     EndpointError.
     """
@@ -71,6 +77,7 @@ def open_judge(
         batch_size=batch_size,
         api_key=api_key or os.environ.get("OPENAI_API_KEY") or "none",
         engine_args=engine_args,
+        request=RequestOptions(concurrency, deadline_s, reasoning_effort, body or {}),
     )
     return SyncJudge(engine, urls, judge_video_policy(spec, *WITHOUT_SAMPLER))
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rewardlab.data.append_log import AppendLog
+from rewardlab.data.append_log import AppendLog, undamaged
 from rewardlab.data.candidates import candidates_hash
 from rewardlab.data.files import write_atomic
 from rewardlab.data.votes import num_failed, vote_of, vote_row
@@ -20,6 +20,7 @@ from rewardlab.judging.ranking import PLANS, Match, Plan, Ranking
 from rewardlab.metrics.intervals import mean_interval
 from rewardlab.models.checkpoints import commit
 from rewardlab.reporting.progress import bar
+from rewardlab.samplers.failures import FailureStreak
 from rewardlab.types import BOTH_ORDERS, Candidates, Judgment, Outcome
 from rewardlab.verdicts.votes import both_orders_or_none
 
@@ -136,10 +137,14 @@ def run_ranking(
     }
     games: list[Game] = []
     with AppendLog(out / "matches.jsonl", identity) as log, bar(f"rank: {plan}", len(prompts)) as advance:
-        recorded = {_key(row): [vote_of(vote) for vote in row["votes"]] for row in log.rows}
+        recorded = {}
+        for line, row in enumerate(log.rows, start=2):
+            with undamaged(log.path, line):
+                recorded[_key(row)] = [vote_of(vote) for vote in row["votes"]]
         recorded = {key: votes for key, votes in recorded.items() if not num_failed(votes)}
         if not recorded:
             judge.check()
+        failures = FailureStreak(judge.name, answered=bool(recorded))
         for start in range(0, len(prompts), CHUNK):
             chunk_seed = int(hashlib.sha256(f"{seed} {start}".encode()).hexdigest()[:8], 16)
 
@@ -150,6 +155,8 @@ def run_ranking(
             def record(n: int, match: Match, nth: int, judgment: Judgment, start: int = start) -> None:
                 votes = [vote_row(vote) for vote in judgment.votes]
                 log.append({"row": start + n, "first": match[0], "second": match[1], "nth": nth, "votes": votes})
+                for vote in judgment.votes:
+                    failures.take(vote.completion)
 
             chunk = prompts[start : start + CHUNK]
             games += play_many(

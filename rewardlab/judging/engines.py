@@ -15,6 +15,7 @@ from rewardlab.judging.spec import ENGINES, PANEL, POOL, SERVED, WITHOUT_SAMPLER
 from rewardlab.models.checkpoints import load_template_for
 from rewardlab.prompts import DEFAULT_TEMPLATE, load_template
 from rewardlab.samplers.base import OPENAI, EngineOptions, Sampler
+from rewardlab.samplers.request_options import RequestOptions
 from rewardlab.samplers.self_verifying import SelfVerifying
 
 OPENAI_URL = "https://api.openai.com/v1"
@@ -37,8 +38,9 @@ def open_model_judge(spec: str, *, server_key: str = "", **options: Any) -> Mode
     :func:`open_generative_judge`. A served judge has its own template, temperature and lengths: what the options say of them
     counts for other members of a panel only. Raise what :func:`open_generative_judge` raises.
     """
-    parsed = JudgeSpec.parse(spec, *WITHOUT_SAMPLER)
+    parsed, request = JudgeSpec.parse(spec, *WITHOUT_SAMPLER), options.get("request")
     if parsed.engine == SERVED:
+        _refuse_request(spec, request)
         from rewardlab.judging.served import ServedJudge
 
         return ServedJudge(parsed.target, api_key=server_key or os.environ.get("REWARDLAB_API_KEY", ""))
@@ -48,9 +50,23 @@ def open_model_judge(spec: str, *, server_key: str = "", **options: Any) -> Mode
         nested = [member for member in parsed.members if member.startswith(("panel:", "pool:"))]
         if nested:
             raise ConfigError(f"{spec!r}: a panel has judges for members, no panels; name those of {nested[0]!r} themselves")
-        members = [open_model_judge(member, server_key=server_key, **options) for member in parsed.members]
+        remote = [JudgeSpec.parse(member, *WITHOUT_SAMPLER).engine == OPENAI for member in parsed.members]
+        if not any(remote):
+            _refuse_request(spec, request)
+        members = [
+            open_model_judge(member, server_key=server_key, **{**options, "request": request if is_remote else None})
+            for member, is_remote in zip(parsed.members, remote, strict=True)
+        ]
         return PanelJudge(members, by_log_odds=parsed.engine == POOL, spec=spec)
     return open_generative_judge(spec, **options)
+
+
+def _refuse_request(spec: str, request: RequestOptions | None) -> None:
+    if request is not None and request != RequestOptions():
+        raise ConfigError(
+            f"{spec!r}: concurrency, deadline, reasoning effort, body and the field of most tokens are of openai: judges; "
+            "leave them out"
+        )
 
 
 def open_generative_judge(
@@ -64,9 +80,11 @@ def open_generative_judge(
     api_key: str = "none",
     engine_args: str = "",
     restart_after_s: float | None = None,
+    request: RequestOptions | None = None,
 ) -> GenerativeJudge:
     """Return the judge that ``spec`` names, of an engine (:mod:`rewardlab.judging.spec`).
 
+    ``request`` is how an ``openai:`` judge is asked beside what is sampled.
     ``template``: by default the one a checkpoint was trained on. ``batch_size`` is of ``hf:``, ``api_key`` of ``openai:``,
     ``engine_args`` of ``vllm:`` (options of ``vllm serve``) and of ``hf:`` (``--dtype``, ``--attn-implementation``).
     ``restart_after_s``: the engine runs in a process of its own, which is started again if it dies or takes more than so many
@@ -87,7 +105,10 @@ def open_generative_judge(
         )
     if by_probability and parsed.verifies:
         raise ConfigError(f"{spec!r}: a judge that weighs probabilities of single verdicts has no judgment to verify")
-    sampler = open_engine(parsed, EngineOptions(batch_size, api_key, engine_args, restart_after_s))
+    options = request or RequestOptions()
+    if parsed.engine != OPENAI:
+        _refuse_request(spec, request)
+    sampler = open_engine(parsed, EngineOptions(batch_size, api_key, engine_args, restart_after_s, options))
     judge = ProbabilityJudge if by_probability else GenerativeJudge
     return judge(
         SelfVerifying(sampler) if parsed.verifies else sampler,
@@ -96,6 +117,7 @@ def open_generative_judge(
         top_p=top_p,
         max_tokens=max_tokens,
         spec=str(parsed) if parsed.engine == OPENAI else spec,  # with its address: logs of two endpoints are not one
+        request=options.identity if parsed.engine == OPENAI else "",
     )
 
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Protocol, Self
 
 from rewardlab.errors import ConfigError
 from rewardlab.judging.spec import judge_weights_id
 from rewardlab.prompts import Template, build_messages
-from rewardlab.samplers.base import Sampler, SamplingParams
+from rewardlab.samplers.base import FieldSampler, RequestGate, Sampler, SamplingParams, StreamingSampler, prompt_seed
 from rewardlab.types import (
     BOTH_ORDERS,
     Judgment,
+    Message,
     Order,
     PreferencePair,
     Vote,
@@ -23,6 +25,16 @@ from rewardlab.verdicts.parse import verdict_of
 from rewardlab.verdicts.votes import judgment, reduce_votes
 
 ORDER_POLICIES = ("both", "random", "given")
+
+
+@dataclass(frozen=True)
+class VoteRequest:
+    """One vote to ask for: draw number ``draw`` of a pair in an order, of those that a call with ``seed`` makes."""
+
+    pair: PreferencePair
+    order: Order
+    draw: int
+    seed: int
 
 
 class Judge(Protocol):
@@ -80,6 +92,11 @@ class ModelJudge(ABC):
         """Return whether the votes on a pair do not depend on the other pairs of the call; such a judge takes several calls at
         a time."""
 
+    @property
+    def left_out(self) -> frozenset[str]:
+        """Return the fields of a request that the model refuses, and is asked without; its own defaults hold there."""
+        return frozenset()
+
     @abstractmethod
     def check(self) -> None:
         """Raise EndpointError if the judge is remote and nothing answers."""
@@ -92,6 +109,19 @@ class ModelJudge(ABC):
     def compare_many(
         self, pairs: Sequence[PreferencePair], *, orders: Sequence[tuple[Order, ...]], num_votes: int, seed: int
     ) -> list[Judgment]: ...
+
+    @property
+    def is_streaming(self) -> bool:
+        """Return whether :meth:`vote_each` hands over each vote when it is there."""
+        return False
+
+    def vote_each(self, requests: Iterable[VoteRequest], gate: RequestGate | None = None) -> Iterator[tuple[int, Vote]]:
+        """Yield (number of the request, its vote) as they come: the votes of :meth:`compare_many`, one by one.
+
+        ``requests`` are taken as they are sent, in another thread; those that ``gate`` does not let through are left out. Raise
+        NotImplementedError unless the judge :attr:`is_streaming`.
+        """
+        raise NotImplementedError(f"{self.name} gives no votes one by one")
 
     def compare(self, pair: PreferencePair, *, num_votes: int = 1, seed: int = 0) -> Judgment:
         """Return the judgment of one pair in both orders."""
@@ -114,10 +144,12 @@ class GenerativeJudge(ModelJudge):
         top_p: float = 1.0,
         max_tokens: int = 1024,
         spec: str | None = None,
+        request: str = "",
     ) -> None:
+        """``request`` is what else decides its answers (:attr:`rewardlab.samplers.request_options.RequestOptions.identity`)."""
         self.sampler, self.template = sampler, template
         self.temperature, self.top_p, self.max_tokens = temperature, top_p, max_tokens
-        self.spec = spec or sampler.name
+        self.spec, self.request = spec or sampler.name, request
 
     @property
     def name(self) -> str:
@@ -137,17 +169,24 @@ class GenerativeJudge(ModelJudge):
             "temperature": self.temperature,
             "top_p": self.top_p,
             "max_tokens": self.max_tokens,
+            **({"request": self.request} if self.request else {}),
         }
 
     @property
     def is_batch_invariant(self) -> bool:
         return self.sampler.is_batch_invariant
 
+    @property
+    def left_out(self) -> frozenset[str]:
+        return self.sampler.left_out if isinstance(self.sampler, FieldSampler) else frozenset()
+
     def check(self) -> None:
         self.sampler.check()
 
     def greedy(self) -> Self:
-        return type(self)(self.sampler, self.template, temperature=0.0, max_tokens=self.max_tokens, spec=self.spec)
+        return type(self)(
+            self.sampler, self.template, temperature=0.0, max_tokens=self.max_tokens, spec=self.spec, request=self.request
+        )
 
     def compare_many(
         self, pairs: Sequence[PreferencePair], *, orders: Sequence[tuple[Order, ...]], num_votes: int, seed: int
@@ -159,6 +198,34 @@ class GenerativeJudge(ModelJudge):
         for (n, order), completions in zip(places, self.sampler.sample(prompts, params), strict=True):
             votes[n] += [Vote(order, verdict_of(c, self.template.verdict_format), c) for c in completions]
         return [judgment(pair.pair_id, pair_votes) for pair, pair_votes in zip(pairs, votes, strict=True)]
+
+    @property
+    def is_streaming(self) -> bool:
+        return isinstance(self.sampler, StreamingSampler)
+
+    def vote_each(self, requests: Iterable[VoteRequest], gate: RequestGate | None = None) -> Iterator[tuple[int, Vote]]:
+        if not isinstance(self.sampler, StreamingSampler):
+            raise NotImplementedError(f"{self.name} gives no votes one by one")
+        orders: list[Order] = []
+
+        def prompts() -> Iterator[tuple[tuple[Message, ...], int]]:
+            for request, messages in _messages(requests, self.template):
+                orders.append(request.order)
+                yield messages, prompt_seed(request.seed, messages) + request.draw
+
+        params = SamplingParams(1, self.temperature, self.top_p, self.max_tokens)
+        for number, completion in self.sampler.sample_each(prompts(), params, gate):
+            yield number, Vote(orders[number], verdict_of(completion, self.template.verdict_format), completion)
+
+
+def _messages(requests: Iterable[VoteRequest], template: Template) -> Iterator[tuple[VoteRequest, tuple[Message, ...]]]:
+    """Yield each request with its prompt, which is built once for draws that follow each other."""
+    last: tuple[PreferencePair, Order] | None = None
+    messages: tuple[Message, ...] = ()
+    for request in requests:
+        if last is None or last[0] is not request.pair or last[1] is not request.order:
+            last, messages = (request.pair, request.order), build_messages(request.pair, order=request.order, template=template)
+        yield request, messages
 
 
 def compare_until_settled(

@@ -49,6 +49,10 @@ class ProbabilityJudge(GenerativeJudge):
 
     sampler: ProbabilitySampler
 
+    @property
+    def is_streaming(self) -> bool:
+        return False  # its votes are read of the model's probabilities, not of single draws
+
     def compare_many(
         self, pairs: Sequence[PreferencePair], *, orders: Sequence[tuple[Order, ...]], num_votes: int, seed: int
     ) -> list[Judgment]:

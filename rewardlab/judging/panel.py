@@ -48,6 +48,10 @@ class PanelJudge(ModelJudge):
     def is_batch_invariant(self) -> bool:
         return all(member.is_batch_invariant for member in self.members)
 
+    @property
+    def left_out(self) -> frozenset[str]:
+        return frozenset().union(*(member.left_out for member in self.members))
+
     def check(self) -> None:
         for member in self.members:
             member.check()

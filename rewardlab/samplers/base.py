@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NoReturn, Protocol
+from typing import NoReturn, Protocol, runtime_checkable
 
 from rewardlab.errors import ConfigError
+from rewardlab.samplers.request_options import NOTHING_SAID, RequestOptions
 from rewardlab.types import Completion, Message
 
 HF, VLLM, OPENAI = "hf", "vllm", "openai"  # engines, as specifications of judges name them
@@ -20,6 +21,7 @@ class EngineOptions:
 
     ``batch_size``: sequences at a time (hf). ``api_key`` (openai). ``engine_args``: options of ``vllm serve`` (vllm), or of
     how a checkpoint is read (hf: :data:`rewardlab.samplers.hf.READING`).
+    ``request`` is how an endpoint is asked (openai).
     ``restart_after_s``: the engine runs in a process of its own, started again if it dies or takes longer; None: in this one.
     """
 
@@ -27,6 +29,7 @@ class EngineOptions:
     api_key: str = "none"
     engine_args: str = ""
     restart_after_s: float | None = None
+    request: RequestOptions = NOTHING_SAID
 
 
 class EngineArgsParser(argparse.ArgumentParser):
@@ -84,4 +87,40 @@ class Sampler(Protocol):
 
     def sample(self, prompts: Sequence[tuple[Message, ...]], params: SamplingParams) -> list[list[Completion]]:
         """Return ``params.num_samples`` completions for each prompt, in the prompts' order."""
+        ...
+
+
+@runtime_checkable
+class FieldSampler(Protocol):
+    """A sampler of a model that may refuse fields of a request (:class:`rewardlab.samplers.request_options.FieldFit`)."""
+
+    @property
+    def left_out(self) -> frozenset[str]:
+        """Return the fields that the model refuses, and is asked without."""
+        ...
+
+
+class RequestGate(Protocol):
+    """What requests of a limited number pass: each is opened before it is sent and closed when it is answered."""
+
+    async def open(self) -> bool:
+        """Wait until another request may be sent; False: none may be sent any more."""
+        ...
+
+    def close(self, completion: Completion) -> None:
+        """Take the end of a request, answered or failed."""
+        ...
+
+
+@runtime_checkable
+class StreamingSampler(Sampler, Protocol):
+    """A sampler that hands over each completion when it is there. Draws do not depend on what else is asked for."""
+
+    def sample_each(
+        self, requests: Iterable[tuple[tuple[Message, ...], int]], params: SamplingParams, gate: RequestGate | None = None
+    ) -> Iterator[tuple[int, Completion]]:
+        """Yield (number of the request, its completion) as they come. A request is a prompt and the seed of its one draw; draw
+        n of :meth:`sample` has :func:`prompt_seed` plus n. ``requests`` are taken as they are sent, in another thread; a
+        number that the ``gate`` does not let through is left out.
+        """
         ...

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import threading
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Generic, TypeVar
 
@@ -41,6 +41,29 @@ class EventLoopThread(Generic[S]):
         except BaseException:
             future.cancel()
             raise
+
+    def iterate(self, make: Callable[[S], AsyncGenerator[T]]) -> Iterator[T]:
+        """Yield what an asynchronous generator does, each when it comes; one that is left early is closed."""
+        items: AsyncGenerator[T] | None = None
+
+        async def step(opened: S) -> tuple[T, ...]:
+            nonlocal items
+            items = items or make(opened)
+            try:
+                return (await anext(items),)
+            except StopAsyncIteration:
+                return ()
+
+        async def close(opened: S) -> None:
+            with contextlib.suppress(RuntimeError):  # it is being closed already, by an interrupt
+                if items is not None:
+                    await items.aclose()
+
+        try:
+            while item := self.run(step):
+                yield item[0]
+        finally:
+            self.run(close)
 
     async def _work(self, work: Callable[[S], Awaitable[T]]) -> T:
         if self._opened is None:

@@ -3,44 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import httpx
 import openai
 
-from rewardlab.data.images import to_data_url
 from rewardlab.data.urls import parse_address
 from rewardlab.errors import ConfigError, EndpointError
-from rewardlab.samplers.base import OPENAI, EngineOptions, Sampler, SamplingParams, prompt_seed
+from rewardlab.samplers.base import OPENAI, EngineOptions, RequestGate, Sampler, SamplingParams, prompt_seed
 from rewardlab.samplers.concurrency import AdaptiveConcurrency, retry_after_s
 from rewardlab.samplers.event_loop import EventLoopThread
+from rewardlab.samplers.openai_answers import api_content, completion_from, completions_from, failed_completion
+from rewardlab.samplers.request_options import FieldFit
 from rewardlab.types import Completion, FinishReason, Message
 
+DEADLINE_S = 120.0
 REST_S = 10.0  # how long an endpoint that failed is left alone where there is another
-# vLLM's own fields.
-_EXTRA = {"continue_final_message", "add_generation_prompt", "return_token_ids", "top_k", "min_p", "repetition_penalty"}
-
-# Some servers leave the reason out; any other (a content filter, a tool call) means the answer is not the whole judgment.
-_FINISH = {"stop": FinishReason.STOP, None: FinishReason.STOP, "length": FinishReason.LENGTH}
-
-
-def api_content(message: Message) -> str | list[dict[str, Any]]:
-    """Return a message's content as the API takes it: a plain text, or parts with images as data URLs."""
-    if not message.images:
-        return message.text
-    return [
-        {"type": "text", "text": part.text}
-        if part.image is None
-        else {"type": "image_url", "image_url": {"url": to_data_url(part.image)}}
-        for part in message.parts
-    ]
+_OF_FIELDS = ("HTTP 400", "HTTP 422")  # refusals that may be for a field
 
 
 @dataclass(frozen=True)
@@ -85,6 +72,7 @@ class ChatEndpoint:
         deadline_s: float = 120.0,
         try_s: float | None = None,
         retries: int = 4,
+        fit: FieldFit | None = None,
     ) -> None:
         self.base_url, self.model, self.deadline_s, self.retries = base_url, model, deadline_s, retries
         self.try_s = min(try_s or deadline_s, deadline_s)
@@ -96,7 +84,7 @@ class ChatEndpoint:
             timeout=None,  # ours is for the whole request; a connection that is refused would look like one of theirs
             http_client=_http_client(limits),
         )
-        self.slots = AdaptiveConcurrency(concurrency)
+        self.slots, self._fit = AdaptiveConcurrency(concurrency), fit or FieldFit()
         self.in_flight, self.rests_until = 0, 0.0
         self.failures: Counter[str] = Counter()  # failed tries by label
 
@@ -117,13 +105,11 @@ class ChatEndpoint:
 
     async def _ask(self, prompt: Sequence[Message], body: Mapping[str, Any]) -> Any:
         messages = [{"role": m.role, "content": api_content(m)} for m in prompt]
-        standard = {name: value for name, value in body.items() if name not in _EXTRA}
-        extra = {name: value for name, value in body.items() if name in _EXTRA}
         ends = None
         for tried in range(self.retries + 1):
             async with self.slots:
                 ends = ends or time.monotonic() + self.deadline_s
-                answer = await self._try(messages, standard, extra, min(self.try_s, ends - time.monotonic()))
+                answer = await self._try_fields(messages, body, ends)
             if not isinstance(answer, _Failed):
                 self.rests_until = 0.0
                 return answer
@@ -134,14 +120,26 @@ class ChatEndpoint:
             await asyncio.sleep(wait_s)
         if answer.its_fault:
             self.rests_until = time.monotonic() + REST_S
-        return _failed(answer.finish, answer.error)
+        return failed_completion(answer.finish, answer.error)
 
-    async def _try(self, messages: Any, standard: Mapping[str, Any], extra: Mapping[str, Any], seconds: float) -> Any:
+    async def _try_fields(self, messages: Any, body: Mapping[str, Any], ends: float) -> Any:
+        """Return the API's answer, or a _Failed; a request that is refused for a field is made again as the model takes it."""
+        while True:
+            sent = self._fit.fit(body)
+            answer = await self._try(messages, sent, min(self.try_s, ends - time.monotonic()))
+            if not (isinstance(answer, _Failed) and answer.label in _OF_FIELDS):
+                return answer
+            self._fit.learn(sent, answer.error)
+            if self._fit.fit(body) == sent:
+                return answer
+
+    async def _try(self, messages: Any, fields: Mapping[str, Any], seconds: float) -> Any:
         """Return the API's answer, or a _Failed."""
         try:
             async with asyncio.timeout(seconds):
+                # Any field may be one that the client does not know: all go into the body as they are.
                 answer = await self._client.chat.completions.create(
-                    model=self.model, messages=messages, extra_body=extra or None, **standard
+                    model=self.model, messages=messages, extra_body=dict(fields)
                 )
             self.slots.record(refused=False)
             if not getattr(answer, "choices", None):
@@ -156,7 +154,7 @@ class ChatEndpoint:
             self.slots.record(refused=refused, wait_s=wait_s)
             again = error.status_code in (408, 409, 429) or error.status_code >= 500
             fault = refused or error.status_code >= 500
-            return _Failed(FinishReason.ERROR, f"{label}: {error.message}", label, wait_s, again=again, its_fault=fault)
+            return _Failed(FinishReason.ERROR, f"{label}: {_sentence_of(error)}", label, wait_s, again=again, its_fault=fault)
         except openai.APIConnectionError as error:
             return _Failed(FinishReason.ERROR, f"no connection: {error.__cause__}", "no connection")
         except openai.OpenAIError as error:
@@ -190,50 +188,11 @@ class ChatEndpoint:
         await self._client.close()
 
 
-def _failed(finish: FinishReason, error: str) -> Completion:
-    return Completion("", finish, error=error[:500])
-
-
-def completion_from(answer: Any) -> Completion:
-    """Return the one completion of an answer of :meth:`ChatEndpoint.ask`; a failure is one, too."""
-    return _completions(answer, 1)[0]
-
-
-def _completions(answer: Any, number: int) -> list[Completion]:
-    """Return ``number`` completions from the API's object; an answer without the fields it promises is an ERROR."""
-    if isinstance(answer, Completion):
-        return [answer] * number
-    try:
-        choices = sorted(answer.choices, key=lambda choice: choice.index or 0)
-        prompt_tokens = (answer.usage.prompt_tokens or 0) if answer.usage else 0
-        written = (answer.usage.completion_tokens or 0) if answer.usage else 0
-        details = getattr(answer.usage, "prompt_tokens_details", None)
-        cached = (getattr(details, "cached_tokens", None) or 0) if number == 1 else 0
-    except (AttributeError, TypeError) as error:
-        return [_failed(FinishReason.ERROR, f"garbled answer: {error!r}")] * number
-    if len(choices) != number:
-        return [_failed(FinishReason.ERROR, f"garbled answer: {len(choices)} choices in place of {number}")] * number
-    return [_completion(choice, written if number == 1 else None, prompt_tokens, cached) for choice in choices]
-
-
-def _completion(choice: Any, num_tokens: int | None, num_prompt_tokens: int, num_cached: int = 0) -> Completion:
-    try:
-        text, reason = choice.message.content, choice.finish_reason
-        # Servers with a reasoning parser strip <think>...</think> into a field of its own: put it back where it was.
-        reasoning = getattr(choice.message, "reasoning", None) or getattr(choice.message, "reasoning_content", None)
-        scored = choice.logprobs.content if getattr(choice, "logprobs", None) is not None else None
-        logprobs = tuple(token.logprob for token in scored or ())
-        ids = tuple(getattr(choice, "token_ids", None) or ())
-    except (AttributeError, TypeError) as error:
-        return _failed(FinishReason.ERROR, f"garbled answer: {error!r}")
-    if not isinstance(text, str) or reason not in _FINISH:
-        failed = _failed(FinishReason.ERROR, f"no text in the answer, or not to its end (finish reason {reason!r})")
-        return replace(failed, num_tokens=num_tokens or 0, num_prompt_tokens=num_prompt_tokens)  # it is billed all the same
-    if isinstance(reasoning, str) and reasoning and "<think>" not in text:
-        text = f"<think>{reasoning}</think>{text}"
-    text = text.encode(errors="replace").decode()  # half a surrogate pair is no character and cannot be stored
-    count = num_tokens if num_tokens is not None else len(ids) or len(logprobs)
-    return Completion(text, _FINISH[reason], count, num_prompt_tokens, ids, logprobs, num_cached_tokens=num_cached)
+def _sentence_of(error: openai.APIStatusError) -> str:
+    """Return why a server refused, in its own words where its body has them."""
+    body = error.body
+    words = (body.get("message") or body.get("detail")) if isinstance(body, dict) else None
+    return words if isinstance(words, str) and words else error.message
 
 
 class OpenAISampler:
@@ -255,14 +214,22 @@ class OpenAISampler:
         deadline_s: float = 120,
         many: bool = False,
         body: Mapping[str, Any] | None = None,
+        max_tokens_field: str = "auto",
         name: str = "",
     ) -> None:
         self._urls = [base_urls] if isinstance(base_urls, str) else list(base_urls)
         self._many, self._body = many, dict(body or {})
         self._model, self._name = model, name
+        self._fit = FieldFit(max_tokens_field)
         retries = 4 if len(self._urls) == 1 else 1  # another endpoint is the better second try
         endpoint = partial(
-            ChatEndpoint, model=model, api_key=api_key, concurrency=concurrency, deadline_s=deadline_s, retries=retries
+            ChatEndpoint,
+            model=model,
+            api_key=api_key,
+            concurrency=concurrency,
+            deadline_s=deadline_s,
+            retries=retries,
+            fit=self._fit,
         )
         self._background = EventLoopThread(partial(_opened, self._urls, endpoint))
 
@@ -273,6 +240,11 @@ class OpenAISampler:
     @property
     def is_batch_invariant(self) -> bool:
         return True
+
+    @property
+    def left_out(self) -> frozenset[str]:
+        """Return the fields that the model refuses, and is asked without."""
+        return self._fit.left_out
 
     def check(self) -> None:
         """Raise EndpointError unless one of the endpoints answers."""
@@ -297,7 +269,7 @@ class OpenAISampler:
 
         async def drawn(prompt: tuple[Message, ...], seed: int, number: int) -> list[Completion]:
             many = {"n": number} if number > 1 else {}
-            return _completions(await ask_any(endpoints, prompt, {**self._body, **sampling, **many, "seed": seed}), number)
+            return completions_from(await ask_any(endpoints, prompt, {**sampling, **many, "seed": seed, **self._body}), number)
 
         seeded = [(prompt, prompt_seed(params.seed, prompt)) for prompt in prompts]
         if self._many and params.temperature == 0:  # all draws are the same one, and vLLM refuses to make it twice
@@ -307,6 +279,49 @@ class OpenAISampler:
         singles = await asyncio.gather(*(drawn(prompt, seed + n, 1) for prompt, seed in seeded for n in range(k)))
         flat = [completion for [completion] in singles]
         return [flat[i * k : (i + 1) * k] for i in range(len(prompts))]
+
+    def sample_each(
+        self, requests: Iterable[tuple[tuple[Message, ...], int]], params: SamplingParams, gate: RequestGate | None = None
+    ) -> Iterator[tuple[int, Completion]]:
+        """Yield (number of the request, its completion) as they come; see :class:`StreamingSampler`."""
+        return self._background.iterate(lambda endpoints: self._each(endpoints, iter(requests), params, gate))
+
+    async def _each(
+        self,
+        endpoints: Sequence[ChatEndpoint],
+        requests: Iterator[tuple[tuple[Message, ...], int]],
+        params: SamplingParams,
+        gate: RequestGate | None,
+    ) -> AsyncGenerator[tuple[int, Completion]]:
+        sampling = {"temperature": params.temperature, "top_p": params.top_p, "max_tokens": params.max_tokens}
+
+        async def ask(number: int, prompt: tuple[Message, ...], seed: int) -> tuple[int, Completion] | None:
+            if gate is not None and not await gate.open():
+                return None
+            completion = failed_completion(FinishReason.ERROR, "interrupted")
+            try:
+                completion = completion_from(await ask_any(endpoints, prompt, {**sampling, "seed": seed, **self._body}))
+            finally:
+                if gate is not None:
+                    gate.close(completion)
+            return number, completion
+
+        width, numbered = sum(endpoint.slots.most for endpoint in endpoints), enumerate(requests)
+        tasks: set[asyncio.Task[tuple[int, Completion] | None]] = set()
+        try:
+            while True:
+                more = itertools.islice(numbered, width - len(tasks))
+                tasks |= {asyncio.create_task(ask(number, *request)) for number, request in more}
+                if not tasks:
+                    return
+                done, tasks = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                for answer in [task.result() for task in done]:
+                    if answer is not None:
+                        yield answer
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @asynccontextmanager
@@ -343,7 +358,14 @@ def open_sampler(target: str, options: EngineOptions) -> Sampler:
     urls = url.split(",")
     for each in urls:
         parse_address(each)
-    if options.restart_after_s is None:
-        return OpenAISampler(urls, model, api_key=options.api_key)
     # A server has many requests in flight, and gives up on an engine after a time of its own.
-    return OpenAISampler(urls, model, api_key=options.api_key, concurrency=256, deadline_s=options.restart_after_s)
+    request, concurrency = options.request, 32 if options.restart_after_s is None else 256
+    return OpenAISampler(
+        urls,
+        model,
+        api_key=options.api_key,
+        concurrency=request.concurrency or concurrency,
+        deadline_s=request.deadline_s or options.restart_after_s or DEADLINE_S,
+        body=request.fields,
+        max_tokens_field=request.max_tokens_field,
+    )

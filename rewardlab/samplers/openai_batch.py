@@ -13,7 +13,7 @@ import openai
 from openai.types.chat import ChatCompletion
 
 from rewardlab.errors import EndpointError
-from rewardlab.samplers.openai_api import api_content, completion_from
+from rewardlab.samplers.openai_answers import api_content, completion_from
 from rewardlab.types import Completion, FinishReason, Message
 
 OPEN = ("validating", "in_progress", "finalizing", "cancelling")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from rewardlab.prompts.verification import REVISE, VERIFY, read_verification
-from rewardlab.samplers.base import Sampler, SamplingParams
+from rewardlab.samplers.base import FieldSampler, Sampler, SamplingParams
 from rewardlab.types import Completion, FinishReason, Message, Part
 
 Chat = tuple[Message, ...]
@@ -33,6 +33,10 @@ class SelfVerifying:
     @property
     def is_batch_invariant(self) -> bool:
         return self._sampler.is_batch_invariant
+
+    @property
+    def left_out(self) -> frozenset[str]:
+        return self._sampler.left_out if isinstance(self._sampler, FieldSampler) else frozenset()
 
     def check(self) -> None:
         self._sampler.check()

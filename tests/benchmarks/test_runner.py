@@ -429,3 +429,19 @@ def test_a_report_that_does_not_add_up_is_not_written(
     with pytest.raises(RuntimeError, match="does not add up, a fault of the scoring: the mean is not one"):
         bench(tmp_path / "out", pairs_file, "baseline:first")
     assert not (tmp_path / "out" / "report.json").exists()
+
+
+def test_a_judge_of_vllm_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the engine's own file, as any engine that a judge's name may have."""
+    opened = []
+
+    def open_sampler(target: str, options: Any) -> ScriptedSampler:
+        opened.append((target, options.engine_args))
+        return ScriptedSampler(lambda prompt, draw: format_verdict(Choice.FIRST, "x"))
+
+    (tmp_path / "config.json").write_text('{"model_type": "qwen2_5_vl"}')
+    monkeypatch.setattr("rewardlab.samplers.vllm.open_sampler", open_sampler)
+    settings = BenchSettings("pairs", tmp_path, f"vllm:{tmp_path}", template="plain", engine_args="--max-model-len 9")
+    judge = runner.open_any_judge(settings)
+    assert isinstance(judge, GenerativeJudge)
+    assert (judge.spec, opened) == (settings.judge, [(str(tmp_path), "--max-model-len 9")])

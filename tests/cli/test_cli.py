@@ -201,17 +201,17 @@ def test_errors_are_one_sentence(arguments: list[str], message: str, pairs_file:
 
 
 def test_a_judgment_is_printed_for_a_person(capsys: pytest.CaptureFixture[str]) -> None:
-    """Markup in an answer is text."""
+    """Markup and names of emoji in an answer are text."""
     from rewardlab.cli.judge import print_judgment
     from rewardlab.types import Choice
 
     votes = (
-        Vote(Order.GIVEN, Verdict(Choice.FIRST, VerdictStatus.OK), Completion("[bold]x[/bold]", FinishReason.STOP)),
+        Vote(Order.GIVEN, Verdict(Choice.FIRST, VerdictStatus.OK), Completion("[bold]x[/bold] :x:", FinishReason.STOP)),
         Vote(Order.SWAPPED, Verdict(None, VerdictStatus.TIMEOUT), Completion("", FinishReason.TIMEOUT, error="too late")),
     )
     print_judgment(Judgment("p", votes, Outcome.RESPONSE_0, 1.0))
     text = capsys.readouterr().out
-    assert "[bold]x[/bold]" in text
+    assert "[bold]x[/bold] :x:" in text
     assert "no verdict: timeout" in text
     assert "too late" in text
     assert re.search(r"the first response is better.*100%", text)

@@ -28,6 +28,7 @@ from rewardlab.distill.journal import Journal
 from rewardlab.distill.pipeline import distill
 from rewardlab.distill.statistics import rank_correlation
 from rewardlab.errors import ConfigError, DataError, EndpointError, OutputError
+from rewardlab.samplers import failures
 from rewardlab.types import Completion, FinishReason, Order, choice_of
 from rewardlab.verdicts.parse import parse_verdict
 from tests.support.distillation import calls_of, config_for
@@ -175,7 +176,7 @@ def test_failed_pairs_are_counted_and_left_out(
     demo_pairs: Any, demo_server: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A garbled answer now and then, not retried: the pair is missing and counted, and asked again by the next run."""
-    monkeypatch.setattr(chat_transport, "GIVE_UP_AFTER", 1000)
+    monkeypatch.setattr(failures, "GIVE_UP_AFTER", 1000)
     monkeypatch.setattr(chat_transport, "PASSES", 1)
     pairs = demo_pairs[0][:60]
     statistics = distill(pairs, config_for(demo_server(Faults(garbage=0.2)), retries=0), tmp_path)

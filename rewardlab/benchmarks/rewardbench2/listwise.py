@@ -19,10 +19,10 @@ from typing import Any
 from rewardlab.benchmarks.report_model import Accuracy, CountedEstimate, json_form
 from rewardlab.benchmarks.rewardbench2 import official
 from rewardlab.benchmarks.rewardbench2.loader import ListPrompt, load_prompts
-from rewardlab.data.append_log import AppendLog
+from rewardlab.data.append_log import AppendLog, undamaged
 from rewardlab.data.files import data_hash, write_atomic
 from rewardlab.data.votes import completion_of, completion_row
-from rewardlab.errors import ConfigError
+from rewardlab.errors import ConfigError, EndpointError
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.metrics.intervals import Interval, mean_estimate
 from rewardlab.models.checkpoints import commit, versions
@@ -30,6 +30,7 @@ from rewardlab.prompts.listwise import LETTERS, list_messages, load_list_prompt,
 from rewardlab.reporting.progress import bar
 from rewardlab.reporting.tables import markdown_table, percent, with_interval
 from rewardlab.samplers.base import SamplingParams
+from rewardlab.samplers.failures import FailureStreak, errors_in_words
 from rewardlab.types import Completion, Message, VerdictStatus
 
 PROTOCOLS = ("choice", "ratings")
@@ -162,12 +163,14 @@ def _ask(
     judge: GenerativeJudge, prompts: Sequence[ListPrompt], settings: ListSettings, words: str, log: AppendLog
 ) -> list[list[Completion]]:
     answers: dict[int, list[Completion]] = {}
-    for entry in log.rows:  # what failed for want of an answer is asked again
-        completions = [completion_of(answer) for answer in entry["answers"]]
-        if not any(completion.error for completion in completions):
-            answers[entry["prompt"]] = completions
+    for line, entry in enumerate(log.rows, start=2):  # what failed for want of an answer is asked again
+        with undamaged(log.path, line):
+            completions = [completion_of(answer) for answer in entry["answers"]]
+            if not any(completion.error for completion in completions):
+                answers[entry["prompt"]] = completions
     if len(answers) < len(prompts):
         judge.check()
+    failures = FailureStreak(judge.name, answered=bool(answers))
     with bar(f"bench: {settings.protocol}", len(prompts)) as advance:
         for start in range(0, len(prompts), CHUNK):
             chunk = range(start, min(start + CHUNK, len(prompts)))
@@ -183,7 +186,15 @@ def _ask(
                     if n not in answers:
                         log.append({"prompt": n, "answers": [completion_row(completion) for completion in sampled[n]]})
                         answers[n] = sampled[n]
+                        for completion in sampled[n]:
+                            failures.take(completion)
             advance(len(chunk))
+    every = [completion for completions in answers.values() for completion in completions]
+    if all(completion.failed for completion in every):
+        raise EndpointError(
+            f"{judge.name}: every one of {len(every):,} requests failed: {errors_in_words(every)}; nothing is lost: cure it "
+            "and run the same command again"
+        )
     return [answers[n] for n in range(len(prompts))]
 
 
@@ -266,6 +277,9 @@ def listwise_markdown(report: ListReport) -> str:
             f"- named: {places} (a quarter each: no bias)",
             f"- right in all four placings: {100 * scores.consistent:.1f} %",
         ]
+    failed = sum(scores.statuses.get(status, 0) for status in ("error", "timeout"))
+    if failed:
+        lines.append(f"- **{failed:,} of {scores.num_answers:,} answers failed at the endpoint; the same command asks again**")
     lines += [f"- invalid rate: {100 * scores.invalid_rate:.2f} %, by status {dict(scores.statuses)}"]
     if scores.statuses.get("truncated") == scores.num_answers:
         lines.append("- every answer was cut off: raise --max-tokens")

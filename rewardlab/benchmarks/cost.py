@@ -1,0 +1,75 @@
+"""What a run costs: tokens and money of every answer that was paid for, and a budget that no request may exceed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rewardlab.benchmarks.report_model import Cost
+from rewardlab.benchmarks.settings import BenchSettings
+from rewardlab.config.data import NO_PRICES, Prices
+from rewardlab.distill.budget import BudgetGuard, BudgetSpentError
+from rewardlab.distill.journal import Usage
+from rewardlab.types import Completion
+
+
+@dataclass
+class Spending:
+    """Requests that were answered or failed, and their tokens; ``cached`` are among ``prompt``. ``longest`` is the longest
+    prompt in tokens."""
+
+    requests: int = 0
+    prompt: int = 0
+    cached: int = 0
+    completion: int = 0
+    longest: int = 0
+
+    def add(self, completion: Completion) -> None:
+        self.requests += 1
+        self.prompt += completion.num_prompt_tokens
+        self.cached += completion.num_cached_tokens
+        self.completion += completion.num_tokens
+        self.longest = max(self.longest, completion.num_prompt_tokens)
+
+    def usd(self, prices: Prices) -> float:
+        """Return the price in US dollars."""
+        return prices.usd(self.prompt, self.completion, self.cached)
+
+    def cost(self, prices: Prices) -> Cost:
+        """Return what a report holds of it; without prices no money."""
+        usd = None if prices == NO_PRICES else self.usd(prices)
+        return Cost(self.requests, self.prompt, self.completion, self.cached, usd)
+
+
+class BudgetGate:
+    """Lets a request through where it cannot exceed the budget, whatever its answer's length; see :class:`BudgetGuard`.
+
+    ``spending`` is what earlier parts of the run have spent; it is not changed here.
+    """
+
+    def __init__(self, settings: BenchSettings, spending: Spending) -> None:
+        usage = Usage(
+            spending.requests, spending.prompt, spending.completion, spending.cached, spending.usd(settings.prices), 0
+        )
+        self._guard = BudgetGuard(settings.prices, settings.budget, settings.max_tokens, usage, spending.longest)
+
+    async def open(self) -> bool:
+        """Wait until another request may be sent; False: the budget is spent."""
+        try:
+            await self._guard.open()
+        except BudgetSpentError:
+            return False
+        return True
+
+    def close(self, completion: Completion) -> None:
+        """Pay a completion. Raise EndpointError for an answer without usage where there is a budget."""
+        self._guard.close()
+        self._guard.pay(completion)
+
+
+def most_it_may_cost(settings: BenchSettings, num_requests: int) -> str:
+    """Return a sentence on the most that a run's answers may cost, before any is asked for."""
+    usd = num_requests * settings.prices.usd(0, settings.max_tokens)
+    return (
+        f"{num_requests:,} requests, each of at most {settings.max_tokens:,} tokens of answer: at most ${usd:,.2f}, prompts "
+        "not counted"
+    )

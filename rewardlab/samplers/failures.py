@@ -1,0 +1,54 @@
+"""When to stop asking an endpoint: requests that fail one after another say that it is down, or refuses them all."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+
+from rewardlab.errors import EndpointError
+from rewardlab.types import Completion
+
+GIVE_UP_AFTER = 20  # failed requests in a row, each already retried where that could help
+# A refusal with one of these statuses may be for what is in the request, which says nothing of the next one.
+OF_CONTENT = (400, 403, 413, 415, 422)
+WITHOUT_TEXT = "no text in the answer"  # as a content filter leaves it
+GIVE_UP_AFTER_REFUSALS = 50  # of that kind in a row, before anything was answered
+_OF_CONTENT = re.compile(rf"HTTP ({'|'.join(map(str, OF_CONTENT))})\b|{WITHOUT_TEXT}")
+
+
+class FailureStreak:
+    """Counts failed requests in a row; an answer begins the count anew.
+
+    ``name`` is who is asked, for the sentence. ``answered``: whether it has answered before, in an earlier part of the run.
+    """
+
+    def __init__(self, name: str, *, answered: bool = False) -> None:
+        self._name, self._answered = name, answered
+        self._number = self._of_content = 0
+
+    def take(self, completion: Completion) -> None:
+        """Count a completion. Raise EndpointError, with the last error in it, at :data:`GIVE_UP_AFTER` failures in a row.
+
+        A request that is refused for what may be in it counts only before anything was answered, and
+        :data:`GIVE_UP_AFTER_REFUSALS` of those are needed: a set may begin with what a provider will not judge.
+        """
+        if not completion.failed:
+            self._answered, self._number, self._of_content = True, 0, 0
+            return
+        if _OF_CONTENT.match(completion.error) is None:
+            self._number += 1
+        elif not self._answered:
+            self._of_content += 1
+        if self._number >= GIVE_UP_AFTER or self._of_content >= GIVE_UP_AFTER_REFUSALS:
+            raise EndpointError(
+                f"{self._name}: {self._number + self._of_content} requests in a row failed, the last with "
+                f"{completion.error!r}; nothing is lost: cure it and run the same command again"
+            )
+
+
+def errors_in_words(completions: Iterable[Completion], most: int = 3) -> str:
+    """Return the commonest errors of the failed completions in the server's words, with counts; "" where none failed."""
+    counts = Counter(completion.error or completion.finish.value for completion in completions if completion.failed)
+    named = [f"{error!r} ({number:,})" for error, number in counts.most_common(most)]
+    return ", ".join([*named, *([f"{len(counts) - most:,} other errors"] if len(counts) > most else [])])

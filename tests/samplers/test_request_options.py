@@ -1,0 +1,167 @@
+"""How an endpoint is asked: further fields, what newer models refuse, how many requests at a time; against real servers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rewardlab.benchmarks.benchmark import benchmark
+from rewardlab.benchmarks.suite import entry_settings
+from rewardlab.cli import main
+from rewardlab.config import SuiteConfig
+from rewardlab.data.pairs import write_parquet
+from rewardlab.distill.pipeline import distill
+from rewardlab.errors import ConfigError
+from rewardlab.judging.engines import open_generative_judge, open_model_judge
+from rewardlab.samplers.base import SamplingParams
+from rewardlab.samplers.openai_api import OpenAISampler
+from rewardlab.samplers.request_options import FieldFit, RequestOptions, parse_body
+from rewardlab.types import FinishReason, Message, Part
+from tests.support.distillation import config_for
+from tests.support.openai_server import ChatServer, chat_server
+from tests.support.shell import run_main
+
+PROMPT = (Message("user", (Part(text="q"),)),)
+
+
+def newer(body: dict[str, Any], number: int) -> tuple[int, str] | None:
+    """Refuse as today's reasoning models do."""
+    if "max_tokens" in body:
+        return 400, "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
+    if body.get("temperature", 1) != 1:
+        return (
+            400,
+            "Unsupported value: 'temperature' does not support 0 with this model. Only the default (1) value is supported.",
+        )
+    if "seed" in body:
+        return 422, "seed: Extra inputs are not permitted"
+    return None
+
+
+@pytest.fixture
+def pairs_file(demo_pairs: Any, tmp_path: Path) -> Path:
+    write_parquet(demo_pairs[0][:12], tmp_path / "pairs.parquet")
+    return tmp_path / "pairs.parquet"
+
+
+def test_a_model_that_reasons_is_benchmarked(pairs_file: Path, tmp_path: Path) -> None:
+    """Every vote is valid; what it was asked without is said, also when the finished run is scored again."""
+    server = ChatServer(refuse=newer)
+    with chat_server(server) as url:
+        for _ in range(2):
+            report = benchmark("pairs", judge=f"openai:m@{url}", data=pairs_file, out=tmp_path / "out", temperature=0.5)
+            assert report.scores.invalid_rate == 0
+            assert report.temperature is None
+            assert any(note.startswith("asked without seed, temperature, which the endpoint refuses") for note in report.notes)
+    answered = [body for body in server.bodies if newer(body, 0) is None]
+    assert len(answered) == server.answers == 48
+    assert all(body["max_completion_tokens"] == 1024 for body in answered)
+    assert answered[-1].keys() == {"model", "messages", "max_completion_tokens", "top_p"}
+
+
+def test_a_teacher_that_reasons(demo_pairs: Any, tmp_path: Path) -> None:
+    """`distill` asks it as it wants to be asked, too."""
+    server = ChatServer(refuse=newer)
+    with chat_server(server) as url:
+        assert distill(demo_pairs[0][:6], config_for(url), tmp_path)["num_pairs"] == 6
+
+
+def test_what_a_refusal_teaches() -> None:
+    """A field that is unknown is renamed or left out; a value out of bounds is no reason to drop the field."""
+    asked = {"temperature": 0.0, "top_p": 1.0, "max_tokens": 9, "seed": 3, "verbosity": "low"}
+
+    def after(*sentences: str, field: str = "auto") -> dict[str, Any]:
+        fit = FieldFit(field)
+        for sentence in sentences:
+            fit.learn(fit.fit(asked), sentence)
+        return fit.fit(asked)
+
+    assert after() == asked
+    assert after("max_tokens is too large: 9. This model supports at most 8 tokens") == asked
+    assert after("verbosity is not supported") == asked
+    assert after("Unknown model 'temperate'") == asked
+    renamed = after("max_tokens is not supported")
+    assert renamed == {**{k: v for k, v in asked.items() if k != "max_tokens"}, "max_completion_tokens": 9}
+    assert after("max_tokens is not supported", "max_completion_tokens: unknown field") == renamed
+    assert after(field="max_completion_tokens") == renamed
+    assert after("max_tokens is not supported", field="max_tokens") == asked
+    both = after("`temperature` and `top_p` cannot both be specified for this model. Please use only one.")
+    assert both == {k: v for k, v in asked.items() if k != "top_p"}
+    assert "seed" not in FieldFit().fit({"seed": None, "top_k": None})
+    assert FieldFit().fit({"top_k": None}) == {"top_k": None}
+
+
+def test_fields_concurrency_and_deadline() -> None:
+    """They reach the server as they are; no more requests at a time than asked for; a late answer is a time-out."""
+    server = ChatServer(delay_s=0.05)
+    with chat_server(server) as url:
+        request = RequestOptions(2, 5.0, "low", {"verbosity": "low", "seed": None, "chat_template_kwargs": {"a": 1}})
+        judge = open_generative_judge(f"openai:m@{url}", request=request)
+        assert all(row[0].finish is FinishReason.STOP for row in judge.sampler.sample([PROMPT] * 8, SamplingParams()))
+        late = open_generative_judge(f"openai:m@{url}", request=RequestOptions(deadline_s=0.01)).sampler
+        assert late.sample([PROMPT], SamplingParams())[0][0].finish is FinishReason.TIMEOUT
+    assert server.most == 2
+    sent = server.bodies[0]
+    assert (sent["reasoning_effort"], sent["verbosity"], sent["chat_template_kwargs"]) == ("low", "low", {"a": 1})
+    assert "seed" not in sent
+    assert sent["max_tokens"] == 1024
+
+
+def test_another_effort_is_another_run(pairs_file: Path, tmp_path: Path) -> None:
+    """The options of the command line decide the votes, but for how fast they are asked for."""
+    with chat_server(ChatServer()) as url:
+        run = ["bench", "run", "pairs", "--data", pairs_file, "--judge", f"openai:m@{url}", "--out", tmp_path / "out"]
+        low = ["--reasoning-effort", "low", "--body", '{"verbosity": "low"}']
+        assert run_main(main, *run, *low, "--concurrency", "3").returncode == 0
+        assert run_main(main, *run, *low, "--concurrency", "4", "--deadline", "9").returncode == 0
+        other = run_main(main, *run, "--reasoning-effort", "high", "--body", '{"verbosity": "low"}')
+    assert other.returncode == 2
+    assert "differs in judge" in other.stderr
+    assert "reasoning_effort=low" in json.loads((tmp_path / "out" / "report.json").read_text())["judge"]
+
+
+def test_a_suite_says_how_each_is_asked(pairs_file: Path, tmp_path: Path) -> None:
+    """An entry's own options hold where the command says nothing."""
+    entry = {"benchmark": "pairs", "data": pairs_file.name, "reasoning_effort": "low", "body": {"a": 1}, "concurrency": 3}
+    config = SuiteConfig.model_validate({"title": "t", "benchmarks": [entry]})
+    [settings] = entry_settings(config, tmp_path, judge="demo", request=RequestOptions(4, body={"b": 2}))
+    assert settings.request == RequestOptions(4, None, "low", {"a": 1, "b": 2})
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"body": {"temperature": 0.3}}, "the body sets temperature, which is --temperature"),
+        ({"body": {"max_tokens": None}}, "which is --max-tokens"),
+        ({"body": {"stream": True}}, "answers are read whole"),
+        ({"max_tokens_field": "limit"}, "expected one of auto, max_tokens, max_completion_tokens"),
+        ({"concurrency": 0}, "concurrency of 1 or more"),
+    ],
+)
+def test_options_that_cannot_be(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        RequestOptions(**options)
+
+
+def test_only_endpoints_take_them(tiny_checkpoint: Path) -> None:
+    """What a judge would not heed is refused; of a panel's members the endpoints heed it."""
+    request = RequestOptions(reasoning_effort="low")
+    for spec in (f"hf:{tiny_checkpoint}", "http://127.0.0.1:9", "panel:http://127.0.0.1:9,http://127.0.0.1:8"):
+        with pytest.raises(ConfigError, match="are of openai: judges"):
+            open_model_judge(spec, request=request)
+    panel = open_model_judge("panel:openai:m@http://127.0.0.1:9/v1,http://127.0.0.1:8", request=request)
+    assert [getattr(member, "request", "") for member in panel.members] == ["reasoning_effort=low", ""]  # type: ignore[attr-defined]
+    for text in ("[1]", "{a: 1}"):
+        with pytest.raises(ConfigError, match="--body"):
+            parse_body(text)
+
+
+def test_cut_off_while_it_reasoned() -> None:
+    """Servers that keep reasoning apart leave no text then: the answer was cut off, and nothing failed."""
+    server = ChatServer(text=None, finish="length")  # type: ignore[arg-type]
+    with chat_server(server) as url:
+        [[completion]] = OpenAISampler(url, "m").sample([PROMPT], SamplingParams())
+    assert (completion.text, completion.finish, completion.num_tokens) == ("", FinishReason.LENGTH, 10)
