@@ -13,6 +13,7 @@ from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.baselines import BaselineJudge
 from rewardlab.benchmarks.identity import run_identity
 from rewardlab.benchmarks.passes import AnyJudge, Pass
+from rewardlab.benchmarks.recorded_orders import RECORDED, resolve_policy, shown_orders
 from rewardlab.benchmarks.replay import Replay
 from rewardlab.benchmarks.report_model import Report
 from rewardlab.benchmarks.requirements import check_possible
@@ -24,7 +25,7 @@ from rewardlab.data.files import write_atomic
 from rewardlab.data.pairs import with_blank_images, with_other_images
 from rewardlab.errors import ConfigError
 from rewardlab.judging.engines import open_model_judge
-from rewardlab.judging.judge import ModelJudge, draw_orders
+from rewardlab.judging.judge import ModelJudge
 from rewardlab.judging.margins import ProbabilityJudge
 from rewardlab.judging.panel import PanelJudge
 from rewardlab.judging.served import ServedJudge
@@ -60,6 +61,7 @@ def run_bench(settings: BenchSettings, out: Path) -> tuple[Report, list[Row]]:
     """
     benchmark = check_names(settings.benchmark, settings.controls, settings.orders, settings.template, settings.judge)
     judge = open_any_judge(settings)
+    settings = replace(settings, orders=resolve_policy(settings.orders, judge, settings.votes))
     _check_stopping(settings, judge)
     rows, notes = load_rows(settings, judge)
     check_possible(
@@ -70,7 +72,10 @@ def run_bench(settings: BenchSettings, out: Path) -> tuple[Report, list[Row]]:
         whole_prompts=benchmark.whole_prompts,
     )
     num_votes = settings.votes or (judge.max_votes if isinstance(judge, Replay) else 1)
-    orders = draw_orders(settings.orders, len(rows), settings.seed)
+    orders, order_notes = shown_orders(settings.orders, judge, rows, settings.seed, settings.votes)
+    notes += order_notes
+    if isinstance(judge, Replay) and settings.orders == RECORDED:
+        judge = judge.as_recorded()
     identity = run_identity(settings, judge, rows, num_votes)
     with AppendLog(out / VOTES, asdict(identity)) as log:
         votes_pass = Pass("votes", rows, orders, log, settings.stop_error)

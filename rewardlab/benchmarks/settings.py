@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rewardlab.benchmarks.base import Benchmark
+from rewardlab.benchmarks.recorded_orders import check_policy
 from rewardlab.benchmarks.registry import find_benchmark
 from rewardlab.benchmarks.requirements import Requirement
 from rewardlab.errors import ConfigError
-from rewardlab.judging.judge import draw_orders
 from rewardlab.judging.spec import WITHOUT_SAMPLER, JudgeSpec
 from rewardlab.models.checkpoints import load_template_for
 from rewardlab.prompts import load_template
@@ -31,7 +31,7 @@ class BenchSettings:
     judge: str
     images: Path | None = None
     votes: int | None = None
-    orders: str = "both"
+    orders: str = "auto"  # both; of a recording in one order, as recorded
     limit: int | None = None
     seed: int = 0
     template: str | None = None
@@ -53,7 +53,7 @@ def check_names(name: str, controls: Sequence[str], orders: str, template: str |
     benchmark = find_benchmark(name)
     if unknown := sorted(set(controls) - set(CONTROLS)):
         raise ConfigError(f"unknown controls {', '.join(unknown)}; expected {', '.join(CONTROLS)}")
-    draw_orders(orders, 0, 0)
+    check_policy(orders)
     if template:
         checkpoint = JudgeSpec.parse(judge, *NO_ENGINES, *WITHOUT_SAMPLER).checkpoint
         load_template_for(checkpoint, template) if checkpoint else load_template(template)
