@@ -31,7 +31,7 @@ from rewardlab.judging.panel import PanelJudge
 from rewardlab.judging.served import ServedJudge
 from rewardlab.judging.spec import WITHOUT_SAMPLER, JudgeSpec
 from rewardlab.metrics.accuracy import Labeled
-from rewardlab.prompts import load_template
+from rewardlab.prompts import reading_format
 from rewardlab.types import Order, PreferencePair
 
 
@@ -41,7 +41,7 @@ def open_any_judge(settings: BenchSettings) -> AnyJudge:
     if spec.engine == "baseline":
         return BaselineJudge(spec.target)
     if spec.engine == "replay":
-        return Replay(Path(spec.target), load_template(settings.template).verdict_format if settings.template else None)
+        return Replay(Path(spec.target), reading_format(settings.template) if settings.template else None)
     return open_model_judge(
         settings.judge,
         template=settings.template,

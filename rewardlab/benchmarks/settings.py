@@ -13,7 +13,7 @@ from rewardlab.benchmarks.requirements import Requirement
 from rewardlab.errors import ConfigError
 from rewardlab.judging.spec import WITHOUT_SAMPLER, JudgeSpec
 from rewardlab.models.checkpoints import load_template_for
-from rewardlab.prompts import load_template
+from rewardlab.prompts import load_template, reading_format
 
 NO_ENGINES = ("baseline", "replay")  # judges that a benchmark takes beside those of engines
 CONTROLS = ("greedy", "blank", "other")
@@ -55,6 +55,11 @@ def check_names(name: str, controls: Sequence[str], orders: str, template: str |
         raise ConfigError(f"unknown controls {', '.join(unknown)}; expected {', '.join(CONTROLS)}")
     check_policy(orders)
     if template:
-        checkpoint = JudgeSpec.parse(judge, *NO_ENGINES, *WITHOUT_SAMPLER).checkpoint
-        load_template_for(checkpoint, template) if checkpoint else load_template(template)
+        spec = JudgeSpec.parse(judge, *NO_ENGINES, *WITHOUT_SAMPLER)
+        if spec.engine == "replay":  # recorded answers are read, nothing is asked in words
+            reading_format(template)
+        elif spec.checkpoint:
+            load_template_for(spec.checkpoint, template)
+        else:
+            load_template(template)
     return benchmark

@@ -49,8 +49,9 @@ def bench_run(
         Optional[str],
         typer.Option(
             "--template",
-            help="Prompt template (default: the checkpoint's; r1_reward for endpoints), or FORMAT:FILE with your own words; "
-            "FORMAT is a verdict format, or a Python file with read_verdict(text).",
+            help="Prompt template (default: the checkpoint's; r1_reward for endpoints), a verdict format such as "
+            "double_brackets, asked for in words of the package, or FORMAT:FILE with your own words; FORMAT may be a Python "
+            "file with read_verdict(text). Of a replay: the format to read it by.",
         ),
     ] = None,
     temperature: Annotated[float, typer.Option("--temperature", min=0.0, help="0 is greedy.")] = 1.0,
@@ -85,8 +86,8 @@ def bench_run(
 
     A replay file has one sample a line, `{"row": 0, "order": "given", "text": "..."}`, or one pair of scores of a scalar
     model, `{"row": 0, "scores": [0.3, 0.7]}`, or an outcome, `{"row": 0, "right": true}`; `row` is the 0-based row of the data
-    file, index 0 its first/chosen response. A finished run's `votes.jsonl` is one too. Texts are read as R1-Reward writes them (`<answer>1</answer>`) unless `--template`
-    names another format; a run's votes stand as they were read.
+    file, index 0 its first/chosen response. A finished run's `votes.jsonl` is one too. Texts are read as R1-Reward writes them
+    (`<answer>1</answer>`) unless `--template` names another format; a run's votes stand as they were read, unless it does.
     The same command continues a killed run.
     """
     from rewardlab.benchmarks.report import report_markdown, write_reports

@@ -8,13 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
+from rewardlab.benchmarks.baselines import BaselineJudge
 from rewardlab.benchmarks.comparison import read_run
+from rewardlab.benchmarks.format_notes import format_notes
 from rewardlab.benchmarks.report_model import Report
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import BenchSettings
+from rewardlab.cli.judge import end_without_outcome
 from rewardlab.errors import ConfigError, DataError
-from rewardlab.types import Order
+from rewardlab.types import Choice, Completion, FinishReason, Order, Vote
+from rewardlab.verdicts.formats import WRITERS
+from rewardlab.verdicts.parse import verdict_of
+from rewardlab.verdicts.votes import judgment
 
 NUM_PAIRS = 200
 
@@ -151,3 +158,33 @@ def test_recorded_orders_need_a_recording(pairs_file: Path, tmp_path: Path) -> N
         run_bench(BenchSettings("pairs", pairs_file, "baseline:first", orders="recorded"), tmp_path)
     with pytest.raises(ConfigError, match="unknown order policy 'all'"):
         run_bench(BenchSettings("pairs", pairs_file, "baseline:first", orders="all"), tmp_path)
+
+
+@pytest.mark.parametrize("name", sorted(set(WRITERS) - {"think_answer"}))
+def test_answers_in_another_form_are_told_with_the_flag_that_reads_them(name: str, pairs_file: Path, tmp_path: Path) -> None:
+    """Nothing is read by the default; the flag of the note reads all, and so it does in the votes of the run."""
+    lines = []
+    for row in range(NUM_PAIRS):
+        for order in Order:
+            choice = Choice.FIRST if (row % 2 == 0) == (order is Order.GIVEN) else Choice.SECOND
+            lines.append({"row": row, "order": order.value, "text": WRITERS[name](choice, "so it is")})
+    unread = score(pairs_file, lines, tmp_path)
+    assert (unread.scores.accuracy.micro, unread.scores.invalid_rate) == (0.0, 1.0)
+    (note,) = [note for note in unread.notes if "without a verdict" in note]
+    assert "all 400 answers" in note
+    template = note.split("--template ")[1].split()[0]
+    assert score(pairs_file, lines, tmp_path, template=template).scores.accuracy.micro == 1.0
+    votes = next(tmp_path.glob("out*/votes.jsonl"))
+    again = run_bench(BenchSettings("pairs", pairs_file, f"replay:{votes}", template=template), tmp_path / "again")[0]
+    assert (again.scores.accuracy.micro, again.scores.invalid_rate) == (1.0, 0.0)
+
+
+def test_a_judge_that_answers_in_another_form(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a judge that was asked, the note names the recording that can be read without asking again."""
+    texts = [Completion(f"so [[{letter}]]", FinishReason.STOP) for letter in "AB"]
+    votes = [Vote(order, verdict_of(text, "think_answer"), text) for text in texts for order in Order]
+    (note,) = format_notes(BaselineJudge("first"), [judgment("p", votes)], tmp_path / "a run")
+    assert f"--judge 'replay:{tmp_path}/a run/votes.jsonl' --template double_brackets" in note
+    with pytest.raises(typer.Exit):
+        end_without_outcome(judgment("p", votes))
+    assert "all 4 answers without a verdict" in capsys.readouterr().err
