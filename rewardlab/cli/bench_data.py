@@ -1,12 +1,15 @@
-"""The data files of benchmarks."""
+"""The data files of benchmarks, and recordings of other tools."""
 
 from __future__ import annotations
 
+import json
+import shlex
 from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
 
+from rewardlab.benchmarks.recordings.readers import RECORDERS
 from rewardlab.cli.options import bench_app
 from rewardlab.errors import ConfigError
 
@@ -40,3 +43,35 @@ def bench_prepare(
     typer.echo("\n".join(sentences))
     if not is_good:
         raise typer.Exit(1)
+
+
+@bench_app.command("import")
+def bench_import(
+    form: Annotated[str, typer.Argument(help=f"Whose form the recording has: {', '.join(RECORDERS)}.")],
+    recording: Annotated[Path, typer.Argument(help="The file that the tool wrote.")],
+    data: Annotated[Path, typer.Option("--data", help="The benchmark's data file, as in `bench run`.")],
+    out: Annotated[Path, typer.Option("--out", help="Replay file to write.")],
+    benchmark: Annotated[
+        Optional[str], typer.Option("--benchmark", help="The benchmark of --data (default: the form's; outcomes: pairs).")
+    ] = None,
+) -> None:
+    """Turn a recording of another tool into a replay file: official inference files, lmms-eval, VLMEvalKit, IXC, 0/1 outcomes.
+
+    Samples find their rows by their texts, or by ids, and keep the order they were shown in. Samples without a row are counted;
+    **more than a twentieth of them** is an error. The command to score the file is printed.
+    """
+    from rewardlab.benchmarks.recordings.imports import import_recording
+    from rewardlab.benchmarks.registry import find_benchmark
+    from rewardlab.data.files import write_atomic
+
+    name = benchmark or (RECORDERS[form].benchmark if form in RECORDERS else "pairs")
+    rows = find_benchmark(name).load(data, images=None, with_images=False)
+    result = import_recording(form, recording, rows)
+    write_atomic(out, "".join(json.dumps(line) + "\n" for line in result.rows))
+    typer.echo(
+        f"{len(result.rows):,} of {result.num_samples:,} samples, of {result.num_rows:,} of {len(rows):,} rows; "
+        f"{result.num_unmatched:,} belong to no row"
+    )
+    template = f" --template {result.template}" if result.template else ""
+    command = ["rewardlab", "bench", "run", name, "--data", str(data), "--judge", f"replay:{out}"]
+    typer.echo(f"written: {out}; score it: {shlex.join(command)}{template} --out RUN")
