@@ -9,7 +9,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from rewardlab.benchmarks.recordings.readers import RECORDERS
+from rewardlab.benchmarks.recordings import FORMS
 from rewardlab.cli.options import bench_app
 from rewardlab.errors import ConfigError
 
@@ -47,7 +47,7 @@ def bench_prepare(
 
 @bench_app.command("import")
 def bench_import(
-    form: Annotated[str, typer.Argument(help=f"Whose form the recording has: {', '.join(RECORDERS)}.")],
+    form: Annotated[str, typer.Argument(help=f"Whose form the recording has: {', '.join(FORMS)}.")],
     recording: Annotated[Path, typer.Argument(help="The file that the tool wrote.")],
     data: Annotated[Path, typer.Option("--data", help="The benchmark's data file, as in `bench run`.")],
     out: Annotated[Path, typer.Option("--out", help="Replay file to write.")],
@@ -64,7 +64,7 @@ def bench_import(
     from rewardlab.benchmarks.registry import find_benchmark
     from rewardlab.data.files import write_atomic
 
-    name = benchmark or (RECORDERS[form].benchmark if form in RECORDERS else "pairs")
+    name = benchmark or FORMS.get(form, "pairs")
     rows = find_benchmark(name).load(data, images=None, with_images=False)
     result = import_recording(form, recording, rows)
     write_atomic(out, "".join(json.dumps(line) + "\n" for line in result.rows))

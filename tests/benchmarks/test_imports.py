@@ -11,10 +11,11 @@ import pytest
 from typer.testing import CliRunner
 
 from rewardlab.benchmarks.base import Benchmark, Row
+from rewardlab.benchmarks.recordings import FORMS
 from rewardlab.benchmarks.recordings.imports import import_recording
-from rewardlab.benchmarks.recordings.readers import length_order
+from rewardlab.benchmarks.recordings.readers import RECORDERS, length_order
 from rewardlab.benchmarks.recordings.samples import Import
-from rewardlab.benchmarks.registry import find_benchmark
+from rewardlab.benchmarks.registry import PACKAGED, find_benchmark
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import BenchSettings
 from rewardlab.cli import app
@@ -194,6 +195,12 @@ def test_samples_without_a_row_are_counted_and_many_are_refused(data: Path, tmp_
             import_recording("outcomes", write_lines(tmp_path / "o.jsonl", [bad]), rows_of(data))
     with pytest.raises(ConfigError, match="expected one of vl_rewardbench, lmms_eval"):
         import_recording("lm_eval", tmp_path / "o.jsonl", rows_of(data))
+
+
+def test_every_form_has_a_reader() -> None:
+    """By one list of names."""
+    assert list(FORMS) == list(RECORDERS)
+    assert set(FORMS.values()) <= set(PACKAGED)
 
 
 def test_import_from_the_command_line(data: Path, tmp_path: Path) -> None:

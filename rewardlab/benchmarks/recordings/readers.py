@@ -22,11 +22,10 @@ from rewardlab.verdicts.parse import format_verdict
 
 @dataclass(frozen=True)
 class Recorder:
-    """A tool's form: ``read`` gives its samples, ``benchmark`` is whose, ``template`` the format of its texts (None: the
+    """A tool's form: ``read`` gives its samples, ``template`` is the format of its texts (None: the
     default's), ``by`` how samples find rows: their texts, ids, or the place within their group."""
 
     read: Callable[[Path], Iterator[Sample]]
-    benchmark: str
     template: str | None
     by: str
     inputs: str
@@ -122,18 +121,14 @@ def outcomes(path: Path) -> Iterator[Sample]:
 
 
 RECORDERS: Mapping[str, Recorder] = {
-    "vl_rewardbench": Recorder(
-        vl_rewardbench_draws, "vl_rewardbench", "overall_judgment", "texts", "JSON lines of its inference"
-    ),
-    "lmms_eval": Recorder(lmms_eval_samples, "vl_rewardbench", "overall_judgment", "texts", "lmms-eval's samples_*.jsonl"),
-    "vlmevalkit": Recorder(vlmevalkit_table, "vl_rewardbench", "overall_judgment", "texts", "VLMEvalKit's table, .tsv or .csv"),
-    "ixc": Recorder(ixc_results, "vl_rewardbench", None, "group", "IXC-2.5-Reward's results.json"),
-    "multimodal_rewardbench": Recorder(
-        multimodal_rewardbench_outputs, "multimodal_rewardbench", "double_brackets", "id", "JSON lines of its inference"
-    ),
-    "mm_rlhf": Recorder(mm_rlhf_rewards, "mm_rlhf", None, "medium", "JSON lines with id, image or video, rewards"),
-    "mmrb2": Recorder(mmrb2_predictions, "mmrb2", None, "id", "predictions.json"),
-    "outcomes": Recorder(outcomes, "pairs", None, "id", 'JSON lines with "id" and "right"'),
+    "vl_rewardbench": Recorder(vl_rewardbench_draws, "overall_judgment", "texts", "JSON lines of its inference"),
+    "lmms_eval": Recorder(lmms_eval_samples, "overall_judgment", "texts", "lmms-eval's samples_*.jsonl"),
+    "vlmevalkit": Recorder(vlmevalkit_table, "overall_judgment", "texts", "VLMEvalKit's table, .tsv or .csv"),
+    "ixc": Recorder(ixc_results, None, "group", "IXC-2.5-Reward's results.json"),
+    "multimodal_rewardbench": Recorder(multimodal_rewardbench_outputs, "double_brackets", "id", "JSON lines of its inference"),
+    "mm_rlhf": Recorder(mm_rlhf_rewards, None, "medium", "JSON lines with id, image or video, rewards"),
+    "mmrb2": Recorder(mmrb2_predictions, None, "id", "predictions.json"),
+    "outcomes": Recorder(outcomes, None, "id", 'JSON lines with "id" and "right"'),
 }
 
 
