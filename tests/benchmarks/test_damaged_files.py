@@ -11,7 +11,9 @@ import pytest
 
 from rewardlab.benchmarks.official import official_lines
 from rewardlab.benchmarks.registry import find_benchmark
-from rewardlab.errors import DataError
+from rewardlab.benchmarks.runner import run_bench
+from rewardlab.benchmarks.settings import BenchSettings
+from rewardlab.errors import ConfigError, DataError
 
 VL = {"id": "RLAIF-V-1", "prompt": "q?", "chosen": "a", "rejected": "b", "image": "x.png"}
 MM = {"id": "1", "image": "mcq/x.png", "prompt": "q?", "chosen": "a", "rejected": "b"}
@@ -111,3 +113,21 @@ def test_damaged_outputs(damage: str, tmp_path: Path) -> None:
         with pytest.raises(DataError) as caught:
             official_lines(name, tmp_path / "o.jsonl", tmp_path)
         assert len(str(caught.value)) < 500 + len(str(tmp_path))
+
+
+def test_a_file_of_another_benchmark_is_refused(tmp_path: Path) -> None:
+    """VL-RewardBench's columns are MM-RLHF-RewardBench's, too; a part of the right file still runs."""
+    other = [{**MM, "id": str(n), "image": f"vl_reward/img/{n}.jpg"} for n in range(1250)]
+    (tmp_path / "d.jsonl").write_text("\n".join(map(json.dumps, other)))
+    settings = BenchSettings("mm_rlhf", tmp_path / "d.jsonl", "baseline:first")
+    with pytest.raises(DataError, match=r"is not mm_rlhf: 1,250 of 1,250 rows .*mcq, long.*as many rows as vl_rewardbench"):
+        run_bench(settings, tmp_path / "out")
+    (tmp_path / "d.jsonl").write_text("\n".join(map(json.dumps, [MM] * 3 + other[:2])))
+    assert run_bench(settings, tmp_path / "out")[0].scores.num_pairs == 5
+
+
+@pytest.mark.parametrize(("name", "near"), [("vl-rewardbench", "vl_rewardbench"), ("MM_RLHF", "mm_rlhf"), ("mmrb", "mmrb2")])
+def test_a_misspelt_benchmark_is_guessed(name: str, near: str) -> None:
+    """Beside the names there are."""
+    with pytest.raises(ConfigError, match=rf"did you mean {near}\?\); expected one of vl_rewardbench, mm_rlhf"):
+        find_benchmark(name)

@@ -22,8 +22,8 @@ from rewardlab.verdicts.parse import format_verdict
 
 @dataclass(frozen=True)
 class Recorder:
-    """A tool's form: ``read`` gives its samples, ``template`` is the format of its texts (None: the
-    default's), ``by`` how samples find rows: their texts, ids, or the place within their group."""
+    """A tool's form: ``read`` gives its samples, ``template`` is the format of its texts (None: the default's),
+    ``by`` how samples find rows: by their texts, an id, a prompt's id and medium, or the place within their group."""
 
     read: Callable[[Path], Iterator[Sample]]
     template: str | None
