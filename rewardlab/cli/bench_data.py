@@ -14,6 +14,26 @@ from rewardlab.cli.options import bench_app
 from rewardlab.errors import ConfigError
 
 
+@bench_app.command("list")
+def bench_list() -> None:
+    """List the benchmarks of `bench run`: pairs, groups, where their files are, and whose official scorer is here.
+
+    Beside the package's own: those of installed packages (entry points) and your own as a Python file.
+    """
+    from rewardlab.benchmarks.registry import GROUP, find_benchmark, packaged_benchmarks
+    from rewardlab.extensions import extension_names
+
+    for benchmark in [*packaged_benchmarks(), *map(find_benchmark, extension_names(GROUP))]:
+        total, groups = sum(benchmark.sizes.values()), ", ".join(f"{name} {size:,}" for name, size in benchmark.sizes.items())
+        files = benchmark.files
+        facts = [f"{total:,} pairs: {groups}" if total else "any number of pairs"]
+        facts.append(
+            (f"files: {files.repo or f'{len(files.urls)} by address'} (bench prepare)") if files else "files: your own"
+        )
+        facts.append(f"official scorer: {', '.join(benchmark.scorers)}" if benchmark.scorers else "no official scorer here")
+        typer.echo(f"{benchmark.name}: {'; '.join(facts)}")
+
+
 @bench_app.command("prepare")
 def bench_prepare(
     benchmark: Annotated[
