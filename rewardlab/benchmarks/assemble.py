@@ -10,6 +10,7 @@ from pathlib import Path
 from rewardlab.benchmarks.base import Benchmark, Row
 from rewardlab.benchmarks.baselines import BaselineJudge
 from rewardlab.benchmarks.failed_share import VOTES, failure_of
+from rewardlab.benchmarks.format_notes import format_notes
 from rewardlab.benchmarks.identity import RunIdentity
 from rewardlab.benchmarks.kinds import kinds_of
 from rewardlab.benchmarks.official import write_official
@@ -62,7 +63,7 @@ def make_report(asked: Asked, notes: Sequence[str], out: Path) -> Report:
         all_notes.append(
             f"{failed:,} votes failed at the endpoint and count as wrong: {errors}; the same command asks for them again"
         )
-    all_notes += _vote_notes(judge, judgments, num_votes)
+    all_notes += _vote_notes(judge, judgments, num_votes) + format_notes(judge, judgments, out)
     labeled = label_rows(rows, judgments)
     sampling = judge.sampling if isinstance(judge, Replay) else Sampling() if isinstance(judge, ServedJudge) else identity
     # Votes of a panel are of several judges: fewer of them are no smaller panel, and no text of one judge.

@@ -23,7 +23,7 @@ def benchmark(
     out: str | Path,
     images: str | Path | None = None,
     votes: int | None = None,
-    orders: str = "both",
+    orders: str = "auto",
     limit: int | None = None,
     seed: int = 0,
     template: str | None = None,

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rewardlab.benchmarks.base import Benchmark, OfficialScorer, Row
+from rewardlab.benchmarks.data_files import json_rows, reason, whole_json
 from rewardlab.benchmarks.registry import PACKAGED, find_benchmark, packaged_benchmarks
-from rewardlab.data.files import read_lines, write_atomic
+from rewardlab.data.files import write_atomic
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.types import Judgment
 
@@ -64,12 +65,10 @@ def official_lines(name: str, outputs: Path, data: Path | None = None) -> list[s
         raise DataError(f"{outputs}: no such file of outputs")
     try:
         if scorer.is_object:
-            return scorer.lines(json.loads(outputs.read_text(encoding="utf-8")), data)
-        if not (records := [json.loads(line) for line in read_lines(outputs) if line.strip()]):
-            raise DataError(f"{outputs}: holds no outputs")
-        return scorer.lines(records, data)
+            return scorer.lines(whole_json(outputs, scorer.inputs), data)
+        return scorer.lines([record for record, _ in json_rows(outputs, scorer.inputs)], data)
     except (DataError, ConfigError):
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-        why = f"a row lacks {error}" if isinstance(error, KeyError) else str(error)
+        why = f"a row {reason(error)}" if isinstance(error, KeyError) else reason(error)
         raise DataError(f"{outputs}: not the outputs of {name} ({why}); expected {scorer.inputs}") from error

@@ -152,7 +152,7 @@ class Pass:
         rows, orders, start = [self.rows[n] for n in wanted], [self.orders[n] for n in wanted], time.perf_counter()
         if isinstance(judge, Replay):
             votes = [
-                [vote for order in row_orders for vote in judge.votes(row.row, order, num_votes)]
+                [vote for order in row_orders for vote in judge.votes(row, order, num_votes)]
                 for row, row_orders in zip(rows, orders, strict=True)
             ]
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 
@@ -33,8 +34,12 @@ def find_benchmark(name: str) -> Benchmark:
     extension = load_extension(name, Benchmark, attribute="BENCHMARK", group=GROUP)
     if extension is not None:
         return extension
-    names = ", ".join([*PACKAGED, *extension_names(GROUP)])
-    raise ConfigError(f"unknown benchmark {name!r}; expected one of {names}, or a Python file with a BENCHMARK")
+    known = [*PACKAGED, *extension_names(GROUP)]
+    near = get_close_matches(name.lower().replace("-", "_").replace(" ", "_"), known, n=1)
+    hint = f" (did you mean {near[0]}?)" if near else ""
+    raise ConfigError(
+        f"unknown benchmark {name!r}{hint}; expected one of {', '.join(known)}, or a Python file with a BENCHMARK"
+    )
 
 
 def packaged_benchmarks() -> list[Benchmark]:

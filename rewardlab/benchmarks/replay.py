@@ -1,28 +1,33 @@
 """Score answers sampled elsewhere, or before: JSON lines of texts, of a scalar model's scores, or a run's votes.jsonl.
 
 A text row is ``{"row": i, "order": "given"|"swapped", "text": "..."}``, one sample each, with ``margin`` (log-odds of the
-response shown first) where the sampler knew it; a score row is ``{"row": i, "scores": [s0, s1]}``. ``row`` is the 0-based row
-of the data file; index 0 is its first (chosen) response.
+response shown first) where the sampler knew it; a score row is ``{"row": i, "scores": [s0, s1]}``; an outcome row, where
+only the result is known, ``{"row": i, "right": true|false}``. ``row`` is the 0-based row of the data file; index 0 is its
+first (chosen) response.
 """
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from rewardlab.benchmarks.base import Row
 from rewardlab.data.files import read_lines
 from rewardlab.data.votes import vote_of
 from rewardlab.errors import DataError
-from rewardlab.types import Choice, Completion, FinishReason, Order, Verdict, VerdictStatus, Vote, choice_of
+from rewardlab.metrics.accuracy import OUTCOME
+from rewardlab.types import BOTH_ORDERS, Choice, Completion, FinishReason, Order, Verdict, VerdictStatus, Vote, choice_of
 from rewardlab.verdicts.parse import verdict_of
 
 MISSING = "not in the replay file"
-EXPECTED = 'expected {"row", "order", "text"}, {"row", "scores"}, or the votes.jsonl of a run'
+EXPECTED = 'expected {"row", "order", "text"}, {"row", "scores"}, {"row", "right"}, or the votes.jsonl of a run'
 
 
 @dataclass(frozen=True)
@@ -57,6 +62,9 @@ class Replay:
         self.sampling = Sampling()  # of the run
         self._votes: dict[tuple[int, Order], list[Vote]] = defaultdict(list)
         self._scores: dict[int, tuple[float, float]] = {}
+        self._outcomes: dict[int, bool] = {}
+        self.num_unordered = 0  # text rows that name no order, and are taken as given
+        self._pads = True
         try:
             lines = read_lines(path)
         except UnicodeDecodeError as error:
@@ -64,10 +72,12 @@ class Replay:
         for number, line in enumerate(lines, start=1):
             if line.strip():
                 self._take(line, number, f"{path}, line {number}")
-        if not self._votes and not self._scores:
+        kinds = {"texts": {row for row, _ in self._votes}, "scores": set(self._scores), "an outcome": set(self._outcomes)}
+        if not any(kinds.values()):
             raise DataError(f"{path}: holds no samples")
-        if both := {row for row, _ in self._votes} & set(self._scores):
-            raise DataError(f"{path}: row {min(both)} has both texts and scores; expected one kind of sample for a row")
+        for (name, some), (other, others) in combinations(kinds.items(), 2):
+            if both := some & others:
+                raise DataError(f"{path}: row {min(both)} has both {name} and {other}; expected one kind of sample for a row")
 
     def _take(self, line: str, number: int, where: str) -> None:
         try:
@@ -88,6 +98,10 @@ class Replay:
                 if row in self._scores:
                     raise ValueError(f"row {row} has scores twice")
                 self._scores[row] = (first, second)
+            elif "right" in values:
+                if not isinstance(values["right"], (bool, int)) or values["right"] not in (0, 1) or row in self._outcomes:
+                    raise ValueError(f"row {row} has more than one outcome, or one that is neither true nor false")
+                self._outcomes[row] = bool(values["right"])
             else:
                 self._take_text(values, row)
         except (ValueError, KeyError, TypeError) as error:
@@ -110,6 +124,7 @@ class Replay:
         if not isinstance(values["text"], str):
             raise ValueError("text is not a string")
         completion, order = Completion(values["text"], FinishReason.STOP), Order(values.get("order", "given"))
+        self.num_unordered += "order" not in values
         margin = values.get("margin")
         if margin is None:
             self._votes[row, order].append(Vote(order, verdict_of(completion, self.verdict_format), completion))
@@ -120,22 +135,40 @@ class Replay:
 
     @property
     def rows(self) -> set[int]:
-        return {row for row, _ in self._votes} | set(self._scores)
+        return {row for row, _ in self._votes} | set(self._scores) | set(self._outcomes)
+
+    def counts(self, row: int) -> tuple[int, int]:
+        """Return how many samples a row has as given and as swapped. Scores stand for both orders, an outcome for one."""
+        if row in self._scores:
+            return (1, 1)
+        if row in self._outcomes:
+            return (1, 0)
+        given, swapped = (len(self._votes.get((row, order), ())) for order in BOTH_ORDERS)
+        return given, swapped
+
+    def as_recorded(self) -> Replay:
+        """Return the same recording, of which a row and order with any sample lacks none."""
+        other = copy.copy(self)
+        other._pads = False
+        return other
 
     @property
     def max_votes(self) -> int:
         """The largest number of samples any row has in one order."""
         return max([1, *map(len, self._votes.values())])
 
-    def votes(self, row: int, order: Order, num_votes: int) -> list[Vote]:
+    def votes(self, asked: Row, order: Order, num_votes: int) -> list[Vote]:
         """The first ``num_votes`` samples of a row in an order; each one that is missing is an ERROR, not left out.
 
-        Of a run's votes, which may have stopped early, only a row and order without any is missing.
+        Of a run's votes, which may have stopped early, and of :meth:`as_recorded` only a row and order without any is missing.
         """
+        row = asked.row
         if row in self._scores:
             return [self._score_vote(row, order)] * num_votes
+        if row in self._outcomes and order is Order.GIVEN:
+            return [self._outcome_vote(asked, order)]
         votes = self._votes.get((row, order), [])[:num_votes]
-        expected = 1 if self.is_run else num_votes
+        expected = 1 if self.is_run or not self._pads else num_votes
         lost = Completion("", FinishReason.ERROR, error=MISSING)
         return votes + [Vote(order, Verdict(None, VerdictStatus.ERROR), lost)] * (expected - len(votes))
 
@@ -147,6 +180,14 @@ class Replay:
         if first == second:
             return Vote(order, Verdict(None, VerdictStatus.TIE, "scores"), note)
         return Vote(order, Verdict(choice_of(int(second > first), order), VerdictStatus.OK, "scores"), note)
+
+    def _outcome_vote(self, asked: Row, order: Order) -> Vote:
+        """A vote for the response that the outcome names; in which place it was shown is not known."""
+        assert asked.pair.preferred is not None
+        right = self._outcomes[asked.row]
+        note = Completion(f"outcome: {'right' if right else 'wrong'}", FinishReason.STOP)
+        response = asked.pair.preferred if right else 1 - asked.pair.preferred
+        return Vote(order, Verdict(choice_of(response, order), VerdictStatus.OK, OUTCOME), note)
 
 
 def _by_margin(margin: float) -> Verdict:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from rewardlab.benchmarks.base import Benchmark, Row, equal_length_notes, size_notes
+from rewardlab.benchmarks.fit import check_fit
 from rewardlab.benchmarks.passes import AnyJudge
 from rewardlab.benchmarks.registry import PACKAGED, find_benchmark
 from rewardlab.benchmarks.replay import Replay
@@ -38,6 +39,7 @@ def load_rows(settings: BenchSettings, judge: AnyJudge) -> tuple[list[Row], list
     """Return the rows to judge, and what is odd about the file. Raise DataError for a replay of rows that it does not have."""
     benchmark = find_benchmark(settings.benchmark)
     rows = load_benchmark_rows(benchmark, settings, with_images=judge.sees)
+    check_fit(benchmark, rows, settings.data)
     if isinstance(judge, Replay) and (strangers := judge.rows - {row.row for row in rows}):
         raise DataError(f"{judge.name}: has samples for row {min(strangers)}, which {settings.data} does not have")
     notes = size_notes(benchmark, rows) + equal_length_notes(rows)

@@ -15,6 +15,7 @@ from rewardlab.benchmarks.cost import BudgetGate, most_it_may_cost
 from rewardlab.benchmarks.identity import run_identity
 from rewardlab.benchmarks.pass_log import PassLog
 from rewardlab.benchmarks.passes import AnyJudge, Pass
+from rewardlab.benchmarks.recorded_orders import RECORDED, resolve_policy, shown_orders
 from rewardlab.benchmarks.replay import Replay
 from rewardlab.benchmarks.report_model import Report
 from rewardlab.benchmarks.requirements import check_possible
@@ -26,13 +27,13 @@ from rewardlab.data.files import write_atomic
 from rewardlab.data.pairs import with_blank_images, with_other_images
 from rewardlab.errors import ConfigError
 from rewardlab.judging.engines import open_model_judge
-from rewardlab.judging.judge import ModelJudge, draw_orders
+from rewardlab.judging.judge import ModelJudge
 from rewardlab.judging.margins import ProbabilityJudge
 from rewardlab.judging.panel import PanelJudge
 from rewardlab.judging.served import ServedJudge
 from rewardlab.judging.spec import WITHOUT_SAMPLER, JudgeSpec
 from rewardlab.metrics.accuracy import Labeled
-from rewardlab.prompts import load_template
+from rewardlab.prompts import reading_format
 from rewardlab.reporting.progress import log_line
 from rewardlab.samplers.base import RequestGate
 from rewardlab.types import Order, PreferencePair
@@ -44,7 +45,7 @@ def open_any_judge(settings: BenchSettings) -> AnyJudge:
     if spec.engine == "baseline":
         return BaselineJudge(spec.target)
     if spec.engine == "replay":
-        return Replay(Path(spec.target), load_template(settings.template).verdict_format if settings.template else None)
+        return Replay(Path(spec.target), reading_format(settings.template) if settings.template else None)
     return open_model_judge(
         settings.judge,
         template=settings.template,
@@ -65,6 +66,7 @@ def run_bench(settings: BenchSettings, out: Path) -> tuple[Report, list[Row]]:
     """
     benchmark = check_names(settings.benchmark, settings.controls, settings.orders, settings.template, settings.judge)
     judge = open_any_judge(settings)
+    settings = replace(settings, orders=resolve_policy(settings.orders, judge, settings.votes))
     _check_stopping(settings, judge)
     _check_budget(settings, judge)
     rows, notes = load_rows(settings, judge)
@@ -76,7 +78,10 @@ def run_bench(settings: BenchSettings, out: Path) -> tuple[Report, list[Row]]:
         whole_prompts=benchmark.whole_prompts,
     )
     num_votes = settings.votes or (judge.max_votes if isinstance(judge, Replay) else 1)
-    orders = draw_orders(settings.orders, len(rows), settings.seed)
+    orders, order_notes = shown_orders(settings.orders, judge, rows, settings.seed, settings.votes)
+    notes += order_notes
+    if isinstance(judge, Replay) and settings.orders == RECORDED:
+        judge = judge.as_recorded()
     identity = run_identity(settings, judge, rows, num_votes)
     if isinstance(judge, ModelJudge) and not (out / VOTES).exists():
         judge.check()  # nothing is left behind where nobody answers

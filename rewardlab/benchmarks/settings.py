@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rewardlab.benchmarks.base import Benchmark
+from rewardlab.benchmarks.recorded_orders import check_policy
 from rewardlab.benchmarks.registry import find_benchmark
 from rewardlab.benchmarks.requirements import Requirement
 from rewardlab.config.data import NO_BUDGET, NO_PRICES, Budget, Prices
 from rewardlab.errors import ConfigError
-from rewardlab.judging.judge import draw_orders
 from rewardlab.judging.spec import WITHOUT_SAMPLER, JudgeSpec
 from rewardlab.models.checkpoints import load_template_for
-from rewardlab.prompts import load_template
+from rewardlab.prompts import load_template, reading_format
 from rewardlab.samplers.request_options import NOTHING_SAID, RequestOptions
 
 NO_ENGINES = ("baseline", "replay")  # judges that a benchmark takes beside those of engines
@@ -33,7 +33,7 @@ class BenchSettings:
     judge: str
     images: Path | None = None
     votes: int | None = None
-    orders: str = "both"
+    orders: str = "auto"  # both; of a recording in one order, as recorded
     limit: int | None = None
     seed: int = 0
     template: str | None = None
@@ -59,8 +59,13 @@ def check_names(name: str, controls: Sequence[str], orders: str, template: str |
     benchmark = find_benchmark(name)
     if unknown := sorted(set(controls) - set(CONTROLS)):
         raise ConfigError(f"unknown controls {', '.join(unknown)}; expected {', '.join(CONTROLS)}")
-    draw_orders(orders, 0, 0)
+    check_policy(orders)
     if template:
-        checkpoint = JudgeSpec.parse(judge, *NO_ENGINES, *WITHOUT_SAMPLER).checkpoint
-        load_template_for(checkpoint, template) if checkpoint else load_template(template)
+        spec = JudgeSpec.parse(judge, *NO_ENGINES, *WITHOUT_SAMPLER)
+        if spec.engine == "replay":  # recorded answers are read, nothing is asked in words
+            reading_format(template)
+        elif spec.checkpoint:
+            load_template_for(spec.checkpoint, template)
+        else:
+            load_template(template)
     return benchmark

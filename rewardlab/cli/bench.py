@@ -46,15 +46,23 @@ def bench_run(
     votes: Annotated[
         Optional[int], typer.Option("--votes", min=1, help="Samples per pair and order (replay: all; else 1).")
     ] = None,
-    orders: Annotated[str, typer.Option("--orders", help="both, random (one per pair, drawn) or given.")] = "both",
+    orders: Annotated[
+        str,
+        typer.Option(
+            "--orders",
+            help="both, random (one per pair, drawn), given, or recorded (of a replay: the orders it has). auto: recorded for "
+            "a replay that lacks one order of many pairs, else both.",
+        ),
+    ] = "auto",
     limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Only the first N rows.")] = None,
     seed: Annotated[int, typer.Option("--seed", help="Seed of everything random.")] = 0,
     template: Annotated[
         Optional[str],
         typer.Option(
             "--template",
-            help="Prompt template (default: the checkpoint's; r1_reward for endpoints), or FORMAT:FILE with your own words; "
-            "FORMAT is a verdict format, or a Python file with read_verdict(text).",
+            help="Prompt template (default: the checkpoint's; r1_reward for endpoints), a verdict format such as "
+            "double_brackets, asked for in words of the package, or FORMAT:FILE with your own words; FORMAT may be a Python "
+            "file with read_verdict(text). Of a replay: the format to read it by.",
         ),
     ] = None,
     temperature: Annotated[float, typer.Option("--temperature", min=0.0, help="0 is greedy.")] = 1.0,
@@ -98,9 +106,9 @@ def bench_run(
     """Score a judge: votes in both orders, intervals, swap consistency, position bias, baselines; JSON, Markdown, HTML.
 
     A replay file has one sample a line, `{"row": 0, "order": "given", "text": "..."}`, or one pair of scores of a scalar
-    model, `{"row": 0, "scores": [0.3, 0.7]}`; `row` is the 0-based row of the data file, index 0 its first/chosen response. A
-    finished run's `votes.jsonl` is one too. Texts are read as R1-Reward writes them (`<answer>1</answer>`) unless `--template`
-    names another format; a run's votes stand as they were read.
+    model, `{"row": 0, "scores": [0.3, 0.7]}`, or an outcome, `{"row": 0, "right": true}`; `row` is the 0-based row of the data
+    file, index 0 its first/chosen response. A finished run's `votes.jsonl` is one too. Texts are read as R1-Reward writes them
+    (`<answer>1</answer>`) unless `--template` names another format; a run's votes stand as they were read, unless it does.
     The same command continues a killed run. **Exit status 3** where an endpoint refuses request after request, and where more
     than `--max-failed` of the votes failed: such a report is marked as failed.
     """

@@ -35,6 +35,7 @@ from rewardlab.cli.request_options import (
 )
 from rewardlab.judging.comparison import FAILED
 from rewardlab.types import BOTH_ORDERS, Judgment, Outcome, VerdictStatus
+from rewardlab.verdicts.other_formats import other_format, unread_texts
 from rewardlab.verdicts.votes import both_orders_or_none, in_order
 
 
@@ -163,6 +164,8 @@ def end_without_outcome(judgment: Judgment) -> None:
         every = all(of_order <= set(FAILED) for of_order in statuses)
         typer.echo(f"every vote {'' if every else 'of an order '}failed at the endpoint", err=True)
         raise typer.Exit(ExitCode.ENDPOINT)
+    if (other := other_format(unread_texts(judgment.votes), least=1)) is not None:
+        typer.echo(other.sentence(f"--template {other.name} asks for that form, and reads it"), err=True)
     end_without_votes(set().union(*statuses))
     typer.echo("an order has no valid vote; more --votes may give it one", err=True)
     raise typer.Exit(ExitCode.FINDING)

@@ -14,7 +14,7 @@ class BenchEntry(Schema):
     data: str = Field(description="Its data file, by its name within the suite's folder of data.")
     images: str | None = Field(None, description="Its folder of images, by its name there; null: images are in the data file.")
     votes: int = Field(1, ge=1, description="Samples of each pair in each order.")
-    orders: str = Field("both", description="`both`, `random` (one for each pair, drawn) or `given`.")
+    orders: str = Field("both", description="`both`, `random` (one for each pair, drawn), `given` or `recorded` (of a replay).")
     temperature: float = Field(1.0, ge=0, description="Sampling temperature; 0 is greedy.")
     top_p: float = Field(1.0, gt=0, le=1, description="Nucleus of sampling; 1 draws from all tokens.")
     max_tokens: int = Field(1024, ge=1, description="Most tokens of a judgment.")

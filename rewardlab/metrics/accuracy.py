@@ -17,6 +17,8 @@ from rewardlab.types import BOTH_ORDERS, Choice, Judgment, Outcome, VerdictStatu
 from rewardlab.verdicts.votes import in_order, majority
 
 VALID = (VerdictStatus.OK, VerdictStatus.TIE)
+OUTCOME = "outcome"  # rule of a verdict of which only right or wrong is known, not where the response was shown
+LEAST_BOTH = 0.95  # share of pairs shown in both orders from which a figure of both orders is one of all pairs
 
 
 @dataclass(frozen=True)
@@ -142,8 +144,12 @@ def invalid_rate(items: Sequence[Labeled]) -> float:
 
 
 def position_bias(items: Sequence[Labeled]) -> float | None:
-    """Share of valid verdicts for the response shown first, minus one half: -0.5..0.5, 0 without bias; None without any."""
-    choices = [vote.verdict.choice for vote in _all_votes(items) if vote.verdict.choice is not None]
+    """Share of valid verdicts for the response shown first, minus one half: -0.5..0.5, 0 without bias; None without any.
+
+    Outcomes alone, of which no place is known, do not count.
+    """
+    verdicts = [vote.verdict for vote in _all_votes(items) if vote.verdict.rule != OUTCOME]
+    choices = [verdict.choice for verdict in verdicts if verdict.choice is not None]
     return choices.count(Choice.FIRST) / len(choices) - 0.5 if choices else None
 
 
@@ -165,10 +171,10 @@ def length_bias(items: Sequence[Labeled], longer: Sequence[int | None]) -> float
 def swap_consistency(items: Sequence[Labeled]) -> float | None:
     """Share of pairs, of those shown in both orders, whose two majorities name the same response.
 
-    A tie or an invalid majority in either order is not consistent. None where no pair was shown in both orders.
+    A tie or an invalid majority in either order is not consistent. None where less than 95 % of the pairs were shown in both.
     """
     both = [trials for trials in map(_trials, items) if len(trials) == 2]
-    if not both:
+    if not both or len(both) < LEAST_BOTH * len(items):
         return None
     outcomes = [(majority(first), majority(second)) for first, second in both]
     decided = (Outcome.RESPONSE_0, Outcome.RESPONSE_1)

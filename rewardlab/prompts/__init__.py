@@ -13,7 +13,7 @@ from pathlib import Path
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.prompts.sanitize import sanitize
 from rewardlab.types import IMAGE_MARK, Message, Order, Part, PreferencePair
-from rewardlab.verdicts.formats import format_id, reader_of
+from rewardlab.verdicts.formats import READERS, format_id, reader_of
 
 # template -> the format (of rewardlab.verdicts.parse) that reads its answers.
 # r1_reward: the published prompt of R1-Reward (arXiv 2505.02835, Table 1); a judge must be asked what it was trained on.
@@ -21,7 +21,9 @@ from rewardlab.verdicts.formats import format_id, reader_of
 # verdict: the verdict at once, without reasoning, for a judge that is a classifier (Pairwise-RL, arXiv 2504.04950).
 # single: one response alone, the one shown first, for a scalar reward model; nothing is written, so nothing is read.
 # answer: the question itself, asked of a policy whose answers a judge compares.
+# Every verdict format is a template too: words that ask for exactly that form.
 TEMPLATE_FORMATS = {
+    **{name: name for name in READERS},
     "r1_reward": "think_answer",
     "plain": "think_answer",
     "verdict": "bare",
@@ -29,6 +31,7 @@ TEMPLATE_FORMATS = {
     "answer": "unread",
 }
 DEFAULT_TEMPLATE = "r1_reward"
+_SAME_WORDS = {"think_answer": "r1_reward", "bare": "verdict"}  # formats whose words have a name of their own
 
 _SLOT = re.compile(r"\{(question|first|second)\}")
 
@@ -61,8 +64,9 @@ def load_text(file: str) -> str:
 def load_template(name: str) -> Template:
     """Return the template called ``name``, or one's own: ``FORMAT:FILE``, for a benchmark's words or another judge's.
 
-    FORMAT is a verdict format or one's own reader (:func:`rewardlab.verdicts.formats.reader_of`). Raise ConfigError for an
-    unknown name or format, and for a file that is not there or lacks a slot.
+    The name of a verdict format is that of words that ask for it. FORMAT is a verdict format or one's own reader
+    (:func:`rewardlab.verdicts.formats.reader_of`). Raise ConfigError for an unknown name or format, and for a file that is not
+    there or lacks a slot.
     """
     verdict_format, colon, file = name.partition(":")
     if colon:
@@ -70,8 +74,33 @@ def load_template(name: str) -> Template:
     if name not in TEMPLATE_FORMATS:
         raise ConfigError(
             f"unknown prompt template {name!r}; expected one of {sorted(TEMPLATE_FORMATS)}, or FORMAT:FILE with your own text"
+            + (f", here {name}:FILE" if _is_format(name) else "")
         )
-    return Template(name, load_text(f"{name}.txt"), TEMPLATE_FORMATS[name])
+    return Template(name, load_text(f"{_SAME_WORDS.get(name, name)}.txt"), TEMPLATE_FORMATS[name])
+
+
+def reading_format(name: str) -> str:
+    """Return the verdict format by which recorded answers are read: that of a template, or a format itself.
+
+    Of ``FORMAT:FILE`` the file is not looked at, for nothing is asked. Raise ConfigError for an unknown name.
+    """
+    if name in TEMPLATE_FORMATS:
+        return TEMPLATE_FORMATS[name]
+    verdict_format = name.partition(":")[0]
+    try:
+        reader_of(verdict_format)
+    except ConfigError as error:
+        raise ConfigError(f"template {name!r}: {error}, or a prompt template of {sorted(TEMPLATE_FORMATS)}") from error
+    return verdict_format
+
+
+def _is_format(name: str) -> bool:
+    """Return whether there is a reader of this name, such as a Python file, which has no words of its own."""
+    try:
+        reader_of(name)
+    except ConfigError:
+        return False
+    return True
 
 
 def _template_in_file(name: str, verdict_format: str, path: Path) -> Template:

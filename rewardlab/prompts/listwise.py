@@ -11,7 +11,8 @@ from pathlib import Path
 from rewardlab.errors import ConfigError
 from rewardlab.prompts import load_text
 from rewardlab.types import Completion, FinishReason, Message, Part, VerdictStatus
-from rewardlab.verdicts.formats import after_thinking, last_line, letters_in_last_line
+from rewardlab.verdicts.formats import letters_in_last_line
+from rewardlab.verdicts.places import after_thinking, last_line
 
 LETTERS = "ABCD"
 SLOTS = {"choice": ("{question}", "{a}", "{b}", "{c}", "{d}"), "rating": ("{question}", "{a}")}

@@ -22,48 +22,22 @@ from typing import cast
 from rewardlab.errors import ConfigError
 from rewardlab.extensions import load_extension
 from rewardlab.types import Choice, Verdict, VerdictStatus
+from rewardlab.verdicts.places import (
+    DIGITS,
+    EITHER,
+    LINE,
+    QUOTES,
+    Reader,
+    choice_verdict,
+    is_quoted,
+    last_line,
+    no_verdict,
+    plain_text,
+    reads_rest,
+)
+from rewardlab.verdicts.prose import prose_sentence, winner_line
 
-_DIGITS = {"1": Choice.FIRST, "2": Choice.SECOND}
-_LETTERS = {"A": Choice.FIRST, "B": Choice.SECOND}
-_EITHER = {**_DIGITS, **_LETTERS}
 _TIES = ("C", "tie", "Tie", "TIE")
-_MARKUP = re.compile(r"[*_#]+")
-_LINE = 2000  # characters of a line that are looked at; no verdict needs more
-_QUOTES = "\"'`“”‘’«»「」"
-
-Reader = Callable[[str], Verdict]
-
-
-def _none(rule: str) -> Verdict:
-    return Verdict(None, VerdictStatus.NO_VERDICT, rule)
-
-
-def _verdict(choice: Choice | None, rule: str) -> Verdict:
-    return Verdict(choice, VerdictStatus.OK if choice else VerdictStatus.NOT_A_CHOICE, rule)
-
-
-def _plain(text: str) -> str:
-    """Return a text without Markdown's emphasis."""
-    return _MARKUP.sub("", text)
-
-
-def after_thinking(text: str) -> str | None:
-    """Return what follows the reasoning: all of a text without one; None if a reasoning was opened and not closed."""
-    opened, closed = text.rfind("<think>"), text.rfind("</think>")
-    if opened > closed:
-        return None
-    return text[closed + len("</think>") :] if closed >= 0 else text
-
-
-def _after_thinking(read: Reader) -> Reader:
-    """Return the reader applied to what follows the reasoning."""
-
-    def read_rest(text: str) -> Verdict:
-        rest = after_thinking(text)
-        return _none("unclosed_think") if rest is None else read(rest)
-
-    read_rest.__doc__ = read.__doc__
-    return read_rest
 
 
 def _last_between(text: str, opening: str, closing: str) -> str | None:
@@ -75,67 +49,53 @@ def _last_between(text: str, opening: str, closing: str) -> str | None:
     end = text.find(closing, begin) if begin >= 0 else -1
     if end < 0 or text.rfind(opening, 0, begin) > text.rfind(closing, 0, begin):
         return None
-    return None if _quoted(text, begin, end + len(closing)) else text[begin + len(opening) : end]
+    return None if is_quoted(text, begin, end + len(closing)) else text[begin + len(opening) : end]
 
 
-def _quoted(text: str, begin: int, end: int) -> bool:
-    """Return whether a place stands in quotation marks: right between two, or after one that its line has not closed."""
-    before, after = text[max(0, begin - 2) : begin].rstrip()[-1:], text[end : end + 3].lstrip(" .")[:1]
-    if before and after and before in _QUOTES and after in _QUOTES:
-        return True
-    line = text[max(0, begin - _LINE) : begin].rpartition("\n")[2]
-    return line.count('"') % 2 == 1 or line.count("`") % 2 == 1 or line.count("“") > line.count("”")
-
-
-@_after_thinking
+@reads_rest
 def think_answer(text: str) -> Verdict:
     """``<think>...</think><answer>1|2</answer>`` (R1-Reward).
 
     The content must be 1 or 2 exactly, surrounding blanks aside: "1 or 2", "Response 1" and "1.0" are not choices.
     """
     content = _last_between(text, "<answer>", "</answer>")
-    return _none("no_answer_tag") if content is None else _verdict(_DIGITS.get(content.strip()), "answer_tag")
+    return no_verdict("no_answer_tag") if content is None else choice_verdict(DIGITS.get(content.strip()), "answer_tag")
 
 
 _SENTENCE = re.compile(r"(?:Answer|Response|Image|Video|Assistant)\s*([12AB])\s+is\s+(?:the\s+)?better\.?", re.IGNORECASE)
 
 
-@_after_thinking
+@reads_rest
 def answer_sentence(text: str) -> Verdict:
     """``<answer>Answer 1 is better</answer>`` (UnifiedReward-Think); also Image, Video, Response and Assistant A."""
     content = _last_between(text, "<answer>", "</answer>")
     if content is None:
-        return _none("no_answer_tag")
+        return no_verdict("no_answer_tag")
     match = _SENTENCE.fullmatch(content.strip())
-    return _verdict(_EITHER[match[1].upper()] if match else None, "answer_sentence")
+    return choice_verdict(EITHER[match[1].upper()] if match else None, "answer_sentence")
 
 
 def bare(text: str) -> Verdict:
     """The verdict alone: 1 or 2 exactly, surrounding blanks aside."""
-    return _verdict(_DIGITS.get(text.strip()), "bare")
-
-
-def last_line(text: str) -> str:
-    """Return the last line that is not blank, without emphasis."""
-    return _plain(text.rstrip().rpartition("\n")[2]).strip()
+    return choice_verdict(DIGITS.get(text.strip()), "bare")
 
 
 def _statements(line: str, pattern: re.Pattern[str]) -> list[str]:
     """Return what stands in the places of a line that are no quotations; a line that holds nothing else counts quoted too."""
-    line = line[-_LINE:]
-    if whole := pattern.fullmatch(line.strip(_QUOTES + " .")):
+    line = line[-LINE:]
+    if whole := pattern.fullmatch(line.strip(QUOTES + " .")):
         return [whole[1].strip().upper()]
     places = pattern.finditer(line)
-    return [match[1].strip().upper() for match in places if not _quoted(line, match.start(), match.end())]
+    return [match[1].strip().upper() for match in places if not is_quoted(line, match.start(), match.end())]
 
 
 def _in_last_line(text: str, pattern: re.Pattern[str], rule: str) -> Verdict:
     statements = set(_statements(last_line(text), pattern))
     if not statements:
-        return _none(f"no_{rule}")
+        return no_verdict(f"no_{rule}")
     if statements <= {"C", "TIE"}:
         return Verdict(None, VerdictStatus.TIE, rule)
-    return _verdict(_EITHER.get(statements.pop()) if len(statements) == 1 else None, rule)
+    return choice_verdict(EITHER.get(statements.pop()) if len(statements) == 1 else None, rule)
 
 
 _BRACKETS = re.compile(r"\[\[([^\[\]]{0,40})\]\]")
@@ -146,7 +106,7 @@ def letters_in_last_line(text: str) -> set[str]:
     return set(_statements(last_line(text), _BRACKETS))
 
 
-@_after_thinking
+@reads_rest
 def double_brackets(text: str) -> Verdict:
     """``[[A]]``, ``[[B]]`` or, a tie, ``[[C]]`` (MT-Bench, Multimodal RewardBench): the one in the last line."""
     return _in_last_line(text, _BRACKETS, "double_brackets")
@@ -161,7 +121,7 @@ _JUDGMENT = re.compile(r"^[\d.)\s]{0,8}Overall\s{1,3}Judge?ment\b", re.IGNORECAS
 _THEREFORE = re.compile(r"Therefore\b", re.IGNORECASE)
 
 
-@_after_thinking
+@reads_rest
 def overall_judgment(text: str) -> Verdict:
     """``Overall Judgment: Answer 1 is better.`` (VL-RewardBench's prompt): right after the last such heading, at the head of a
     line; without a heading, a last line that begins "Therefore, Answer 1 is better".
@@ -169,14 +129,14 @@ def overall_judgment(text: str) -> Verdict:
     The benchmark's own pattern takes the last "Answer X is better" after the first such word, however far below it, and
     any number for X; see ``benchmarks/vl_rewardbench/official.py``.
     """
-    plain = _plain(text)
+    plain = plain_text(text)
     heads = [match.end() for match in _JUDGMENT.finditer(plain)]
     if not heads and (therefore := _THEREFORE.match(last := last_line(text))):
         plain, heads = last, [therefore.end()]
     if not heads:
-        return _none("no_overall_judgment")
+        return no_verdict("no_overall_judgment")
     match = _BETTER.match(plain, heads[-1])
-    return _none("no_answer_is_better") if match is None else _verdict(_DIGITS.get(match[1]), "answer_is_better")
+    return no_verdict("no_answer_is_better") if match is None else choice_verdict(DIGITS.get(match[1]), "answer_is_better")
 
 
 def _last_object(text: str) -> dict[str, object] | None:
@@ -192,7 +152,7 @@ def _last_object(text: str) -> dict[str, object] | None:
     return value if isinstance(value, dict) else None
 
 
-@_after_thinking
+@reads_rest
 def json_better_response(text: str) -> Verdict:
     """``{"better_response": "A", ...}`` (Multimodal RewardBench 2); ``better_answer`` (Con-J) and 1 or 2 are read too.
 
@@ -201,42 +161,42 @@ def json_better_response(text: str) -> Verdict:
     """
     fields = _last_object(text)
     if fields is None:
-        return _none("no_json_object")
+        return no_verdict("no_json_object")
     if len(keys := [key for key in ("better_response", "better_answer") if key in fields]) != 1:
-        return _none("no_better_response")
+        return no_verdict("no_better_response")
     label = str(fields[keys[0]]).strip()
     if label in _TIES:
         return Verdict(None, VerdictStatus.TIE, "better_response")
-    return _verdict(_EITHER.get(label), "better_response")
+    return choice_verdict(EITHER.get(label), "better_response")
 
 
-@_after_thinking
+@reads_rest
 def result_tag(text: str) -> Verdict:
     """``Feedback: ... [RESULT] A`` (Prometheus 2): the last mark; the letter, and nothing else, after it."""
     _, mark, label = text.rpartition("[RESULT]")
     if not mark:
-        return _none("no_result_tag")
-    return _verdict(_EITHER.get(_plain(label).strip().strip("().").strip()), "result_tag")
+        return no_verdict("no_result_tag")
+    return choice_verdict(EITHER.get(plain_text(label).strip().strip("().").strip()), "result_tag")
 
 
 _TEXT = re.compile(r"\\(?:text|mathrm|textbf|mathbf)\{([^{}]*)\}")
 
 
-@_after_thinking
+@reads_rest
 def boxed(text: str) -> Verdict:
     """``\\boxed{A}`` or ``\\boxed{1}``, also ``\\boxed{\\text{A}}``: the last box."""
     begin = text.rfind("\\boxed{")
-    if begin < 0 or _quoted(text, begin, text.find("}", begin) + 1):
-        return _none("no_box")
+    if begin < 0 or is_quoted(text, begin, text.find("}", begin) + 1):
+        return no_verdict("no_box")
     content = _TEXT.sub(r"\1", text[begin + len("\\boxed{") :][:200])
-    return _verdict(_EITHER.get(content.partition("}")[0].strip()) if "}" in content else None, "boxed")
+    return choice_verdict(EITHER.get(content.partition("}")[0].strip()) if "}" in content else None, "boxed")
 
 
-@_after_thinking
+@reads_rest
 def box_tokens(text: str) -> Verdict:
     """``<|begin_of_box|>A<|end_of_box|>`` (GLM-4.1V-Thinking): the last box."""
     content = _last_between(text, "<|begin_of_box|>", "<|end_of_box|>")
-    return _none("no_box") if content is None else _verdict(_EITHER.get(content.strip()), "box_tokens")
+    return no_verdict("no_box") if content is None else choice_verdict(EITHER.get(content.strip()), "box_tokens")
 
 
 _SCORE = r"(?:10(?:\.0{1,2})?|[1-9](?:\.\d{1,2})?)"
@@ -245,7 +205,7 @@ _TWO_SCORES = re.compile(_PAIR)
 _SCORES_LINE = re.compile(rf"(?:(?:final\s)?(?:scores?|ratings?)\s?:?\s?)?{_PAIR}\.?", re.IGNORECASE)
 
 
-@_after_thinking
+@reads_rest
 def two_scores(text: str) -> Verdict:
     """Two scores from 1 to 10, of the first and the second answer: ``<answer>7 8.5</answer>`` or, untagged, the last line,
     with nothing but "Scores:" before them.
@@ -256,11 +216,11 @@ def two_scores(text: str) -> Verdict:
     rule = "last_line_scores" if content is None else "answer_tag_scores"
     match = _SCORES_LINE.fullmatch(last_line(text)) if content is None else _TWO_SCORES.fullmatch(content.strip())
     if match is None:
-        return _none(f"no_{rule}")
+        return no_verdict(f"no_{rule}")
     first, second = float(match[1]), float(match[2])
     if first == second:
         return Verdict(None, VerdictStatus.TIE, rule)
-    return _verdict(Choice.FIRST if first > second else Choice.SECOND, rule)
+    return choice_verdict(Choice.FIRST if first > second else Choice.SECOND, rule)
 
 
 READERS: dict[str, Reader] = {
@@ -274,6 +234,8 @@ READERS: dict[str, Reader] = {
     "boxed": boxed,
     "box_tokens": box_tokens,
     "two_scores": two_scores,
+    "winner_line": winner_line,
+    "prose_sentence": prose_sentence,
 }
 
 ENTRY_POINTS = "rewardlab.verdict_formats"  # group under which an installed package offers readers
@@ -354,4 +316,6 @@ WRITERS: dict[str, Callable[[Choice, str], str]] = {
     "boxed": lambda c, why: f"{why}\n\\boxed{{{_letter(c)}}}",
     "box_tokens": lambda c, why: f"<think>{why}</think><|begin_of_box|>{_letter(c)}<|end_of_box|>",
     "two_scores": lambda c, why: f"{why}\n{'8 5' if c is Choice.FIRST else '5 8'}",
+    "winner_line": lambda c, why: f"{why}\nWinner: Response {digit(c)}",
+    "prose_sentence": lambda c, why: f"{why}\nResponse {_letter(c)} is better.",
 }

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.mm_rlhf import official as mm_rlhf
 from rewardlab.benchmarks.mmrb2 import official as mmrb2
+from rewardlab.benchmarks.mmrb2.export import lines_of_predictions
 from rewardlab.benchmarks.multimodal_rewardbench import official as multimodal_rewardbench
 from rewardlab.benchmarks.rewardbench2 import official as rewardbench2
 from rewardlab.benchmarks.vl_rewardbench import official as vl_rewardbench
+from rewardlab.benchmarks.vl_rewardbench.export import draws_of_votes
+from rewardlab.types import Completion, FinishReason, Order, PreferencePair, Verdict, VerdictStatus, Vote
+from rewardlab.verdicts.parse import verdict_of
+from rewardlab.verdicts.votes import judgment
 
 SAYS = (
     "Overall Judgment: Answer {a} is better.",
@@ -255,6 +263,48 @@ def test_mmrb2() -> None:
     assert mmrb2.summary_lines([found, other])[-2] == "Overall                    66.67%"
 
 
+def test_mmrb2_of_several_tasks_is_summed_up(tmp_path: Path) -> None:
+    """A folder of tasks ends as the scorer's own ``--task all`` does; one task has no summary."""
+    predictions = {}
+    for task, letters in (("t2i", "AAB"), ("edit", "A"), ("reasoning", "BB")):
+        pairs = [{"id": f"{task}{n}", "chosen": "A"} for n in range(len(letters))]
+        (tmp_path / f"{task}.json").write_text(json.dumps({"pairs": pairs}))
+        predictions |= {
+            pair["id"]: {"forward": [{"judgement": letter}], "reverse": [{"judgement": "B"}]}
+            for pair, letter in zip(pairs, letters, strict=True)
+        }
+    lines = lines_of_predictions(predictions, tmp_path)
+    assert lines[lines.index("SUMMARY") + 4 :] == [
+        "task1_image                83.33%      0",
+        "task2_edit                100.00%      0",
+        "task4_reasoning            50.00%      0",
+        "-" * 50,
+        "Overall                    75.00%",  # 9 of 12 trials
+        "=" * 50,
+    ]
+    assert "SUMMARY" not in lines_of_predictions(predictions, tmp_path / "edit.json")
+
+
+def test_exported_draws_are_what_the_inference_writes() -> None:
+    """``cal.py`` reads ``meta.flag_status`` of every draw; here of all three, in both orders."""
+    for preferred in (0, 1):
+        pair = PreferencePair("RLAIF-V-1", "q", ("a", "b"), preferred)
+        row = Row(0, pair, "hallucination", "q", {})
+        for text, first_is in (("Overall Judgment: Answer 1 is better.", 0), ("Overall Judgment: Answer 2 is better.", 1)):
+            votes = []
+            for order in Order:
+                completion = Completion(text, FinishReason.STOP)
+                votes.append(Vote(order, verdict_of(completion, "overall_judgment"), completion))
+            for seed in range(4):
+                (draw,) = draws_of_votes([row], [judgment("p", votes)], "overall_judgment", seed)
+                named = first_is if draw["meta"]["random_number"] == 0 else 1 - first_is
+                assert draw["meta"]["flag_status"] == ("agree" if named == preferred else "reject")
+                assert draw["meta"]["filter_number"] == first_is + 1
+        mute = [Vote(order, Verdict(None, VerdictStatus.NO_VERDICT), Completion("no", FinishReason.STOP)) for order in Order]
+        (draw,) = draws_of_votes([row], [judgment("p", mute)], "overall_judgment", 0)
+        assert (draw["meta"]["flag_status"], draw["meta"]["filter_number"]) == ("doesntMatch", -1)
+
+
 def test_rewardbench2() -> None:
     """The Ties score as its function gives it; letters, ratings and shared first places worked by hand."""
     assert rewardbench2.ties(ties_rows()).score == TIES
@@ -267,6 +317,9 @@ def test_rewardbench2() -> None:
     assert [rewardbench2.rating(text) for text in ("so 7", "10/10 ", "8.", "0", "11", "")] == [7, 10, -1, -1, -1, -1]
     ratings = [(9, 9, 3, 1), (8, 9, 1, 1), (-1, -1, -1, -1), (9, 9, 9, 9), (-1, 3, 2, 1)]
     assert [rewardbench2.rating_credit(own) for own in ratings] == [0.5, 0, 0.25, 0.25, 0]
+    texts = [{"id": str(n), "subset": "Math", "right": "B", "text": f"[[{'B' if n < 2 else 'C'}]]"} for n in range(10)]
+    assert rewardbench2.text_lines(texts) == ["Math: 2/10 (0.2)"]  # a column of whole numbers
+    assert rewardbench2.text_lines([*texts[:9], {**texts[9], "text": "none"}]) == ["Math: 2.25/10 (0.225)"]
     assert rewardbench2.scalar_credit([2.0, 2.0, 1.0, 0.0]) == 0.5
     ties = rewardbench2.ties(ties_rows())
     assert rewardbench2.subset_lines({"Math": [1, 0, 0.25]}, ties) == [

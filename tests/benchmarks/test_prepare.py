@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 from rewardlab.benchmarks import rewardbench2
 from rewardlab.benchmarks.base import BenchmarkFiles
 from rewardlab.benchmarks.prepare import check_files, fetch_files
+from rewardlab.benchmarks.registry import PACKAGED
 from rewardlab.cli import app
 from rewardlab.errors import ConfigError, DataError, OutputError
 from tests.conftest import SHARED_DATA
@@ -180,3 +181,16 @@ def test_the_files_in_circulation(name: str, file: str, line: str, tmp_path: Pat
         less = CliRunner().invoke(app, [*command, str(tmp_path / file)])
         assert less.exit_code == 1
         assert "the published benchmark" in less.output
+
+
+def test_the_benchmarks_are_listed() -> None:
+    """One line each, with what is known of it."""
+    done = CliRunner().invoke(app, ["bench", "list"])
+    assert done.exit_code == 0, done.output
+    lines = dict(line.split(": ", 1) for line in done.output.splitlines())
+    assert list(lines) == list(PACKAGED)
+    assert lines["vl_rewardbench"] == (
+        "1,250 pairs: general 183, hallucination 749, reasoning 318; files: MMInstruction/VL-RewardBench (bench prepare); "
+        "official scorer: vl_rewardbench"
+    )
+    assert lines["pairs"] == "any number of pairs; files: your own; no official scorer here"

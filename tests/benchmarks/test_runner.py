@@ -329,7 +329,7 @@ def test_what_a_replay_lacks_or_has_too_much_of(pairs_file: Path, tmp_path: Path
         return bench(tmp_path / f"o{len(list(tmp_path.iterdir()))}", pairs_file, f"replay:{path}", **changes)
 
     one = {"row": 0, "text": "<answer>1</answer>"}
-    assert "259 of 260 samples are not in the replay file" in replay(one)["notes"][0]
+    assert any("129 of 130 samples are not in the replay file" in note for note in replay(one)["notes"])
     with pytest.raises(DataError, match="row 5000"):
         replay({**one, "row": 5000}, limit=3)
     with pytest.raises(DataError, match="both texts and scores"):

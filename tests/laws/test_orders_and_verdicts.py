@@ -78,7 +78,10 @@ def test_a_swapped_pair_in_the_other_order_is_the_same_prompt(pair: PreferencePa
     assert build_messages(pair, order=order, template=template) == same
 
 
-@given(texts, texts, texts, st.sampled_from(sorted(TEMPLATE_FORMATS)))
+harmless = texts.filter(lambda text: "<" not in text)  # control tokens and tags are altered, as they should be
+
+
+@given(harmless, harmless, harmless, st.sampled_from(sorted(TEMPLATE_FORMATS)))
 def test_slots_are_filled_once(question: str, first: str, second: str, name: str) -> None:
     """Braces in a question or an answer are plain text: each that has a slot stands in the prompt, unchanged."""
     template = load_template(name)

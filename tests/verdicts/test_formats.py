@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rewardlab.errors import ConfigError
 from rewardlab.judging.judge import GenerativeJudge
-from rewardlab.prompts import TEMPLATE_FORMATS, build_messages, load_template
+from rewardlab.prompts import TEMPLATE_FORMATS, build_messages, load_template, reading_format
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.types import Choice, Message, Order, Outcome, PreferencePair, VerdictStatus
 from rewardlab.verdicts.formats import READERS, WRITERS
@@ -123,6 +123,33 @@ def test_every_convention_is_known_by_one_name() -> None:
     """To the reader, to the writer, to every template."""
     assert set(WRITERS) == set(READERS)
     assert set(TEMPLATE_FORMATS.values()) - {"unread"} <= set(READERS)
+
+
+@pytest.mark.parametrize("name", sorted(READERS))
+def test_the_words_of_a_format_ask_for_its_form(name: str) -> None:
+    """A format's name is a template; what it asks for is what its reader reads."""
+    template = load_template(name)
+    assert template.verdict_format == reading_format(name) == name
+    for choice in Choice:
+        said = format_verdict(choice, "", name).strip()
+        asked = {"think_answer": "</think><answer>1/2</answer>", "bare": "(1 or 2)", "result_tag": "[RESULT] (A or B"}
+        asked |= {"answer_sentence": said.removeprefix("<think></think>"), "box_tokens": said.removeprefix("<think></think>")}
+        asked |= {"json_better_response": f'"better_response": "{"A" if choice is FIRST else "B"}"}}', "two_scores": "8 5"}
+        asked |= {"overall_judgment": "Overall Judgment: Answer X is better."}
+        assert asked.get(name, said) in template.text
+
+
+def test_a_format_by_which_recorded_answers_are_read(tmp_path: Path) -> None:
+    """A format, a template, or FORMAT:FILE, whose file nothing is asked in."""
+    (tmp_path / "mine.py").write_text(READER)
+    own = str(tmp_path / "mine.py")
+    for name, verdict_format in (("boxed", "boxed"), ("r1_reward", "think_answer"), ("boxed:none.txt", "boxed"), (own, own)):
+        assert reading_format(name) == verdict_format
+    for name in ("letters", "letters:x.txt"):
+        with pytest.raises(ConfigError, match="unknown verdict format 'letters'"):
+            reading_format(name)
+    with pytest.raises(ConfigError, match=r"or FORMAT:FILE with your own text, here .*mine\.py:FILE"):
+        load_template(own)
 
 
 def test_a_template_of_ones_own(tmp_path: Path) -> None:

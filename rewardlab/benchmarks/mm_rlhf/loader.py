@@ -6,14 +6,15 @@ right; with 46 of them its interval is wide. Rows share ids, so nothing is keyed
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from rewardlab.benchmarks.base import Row
+from rewardlab.benchmarks.data_files import json_rows, reason
 from rewardlab.benchmarks.media import check_media, read_media
 from rewardlab.benchmarks.mm_rlhf.official import path_category
-from rewardlab.data.files import read_lines
 from rewardlab.data.qwen_video import VideoPolicy
 from rewardlab.data.rows import validate
 from rewardlab.data.video import is_video
@@ -26,11 +27,8 @@ def load_mm_rlhf(data: Path, *, images: Path | None, with_images: bool, policy: 
 
     Raise DataError for a malformed row, MediaError with the media that are missing.
     """
-    if not data.is_file():
-        raise DataError(f"{data}: no such file; expected MM-RLHF-RewardBench as JSON lines")
-    rows = [_row(number, line, data) for number, line in enumerate(read_lines(data))]
-    if not rows:
-        raise DataError(f"{data}: holds no rows")
+    lines = json_rows(data, "MM-RLHF-RewardBench as JSON lines")
+    rows = [_row(number, fields, where) for number, (fields, where) in enumerate(lines)]
     if not with_images:
         return [row for row, _ in rows]
     folder = images or data.parent
@@ -45,19 +43,18 @@ def load_mm_rlhf(data: Path, *, images: Path | None, with_images: bool, policy: 
     ]
 
 
-def _row(number: int, line: str, data: Path) -> tuple[Row, str]:
+def _row(number: int, fields: Mapping[str, Any], where: str) -> tuple[Row, str]:
     try:
-        fields = json.loads(line)
         medium, texts = fields.get("image") or fields["video"], (fields["prompt"], fields["chosen"], fields["rejected"])
         if not all(isinstance(text, str) for text in (medium, *texts)):
             raise TypeError("one of them is no text")
         row_id = str(fields["id"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(
-            f"{data}, row {number}: expected a JSON object with id, image or video, prompt, chosen, rejected ({error!r})"
+            f"{where}: expected a JSON object with id, image or video, prompt, chosen, rejected ({reason(error, fields)})"
         ) from error
     group = path_category(fields) or "other"
     pair = PreferencePair(f"{row_id}#{number}", texts[0], (texts[1], texts[2]), 0, category=group, source="mm_rlhf")
-    validate(pair, where=f"{data}, row {number}")
+    validate(pair, where=where)
     slices = {"medium": "image" if fields.get("image") else "video"}
     return Row(number, pair, group, row_id, slices, medium), medium

@@ -8,7 +8,7 @@ from typing import Any
 
 from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.mmrb2.loader import pairs_in, task_files
-from rewardlab.benchmarks.mmrb2.official import TASKS, score_task, summary_lines
+from rewardlab.benchmarks.mmrb2.official import TASKS, TaskScore, score_task, summary_lines
 from rewardlab.errors import ConfigError
 from rewardlab.types import Choice, Judgment, Order
 from rewardlab.verdicts.votes import in_order
@@ -34,8 +34,7 @@ def task_lines(rows: Sequence[Row], predictions: Any) -> list[str]:
     tasks: dict[str, list[dict[str, str]]] = {row.group: [] for row in rows}
     for row in rows:
         tasks[row.group].append({"id": row.pair.pair_id, "chosen": "A" if row.pair.preferred == 0 else "B"})
-    scores = [score_task(pairs, predictions, TASKS[name]) for name, pairs in tasks.items()]
-    return [line for score in scores for line in score.lines()] + (summary_lines(scores) if len(scores) > 1 else [])
+    return _all_lines([score_task(pairs, predictions, TASKS[name]) for name, pairs in tasks.items()])
 
 
 def lines_of_predictions(predictions: Any, data: Path | None) -> list[str]:
@@ -43,4 +42,9 @@ def lines_of_predictions(predictions: Any, data: Path | None) -> list[str]:
     if data is None:
         raise ConfigError("mmrb2 is scored against its labels: name the task's benchmark file with --data")
     tasks = task_files(data)  # one task's file, or the folder of all
-    return [line for path, task in tasks for line in score_task(pairs_in(path), predictions, TASKS[task]).lines()]
+    return _all_lines([score_task(pairs_in(path), predictions, TASKS[task]) for path, task in tasks])
+
+
+def _all_lines(scores: Sequence[TaskScore]) -> list[str]:
+    """The lines of each task and, as the scorer's ``--task all`` has it, a summary of several."""
+    return [line for score in scores for line in score.lines()] + (summary_lines(scores) if len(scores) > 1 else [])

@@ -6,13 +6,13 @@ the answers and labels; prompts and images come from the benchmark's own builder
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rewardlab.benchmarks.base import Row
+from rewardlab.benchmarks.data_files import reason, whole_json
 from rewardlab.benchmarks.media import check_media
 from rewardlab.data.images import read_image
 from rewardlab.data.rows import validate
@@ -61,10 +61,12 @@ def task_files(data: Path) -> list[tuple[Path, str]]:
 
 def pairs_in(path: Path) -> list[dict[str, Any]]:
     """Return the ``pairs`` of a file. Raise DataError."""
-    try:
-        return list(json.loads(path.read_text(encoding="utf-8"))["pairs"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{path}: expected a JSON object with a list 'pairs' ({error!r})") from error
+    expected = "a JSON object with a list 'pairs'"
+    values = whole_json(path, expected)
+    pairs = values.get("pairs") if isinstance(values, dict) else None
+    if not isinstance(pairs, list) or not all(isinstance(pair, dict) for pair in pairs):
+        raise DataError(f"{path}: expected {expected}, each of them an object")
+    return pairs
 
 
 def _text(content: Content) -> str:
@@ -87,8 +89,8 @@ def _row(fields: Mapping[str, Any], task: str, number: int, path: Path, with_ima
         preferred = {"A": 0, "B": 1}[fields["chosen"]]
         models = tuple(fields[side]["model_name"] for side in ("response_a", "response_b"))
         question = _text(fields["prompt_content"]) if "prompt_content" in fields else UNKNOWN
-    except (KeyError, TypeError, ValueError) as error:
-        raise DataError(f"{where}: expected id, response_a, response_b and chosen A or B ({error!r})") from error
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DataError(f"{where}: expected id, response_a, response_b and chosen A or B ({reason(error, fields)})") from error
     if with_images and question == UNKNOWN:
         raise DataError(
             f"{where}: has no prompt; build the benchmark with its own script (build_from_hf.py) and give its output"

@@ -6,13 +6,13 @@ The released file leaves the texts of several sources to a download script, and 
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rewardlab.benchmarks.base import Row
+from rewardlab.benchmarks.data_files import reason, whole_json
 from rewardlab.benchmarks.media import check_media, read_media
 from rewardlab.benchmarks.multimodal_rewardbench.official import sub_category
 from rewardlab.data.images import plain_image
@@ -27,10 +27,7 @@ def _raw(data: Path) -> list[Any]:
     if data.suffix == ".parquet" or data.is_dir():
         raw = list(rows_of(data))
     else:
-        try:
-            raw = json.loads(data.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise DataError(f"{data}: expected Multimodal RewardBench as one JSON list ({error})") from error
+        raw = whole_json(data, "Multimodal RewardBench as one JSON list")
     if not isinstance(raw, list) or not raw:
         raise DataError(f"{data}: expected a JSON list of pairs")
     return raw
@@ -64,7 +61,9 @@ def _row(number: int, fields: Any, data: Path) -> tuple[Row, Any]:
         if not all(isinstance(text, str) for text in (*answers, *([] if inside else [image]))):
             raise TypeError("one of them is no text")
     except (KeyError, TypeError) as error:
-        raise DataError(f"{where}: expected ID, Text, Image, Output1, Output2, Better, Category ({error!r})") from error
+        raise DataError(
+            f"{where}: expected ID, Text, Image, Output1, Output2, Better, Category ({reason(error, fields)})"
+        ) from error
     if not isinstance(question, str) or not question.strip():
         raise DataError(f"{where}: has no Text; fill the released file with the benchmark's 0_download_data.py first")
     pair = PreferencePair(row_id, question, answers, preferred, category=group, source="multimodal_rewardbench")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rewardlab.benchmarks.base import Row
+from rewardlab.benchmarks.data_files import reason
 from rewardlab.data.pairs import rows_of
 from rewardlab.errors import DataError
 from rewardlab.types import PreferencePair
@@ -68,9 +69,10 @@ def _prompt(fields: Mapping[str, Any], where: str) -> ListPrompt:
             raise TypeError("chosen and rejected must be lists of texts")
         if not right or not wrong or not all(isinstance(text, str) for text in (question, *right, *wrong)):
             raise TypeError("expected texts, at least one right and one wrong")
+        "".join((question, *right, *wrong)).encode()  # bytes that were no UTF-8 are no text
         prompt = ListPrompt(str(fields["id"]), str(fields["subset"]), question, (*right, *wrong), len(right))
         if prompt.subset == TIES and not _TIES_ID.fullmatch(prompt.prompt_id):
             raise TypeError(f"an id of the Ties subset is ref:NUMBER or tied:NUMBER, not {prompt.prompt_id!r}")
         return prompt
-    except (KeyError, TypeError) as error:
-        raise DataError(f"{where}: expected id, prompt, chosen, rejected, subset ({error!r})") from error
+    except (KeyError, TypeError, UnicodeEncodeError) as error:
+        raise DataError(f"{where}: expected id, prompt, chosen, rejected, subset ({reason(error, fields)})") from error

@@ -31,10 +31,13 @@ def winner(text: str) -> str | None:
     return next((letter for letter in LETTERS if f"[[{letter}]]" in text), None)
 
 
-def choice_credit(text: str, right: str) -> float:
-    """1 where the text names the right answer's letter, 0 where another one, 0.25 where none."""
+def choice_credit(text: str, right: str) -> int | float:
+    """1 where the text names the right answer's letter, 0 where another one, 0.25 where none.
+
+    The scorer's column is of whole numbers unless one of its texts failed: it prints "2/10", and "2.25/10".
+    """
     letter = winner(text)
-    return 0.25 if letter is None else float(letter == right)
+    return 0.25 if letter is None else int(letter == right)
 
 
 def rating(text: str) -> int:
@@ -121,7 +124,7 @@ def subset_lines(credits: Mapping[str, Sequence[float]], tied: Ties | None) -> l
             lines.append(f"{name}: Ties score: {tied.score}")
         else:
             values = credits[name]
-            lines.append(f"{name}: {sum(values)}/{len(values)} ({sum(values) / len(values)})")
+            lines.append(f"{name}: {sum(values)}/{len(values)} ({sum(values) / len(values)})")  # whole credits: whole sums
     return lines
 
 

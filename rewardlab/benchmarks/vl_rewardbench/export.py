@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rewardlab.benchmarks.base import Row, vote_text
-from rewardlab.benchmarks.vl_rewardbench.official import KS, score_draws
+from rewardlab.benchmarks.vl_rewardbench.official import KS, answer_number, draw_status, score_draws
 from rewardlab.types import BOTH_ORDERS, Judgment, Order
 from rewardlab.verdicts.votes import in_order
 
@@ -20,10 +20,14 @@ def draws_of_votes(rows: Sequence[Row], judgments: Sequence[Judgment], verdict_f
         for _ in range(min(10, min(map(len, pools.values())))):
             order = dice.choice(BOTH_ORDERS)
             text = vote_text(pools[order].pop(0), "overall_judgment", verdict_format)
-            meta = {"filter_choice": text, "random_number": int(order is Order.SWAPPED)}
+            meta: dict[str, Any] = {"filter_choice": text, "random_number": int(order is Order.SWAPPED)}
             ranking = [0, 1] if row.pair.preferred == 0 else [1, 0]
             pair = {"id": row.pair.pair_id, "query": row.pair.question, "response": list(row.pair.responses)}
-            records.append({**pair, "ranking": ranking, "meta": meta})
+            record: dict[str, Any] = {**pair, "ranking": ranking, "meta": meta}
+            # cal.py reads what its inference found before it finds it anew from the text
+            number = answer_number(text)
+            found = {"filter_number": -1 if number is None else number, "flag_status": draw_status(record)}
+            records.append({**record, "meta": {**meta, **found}})
     return records
 
 

@@ -7,15 +7,14 @@ capital letters' difference (484/448/318) and one that does not know ``hallucina
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rewardlab.benchmarks.base import Row
+from rewardlab.benchmarks.data_files import json_rows, reason
 from rewardlab.benchmarks.media import check_media
-from rewardlab.data.files import read_lines
 from rewardlab.data.images import plain_image, read_image
 from rewardlab.data.pairs import rows_of
 from rewardlab.data.rows import validate
@@ -47,7 +46,8 @@ GROUPINGS: dict[str, Mapping[str, int]] = {
 
 def load_vl_rewardbench(data: Path, *, images: Path | None, with_images: bool) -> list[Row]:
     """Return the rows of the Hub's parquet (``id, query, response[2], human_ranking[2], image``), whose images are inside, or
-    of the repacked JSON lines (``id, prompt, chosen, rejected, image``), in which response 0 is ``chosen``.
+    of JSON lines: the repacked ones (``id, prompt, chosen, rejected, image``), in which response 0 is ``chosen``, or the
+    dataset's own (the Hub's columns, and ``image_path``).
 
     Raise DataError for a malformed row, MediaError with the list of missing images.
     """
@@ -58,9 +58,7 @@ def load_vl_rewardbench(data: Path, *, images: Path | None, with_images: bool) -
         if not hub_rows:
             raise DataError(f"{data}: holds no rows")
         return hub_rows
-    rows = [_row(n, line, data) for n, line in enumerate(read_lines(data))]
-    if not rows:
-        raise DataError(f"{data}: holds no rows")
+    rows = [_row(n, fields, where) for n, (fields, where) in enumerate(json_rows(data, "VL-RewardBench as JSON lines"))]
     if not with_images:
         return [row for row, _ in rows]
     folder = images or data.parent
@@ -68,37 +66,50 @@ def load_vl_rewardbench(data: Path, *, images: Path | None, with_images: bool) -
     return [_with_image(row, folder / name) for row, name in rows]
 
 
-def _row(number: int, line: str, data: Path) -> tuple[Row, str]:
+def _row(number: int, fields: Mapping[str, Any], where: str) -> tuple[Row, str]:
+    """A row of the repack, or of the dataset's own JSON lines, which have the Hub's columns and the path of the image."""
     try:
-        fields = json.loads(line)
-        row_id, question = str(fields["id"]), fields["prompt"]
-        responses, image = (fields["chosen"], fields["rejected"]), fields["image"]
+        row_id, preferred = str(fields["id"]), 0
+        if "human_ranking" in fields:
+            question, image = fields["query"].replace("<image>\n", ""), fields["image_path"]
+            (first, second), preferred = fields["response"], _better(fields["human_ranking"])
+            responses = (first, second)
+        else:
+            question, responses, image = fields["prompt"], (fields["chosen"], fields["rejected"]), fields["image"]
         if not all(isinstance(text, str) for text in (question, *responses, image)):
             raise TypeError("one of them is no text")
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(
-            f"{data}, row {number}: expected a JSON object with id, prompt, chosen, rejected, image ({error!r})"
+            f"{where}: expected a JSON object with id, prompt, chosen, rejected, image, or with id, query, response[2], "
+            f"human_ranking[2], image_path ({reason(error, fields)})"
         ) from error
     group = official_group(row_id)
-    pair = PreferencePair(row_id, question, responses, 0, category=group, source="vl_rewardbench")
-    validate(pair, where=f"{data}, row {number}")
+    pair = PreferencePair(row_id, question, responses, preferred, category=group, source="vl_rewardbench")
+    validate(pair, where=where)
     return Row(number, pair, group, f"{question}\n{image}", {"source": row_id.rsplit("-", 1)[0]}), image
+
+
+def _better(human_ranking: Any) -> int:
+    """Return the response of rank 0. Raise ValueError for other ranks than 0 and 1."""
+    ranking = list(human_ranking)
+    if sorted(ranking) != [0, 1]:
+        raise ValueError(f"human_ranking is {ranking}, expected 0 for the better and 1 for the other")
+    return ranking.index(0)
 
 
 def _hub_row(number: int, fields: Mapping[str, Any], where: str, with_images: bool) -> Row:
     try:
-        row_id, question, ranking = str(fields["id"]), fields["query"].replace("<image>\n", ""), list(fields["human_ranking"])
+        row_id, question = str(fields["id"]), fields["query"].replace("<image>\n", "")
+        preferred = _better(fields["human_ranking"])
         first, second = fields["response"]
         image = fields["image"]["bytes"]
         medium = hashlib.sha256(image).hexdigest()
-        if sorted(ranking) != [0, 1]:
-            raise ValueError(f"human_ranking is {ranking}, expected 0 for the better and 1 for the other")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(
-            f"{where}: expected id, query, response[2], human_ranking[2] and image with bytes ({error!r})"
+            f"{where}: expected id, query, response[2], human_ranking[2] and image with bytes ({reason(error, fields)})"
         ) from error
     group, images = official_group(row_id), (plain_image(image, where=where),) if with_images else ()
-    pair = PreferencePair(row_id, question, (first, second), ranking.index(0), images, group, "vl_rewardbench")
+    pair = PreferencePair(row_id, question, (first, second), preferred, images, group, "vl_rewardbench")
     validate(pair, where=where)
     return Row(number, pair, group, f"{question}\n{medium}", {"source": row_id.rsplit("-", 1)[0]})
 

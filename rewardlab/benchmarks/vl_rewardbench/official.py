@@ -13,8 +13,8 @@ Quirks, kept because published numbers have them:
   shuffles with is not uniform.
 - *Reasoning alone* has 1e-6 added to its denominator.
 
-The released file misspells a variable in the branch for POVID, and ends in a NameError there; ``hallucination`` is what every
-copy that runs has in its place, and what gives the published 183/749/318.
+One version of the released file (28 April 2025) misspells a variable in the branch for POVID, and ends in a NameError there;
+that of 8 May 2025 has ``hallucination``, as here, which gives the published 183/749/318.
 """
 
 from __future__ import annotations
@@ -107,7 +107,8 @@ def _shuffled(rows: Sequence[Any], dice: random.Random) -> list[Any]:
     return mixed
 
 
-def _vote(row: Mapping[str, Any]) -> str:
+def draw_status(row: Mapping[str, Any]) -> str:
+    """Return what a draw comes to: ``agree``, ``reject`` or ``doesntMatch``."""
     rejected = row["ranking"].index(1 if row["meta"]["random_number"] == 0 else 0) + 1
     number = answer_number(row["meta"]["filter_choice"])
     return "doesntMatch" if number is None else "reject" if number == rejected else "agree"
@@ -127,7 +128,7 @@ def score_draws(rows: Sequence[Mapping[str, Any] | None], ks: Sequence[int] = KS
     shown as given). Rows that are null are passed over, as there. ``ks`` and ``seed`` are the scorer's own by default.
     """
     dice, table = random.Random(seed), []
-    draws = [None if row is None else (_key(row), row["id"], _vote(row)) for row in rows]
+    draws = [None if row is None else (_key(row), row["id"], draw_status(row)) for row in rows]
     for k in ks:
         votes: dict[str, list[str]] = {}
         ids: dict[str, str] = {}

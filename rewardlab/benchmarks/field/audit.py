@@ -1,0 +1,199 @@
+"""One recording under the rules of every public scorer: how one judge gets seven scores, and why."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from xml.sax.saxutils import escape
+
+from rewardlab.benchmarks.base import Row
+from rewardlab.benchmarks.field.rules import RULES, Rule
+from rewardlab.benchmarks.replay import Replay
+from rewardlab.benchmarks.vl_rewardbench.loader import official_group
+from rewardlab.errors import DataError
+from rewardlab.metrics.accuracy import Labeled, pair_score
+from rewardlab.types import BOTH_ORDERS, Choice, Vote, choice_of
+from rewardlab.verdicts.formats import WRITERS
+from rewardlab.verdicts.votes import judgment
+
+OURS = "rewardlab"
+GROUPS = ("general", "hallucination", "reasoning")
+_TAGS = re.compile(r"</?(?:think|answer)>")
+
+
+@dataclass(frozen=True)
+class FieldScore:
+    """What a scorer makes of the recording, in 0..1; a group without a row is None.
+
+    ``headline`` names the figure that it reports. ``num_rows`` have a credit; ``num_out`` were left out, ``num_other_order``
+    scored by a sample of the order that the scorer would not have shown, ``num_regrouped`` counted in a group that is not the
+    official one.
+    """
+
+    name: str
+    groups: Mapping[str, float | None]
+    overall: float
+    macro: float
+    headline: str
+    num_rows: int
+    num_out: int
+    num_other_order: int
+    num_regrouped: int
+    why: str
+
+    @property
+    def figure(self) -> float:
+        return self.overall if self.headline == "overall" else self.macro
+
+
+def _samples(replay: Replay, row: Row) -> dict[str, list[Vote]]:
+    counts = dict(zip(BOTH_ORDERS, replay.counts(row.row), strict=True))
+    recorded = replay.as_recorded()
+    return {order: recorded.votes(row, order, number) for order, number in counts.items() if number}
+
+
+def text_in(vote: Vote, written: str, verdict_format: str) -> str:
+    """Return a recorded answer as a scorer of the form ``written`` meets it: as it is in that form, else its words without tags
+    and its verdict in that form. An answer without a verdict keeps its words alone."""
+    if verdict_format == written:
+        return vote.completion.text
+    words = _TAGS.sub("", vote.completion.text)
+    if vote.verdict.choice is None:
+        return words
+    if written in ("think_answer", "answer_sentence"):
+        return WRITERS[written](vote.verdict.choice, words)
+    return f"{words}\n{WRITERS[written](vote.verdict.choice, '').strip()}"
+
+
+def _score(name: str, headline: str, why: str, credits: Sequence[tuple[Row, str, float]], **counts: int) -> FieldScore:
+    by_group: dict[str, list[float]] = defaultdict(list)
+    for _, group, credit in credits:
+        by_group[group].append(credit)
+    groups = {group: sum(by_group[group]) / len(by_group[group]) if by_group[group] else None for group in GROUPS}
+    known = [share for share in groups.values() if share is not None]
+    overall, macro = sum(credit for _, _, credit in credits) / len(credits), sum(known) / len(known)
+    regrouped = sum(group != official_group(row.pair.pair_id) for row, group, _ in credits)
+    return FieldScore(name, groups, overall, macro, headline, len(credits), num_regrouped=regrouped, why=why, **counts)
+
+
+def _ours(rows: Sequence[Row], samples: Sequence[Mapping[str, list[Vote]]]) -> FieldScore:
+    credits = []
+    for row, votes in zip(rows, samples, strict=True):
+        assert row.pair.preferred is not None
+        all_votes = [vote for of_order in votes.values() for vote in of_order]
+        credits.append((row, row.group, pair_score(Labeled(judgment("", all_votes), row.pair.preferred, row.group))))
+    num_both = sum(len(votes) == len(BOTH_ORDERS) for votes in samples)
+    shown = f"{num_both:,} of {len(rows):,} rows in both orders, each a trial"
+    why = f"{shown}; an unread answer is wrong and stays in the denominator"
+    return _score(OURS, "overall", why, credits, num_out=0, num_other_order=0)
+
+
+def _by_rule(rule: Rule, rows: Sequence[Row], samples: Sequence[Mapping[str, list[Vote]]], replay: Replay) -> FieldScore | None:
+    dice, credits, num_out, num_other = random.Random(0), [], 0, 0
+    for row, votes in zip(rows, samples, strict=True):
+        assert row.pair.preferred is not None
+        order = rule.order(row, dice)
+        if order not in votes and not rule.strict and votes:
+            order, num_other = order.swap(), num_other + 1
+        if order not in votes:
+            num_out += 1
+            continue
+        vote = votes[order][0]
+        better: Choice = choice_of(row.pair.preferred, order)
+        credit = rule.credit(text_in(vote, rule.written, replay.verdict_format), better)
+        if credit is None:
+            num_out += 1
+        else:
+            credits.append((row, rule.group(row.pair.pair_id), credit))
+    if not credits:
+        return None
+    why = f"{rule.shows}; {rule.failures}"
+    return _score(rule.name, rule.headline, why, credits, num_out=num_out, num_other_order=num_other)
+
+
+def audit_field(replay: Replay, rows: Sequence[Row]) -> list[FieldScore]:
+    """Return what each scorer makes of a recording of texts on VL-RewardBench, ours first; a scorer that none of the rows has a
+    sample for is not there.
+
+    Of several samples in an order the public scorers look at the first, ours at all. Raise DataError for a recording of scores
+    or outcomes, of which there are no texts to read, and for one of other rows.
+    """
+    if strangers := replay.rows - {row.row for row in rows}:
+        raise DataError(f"{replay.name}: has samples for row {min(strangers)}, which the data does not have")
+    samples = [_samples(replay, row) for row in rows]
+    votes = [vote for of_row in samples for of_order in of_row.values() for vote in of_order]
+    if any(vote.verdict.rule in ("scores", "outcome") for vote in votes):
+        raise DataError(f"{replay.name}: holds scores or outcomes; the scorers read texts, record those")
+    scores = [_ours(rows, samples)]
+    for rule in RULES:
+        if (score := _by_rule(rule, rows, samples, replay)) is not None:
+            scores.append(score)
+    return scores
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.1f}"
+
+
+def audit_lines(scores: Sequence[FieldScore]) -> list[str]:
+    """Return the table in Markdown, the figure that each scorer reports in bold, and beneath it why each is what it is."""
+    ours = scores[0]
+    lines = ["| scorer | general | hallucination | reasoning | overall | macro | less ours | rows |", "|---|" + "---:|" * 7]
+    for score in scores:
+        figures = [_percent(score.groups[group]) for group in GROUPS]
+        overall, macro = _percent(score.overall), _percent(score.macro)
+        both = [f"**{overall}**", macro] if score.headline == "overall" else [overall, f"**{macro}**"]
+        same = ours.overall if score.headline == "overall" else ours.macro
+        less = "" if score is ours else f"{100 * (score.figure - same):+.1f}"
+        lines.append(f"| {' | '.join([score.name, *figures, *both, less, f'{score.num_rows:,}'])} |")
+    reported = [score.figure for score in scores]
+    lines += ["", f"One recording, {len(scores)} scores: {_percent(min(reported))} to {_percent(max(reported))}."]
+    lines += ["In bold the figure that a scorer reports; beside it the difference to the same figure of ours.", ""]
+    for score in scores:
+        more = [score.why]
+        if score.num_out:
+            more.append(f"{score.num_out:,} rows left out")
+        if score.num_regrouped:
+            more.append(f"{score.num_regrouped:,} rows in another group than the official one")
+        if score.num_other_order:
+            more.append(f"{score.num_other_order:,} rows by the other order, the only one recorded")
+        lines.append(f"- {score.name}: {'; '.join(more)}.")
+    return lines
+
+
+_STYLE = (
+    "text{font:13px system-ui,'Segoe UI',Roboto,'DejaVu Sans',sans-serif;fill:#1d2530}.soft{fill:#5a6675}line{stroke:#dde3ea}"
+    "circle{fill:#2f5cc4}.ours{fill:#b3452c;stroke:#b3452c}@media(prefers-color-scheme:dark){text{fill:#e4e9f0}"
+    ".soft{fill:#9ca9b8}line{stroke:#313b48}circle{fill:#8fb0ff}.ours{fill:#ff9d86;stroke:#ff9d86}}"
+)
+_LEFT, _WIDE, _ROW = 190, 400, 28  # pixels: of the names, of the axis, between two scorers
+
+
+def field_picture(scores: Sequence[FieldScore]) -> str:
+    """Return an SVG with a dot for the figure that each scorer reports, light or dark as the reader's page is."""
+    low, high = min(score.figure for score in scores), max(score.figure for score in scores)
+    low, high = low - 0.01, high + 0.01
+    height = _ROW * len(scores) + 34
+
+    def place(figure: float) -> float:
+        return _LEFT + _WIDE * (figure - low) / (high - low)
+
+    marks = [
+        f'<line class="ours" stroke-dasharray="3 4" x1="{place(scores[0].figure):.1f}" x2="{place(scores[0].figure):.1f}" '
+    ]
+    marks[0] += f'y1="6" y2="{height - 30}"/>'
+    for number, score in enumerate(scores):
+        y, x, style = 20 + _ROW * number, place(score.figure), ' class="ours"' if number == 0 else ""
+        marks += [
+            f'<text x="{_LEFT - 16}" y="{y + 4}" text-anchor="end">{escape(score.name)}</text>',
+            f'<line x1="{_LEFT}" x2="{_LEFT + _WIDE}" y1="{y}" y2="{y}"/>',
+            f'<circle{style} cx="{x:.1f}" cy="{y}" r="6"/>',
+            f'<text x="{_LEFT + _WIDE + 14}" y="{y + 4}">{_percent(score.figure)} {score.headline}</text>',
+        ]
+    caption = f"One recording, {len(scores)} scores: the figure that each scorer reports, %"
+    marks.append(f'<text class="soft" x="{_LEFT}" y="{height - 8}">{caption}</text>')
+    size = f'width="{_LEFT + _WIDE + 120}" height="{height}" viewBox="0 0 {_LEFT + _WIDE + 120} {height}"'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size}><style>{_STYLE}</style>{"".join(marks)}</svg>\n'

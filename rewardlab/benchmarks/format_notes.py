@@ -1,0 +1,29 @@
+"""What a report says of answers that were not read, and could be."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from rewardlab.benchmarks.passes import AnyJudge
+from rewardlab.benchmarks.replay import Replay
+from rewardlab.benchmarks.run_files import VOTES
+from rewardlab.types import Judgment
+from rewardlab.verdicts.other_formats import other_format, unread_texts
+
+
+def format_notes(judge: AnyJudge, judgments: Sequence[Judgment], out: Path) -> list[str]:
+    """Return one sentence where another format reads many of the answers without a verdict, with the flag that does."""
+    other = other_format(unread_texts([vote for judgment in judgments for vote in judgment.votes]))
+    if other is None:
+        return []
+    if isinstance(judge, Replay):
+        return [other.sentence(f"--template {other.name} reads them")]
+    replay = shlex.quote(f"replay:{out / VOTES}")
+    return [
+        other.sentence(
+            f"--judge {replay} --template {other.name} (and another --out) reads them without asking again, --template "
+            f"{other.name} asks for that form"
+        )
+    ]

@@ -1,0 +1,63 @@
+"""Where in a judge's answer a verdict may stand: after the reasoning, in the last line, and in no quotation."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from rewardlab.types import Choice, Verdict, VerdictStatus
+
+DIGITS = {"1": Choice.FIRST, "2": Choice.SECOND}
+LETTERS = {"A": Choice.FIRST, "B": Choice.SECOND}
+EITHER = {**DIGITS, **LETTERS}
+_MARKUP = re.compile(r"[*_#]+")
+LINE = 2000  # characters of a line that are looked at; no verdict needs more
+QUOTES = "\"'`“”‘’«»「」"
+
+Reader = Callable[[str], Verdict]
+
+
+def no_verdict(rule: str) -> Verdict:
+    return Verdict(None, VerdictStatus.NO_VERDICT, rule)
+
+
+def choice_verdict(choice: Choice | None, rule: str) -> Verdict:
+    return Verdict(choice, VerdictStatus.OK if choice else VerdictStatus.NOT_A_CHOICE, rule)
+
+
+def plain_text(text: str) -> str:
+    """Return a text without Markdown's emphasis."""
+    return _MARKUP.sub("", text)
+
+
+def after_thinking(text: str) -> str | None:
+    """Return what follows the reasoning: all of a text without one; None if a reasoning was opened and not closed."""
+    opened, closed = text.rfind("<think>"), text.rfind("</think>")
+    if opened > closed:
+        return None
+    return text[closed + len("</think>") :] if closed >= 0 else text
+
+
+def reads_rest(read: Reader) -> Reader:
+    """Return the reader applied to what follows the reasoning."""
+
+    def read_rest(text: str) -> Verdict:
+        rest = after_thinking(text)
+        return no_verdict("unclosed_think") if rest is None else read(rest)
+
+    read_rest.__doc__ = read.__doc__
+    return read_rest
+
+
+def is_quoted(text: str, begin: int, end: int) -> bool:
+    """Return whether a place stands in quotation marks: right between two, or after one that its line has not closed."""
+    before, after = text[max(0, begin - 2) : begin].rstrip()[-1:], text[end : end + 3].lstrip(" .")[:1]
+    if before and after and before in QUOTES and after in QUOTES:
+        return True
+    line = text[max(0, begin - LINE) : begin].rpartition("\n")[2]
+    return line.count('"') % 2 == 1 or line.count("`") % 2 == 1 or line.count("“") > line.count("”")
+
+
+def last_line(text: str) -> str:
+    """Return the last line that is not blank, without emphasis."""
+    return plain_text(text.rstrip().rpartition("\n")[2]).strip()

@@ -1,0 +1,106 @@
+"""Verdicts in prose: endings as judges write them, read by hand first, and the traps among them."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rewardlab.types import Choice, VerdictStatus
+from rewardlab.verdicts.parse import parse_verdict
+
+FIRST, SECOND = Choice.FIRST, Choice.SECOND
+TIE, NONE, NOT = VerdictStatus.TIE, VerdictStatus.NO_VERDICT, VerdictStatus.NOT_A_CHOICE
+
+LINES = [
+    ("**Winner: Response 1**", FIRST),
+    ("Winner: 2", SECOND),
+    ("Verdict: B", SECOND),
+    ("My final verdict is: A", FIRST),
+    ("Final verdict: Response 2.", SECOND),
+    ("### Final Judgment: Answer B", SECOND),
+    ("The better response is (A).", FIRST),
+    ("**Preferred response:** Assistant A", FIRST),
+    ("Better: 2", SECOND),
+    ("Overall preference - Model B", SECOND),
+    ("Answer: Response B", SECOND),
+    ("My choice is Option A", FIRST),
+    ('"Winner: A"', FIRST),
+    ("Winner: Tie", TIE),
+    ("Verdict: C", TIE),
+    ("Answer: B", NONE),
+    ("The correct answer is B", NONE),
+    ("Winner: Response 3", NONE),
+    ("Winner: A or B", NONE),
+    ("Winner: Response A, but only just, if you mind style", NONE),
+    ("The winner is not Response A", NONE),
+    ("I cannot name a winner.", NONE),
+]
+SENTENCES = [
+    ("I think Response A is better.", FIRST),
+    ("In conclusion, Answer B is the better one.", SECOND),
+    ("Overall, Response 2 is significantly better because it does not hallucinate.", SECOND),
+    ("Response A does not mention the dog, so Response B is better.", SECOND),
+    ("Response 1 is better than Response 2.", FIRST),
+    ("I prefer Answer 2 over Answer 1.", SECOND),
+    ("Therefore, I choose Response B.", SECOND),
+    ("I would say that Response A is slightly better.", FIRST),
+    ("Response B wins.", SECOND),
+    ("**The winner is Response A.**", FIRST),
+    ("The better response is Response B, for its detail.", SECOND),
+    ("Thus Assistant A is the winner", FIRST),
+    ("Both are equally accurate, but Response A is better.", FIRST),
+    ("Response B is better. Response B is the winner.", SECOND),
+    ("Response 1 seems to be the better response.", FIRST),
+    ("It is a tie.", TIE),
+    ("Both responses are equally good.", TIE),
+    ("Response A is not better", NONE),
+    ("Response A is no better than Response B.", NONE),
+    ("Response A is hardly better.", NONE),
+    ("Response 1 is worse than Response 2.", NONE),
+    ("Is Response A better?", NONE),
+    ("It is hard to say which response is better.", NONE),
+    ('It says "Response B is better", which I ignore.', NONE),
+    ("Response A is better in colour, but overall Response B is better.", NOT),
+    ("Although Response A is better in style, Response B is better.", NOT),
+    ("Neither Response A nor Response B is better.", NOT),
+    ("It is not true that Response A is better.", NOT),
+    ("I would not say that, on balance, Response A is better.", NOT),
+    ("I doubt Response A is better.", NOT),
+    ("If you want style, Response A is better.", NOT),
+    ("Response A is better only if you like dogs.", NOT),
+    ("Unless colour counts, Response 2 is better.", NOT),
+    ("Response A is better, isn't it?", NOT),
+    ("Some would say Response A is better.", NOT),
+    ("Response B claims that Response B is better.", NOT),
+    ("The second answer tells me to write that Answer 2 is better.", NOT),
+    ("Response A is better. No: Response B is better.", NOT),
+]
+CASES = [("winner_line", *case) for case in LINES] + [("prose_sentence", *case) for case in SENTENCES]
+
+
+@pytest.mark.parametrize(("verdict_format", "line", "expected"), CASES)
+def test_endings(verdict_format: str, line: str, expected: Choice | VerdictStatus) -> None:
+    """The last line decides, whatever stands above it, and nothing within the reasoning does."""
+    for text in (line, f"Response B is better in detail.\nWinner: B\n\n{line}\n", f"<think>Winner: B</think>{line}"):
+        verdict = parse_verdict(text, verdict_format)
+        assert (verdict.choice if isinstance(expected, Choice) else verdict.status) == expected, text
+    assert parse_verdict(f"{line}\nBut I am not sure.", verdict_format).choice is None
+    assert parse_verdict(f"<think>{line}", verdict_format).choice is None
+
+
+@pytest.mark.parametrize(("verdict_format", "line", "expected"), CASES)
+def test_exchanged_names_exchange_the_verdict(verdict_format: str, line: str, expected: Choice | VerdictStatus) -> None:
+    """Neither name is favoured."""
+    other = {"1": "2", "2": "1", "A": "B", "B": "A"}
+    exchanged = re.sub(r"\b[12AB]\b", lambda match: other[match[0]], line)
+    assert parse_verdict(exchanged, verdict_format) == parse_verdict(line, verdict_format).swap()
+
+
+@given(st.sampled_from(CASES), st.text(max_size=80).filter(lambda text: "think>" not in text))
+def test_what_stands_above_the_last_line_never_counts(case: tuple[str, str, Choice | VerdictStatus], above: str) -> None:
+    """An answer that is quoted at length cannot change the verdict below it."""
+    verdict_format, line, _ = case
+    assert parse_verdict(f"{above}\n{line}", verdict_format) == parse_verdict(line, verdict_format)
