@@ -23,7 +23,10 @@ CONTROLS = ("greedy", "blank", "other")
 class BenchSettings:
     """The settings of a run. ``controls`` are further passes of one greedy vote per order: greedy, blank, other.
 
-    ``stop_error``: ask in turns, and stop where the majority of ``votes`` of each order is settled but for this probability.
+    ``cluster``, ``allow_columns`` and ``allow_without_images`` are about pairs of one's own: what counts as one draw
+    (:data:`rewardlab.benchmarks.pairs.clusters.CLUSTERS`, or a column), which columns may be there unread, whether questions
+    may speak of an image that is not there. ``stop_error``: ask in turns, and stop where the majority of ``votes`` of each
+    order is settled but for this probability.
     """
 
     benchmark: str
@@ -44,6 +47,9 @@ class BenchSettings:
     controls: tuple[str, ...] = ("blank",)
     api_key: str = "none"
     command: str = ""  # for the report
+    cluster: str | None = None
+    allow_columns: tuple[str, ...] = ()
+    allow_without_images: bool = False
     requirements: tuple[Requirement, ...] = ()  # checked against what the run will have, before anything is asked
 
 

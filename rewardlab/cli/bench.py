@@ -11,7 +11,7 @@ from typing import Annotated, Any, Optional
 import typer
 
 from rewardlab.benchmarks.registry import PACKAGED
-from rewardlab.cli.options import EngineArgs, JudgeOption, Out, bench_app
+from rewardlab.cli.options import AllowColumns, EngineArgs, JudgeOption, Out, bench_app, columns_of
 from rewardlab.errors import ConfigError
 from rewardlab.judging.spec import WITHOUT_SAMPLER, JudgeSpec, spec_help
 
@@ -63,6 +63,18 @@ def bench_run(
     controls: Annotated[
         str, typer.Option("--controls", help="Extra greedy passes, comma-separated: greedy, blank, other; '' for none.")
     ] = "blank",
+    cluster: Annotated[
+        Optional[str],
+        typer.Option(
+            "--cluster",
+            help="What intervals of own pairs draw as one: prompt (same images, or the same question where there is none; the "
+            "default), image (any in common), question, pair, or a column of --data.",
+        ),
+    ] = None,
+    allow_columns: AllowColumns = None,
+    allow_without_images: Annotated[
+        bool, typer.Option("--allow-without-images", help="Also judge own pairs whose question speaks of an image not there.")
+    ] = False,
     require: Annotated[
         list[str],
         typer.Option(
@@ -106,6 +118,9 @@ def bench_run(
         controls=tuple(name for name in controls.split(",") if name),
         api_key=os.environ.get(api_key_env, "none"),
         command=shlex.join(["rewardlab", *sys.argv[1:]]),
+        cluster=cluster,
+        allow_columns=columns_of(allow_columns),
+        allow_without_images=allow_without_images,
         requirements=tuple(map(parse_requirement, require)),
     )
     report, rows = run_bench(settings, out)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypedDict
@@ -74,7 +74,14 @@ def parse_against(spec: str) -> BenchmarkFile:
 
 
 def decontaminate(
-    train: Path, against: Sequence[BenchmarkFile], out: Path, *, images: Path | None, limits: Limits, command: str
+    train: Path,
+    against: Sequence[BenchmarkFile],
+    out: Path,
+    *,
+    images: Path | None,
+    limits: Limits,
+    command: str,
+    allow_columns: Collection[str] = (),
 ) -> ContaminationReport:
     """Write ``clean.parquet``, ``contaminated.jsonl``, ``report.json`` and ``report.html`` to ``out``; returns the report.
 
@@ -85,7 +92,7 @@ def decontaminate(
         raise OutputError(f"{out / CLEAN}: exists already; choose another --out")
     labels = labels_of(against)
     benchmark_pairs, notes = load_benchmark_pairs(against)
-    pairs = read_pairs(train, images=images)
+    pairs = read_pairs(train, images=images, allow_columns=allow_columns)
     if short := num_short(pairs, limits):
         few = f"{short:,} of {3 * len(pairs):,} training texts have fewer than {limits.least_words} words"
         notes.append(f"{few} and were not compared alone")

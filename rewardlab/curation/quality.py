@@ -14,7 +14,7 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -145,14 +145,20 @@ def examine_judgments(pairs: Iterable[PreferencePair], rules: Rules, judge: Judg
 
 
 def filter_set(
-    data: Path, rules: Rules, out: Path, *, images: Path | None = None, endpoint: tuple[str | None, str] = (None, "")
+    data: Path,
+    rules: Rules,
+    out: Path,
+    *,
+    images: Path | None = None,
+    endpoint: tuple[str | None, str] = (None, ""),
+    allow_columns: Collection[str] = (),
 ) -> dict[str, Any]:
     """Write ``kept.parquet``, ``filtered.jsonl`` and ``report.json`` into ``out``; returns the report. ``endpoint``: base URL
     and model of the consistency judge, None: nobody is asked. Raises OutputError where ``out`` holds a result.
     """
     if (out / REPORT).exists():
         raise OutputError(f"{out / REPORT}: exists already; choose another --out")
-    pairs = PairSet(data, images=images, frames=None)
+    pairs = PairSet(data, images=images, frames=None, allow_columns=allow_columns)
     url, model = endpoint
     judge = None if url is None else ConsistencyEndpoint(url, model)
     findings = examine_judgments((replace(pair, images=()) for pair in pairs), rules, judge)
