@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
+from rewardlab.cli.exit_codes import ExitCode
 from rewardlab.cli.options import (
     JUDGING,
     PAIR_FILES,
@@ -30,9 +31,16 @@ if TYPE_CHECKING:
     from rewardlab.types import PreferencePair
 
 
-def report_run(final: Path) -> None:
-    """Print, once, where a training run's result is and how to look at the run."""
+def report_run(final: Path, settings: TrainConfig) -> None:
+    """Print, once, where a training run's result is and how to look at the run. End with the watchdog's exit status where the
+    run learnt nothing, unless its policy is to warn."""
+    from rewardlab.training.run.outcome import read_outcome
+
     echo_once(f"written: {final}; metrics.jsonl and run.json beside it (curves: rewardlab show {final.parent})")
+    if why := read_outcome(final.parent):
+        echo_once(why)
+        if settings.health.policy != "warn":
+            raise typer.Exit(ExitCode.HEALTH)
 
 
 def training_pairs(
@@ -77,7 +85,9 @@ def sft_command(
     from rewardlab.training.sft import train_sft
 
     settings = load_config(SFTConfig, config, parse_overrides(overrides or ()), model=model, seed=seed)
-    report_run(train_sft(training_pairs(data, settings, out, images, allow_columns), settings, out, votes=verify_votes))
+    report_run(
+        train_sft(training_pairs(data, settings, out, images, allow_columns), settings, out, votes=verify_votes), settings
+    )
 
 
 @app.command("rl", rich_help_panel=TRAINING)
@@ -103,18 +113,11 @@ def rl_command(
     --config stable_reinforce model=runs/sft/final consistency.weight=0`
     """
     from rewardlab.config import RLConfig, load_config, parse_overrides
-    from rewardlab.data.files import read_complete_lines
     from rewardlab.training.rl import train_rl
 
     options = {"model": model, "seed": seed, "consistency.base_url": consistency_url}
     settings = load_config(RLConfig, config, parse_overrides(overrides or ()), **options)
-    report_run(train_rl(training_pairs(data, settings, out, images, allow_columns), settings, out))
-    rewards = [row["reward"] for row in read_complete_lines(out / "metrics.jsonl") if "reward" in row]
-    if rewards and not any(rewards):
-        echo_once(
-            f"every reward was 0, so nothing was learnt: look at {out}/samples.jsonl. Does the model write verdicts in the "
-            "format of `template`, within max_completion_length?"
-        )
+    report_run(train_rl(training_pairs(data, settings, out, images, allow_columns), settings, out), settings)
 
 
 @app.command("rm", rich_help_panel=TRAINING)
@@ -137,7 +140,7 @@ def rm_command(
     from rewardlab.training.reward_model import train_reward_model
 
     settings = load_config(RMConfig, config, parse_overrides(overrides or ()), model=model, seed=seed)
-    report_run(train_reward_model(training_pairs(data, settings, out, images, allow_columns), settings, out))
+    report_run(train_reward_model(training_pairs(data, settings, out, images, allow_columns), settings, out), settings)
 
 
 @app.command("score", rich_help_panel=JUDGING)
@@ -178,7 +181,9 @@ def prm_command(
     from rewardlab.training.prm import train_prm
 
     settings = load_config(PRMConfig, config, parse_overrides(overrides or ()), model=model, seed=seed)
-    report_run(train_prm(training_pairs(data, settings, out, images, allow_columns), read_steps(steps), settings, out))
+    report_run(
+        train_prm(training_pairs(data, settings, out, images, allow_columns), read_steps(steps), settings, out), settings
+    )
 
 
 @app.command("policy", rich_help_panel=TRAINING)
@@ -204,7 +209,7 @@ def policy_command(
     from rewardlab.training.policy import train_policy
 
     settings = load_config(PolicyConfig, config, parse_overrides(overrides or ()), model=model, judge=judge, seed=seed)
-    report_run(train_policy(training_pairs(data, settings, out, images, allow_columns), settings, out))
+    report_run(train_policy(training_pairs(data, settings, out, images, allow_columns), settings, out), settings)
 
 
 @app.command("merge", rich_help_panel=TRAINING)
