@@ -29,7 +29,10 @@ SHARD_ROWS = 10_000
 GROUP_ROWS, GROUP_BYTES = 256, 8 << 20  # of a row group, which is read whole for any pair in it
 
 
-OTHER_FORM = "`rewardlab data build MAPPING.yaml --from FILE` makes pairs of other files (docs/how-to/own_data.md)"
+OTHER_FORM = (
+    "`rewardlab data convert FILE --out pairs.parquet` makes pairs of CSV, saved datasets and chosen/rejected columns, "
+    "`rewardlab data build MAPPING.yaml --from FILE` of other files (docs/how-to/own_data.md)"
+)
 
 
 @dataclass(frozen=True)
@@ -285,13 +288,15 @@ def read_row(
 def validate_rows(
     path: Path, *, images: Path | None = None, allow_columns: Collection[str] = ()
 ) -> Generator[PreferencePair | BadRow, None, None]:
-    """Yield every row of a set as a pair, or the reason why it is none. ``allow_columns``: that are not read and may be there,
-    by name, or "all" without media. Raises DataError for a file that cannot be read."""
+    """Yield every row of a set as a pair, or the reason why it is none; also of CSV, JSON, a saved dataset and other columns,
+    where :mod:`rewardlab.data.guessed_mapping` finds one way to read them. ``allow_columns``: that are not read and may be
+    there, by name, or "all" without media. Raises DataError for a file that cannot be read."""
+    from rewardlab.data.guessed_mapping import data_files_of, rows_in_pair_form  # which reads by way of this module
+
     index, columns = 0, AllowedColumns.of(allow_columns)
-    for file in pair_files_of(path):
+    for file in data_files_of(path):
         files = Files(images or file.parent, checked=is_checked(file))
-        read = lines_of(file) if file.suffix == ".jsonl" else rows_of(file)
-        with closing(read) as rows:  # type: ignore[type-var]  # a bad row leaves the file at once, not when memory is swept
+        with closing(rows_in_pair_form(file)) as rows:  # a bad row leaves the file at once, not when memory is swept
             for row in rows:
                 yield read_row(row, index=index, files=files, path=path, columns=columns)
                 index += 1

@@ -228,10 +228,10 @@ def from_row(
     where, files = f"{where} {index}", files or Files()
     if not isinstance(row, Mapping):
         raise DataError(f"{where}: expected an object with question, responses and preferred, got {row!r:.80}")
-    (columns or AllowedColumns()).check(row, where)
     responses = row.get("responses")
     if not (isinstance(responses, list | tuple) and len(responses) == 2):
         raise DataError(f"{where}: 'responses' must be a list of two texts, got {responses!r:.80}")
+    (columns or AllowedColumns()).check(row, where)
     question = _Content.of(row.get("question"), "question", where)
     contents = [_Content.of(response, "responses", where) for response in responses]
     if any(VIDEO_MARK in content.text for content in contents):

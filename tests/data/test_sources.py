@@ -89,7 +89,7 @@ def test_what_datasets_saved(form: str, mapping: Path, tmp_path: Path) -> None:
 def test_saved_datasets_that_are_not_whole(tmp_path: Path) -> None:
     """A missing shard is named; an Arrow file of the other kind is read; what is neither is said to be neither."""
     Dataset.from_list(rows(0, 2), features=FEATURES).save_to_disk(str(tmp_path / "hf"))
-    with pytest.raises(DataError, match=r"`rewardlab data build MAPPING\.yaml` makes pairs of its \.arrow files"):
+    with pytest.raises(DataError, match=r"'responses' must be a list.*`rewardlab data build MAPPING\.yaml --from FILE`"):
         read_pairs(tmp_path / "hf")
     next((tmp_path / "hf").glob("*.arrow")).unlink()
     with pytest.raises(DataError, match=r"lacks data-00000-of-00001\.arrow"):
@@ -211,11 +211,12 @@ def test_odd_lines_and_cells(mapping: Path, tmp_path: Path) -> None:
 
 
 def test_the_cure_of_other_forms(tmp_path: Path) -> None:
-    """A table, and rows of chosen and rejected, are made pairs by a mapping; the error names the command."""
-    (tmp_path / "c.csv").write_text("prompt,chosen,rejected\nWhat?,yes,no\n")
-    with pytest.raises(DataError, match=r"rewardlab data build MAPPING\.yaml --from FILE"):
-        list(validate_rows(tmp_path / "c.csv"))
-    (tmp_path / "p.jsonl").write_text(json.dumps({"prompt": "What?", "chosen": "yes", "rejected": "no"}) + "\n")
+    """Columns that no guess reads are made pairs by a mapping; the error names the command."""
+    (tmp_path / "c.csv").write_text("prompt,good,bad\nWhat?,yes,no\n")
+    (bad,) = validate_rows(tmp_path / "c.csv")
+    assert isinstance(bad, BadRow)
+    assert "rewardlab data build MAPPING.yaml --from FILE" in bad.reason
+    (tmp_path / "p.jsonl").write_text(json.dumps({"prompt": "What?", "good": "yes", "bad": "no"}) + "\n")
     (bad,) = validate_rows(tmp_path / "p.jsonl")
     assert isinstance(bad, BadRow)
     assert "rewardlab data build MAPPING.yaml --from FILE" in bad.reason

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from contextlib import closing
 from pathlib import Path
 
-from rewardlab.data.pairs import rows_of
+from rewardlab.data.guessed_mapping import raw_rows
 from rewardlab.errors import ConfigError
 from rewardlab.types import PreferencePair
 
@@ -49,15 +48,14 @@ def image_keys(pairs: Sequence[PreferencePair]) -> list[str]:
 def column_keys(data: Path, column: str) -> list[str]:
     """Return the values of a column, row by row. Raise ConfigError where a row has none."""
     keys = []
-    with closing(rows_of(data)) as rows:
-        for number, row in enumerate(rows):
-            value = row.get(column)
-            if value is None or value == "":
-                raise ConfigError(
-                    f"{data}, row {number}: has no {column!r} to cluster by; --cluster takes {', '.join(CLUSTERS)}, or a "
-                    f"column that every row has, of {', '.join(map(str, row))}"
-                )
-            keys.append(str(value))
+    for number, row in enumerate(raw_rows(data)):
+        value = row.get(column)
+        if value is None or value == "":
+            raise ConfigError(
+                f"{data}, row {number}: has no {column!r} to cluster by; --cluster takes {', '.join(CLUSTERS)}, or a "
+                f"column that every row has, of {', '.join(map(str, row))}"
+            )
+        keys.append(str(value))
     return keys
 
 
