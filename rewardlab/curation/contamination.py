@@ -11,6 +11,7 @@ from typing import TypedDict
 
 from rewardlab.benchmarks.registry import find_benchmark
 from rewardlab.curation.decontaminate import (
+    BOILERPLATE,
     OTHER_IMAGE,
     SHARED,
     BenchmarkPair,
@@ -201,7 +202,7 @@ LIMITS = {
     "similarity": "least similarity of texts (Jaccard, word triples)",
     "least_words": "fewest words of a text that is compared",
 }
-KEYS = ("image", "prompt", "answer", "whole pair", "contained", "benchmark_rows", OTHER_IMAGE)
+KEYS = ("image", "prompt", "answer", "whole pair", "contained", "benchmark_rows", OTHER_IMAGE, BOILERPLATE)
 
 
 def contamination_rows(report: ContaminationReport) -> list[tuple[str, ...]]:

@@ -219,7 +219,7 @@ def test_a_training_set_is_cleaned(photos: list[Image.Image], tmp_path: Path) ->
     ]
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert report["by_benchmark"]["pairs"] == {
-        **{"image": 1, "prompt": 1, "answer": 1, "whole pair": 0, "prompt about another image": 1},
+        **{"image": 1, "prompt": 1, "answer": 1, "whole pair": 0, "prompt about another image": 1, "boilerplate answer": 0},
         **{"contained": 3, "benchmark_rows": 3},
     }
     assert report["removed_by_source"] == {"B": 3}
@@ -228,6 +228,38 @@ def test_a_training_set_is_cleaned(photos: list[Image.Image], tmp_path: Path) ->
     again = CliRunner().invoke(app, [*command, "--out", str(tmp_path / "out")])
     assert again.exit_code == 1
     assert "exists already" in str(again.output) + str(again.exception)
+
+
+REFUSALS = [
+    "I'm sorry, but I can't assist with that request.",
+    "I cannot help you with making such a thing at home.",
+    "As an AI language model, I am not able to give advice on this.",
+    "Sorry, I am unable to identify the people in this image.",
+]
+
+
+def test_refusals_and_what_many_prompts_share_are_no_copies() -> None:
+    """A safety set keeps its refusals; a true copy of an answer goes, also of one that begins like a refusal and then says
+    something; the same pair as a whole goes whatever its answers are."""
+    shared, alone = "Both of the two answers describe the same scene equally well.", f"{TEXT} and then everybody goes home."
+    long_refusal = f"I'm sorry to hear about that. {TEXT}, {TEXT} and {alone}"
+    known = [
+        PreferencePair(f"b{n}", f"How is thing number {n} made?", (answer, f"By method {n}."), 0)
+        for n, answer in enumerate([*REFUSALS, shared, shared, alone, long_refusal])
+    ]
+    benchmark = [BenchmarkPair("b", n, pair) for n, pair in enumerate(known)]
+
+    def removed(*answers: str) -> list[bool]:
+        train = [PreferencePair(f"t{n}", "Quite another thing", (text, "no"), 0) for n, text in enumerate(answers)]
+        matches = find_matches(train, benchmark, LIMITS, lambda _: None)
+        return [any(match.contains for match in matches if match.index == n) for n in range(len(train))]
+
+    assert removed(*REFUSALS, shared) == [False] * 5
+    assert removed(alone, long_refusal) == [True, True]
+    told = find_matches([PreferencePair("t", "q", (REFUSALS[0], "no"), 0)], benchmark, LIMITS, lambda _: None)
+    assert [(match.what, match.row, match.contains) for match in told] == [("boilerplate answer", 0, False)]
+    whole = find_matches([known[0]], benchmark, LIMITS, lambda _: None)
+    assert any(match.what == "whole pair" and match.contains for match in whole)
 
 
 def test_two_files_of_one_benchmark(demo_pairs: Any, tmp_path: Path) -> None:
