@@ -144,7 +144,7 @@ class Contamination:
         """Return every match of training pair ``index``, best first; ``pictures``: of its images, None to compute them."""
         similarities: dict[tuple[str, str, int], float] = {}
         if pictures is None:
-            pictures = [picture_of(image) for image in pair_images(pair)]
+            pictures = [picture_of(image, views=True) for image in pair_images(pair)]
         lookups = [("image", self._pictures.find(picture)) for picture in pictures]
         lookups += [("prompt", self._prompts.find(pair.question))]
         lookups += [("answer", self._answers.find(text)) for text in pair.responses]
