@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
+from PIL import Image, ImageOps
 from sklearn.datasets import load_sample_images
 
 from rewardlab.curation.image_hashes import ImageLimits, PictureIndex, picture_of
@@ -59,6 +59,9 @@ COPIES: dict[str, Callable[[Image.Image], bytes]] = {
     "2.5 % cut off all around": lambda image: encoded(cropped(image, 0.025, 0.025, 0.025, 0.025)),
     "5 % cut off all around": lambda image: encoded(cropped(image, 0.05, 0.05, 0.05, 0.05)),
     "5 % cut off two sides, half the size, JPEG 70": lambda image: encoded(scaled(cropped(image, 0.05, 0.05, 0, 0), 0.5), 70),
+    "in grey": lambda image: encoded(image.convert("L").convert("RGB")),
+    "a white border of 10 %": lambda image: encoded(ImageOps.expand(image, round(0.1 * image.width), "white")),
+    "black bars above and below, JPEG 85": lambda image: encoded(ImageOps.expand(image, (0, image.height // 6), "black"), 85),
     "mirrored": lambda image: encoded(image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)),
 }
 
@@ -92,7 +95,7 @@ def share(hits: int, number: int) -> dict[str, Any]:
 def planted(images: Sequence[Image.Image], index: PictureIndex[int]) -> dict[str, Any]:
     shares = {}
     for name, copy in COPIES.items():
-        hits = [index.find(picture_of(copy(image))) for image in images]
+        hits = [index.find(picture_of(copy(image), views=True)) for image in images]
         right = sum(n in hit for n, hit in enumerate(hits))
         shares[name] = share(right, len(images)) | {
             "taken_for_another": sum(bool(set(hit) - {n}) for n, hit in enumerate(hits))
@@ -108,7 +111,7 @@ def leaks(limits: ImageLimits, num_scenes: int) -> dict[str, Any]:
     for n, image in enumerate(known):
         index.add(encoded(image), n)
     start_time = time.perf_counter()
-    alarms = sum(bool(index.find(picture_of(one))) for one in others)
+    alarms = sum(bool(index.find(picture_of(one, views=True))) for one in others)
     took = time.perf_counter() - start_time
     photos: PictureIndex[int] = PictureIndex(limits, crops=True)
     pieces = photographs()

@@ -8,21 +8,29 @@ from functools import partial
 
 from rewardlab.benchmarks.base import Benchmark, Row, equal_length_notes, size_notes
 from rewardlab.benchmarks.fit import check_fit
+from rewardlab.benchmarks.pairs.clusters import PROMPT
 from rewardlab.benchmarks.passes import AnyJudge
 from rewardlab.benchmarks.registry import PACKAGED, find_benchmark
 from rewardlab.benchmarks.replay import Replay
 from rewardlab.benchmarks.settings import NO_ENGINES, BenchSettings
+from rewardlab.data.media_mentions import MediaCount
 from rewardlab.data.video import describe_frames
-from rewardlab.errors import DataError, RewardlabError
+from rewardlab.errors import ConfigError, DataError, RewardlabError
 from rewardlab.judging.spec import WITHOUT_SAMPLER, judge_video_policy
 from rewardlab.types import PreferencePair
+
+OWN_PAIRS = "pairs"
 
 
 def load_benchmark_rows(benchmark: Benchmark, settings: BenchSettings, *, with_images: bool) -> list[Row]:
     """Return the rows of a data file. Raise DataError where the loader of a benchmark from outside fails in any way."""
     load: Callable[..., list[Row]] = benchmark.load
+    if settings.benchmark != OWN_PAIRS and (settings.cluster or settings.allow_columns or settings.allow_without_images):
+        raise ConfigError("--cluster, --allow-columns and --allow-without-images are of `pairs`, a set of your own")
     if benchmark.load_videos is not None:
         load = partial(benchmark.load_videos, policy=judge_video_policy(settings.judge, *NO_ENGINES, *WITHOUT_SAMPLER))
+    if settings.benchmark == OWN_PAIRS:
+        load = partial(load, cluster=settings.cluster or PROMPT, allow_columns=settings.allow_columns)
     if settings.benchmark in PACKAGED:
         return load(settings.data, images=settings.images, with_images=with_images)
     try:
@@ -43,6 +51,8 @@ def load_rows(settings: BenchSettings, judge: AnyJudge) -> tuple[list[Row], list
     if isinstance(judge, Replay) and (strangers := judge.rows - {row.row for row in rows}):
         raise DataError(f"{judge.name}: has samples for row {min(strangers)}, which {settings.data} does not have")
     notes = size_notes(benchmark, rows) + equal_length_notes(rows)
+    if settings.benchmark == OWN_PAIRS:
+        notes += _own_pair_notes(rows, settings, looks=judge.sees)
     if num_videos := sum(row.num_videos for row in rows):
         policy = judge_video_policy(settings.judge, *NO_ENGINES, *WITHOUT_SAMPLER)
         notes.append(
@@ -52,6 +62,23 @@ def load_rows(settings: BenchSettings, judge: AnyJudge) -> tuple[list[Row], list
         notes.append(f"only the first {settings.limit} of {len(rows)} rows were judged (--limit)")
         rows = rows[: settings.limit]
     return rows, notes
+
+
+def _own_pair_notes(rows: Sequence[Row], settings: BenchSettings, *, looks: bool) -> list[str]:
+    """Return how many prompts there are, and how many pairs have no image. Raise DataError where a judge looks and a question
+    speaks of an image that is not there."""
+    notes = []
+    if (number := len({row.cluster for row in rows})) < len(rows):
+        by = settings.cluster or "image, or question where there is none"
+        notes.append(f"{len(rows):,} pairs of {number:,} prompts (by {by}); intervals draw prompts")
+    if looks:
+        count = MediaCount()
+        for row in rows:
+            count.add(row.pair, row.row)
+        if not settings.allow_without_images:
+            count.refuse_any_mention(str(settings.data))
+        notes += count.notes()
+    return notes
 
 
 def images_hash(rows: Sequence[Row]) -> str:

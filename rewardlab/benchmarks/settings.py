@@ -25,7 +25,10 @@ CONTROLS = ("greedy", "blank", "other")
 class BenchSettings:
     """The settings of a run. ``controls`` are further passes of one greedy vote per order: greedy, blank, other.
 
-    ``stop_error``: ask in turns, and stop where the majority of ``votes`` of each order is settled but for this probability.
+    ``cluster``, ``allow_columns`` and ``allow_without_images`` are about pairs of one's own: what counts as one draw
+    (:data:`rewardlab.benchmarks.pairs.clusters.CLUSTERS`, or a column), which columns may be there unread, whether questions
+    may speak of an image that is not there. ``stop_error``: ask in turns, and stop where the majority of ``votes`` of each
+    order is settled but for this probability.
     """
 
     benchmark: str
@@ -50,6 +53,9 @@ class BenchSettings:
     max_failed: float = 0.02  # share of votes that may fail at the endpoint before the report is marked as failed
     prices: Prices = NO_PRICES
     budget: Budget = NO_BUDGET  # of an openai: judge, controls included
+    cluster: str | None = None
+    allow_columns: tuple[str, ...] = ()
+    allow_without_images: bool = False
     requirements: tuple[Requirement, ...] = ()  # checked against what the run will have, before anything is asked
 
 

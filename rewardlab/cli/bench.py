@@ -13,7 +13,17 @@ import typer
 
 from rewardlab.benchmarks.registry import PACKAGED
 from rewardlab.cli.exit_codes import ExitCode
-from rewardlab.cli.options import ApiKeyEnv, AsJson, EngineArgs, JudgeOption, MaxFailed, Out, bench_app
+from rewardlab.cli.options import (
+    AllowColumns,
+    ApiKeyEnv,
+    AsJson,
+    EngineArgs,
+    JudgeOption,
+    MaxFailed,
+    Out,
+    bench_app,
+    columns_of,
+)
 from rewardlab.cli.prices import BudgetTokens, BudgetUsd, Price, parse_budget, parse_prices
 from rewardlab.cli.request_options import (
     Body,
@@ -87,6 +97,18 @@ def bench_run(
     budget_tokens: BudgetTokens = None,
     max_failed: MaxFailed = 0.02,
     as_json: AsJson = False,
+    cluster: Annotated[
+        Optional[str],
+        typer.Option(
+            "--cluster",
+            help="What intervals of own pairs draw as one: prompt (same images, or the same question where there is none; the "
+            "default), image (any in common), question, pair, or a column of --data.",
+        ),
+    ] = None,
+    allow_columns: AllowColumns = None,
+    allow_without_images: Annotated[
+        bool, typer.Option("--allow-without-images", help="Also judge own pairs whose question speaks of an image not there.")
+    ] = False,
     require: Annotated[
         list[str],
         typer.Option(
@@ -140,6 +162,9 @@ def bench_run(
         api_key=os.environ.get(api_key_env, "none"),
         request=request_options(concurrency, deadline, reasoning_effort, body, max_tokens_field),
         command=shlex.join(["rewardlab", *sys.argv[1:]]),
+        cluster=cluster,
+        allow_columns=columns_of(allow_columns),
+        allow_without_images=allow_without_images,
         requirements=tuple(map(parse_requirement, require)),
     )
     report, rows = run_bench(settings, out)

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Optional, cast
 import typer
 
 from rewardlab.cli.exit_codes import ExitCode
-from rewardlab.cli.options import Images, Out, data_app
+from rewardlab.cli.options import AllowColumns, Images, Out, columns_of, data_app
 from rewardlab.errors import ConfigError, DataError, OutputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from rewardlab.curation.decontaminate import Contamination
     from rewardlab.data.recipes import Recipe
@@ -153,16 +153,18 @@ def data_validate(
     data: Data,
     out: Annotated[Optional[Path], typer.Option("--out", help="Folder for the good rows, as Parquet shards.")] = None,
     images: Images = None,
+    allow_columns: AllowColumns = None,
 ) -> None:
     """Check every row: list the bad ones with their reasons, and with --out keep the good ones. Exit status 1 if any is bad."""
+    from rewardlab.data.media_mentions import MediaCount
     from rewardlab.data.pairs import BadRow, validate_rows, write_shards
 
-    bad, names = 0, set[str]()
+    bad, unlabelled, names, media = 0, 0, set[str](), MediaCount()
 
     def checked() -> Iterator[PreferencePair]:
-        nonlocal bad
-        with closing(validate_rows(data, images=images)) as rows:
-            for row in rows:
+        nonlocal bad, unlabelled
+        with closing(validate_rows(data, images=images, allow_columns=columns_of(allow_columns))) as rows:
+            for index, row in enumerate(rows):
                 if isinstance(row, BadRow):
                     bad += 1
                     typer.echo(row.reason)
@@ -170,18 +172,23 @@ def data_validate(
                     bad += 1
                     typer.echo(f"{data}: pair_id {row.pair_id!r} is there twice; every pair needs its own")
                 else:
+                    media.add(row, index)
+                    unlabelled += row.preferred is None
                     names.add(row.pair_id)
                     yield row
 
     for _ in write_shards(checked(), out) if out else checked():
         pass
-    typer.echo(f"{len(names):,} good, {bad:,} bad")
+    without = f" ({unlabelled:,} without a label: not for a benchmark, nor to train on)" if unlabelled else ""
+    typer.echo(f"{len(names):,} good{without}, {bad:,} bad, {media.num_with_media:,} with images")
+    for note in media.notes():
+        typer.echo(note)
     if bad:
         raise typer.Exit(ExitCode.FINDING)
 
 
 @data_app.command("stats")
-def data_stats(data: Data, out: Out, images: Images = None, seed: SeedOf = 0) -> None:
+def data_stats(data: Data, out: Out, images: Images = None, allow_columns: AllowColumns = None, seed: SeedOf = 0) -> None:
     """Numbers of a set as `stats.json`, and with example pairs to look at as `stats.html`: balance, lengths, length bias."""
     from rewardlab.curation.overview import Overview
     from rewardlab.data.pairs import stream_pairs
@@ -189,7 +196,7 @@ def data_stats(data: Data, out: Out, images: Images = None, seed: SeedOf = 0) ->
 
     overview = Overview(seed)
     with bar("stats", None) as advance:
-        for pair in stream_pairs(data, images=images):
+        for pair in stream_pairs(data, images=images, allow_columns=columns_of(allow_columns)):
             overview.add(pair)
             advance()
     numbers = overview.write(out, title=f"{data.name}: {overview.num_pairs:,} pairs")
@@ -199,13 +206,13 @@ def data_stats(data: Data, out: Out, images: Images = None, seed: SeedOf = 0) ->
 
 
 @data_app.command("balance")
-def data_balance(data: Data, out: Out, images: Images = None, seed: SeedOf = 0) -> None:
+def data_balance(data: Data, out: Out, images: Images = None, allow_columns: AllowColumns = None, seed: SeedOf = 0) -> None:
     """Exchange responses so that of each source and category as many pairs prefer either response, shown first as often."""
     from rewardlab.curation.balance import Balance
     from rewardlab.data.pairs import stream_pairs, write_shards
 
     balance = Balance(seed)
-    pairs = stream_pairs(data, images=images, frames=None)
+    pairs = stream_pairs(data, images=images, frames=None, allow_columns=columns_of(allow_columns))
     shards = list(write_shards((balance.place(pair) for pair in pairs), out))
     typer.echo(f"written: {out} ({len(shards)} shards)")
 
@@ -216,6 +223,7 @@ def data_split(
     out: Annotated[Path, typer.Option("--out", help="Folder for train/ and test/.")],
     share: Annotated[float, typer.Option("--share", min=0.0, max=0.5, help="Of the pairs, to hold out.")] = 0.05,
     images: Images = None,
+    allow_columns: AllowColumns = None,
     seed: SeedOf = 0,
 ) -> None:
     """Two parts that share no picture, not even a re-encoded copy: `train/` and `test/`."""
@@ -223,9 +231,10 @@ def data_split(
     from rewardlab.data.pairs import PairSet, write_shards
     from rewardlab.reporting.progress import bar
 
-    pairs = PairSet(data, images=images, frames=None)
+    names = columns_of(allow_columns)
+    pairs = PairSet(data, images=images, frames=None, allow_columns=names)
     with bar("pictures", None) as advance:
-        groups = picture_groups(PairSet(data, images=images), advance)  # of videos, by their frames
+        groups = picture_groups(PairSet(data, images=images, allow_columns=names), advance)  # of videos, by their frames
     test_groups = hold_out_groups(groups, share, seed)
     if not test_groups:
         raise DataError(f"{data}: no picture's pairs fit into {share:g} of {len(groups):,}; give a larger --share")
@@ -241,11 +250,12 @@ def data_convert(
     data: Data,
     out: Annotated[Path, typer.Option("--out", help="A .jsonl or .parquet file, or a folder for shards.")],
     images: Images = None,
+    allow_columns: AllowColumns = None,
 ) -> None:
     """The same pairs in another form: JSON lines with a media folder beside them, one Parquet file, or a folder of shards."""
     from rewardlab.data.pairs import stream_pairs, write_jsonl, write_parquet, write_shards
 
-    pairs = stream_pairs(data, images=images, frames=None)
+    pairs = stream_pairs(data, images=images, frames=None, allow_columns=columns_of(allow_columns))
     if out.suffix == ".jsonl":
         number = write_jsonl(pairs, out)
     elif out.suffix == ".parquet":
@@ -276,6 +286,7 @@ def data_filter(
         str, typer.Option("--consistency-model", help="Model that --consistency-url serves.")
     ] = "Qwen/Qwen2.5-VL-7B-Instruct",
     images: Images = None,
+    allow_columns: AllowColumns = None,
 ) -> None:
     """Take judgments out of a cold-start set that are not fit to teach from: contradictions, leaked labels, templates,
     outliers.
@@ -286,7 +297,8 @@ def data_filter(
     from rewardlab.curation.quality import Rules, filter_set
 
     rules = Rules(most_alike, length_fence)
-    report = filter_set(data, rules, out, images=images, endpoint=(consistency_url, consistency_model))
+    endpoint = (consistency_url, consistency_model)
+    report = filter_set(data, rules, out, images=images, endpoint=endpoint, allow_columns=columns_of(allow_columns))
     typer.echo(json.dumps({name: report[name] for name in ("num_pairs", "num_judgments", "num_kept", "reasons", "unclear")}))
     typer.echo(f"written: {out}/kept.parquet, filtered.jsonl, report.json")
 
@@ -303,6 +315,7 @@ def data_decontaminate(
     ],
     out: Out,
     images: Images = None,
+    allow_columns: AllowColumns = None,
     image_bits: Annotated[
         int, typer.Option("--image-bits", min=0, max=32, help="Bits of 64 that perceptual hashes of one picture may differ in.")
     ] = 8,
@@ -323,7 +336,9 @@ def data_decontaminate(
     limits = Limits(image_bits=image_bits, similarity=similarity, least_words=least_words)
     command = shlex.join(["rewardlab", *sys.argv[1:]])
     specs = [parse_against(spec) for spec in against]
-    typer.echo(contamination_markdown(decontaminate(train, specs, out, images=images, limits=limits, command=command)))
+    names = columns_of(allow_columns)
+    report = decontaminate(train, specs, out, images=images, limits=limits, command=command, allow_columns=names)
+    typer.echo(contamination_markdown(report))
     typer.echo(f"written: {out}/clean.parquet, contaminated.jsonl, report.json, report.html")
 
 
@@ -339,6 +354,7 @@ def data_verl(
         Optional[int], typer.Option("--shuffle", help="A seed to shuffle the pairs by, in memory, for data.shuffle=False.")
     ] = None,
     images: Images = None,
+    allow_columns: AllowColumns = None,
 ) -> None:
     """Write pairs as the Parquet that verl trains a judge on (`configs/verl/stable_reinforce_7b.sh`).
 
@@ -346,15 +362,16 @@ def data_verl(
     """
     import random
 
-    from rewardlab.data.pairs import PairSet, read_pairs
+    from rewardlab.data.pairs import PairSet
     from rewardlab.integrations.verl_rows import write_verl_rows
     from rewardlab.prompts import load_template
 
     if out.suffix != ".parquet":
         raise OutputError(f"{out}: verl tells files by their ending; name it .parquet")
     judge_template = load_template(template)
-    pairs = PairSet(data, images=images) if shuffle is None else read_pairs(data, images=images)
-    if isinstance(pairs, list):
+    pairs: Iterable[PreferencePair] = PairSet(data, images=images, allow_columns=columns_of(allow_columns))
+    if shuffle is not None:
+        pairs = list(pairs)
         random.Random(shuffle).shuffle(pairs)
     written = write_verl_rows(pairs, out, judge_template, both_orders=both_orders)
     typer.echo(f"{written.num_rows:,} rows in {out}; {written.num_unlabelled:,} pairs without a label left out")

@@ -11,6 +11,7 @@ from rich.console import Console
 from rewardlab.cli.options import (
     DATA,
     PAIR_FILES,
+    AllowColumns,
     BatchSize,
     ConfigFile,
     Images,
@@ -20,6 +21,7 @@ from rewardlab.cli.options import (
     RandomSeed,
     Seed,
     app,
+    columns_of,
 )
 from rewardlab.errors import ConfigError
 
@@ -31,6 +33,7 @@ def distill_command(
     overrides: Overrides = None,
     config: ConfigFile = None,
     images: Images = None,
+    allow_columns: AllowColumns = None,
     base_url: Annotated[
         Optional[str], typer.Option("--base-url", help="URL of the teacher's endpoint, or URL,URL of several.")
     ] = None,
@@ -73,7 +76,9 @@ def distill_command(
             raise ConfigError("--ray-workers takes shards with media inside, and all of them; leave --limit and --images out")
         statistics = distill_on_ray(data, settings, out, workers=ray_workers, address=ray_address)
     else:
-        statistics = distill(PairSet(data, images=images, frames=None, limit=limit), settings, out)
+        names = columns_of(allow_columns)
+        pairs = PairSet(data, images=images, frames=None, limit=limit, allow_columns=names)
+        statistics = distill(pairs, settings, out)
     Console().print_json(data=statistics)
     typer.echo(f"written: {out}/distilled.parquet, attempts.parquet, statistics.json", err=True)
     if failed := statistics["num_failed_pairs"]:
@@ -97,6 +102,7 @@ def select_command(
         Optional[Path], typer.Option("--votes", help="votes.jsonl of `rewardlab bench run pairs` on the same --data.")
     ] = None,
     images: Images = None,
+    allow_columns: AllowColumns = None,
     seed: RandomSeed = 0,
 ) -> None:
     """Select the pairs to train on by difficulty: for the teacher, and with --votes for the judge itself.
@@ -110,7 +116,7 @@ def select_command(
     from rewardlab.data.votes import read_votes
     from rewardlab.distill.selection import select, write_selection
 
-    pairs = PairSet(data, images=images, frames=None)
+    pairs = PairSet(data, images=images, frames=None, allow_columns=columns_of(allow_columns))
     report = write_selection(pairs, select(pairs, read_votes(votes) if votes else None, plan, seed=seed), plan, out)
     Console().print_json(data=report)
     typer.echo(f"{report['num_chosen']:,} of {report['num_pairs']:,} pairs in {out}/hard.parquet")
@@ -147,6 +153,7 @@ def self_distill_command(
     max_tokens: MaxTokens = 1024,
     batch_size: BatchSize = 64,
     images: Images = None,
+    allow_columns: AllowColumns = None,
     limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Only the first N pairs.")] = None,
     seed: RandomSeed = 0,
 ) -> None:
@@ -160,7 +167,8 @@ def self_distill_command(
     from rewardlab.judging.judge import GenerativeJudge
     from rewardlab.judging.spec import judge_video_policy
 
-    pairs = read_pairs(data, images=images, policy=judge_video_policy(judge))[:limit]
+    policy, names = judge_video_policy(judge), columns_of(allow_columns)
+    pairs = read_pairs(data, images=images, policy=policy, allow_columns=names)[:limit]
     judge_model = open_generative_judge(judge, max_tokens=max_tokens, batch_size=batch_size)
     if not isinstance(judge_model, GenerativeJudge):
         raise ConfigError(f"{judge}: writes no judgments; use hf:PATH, vllm:PATH or openai:MODEL@URL")
@@ -179,6 +187,7 @@ def steps_command(
     overrides: Overrides = None,
     config: ConfigFile = None,
     images: Images = None,
+    allow_columns: AllowColumns = None,
     source: Annotated[
         Optional[str], typer.Option("--source", help="Judgments to label: judge (sample new ones) or pairs (those in --data).")
     ] = None,
@@ -198,6 +207,7 @@ def steps_command(
     from rewardlab.judging.spec import judge_video_policy
 
     settings = load_config(StepsConfig, config, parse_overrides(overrides or ()), source=source, seed=seed)
-    pairs = read_pairs(data, images=images, policy=judge_video_policy(judge))[:limit]
+    policy, names = judge_video_policy(judge), columns_of(allow_columns)
+    pairs = read_pairs(data, images=images, policy=policy, allow_columns=names)[:limit]
     Console().print_json(data=label_steps(pairs, settings, open_generative_judge(judge, batch_size=settings.batch_size), out))
     typer.echo(f"written: {out}/steps.jsonl", err=True)

@@ -25,7 +25,7 @@ EXIT_CODES = {
     ExitCode.FINDING: "The command did its work, and the result is not good: a check failed, a row is bad, no vote is valid.",
     ExitCode.INPUT: "Something given cannot be used: an option, a config, a file, a folder. The message has the cure.",
     ExitCode.ENDPOINT: "A remote model failed. What is done is kept; the same command goes on.",
-    ExitCode.HEALTH: "The watchdog ended a training run.",
+    ExitCode.HEALTH: "The watchdog ended a training run, or one that got to its end learnt nothing.",
     ExitCode.FAULT: "A fault of rewardlab or of a library: the traceback says where.",
     ExitCode.INTERRUPTED: "Stopped by Ctrl-C (SIGINT).",
     ExitCode.TERMINATED: "Stopped by SIGTERM.",

@@ -15,6 +15,7 @@ from rich.markup import escape
 from rewardlab.cli.exit_codes import ExitCode
 from rewardlab.cli.options import (
     JUDGING,
+    AllowColumns,
     ApiKeyEnv,
     BatchSize,
     MaxTokens,
@@ -24,6 +25,7 @@ from rewardlab.cli.options import (
     Temperature,
     Template,
     app,
+    columns_of,
 )
 from rewardlab.cli.request_options import (
     Body,
@@ -100,6 +102,7 @@ def rank_command(
     budget: Annotated[Optional[int], typer.Option("--budget", min=1, help="Most matches per prompt (adaptive: 2 N).")] = None,
     votes: Annotated[int, typer.Option("--votes", min=1, help="Samples of each match in each of the two orders.")] = 1,
     images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the images that the rows name.")] = None,
+    allow_columns: AllowColumns = None,
     limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Only the first N prompts.")] = None,
     template: Template = None,
     temperature: Temperature = 1.0,
@@ -124,7 +127,7 @@ def rank_command(
     from rewardlab.judging.best_of_n import run_ranking
     from rewardlab.judging.engines import open_model_judge
 
-    prompts = read_candidates(data, images=images)[:limit]
+    prompts = read_candidates(data, images=images, allow_columns=columns_of(allow_columns))[:limit]
     key = os.environ.get(api_key_env, "none")
     opened = open_model_judge(
         judge,

@@ -128,6 +128,13 @@ Images = Annotated[
     Optional[Path],
     typer.Option("--images", help="Folder that paths of images and videos start at (default: that of the file of pairs)."),
 ]
+AllowColumns = Annotated[
+    Optional[str],
+    typer.Option(
+        "--allow-columns",
+        help="Columns of --data that may be there and are not read, comma-separated; all: every one that holds no media.",
+    ),
+]
 Seed = Annotated[Optional[int], typer.Option("--seed", help="Overrides the config's seed.")]
 RandomSeed = Annotated[int, typer.Option("--seed", help="Seed of everything random.")]
 Template = Annotated[
@@ -157,3 +164,8 @@ MaxFailed = Annotated[
 ApiKeyEnv = Annotated[str, typer.Option("--api-key-env", help="Environment variable with the API key of an openai: judge.")]
 PairJudgeOption = Annotated[str, typer.Option("--judge", help=f"{spec_help(*WITHOUT_SAMPLER)}.")]
 JudgeOption = Annotated[str, typer.Option("--judge", help=f"{spec_help()}.")]
+
+
+def columns_of(text: str | None) -> tuple[str, ...]:
+    """Return the names that ``--allow-columns`` lists."""
+    return tuple(text.split(",")) if text else ()

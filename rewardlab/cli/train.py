@@ -8,7 +8,21 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
-from rewardlab.cli.options import JUDGING, PAIR_FILES, TRAINING, ConfigFile, Images, Out, Overrides, Seed, app, echo_once
+from rewardlab.cli.exit_codes import ExitCode
+from rewardlab.cli.options import (
+    JUDGING,
+    PAIR_FILES,
+    TRAINING,
+    AllowColumns,
+    ConfigFile,
+    Images,
+    Out,
+    Overrides,
+    Seed,
+    app,
+    columns_of,
+    echo_once,
+)
 from rewardlab.errors import ConfigError
 from rewardlab.judging.spec import spec_help
 
@@ -17,18 +31,27 @@ if TYPE_CHECKING:
     from rewardlab.types import PreferencePair
 
 
-def report_run(final: Path) -> None:
-    """Print, once, where a training run's result is and how to look at the run."""
+def report_run(final: Path, settings: TrainConfig) -> None:
+    """Print, once, where a training run's result is and how to look at the run. End with the watchdog's exit status where the
+    run learnt nothing, unless its policy is to warn."""
+    from rewardlab.training.run.outcome import read_outcome
+
     echo_once(f"written: {final}; metrics.jsonl and run.json beside it (curves: rewardlab show {final.parent})")
+    if why := read_outcome(final.parent):
+        echo_once(why)
+        if settings.health.policy != "warn":
+            raise typer.Exit(ExitCode.HEALTH)
 
 
-def training_pairs(data: Path, settings: TrainConfig, out: Path, images: Path | None) -> Sequence[PreferencePair]:
+def training_pairs(
+    data: Path, settings: TrainConfig, out: Path, images: Path | None, allow_columns: str | None
+) -> Sequence[PreferencePair]:
     """Return the pairs that a run in ``out`` reads. Raise ConfigError for a finished run before one of them is looked at."""
     from rewardlab.training.run.folder import refuse_finished
     from rewardlab.training.run.inputs import pairs_of
 
     refuse_finished(out)
-    return pairs_of(data, settings.frames, settings.model, images=images)
+    return pairs_of(data, settings.frames, settings.model, images=images, allow_columns=columns_of(allow_columns))
 
 
 @app.command("sft", rich_help_panel=TRAINING)
@@ -48,6 +71,7 @@ def sft_command(
         ),
     ] = None,
     images: Images = None,
+    allow_columns: AllowColumns = None,
     seed: Seed = None,
 ) -> None:
     """Train a judge on distilled judgments (cold start). Writes `OUT/final`; the same command resumes an interrupted run.
@@ -61,7 +85,9 @@ def sft_command(
     from rewardlab.training.sft import train_sft
 
     settings = load_config(SFTConfig, config, parse_overrides(overrides or ()), model=model, seed=seed)
-    report_run(train_sft(training_pairs(data, settings, out, images), settings, out, votes=verify_votes))
+    report_run(
+        train_sft(training_pairs(data, settings, out, images, allow_columns), settings, out, votes=verify_votes), settings
+    )
 
 
 @app.command("rl", rich_help_panel=TRAINING)
@@ -77,6 +103,7 @@ def rl_command(
         Optional[str], typer.Option("--consistency-url", help="Overrides the config's consistency endpoint.")
     ] = None,
     images: Images = None,
+    allow_columns: AllowColumns = None,
     seed: Seed = None,
 ) -> None:
     """Train a judge by reinforcement learning on the hard pairs, with StableReinforce or a method of `configs/rl/`.
@@ -86,18 +113,11 @@ def rl_command(
     --config stable_reinforce model=runs/sft/final consistency.weight=0`
     """
     from rewardlab.config import RLConfig, load_config, parse_overrides
-    from rewardlab.data.files import read_complete_lines
     from rewardlab.training.rl import train_rl
 
     options = {"model": model, "seed": seed, "consistency.base_url": consistency_url}
     settings = load_config(RLConfig, config, parse_overrides(overrides or ()), **options)
-    report_run(train_rl(training_pairs(data, settings, out, images), settings, out))
-    rewards = [row["reward"] for row in read_complete_lines(out / "metrics.jsonl") if "reward" in row]
-    if rewards and not any(rewards):
-        echo_once(
-            f"every reward was 0, so nothing was learnt: look at {out}/samples.jsonl. Does the model write verdicts in the "
-            "format of `template`, within max_completion_length?"
-        )
+    report_run(train_rl(training_pairs(data, settings, out, images, allow_columns), settings, out), settings)
 
 
 @app.command("rm", rich_help_panel=TRAINING)
@@ -108,6 +128,7 @@ def rm_command(
     config: ConfigFile = None,
     model: Annotated[Optional[str], typer.Option("--model", help="Checkpoint folder or hub id to start from.")] = None,
     images: Images = None,
+    allow_columns: AllowColumns = None,
     seed: Seed = None,
 ) -> None:
     """Train a scalar reward model (Bradley-Terry): one number for one response, given its question and images.
@@ -119,7 +140,7 @@ def rm_command(
     from rewardlab.training.reward_model import train_reward_model
 
     settings = load_config(RMConfig, config, parse_overrides(overrides or ()), model=model, seed=seed)
-    report_run(train_reward_model(training_pairs(data, settings, out, images), settings, out))
+    report_run(train_reward_model(training_pairs(data, settings, out, images, allow_columns), settings, out), settings)
 
 
 @app.command("score", rich_help_panel=JUDGING)
@@ -128,13 +149,15 @@ def score_command(
     model: Annotated[Path, typer.Option("--model", help="The scalar reward model: OUT/final of `rewardlab rm`.")],
     out: Annotated[Path, typer.Option("--out", help="JSON lines to write, for `bench run pairs --judge replay:FILE`.")],
     images: Images = None,
+    allow_columns: AllowColumns = None,
 ) -> None:
     """Score both responses of every pair with a scalar reward model; a line a pair: `{"row": 0, "scores": [0.3, 0.7]}`."""
     from rewardlab.data.rows import FRAMES
     from rewardlab.training.reward_model import write_scores
     from rewardlab.training.run.inputs import pairs_of
 
-    typer.echo(f"{write_scores(model, pairs_of(data, FRAMES, str(model), images=images), out)} pairs scored: {out}")
+    pairs = pairs_of(data, FRAMES, str(model), images=images, allow_columns=columns_of(allow_columns))
+    typer.echo(f"{write_scores(model, pairs, out)} pairs scored: {out}")
 
 
 @app.command("prm", rich_help_panel=TRAINING)
@@ -146,6 +169,7 @@ def prm_command(
     config: ConfigFile = None,
     model: Annotated[Optional[str], typer.Option("--model", help="Checkpoint folder to start from: the judge's.")] = None,
     images: Images = None,
+    allow_columns: AllowColumns = None,
     seed: Seed = None,
 ) -> None:
     """Train a process reward model on step labels; `rewardlab rl` takes `OUT/final` as `process_reward` and `value_init`.
@@ -157,7 +181,9 @@ def prm_command(
     from rewardlab.training.prm import train_prm
 
     settings = load_config(PRMConfig, config, parse_overrides(overrides or ()), model=model, seed=seed)
-    report_run(train_prm(training_pairs(data, settings, out, images), read_steps(steps), settings, out))
+    report_run(
+        train_prm(training_pairs(data, settings, out, images, allow_columns), read_steps(steps), settings, out), settings
+    )
 
 
 @app.command("policy", rich_help_panel=TRAINING)
@@ -169,6 +195,7 @@ def policy_command(
     model: Annotated[Optional[str], typer.Option("--model", help="Checkpoint folder or hub id of the policy.")] = None,
     judge: Annotated[Optional[str], typer.Option("--judge", help=f"{spec_help('rm')}.")] = None,
     images: Images = None,
+    allow_columns: AllowColumns = None,
     seed: Seed = None,
 ) -> None:
     """Train a policy with a judge as its reward: the probability, over both orders, that a response beats an anchor.
@@ -182,7 +209,7 @@ def policy_command(
     from rewardlab.training.policy import train_policy
 
     settings = load_config(PolicyConfig, config, parse_overrides(overrides or ()), model=model, judge=judge, seed=seed)
-    report_run(train_policy(training_pairs(data, settings, out, images), settings, out))
+    report_run(train_policy(training_pairs(data, settings, out, images, allow_columns), settings, out), settings)
 
 
 @app.command("merge", rich_help_panel=TRAINING)

@@ -91,7 +91,7 @@ class _Build:
 
     def _screen(self, pair: PreferencePair) -> PreferencePair | None:
         compares = self.contamination is not None or self.duplicates is not None
-        pictures = [picture_of(image) for image in pair_images(pair)] if compares else []
+        pictures = [picture_of(image, views=True) for image in pair_images(pair)] if compares else []
         if self.contamination is not None:
             matches = self.contamination.matches(self.counts["converted"], pair, pictures)
             if (best := next((match for match in matches if match.contains), None)) is not None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TypedDict
 
 from rewardlab.benchmarks.registry import find_benchmark
 from rewardlab.curation.decontaminate import (
+    BOILERPLATE,
     OTHER_IMAGE,
     SHARED,
     BenchmarkPair,
@@ -74,7 +75,14 @@ def parse_against(spec: str) -> BenchmarkFile:
 
 
 def decontaminate(
-    train: Path, against: Sequence[BenchmarkFile], out: Path, *, images: Path | None, limits: Limits, command: str
+    train: Path,
+    against: Sequence[BenchmarkFile],
+    out: Path,
+    *,
+    images: Path | None,
+    limits: Limits,
+    command: str,
+    allow_columns: Collection[str] = (),
 ) -> ContaminationReport:
     """Write ``clean.parquet``, ``contaminated.jsonl``, ``report.json`` and ``report.html`` to ``out``; returns the report.
 
@@ -85,7 +93,7 @@ def decontaminate(
         raise OutputError(f"{out / CLEAN}: exists already; choose another --out")
     labels = labels_of(against)
     benchmark_pairs, notes = load_benchmark_pairs(against)
-    pairs = read_pairs(train, images=images)
+    pairs = read_pairs(train, images=images, allow_columns=allow_columns)
     if short := num_short(pairs, limits):
         few = f"{short:,} of {3 * len(pairs):,} training texts have fewer than {limits.least_words} words"
         notes.append(f"{few} and were not compared alone")
@@ -194,7 +202,7 @@ LIMITS = {
     "similarity": "least similarity of texts (Jaccard, word triples)",
     "least_words": "fewest words of a text that is compared",
 }
-KEYS = ("image", "prompt", "answer", "whole pair", "contained", "benchmark_rows", OTHER_IMAGE)
+KEYS = ("image", "prompt", "answer", "whole pair", "contained", "benchmark_rows", OTHER_IMAGE, BOILERPLATE)
 
 
 def contamination_rows(report: ContaminationReport) -> list[tuple[str, ...]]:

@@ -3,11 +3,12 @@
 Images: :mod:`rewardlab.curation.image_hashes`. Texts: the Jaccard similarity of their word
 shingles. Short texts ("What is in the
 image?") are everybody's and compared with nothing, unless question and both responses are equal; a longer prompt about another
-image is told, and is no match.
+image is told, and is no match; nor is an answer that is anybody's, such as a refusal.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -18,8 +19,22 @@ from rewardlab.data.texts import words_of
 from rewardlab.types import PreferencePair
 
 OTHER_IMAGE = "prompt about another image"  # many ask the same of different pictures: told, but nothing the benchmark contains
-SHARED = ("image", "prompt", "answer", "whole pair", OTHER_IMAGE)
+BOILERPLATE = "boilerplate answer"  # a refusal, or what a benchmark has for several prompts: told, but no copy
+SHARED = ("image", "prompt", "answer", "whole pair", OTHER_IMAGE, BOILERPLATE)
 SHINGLE = 3  # words
+REFUSAL_WORDS = 40  # a longer text that begins like a refusal says something of its own
+SHORT_WORDS = 25  # an answer that two prompts share is boilerplate up to this length, one that three share at any
+
+_REFUSAL = re.compile(
+    r"^\W*(?:i(?:['’]m| am) (?:\w+ )?(?:sorry|unable|not able)|i (?:can(?:not|['’]t| not)|won['’]t)"
+    r"|(?:sorry|unfortunately|apologies)\b|i apologi[sz]e|as an? (?:ai|artificial|language)|my apologies)",
+    re.IGNORECASE,
+)
+
+
+def is_refusal(text: str) -> bool:
+    """Return whether a text is a short refusal or apology, such as anybody may write to anything."""
+    return bool(_REFUSAL.search(text)) and len(words_of(text)) <= REFUSAL_WORDS
 
 
 @dataclass(frozen=True)
@@ -64,7 +79,7 @@ class Match:
     @property
     def contains(self) -> bool:
         """Whether it makes the training pair one that the benchmark contains."""
-        return self.what != OTHER_IMAGE
+        return self.what not in (OTHER_IMAGE, BOILERPLATE)
 
 
 def shingles(text: str) -> frozenset[str]:
@@ -116,8 +131,10 @@ class Contamination:
                 self._pictures.add(image, (entry.name, entry.row))
                 advance(1)
         self._prompts = TextIndex([(entry.name, entry.row, entry.pair.question) for entry in benchmark_pairs], limits)
+        common = _common_answers(benchmark_pairs)
         answers = [(entry.name, entry.row, text) for entry in benchmark_pairs for text in entry.pair.responses]
-        self._answers = TextIndex(answers, limits)
+        self._answers = TextIndex([answer for answer in answers if answer[2] not in common], limits)
+        self._boilerplate = TextIndex([answer for answer in answers if answer[2] in common], limits)
         self._whole: dict[tuple[object, ...], list[tuple[str, int]]] = defaultdict(list)
         for entry in benchmark_pairs:
             self._whole[_whole(entry.pair)].append((entry.name, entry.row))
@@ -127,10 +144,11 @@ class Contamination:
         """Return every match of training pair ``index``, best first; ``pictures``: of its images, None to compute them."""
         similarities: dict[tuple[str, str, int], float] = {}
         if pictures is None:
-            pictures = [picture_of(image) for image in pair_images(pair)]
+            pictures = [picture_of(image, views=True) for image in pair_images(pair)]
         lookups = [("image", self._pictures.find(picture)) for picture in pictures]
         lookups += [("prompt", self._prompts.find(pair.question))]
         lookups += [("answer", self._answers.find(text)) for text in pair.responses]
+        lookups += [(BOILERPLATE, self._boilerplate.find(text)) for text in pair.responses]
         lookups.append(("whole pair", dict.fromkeys(self._whole.get(_whole(pair), ()), 1.0)))
         for what, hits in lookups:
             for (name, row), similarity in hits.items():
@@ -139,6 +157,20 @@ class Contamination:
                 similarities[key] = max(similarity, similarities.get(key, 0.0))
         ranked = sorted(similarities.items(), key=lambda item: (-item[1], item[0]))
         return [Match(index, what, name, row, similarity) for (what, name, row), similarity in ranked]
+
+
+def _common_answers(benchmark_pairs: Sequence[BenchmarkPair]) -> set[str]:
+    """Return the answers of benchmarks that are anybody's: refusals, and what stands under several different prompts."""
+    prompts: dict[tuple[str, ...], set[tuple[str, ...]]] = defaultdict(set)
+    texts = {text: tuple(words_of(text)) for entry in benchmark_pairs for text in entry.pair.responses}
+    for entry in benchmark_pairs:
+        for text in entry.pair.responses:
+            prompts[texts[text]].add(tuple(words_of(entry.pair.question)))
+    return {
+        text
+        for text, words in texts.items()
+        if is_refusal(text) or len(prompts[words]) >= (2 if len(words) <= SHORT_WORDS else 3)
+    }
 
 
 def find_matches(

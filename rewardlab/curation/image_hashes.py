@@ -1,5 +1,5 @@
-"""Is this that picture? Re-encoded, resized, a little brighter, cropped by up to a tenth of a side: yes. Mirrored, repainted:
-no.
+"""Is this that picture? Re-encoded, resized, a little brighter, cropped by up to a tenth of a side: yes. With its views also
+mirrored, in grey, and with a plain border around it. Repainted, rotated, side by side with another: no.
 
 Equal pixels, or a perceptual hash (DCT, 64 bits) that is near, confirmed on thumbnails: pages, charts and drawings have near
 hashes and differ by what is drawn on them, so that a difference is measured against the picture's own contrast. A crop is
@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Generic, TypeVar
 
 import imagehash
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageChops
 
 from rewardlab.data.images import decode_image
 
@@ -26,6 +26,10 @@ KEPT_PX = 128  # of a known picture, to crop from
 CROP = 0.05  # of a side, at each side or not: the 16 crops whose hashes are known
 STEPS = (0.02, 0.01, 0.005)  # of a side, by which a crop's edges are moved to fit
 MOST_CROP = 0.1
+BORDER_LEVELS = 24  # of 255, by which a plain border may differ from its corner: JPEG leaves traces
+LEAST_INSIDE = 0.25  # of a picture's area, that is left within its border
+GREY_LEVELS = 3.0  # mean spread of the three colours below which a picture is grey
+_LUMINANCE = np.array([0.299, 0.587, 0.114], dtype=np.float32)
 
 Owner = TypeVar("Owner")
 Box = tuple[float, float, float, float]  # left, top, right, bottom; 0..1
@@ -48,12 +52,26 @@ class ImageLimits:
 
 @dataclass(frozen=True)
 class Picture:
-    """What images are compared by: hash of the pixels, perceptual hash as 8 bytes, mean colour, a small RGB copy less that."""
+    """What images are compared by: hash of the pixels, perceptual hash as 8 bytes, mean colour, a small RGB copy less that.
+
+    ``views`` are what else it may be a copy of: its mirror image, what stands within its border, and that mirrored.
+    """
 
     pixels: bytes
     bits: np.ndarray
     colour: np.ndarray
     small: np.ndarray
+    views: tuple[Picture, ...] = ()
+
+    @property
+    def is_grey(self) -> bool:
+        return float(np.ptp(self.small + self.colour, axis=2).mean()) <= GREY_LEVELS
+
+    @property
+    def luminance(self) -> np.ndarray:
+        """Return the small copy in grey, [side, side, 1], 0..255."""
+        grey: np.ndarray = (self.small + self.colour) @ _LUMINANCE[:, None]
+        return grey
 
     def change_to(self, other: Picture) -> float:
         """Return the mean difference of the two by the greater of their contrasts, of which the least is one level; 0 for equal
@@ -62,7 +80,12 @@ class Picture:
         return _change(self.small, other.small)
 
     def is_near(self, other: Picture, limits: ImageLimits) -> bool:
-        """Return whether the two are one picture, but for how it was stored; the hashes are not looked at."""
+        """Return whether the two are one picture, but for how it was stored; the hashes are not looked at. Where one of them is
+        grey, the other's colours do not count."""
+        if self.is_grey != other.is_grey:
+            mine, theirs = self.luminance, other.luminance
+            shift = abs(float(mine.mean() - theirs.mean()))
+            return shift <= limits.shift and _change(mine - mine.mean(), theirs - theirs.mean()) <= limits.change
         shift = float(np.abs(self.colour - other.colour).max())
         return self.change_to(other) <= limits.change and shift <= limits.shift
 
@@ -83,11 +106,33 @@ def _thumbnail(image: Image.Image) -> tuple[np.ndarray, np.ndarray]:
     return colour, small - colour
 
 
-def picture_of(image: bytes) -> Picture:
-    """Raises MediaError."""
+def picture_of(image: bytes, *, views: bool = False) -> Picture:
+    """Return what an image is compared by, with its views where they are wanted. Raises MediaError."""
     decoded = decode_image(image)
     digest = hashlib.sha256(repr(decoded.size).encode() + decoded.tobytes()).digest()
-    return Picture(digest, _bits(decoded), *_thumbnail(decoded))
+    return Picture(digest, _bits(decoded), *_thumbnail(decoded), _views(decoded) if views else ())
+
+
+def _views(image: Image.Image) -> tuple[Picture, ...]:
+    small = image.copy()
+    small.thumbnail((2 * KEPT_PX, 2 * KEPT_PX))
+    others = [small.transpose(Image.Transpose.FLIP_LEFT_RIGHT)]
+    if (inside := without_border(small)) is not None:
+        others += [inside, inside.transpose(Image.Transpose.FLIP_LEFT_RIGHT)]
+    return tuple(Picture(b"", _bits(other), *_thumbnail(other)) for other in others)
+
+
+def without_border(image: Image.Image) -> Image.Image | None:
+    """Return what stands within a plain border of one colour, None where there is no border, or too little within it."""
+    corner = Image.new("RGB", image.size, image.getpixel((0, 0)))
+    differs = (
+        ImageChops.difference(image.convert("RGB"), corner).convert("L").point(lambda level: 255 * (level > BORDER_LEVELS))
+    )
+    box = differs.getbbox()
+    if box is None or box == (0, 0, *image.size):
+        return None
+    width, height = box[2] - box[0], box[3] - box[1]
+    return image.crop(box) if width * height >= LEAST_INSIDE * image.width * image.height else None
 
 
 def _cropped(image: Image.Image, box: Box) -> Image.Image:
@@ -127,7 +172,7 @@ class PictureIndex(Generic[Owner]):
             number = len(self._pictures)
             if number == len(self._bits):
                 self._bits = np.concatenate([self._bits, np.zeros_like(self._bits)])
-            self._pictures.append(picture)
+            self._pictures.append(replace(picture, views=()))
             self._bits[number, 0] = picture.bits.view(np.uint64)[0]
             if self._crops:
                 small = decode_image(image)
@@ -138,11 +183,18 @@ class PictureIndex(Generic[Owner]):
         self._owners[picture.pixels].add(owner)
 
     def find(self, query: Picture) -> dict[Owner, float]:
-        """Return owners of this picture or one nearly it, and their similarity: 1 for equal pixels, else 1 - differing bits /
-        64, below 1.
+        """Return owners of this picture, of one nearly it, or of one of its views, and their similarity: 1 for equal pixels,
+        else 1 - differing bits / 64, below 1.
         """
         if not self._pictures:
             return {}
+        similarities = self._find(query)
+        for view in query.views:
+            for owner, similarity in self._find(view).items():
+                similarities[owner] = max(similarity, similarities.get(owner, 0.0))
+        return similarities
+
+    def _find(self, query: Picture) -> dict[Owner, float]:
         similarities: dict[Owner, float] = {}
         distances = np.bitwise_count(self._bits[: len(self._pictures)] ^ query.bits.view(np.uint64)[0])
         for number in np.flatnonzero(distances.min(1) <= self._limits.bits):

@@ -14,7 +14,7 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -25,9 +25,10 @@ from rewardlab.data.files import write_atomic
 from rewardlab.data.pairs import PairSet, Shard
 from rewardlab.data.texts import opening_of
 from rewardlab.errors import EndpointError, OutputError
+from rewardlab.rewards.checker_probe import check_answers, refuse_pair_judge
 from rewardlab.rewards.consistency import consistency_prompt, read_consistency
 from rewardlab.samplers.openai_api import ChatEndpoint
-from rewardlab.types import Choice, Message, Part, PreferencePair, choice_of
+from rewardlab.types import Choice, Completion, Message, Part, PreferencePair, choice_of
 from rewardlab.verdicts.parse import reasoning_of
 
 KEPT, FILTERED, REPORT = "kept.parquet", "filtered.jsonl", "report.json"
@@ -145,14 +146,20 @@ def examine_judgments(pairs: Iterable[PreferencePair], rules: Rules, judge: Judg
 
 
 def filter_set(
-    data: Path, rules: Rules, out: Path, *, images: Path | None = None, endpoint: tuple[str | None, str] = (None, "")
+    data: Path,
+    rules: Rules,
+    out: Path,
+    *,
+    images: Path | None = None,
+    endpoint: tuple[str | None, str] = (None, ""),
+    allow_columns: Collection[str] = (),
 ) -> dict[str, Any]:
     """Write ``kept.parquet``, ``filtered.jsonl`` and ``report.json`` into ``out``; returns the report. ``endpoint``: base URL
     and model of the consistency judge, None: nobody is asked. Raises OutputError where ``out`` holds a result.
     """
     if (out / REPORT).exists():
         raise OutputError(f"{out / REPORT}: exists already; choose another --out")
-    pairs = PairSet(data, images=images, frames=None)
+    pairs = PairSet(data, images=images, frames=None, allow_columns=allow_columns)
     url, model = endpoint
     judge = None if url is None else ConsistencyEndpoint(url, model)
     findings = examine_judgments((replace(pair, images=()) for pair in pairs), rules, judge)
@@ -189,21 +196,26 @@ class ConsistencyEndpoint:
     """A consistency judge behind an endpoint; a failure or an unclear answer is 0, and keeps its pair."""
 
     def __init__(self, url: str, model: str) -> None:
-        self._url, self._model = url, model
+        self._url, self._model, self._api_key = url, model, os.environ.get("OPENAI_API_KEY", "none")
         self._endpoint: ChatEndpoint | None = None
         self.asked = self.failed = 0
 
     def _open(self) -> ChatEndpoint:
         if self._endpoint is None:  # inside the event loop that will use it
-            self._endpoint = ChatEndpoint(self._url, self._model, api_key=os.environ.get("OPENAI_API_KEY", "none"))
+            self._endpoint = ChatEndpoint(self._url, self._model, api_key=self._api_key)
         return self._endpoint
 
     async def check(self) -> None:
         await self._open().check()
+        await refuse_pair_judge(self._url, self._api_key)
+        await check_answers(self._complete, f"{self._url}: {self._model}")
+
+    async def _complete(self, prompt: str) -> Completion:
+        messages = (Message("user", (Part(text=prompt),)),)
+        return await self._open().complete(messages, temperature=0.0, top_p=1.0, max_tokens=8, seed=0)
 
     async def score(self, question: str, reasoning: str, verdict: Choice) -> int:
-        prompt = (Message("user", (Part(text=consistency_prompt(question, reasoning, verdict)),)),)
-        answer = await self._open().complete(prompt, temperature=0.0, top_p=1.0, max_tokens=8, seed=0)
+        answer = await self._complete(consistency_prompt(question, reasoning, verdict))
         self.asked, self.failed = self.asked + 1, self.failed + answer.failed
         return 0 if answer.failed else read_consistency(answer.text)
 

@@ -4,32 +4,37 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from rewardlab.data.columns import CANDIDATE_COLUMNS, AllowedColumns
 from rewardlab.data.pairs import rows_of
 from rewardlab.data.rows import Files
 from rewardlab.errors import DataError
 from rewardlab.types import Candidates
 
 
-def read_candidates(path: Path, *, images: Path | None = None) -> list[Candidates]:
+def read_candidates(path: Path, *, images: Path | None = None, allow_columns: Collection[str] = ()) -> list[Candidates]:
     """Return all rows of a file: ``question, responses``, and optionally ``images, best`` (index of the best one, or a list of
     equally good ones), ``group, id``; or as RewardBench 2 has them, ``prompt, chosen, rejected, subset``, the right ones first.
 
-    Raises DataError or MediaError for the first bad row, and for a file without any.
+    ``allow_columns``: that are not read and may be there, by name, or "all" without media. Raises DataError or MediaError for
+    the first bad row, and for a file without any.
     """
-    folder = images or path.parent
+    folder, columns = images or path.parent, AllowedColumns.of(allow_columns)
     with closing(rows_of(path)) as rows:
-        candidates = [_candidates(row, n, folder, f"{path}, row {n}") for n, row in enumerate(rows)]
+        candidates = [_candidates(row, n, folder, f"{path}, row {n}", columns) for n, row in enumerate(rows)]
     if not candidates:
         raise DataError(f"{path}: holds no rows")
     return candidates
 
 
-def _candidates(row: Mapping[str, Any], number: int, folder: Path, where: str) -> Candidates:
+def _candidates(row: Mapping[str, Any], number: int, folder: Path, where: str, columns: AllowedColumns) -> Candidates:
+    if not isinstance(row, Mapping):
+        raise DataError(f"{where}: expected an object with question and responses, got {row!r:.80}")
+    columns.check(row, where, CANDIDATE_COLUMNS)
     try:
         lists = [row[name] for name in (("chosen", "rejected") if "chosen" in row else ("responses",))]
         if not all(isinstance(texts, list | tuple) for texts in lists):

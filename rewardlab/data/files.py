@@ -46,7 +46,7 @@ def data_hash(path: Path) -> str:
         raise DataError(f"{path}: no such file or folder; expected a data file")
     if not path.is_dir():
         return sha256_of(path)[:16]
-    files = sorted(file for file in path.rglob("*") if file.suffix in (".parquet", ".json", ".jsonl"))
+    files = sorted(file for file in path.rglob("*") if file.suffix in (".parquet", ".json", ".jsonl", ".arrow"))
     listing = "".join(f"{file.relative_to(path)} {sha256_of(file)}\n" for file in files)
     return hashlib.sha256(listing.encode()).hexdigest()[:16]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,7 +56,9 @@ def judge_of_votes(pair: PreferencePair, votes: Sequence[Vote], judge: str = "")
     return JudgedPair(pair, judgment, consistent, bool(num_failed(votes)), bool(votes))
 
 
-def read_judged(run: Path, data: Path, *, images: Path | None = None) -> Iterator[JudgedPair]:
+def read_judged(
+    run: Path, data: Path, *, images: Path | None = None, allow_columns: Collection[str] = ()
+) -> Iterator[JudgedPair]:
     """Yield every pair of ``data`` with its votes in ``run``, a folder or its log; of a ranking, the two responses of a match.
 
     The votes are held in memory, the pairs are not. Raise DataError where the votes are of other data, or of another kind,
@@ -64,7 +66,7 @@ def read_judged(run: Path, data: Path, *, images: Path | None = None) -> Iterato
     """
     log = _log_of(run)
     if log.name == MATCHES:
-        yield from _matches(log, data, images)
+        yield from _matches(log, data, images, allow_columns)
         return
     identity, votes = _read_log(log, lambda row: row["row"] if row["pass"] == "votes" else None)
     if identity.get("benchmark") != "pairs":
@@ -73,7 +75,7 @@ def read_judged(run: Path, data: Path, *, images: Path | None = None) -> Iterato
         raise DataError(f"{log}: its votes are of another file than {data} is now; name the --data of that run")
     judge = str(identity.get("judge", ""))
     compared, limit = _ImagesOf(), identity.get("limit")
-    for number, stored in enumerate(PairSet(data, images=images, frames=None)):
+    for number, stored in enumerate(PairSet(data, images=images, frames=None, allow_columns=allow_columns)):
         pair = with_frames(stored)
         if limit is None or number < limit:
             compared.add(stored)
@@ -127,13 +129,13 @@ def _read_log(log: Path, key_of: Callable[[dict[str, Any]], Any]) -> tuple[dict[
     return identity, entries
 
 
-def _matches(log: Path, data: Path, images: Path | None) -> Iterator[JudgedPair]:
+def _matches(log: Path, data: Path, images: Path | None, allow_columns: Collection[str]) -> Iterator[JudgedPair]:
     """Yield the two responses of each match, the votes of all its turns together."""
     rankings = log.with_name(RANKINGS)
     if not rankings.is_file():
         raise DataError(f"{rankings}: is missing; the same `rewardlab rank` command goes on to its end")
     with rankings.open(encoding="utf-8") as lines:
-        prompts = read_candidates(data, images=images)[: sum(1 for _ in lines)]
+        prompts = read_candidates(data, images=images, allow_columns=allow_columns)[: sum(1 for _ in lines)]
     identity, turns = _read_log(log, lambda row: (row["row"], row["first"], row["second"], row["nth"]))
     if identity.get("data") != candidates_hash(prompts):
         raise DataError(f"{log}: its matches are of another file than {data} is now; name the file of that run")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
@@ -19,10 +19,12 @@ from typing import Any, overload
 
 import numpy as np
 
+from rewardlab.data.columns import PAIR_COLUMNS, AllowedColumns
 from rewardlab.data.images import check_image
+from rewardlab.data.media_mentions import MediaCount
 from rewardlab.data.pairs import MEDIA_HASH, BadRow, is_checked, pair_files_of, parse_line, read_row, unreadable_parquet
 from rewardlab.data.qwen_video import VideoPolicy
-from rewardlab.data.rows import FRAMES, MISNAMED_MEDIA, Files, media_of, path_of_medium, place_of, with_frames
+from rewardlab.data.rows import FRAMES, Files, media_of, path_of_medium, place_of, with_frames
 from rewardlab.errors import DataError, InputError
 from rewardlab.reporting.progress import bar, log_line
 from rewardlab.types import Order, PreferencePair
@@ -160,7 +162,7 @@ class _ParquetRows:
         """Whether a column is read for its texts: of media that need no look, their paths alone. Where a file holds bytes and
         paths, only the bytes say which paths count."""
         name, _, leaf = column.partition(".")
-        if name not in MEDIA and name not in MISNAMED_MEDIA:
+        if name in PAIR_COLUMNS and name not in MEDIA:
             return True
         return not leaf.endswith(".bytes") or (name in MEDIA and look and (not self.checked or name in self._mixes_paths))
 
@@ -233,21 +235,32 @@ class _JsonRows:
 
 
 class PairTable(Sequence[PreferencePair]):
-    """The pairs of a set on disk, read as they are taken; of videos ``frames``, by ``policy`` as a judge's family samples them.
+    """The pairs of a set on disk, read as they are taken; of videos ``frames``, by ``policy`` as a judge's family samples them;
+    ``allow_columns`` as :func:`rewardlab.data.pairs.validate_rows` takes them.
 
     ``fingerprint`` names what was read: all texts, and of media their paths and sizes, or the hash of their bytes where these
     had to be read. Threads and worker processes may share one. Raise DataError or MediaError at the first row that is no pair,
-    and for a set without any.
+    for a set without any, and for one without media whose questions speak of images.
     """
 
     def __init__(
-        self, path: Path, *, images: Path | None = None, frames: int = FRAMES, policy: VideoPolicy | None = None
+        self,
+        path: Path,
+        *,
+        images: Path | None = None,
+        frames: int = FRAMES,
+        policy: VideoPolicy | None = None,
+        allow_columns: Collection[str] = (),
     ) -> None:
         self.path, self._images, self._frames, self._policy = path, images, frames, policy
+        self._columns = AllowedColumns.of(allow_columns)
         self._files = [_ParquetRows(file) if file.suffix == ".parquet" else _JsonRows(file) for file in pair_files_of(path)]
-        digest = hashlib.sha256()
+        digest, media = hashlib.sha256(), MediaCount()
         with bar("pairs", sum(map(len, self._files)) or None) as advance:
-            self._all_facts = [PairFacts.of(pair) for pair in self._light_pairs(digest, advance)]
+            self._all_facts = [PairFacts.of(pair) for pair in media.of(self._light_pairs(digest, advance))]
+        media.refuse_blind_set(str(path))
+        for note in media.notes():
+            log_line(f"{path}: {note}")
         for file in self._files:
             digest.update(file.identity())
         if not self._all_facts:
@@ -262,7 +275,7 @@ class PairTable(Sequence[PreferencePair]):
         for file in self._files:
             files = MediaMarks(self._images or file.path.parent, checked=file.checked, look=look)
             for row in file.light_rows(look=look):
-                pair = read_row(row, index=index, files=files, path=self.path)
+                pair = read_row(row, index=index, files=files, path=self.path, columns=self._columns)
                 if isinstance(pair, BadRow):
                     raise pair.error
                 if digest is not None:
@@ -288,7 +301,8 @@ class PairTable(Sequence[PreferencePair]):
         place = bisect_right(self._starts, index) - 1
         file = self._files[place]
         files = Files(self._images or file.path.parent, checked=file.checked)
-        pair = read_row(file.row(index - int(self._starts[place])), index=index, files=files, path=self.path)
+        row = file.row(index - int(self._starts[place]))
+        pair = read_row(row, index=index, files=files, path=self.path, columns=self._columns)
         if isinstance(pair, BadRow):
             raise pair.error
         if PairFacts.of(pair) != self._all_facts[index]:

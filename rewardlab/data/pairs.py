@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from rewardlab.data.columns import AllowedColumns
 from rewardlab.data.images import blank_like, kind_of
 from rewardlab.data.qwen_video import VideoPolicy
 from rewardlab.data.rows import FRAMES, VERSION, Files, features, from_row, to_row, with_frames
@@ -27,7 +29,10 @@ SHARD_ROWS = 10_000
 GROUP_ROWS, GROUP_BYTES = 256, 8 << 20  # of a row group, which is read whole for any pair in it
 
 
-OTHER_FORM = "`rewardlab data build MAPPING.yaml --from FILE` makes pairs of other files (docs/how-to/own_data.md)"
+OTHER_FORM = (
+    "`rewardlab data convert FILE --out pairs.parquet` makes pairs of CSV, saved datasets and chosen/rejected columns, "
+    "`rewardlab data build MAPPING.yaml --from FILE` of other files (docs/how-to/own_data.md)"
+)
 
 
 @dataclass(frozen=True)
@@ -265,12 +270,14 @@ def is_checked(path: Path) -> bool:
         raise unreadable_parquet(path, error) from error
 
 
-def read_row(row: Mapping[str, Any] | DataError, *, index: int, files: Files, path: Path) -> PreferencePair | BadRow:
+def read_row(
+    row: Mapping[str, Any] | DataError, *, index: int, files: Files, path: Path, columns: AllowedColumns | None = None
+) -> PreferencePair | BadRow:
     """Return row ``index`` of the set ``path`` as a pair, its videos as they are, or the reason why it is none."""
     try:
         if isinstance(row, DataError):
             raise row
-        return from_row(row, index=index, files=files, where=f"{path}, row")
+        return from_row(row, index=index, files=files, where=f"{path}, row", columns=columns)
     except RecursionError:
         return BadRow(index, DataError(f"{path}, row {index}: nested too deeply to be read"))
     except (DataError, MediaError) as error:
@@ -278,37 +285,52 @@ def read_row(row: Mapping[str, Any] | DataError, *, index: int, files: Files, pa
         return BadRow(index, DataError(f"{error}; {OTHER_FORM}") if other_form else error)
 
 
-def validate_rows(path: Path, *, images: Path | None = None) -> Generator[PreferencePair | BadRow, None, None]:
-    """Yield every row of a set as a pair, or the reason why it is none. Raises DataError for a file that cannot be read."""
-    index = 0
-    for file in pair_files_of(path):
+def validate_rows(
+    path: Path, *, images: Path | None = None, allow_columns: Collection[str] = ()
+) -> Generator[PreferencePair | BadRow, None, None]:
+    """Yield every row of a set as a pair, or the reason why it is none; also of CSV, JSON, a saved dataset and other columns,
+    where :mod:`rewardlab.data.guessed_mapping` finds one way to read them. ``allow_columns``: that are not read and may be
+    there, by name, or "all" without media. Raises DataError for a file that cannot be read."""
+    from rewardlab.data.guessed_mapping import data_files_of, rows_in_pair_form  # which reads by way of this module
+
+    index, columns = 0, AllowedColumns.of(allow_columns)
+    for file in data_files_of(path):
         files = Files(images or file.parent, checked=is_checked(file))
-        read = lines_of(file) if file.suffix == ".jsonl" else rows_of(file)
-        with closing(read) as rows:  # type: ignore[type-var]  # a bad row leaves the file at once, not when memory is swept
+        with closing(rows_in_pair_form(file)) as rows:  # a bad row leaves the file at once, not when memory is swept
             for row in rows:
-                yield read_row(row, index=index, files=files, path=path)
+                yield read_row(row, index=index, files=files, path=path, columns=columns)
                 index += 1
 
 
 def stream_pairs(
-    path: Path, *, images: Path | None = None, frames: int | None = FRAMES, policy: VideoPolicy | None = None
+    path: Path,
+    *,
+    images: Path | None = None,
+    frames: int | None = FRAMES,
+    policy: VideoPolicy | None = None,
+    allow_columns: Collection[str] = (),
 ) -> Generator[PreferencePair, None, None]:
     """Yield the pairs of a set, one at a time, of videos ``frames`` (None: videos as they are), by ``policy`` as a judge's
-    family samples them; relative media paths start at ``images`` or else beside the file. Raises DataError (or MediaError) at
-    the first bad row.
+    family samples them; relative media paths start at ``images`` or else beside the file; ``allow_columns`` as
+    :func:`validate_rows` takes them. Raises DataError (or MediaError) at the first bad row.
     """
-    for index, item in enumerate(validate_rows(path, images=images)):
+    for index, item in enumerate(validate_rows(path, images=images, allow_columns=allow_columns)):
         if isinstance(item, BadRow):
             raise item.error
         yield item if frames is None else with_frames(item, frames, where=f"{path}, row {index}", policy=policy)
 
 
 def read_pairs(
-    path: str | Path, *, images: str | Path | None = None, frames: int | None = FRAMES, policy: VideoPolicy | None = None
+    path: str | Path,
+    *,
+    images: str | Path | None = None,
+    frames: int | None = FRAMES,
+    policy: VideoPolicy | None = None,
+    allow_columns: Collection[str] = (),
 ) -> list[PreferencePair]:
     """Return all pairs of a set, as :func:`stream_pairs` gives them. Raises DataError also for a set without any."""
     folder = None if images is None else Path(images)
-    pairs = list(stream_pairs(Path(path), images=folder, frames=frames, policy=policy))
+    pairs = list(stream_pairs(Path(path), images=folder, frames=frames, policy=policy, allow_columns=allow_columns))
     if not pairs:
         raise DataError(f"{path}: holds no pairs")
     return pairs
@@ -321,12 +343,19 @@ class PairSet:
     """
 
     def __init__(
-        self, path: Path, *, images: Path | None = None, frames: int | None = FRAMES, limit: int | None = None
+        self,
+        path: Path,
+        *,
+        images: Path | None = None,
+        frames: int | None = FRAMES,
+        limit: int | None = None,
+        allow_columns: Collection[str] = (),
     ) -> None:
-        self.path, self._images, self._frames, self._limit = path, images, frames, limit
+        self.path, self._limit = path, limit
+        self._stream = partial(stream_pairs, path, images=images, frames=frames, allow_columns=allow_columns)
 
     def __iter__(self) -> Iterator[PreferencePair]:
-        with closing(stream_pairs(self.path, images=self._images, frames=self._frames)) as pairs:
+        with closing(self._stream()) as pairs:
             yield from islice(pairs, self._limit)
 
 

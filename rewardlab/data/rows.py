@@ -20,7 +20,8 @@ judgment           string              a teacher's reasoned verdict, "" without
 provenance         string              ``RECIPE:HASH``, the SHA-256 (16 digits) of the source's row
 =================  ==================  =================================================================================
 
-Only ``question``, ``responses`` and ``preferred`` are required; a file of version 1 lacks some columns and reads the same. In
+Only ``question``, ``responses`` and ``preferred`` are required; a file of version 1 lacks some columns and reads the same. A
+column of another name is an error unless it is allowed (:mod:`rewardlab.data.columns`). In
 JSON lines an image or a video is a path, and a question or a response may be a list of parts, as chats have them:
 ``{"type": "text", "text": ...}``, ``{"type": "image", "image": PATH}``, ``{"type": "video", "video": PATH}``.
 """
@@ -35,6 +36,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rewardlab.data.columns import AllowedColumns
 from rewardlab.data.images import from_data_url, plain_image, read_image
 from rewardlab.data.qwen_video import VideoPolicy
 from rewardlab.data.video import frames_of_video
@@ -122,13 +124,6 @@ def to_row(pair: PreferencePair) -> dict[str, Any]:
 
 def _embedded(media: Sequence[bytes]) -> list[dict[str, bytes | None]]:
     return [{"bytes": data, "path": None} for data in media]
-
-
-# What other formats call the media of a row, and the column that is read.
-MISNAMED_MEDIA = {
-    **dict.fromkeys(("image", "picture", "pictures", "img", "image_path", "image_paths", "image_file", "image_url"), "images"),
-    **dict.fromkeys(("video", "video_path", "video_paths"), "videos"),
-}
 
 
 @dataclass(frozen=True)
@@ -220,17 +215,23 @@ class _Content:
         return content
 
 
-def from_row(row: Mapping[str, Any], *, index: int, files: Files | None = None, where: str = "row") -> PreferencePair:
-    """Return one checked pair, its videos as they are. Raises DataError or MediaError, naming the row."""
+def from_row(
+    row: Mapping[str, Any],
+    *,
+    index: int,
+    files: Files | None = None,
+    where: str = "row",
+    columns: AllowedColumns | None = None,
+) -> PreferencePair:
+    """Return one checked pair, its videos as they are; ``columns``: of other names, that may stand in the row (None: none).
+    Raises DataError or MediaError, naming the row."""
     where, files = f"{where} {index}", files or Files()
     if not isinstance(row, Mapping):
         raise DataError(f"{where}: expected an object with question, responses and preferred, got {row!r:.80}")
-    for name, media in MISNAMED_MEDIA.items():  # a pair that is judged without its picture reads like any other
-        if row.get(name) is not None and not row.get(media):
-            raise DataError(f"{where}: the column {name!r} is not read; did you mean {media!r}, a list?")
     responses = row.get("responses")
     if not (isinstance(responses, list | tuple) and len(responses) == 2):
         raise DataError(f"{where}: 'responses' must be a list of two texts, got {responses!r:.80}")
+    (columns or AllowedColumns()).check(row, where)
     question = _Content.of(row.get("question"), "question", where)
     contents = [_Content.of(response, "responses", where) for response in responses]
     if any(VIDEO_MARK in content.text for content in contents):

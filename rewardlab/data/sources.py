@@ -51,6 +51,12 @@ class HubStream:
         """Return the streams by split, media as the bytes they are stored as. Raises DataError."""
         from datasets import IterableDatasetDict, load_dataset
 
+        from rewardlab.models.hub import hub_options, why_absent
+
+        if hub_options(self.name):  # before minutes of retries
+            raise DataError(
+                f"{self}: {why_absent(self.name, OSError())}; fetch its files on a machine with a network and name their folder"
+            )
         try:
             dataset = load_dataset(
                 self.name,
@@ -113,9 +119,13 @@ def fetch_source(source: str) -> Path:
         return Path(source)
     from huggingface_hub import snapshot_download
 
+    from rewardlab.models.hub import hub_options
+
     name, _, revision = source.removeprefix(HUB).partition("@")
     try:
-        return Path(snapshot_download(name, repo_type="dataset", revision=revision or None))
+        return Path(
+            snapshot_download(name, repo_type="dataset", revision=revision or None, local_files_only=bool(hub_options(name)))
+        )
     except Exception as error:  # the boundary: a download may break in any way of the library's
         raise DataError(
             f"{source}: cannot be fetched ({error}); accept its terms and log in by `hf auth login`, or fetch it on a machine "

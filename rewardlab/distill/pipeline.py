@@ -14,6 +14,7 @@ from pathlib import Path
 
 from rewardlab.config import DistillConfig
 from rewardlab.data.files import write_atomic
+from rewardlab.data.media_mentions import MediaCount
 from rewardlab.data.rows import media_of
 from rewardlab.distill.batch_transport import BatchTransport
 from rewardlab.distill.budget import BudgetGuard
@@ -25,7 +26,7 @@ from rewardlab.distill.tagging import tag
 from rewardlab.distill.transport import Progress, Transport
 from rewardlab.errors import DataError, EndpointError
 from rewardlab.prompts import load_template
-from rewardlab.reporting.progress import Advance, bar
+from rewardlab.reporting.progress import Advance, bar, log_line
 from rewardlab.types import PreferencePair
 
 STATISTICS, JOURNAL = "statistics.json", "journal.sqlite"
@@ -34,12 +35,14 @@ STATISTICS, JOURNAL = "statistics.json", "journal.sqlite"
 def survey(pairs: Iterable[PreferencePair]) -> tuple[int, str]:
     """Return (number of pairs, hash of their identities, texts, labels and media).
 
-    Raises DataError unless there are some, each labelled, each with an id of its own.
+    Raises DataError unless there are some, each labelled, each with an id of its own, and where their questions speak of images
+    that none has. Logs how many have no image where others do.
     """
     digest, number = hashlib.sha256(), 0
     ids: set[str] = set()
     unlabelled: list[str] = []
-    for pair in pairs:
+    media = MediaCount()
+    for pair in media.of(pairs):
         number += 1
         digest.update(repr((pair.pair_id, pair.question, pair.responses, pair.preferred)).encode(errors="backslashreplace"))
         for data in media_of(pair):
@@ -53,6 +56,9 @@ def survey(pairs: Iterable[PreferencePair]) -> tuple[int, str]:
         raise DataError(f"{len(unlabelled)} pairs have no label ('preferred'), for example {unlabelled[0]}; drop them first")
     if len(ids) < number:
         raise DataError("some pairs share a pair_id; every pair needs its own, the journal is keyed by it")
+    media.refuse_blind_set("these pairs")
+    for note in media.notes():
+        log_line(note)
     return number, digest.hexdigest()[:16]
 
 

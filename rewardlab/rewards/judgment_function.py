@@ -43,7 +43,8 @@ class JudgmentReward:
         self._loop: EventLoopThread[None] = EventLoopThread(nullcontext)  # the judge's connections outlive a call
 
     def __call__(self, rollouts: Sequence[Rollout], step: int) -> Scored:
-        """Return one reward per rollout. It never raises for a rollout: one that cannot be scored earns nothing."""
+        """Return one reward per rollout. It never raises for a rollout: one that cannot be scored earns nothing. Raise
+        EndpointError where the consistency judge has given nothing that can be read for many questions in a row."""
         completions = [
             JudgedCompletion(
                 as_completion(rollout.text, rollout.token_ids, self._ends),
@@ -55,6 +56,8 @@ class JudgmentReward:
         ]
         before = self._request_counts()
         parts = self._loop.run(lambda _: self._scorer.score(completions))
+        if self._judge:
+            self._judge.refuse_silence()
         parts = compose(
             parts,
             completions,

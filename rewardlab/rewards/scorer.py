@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from rewardlab.config import ConsistencyConfig
+from rewardlab.errors import EndpointError
 from rewardlab.metrics.running import Metric
+from rewardlab.rewards.checker_probe import check_answers, refuse_pair_judge
 from rewardlab.rewards.consistency import consistency_prompt, read_consistency
 from rewardlab.rewards.judgment import JudgedCompletion, RewardParts
 from rewardlab.samplers.openai_api import ChatEndpoint
@@ -16,6 +18,7 @@ from rewardlab.types import Choice, Completion, FinishReason, Message, Part, Ver
 from rewardlab.verdicts.parse import follows_format, reasoning_of, verdict_of
 
 CACHE_SIZE = 100_000
+GIVE_UP_AFTER = 20  # answers in a row that cannot be read
 
 
 class ConsistencyJudge(Protocol):
@@ -39,6 +42,7 @@ class EndpointConsistencyJudge:
         self._endpoint: ChatEndpoint | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._cache: dict[tuple[str, str, Choice], asyncio.Task[int]] = {}
+        self._num_unread, self._last_unread = 0, ""  # answers in a row that say nothing, and the last of them
         self._num_open = 0  # questions without an answer yet, sent or waiting to be
         self.counts: Counter[str] = Counter()
 
@@ -77,20 +81,44 @@ class EndpointConsistencyJudge:
 
     async def _ask(self, question: str, reasoning: str, verdict: Choice) -> int:
         self.counts["asked"] += 1
-        prompt = (Message("user", (Part(text=consistency_prompt(question, reasoning, verdict)),)),)
-        answer = await self._open().complete(prompt, temperature=0.0, top_p=1.0, max_tokens=self._config.max_tokens, seed=0)
+        answer = await self._complete(consistency_prompt(question, reasoning, verdict))
         if answer.finish in (FinishReason.ERROR, FinishReason.TIMEOUT):
             self.counts["failed"] += 1
             self._cache.pop((question, reasoning, verdict), None)
+            self._note_unread(f"failed ({answer.error or answer.finish})")
             return 0
         score = read_consistency(answer.text)
         self.counts["unclear"] += score == 0
+        if score:
+            self._num_unread = 0
+        else:
+            self._note_unread(f"answered {answer.text!r:.80} where 0 or 1 was asked for")
         return score
 
+    async def _complete(self, prompt: str) -> Completion:
+        messages = (Message("user", (Part(text=prompt),)),)
+        return await self._open().complete(messages, temperature=0.0, top_p=1.0, max_tokens=self._config.max_tokens, seed=0)
+
+    def _note_unread(self, why: str) -> None:
+        self._num_unread, self._last_unread = self._num_unread + 1, why
+
+    def refuse_silence(self) -> None:
+        """Raise EndpointError where :data:`GIVE_UP_AFTER` answers in a row could not be read: every judgment would be paid as
+        if its reasoning took no side."""
+        if self._num_unread >= GIVE_UP_AFTER:
+            raise EndpointError(
+                f"{self._config.base_url}: none of the last {self._num_unread:,} questions about consistency was answered: "
+                f"{self._config.model} {self._last_unread}. Cure it and run the same command again, or do without by "
+                "consistency.weight=0"
+            )
+
     async def check(self) -> None:
-        """Raise EndpointError unless the endpoint is there; leaves no connection open."""
+        """Raise EndpointError unless the endpoint is there and answers a question so that it can be read, ConfigError for one
+        of `rewardlab serve`; leaves no connection open."""
         try:
             await self._open().check()
+            await refuse_pair_judge(self._config.base_url, self._api_key)
+            await check_answers(self._complete, f"{self._config.base_url}: {self._config.model}")
         finally:
             await self.aclose()
 

@@ -138,7 +138,7 @@ def test_bad_rows_are_listed_and_the_good_kept(demo_pairs: Any, tmp_path: Path) 
     ]
     said += ["expected 0 or 1", "is there twice", "not JSON", "not UTF-8"]
     assert [word in line for word, line in zip(said, lines, strict=False)] == [True] * len(said)
-    assert lines[-1] == "2 good, 10 bad"
+    assert lines[-1] == "2 good, 10 bad, 0 with images"
     assert len(read_pairs(tmp_path / "good")) == 2
     write_parquet(demo_pairs[0][:3], tmp_path / "fine.parquet")
     assert CliRunner().invoke(app, ["data", "validate", str(tmp_path / "fine.parquet")]).exit_code == 0

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image, ImageDraw, ImageEnhance
+from PIL import Image, ImageDraw, ImageEnhance, ImageOps
 from sklearn.datasets import load_sample_images
 from typer.testing import CliRunner
 
@@ -45,7 +45,7 @@ class ImageIndex:
             self.index.add(image, (name, row))
 
     def find(self, image: bytes) -> dict[tuple[str, int], float]:
-        return self.index.find(picture_of(image))
+        return self.index.find(picture_of(image, views=True))
 
 
 SIDE_PX = 140
@@ -75,13 +75,19 @@ COPIES: dict[str, Callable[[Image.Image], bytes]] = {
     "half the size": lambda photo: encoded(photo.resize((SIDE_PX // 2, SIDE_PX // 2))),
     "a little brighter": lambda photo: encoded(ImageEnhance.Brightness(photo).enhance(1.05)),
     "a strip of 5 % cut off": lambda photo: encoded(photo.crop((7, 0, 140, 140))),
+    "mirrored": lambda photo: encoded(photo.transpose(Image.Transpose.FLIP_LEFT_RIGHT), "JPEG", quality=85),
+    "in grey": lambda photo: encoded(photo.convert("L")),
+    "a white border": lambda photo: encoded(ImageOps.expand(photo, 14, "white"), "JPEG", quality=85),
+    "letterboxed and mirrored": lambda photo: encoded(
+        ImageOps.expand(photo.transpose(Image.Transpose.FLIP_LEFT_RIGHT), (0, 20), "black")
+    ),
     "2.5 % cut off all around, as JPEG": lambda photo: encoded(photo.crop((3, 4, 137, 136)), "JPEG", quality=85),
 }
 
 
 @pytest.mark.parametrize("how", COPIES)
 def test_copies_of_a_photo_are_found_and_nothing_else(how: str, photos: list[Image.Image]) -> None:
-    """At least seven of eight (a piece of sky may be missed), and no other in its place; a mirrored one is not found."""
+    """At least seven of eight (a piece of sky may be missed), and no other in its place; one upside down is not found."""
     index = ImageIndex([("b", row, encoded(photo)) for row, photo in enumerate(photos)])
     hits = [index.find(COPIES[how](photo)) for photo in photos]
     assert sum(("b", row) in found for row, found in enumerate(hits)) >= 0.875 * len(photos)
@@ -90,8 +96,8 @@ def test_copies_of_a_photo_are_found_and_nothing_else(how: str, photos: list[Ima
         assert all(found == {("b", row): 1.0} for row, found in enumerate(hits))
     else:
         assert all(similarity < 1 for found in hits for similarity in found.values())
-    mirrored = [index.find(encoded(photo.transpose(Image.Transpose.FLIP_LEFT_RIGHT))) for photo in photos]
-    assert not any(mirrored)
+    turned = [index.find(encoded(photo.transpose(Image.Transpose.FLIP_TOP_BOTTOM))) for photo in photos]
+    assert not any(turned)
 
 
 def test_flat_pictures_are_not_each_other() -> None:
@@ -219,7 +225,7 @@ def test_a_training_set_is_cleaned(photos: list[Image.Image], tmp_path: Path) ->
     ]
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert report["by_benchmark"]["pairs"] == {
-        **{"image": 1, "prompt": 1, "answer": 1, "whole pair": 0, "prompt about another image": 1},
+        **{"image": 1, "prompt": 1, "answer": 1, "whole pair": 0, "prompt about another image": 1, "boilerplate answer": 0},
         **{"contained": 3, "benchmark_rows": 3},
     }
     assert report["removed_by_source"] == {"B": 3}
@@ -228,6 +234,38 @@ def test_a_training_set_is_cleaned(photos: list[Image.Image], tmp_path: Path) ->
     again = CliRunner().invoke(app, [*command, "--out", str(tmp_path / "out")])
     assert again.exit_code == 1
     assert "exists already" in str(again.output) + str(again.exception)
+
+
+REFUSALS = [
+    "I'm sorry, but I can't assist with that request.",
+    "I cannot help you with making such a thing at home.",
+    "As an AI language model, I am not able to give advice on this.",
+    "Sorry, I am unable to identify the people in this image.",
+]
+
+
+def test_refusals_and_what_many_prompts_share_are_no_copies() -> None:
+    """A safety set keeps its refusals; a true copy of an answer goes, also of one that begins like a refusal and then says
+    something; the same pair as a whole goes whatever its answers are."""
+    shared, alone = "Both of the two answers describe the same scene equally well.", f"{TEXT} and then everybody goes home."
+    long_refusal = f"I'm sorry to hear about that. {TEXT}, {TEXT} and {alone}"
+    known = [
+        PreferencePair(f"b{n}", f"How is thing number {n} made?", (answer, f"By method {n}."), 0)
+        for n, answer in enumerate([*REFUSALS, shared, shared, alone, long_refusal])
+    ]
+    benchmark = [BenchmarkPair("b", n, pair) for n, pair in enumerate(known)]
+
+    def removed(*answers: str) -> list[bool]:
+        train = [PreferencePair(f"t{n}", "Quite another thing", (text, "no"), 0) for n, text in enumerate(answers)]
+        matches = find_matches(train, benchmark, LIMITS, lambda _: None)
+        return [any(match.contains for match in matches if match.index == n) for n in range(len(train))]
+
+    assert removed(*REFUSALS, shared) == [False] * 5
+    assert removed(alone, long_refusal) == [True, True]
+    told = find_matches([PreferencePair("t", "q", (REFUSALS[0], "no"), 0)], benchmark, LIMITS, lambda _: None)
+    assert [(match.what, match.row, match.contains) for match in told] == [("boilerplate answer", 0, False)]
+    whole = find_matches([known[0]], benchmark, LIMITS, lambda _: None)
+    assert any(match.what == "whole pair" and match.contains for match in whole)
 
 
 def test_two_files_of_one_benchmark(demo_pairs: Any, tmp_path: Path) -> None:

@@ -182,12 +182,12 @@ def test_a_bad_medium_is_named(images: list[object], message: str, tmp_path: Pat
 
 def test_a_file_of_another_kind_is_named(tmp_path: Path) -> None:
     """With what is expected of it, whichever way it is read."""
-    (tmp_path / "bad.csv").write_text("question,chosen\n")
+    (tmp_path / "bad.txt").write_text("question,chosen\n")
     (tmp_path / "bad.jsonl").write_text("[\n")
     (tmp_path / "latin.jsonl").write_bytes("{'question': 'é'}".encode("latin-1"))
     (tmp_path / "bad.parquet").write_bytes(b"no Parquet")
     for name, message in (
-        ("bad.csv", "expected a .parquet or .jsonl file of pairs; `rewardlab data build"),
+        ("bad.txt", "expected a .parquet or .jsonl file of pairs; `rewardlab data convert"),
         ("none.csv", "no such file"),
         ("bad.jsonl", "line 1: not JSON .*; expected one object a line"),
         ("latin.jsonl", "line 1: not UTF-8; save the file"),

@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,14 +18,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from datasets import Dataset, DatasetDict, Features, Image, Value
+from huggingface_hub import constants
 from PIL import Image as PILImage
 from typer.testing import CliRunner
 
 from rewardlab.cli import app
 from rewardlab.data.images import encode_png
 from rewardlab.data.pairs import BadRow, read_pairs, validate_rows
-from rewardlab.data.sources import HubStream, open_source, saved_dataset_files, source_rows
+from rewardlab.data.sources import HubStream, fetch_source, open_source, saved_dataset_files, source_rows
 from rewardlab.errors import ConfigError, DataError
+from rewardlab.models.hub import reaches_hub
 from rewardlab.types import PreferencePair
 from tests.support.hub_server import HubServer, Repo
 from tests.support.servers import running
@@ -89,7 +92,7 @@ def test_what_datasets_saved(form: str, mapping: Path, tmp_path: Path) -> None:
 def test_saved_datasets_that_are_not_whole(tmp_path: Path) -> None:
     """A missing shard is named; an Arrow file of the other kind is read; what is neither is said to be neither."""
     Dataset.from_list(rows(0, 2), features=FEATURES).save_to_disk(str(tmp_path / "hf"))
-    with pytest.raises(DataError, match=r"`rewardlab data build MAPPING\.yaml` makes pairs of its \.arrow files"):
+    with pytest.raises(DataError, match=r"'responses' must be a list.*`rewardlab data build MAPPING\.yaml --from FILE`"):
         read_pairs(tmp_path / "hf")
     next((tmp_path / "hf").glob("*.arrow")).unlink()
     with pytest.raises(DataError, match=r"lacks data-00000-of-00001\.arrow"):
@@ -211,11 +214,29 @@ def test_odd_lines_and_cells(mapping: Path, tmp_path: Path) -> None:
 
 
 def test_the_cure_of_other_forms(tmp_path: Path) -> None:
-    """A table, and rows of chosen and rejected, are made pairs by a mapping; the error names the command."""
-    (tmp_path / "c.csv").write_text("prompt,chosen,rejected\nWhat?,yes,no\n")
-    with pytest.raises(DataError, match=r"rewardlab data build MAPPING\.yaml --from FILE"):
-        list(validate_rows(tmp_path / "c.csv"))
-    (tmp_path / "p.jsonl").write_text(json.dumps({"prompt": "What?", "chosen": "yes", "rejected": "no"}) + "\n")
+    """Columns that no guess reads are made pairs by a mapping; the error names the command."""
+    (tmp_path / "c.csv").write_text("prompt,good,bad\nWhat?,yes,no\n")
+    (bad,) = validate_rows(tmp_path / "c.csv")
+    assert isinstance(bad, BadRow)
+    assert "rewardlab data build MAPPING.yaml --from FILE" in bad.reason
+    (tmp_path / "p.jsonl").write_text(json.dumps({"prompt": "What?", "good": "yes", "bad": "no"}) + "\n")
     (bad,) = validate_rows(tmp_path / "p.jsonl")
     assert isinstance(bad, BadRow)
     assert "rewardlab data build MAPPING.yaml --from FILE" in bad.reason
+
+
+def test_a_hub_that_cannot_be_reached_is_not_asked_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One sentence within seconds, streamed or fetched, in place of half a minute of retries."""
+    monkeypatch.delenv("HF_ENDPOINT", raising=False)
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    reaches_hub.cache_clear()
+    start_time = time.perf_counter()
+    try:
+        with pytest.raises(DataError, match=r"hf:me/none: .*cannot be reached; fetch its files"):
+            list(HubStream.parse("hf:me/none").parts())
+        with pytest.raises(DataError, match="hf:me/none: cannot be fetched"):
+            fetch_source("hf:me/none")
+    finally:
+        reaches_hub.cache_clear()
+    assert time.perf_counter() - start_time < 8

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,10 +29,17 @@ def config_of(schema: type[Config], config: Config | str | Path | None, **overri
 
 
 def pairs_of(
-    pairs: Sequence[PreferencePair] | str | Path, frames: int, model: str, *, images: Path | None = None
+    pairs: Sequence[PreferencePair] | str | Path,
+    frames: int,
+    model: str,
+    *,
+    images: Path | None = None,
+    allow_columns: Collection[str] = (),
 ) -> Sequence[PreferencePair]:
     """Return pairs as they are, or those of a set on disk, read as they are taken; videos as ``model``'s family is shown them,
-    or as ``frames``. ``images``: where relative paths of media start. Raise DataError or MediaError."""
+    or as ``frames``. ``images``: where relative paths of media start; ``allow_columns``: that may be there
+    unread. Raise DataError or MediaError."""
     if not isinstance(pairs, str | Path):
         return pairs
-    return PairTable(Path(pairs), images=images, frames=frames, policy=partial(video_policy_of, model))
+    policy = partial(video_policy_of, model)
+    return PairTable(Path(pairs), images=images, frames=frames, policy=policy, allow_columns=allow_columns)

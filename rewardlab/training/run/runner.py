@@ -21,6 +21,7 @@ from rewardlab.training.run.evaluation import Evaluation
 from rewardlab.training.run.evaluation_callback import Evaluate
 from rewardlab.training.run.folder import RunLog, close_run, open_run
 from rewardlab.training.run.model_facts import record_models
+from rewardlab.training.run.outcome import record_outcome
 from rewardlab.training.run.resume import run_steps
 from rewardlab.training.run.watchdog import run_with_rollback
 
@@ -82,7 +83,9 @@ def _attempt(stage: Stage) -> Path:
                 facts["dtype"] = output_dtype(stage.config.model, stage.config.dtype)
                 built.trainer.add_callback(Evaluate(stage.evaluation, built.trainer, stage.out, **facts))
             run_steps(built.trainer, stage.config, stage.out, resume)
-        return built.finish()
+        final = built.finish()
+        record_outcome(stage.out, stage.config.health)
+        return final
     finally:
         built.cleanup()
 

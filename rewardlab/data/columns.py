@@ -1,0 +1,125 @@
+"""Which columns of a row are read. One of another name is an error: a pair without its picture reads like any other."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any
+
+from rewardlab.errors import DataError
+from rewardlab.reporting.progress import log_line
+
+PAIR_COLUMNS = frozenset(
+    [
+        "pair_id",
+        "question",
+        "images",
+        "videos",
+        "responses",
+        "response_images",
+        "preferred",
+        "category",
+        "source",
+        "licence",
+        "level",
+        "attempts",
+        "teacher_share",
+        "order",
+        "judgment",
+        "provenance",
+    ]
+)
+CANDIDATE_COLUMNS = frozenset(
+    [
+        "id",
+        "question",
+        "prompt",
+        "responses",
+        "chosen",
+        "rejected",
+        "images",
+        "best",
+        "group",
+        "subset",
+        # RewardBench 2 has these, and nothing is decided by them:
+        "num_correct",
+        "num_incorrect",
+        "total_completions",
+        "models",
+        "additional_metadata",
+    ]
+)
+ALL = "all"
+FLAG = "--allow-columns"
+
+# What other formats call a column, in lower case without `_` and a plural's s, behind the column that is read.
+_ALIASES = {
+    "images": "image img pic picture photo photograph screenshot figure imagepath imagefile imageurl imagebyte picturepath "
+    "pictureurl pictureid photopath photourl imageid",
+    "videos": "video videopath videofile videourl clip movie",
+    "question": "prompt query instruction",
+    "responses": "answer completion output candidate",
+    "preferred": "label winner preference ranking humanranking better",
+    "pair_id": "id uid uuid key questionid",
+}
+_OTHER_NAMES = {alias: column for column, aliases in _ALIASES.items() for alias in aliases.split()}
+_MEDIUM = re.compile(r"\.(png|jpe?g|webp|gif|bmp|tiff?|mp4|mov|webm|mkv|avi)$", re.I)
+
+
+def nearest_column(name: str, known: Collection[str]) -> str | None:
+    """Return the column of ``known`` that a name most likely stands for, None where it is like none."""
+    plain = name.lower().replace("_", "").replace("-", "").replace(" ", "")
+    singular = plain if plain in _OTHER_NAMES else plain.removesuffix("s")
+    if (other := _OTHER_NAMES.get(singular)) in known:
+        return other
+    by_plain = {column.replace("_", ""): column for column in sorted(known)}
+    close = get_close_matches(plain, by_plain, n=1, cutoff=0.75)
+    return by_plain[close[0]] if close else None
+
+
+def looks_like_media(value: Any) -> bool:
+    """Return whether a value is an image or a video, as far as its kind or its name tells: bytes, a data URL, a path that ends
+    as such files do, ``{"bytes", "path"}``, or a list with one of these."""
+    if isinstance(value, Mapping):
+        return bool(value.keys() & {"bytes", "path"})
+    if isinstance(value, list | tuple):
+        return any(map(looks_like_media, value))
+    if isinstance(value, str):
+        return value.startswith(("data:image/", "data:video/")) or bool(_MEDIUM.search(value.strip()))
+    return isinstance(value, bytes)
+
+
+@dataclass(frozen=True)
+class AllowedColumns:
+    """Columns that may stand in a row and are not read: by name, or all but those that hold media. Each is logged once."""
+
+    names: frozenset[str] = frozenset()
+    logged: set[str] = field(default_factory=set, compare=False)
+
+    @staticmethod
+    def of(names: Iterable[str] = ()) -> AllowedColumns:
+        """Return what ``names`` allow; "all" stands for every column without media."""
+        return AllowedColumns(frozenset(name.strip() for name in names if name.strip()))
+
+    def check(self, row: Mapping[str, Any], where: str, known: frozenset[str] = PAIR_COLUMNS) -> None:
+        """Raise DataError for a column that is neither known nor allowed and holds something. Names that begin with ``__``,
+        as of an index that pandas wrote, are passed over."""
+        if row.keys() <= known:
+            return
+        for name in sorted(map(str, row.keys() - known)):
+            value = row.get(name)
+            is_empty = value is None or (isinstance(value, str | list | tuple | Mapping) and not value)
+            if is_empty or name.startswith("__"):
+                continue
+            is_media = ALL in self.names and looks_like_media(value)
+            if name in self.names or (ALL in self.names and not is_media):
+                if name not in self.logged:
+                    self.logged.add(name)
+                    log_line(f"the column {name!r} is not read")
+                continue
+            nearest = nearest_column(name, known)
+            meant = f"; did you mean {nearest!r}{', a list' if nearest in ('images', 'videos') else ''}?" if nearest else ";"
+            allowed = f"{FLAG} {name}" + (", by its name: it holds media" if is_media else "")
+            raise DataError(f"{where}: the column {name!r} is not read{meant} Rename or drop it, or pass over it by {allowed}")

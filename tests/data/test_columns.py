@@ -1,0 +1,194 @@
+"""Columns of another name are errors, by the nearest one that is read; media are never left out by a wildcard."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner
+
+from rewardlab.cli import app
+from rewardlab.data.candidates import read_candidates
+from rewardlab.data.columns import CANDIDATE_COLUMNS, PAIR_COLUMNS, nearest_column
+from rewardlab.data.inputs import pair_of
+from rewardlab.data.media_mentions import MediaCount, mentions_media
+from rewardlab.data.pair_table import PairTable
+from rewardlab.data.pairs import read_pairs
+from rewardlab.data.rows import features
+from rewardlab.data.urls import AllowedUrls
+from rewardlab.distill.pipeline import survey
+from rewardlab.errors import DataError
+from rewardlab.types import PreferencePair
+from tests.support.images import png
+
+SYNONYMS = (
+    "image",
+    "Image",
+    "photo",
+    "photos",
+    "screenshot",
+    "imgs",
+    "pic",
+    "picture_url",
+    "image_path",
+    "img",
+    "imges",
+    "Images",
+)
+
+
+def row(**changes: Any) -> dict[str, Any]:
+    return {"question": "What is it?", "responses": ["a", "b"], "preferred": 0} | changes
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(one) + "\n" for one in rows))
+    return path
+
+
+def test_the_known_columns_are_those_of_the_format() -> None:
+    assert set(features()) == PAIR_COLUMNS
+
+
+@pytest.mark.parametrize("name", SYNONYMS)
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+def test_media_under_another_name(name: str, form: str, tmp_path: Path) -> None:
+    """By a path and embedded; read at once, one at a time, and by what training reads."""
+    if form == "jsonl":
+        data = write(tmp_path / "p.jsonl", [row(), row(**{name: "x.png"})])
+    else:
+        data = tmp_path / "p.parquet"
+        pq.write_table(pa.Table.from_pylist([row(**{name: None}), row(**{name: {"bytes": png(), "path": None}})]), data)
+    for read in (read_pairs, PairTable, lambda path: read_pairs(path, allow_columns=["all"])):
+        with pytest.raises(DataError, match=f"row 1: the column '{name}' is not read"):
+            read(data)
+    with pytest.raises(DataError, match=f"did you mean 'images', a list[?].*--allow-columns {name}$"):
+        read_pairs(data)
+    assert len(PairTable(data, allow_columns=[name])) == len(read_pairs(data, allow_columns=[name])) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("prefered", "preferred"),
+        ("label", "preferred"),
+        ("Question", "question"),
+        ("response", "responses"),
+        ("annotator", None),
+    ],
+)
+def test_the_nearest_column(name: str, nearest: str | None) -> None:
+    assert nearest_column(name, PAIR_COLUMNS) == nearest
+
+
+def test_columns_allowed_on_purpose(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By name, or all that hold no media; each is said once. Nulls and the index of a data frame are no columns."""
+    rows = [row(annotator="me", notes="n", __index_level_0__=3, photo=None) for _ in range(3)]
+    data = write(tmp_path / "p.jsonl", rows)
+    with pytest.raises(DataError, match="'annotator' is not read; Rename or drop it"):
+        read_pairs(data)
+    with pytest.raises(DataError, match="'notes'"):
+        read_pairs(data, allow_columns=["annotator"])
+    for allowed in (["annotator", " notes"], ["all"]):
+        capsys.readouterr()
+        assert len(read_pairs(data, allow_columns=allowed)) == 3
+        shown = capsys.readouterr()
+        assert [(shown.out + shown.err).count(f"the column '{name}' is not read") for name in ("annotator", "notes")] == [1, 1]
+
+
+def test_rows_of_a_program() -> None:
+    with pytest.raises(DataError, match="pair 2: the column 'photo' is not read; did you mean 'images'"):
+        pair_of(row(photo=io.BytesIO()), 2, AllowedUrls())
+
+
+def test_candidates(tmp_path: Path) -> None:
+    """`rank` reads other columns, and those of RewardBench 2 are no strangers."""
+    of_hub = {"id": "1", "prompt": "q", "chosen": ["a"], "rejected": ["b"], "num_correct": 1, "models": ["m"], "subset": "Math"}
+    assert len(read_candidates(write(tmp_path / "r.jsonl", [of_hub]))) == 1
+    data = write(tmp_path / "c.jsonl", [{"question": "q", "responses": ["a", "b"], "image": "x.png"}])
+    with pytest.raises(DataError, match="row 0: the column 'image' is not read; did you mean 'images'"):
+        read_candidates(data)
+    assert len(read_candidates(data, allow_columns=["image"])) == 1
+    assert nearest_column("answers", CANDIDATE_COLUMNS) == "responses"
+
+
+def test_commands(tmp_path: Path) -> None:
+    """Every command that reads pairs refuses, and has the flag that its message names."""
+    data = write(tmp_path / "p.jsonl", [row(photo="x.png")])
+    for command in (
+        ["data", "validate", str(data)],
+        ["bench", "run", "pairs", "--data", str(data), "--judge", "baseline:longest", "--out", str(tmp_path / "r")],
+        ["distill", "--data", str(data), "--out", str(tmp_path / "d"), "base_url=http://127.0.0.1:9/v1", "model=m"],
+        ["data", "convert", str(data), "--out", str(tmp_path / "c.parquet")],
+    ):
+        done = CliRunner().invoke(app, command)
+        assert done.exit_code in (1, 2), done.output
+        assert "'photo' is not read; did you mean 'images'" in f"{done.output}{done.exception}"
+    done = CliRunner().invoke(app, ["data", "validate", str(data), "--allow-columns", "photo"])
+    assert done.exit_code == 0
+    assert "1 good, 0 bad, 0 with images" in done.output
+
+
+@pytest.mark.parametrize(
+    ("question", "mentions"),
+    [
+        ("<image>\nWhat is it?", True),
+        ("What is shown in the image?", True),
+        ("Describe this picture.", True),
+        ("How high is the bar in the chart?", True),
+        ("What colour has the car in the second photo?", True),
+        ("What is the capital of France?", False),
+        ("Write a poem about imagination.", False),
+        ("How do I resize images in Python?", False),
+        ("Explain image classification.", False),
+    ],
+)
+def test_mentions(question: str, mentions: bool) -> None:
+    assert mentions_media(question) is mentions
+
+
+def test_counts_of_media() -> None:
+    """Half with images is said; questions about images that nobody has are refused, a few in passing are not."""
+    seen = PreferencePair("a", "What is in the image?", ("x", "y"), 0, images=(b"i",))
+    blind, text = (PreferencePair("b", question, ("x", "y"), 0) for question in ("What is in the image?", "2 + 2?"))
+
+    def count(*pairs: PreferencePair) -> MediaCount:
+        counted = MediaCount()
+        assert list(counted.of(pairs)) == list(pairs)
+        return counted
+
+    assert count(text, text).notes() == count(seen).notes() == []
+    assert count(seen, text).notes() == ["1 of 2 pairs have no image"]
+    assert count(seen, text, blind).notes()[1].startswith("1 questions without an image speak of one, row 2 first")
+    count(seen, blind).refuse_blind_set("p")
+    count(*[text] * 20, blind).refuse_blind_set("p")
+    with pytest.raises(DataError, match=r"p: 1 of 2 questions speak of an image \(row 1 first\)"):
+        count(text, blind).refuse_blind_set("p")
+    with pytest.raises(DataError, match="p, row 1: the question speaks of an image and the pair has none"):
+        count(seen, blind).refuse_any_mention("p")
+
+
+def test_training_and_distillation_count_media(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    blind = write(tmp_path / "p.jsonl", [row(question="What is in the image?")] * 2)
+    with pytest.raises(DataError, match="2 of 2 questions speak of an image"):
+        PairTable(blind)
+    with pytest.raises(DataError, match="2 of 2 questions speak of an image"):
+        survey(read_pairs(blind))
+    (tmp_path / "x.png").write_bytes(png())
+    mixed = write(tmp_path / "m.jsonl", [row(images=["x.png"]), row()])
+    PairTable(mixed)
+    survey(read_pairs(mixed))
+    shown = capsys.readouterr()
+    assert (shown.out + shown.err).count("1 of 2 pairs have no image") == 2
+    done = CliRunner().invoke(app, ["data", "validate", str(mixed)])
+    assert done.output.splitlines()[-2:] == ["2 good, 0 bad, 1 with images", "1 of 2 pairs have no image"]
+
+
+def test_rows_without_a_label_are_counted(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["data", "validate", str(write(tmp_path / "p.jsonl", [row(), row(preferred=None)]))])
+    assert "2 good (1 without a label: not for a benchmark, nor to train on), 0 bad" in done.output

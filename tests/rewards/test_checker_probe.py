@@ -1,0 +1,123 @@
+"""Who is asked about consistency is asked once before a run, and is left after many answers in a row that say nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from rewardlab.config import ConsistencyConfig
+from rewardlab.curation.quality import ConsistencyEndpoint
+from rewardlab.errors import ConfigError, EndpointError
+from rewardlab.rewards.judgment import RewardWeights
+from rewardlab.rewards.judgment_function import JudgmentReward
+from rewardlab.rewards.rollout import Rollout, Trajectory
+from rewardlab.rewards.scorer import GIVE_UP_AFTER, EndpointConsistencyJudge, JudgmentScorer
+from rewardlab.types import Choice
+from rewardlab.verdicts.parse import format_verdict
+from tests.support.judge_servers import judge_servers
+from tests.support.servers import running
+
+END = 7
+
+
+@contextmanager
+def answering(text_of: Callable[[int], str | None]) -> Iterator[str]:
+    """The address of a server that answers its n-th question by ``text_of(n)``, None: by status 404."""
+    numbers = count()
+
+    async def answer(request: Request) -> JSONResponse:
+        await request.body()
+        text = text_of(next(numbers))
+        if text is None:
+            return JSONResponse({"error": {"message": "no model 'm'", "type": "x", "code": 404}}, 404)
+        choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
+        return JSONResponse({"id": "0", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]})
+
+    with running(Starlette(routes=[Route("/v1/chat/completions", answer, methods=["POST"])])) as url:
+        yield f"{url}/v1"
+
+
+def checks(url: str) -> list[Any]:
+    """The two that ask: training, and `data filter`."""
+    return [EndpointConsistencyJudge(ConsistencyConfig(base_url=url, model="m")), ConsistencyEndpoint(url, "m")]
+
+
+def check(judge: Any) -> None:
+    async def run() -> None:
+        try:
+            await judge.check()
+        finally:
+            await judge.aclose()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [("Response 1 is better", "m answered 'Response 1 is better' where 0 or 1"), (None, "m failed .*404.*where 0 or 1")],
+)
+def test_an_answer_that_cannot_be_read_is_found_before_the_run(answer: str | None, message: str) -> None:
+    with answering(lambda n: answer) as url:
+        for judge in checks(url):
+            with pytest.raises(EndpointError, match=message):
+                check(judge)
+    with answering(lambda n: "0" if n % 2 else "hm") as url:  # one of two is enough
+        for judge in checks(url):
+            check(judge)
+
+
+def test_a_judge_of_pairs_is_no_judge_of_consistency() -> None:
+    """`rewardlab serve` answers to any name of a model, at the default address of the consistency judge."""
+    with judge_servers("first") as (url,):
+        for judge in checks(f"{url}/v1"):
+            with pytest.raises(ConfigError, match="is a `rewardlab serve`, a judge of pairs"):
+                check(judge)
+
+
+def test_the_demonstration_passes(demo_server: Callable[..., str]) -> None:
+    check(EndpointConsistencyJudge(ConsistencyConfig(base_url=demo_server(), model="demo-checker")))
+
+
+def rollouts(number: int, first: int = 0) -> list[Rollout]:
+    row = {"question": "Which color?", "order": "given", "preferred": 0, "pair_id": "p"}
+    texts = [format_verdict(Choice.FIRST, f"Reason {first + n}.") for n in range(number)]
+    return [Rollout(row, [], Trajectory([1, END]), text) for text in texts]
+
+
+def test_many_unreadable_answers_in_a_row_end_the_run(tmp_path: Path) -> None:
+    """Each pays 0 as before, until there were too many; an answer in between, and the count begins anew."""
+    judge_of = lambda url: EndpointConsistencyJudge(ConsistencyConfig(base_url=url, model="m", concurrency=1))  # noqa: E731
+
+    def reward_of(url: str) -> JudgmentReward:
+        judge = judge_of(url)
+        scorer = JudgmentScorer("think_answer", judge)
+        return JudgmentReward(scorer, judge, RewardWeights(), ends=frozenset({END}), samples=tmp_path / "samples.jsonl")
+
+    with answering(lambda n: "perhaps") as url:
+        reward = reward_of(url)
+        scored = reward(rollouts(GIVE_UP_AFTER - 1), 0)
+        assert scored.metrics["consistency/unclear"].value == GIVE_UP_AFTER - 1
+        with pytest.raises(EndpointError, match=r"none of the last 20 questions.*m answered 'perhaps'.*consistency.weight=0"):
+            reward(rollouts(1, first=100), 1)
+        reward.close()
+    with answering(lambda n: None) as url:
+        reward = reward_of(url)
+        with pytest.raises(EndpointError, match=r"m failed .*404"):
+            reward(rollouts(GIVE_UP_AFTER), 0)
+        reward.close()
+    with answering(lambda n: "perhaps" if n % 10 else "1") as url:
+        reward = reward_of(url)
+        reward(rollouts(3 * GIVE_UP_AFTER), 0)
+        reward.close()
+    assert json.loads((tmp_path / "samples.jsonl").read_text().splitlines()[0])["status"] == "ok"
