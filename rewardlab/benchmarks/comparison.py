@@ -94,7 +94,7 @@ def score_of(row: RowScore) -> float:
 def against(base: Run, other: Run, value: Callable[[RowScore], float] = score_of) -> Difference:
     """Return the difference other - base in the mean of ``value`` (of accuracy), with its 95 % interval and p-value.
 
-    Rows that share a prompt stay together, in the resampling and in the test (sign flips, two-sided: how often so large a
+    Rows that share a prompt stay together, in the interval and in the test (sign flips, two-sided: how often so large a
     difference comes about where the two are exchangeable). Raise ConfigError if the runs are not of the same rows.
     """
     if (base.report.benchmark, base.report.data_sha256) != (other.report.benchmark, other.report.data_sha256):

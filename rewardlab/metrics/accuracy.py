@@ -1,4 +1,4 @@
-"""What a benchmark reports. Pure functions of votes and labels; numpy for the resampling only.
+"""What a benchmark reports. Pure functions of votes and labels.
 
 The unit is the *trial*: one pair shown in one order, judged by the majority of K votes. A pair shown in both orders gives
 two trials. Every trial stays in the denominator: an invalid or tied one is not right.
