@@ -16,6 +16,7 @@ import numpy as np
 from rewardlab.types import BOTH_ORDERS, Choice, Judgment, Outcome, VerdictStatus, Vote
 from rewardlab.verdicts.votes import in_order, majority
 
+MOST_IN_INTEGERS = 48  # votes of a pool: of larger ones probabilities are floats, the integers have too many digits
 VALID = (VerdictStatus.OK, VerdictStatus.TIE)
 
 
@@ -42,6 +43,8 @@ def vote_accuracy(num_right: int, num_wrong: int, num_votes: int, k: int) -> flo
     """
     if not 1 <= k <= num_votes:
         raise ValueError(f"k must be between 1 and the {num_votes} votes of the pool, got {k}")
+    if num_votes > MOST_IN_INTEGERS:
+        return float(lead_probabilities(num_right, num_wrong, num_votes, k)[k + 1 :].sum())
     return sum(n for lead, n in lead_counts(num_right, num_wrong, num_votes, k).items() if lead > 0) / math.comb(num_votes, k)
 
 
@@ -63,13 +66,52 @@ def balanced_accuracy(first: tuple[int, int, int], second: tuple[int, int, int],
 
     Exact over all draws of ``k`` from either order's pool. An even one is not right.
     """
+    if max(first[2], second[2]) > MOST_IN_INTEGERS:
+        other = np.cumsum(lead_probabilities(*second, k)[::-1])  # [lead + k]: that the other order's is at least -lead
+        return float(lead_probabilities(*first, k)[1:] @ other[:-1])
     leads, others = lead_counts(*first, k), lead_counts(*second, k)
     ahead = sum(n * m for a, n in leads.items() for b, m in others.items() if a + b > 0)
     return ahead / (math.comb(first[2], k) * math.comb(second[2], k))
 
 
+def lead_probabilities(num_right: int, num_wrong: int, num_votes: int, k: int) -> np.ndarray:
+    """Return the probability of each lead, -k..k, of a draw of ``k`` votes: [2k + 1], :func:`lead_counts` in floats.
+
+    By logarithms of factorials in extended precision: within 1e-12 of the integers for pools of thousands, in a fraction of
+    their time.
+    """
+    neither, logs = num_votes - num_right - num_wrong, _log_factorials(num_votes)
+
+    def log_ways(num: int, drawn: np.ndarray) -> np.ndarray:
+        return logs[num] - logs[drawn] - logs[num - drawn]
+
+    table = np.zeros(2 * k + 1)
+    every = log_ways(num_votes, np.array(k))
+    for blank in range(max(0, k - num_right - num_wrong), min(neither, k) + 1):
+        right = np.arange(max(0, k - blank - num_wrong), min(num_right, k - blank) + 1)
+        wrong = k - blank - right
+        ways = log_ways(neither, np.array(blank)) + log_ways(num_right, right) + log_ways(num_wrong, wrong) - every
+        table[right - wrong + k] += np.exp(ways.astype(float))
+    return table
+
+
+@lru_cache(maxsize=1)
+def _factorial_table(size: int) -> np.ndarray:
+    return np.concatenate([np.zeros(1, np.longdouble), np.cumsum(np.log(np.arange(1, size + 1, dtype=np.longdouble)))])
+
+
+def _log_factorials(most: int) -> np.ndarray:
+    """ln 0!, ln 1!, ... up to ``most`` at least: the sizes of tables are powers of two, so that one serves many pools."""
+    return _factorial_table(1 << max(10, most.bit_length()))
+
+
 def any_correct(num_right: int, num_votes: int, k: int) -> float:
     """Probability that at least one of ``k`` votes from the pool is right. A coin scores 1 - 2**-k: never report it alone."""
+    if num_votes > MOST_IN_INTEGERS:
+        logs, wrong = _log_factorials(num_votes), num_votes - num_right
+        if wrong < k:
+            return 1.0
+        return 1 - math.exp(float(logs[wrong] - logs[wrong - k] - logs[num_votes] + logs[num_votes - k]))
     return 1 - math.comb(num_votes - num_right, k) / math.comb(num_votes, k)
 
 

@@ -42,12 +42,12 @@ def share_with_interval(hits: int, number: int) -> list[float] | None:
     return [hits / number, *wilson_interval(hits, number)] if number else None
 
 
-def mean_estimate(scores: Sequence[float], clusters: Sequence[str] | np.ndarray | None = None) -> AccuracyEstimate:
+def mean_estimate(scores: Sequence[float] | np.ndarray, clusters: Sequence[str] | np.ndarray | None = None) -> AccuracyEstimate:
     """Return the mean of at least one score, with its :func:`mean_interval`."""
-    return AccuracyEstimate(sum(scores) / len(scores), mean_interval(scores, clusters))
+    return AccuracyEstimate(math.fsum(scores) / len(scores), mean_interval(scores, clusters))
 
 
-def mean_interval(scores: Sequence[float], clusters: Sequence[str] | np.ndarray | None = None) -> Interval:
+def mean_interval(scores: Sequence[float] | np.ndarray, clusters: Sequence[str] | np.ndarray | None = None) -> Interval:
     """95 % interval of the mean of scores in 0..1 over pairs, or over clusters of pairs that share a prompt.
 
     :func:`ratio_interval` of scores that count alike. Empty: (nan, nan).
