@@ -15,7 +15,6 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from rewardlab.data.files import read_lines
 from rewardlab.data.votes import vote_of
 from rewardlab.errors import DataError
 from rewardlab.types import Choice, Completion, FinishReason, Order, Verdict, VerdictStatus, Vote, choice_of
@@ -58,12 +57,12 @@ class Replay:
         self._votes: dict[tuple[int, Order], list[Vote]] = defaultdict(list)
         self._scores: dict[int, tuple[float, float]] = {}
         try:
-            lines = read_lines(path)
+            with path.open(encoding="utf-8", newline="\n") as lines:  # one at a time: a million of them are much
+                for number, line in enumerate(lines, start=1):
+                    if line.strip():
+                        self._take(line, number, f"{path}, line {number}")
         except UnicodeDecodeError as error:
             raise DataError(f"{path}: not a text file ({error}); {EXPECTED}") from error
-        for number, line in enumerate(lines, start=1):
-            if line.strip():
-                self._take(line, number, f"{path}, line {number}")
         if not self._votes and not self._scores:
             raise DataError(f"{path}: holds no samples")
         if both := {row for row, _ in self._votes} & set(self._scores):

@@ -7,6 +7,7 @@ two trials. Every trial stays in the denominator: an invalid or tied one is not 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -74,6 +75,7 @@ def balanced_accuracy(first: tuple[int, int, int], second: tuple[int, int, int],
     return ahead / (math.comb(first[2], k) * math.comb(second[2], k))
 
 
+@lru_cache(maxsize=4096)  # of one K at a time, by either curve
 def lead_probabilities(num_right: int, num_wrong: int, num_votes: int, k: int) -> np.ndarray:
     """Return the probability of each lead, -k..k, of a draw of ``k`` votes: [2k + 1], :func:`lead_counts` in floats.
 
@@ -81,17 +83,16 @@ def lead_probabilities(num_right: int, num_wrong: int, num_votes: int, k: int) -
     their time.
     """
     neither, logs = num_votes - num_right - num_wrong, _log_factorials(num_votes)
-
-    def log_ways(num: int, drawn: np.ndarray) -> np.ndarray:
-        return logs[num] - logs[drawn] - logs[num - drawn]
-
+    of_right = logs[num_right] - logs[: num_right + 1] - logs[num_right::-1]  # ways to draw so many of the right votes
+    of_wrong = (logs[num_wrong] - logs[: num_wrong + 1] - logs[num_wrong::-1])[::-1]  # of the wrong ones, all of them first
+    every = logs[num_votes] - logs[k] - logs[num_votes - k]
     table = np.zeros(2 * k + 1)
-    every = log_ways(num_votes, np.array(k))
     for blank in range(max(0, k - num_right - num_wrong), min(neither, k) + 1):
-        right = np.arange(max(0, k - blank - num_wrong), min(num_right, k - blank) + 1)
-        wrong = k - blank - right
-        ways = log_ways(neither, np.array(blank)) + log_ways(num_right, right) + log_ways(num_wrong, wrong) - every
-        table[right - wrong + k] += np.exp(ways.astype(float))
+        least, most = max(0, k - blank - num_wrong), min(num_right, k - blank)  # of the right ones
+        begin = num_wrong - (k - blank - least)
+        other = logs[neither] - logs[blank] - logs[neither - blank] - every
+        ways = of_right[least : most + 1] + of_wrong[begin : begin + most - least + 1] + other
+        table[2 * least + blank : 2 * most + blank + 1 : 2] += np.exp(ways.astype(float))
     return table
 
 
@@ -173,8 +174,8 @@ def _all_votes(items: Sequence[Labeled]) -> list[Vote]:
 
 def status_counts(items: Sequence[Labeled]) -> dict[str, int]:
     """Votes by status, every status named."""
-    votes = _all_votes(items)
-    return {status.value: sum(vote.verdict.status is status for vote in votes) for status in VerdictStatus}
+    counts = Counter(vote.verdict.status for item in items for vote in item.judgment.votes)
+    return {status.value: counts[status] for status in VerdictStatus}
 
 
 def invalid_rate(items: Sequence[Labeled]) -> float:

@@ -11,6 +11,8 @@ import pytest
 from rewardlab.benchmarks.scaling import curve_ks
 from rewardlab.metrics import accuracy
 from rewardlab.metrics.accuracy import any_correct, balanced_accuracy, lead_counts, lead_probabilities, vote_accuracy
+from rewardlab.verdicts import early_stopping
+from rewardlab.verdicts.early_stopping import overturn_probability
 
 
 def tallies(seed: int) -> tuple[tuple[int, int, int], tuple[int, int, int], int]:
@@ -60,3 +62,14 @@ def test_which_k_are_shown() -> None:
         assert len(ks) <= 27
     ratios = np.divide(curve_ks(400)[12:], curve_ks(400)[11:-1])
     assert ratios.max() < 1.35
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_stopping_in_floats_is_in_integers(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of hundreds of votes, the probability of an overturn by floats and by counts."""
+    dice = random.Random(seed)
+    trail = dice.randint(0, 150)
+    lead, left = trail + dice.randint(0, 40), dice.randint(40, 300)
+    floats = overturn_probability(lead, trail, left)
+    monkeypatch.setattr(early_stopping, "MOST_IN_INTEGERS", 10**9)
+    assert floats == pytest.approx(overturn_probability.__wrapped__(lead, trail, left), rel=1e-10, abs=1e-14)
