@@ -51,7 +51,10 @@ def _row_score(line: str) -> RowScore:
         raise ValueError(f"a line of {SCORES} has another type of row, group, cluster, score or kinds: {line:.120}")
     if not 0 <= row["score"] <= 1:
         raise ValueError(f"row {row['row']} of {SCORES} has the score {row['score']}; expected 0 to 1")
-    return RowScore(row["row"], row["group"], row["cluster"], row["score"], tuple(kinds))
+    pair_id, preferred = row.get("pair_id", ""), row.get("preferred")
+    if not isinstance(pair_id, str) or preferred not in (0, 1, None):
+        raise ValueError(f"a line of {SCORES} has another type of pair_id or preferred: {line:.120}")
+    return RowScore(row["row"], row["group"], row["cluster"], row["score"], tuple(kinds), pair_id, preferred)
 
 
 def read_run(folder: Path) -> Run:

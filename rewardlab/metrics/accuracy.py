@@ -14,7 +14,7 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from rewardlab.types import BOTH_ORDERS, Choice, Judgment, Outcome, VerdictStatus, Vote
+from rewardlab.types import BOTH_ORDERS, Choice, Judgment, VerdictStatus, Vote
 from rewardlab.verdicts.votes import in_order, majority
 
 MOST_IN_INTEGERS = 48  # votes of a pool: of larger ones probabilities are floats, the integers have too many digits
@@ -197,12 +197,39 @@ def length_bias(items: Sequence[Labeled], longer: Sequence[int | None]) -> float
     is the better one. ``longer`` is its index; pairs of equal lengths (None) and without a valid verdict are left out, and
     every other counts alike, however many of its verdicts are valid. None where nothing is left.
     """
-    biases = []
+    biases = [bias for bias in pair_length_biases(items, longer) if bias is not None]
+    return sum(biases) / len(biases) if biases else None
+
+
+def pair_length_biases(items: Sequence[Labeled], longer: Sequence[int | None]) -> list[float | None]:
+    """What each pair adds to :func:`length_bias` (-1..1); None of those left out."""
+    biases: list[float | None] = []
     for item, index in zip(items, longer, strict=True):
         winners = [vote.winner for vote in item.judgment.votes if vote.winner is not None]
-        if index is not None and winners:
+        if index is None or not winners:
+            biases.append(None)
+        else:
             biases.append(winners.count(index) / len(winners) - (item.preferred == index))
-    return sum(biases) / len(biases) if biases else None
+    return biases
+
+
+def vote_counts(item: Labeled) -> tuple[float, float, float, float]:
+    """Counts of a pair's votes: valid choices, half the excess of those for the response shown first (-n/2..n/2), votes without
+    a readable verdict, all votes. The second by the first is :func:`position_bias`, the third by the fourth
+    :func:`invalid_rate`."""
+    votes = item.judgment.votes
+    choices = [vote.verdict.choice for vote in votes if vote.verdict.choice is not None]
+    unread = sum(vote.verdict.status not in VALID for vote in votes)
+    return len(choices), choices.count(Choice.FIRST) - len(choices) / 2, unread, len(votes)
+
+
+def pair_swaps(items: Sequence[Labeled]) -> list[bool | None]:
+    """Whether the two majorities of each pair name the same response; None of a pair that was shown in one order alone."""
+    swaps: list[bool | None] = []
+    for item in items:
+        outcomes = [majority(votes).winner for votes in _trials(item)]
+        swaps.append(outcomes[0] == outcomes[1] and outcomes[0] is not None if len(outcomes) == 2 else None)
+    return swaps
 
 
 def swap_consistency(items: Sequence[Labeled]) -> float | None:
@@ -210,9 +237,5 @@ def swap_consistency(items: Sequence[Labeled]) -> float | None:
 
     A tie or an invalid majority in either order is not consistent. None where no pair was shown in both orders.
     """
-    both = [trials for trials in map(_trials, items) if len(trials) == 2]
-    if not both:
-        return None
-    outcomes = [(majority(first), majority(second)) for first, second in both]
-    decided = (Outcome.RESPONSE_0, Outcome.RESPONSE_1)
-    return sum(a == b and a in decided for a, b in outcomes) / len(outcomes)
+    swaps = [alike for alike in pair_swaps(items) if alike is not None]
+    return sum(swaps) / len(swaps) if swaps else None

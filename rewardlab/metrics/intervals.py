@@ -27,6 +27,14 @@ class AccuracyEstimate:
     interval: Interval
 
 
+@dataclass(frozen=True)
+class DifferenceEstimate:
+    """A paired difference of accuracies (-1..1) and its interval."""
+
+    difference: float
+    interval: Interval
+
+
 def wilson_interval(hits: int, number: int) -> Interval:
     """Return Wilson's score interval of the share ``hits / number`` (0..1). Raise ValueError unless 0 <= hits <= number > 0."""
     if number < 1 or not 0 <= hits <= number:
