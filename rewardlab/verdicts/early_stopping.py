@@ -68,6 +68,30 @@ def is_settled(for_0: int, for_1: int, left: int, error: float) -> bool:
     return for_0 != for_1 and overturn_probability(max(for_0, for_1), min(for_0, for_1), left) <= error
 
 
+def stopping_error(num_votes: int, error: float, share: float = 0.5) -> float:
+    """Return how often (0..1) stopping by :func:`is_settled` ends on another outcome than all ``num_votes`` (an even number),
+    of a pair each of whose votes names response 0 with probability ``share``; exact, of valid votes alone.
+
+    ``error`` holds on average over pairs of all shares. Of a pair whose votes are even, 0.5, it is exceeded.
+    """
+    reached, total = {0: 1.0}, 0.0  # probability of each number of votes for response 0
+    for taken in range(0, num_votes + 1, 2):
+        left, stays = num_votes - taken, dict[int, float]()
+        for for_0, chance in reached.items():
+            if left and is_settled(for_0, taken - for_0, left, error):
+                side, lead = (share, for_0) if 2 * for_0 > taken else (1 - share, taken - for_0)
+                most = num_votes // 2 - lead  # of the votes left, for the leader, that take its lead away
+                lost = sum(comb(left, more) * side**more * (1 - side) ** (left - more) for more in range(most + 1))
+                total += chance * lost
+            else:
+                stays[for_0] = chance
+        reached = {}
+        for for_0, chance in stays.items():
+            for more, weight in ((0, (1 - share) ** 2), (1, 2 * share * (1 - share)), (2, share**2)):
+                reached[for_0 + more] = reached.get(for_0 + more, 0.0) + chance * weight
+    return total
+
+
 def votes_settled(votes: Sequence[Vote], left: int, error: float) -> bool:
     """Return :func:`is_settled` of votes and ``left`` more."""
     return is_settled(sum(vote.winner == 0 for vote in votes), sum(vote.winner == 1 for vote in votes), left, error)
