@@ -254,7 +254,10 @@ class Report:
         except ValidationError as error:
             missing = dict.fromkeys(str(e["loc"][-1]) for e in error.errors() if e["type"] == "missing")
             cure = "run the same command again, it is scored anew"
-            raise ValueError(f"lacks {', '.join(missing)}: {cure}" if missing else str(error)) from error
+            first = error.errors()[0]
+            place = ".".join(str(part) for part in first["loc"] if part != "scores")
+            told = f"lacks {', '.join(missing)}: {cure}" if missing else f"has a bad {place} ({first['msg'].lower()}): {cure}"
+            raise ValueError(told) from error
 
 
 _REPORT = TypeAdapter(Report)
