@@ -1,7 +1,7 @@
 """A tiny policy trained by TRL's GRPO against a running endpoint, and best-of-N by its judge: right answers before and after.
 
 ``python eval/closed_loop.py`` after a quickstart (some 15 minutes on two cores for three seeds). Accuracies of one policy have
-intervals over questions (bootstrap), those of trained ones over seeds (Student's). A finished seed is kept in ``--work``; run
+intervals over questions, those of trained ones over seeds (Student's). A finished seed is kept in ``--work``; run
 the same command again after an interruption. Writes ``eval/results/closed_loop.json``.
 """
 

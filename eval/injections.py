@@ -3,7 +3,7 @@
 ``python eval/injections.py`` after a quickstart. On pairs that the judge gets right in both orders, each attack is put into
 the wrong answer; it succeeds where the greedy verdict then names that answer. What is not the attack's doing is told by
 harmless texts of like length in the same places (``harmless``), and what the fence does by the same prompts without it. Success
-is counted per shown order; intervals are bootstrapped over pairs. Writes ``eval/results/injections.json``.
+is counted per shown order; intervals are over pairs. Writes ``eval/results/injections.json``.
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ def auc(scores: np.ndarray, good: np.ndarray) -> float:
 
 
 def auc_with_interval(scores: Sequence[float], good: Sequence[bool], clusters: Sequence[str]) -> dict[str, Any]:
-    """95 % bootstrap over pairs."""
+    """95 % over pairs."""
     s, g, names = np.asarray(scores), np.asarray(good), np.asarray(clusters)
     if g.all() or not g.any():
         return {"n": len(g)}
@@ -227,7 +227,7 @@ def markdown(result: dict[str, Any]) -> str:
         "# Process rewards", "",
         f"`{result['command']}`, commit {result['commit'][:7]} ("
         + ", ".join(f"{name}: {made[:7]}" for name, made in result["commits_of_parts"].items())
-        + "). Percent, 95 % bootstrap intervals over pairs, (number).", "",
+        + "). Percent, 95 % intervals over pairs, (number).", "",
         "## Step labels against the demonstration's truth", "",
         "| | judgments of the SFT judge | of two steps or more | spoiled at a random step |", "|---|---|---|---|",
     ]  # fmt: skip

@@ -6,9 +6,8 @@ one. On the *prompt side* they are ``first`` and ``second`` as shown; an :class:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import cached_property
 
 
 class Order(StrEnum):
@@ -145,7 +144,7 @@ class FinishReason(StrEnum):
     TIMEOUT = "timeout"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)  # of a million samples each byte counts
 class Completion:
     """What a sampler returned for one draw. ``token_ids`` and ``logprobs`` (one per token, natural log) where it has them.
 
@@ -181,7 +180,7 @@ class VerdictStatus(StrEnum):
     TIMEOUT = "timeout"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """A parsed verdict: the choice as shown (None unless status is OK) and the rule that read it."""
 
@@ -193,7 +192,7 @@ class Verdict:
         return replace(self, choice=self.choice.swap() if self.choice else None)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Vote:
     """One sampled judgment of a pair, in one order.
 
@@ -206,11 +205,12 @@ class Vote:
     completion: Completion
     margin: float | None = None
     member: str = ""
+    winner: int | None = field(init=False, repr=False, compare=False)
+    """The index of the response that won, None without a valid verdict; kept, for every figure of a report asks for it."""
 
-    @cached_property  # asked for many times by every figure of a report
-    def winner(self) -> int | None:
-        """Return the index of the response that won, None without a valid verdict."""
-        return None if self.verdict.choice is None else response_at(self.verdict.choice, self.order)
+    def __post_init__(self) -> None:
+        winner = None if self.verdict.choice is None else response_at(self.verdict.choice, self.order)
+        object.__setattr__(self, "winner", winner)
 
     def swap(self) -> Vote:
         """Return the vote as it reads when the two responses of the pair are exchanged: what was shown stays as it was."""

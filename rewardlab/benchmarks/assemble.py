@@ -19,13 +19,14 @@ from rewardlab.benchmarks.passes import AnyJudge
 from rewardlab.benchmarks.replay import MISSING, Replay, Sampling
 from rewardlab.benchmarks.report_model import Cost, Report, RowScore
 from rewardlab.benchmarks.run_files import OFFICIAL
-from rewardlab.benchmarks.scores import baseline_scores, judge_scores, score_rows
+from rewardlab.benchmarks.scores import baseline_scores, control_scores, score_rows
 from rewardlab.benchmarks.settings import BenchSettings
 from rewardlab.data.votes import num_failed
 from rewardlab.judging.judge import GenerativeJudge, ModelJudge
 from rewardlab.judging.panel import PanelJudge
 from rewardlab.judging.served import ServedJudge
 from rewardlab.metrics.accuracy import Labeled, pair_score
+from rewardlab.metrics.intervals import FEWEST_CLUSTERS
 from rewardlab.models.checkpoints import commit, versions
 from rewardlab.samplers.failures import errors_in_words
 from rewardlab.types import Judgment, Order
@@ -65,7 +66,8 @@ def make_report(asked: Asked, notes: Sequence[str], out: Path) -> Report:
         )
     all_notes += _vote_notes(judge, judgments, num_votes) + format_notes(judge, judgments, out)
     labeled = label_rows(rows, judgments)
-    sampling = judge.sampling if isinstance(judge, Replay) else Sampling() if isinstance(judge, ServedJudge) else identity
+    unknown = isinstance(judge, ServedJudge | BaselineJudge)
+    sampling = judge.sampling if isinstance(judge, Replay) else Sampling() if unknown else identity
     # Votes of a panel are of several judges: fewer of them are no smaller panel, and no text of one judge.
     stopped = settings.stop_error is not None or (isinstance(judge, Replay) and judge.stopped) or isinstance(judge, PanelJudge)
     verdict_format = judge.verdict_format if isinstance(judge, GenerativeJudge | Replay) else ""
@@ -74,6 +76,7 @@ def make_report(asked: Asked, notes: Sequence[str], out: Path) -> Report:
         official = write_official(benchmark, rows, judgments, verdict_format, settings.seed, out / OFFICIAL)
     clusters = [row.cluster for row in rows]
     scores = score_rows(rows, labeled, num_votes, whole_prompts=benchmark.whole_prompts, stopped=stopped)
+    all_notes += _prompt_notes(scores.num_clusters)
     if isinstance(judge, PanelJudge):
         scores = replace(scores, confidence=panel_confidence(labeled, clusters))
     return Report(
@@ -93,7 +96,7 @@ def make_report(asked: Asked, notes: Sequence[str], out: Path) -> Report:
         seed=settings.seed,
         seconds_per_vote=asked.seconds_per_vote,
         scores=scores,
-        controls={name: judge_scores(rows, items) for name, items in asked.controls.items()},
+        controls=control_scores(rows, labeled, asked.controls),
         baselines=baseline_scores(rows, orders, settings.seed, whole_prompts=benchmark.whole_prompts),
         official=tuple(official),
         panel=panel_scores(judge, labeled, clusters) if isinstance(judge, PanelJudge) else None,
@@ -122,10 +125,18 @@ def _vote_notes(judge: AnyJudge, judgments: Sequence[Judgment], num_votes: int) 
     return notes
 
 
+def _prompt_notes(num_prompts: int) -> list[str]:
+    """What to know of intervals over few prompts."""
+    if num_prompts < FEWEST_CLUSTERS:
+        return [f"{num_prompts} prompts are too few for an interval: it spans all that is possible"]
+    return []
+
+
 def row_score(row: Row, item: Labeled) -> RowScore:
     """Return what `bench compare` and the page need of a row; the cluster by its hash, for it may be a whole prompt."""
     cluster = hashlib.sha256(row.cluster.encode(errors="replace")).hexdigest()[:16]
-    return RowScore(row.row, row.group, cluster, pair_score(item), tuple(kinds_of(item.judgment, item.preferred)))
+    kinds = tuple(kinds_of(item.judgment, item.preferred))
+    return RowScore(row.row, row.group, cluster, pair_score(item), kinds, row.pair.pair_id, item.preferred)
 
 
 def label_rows(rows: Sequence[Row], judgments: Sequence[Judgment]) -> list[Labeled]:

@@ -12,6 +12,7 @@ from rewardlab.benchmarks.run_files import REPORT, SCORES, VOTES
 from rewardlab.data.files import read_lines
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.metrics.intervals import Interval, difference_interval, sign_flip_p
+from rewardlab.metrics.multiplicity import holm
 from rewardlab.reporting.tables import markdown_table, percent, with_interval
 
 
@@ -51,7 +52,16 @@ def _row_score(line: str) -> RowScore:
         raise ValueError(f"a line of {SCORES} has another type of row, group, cluster, score or kinds: {line:.120}")
     if not 0 <= row["score"] <= 1:
         raise ValueError(f"row {row['row']} of {SCORES} has the score {row['score']}; expected 0 to 1")
-    return RowScore(row["row"], row["group"], row["cluster"], row["score"], tuple(kinds))
+    pair_id, preferred = row.get("pair_id", ""), row.get("preferred")
+    if not isinstance(pair_id, str) or preferred not in (0, 1, None):
+        raise ValueError(f"a line of {SCORES} has another type of pair_id or preferred: {line:.120}")
+    return RowScore(row["row"], row["group"], row["cluster"], row["score"], tuple(kinds), pair_id, preferred)
+
+
+def _twice(rows: Sequence[RowScore]) -> int | None:
+    """The first row that is there twice, None without one."""
+    seen = set[int]()
+    return next((row.row for row in rows if row.row in seen or seen.add(row.row)), None)  # type: ignore[func-returns-value]
 
 
 def read_run(folder: Path) -> Run:
@@ -61,6 +71,8 @@ def read_run(folder: Path) -> Run:
         rows = [_row_score(line) for line in read_lines(folder / SCORES)]
         if not rows:
             raise ValueError(f"its {SCORES} is empty; run the same command again")
+        if (double := _twice(rows)) is not None:
+            raise ValueError(f"row {double} is in its {SCORES} twice")
         try:
             report = Report.from_json(values)
         except ValueError as error:
@@ -94,7 +106,7 @@ def score_of(row: RowScore) -> float:
 def against(base: Run, other: Run, value: Callable[[RowScore], float] = score_of) -> Difference:
     """Return the difference other - base in the mean of ``value`` (of accuracy), with its 95 % interval and p-value.
 
-    Rows that share a prompt stay together, in the resampling and in the test (sign flips, two-sided: how often so large a
+    Rows that share a prompt stay together, in the interval and in the test (sign flips, two-sided: how often so large a
     difference comes about where the two are exchangeable). Raise ConfigError if the runs are not of the same rows.
     """
     if (base.report.benchmark, base.report.data_sha256) != (other.report.benchmark, other.report.data_sha256):
@@ -119,6 +131,8 @@ def leaderboard(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
     the baselines, which any run of the same rows has."""
     ranked = sorted(runs, key=lambda run: (bool(run.report.failure), -run.report.scores.accuracy.micro))
     table = [_run_cells(run, runs[0]) for run in ranked]
+    if len(runs) > 2:
+        table = _with_holm(table, ranked, runs[0])
     for name, baseline in runs[0].report.baselines.items():
         prompts = baseline.all_right
         cells = {"judge": f"baseline: {name}", "accuracy": with_interval(baseline.micro, baseline.interval)}
@@ -126,6 +140,23 @@ def leaderboard(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
         table.append(cells | {"Acc+": with_interval(prompts.accuracy, prompts.interval) if prompts else ""})
     columns = [name for name in table[0] if name != "Acc+" or any(run.report.scores.all_right for run in runs)]
     return columns, [[row.get(name, "") for name in columns] for row in table]
+
+
+def _with_holm(table: Sequence[dict[str, str]], ranked: Sequence[Run], base: Run) -> list[dict[str, str]]:
+    """Put p-values adjusted for the number of comparisons beside the single ones."""
+    places = [place for place, cells in enumerate(table) if cells["p"]]
+    adjusted = dict(zip(places, holm([against(base, ranked[place]).p_value for place in places]), strict=True))
+    rows = []
+    for place, cells in enumerate(table):
+        holms = p_text(adjusted[place]) if place in adjusted else ""
+        rows.append(
+            {
+                key: value
+                for name, cell in cells.items()
+                for key, value in ((name, cell), ("p (Holm)", holms))[: 1 + (name == "p")]
+            }
+        )
+    return rows
 
 
 def _run_cells(run: Run, base: Run) -> dict[str, str]:
@@ -169,7 +200,7 @@ NOTES = (
     "Accuracies and differences are of the rewardlab protocol (each order a trial, failures count as wrong), intervals 95 %, "
     "over prompts. Both orders: each pair decided once, by all its votes, or by their probabilities. "
     "Text-only: the same judge with blank images, one greedy vote. "
-    "p: two-sided sign-flip test over prompts, not corrected for the number of judges."
+    "p: two-sided sign-flip test over prompts; p (Holm): adjusted for the number of judges compared with the first."
 )
 
 

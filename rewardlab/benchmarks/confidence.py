@@ -18,6 +18,7 @@ from rewardlab.metrics.calibration import (
     reliability,
     risk_coverage,
 )
+from rewardlab.metrics.intervals import mean_interval
 from rewardlab.types import BOTH_ORDERS
 from rewardlab.verdicts.votes import in_order, probability_of_0, share_for_0
 
@@ -62,6 +63,7 @@ def calibrate(items: Sequence[Labeled], shares: Sequence[float | None], clusters
             reliability=tuple(reliability(sure, hits)),
             aurc=area_under_risk(curve),
             risk_coverage=tuple(curve[n] for n in _thinned(len(curve))),
+            brier_interval=mean_interval((sure - hits) ** 2, prompts),
         )
     return Confidence(len(items), len(items) - len(sure), calibration)
 

@@ -8,11 +8,11 @@ from difflib import get_close_matches
 
 from rewardlab.benchmarks.arithmetic import problems
 from rewardlab.benchmarks.comparison import Difference, Run, against, p_text, score_of
+from rewardlab.benchmarks.protocols import check_protocols
 from rewardlab.benchmarks.report_model import RowScore
 from rewardlab.errors import ConfigError
 from rewardlab.types import VerdictStatus
 
-PROTOCOL = ("orders", "votes", "stop_error", "temperature", "top_p", "max_tokens")
 FAULTS = ("flipped", "invalid", "split")  # kinds of pairs of which fewer is better
 _FORM = re.compile(r"([^\[\]]+)(?:\[(.+)\])?")
 
@@ -51,17 +51,6 @@ def parse_figure(text: str) -> GateFigure:
         )
         raise ConfigError(f"--figure {text}: there is no such figure; {hint}")
     return GateFigure(parts[1], parts[2] or "")
-
-
-def check_protocols(old: Run, new: Run) -> None:
-    """Raise ConfigError where the two were not asked alike; another template is another judge, and no difference here."""
-    differ = [
-        f"{name.replace('_', ' ')} ({before} and {after})"
-        for name in PROTOCOL
-        if (before := getattr(old.report, name)) != (after := getattr(new.report, name))
-    ]
-    if differ:
-        raise ConfigError(f"{old.name} and {new.name} were not asked alike: they differ in {', '.join(differ)}; ask both alike")
 
 
 def faults_of(run: Run) -> list[str]:

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from rewardlab.benchmarks.base import Row
-from rewardlab.data.files import read_lines
 from rewardlab.data.votes import vote_of
 from rewardlab.errors import DataError
 from rewardlab.metrics.accuracy import OUTCOME
@@ -66,12 +65,12 @@ class Replay:
         self.num_unordered = 0  # text rows that name no order, and are taken as given
         self._pads = True
         try:
-            lines = read_lines(path)
+            with path.open(encoding="utf-8", newline="\n") as lines:  # one at a time: a million of them are much
+                for number, line in enumerate(lines, start=1):
+                    if line.strip():
+                        self._take(line, number, f"{path}, line {number}")
         except UnicodeDecodeError as error:
             raise DataError(f"{path}: not a text file ({error}); {EXPECTED}") from error
-        for number, line in enumerate(lines, start=1):
-            if line.strip():
-                self._take(line, number, f"{path}, line {number}")
         kinds = {"texts": {row for row, _ in self._votes}, "scores": set(self._scores), "an outcome": set(self._outcomes)}
         if not any(kinds.values()):
             raise DataError(f"{path}: holds no samples")

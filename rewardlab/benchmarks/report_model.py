@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from rewardlab.metrics.calibration import Bin, RiskPoint
-from rewardlab.metrics.intervals import AccuracyEstimate, Interval
+from rewardlab.metrics.intervals import AccuracyEstimate, DifferenceEstimate, Interval
 
 
 @dataclass(frozen=True)
@@ -95,6 +95,7 @@ class Calibration:
     reliability: tuple[Bin, ...]
     aurc: float
     risk_coverage: tuple[RiskPoint, ...]
+    brier_interval: Interval | None = None
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,9 @@ class Confidence:
 
 @dataclass(frozen=True)
 class JudgeScores:
-    """What stands beside every accuracy, of a judge as of a control."""
+    """What stands beside every accuracy, of a judge as of a control. ``difference``: the judge's accuracy of one vote (of the
+    control ``greedy`` where that was run) less this control's, pair by pair; an interval around 0 says that the control, a
+    judge that does not see the image, does as well."""
 
     accuracy: Accuracy
     interval: Interval
@@ -116,6 +119,7 @@ class JudgeScores:
     invalid_rate: float
     swap_consistency: float | None
     position_bias: float | None
+    difference: DifferenceEstimate | None = None
 
 
 @dataclass(frozen=True)
@@ -131,7 +135,8 @@ class BaselineScores:
 
 @dataclass(frozen=True)
 class Scores:
-    """Everything that is computed of one judge's votes."""
+    """Everything that is computed of one judge's votes. Intervals are over ``num_clusters`` prompts; one is None where its
+    figure is, and in reports of older versions."""
 
     num_pairs: int
     num_votes_total: int
@@ -153,6 +158,12 @@ class Scores:
     by_length: tuple[LengthFifth, ...]
     confidence: Mapping[str, Confidence]
     tokens_per_vote: float
+    macro_interval: Interval | None = None
+    swap_interval: Interval | None = None
+    position_interval: Interval | None = None
+    length_interval: Interval | None = None
+    invalid_interval: Interval | None = None
+    num_clusters: int = 0
 
 
 @dataclass(frozen=True)
@@ -260,7 +271,10 @@ class Report:
         except ValidationError as error:
             missing = dict.fromkeys(str(e["loc"][-1]) for e in error.errors() if e["type"] == "missing")
             cure = "run the same command again, it is scored anew"
-            raise ValueError(f"lacks {', '.join(missing)}: {cure}" if missing else str(error)) from error
+            first = error.errors()[0]
+            place = ".".join(str(part) for part in first["loc"] if part != "scores")
+            told = f"lacks {', '.join(missing)}: {cure}" if missing else f"has a bad {place} ({first['msg'].lower()}): {cure}"
+            raise ValueError(told) from error
 
 
 _REPORT = TypeAdapter(Report)
@@ -268,13 +282,16 @@ _REPORT = TypeAdapter(Report)
 
 @dataclass(frozen=True)
 class RowScore:
-    """A line of ``scores.jsonl``: the score (0..1) of a row, the hash of its cluster, and its kinds (see ``kinds``)."""
+    """A line of ``scores.jsonl``: the score (0..1) of a row, the hash of its cluster, its kinds (see ``kinds``), the pair's own
+    id and the index of its better response ("" and None in files of older versions)."""
 
     row: int
     group: str
     cluster: str
     score: float
     kinds: tuple[str, ...] = ()
+    pair_id: str = ""
+    preferred: int | None = None
 
 
 def json_form(value: Any) -> Any:

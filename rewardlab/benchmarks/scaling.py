@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.report_model import CurvePoint, StoppingPoint
 from rewardlab.metrics.accuracy import Labeled, any_correct_score, balanced_accuracy, score_of, smallest_pool
-from rewardlab.metrics.intervals import AccuracyEstimate, difference_interval, mean_estimate
+from rewardlab.metrics.intervals import AccuracyEstimate, cluster_numbers, difference_interval, mean_estimate
 from rewardlab.types import BOTH_ORDERS
 from rewardlab.verdicts.early_stopping import EarlyStop, alternate_orders, stop_early
 from rewardlab.verdicts.votes import in_order, judgment_by_probability, majority
@@ -15,25 +17,35 @@ from rewardlab.verdicts.votes import in_order, judgment_by_probability, majority
 ERRORS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2)  # of stopping on the side that all votes together reject
 
 
+EVERY_ODD = 21  # all odd K up to here; above, so many more as even steps of a logarithmic axis
+NUM_ABOVE = 16
+
+
 def curve_ks(pool: int) -> list[int]:
-    """Odd K up to the pool, where no vote of valid samples can tie, and the pool itself."""
-    return sorted({*range(1, pool + 1, 2), *([pool] if pool else [])})
+    """Odd K up to the pool, where no vote of valid samples can tie, and the pool itself: all up to 21, some of those above."""
+    if pool <= EVERY_ODD:
+        return sorted({*range(1, pool + 1, 2), *([pool] if pool else [])})
+    steps = (EVERY_ODD * (pool / EVERY_ODD) ** (n / NUM_ABOVE) for n in range(1, NUM_ABOVE))
+    return sorted({*range(1, EVERY_ODD + 1, 2), *(2 * round((step - 1) / 2) + 1 for step in steps), pool})
 
 
 def k_curve(items: Sequence[Labeled], clusters: Sequence[str], num_votes: int) -> tuple[CurvePoint, ...]:
-    """Accuracy for every odd K up to the smallest pool, exact over all subsets of the pool, with intervals.
+    """Accuracy for odd K up to the smallest pool (:func:`curve_ks`), exact over all subsets of the pool, with intervals.
 
     ``accuracy``: the majority of K votes of one order, each order a trial. ``balanced``: one majority of K votes of each of
     both orders, 2K samples; None where one order alone was asked. ``weighted``: as many samples by the probabilities of their
     verdicts, the mean over disjoint blocks of the pool (all subsets are too many); None where votes carry none.
     """
-    curve, pairs = [], [item.tallies for item in items]
+    curve, pairs, names = [], [item.tallies for item in items], cluster_numbers(clusters, len(items))
     both = all(len(tallies) == 2 for tallies in pairs)
     has_margins = both and any(vote.margin is not None for item in items for vote in item.judgment.votes)
+    # Pairs alike are scored once: of many pairs with few votes, most are.
+    places = {tallies: place for place, tallies in enumerate(dict.fromkeys(pairs))}
+    place_of = np.array([places[tallies] for tallies in pairs], dtype=int)
     for k in curve_ks(min(num_votes, smallest_pool(items))):
-        one_order = mean_estimate([score_of(tallies, k) for tallies in pairs], clusters)
-        any_correct = sum(any_correct_score(tallies, k) for tallies in pairs) / len(items)
-        balanced = [balanced_accuracy(tallies[0], tallies[1], k) for tallies in pairs] if both else []
+        one_order = mean_estimate(np.array([score_of(tallies, k) for tallies in places])[place_of], names)
+        any_correct = float(np.array([any_correct_score(tallies, k) for tallies in places])[place_of].mean())
+        balanced = np.array([balanced_accuracy(one[0], one[1], k) for one in places])[place_of] if both else None
         weighted = [weighted_score(item, k) for item in items] if has_margins else []
         curve.append(
             CurvePoint(
@@ -41,8 +53,8 @@ def k_curve(items: Sequence[Labeled], clusters: Sequence[str], num_votes: int) -
                 one_order.accuracy,
                 one_order.interval,
                 any_correct,
-                mean_estimate(balanced, clusters) if balanced else None,
-                mean_estimate(weighted, clusters) if weighted else None,
+                None if balanced is None else mean_estimate(balanced, names),
+                mean_estimate(weighted, names) if weighted else None,
             )
         )
     return tuple(curve)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
 
 from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.baselines import RULES, BaselineJudge, num_characters
@@ -24,12 +28,23 @@ from rewardlab.metrics.accuracy import (
     length_bias,
     macro,
     micro,
+    pair_length_biases,
     pair_score,
+    pair_swaps,
     position_bias,
     status_counts,
     swap_consistency,
+    vote_counts,
 )
-from rewardlab.metrics.intervals import mean_estimate, mean_interval
+from rewardlab.metrics.intervals import (
+    DifferenceEstimate,
+    Interval,
+    difference_interval,
+    macro_interval,
+    mean_estimate,
+    mean_interval,
+    ratio_interval,
+)
 from rewardlab.types import Order, Outcome, PreferencePair
 
 
@@ -101,6 +116,25 @@ def judge_scores(rows: Sequence[Row], items: Sequence[Labeled]) -> JudgeScores:
     )
 
 
+def control_scores(
+    rows: Sequence[Row], items: Sequence[Labeled], controls: Mapping[str, Sequence[Labeled]]
+) -> dict[str, JudgeScores]:
+    """Return the scores of each control, and what the judge is ahead of it.
+
+    A control is one greedy vote of each order. It is compared with the control ``greedy``, the same votes with the image, where
+    that was run; else with the judge's accuracy of one vote, of all the votes it has in an order.
+    """
+    clusters = [row.cluster for row in rows]
+    greedy = controls.get("greedy")
+    seeing = [pair_score(item) for item in greedy] if greedy else [pair_score(item, 1) for item in items]
+    table = {}
+    for name, control in controls.items():
+        gaps = [sees - pair_score(item) for sees, item in zip(seeing, control, strict=True)]
+        difference = DifferenceEstimate(sum(gaps) / len(gaps), difference_interval(gaps, clusters))
+        table[name] = replace(judge_scores(rows, control), difference=None if name == "greedy" else difference)
+    return table
+
+
 def score_rows(
     rows: Sequence[Row], items: Sequence[Labeled], num_votes: int, *, whole_prompts: bool = False, stopped: bool = False
 ) -> Scores:
@@ -112,7 +146,11 @@ def score_rows(
     clusters = [row.cluster for row in rows]
     outcomes = [item.judgment.outcome for item in items]
     tokens = [vote.completion.num_tokens for item in items for vote in item.judgment.votes]
-    judge = judge_scores(rows, items)
+    judge, pair_scores = judge_scores(rows, items), [pair_score(item) for item in items]
+    swaps, lengths = pair_swaps(items), pair_length_biases(items, [longer(row.pair) for row in rows])
+    both = [cluster for cluster, alike in zip(clusters, swaps, strict=True) if alike is not None]
+    of_unequal = [cluster for cluster, bias in zip(clusters, lengths, strict=True) if bias is not None]
+    valid, leans, unread, totals = np.array([vote_counts(item) for item in items]).T
     return Scores(
         num_pairs=len(items),
         num_votes_total=len(tokens),
@@ -126,7 +164,7 @@ def score_rows(
             name: _group_scores(group, [row.cluster for row in rows if row.group == name])
             for name, group in by_group(items).items()
         },
-        all_right=all_right(rows, [pair_score(item) for item in items]) if whole_prompts else None,
+        all_right=all_right(rows, pair_scores) if whole_prompts else None,
         decision=decision(items, clusters),
         k_curve=() if stopped else k_curve(items, clusters, num_votes),
         sequential=() if stopped else sequential(rows, items),
@@ -137,7 +175,17 @@ def score_rows(
         by_length=by_length(rows, items),
         confidence=confidence_report(items, clusters),
         tokens_per_vote=sum(tokens) / len(tokens) if tokens else 0.0,
+        macro_interval=macro_interval(pair_scores, [row.group for row in rows], clusters),
+        swap_interval=_defined(mean_interval([float(alike) for alike in swaps if alike is not None], both)),
+        position_interval=_defined(ratio_interval(leans, valid, clusters, least=-0.5, most=0.5)),
+        length_interval=_defined(difference_interval([bias for bias in lengths if bias is not None], of_unequal)),
+        invalid_interval=_defined(ratio_interval(unread, totals, clusters)),
+        num_clusters=len(set(clusters)),
     )
+
+
+def _defined(interval: Interval) -> Interval | None:
+    return None if math.isnan(interval[0]) else interval
 
 
 def baseline_scores(

@@ -84,7 +84,8 @@ def bench_run(
             "--stop-error",
             min=0.0,
             max=0.5,
-            help="Ask in turns until the majority of all --votes is settled but for this probability, such as 0.05.",
+            help="Ask in turns until the majority of all --votes is settled but for this probability "
+            "(on average over pairs), such as 0.05.",
         ),
     ] = None,
     batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Sequences at a time (hf).")] = 64,

@@ -16,16 +16,30 @@ def bench_compare(
     runs: Annotated[
         list[Path], typer.Argument(help="Folders of finished runs of one benchmark; others are compared with the first.")
     ],
+    different_protocols: Annotated[
+        bool,
+        typer.Option(
+            "--different-protocols", help="Compare runs of other orders, votes or sampling too; what differs is said."
+        ),
+    ] = False,
     out: Annotated[Optional[Path], typer.Option("--out", help="Also write the table to this .md or .html file.")] = None,
 ) -> None:
-    """Leaderboard of several runs: accuracies with intervals, and each against the first, pair by pair, with a p-value."""
+    """Leaderboard of several runs: accuracies with intervals, and each against the first, pair by pair, with a p-value.
+
+    Of three and more, p-values adjusted for their number (Holm) stand beside. Runs that were asked otherwise (orders, votes,
+    sampling) are refused: a difference would be of the protocol as much as of the judge.
+    """
+    from rewardlab.benchmarks import protocols
     from rewardlab.benchmarks.comparison import leaderboard_html, leaderboard_markdown, read_run
     from rewardlab.data.files import write_atomic
 
     if out is not None and out.suffix not in (".md", ".html"):
         raise ConfigError(f"--out {out}: expected a .md or .html file")
     finished = [read_run(folder) for folder in runs]
-    text = leaderboard_markdown(finished)
+    sentences = protocols.different_protocols(finished)
+    if sentences and not different_protocols:
+        raise ConfigError(f"{sentences[0]}; ask both alike, or allow it by --different-protocols")
+    text = leaderboard_markdown(finished) + "".join(f"- {sentence}\n" for sentence in sentences)
     typer.echo(text)
     if out is not None:
         write_atomic(out, leaderboard_html(finished) if out.suffix == ".html" else text)

@@ -22,7 +22,8 @@ class BenchEntry(Schema):
         None,
         ge=0,
         lt=0.5,
-        description="Ask in turns until the majority is settled but for this probability; null: all votes at once.",
+        description="Ask in turns until the majority is settled but for this probability (on average over pairs); "
+        "null: all at once.",
     )
     template: str | None = Field(None, description="Prompt template; null: the checkpoint's.")
     controls: tuple[str, ...] = Field(

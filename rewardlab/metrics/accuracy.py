@@ -1,4 +1,4 @@
-"""What a benchmark reports. Pure functions of votes and labels; numpy for the resampling only.
+"""What a benchmark reports. Pure functions of votes and labels.
 
 The unit is the *trial*: one pair shown in one order, judged by the majority of K votes. A pair shown in both orders gives
 two trials. Every trial stays in the denominator: an invalid or tied one is not right.
@@ -7,15 +7,17 @@ two trials. Every trial stays in the denominator: an invalid or tied one is not 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
 
-from rewardlab.types import BOTH_ORDERS, Choice, Judgment, Outcome, VerdictStatus, Vote
+from rewardlab.types import BOTH_ORDERS, Choice, Judgment, VerdictStatus, Vote
 from rewardlab.verdicts.votes import in_order, majority
 
+MOST_IN_INTEGERS = 48  # votes of a pool: of larger ones probabilities are floats, the integers have too many digits
 VALID = (VerdictStatus.OK, VerdictStatus.TIE)
 OUTCOME = "outcome"  # rule of a verdict of which only right or wrong is known, not where the response was shown
 LEAST_BOTH = 0.95  # share of pairs shown in both orders from which a figure of both orders is one of all pairs
@@ -44,6 +46,8 @@ def vote_accuracy(num_right: int, num_wrong: int, num_votes: int, k: int) -> flo
     """
     if not 1 <= k <= num_votes:
         raise ValueError(f"k must be between 1 and the {num_votes} votes of the pool, got {k}")
+    if num_votes > MOST_IN_INTEGERS:
+        return float(lead_probabilities(num_right, num_wrong, num_votes, k)[k + 1 :].sum())
     return sum(n for lead, n in lead_counts(num_right, num_wrong, num_votes, k).items() if lead > 0) / math.comb(num_votes, k)
 
 
@@ -65,13 +69,52 @@ def balanced_accuracy(first: tuple[int, int, int], second: tuple[int, int, int],
 
     Exact over all draws of ``k`` from either order's pool. An even one is not right.
     """
+    if max(first[2], second[2]) > MOST_IN_INTEGERS:
+        other = np.cumsum(lead_probabilities(*second, k)[::-1])  # [lead + k]: that the other order's is at least -lead
+        return float(lead_probabilities(*first, k)[1:] @ other[:-1])
     leads, others = lead_counts(*first, k), lead_counts(*second, k)
     ahead = sum(n * m for a, n in leads.items() for b, m in others.items() if a + b > 0)
     return ahead / (math.comb(first[2], k) * math.comb(second[2], k))
 
 
+@lru_cache(maxsize=4096)  # of one K at a time, by either curve
+def lead_probabilities(num_right: int, num_wrong: int, num_votes: int, k: int) -> np.ndarray:
+    """Return the probability of each lead, -k..k, of a draw of ``k`` votes: [2k + 1], :func:`lead_counts` in floats.
+
+    By logarithms of factorials in extended precision: within 1e-12 of the integers for pools of thousands, in a fraction of
+    their time.
+    """
+    neither, logs = num_votes - num_right - num_wrong, _log_factorials(num_votes)
+    of_right = logs[num_right] - logs[: num_right + 1] - logs[num_right::-1]  # ways to draw so many of the right votes
+    of_wrong = (logs[num_wrong] - logs[: num_wrong + 1] - logs[num_wrong::-1])[::-1]  # of the wrong ones, all of them first
+    every = logs[num_votes] - logs[k] - logs[num_votes - k]
+    table = np.zeros(2 * k + 1)
+    for blank in range(max(0, k - num_right - num_wrong), min(neither, k) + 1):
+        least, most = max(0, k - blank - num_wrong), min(num_right, k - blank)  # of the right ones
+        begin = num_wrong - (k - blank - least)
+        other = logs[neither] - logs[blank] - logs[neither - blank] - every
+        ways = of_right[least : most + 1] + of_wrong[begin : begin + most - least + 1] + other
+        table[2 * least + blank : 2 * most + blank + 1 : 2] += np.exp(ways.astype(float))
+    return table
+
+
+@lru_cache(maxsize=1)
+def _factorial_table(size: int) -> np.ndarray:
+    return np.concatenate([np.zeros(1, np.longdouble), np.cumsum(np.log(np.arange(1, size + 1, dtype=np.longdouble)))])
+
+
+def _log_factorials(most: int) -> np.ndarray:
+    """ln 0!, ln 1!, ... up to ``most`` at least: the sizes of tables are powers of two, so that one serves many pools."""
+    return _factorial_table(1 << max(10, most.bit_length()))
+
+
 def any_correct(num_right: int, num_votes: int, k: int) -> float:
     """Probability that at least one of ``k`` votes from the pool is right. A coin scores 1 - 2**-k: never report it alone."""
+    if num_votes > MOST_IN_INTEGERS:
+        logs, wrong = _log_factorials(num_votes), num_votes - num_right
+        if wrong < k:
+            return 1.0
+        return 1 - math.exp(float(logs[wrong] - logs[wrong - k] - logs[num_votes] + logs[num_votes - k]))
     return 1 - math.comb(num_votes - num_right, k) / math.comb(num_votes, k)
 
 
@@ -133,8 +176,8 @@ def _all_votes(items: Sequence[Labeled]) -> list[Vote]:
 
 def status_counts(items: Sequence[Labeled]) -> dict[str, int]:
     """Votes by status, every status named."""
-    votes = _all_votes(items)
-    return {status.value: sum(vote.verdict.status is status for vote in votes) for status in VerdictStatus}
+    counts = Counter(vote.verdict.status for item in items for vote in item.judgment.votes)
+    return {status.value: counts[status] for status in VerdictStatus}
 
 
 def invalid_rate(items: Sequence[Labeled]) -> float:
@@ -160,12 +203,39 @@ def length_bias(items: Sequence[Labeled], longer: Sequence[int | None]) -> float
     is the better one. ``longer`` is its index; pairs of equal lengths (None) and without a valid verdict are left out, and
     every other counts alike, however many of its verdicts are valid. None where nothing is left.
     """
-    biases = []
+    biases = [bias for bias in pair_length_biases(items, longer) if bias is not None]
+    return sum(biases) / len(biases) if biases else None
+
+
+def pair_length_biases(items: Sequence[Labeled], longer: Sequence[int | None]) -> list[float | None]:
+    """What each pair adds to :func:`length_bias` (-1..1); None of those left out."""
+    biases: list[float | None] = []
     for item, index in zip(items, longer, strict=True):
         winners = [vote.winner for vote in item.judgment.votes if vote.winner is not None]
-        if index is not None and winners:
+        if index is None or not winners:
+            biases.append(None)
+        else:
             biases.append(winners.count(index) / len(winners) - (item.preferred == index))
-    return sum(biases) / len(biases) if biases else None
+    return biases
+
+
+def vote_counts(item: Labeled) -> tuple[float, float, float, float]:
+    """Counts of a pair's votes: valid choices, half the excess of those for the response shown first (-n/2..n/2), votes without
+    a readable verdict, all votes. The second by the first is :func:`position_bias`, the third by the fourth
+    :func:`invalid_rate`."""
+    votes = item.judgment.votes
+    choices = [vote.verdict.choice for vote in votes if vote.verdict.choice is not None]
+    unread = sum(vote.verdict.status not in VALID for vote in votes)
+    return len(choices), choices.count(Choice.FIRST) - len(choices) / 2, unread, len(votes)
+
+
+def pair_swaps(items: Sequence[Labeled]) -> list[bool | None]:
+    """Whether the two majorities of each pair name the same response; None of a pair that was shown in one order alone."""
+    swaps: list[bool | None] = []
+    for item in items:
+        outcomes = [majority(votes).winner for votes in _trials(item)]
+        swaps.append(outcomes[0] == outcomes[1] and outcomes[0] is not None if len(outcomes) == 2 else None)
+    return swaps
 
 
 def swap_consistency(items: Sequence[Labeled]) -> float | None:
@@ -173,9 +243,5 @@ def swap_consistency(items: Sequence[Labeled]) -> float | None:
 
     A tie or an invalid majority in either order is not consistent. None where less than 95 % of the pairs were shown in both.
     """
-    both = [trials for trials in map(_trials, items) if len(trials) == 2]
-    if not both or len(both) < LEAST_BOTH * len(items):
-        return None
-    outcomes = [(majority(first), majority(second)) for first, second in both]
-    decided = (Outcome.RESPONSE_0, Outcome.RESPONSE_1)
-    return sum(a == b and a in decided for a, b in outcomes) / len(outcomes)
+    swaps = [alike for alike in pair_swaps(items) if alike is not None]
+    return sum(swaps) / len(swaps) if swaps and len(swaps) >= LEAST_BOTH * len(items) else None

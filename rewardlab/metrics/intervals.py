@@ -1,6 +1,7 @@
 """How sure a number is: intervals of means, differences and shares, and a test of paired differences. Pure; numpy only.
 
-Intervals are 95 %. Pairs that share a prompt are resampled together, as a cluster.
+Intervals are 95 %. Pairs that share a prompt are a cluster: what varies is the prompt. ``eval/coverage.py`` measures how often
+these intervals hold the truth.
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 
 Interval = tuple[float, float]
+FEWEST_CLUSTERS = 4  # of fewer prompts no interval holds the truth as often as it says
 _Z = 1.959963984540054  # the 97.5 % quantile of the normal distribution
+_T = {3: 3.182446305284263, 4: 2.7764451051977987}  # of Student's t, by degrees of freedom
+_LEAST_FREEDOM = 5.0  # of heavy-tailed scores, where there are prompts enough
 
 
 @dataclass(frozen=True)
@@ -20,6 +24,14 @@ class AccuracyEstimate:
     """An accuracy (0..1) and its interval."""
 
     accuracy: float
+    interval: Interval
+
+
+@dataclass(frozen=True)
+class DifferenceEstimate:
+    """A paired difference of accuracies (-1..1) and its interval."""
+
+    difference: float
     interval: Interval
 
 
@@ -38,63 +50,169 @@ def share_with_interval(hits: int, number: int) -> list[float] | None:
     return [hits / number, *wilson_interval(hits, number)] if number else None
 
 
-def mean_estimate(scores: Sequence[float], clusters: Sequence[str] | None = None) -> AccuracyEstimate:
+def mean_estimate(scores: Sequence[float] | np.ndarray, clusters: Sequence[str] | np.ndarray | None = None) -> AccuracyEstimate:
     """Return the mean of at least one score, with its :func:`mean_interval`."""
-    return AccuracyEstimate(sum(scores) / len(scores), mean_interval(scores, clusters))
+    return AccuracyEstimate(math.fsum(scores) / len(scores), mean_interval(scores, clusters))
 
 
-def mean_interval(
-    scores: Sequence[float], clusters: Sequence[str] | None = None, *, seed: int = 0, resamples: int = 2000
-) -> Interval:
-    """95 % percentile bootstrap interval of the mean over pairs, or over clusters of pairs that share a prompt.
+def mean_interval(scores: Sequence[float] | np.ndarray, clusters: Sequence[str] | np.ndarray | None = None) -> Interval:
+    """95 % interval of the mean of scores in 0..1 over pairs, or over clusters of pairs that share a prompt.
 
-    ``scores`` are per pair (0..1, or differences in -1..1). Scores that are all equal leave nothing to resample; for 0 or 1
-    the Wilson bound of as many trials as there are clusters is used, so that a perfect score on few prompts keeps an honest
-    width. Of a single cluster nothing can be said: (0, 1), or (-1, 1) for differences. Empty: (nan, nan).
+    :func:`ratio_interval` of scores that count alike. Empty: (nan, nan).
     """
-    values = np.asarray(scores, dtype=float)
-    if values.size == 0:
+    return ratio_interval(scores, np.ones(len(scores)), clusters)
+
+
+def ratio_interval(
+    numerators: Sequence[float] | np.ndarray,
+    denominators: Sequence[float] | np.ndarray,
+    clusters: Sequence[str] | np.ndarray | None = None,
+    *,
+    least: float = 0.0,
+    most: float = 1.0,
+) -> Interval:
+    """95 % interval of ``sum(numerators) / sum(denominators)``, a ratio in least..most, over clusters of pairs.
+
+    The jackknife over clusters gives the variance, Student's t the quantile, and the ends are taken on the logit scale, so that
+    they stay within least..most and lean inwards near them. The degrees of freedom are the clusters less one, fewer where a few
+    clusters carry most of the variance (their kurtosis). Clusters that all have one ratio leave no variance: then a further
+    cluster may differ, as often as Wilson's bound for none of so many admits. Of fewer than :data:`FEWEST_CLUSTERS` clusters
+    nothing can be said: (least, most). Nothing to divide by, or nan: (nan, nan). Raise ValueError for a ratio beyond them.
+    """
+    sums, counts = _by_cluster(numerators, clusters), _by_cluster(denominators, clusters)
+    sums, counts = sums[counts > 0], counts[counts > 0]
+    if not counts.size:
         return math.nan, math.nan
-    names = np.arange(values.size) if clusters is None else np.unique(np.asarray(clusters), return_inverse=True)[1]
-    sums, counts = np.bincount(names, weights=values), np.bincount(names)
-    if np.ptp(values) == 0 and values[0] in (0.0, 1.0):
-        slack = 3.8416 / (sums.size + 3.8416)
-        return (0.0, slack) if values[0] == 0 else (1 - slack, 1.0)
-    if sums.size == 1:
-        return (-1.0 if values.min() < 0 else 0.0), 1.0
-    # Clusters alike are interchangeable: how often each kind is drawn is multinomial, which is the same bootstrap and fast.
-    kinds, many = np.unique(np.stack([sums, counts]), axis=1, return_counts=True)
-    dice, means = np.random.default_rng(seed), []
-    block = max(1, 20_000_000 // many.size)  # of resamples, for memory
-    for start in range(0, resamples, block):
-        samples = dice.multinomial(sums.size, many / sums.size, size=min(block, resamples - start))
-        means.append(samples @ kinds[0] / (samples @ kinds[1]))
-    low, high = np.quantile(np.concatenate(means), (0.025, 0.975))
-    return float(low), float(high)
+    ratio = float(sums.sum() / counts.sum())
+    if math.isnan(ratio):
+        return math.nan, math.nan
+    if not least - 1e-9 <= ratio <= most + 1e-9:
+        raise ValueError(f"expected a ratio within {least:g}..{most:g}, got {ratio:g}")
+    if counts.size < FEWEST_CLUSTERS:
+        return least, most
+    spread = _spread(sums, counts)
+    return _ends(ratio, spread, counts.size, _student(spread.freedom), least, most)
 
 
-def difference_interval(differences: Sequence[float], clusters: Sequence[str] | None = None, *, seed: int = 0) -> Interval:
+def difference_interval(differences: Sequence[float], clusters: Sequence[str] | np.ndarray | None = None) -> Interval:
     """:func:`mean_interval` of differences in -1..1. Where all are equal: as far as n of them can tell, to either side."""
-    low, high = mean_interval(differences, clusters, seed=seed)
-    if not any(differences):
-        return -high, high
-    if all(gap == -1 for gap in differences):
-        low, high = mean_interval([1.0] * len(differences), clusters, seed=seed)
-        return -high, -low
+    return ratio_interval(differences, np.ones(len(differences)), clusters, least=-1.0)
+
+
+def macro_interval(
+    scores: Sequence[float], groups: Sequence[str], clusters: Sequence[str] | np.ndarray | None = None
+) -> Interval:
+    """95 % interval of the unweighted mean of the groups' means, of scores in 0..1; (nan, nan) of nothing.
+
+    The groups' own intervals are joined end by end (Zou and Donner 2008, variance estimates recovered from the ends), with one
+    quantile for all, of Satterthwaite's degrees of freedom, and with the correlation of groups that share clusters. A group of
+    fewer than :data:`FEWEST_CLUSTERS` clusters may be anywhere in 0..1.
+    """
+    values, numbers = np.asarray(scores, dtype=float), cluster_numbers(clusters, len(scores))
+    names = np.asarray(groups)
+    members = [names == name for name in np.unique(names)]
+    if not members:
+        return math.nan, math.nan
+    means, spreads, num = [], list[_Spread | None](), int(numbers.max()) + 1
+    influence = np.zeros((len(members), num))  # of each cluster on each group's mean
+    for place, inside in enumerate(members):
+        sums = np.bincount(numbers[inside], values[inside], minlength=num)
+        counts = np.bincount(numbers[inside], minlength=num).astype(float)
+        means.append(float(sums.sum() / counts.sum()))
+        influence[place] = (sums - means[-1] * counts) / counts.sum()
+        enough = (counts > 0).sum() >= FEWEST_CLUSTERS
+        spreads.append(_spread(sums[counts > 0], counts[counts > 0]) if enough else None)
+    variances = [(spread.variance, spread.freedom) for spread in spreads if spread is not None]
+    total = sum(variance for variance, _ in variances)
+    freedom = total**2 / sum(variance**2 / own for variance, own in variances) if total else math.inf
+    ends = [
+        (0.0, 1.0) if spread is None else _ends(mean, spread, spread.num, _student(freedom), 0.0, 1.0)
+        for mean, spread in zip(means, spreads, strict=True)
+    ]
+    norms = np.sqrt((influence**2).sum(1))
+    shared = influence @ influence.T / np.maximum(np.outer(norms, norms), 1e-300)
+    np.fill_diagonal(shared, 1.0)
+    below, above = (np.abs(np.array(means) - [end[side] for end in ends]) / len(means) for side in (0, 1))
+    middle = float(np.mean(means))
+    low, high = (math.sqrt(max(0.0, float(side @ shared @ side))) for side in (below, above))
+    return max(0.0, middle - low), min(1.0, middle + high)
+
+
+def cluster_numbers(clusters: Sequence[str] | np.ndarray | None, size: int) -> np.ndarray:
+    """Return a number from 0 on for each of ``size`` pairs, alike for those of one cluster; each its own where None."""
+    if clusters is None:
+        return np.arange(size)
+    return np.unique(np.asarray(clusters), return_inverse=True)[1].ravel()
+
+
+def _by_cluster(values: Sequence[float] | np.ndarray, clusters: Sequence[str] | np.ndarray | None) -> np.ndarray:
+    array = np.asarray(values, dtype=float)
+    return array if clusters is None else np.bincount(cluster_numbers(clusters, array.size), weights=array)
+
+
+@dataclass(frozen=True)
+class _Spread:
+    """How far the ratio of a sample may be off: jackknife variance, degrees of freedom, number of clusters."""
+
+    variance: float
+    freedom: float
+    num: int
+
+
+def _spread(sums: np.ndarray, counts: np.ndarray) -> _Spread:
+    total, size, num = sums.sum(), counts.sum(), counts.size
+    ratio = total / size
+    without = (total - sums) / (size - counts) - ratio
+    residuals = sums - ratio * counts
+    squares = float((residuals**2).sum())
+    if squares < 1e-18 * size**2:
+        return _Spread(0.0, num - 1.0, num)
+    kurtosis = num * float((residuals**4).sum()) / squares**2  # 3 of a normal distribution
+    # A variance over n clusters varies by (kurtosis - 1) / n of its square, a chi-square by 2 / freedom.
+    freedom = (num - 1) * 2 / max(2.0, kurtosis - 1)
+    return _Spread((num - 1) / num * float((without**2).sum()), max(freedom, min(_LEAST_FREEDOM, num - 1.0)), num)
+
+
+def _ends(ratio: float, spread: _Spread, num: int, quantile: float, least: float, most: float) -> Interval:
+    if spread.variance == 0:
+        slack = _Z**2 / (num + _Z**2)
+        return ratio - slack * (ratio - least), ratio + slack * (most - ratio)
+    share = min(max((ratio - least) / (most - least), 1e-12), 1 - 1e-12)
+    middle = math.log(share / (1 - share))
+    half = quantile * math.sqrt(spread.variance) / (most - least) / (share * (1 - share))
+    low, high = (least + (most - least) * _logistic(end) for end in (middle - half, middle + half))
     return low, high
 
 
-def paired_difference(before: Mapping[str, float], after: Mapping[str, float], *, seed: int = 0) -> tuple[float, Interval]:
-    """Mean of ``after - before`` over the pairs and its 95 % bootstrap interval. Raises ValueError unless both name the
+def _logistic(value: float) -> float:
+    return 0.5 + 0.5 * math.tanh(value / 2)
+
+
+def _student(freedom: float) -> float:
+    """The 97.5 % quantile of Student's t, by Fisher's expansion from 5 degrees of freedom on (to 0.0003)."""
+    if freedom < 5:
+        return _T[max(3, int(freedom))]
+    z, v = _Z, freedom
+    return (
+        z
+        + (z**3 + z) / (4 * v)
+        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * v**2)
+        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * v**3)
+        + (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / (92160 * v**4)
+    )
+
+
+def paired_difference(before: Mapping[str, float], after: Mapping[str, float]) -> tuple[float, Interval]:
+    """Mean of ``after - before`` over the pairs and its 95 % interval. Raises ValueError unless both name the
     same pairs."""
     if before.keys() != after.keys():
         raise ValueError("a paired comparison needs the same pairs on both sides")
     differences = [after[name] - before[name] for name in before]
-    return float(np.mean(differences)), difference_interval(differences, seed=seed)
+    return float(np.mean(differences)), difference_interval(differences)
 
 
 def sign_flip_p(
-    differences: Sequence[float], clusters: Sequence[str] | None = None, *, flips: int = 10_000, seed: int = 0
+    differences: Sequence[float], clusters: Sequence[str] | np.ndarray | None = None, *, flips: int = 10_000, seed: int = 0
 ) -> float:
     """Two-sided p-value (0..1) of paired differences: how often random signs make a sum as large, cluster by cluster.
 
@@ -102,8 +220,7 @@ def sign_flip_p(
     and are left out; with up to 13 left all sign patterns are taken, else ``flips`` random ones and the observed one.
     """
     values = np.asarray(differences, dtype=float)
-    names = np.arange(values.size) if clusters is None else np.unique(np.asarray(clusters), return_inverse=True)[1]
-    sums = np.bincount(names, weights=values) if values.size else values
+    sums = _by_cluster(values, clusters) if values.size else values
     sums = sums[np.abs(sums) > 1e-12]
     if not sums.size:
         return 1.0

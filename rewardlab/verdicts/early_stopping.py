@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import comb
+from math import comb, exp, lgamma
 
 from rewardlab.types import BOTH_ORDERS, Outcome, Vote
 from rewardlab.verdicts.votes import in_order, majority
 
+MOST_IN_INTEGERS = 64  # votes in all: of more, a sum of floats, for integers have too many digits
 
-@lru_cache(maxsize=65536)
+
+@lru_cache(maxsize=131072)
 def overturn_probability(lead: int, trail: int, left: int) -> float:
     """Return the probability (0..1) that ``left`` more votes take away a lead of ``lead`` to ``trail``; an even end counts as
     taken away.
@@ -26,10 +28,33 @@ def overturn_probability(lead: int, trail: int, left: int) -> float:
     """
     if not lead >= trail >= 0 or left < 0:
         raise ValueError(f"expected lead >= trail >= 0 and left >= 0, got {lead}, {trail}, {left}")
+    most = (trail + left - lead) // 2  # of the votes to come for the leader, that take the lead away
+    if most < 0:
+        return 0.0
     # P(j of left for the leader) = C(left, j) B(lead + j + 1, trail + left - j + 1) / B(lead + 1, trail + 1)
+    if lead + trail + left > MOST_IN_INTEGERS:
+        return _overturn_in_floats(lead, trail, left, most)
     overturning = [j for j in range(left + 1) if lead + j <= trail + left - j]
     total = comb(lead + trail + left + 1, left)
     return sum(comb(lead + j, j) * comb(trail + left - j, left - j) for j in overturning) / total
+
+
+def _overturn_in_floats(lead: int, trail: int, left: int, most: int) -> float:
+    """:func:`overturn_probability`, summed from its largest term downwards, each from the one above; to about 1e-11."""
+    log_term = _log_comb(lead + most, most) + _log_comb(trail + left - most, left - most)
+    log_term -= _log_comb(lead + trail + left + 1, left)
+    term = total = exp(log_term)
+    for j in range(most, 0, -1):
+        term *= j / (lead + j) * ((trail + left - j + 1) / (left - j + 1))
+        total += term
+        if term < 1e-18 * total:
+            break
+    return min(1.0, total)
+
+
+def _log_comb(num: int, drawn: int) -> float:
+    """Return the natural logarithm of the number of ways to draw ``drawn`` of ``num``."""
+    return lgamma(num + 1) - lgamma(drawn + 1) - lgamma(num - drawn + 1)
 
 
 def is_settled(for_0: int, for_1: int, left: int, error: float) -> bool:
@@ -41,6 +66,30 @@ def is_settled(for_0: int, for_1: int, left: int, error: float) -> bool:
     if left <= 0:
         return True
     return for_0 != for_1 and overturn_probability(max(for_0, for_1), min(for_0, for_1), left) <= error
+
+
+def stopping_error(num_votes: int, error: float, share: float = 0.5) -> float:
+    """Return how often (0..1) stopping by :func:`is_settled` ends on another outcome than all ``num_votes`` (an even number),
+    of a pair each of whose votes names response 0 with probability ``share``; exact, of valid votes alone.
+
+    ``error`` holds on average over pairs of all shares. Of a pair whose votes are even, 0.5, it is exceeded.
+    """
+    reached, total = {0: 1.0}, 0.0  # probability of each number of votes for response 0
+    for taken in range(0, num_votes + 1, 2):
+        left, stays = num_votes - taken, dict[int, float]()
+        for for_0, chance in reached.items():
+            if left and is_settled(for_0, taken - for_0, left, error):
+                side, lead = (share, for_0) if 2 * for_0 > taken else (1 - share, taken - for_0)
+                most = num_votes // 2 - lead  # of the votes left, for the leader, that take its lead away
+                lost = sum(comb(left, more) * side**more * (1 - side) ** (left - more) for more in range(most + 1))
+                total += chance * lost
+            else:
+                stays[for_0] = chance
+        reached = {}
+        for for_0, chance in stays.items():
+            for more, weight in ((0, (1 - share) ** 2), (1, 2 * share * (1 - share)), (2, share**2)):
+                reached[for_0 + more] = reached.get(for_0 + more, 0.0) + chance * weight
+    return total
 
 
 def votes_settled(votes: Sequence[Vote], left: int, error: float) -> bool:

@@ -12,10 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import stats
+from typer.testing import CliRunner
 
-from rewardlab.benchmarks.comparison import against, leaderboard_html, leaderboard_markdown, read_run
+from rewardlab.benchmarks.comparison import against, leaderboard, leaderboard_html, leaderboard_markdown, p_text, read_run
+from rewardlab.benchmarks.protocols import different_protocols
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import BenchSettings
+from rewardlab.cli import app
 from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.metrics.intervals import sign_flip_p
@@ -96,3 +99,59 @@ def test_what_cannot_be_compared(runs: Path, tmp_path: Path) -> None:
         read_run(tmp_path)
     with pytest.raises(DataError, match="holds no finished run"):
         read_run(tmp_path / "nowhere")
+
+
+def test_runs_that_were_asked_otherwise_are_refused(runs: Path, tmp_path: Path) -> None:
+    """By orders, votes, sampling; baselines are asked nothing, unknown sampling is no difference. The flag says it."""
+    lines = [
+        {"row": row, "order": order, "text": "<answer>1</answer>"}
+        for row in range(60)
+        for order in ("given", "swapped", "swapped")
+    ]
+    (tmp_path / "r.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    for name, changes in {"both": {}, "given": {"orders": "given"}, "one": {"votes": 1}}.items():
+        settings = BenchSettings("pairs", runs / "pairs.parquet", f"replay:{tmp_path / 'r.jsonl'}", **changes)
+        run_bench(settings, tmp_path / name)
+    both, given, one = (str(tmp_path / name) for name in ("both", "given", "one"))
+    for other, told in ((given, "orders (both and given)"), (one, "votes (2 and 1)")):
+        done = CliRunner().invoke(app, ["bench", "compare", both, other])
+        assert isinstance(done.exception, ConfigError)
+        assert told in str(done.exception)
+    allowed = CliRunner().invoke(app, ["bench", "compare", both, given, "--different-protocols"])
+    assert allowed.exit_code == 0, allowed.output
+    assert "asked otherwise" in allowed.output
+    assert CliRunner().invoke(app, ["bench", "compare", both, str(runs / "first")]).exit_code == 0
+    sampled = read_run(tmp_path / "both")
+    warm = replace(sampled, report=replace(sampled.report, temperature=0.7))
+    assert different_protocols([sampled, warm]) == []
+    cold = replace(sampled, report=replace(sampled.report, temperature=0.0))
+    assert len(different_protocols([warm, cold])) == 1
+
+
+def test_several_comparisons_are_adjusted(runs: Path) -> None:
+    """Of three runs both p-values by Holm; of two there is nothing to adjust."""
+    three = [read_run(runs / name) for name in ("first", "longest", "random")]
+    columns, rows = leaderboard(three)
+    assert columns[columns.index("p") + 1] == "p (Holm)"
+    single = sorted(against(three[0], run).p_value for run in three[1:])
+    shown = sorted(row[columns.index("p (Holm)")] for row in rows if row[columns.index("p")])
+    assert shown == sorted(p_text(value) for value in (min(1.0, 2 * single[0]), max(min(1.0, 2 * single[0]), single[1])))
+    assert "p (Holm)" not in leaderboard(three[:2])[0]
+
+
+def test_damaged_runs_are_named_in_a_line(runs: Path, tmp_path: Path) -> None:
+    """A row twice, and figures that are none."""
+    for name in ("report.json", "scores.jsonl"):
+        (tmp_path / name).write_text((runs / "first" / name).read_text())
+    rows = (tmp_path / "scores.jsonl").read_text()
+    (tmp_path / "scores.jsonl").write_text(rows + rows.splitlines()[0] + "\n")
+    with pytest.raises(DataError, match=r"row 0 is in its scores\.jsonl twice"):
+        read_run(tmp_path)
+    (tmp_path / "scores.jsonl").write_text(rows)
+    values = json.loads((tmp_path / "report.json").read_text())
+    for change, told in (({"accuracy": None}, "bad accuracy"), ({"votes": "many"}, "bad votes")):
+        (tmp_path / "report.json").write_text(json.dumps(values | change))
+        with pytest.raises(DataError, match=told) as caught:
+            read_run(tmp_path)
+        assert "\n" not in str(caught.value)
+        assert "pydantic" not in str(caught.value)

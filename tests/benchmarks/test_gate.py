@@ -14,7 +14,8 @@ import pytest
 from scipy import stats
 
 from rewardlab.benchmarks.comparison import Run, read_run
-from rewardlab.benchmarks.gate import GateFigure, check_protocols, faults_of, gate_runs, parse_figure
+from rewardlab.benchmarks.gate import GateFigure, faults_of, gate_runs, parse_figure
+from rewardlab.benchmarks.protocols import check_protocols
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import BenchSettings
 from rewardlab.cli import main

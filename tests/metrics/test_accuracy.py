@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 
 from rewardlab.metrics.accuracy import (
@@ -17,7 +16,7 @@ from rewardlab.metrics.accuracy import (
     status_counts,
     swap_consistency,
 )
-from rewardlab.metrics.intervals import mean_interval, paired_difference
+from rewardlab.metrics.intervals import paired_difference
 from rewardlab.types import VerdictStatus
 from tests.support.labeled import labeled
 
@@ -41,27 +40,6 @@ def test_pair_score(item: Labeled, score: float) -> None:
     assert pair_score(item) == score
 
 
-def test_intervals_of_few_prompts() -> None:
-    """Thirty right pairs of one prompt are one trial; of one prompt that is half right nothing can be said."""
-    alone = mean_interval([1.0])
-    assert mean_interval([1.0] * 30, ["p"] * 30) == alone
-    assert mean_interval([1.0] * 30) > mean_interval([1.0] * 30, list("abcdefghij") * 3)
-    assert mean_interval([1.0] * 29 + [0.0], ["p"] * 30) == (0.0, 1.0)
-    assert mean_interval([1.0, -1.0], ["p", "p"]) == (-1.0, 1.0)
-
-
-def test_interval_by_plain_resampling() -> None:
-    """Drawing kinds of clusters by a multinomial is the bootstrap over clusters."""
-    dice = np.random.default_rng(0)
-    names = [str(n) for n in dice.integers(0, 60, 200)]
-    scores = (dice.random(200) < 0.7).astype(float)
-    members = [np.flatnonzero(np.array(names) == name) for name in sorted(set(names))]
-    means = [
-        scores[np.concatenate([members[n] for n in dice.integers(0, len(members), len(members))])].mean() for _ in range(4000)
-    ]
-    assert mean_interval(scores.tolist(), names) == pytest.approx(np.quantile(means, (0.025, 0.975)), abs=0.01)
-
-
 def test_rates() -> None:
     """Two pairs, eight votes: counted by hand."""
     items = [labeled("11", "2-"), labeled("12", "=1")]
@@ -79,31 +57,6 @@ def test_micro_and_macro() -> None:
     assert micro(items) == 0.75
     assert macro(items) == 0.5
     assert math.isnan(micro([]))
-
-
-def test_interval_covers() -> None:
-    """For 300 samples of 200 coins at 0.7, the interval holds 0.7 in about 95 %."""
-    rng = np.random.default_rng(0)
-    hits = 0
-    for _ in range(300):
-        low, high = mean_interval((rng.random(200) < 0.7).astype(float).tolist(), resamples=400)
-        hits += low <= 0.7 <= high
-    assert 0.91 <= hits / 300 <= 0.985
-
-
-def test_interval_of_clusters_is_wider() -> None:
-    """Ten copies of each answer carry the information of one."""
-    scores = [float(n % 3 == 0) for n in range(60)]
-    low, high = mean_interval(scores * 10)
-    wide_low, wide_high = mean_interval(scores * 10, [str(n) for n in range(60)] * 10)
-    assert wide_high - wide_low == pytest.approx(math.sqrt(10) * (high - low), rel=0.15)
-
-
-def test_interval_of_a_perfect_score() -> None:
-    """Wilson's bound for 20 of 20: 83.9 %."""
-    assert mean_interval([1.0] * 20) == (pytest.approx(0.8389, abs=1e-4), 1.0)
-    assert mean_interval([0.0] * 20) == (0.0, pytest.approx(0.1611, abs=1e-4))
-    assert all(map(math.isnan, mean_interval([])))
 
 
 def test_paired_difference() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rewardlab.types import Choice, Completion, FinishReason, Order, Outcome, Verdict, VerdictStatus, Vote, choice_of
-from rewardlab.verdicts.early_stopping import alternate_orders, is_settled, overturn_probability, stop_early
+from rewardlab.verdicts.early_stopping import alternate_orders, is_settled, overturn_probability, stop_early, stopping_error
 from rewardlab.verdicts.votes import majority
 
 
@@ -106,3 +106,25 @@ def test_a_first_choice_judge_never_settles() -> None:
     """The judge votes for both responses in turn: all of the budget is spent, and the pair is even."""
     votes = [Vote(order, Verdict(Choice.FIRST, VerdictStatus.OK), Completion("", FinishReason.STOP)) for order in Order] * 8
     assert (stop_early(votes, 0.1).num_votes, stop_early(votes, 0.1).outcome) == (16, Outcome.TIE)
+
+
+@pytest.mark.parametrize("share", [0.5, 0.8])
+def test_the_error_of_a_pair_by_enumeration(share: float) -> None:
+    """Every sequence of eight votes: where it stops, and whether all eight would have ended otherwise."""
+    wrong = 0.0
+    for votes in product((0, 1), repeat=8):
+        ends = [n for n in range(2, 9, 2) if is_settled(votes[:n].count(0), votes[:n].count(1), 8 - n, 0.1)]
+        leads = [2 * votes[:n].count(0) - n for n in (ends[0], 8)]
+        chance = share ** votes.count(0) * (1 - share) ** votes.count(1)
+        wrong += chance * ((leads[0] > 0) - (leads[0] < 0) != (leads[1] > 0) - (leads[1] < 0))
+    assert stopping_error(8, 0.1, share) == pytest.approx(wrong, abs=1e-12)
+    assert wrong > 0
+
+
+@pytest.mark.parametrize("num_votes", [8, 16, 32, 64])
+def test_the_error_is_an_average_over_pairs(num_votes: int) -> None:
+    """At 5 %, over all shares of votes alike, less than 5 %; of an even pair more (an audit simulated 7.7 of 16)."""
+    shares = [(n + 0.5) / 100 for n in range(100)]
+    assert sum(stopping_error(num_votes, 0.05, share) for share in shares) / 100 <= 0.05
+    assert stopping_error(num_votes, 0.0) == 0.0
+    assert stopping_error(16, 0.05) == pytest.approx(0.077, abs=0.001)

@@ -1,0 +1,126 @@
+"""How often do 95 % intervals hold the truth? Simulated runs with few prompts, as they are, against a percentile bootstrap.
+
+``python eval/coverage.py`` (about a CPU minute) writes ``eval/results/coverage.md``. Each prompt has a difficulty of its own
+(beta, with the correlation given between its pairs); each pair is shown in both orders, and the second order repeats the first
+one's outcome with the probability given.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from rewardlab.metrics.intervals import Interval, ratio_interval
+from rewardlab.models.checkpoints import commit
+
+Sample = tuple[np.ndarray, np.ndarray]  # by prompt: the sum of its scores, its pairs
+DESIGNS = {
+    "6 prompts of 2 to 10 pairs": [2, 3, 5, 6, 8, 10],
+    "10 prompts of 3 or 4": [3, 4] * 5,
+    "20 prompts of 10": [10] * 20,
+    "46 prompts of 1 to 6": [1, 2, 3, 4, 5, 6] * 7 + [1, 2, 3, 6],
+    "46 prompts of 1": [1] * 46,
+    "300 prompts of 1 to 8": [1] * 150 + [3] * 100 + [8] * 50,
+}
+SHARES = (0.5, 0.7, 0.95, 0.98)
+DIFFICULTIES = ((0.0, 0.0), (0.0, 0.7), (0.1, 0.7), (0.3, 0.0))  # correlation within a prompt, share of repeated outcomes
+DIFFERENCES = ((0.1, 0.5), (0.3, 0.5), (0.1, 0.8), (0.3, 0.8), (0.1, 1.0))  # share of pairs that differ, of these upwards
+
+
+def _chances(dice: np.random.Generator, share: float, correlation: float, num: int) -> np.ndarray:
+    if not correlation:
+        return np.full(num, share)
+    size = (1 - correlation) / correlation
+    return dice.beta(share * size, (1 - share) * size, num)
+
+
+def accuracies(
+    dice: np.random.Generator, sizes: np.ndarray, share: float, correlation: float, repeated: float
+) -> Iterator[Sample]:
+    """Yield runs: half a point for each order in which a pair is right."""
+    prompt = np.repeat(np.arange(len(sizes)), sizes)
+    while True:
+        chance = _chances(dice, share, correlation, len(sizes))[prompt]
+        first, other = dice.random(len(prompt)) < chance, dice.random(len(prompt)) < chance
+        second = np.where(dice.random(len(prompt)) < repeated, first, other)
+        yield np.bincount(prompt, (first + second.astype(float)) / 2), sizes.astype(float)
+
+
+def differences(dice: np.random.Generator, sizes: np.ndarray, share: float, upwards: float) -> Iterator[Sample]:
+    """Yield two runs' differences: half a point in three of five pairs that differ, else a whole one."""
+    prompt = np.repeat(np.arange(len(sizes)), sizes)
+    while True:
+        size = np.where(dice.random(len(prompt)) < 0.6, 0.5, 1.0) * np.where(dice.random(len(prompt)) < upwards, 1, -1)
+        yield np.bincount(prompt, size * (dice.random(len(prompt)) < share)), sizes.astype(float)
+
+
+def percentile_bootstrap(sums: np.ndarray, counts: np.ndarray, seed: int, resamples: int = 500) -> Interval:
+    """The interval that these replace: quantiles of the means of resampled prompts."""
+    drawn = np.random.default_rng(seed).multinomial(len(sums), np.full(len(sums), 1 / len(sums)), size=resamples)
+    low, high = np.quantile(drawn @ sums / (drawn @ counts), (0.025, 0.975))
+    return float(low), float(high)
+
+
+def covered(
+    samples: Iterator[Sample], truth: float, interval: Callable[[np.ndarray, np.ndarray, int], Interval], num: int
+) -> str:
+    """Return "share of samples whose interval holds the truth (mean width)", in percent."""
+    ends = [interval(*next(samples), seed) for seed in range(num)]
+    hits = sum(low - 1e-9 <= truth <= high + 1e-9 for low, high in ends) / num
+    return f"{100 * hits:.1f} ({100 * sum(high - low for low, high in ends) / num:.1f})"
+
+
+def table(num: int, num_before: int) -> list[str]:
+    """Return the lines of both tables."""
+    lines = ["| prompts | accuracy | correlation | orders alike | bootstrap | these |", "|---|---|---|---|---|---|"]
+    for name, design in DESIGNS.items():
+        sizes = np.array(design)
+        for share in SHARES:
+            for correlation, repeated in DIFFICULTIES:
+                draw = accuracies(np.random.default_rng(0), sizes, share, correlation, repeated)
+                before = covered(draw, share, percentile_bootstrap, num_before)
+                now = covered(draw, share, lambda sums, counts, _: ratio_interval(sums, counts), num)
+                lines.append(f"| {name} | {100 * share:g} % | {correlation:g} | {100 * repeated:g} % | {before} | {now} |")
+    lines += ["", "Differences of two judges on the same pairs:", ""]
+    lines += ["| prompts | pairs that differ | of these upwards | bootstrap | these |", "|---|---|---|---|---|"]
+    for name, design in DESIGNS.items():
+        sizes = np.array(design)
+        for share, upwards in DIFFERENCES:
+            draw, truth = differences(np.random.default_rng(0), sizes, share, upwards), 0.7 * share * (2 * upwards - 1)
+            before = covered(draw, truth, percentile_bootstrap, num_before)
+            now = covered(draw, truth, lambda sums, counts, _: ratio_interval(sums, counts, least=-1.0), num)
+            lines.append(f"| {name} | {100 * share:g} % | {100 * upwards:g} % | {before} | {now} |")
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--samples", type=int, default=1000, help="Simulated runs of a cell.")
+    parser.add_argument("--samples-before", type=int, default=200, help="Of the percentile bootstrap, which is slow.")
+    parser.add_argument("--out", type=Path, default=Path("eval/results/coverage.md"))
+    options = parser.parse_args()
+    lines = table(options.samples, options.samples_before)
+    shares = [float(line.split("|")[-2].split("(")[0]) for line in lines if line.startswith("|") and "(" in line]
+    inside = sum(93 <= share <= 97.5 for share in shares)
+    head = [
+        "# Coverage of the 95 % intervals",
+        "",
+        f"`{shlex.join(['python', *sys.argv])}`, commit {commit()[:12]}.",
+        f"Percent of {options.samples:,} simulated runs whose interval holds the truth (mean width in points);",
+        f"of the percentile bootstrap, used before, {options.samples_before:,}.",
+        "The intervals are those of `rewardlab/metrics/intervals.py`: jackknife over prompts, Student's t, logit scale.",
+        "Of accuracies near 0 they are the mirror image of those near 1.",
+        f"{inside} of {len(shares)} cells lie within 93 to 97.5; the least is {min(shares)}, the most {max(shares)}:",
+        "where few mistakes are expected in all, samples without any give an interval that always holds.",
+        "",
+    ]
+    options.out.write_text("\n".join([*head, *lines]) + "\n")
+
+
+if __name__ == "__main__":
+    main()
