@@ -9,6 +9,8 @@ from rewardlab.benchmarks.arithmetic import addition
 from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.browser import MOST_OF_A_KIND, judgments_to_show
 from rewardlab.benchmarks.figures import CONFIDENCE_NAMES, report_figures
+from rewardlab.benchmarks.findings import key_phrase, numbers_of
+from rewardlab.benchmarks.headline import headline, headline_sentence
 from rewardlab.benchmarks.kinds import KINDS
 from rewardlab.benchmarks.report_model import CurvePoint, PanelScores, Report, Scores, StoppingPoint
 from rewardlab.benchmarks.run_files import REPORT
@@ -21,6 +23,11 @@ CONTROL_NAMES = {"greedy": "one greedy vote", "blank": "text-only (blank image)"
 
 def accuracy_rows(report: Report) -> list[tuple[str, str, str]]:
     """Return (name, accuracy with interval in percent, number of pairs) of groups, overall, controls, baselines."""
+    return judge_rows(report) + reference_rows(report)
+
+
+def judge_rows(report: Report) -> list[tuple[str, str, str]]:
+    """Return the rows of :func:`accuracy_rows` that are of the judge: its groups, their averages, and its decisions."""
     scores, n = report.scores, f"{report.scores.num_pairs:,}"
     rows = [(name, with_interval(cell.accuracy, cell.interval), f"{cell.n:,}") for name, cell in scores.groups.items()]
     rows.append(("micro average", with_interval(scores.accuracy.micro, scores.interval), n))
@@ -32,6 +39,12 @@ def accuracy_rows(report: Report) -> list[tuple[str, str, str]]:
     if prompts := scores.all_right:
         accuracy = with_interval(prompts.accuracy, prompts.interval)
         rows.append(("prompts with all pairs right (Acc+)", accuracy, f"{prompts.n:,}"))
+    return rows
+
+
+def reference_rows(report: Report) -> list[tuple[str, str, str]]:
+    """Return the rows of :func:`accuracy_rows` that the judge is held against: its controls, and judges that do not look."""
+    rows, n = list[tuple[str, str, str]](), f"{report.scores.num_pairs:,}"
     for name, control in report.controls.items():
         rows.append((CONTROL_NAMES[name], with_interval(control.accuracy.micro, control.interval), n))
     for name, baseline in report.baselines.items():
@@ -43,9 +56,26 @@ def accuracy_rows(report: Report) -> list[tuple[str, str, str]]:
 
 
 def facts(report: Report) -> list[tuple[str, str]]:
-    """Return (name, value) of what stands beside every accuracy."""
-    scores, sampling = report.scores, (report.temperature, report.top_p, report.max_tokens)
-    votes, seconds = str(report.votes), report.seconds_per_vote
+    """Return (name, value) of what stands beside every accuracy: what the answers are like, and how they were asked for."""
+    return answer_facts(report) + asking_facts(report)
+
+
+def answer_facts(report: Report) -> list[tuple[str, str]]:
+    """Return (name, value) of what the judge's answers are like."""
+    scores, seconds = report.scores, report.seconds_per_vote
+    return [
+        ("invalid rate", f"{percent(scores.invalid_rate, 2)} %"),
+        ("swap consistency", f"{percent(scores.swap_consistency)} %"),
+        ("position bias (share of first, minus 50)", _points(scores.position_bias)),
+        ("length bias (named longer, less labelled longer)", _points(scores.length_bias)),
+        ("tokens per vote", f"{scores.tokens_per_vote:.1f}"),
+        ("seconds per vote", "–" if seconds is None else f"{seconds:.3f}"),
+    ]
+
+
+def asking_facts(report: Report) -> list[tuple[str, str]]:
+    """Return (name, value) of how the judge was asked, from its name to the commit."""
+    scores, sampling, votes = report.scores, (report.temperature, report.top_p, report.max_tokens), str(report.votes)
     if report.stop_error is not None:
         samples = scores.num_votes_total / scores.num_pairs
         votes = f"up to {votes}, until settled but for {100 * report.stop_error:g} %: {samples:.2f} samples per pair"
@@ -53,12 +83,6 @@ def facts(report: Report) -> list[tuple[str, str]]:
         ("judge", report.judge),
         ("orders shown", report.orders),
         ("votes per order", votes),
-        ("invalid rate", f"{percent(scores.invalid_rate, 2)} %"),
-        ("swap consistency", f"{percent(scores.swap_consistency)} %"),
-        ("position bias (share of first, minus 50)", _points(scores.position_bias)),
-        ("length bias (named longer, less labelled longer)", _points(scores.length_bias)),
-        ("tokens per vote", f"{scores.tokens_per_vote:.1f}"),
-        ("seconds per vote", "–" if seconds is None else f"{seconds:.3f}"),
         ("data", report.data),
         ("template, verdicts read as", f"{report.template or '–'}, {report.verdict_format or '–'}"),
         ("temperature, top p, most tokens", ", ".join("–" if value is None else f"{value:g}" for value in sampling)),
@@ -75,7 +99,9 @@ def _points(bias: float | None) -> str:
 def report_markdown(report: Report) -> str:
     """Return the report as Markdown; accuracies in percent with 95 % intervals."""
     scores = report.scores
-    lines = [f"# {report.benchmark}: {report.judge}", ""]
+    lines = [f"# {report.benchmark}: {report.judge}", "", f"**{headline_sentence(report)}**", ""]
+    if report.findings:
+        lines += [*(f"- **{key_phrase(finding)}**{numbers_of(finding)}" for finding in report.findings), ""]
     lines += markdown_table(("", "accuracy, 95 % interval", "pairs"), accuracy_rows(report))
     lines += ["", f"The groups add up to the overall: {addition(scores)}."]
     if len(scores.k_curve) > 1:
@@ -177,8 +203,12 @@ def report_html(report: Report, rows: Sequence[Row], out: Path) -> str:
             report=report,
             groups=list(report.scores.groups),
             num_pairs=report.scores.num_pairs,
-            table=accuracy_rows(report),
-            facts=facts(report),
+            headline=headline(report),
+            findings=[(key_phrase(finding), numbers_of(finding)) for finding in report.findings],
+            judge_rows=judge_rows(report),
+            reference_rows=reference_rows(report),
+            answer_facts=answer_facts(report),
+            asking_facts=asking_facts(report),
             addition=addition(report.scores),
             plots=report_figures(report),
             stopping=list(map(_stopping_cells, report.scores.sequential)),

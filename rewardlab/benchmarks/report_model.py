@@ -184,7 +184,8 @@ class PanelScores:
 class Report:
     """A run: what was asked of which judge, its ``scores``, controls and baselines, and what to know before reading them.
 
-    In JSON the fields of ``scores`` stand beside the others.
+    In JSON the fields of ``scores`` stand beside the others. ``findings`` say what is wrong with the judge (see ``findings``).
+    ``failure`` says why the run is no evidence of the judge, "" of one that is: then no figure of it stands as its own.
     """
 
     benchmark: str
@@ -210,8 +211,12 @@ class Report:
     versions: Mapping[str, str | None]
     commit: str
     panel: PanelScores | None = None
+    findings: tuple[str, ...] = ()
+    failure: str = ""
 
     def __repr__(self) -> str:
+        if self.failure:
+            return f"Report({self.benchmark!r}, {self.judge!r}: FAILED: {self.failure})"
         low, high = (100 * end for end in self.scores.interval)
         return f"Report({self.benchmark!r}, {self.judge!r}: {100 * self.scores.accuracy.micro:.1f} % [{low:.1f}, {high:.1f}])"
 

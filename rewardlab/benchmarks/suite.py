@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rewardlab.benchmarks.figures import best_baseline
+from rewardlab.benchmarks.findings import key_phrase
 from rewardlab.benchmarks.report import write_reports
 from rewardlab.benchmarks.report_model import Report
 from rewardlab.benchmarks.runner import run_bench
@@ -20,6 +21,7 @@ from rewardlab.reporting.tables import markdown_table, percent, with_interval
 COLUMNS = (
     "benchmark",
     "accuracy",
+    "what is wrong",
     "macro",
     "both orders",
     "text-only",
@@ -80,7 +82,8 @@ def suite_markdown(title: str, reports: Mapping[str, Report]) -> str:
         bias, decided = scores.position_bias, scores.decision
         row = (
             f"[{name}]({name}/report.md)",
-            with_interval(scores.accuracy.micro, scores.interval),
+            f"FAILED: {report.failure}" if report.failure else with_interval(scores.accuracy.micro, scores.interval),
+            "; ".join(map(key_phrase, report.findings)) or "–",
             percent(scores.accuracy.macro),
             "–" if decided is None else with_interval(decided.accuracy, decided.interval),
             "–" if blank is None else with_interval(blank.accuracy.micro, blank.interval),
