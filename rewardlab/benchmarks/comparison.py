@@ -180,9 +180,10 @@ def leaderboard_html(runs: Sequence[Run]) -> str:
     """Return the leaderboard as one self-contained page, with the intervals drawn. Raise as :func:`leaderboard_markdown`."""
     from rewardlab.benchmarks.figures import leaderboard_figure
     from rewardlab.reporting.pages import page_environment
+    from rewardlab.reporting.plots import figure_uri
 
     columns, rows = leaderboard(runs)
-    plot = leaderboard_figure({run.name: run.report for run in runs})
+    plot = figure_uri(leaderboard_figure({run.name: run.report for run in runs}))
     return (
         page_environment("rewardlab.benchmarks")
         .get_template("leaderboard.html")

@@ -16,6 +16,7 @@ from rewardlab.benchmarks.report_model import CurvePoint, PanelScores, Report, S
 from rewardlab.benchmarks.run_files import REPORT
 from rewardlab.data.files import write_atomic
 from rewardlab.reporting.pages import page_environment
+from rewardlab.reporting.plots import figure_uri
 from rewardlab.reporting.tables import markdown_table, percent, with_interval
 
 CONTROL_NAMES = {"greedy": "one greedy vote", "blank": "text-only (blank image)", "other": "another pair's image"}
@@ -210,7 +211,7 @@ def report_html(report: Report, rows: Sequence[Row], out: Path) -> str:
             answer_facts=answer_facts(report),
             asking_facts=asking_facts(report),
             addition=addition(report.scores),
-            plots=report_figures(report),
+            plots=[(one.caption, figure_uri(one.figure)) for one in report_figures(report)],
             stopping=list(map(_stopping_cells, report.scores.sequential)),
             stopping_columns=STOPPING,
             confidence=confidence_rows(report.scores),

@@ -33,6 +33,7 @@ from rewardlab.reporting.plots import (
     WARM,
     Line,
     Series,
+    figure_uri,
     plot_accuracies,
     plot_curve,
     plot_length,
@@ -210,14 +211,14 @@ FIGURES = {
 }
 
 
-def svg_of(uri: str) -> str:
-    return base64.b64decode(uri.partition(",")[2]).decode()
+def svg_of(name: str) -> str:
+    return base64.b64decode(figure_uri(FIGURES[name]).partition(",")[2]).decode()
 
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_every_colour_follows_the_reader(name: str) -> None:
     """Outside of the rule that sets them for light and for dark, no colour is fixed, and none is left black by default."""
-    svg = svg_of(FIGURES[name])
+    svg = svg_of(name)
     rule, body = re.search(r"<style>:root.*?</style>", svg, re.DOTALL), re.sub(r"<style>:root.*?</style>", "", svg)
     assert rule is not None
     assert "prefers-color-scheme:dark" in rule[0]
@@ -246,8 +247,8 @@ def test_contrast_of_figures() -> None:
 def test_no_letter_is_cut_off(chromium: Any) -> None:
     """Every text of every figure lies within it, and no two labels at the ends of lines overlap."""
     page = chromium.new_page()
-    for name, uri in FIGURES.items():
-        page.set_content(svg_of(uri).partition("?>")[2])
+    for name in FIGURES:
+        page.set_content(svg_of(name).partition("?>")[2])
         boxes = page.evaluate(
             """[...document.querySelectorAll('svg text')].map(text => {
               const [box, all] = [text.getBoundingClientRect(), document.querySelector('svg').getBoundingClientRect()];
