@@ -12,7 +12,7 @@ TRIALS = {"both": "each pair in both orders, each order a trial", "random": "eac
 
 @dataclass(frozen=True)
 class Headline:
-    """``number`` in percent, its ``interval``, and ``meaning``; "" and "" where a failure stands in their place."""
+    """``number`` in percent, its ``interval``, and ``meaning``."""
 
     number: str
     interval: str
@@ -20,9 +20,7 @@ class Headline:
 
 
 def headline(report: Report) -> Headline:
-    """Return the accuracy over trials with its interval; of a failed report the reason in their place."""
-    if report.failure:
-        return Headline("", "", report.failure)
+    """Return the accuracy over trials with its interval. A failed report has one too, which is not to be shown."""
     scores = report.scores
     number, _, interval = with_interval(scores.accuracy.micro, scores.interval).partition(" ")
     meaning = f"accuracy on {scores.num_pairs:,} pairs: {TRIALS.get(report.orders, f'each pair in {report.orders} order')}"
@@ -32,6 +30,6 @@ def headline(report: Report) -> Headline:
 
 
 def headline_sentence(report: Report) -> str:
-    """Return the headline as a line of text: "81.7 % [76.0, 86.4]: accuracy on ..."."""
+    """Return the headline as a line of text: "81.7 % [76.0, 86.4] accuracy on ..."."""
     parts = headline(report)
-    return f"{parts.number} % {parts.interval} {parts.meaning}" if parts.number else f"FAILED: {parts.meaning}"
+    return f"{parts.number} % {parts.interval} {parts.meaning}"

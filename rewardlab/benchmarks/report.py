@@ -19,6 +19,7 @@ from rewardlab.reporting.pages import page_environment
 from rewardlab.reporting.plots import figure_uri
 from rewardlab.reporting.tables import markdown_table, percent, with_interval
 
+FAILED_FIGURES = "The figures below are of a run that failed and say nothing of the judge; the same command asks again."
 CONTROL_NAMES = {"greedy": "one greedy vote", "blank": "text-only (blank image)", "other": "another pair's image"}
 
 
@@ -100,8 +101,9 @@ def _points(bias: float | None) -> str:
 def report_markdown(report: Report) -> str:
     """Return the report as Markdown; accuracies in percent with 95 % intervals."""
     scores = report.scores
-    lines = [f"# {report.benchmark}: {report.judge}", "", f"**{headline_sentence(report)}**", ""]
-    if report.findings:
+    lines = [f"# {report.benchmark}: {report.judge}", ""]
+    lines += [f"**FAILED: {report.failure}. {FAILED_FIGURES}**" if report.failure else f"**{headline_sentence(report)}**", ""]
+    if report.findings and not report.failure:
         lines += [*(f"- **{key_phrase(finding)}**{numbers_of(finding)}" for finding in report.findings), ""]
     lines += markdown_table(("", "accuracy, 95 % interval", "pairs"), accuracy_rows(report))
     lines += ["", f"The groups add up to the overall: {addition(scores)}."]
@@ -202,6 +204,7 @@ def report_html(report: Report, rows: Sequence[Row], out: Path) -> str:
         .get_template("report.html")
         .render(
             report=report,
+            failed_figures=FAILED_FIGURES,
             groups=list(report.scores.groups),
             num_pairs=report.scores.num_pairs,
             headline=headline(report),

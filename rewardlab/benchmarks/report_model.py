@@ -215,9 +215,9 @@ class Report:
     failure: str = ""
 
     def __repr__(self) -> str:
-        if self.failure:
-            return f"Report({self.benchmark!r}, {self.judge!r}: FAILED: {self.failure})"
         low, high = (100 * end for end in self.scores.interval)
+        if self.failure:
+            return f"Report({self.benchmark!r}, {self.judge!r}: failed: {self.failure})"
         return f"Report({self.benchmark!r}, {self.judge!r}: {100 * self.scores.accuracy.micro:.1f} % [{low:.1f}, {high:.1f}])"
 
     def _repr_markdown_(self) -> str:

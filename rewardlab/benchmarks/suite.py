@@ -18,6 +18,7 @@ from rewardlab.data.files import write_atomic
 from rewardlab.errors import DataError
 from rewardlab.reporting.tables import markdown_table, percent, with_interval
 
+FAILED = "**failed**"  # in place of an accuracy
 COLUMNS = (
     "benchmark",
     "accuracy",
@@ -82,7 +83,7 @@ def suite_markdown(title: str, reports: Mapping[str, Report]) -> str:
         bias, decided = scores.position_bias, scores.decision
         row = (
             f"[{name}]({name}/report.md)",
-            f"FAILED: {report.failure}" if report.failure else with_interval(scores.accuracy.micro, scores.interval),
+            FAILED if report.failure else with_interval(scores.accuracy.micro, scores.interval),
             "; ".join(map(key_phrase, report.findings)) or "–",
             percent(scores.accuracy.macro),
             "–" if decided is None else with_interval(decided.accuracy, decided.interval),
@@ -99,6 +100,7 @@ def suite_markdown(title: str, reports: Mapping[str, Report]) -> str:
         "",
         "Percent, 95 % intervals over prompts; failures count as wrong. No mean over benchmarks: they differ in kind.",
     ]
-    notes = [f"- {name}: {note}" for name, report in reports.items() for note in report.notes]
+    failures = [f"- **{name}: FAILED: {report.failure}**" for name, report in reports.items() if report.failure]
+    notes = failures + [f"- {name}: {note}" for name, report in reports.items() for note in report.notes]
     commits = [f"- {name}: commit {report.commit}" for name, report in reports.items()]
     return "\n".join([*lines, "", *notes, *commits]) + "\n"

@@ -180,11 +180,13 @@ def test_a_failure_stands_in_place_of_the_number(reports: dict[str, tuple[Report
     report, folder, rows = reports["seeing"]
     assert headline_sentence(report).startswith(f"{100 * report.scores.accuracy.micro:.1f} % [")
     failed = replace(report, failure="31 of 240 votes failed")
-    assert report_markdown(failed).splitlines()[2] == "**FAILED: 31 of 240 votes failed**"
+    assert report_markdown(failed).splitlines()[2].startswith("**FAILED: 31 of 240 votes failed. The figures below")
     page = report_html(failed, rows, folder)
-    assert "This run failed" in page
+    assert "FAILED: 31 of 240 votes failed." in page
     assert 'class="headline"' not in page
     assert 'class="headline"' in report_html(report, rows, folder)
-    assert "FAILED" in repr(failed)
-    assert "FAILED: 31 of 240 votes failed" in suite_markdown("suite", {"pairs": failed})
+    assert repr(failed).endswith(": failed: 31 of 240 votes failed)")
+    suite = suite_markdown("suite", {"pairs": failed})
+    assert "| **failed** |" in suite
+    assert "FAILED: 31 of 240 votes failed" in suite
     assert Report.from_json(failed.to_json()) == failed
