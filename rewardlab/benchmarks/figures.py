@@ -13,6 +13,7 @@ from rewardlab.reporting.plots import (
     INK,
     LEAF,
     WARM,
+    WIDE,
     Line,
     Measured,
     plot_accuracies,
@@ -95,8 +96,9 @@ def _confidence_figures(scores: Scores) -> list[ReportFigure]:
     return figures
 
 
-def leaderboard_figure(reports: Mapping[str, Report]) -> Figure:
-    """Draw the accuracy of each run by name with its interval, best first, beside chance and the first's best baseline."""
+def leaderboard_figure(reports: Mapping[str, Report], *, width: float = WIDE) -> Figure:
+    """Draw the accuracy of each run by name with its interval, best first, beside chance and the first's best baseline;
+    ``width`` in inches."""
     ranked = sorted(reports.items(), key=lambda item: -item[1].scores.accuracy.micro)
     cells = {name: AccuracyEstimate(report.scores.accuracy.micro, report.scores.interval) for name, report in ranked}
-    return plot_accuracies(cells, best_baseline(next(iter(reports.values())).baselines))
+    return plot_accuracies(cells, best_baseline(next(iter(reports.values())).baselines), width=width)

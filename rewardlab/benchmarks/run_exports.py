@@ -11,6 +11,7 @@ from pathlib import Path
 from rewardlab.benchmarks.comparison import Run
 from rewardlab.benchmarks.figures import leaderboard_figure, report_figures
 from rewardlab.benchmarks.report_model import Report
+from rewardlab.benchmarks.run_names import short_names
 from rewardlab.data.files import write_atomic
 from rewardlab.errors import ConfigError
 from rewardlab.metrics.intervals import Interval
@@ -24,23 +25,13 @@ _LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasci
 _LATEX |= {letter: f"\\{letter}" for letter in "&%$#_{}"}
 
 
-def short_names(runs: Sequence[Run]) -> list[str]:
-    """Return a name of each run: the last part of its folder, and as much before it as tells the runs apart."""
-    paths = [Path(run.name).parts for run in runs]
-    for depth in range(1, max(map(len, paths)) + 1):
-        names = ["/".join(parts[-depth:]) for parts in paths]
-        if len(set(names)) == len(names):
-            return names
-    return [run.name for run in runs]
-
-
 def write_figures(runs: Sequence[Run], out: Path, formats: Sequence[str], *, dpi: int = 200) -> list[Path]:
     """Write each figure of each run to ``out/RUN-FIGURE.FORMAT`` (one run: ``out/FIGURE.FORMAT``), and of several their
     accuracies side by side; returns the files. Raise ConfigError for a format other than svg, pdf and png."""
     if unknown := [name for name in formats if f".{name}" not in SUFFIXES]:
         raise ConfigError(f"unknown format {', '.join(unknown)}; expected {', '.join(suffix[1:] for suffix in SUFFIXES)}")
     out.mkdir(parents=True, exist_ok=True)
-    names, written = short_names(runs), list[Path]()
+    names, written = _names(runs), list[Path]()
     prefixes = [f"{re.sub(r'[^A-Za-z0-9._]+', '-', name).strip('-')}-" for name in names]
     if len(set(prefixes)) < len(runs):
         prefixes = [f"{number}-{prefix}" for number, prefix in enumerate(prefixes, 1)]
@@ -55,6 +46,10 @@ def write_figures(runs: Sequence[Run], out: Path, formats: Sequence[str], *, dpi
             written.append(out / f"judges.{suffix}")
             save_figure(figure, written[-1], dpi=dpi)
     return written
+
+
+def _names(runs: Sequence[Run]) -> list[str]:
+    return short_names([run.name for run in runs])
 
 
 def write_table(runs: Sequence[Run], out: Path) -> None:
@@ -102,7 +97,7 @@ def csv_text(runs: Sequence[Run]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
-    for run, name in zip(runs, short_names(runs), strict=True):
+    for run, name in zip(runs, _names(runs), strict=True):
         report = run.report
         for figure, of, value, interval, n in numbers(report):
             low, high = interval or ("", "")
@@ -116,7 +111,7 @@ def main_table(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
     groups = groups if len(groups) > 1 else []
     columns = ["judge", "n", *groups, "overall [95 %]", "macro", "invalid", "swap consistency", "position bias"]
     rows = []
-    for run, name in zip(runs, short_names(runs), strict=True):
+    for run, name in zip(runs, _names(runs), strict=True):
         scores, bias = run.report.scores, run.report.scores.position_bias
         cells = [percent(scores.groups[group].accuracy) if group in scores.groups else "–" for group in groups]
         cells += [with_interval(scores.accuracy.micro, scores.interval), percent(scores.accuracy.macro)]
@@ -137,7 +132,7 @@ def latex_text(runs: Sequence[Run]) -> str:
     """Return :func:`main_table` as a ``tabular`` of the package booktabs, with how to read it in comments."""
     columns, rows = main_table(runs)
     lines = [" & ".join(map(latex_escape, row)) + r" \\" for row in [columns, *rows]]
-    comments = [f"% {name}: {run.report.command or '–'}" for run, name in zip(runs, short_names(runs), strict=True)]
+    comments = [f"% {name}: {run.report.command or '–'}" for run, name in zip(runs, _names(runs), strict=True)]
     comments = [" ".join(comment.split()) for comment in comments]
     return "\n".join(
         [

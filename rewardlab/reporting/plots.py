@@ -137,9 +137,9 @@ def _axes(width: float = WIDE, height: float = LOW) -> tuple[Figure, Any]:
     return figure, figure.subplots()
 
 
-def _short(name: str) -> str:
+def _short(name: str, most: int = MOST_LETTERS) -> str:
     """A name cut in its middle, where paths are alike least at the end."""
-    return name if len(name) <= MOST_LETTERS else f"{name[:8]}…{name[-(MOST_LETTERS - 9) :]}"
+    return name if len(name) <= most else f"{name[:8]}…{name[-(most - 9) :]}"
 
 
 def _inches(texts: Sequence[str]) -> float:
@@ -209,10 +209,10 @@ def _chance(axes: Any, *, horizontal: bool) -> None:
         )
 
 
-def _rows(names: Sequence[str], numbers: Sequence[str]) -> tuple[Figure, Any]:
-    """Axes with a row per name, the first on top, and its number right of it."""
-    figure, axes = _axes(WIDE, 0.34 * len(names) + 1.15)
-    short = [_short(name) for name in names]
+def _rows(names: Sequence[str], numbers: Sequence[str], width: float = WIDE) -> tuple[Figure, Any]:
+    """Axes with a row per name, the first on top, and its number right of it. A name may have half of what is wider."""
+    figure, axes = _axes(width, 0.34 * len(names) + 1.15)
+    short = [_short(name, MOST_LETTERS + int(max(0.0, width - WIDE) / 2 / LETTER)) for name in names]
     axes.set(yticks=range(len(names)), yticklabels=short, ylim=(len(names) - 0.1, -0.6))
     _fit(axes, left=_inches(short) + 0.25, right=_inches(numbers) + 0.25, top=0.3)
     axes.grid(visible=False, axis="y")
@@ -224,9 +224,10 @@ def _rows(names: Sequence[str], numbers: Sequence[str]) -> tuple[Figure, Any]:
     return figure, axes
 
 
-def plot_accuracies(cells: Mapping[str, Measured], baseline: tuple[str, float]) -> Figure:
-    """Draw accuracies by name with their intervals and numbers, beside chance and a baseline's (name, accuracy)."""
-    figure, axes = _rows(list(cells), [with_interval(cell.accuracy, cell.interval) for cell in cells.values()])
+def plot_accuracies(cells: Mapping[str, Measured], baseline: tuple[str, float], *, width: float = WIDE) -> Figure:
+    """Draw accuracies by name with their intervals and numbers, beside chance and a baseline's (name, accuracy); ``width`` in
+    inches."""
+    figure, axes = _rows(list(cells), [with_interval(cell.accuracy, cell.interval) for cell in cells.values()], width)
     for place, cell in enumerate(cells.values()):
         low, high = cell.interval
         axes.plot([100 * low, 100 * high], [place, place], color=INK, lw=3, alpha=0.45, clip_on=False)

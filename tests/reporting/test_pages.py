@@ -85,9 +85,10 @@ def pages(demo_pairs: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
             lines += [{"row": row, "order": order, "text": f"<think>row {row}</think><answer>{one}</answer>"} for one in said]
     votes = folder / "votes.jsonl"
     votes.write_text("\n".join(map(json.dumps, lines)))
-    for name, judge in ((LONG, f"replay:{votes}"), ("b", "baseline:longest")):
+    others = {"b": "longest", "c": "shortest", "d": "first", "e": "random"}
+    for name, judge in {LONG: f"replay:{votes}", **{name: f"baseline:{rule}" for name, rule in others.items()}}.items():
         _, rows = run_bench(BenchSettings("pairs", folder / "pairs.parquet", judge), folder / name)
-    runs = [read_run(folder / LONG), read_run(folder / "b")]
+    runs = [read_run(folder / name) for name in (LONG, *others)]
     (folder / "report.html").write_text(report_html(runs[0].report, rows, folder / LONG))
     (folder / "leaderboard.html").write_text(leaderboard_html(runs))
     metrics = [
@@ -145,6 +146,10 @@ def test_a_page(name: str, scheme: str, chromium: Any, pages: Path) -> None:
         page = chromium.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
         page.goto(f"file://{pages}/{name}.html")
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), width
+        wide = page.evaluate(
+            "[...document.querySelectorAll('.scroll')].filter(one => one.scrollWidth > one.clientWidth).length"
+        )
+        assert wide == 0 or name not in ("report", "leaderboard"), width
         assert page.evaluate(PALE) == []
         page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
         assert page.evaluate(PALE) == []
