@@ -26,8 +26,8 @@ FEW_PROMPTS = 20  # below, an interval over prompts is as wide as the difference
 BY_LENGTH = ("longest", "shortest")  # baselines that are rules; the others guess, and are best by luck
 REASONS = {
     "truncated": "cut off at the token limit, which --max-tokens raises",
-    "no_verdict": "without a verdict in the form that is read, which --template names",
-    "not_a_choice": "with a verdict that is neither response",
+    "no_verdict": "nothing in the form that is read, which --template names",
+    "not_a_choice": "a verdict that is neither response",
     "empty": "empty",
     "error": "failed, or not recorded",
     "timeout": "not there in time",
@@ -161,10 +161,10 @@ def _of_answers(report: Report, evidence: Evidence) -> list[str]:
     if scores.invalid_rate >= INVALID:
         counts = {status: n for status, n in scores.statuses.items() if status in REASONS and n}
         total, ranked = sum(counts.values()), sorted(counts, key=lambda status: -counts[status])
-        shares = {status: f"{percent(counts[status] / total, 0)} %" if len(ranked) > 1 else "all" for status in ranked}
-        reasons = "; ".join(f"{shares[status]} {REASONS[status]}" for status in ranked)
+        shares = {status: f"{percent(counts[status] / total, 0)} % " if len(ranked) > 1 else "" for status in ranked}
+        reasons = "; ".join(f"{shares[status]}{REASONS[status]}" for status in ranked)
         sentences.append(
-            f"Invalid answers: {percent(scores.invalid_rate)} % have no verdict and count as wrong (of these {reasons})"
+            f"Invalid answers: {percent(scores.invalid_rate)} % have no verdict and count as wrong (why: {reasons})"
         )
     return sentences
 

@@ -33,3 +33,8 @@ def headline_sentence(report: Report) -> str:
     """Return the headline as a line of text: "81.7 % [76.0, 86.4] accuracy on ..."."""
     parts = headline(report)
     return f"{parts.number} % {parts.interval} {parts.meaning}"
+
+
+def judge_name(judge: str) -> str:
+    """Return a judge without the address that it is served at: "openai:MODEL"."""
+    return judge.partition("@http")[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rewardlab.benchmarks.arithmetic import addition
@@ -10,10 +10,11 @@ from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.browser import MOST_OF_A_KIND, judgments_to_show
 from rewardlab.benchmarks.figures import CONFIDENCE_NAMES, report_figures
 from rewardlab.benchmarks.findings import key_phrase, numbers_of
-from rewardlab.benchmarks.headline import headline, headline_sentence
+from rewardlab.benchmarks.headline import headline, headline_sentence, judge_name
 from rewardlab.benchmarks.kinds import KINDS
-from rewardlab.benchmarks.report_model import CurvePoint, PanelScores, Report, Scores, StoppingPoint
+from rewardlab.benchmarks.report_model import CountedEstimate, CurvePoint, PanelScores, Report, Scores, StoppingPoint
 from rewardlab.benchmarks.run_files import REPORT
+from rewardlab.benchmarks.words import words_of
 from rewardlab.data.files import write_atomic
 from rewardlab.reporting.pages import page_environment
 from rewardlab.reporting.plots import figure_uri
@@ -110,7 +111,7 @@ def report_markdown(report: Report) -> str:
     if len(scores.k_curve) > 1:
         lines += ["", "What more votes buy. One order: the majority of K votes, each order a trial. Both: one majority (or one"]
         lines += ["probability) of K votes of each. An even vote is not right, so that 2K votes, and even K, can score lower."]
-        lines += ["", *markdown_table(CURVE, [_curve_cells(point, scores.tokens_per_vote) for point in scores.k_curve])]
+        lines += ["", *markdown_table(CURVE, curve_rows(scores))]
     if scores.sequential:
         lines += [
             "",
@@ -140,12 +141,24 @@ def report_markdown(report: Report) -> str:
 CURVE = ("votes K", "one order", "any of K right", "both orders, K each", "by probability", "tokens of K")
 
 
+def curve_rows(scores: Scores) -> list[tuple[str, ...]]:
+    """Return a row for each number of votes, in percent; none where there is one vote alone."""
+    points = scores.k_curve if len(scores.k_curve) > 1 else ()
+    return [_curve_cells(point, scores.tokens_per_vote) for point in points]
+
+
+def slice_rows(cells: Mapping[str, CountedEstimate]) -> list[tuple[str, str, str]]:
+    """Return (value, accuracy with interval in percent, number of pairs) of a further way to group the pairs."""
+    return [(value, with_interval(cell.accuracy, cell.interval), f"{cell.n:,}") for value, cell in cells.items()]
+
+
 def _curve_cells(point: CurvePoint, tokens_per_vote: float) -> tuple[str, ...]:
     both = ["–" if cell is None else with_interval(cell.accuracy, cell.interval) for cell in (point.balanced, point.weighted)]
     one_order = with_interval(point.accuracy, point.interval)
     return str(point.k), one_order, percent(point.any_correct), *both, f"{point.k * tokens_per_vote:.0f}"
 
 
+NO_SIGN = 1.5  # of what an exact confidence would show
 CONFIDENCE = ("confidence", "mean", "right when named", "ECE (if exact)", "Brier", "undecided")
 
 
@@ -157,6 +170,8 @@ def confidence_rows(scores: Scores) -> list[tuple[str, ...]]:
         cells: tuple[str, ...] = ("–",) * 4
         if calibration is not None:
             ece = f"{with_interval(calibration.ece, calibration.ece_interval)} ({percent(calibration.ece_if_exact)})"
+            if calibration.ece <= NO_SIGN * calibration.ece_if_exact:  # there its interval holds the truth too seldom
+                ece = f"{percent(calibration.ece)} ({percent(calibration.ece_if_exact)}): no sign of miscalibration"
             cells = percent(calibration.mean_confidence), percent(calibration.accuracy), ece, f"{calibration.brier:.3f}"
         rows.append((CONFIDENCE_NAMES[name], *cells, undecided))
     return rows
@@ -215,6 +230,11 @@ def report_html(report: Report, rows: Sequence[Row], out: Path) -> str:
             asking_facts=asking_facts(report),
             addition=addition(report.scores),
             plots=[(one.caption, figure_uri(one.figure)) for one in report_figures(report)],
+            curve=curve_rows(report.scores),
+            curve_columns=CURVE,
+            slices={name: slice_rows(cells) for name, cells in report.scores.slices.items()},
+            words=words_of(report),
+            name=judge_name(report.judge),
             stopping=list(map(_stopping_cells, report.scores.sequential)),
             stopping_columns=STOPPING,
             confidence=confidence_rows(report.scores),

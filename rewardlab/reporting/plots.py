@@ -146,10 +146,10 @@ def _inches(texts: Sequence[str]) -> float:
     return LETTER * max((len(line) for text in texts for line in text.split("\n")), default=0)
 
 
-def _fit(axes: Any, *, left: float = 0.7, right: float = 0.2, top: float = 0.15) -> None:
+def _fit(axes: Any, *, left: float = 0.7, right: float = 0.2, top: float = 0.15, bottom: float = 0.55) -> None:
     """Place the axes within a figure of fixed size, so that letters are as large in every figure; margins in inches."""
     width, height = axes.figure.get_size_inches()
-    axes.set_position((left / width, 0.55 / height, 1 - (left + right) / width, 1 - (0.55 + top) / height))
+    axes.set_position((left / width, bottom / height, 1 - (left + right) / width, 1 - (bottom + top) / height))
 
 
 def _label_ends(axes: Any, labels: Sequence[EndLabel]) -> None:
@@ -308,10 +308,12 @@ def plot_length(cells: Sequence[tuple[int, Measured]]) -> Figure:
     for place, (_, cell) in zip(places, cells, strict=True):
         axes.plot([place, place], [100 * side for side in cell.interval], color=INK, lw=3, alpha=0.45, clip_on=False)
     axes.plot(places, [100 * cell.accuracy for _, cell in cells], "o-", color=INK, clip_on=False)
-    axes.set(xticks=places, xticklabels=[f"{characters:+,}" for characters, _ in cells], ylim=(0, 100))
+    medians = [f"{characters:+,}" for characters, _ in cells]
+    labels = [f"{text}\nfifth {n}" if medians.count(text) > 1 else text for n, text in enumerate(medians, 1)]
+    axes.set(xticks=places, xticklabels=labels, ylim=(0, 100))
     axes.set(xlabel="better response is longer by, characters", ylabel="accuracy, %")
     axes.grid(visible=False, axis="x")
-    _fit(axes)
+    _fit(axes, bottom=0.75 if labels != medians else 0.55)
     _chance(axes, horizontal=True)
     return figure
 

@@ -22,7 +22,7 @@ def is_quiet() -> bool:
 
 def _console() -> Console:
     # In a notebook rich would add a cell's output for every bar, a warning without ipywidgets: plain text is enough there.
-    return Console(stderr=True, force_jupyter=False)
+    return Console(stderr=True, force_jupyter=False, emoji=False)  # ":x:" in a text stays
 
 
 def log_line(text: str) -> None:

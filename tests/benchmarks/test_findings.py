@@ -12,13 +12,15 @@ from typing import Any
 import pytest
 
 from rewardlab.benchmarks import runner
+from rewardlab.benchmarks.comparison import leaderboard_markdown, read_run
 from rewardlab.benchmarks.findings import Estimate, Evidence, find_faults, key_phrase
 from rewardlab.benchmarks.headline import headline_sentence
-from rewardlab.benchmarks.report import report_html, report_markdown
-from rewardlab.benchmarks.report_model import Report
+from rewardlab.benchmarks.report import confidence_rows, report_html, report_markdown
+from rewardlab.benchmarks.report_model import CountedEstimate, CurvePoint, Report
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import BenchSettings
 from rewardlab.benchmarks.suite import suite_markdown
+from rewardlab.benchmarks.words import words_of
 from rewardlab.data.pairs import read_pairs, write_parquet
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.prompts import build_messages, load_template
@@ -107,8 +109,8 @@ def test_each_judge_has_its_own_faults(name: str, reports: dict[str, tuple[Repor
         assert text.index(f"- **{key_phrase(finding)}**") < text.index("| micro average")
         assert page.index(f"<b>{key_phrase(finding)}</b>") < page.index("<table")
     assert ('role="alert"' in page) == bool(report.findings)
-    suite = suite_markdown("suite", {"pairs": report})
-    assert all(key_phrase(finding) in suite for finding in report.findings)
+    suite, board = suite_markdown("suite", {"pairs": report}), leaderboard_markdown([read_run(folder)])
+    assert all(key_phrase(finding) in table for finding in report.findings for table in (suite, board))
 
 
 def test_the_blind_judge_s_sentence(reports: dict[str, tuple[Report, Path, Any]]) -> None:
@@ -190,3 +192,30 @@ def test_a_failure_stands_in_place_of_the_number(reports: dict[str, tuple[Report
     assert "| **failed** |" in suite
     assert "FAILED: 31 of 240 votes failed" in suite
     assert Report.from_json(failed.to_json()) == failed
+
+
+def test_tables_and_words_of_the_page(reports: dict[str, tuple[Report, Path, Any]]) -> None:
+    """What the figures show stands in tables, too: accuracies by slice and by votes; every word has its sentence."""
+    report, folder, rows = reports["seeing"]
+    point = CurvePoint(1, 0.87654, (0.8, 0.9), 0.9, None, None)
+    sliced = {"source": {"a museum": CountedEstimate(7, 0.98765, (0.9, 1.0))}}
+    scores = replace(report.scores, k_curve=(point, replace(point, k=3)), slices=sliced)
+    page = report_html(replace(report, scores=scores), rows, folder)
+    assert "Accuracy by source" in page
+    assert "98.8 [90.0, 100.0]" in page
+    assert page.count("87.7 [80.0, 90.0]") == 2
+    words = words_of(report)
+    assert {"macro average", "swap consistency", "text-only (blank image)", "ECE"} <= words.keys()
+    assert "another pair&#39;s image" not in page
+    assert all(f"<dt>{word}</dt>" in page for word in words)
+
+
+def test_an_ece_within_noise_has_no_interval(reports: dict[str, tuple[Report, Path, Any]]) -> None:
+    """Its interval would hold the truth too seldom there."""
+    scores = reports["blind"][0].scores
+    calibration = scores.confidence["vote_share"].calibration
+    assert calibration is not None
+    for ece, cell in ((0.03, "3.0 (2.0): no sign of miscalibration"), (0.0301, "3.0 [1.0, 5.0] (2.0)")):
+        known = replace(calibration, ece=ece, ece_if_exact=0.02, ece_interval=(0.01, 0.05))
+        confidence = {"vote_share": replace(scores.confidence["vote_share"], calibration=known)}
+        assert confidence_rows(replace(scores, confidence=confidence))[0][3] == cell
