@@ -117,3 +117,14 @@ def bench_table(
 
     write_table([read_run(folder) for folder in runs], out)
     typer.echo(f"written: {out} ({len(runs)} {'run' if len(runs) == 1 else 'runs'})")
+
+
+@bench_app.command("index")
+def bench_index(folder: Annotated[Path, typer.Argument(help="Folder that has the folders of runs, at any depth.")]) -> None:
+    """Write a page that lists all runs below a folder: accuracy, what is wrong with each judge, and links to their pages."""
+    from rewardlab.benchmarks.index_page import write_index
+
+    page, faults = write_index(folder)
+    for fault in faults:
+        typer.echo(fault, err=True)
+    typer.echo(f"written: {page}")
