@@ -10,6 +10,7 @@ from pathlib import Path
 from rewardlab.benchmarks.base import Benchmark, Row
 from rewardlab.benchmarks.baselines import BaselineJudge
 from rewardlab.benchmarks.failed_share import VOTES, failure_of
+from rewardlab.benchmarks.findings import find_faults, gather_evidence
 from rewardlab.benchmarks.format_notes import format_notes
 from rewardlab.benchmarks.identity import RunIdentity
 from rewardlab.benchmarks.kinds import kinds_of
@@ -79,7 +80,7 @@ def make_report(asked: Asked, notes: Sequence[str], out: Path) -> Report:
     all_notes += _prompt_notes(scores.num_clusters)
     if isinstance(judge, PanelJudge):
         scores = replace(scores, confidence=panel_confidence(labeled, clusters))
-    return Report(
+    report = Report(
         benchmark=benchmark.name,
         command=settings.command,
         data=str(settings.data),
@@ -106,6 +107,14 @@ def make_report(asked: Asked, notes: Sequence[str], out: Path) -> Report:
         versions=versions(),
         commit=commit(),
     )
+    evidence = gather_evidence(
+        rows, labeled, asked.controls, sees=judge.sees, stopped=stopped, num_missing=_num_missing(judgments)
+    )
+    return replace(report, findings=find_faults(report, evidence))
+
+
+def _num_missing(judgments: Sequence[Judgment]) -> int:
+    return sum(vote.completion.error == MISSING for judgment in judgments for vote in judgment.votes)
 
 
 def _failure(asked: Asked) -> str:
@@ -116,8 +125,7 @@ def _failure(asked: Asked) -> str:
 def _vote_notes(judge: AnyJudge, judgments: Sequence[Judgment], num_votes: int) -> list[str]:
     """What to know of the votes before reading their figures."""
     notes = []
-    lost = sum(vote.completion.error == MISSING for judgment in judgments for vote in judgment.votes)
-    if lost:
+    if lost := _num_missing(judgments):
         total = sum(len(judgment.votes) for judgment in judgments)
         notes.append(f"{lost:,} of {total:,} samples are not in the replay file; each counts as a failure")
     if num_votes % 2 == 0 and not isinstance(judge, BaselineJudge):

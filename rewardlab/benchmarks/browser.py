@@ -16,13 +16,15 @@ from rewardlab.data.files import read_lines
 from rewardlab.data.images import thumbnail, to_data_url
 from rewardlab.data.judged import reduce_logged_votes
 from rewardlab.data.votes import vote_of
-from rewardlab.types import IMAGE_MARK, Order, Outcome, Vote
+from rewardlab.reporting.tables import RESPONSE_LETTERS
+from rewardlab.types import IMAGE_MARK, Choice, Order, Outcome, Vote, response_at
 from rewardlab.verdicts.votes import in_order
 
 T = TypeVar("T")
 _PLACE = re.compile(r'\{"pass": "votes", "row": (\d+),')  # how a line of the log begins
 MOST_OF_A_KIND = 40
 SHOWN_VOTES = 4  # of each pair, in each order
+THUMBNAIL_PX = 96  # a side; shown at half of it, which is sharp on every screen
 MOST_CHARACTERS = 2000  # of one answer
 
 
@@ -32,7 +34,6 @@ class VoteView:
 
     text: str
     left_out: int
-    order: str
     status: str
     rule: str | None
     error: str | None
@@ -42,21 +43,34 @@ class VoteView:
 
 
 @dataclass(frozen=True)
+class OrderView:
+    """The votes of one order. ``first`` is the index of the response shown first; ``tally`` counts the winners of all
+    ``num_votes``, of which ``votes`` are shown."""
+
+    first: int
+    num_votes: int
+    tally: str
+    votes: list[VoteView]
+
+
+@dataclass(frozen=True)
 class JudgmentView:
-    """A pair and its votes as the page shows them; images are data URLs."""
+    """A pair and its votes as the page shows them; images are data URLs, ``thumbnail`` "" without an image."""
 
     row: int
+    pair_id: str
     group: str
     kinds: list[str]
     question: str
     responses: list[str]
     preferred: int | None
+    thumbnail: str
     images: list[str]
     response_images: list[list[str]]
     num_votes: int
     num_right: int
     outcome: str
-    votes: list[VoteView]
+    orders: list[OrderView]
 
 
 def votes_of_rows(votes_file: Path, rows: Iterable[int]) -> dict[int, list[Vote]]:
@@ -102,18 +116,36 @@ def _view(row: Row, votes: list[Vote], kinds: list[str], judge: str) -> Judgment
     pair, outcome = row.pair, reduce_logged_votes("", votes, judge).outcome
     return JudgmentView(
         row=row.row,
+        pair_id=pair.pair_id,
         group=row.group,
         kinds=kinds,
         question=pair.question,
         responses=[text.replace(IMAGE_MARK, "[image]") for text in pair.responses],
         preferred=pair.preferred,
+        thumbnail=to_data_url(thumbnail(pair.images[0], THUMBNAIL_PX)) if pair.images else "",
         images=_urls(pair.images),
         response_images=[_urls(images) for images in pair.response_images],
         num_votes=len(votes),
         num_right=sum(vote.winner == pair.preferred for vote in votes),
         outcome={Outcome.TIE: "even", Outcome.NO_VALID_VOTE: "no verdict"}.get(outcome, ""),
-        votes=[_vote_view(vote, pair.preferred) for order in Order for vote in in_order(votes, order)[:SHOWN_VOTES]],
+        orders=[_order_view(order, there, pair.preferred) for order in Order if (there := in_order(votes, order))],
     )
+
+
+def _order_view(order: Order, votes: Sequence[Vote], preferred: int | None) -> OrderView:
+    shown = [_vote_view(vote, preferred) for vote in votes[:SHOWN_VOTES]]
+    return OrderView(response_at(Choice.FIRST, order), len(votes), tally(votes), shown)
+
+
+def tally(votes: Sequence[Vote]) -> str:
+    """Return how many votes name which response: "3 of 4 votes for B, 1 without a verdict"."""
+    winners = [vote.winner for vote in votes]
+    counts = [(f"for {RESPONSE_LETTERS[index]}", winners.count(index)) for index in (0, 1)]
+    counts = [*sorted(counts, key=lambda item: -item[1]), ("without a verdict", winners.count(None))]
+    parts = [f"{n} {name}" for name, n in counts if n]
+    first, *others = parts or ["0"]
+    count, _, name = first.partition(" ")
+    return ", ".join([f"{count} of {len(votes)} {'vote' if len(votes) == 1 else 'votes'} {name}", *others])
 
 
 def _urls(images: Sequence[bytes]) -> list[str]:
@@ -125,7 +157,6 @@ def _vote_view(vote: Vote, preferred: int | None) -> VoteView:
     return VoteView(
         text=text[:MOST_CHARACTERS],
         left_out=max(0, len(text) - MOST_CHARACTERS),
-        order=vote.order.value,
         status=vote.verdict.status.value,
         rule=vote.verdict.rule,
         error=vote.completion.error,

@@ -7,8 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rewardlab.benchmarks.findings import key_phrase
 from rewardlab.benchmarks.report_model import Report, RowScore
 from rewardlab.benchmarks.run_files import REPORT, SCORES, VOTES
+from rewardlab.benchmarks.run_names import short_names
 from rewardlab.data.files import read_lines
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.metrics.intervals import Interval, difference_interval, sign_flip_p
@@ -182,6 +184,7 @@ def _run_cells(run: Run, base: Run) -> dict[str, str]:
         "position bias": "–" if bias is None else f"{100 * bias:+.1f}",
         "votes": f"{report.votes} × {report.orders}{until}",
         "tokens a vote": f"{scores.tokens_per_vote:.0f}",
+        "what is wrong": "; ".join(map(key_phrase, report.findings)) or "–",
     }
 
 
@@ -221,12 +224,16 @@ def leaderboard_html(runs: Sequence[Run]) -> str:
     """Return the leaderboard as one self-contained page, with the intervals drawn. Raise as :func:`leaderboard_markdown`."""
     from rewardlab.benchmarks.figures import leaderboard_figure
     from rewardlab.reporting.pages import page_environment
+    from rewardlab.reporting.plots import WIDE, figure_uri
 
     columns, rows = leaderboard(runs)
-    whole = [run for run in runs if not run.report.failure] or runs
-    plot = leaderboard_figure({run.name: run.report for run in whole})
+    whole = [run for run in runs if not run.report.failure] or list(runs)
+    names = short_names([run.name for run in whole])
+    reports = {name: run.report for name, run in zip(names, whole, strict=True)}
+    plots = [figure_uri(leaderboard_figure(reports, width=width)) for width in (WIDE, 8.0)]  # inches: of a phone, of a desk
+    facts = {"notes": NOTES, "runs": runs, "plots": plots, "failures": _failures(runs)}
     return (
         page_environment("rewardlab.benchmarks")
         .get_template("leaderboard.html")
-        .render(title=_title(runs), columns=columns, rows=rows, notes=NOTES, runs=runs, plot=plot, failures=_failures(runs))
+        .render(title=_title(runs), columns=columns, rows=rows, **facts)
     )

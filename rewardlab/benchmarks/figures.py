@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rewardlab.benchmarks.report_model import BaselineScores, Report, Scores
 from rewardlab.metrics.intervals import AccuracyEstimate
@@ -11,6 +13,7 @@ from rewardlab.reporting.plots import (
     INK,
     LEAF,
     WARM,
+    WIDE,
     Line,
     Measured,
     plot_accuracies,
@@ -21,22 +24,37 @@ from rewardlab.reporting.plots import (
     plot_risk,
 )
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 CONFIDENCE_NAMES = {"vote_share": "share of votes", "verdict_probability": "probability of the verdict"}
 CONFIDENCE_LABELS = {"vote_share": "share\nof votes", "verdict_probability": "probability\nof the verdict"}
 
 
-def report_figures(report: Report) -> list[tuple[str, str]]:
-    """Return (caption, SVG data URL) of everything that the report has numbers for."""
+@dataclass(frozen=True)
+class ReportFigure:
+    """A figure of a report: its file's ``name``, and the caption that it has on a page."""
+
+    name: str
+    caption: str
+    figure: Figure
+
+
+def report_figures(report: Report) -> list[ReportFigure]:
+    """Return a figure of everything that the report has numbers for."""
     scores = report.scores
     cells: dict[str, Measured] = {**scores.groups, "overall": AccuracyEstimate(scores.accuracy.micro, scores.interval)}
-    figures = [("Accuracy by group", plot_accuracies(cells, best_baseline(report.baselines)))]
+    accuracies = plot_accuracies(cells, best_baseline(report.baselines))
+    figures = [ReportFigure("accuracy", "Accuracy by group", accuracies)]
     if len(scores.k_curve) > 1:
-        figures.append(("What more votes buy", _curve(scores)))
+        figures.append(ReportFigure("votes", "What more votes buy", _curve(scores)))
     if scores.position_bias is not None:
         biases = {name: cell.position_bias for name, cell in scores.groups.items()} | {"overall": scores.position_bias}
-        figures.append(("Position: how often the response shown first is named", plot_position(biases)))
+        caption = "Position: how often the response shown first is named"
+        figures.append(ReportFigure("position", caption, plot_position(biases)))
     lengths = [(cell.characters, cell) for cell in scores.by_length]
-    figures.append(("Length: accuracy by how much longer the better response is", plot_length(lengths)))
+    caption = "Length: accuracy by how much longer the better response is"
+    figures.append(ReportFigure("length", caption, plot_length(lengths)))
     return figures + _confidence_figures(scores)
 
 
@@ -46,7 +64,7 @@ def best_baseline(baselines: Mapping[str, BaselineScores]) -> tuple[str, float]:
     return name, baselines[name].micro
 
 
-def _curve(scores: Scores) -> str:
+def _curve(scores: Scores) -> Figure:
     curve = scores.k_curve
     lines = [Line("one order,\nmajority of K", [point.k for point in curve], curve, INK)]
     balanced = [(2 * point.k, point.balanced) for point in curve if point.balanced]
@@ -62,22 +80,25 @@ def _curve(scores: Scores) -> str:
     return plot_curve(lines, stopping if scores.sequential else None)
 
 
-def _confidence_figures(scores: Scores) -> list[tuple[str, str]]:
-    figures, reliability, risks = [], {}, {}
+def _confidence_figures(scores: Scores) -> list[ReportFigure]:
+    figures, reliability, risks = list[ReportFigure](), {}, {}
     for name, confidence in scores.confidence.items():
         calibration, label = confidence.calibration, CONFIDENCE_LABELS[name]
         ece = f"\nECE {100 * calibration.ece:.1f}" if calibration else ""
         reliability[label + ece] = calibration.reliability if calibration else ()
         risks[label] = calibration.risk_coverage if calibration else ()
     if any(reliability.values()):
-        figures.append(("Reliability: is a confidence worth its name?", plot_reliability(reliability)))
+        caption = "Reliability: is a confidence worth its name?"
+        figures.append(ReportFigure("reliability", caption, plot_reliability(reliability)))
     if any(len(curve) > 1 for curve in risks.values()):
-        figures.append(("Abstaining: errors among the pairs a judge is surest of", plot_risk(risks)))
+        caption = "Abstaining: errors among the pairs a judge is surest of"
+        figures.append(ReportFigure("abstaining", caption, plot_risk(risks)))
     return figures
 
 
-def leaderboard_figure(reports: Mapping[str, Report]) -> str:
-    """Draw the accuracy of each run by name with its interval, best first, beside chance and the first's best baseline."""
+def leaderboard_figure(reports: Mapping[str, Report], *, width: float = WIDE) -> Figure:
+    """Draw the accuracy of each run by name with its interval, best first, beside chance and the first's best baseline;
+    ``width`` in inches."""
     ranked = sorted(reports.items(), key=lambda item: -item[1].scores.accuracy.micro)
     cells = {name: AccuracyEstimate(report.scores.accuracy.micro, report.scores.interval) for name, report in ranked}
-    return plot_accuracies(cells, best_baseline(next(iter(reports.values())).baselines))
+    return plot_accuracies(cells, best_baseline(next(iter(reports.values())).baselines), width=width)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from rewardlab.benchmarks.base import Row
-from rewardlab.benchmarks.browser import votes_of_rows
+from rewardlab.benchmarks.browser import tally, votes_of_rows
 from rewardlab.benchmarks.comparison import Run
 from rewardlab.benchmarks.report_model import Report, RowScore, Scores
 from rewardlab.benchmarks.run_files import REPORT, VOTES
@@ -20,7 +19,8 @@ from rewardlab.data.judged import reduce_logged_votes
 from rewardlab.errors import ConfigError, DataError, MissingPackageError
 from rewardlab.metrics.accuracy import VALID
 from rewardlab.metrics.intervals import Interval
-from rewardlab.types import IMAGE_MARK, FinishReason, Order, Vote
+from rewardlab.reporting.tables import RESPONSE_LETTERS
+from rewardlab.types import IMAGE_MARK, Choice, FinishReason, Order, Vote, response_at
 from rewardlab.verdicts.votes import in_order, majority
 
 SUFFIXES = (".eval", ".json")
@@ -159,7 +159,7 @@ def _sample(report: Report, row: Row, score: RowScore, votes: Sequence[Vote], wi
         id=row.row,
         epoch=1,
         input=[prompt],
-        target=f"response {row.pair.preferred}",
+        target=_letter(row.pair.preferred),
         messages=messages,
         output=ModelOutput(model=report.judge, choices=choices),
         scores=_scores(row, score, votes, report.judge),
@@ -177,7 +177,7 @@ def _shown(row: Row, with_images: bool) -> Any:
 
     content = [*pictures(pair.images), ContentText(text=pair.question.replace(IMAGE_MARK, "[image]"))]
     for index, text in enumerate(pair.responses):
-        content.append(ContentText(text=f"\n\n**Response {index}**\n\n{text.replace(IMAGE_MARK, '[image]')}"))
+        content.append(ContentText(text=f"\n\n**Response {_letter(index)}**\n\n{text.replace(IMAGE_MARK, '[image]')}"))
         content += pictures(pair.response_images[index])
     return ChatMessageUser(content=content, id=f"{row.row}-pair")
 
@@ -185,10 +185,9 @@ def _shown(row: Row, with_images: bool) -> Any:
 def _order_note(order: Order) -> Any:
     from inspect_ai.model import ChatMessageUser
 
-    first = 0 if order is Order.GIVEN else 1
-    return ChatMessageUser(
-        content=f"Asked with response {first} first, response {1 - first} second.", metadata={"order": order.value}
-    )
+    first = response_at(Choice.FIRST, order)
+    content = f"{_letter(first)} shown first: what the answers call the first response is {_letter(first)}."
+    return ChatMessageUser(content=content, metadata={"order": order.value})
 
 
 def _answer(report: Report, vote: Vote) -> Any:
@@ -209,6 +208,10 @@ def _answer(report: Report, vote: Vote) -> Any:
     )
 
 
+def _letter(index: int | None) -> str:
+    return "" if index is None else RESPONSE_LETTERS[index]
+
+
 def _stop(vote: Vote) -> str:
     return STOPS.get(vote.completion.finish, "unknown")
 
@@ -220,15 +223,16 @@ def _scores(row: Row, score: RowScore, votes: Sequence[Vote], judge: str) -> dic
     judgment = reduce_logged_votes(row.pair.pair_id, votes, judge)
     orders = [of_order for order in Order if (of_order := in_order(votes, order))]
     winners = [majority(of_order).winner for of_order in orders]  # as metrics.accuracy.swap_consistency, of panels too
-    counts = Counter("no verdict" if vote.winner is None else f"response {vote.winner}" for vote in votes)
-    explanation = f"{', '.join(f'{n} × {name}' for name, n in counts.most_common())}; better is response {row.pair.preferred}"
+    shown_first = {order: _letter(response_at(Choice.FIRST, order)) for order in Order}
+    tallies = [f"{shown_first[of_order[0].order]} shown first: {tally(of_order)}" for of_order in orders]
+    explanation = "; ".join([*tallies, f"better is {_letter(row.pair.preferred)}"])
     invalid = sum(vote.verdict.status not in VALID for vote in votes) / len(votes)
     scores = {
         "accuracy": Score(
             value=score.score,
-            answer=judgment.outcome.value.replace("_", " "),
+            answer=_letter(judgment.outcome.winner) or judgment.outcome.value.replace("_", " "),
             explanation=explanation,
-            metadata={"share of votes for response 0": judgment.share_0},
+            metadata={"share of votes for A": judgment.share_0},
         ),
         "invalid": Score(value=invalid),
     }

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rewardlab.benchmarks.arithmetic import addition
 from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.browser import MOST_OF_A_KIND, judgments_to_show
 from rewardlab.benchmarks.figures import CONFIDENCE_NAMES, report_figures
+from rewardlab.benchmarks.findings import key_phrase, numbers_of
+from rewardlab.benchmarks.headline import headline, headline_sentence, judge_name
 from rewardlab.benchmarks.kinds import KINDS
-from rewardlab.benchmarks.report_model import Cost, CurvePoint, PanelScores, Report, Scores, StoppingPoint
+from rewardlab.benchmarks.report_model import Cost, CountedEstimate, CurvePoint, PanelScores, Report, Scores, StoppingPoint
 from rewardlab.benchmarks.run_files import REPORT
+from rewardlab.benchmarks.words import words_of
 from rewardlab.data.files import write_atomic
+from rewardlab.metrics.intervals import Interval
 from rewardlab.reporting.pages import page_environment
+from rewardlab.reporting.plots import figure_uri
 from rewardlab.reporting.tables import markdown_table, percent, with_interval
 
 FAILED_FIGURES = "The figures below are of a run that failed and say nothing of the judge; the same command asks again."
@@ -22,6 +27,11 @@ CONTROL_NAMES = {"greedy": "one greedy vote", "blank": "text-only (blank image)"
 
 def accuracy_rows(report: Report) -> list[tuple[str, str, str]]:
     """Return (name, accuracy with interval in percent, number of pairs) of groups, overall, controls, baselines."""
+    return judge_rows(report) + reference_rows(report)
+
+
+def judge_rows(report: Report) -> list[tuple[str, str, str]]:
+    """Return the rows of :func:`accuracy_rows` that are of the judge: its groups, their averages, and its decisions."""
     scores, n = report.scores, f"{report.scores.num_pairs:,}"
     rows = [(name, with_interval(cell.accuracy, cell.interval), f"{cell.n:,}") for name, cell in scores.groups.items()]
     rows.append(("micro average", with_interval(scores.accuracy.micro, scores.interval), n))
@@ -33,6 +43,12 @@ def accuracy_rows(report: Report) -> list[tuple[str, str, str]]:
     if prompts := scores.all_right:
         accuracy = with_interval(prompts.accuracy, prompts.interval)
         rows.append(("prompts with all pairs right (Acc+)", accuracy, f"{prompts.n:,}"))
+    return rows
+
+
+def reference_rows(report: Report) -> list[tuple[str, str, str]]:
+    """Return the rows of :func:`accuracy_rows` that the judge is held against: its controls, and judges that do not look."""
+    rows, n = list[tuple[str, str, str]](), f"{report.scores.num_pairs:,}"
     for name, control in report.controls.items():
         rows.append((CONTROL_NAMES[name], with_interval(control.accuracy.micro, control.interval), n))
     for name, baseline in report.baselines.items():
@@ -44,9 +60,30 @@ def accuracy_rows(report: Report) -> list[tuple[str, str, str]]:
 
 
 def facts(report: Report) -> list[tuple[str, str]]:
-    """Return (name, value) of what stands beside every accuracy."""
-    scores, sampling = report.scores, (report.temperature, report.top_p, report.max_tokens)
-    votes, seconds = str(report.votes), report.seconds_per_vote
+    """Return (name, value) of what stands beside every accuracy: what the answers are like, and how they were asked for."""
+    return answer_facts(report) + asking_facts(report)
+
+
+def answer_facts(report: Report) -> list[tuple[str, str]]:
+    """Return (name, value) of what the judge's answers are like."""
+    scores, seconds = report.scores, report.seconds_per_vote
+    return [
+        ("invalid rate", f"{percent(scores.invalid_rate, 2)} %{_ends(scores.invalid_interval)}"),
+        (
+            "swap consistency",
+            "–" if scores.swap_consistency is None else f"{percent(scores.swap_consistency)} %{_ends(scores.swap_interval)}",
+        ),
+        ("position bias (share of first, minus 50)", _points(scores.position_bias) + _ends(scores.position_interval)),
+        ("length bias (named longer, less labelled longer)", _points(scores.length_bias) + _ends(scores.length_interval)),
+        ("tokens per vote", f"{scores.tokens_per_vote:.1f}"),
+        ("seconds per vote", "–" if seconds is None else f"{seconds:.3f}"),
+        *([("cost", _cost_text(report.cost))] if report.cost else []),
+    ]
+
+
+def asking_facts(report: Report) -> list[tuple[str, str]]:
+    """Return (name, value) of how the judge was asked, from its name to the commit."""
+    scores, sampling, votes = report.scores, (report.temperature, report.top_p, report.max_tokens), str(report.votes)
     if report.stop_error is not None:
         samples = scores.num_votes_total / scores.num_pairs
         votes = f"up to {votes}, until settled but for {100 * report.stop_error:g} %: {samples:.2f} samples per pair"
@@ -54,13 +91,6 @@ def facts(report: Report) -> list[tuple[str, str]]:
         ("judge", report.judge),
         ("orders shown", report.orders),
         ("votes per order", votes),
-        ("invalid rate", f"{percent(scores.invalid_rate, 2)} %"),
-        ("swap consistency", f"{percent(scores.swap_consistency)} %"),
-        ("position bias (share of first, minus 50)", _points(scores.position_bias)),
-        ("length bias (named longer, less labelled longer)", _points(scores.length_bias)),
-        ("tokens per vote", f"{scores.tokens_per_vote:.1f}"),
-        ("seconds per vote", "–" if seconds is None else f"{seconds:.3f}"),
-        *([("cost", _cost_text(report.cost))] if report.cost else []),
         ("data", report.data),
         ("template, verdicts read as", f"{report.template or '–'}, {report.verdict_format or '–'}"),
         ("temperature, top p, most tokens", ", ".join("–" if value is None else f"{value:g}" for value in sampling)),
@@ -73,6 +103,10 @@ def facts(report: Report) -> list[tuple[str, str]]:
 def _cost_text(cost: Cost) -> str:
     tokens = f"{cost.requests:,} requests, {cost.prompt_tokens:,} tokens of prompts and {cost.completion_tokens:,} of answers"
     return tokens if cost.usd is None else f"${cost.usd:,.4f}: {tokens}"
+
+
+def _ends(interval: Interval | None) -> str:
+    return "" if interval is None else f" [{100 * interval[0]:.1f}, {100 * interval[1]:.1f}]"
 
 
 def _points(bias: float | None) -> str:
@@ -97,14 +131,15 @@ def report_markdown(report: Report) -> str:
     """Return the report as Markdown; accuracies in percent with 95 % intervals."""
     scores = report.scores
     lines = [f"# {report.benchmark}: {report.judge}", ""]
-    if report.failure:
-        lines += [f"**FAILED: {report.failure}. {FAILED_FIGURES}**", ""]
+    lines += [f"**FAILED: {report.failure}. {FAILED_FIGURES}**" if report.failure else f"**{headline_sentence(report)}**", ""]
+    if report.findings and not report.failure:
+        lines += [*(f"- **{key_phrase(finding)}**{numbers_of(finding)}" for finding in report.findings), ""]
     lines += markdown_table(("", "accuracy, 95 % interval", "pairs"), accuracy_rows(report))
     lines += ["", f"The groups add up to the overall: {addition(scores)}."]
     if len(scores.k_curve) > 1:
         lines += ["", "What more votes buy. One order: the majority of K votes, each order a trial. Both: one majority (or one"]
         lines += ["probability) of K votes of each. An even vote is not right, so that 2K votes, and even K, can score lower."]
-        lines += ["", *markdown_table(CURVE, [_curve_cells(point, scores.tokens_per_vote) for point in scores.k_curve])]
+        lines += ["", *markdown_table(CURVE, curve_rows(scores))]
     if scores.sequential:
         lines += [
             "",
@@ -134,12 +169,24 @@ def report_markdown(report: Report) -> str:
 CURVE = ("votes K", "one order", "any of K right", "both orders, K each", "by probability", "tokens of K")
 
 
+def curve_rows(scores: Scores) -> list[tuple[str, ...]]:
+    """Return a row for each number of votes, in percent; none where there is one vote alone."""
+    points = scores.k_curve if len(scores.k_curve) > 1 else ()
+    return [_curve_cells(point, scores.tokens_per_vote) for point in points]
+
+
+def slice_rows(cells: Mapping[str, CountedEstimate]) -> list[tuple[str, str, str]]:
+    """Return (value, accuracy with interval in percent, number of pairs) of a further way to group the pairs."""
+    return [(value, with_interval(cell.accuracy, cell.interval), f"{cell.n:,}") for value, cell in cells.items()]
+
+
 def _curve_cells(point: CurvePoint, tokens_per_vote: float) -> tuple[str, ...]:
     both = ["–" if cell is None else with_interval(cell.accuracy, cell.interval) for cell in (point.balanced, point.weighted)]
     one_order = with_interval(point.accuracy, point.interval)
     return str(point.k), one_order, percent(point.any_correct), *both, f"{point.k * tokens_per_vote:.0f}"
 
 
+NO_SIGN = 1.5  # of what an exact confidence would show
 CONFIDENCE = ("confidence", "mean", "right when named", "ECE (if exact)", "Brier", "undecided")
 
 
@@ -151,6 +198,8 @@ def confidence_rows(scores: Scores) -> list[tuple[str, ...]]:
         cells: tuple[str, ...] = ("–",) * 4
         if calibration is not None:
             ece = f"{with_interval(calibration.ece, calibration.ece_interval)} ({percent(calibration.ece_if_exact)})"
+            if calibration.ece <= NO_SIGN * calibration.ece_if_exact:  # there its interval holds the truth too seldom
+                ece = f"{percent(calibration.ece)} ({percent(calibration.ece_if_exact)}): no sign of miscalibration"
             cells = percent(calibration.mean_confidence), percent(calibration.accuracy), ece, f"{calibration.brier:.3f}"
         rows.append((CONFIDENCE_NAMES[name], *cells, undecided))
     return rows
@@ -201,10 +250,19 @@ def report_html(report: Report, rows: Sequence[Row], out: Path) -> str:
             failed_figures=FAILED_FIGURES,
             groups=list(report.scores.groups),
             num_pairs=report.scores.num_pairs,
-            table=accuracy_rows(report),
-            facts=facts(report),
+            headline=headline(report),
+            findings=[(key_phrase(finding), numbers_of(finding)) for finding in report.findings],
+            judge_rows=judge_rows(report),
+            reference_rows=reference_rows(report),
+            answer_facts=answer_facts(report),
+            asking_facts=asking_facts(report),
             addition=addition(report.scores),
-            plots=report_figures(report),
+            plots=[(one.caption, figure_uri(one.figure)) for one in report_figures(report)],
+            curve=curve_rows(report.scores),
+            curve_columns=CURVE,
+            slices={name: slice_rows(cells) for name, cells in report.scores.slices.items()},
+            words=words_of(report),
+            name=judge_name(report.judge),
             stopping=list(map(_stopping_cells, report.scores.sequential)),
             stopping_columns=STOPPING,
             confidence=confidence_rows(report.scores),

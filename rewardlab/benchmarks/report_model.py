@@ -207,8 +207,8 @@ class Cost:
 class Report:
     """A run: what was asked of which judge, its ``scores``, controls and baselines, and what to know before reading them.
 
-    In JSON the fields of ``scores`` stand beside the others. ``failure`` says why the run failed, and its figures are of no
-    judge; "" where it did not.
+    In JSON the fields of ``scores`` stand beside the others. ``findings`` say what is wrong with the judge (see ``findings``).
+    ``failure`` says why the run is no evidence of the judge, "" of one that is: then no figure of it stands as its own.
     """
 
     benchmark: str
@@ -234,6 +234,7 @@ class Report:
     versions: Mapping[str, str | None]
     commit: str
     panel: PanelScores | None = None
+    findings: tuple[str, ...] = ()
     failure: str = ""
     cost: Cost | None = None
 

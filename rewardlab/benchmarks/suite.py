@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rewardlab.benchmarks.figures import best_baseline
+from rewardlab.benchmarks.findings import key_phrase
 from rewardlab.benchmarks.report import write_reports
 from rewardlab.benchmarks.report_model import Report
 from rewardlab.benchmarks.runner import run_bench
@@ -23,6 +24,7 @@ FAILED = "**failed**"  # in place of an accuracy
 COLUMNS = (
     "benchmark",
     "accuracy",
+    "what is wrong",
     "macro",
     "both orders",
     "text-only",
@@ -96,6 +98,7 @@ def suite_markdown(title: str, reports: Mapping[str, Report]) -> str:
         row = (
             f"[{name}]({name}/report.md)",
             FAILED if report.failure else with_interval(scores.accuracy.micro, scores.interval),
+            "; ".join(map(key_phrase, report.findings)) or "–",
             percent(scores.accuracy.macro),
             "–" if decided is None else with_interval(decided.accuracy, decided.interval),
             "–" if blank is None else with_interval(blank.accuracy.micro, blank.interval),

@@ -1,4 +1,4 @@
-"""Finished benchmark runs: a gate between two of them, and their export to other tools."""
+"""Finished benchmark runs: a gate between two of them, their figures and tables as files, and their export to other tools."""
 
 from __future__ import annotations
 
@@ -80,3 +80,51 @@ def bench_export(
     rows = find_benchmark(benchmark or finished.report.benchmark).load(place, images=images, with_images=with_images)
     write_inspect_log(finished, rows, out, with_images=with_images)
     typer.echo(f"written: {out} ({len(finished.rows):,} pairs); inspect view --log-dir {out.parent}")
+
+
+@bench_app.command("figures")
+def bench_figures(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder for the files.")],
+    formats: Annotated[str, typer.Option("--format", help="svg, pdf and png, comma-separated.")] = "svg,pdf",
+    dpi: Annotated[int, typer.Option("--dpi", min=50, max=1200, help="Pixels per inch of .png, of 5 inches.")] = 200,
+) -> None:
+    """Write the figures of runs as files: those of their pages, and of several runs of the same data one of all judges.
+
+    They are drawn for a light page, on white. The same run gives the same files.
+    """
+    from rewardlab.benchmarks.comparison import read_run
+    from rewardlab.benchmarks.run_exports import write_figures
+
+    wanted = [name.strip() for name in formats.split(",") if name.strip()]
+    written = write_figures([read_run(folder) for folder in runs], out, wanted, dpi=dpi)
+    typer.echo(f"written: {len(written)} files in {out}, {written[0].name} to {written[-1].name}" if written else "no figure")
+
+
+@bench_app.command("table")
+def bench_table(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs, in the order of the rows.")],
+    out: Annotated[
+        Path, typer.Option("--out", help="File to write: .csv (every number), .tex (booktabs) or .md (the main ones).")
+    ],
+) -> None:
+    """Write the numbers of runs as a table: CSV of every one with its interval, LaTeX or Markdown of the main ones.
+
+    `bench compare` tests the differences between runs.
+    """
+    from rewardlab.benchmarks.comparison import read_run
+    from rewardlab.benchmarks.run_exports import write_table
+
+    write_table([read_run(folder) for folder in runs], out)
+    typer.echo(f"written: {out} ({len(runs)} {'run' if len(runs) == 1 else 'runs'})")
+
+
+@bench_app.command("index")
+def bench_index(folder: Annotated[Path, typer.Argument(help="Folder that has the folders of runs, at any depth.")]) -> None:
+    """Write a page that lists all runs below a folder: accuracy, what is wrong with each judge, and links to their pages."""
+    from rewardlab.benchmarks.index_page import write_index
+
+    page, faults = write_index(folder)
+    for fault in faults:
+        typer.echo(fault, err=True)
+    typer.echo(f"written: {page}")

@@ -31,7 +31,7 @@ def demo_command(
         return
     from rewardlab.demo.examples import judge_examples, write_examples_page
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, emoji=False)
     with Console(stderr=True).status("loading the judge and asking it about six pairs ..."):
         run = judge_examples()
     for number, example in enumerate(run.examples, start=1):

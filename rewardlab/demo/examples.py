@@ -110,7 +110,7 @@ def write_examples_page(run: DemoRun, out: Path) -> None:
     from rewardlab.reporting.pages import page_environment
 
     page = page_environment("rewardlab.demo").get_template("examples.html")
-    text = page.render(run=run, orders=BOTH_ORDERS, results=ExampleResult, data_url=to_data_url, letters="AB")
+    text = page.render(run=run, orders=BOTH_ORDERS, results=ExampleResult, data_url=to_data_url)
     write_atomic(out, text)
 
 

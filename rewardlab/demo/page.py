@@ -11,7 +11,7 @@ from rewardlab.data.files import read_lines, write_atomic
 from rewardlab.demo.build import TEST
 from rewardlab.demo.summary import STAGES, TITLES, Summary, summary_sentences, summary_table
 from rewardlab.reporting.pages import page_environment
-from rewardlab.reporting.plots import GOLD, INK, LEAF, WARM, Line, Series, plot_curve, plot_series
+from rewardlab.reporting.plots import GOLD, INK, LEAF, WARM, Line, Series, figure_uri, plot_curve, plot_series
 
 NUM_EXAMPLES = 12  # judgments, the same pairs before and after
 
@@ -42,7 +42,7 @@ def training_curves(out: Path) -> list[tuple[str, str]]:
             points = [(row["step"], float(row[metric])) for row in rows if metric in row]
             if points:
                 series.append(Series(label, [step for step, _ in points], [value for _, value in points], color))
-        plots.append((caption, plot_series(series, xlabel="optimizer step")))
+        plots.append((caption, figure_uri(plot_series(series, xlabel="optimizer step"))))
     return plots
 
 
@@ -53,7 +53,7 @@ def plot_stages(summary: Summary) -> str:
         for stage, color in (("sft", WARM), ("rl", INK))
         if (curve := summary.stages[stage].votes)
     ]
-    return plot_curve(lines, None, xlabel="votes per order")
+    return figure_uri(plot_curve(lines, None, xlabel="votes per order"))
 
 
 def write_page(summary: Summary, out: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
-from rewardlab.reporting.tables import percent
+from rewardlab.reporting.tables import RESPONSE_LETTERS, percent
 
 
 def page_environment(*packages: str) -> Environment:
@@ -14,5 +14,5 @@ def page_environment(*packages: str) -> Environment:
     """
     loaders = [PackageLoader(name, ".") for name in (*packages, "rewardlab.reporting")]
     env = Environment(loader=ChoiceLoader(loaders), autoescape=True, undefined=StrictUndefined)
-    env.globals.update(percent=percent)
+    env.globals.update(percent=percent, letters=RESPONSE_LETTERS)
     return env

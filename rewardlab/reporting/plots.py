@@ -1,4 +1,4 @@
-"""The figures of reports: accuracies, votes, length, confidence. Each is an SVG that stands inside a page, light or dark."""
+"""The figures of reports: accuracies, votes, length, confidence. Each stands inside a page, light or dark, or in a file."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import base64
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import matplotlib
-
-matplotlib.use("Agg")
-from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from rewardlab.metrics.calibration import Bin, RiskPoint
@@ -54,7 +53,7 @@ STYLE: Any = {
     "lines.linewidth": 2,
     "lines.solid_capstyle": "round",
 }
-plt.rcParams.update(STYLE)
+matplotlib.rcParams.update(STYLE)
 WIDE, LOW = 5.0, 3.0  # inches: 480 px, as wide as a figure stands in a page of two columns
 LETTER = 0.085  # inches, of a label; fonts differ, and this is a wide one's
 MOST_LETTERS = 24  # of a name beside an axis
@@ -99,14 +98,13 @@ class EndLabel:
     color: str
 
 
-def figure_uri(figure: Any) -> str:
-    """Return a matplotlib figure as an SVG data URL that follows the reader's light or dark setting.
+def figure_uri(figure: Figure) -> str:
+    """Return a figure as an SVG data URL that follows the reader's light or dark setting.
 
     The background is that of the page. Only the colours of :data:`DARK` may be drawn with: others do not change.
     """
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
-    plt.close(figure)
     svg = buffer.getvalue()
     rules = ["", ""]
     for number, (light, dark) in enumerate(DARK.items()):
@@ -117,19 +115,41 @@ def figure_uri(figure: Any) -> str:
     return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()
 
 
-def _short(name: str) -> str:
+SUFFIXES = (".svg", ".pdf", ".png")  # of the files that a figure can be
+
+
+def save_figure(figure: Figure, path: Path, *, dpi: int = 200) -> None:
+    """Write a figure on white to a file of one of :data:`SUFFIXES`; ``dpi`` is for .png. The same figure is the same file.
+
+    Letters are outlines in .svg and embedded in .pdf: it looks the same wherever it is opened. Raise ValueError for another
+    suffix.
+    """
+    if path.suffix not in SUFFIXES:
+        raise ValueError(f"{path}: expected a file that ends in {', '.join(SUFFIXES)}")
+    undated: Any = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {}}[path.suffix]
+    with matplotlib.rc_context({"svg.fonttype": "path", "pdf.fonttype": 42}):
+        figure.savefig(path, dpi=dpi, facecolor="white", metadata=undated)
+
+
+def _axes(width: float = WIDE, height: float = LOW) -> tuple[Figure, Any]:
+    """A figure of this many inches, which belongs to nobody but its caller, and its axes."""
+    figure = Figure(figsize=(width, height))
+    return figure, figure.subplots()
+
+
+def _short(name: str, most: int = MOST_LETTERS) -> str:
     """A name cut in its middle, where paths are alike least at the end."""
-    return name if len(name) <= MOST_LETTERS else f"{name[:8]}…{name[-(MOST_LETTERS - 9) :]}"
+    return name if len(name) <= most else f"{name[:8]}…{name[-(most - 9) :]}"
 
 
 def _inches(texts: Sequence[str]) -> float:
     return LETTER * max((len(line) for text in texts for line in text.split("\n")), default=0)
 
 
-def _fit(axes: Any, *, left: float = 0.7, right: float = 0.2, top: float = 0.15) -> None:
+def _fit(axes: Any, *, left: float = 0.7, right: float = 0.2, top: float = 0.15, bottom: float = 0.55) -> None:
     """Place the axes within a figure of fixed size, so that letters are as large in every figure; margins in inches."""
     width, height = axes.figure.get_size_inches()
-    axes.set_position((left / width, 0.55 / height, 1 - (left + right) / width, 1 - (0.55 + top) / height))
+    axes.set_position((left / width, bottom / height, 1 - (left + right) / width, 1 - (bottom + top) / height))
 
 
 def _label_ends(axes: Any, labels: Sequence[EndLabel]) -> None:
@@ -189,10 +209,10 @@ def _chance(axes: Any, *, horizontal: bool) -> None:
         )
 
 
-def _rows(names: Sequence[str], numbers: Sequence[str]) -> tuple[Any, Any]:
-    """Axes with a row per name, the first on top, and its number right of it."""
-    figure, axes = plt.subplots(figsize=(WIDE, 0.34 * len(names) + 1.15))
-    short = [_short(name) for name in names]
+def _rows(names: Sequence[str], numbers: Sequence[str], width: float = WIDE) -> tuple[Figure, Any]:
+    """Axes with a row per name, the first on top, and its number right of it. A name may have half of what is wider."""
+    figure, axes = _axes(width, 0.34 * len(names) + 1.15)
+    short = [_short(name, MOST_LETTERS + int(max(0.0, width - WIDE) / 2 / LETTER)) for name in names]
     axes.set(yticks=range(len(names)), yticklabels=short, ylim=(len(names) - 0.1, -0.6))
     _fit(axes, left=_inches(short) + 0.25, right=_inches(numbers) + 0.25, top=0.3)
     axes.grid(visible=False, axis="y")
@@ -204,9 +224,10 @@ def _rows(names: Sequence[str], numbers: Sequence[str]) -> tuple[Any, Any]:
     return figure, axes
 
 
-def plot_accuracies(cells: Mapping[str, Measured], baseline: tuple[str, float]) -> str:
-    """Draw accuracies by name with their intervals and numbers, beside chance and a baseline's (name, accuracy)."""
-    figure, axes = _rows(list(cells), [with_interval(cell.accuracy, cell.interval) for cell in cells.values()])
+def plot_accuracies(cells: Mapping[str, Measured], baseline: tuple[str, float], *, width: float = WIDE) -> Figure:
+    """Draw accuracies by name with their intervals and numbers, beside chance and a baseline's (name, accuracy); ``width`` in
+    inches."""
+    figure, axes = _rows(list(cells), [with_interval(cell.accuracy, cell.interval) for cell in cells.values()], width)
     for place, cell in enumerate(cells.values()):
         low, high = cell.interval
         axes.plot([100 * low, 100 * high], [place, place], color=INK, lw=3, alpha=0.45, clip_on=False)
@@ -229,12 +250,12 @@ def plot_accuracies(cells: Mapping[str, Measured], baseline: tuple[str, float]) 
         ha="right" if is_right else "left",
         annotation_clip=False,
     )
-    return figure_uri(figure)
+    return figure
 
 
-def plot_curve(lines: Sequence[Line], stopping: Line | None, *, xlabel: str = "samples per pair") -> str:
+def plot_curve(lines: Sequence[Line], stopping: Line | None, *, xlabel: str = "samples per pair") -> Figure:
     """Draw accuracy against samples per pair, a line per way of reducing them; ``stopping`` is dashed, without intervals."""
-    figure, axes = plt.subplots(figsize=(WIDE, LOW))
+    figure, axes = _axes()
     labels = []
     for line in lines:
         percents = [100 * point.accuracy for point in line.points]
@@ -251,12 +272,12 @@ def plot_curve(lines: Sequence[Line], stopping: Line | None, *, xlabel: str = "s
     if axes.get_ylim()[0] < 52:
         _chance(axes, horizontal=True)
     _label_ends(axes, labels)
-    return figure_uri(figure)
+    return figure
 
 
-def plot_series(series: Sequence[Series], *, xlabel: str, ylabel: str = "") -> str:
+def plot_series(series: Sequence[Series], *, xlabel: str, ylabel: str = "") -> Figure:
     """Draw numbers over the steps of a run, each line with its name at its end."""
-    figure, axes = plt.subplots(figsize=(WIDE, LOW))
+    figure, axes = _axes()
     labels = []
     for one in series:
         axes.plot(one.steps, one.values, "o" if len(one.steps) == 1 else "-", color=one.color)
@@ -264,10 +285,10 @@ def plot_series(series: Sequence[Series], *, xlabel: str, ylabel: str = "") -> s
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set(xlabel=xlabel, ylabel=ylabel)
     _label_ends(axes, labels)
-    return figure_uri(figure)
+    return figure
 
 
-def plot_position(biases: Mapping[str, float | None]) -> str:
+def plot_position(biases: Mapping[str, float | None]) -> Figure:
     """Draw the share of valid verdicts for the first place, by name, from its bias (the share less one half)."""
     figure, axes = _rows(list(biases), ["–" if bias is None else f"{50 + 100 * bias:.1f}" for bias in biases.values()])
     widest = max([10.0, *(100 * abs(bias) for bias in biases.values() if bias is not None)])
@@ -277,27 +298,29 @@ def plot_position(biases: Mapping[str, float | None]) -> str:
             axes.plot(50 + 100 * bias, place, "o", color=WARM, ms=7, clip_on=False)
     axes.axvline(50, color=SOFT, ls=(0, (4, 3)), lw=1)
     axes.set(xlim=(50 - 1.1 * widest, 50 + 1.1 * widest), xlabel="verdicts for the response shown first, %")
-    return figure_uri(figure)
+    return figure
 
 
-def plot_length(cells: Sequence[tuple[int, Measured]]) -> str:
+def plot_length(cells: Sequence[tuple[int, Measured]]) -> Figure:
     """Draw accuracy by the difference in length, (characters, accuracy) each."""
-    figure, axes = plt.subplots(figsize=(WIDE, LOW))
+    figure, axes = _axes()
     places = range(len(cells))
     for place, (_, cell) in zip(places, cells, strict=True):
         axes.plot([place, place], [100 * side for side in cell.interval], color=INK, lw=3, alpha=0.45, clip_on=False)
     axes.plot(places, [100 * cell.accuracy for _, cell in cells], "o-", color=INK, clip_on=False)
-    axes.set(xticks=places, xticklabels=[f"{characters:+,}" for characters, _ in cells], ylim=(0, 100))
+    medians = [f"{characters:+,}" for characters, _ in cells]
+    labels = [f"{text}\nfifth {n}" if medians.count(text) > 1 else text for n, text in enumerate(medians, 1)]
+    axes.set(xticks=places, xticklabels=labels, ylim=(0, 100))
     axes.set(xlabel="better response is longer by, characters", ylabel="accuracy, %")
     axes.grid(visible=False, axis="x")
-    _fit(axes)
+    _fit(axes, bottom=0.75 if labels != medians else 0.55)
     _chance(axes, horizontal=True)
-    return figure_uri(figure)
+    return figure
 
 
-def plot_reliability(confidences: Mapping[str, Sequence[Bin]]) -> str:
+def plot_reliability(confidences: Mapping[str, Sequence[Bin]]) -> Figure:
     """Draw observed accuracy against confidence, by the confidence's label; the area of a point goes by its pairs."""
-    figure, axes = plt.subplots(figsize=(WIDE, LOW))
+    figure, axes = _axes()
     axes.plot([50, 100], [50, 100], color=SOFT, ls=(0, (4, 3)), lw=1)
     axes.annotate("exact", (60, 60), color=SOFT, fontsize=9.5, xytext=(6, -10), textcoords="offset points")
     labels = []
@@ -311,12 +334,12 @@ def plot_reliability(confidences: Mapping[str, Sequence[Bin]]) -> str:
         labels.append(EndLabel(label, points[1][-1], color))
     axes.set(xlim=(48, 102), xlabel="confidence in the response named, %", ylabel="right, %")
     _label_ends(axes, labels)
-    return figure_uri(figure)
+    return figure
 
 
-def plot_risk(curves: Mapping[str, Sequence[RiskPoint]]) -> str:
+def plot_risk(curves: Mapping[str, Sequence[RiskPoint]]) -> Figure:
     """Draw the share of errors among the pairs decided against how many are, by the confidence's label."""
-    figure, axes = plt.subplots(figsize=(WIDE, LOW))
+    figure, axes = _axes()
     labels = []
     for (label, curve), color in zip(curves.items(), (INK, WARM), strict=False):
         if not curve:
@@ -327,4 +350,4 @@ def plot_risk(curves: Mapping[str, Sequence[RiskPoint]]) -> str:
     axes.set(xlim=(0, 102), xlabel="pairs decided, %", ylabel="of those wrong, %")
     axes.set_ylim(bottom=0)
     _label_ends(axes, labels)
-    return figure_uri(figure)
+    return figure

@@ -1,8 +1,10 @@
-"""How numbers stand in tables: percentages with their intervals, rows of Markdown."""
+"""How numbers and names stand in tables and on pages: percentages with their intervals, rows of Markdown, letters."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+
+RESPONSE_LETTERS = "AB"  # how pages and files for people call responses[0] and responses[1], in whatever order they are shown
 
 
 def percent(value: float | None, digits: int = 1) -> str:

@@ -67,7 +67,11 @@ def test_read_back(suffix: str, run: Path) -> None:
         assert all(f"<think>row {row.row}</think>" in answer.text for answer in answers)
         image = next(part.image for part in sample.input[0].content if part.type == "image")
         assert base64.b64decode(image.partition(",")[2]) == row.pair.images[0]
-        assert sample.target == f"response {row.pair.preferred}"
+        assert sample.target == "AB"[row.pair.preferred]
+        assert f"**Response {sample.target}**\n\n{row.pair.responses[row.pair.preferred]}" in sample.input[0].text
+        notes = [message.text for message in sample.messages if message.role == "user"][1:]
+        assert [note[:13] for note in notes] == ["A shown first", "B shown first"]
+        assert f"better is {sample.target}" in sample.scores["accuracy"].explanation
         assert sample.scores["accuracy"].answer == {0: sample.target, 1: "tie", 2: "no valid vote", 3: "tie"}[row.row % 4]
 
 

@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 
-from rewardlab.benchmarks.browser import read_kinds
+from rewardlab.benchmarks.browser import read_kinds, tally
 from rewardlab.benchmarks.report import write_reports
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import BenchSettings
 from rewardlab.data.pairs import write_parquet
+from rewardlab.types import Order
+from rewardlab.verdicts.votes import in_order
+from tests.support.labeled import labeled
 
 CHROMIUM = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
@@ -43,6 +46,14 @@ def test_kinds(run: tuple[Path, list[Any]]) -> None:
     """Each of the four sorts of pair is told apart."""
     found = read_kinds(run[0] / "scores.jsonl")
     assert [found[n] for n in range(4)] == [["right"], ["wrong", "flipped"], ["wrong", "invalid"], ["wrong", "split"]]
+
+
+def test_tally() -> None:
+    """By hand, each order by itself: marks are as shown, letters those of the data file."""
+    votes = labeled("112-", "1").judgment.votes
+    assert tally(in_order(votes, Order.GIVEN)) == "2 of 4 votes for A, 1 for B, 1 without a verdict"
+    assert tally(in_order(votes, Order.SWAPPED)) == "1 of 1 vote for B"
+    assert tally(labeled("--").judgment.votes) == "2 of 2 votes without a verdict"
 
 
 @pytest.fixture(params=[(1280, 900), (390, 844)], ids=["desktop", "phone"])
@@ -87,3 +98,39 @@ def test_browsing(page: Any) -> None:
     sizes = page.evaluate("[...document.querySelectorAll('.plots img')].map(one => one.naturalWidth)")
     assert len(sizes) >= 5
     assert all(sizes)
+
+
+def test_one_naming(page: Any) -> None:
+    """Row 1 always names the place shown first: A where A was first, B where B was, under a heading for each order."""
+    page.evaluate("location.hash = 'row-1'")
+    card = page.locator("#row-1")
+    headings = card.locator("h3").all_inner_texts()
+    assert headings == ["A shown first: 2 of 2 votes for A", "B shown first: 2 of 2 votes for B"]
+    verdicts = card.locator(".vote > b").all_inner_texts()
+    better = "B" if "B (preferred)" in card.locator(".pair").inner_text().replace("Response ", "") else "A"
+    assert verdicts == [f"for {one}, {'right' if one == better else 'wrong'}" for one in "AABB"]
+    assert "first response, 1 or A is B" in card.locator("small", has_text="call the first").nth(1).inner_text()
+    body = page.inner_text("body")
+    assert "Response 0" not in body
+    assert "response 0" not in body
+
+
+def test_links(page: Any, run: tuple[Path, list[Any]]) -> None:
+    """A judgment and a filter have addresses; what a link leads to is open, below the bar, and shows the pair's own id."""
+    address = f"file://{run[0]}/report.html"
+    page.goto(f"{address}#kind=split&q=row%2023")
+    assert page.locator("details.judgment:not([hidden])").count() == 1
+    page.click(".filters button[data-kind=wrong]")
+    assert page.evaluate("location.hash") == "#kind=wrong&q=row+23"
+    page.evaluate("location.hash = 'row-5'")
+    page.wait_for_function("document.getElementById('row-5').open")
+    assert page.locator("details.judgment:not([hidden])").count() == 60  # the filter would hide it
+    title, bar = page.locator("#row-5 summary b").bounding_box(), page.locator(".filters").bounding_box()
+    assert title["y"] >= bar["y"] + bar["height"]
+    assert title["y"] < page.viewport_size["height"]
+    assert run[1][5].pair.pair_id in page.locator("#row-5 summary").inner_text()
+    page.fill(".filters input", run[1][7].pair.pair_id)
+    assert page.locator("#row-7").is_visible()
+    page.goto(f"{address}#row-999")
+    page.reload()
+    assert "row 999 is not on this page" in page.inner_text(".filters output")

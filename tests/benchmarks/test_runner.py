@@ -289,6 +289,7 @@ def test_report_files(pairs_file: Path, tmp_path: Path, monkeypatch: pytest.Monk
     assert not re.search(r"url\((?!['\"]?data:)|@import", page)
     assert page.count("data:image/svg+xml") >= 2
     assert page.count("data:image/png") >= 12
+    assert page.count('class="thumbnail"') == page.count('<details class="judgment"') > 0
     text = (tmp_path / "r" / "report.md").read_text()
     assert text == report_markdown(report)
     assert "text-only (blank image)" in text

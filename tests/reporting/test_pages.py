@@ -33,6 +33,7 @@ from rewardlab.reporting.plots import (
     WARM,
     Line,
     Series,
+    figure_uri,
     plot_accuracies,
     plot_curve,
     plot_length,
@@ -84,9 +85,10 @@ def pages(demo_pairs: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
             lines += [{"row": row, "order": order, "text": f"<think>row {row}</think><answer>{one}</answer>"} for one in said]
     votes = folder / "votes.jsonl"
     votes.write_text("\n".join(map(json.dumps, lines)))
-    for name, judge in ((LONG, f"replay:{votes}"), ("b", "baseline:longest")):
+    others = {"b": "longest", "c": "shortest", "d": "first", "e": "random"}
+    for name, judge in {LONG: f"replay:{votes}", **{name: f"baseline:{rule}" for name, rule in others.items()}}.items():
         _, rows = run_bench(BenchSettings("pairs", folder / "pairs.parquet", judge), folder / name)
-    runs = [read_run(folder / LONG), read_run(folder / "b")]
+    runs = [read_run(folder / name) for name in (LONG, *others)]
     (folder / "report.html").write_text(report_html(runs[0].report, rows, folder / LONG))
     (folder / "leaderboard.html").write_text(leaderboard_html(runs))
     metrics = [
@@ -144,6 +146,10 @@ def test_a_page(name: str, scheme: str, chromium: Any, pages: Path) -> None:
         page = chromium.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
         page.goto(f"file://{pages}/{name}.html")
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), width
+        wide = page.evaluate(
+            "[...document.querySelectorAll('.scroll')].filter(one => one.scrollWidth > one.clientWidth).length"
+        )
+        assert wide == 0 or name not in ("report", "leaderboard"), width
         assert page.evaluate(PALE) == []
         page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
         assert page.evaluate(PALE) == []
@@ -205,19 +211,20 @@ FIGURES = {
     "series": plot_series([Series(name, (1, 2), (0.5, 0.5), WARM) for name in ("reward", "right\nverdicts")], xlabel="step"),
     "position": plot_position({"general": 0.5, "none": None, LONG: -0.5}),
     "length": plot_length([(-2000, estimate(1.0)), (10, estimate(0.2))]),
+    "lengths alike": plot_length([(n, estimate(0.5)) for n in (-1, 1, 1, 1, 14)]),
     "reliability": plot_reliability({"share\nof votes": [Bin(3, 0.6, 1.0), Bin(9, 0.9, 0.8)], "none": []}),
     "risk": plot_risk({"share\nof votes": [RiskPoint(0.5, 0.6, 0.0), RiskPoint(0.1, 1.0, 0.4)], "none": []}),
 }
 
 
-def svg_of(uri: str) -> str:
-    return base64.b64decode(uri.partition(",")[2]).decode()
+def svg_of(name: str) -> str:
+    return base64.b64decode(figure_uri(FIGURES[name]).partition(",")[2]).decode()
 
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_every_colour_follows_the_reader(name: str) -> None:
     """Outside of the rule that sets them for light and for dark, no colour is fixed, and none is left black by default."""
-    svg = svg_of(FIGURES[name])
+    svg = svg_of(name)
     rule, body = re.search(r"<style>:root.*?</style>", svg, re.DOTALL), re.sub(r"<style>:root.*?</style>", "", svg)
     assert rule is not None
     assert "prefers-color-scheme:dark" in rule[0]
@@ -246,8 +253,8 @@ def test_contrast_of_figures() -> None:
 def test_no_letter_is_cut_off(chromium: Any) -> None:
     """Every text of every figure lies within it, and no two labels at the ends of lines overlap."""
     page = chromium.new_page()
-    for name, uri in FIGURES.items():
-        page.set_content(svg_of(uri).partition("?>")[2])
+    for name in FIGURES:
+        page.set_content(svg_of(name).partition("?>")[2])
         boxes = page.evaluate(
             """[...document.querySelectorAll('svg text')].map(text => {
               const [box, all] = [text.getBoundingClientRect(), document.querySelector('svg').getBoundingClientRect()];

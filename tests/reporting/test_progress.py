@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from rewardlab.reporting.progress import bar
+from rewardlab.reporting.progress import bar, log_line
 
 
 def test_a_notebook_gets_text(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -22,3 +22,9 @@ def test_a_notebook_gets_text(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
             advance()
     assert shown == []
     assert "3/3" in capsys.readouterr().err
+
+
+def test_text_stays_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    """No picture for :x:, no markup for brackets."""
+    log_line("a :x: b [bold]c[/]")
+    assert capsys.readouterr().err == "a :x: b [bold]c[/]\n"

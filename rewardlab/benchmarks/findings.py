@@ -1,0 +1,247 @@
+"""What is wrong with a judge, in sentences for the top of its report: blind, leaning, flipping, guessing, invalid.
+
+Each sentence is "What is wrong: the numbers"; the words before the colon stand in tables of several runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rewardlab.benchmarks.base import Row
+from rewardlab.benchmarks.baselines import num_characters
+from rewardlab.benchmarks.report_model import Report
+from rewardlab.metrics.accuracy import Labeled, pair_score
+from rewardlab.metrics.intervals import Interval, difference_interval
+from rewardlab.reporting.tables import percent, with_interval
+from rewardlab.types import Choice
+
+LOOKS = 0.05  # a judge that looks gains this much by the image; chance alone gains less on some hundred pairs
+LEANS = 0.05  # a share of first of 55 % or more; what the better judges published show is below
+FLIPS = 0.25  # of pairs; half of these are wrong in one of both orders, whatever the label
+LENGTH = 0.10  # labels prefer the longer response by less in the published benchmarks
+INVALID = 0.05  # of answers; as much as judges of one benchmark often differ by
+MISSING = 0.01  # of samples
+FEW_PROMPTS = 20  # below, an interval over prompts is as wide as the differences of judges
+BY_LENGTH = ("longest", "shortest")  # baselines that are rules; the others guess, and are best by luck
+REASONS = {
+    "truncated": "cut off at the token limit, which --max-tokens raises",
+    "no_verdict": "nothing in the form that is read, which --template names",
+    "not_a_choice": "a verdict that is neither response",
+    "empty": "empty",
+    "error": "failed, or not recorded",
+    "timeout": "not there in time",
+}
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean over pairs (a share, or a difference of shares) with its interval."""
+
+    value: float
+    interval: Interval
+
+    @property
+    def is_sure(self) -> bool:
+        """Return whether 0 lies outside of the interval."""
+        return not self.interval[0] <= 0 <= self.interval[1]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the sentences need beside a report, of its rows and votes.
+
+    ``blank`` is the accuracy with blank images, ``sighted`` that of as many votes with the pair's own, ``gain`` the second less
+    the first, pair by pair; None without that control. All three are of the ``num_with_image`` pairs that have an image, and
+    ``single``: of one vote in each order.
+    ``position``: share of verdicts for the first less one half, ``length``: as ``length_bias``, ``flipped``: share of pairs
+    whose orders name different responses; None where no pair can say. ``sees``: the judge is shown images.
+    """
+
+    num_prompts: int
+    sees: bool
+    num_with_image: int
+    num_missing: int = 0
+    sighted: float | None = None
+    blank: float | None = None
+    gain: Estimate | None = None
+    single: bool = True
+    position: Estimate | None = None
+    length: Estimate | None = None
+    flipped: Estimate | None = None
+
+
+def gather_evidence(
+    rows: Sequence[Row],
+    items: Sequence[Labeled],
+    controls: Mapping[str, Sequence[Labeled]],
+    *,
+    sees: bool,
+    stopped: bool,
+    num_missing: int = 0,
+) -> Evidence:
+    """Return the evidence of a run. ``stopped``: votes were asked until settled, so that one of them is no sample."""
+    clusters = [row.cluster for row in rows]
+    seen = [n for n, row in enumerate(rows) if row.pair.images or any(row.pair.response_images)]
+    sighted = blank = gain = None
+    if "blank" in controls and seen:
+        like = controls.get("greedy", items)  # a control has one vote in each order
+        k = None if "greedy" in controls or stopped else 1
+        with_image = [pair_score(like[n], k) for n in seen]
+        without = [pair_score(controls["blank"][n]) for n in seen]
+        sighted, blank = sum(with_image) / len(seen), sum(without) / len(seen)
+        gain = _difference([a - b for a, b in zip(with_image, without, strict=True)], [clusters[n] for n in seen])
+    return Evidence(
+        num_prompts=len(set(clusters)),
+        sees=sees,
+        num_with_image=len(seen),
+        num_missing=num_missing,
+        sighted=sighted,
+        blank=blank,
+        gain=gain,
+        single="greedy" in controls or not stopped,
+        position=_over_pairs([_first_share(item) for item in items], clusters),
+        length=_over_pairs([_longer_share(row, item) for row, item in zip(rows, items, strict=True)], clusters),
+        flipped=_over_pairs([_flipped(item) for item in items], clusters),
+    )
+
+
+def _over_pairs(values: Sequence[float | None], clusters: Sequence[str]) -> Estimate | None:
+    there = [(value, cluster) for value, cluster in zip(values, clusters, strict=True) if value is not None]
+    return _difference([value for value, _ in there], [cluster for _, cluster in there]) if there else None
+
+
+def _difference(values: Sequence[float], clusters: Sequence[str]) -> Estimate:
+    return Estimate(sum(values) / len(values), difference_interval(values, clusters))
+
+
+def _first_share(item: Labeled) -> float | None:
+    """Share of valid verdicts for the response shown first, less one half."""
+    choices = [vote.verdict.choice for vote in item.judgment.votes if vote.verdict.choice is not None]
+    return choices.count(Choice.FIRST) / len(choices) - 0.5 if choices else None
+
+
+def _longer_share(row: Row, item: Labeled) -> float | None:
+    """Share of valid verdicts for the longer response, less 1 where that is the better one."""
+    lengths = tuple(map(num_characters, row.pair.responses))
+    right, wrong = (sum(tally[side] for tally in item.tallies) for side in (0, 1))
+    if lengths[0] == lengths[1] or not right + wrong:
+        return None
+    is_better = lengths[item.preferred] > lengths[1 - item.preferred]
+    return (right if is_better else wrong) / (right + wrong) - is_better
+
+
+def _flipped(item: Labeled) -> float | None:
+    """1 where the majorities of both orders name different responses; None of a pair shown in one order."""
+    leads = [right - wrong for right, wrong, _ in item.tallies]
+    return float(leads[0] * leads[1] < 0) if len(leads) == 2 else None
+
+
+def find_faults(report: Report, evidence: Evidence) -> tuple[str, ...]:
+    """Return a sentence for each fault that the report and its evidence show, the gravest first; () for a baseline."""
+    if report.judge.startswith("baseline:"):
+        return ()
+    return (
+        *_of_answers(report, evidence),
+        *_of_sight(report, evidence),
+        *_of_accuracy(report),
+        *_of_habits(report, evidence),
+        *_of_size(evidence),
+    )
+
+
+def _of_answers(report: Report, evidence: Evidence) -> list[str]:
+    scores, sentences = report.scores, []
+    if evidence.num_missing > MISSING * scores.num_votes_total:
+        share = percent(evidence.num_missing / scores.num_votes_total)
+        sentences.append(
+            f"Samples are missing: {evidence.num_missing:,} of {scores.num_votes_total:,} ({share} %) are not in the replay "
+            "file, and each counts as wrong"
+        )
+    if scores.invalid_rate >= INVALID:
+        counts = {status: n for status, n in scores.statuses.items() if status in REASONS and n}
+        total, ranked = sum(counts.values()), sorted(counts, key=lambda status: -counts[status])
+        shares = {status: f"{percent(counts[status] / total, 0)} % " if len(ranked) > 1 else "" for status in ranked}
+        reasons = "; ".join(f"{shares[status]}{REASONS[status]}" for status in ranked)
+        sentences.append(
+            f"Invalid answers: {percent(scores.invalid_rate)} % have no verdict and count as wrong (why: {reasons})"
+        )
+    return sentences
+
+
+def _of_sight(report: Report, evidence: Evidence) -> list[str]:
+    if report.benchmark == "pairs" and evidence.sees and not evidence.num_with_image:
+        return [f"No image was shown: none of the {report.scores.num_pairs:,} pairs has one"]
+    if evidence.gain is None or evidence.sighted is None or evidence.blank is None:
+        return []
+    if report.scores.invalid_rate > 0.5:
+        return []  # a judge that says nothing either way may look or not
+    low, high = evidence.gain.interval
+    some = evidence.num_with_image < report.scores.num_pairs
+    of_pairs = f", of the {evidence.num_with_image:,} pairs with an image" if some else ""
+    how, gain = "by single votes, " if evidence.single else "", _points(evidence.gain.value)
+    numbers = (
+        f"{percent(evidence.sighted)} % right with it, {percent(evidence.blank)} % with a blank one{of_pairs} "
+        f"({how}difference {gain} points [{_points(low)}, {_points(high)}])"
+    )
+    if high < LOOKS:
+        return [f"Does not look at the image: {numbers}"]
+    return [f"Not shown to look at the image: {numbers}"] if low <= 0 else []
+
+
+def _of_accuracy(report: Report) -> list[str]:
+    scores = report.scores
+    number, (low, high) = f"{with_interval(scores.accuracy.micro, scores.interval)} % of trials are right", scores.interval
+    if high < 0.5:
+        return [f"Worse than guessing: {number}, where a coin has 50"]
+    if low <= 0.5:
+        return [f"Cannot be told from guessing: {number}, where a coin has 50"]
+    rules = {name: report.baselines[name].micro for name in BY_LENGTH if name in report.baselines}
+    best = max(rules, key=lambda name: rules[name], default=None)
+    if best is None or low > rules[best]:
+        return []
+    return [f"Not above a rule that reads nothing: the {best} response is right in {percent(rules[best])} %; {number}"]
+
+
+def _of_habits(report: Report, evidence: Evidence) -> list[str]:
+    sentences = []
+    # In given orders the better response may always stand first, and naming it is no habit.
+    if report.orders in ("both", "random") and (lean := evidence.position) and abs(lean.value) >= LEANS and lean.is_sure:
+        place, side = ("first", 1) if lean.value > 0 else ("second", -1)
+        sentences.append(
+            f"Leans to the response shown {place}: names it {_size(lean, side)} points more often than half of the time"
+        )
+    if (flipped := evidence.flipped) and flipped.value >= FLIPS:
+        shares = with_interval(flipped.value, flipped.interval)
+        sentences.append(f"Flips with the order: in {shares} % of pairs the two orders name different responses")
+    if (length := evidence.length) and abs(length.value) >= LENGTH and length.is_sure:
+        which, side = ("longer", 1) if length.value > 0 else ("shorter", -1)
+        sentences.append(
+            f"Prefers the {which} response: names it {_size(length, side)} points more often than it is the better one"
+        )
+    return sentences
+
+
+def _of_size(evidence: Evidence) -> list[str]:
+    if evidence.num_prompts >= FEW_PROMPTS:
+        return []
+    return [f"Few prompts: {evidence.num_prompts}; so few do not tell judges apart"]
+
+
+def _points(value: float) -> str:
+    return f"{round(100 * value, 1) + 0.0:+.1f}"  # + 0.0: no "-0.0"
+
+
+def _size(estimate: Estimate, side: int) -> str:
+    low, high = sorted(side * end for end in estimate.interval)
+    return with_interval(side * estimate.value, (low, high))
+
+
+def key_phrase(finding: str) -> str:
+    """Return what is wrong without the numbers: "Does not look at the image"."""
+    return finding.partition(":")[0]
+
+
+def numbers_of(finding: str) -> str:
+    """Return the rest of a sentence after its :func:`key_phrase`."""
+    return finding.removeprefix(key_phrase(finding))
