@@ -24,7 +24,7 @@ def steps_in(path: Path) -> list[int]:
 
 @pytest.mark.parametrize("torn", ['{"global_st', "", "[]"])
 def test_a_run_goes_on_from_its_last_whole_checkpoint(tmp_path: Path, torn: str) -> None:
-    """The one that was being saved is removed, and what was logged after the whole one: the rollouts of step 2 were sampled after
+    """The one that was being saved is removed, and what was logged after the whole one; rollouts of step 2 were sampled after
     checkpoint 2 was saved."""
     assert open_run(tmp_path, CONFIG, data="d") is None
     for step, text in ((2, '{"global_step": 2}'), (4, torn)):
