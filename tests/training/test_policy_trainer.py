@@ -5,12 +5,15 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import torch
 
 from rewardlab.config import Method
 from rewardlab.rewards.rollout import Rollout, Trajectory
 from rewardlab.samplers.decode import draw_uniforms
+from rewardlab.training.policy_gradient.batch import RolloutBatch
 from rewardlab.training.policy_gradient.rollouts.options import SamplingOptions
+from rewardlab.training.policy_gradient.rollouts.whole import WholeRollouts
 from rewardlab.training.policy_gradient.trainer import PolicyTrainer
 
 
@@ -50,3 +53,18 @@ def test_a_group_is_one_prompt() -> None:
     assert trainer._groups(drawn, torch.zeros(4)).tolist() == [0, 0, 1, 1]
     trainer._method = Method(advantage="reinforce_pp")
     assert trainer._groups(rollouts, torch.zeros(6)) is None
+
+
+def test_a_process_trains_on_its_own_share_of_what_all_have_earned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second of two: the first one's group, paid alike but for a rollout without a reward, is nothing to it."""
+    trainer = trainer_of(process=1)
+    trainer._processes = SimpleNamespace(local=lambda size: slice(size, 2 * size), sum=lambda tensor: tensor)
+    trainer._rollouts, trainer._process_reward, trainer._outliers = WholeRollouts(), None, None
+    trainer._rewards_G1 = torch.tensor([9.0, torch.nan, 9.0, 9.0, 0.0, 1.0, 0.0, 1.0])[:, None]
+    monkeypatch.setattr(trainer, "_add_metrics", lambda metrics: None)
+    monkeypatch.setattr(trainer, "_groups", lambda rollouts, rewards_G: torch.tensor([0, 0, 0, 0, 1, 1, 1, 1]))
+    tokens = torch.ones(4, 2)
+    batch = RolloutBatch(tokens, tokens, tokens, tokens, tokens, {})
+    made = trainer._add_advantages(batch, [rollout("q", "given")] * 4)
+    assert made.advantages_NT.sign().tolist() == [[-1.0] * 2, [1.0] * 2] * 2
+    assert made.num_tokens == 8
