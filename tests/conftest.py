@@ -59,8 +59,10 @@ SLOW_FILES = (
 )
 FAST_IN_SLOW = (
     "tests/training/test_evaluation_callback.py",
+    "tests/training/test_folder.py",
     "tests/training/test_held_out.py",
     "tests/training/test_identity.py",
+    "tests/training/test_policy_trainer.py",
     "tests/training/test_trl_seam.py",
     "tests/parity/test_trl_losses.py",
 )

@@ -65,7 +65,9 @@ class Recorder:
             rewards = trainer._rewards_G1[:, 0]
             batch["kept_rewards"] = rewards.nan_to_num() if trainer._rollouts.continues_rollouts else rewards
             whole = trainer._read_rows(rows)
-            batch["kept_groups"] = group_ids([row["pair_id"] for row in whole], [row["order"] for row in whole])
+            names = [row["pair_id"] for row in whole]
+            batch["kept_groups"] = group_ids(names, [row["order"] for row in whole])
+            batch["kept_pairs"] = group_ids(names, [""] * len(names))
             if noise:  # as if the sampling policy were far away: some ratios beyond any bound
                 drift = torch.Generator().manual_seed(1)
                 old = batch["old_per_token_logps"]
@@ -162,6 +164,7 @@ CASES: dict[str, tuple[float, dict[str, Any]]] = {  # name: (drift of the sampli
         0.1,
         {"advantage": "rloo", "group_size": 4, "ratio": "product", "preclip": None, "importance_cap": 1.5},
     ),
+    "both orders in a batch": (0.3, {"advantage": "grpo", "group_size": 4, "swap_weight": 0.5}),
     "a hot token": (0.3, {"hot_token": {"position": 2}}),
     "a hot token before a critic": (0.3, {"advantage": "gae", "outliers": "keep", "hot_token": {"position": 0}}),
 }
@@ -173,7 +176,12 @@ def test_trainer_equals_reference(make_trainer: Any, tiny_checkpoint: Path, case
     noise, changes = CASES[case]
     if changes.get("group_size", 1) > 1:
         changes = changes | {"group_size": 4}
-    compare(make_trainer(**changes), config_for(tiny_checkpoint, **changes), noise, num_batches=1)
+    record = compare(make_trainer(**changes), config_for(tiny_checkpoint, **changes), noise, num_batches=1)
+    if case == "both orders in a batch":  # of one pair: two groups, with two baselines
+        counts = [
+            torch.cat([half[name] for half in record.inputs[:2]]).bincount().tolist() for name in ("kept_groups", "kept_pairs")
+        ]
+        assert counts == [[4, 4], [8]]
 
 
 UNSCORED: dict[str, dict[str, Any]] = {

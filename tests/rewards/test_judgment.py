@@ -7,8 +7,8 @@ from itertools import product
 import pytest
 
 from rewardlab.rewards.consistency import consistency_prompt, read_consistency
-from rewardlab.rewards.judgment import judgment_reward
-from rewardlab.types import Choice
+from rewardlab.rewards.judgment import RewardParts, judgment_reward, winner_of
+from rewardlab.types import Choice, VerdictStatus
 
 TABLE = {  # (format, correct, consistency) -> R = 0.5 F + Acc (1 + 0.5 C)
     (True, True, 1): 2.0,
@@ -27,6 +27,15 @@ def test_reward_table(format_ok: bool, correct: bool, consistency: int) -> None:
     """All twelve cases; consistency is worth nothing where the verdict is wrong."""
     reward = judgment_reward(format_ok=format_ok, correct=correct, consistency=consistency)
     assert reward == TABLE[format_ok, correct, consistency]
+
+
+@pytest.mark.parametrize("status", VerdictStatus)
+def test_only_a_verdict_names_a_winner(status: VerdictStatus) -> None:
+    """What could not be read names neither response, not the wrong one."""
+    for preferred in (0, 1):
+        named = winner_of(RewardParts(False, False, 0, status), preferred)
+        assert named == (1 - preferred if status is VerdictStatus.OK else None)
+        assert winner_of(RewardParts(True, True, 0, VerdictStatus.OK), preferred) == preferred
 
 
 def test_other_consistencies_are_refused() -> None:

@@ -41,6 +41,13 @@ def test_equals_the_definition(lam: float, gamma: float) -> None:
         assert not got[row, length:].any()
 
 
+def test_at_lam_1_the_critic_is_fitted_to_the_discounted_return() -> None:
+    """Whatever it says itself. By hand at gamma 0.5: 8, half of it a token before, a quarter two before."""
+    rewards, mask = torch.tensor([[0.0, 0.0, 8.0]]), torch.ones(1, 3)
+    for values in (torch.zeros(1, 3), torch.tensor([[5.0, -3.0, 1.0]])):
+        assert value_targets(rewards, values, mask, lam=1.0, gamma=0.5).tolist() == [[2.0, 4.0, 8.0]]
+
+
 def test_a_mixture_of_n_step_returns() -> None:
     """(1 - lam) sum lam^(h-1) G_h + lam^(T-t-1) G_T, less V: why any lam may be used with any critic (VC-PPO)."""
     rewards, values, mask = drawn(rows=3, width=6)

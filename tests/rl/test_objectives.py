@@ -80,6 +80,10 @@ def test_every_rollout_weighs_the_same() -> None:
     assert mean_of_sequence_means(values, torch.tensor([[1, 0, 0], [1, 1, 1]])).item() == 3.0
 
 
+def test_a_rollout_without_tokens_weighs_nothing() -> None:
+    assert mean_of_sequence_means(torch.tensor([[1.0, 1.0], [7.0, 7.0]]), torch.tensor([[1, 1], [0, 0]])).item() == 1.0
+
+
 @pytest.mark.parametrize(
     ("ratio", "advantage", "dual", "loss"),
     [

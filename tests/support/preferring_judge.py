@@ -9,17 +9,20 @@ from rewardlab.types import BOTH_ORDERS, Completion, FinishReason, Judgment, Out
 
 
 class Prefers:
-    """In a judge's place: the probability is ``score(first) - score(second)`` on a line; counts what it is asked."""
+    """In a judge's place: the probability is ``score(first) - score(second)`` on a line; notes what it is asked, and with
+    which seeds."""
 
     def __init__(
         self, score: Callable[[str], float], unreadable: frozenset[str] = frozenset(), orders: Any = BOTH_ORDERS
     ) -> None:
         self._score, self._unreadable, self._orders = score, unreadable, orders
         self.asked: list[tuple[str, str]] = []
+        self.seeds: list[int] = []
 
     def compare_many(self, pairs: Any, *, orders: Any, num_votes: int, seed: int) -> list[Judgment]:
         assert list(orders) == [BOTH_ORDERS] * len(pairs)
         self.asked += [pair.responses for pair in pairs]
+        self.seeds.append(seed)
         return [self._judgment(pair) for pair in pairs]
 
     def _judgment(self, pair: Any) -> Judgment:

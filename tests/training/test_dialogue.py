@@ -12,15 +12,18 @@ import torch
 
 from rewardlab.config import SFTConfig
 from rewardlab.errors import DataError
+from rewardlab.models.loading import load_processor
 from rewardlab.prompts import load_template
 from rewardlab.prompts.verification import CORRECT, REVISE, VERIFY, WRONG, read_verification
+from rewardlab.rewards.rollout import Rollout, Scored
 from rewardlab.rl.advantages import whiten
 from rewardlab.rl.gae import gae
 from rewardlab.rl.self_verification import at_turn_ends, segments, turn_rewards
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.samplers.self_verifying import SelfVerifying
-from rewardlab.training.policy_gradient.rollouts.dialogue import verification_metrics
+from rewardlab.training.policy_gradient.rollouts.dialogue import DialogueRollouts, verification_metrics
+from rewardlab.training.policy_gradient.rollouts.whole import Samples, Sampling
 from rewardlab.training.policy_gradient.trainer import PolicyTrainer
 from rewardlab.training.rl import train_rl
 from rewardlab.training.run.rows import PromptReader, dialogue_dataset
@@ -99,6 +102,36 @@ def test_metrics_of_the_collapses() -> None:
     flips = values([True, False], [False, False], [False, True], [True, True])
     assert (flips["verify/gained_frac"], flips["verify/lost_frac"], flips["verify/final_accuracy"]) == (0.5, 0.5, 0.5)
     assert values([True], [None], [True], [False])["verify/unclear_frac"] == 1.0
+
+
+def test_only_a_judgment_that_is_clearly_found_wrong_is_revised(tiny_checkpoint: Path) -> None:
+    """Not by a verification that is cut off or says neither: these earn nothing, and nor does a revision that was not made."""
+    processor = load_processor(str(tiny_checkpoint))
+    end = processor.tokenizer.eos_token_id
+    said = [(WRONG, True), (WRONG, False), ("hm", True), (CORRECT, True)]
+    verifications = [processor.tokenizer(text)["input_ids"] + [end] * ended for text, ended in said]
+    turns: list[list[int]] = []
+
+    def sample(prompt_ids: list[list[int]], images: Any, fields: Any, rows: Any) -> Samples:
+        turns.append(list(rows))
+        return [verifications[row] if len(turns) == 2 else [5, 6, end] for row in rows], None
+
+    rollouts = DialogueRollouts(processor)
+    sampling = Sampling(sample, lambda flag: flag, frozenset({end}), 9)
+    trajectories = rollouts.complete([[7]] * 4, None, {}, sampling)
+    assert turns == [[0, 1, 2, 3], [0, 1, 2, 3], [0]]
+    assert [len(trajectory.policy_turns) for trajectory in trajectories] == [3, 2, 2, 2]
+    made = [Rollout({}, [7], trajectory, "") for trajectory in trajectories]
+
+    def rewarded(value: float) -> Any:
+        return rollouts.collect(made, lambda some: Scored([value] * len(some), [value] * len(some), [True] * len(some)))
+
+    wrong, right = rewarded(0.0), rewarded(1.0)
+    assert [rollout.turn_rewards for rollout in wrong.rollouts] == [(0, 1, 0), (0, 0, 0), (0, 0, 0), (0, 0, 0)]
+    assert [rollout.turn_rewards for rollout in right.rollouts] == [(1, 0, 1), (1, 0, 0), (1, 0, 0), (1, 1, 0)]
+    for collected in (wrong, right):
+        assert collected.metrics["verify/unclear_frac"].value == 0.5
+        assert collected.metrics["verify/revised_frac"].value == 0.25
 
 
 PROMPT = (Message("user", (Part(text="Which is better?"),)),)

@@ -109,6 +109,15 @@ def test_refill_that_finds_too_few() -> None:
         hopeless.choose(candidates(1), 4 * GROUP)
 
 
+def test_each_prompt_has_the_pass_rate_of_its_own_rollouts() -> None:
+    """Drawn once: half of a rate is what it was, 0.5."""
+    rates = (1.0, 0.0, 0.5, 1.0, 0.0, 0.5)
+    source = PromptSource(rows(*rates), seed=1)
+    DynamicSampling(source, group_size=GROUP, refill=True, max_rounds=1).choose(candidates(0), 6 * GROUP)
+    learnt = source.state_dict()["pass_rates"]
+    assert {n: learnt[n] for n, rate in enumerate(rates) if rate != 0.5} == {0: 0.75, 1: 0.25, 3: 0.75, 4: 0.25}
+
+
 def test_oversampling_settles_at_one_round() -> None:
     """One round each time, of as many more as the share of decided groups asks for; right and wrong balanced within a group."""
     plan = DynamicSampling(PromptSource(rows(*[0.75] * 200), seed=0), group_size=GROUP, refill=False, max_rounds=9)
@@ -184,6 +193,7 @@ def test_a_run_on_undecided_groups(
     lines = [json.loads(line) for line in (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()]
     assert any("sampling/used_frac" in line for line in lines)
     weights = [line["importance/mean"] for line in lines if "importance/mean" in line]
+    assert weights
     assert weights == pytest.approx([1.0] * len(weights), abs=1e-3)  # the sampler is the trainer's own model
     with pytest.raises(KilledError):
         train_rl(pairs, config, tmp_path / "parts", reward=reward(), callbacks=[Kill()])

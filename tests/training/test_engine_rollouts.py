@@ -8,31 +8,42 @@ from __future__ import annotations
 import json
 import os
 import signal
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 import torch
 from safetensors.torch import load_file
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 from transformers import AutoTokenizer
 
 from rewardlab.config import EngineConfig, RLConfig
 from rewardlab.demo.base_model import build_model, build_processor, save_model
 from rewardlab.errors import ConfigError, EndpointError
 from rewardlab.models.loading import load_model, load_policy, load_processor
+from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.vllm_server import START_S
 from rewardlab.training.policy_gradient.build import trl_arguments
+from rewardlab.training.policy_gradient.rollouts import engine as engine_module
 from rewardlab.training.policy_gradient.rollouts.engine import (
     CALL_S,
+    TRIES,
+    EngineSampler,
     RolloutEngine,
     check_engine,
     messages_of,
     with_context_length,
 )
-from rewardlab.types import Part
+from rewardlab.types import Completion, FinishReason, Message, Part
 from tests.support import scaled_runs
 from tests.support.launching import train_on
+from tests.support.servers import running
 
 needs_vllm = pytest.mark.skipif(
     not os.environ.get("REWARDLAB_VLLM"), reason="needs vLLM, its program named in REWARDLAB_VLLM (make vllm)"
@@ -206,9 +217,6 @@ def test_the_other_processes_wait_longer_than_the_engine_may_take(tmp_path: Path
 
 def test_a_failed_rollout_is_no_rollout() -> None:
     """Neither an error nor a prompt that the engine reads otherwise becomes a completion."""
-    from rewardlab.samplers.base import SamplingParams
-    from rewardlab.types import Completion, FinishReason
-
     engine = object.__new__(RolloutEngine)
     engine._url, engine._folder = "http://127.0.0.1:9", Path("runs/engine")
     prompt = messages_of([{"role": "user", "content": "Which?"}])
@@ -228,3 +236,106 @@ def test_a_failed_rollout_is_no_rollout() -> None:
     engine._sampler = answering(Completion("", FinishReason.TIMEOUT, error="no answer within 5 s"))
     with pytest.raises(EndpointError, match="no answer within 5 s"):
         engine.draw([prompt], [7], SamplingParams())
+
+
+def test_prompts_that_differ_by_their_image_are_two_requests() -> None:
+    """Equal ones are one; each rollout is of its own prompt."""
+    sizes: dict[bytes, int] = {}
+
+    class ByImage:
+        def sample(self, prompts: Sequence[tuple[Message, ...]], params: SamplingParams) -> list[list[Completion]]:
+            sizes.update({prompt[0].images[0]: params.num_samples for prompt in prompts})
+            tokens = [prompt[0].images[0][0] for prompt in prompts]
+            return [[Completion("x", FinishReason.STOP, 1, 7, (token,), (-0.5,))] * params.num_samples for token in tokens]
+
+    engine: Any = object.__new__(RolloutEngine)
+    engine._url, engine._folder, engine._sampler = "http://127.0.0.1:9", Path("runs/engine"), ByImage()
+    a, b = ((Message("user", (Part(image=image), Part(text="Which?"))),) for image in (b"a", b"b"))
+    tokens, _ = engine.draw([a, b, a], [7] * 3, SamplingParams())
+    assert tokens == [[ord("a")], [ord("b")], [ord("a")]]
+    assert sizes == {b"a": 2, b"b": 1}
+
+
+def test_an_engine_has_the_weights_of_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are handed over once a step, before it draws; those of the first step it was started with."""
+    calls: list[str] = []
+
+    class Noting:
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            calls.append("start")
+
+        def sync(self, model: Any) -> None:
+            calls.append("sync")
+
+        def sample_current_weights(self, request: Callable[[], Any], model: Any) -> Any:
+            calls.append("draw")
+            return [], []
+
+    monkeypatch.setattr(engine_module, "RolloutEngine", Noting)
+    sampler = EngineSampler(EngineConfig(), None, Path("runs"), None, excluded=())
+    for step in (0, 0, 1, 1, 2):
+        sampler.sample(None, step, [], [], SamplingParams())
+    assert calls == ["start", "draw", "draw", "sync", "draw", "draw", "sync", "draw"]
+
+
+class StandIn:
+    """In the place of ``vllm serve`` and of its process: notes what it is asked, in order; ``failing`` paths answer 500."""
+
+    def __init__(self, *failing: str) -> None:
+        self.num_starts, self.healthy, self.failing = 1, True, failing
+        self.asked: list[tuple[str, Any]] = []
+        self.app = Starlette(routes=[Route("/{path:path}", self.answer, methods=["POST"])])
+
+    async def answer(self, request: Request) -> Response:
+        body = await request.body()
+        self.asked.append((request.url.path, json.loads(body) if body else dict(request.query_params)))
+        return Response(status_code=500 if request.url.path in self.failing else 200)
+
+    def restart(self, why: str) -> None:
+        self.asked.append(("restart", None))
+
+    def await_start(self) -> None:
+        self.asked.append(("await_start", None))
+
+    def engine(self, url: str, folder: Path) -> Any:
+        engine: Any = object.__new__(RolloutEngine)
+        engine._server, engine._url, engine._folder, engine._starts = self, f"{url}/v1", folder, 1
+        engine._accelerator = SimpleNamespace(
+            get_state_dict=lambda model: {}, unwrap_model=lambda model: model, wait_for_everyone=lambda: None
+        )
+        engine._write = lambda model, state: self.asked.append(("write", None))
+        return engine
+
+
+RELOAD = "/collective_rpc"
+
+
+def test_new_weights_are_written_then_read(tmp_path: Path) -> None:
+    """While nothing is drawn, and behind what the server remembers of images that older weights have read."""
+    server = StandIn()
+    with running(server.app) as url:
+        server.engine(url, tmp_path / "engine").sync(None)
+    what = {"method": "reload_weights", "kwargs": {"weights_path": str(tmp_path / "engine")}}
+    calls = [("/pause", {"mode": "wait"}), ("/reset_mm_cache", {}), (RELOAD, what), ("/resume", {})]
+    assert server.asked == [("write", None), *calls]
+
+
+def test_a_server_that_does_not_take_weights_is_started_again(tmp_path: Path) -> None:
+    """One that was started since has read the file; one that never takes it ends the run."""
+    server = StandIn(RELOAD)
+
+    def start() -> None:
+        server.asked.append(("await_start", None))
+        server.num_starts += 1
+
+    with running(server.app) as url:
+        engine = server.engine(url, tmp_path / "engine")
+        with pytest.raises(EndpointError, match=r"the engine did not take new weights; see .*engine\.log"):
+            engine.sync(None)
+        round_of = ["/pause", "/reset_mm_cache", RELOAD, "restart", "await_start"]
+        assert [name for name, _ in server.asked] == ["write", *round_of * TRIES]
+        server.asked.clear()
+        server.await_start = start  # type: ignore[method-assign]
+        engine.sync(None)
+    assert [name for name, _ in server.asked] == ["write", *round_of]
+    assert engine._starts == 2

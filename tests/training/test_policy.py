@@ -58,6 +58,14 @@ def test_paid_by_the_chance_of_beating_the_anchor() -> None:
     assert centred == pytest.approx([0.2], abs=1e-3)
 
 
+def test_the_judge_has_other_luck_at_each_step() -> None:
+    judge = Prefers(grade)
+    reward = PairwiseReward(judge, seed=5)  # type: ignore[arg-type]
+    for step in (3, 4):
+        reward([question("x")], ["good"], [("fair",)], step)
+    assert judge.seeds == [8, 9]
+
+
 def test_no_vllm_in_every_process() -> None:
     """Each would take nine tenths of a card that is there to train; the sentence says what to do in its place."""
     for judge in ("vllm:runs/rl/final", "prob:vllm:runs/rl/final"):

@@ -66,14 +66,15 @@ def trained_in(monkeypatch: pytest.MonkeyPatch) -> set[torch.dtype]:
     return types
 
 
-@pytest.mark.parametrize("stage", ["sft", "rl"])
-def test_qlora_adapters_learn_in_float32(
-    stage: str, tiny_checkpoint: Path, tmp_path: Path, trained_in: set[torch.dtype]
+@pytest.mark.parametrize(("stage", "quantize"), [("sft", None), ("sft", "nf4"), ("rl", "nf4")])
+def test_adapters_learn_in_float32(
+    stage: str, quantize: str | None, tiny_checkpoint: Path, tmp_path: Path, trained_in: set[torch.dtype]
 ) -> None:
     """At a rate of 1e-5, where bfloat16 would hold most weights of lora_A still; and a killed run goes on as if it had not
     been."""
-    pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed")
-    changes: dict[str, Any] = {"lora": {"r": 4, "quantize": "nf4"}, "learning_rate": 1e-5}
+    if quantize:
+        pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed")
+    changes: dict[str, Any] = {"lora": {"r": 4, "quantize": quantize}, "learning_rate": 1e-5}
     scaled_runs.run(stage, tiny_checkpoint, tmp_path / "whole", **changes)
     scaled_runs.run(stage, tiny_checkpoint, tmp_path / "parts", kill=True, **changes)
     scaled_runs.run(stage, tiny_checkpoint, tmp_path / "parts", **changes)

@@ -228,8 +228,9 @@ def test_both_orders_of_a_pair_are_in_one_batch() -> None:
 def test_the_same_winner_in_both_orders_is_paid(tagged: list[PreferencePair], tmp_path: Path) -> None:
     """On top of the rest, right or not; a position-biased judge earns nothing more by it."""
 
-    def scored(choices: list[Choice]) -> Scored:
-        texts = [format_verdict(choice, "Response 1: a, correct.") for choice in choices]
+    def scored(choices: list[Choice | None]) -> Scored:
+        said = [choice and format_verdict(choice, "Response 1: a, correct.") for choice in choices]
+        texts = [text or "I cannot say" for text in said]
         rows = [{"pair_id": "p", "question": "q", "preferred": 0, "order": order} for order in ("given", "swapped")]
         rollouts = zip([rows[0], rows[0], rows[1], rows[1]], texts, strict=True)
         reward = judgment_reward_of(RewardWeights(swap=1.0), tmp_path)
@@ -242,6 +243,7 @@ def test_the_same_winner_in_both_orders_is_paid(tagged: list[PreferencePair], tm
     assert always_first.rewards == [1.5, 1.5, 0.5, 0.5]
     assert values_of(always_first.metrics)["reward/swap_agreement"] == 0.0
     assert scored([first, second, second, second]).rewards == [2.5, 0.5, 2.0, 2.0]
+    assert scored([second, second, None, None]).rewards == [0.5, 0.5, 0.0, 0.0]  # no verdict is no agreement
 
 
 def test_a_run_with_the_swap_reward(tagged: list[PreferencePair], tiny_checkpoint: Path, tmp_path: Path) -> None:

@@ -17,8 +17,10 @@ from trl.trainer.utils import RepeatSampler
 from rewardlab.config import HotTokenConfig, RLConfig
 from rewardlab.models.loading import load_model
 from rewardlab.prompts import load_template
+from rewardlab.rewards.rollout import Rollout, Scored, Trajectory
 from rewardlab.training.policy_gradient.batch import RolloutBatch
-from rewardlab.training.policy_gradient.rollouts.prompts import RolloutSampler, SetSamplerEpoch
+from rewardlab.training.policy_gradient.rollouts.prompts import PromptSource, RolloutSampler, SetSamplerEpoch
+from rewardlab.training.policy_gradient.rollouts.truncated import TruncatedRollouts
 from rewardlab.training.policy_gradient.trainer import PolicyTrainer
 from rewardlab.training.rl import build_trainer, rl_rows, train_rl
 from rewardlab.types import PreferencePair
@@ -59,6 +61,25 @@ def test_the_epoch_reaches_the_sampler_of_two_processes() -> None:
         batches = [batch.tolist() for batch in DataLoader(range(16), batch_sampler=resumed.batch_sampler)]
         own = [expected[start : start + 4] for start in range(4 * process, len(expected), 8)]
         assert batches == own[1:]
+
+
+def next_rows(rollouts: TruncatedRollouts) -> list[int]:
+    """The numbers of four rows; of the rollouts made of them the last is not finished."""
+    rows = rollouts.choose_rows([{}] * 4)
+    made = [Rollout(row, [], Trajectory([5, 6], finished=n < 3), "") for n, row in enumerate(rows)]
+    rollouts.collect(made, lambda finished: Scored([0.0] * len(finished), [0.0] * len(finished), [True] * len(finished)))
+    return [row["number"] for row in rows]
+
+
+def test_rollouts_in_windows_go_on_where_they_stopped() -> None:
+    """With what was not finished, and behind it with the fresh prompts that the run would have taken."""
+    rows = [{"number": n} for n in range(10)]
+    first, second = (TruncatedRollouts(PromptSource(rows, seed=seed), 4) for seed in (3, 4))
+    begun = next_rows(first)
+    second.load_state_dicts([first.state_dict()])
+    expected = [next_rows(first) for _ in range(10)]
+    assert expected[0][0] == begun[-1]
+    assert [next_rows(second) for _ in range(10)] == expected
 
 
 def test_a_run_killed_in_its_second_epoch(tagged: list[PreferencePair], tiny_checkpoint: Path, tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from rewardlab.data.images import decode_image
 from rewardlab.data.pair_table import PairTable
 from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import MediaError
+from rewardlab.models.loading import load_processor
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.samplers.hf import HFSampler, special_tokens
 from rewardlab.training.rl import build_trainer, rl_rows, train_rl
@@ -192,6 +193,20 @@ def test_counts_come_from_bounds_where_they_can(
     loose = config.model_copy(update={"max_tokens": 100_000})
     assert len(preflight.drop_too_long(tagged, loose, template, Path("/nowhere"), room=10)) == len(tagged)
     assert asked == []
+
+
+def test_a_pair_is_as_long_as_the_longer_of_its_orders(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """Where words meet, one order may be more tokens than the other, and it is trained on too."""
+    (tmp_path / "template.txt").write_text("{question} {first}{second}")
+    template, counter = load_template(f"bare:{tmp_path / 'template.txt'}"), TokenCounter(load_processor(str(tiny_checkpoint)))
+    pair = PreferencePair("long", "q", ("re", "d"), 0)
+    given, swapped = (counter.sample(pair, order, template).total for order in BOTH_ORDERS)
+    assert given < swapped  # "red" is one token, "dre" is not
+    other = replace(pair, pair_id="short", question="", responses=("a", "a"))
+    config = SFTConfig(model=str(tiny_checkpoint), template="plain", max_tokens=given)
+    kept = preflight.drop_too_long([pair, other], config, template, tmp_path)
+    assert [one.pair_id for one in kept] == ["short"]
+    assert json.loads((tmp_path / "too_long.jsonl").read_text())["total"] == swapped
 
 
 def test_workers_need_shared_memory(

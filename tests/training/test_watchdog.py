@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from torch.optim.lr_scheduler import LambdaLR
 
 from rewardlab.config import HealthConfig, PRMConfig, RLConfig, RMConfig
 from rewardlab.demo.pairs import make_pairs
@@ -15,7 +18,7 @@ from rewardlab.training.policy_gradient.trainer import PolicyTrainer
 from rewardlab.training.prm import PRMTrainer, train_prm
 from rewardlab.training.reward_model import BradleyTerryTrainer, train_reward_model
 from rewardlab.training.run.folder import common_arguments
-from rewardlab.training.run.watchdog import Signs, rollbacks
+from rewardlab.training.run.watchdog import HalveLearningRate, Signs, Watchdog, rollbacks
 from tests.support import scaled_runs
 
 FINE = {
@@ -73,6 +76,29 @@ def test_reward_hacking() -> None:
     assert seen(-0.01) == []
 
 
+def test_a_sign_must_hold_without_a_break(tmp_path: Path) -> None:
+    """Bad, fine, bad is no event under a patience of 2; one more bad log is."""
+    watchdog, bad = Watchdog(HealthConfig(policy="warn", patience=2), tmp_path), FINE | {"reward/invalid_frac": 0.97}
+    events = tmp_path / "health.jsonl"
+    for step, logs in enumerate((bad, FINE, bad, bad), 1):
+        assert not events.exists()
+        watchdog.on_log(SimpleNamespace(logging_steps=1), SimpleNamespace(global_step=step), None, logs)
+    assert json.loads(events.read_text())["step"] == 4
+
+
+def test_rates_are_halved_before_the_first_step() -> None:
+    """That of the policy and that of the critic, of a checkpoint that had them whole or halved already."""
+    weights = [torch.nn.Parameter(torch.zeros(1)) for _ in range(2)]
+    groups = [{"params": [weight], "lr": rate} for weight, rate in zip(weights, (0.4, 0.1), strict=True)]
+    optimizer = torch.optim.SGD(groups)
+    scheduler = LambdaLR(optimizer, lambda step: 1.0)
+    for _ in range(2):
+        HalveLearningRate(1, 0.4).on_train_begin(None, None, None, optimizer=optimizer, lr_scheduler=scheduler)
+        assert scheduler.base_lrs == [0.2, 0.05]
+        for name in ("lr", "initial_lr"):
+            assert [group[name] for group in optimizer.param_groups] == [0.2, 0.05]
+
+
 def collapsing(monkeypatch: pytest.MonkeyPatch, from_step: int, times: int) -> list[tuple[int, float]]:
     """Run like :func:`scaled_runs.collapsing`; returns (step, rate) of every log."""
     faulty, seen = scaled_runs.collapsing(from_step, times)
@@ -103,12 +129,22 @@ def test_a_run_is_taken_back(tiny_checkpoint: Path, tmp_path: Path, monkeypatch:
     run."""
     seen = collapsing(monkeypatch, 3, 1)
     changes = {"health": {"patience": 2, "policy": "roll_back"}, "save_steps": 1, "save_total_limit": 3}
+    generate, drawn = PolicyTrainer._generate_and_score_completions, []
+
+    def noted(self: Any, inputs: Any) -> Any:
+        batch = generate(self, inputs)
+        drawn.append((self.state.global_step, batch["completion_ids"].tolist()))
+        return batch
+
+    monkeypatch.setattr(PolicyTrainer, "_generate_and_score_completions", noted)
     scaled_runs.run("rl", tiny_checkpoint, tmp_path / "run", max_steps=6, **changes)
     assert (tmp_path / "run" / "final").exists()
     assert rollbacks(tmp_path / "run") == [4]
     usual = scaled_runs.SHARED["learning_rate"]
     assert seen[:4] == [(step, usual) for step in (1, 2, 3, 4)]
     assert seen[4:] == [(step, usual / 2) for step in (3, 4, 5, 6)]
+    before, after = [ids for step, ids in drawn if step == 2]  # by the same weights
+    assert before != after
     steps = [json.loads(line)["step"] for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert steps == [1, 2, 3, 4, 5, 6, 6]
 
