@@ -9,8 +9,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from rewardlab.benchmarks.cost import Spending
 from rewardlab.benchmarks.run_files import PARTIAL_VOTES, VOTES
+from rewardlab.benchmarks.spending import Spending
 from rewardlab.data.append_log import AppendLog, undamaged
 from rewardlab.data.votes import vote_of, vote_row
 from rewardlab.types import Vote

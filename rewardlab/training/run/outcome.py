@@ -11,8 +11,7 @@ from rewardlab.config import HealthConfig
 from rewardlab.data.files import read_complete_lines
 from rewardlab.processes import is_main
 from rewardlab.reporting.progress import log_line
-from rewardlab.training.run.folder import METRICS, SAMPLES
-from rewardlab.training.run.watchdog import HEALTH
+from rewardlab.training.run.folder import HEALTH, METRICS, SAMPLES
 
 FINISHED = "finished"  # what was done at the event: nothing, the run was over
 

@@ -1,0 +1,37 @@
+"""Tokens and money of every answer of a run that was paid for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rewardlab.benchmarks.report_model import Cost
+from rewardlab.config.data import NO_PRICES, Prices
+from rewardlab.types import Completion
+
+
+@dataclass
+class Spending:
+    """Requests that were answered or failed, and their tokens; ``cached`` are among ``prompt``. ``longest`` is the longest
+    prompt in tokens."""
+
+    requests: int = 0
+    prompt: int = 0
+    cached: int = 0
+    completion: int = 0
+    longest: int = 0
+
+    def add(self, completion: Completion) -> None:
+        self.requests += 1
+        self.prompt += completion.num_prompt_tokens
+        self.cached += completion.num_cached_tokens
+        self.completion += completion.num_tokens
+        self.longest = max(self.longest, completion.num_prompt_tokens)
+
+    def usd(self, prices: Prices) -> float:
+        """Return the price in US dollars."""
+        return prices.usd(self.prompt, self.completion, self.cached)
+
+    def cost(self, prices: Prices) -> Cost:
+        """Return what a report holds of it; without prices no money."""
+        usd = None if prices == NO_PRICES else self.usd(prices)
+        return Cost(self.requests, self.prompt, self.completion, self.cached, usd)
