@@ -53,6 +53,14 @@ REASONS: dict[tuple[str, str], str] = {
         "verdicts/votes",
         "outcome = Outcome.TIE if share == 0.5 else Outcome.RESPONSE_0 if share >= 0.5 else Outcome.RESPONSE_1",
     ): "one half is a tie by then",
+    (
+        "distill/budget",
+        "within_usd = self._budget.usd is None or self.usd + usd < self._budget.usd",
+    ): "sums of prices are equal to a budget by the luck of rounding only",
+    (
+        "distill/budget",
+        "return (limit.usd is None or self.usd + usd + sum(batch_usd for batch_usd, _ in batches) < limit.usd) and (",
+    ): "sums of prices are equal to a budget by the luck of rounding only",
 }
 
 CONFIG = """

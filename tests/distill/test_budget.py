@@ -41,6 +41,8 @@ def test_the_budget_is_reached_and_not_passed() -> None:
     asyncio.run(tokens.open())
     assert (tokens.affords(2), tokens.affords(3)) == (True, False)
     assert tokens.open_calls == 1
+    asyncio.run(tokens.open())
+    assert (tokens.open_calls, tokens.affords(1), tokens.affords(2)) == (2, True, False)
     usd = guard(longest_prompt=1000, usd=0.0103)
     assert (usd.affords(3), usd.affords(4)) == (True, False)
     spent = Usage(answers=9, prompt_tokens=2000, completion_tokens=500, cached_tokens=0, usd=0.0, wasted_tokens=200)
@@ -58,6 +60,8 @@ def test_both_limits_hold() -> None:
 
 def test_before_any_answer_a_request_goes_alone() -> None:
     """Nobody knows yet how long prompts are; a budget below the answer alone is for none."""
+    new = BudgetGuard(config_for("http://x/v1", budget={"tokens": 10_000}), NOTHING)
+    assert (new.affords(1), new.affords(2)) == (True, False)
     first = guard(tokens=1000)
     assert (first.affords(1), first.affords(2)) == (True, False)
     asyncio.run(first.open())
@@ -107,7 +111,7 @@ def test_what_is_paid() -> None:
 def test_an_answer_without_usage() -> None:
     """No budget can be kept by it; without a budget, and of a failure, it is none that matters."""
     nothing = Completion("yes", FinishReason.STOP)
-    with pytest.raises(EndpointError, match=r"tell no usage.*leave the budget out"):
+    with pytest.raises(EndpointError, match=r"^the endpoint's answers tell no usage.*leave the budget out$"):
         guard(tokens=1000).pay(nothing)
     guard().pay(nothing)
     failed = guard(tokens=1000)
@@ -131,7 +135,10 @@ def test_the_size_of_a_batch() -> None:
     budget.remove_batch("b")
     assert (budget.num_batches, budget.batch_size(4)) == (1, 4)
     usd = guard(seen, longest_prompt=100, max_tokens=80, usd=0.0098)
+    assert (guard(seen, 100, 80, tokens=2480).batch_size(4), guard(seen, 100, 80, tokens=2479).batch_size(4)) == (4, 3)
     assert (usd.batch_size(4), guard(seen, 100, 80, usd=0.0097).batch_size(4)) == (4, 3)
+    usd.add_batch("a", 4)
+    assert usd.batch_size(4) == 0
 
 
 def test_a_pilot_comes_first() -> None:

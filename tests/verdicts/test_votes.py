@@ -9,6 +9,7 @@ import pytest
 from rewardlab.types import Choice, Completion, FinishReason, Judgment, Order, Outcome, Verdict, VerdictStatus, Vote
 from rewardlab.verdicts.votes import (
     both_orders_or_none,
+    in_order,
     judgment,
     judgment_by_probability,
     majority,
@@ -71,6 +72,11 @@ def test_each_order_weighs_the_same(given: str, swapped: str, share: float | Non
     """However many of its votes are valid; an order without any leaves the other's share."""
     assert share_for_0(votes(given, swapped)) == (None if share is None else pytest.approx(share))
     assert judgment("p", votes(given, swapped)).share_0 == share_for_0(votes(given, swapped))
+
+
+def test_votes_of_an_order() -> None:
+    assert [vote.order for vote in in_order(votes("11", "2"), GIVEN)] == [GIVEN, GIVEN]
+    assert [vote.winner for vote in in_order(votes("11", "-2"), SWAPPED)] == [None, 0]
 
 
 def test_probability_of_both_orders() -> None:
