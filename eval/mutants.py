@@ -159,7 +159,12 @@ def _survivor(folder: Path, name: str) -> Survivor:
 
 def report(scores: list[Score]) -> str:
     """Return the page of the results."""
-    lines = ["# Changes that the tests see", "", "`make mutants`; how, and what is not changed, is in `eval/mutants.py`.", ""]
+    commit = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout[
+        :7
+    ]
+    command = f'make mutants ONLY="{" ".join(one.module for one in scores)}"'
+    how = f"`{command}`, commit {commit}; how, and what is not changed, is in `eval/mutants.py`."
+    lines = ["# Changes that the tests see", "", how, ""]
     lines += ["| module | changes | seen | survived | of these explained | met by no test |", "|---|---|---|---|---|---|"]
     for one in scores:
         explained = sum((one.module, gone.after) in REASONS for gone in one.survivors)
