@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 OUT ?= runs/quickstart
 SEED ?= 0
 
-.PHONY: help docs pictures quickstart check check-lowest check-newest test parity vllm lint serve study wheel resolver clean
+.PHONY: help docs pictures quickstart check check-lowest check-newest test parity vllm lint serve study wheel resolver mutants clean
 
 help:
 	@echo "make quickstart   the whole pipeline, small and real (about 12 minutes on two cores; OUT=$(OUT) SEED=$(SEED))"
@@ -20,6 +20,7 @@ help:
 	@echo "make wheel        dist/*.whl, what pip installs"
 	@echo "make resolver     is it installable beside verl, OpenRLHF, ms-swift, TRL and vLLM? (by hand; half an hour, several GB)"
 	@echo "make serve        the quickstart's judge behind an HTTP endpoint"
+	@echo "make mutants      does a test see each change of the arithmetic? (by hand; hours, or ONLY=verdicts/votes: minutes)"
 	@echo "make study        the quickstart for seeds 0, 1, 2, and the table over them (by hand; under an hour)"
 
 # torch is asked for by its exact version: where an index or wheel folder carries a CPU build of it, that one is taken.
@@ -110,5 +111,18 @@ resolver: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 	PATH=$(BIN):$$PATH $(BIN)/python eval/resolver.py --torch 2.13.0 --out eval/results/resolver
 
+# mutmut beside what $(VENV) has; it is no tool of a developer's environment, for it wants its own versions of what it draws with.
+MUTANTS := .venv-mutants
+$(MUTANTS)/.ready: $(READY)
+	$(PYTHON) -m venv $(MUTANTS)
+	$(MUTANTS)/bin/python -m pip install --quiet --disable-pip-version-check mutmut==3.8.1
+	main=$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))"); \
+	own=$$($(MUTANTS)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))"); \
+	echo "import site; site.addsitedir('$$main')" > "$$own/main.pth"
+	@touch $@
+
+mutants: $(MUTANTS)/.ready
+	$(MUTANTS)/bin/python eval/mutants.py $(ONLY)
+
 clean:
-	rm -rf $(VENV) $(PARITY) $(VLLM) .venv-lowest .venv-newest runs dist build site
+	rm -rf $(VENV) $(PARITY) $(VLLM) $(MUTANTS) .venv-lowest .venv-newest runs dist build site

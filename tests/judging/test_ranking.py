@@ -180,3 +180,28 @@ def test_prompts_are_ranked_together() -> None:
         rank_many(judge, prompts, plan="lottery", budget=None, num_votes=1, seed=0)
     with pytest.raises(ConfigError, match="the budget is 1"):
         rank_many(judge, prompts, plan="knockout", budget=1, num_votes=1, seed=0)
+
+
+def test_who_had_a_bye_plays_first() -> None:
+    """Five responses: the fifth waits in the first round and plays in the second."""
+    plan = PLANS["knockout"](5, None)
+    assert next(plan) == [(0, 1), (2, 3)]
+    assert plan.send([0, 2]) == [(4, 0)]
+    assert plan.send([4]) == [(2, 4)]
+
+
+@pytest.mark.parametrize("num", range(3, 12))
+@pytest.mark.parametrize("decide", [min, max])
+def test_nobody_has_two_byes_in_a_row(num: int, decide: Callable[[int, int], int]) -> None:
+    """Whoever wins."""
+    plan, left, waited = PLANS["knockout"](num, None), set(range(num)), set[int]()
+    matches = next(plan)
+    try:
+        while True:
+            waits = left - {n for match in matches for n in match}
+            assert not waits & waited
+            winners = [decide(*match) for match in matches]
+            left, waited = waits | set(winners), waits
+            matches = plan.send(winners)
+    except StopIteration:
+        assert len(left) == 1

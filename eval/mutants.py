@@ -1,0 +1,199 @@
+"""Would the tests notice? Breaks the arithmetic in one place at a time, and counts the changes that no test sees.
+
+    make mutants                                # every module below, one after the other; hours
+    make mutants ONLY="verdicts/votes distill/budget"
+
+The tool is mutmut 3.8.1, in an environment of its own. It works on a copy of the committed files, in which two things differ:
+decorators are applied after the function, because mutmut leaves decorated functions alone; and nothing is cached, because its
+workers would begin with what the first run has cached. It changes the bodies of functions: constants of a module, regular
+expressions and fields of a class are not among its changes. Writes ``eval/results/mutants.md``: the score of each module named,
+and every change that survived with the reason why it may, from :data:`REASONS`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import os
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+LEFT_ALONE = ("staticmethod", "classmethod", "overload", "abstractmethod", "asynccontextmanager", "contextmanager", "setter")
+CACHES = ("lru_cache", "cache")
+
+# Each module with the tests that are its own and fast: every change runs those of them that come by it.
+MODULES = {
+    "verdicts/votes": ("tests/verdicts/test_votes.py",),
+    "verdicts/parse": ("tests/verdicts", "tests/laws/test_orders_and_verdicts.py"),
+    "verdicts/formats": ("tests/verdicts",),
+    "verdicts/margins": ("tests/verdicts/test_margins.py",),
+    "verdicts/early_stopping": ("tests/verdicts/test_early_stopping.py",),
+    "metrics/accuracy": ("tests/metrics/test_accuracy.py", "tests/benchmarks/test_arithmetic.py"),
+    "metrics/intervals": ("tests/metrics/test_intervals.py", "tests/metrics/test_sign_flips.py"),
+    "rl/kl": ("tests/rl",),
+    "rl/gae": ("tests/rl",),
+    "rl/groups": ("tests/rl",),
+    "rl/advantages": ("tests/rl",),
+    "rl/selection": ("tests/rl",),
+    "rl/objectives": ("tests/rl", "tests/parity/test_trl_losses.py"),
+    "distill/budget": ("tests/distill/test_budget.py",),
+    "distill/journal": ("tests/distill/test_journal.py",),
+    "distill/tagging": ("tests/distill/test_tagging.py",),
+}
+
+# What a change became, by module: why nothing can see it.
+REASONS: dict[tuple[str, str], str] = {
+    ("verdicts/votes", "return Outcome.RESPONSE_0 if for_0 >= for_1 else Outcome.RESPONSE_1"): "equal numbers have returned",
+    (
+        "verdicts/votes",
+        "outcome = Outcome.TIE if share == 0.5 else Outcome.RESPONSE_0 if share >= 0.5 else Outcome.RESPONSE_1",
+    ): "one half is a tie by then",
+    (
+        "distill/budget",
+        "within_usd = self._budget.usd is None or self.usd + usd < self._budget.usd",
+    ): "sums of prices are equal to a budget by the luck of rounding only",
+    (
+        "distill/budget",
+        "return (limit.usd is None or self.usd + usd + sum(batch_usd for batch_usd, _ in batches) < limit.usd) and (",
+    ): "sums of prices are equal to a budget by the luck of rounding only",
+}
+
+CONFIG = """
+[tool.mutmut]
+source_paths = ["rewardlab"]
+only_mutate = ["rewardlab/{module}.py"]
+also_copy = ["README.md"]
+pytest_add_cli_args = ["-p", "no:xdist", "-p", "no:cacheprovider", "-m", "not slow",
+                       "-o", "addopts=--import-mode=importlib --strict-markers"]
+pytest_add_cli_args_test_selection = {tests}
+use_git_change_detection = false
+process_isolation = "fork"
+"""
+
+
+def with_plain_functions(source: str) -> str:
+    """Return Python source whose decorators are calls after the function, without caches; other lines keep their numbers up to
+    the first such call."""
+    lines, calls = source.split("\n"), []
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) or not node.decorator_list:
+            continue
+        decorators = {ast.unparse(one): ast.unparse(one).split("(")[0].rsplit(".", 1)[-1] for one in node.decorator_list}
+        if any(name in LEFT_ALONE for name in decorators.values()):
+            continue
+        for line in range(node.decorator_list[0].lineno, node.lineno):
+            lines[line - 1] = ""
+        call = node.name
+        for decorator, name in reversed(decorators.items()):
+            if name not in CACHES:
+                call = f"{'property' if name == 'cached_property' else decorator}({call})"
+        calls.append((node.end_lineno or 0, f"{' ' * node.col_offset}{node.name} = {call}"))
+    for end, text in sorted(calls, reverse=True):
+        lines.insert(end, text)
+    return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Survivor:
+    """A change that no test saw: mutmut's name of it, the line before and after."""
+
+    name: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True)
+class Score:
+    """Of a module: changes by what became of them, and those that survived."""
+
+    module: str
+    counts: Counter[str]
+    survivors: tuple[Survivor, ...]
+
+    @property
+    def killed(self) -> int:
+        """Changes that made a test fail, or run into its limit of time."""
+        return self.counts["killed"] + self.counts["timeout"]
+
+
+def stage(module: str, folder: Path) -> None:
+    """Copy the committed files into ``folder``, the one module with plain functions."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    archive = ["git", "-C", str(ROOT), "archive", "HEAD", "rewardlab", "tests", "pyproject.toml", "README.md"]
+    files = subprocess.run(archive, check=True, capture_output=True).stdout
+    subprocess.run(["tar", "x", "-C", str(folder)], check=True, input=files)
+    source = folder / "rewardlab" / f"{module}.py"
+    source.write_text(with_plain_functions(source.read_text(encoding="utf-8")), encoding="utf-8")
+    with (folder / "pyproject.toml").open("a", encoding="utf-8") as config:
+        config.write(CONFIG.format(module=module, tests=list(MODULES[module])))
+
+
+def mutmut(folder: Path, *arguments: str) -> str:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": ""}
+    command = [str(Path(sys.executable).parent / "mutmut"), *arguments]
+    return subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True, text=True).stdout
+
+
+def score_of(module: str, folder: Path, processes: int) -> Score:
+    """Return the score of a module, whose copy in ``folder`` is made anew."""
+    stage(module, folder)
+    mutmut(folder, "run", "--max-children", str(processes))
+    results = [
+        line.strip().rpartition(": ") for line in mutmut(folder, "results", "--all", "true").splitlines() if ": " in line
+    ]
+    survivors = [_survivor(folder, name) for name, _, status in results if status == "survived"]
+    return Score(module, Counter(status for _, _, status in results), tuple(survivors))
+
+
+def _survivor(folder: Path, name: str) -> Survivor:
+    diff = [line for line in mutmut(folder, "show", name).splitlines() if not line.startswith(("---", "+++"))]
+    before, after = (" ".join(line[1:].strip() for line in diff if line.startswith(sign)) for sign in "-+")
+    return Survivor(name.rpartition(".")[2], before, after)
+
+
+def report(scores: list[Score]) -> str:
+    """Return the page of the results."""
+    commit = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout[
+        :7
+    ]
+    command = f'make mutants ONLY="{" ".join(one.module for one in scores)}"'
+    how = f"`{command}`, commit {commit}; how, and what is not changed, is in `eval/mutants.py`."
+    lines = ["# Changes that the tests see", "", how, ""]
+    lines += ["| module | changes | seen | survived | of these explained | met by no test |", "|---|---|---|---|---|---|"]
+    for one in scores:
+        explained = sum((one.module, gone.after) in REASONS for gone in one.survivors)
+        cells = (sum(one.counts.values()), one.killed, len(one.survivors), explained, one.counts["no tests"])
+        lines.append(f"| `{one.module}` | " + " | ".join(map(str, cells)) + " |")
+    for one in scores:
+        if one.survivors:
+            lines += ["", f"## `{one.module}`", ""]
+        for gone in one.survivors:
+            reason = REASONS.get((one.module, gone.after), "**not explained**")
+            lines.append(f"- `{gone.before}` became `{gone.after}`: {reason}")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("modules", nargs="*", metavar="MODULE", help=f"of {', '.join(MODULES)}; all of them if none is named")
+    parser.add_argument("--work", type=Path, default=ROOT / "runs" / "mutants", help="folder for the copies")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--out", type=Path, default=ROOT / "eval" / "results" / "mutants.md")
+    options = parser.parse_args()
+    if unknown := set(options.modules) - set(MODULES):
+        parser.error(f"unknown modules {', '.join(sorted(unknown))}; expected some of {', '.join(MODULES)}")
+    scores = []
+    for module in options.modules or MODULES:
+        scores.append(score_of(module, options.work / module.replace("/", "_"), options.processes))
+        print(module, dict(scores[-1].counts), flush=True)
+    options.out.write_text(report(scores), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

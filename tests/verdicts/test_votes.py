@@ -1,0 +1,138 @@
+"""From votes to a judgment, each number worked by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from rewardlab.types import Choice, Completion, FinishReason, Judgment, Order, Outcome, Verdict, VerdictStatus, Vote
+from rewardlab.verdicts.votes import (
+    both_orders_or_none,
+    in_order,
+    judgment,
+    judgment_by_probability,
+    majority,
+    probability_of_0,
+    reduce_votes,
+    share_for_0,
+)
+from tests.support.labeled import labeled
+
+GIVEN, SWAPPED = Order.GIVEN, Order.SWAPPED
+
+
+def votes(given: str, swapped: str = "") -> tuple[Vote, ...]:
+    """Votes as marks, as shown: 1, 2, = (tie) or - (unreadable)."""
+    return labeled(given, swapped).judgment.votes
+
+
+def weighed(order: Order, margin: float | None) -> Vote:
+    """A vote with the log-odds of the response shown first."""
+    choice = None if not margin else Choice.FIRST if margin > 0 else Choice.SECOND
+    status = VerdictStatus.NO_VERDICT if margin is None else VerdictStatus.OK if margin else VerdictStatus.TIE
+    return Vote(order, Verdict(choice, status), Completion("", FinishReason.STOP), margin)
+
+
+def chance(log_odds: float) -> float:
+    return 1 / (1 + math.exp(-log_odds))
+
+
+@pytest.mark.parametrize(
+    ("given", "swapped", "outcome"),
+    [
+        ("112", "", Outcome.RESPONSE_0),
+        ("122", "", Outcome.RESPONSE_1),
+        ("112", "112", Outcome.TIE),
+        ("1", "2", Outcome.RESPONSE_0),
+        ("2---", "1===", Outcome.RESPONSE_1),
+        ("1----", "", Outcome.RESPONSE_0),
+        ("-=", "--", Outcome.NO_VALID_VOTE),
+        ("", "", Outcome.NO_VALID_VOTE),
+    ],
+)
+def test_majority(given: str, swapped: str, outcome: Outcome) -> None:
+    """Of the valid votes, whatever the orders; equal numbers are a tie."""
+    assert majority(votes(given, swapped)) is outcome
+    assert judgment("p", votes(given, swapped)).outcome is outcome
+
+
+@pytest.mark.parametrize(
+    ("given", "swapped", "share"),
+    [
+        ("111", "1--", 0.5),  # of all valid votes together it would be 3/4
+        ("1112", "2", 0.875),
+        ("112", "", 2 / 3),
+        ("--", "12", 0.5),
+        ("-=", "--", None),
+        ("", "", None),
+    ],
+)
+def test_each_order_weighs_the_same(given: str, swapped: str, share: float | None) -> None:
+    """However many of its votes are valid; an order without any leaves the other's share."""
+    assert share_for_0(votes(given, swapped)) == (None if share is None else pytest.approx(share))
+    assert judgment("p", votes(given, swapped)).share_0 == share_for_0(votes(given, swapped))
+
+
+def test_votes_of_an_order() -> None:
+    assert [vote.order for vote in in_order(votes("11", "2"), GIVEN)] == [GIVEN, GIVEN]
+    assert [vote.winner for vote in in_order(votes("11", "-2"), SWAPPED)] == [None, 0]
+
+
+def test_probability_of_both_orders() -> None:
+    """Every vote of one order with every vote of the other, by log-odds: what the place adds to both cancels."""
+    one = [weighed(GIVEN, 2.0), weighed(SWAPPED, -1.0)]
+    assert probability_of_0(one) == pytest.approx(chance(1.5))
+    for bias in (-3.0, 5.0):
+        assert probability_of_0([weighed(GIVEN, 2.0 + bias), weighed(SWAPPED, -1.0 + bias)]) == pytest.approx(chance(1.5))
+    more = [weighed(SWAPPED, 0.0), weighed(GIVEN, 4.0), weighed(GIVEN, -2.0), weighed(SWAPPED, 2.0)]
+    expected = sum(map(chance, (2.0, 1.0, -1.0, -2.0))) / 4
+    assert probability_of_0(more) == probability_of_0(more[::-1]) == pytest.approx(expected)
+
+
+def test_probability_of_one_order() -> None:
+    """The mean of its votes; those that could not be read are left out, and an order with none of them leaves nothing."""
+    assert probability_of_0([weighed(GIVEN, 2.0), weighed(GIVEN, 0.5)]) == pytest.approx((chance(2.0) + chance(0.5)) / 2)
+    assert probability_of_0([weighed(SWAPPED, 2.0)]) == pytest.approx(chance(-2.0))
+    assert probability_of_0([weighed(GIVEN, 2.0), weighed(GIVEN, None)]) == pytest.approx(chance(2.0))
+    assert probability_of_0([weighed(GIVEN, 2.0), weighed(SWAPPED, None)]) is None
+    assert probability_of_0([]) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "swapped", "outcome"),
+    [
+        (1.0, 1.0, Outcome.TIE),
+        (1.0, 0.5, Outcome.RESPONSE_0),
+        (0.5, 1.0, Outcome.RESPONSE_1),
+        (-40.0, 40.0, Outcome.RESPONSE_1),
+        (None, 1.0, Outcome.NO_VALID_VOTE),
+    ],
+)
+def test_judgment_by_probability(given: float | None, swapped: float, outcome: Outcome) -> None:
+    """Above one half, below, and exactly one half, which is a tie; all votes stay in the judgment."""
+    cast = (weighed(GIVEN, given), weighed(SWAPPED, swapped))
+    judged = judgment_by_probability("p", cast)
+    assert judged == Judgment("p", cast, outcome, probability_of_0(cast))
+    assert (judged.share_0 is None) == (outcome is Outcome.NO_VALID_VOTE)
+    assert reduce_votes("p", cast) == judged
+
+
+def test_votes_without_probabilities_are_counted() -> None:
+    """Where one vote carries a probability, the judge weighs; where none does, the majority decides."""
+    counted = votes("112", "2")
+    assert reduce_votes("p", counted) == judgment("p", counted) == Judgment("p", counted, Outcome.RESPONSE_0, (2 / 3 + 1) / 2)
+    mixed = (*votes("2"), weighed(GIVEN, 0.1))
+    assert reduce_votes("p", mixed).outcome is Outcome.RESPONSE_0
+
+
+def test_both_orders_or_none() -> None:
+    """The votes of one order alone decide nothing, unless no other was wanted; a tie by probability is a valid vote."""
+    both, one = judgment("p", votes("1", "2")), judgment("p", votes("11", "-="))
+    assert both_orders_or_none(both) == both
+    refused = both_orders_or_none(one)
+    assert (refused.outcome, refused.share_0, refused.votes) == (Outcome.NO_VALID_VOTE, None, one.votes)
+    assert both_orders_or_none(one, [GIVEN]) == one
+    assert both_orders_or_none(one, [SWAPPED]).outcome is Outcome.NO_VALID_VOTE
+    even = judgment_by_probability("p", [weighed(GIVEN, 0.0), weighed(SWAPPED, 1.0)])
+    assert both_orders_or_none(even) == even
