@@ -7,16 +7,13 @@ is scored in the orders it has. Scored as if both had been asked, half of its sa
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from rewardlab.benchmarks.base import Row
+from rewardlab.benchmarks.passes import AnyJudge
 from rewardlab.benchmarks.replay import Replay
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.judging.judge import ORDER_POLICIES, draw_orders
 from rewardlab.types import BOTH_ORDERS, Order
-
-if TYPE_CHECKING:  # passes reads settings, which reads this
-    from rewardlab.benchmarks.passes import AnyJudge
 
 AUTO, RECORDED = "auto", "recorded"
 POLICIES = (AUTO, *ORDER_POLICIES, RECORDED)

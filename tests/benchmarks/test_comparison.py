@@ -109,8 +109,9 @@ def test_runs_that_were_asked_otherwise_are_refused(runs: Path, tmp_path: Path) 
         for order in ("given", "swapped", "swapped")
     ]
     (tmp_path / "r.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    for name, changes in {"both": {}, "given": {"orders": "given"}, "one": {"votes": 1}}.items():
-        settings = BenchSettings("pairs", runs / "pairs.parquet", f"replay:{tmp_path / 'r.jsonl'}", **changes)
+    for name, orders, votes in (("both", "both", None), ("given", "given", None), ("one", "both", 1)):
+        replay = f"replay:{tmp_path / 'r.jsonl'}"
+        settings = BenchSettings("pairs", runs / "pairs.parquet", replay, orders=orders, votes=votes)
         run_bench(settings, tmp_path / name)
     both, given, one = (str(tmp_path / name) for name in ("both", "given", "one"))
     for other, told in ((given, "orders (both and given)"), (one, "votes (2 and 1)")):

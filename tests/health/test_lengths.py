@@ -87,7 +87,7 @@ def test_the_longest_is_read_wherever_it_is(tmp_path: Path) -> None:
 
 
 def test_what_is_too_long_is_not_trained_on(tmp_path: Path) -> None:
-    pairs = [replace(pair, images=()) for pair in scaled_runs.pairs()]
+    pairs = [replace(pair, images=(), question="Which is right?") for pair in scaled_runs.pairs()]
     pairs[0] = replace(pairs[0], question="word " * 4000)
     given = read(pairs, RLConfig(max_tokens=3000, max_completion_length=500), tmp_path)
     assert given.sample is not None
