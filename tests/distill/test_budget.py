@@ -20,7 +20,8 @@ LEFT_OUT = Completion("", FinishReason.ERROR, 50, 100, error="HTTP 200: content_
 
 
 def guard(usage: Usage = NOTHING, longest_prompt: int = 0, max_tokens: int = 100, **budget: float) -> BudgetGuard:
-    return BudgetGuard(config_for("http://x/v1", prices=PRICES, budget=budget, max_tokens=max_tokens), usage, longest_prompt)
+    config = config_for("http://x/v1", prices=PRICES, budget=budget, max_tokens=max_tokens)
+    return BudgetGuard(config.prices, config.budget, config.max_tokens, usage, longest_prompt)
 
 
 def answer(prompt: int, tokens: int, cached: int = 0) -> Completion:
@@ -60,7 +61,8 @@ def test_both_limits_hold() -> None:
 
 def test_before_any_answer_a_request_goes_alone() -> None:
     """Nobody knows yet how long prompts are; a budget below the answer alone is for none."""
-    new = BudgetGuard(config_for("http://x/v1", budget={"tokens": 10_000}), NOTHING)
+    config = config_for("http://x/v1", budget={"tokens": 10_000})
+    new = BudgetGuard(config.prices, config.budget, config.max_tokens, NOTHING)
     assert (new.affords(1), new.affords(2)) == (True, False)
     first = guard(tokens=1000)
     assert (first.affords(1), first.affords(2)) == (True, False)
