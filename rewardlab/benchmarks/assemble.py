@@ -108,7 +108,13 @@ def make_report(asked: Asked, notes: Sequence[str], out: Path) -> Report:
         commit=commit(),
     )
     evidence = gather_evidence(
-        rows, labeled, asked.controls, sees=judge.sees, stopped=stopped, num_missing=_num_missing(judgments)
+        rows,
+        labeled,
+        asked.controls,
+        sees=judge.sees,
+        stopped=stopped,
+        greedy=sampling.temperature == 0,
+        num_missing=_num_missing(judgments),
     )
     return replace(report, findings=find_faults(report, evidence))
 

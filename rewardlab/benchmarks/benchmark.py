@@ -39,6 +39,9 @@ def benchmark(
     deadline_s: float | None = None,
     reasoning_effort: str | None = None,
     body: Mapping[str, Any] | None = None,
+    cluster: str | None = None,
+    allow_columns: Sequence[str] = (),
+    allow_without_images: bool = False,
     prices: Prices = NO_PRICES,
     budget: Budget = NO_BUDGET,
 ) -> Report:
@@ -50,6 +53,7 @@ def benchmark(
     ``report.scores.interval`` its 95 % interval. ``concurrency``, ``deadline_s``, ``reasoning_effort`` and ``body`` (further
     fields of a request) are of ``openai:`` judges (:class:`rewardlab.samplers.request_options.RequestOptions`), and so are
     ``prices`` (``report.cost`` then has the money) and ``budget``: EndpointError is raised where it is spent.
+    ``cluster``, ``allow_columns`` and ``allow_without_images`` are of own pairs, as the flags of `bench run`.
     ``report.failure`` is not empty where more than the share ``max_failed`` of the votes failed at the endpoint: its figures
     then say nothing of the judge. Raise what the judge and the loader raise, EndpointError where request after request fails.
     """
@@ -72,6 +76,9 @@ def benchmark(
         max_failed=max_failed,
         api_key=api_key or os.environ.get("OPENAI_API_KEY") or "none",
         request=RequestOptions(concurrency, deadline_s, reasoning_effort, body or {}),
+        cluster=cluster,
+        allow_columns=tuple(allow_columns),
+        allow_without_images=allow_without_images,
         prices=prices,
         budget=budget,
     )

@@ -152,11 +152,7 @@ def _with_holm(table: Sequence[dict[str, str]], ranked: Sequence[Run], base: Run
     for place, cells in enumerate(table):
         holms = p_text(adjusted[place]) if place in adjusted else ""
         rows.append(
-            {
-                key: value
-                for name, cell in cells.items()
-                for key, value in ((name, cell), ("p (Holm)", holms))[: 1 + (name == "p")]
-            }
+            {key: value for name, cell in cells.items() for key, value in ((name, cell), (HOLM, holms))[: 1 + (name == "p")]}
         )
     return rows
 
@@ -188,7 +184,7 @@ def _run_cells(run: Run, base: Run) -> dict[str, str]:
     }
 
 
-FAILED_RUN = "failed"
+FAILED_RUN, HOLM = "failed", "p (Holm)"
 
 
 def _failures(runs: Sequence[Run]) -> list[str]:
@@ -220,13 +216,25 @@ def leaderboard_markdown(runs: Sequence[Run]) -> str:
     return "\n".join([f"# {_title(runs)}", "", *markdown_table(columns, rows), "", *failures, NOTES, "", *commands]) + "\n"
 
 
+def _with_stacked_p(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[list[str], list[list[str]]]:
+    """Put both p-values of a comparison into one column: a page is not wide enough for more."""
+    if HOLM not in columns:
+        return list(columns), [list(row) for row in rows]
+    place = columns.index(HOLM)
+    stacked = [
+        [*row[: place - 1], f"{row[place - 1]} [{row[place]}]" if row[place] else row[place - 1], *row[place + 1 :]]
+        for row in rows
+    ]
+    return [*columns[: place - 1], f"p [{HOLM.removeprefix('p ').strip('()')}]", *columns[place + 1 :]], stacked
+
+
 def leaderboard_html(runs: Sequence[Run]) -> str:
     """Return the leaderboard as one self-contained page, with the intervals drawn. Raise as :func:`leaderboard_markdown`."""
     from rewardlab.benchmarks.figures import leaderboard_figure
     from rewardlab.reporting.pages import page_environment
     from rewardlab.reporting.plots import WIDE, figure_uri
 
-    columns, rows = leaderboard(runs)
+    columns, rows = _with_stacked_p(*leaderboard(runs))
     whole = [run for run in runs if not run.report.failure] or list(runs)
     names = short_names([run.name for run in whole])
     reports = {name: run.report for name, run in zip(names, whole, strict=True)}

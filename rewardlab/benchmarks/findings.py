@@ -11,14 +11,15 @@ from dataclasses import dataclass
 from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.baselines import num_characters
 from rewardlab.benchmarks.report_model import Report
-from rewardlab.metrics.accuracy import Labeled, pair_score
-from rewardlab.metrics.intervals import Interval, difference_interval
+from rewardlab.metrics.accuracy import OUTCOME, Labeled, pair_score
+from rewardlab.metrics.intervals import Interval, difference_interval, mean_interval
 from rewardlab.reporting.tables import percent, with_interval
 from rewardlab.types import Choice
 
 LOOKS = 0.05  # a judge that looks gains this much by the image; chance alone gains less on some hundred pairs
 LEANS = 0.05  # a share of first of 55 % or more; what the better judges published show is below
 FLIPS = 0.25  # of pairs; half of these are wrong in one of both orders, whatever the label
+LEAST_FLIPS = 0.10  # which the interval must lie above: a single flip of four pairs is none
 LENGTH = 0.10  # labels prefer the longer response by less in the published benchmarks
 INVALID = 0.05  # of answers; as much as judges of one benchmark often differ by
 MISSING = 0.01  # of samples
@@ -53,7 +54,7 @@ class Evidence:
 
     ``blank`` is the accuracy with blank images, ``sighted`` that of as many votes with the pair's own, ``gain`` the second less
     the first, pair by pair; None without that control. All three are of the ``num_with_image`` pairs that have an image, and
-    ``single``: of one vote in each order.
+    ``single``: of one vote in each order; ``is_alike``: both were asked at one temperature.
     ``position``: share of verdicts for the first less one half, ``length``: as ``length_bias``, ``flipped``: share of pairs
     whose orders name different responses; None where no pair can say. ``sees``: the judge is shown images.
     """
@@ -66,6 +67,7 @@ class Evidence:
     blank: float | None = None
     gain: Estimate | None = None
     single: bool = True
+    is_alike: bool = True
     position: Estimate | None = None
     length: Estimate | None = None
     flipped: Estimate | None = None
@@ -78,9 +80,11 @@ def gather_evidence(
     *,
     sees: bool,
     stopped: bool,
+    greedy: bool,
     num_missing: int = 0,
 ) -> Evidence:
-    """Return the evidence of a run. ``stopped``: votes were asked until settled, so that one of them is no sample."""
+    """Return the evidence of a run. ``stopped``: votes were asked until settled, so that one of them is no sample; ``greedy``:
+    they were asked at temperature 0, as controls are."""
     clusters = [row.cluster for row in rows]
     seen = [n for n, row in enumerate(rows) if row.pair.images or any(row.pair.response_images)]
     sighted = blank = gain = None
@@ -100,10 +104,19 @@ def gather_evidence(
         blank=blank,
         gain=gain,
         single="greedy" in controls or not stopped,
+        is_alike=greedy or "greedy" in controls,
         position=_over_pairs([_first_share(item) for item in items], clusters),
-        length=_over_pairs([_longer_share(row, item) for row, item in zip(rows, items, strict=True)], clusters),
-        flipped=_over_pairs([_flipped(item) for item in items], clusters),
+        length=_length_preference(rows, items, clusters),
+        flipped=_share_of_pairs([_flipped(item) for item in items], clusters),
     )
+
+
+def _share_of_pairs(values: Sequence[float | None], clusters: Sequence[str]) -> Estimate | None:
+    there = [(value, cluster) for value, cluster in zip(values, clusters, strict=True) if value is not None]
+    if not there:
+        return None
+    shares, of_clusters = [value for value, _ in there], [cluster for _, cluster in there]
+    return Estimate(sum(shares) / len(shares), mean_interval(shares, of_clusters))
 
 
 def _over_pairs(values: Sequence[float | None], clusters: Sequence[str]) -> Estimate | None:
@@ -117,18 +130,31 @@ def _difference(values: Sequence[float], clusters: Sequence[str]) -> Estimate:
 
 def _first_share(item: Labeled) -> float | None:
     """Share of valid verdicts for the response shown first, less one half."""
-    choices = [vote.verdict.choice for vote in item.judgment.votes if vote.verdict.choice is not None]
+    verdicts = [vote.verdict for vote in item.judgment.votes if vote.verdict.rule != OUTCOME]
+    choices = [verdict.choice for verdict in verdicts if verdict.choice is not None]
     return choices.count(Choice.FIRST) / len(choices) - 0.5 if choices else None
 
 
-def _longer_share(row: Row, item: Labeled) -> float | None:
-    """Share of valid verdicts for the longer response, less 1 where that is the better one."""
-    lengths = tuple(map(num_characters, row.pair.responses))
-    right, wrong = (sum(tally[side] for tally in item.tallies) for side in (0, 1))
-    if lengths[0] == lengths[1] or not right + wrong:
+def _length_preference(rows: Sequence[Row], items: Sequence[Labeled], clusters: Sequence[str]) -> Estimate | None:
+    """How much more often the longer response is named than it is the better; None where it always or never is the better one.
+
+    Pairs whose better response is the longer and pairs whose better one is the shorter weigh alike.
+
+    Of a judge without a preference it is 0, however often it errs and whichever the labels favour.
+    """
+    named: dict[bool, list[tuple[float, str]]] = {True: [], False: []}
+    for row, item, cluster in zip(rows, items, clusters, strict=True):
+        lengths = tuple(map(num_characters, row.pair.responses))
+        right, wrong = (sum(tally[side] for tally in item.tallies) for side in (0, 1))
+        if lengths[0] != lengths[1] and right + wrong:
+            longer_is_better = lengths[item.preferred] > lengths[1 - item.preferred]
+            named[longer_is_better].append(((right if longer_is_better else wrong) / (right + wrong), cluster))
+    if not named[True] or not named[False]:
         return None
-    is_better = lengths[item.preferred] > lengths[1 - item.preferred]
-    return (right if is_better else wrong) / (right + wrong) - is_better
+    share = {better: len(values) / (len(named[True]) + len(named[False])) for better, values in named.items()}
+    # each pair's part in half of (mean where the longer is better + mean where the shorter is), less a half
+    parts = [(value / (2 * share[better]) - 0.5, cluster) for better in (True, False) for value, cluster in named[better]]
+    return _difference([value for value, _ in parts], [cluster for _, cluster in parts])
 
 
 def _flipped(item: Labeled) -> float | None:
@@ -184,9 +210,14 @@ def _of_sight(report: Report, evidence: Evidence) -> list[str]:
         f"{percent(evidence.sighted)} % right with it, {percent(evidence.blank)} % with a blank one{of_pairs} "
         f"({how}difference {gain} points [{_points(low)}, {_points(high)}])"
     )
-    if high < LOOKS:
+    if high < LOOKS and evidence.is_alike:
         return [f"Does not look at the image: {numbers}"]
-    return [f"Not shown to look at the image: {numbers}"] if low <= 0 else []
+    if low > 0:
+        return []
+    cure = (
+        "" if evidence.is_alike else "; these votes were sampled and the blank ones greedy, --controls greedy,blank asks alike"
+    )
+    return [f"Not shown to look at the image: {numbers}{cure}"]
 
 
 def _of_accuracy(report: Report) -> list[str]:
@@ -200,7 +231,9 @@ def _of_accuracy(report: Report) -> list[str]:
     best = max(rules, key=lambda name: rules[name], default=None)
     if best is None or low > rules[best]:
         return []
-    return [f"Not above a rule that reads nothing: the {best} response is right in {percent(rules[best])} %; {number}"]
+    return [
+        f"Not shown to be above a rule that reads nothing: the {best} response is right in {percent(rules[best])} %; {number}"
+    ]
 
 
 def _of_habits(report: Report, evidence: Evidence) -> list[str]:
@@ -211,7 +244,7 @@ def _of_habits(report: Report, evidence: Evidence) -> list[str]:
         sentences.append(
             f"Leans to the response shown {place}: names it {_size(lean, side)} points more often than half of the time"
         )
-    if (flipped := evidence.flipped) and flipped.value >= FLIPS:
+    if (flipped := evidence.flipped) and flipped.value >= FLIPS and flipped.interval[0] > LEAST_FLIPS:
         shares = with_interval(flipped.value, flipped.interval)
         sentences.append(f"Flips with the order: in {shares} % of pairs the two orders name different responses")
     if (length := evidence.length) and abs(length.value) >= LENGTH and length.is_sure:

@@ -9,6 +9,7 @@ from pathlib import Path
 from rewardlab.benchmarks.passes import AnyJudge
 from rewardlab.benchmarks.replay import Replay
 from rewardlab.benchmarks.run_files import VOTES
+from rewardlab.judging.panel import PanelJudge
 from rewardlab.types import Judgment
 from rewardlab.verdicts.other_formats import other_format, unread_texts
 
@@ -18,12 +19,9 @@ def format_notes(judge: AnyJudge, judgments: Sequence[Judgment], out: Path) -> l
     other = other_format(unread_texts([vote for judgment in judgments for vote in judgment.votes]))
     if other is None:
         return []
+    if isinstance(judge, PanelJudge):  # votes of several judges are no replay
+        return []
     if isinstance(judge, Replay):
         return [other.sentence(f"--template {other.name} reads them")]
     replay = shlex.quote(f"replay:{out / VOTES}")
-    return [
-        other.sentence(
-            f"--judge {replay} --template {other.name} (and another --out) reads them without asking again, --template "
-            f"{other.name} asks for that form"
-        )
-    ]
+    return [other.sentence(f"--judge {replay} --template {other.name} (and another --out) reads them without asking again")]

@@ -85,6 +85,7 @@ class Replay:
                 raise ValueError("not an object")
             if number == 1 and values.keys() == {"identity"}:
                 self.is_run, self.sampling = True, sampling_of(dict(values["identity"]))
+                self.verdict_format = self.verdict_format if self._anew else ""  # read as its judge's were, whatever it is
                 self.stopped = self.sampling.stop_error is not None
                 return
             row = values["row"]

@@ -76,7 +76,7 @@ def _own_pair_notes(rows: Sequence[Row], settings: BenchSettings, *, looks: bool
         for row in rows:
             count.add(row.pair, row.row)
         if not settings.allow_without_images:
-            count.refuse_any_mention(str(settings.data))
+            count.refuse_missing(str(settings.data))
         notes += count.notes()
     return notes
 

@@ -38,6 +38,12 @@ class BenchEntry(Schema):
         None, description="Reasoning effort of an `openai:` judge, such as `low`; null: its own default."
     )
     body: dict[str, JsonValue] = Field({}, description="Further fields of every request to an `openai:` judge.")
+    cluster: str | None = Field(
+        None,
+        description="Own pairs: what intervals draw as one: `prompt`, `image`, `question`, `pair`, a column; null: prompt.",
+    )
+    allow_columns: tuple[str, ...] = Field((), description="Of own pairs: columns that are not read and may be there; `all`.")
+    allow_without_images: bool = Field(False, description="Also judge own pairs whose question speaks of an image not there.")
     limit: int | None = Field(None, ge=1, description="Only the first so many rows; null: all.")
 
 

@@ -65,6 +65,7 @@ _ALIASES = {
     "pair_id": "id uid uuid key questionid",
 }
 _OTHER_NAMES = {alias: column for column, aliases in _ALIASES.items() for alias in aliases.split()}
+_UNNAMED = re.compile(r"Unnamed: \d+")
 _MEDIUM = re.compile(r"\.(png|jpe?g|webp|gif|bmp|tiff?|mp4|mov|webm|mkv|avi)$", re.I)
 
 
@@ -104,14 +105,14 @@ class AllowedColumns:
         return AllowedColumns(frozenset(name.strip() for name in names if name.strip()))
 
     def check(self, row: Mapping[str, Any], where: str, known: frozenset[str] = PAIR_COLUMNS) -> None:
-        """Raise DataError for a column that is neither known nor allowed and holds something. Names that begin with ``__``,
-        as of an index that pandas wrote, are passed over."""
+        """Raise DataError for a column that is neither known nor allowed and holds something. An index that pandas wrote is
+        passed over: a name that begins with ``__``, none, or "Unnamed: 0"."""
         if row.keys() <= known:
             return
         for name in sorted(map(str, row.keys() - known)):
             value = row.get(name)
             is_empty = value is None or (isinstance(value, str | list | tuple | Mapping) and not value)
-            if is_empty or name.startswith("__"):
+            if is_empty or name.startswith("__") or name == "" or _UNNAMED.fullmatch(name):
                 continue
             is_media = ALL in self.names and looks_like_media(value)
             if name in self.names or (ALL in self.names and not is_media):

@@ -18,6 +18,7 @@ from rewardlab.data.sources import saved_dataset_files, source_rows
 from rewardlab.errors import DataError
 from rewardlab.reporting.progress import log_line
 
+ORDERED = ("response_images", "judgment", "order", "preferred")  # columns of a pair that say something of one response
 OTHER_TABLES = (".csv", ".tsv", ".json", ".arrow")
 MAPPING = "write a mapping for `rewardlab data build MAPPING.yaml` (docs/how-to/own_data.md)"
 
@@ -49,6 +50,9 @@ class GuessedMapping:
         read = {self.question, *self.responses, self.images, self.label}
         pair = {name: value for name, value in row.items() if name not in read}
         texts = [row.get(name) for name in self.responses]
+        ordered_by = [name for name in ORDERED if row.get(name) not in (None, "", [], [[], []])]
+        if ordered_by and (self.label is None or (self.label != "preferred" and "preferred" in ordered_by)):
+            return DataError(f"{where}: {ordered_by[0]!r} depends on which response is which, and that is guessed; {MAPPING}")
         if self.label is None:
             # Sources put the better one first throughout: which is response 0 is a coin that the texts decide.
             first = hashlib.sha256("\0".join(sorted(map(str, texts))).encode(errors="backslashreplace")).digest()[0] % 2

@@ -16,7 +16,7 @@ _MENTION = re.compile(
     r"<(?:image|img|video)\b"
     rf"|\b(?:in|from|of|at|on|see|describe|does|is|about) (?:the|this|that|these) (?:\w+ )?(?:{_MEDIUM}|figure\b|chart\b)"
     rf"|\b(?:this|the (?:given|provided|above|attached|following|shown)) {_MEDIUM}"
-    r"|\b(?:shown|pictured|depicted) (?:above|below|here|in)\b",
+    r"|\b(?:pictured|depicted) (?:above|below|here|in)\b",
     re.IGNORECASE,
 )
 
@@ -63,9 +63,10 @@ class MediaCount:
             )
         return notes
 
-    def refuse_any_mention(self, data: str) -> None:
-        """Raise DataError where a question without media speaks of an image."""
-        if self.num_mentions:
+    def refuse_missing(self, data: str) -> None:
+        """Raise DataError where a question without media speaks of an image and other pairs have some, or in a set without any
+        a share of :data:`LEAST_SHARE` of the questions or more."""
+        if self.num_mentions and (self.num_with_media or self.num_mentions >= LEAST_SHARE * self.num_pairs):
             raise DataError(
                 f"{data}, row {self.first_mention}: the question speaks of an image and the pair has none, as of "
                 f"{self.num_mentions:,} of {self.num_pairs:,} pairs; give them in 'images', or --allow-without-images"

@@ -52,12 +52,14 @@ class ChatTransport:
         endpoints: Sequence[ChatEndpoint],
         ledger: Ledger,
         on_progress: Callable[[Progress], None] = lambda progress: None,
+        *,
+        answered: bool = False,
     ) -> None:
-        """``on_progress`` is called for every pair that has its answers."""
+        """``on_progress`` is called for every pair that has its answers. ``answered``: an earlier part of the run had some."""
         self.config, self.endpoints, self.ledger, self._on_progress = config, endpoints, ledger, on_progress
         self.template = load_template(config.template)
         self.progress = Progress()
-        self._failures = FailureStreak(", ".join(config.base_urls))
+        self._failures = FailureStreak(", ".join(config.base_urls), answered=answered)
         self._width = config.concurrency * len(endpoints)
 
     @classmethod
@@ -70,7 +72,8 @@ class ChatTransport:
                 f"{journal.path}: batches are away, and would be paid twice; collect them first (transport: batch)"
             )
         endpoints, ledger = open_endpoints(config, api_key), CallLedger(journal, budget)
-        return cls(config, endpoints, ledger, lambda progress: advance(note=progress_note(progress, budget)))
+        answered = journal.usage().answers > 0
+        return cls(config, endpoints, ledger, lambda progress: advance(note=progress_note(progress, budget)), answered=answered)
 
     async def __aenter__(self) -> Self:
         return self
@@ -129,7 +132,8 @@ class ChatTransport:
 
     async def _pair(self, pair: PreferencePair) -> PreferencePair | None:
         """Return the pair tagged, or None if a request failed."""
-        answers = await self.ledger.answers(pair.pair_id)
+        if answers := await self.ledger.answers(pair.pair_id):
+            self._failures.note_answer()
         while (tagged := tag(pair, answers, self.config)) is None:
             answer = await self._ask(pair, len(answers) + 1)
             if answer is None:

@@ -224,7 +224,7 @@ def vote_counts(item: Labeled) -> tuple[float, float, float, float]:
     a readable verdict, all votes. The second by the first is :func:`position_bias`, the third by the fourth
     :func:`invalid_rate`."""
     votes = item.judgment.votes
-    choices = [vote.verdict.choice for vote in votes if vote.verdict.choice is not None]
+    choices = [vote.verdict.choice for vote in votes if vote.verdict.choice is not None and vote.verdict.rule != OUTCOME]
     unread = sum(vote.verdict.status not in VALID for vote in votes)
     return len(choices), choices.count(Choice.FIRST) - len(choices) / 2, unread, len(votes)
 

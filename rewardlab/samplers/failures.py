@@ -34,7 +34,7 @@ class FailureStreak:
         :data:`GIVE_UP_AFTER_REFUSALS` of those are needed: a set may begin with what a provider will not judge.
         """
         if not completion.failed:
-            self._answered, self._number, self._of_content = True, 0, 0
+            self.note_answer()
             return
         if _OF_CONTENT.match(completion.error) is None:
             self._number += 1
@@ -45,6 +45,10 @@ class FailureStreak:
                 f"{self._name}: {self._number + self._of_content} requests in a row failed, the last with "
                 f"{completion.error!r}; nothing is lost: cure it and run the same command again"
             )
+
+    def note_answer(self) -> None:
+        """Begin the count anew: there is an answer, of this run or an earlier part of it."""
+        self._answered, self._number, self._of_content = True, 0, 0
 
 
 def errors_in_words(completions: Iterable[Completion], most: int = 3) -> str:

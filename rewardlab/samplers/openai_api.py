@@ -147,7 +147,7 @@ class ChatEndpoint:
             return answer
         except TimeoutError:
             again = seconds < self.deadline_s
-            return _Failed(FinishReason.TIMEOUT, f"no answer within {seconds:g} s", "time-out", again=again)
+            return _Failed(FinishReason.TIMEOUT, f"no answer within {seconds:.3g} s", "time-out", again=again)
         except openai.APIStatusError as error:
             refused, label = error.status_code == 429, f"HTTP {error.status_code}"
             wait_s = retry_after_s(error.response.headers.get("retry-after"))

@@ -18,6 +18,7 @@ MAX_TOKENS_FIELDS = ("auto", MAX_TOKENS, MAX_COMPLETION_TOKENS)
 OPTIONAL = ("temperature", "top_p", "seed")  # fields without which an endpoint can be asked
 _OTHERS_OPTION = {"temperature": "--temperature", "top_p": "--top-p", MAX_TOKENS: "--max-tokens", "seed": "--seed"}
 _OTHERS_OPTION |= {"model": "--judge", "messages": "--template", "n": "--votes", "reasoning_effort": "--reasoning-effort"}
+_OTHERS_OPTION |= {MAX_COMPLETION_TOKENS: "--max-tokens"}
 # What servers say of a field, as against a value of it that is out of bounds, which asking without the field would hide.
 _UNSUPPORTED = re.compile(
     r"unsupported|not support|n.t support|unrecogni[sz]ed|unknown|unexpected|not (?:permitted|allowed)|extra (?:inputs|fields)|"
@@ -110,7 +111,8 @@ class FieldFit:
         if not _UNSUPPORTED.search(sentence):
             return
         named = [name for name in sent if re.search(rf"\b{re.escape(name)}\b", sentence)]
-        if MAX_TOKENS in named and self._is_auto and self._max_tokens_field == MAX_TOKENS:
+        is_renamed = MAX_COMPLETION_TOKENS in sentence or not re.search(r"\d", sentence)  # a number is a bound of its value
+        if MAX_TOKENS in named and is_renamed and self._is_auto and self._max_tokens_field == MAX_TOKENS:
             self._max_tokens_field = MAX_COMPLETION_TOKENS
             LOG.warning("max_tokens is refused (%s); %s from now on", sentence, MAX_COMPLETION_TOKENS)
             return

@@ -106,7 +106,7 @@ def test_runs_that_were_asked_otherwise_are_refused(runs: Path, tmp_path: Path) 
     lines = [
         {"row": row, "order": order, "text": "<answer>1</answer>"}
         for row in range(60)
-        for order in ("given", "swapped", "swapped")
+        for order in ("given", "given", "swapped", "swapped")
     ]
     (tmp_path / "r.jsonl").write_text("\n".join(map(json.dumps, lines)))
     for name, orders, votes in (("both", "both", None), ("given", "given", None), ("one", "both", 1)):

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from rewardlab.benchmarks import runner
+from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.comparison import leaderboard_markdown, read_run
-from rewardlab.benchmarks.findings import Estimate, Evidence, find_faults, key_phrase
+from rewardlab.benchmarks.findings import Estimate, Evidence, find_faults, gather_evidence, key_phrase
 from rewardlab.benchmarks.headline import headline_sentence
 from rewardlab.benchmarks.report import confidence_rows, report_html, report_markdown
 from rewardlab.benchmarks.report_model import CountedEstimate, CurvePoint, Report
@@ -23,12 +24,25 @@ from rewardlab.benchmarks.suite import suite_markdown
 from rewardlab.benchmarks.words import words_of
 from rewardlab.data.pairs import read_pairs, write_parquet
 from rewardlab.judging.judge import GenerativeJudge
+from rewardlab.metrics.accuracy import Labeled
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.samplers.scripted import ScriptedSampler
-from rewardlab.types import BOTH_ORDERS, Choice, Message, PreferencePair, choice_of
+from rewardlab.types import (
+    BOTH_ORDERS,
+    Choice,
+    Completion,
+    FinishReason,
+    Message,
+    PreferencePair,
+    Verdict,
+    VerdictStatus,
+    Vote,
+    choice_of,
+)
 from rewardlab.verdicts.parse import format_verdict
+from rewardlab.verdicts.votes import reduce_votes
 
-PLAIN = load_template("plain")
+PLAIN, STOP = load_template("plain"), FinishReason.STOP
 BLIND, UNSURE, GUESSES = "Does not look at the image", "Not shown to look at the image", "Cannot be told from guessing"
 FIRST, FLIPS, INVALID, WORSE = (
     "Leans to the response shown first",
@@ -90,7 +104,7 @@ def reports(pairs_file: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[
             return format_verdict(said, "x") if said else "I would rather not say."
 
         patch.setattr(runner, "open_any_judge", lambda settings, say=handler: GenerativeJudge(ScriptedSampler(say), PLAIN))
-        settings = BenchSettings("pairs", pairs_file, "hf:x", command="rewardlab bench run")
+        settings = BenchSettings("pairs", pairs_file, "hf:x", temperature=0.0, command="rewardlab bench run")
         report, rows = run_bench(settings, folder / name)
         done[name] = report, folder / name, rows
     patch.undo()
@@ -174,7 +188,7 @@ def test_a_baseline_above_the_judge_is_named(reports: dict[str, tuple[Report, Pa
     assert find_faults(replace(report, baselines=lucky), SOUND) == ()
     long = report.baselines | {"longest": replace(report.baselines["longest"], micro=0.96)}
     [finding] = find_faults(replace(report, baselines=long), SOUND)
-    assert finding.startswith("Not above a rule that reads nothing: the longest response is right in 96.0 %")
+    assert finding.startswith("Not shown to be above a rule that reads nothing: the longest response is right in 96.0 %")
 
 
 def test_a_failure_stands_in_place_of_the_number(reports: dict[str, tuple[Report, Path, Any]]) -> None:
@@ -219,3 +233,32 @@ def test_an_ece_within_noise_has_no_interval(reports: dict[str, tuple[Report, Pa
         known = replace(calibration, ece=ece, ece_if_exact=0.02, ece_interval=(0.01, 0.05))
         confidence = {"vote_share": replace(scores.confidence["vote_share"], calibration=known)}
         assert confidence_rows(replace(scores, confidence=confidence))[0][3] == cell
+
+
+def test_sampled_votes_beside_greedy_blank_ones_prove_nothing(reports: dict[str, tuple[Report, Path, Any]]) -> None:
+    """A greedy vote is more often right than a sampled one: less of a gain is no sign of blindness."""
+    report = reports["seeing"][0]
+    small = replace(SOUND, sighted=0.6, blank=0.6, gain=estimate(0.0), is_alike=False)
+    [sentence] = [each for each in find_faults(report, small) if "image" in each]
+    assert key_phrase(sentence) == UNSURE
+    assert "--controls greedy,blank" in sentence
+    assert [key_phrase(each) for each in find_faults(report, replace(small, is_alike=True)) if "image" in each] == [BLIND]
+
+
+@pytest.mark.parametrize(("accuracy", "longer"), [(0.8, 0.8), (0.8, 0.2), (0.5, 0.65)])
+def test_errors_are_no_preference_for_a_length(accuracy: float, longer: float, demo_pairs: Any) -> None:
+    """Right as often whichever response is longer, of labels that favour one: nothing is said of length."""
+    dice = random.Random(0)
+    rows, items = [], []
+    for number in range(800):
+        better, worse = ("a longer answer", "short") if dice.random() < longer else ("short", "a longer answer")
+        pair = replace(demo_pairs[0][0], pair_id=str(number), responses=(better, worse), preferred=0)
+        votes = tuple(
+            Vote(order, Verdict(choice_of(int(dice.random() >= accuracy), order), VerdictStatus.OK), Completion("x", STOP))
+            for order in BOTH_ORDERS
+        )
+        rows.append(Row(number, pair, "g", str(number), {}))
+        items.append(Labeled(reduce_votes(str(number), votes), 0, "g"))
+    evidence = gather_evidence(rows, items, {}, sees=True, stopped=False, greedy=True)
+    assert evidence.length is not None
+    assert abs(evidence.length.value) < 0.05

@@ -170,7 +170,10 @@ def test_counts_of_media() -> None:
     with pytest.raises(DataError, match=r"p: 1 of 2 questions speak of an image \(row 1 first\)"):
         count(text, blind).refuse_blind_set("p")
     with pytest.raises(DataError, match="p, row 1: the question speaks of an image and the pair has none"):
-        count(seen, blind).refuse_any_mention("p")
+        count(seen, blind).refuse_missing("p")
+    with pytest.raises(DataError, match="p, row 1: the question speaks of an image"):
+        count(text, blind).refuse_missing("p")
+    count(*[text] * 20, blind).refuse_missing("p")
 
 
 def test_training_and_distillation_count_media(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

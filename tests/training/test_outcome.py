@@ -22,23 +22,26 @@ FINE = {"loss": 0.1, "grad_norm": 1.0, "reward": 1.0, "reward_std": 0.5, "advant
         ({"reward": 0.0, "reward_std": 0.0, "advantage/max_abs": 0.0}, ["no_reward"]),
         ({"reward": 0.0}, []),  # rewards of either sign whose mean is 0
         ({"advantage/max_abs": 0.0}, ["equal_rewards"]),
-        ({"reward/invalid_frac": 0.96}, ["invalid"]),
-        ({"reward/invalid_frac": 0.95}, []),
-        ({"grad_norm": 0.0}, ["no_gradient"]),
+        ({"reward/invalid_frac": 0.96}, []),  # the others may have been learnt from
+        ({"advantage/max_abs": 0.0, "reward/invalid_frac": 0.96}, ["equal_rewards", "invalid"]),
+        ({"advantage/max_abs": 0.0, "reward/invalid_frac": 0.95}, ["equal_rewards"]),
+        ({"grad_norm": 0.0}, []),  # of the row's last step alone: others had advantages
+        ({"grad_norm": 0.0, "advantage/max_abs": 0.0}, ["equal_rewards", "no_gradient"]),
         ({"grad_norm": "nan"}, []),
     ],
 )
 def test_reasons(change: dict[str, Any], signs: list[str]) -> None:
     """What holds in every row; one row in which it does not is enough."""
     bad = {"step": 1, **FINE, **change}
-    assert list(why_nothing_was_learnt([bad, bad, {"step": 2, "train_runtime": 1.0}], 0.95)) == signs
-    assert not why_nothing_was_learnt([bad, {"step": 2, **FINE}], 0.95)
+    assert list(why_nothing_was_learnt([bad, bad, bad, {"step": 2, "train_runtime": 1.0}], 0.95)) == signs
+    assert not why_nothing_was_learnt([bad, bad, bad, {"step": 2, **FINE}], 0.95)
+    assert not why_nothing_was_learnt([bad, bad, {"step": 2, "train_runtime": 1.0}], 0.95), "too few to tell"
 
 
 def test_supervised_runs_have_no_rewards() -> None:
-    rows = [{"step": 1, "loss": 0.0, "grad_norm": 0.0}]
+    rows = [{"step": 1, "loss": 0.0, "grad_norm": 0.0}] * 3
     assert list(why_nothing_was_learnt(rows, 0.95)) == ["no_gradient"]
-    assert not why_nothing_was_learnt([{"step": 1, "loss": 0.5, "grad_norm": 0.2}], 0.95)
+    assert not why_nothing_was_learnt([{"step": 1, "loss": 0.5, "grad_norm": 0.2}] * 3, 0.95)
     assert not why_nothing_was_learnt([], 0.95)
 
 
@@ -46,7 +49,7 @@ def test_the_file_and_the_page(tmp_path: Path) -> None:
     """The page has it in place of "the watchdog saw nothing"; a run that learnt has no event."""
     for out, row in ((tmp_path / "bad", FINE | {"reward": 0.0, "reward_std": 0.0}), (tmp_path / "fine", FINE)):
         out.mkdir()
-        (out / "metrics.jsonl").write_text(json.dumps({"step": 3, **row}) + "\n")
+        (out / "metrics.jsonl").write_text((json.dumps({"step": 3, **row}) + "\n") * 3)
         record_outcome(out, HealthConfig())
     assert read_outcome(tmp_path / "fine") == ""
     assert not (tmp_path / "fine" / "health.jsonl").exists()

@@ -182,12 +182,12 @@ def _ask(
                 sampled: dict[int, list[Completion]] = defaultdict(list)
                 for (n, _), completions in zip(turns, judge.sampler.sample([turn for _, turn in turns], params), strict=True):
                     sampled[n].append(completions[0])
-                for n in wanted:
-                    if n not in answers:
-                        log.append({"prompt": n, "answers": [completion_row(completion) for completion in sampled[n]]})
-                        answers[n] = sampled[n]
-                        for completion in sampled[n]:
-                            failures.take(completion)
+                new = [n for n in wanted if n not in answers]
+                for n in new:  # all that was paid for is kept before a failure may end the run
+                    log.append({"prompt": n, "answers": [completion_row(completion) for completion in sampled[n]]})
+                    answers[n] = sampled[n]
+                for completion in (completion for n in new for completion in sampled[n]):
+                    failures.take(completion)
             advance(len(chunk))
     every = [completion for completions in answers.values() for completion in completions]
     if all(completion.failed for completion in every):

@@ -13,14 +13,16 @@ from rewardlab.processes import is_main
 from rewardlab.reporting.progress import log_line
 from rewardlab.training.run.folder import HEALTH, METRICS, SAMPLES
 
+LEAST_ROWS = 3
 FINISHED = "finished"  # what was done at the event: nothing, the run was over
 
 
 def why_nothing_was_learnt(rows: Sequence[Mapping[str, Any]], max_invalid: float) -> dict[str, str]:
-    """Return what held in every row of a run's metrics that had it, sign -> sentence; {} where it may have learnt.
+    """Return what held in every row of a run's metrics that had it, sign -> sentence; {} where it may have learnt, and of fewer
+    than :data:`LEAST_ROWS` rows: a row has the last step's gradient alone.
 
     ``no_reward``: every reward was 0; ``equal_rewards``: no rollout earned more than another; ``invalid``: a share of rollouts
-    above ``max_invalid`` (0..1) had no verdict; ``no_gradient``: no step changed the weights.
+    above ``max_invalid`` (0..1) had no verdict, beside another sign; ``no_gradient``: no step changed the weights.
     """
 
     def always(name: str, test: Callable[[float], bool]) -> bool:
@@ -33,11 +35,11 @@ def why_nothing_was_learnt(rows: Sequence[Mapping[str, Any]], max_invalid: float
         signs["no_reward"] = "every reward was 0"
     elif always("advantage/max_abs", is_zero):
         signs["equal_rewards"] = "no rollout ever earned more than another"
-    if always("reward/invalid_frac", lambda value: value > max_invalid):
-        signs["invalid"] = f"more than {max_invalid:.0%} of the rollouts had no verdict all along"
-    if always("grad_norm", is_zero):
+    if always("grad_norm", is_zero) and not any(row.get("advantage/max_abs") for row in rows):
         signs["no_gradient"] = "every gradient was 0, so no step changed the weights"
-    return signs
+    if signs and always("reward/invalid_frac", lambda value: value > max_invalid):
+        signs["invalid"] = f"more than {max_invalid:.0%} of the rollouts had no verdict all along"
+    return signs if sum("grad_norm" in row or "reward" in row for row in rows) >= LEAST_ROWS else {}
 
 
 _CURES = {

@@ -89,8 +89,8 @@ def numbers_that_fit(
     kept = [n for n in range(len(pairs)) if n not in dropped]
     is_listed = is_main() and not has_begun(out)  # a run that is gone on with, or refused, has its list
     if not dropped:
-        if is_listed:
-            (out / TOO_LONG).unlink(missing_ok=True)  # of a start that failed, with other settings
+        if is_listed and (out / TOO_LONG).exists():
+            (out / TOO_LONG).unlink()  # of a start that failed, with other settings
         return kept
     worst = max(dropped.values(), key=lambda count: count.total)
     message = (
