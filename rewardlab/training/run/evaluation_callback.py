@@ -49,7 +49,7 @@ class EvaluationRecord:
 class EvaluationSummary:
     """What a run's evaluations come to, as ``run.json`` holds it.
 
-    ``gain`` is the best less the last, pair by pair, in 0..1, and ``gain_interval`` its 95 % bootstrap interval over prompts;
+    ``gain`` is the best less the last, pair by pair, in 0..1, and ``gain_interval`` its 95 % interval over prompts;
     ``time_frac`` of the run's time since it last began or went on.
     """
 
