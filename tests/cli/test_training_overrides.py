@@ -22,7 +22,7 @@ def test_a_run_of_overrides(tiny_checkpoint: Path, tmp_path: Path) -> None:
     ends with a status of its own, unless the watchdog is only to warn."""
     data, out = tmp_path / "pairs.parquet", tmp_path / "rl"
     write_parquet(scaled_runs.pairs(), data)
-    sizes = {"rollout_batch_size": 8, "batch_size": 8, "max_completion_length": 8, "max_steps": 2, "save_steps": 1}
+    sizes = {"rollout_batch_size": 8, "batch_size": 8, "max_completion_length": 8, "max_steps": 3, "save_steps": 1}
     keys = {**scaled_runs.SHARED, **sizes, "model": tiny_checkpoint, "consistency.weight": 0, "format_weight": 0}
     keys |= {"warmup_ratio": 0, "min_lr_ratio": 0}  # the config's own, which go with a cosine
     del keys["learning_rate"]

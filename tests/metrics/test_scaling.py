@@ -185,7 +185,7 @@ def test_a_recorded_run_is_read_again(data: Path, tmp_path: Path, monkeypatch: p
     same = ("accuracy", "interval", "groups", "k_curve", "sequential", "statuses", "swap_consistency", "confidence", "decision")
     assert {name: again[name] for name in same} == {name: first[name] for name in same}
     assert again["votes"] == 4
-    assert [again[name] for name in ("temperature", "max_tokens", "verdict_format")] == [1.0, 1024, "think_answer"]
+    assert [again[name] for name in ("temperature", "max_tokens", "verdict_format")] == [1.0, 1024, None]
     words = tmp_path / "words.txt"
     words.write_text("{question} {first} {second}")
     other = bench(tmp_path / "other", data, judge=spec, template=f"double_brackets:{words}")
