@@ -34,7 +34,7 @@ from rewardlab.types import Judgment, Order
 
 
 @dataclass(frozen=True)
-class Asked:
+class RunResult:
     """What a run has when all is answered: its judgments in the order of ``rows``, and those of its controls by name.
     ``left_out``: fields that the model refuses, and was asked without."""
 
@@ -51,14 +51,14 @@ class Asked:
     cost: Cost | None = None
 
 
-def make_report(asked: Asked, notes: Sequence[str], out: Path) -> Report:
+def make_report(result: RunResult, notes: Sequence[str], out: Path) -> Report:
     """Return the report; write the outputs that the benchmark's own scorer takes, where it can take them, to ``out``."""
-    settings, benchmark, judge, identity = asked.settings, asked.benchmark, asked.judge, asked.identity
-    rows, orders, judgments, num_votes = asked.rows, asked.orders, asked.judgments, asked.identity.votes
+    settings, benchmark, judge, identity = result.settings, result.benchmark, result.judge, result.identity
+    rows, orders, judgments, num_votes = result.rows, result.orders, result.judgments, result.identity.votes
     all_notes = list(notes)
-    if asked.left_out:
+    if result.left_out:
         all_notes.append(
-            f"asked without {', '.join(sorted(asked.left_out))}, which the endpoint refuses: its own defaults hold"
+            f"asked without {', '.join(sorted(result.left_out))}, which the endpoint refuses: its own defaults hold"
         )
     if isinstance(judge, ModelJudge) and (failed := sum(num_failed(judgment.votes) for judgment in judgments)):
         errors = errors_in_words(vote.completion for judgment in judgments for vote in judgment.votes)
@@ -90,19 +90,19 @@ def make_report(asked: Asked, notes: Sequence[str], out: Path) -> Report:
         orders=settings.orders,
         votes=num_votes,
         verdict_format=verdict_format or None,
-        temperature=None if "temperature" in asked.left_out else sampling.temperature,
-        top_p=None if "top_p" in asked.left_out else sampling.top_p,
+        temperature=None if "temperature" in result.left_out else sampling.temperature,
+        top_p=None if "top_p" in result.left_out else sampling.top_p,
         stop_error=sampling.stop_error,
         max_tokens=sampling.max_tokens,
         seed=settings.seed,
-        seconds_per_vote=asked.seconds_per_vote,
+        seconds_per_vote=result.seconds_per_vote,
         scores=scores,
-        controls=control_scores(rows, labeled, asked.controls),
+        controls=control_scores(rows, labeled, result.controls),
         baselines=baseline_scores(rows, orders, settings.seed, whole_prompts=benchmark.whole_prompts),
         official=tuple(official),
         panel=panel_scores(judge, labeled, clusters) if isinstance(judge, PanelJudge) else None,
-        cost=asked.cost,
-        failure=_failure(asked) if isinstance(judge, ModelJudge) else "",
+        cost=result.cost,
+        failure=_failure(result) if isinstance(judge, ModelJudge) else "",
         notes=tuple(all_notes),
         versions=versions(),
         commit=commit(),
@@ -110,7 +110,7 @@ def make_report(asked: Asked, notes: Sequence[str], out: Path) -> Report:
     evidence = gather_evidence(
         rows,
         labeled,
-        asked.controls,
+        result.controls,
         sees=judge.sees,
         stopped=stopped,
         greedy=sampling.temperature == 0,
@@ -123,9 +123,9 @@ def _num_missing(judgments: Sequence[Judgment]) -> int:
     return sum(vote.completion.error == MISSING for judgment in judgments for vote in judgment.votes)
 
 
-def _failure(asked: Asked) -> str:
-    controls = {name: [item.judgment for item in items] for name, items in asked.controls.items()}
-    return failure_of({VOTES: asked.judgments, **controls}, asked.settings.max_failed)
+def _failure(result: RunResult) -> str:
+    controls = {name: [item.judgment for item in items] for name, items in result.controls.items()}
+    return failure_of({VOTES: result.judgments, **controls}, result.settings.max_failed)
 
 
 def _vote_notes(judge: AnyJudge, judgments: Sequence[Judgment], num_votes: int) -> list[str]:

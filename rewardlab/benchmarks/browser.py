@@ -133,8 +133,8 @@ def _view(row: Row, votes: list[Vote], kinds: list[str], judge: str) -> Judgment
 
 
 def _order_view(order: Order, votes: Sequence[Vote], preferred: int | None) -> OrderView:
-    shown = [_vote_view(vote, preferred) for vote in votes[:SHOWN_VOTES]]
-    return OrderView(response_at(Choice.FIRST, order), len(votes), tally(votes), shown)
+    views = [_vote_view(vote, preferred) for vote in votes[:SHOWN_VOTES]]
+    return OrderView(response_at(Choice.FIRST, order), len(votes), tally(votes), views)
 
 
 def tally(votes: Sequence[Vote]) -> str:

@@ -157,17 +157,16 @@ class Replay:
         """The largest number of samples any row has in one order."""
         return max([1, *map(len, self._votes.values())])
 
-    def votes(self, asked: Row, order: Order, num_votes: int) -> list[Vote]:
+    def votes(self, row: Row, order: Order, num_votes: int) -> list[Vote]:
         """The first ``num_votes`` samples of a row in an order; each one that is missing is an ERROR, not left out.
 
         Of a run's votes, which may have stopped early, and of :meth:`as_recorded` only a row and order without any is missing.
         """
-        row = asked.row
-        if row in self._scores:
-            return [self._score_vote(row, order)] * num_votes
-        if row in self._outcomes and order is Order.GIVEN:
-            return [self._outcome_vote(asked, order)]
-        votes = self._votes.get((row, order), [])[:num_votes]
+        if row.row in self._scores:
+            return [self._score_vote(row.row, order)] * num_votes
+        if row.row in self._outcomes and order is Order.GIVEN:
+            return [self._outcome_vote(row, order)]
+        votes = self._votes.get((row.row, order), [])[:num_votes]
         expected = 1 if self.is_run or not self._pads else num_votes
         lost = Completion("", FinishReason.ERROR, error=MISSING)
         return votes + [Vote(order, Verdict(None, VerdictStatus.ERROR), lost)] * (expected - len(votes))
@@ -181,12 +180,12 @@ class Replay:
             return Vote(order, Verdict(None, VerdictStatus.TIE, "scores"), note)
         return Vote(order, Verdict(choice_of(int(second > first), order), VerdictStatus.OK, "scores"), note)
 
-    def _outcome_vote(self, asked: Row, order: Order) -> Vote:
+    def _outcome_vote(self, row: Row, order: Order) -> Vote:
         """A vote for the response that the outcome names; in which place it was shown is not known."""
-        assert asked.pair.preferred is not None
-        right = self._outcomes[asked.row]
+        assert row.pair.preferred is not None
+        right = self._outcomes[row.row]
         note = Completion(f"outcome: {'right' if right else 'wrong'}", FinishReason.STOP)
-        response = asked.pair.preferred if right else 1 - asked.pair.preferred
+        response = row.pair.preferred if right else 1 - row.pair.preferred
         return Vote(order, Verdict(choice_of(response, order), VerdictStatus.OK, OUTCOME), note)
 
 

@@ -14,7 +14,7 @@ from rewardlab.benchmarks.headline import headline, headline_sentence, judge_nam
 from rewardlab.benchmarks.kinds import KINDS
 from rewardlab.benchmarks.report_model import Cost, CountedEstimate, CurvePoint, PanelScores, Report, Scores, StoppingPoint
 from rewardlab.benchmarks.run_files import REPORT
-from rewardlab.benchmarks.words import words_of
+from rewardlab.benchmarks.words import explain_words
 from rewardlab.data.files import write_atomic
 from rewardlab.metrics.intervals import Interval
 from rewardlab.reporting.pages import page_environment
@@ -261,7 +261,7 @@ def report_html(report: Report, rows: Sequence[Row], out: Path) -> str:
             curve=curve_rows(report.scores),
             curve_columns=CURVE,
             slices={name: slice_rows(cells) for name, cells in report.scores.slices.items()},
-            words=words_of(report),
+            words=explain_words(report),
             name=judge_name(report.judge),
             stopping=list(map(_stopping_cells, report.scores.sequential)),
             stopping_columns=STOPPING,

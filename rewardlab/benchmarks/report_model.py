@@ -274,8 +274,8 @@ class Report:
             cure = "run the same command again, it is scored anew"
             first = error.errors()[0]
             place = ".".join(str(part) for part in first["loc"] if part != "scores")
-            told = f"lacks {', '.join(missing)}: {cure}" if missing else f"has a bad {place} ({first['msg'].lower()}): {cure}"
-            raise ValueError(told) from error
+            fault = f"lacks {', '.join(missing)}" if missing else f"has a bad {place} ({first['msg'].lower()})"
+            raise ValueError(f"{fault}: {cure}") from error
 
 
 _REPORT = TypeAdapter(Report)

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from rewardlab.benchmarks.arithmetic import problems
-from rewardlab.benchmarks.assemble import Asked, label_rows, make_report, row_score
+from rewardlab.benchmarks.assemble import RunResult, label_rows, make_report, row_score
 from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.baselines import BaselineJudge
 from rewardlab.benchmarks.cost import BudgetGate, most_it_may_cost
@@ -96,8 +96,8 @@ def run_bench(settings: BenchSettings, out: Path) -> tuple[Report, list[Row]]:
     left_out = _left_out(judge, out)
     seconds = votes_pass.seconds_per_vote
     cost = log.spending.cost(settings.prices) if isinstance(judge, ModelJudge) and judge.is_streaming else None
-    asked = Asked(settings, benchmark, judge, identity, rows, orders, judgments, controls, seconds, left_out, cost)
-    report = make_report(asked, notes, out)
+    result = RunResult(settings, benchmark, judge, identity, rows, orders, judgments, controls, seconds, left_out, cost)
+    report = make_report(result, notes, out)
     row_scores = [row_score(row, item) for row, item in zip(rows, label_rows(rows, judgments), strict=True)]
     if wrong := problems(report, row_scores):
         raise RuntimeError(f"{out}: the report does not add up, a fault of the scoring: {'; '.join(wrong)}")
@@ -156,7 +156,7 @@ def _controls(
     notes: list[str],
     gate: RequestGate | None,
 ) -> dict[str, list[Labeled]]:
-    """Further passes of one greedy vote per order: as asked, without the image, with another pair's image."""
+    """Further passes of one greedy vote per order: as result, without the image, with another pair's image."""
     if not isinstance(judge, ModelJudge):
         return {}
     greedy = judge.greedy()

@@ -41,7 +41,7 @@ CONTROLS = {
 }
 
 
-def words_of(report: Report) -> dict[str, str]:
+def explain_words(report: Report) -> dict[str, str]:
     """Return the words that the report's page has, with what they mean."""
     words = dict(ALWAYS)
     words |= dict(CONTROLS[name] for name in report.controls)

@@ -32,7 +32,7 @@ _REFUSAL = re.compile(
 )
 
 
-def is_refusal(text: str) -> bool:
+def is_refusal_text(text: str) -> bool:
     """Return whether a text is a short refusal or apology, such as anybody may write to anything."""
     return bool(_REFUSAL.search(text)) and len(words_of(text)) <= REFUSAL_WORDS
 
@@ -169,7 +169,7 @@ def _common_answers(benchmark_pairs: Sequence[BenchmarkPair]) -> set[str]:
     return {
         text
         for text, words in texts.items()
-        if is_refusal(text) or len(prompts[words]) >= (2 if len(words) <= SHORT_WORDS else 3)
+        if is_refusal_text(text) or len(prompts[words]) >= (2 if len(words) <= SHORT_WORDS else 3)
     }
 
 

@@ -25,7 +25,7 @@ from rewardlab.data.files import write_atomic
 from rewardlab.data.pairs import PairSet, Shard
 from rewardlab.data.texts import opening_of
 from rewardlab.errors import EndpointError, OutputError
-from rewardlab.rewards.checker_probe import check_answers, refuse_pair_judge
+from rewardlab.rewards.checker_probe import probe_checker, refuse_pair_judge
 from rewardlab.rewards.consistency import consistency_prompt, read_consistency
 from rewardlab.samplers.openai_api import ChatEndpoint
 from rewardlab.types import Choice, Completion, Message, Part, PreferencePair, choice_of
@@ -208,7 +208,7 @@ class ConsistencyEndpoint:
     async def check(self) -> None:
         await self._open().check()
         await refuse_pair_judge(self._url, self._api_key)
-        await check_answers(self._complete, f"{self._url}: {self._model}")
+        await probe_checker(self._complete, f"{self._url}: {self._model}")
 
     async def _complete(self, prompt: str) -> Completion:
         messages = (Message("user", (Part(text=prompt),)),)

@@ -17,7 +17,7 @@ REACHED = 0.354  # of a card's operations, in training: Llama 3 has 38 to 43 % o
 
 
 @dataclass(frozen=True)
-class Card:
+class GraphicsCard:
     """A card of ``memory_gib``; ``peak`` operations a second in bfloat16, and ``bandwidth`` bytes that it reads a second."""
 
     name: str
@@ -34,19 +34,19 @@ class Card:
 CARDS = {
     card.name: card
     for card in (
-        Card("H100", 80, 989e12, 3.35e12),
-        Card("H200", 141, 989e12, 4.8e12),
-        Card("H800", 80, 989e12, 3.35e12),
-        Card("A100", 80, 312e12, 2.04e12),
-        Card("L40S", 48, 362e12, 0.864e12),
-        Card("RTX4090", 24, 165e12, 1.01e12),
-        Card("RTX3090", 24, 71e12, 0.936e12),
+        GraphicsCard("H100", 80, 989e12, 3.35e12),
+        GraphicsCard("H200", 141, 989e12, 4.8e12),
+        GraphicsCard("H800", 80, 989e12, 3.35e12),
+        GraphicsCard("A100", 80, 312e12, 2.04e12),
+        GraphicsCard("L40S", 48, 362e12, 0.864e12),
+        GraphicsCard("RTX4090", 24, 165e12, 1.01e12),
+        GraphicsCard("RTX3090", 24, 71e12, 0.936e12),
     )
 }
 TYPICAL = CARDS["H100"]  # where nobody says which
 
 
-def card_named(name: str) -> Card:
+def card_named(name: str) -> GraphicsCard:
     """Return a card by its name, in any spelling, or as its driver has it: "NVIDIA A100-SXM4-80GB" is "A100". Raise
     ConfigError, also for one of its name with another memory: "A100 40GB", "RTX 4090 Laptop GPU"."""
     words = [word for word in re.split(r"[\s-]+", name.upper()) if word not in MAKERS_WORDS]
@@ -57,7 +57,7 @@ def card_named(name: str) -> Card:
     return card
 
 
-def local_card() -> Card | None:
+def local_card() -> GraphicsCard | None:
     """Return this machine's card; None without one, and for one that is not in the table."""
     try:
         return card_named(torch.cuda.get_device_name(0)) if torch.cuda.is_available() else None

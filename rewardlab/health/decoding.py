@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from rewardlab.config import MethodConfig
-from rewardlab.health.cards import Card
+from rewardlab.health.cards import GraphicsCard
 from rewardlab.health.memory import Setup, kv_bytes
 from rewardlab.health.step_time import (
     HOST_S_PER_LAYER,
@@ -36,7 +36,7 @@ class DecodingLoad:
     token; ``prompts``: distinct ones among ``rollouts``; ``at_once``: rollouts side by side in the own decoder; ``training_s``:
     seconds of training on them; ``sync_bytes_per_s``: how an engine takes new weights."""
 
-    card: Card
+    card: GraphicsCard
     layers: int
     weights: float
     kv_bytes: float
@@ -70,7 +70,7 @@ class DecodingTime:
         return self.lengthens > NEEDED
 
 
-def decoding_load(setup: Setup, card: Card) -> DecodingLoad | None:
+def decoding_load(setup: Setup, card: GraphicsCard) -> DecodingLoad | None:
     """Return what a process has to do for a rollout batch; None without rollouts.
 
     Every slice goes on until its longest rollout ends, so answers count as ``max_completion_length``, or the window; with

@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image
 
 from rewardlab.data.images import decode_image
-from rewardlab.health.cards import Card
+from rewardlab.health.cards import GraphicsCard
 from rewardlab.health.memory import GIB, Setup
 from rewardlab.health.step_time import training_seconds
 
@@ -71,7 +71,7 @@ class Feeding:
         return max(1, math.ceil(self.share(decode_ms) / (1.0 if self.ahead else MOST_WAITING)))
 
 
-def feeding_of(setup: Setup, card: Card) -> Feeding:
+def feeding_of(setup: Setup, card: GraphicsCard) -> Feeding:
     """Return the pictures of a rollout batch or step on one process, and the seconds of its training's arithmetic. Sampling is
     left out: the need is then a strict one."""
     sequences = (setup.method.rollout_batch_size if setup.method else setup.config.batch_size) / setup.launch.processes

@@ -119,11 +119,11 @@ class DataSample:
             return None
         spread = spread or every
         of_pictures = spread if any(pair.pictures for pair in spread) else every
-        shown = [tokens for pair in of_pictures for tokens in pair.pictures]
+        picture_tokens = [tokens for pair in of_pictures for tokens in pair.pictures]
         stored = [size for pair in of_pictures for size in pair.megapixels]
         formats = [name for pair in of_pictures for name in pair.formats]
         none = PictureShape(0, 0, 0, 0)
-        pixels = round(fmean(shown) * pixels_per_token(architecture)) if shown else 0
+        pixels = round(fmean(picture_tokens) * pixels_per_token(architecture)) if picture_tokens else 0
         return Lengths(
             prompt=max(pair.prompt for pair in every),
             mean_prompt=fmean(pair.prompt for pair in spread),
@@ -132,7 +132,7 @@ class DataSample:
             pictures=fmean(len(pair.pictures) for pair in spread),
             most_pictures=max(len(pair.pictures) for pair in every),
             with_pictures=fmean(bool(pair.pictures) for pair in spread),
-            picture=picture_shape(architecture, pixels) if shown else none,
+            picture=picture_shape(architecture, pixels) if picture_tokens else none,
             megapixels=fmean(stored) if stored else 0.0,
             png=sum(name == "PNG" for name in formats) / len(formats) if formats else None,
             source=f"{'counted' if self.is_exact else 'by bytes'} in {len(every):,} pairs of the data",
@@ -210,14 +210,14 @@ def _pair_tokens(
         if counter is None:
             text = "".join(part.text for message in prompt for part in message.parts if part.image is None)
             of_text, of_answer = _text_tokens(text), _text_tokens(answer)
-            shown = [_shown_tokens(size, config, architecture) for size, _ in opened]
+            picture_tokens = [_shown_tokens(size, config, architecture) for size, _ in opened]
         else:
             rendered = counter.render(prompt)
             of_text, both = counter.texts([rendered] * 2, ["", answer], [len(images)] * 2)
-            of_answer, shown = both - of_text, [counter.images([size]) for size, _ in opened]
+            of_answer, picture_tokens = both - of_text, [counter.images([size]) for size, _ in opened]
         megapixels = tuple(height * width / 1e6 for (height, width), _ in opened)
         formats = tuple(name for _, name in opened)
-        counts.append(PairTokens(of_text + sum(shown), of_answer, tuple(shown), megapixels, formats))
+        counts.append(PairTokens(of_text + sum(picture_tokens), of_answer, tuple(picture_tokens), megapixels, formats))
     return max(counts, key=lambda tokens: tokens.prompt)
 
 

@@ -17,7 +17,7 @@ import torch
 
 from rewardlab.config import MethodConfig, PolicyConfig, RLConfig, SFTConfig, TrainConfig
 from rewardlab.health.beside import beside_lines, judge_beside
-from rewardlab.health.cards import TYPICAL, Card, local_card
+from rewardlab.health.cards import TYPICAL, GraphicsCard, local_card
 from rewardlab.health.disk import disk_lines
 from rewardlab.health.evaluation import HeldOutData
 from rewardlab.health.feeding import host_bytes
@@ -57,7 +57,7 @@ class Plan:
     memory_gib: float | None = None
     model: str | None = None
     out: Path | None = None
-    card: Card | None = None
+    card: GraphicsCard | None = None
     host_gib: float | None = None
 
     @property
@@ -70,7 +70,7 @@ class Plan:
         return self.memory_gib
 
     @property
-    def known_card(self) -> Card | None:
+    def known_card(self) -> GraphicsCard | None:
         """Return the card, or None where neither the plan nor this machine says which it is."""
         return self.card or local_card()
 

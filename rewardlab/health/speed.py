@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rewardlab.health.cards import Card
+from rewardlab.health.cards import GraphicsCard
 from rewardlab.health.decoding import decoding_load, decoding_sentence, decoding_time
 from rewardlab.health.feeding import feeding_of, measure_decoding
 from rewardlab.health.finding import Finding, Outcome
@@ -19,7 +19,7 @@ A_MACHINE = 8  # processes that share a machine's cores and memory, at most
 MOST_EVALUATING = 0.05  # of the time, that evaluating may take
 
 
-def speed_findings(setup: Setup, card: Card, *, is_given: bool, steps: int | None = None) -> Iterator[Finding]:
+def speed_findings(setup: Setup, card: GraphicsCard, *, is_given: bool, steps: int | None = None) -> Iterator[Finding]:
     """Yield the findings on a run's speed on ``card``; where nobody has said which it is, ``is_given`` is False and nothing is
     said of pictures. ``steps``: optimizer steps of the run, where they are known."""
     if is_given:
@@ -29,7 +29,7 @@ def speed_findings(setup: Setup, card: Card, *, is_given: bool, steps: int | Non
     yield from _evaluation(setup, card, note, steps)
 
 
-def _pictures(setup: Setup, card: Card) -> Finding:
+def _pictures(setup: Setup, card: GraphicsCard) -> Finding:
     """Return whether pictures come as fast as the card reads them, by this machine's own rate of decoding."""
     rate, need, lengths = measure_decoding(), feeding_of(setup, card), setup.lengths
     what = "rollout batch" if setup.method else "step"
@@ -62,7 +62,7 @@ def _workers(number: int) -> str:
     return f"{number} data workers take" if number > 1 else "one data worker takes"
 
 
-def _sampling(setup: Setup, card: Card, note: str) -> Iterator[Finding]:
+def _sampling(setup: Setup, card: GraphicsCard, note: str) -> Iterator[Finding]:
     """Yield who should draw the rollouts: the trainer's own decoder, or an engine."""
     if (load := decoding_load(setup, card)) is None or setup.method is None:
         return
@@ -71,7 +71,7 @@ def _sampling(setup: Setup, card: Card, note: str) -> Iterator[Finding]:
     yield Finding("sampling", outcome, decoding_sentence(setup.method, load, seconds) + note)
 
 
-def step_seconds(setup: Setup, card: Card) -> float:
+def step_seconds(setup: Setup, card: GraphicsCard) -> float:
     """Return the seconds of one optimizer step, its part of drawing rollouts included."""
     if (load := decoding_load(setup, card)) is None or setup.method is None:
         return training_seconds(setup, card)
@@ -80,7 +80,7 @@ def step_seconds(setup: Setup, card: Card) -> float:
     return (drawing_s + seconds.training_s) * method.batch_size / (method.rollout_batch_size * method.iterations)
 
 
-def _evaluation(setup: Setup, card: Card, note: str, steps: int | None) -> Iterator[Finding]:
+def _evaluation(setup: Setup, card: GraphicsCard, note: str, steps: int | None) -> Iterator[Finding]:
     """Yield what share of the time goes into judging held-out pairs."""
     if (load := setup.evaluation) is None:
         return

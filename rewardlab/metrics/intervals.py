@@ -124,7 +124,7 @@ def macro_interval(
         spreads.append(_spread(sums[counts > 0], counts[counts > 0]) if enough else None)
     variances = [(spread.variance, spread.freedom) for spread in spreads if spread is not None]
     total = sum(variance for variance, _ in variances)
-    freedom = total**2 / sum(variance**2 / own for variance, own in variances) if total else math.inf
+    freedom = total**2 / sum(variance**2 / degrees for variance, degrees in variances) if total else math.inf
     ends = [
         (0.0, 1.0) if spread is None else _ends(mean, spread, spread.num, _student(freedom), 0.0, 1.0)
         for mean, spread in zip(means, spreads, strict=True)

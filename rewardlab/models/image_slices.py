@@ -22,7 +22,7 @@ def images_in_slices(processor: Any, number: int = IMAGES) -> Iterator[None]:
     if images_processor is None:
         yield
         return
-    whole, own = images_processor.preprocess, vars(images_processor).get("preprocess")
+    whole, instance_method = images_processor.preprocess, vars(images_processor).get("preprocess")
 
     def preprocess(images: Any, *args: Any, **kwargs: Any) -> Any:
         flat = list(_flat(images))
@@ -39,8 +39,8 @@ def images_in_slices(processor: Any, number: int = IMAGES) -> Iterator[None]:
         yield
     finally:
         del images_processor.preprocess
-        if own is not None:
-            images_processor.preprocess = own
+        if instance_method is not None:
+            images_processor.preprocess = instance_method
 
 
 def _flat(images: Any) -> Iterator[Any]:

@@ -33,7 +33,7 @@ async def refuse_pair_judge(base_url: str, api_key: str) -> None:
         )
 
 
-async def check_answers(ask: Ask, name: str) -> None:
+async def probe_checker(ask: Ask, name: str) -> None:
     """Ask about a reasoning that supports its verdict and one that contradicts it. Raise EndpointError, with the model's
     ``name``, where neither answer can be read."""
     problems = []

@@ -10,7 +10,7 @@ from typing import Protocol
 from rewardlab.config import ConsistencyConfig
 from rewardlab.errors import EndpointError
 from rewardlab.metrics.running import Metric
-from rewardlab.rewards.checker_probe import check_answers, refuse_pair_judge
+from rewardlab.rewards.checker_probe import probe_checker, refuse_pair_judge
 from rewardlab.rewards.consistency import consistency_prompt, read_consistency
 from rewardlab.rewards.judgment import JudgedCompletion, RewardParts
 from rewardlab.samplers.openai_api import ChatEndpoint
@@ -118,7 +118,7 @@ class EndpointConsistencyJudge:
         try:
             await self._open().check()
             await refuse_pair_judge(self._config.base_url, self._api_key)
-            await check_answers(self._complete, f"{self._config.base_url}: {self._config.model}")
+            await probe_checker(self._complete, f"{self._config.base_url}: {self._config.model}")
         finally:
             await self.aclose()
 

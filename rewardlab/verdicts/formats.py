@@ -32,8 +32,8 @@ from rewardlab.verdicts.places import (
     is_quoted,
     last_line,
     no_verdict,
-    plain_text,
     reads_rest,
+    without_markup,
 )
 from rewardlab.verdicts.prose import prose_sentence, winner_line
 
@@ -129,7 +129,7 @@ def overall_judgment(text: str) -> Verdict:
     The benchmark's own pattern takes the last "Answer X is better" after the first such word, however far below it, and
     any number for X; see ``benchmarks/vl_rewardbench/official.py``.
     """
-    plain = plain_text(text)
+    plain = without_markup(text)
     heads = [match.end() for match in _JUDGMENT.finditer(plain)]
     if not heads and (therefore := _THEREFORE.match(last := last_line(text))):
         plain, heads = last, [therefore.end()]
@@ -176,7 +176,7 @@ def result_tag(text: str) -> Verdict:
     _, mark, label = text.rpartition("[RESULT]")
     if not mark:
         return no_verdict("no_result_tag")
-    return choice_verdict(EITHER.get(plain_text(label).strip().strip("().").strip()), "result_tag")
+    return choice_verdict(EITHER.get(without_markup(label).strip().strip("().").strip()), "result_tag")
 
 
 _TEXT = re.compile(r"\\(?:text|mathrm|textbf|mathbf)\{([^{}]*)\}")

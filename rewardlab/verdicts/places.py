@@ -25,7 +25,7 @@ def choice_verdict(choice: Choice | None, rule: str) -> Verdict:
     return Verdict(choice, VerdictStatus.OK if choice else VerdictStatus.NOT_A_CHOICE, rule)
 
 
-def plain_text(text: str) -> str:
+def without_markup(text: str) -> str:
     """Return a text without Markdown's emphasis."""
     return _MARKUP.sub("", text)
 
@@ -60,4 +60,4 @@ def is_quoted(text: str, begin: int, end: int) -> bool:
 
 def last_line(text: str) -> str:
     """Return the last line that is not blank, without emphasis."""
-    return plain_text(text.rstrip().rpartition("\n")[2]).strip()
+    return without_markup(text.rstrip().rpartition("\n")[2]).strip()

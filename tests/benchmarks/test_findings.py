@@ -21,7 +21,7 @@ from rewardlab.benchmarks.report_model import CountedEstimate, CurvePoint, Repor
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import BenchSettings
 from rewardlab.benchmarks.suite import suite_markdown
-from rewardlab.benchmarks.words import words_of
+from rewardlab.benchmarks.words import explain_words
 from rewardlab.data.pairs import read_pairs, write_parquet
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.metrics.accuracy import Labeled
@@ -218,7 +218,7 @@ def test_tables_and_words_of_the_page(reports: dict[str, tuple[Report, Path, Any
     assert "Accuracy by source" in page
     assert "98.8 [90.0, 100.0]" in page
     assert page.count("87.7 [80.0, 90.0]") == 2
-    words = words_of(report)
+    words = explain_words(report)
     assert {"macro average", "swap consistency", "text-only (blank image)", "ECE"} <= words.keys()
     assert "another pair&#39;s image" not in page
     assert all(f"<dt>{word}</dt>" in page for word in words)

@@ -16,7 +16,7 @@ from rewardlab.models.loading import load_processor
 from rewardlab.prompts import load_template
 from rewardlab.samplers.hf import encode
 from rewardlab.training.prm import short_judgments, train_prm
-from rewardlab.training.run.dialogue_lengths import count_dialogue, messages_of, places_that_fit
+from rewardlab.training.run.dialogue_lengths import count_dialogue, dialogue_messages, places_that_fit
 from rewardlab.training.run.rows import SFTDialogue, turn
 from rewardlab.training.run.token_counts import TokenCounter
 from rewardlab.training.run.verification_rows import short_dialogues
@@ -49,7 +49,7 @@ def test_a_dialogue_is_as_long_as_what_is_read(tiny_checkpoint: Path, pairs: lis
     processor = load_processor(str(tiny_checkpoint))
     dialogue = verified(0, "said first")
     counted = count_dialogue(pairs[0], dialogue, TokenCounter(processor), PLAIN)
-    messages, answer = messages_of(pairs[0], dialogue, PLAIN)
+    messages, answer = dialogue_messages(pairs[0], dialogue, PLAIN)
     read = encode(processor, [tuple(messages)])["input_ids"].shape[1]
     assert counted.total == read + len(processor.tokenizer.encode(answer, add_special_tokens=False))
     assert counted.images > 0

@@ -86,8 +86,8 @@ def _ours(rows: Sequence[Row], samples: Sequence[Mapping[str, list[Vote]]]) -> F
         all_votes = [vote for of_order in votes.values() for vote in of_order]
         credits.append((row, row.group, pair_score(Labeled(judgment("", all_votes), row.pair.preferred, row.group))))
     num_both = sum(len(votes) == len(BOTH_ORDERS) for votes in samples)
-    shown = f"{num_both:,} of {len(rows):,} rows in both orders, each a trial"
-    why = f"{shown}; an unread answer is wrong and stays in the denominator"
+    coverage = f"{num_both:,} of {len(rows):,} rows in both orders, each a trial"
+    why = f"{coverage}; an unread answer is wrong and stays in the denominator"
     return _score(OURS, "overall", why, credits, num_out=0, num_other_order=0)
 
 

@@ -44,7 +44,7 @@ def drawn(row: Row, dice: random.Random) -> Order:
     return Order.GIVEN if dice.random() < 0.5 else Order.SWAPPED
 
 
-def by_length(row: Row, dice: random.Random) -> Order:
+def length_rule(row: Row, dice: random.Random) -> Order:
     """Return the order of lmms-eval and VLMEvalKit: by the characters of both responses, odd or even."""
     return Order.SWAPPED if length_order(row.pair.responses) else Order.GIVEN
 
@@ -158,7 +158,7 @@ RULES = (
     ),
     Rule(
         "lmms-eval",
-        by_length,
+        length_rule,
         lmms_eval_credit,
         "overall_judgment",
         official_group,
@@ -168,7 +168,7 @@ RULES = (
     ),
     Rule(
         "VLMEvalKit",
-        by_length,
+        length_rule,
         vlmevalkit_credit,
         "overall_judgment",
         official_group,

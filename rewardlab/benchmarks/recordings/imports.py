@@ -10,7 +10,7 @@ from pathlib import Path
 from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.data_files import reason
 from rewardlab.benchmarks.recordings.readers import RECORDERS, Recorder, row_keys
-from rewardlab.benchmarks.recordings.samples import Import, Key, Sample, replay_row, rows_by_text
+from rewardlab.benchmarks.recordings.samples import Import, Key, RecordedSample, replay_row, rows_by_text
 from rewardlab.errors import ConfigError, DataError
 
 MOST_UNMATCHED = 0.05  # share of the samples without a row from which the recording is of other data
@@ -44,7 +44,7 @@ def import_recording(name: str, path: Path, rows: Sequence[Row]) -> Import:
     return Import(tuple(lines), total, unmatched, len({line["row"] for line in lines}), recorder.template)
 
 
-def _samples(recorder: Recorder, path: Path) -> Iterator[Sample]:
+def _samples(recorder: Recorder, path: Path) -> Iterator[RecordedSample]:
     try:
         yield from recorder.read(path)
     except DataError:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rewardlab.benchmarks.data_files import check_text, json_rows, whole_json
-from rewardlab.benchmarks.recordings.samples import Key, Sample, text_key
+from rewardlab.benchmarks.recordings.samples import Key, RecordedSample, text_key
 from rewardlab.errors import DataError
 from rewardlab.types import Choice, Order
 from rewardlab.verdicts.parse import format_verdict
@@ -25,7 +25,7 @@ class Recorder:
     """A tool's form: ``read`` gives its samples, ``template`` is the format of its texts (None: the default's),
     ``by`` how samples find rows: by their texts, an id, a prompt's id and medium, or the place within their group."""
 
-    read: Callable[[Path], Iterator[Sample]]
+    read: Callable[[Path], Iterator[RecordedSample]]
     template: str | None
     by: str
     inputs: str
@@ -36,11 +36,11 @@ def length_order(responses: Sequence[str]) -> int:
     return sum(map(len, responses)) % 2
 
 
-def _shown(question: str, responses: Sequence[str], first: int, text: str) -> Sample:
-    return Sample(text_key(question, responses), first=responses[first], text=text)
+def _shown(question: str, responses: Sequence[str], first: int, text: str) -> RecordedSample:
+    return RecordedSample(text_key(question, responses), first=responses[first], text=text)
 
 
-def vl_rewardbench_draws(path: Path) -> Iterator[Sample]:
+def vl_rewardbench_draws(path: Path) -> Iterator[RecordedSample]:
     """The JSON lines of VL-RewardBench's own inference, a row per draw; ``random_number`` 0 showed them as they stand."""
     for record, _ in json_rows(path, "the JSON lines of VL-RewardBench's inference"):
         record = record["0"] if set(record) == {"0"} else record
@@ -48,7 +48,7 @@ def vl_rewardbench_draws(path: Path) -> Iterator[Sample]:
         yield _shown(record["query"], record["response"], int(meta["random_number"]), str(meta["filter_choice"]))
 
 
-def lmms_eval_samples(path: Path) -> Iterator[Sample]:
+def lmms_eval_samples(path: Path) -> Iterator[RecordedSample]:
     """The ``samples_vl_rewardbench.jsonl`` of lmms-eval: ``doc`` and ``filtered_resps`` or ``resps``."""
     for record, _ in json_rows(path, "the samples of lmms-eval"):
         doc, texts = record["doc"], record.get("filtered_resps") or record["resps"]
@@ -57,7 +57,7 @@ def lmms_eval_samples(path: Path) -> Iterator[Sample]:
         yield _shown(doc["query"], doc["response"], length_order(doc["response"]), str(texts))
 
 
-def vlmevalkit_table(path: Path) -> Iterator[Sample]:
+def vlmevalkit_table(path: Path) -> Iterator[RecordedSample]:
     """The prediction table of VLMEvalKit (.tsv or .csv, or .xlsx saved as one of these): question, response, prediction."""
     expected = "a table of VLMEvalKit with question, response, prediction, as .tsv or .csv"
     if path.suffix not in (".tsv", ".csv"):
@@ -70,20 +70,20 @@ def vlmevalkit_table(path: Path) -> Iterator[Sample]:
             yield _shown(line["question"], responses, length_order(responses), line["prediction"])
 
 
-def multimodal_rewardbench_outputs(path: Path) -> Iterator[Sample]:
+def multimodal_rewardbench_outputs(path: Path) -> Iterator[RecordedSample]:
     """The JSON lines of Multimodal RewardBench's inference, in the order of the data."""
     for record, _ in json_rows(path, "JSON lines with ID, Label, Meta, output"):
-        yield Sample((str(record["ID"]),), text=str(record["output"]))
+        yield RecordedSample((str(record["ID"]),), text=str(record["output"]))
 
 
-def mm_rlhf_rewards(path: Path) -> Iterator[Sample]:
+def mm_rlhf_rewards(path: Path) -> Iterator[RecordedSample]:
     """The JSON lines of MM-RLHF-RewardBench's scorer: rewards of the chosen and of the rejected answer."""
     for record, _ in json_rows(path, "JSON lines with id, image or video, rewards"):
         chosen, rejected = map(float, record["rewards"])
-        yield Sample((str(record["id"]), str(record.get("image") or record["video"])), scores=(chosen, rejected))
+        yield RecordedSample((str(record["id"]), str(record.get("image") or record["video"])), scores=(chosen, rejected))
 
 
-def mmrb2_predictions(path: Path) -> Iterator[Sample]:
+def mmrb2_predictions(path: Path) -> Iterator[RecordedSample]:
     """The ``predictions.json`` of Multimodal RewardBench 2: judgements forward and, of the exchanged pair, reverse."""
     for pair_id, orders in whole_json(path, "a JSON object of predictions").items():
         for name, order in (("forward", Order.GIVEN), ("reverse", Order.SWAPPED)):
@@ -91,10 +91,10 @@ def mmrb2_predictions(path: Path) -> Iterator[Sample]:
                 letter = judgement.get("judgement")
                 known = {"A": Choice.FIRST, "B": Choice.SECOND}.get(letter)
                 text = format_verdict(known, "") if known else str(letter or "")
-                yield Sample((str(pair_id),), order=order, text=text)
+                yield RecordedSample((str(pair_id),), order=order, text=text)
 
 
-def ixc_results(path: Path) -> Iterator[Sample]:
+def ixc_results(path: Path) -> Iterator[RecordedSample]:
     """The results of IXC-2.5-Reward on VL-RewardBench: three lists of 0 and 1, each of a group in the order of the data.
 
     A list's group is told by its length. Give ``--data`` the benchmark's own JSON lines, in whose order these are.
@@ -108,16 +108,16 @@ def ixc_results(path: Path) -> Iterator[Sample]:
         for place, mark in enumerate(marks):
             if mark not in (0, 1):
                 raise ValueError(f"an outcome is {mark!r}, expected 0 or 1")
-            yield Sample((groups[len(marks)], str(place)), right=bool(mark))
+            yield RecordedSample((groups[len(marks)], str(place)), right=bool(mark))
 
 
-def outcomes(path: Path) -> Iterator[Sample]:
+def outcomes(path: Path) -> Iterator[RecordedSample]:
     """JSON lines ``{"id": ..., "right": true}`` or ``"correct": 1``: only whether each pair was judged right."""
     for record, _ in json_rows(path, 'JSON lines with "id" and "right" (or "correct")'):
         mark = record["right"] if "right" in record else record["correct"]
         if mark not in (0, 1):
             raise ValueError(f"an outcome is {mark!r}, expected true or false, 1 or 0")
-        yield Sample((str(record["id"]),), right=bool(mark))
+        yield RecordedSample((str(record["id"]),), right=bool(mark))
 
 
 RECORDERS: Mapping[str, Recorder] = {

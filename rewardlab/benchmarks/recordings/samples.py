@@ -14,7 +14,7 @@ Key = tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Sample:
+class RecordedSample:
     """One recorded sample. ``key`` names its pair; ``first`` is the text of the response shown first, None: by ``order``.
 
     Exactly one of ``text``, ``scores`` (of the responses in the order of the data) and ``right`` is given.
@@ -57,7 +57,7 @@ def rows_by_text(rows: Iterable[Row]) -> dict[Key, list[Row]]:
     return table
 
 
-def replay_row(row: Row, sample: Sample) -> dict[str, Any]:
+def replay_row(row: Row, sample: RecordedSample) -> dict[str, Any]:
     """Return the line of a replay file. Raise ValueError where the response shown first is none of the row's."""
     if sample.right is not None:
         return {"row": row.row, "right": sample.right}

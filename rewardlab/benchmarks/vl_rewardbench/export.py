@@ -26,8 +26,8 @@ def draws_of_votes(rows: Sequence[Row], judgments: Sequence[Judgment], verdict_f
             record: dict[str, Any] = {**pair, "ranking": ranking, "meta": meta}
             # cal.py reads what its inference found before it finds it anew from the text
             number = answer_number(text)
-            found = {"filter_number": -1 if number is None else number, "flag_status": draw_status(record)}
-            records.append({**record, "meta": {**meta, **found}})
+            reading = {"filter_number": -1 if number is None else number, "flag_status": draw_status(record)}
+            records.append({**record, "meta": {**meta, **reading}})
     return records
 
 

@@ -109,7 +109,7 @@ def _too_long(
 
     for number, pair in light_pairs(pairs):
         for place in places.get(number, ()) if number % num_processes() == process_index() else ():
-            messages, answer = messages_of(pair, dialogues[place], template)
+            messages, answer = dialogue_messages(pair, dialogues[place], template)
             rendered, of_images = counter.render(messages), _most_tokens(pair, counter)
             if len(rendered.encode()) + len(answer.encode()) + of_images > limit:
                 waiting.append((place, rendered, answer, of_images))
@@ -121,7 +121,7 @@ def _too_long(
         yield from count()
 
 
-def messages_of(pair: PreferencePair, dialogue: SFTDialogue, template: Template) -> tuple[list[Message], str]:
+def dialogue_messages(pair: PreferencePair, dialogue: SFTDialogue, template: Template) -> tuple[list[Message], str]:
     """Return what stands before a dialogue's answer, and the answer."""
     turns = [Message(turn["role"], (Part(turn["content"]),)) for turn in dialogue.turns]
     messages = [*build_messages(pair, order=dialogue.order, template=template), *turns]
@@ -131,7 +131,7 @@ def messages_of(pair: PreferencePair, dialogue: SFTDialogue, template: Template)
 def count_dialogue(pair: PreferencePair, dialogue: SFTDialogue, counter: TokenCounter, template: Template) -> SampleTokens:
     """Return the tokens of a dialogue: prompt, images, turns and answer."""
     prompt = counter.sample(pair, dialogue.order, template)
-    messages, answer = messages_of(pair, dialogue, template)
+    messages, answer = dialogue_messages(pair, dialogue, template)
     [text] = counter.texts([counter.render(messages)], [answer], [prompt.num_images])
     return replace(prompt, text=text)
 

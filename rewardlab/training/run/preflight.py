@@ -134,8 +134,8 @@ def _longer(
     """
 
     def tokens_of(candidate: _Candidate) -> SampleTokens:
-        whole, said = pairs[candidate.number], answer(candidate.pair)
-        counts = [counter.sample(whole, order, template, answer=said, room=room) for order in BOTH_ORDERS]
+        whole, reply = pairs[candidate.number], answer(candidate.pair)
+        counts = [counter.sample(whole, order, template, answer=reply, room=room) for order in BOTH_ORDERS]
         return max(counts, key=lambda count: count.total)
 
     def those_longer(candidates: Sequence[_Candidate], fits: Sequence[bool]) -> Iterator[tuple[int, SampleTokens]]:
