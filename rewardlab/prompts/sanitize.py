@@ -50,13 +50,14 @@ def without_tokens(text: str, tokens: Sequence[str]) -> str:
 
 def break_control_tokens(text: str) -> str:
     """Return ``text`` in which no control token of a chat template is left whole; its tags stay."""
-    return _CONTROL.sub(lambda m: m[0] + MARK, text)
+    has_one = "<" in text or "[" in text  # else nothing to look for, many times faster
+    return _CONTROL.sub(lambda m: m[0] + MARK, text) if has_one else text
 
 
 def sanitize(text: str, template: str) -> str:
     """Return ``text`` as it may stand in a slot of ``template``; idempotent on what it has altered."""
     text = break_control_tokens(text)
-    text = _TAGS.sub(lambda m: m[0] + MARK, text)
+    text = _TAGS.sub(lambda m: m[0] + MARK, text) if "<" in text else text
     heading = headings(template)
     if heading is None:
         return text

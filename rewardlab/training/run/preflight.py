@@ -128,9 +128,9 @@ def _longer(
 ) -> Iterator[tuple[int, SampleTokens]]:
     """Yield (number, tokens) of the pairs longer than ``limit`` among this process's share.
 
-    Most are shown to be shorter by bounds that cost little: a token is at least a byte, and an image at most so many tokens. Of
-    the others as much text is counted as it takes, many texts at once and while the next are made, and read from disk, images
-    and all, are only those that may still be too long.
+    Most are shown to be shorter by bounds that cost little: a token is at least a byte, an image at most so many tokens, a text
+    as many tokens as its words. Of the others as much text is counted as it takes, many texts at once and while the next are
+    made, and read from disk, images and all, are only those that may still be too long.
     """
 
     def tokens_of(candidate: _Candidate) -> SampleTokens:
@@ -177,17 +177,24 @@ def _candidates(
 
 
 def _fit(texts: Sequence[str], allowed: Sequence[float], counter: TokenCounter) -> list[bool]:
-    """Return whether each text is shown to have at most so many tokens: by those of its beginning and the bytes of its rest, or
-    else by all of its tokens."""
-    cuts = [_cut(text, tokens) for text, tokens in zip(texts, allowed, strict=True)]
-    beginnings = counter.texts([text[:cut] for text, cut in zip(texts, cuts, strict=True)], [""] * len(texts), [0] * len(texts))
-    rests = [len(text[cut:].encode()) for text, cut in zip(texts, cuts, strict=True)]
-    fits = [tokens + rest <= most for tokens, rest, most in zip(beginnings, rests, allowed, strict=True)]
-    unclear = [n for n, cut in enumerate(cuts) if not fits[n] and cut < len(texts[n])]
-    if unclear:
-        whole = counter.texts([texts[n] for n in unclear], [""] * len(unclear), [0] * len(unclear))
-        for n, tokens in zip(unclear, whole, strict=True):
-            fits[n] = tokens <= allowed[n]
+    """Return whether each text is shown to have at most so many tokens: by those of its words; or else by those of its
+    beginning and the bytes of its rest; or else by all of its tokens."""
+
+    def beginnings(some: Sequence[str], most: Sequence[float]) -> list[int]:
+        cuts = [_cut(text, tokens) for text, tokens in zip(some, most, strict=True)]
+        counts = counter.texts([text[:cut] for text, cut in zip(some, cuts, strict=True)], [""] * len(some), [0] * len(some))
+        return [count + len(text[cut:].encode()) for text, cut, count in zip(some, cuts, counts, strict=True)]
+
+    def whole(some: Sequence[str], most: Sequence[float]) -> list[int]:
+        return counter.texts(some, [""] * len(some), [0] * len(some))
+
+    fits = [False] * len(texts)
+    for bound in (lambda some, most: counter.texts_at_most(some), beginnings, whole):
+        unclear = [n for n, fit in enumerate(fits) if not fit]
+        if unclear:
+            at_most = bound([texts[n] for n in unclear], [allowed[n] for n in unclear])
+            for n, tokens in zip(unclear, at_most, strict=True):
+                fits[n] = tokens <= allowed[n]
     return fits
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from PIL import Image
@@ -13,6 +14,8 @@ from rewardlab.models.families import count_image_tokens, count_text_tokens, mos
 from rewardlab.prompts import Template, build_messages
 from rewardlab.samplers.hf import chat_of, special_tokens
 from rewardlab.types import Message, Order, PreferencePair
+
+MOST_WORDS, LONGEST_WORD = 1 << 18, 32  # words that are remembered, and characters of one: some 30 MB at the most
 
 
 @dataclass(frozen=True)
@@ -30,12 +33,20 @@ class SampleTokens:
         return self.text + self.images + self.answer
 
 
+class _WordTokens(dict[str, int]):
+    """Tokens of words with the space before them; of one that is not known its bytes, for a token is at least one."""
+
+    def __missing__(self, word: str) -> int:
+        return len(word.encode()) + 1
+
+
 class TokenCounter:
     """Counts without decoding an image: its size is in its first bytes."""
 
     def __init__(self, processor: Any) -> None:
         self._processor, self._specials = processor, special_tokens(processor.tokenizer)
         self._by_size: dict[tuple[int, int], int] = {}
+        self._by_word = _WordTokens()
 
     def images(self, sizes: Iterable[tuple[int, int]]) -> int:
         """Count the tokens of images of (height, width) px."""
@@ -53,6 +64,21 @@ class TokenCounter:
     def texts(self, rendered: Sequence[str], answers: Sequence[str], num_images: Sequence[int]) -> list[int]:
         """Count the tokens of rendered prompts and the answers behind them; of an image only the marks around it count."""
         return count_text_tokens(self._processor, rendered, answers, num_images)
+
+    def texts_at_most(self, texts: Sequence[str]) -> list[int]:
+        """Bound the tokens of texts from above, many times faster than they are counted: by the sum of those of their words,
+        each counted once with the space before it.
+
+        The first word, without a space before it, and those that are not remembered count by their bytes, so that a text
+        without spaces is bound by its own. It is a bound where no token reaches over a space into the next word: in byte-level
+        BPE, WordPiece, Unigram and SentencePiece's BPE.
+        """
+        words = [text.split(" ") for text in texts]
+        new = {word for each in words for word in each[1:] if len(word) <= LONGEST_WORD} - self._by_word.keys()
+        learnt = list(islice(new, MOST_WORDS - len(self._by_word)))
+        counts = self.texts([f" {word}" for word in learnt], [""] * len(learnt), [0] * len(learnt))
+        self._by_word.update(zip(learnt, counts, strict=True))
+        return [len(each[0].encode()) + sum(map(self._by_word.__getitem__, each[1:])) for each in words]
 
     @property
     def most_image_tokens(self) -> int | None:
