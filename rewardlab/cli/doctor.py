@@ -9,7 +9,7 @@ from typing import Annotated, Optional
 import typer
 
 from rewardlab.cli.exit_codes import ExitCode
-from rewardlab.cli.options import CHECKS, Overrides, app
+from rewardlab.cli.options import CHECKS, AllowColumns, Overrides, app, columns_of
 
 MARKS = {"ok": "ok    ", "look": "look  ", "failed": "FAILED"}
 
@@ -29,6 +29,7 @@ def doctor_command(
         Optional[Path],
         typer.Option("--images", help="Folder where relative paths of media in --data start (default: its own)."),
     ] = None,
+    allow_columns: AllowColumns = None,
     launcher: Annotated[
         Optional[Path],
         typer.Option("--launcher", help="accelerate's YAML of the planned run (a file, or a name such as accelerate/zero3)."),
@@ -90,7 +91,17 @@ def doctor_command(
         launch = replace(launch, processes=processes)
     failed = False
     plan = Plan(launch, memory, model, out, card_named(card) if card else None, host_memory)
-    for finding in examine_plan(path, stage_of(path, stage), plan, data, images=images, changes=changes, dry=dry_run):
+    findings = examine_plan(
+        path,
+        stage_of(path, stage),
+        plan,
+        data,
+        images=images,
+        allow_columns=columns_of(allow_columns),
+        changes=changes,
+        dry=dry_run,
+    )
+    for finding in findings:
         typer.echo(f"{MARKS[finding.outcome]} {finding.name}: {finding.message}")
         for line in finding.details:
             typer.echo(f"       {line}")

@@ -20,6 +20,9 @@ class EvaluationConfig(Schema):
     data: str | None = Field(
         None, description="Held-out pairs: a file (.parquet or .jsonl) or a folder of shards; null: see fraction."
     )
+    images: str | None = Field(
+        None, description="Folder where relative paths of images and videos in `data` start; null: that of its file."
+    )
     fraction: float | None = Field(
         None,
         gt=0,

@@ -253,6 +253,7 @@ class PairTable(Sequence[PreferencePair]):
         allow_columns: Collection[str] = (),
     ) -> None:
         self.path, self._images, self._frames, self._policy = path, images, frames, policy
+        self.allow_columns = frozenset(allow_columns)
         self._columns = AllowedColumns.of(allow_columns)
         self._files = [_ParquetRows(file) if file.suffix == ".parquet" else _JsonRows(file) for file in pair_files_of(path)]
         digest, media = hashlib.sha256(), MediaCount()
@@ -342,6 +343,11 @@ def text_identity(pair: PreferencePair) -> bytes:
 def pair_facts(pairs: Sequence[PreferencePair]) -> list[PairFacts]:
     """Return the facts of pairs on disk, or in memory."""
     return pairs.facts if isinstance(pairs, PairTable) else [PairFacts.of(pair) for pair in pairs]
+
+
+def allowed_columns(pairs: Sequence[PreferencePair]) -> Collection[str]:
+    """Return the further columns that a set on disk may have."""
+    return pairs.allow_columns if isinstance(pairs, PairTable) else ()
 
 
 def select_pairs(pairs: Sequence[PreferencePair], numbers: Sequence[int]) -> Sequence[PreferencePair]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -53,11 +53,12 @@ def examine_plan(
     data: Path | None = None,
     *,
     images: Path | None = None,
+    allow_columns: Collection[str] = (),
     changes: Mapping[str, Any] | None = None,
     dry: bool = False,
 ) -> Iterator[Finding]:
-    """Yield the findings, one by one. ``images``: where relative paths of media start; ``changes`` are laid over the config;
-    ``dry`` leaves out all that needs weights."""
+    """Yield the findings, one by one. ``images``: where relative paths of media start; ``allow_columns``: columns that may be
+    there and are not read; ``changes`` are laid over the config; ``dry`` leaves out all that needs weights."""
     try:
         config = load_config(SCHEMAS[stage], path, changes)
     except ConfigError as error:
@@ -81,7 +82,7 @@ def examine_plan(
         yield Finding("data", "look", "none given: --data PAIRS has steps and tokens counted, a judgment made and a step taken")
     else:
         try:
-            given = read_data(data, config, plan, images=images)
+            given = read_data(data, config, plan, images=images, allow_columns=allow_columns)
         except RewardlabError as error:
             yield Finding("data", "failed", str(error))
         except Exception as error:  # the boundary: whatever a library raises is what would have ended the run

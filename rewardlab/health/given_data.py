@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from rewardlab.models.architectures import config_of
 from rewardlab.models.checkpoints import load_template_for
 from rewardlab.prompts import Template, load_template
 from rewardlab.training.rl import hard_pairs
-from rewardlab.training.run.held_out import HeldOut, hold_out_file, hold_out_fraction
+from rewardlab.training.run.held_out import HeldOut, hold_out_file, hold_out_fraction, pairs_beside
 from rewardlab.training.run.inputs import pairs_of
 from rewardlab.training.run.preflight import processor_of
 from rewardlab.training.run.runner import count_steps
@@ -41,9 +41,11 @@ def template_of(config: TrainConfig) -> Template:
     return load_template_for(config.model, config.template) if is_rl else load_template(config.template)
 
 
-def read_data(data: Path, config: TrainConfig, plan: Plan, *, images: Path | None = None) -> GivenData:
+def read_data(
+    data: Path, config: TrainConfig, plan: Plan, *, images: Path | None = None, allow_columns: Collection[str] = ()
+) -> GivenData:
     """Return what is known of the pairs at ``data``, of which some are read. Raise DataError or MediaError."""
-    pairs = pairs_of(data, config.frames, config.model, images=images)
+    pairs = pairs_of(data, config.frames, config.model, images=images, allow_columns=allow_columns)
     held_out = held_out_of(pairs, config)
     learnt = learnt_pairs(config, held_out.trained)
     sequences = num_sequences(config, len(learnt))
@@ -64,7 +66,7 @@ def held_out_of(pairs: Sequence[PreferencePair], config: TrainConfig) -> HeldOut
         if evaluation.fraction is not None:
             return hold_out_fraction(pairs, evaluation, evaluation.fraction)
         if evaluation.data is not None:
-            return hold_out_file(pairs, pairs_of(evaluation.data, config.frames, config.model), evaluation)
+            return hold_out_file(pairs, pairs_beside(pairs, evaluation.data, config), evaluation)
     return HeldOut(pairs, range(len(pairs)))
 
 

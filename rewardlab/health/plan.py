@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,8 @@ from rewardlab.training.run.launcher import Launch
 
 CARD_SHARE = 0.95  # of a card may be planned: CUDA's own, NCCL and what the allocator cannot use take the rest
 CHECKER_GIB = 2.0  # keys and values of a served judge of consistency, whose prompts are short
+# Where a container's limit stands: of control groups of version 2, and of 1, whose "none" is a number beyond any machine.
+CONTAINER_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 PHASES = {
     Phase.ALWAYS: "all the time",
     Phase.SAMPLING: "while sampling",
@@ -78,8 +80,15 @@ class Plan:
     def machine_gib(self) -> float | None:
         """Return the GiB of a machine's own memory, or None where neither the plan nor this machine says."""
         if self.host_gib is None and torch.cuda.is_available():
-            return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB
+            return memory_here() / GIB
         return self.host_gib
+
+
+def memory_here(limits: Sequence[Path] = CONTAINER_LIMITS) -> int:
+    """Return the bytes of memory that a process may have: this machine's, or fewer in a container with a limit."""
+    here = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    said = [file.read_text(encoding="utf-8").strip() for file in limits if file.is_file()]
+    return min([here, *(int(limit) for limit in said if limit.isdigit())])  # "max" is none
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from rewardlab.health.cards import CARDS
 from rewardlab.health.disk import checkpoint_bytes, disk_lines
 from rewardlab.health.feeding import DecodingRate, Feeding, feeding_of, host_bytes, measure_decoding
 from rewardlab.health.memory import GIB, setup_of
-from rewardlab.health.plan import Plan, needs
+from rewardlab.health.plan import Plan, memory_here, needs
 from rewardlab.models.architectures import build_on_meta
 from rewardlab.training.run.launcher import Launch
 from tests.support import scaled_runs
@@ -88,6 +88,14 @@ def test_the_hosts_memory(gib: float, outcome: str) -> None:
     many = next(each for each in needs(RLConfig(), Plan(Launch(32, 3, True), 80, host_gib=gib)) if each.name == "host memory")
     assert many.outcome == "ok"
     assert "for the 8 on a machine" in many.message
+
+
+def test_a_container_has_less_than_its_machine(tmp_path: Path) -> None:
+    """Version 1 writes a number beyond any machine where there is no limit, version 2 a word."""
+    machine = memory_here([])
+    for content, seen in (("max", machine), ("9223372036854771712", machine), (str(3 << 30), 3 << 30)):
+        (tmp_path / "memory.max").write_text(content + "\n")
+        assert memory_here([tmp_path / "memory.max", tmp_path / "absent"]) == seen
 
 
 def test_the_rate_is_this_machines_own() -> None:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import io
+import json
 import random
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from PIL import Image
 from pydantic import ValidationError
 
 from rewardlab.config import EvaluationConfig, RLConfig, RMConfig, SFTConfig
+from rewardlab.data.pair_table import PairTable
 from rewardlab.data.pairs import write_parquet
-from rewardlab.errors import DataError
+from rewardlab.errors import DataError, MediaError
 from rewardlab.prompts import load_template
-from rewardlab.training.run.held_out import HeldOut, answer_tokens, hold_out, hold_out_file, hold_out_fraction
+from rewardlab.training.run.held_out import HeldOut, answer_tokens, hold_out, hold_out_file, hold_out_fraction, pairs_beside
 from rewardlab.types import PreferencePair
 
 
@@ -142,6 +146,25 @@ def test_a_config_that_cannot_be_meant(keys: dict[str, object], words: str) -> N
 def test_a_scalar_head_has_no_orders() -> None:
     with pytest.raises(ValidationError, match="in no order"):
         RMConfig.model_validate({"evaluation": {"fraction": 0.1, "metric": "consistent_accuracy"}})
+
+
+def test_pictures_of_held_out_pairs_may_be_elsewhere(tmp_path: Path) -> None:
+    """And columns that the training set may have, the held-out set may have too."""
+    picture = io.BytesIO()
+    Image.new("RGB", (8, 8)).save(picture, "PNG")
+    (tmp_path / "pictures").mkdir()
+    (tmp_path / "pictures" / "x.png").write_bytes(picture.getvalue())
+    row = {"question": "What is it?", "responses": ["a", "b"], "preferred": 0, "images": ["x.png"], "annotator": "x"}
+    (tmp_path / "test.jsonl").write_text(json.dumps(row | {"pair_id": "of the test"}) + "\n")
+    (tmp_path / "pictures" / "train.jsonl").write_text(json.dumps(row | {"pair_id": "trained"}) + "\n")
+    pairs = PairTable(tmp_path / "pictures" / "train.jsonl", allow_columns=["annotator"])
+    keys = {"data": str(tmp_path / "test.jsonl"), "images": str(tmp_path / "pictures")}
+    config = SFTConfig.model_validate({"model": "none", "evaluation": keys})
+    assert [one.images for one in pairs_beside(pairs, keys["data"], config)] == [(picture.getvalue(),)]
+    with pytest.raises(MediaError, match=r"x\.png"):
+        pairs_beside(pairs, keys["data"], SFTConfig.model_validate({"model": "none", "evaluation": {"data": keys["data"]}}))
+    with pytest.raises(DataError, match="annotator"):
+        pairs_beside(PAIRS, keys["data"], config)
 
 
 @pytest.mark.slow

@@ -9,9 +9,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from rewardlab.config import EvaluationConfig, RLConfig, RMConfig, SFTConfig
-from rewardlab.data.pair_table import fingerprint_of, light_pairs, select_pairs
+from rewardlab.data.pair_table import allowed_columns, fingerprint_of, light_pairs, select_pairs
 from rewardlab.errors import DataError
 from rewardlab.processes import is_main
 from rewardlab.prompts import Template
@@ -113,6 +114,12 @@ def hold_out_file(pairs: Sequence[PreferencePair], others: Sequence[PreferencePa
     return HeldOut(pairs, range(len(pairs)), [others[n] for n in kept[: config.num_pairs]])
 
 
+def pairs_beside(pairs: Sequence[PreferencePair], data: str, config: SFTConfig | RLConfig) -> Sequence[PreferencePair]:
+    """Return the held-out pairs at ``data``; columns that may be in ``pairs`` may be there too. Raise DataError, MediaError."""
+    images = Path(config.evaluation.images) if config.evaluation.images else None
+    return pairs_of(data, config.frames, config.model, images=images, allow_columns=allowed_columns(pairs))
+
+
 def hold_out(pairs: Sequence[PreferencePair], config: SFTConfig | RLConfig, template: Template) -> HeldOut:
     """Return what a config holds out of ``pairs``, or else reads from a file: all of ``pairs`` and nothing where it evaluates
     nothing.
@@ -123,7 +130,7 @@ def hold_out(pairs: Sequence[PreferencePair], config: SFTConfig | RLConfig, temp
     if evaluation.fraction is not None:
         held_out = hold_out_fraction(pairs, evaluation, evaluation.fraction)
     elif evaluation.data is not None:
-        held_out = hold_out_file(pairs, pairs_of(evaluation.data, config.frames, config.model), evaluation)
+        held_out = hold_out_file(pairs, pairs_beside(pairs, evaluation.data, config), evaluation)
     else:
         return HeldOut(pairs, range(len(pairs)))
     return replace(held_out, evaluated=short_enough(held_out.evaluated, config, template))

@@ -178,7 +178,8 @@ def _candidates(
 
 def _fit(texts: Sequence[str], allowed: Sequence[float], counter: TokenCounter) -> list[bool]:
     """Return whether each text is shown to have at most so many tokens: by those of its words; or else by those of its
-    beginning and the bytes of its rest; or else by all of its tokens."""
+    beginning and the bytes of its rest; or else by all of its tokens. Where none are allowed, as beside a video of unknown
+    size, no text is looked at."""
 
     def beginnings(some: Sequence[str], most: Sequence[float]) -> list[int]:
         cuts = [_cut(text, tokens) for text, tokens in zip(some, most, strict=True)]
@@ -190,7 +191,7 @@ def _fit(texts: Sequence[str], allowed: Sequence[float], counter: TokenCounter) 
 
     fits = [False] * len(texts)
     for bound in (lambda some, most: counter.texts_at_most(some), beginnings, whole):
-        unclear = [n for n, fit in enumerate(fits) if not fit]
+        unclear = [n for n, fit in enumerate(fits) if not fit and allowed[n] > 0]
         if unclear:
             at_most = bound([texts[n] for n in unclear], [allowed[n] for n in unclear])
             for n, tokens in zip(unclear, at_most, strict=True):
@@ -201,7 +202,7 @@ def _fit(texts: Sequence[str], allowed: Sequence[float], counter: TokenCounter) 
 def _cut(text: str, tokens: float) -> int:
     """Return up to where ``text`` is counted, at the end of a word: as far as it has to be where a token is BYTES_OF_TOKEN."""
     excess = len(text.encode()) - tokens
-    place = min(len(text), int(excess / (1 - 1 / BYTES_OF_TOKEN)) + 1) if tokens > 0 and math.isfinite(excess) else len(text)
+    place = min(len(text), int(excess / (1 - 1 / BYTES_OF_TOKEN)) + 1)
     end = text.rfind(" ", 0, place) if place < len(text) else -1
     return end if end > 0 else place
 
