@@ -77,7 +77,7 @@ class Events:
                 self.add("data", section=name, seconds=seconds)  # type: ignore[arg-type]
 
     def around(self, owner: Any, method: str, name: str) -> None:
-        """Make a method of a class a section of data."""
+        """Make a method of a class, or a function of a module, a section of data."""
         function = getattr(owner, method)
 
         @wraps(function)
@@ -107,13 +107,19 @@ def install_probes(events: Events) -> None:
 
     import torch
     from PIL import ImageFile
+    from torch.utils.data.dataloader import _BaseDataLoaderIter
     from transformers import ProcessorMixin, Trainer
     from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLModel
     from trl import GRPOTrainer, SFTTrainer
 
     from rewardlab.training.policy_gradient.trainer import PolicyTrainer
+    from rewardlab.training.run import length_grouping
+    from rewardlab.training.run.length_grouping import LengthGroupingMixin
 
     events.around(Trainer, "get_batch_samples", "batch")
+    events.around(_BaseDataLoaderIter, "__next__", "batch")  # also ahead of an optimizer step, within another
+    events.around(LengthGroupingMixin, "get_batch_samples", "batch")
+    events.around(length_grouping, "join", "micro-batch")
     events.around(ProcessorMixin, "__call__", "processor")
     events.around(ImageFile.ImageFile, "load", "decode")
     events.around(Future, "result", "wait")

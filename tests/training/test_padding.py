@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -16,7 +19,7 @@ from rewardlab.models.padding import PassLimits
 from rewardlab.training.policy_gradient import trainer as trainer_module
 from rewardlab.training.policy_gradient.micro_batches import rollout_widths, sort_steps, split_rollouts
 from rewardlab.training.run import length_grouping
-from rewardlab.training.run.length_grouping import RowLayout, group_by_length, join, split
+from rewardlab.training.run.length_grouping import BatchesAhead, LengthGroupingMixin, RowLayout, group_by_length, join, split
 from tests.support import scaled_runs
 from tests.support.launching import train_on
 from tests.support.weights import flat_weights
@@ -94,7 +97,7 @@ def test_sft_of_every_family(
     how = {"data": scaled_runs.mixed(), "max_steps": 2}
     scaled_runs.run("sft", checkpoint_of(name), tmp_path / "sorted", micro_batch_size=2, **how)
     scaled_runs.run("sft", checkpoint_of(name), tmp_path / "parts", micro_batch_size=8, micro_batch_tokens=300, **how)
-    monkeypatch.setattr(length_grouping, "group_by_length", lambda batches, layout: batches)
+    monkeypatch.setattr(length_grouping, "group_by_length", lambda batches, layout, take: batches)
     scaled_runs.run("sft", checkpoint_of(name), tmp_path / "padded", micro_batch_size=2, **how)
     for run in ("sorted", "parts"):
         same(tmp_path / "padded", tmp_path / run, ("loss", "grad_norm"))
@@ -136,6 +139,57 @@ def test_rows_that_belong_together_stay_together() -> None:
     assert {name: values.tolist() for name, values in again.items()} == {name: v.tolist() for name, v in second.items()}
     with pytest.raises(NotImplementedError, match=r"no rule for dealing out \['audio'\]"):
         split({**first, "audio": torch.zeros(3)}, layout)
+
+
+def _batch(values: np.ndarray) -> dict[str, torch.Tensor]:
+    """Rows of one image and a token, the values as pixels."""
+    ids = torch.tensor([[7, 1]] * len(values))
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "pixel_values": torch.from_numpy(values)}
+
+
+class _Loop:
+    """What a Trainer does of it: takes the batches of a step."""
+
+    def get_batch_samples(self, batches: Iterator[Any], number: int, device: Any) -> Any:
+        return list(islice(batches, number)), None
+
+
+class _Grouped(LengthGroupingMixin, _Loop):
+    def __init__(self) -> None:
+        self.layout, self._ahead = RowLayout(pad_token=9, image_token=7, side="right"), BatchesAhead(iter(()))
+
+
+def test_the_next_steps_batches_are_taken_while_one_trains() -> None:
+    """In their order, each once, over the border of epochs; and with no more pixels in memory than those of a step."""
+    trainer, arrays = _Grouped(), list[weakref.ref[np.ndarray]]()
+
+    def made(number: float) -> Any:
+        values = np.array([[number], [number + 0.5]])
+        arrays.append(weakref.ref(values))
+        return _batch(values)
+
+    def epoch(number: int) -> Iterator[Any]:
+        for n in range(5):
+            yield made(10 * number + n)
+
+    seen, behind = [], []
+    for number in range(2):
+        batches = epoch(number)
+        for of_step in (3, 2):
+            micro_batches, _ = trainer.get_batch_samples(batches, of_step, None)
+            assert len(micro_batches) == of_step
+            for micro_batch in micro_batches:
+                seen += micro_batch["pixel_values"].flatten().tolist()
+                behind.append(sum(array() is not None for array in arrays))
+                assert len(micro_batches) == of_step
+    assert seen == [10 * number + n + half for number in range(2) for n in range(5) for half in (0, 0.5)]
+    assert behind == [0, 1, 2, 0, 0] * 2  # of the next step: none before a micro-batch was read, and all but one at the end
+
+
+def test_a_step_of_one_batch_is_left_as_it_is() -> None:
+    trainer, batch = _Grouped(), _batch(np.ones((2, 1)))
+    assert trainer.get_batch_samples(iter([batch]), 1, None)[0] == [batch]
+    assert trainer.get_batch_samples(iter([]), 1, None)[0] == []
 
 
 def test_rollouts_stay_in_their_optimizer_step() -> None:

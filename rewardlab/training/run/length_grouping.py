@@ -8,9 +8,11 @@ Shapes: ``N`` rows, ``L`` columns.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import torch
@@ -51,6 +53,10 @@ class _Sample:
     def width(self) -> int:
         return max(len(tokens["input_ids"]) for tokens, _ in self.rows)
 
+    def copy(self) -> _Sample:
+        """Return it with pixels of its own, so that those of its whole batch need not stay."""
+        return _Sample([(tokens, {name: value.clone() for name, value in images.items()}) for tokens, images in self.rows])
+
 
 def split(batch: Mapping[str, Any], layout: RowLayout) -> list[_Sample]:
     """Return the samples of a batch. Raise NotImplementedError for an entry that is neither of tokens nor of images."""
@@ -84,31 +90,63 @@ def _pad(rows: Sequence[Tensor], filler: float, side: str) -> Tensor:
     return torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True, padding_value=filler, padding_side=side)
 
 
-class _MicroBatches(Sequence[dict[str, Tensor]]):
-    """Micro-batches that are made when they are read: the pixels of one are there twice at a time, not those of all."""
+class BatchesAhead(Iterator[Mapping[str, Any]]):
+    """The batches of a data loader, of which :meth:`take` takes one before it is asked for.
 
-    def __init__(self, samples: Sequence[_Sample], size: int, layout: RowLayout) -> None:
-        self._samples, self._size, self._layout = samples, size, layout
+    A loader's workers make no more than a few batches ahead, and an optimizer step asks for all of its own at once: they would
+    rest while it trains, and it would wait for them.
+    """
+
+    def __init__(self, batches: Iterator[Mapping[str, Any]]) -> None:
+        self.batches, self._taken = batches, deque[Mapping[str, Any]]()
+
+    def __next__(self) -> Mapping[str, Any]:
+        return self._taken.popleft() if self._taken else next(self.batches)
+
+    def take(self) -> None:
+        """Take the next batch; nothing at the end of an epoch."""
+        self._taken.extend(islice(self.batches, 1))
+
+
+class _MicroBatches:
+    """Micro-batches that are made when they are read, once, and then forgotten: for each, a batch of the next step is taken, so
+    that no more pixels are in memory than those of one step."""
+
+    def __init__(self, samples: list[_Sample], number: int, layout: RowLayout, take: Callable[[], None]) -> None:
+        self._samples, self._number, self._layout, self._take = samples, number, layout, take
+        self._size = len(samples) // number
 
     def __len__(self) -> int:
-        return len(self._samples) // self._size
+        return self._number
 
-    def __getitem__(self, n: Any) -> Any:
-        if not 0 <= n < len(self):
-            raise IndexError(n)
-        return join(self._samples[n * self._size : (n + 1) * self._size], self._layout)
+    def __iter__(self) -> Iterator[dict[str, Tensor]]:
+        for n in range(self._number):
+            if n:
+                self._take()
+            yield self._first()
+
+    def _first(self) -> dict[str, Tensor]:
+        batch = join(self._samples[: self._size], self._layout)
+        del self._samples[: self._size]
+        return batch
 
 
-def group_by_length(batches: Sequence[Mapping[str, Any]], layout: RowLayout) -> Sequence[Mapping[str, Any]]:
-    """Return as many micro-batches of as many samples, sorted by length, the longest first; those of one length in their order.
+def group_by_length(
+    batches: list[Mapping[str, Any]], layout: RowLayout, take: Callable[[], None] = lambda: None
+) -> list[Mapping[str, Any]] | _MicroBatches:
+    """Return as many micro-batches of as many samples, to be read once, sorted by length, the longest first; those of one
+    length in their order. ``batches`` is emptied; ``take`` is called before each micro-batch but the first.
 
     Batches of unequal size, which the end of an epoch may have, stay as they are.
     """
-    if len(batches) < 2 or len({len(batch["input_ids"]) for batch in batches}) > 1:
+    number = len(batches)
+    if number < 2 or len({len(batch["input_ids"]) for batch in batches}) > 1:
         return batches
-    samples = [sample for batch in batches for sample in split(batch, layout)]
+    samples: list[_Sample] = []
+    while batches:
+        samples += [sample.copy() for sample in split(batches.pop(0), layout)]
     samples.sort(key=lambda sample: -sample.width)
-    return _MicroBatches(samples, len(samples) // len(batches), layout)
+    return _MicroBatches(samples, number, layout, take)
 
 
 class RoundedPixels:
@@ -137,14 +175,16 @@ class LengthGroupingMixin:
 
     def __init__(self, *args: Any, layout: RowLayout, micro_batch_tokens: int | None = None, **kwargs: Any) -> None:
         self.layout, self.micro_batch_tokens = layout, micro_batch_tokens
-        self._padding = MetricAccumulator()
+        self._padding, self._ahead = MetricAccumulator(), BatchesAhead(iter(()))
         super().__init__(*args, **kwargs)
         if self.args.bf16:  # type: ignore[attr-defined]
             self.data_collator = RoundedPixels(self.data_collator)
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> Any:
-        batches, number = super().get_batch_samples(epoch_iterator, num_batches, device)  # type: ignore[misc]
-        return group_by_length(batches, self.layout), number
+        if self._ahead.batches is not epoch_iterator:  # of another epoch
+            self._ahead = BatchesAhead(epoch_iterator)
+        batches, number = super().get_batch_samples(self._ahead, num_batches, device)  # type: ignore[misc]
+        return group_by_length(batches, self.layout, self._ahead.take), number
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
         read = super().training_step  # type: ignore[misc]
