@@ -200,6 +200,7 @@ def test_validate_returns_the_pair() -> None:
 def turned() -> bytes:
     """A JPEG whose EXIF says that it lies on its side."""
     image, buffer = Image.new("RGB", (112, 56), (200, 30, 30)), io.BytesIO()
+    image.paste((30, 30, 200), (0, 0, 56, 56))  # the left half, which a viewer sees at the top
     exif = image.getexif()
     exif[0x0112] = 6
     image.save(buffer, format="JPEG", exif=exif)
@@ -218,7 +219,11 @@ SEE_THROUGH = saved(Image.new("RGBA", (28, 28), (200, 30, 30, 0)))
 def test_transparency_is_white_and_exif_turns_are_made() -> None:
     """And the bytes that are kept show it to any decoder."""
     assert decode_image(SEE_THROUGH).getpixel((3, 3)) == (255, 255, 255)
-    assert decode_image(turned()).size == (56, 112)
+    upright = decode_image(turned())
+    assert upright.size == (56, 112)
+    (*_, top_blue), (bottom_red, *_) = upright.getpixel((28, 20)), upright.getpixel((28, 90))  # type: ignore[misc]
+    assert top_blue > 150
+    assert bottom_red > 150
     for data in (SEE_THROUGH, turned(), saved(Image.new("P", (28, 28))), saved(Image.new("CMYK", (28, 28)), "JPEG")):
         kept = plain_image(data)
         with Image.open(io.BytesIO(kept)) as image:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from copy import deepcopy
 from dataclasses import replace
@@ -492,8 +493,8 @@ def test_trainer_and_sampler_prompt_alike(make_trainer: Any, demo_pairs: Any) ->
     assert list(ids[0]) == own
 
 
-def test_cut_off_rollouts_keep_their_last_token_and_earn_nothing(make_trainer: Any, demo_pairs: Any, tmp_path: Path) -> None:
-    """An untrained judge never stops within 10 tokens: no end token is written into it, and its status is truncated."""
+def test_cut_off_rollouts_keep_their_last_token(make_trainer: Any, demo_pairs: Any, tmp_path: Path) -> None:
+    """An untrained judge never stops within 10 tokens: no end token is written into it."""
     trainer = make_trainer(format_weight=0.5)
     ends = set(trainer.eos_token_ids)
     batch = one_batch(trainer)
@@ -503,6 +504,17 @@ def test_cut_off_rollouts_keep_their_last_token_and_earn_nothing(make_trainer: A
     last = batch["completion_ids"][cut, 9]
     assert not any(token in ends for token in last.tolist())
     assert batch["completion_mask"][cut].sum() == 10 * cut.sum()
+
+
+def test_cut_off_rollouts_earn_nothing(tiny_checkpoint: Path, demo_pairs: Any, tmp_path: Path) -> None:
+    """By the judge's own reward: each is counted as truncated, and paid 0 although a form is paid for."""
+    config = config_for(tiny_checkpoint, format_weight=0.5, max_steps=1, iterations=1)
+    train_rl([replace(pair, attempts="2") for pair in demo_pairs[0][:16]], config, tmp_path)
+    line = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[0])
+    samples = [json.loads(row) for row in (tmp_path / "samples.jsonl").read_text().splitlines()]
+    assert {row["status"] for row in samples} == {"truncated"}
+    assert {row["reward"] for row in samples} == {0.0}
+    assert line["reward"] == 0.0
 
 
 def test_resume_after_a_kill_continues_the_same_run(tiny_checkpoint: Path, demo_pairs: Any, tmp_path: Path) -> None:

@@ -39,6 +39,9 @@ def same(one: Path, other: Path) -> None:
         torch.testing.assert_close(weight, b[name], atol=1e-5, rtol=1e-4)
 
 
+OTHERS = ("rl+halves+mixed", "rl+groups", "rl+windows", "rl+lora", "sft+lora")
+
+
 @pytest.fixture(scope="module")
 def alone(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What one process makes of the runs: whole ones, and a begun one of each stage for every launcher to go on with."""
@@ -55,10 +58,15 @@ def test_two_processes_are_as_one(tiny_checkpoint: Path, alone: Path, tmp_path: 
         shutil.copytree(alone / f"{stage}_begun", tmp_path / f"{stage}_grown")  # without the lock that this process holds
         scaled_runs.run(stage, tiny_checkpoint, tmp_path / f"{stage}_alone", data=scaled_runs.mixed(), micro_batch_size=1)
     scaled_runs.run("rl", tiny_checkpoint, tmp_path / "unequal_alone", unequal=True)
+    for kind in OTHERS:
+        how = scaled_runs.CHANGES[kind] | ({"data": scaled_runs.mixed()} if kind.endswith("mixed") else {})
+        scaled_runs.run(kind.partition("+")[0], tiny_checkpoint, tmp_path / f"{kind}_alone", **how)
     kinds = [f"{stage}:{stage}{end}" for stage in ("sft", "rl") for end in ("", "_grown", "_begun:kill")]
-    kinds += ["sft+mixed:sft_mixed", "rl+mixed:rl_mixed", "rl+halves+mixed:halves", "rl+unequal:unequal", "rl+taken_back:back"]
+    kinds += [f"{kind}:{kind}" for kind in OTHERS]
+    kinds += ["sft+mixed:sft_mixed", "rl+mixed:rl_mixed", "rl+unequal:unequal", "rl+taken_back:back"]
     train_on(tiny_checkpoint, tmp_path, *kinds)
-    assert (tmp_path / "halves" / "final").exists()
+    for kind in OTHERS:
+        same(tmp_path / f"{kind}_alone", tmp_path / kind)
     assert rollbacks(tmp_path / "back") == [4]
     assert (tmp_path / "back" / "final").exists()
     same(tmp_path / "unequal_alone", tmp_path / "unequal")

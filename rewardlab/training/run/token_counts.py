@@ -73,12 +73,15 @@ class TokenCounter:
         without spaces is bound by its own. It is a bound where no token reaches over a space into the next word: in byte-level
         BPE, WordPiece, Unigram and SentencePiece's BPE.
         """
-        words = [text.split(" ") for text in texts]
-        new = {word for each in words for word in each[1:] if len(word) <= LONGEST_WORD} - self._by_word.keys()
-        learnt = list(islice(new, MOST_WORDS - len(self._by_word)))
+        known, words = self._by_word, set[str]()
+        for text in texts:  # one by one: a list of all words of long texts is large
+            words.update(text.split(" ")[1:])
+        new = (word for word in words - known.keys() if len(word) <= LONGEST_WORD)
+        learnt = list(islice(new, MOST_WORDS - len(known)))
         counts = self.texts([f" {word}" for word in learnt], [""] * len(learnt), [0] * len(learnt))
-        self._by_word.update(zip(learnt, counts, strict=True))
-        return [len(each[0].encode()) + sum(map(self._by_word.__getitem__, each[1:])) for each in words]
+        known.update(zip(learnt, counts, strict=True))
+        split = (text.split(" ") for text in texts)
+        return [len(first.encode()) + sum(map(known.__getitem__, rest)) for first, *rest in split]
 
     @property
     def most_image_tokens(self) -> int | None:
