@@ -51,6 +51,12 @@ class ResumableSFTTrainer(LengthGroupingMixin, StrictResumeMixin, SFTTrainer):
         # loss does take the number of tokens in the whole batch, and nothing of it reaches the model.
         self.model_accepts_loss_kwargs = True
 
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        """Count on from the tokens of the run that is gone on with; TRL's count begins at 0."""
+        before = [record["num_tokens"] for record in self.state.log_history if "num_tokens" in record]
+        self._total_train_tokens = max([self._total_train_tokens, *map(int, before)])
+        super()._run_epoch(*args, **kwargs)
+
 
 def judgment_dialogues(pairs: Sequence[PreferencePair]) -> list[SFTDialogue]:
     """Return one dialogue per pair with a kept judgment, in the order the teacher saw it. Raise DataError without any."""

@@ -184,6 +184,10 @@ def test_resume_gives_the_uninterrupted_weights(
     assert not half_saved.exists()
     steps = [json.loads(line)["step"] for line in (tmp_path / "parts" / "metrics.jsonl").read_text().splitlines()]
     assert steps == [1, 2, 3, 4, 4]  # the last line is the run's own summary
+    logs = [map(json.loads, (tmp_path / run / "metrics.jsonl").read_text().splitlines()) for run in ("whole", "parts")]
+    of_whole, of_parts = ([line.get("num_tokens") for line in log] for log in logs)
+    assert of_whole == of_parts
+    assert of_whole[3] > of_whole[2] > 0
     a, b = (load_model(str(folder), device="cpu")[0] for folder in (whole, parts))
     for name, weight in a.state_dict().items():
         torch.testing.assert_close(weight, b.state_dict()[name], atol=1e-6, rtol=1e-5, msg=name)
