@@ -8,6 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
+from rewardlab.processes import return_freed_memory
+
 IMAGES = 8  # processed together
 
 
@@ -28,7 +30,10 @@ def images_in_slices(processor: Any, number: int = IMAGES) -> Iterator[None]:
         flat = list(_flat(images))
         if len(flat) <= number:
             return whole(images, *args, **kwargs)
-        parts = [whole(flat[start : start + number], *args, **kwargs) for start in range(0, len(flat), number)]
+        parts = []
+        for start in range(0, len(flat), number):
+            parts.append(whole(flat[start : start + number], *args, **kwargs))
+            return_freed_memory()  # images come and go in blocks that the allocator would keep, and tear into pieces
         result = parts[0]
         for name in list(result):
             result[name] = _joined([part.pop(name) if part is not result else part[name] for part in parts])
