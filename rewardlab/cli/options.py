@@ -123,7 +123,8 @@ Overrides = Annotated[
         help="Keys of the config, over its file: learning_rate=3e-4 consistency.weight=0. `rewardlab configs keys` lists them.",
     ),
 ]
-PAIR_FILES = ".parquet, .jsonl, or a folder of either"
+PAIR_FILES = ".parquet, .jsonl, or a folder of either; .csv, .json, a dataset that `datasets` saved"
+Data = Annotated[Path, typer.Argument(help=f"Pairs: {PAIR_FILES}.")]
 Images = Annotated[
     Optional[Path],
     typer.Option("--images", help="Folder that paths of images and videos start at (default: that of the file of pairs)."),
