@@ -131,6 +131,10 @@ def leaks(result: Cell) -> str:
         table("copy | drawn scenes found, % | pieces of photographs found, %", rows)
         + f"\nFalse alarms: {alarms['found']} of {alarms['of']:,} other scenes, {alarms['percent']:.2f} % "
         + "[{:.2f}, {:.2f}].\n\n".format(*alarms["interval"])
+        + table(
+            "copy of a text of 40 words | found, %", [(kind, cell(hits)) for kind, hits in result["texts"]["copies"].items()]
+        )
+        + f"\nFalse alarms: {result['texts']['false_alarms']['found']} of {result['texts']['false_alarms']['of']:,} other texts.\n\n"
         + table("200,000 text pairs | pairs a second | peak memory, MiB", rates)
         + source(result)
     )
