@@ -28,6 +28,13 @@ def check_media(names: Iterable[str], folder: Path, benchmark: str) -> None:
         )
 
 
+def read_within(folder: Path, name: str) -> tuple[bytes, ...]:
+    """Return :func:`read_media` of a path below ``folder``. Raise MediaError also for one that leads out of it."""
+    if leads_out(name):
+        raise MediaError(f"{name:.160} leads out of {folder}")
+    return read_media(folder / name)
+
+
 def _stands(path: Path) -> bool:
     return path.is_file() or (path.is_dir() and bool(frame_files(path)))
 

@@ -10,7 +10,7 @@ from typing import Annotated, Optional
 import typer
 
 from rewardlab.benchmarks.recordings import FORMS
-from rewardlab.cli.options import bench_app
+from rewardlab.cli.options import AllowColumns, bench_app, columns_of
 from rewardlab.errors import ConfigError
 
 
@@ -74,6 +74,7 @@ def bench_import(
     benchmark: Annotated[
         Optional[str], typer.Option("--benchmark", help="The benchmark of --data (default: the form's; outcomes: pairs).")
     ] = None,
+    allow_columns: AllowColumns = None,
 ) -> None:
     """Turn a recording of another tool into a replay file: official inference files, lmms-eval, VLMEvalKit, IXC, 0/1 outcomes.
 
@@ -82,10 +83,13 @@ def bench_import(
     """
     from rewardlab.benchmarks.recordings.imports import import_recording
     from rewardlab.benchmarks.registry import find_benchmark
+    from rewardlab.benchmarks.rows import load_rows_as_stored
+    from rewardlab.benchmarks.settings import BenchSettings
     from rewardlab.data.files import write_atomic
 
     name = benchmark or FORMS.get(form, "pairs")
-    rows = find_benchmark(name).load(data, images=None, with_images=False)
+    settings = BenchSettings(name, data, f"replay:{out}", allow_columns=columns_of(allow_columns))
+    rows = load_rows_as_stored(find_benchmark(name), settings, with_images=False)
     result = import_recording(form, recording, rows)
     write_atomic(out, "".join(json.dumps(line) + "\n" for line in result.rows))
     typer.echo(
@@ -94,4 +98,5 @@ def bench_import(
     )
     template = f" --template {result.template}" if result.template else ""
     command = ["rewardlab", "bench", "run", name, "--data", str(data), "--judge", f"replay:{out}"]
+    command += ["--allow-columns", allow_columns] if allow_columns else []
     typer.echo(f"written: {out}; score it: {shlex.join(command)}{template} --out RUN")
