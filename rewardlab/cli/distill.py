@@ -81,6 +81,8 @@ def distill_command(
         statistics = distill(pairs, settings, out)
     Console().print_json(data=statistics)
     typer.echo(f"written: {out}/distilled.parquet, attempts.parquet, statistics.json", err=True)
+    if hint := statistics["other_format"]:
+        typer.echo(hint, err=True)
     if failed := statistics["num_failed_pairs"]:
         typer.echo(f"the requests of {failed:,} pairs failed: left out; the same command asks for them again", err=True)
     if statistics["stopped_by_budget"]:
