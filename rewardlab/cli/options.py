@@ -136,6 +136,10 @@ AllowColumns = Annotated[
         help="Columns of --data that may be there and are not read, comma-separated; all: every one that holds no media.",
     ),
 ]
+AllowWithoutImages = Annotated[
+    bool,
+    typer.Option("--allow-without-images", help="Take a set in which questions speak of images and no pair has one."),
+]
 Seed = Annotated[Optional[int], typer.Option("--seed", help="Overrides the config's seed.")]
 RandomSeed = Annotated[int, typer.Option("--seed", help="Seed of everything random.")]
 Template = Annotated[

@@ -107,7 +107,7 @@ class PairTable(Sequence[PreferencePair]):
 
     ``fingerprint`` names what was read: all texts, and of media their paths and sizes, or the hash of their bytes where these
     had to be read. Threads and worker processes may share one. Raise DataError or MediaError at the first row that is no pair,
-    for a set without any, and for one without media whose questions speak of images.
+    for a set without any, and, unless ``allow_without_images``, for one without media whose questions speak of images.
     """
 
     def __init__(
@@ -118,15 +118,17 @@ class PairTable(Sequence[PreferencePair]):
         frames: int = FRAMES,
         policy: VideoPolicy | None = None,
         allow_columns: Collection[str] = (),
+        allow_without_images: bool = False,
     ) -> None:
         self.path, self._images, self._frames, self._policy = path, images, frames, policy
-        self.allow_columns = frozenset(allow_columns)
+        self.allow_columns, self.allow_without_images = frozenset(allow_columns), allow_without_images
         self._columns = AllowedColumns.of(allow_columns)
         self._files = [open_rows(file) for file in data_files_of(path)]
         digest, media = hashlib.sha256(), MediaCount()
         with bar("pairs", sum(map(len, self._files)) or None) as advance:
             self._all_facts = [PairFacts.of(pair) for pair in media.of(self._light_pairs(digest, advance))]
-        media.refuse_blind_set(str(path))
+        if not allow_without_images:
+            media.refuse_blind_set(str(path))
         for note in media.notes():
             log_line(f"{path}: {note}")
         for file in self._files:
@@ -217,6 +219,11 @@ def pair_facts(pairs: Sequence[PreferencePair]) -> list[PairFacts]:
 def allowed_columns(pairs: Sequence[PreferencePair]) -> Collection[str]:
     """Return the further columns that a set on disk may have."""
     return pairs.allow_columns if isinstance(pairs, PairTable) else ()
+
+
+def allows_without_images(pairs: Sequence[PreferencePair]) -> bool:
+    """Return whether a set on disk may speak of images that it does not have."""
+    return isinstance(pairs, PairTable) and pairs.allow_without_images
 
 
 def select_pairs(pairs: Sequence[PreferencePair], numbers: Sequence[int]) -> Sequence[PreferencePair]:

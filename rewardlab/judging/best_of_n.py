@@ -192,7 +192,7 @@ def run_ranking(
 def _other_format(judge: ModelJudge, votes: Sequence[Vote]) -> str | None:
     """Return what to do about answers without a verdict that another format reads, None where there are few."""
     other = None if isinstance(judge, PanelJudge) else other_format(unread_texts(votes))
-    return other and other.sentence(f"--template {other.name} asks for that form and reads it (with another --out)")
+    return other.sentence(f"--template {other.name} asks for that form and reads it (with another --out)") if other else None
 
 
 def _key(row: Mapping[str, Any]) -> tuple[int, Match, int]:
