@@ -40,7 +40,14 @@ def bench_prepare(
         str,
         typer.Argument(help="A benchmark of `bench run` whose files are known; of another name those that are are listed."),
     ],
-    out: Annotated[Optional[Path], typer.Option("--out", help="Folder to fetch to (needs a network).")] = None,
+    out: Annotated[
+        Optional[Path],
+        typer.Option(
+            "--out",
+            help="Folder to fetch to (needs a network; default: where `bench run` looks without --data, "
+            "~/.cache/rewardlab/benchmarks or $REWARDLAB_DATA).",
+        ),
+    ] = None,
     data: Annotated[
         Optional[Path], typer.Option("--check", help="A file or folder at hand: check it instead of fetching.")
     ] = None,
@@ -50,15 +57,14 @@ def bench_prepare(
     Everything is fetched at one revision, which `prepared.json` names beside the files' hashes. **Exit status 1** where a file
     is not the known one, or a group not of the published size. What licences say of the data is for you to read.
     """
-    from rewardlab.benchmarks.prepare import check_files, fetch_files
+    from rewardlab.benchmarks.prepare import check_files, fetch_files, prepared_folder
 
-    if (out is None) == (data is None):
+    if out is not None and data is not None:
         raise ConfigError("expected either --out FOLDER, to fetch, or --check PATH")
-    if out is not None:
-        record = fetch_files(benchmark, out)
-        typer.echo(f"fetched {len(record.files):,} files of {benchmark} at {record.revision} to {out}")
-    place = out or data
-    assert place is not None
+    place = data or out or prepared_folder(benchmark)
+    if data is None:
+        record = fetch_files(benchmark, place)
+        typer.echo(f"fetched {len(record.files):,} files of {benchmark} at {record.revision} to {place}")
     sentences, is_good = check_files(benchmark, place)
     typer.echo("\n".join(sentences))
     if not is_good:

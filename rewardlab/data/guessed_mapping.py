@@ -18,7 +18,7 @@ from rewardlab.data.columns import PAIR_COLUMNS, nearest_column
 from rewardlab.data.csv_rows import csv_rows
 from rewardlab.data.files import place_in_file
 from rewardlab.data.pairs import lines_of, pair_files_of
-from rewardlab.data.sources import log_splits, saved_dataset_files, source_rows
+from rewardlab.data.sources import HUB, log_splits, saved_dataset_files, source_rows
 from rewardlab.errors import DataError
 from rewardlab.reporting.progress import log_line
 
@@ -201,6 +201,10 @@ def pair_cells(row: Mapping[str, Any]) -> dict[str, Any]:
 def data_files_of(path: Path) -> list[Path]:
     """Return the files of a set in any form that is read; where they are of several splits, that is logged. Raise DataError
     where one is not there, or is of another kind."""
+    if str(path).startswith(HUB):
+        raise DataError(
+            f"{path}: is on the Hub; `rewardlab data build RECIPE_OR_MAPPING --from {path} --out FOLDER` makes pairs of it"
+        )
     if not path.is_dir():
         return [path] if path.suffix in OTHER_TABLES and path.is_file() else pair_files_of(path)
     files = saved_dataset_files(path) or pair_files_of(path)
