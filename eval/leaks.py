@@ -247,10 +247,11 @@ def main() -> None:
     options = parser.parse_args()
     result: dict[str, Any] = {"command": shlex.join(["python", *sys.argv]), "commit": commit()}
     if options.pairs:
-        result["speeds"] = speeds(options.work, options.pairs)
+        result |= {"speeds": speeds(options.work, options.pairs), "speeds_commit": result["commit"]}
         print(json.dumps(result["speeds"], indent=1), flush=True)
     elif options.out.exists():
-        result["speeds"] = json.loads(options.out.read_text())["speeds"]
+        before = json.loads(options.out.read_text())
+        result |= {"speeds": before["speeds"], "speeds_commit": before.get("speeds_commit", before["commit"])}
     result |= leaks(ImageLimits(), options.scenes) | {"texts": texts(options.scenes)}
     options.out.write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(result, indent=1))

@@ -134,6 +134,7 @@ def leaks(result: Cell) -> str:
         + table("copy of a text of 40 words | found, %", [(kind, cell(hits)) for kind, hits in texts["copies"].items()])
         + f"\nFalse alarms: {texts['false_alarms']['found']} of {texts['false_alarms']['of']:,} other texts.\n\n"
         + table("200,000 text pairs | pairs a second | peak memory, MiB", rates)
+        + f"\nThese speeds are of commit {result['speeds_commit'][:7]}.\n"
         + source(result)
     )
 
