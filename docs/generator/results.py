@@ -126,12 +126,15 @@ def leaks(result: Cell) -> str:
     rows = [(kind, cell(found), cell(result["photographs"][kind])) for kind, found in result["scenes"].items()]
     speeds = result["speeds"]
     rates = [(WORK[name], f"{s['pairs_a_second']:,.0f}", f"{s['peak_mib']:.0f}") for name, s in speeds.items()]
-    alarms = result["false_alarms"]
+    alarms, texts = result["false_alarms"], result["texts"]
     return (
         table("copy | drawn scenes found, % | pieces of photographs found, %", rows)
         + f"\nFalse alarms: {alarms['found']} of {alarms['of']:,} other scenes, {alarms['percent']:.2f} % "
         + "[{:.2f}, {:.2f}].\n\n".format(*alarms["interval"])
+        + table("copy of a text of 40 words | found, %", [(kind, cell(hits)) for kind, hits in texts["copies"].items()])
+        + f"\nFalse alarms: {texts['false_alarms']['found']} of {texts['false_alarms']['of']:,} other texts.\n\n"
         + table("200,000 text pairs | pairs a second | peak memory, MiB", rates)
+        + f"\nThese speeds are of commit {result['speeds_commit'][:7]}.\n"
         + source(result)
     )
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rewardlab.data.qwen_video import VideoPolicy
+from rewardlab.errors import MediaError
 from rewardlab.types import Judgment, PreferencePair, Vote
 from rewardlab.verdicts.formats import WRITERS
 
@@ -18,7 +19,8 @@ class Row:
     """A pair of a benchmark. ``row`` is its 0-based row in the data file: ids repeat in published files, rows do not.
 
     ``cluster`` names pairs that share a prompt, for the intervals; ``slices`` further ways to group it; ``medium`` the path of
-    its image or video in the data file, where official groups go by it. ``num_videos`` were read as frames.
+    its image or video in the data file, where official groups go by it. ``num_videos`` were read as frames. ``media`` reads the
+    images of a pair that has none because its judge does not look, for people to look at; it raises MediaError.
     """
 
     row: int
@@ -28,6 +30,16 @@ class Row:
     slices: Mapping[str, str]
     medium: str = ""
     num_videos: int = 0
+    media: Callable[[], tuple[bytes, ...]] | None = field(default=None, compare=False)
+
+    def images_to_show(self) -> tuple[bytes, ...]:
+        """Return the images of the question, read now where the judge was not shown them; none where they are not at hand."""
+        if self.pair.images or self.media is None:
+            return self.pair.images
+        try:
+            return self.media()
+        except MediaError:
+            return ()
 
 
 class Loader(Protocol):
@@ -92,7 +104,8 @@ class Benchmark:
     their published number (None: not known, or that of the rows). ``origins`` are the public datasets it draws on: training
     on them is training near it. ``groupings`` are the rows per group under each grouping in circulation, ``official`` first.
     ``scorers`` are its own scorers by name: the benchmark's, and further ones of it. ``load_videos`` is ``load`` where rows may
-    have video files, ``frames`` the most that are shown of one.
+    have video files, ``frames`` the most that are shown of one. ``is_row``: whether a row of its JSON lines is its own and no
+    other benchmark's (None: nothing tells).
     """
 
     name: str
@@ -105,6 +118,7 @@ class Benchmark:
     groupings: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     files: BenchmarkFiles | None = None
     scorers: Mapping[str, OfficialScorer] = field(default_factory=dict)
+    is_row: Callable[[Mapping[str, Any]], bool] | None = None
     export: Export | None = None
     load_videos: VideoLoader | None = None
     frames: int = 0

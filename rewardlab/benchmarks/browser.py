@@ -114,6 +114,7 @@ def judge_of_log(votes_file: Path) -> str:
 
 def _view(row: Row, votes: list[Vote], kinds: list[str], judge: str) -> JudgmentView:
     pair, outcome = row.pair, reduce_logged_votes("", votes, judge).outcome
+    images = row.images_to_show()
     return JudgmentView(
         row=row.row,
         pair_id=pair.pair_id,
@@ -122,8 +123,8 @@ def _view(row: Row, votes: list[Vote], kinds: list[str], judge: str) -> Judgment
         question=pair.question,
         responses=[text.replace(IMAGE_MARK, "[image]") for text in pair.responses],
         preferred=pair.preferred,
-        thumbnail=to_data_url(thumbnail(pair.images[0], THUMBNAIL_PX)) if pair.images else "",
-        images=_urls(pair.images),
+        thumbnail=to_data_url(thumbnail(images[0], THUMBNAIL_PX)) if images else "",
+        images=_urls(images),
         response_images=[_urls(images) for images in pair.response_images],
         num_votes=len(votes),
         num_right=sum(vote.winner == pair.preferred for vote in votes),

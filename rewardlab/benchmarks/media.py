@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from rewardlab.data.files import leads_out
 from rewardlab.data.images import read_image
 from rewardlab.data.qwen_video import VideoPolicy
 from rewardlab.data.video import evenly, frame_files, frames_of_video, is_video
@@ -14,8 +15,10 @@ NUM_FRAMES = 32  # of a video, spread evenly, as MM-RLHF-RewardBench samples the
 
 
 def check_media(names: Iterable[str], folder: Path, benchmark: str) -> None:
-    """Raise MediaError with the number and the first of the files and folders that are not there."""
+    """Raise MediaError with the number and the first of the files and folders that are not there, or lead out of ``folder``."""
     wanted = sorted(set(names))
+    if outside := [name for name in wanted if leads_out(name)]:
+        raise MediaError(f"{outside[0]:.160} leads out of {folder}; the media of {benchmark} are below one folder")
     missing = [name for name in wanted if not _stands(folder / name)]
     if missing:
         first = ", ".join(repr(name) for name in missing[:3])
@@ -23,6 +26,13 @@ def check_media(names: Iterable[str], folder: Path, benchmark: str) -> None:
             f"{len(missing):,} of {len(wanted):,} media files are not in {folder}, the first {first}; download the media of "
             f"{benchmark} and name the folder that holds them with --images (a video is a file, or a folder of its frames)"
         )
+
+
+def read_within(folder: Path, name: str) -> tuple[bytes, ...]:
+    """Return :func:`read_media` of a path below ``folder``. Raise MediaError also for one that leads out of it."""
+    if leads_out(name):
+        raise MediaError(f"{name:.160} leads out of {folder}")
+    return read_media(folder / name)
 
 
 def _stands(path: Path) -> bool:

@@ -8,6 +8,7 @@ so that the same files can be told again.
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -62,6 +63,27 @@ def fetch_files(name: str, out: Path, *, hub: str = "https://huggingface.co") ->
     record = FetchRecord(name, source.repo, revision, {file: sha256_of(out / file) for file in urls})
     write_atomic(out / RECORD, json.dumps(asdict(record), indent=1) + "\n")
     return record
+
+
+def prepared_folder(name: str) -> Path:
+    """Return where a benchmark's files are put and looked for where nobody names a folder: below ``REWARDLAB_DATA``, or the
+    user's cache."""
+    return Path(os.environ.get("REWARDLAB_DATA") or Path.home() / ".cache" / "rewardlab" / "benchmarks") / name
+
+
+def prepared_data(name: str) -> Path:
+    """Return the data of a benchmark that :func:`fetch_files` has put into its :func:`prepared_folder`. Raise ConfigError where
+    it has not."""
+    benchmark = find_benchmark(name)
+    folder = prepared_folder(benchmark.name)
+    if benchmark.files is None:
+        raise ConfigError(f"{name}: expected --data FILE, as nothing is known of where its files are")
+    if _record(folder) is None:
+        raise ConfigError(
+            f"{name}: expected --data FILE; without it {folder} is looked into, where `rewardlab bench prepare {name}` puts "
+            "the files (REWARDLAB_DATA names another place)"
+        )
+    return _loadable(folder)
 
 
 def known_files(benchmark: Benchmark) -> BenchmarkFiles:

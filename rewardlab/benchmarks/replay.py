@@ -55,6 +55,11 @@ class Replay:
     def __init__(self, path: Path, verdict_format: str | None) -> None:
         if not path.is_file():
             raise DataError(f"{path}: no such replay file; expected JSON lines")
+        if path.suffix in (".xlsx", ".csv", ".tsv"):
+            raise DataError(
+                f"{path}: is a table; `rewardlab bench import vlmevalkit {path} --data DATA --out replay.jsonl` makes a replay "
+                "file of VLMEvalKit's"
+            )
         self.name, self.verdict_format = f"replay:{path}", verdict_format or "think_answer"
         self._anew = verdict_format is not None
         self.is_run = self.stopped = False  # ``stopped``: the run's votes were asked until they were settled

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from rewardlab.benchmarks.base import Benchmark, Row, equal_length_notes, size_notes
-from rewardlab.benchmarks.fit import check_fit
+from rewardlab.benchmarks.fit import check_fit, refuse_other_benchmark
 from rewardlab.benchmarks.pairs.clusters import PROMPT
 from rewardlab.benchmarks.passes import AnyJudge
 from rewardlab.benchmarks.registry import PACKAGED, find_benchmark
@@ -15,7 +15,7 @@ from rewardlab.benchmarks.replay import Replay
 from rewardlab.benchmarks.settings import NO_ENGINES, BenchSettings
 from rewardlab.data.media_mentions import MediaCount
 from rewardlab.data.video import describe_frames
-from rewardlab.errors import ConfigError, DataError, RewardlabError
+from rewardlab.errors import ConfigError, DataError, MediaError, RewardlabError
 from rewardlab.judging.spec import WITHOUT_SAMPLER, judge_video_policy
 from rewardlab.types import PreferencePair
 
@@ -25,10 +25,23 @@ OWN_PAIRS = "pairs"
 def load_benchmark_rows(benchmark: Benchmark, settings: BenchSettings, *, with_images: bool) -> list[Row]:
     """Return the rows of a data file. Raise DataError where the loader of a benchmark from outside fails in any way."""
     load: Callable[..., list[Row]] = benchmark.load
-    if settings.benchmark != OWN_PAIRS and (settings.cluster or settings.allow_columns or settings.allow_without_images):
-        raise ConfigError("--cluster, --allow-columns and --allow-without-images are of `pairs`, a set of your own")
     if benchmark.load_videos is not None:
         load = partial(benchmark.load_videos, policy=judge_video_policy(settings.judge, *NO_ENGINES, *WITHOUT_SAMPLER))
+    return _load(load, benchmark, settings, with_images=with_images)
+
+
+def load_rows_as_stored(benchmark: Benchmark, settings: BenchSettings, *, with_images: bool) -> list[Row]:
+    """Return the rows for what asks no judge: :func:`load_benchmark_rows` with frames of videos evenly spread."""
+    return _load(benchmark.load, benchmark, settings, with_images=with_images)
+
+
+def _load(load: Callable[..., list[Row]], benchmark: Benchmark, settings: BenchSettings, *, with_images: bool) -> list[Row]:
+    if settings.images is not None and not settings.images.is_dir():
+        raise DataError(f"--images {settings.images}: no such folder; expected the one that paths of media start at")
+    if settings.benchmark != OWN_PAIRS and (settings.cluster or settings.allow_columns or settings.allow_without_images):
+        raise ConfigError("--cluster, --allow-columns and --allow-without-images are of `pairs`, a set of your own")
+    if benchmark.sizes and settings.benchmark in PACKAGED:
+        refuse_other_benchmark(benchmark, settings.data)
     if settings.benchmark == OWN_PAIRS:
         load = partial(load, cluster=settings.cluster or PROMPT, allow_columns=settings.allow_columns)
     if settings.benchmark in PACKAGED:
@@ -50,7 +63,7 @@ def load_rows(settings: BenchSettings, judge: AnyJudge) -> tuple[list[Row], list
     check_fit(benchmark, rows, settings.data)
     if isinstance(judge, Replay) and (strangers := judge.rows - {row.row for row in rows}):
         raise DataError(f"{judge.name}: has samples for row {min(strangers)}, which {settings.data} does not have")
-    notes = size_notes(benchmark, rows) + equal_length_notes(rows)
+    notes = size_notes(benchmark, rows) + equal_length_notes(rows) + _page_notes(rows)
     if settings.benchmark == OWN_PAIRS:
         notes += _own_pair_notes(rows, settings, looks=judge.sees)
     if num_videos := sum(row.num_videos for row in rows):
@@ -62,6 +75,17 @@ def load_rows(settings: BenchSettings, judge: AnyJudge) -> tuple[list[Row], list
         notes.append(f"only the first {settings.limit} of {len(rows)} rows were judged (--limit)")
         rows = rows[: settings.limit]
     return rows, notes
+
+
+def _page_notes(rows: Sequence[Row]) -> list[str]:
+    """Return why the page of a judge that does not look has no images, where the first row's are not at hand."""
+    media = next((row.media for row in rows if row.media), None)
+    try:
+        if media is not None:
+            media()
+    except MediaError as error:
+        return [f"the judgments of the page are shown without their images ({error}); --images names the folder of these"]
+    return []
 
 
 def _own_pair_notes(rows: Sequence[Row], settings: BenchSettings, *, looks: bool) -> list[str]:

@@ -22,6 +22,7 @@ from rewardlab.cli import (  # noqa: F401  (commands)
     bench_scorers,
     configs,
     data,
+    data_checks,
     demo,
     distill,
     doctor,

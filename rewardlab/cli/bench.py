@@ -46,12 +46,18 @@ def bench_run(
             "or a Python file with a BENCHMARK."
         ),
     ],
-    data: Annotated[Path, typer.Option("--data", help="The benchmark's data file (mmrb2: or the folder of its four).")],
     judge: Annotated[
         str,
         typer.Option("--judge", help=f"{spec_help(*WITHOUT_SAMPLER, 'baseline', 'replay')}."),
     ],
     out: Out,
+    data: Annotated[
+        Optional[Path],
+        typer.Option(
+            "--data",
+            help="The benchmark's data file (mmrb2: or the folder of its four); default: what `bench prepare` fetched.",
+        ),
+    ] = None,
     images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the benchmark's images.")] = None,
     votes: Annotated[
         Optional[int], typer.Option("--votes", min=1, help="Samples per pair and order (replay: all; else 1).")
@@ -135,6 +141,7 @@ def bench_run(
     The same command continues a killed run. **Exit status 3** where an endpoint refuses request after request, and where more
     than `--max-failed` of the votes failed: such a report is marked as failed.
     """
+    from rewardlab.benchmarks.prepare import prepared_data
     from rewardlab.benchmarks.report import report_markdown, summary_line, write_reports
     from rewardlab.benchmarks.requirements import check_report, parse_requirement
     from rewardlab.benchmarks.runner import run_bench
@@ -142,7 +149,7 @@ def bench_run(
 
     settings = BenchSettings(
         benchmark=benchmark,
-        data=data,
+        data=data or prepared_data(benchmark),
         judge=judge,
         images=images,
         votes=votes,

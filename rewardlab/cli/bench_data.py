@@ -10,7 +10,7 @@ from typing import Annotated, Optional
 import typer
 
 from rewardlab.benchmarks.recordings import FORMS
-from rewardlab.cli.options import bench_app
+from rewardlab.cli.options import AllowColumns, bench_app, columns_of
 from rewardlab.errors import ConfigError
 
 
@@ -40,7 +40,14 @@ def bench_prepare(
         str,
         typer.Argument(help="A benchmark of `bench run` whose files are known; of another name those that are are listed."),
     ],
-    out: Annotated[Optional[Path], typer.Option("--out", help="Folder to fetch to (needs a network).")] = None,
+    out: Annotated[
+        Optional[Path],
+        typer.Option(
+            "--out",
+            help="Folder to fetch to (needs a network; default: where `bench run` looks without --data, "
+            "~/.cache/rewardlab/benchmarks or $REWARDLAB_DATA).",
+        ),
+    ] = None,
     data: Annotated[
         Optional[Path], typer.Option("--check", help="A file or folder at hand: check it instead of fetching.")
     ] = None,
@@ -50,15 +57,14 @@ def bench_prepare(
     Everything is fetched at one revision, which `prepared.json` names beside the files' hashes. **Exit status 1** where a file
     is not the known one, or a group not of the published size. What licences say of the data is for you to read.
     """
-    from rewardlab.benchmarks.prepare import check_files, fetch_files
+    from rewardlab.benchmarks.prepare import check_files, fetch_files, prepared_folder
 
-    if (out is None) == (data is None):
+    if out is not None and data is not None:
         raise ConfigError("expected either --out FOLDER, to fetch, or --check PATH")
-    if out is not None:
-        record = fetch_files(benchmark, out)
-        typer.echo(f"fetched {len(record.files):,} files of {benchmark} at {record.revision} to {out}")
-    place = out or data
-    assert place is not None
+    place = data or out or prepared_folder(benchmark)
+    if data is None:
+        record = fetch_files(benchmark, place)
+        typer.echo(f"fetched {len(record.files):,} files of {benchmark} at {record.revision} to {place}")
     sentences, is_good = check_files(benchmark, place)
     typer.echo("\n".join(sentences))
     if not is_good:
@@ -74,6 +80,7 @@ def bench_import(
     benchmark: Annotated[
         Optional[str], typer.Option("--benchmark", help="The benchmark of --data (default: the form's; outcomes: pairs).")
     ] = None,
+    allow_columns: AllowColumns = None,
 ) -> None:
     """Turn a recording of another tool into a replay file: official inference files, lmms-eval, VLMEvalKit, IXC, 0/1 outcomes.
 
@@ -82,10 +89,13 @@ def bench_import(
     """
     from rewardlab.benchmarks.recordings.imports import import_recording
     from rewardlab.benchmarks.registry import find_benchmark
+    from rewardlab.benchmarks.rows import load_rows_as_stored
+    from rewardlab.benchmarks.settings import BenchSettings
     from rewardlab.data.files import write_atomic
 
     name = benchmark or FORMS.get(form, "pairs")
-    rows = find_benchmark(name).load(data, images=None, with_images=False)
+    settings = BenchSettings(name, data, f"replay:{out}", allow_columns=columns_of(allow_columns))
+    rows = load_rows_as_stored(find_benchmark(name), settings, with_images=False)
     result = import_recording(form, recording, rows)
     write_atomic(out, "".join(json.dumps(line) + "\n" for line in result.rows))
     typer.echo(
@@ -94,4 +104,5 @@ def bench_import(
     )
     template = f" --template {result.template}" if result.template else ""
     command = ["rewardlab", "bench", "run", name, "--data", str(data), "--judge", f"replay:{out}"]
+    command += ["--allow-columns", allow_columns] if allow_columns else []
     typer.echo(f"written: {out}; score it: {shlex.join(command)}{template} --out RUN")

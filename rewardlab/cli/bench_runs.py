@@ -7,7 +7,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from rewardlab.cli.options import bench_app
+from rewardlab.cli.options import AllowColumns, bench_app, columns_of
 
 
 @bench_app.command("gate")
@@ -60,6 +60,7 @@ def bench_export(
         Optional[str], typer.Option("--benchmark", help="The Python file of a benchmark that was run from one.")
     ] = None,
     with_images: Annotated[bool, typer.Option("--with-images/--without-images", help="Put the images into the log.")] = True,
+    allow_columns: AllowColumns = None,
 ) -> None:
     """Write a run as a log of Inspect (inspect_ai): a sample per pair with its images, votes of both orders and scores.
 
@@ -68,6 +69,8 @@ def bench_export(
     from rewardlab.benchmarks.comparison import read_run
     from rewardlab.benchmarks.inspect_log import write_inspect_log
     from rewardlab.benchmarks.registry import find_benchmark
+    from rewardlab.benchmarks.rows import load_rows_as_stored
+    from rewardlab.benchmarks.settings import BenchSettings
     from rewardlab.data.files import data_hash
     from rewardlab.errors import DataError
 
@@ -77,7 +80,9 @@ def bench_export(
         raise DataError(f"{place}: the run's data file is not there; give it by --data")
     if data_hash(place) != finished.report.data_sha256:
         raise DataError(f"{place}: is not the data file of {run}, or has changed since; give that one by --data")
-    rows = find_benchmark(benchmark or finished.report.benchmark).load(place, images=images, with_images=with_images)
+    name = benchmark or finished.report.benchmark
+    settings = BenchSettings(name, place, finished.report.judge, images=images, allow_columns=columns_of(allow_columns))
+    rows = load_rows_as_stored(find_benchmark(name), settings, with_images=with_images)
     write_inspect_log(finished, rows, out, with_images=with_images)
     typer.echo(f"written: {out} ({len(finished.rows):,} pairs); inspect view --log-dir {out.parent}")
 

@@ -7,25 +7,21 @@ import importlib.util
 import json
 import shlex
 import sys
-from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional, cast
 
 import typer
 
-from rewardlab.cli.exit_codes import ExitCode
-from rewardlab.cli.options import AllowColumns, Images, Out, columns_of, data_app
+from rewardlab.cli.options import AllowColumns, Data, Images, Out, RandomSeed, columns_of, data_app
 from rewardlab.errors import ConfigError, DataError, OutputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from rewardlab.curation.decontaminate import Contamination
     from rewardlab.data.recipes import Recipe
     from rewardlab.types import PreferencePair
 
-Data = Annotated[Path, typer.Argument(help="Pairs: .parquet, .jsonl, or a folder of them.")]
-SeedOf = Annotated[int, typer.Option("--seed", help="Seed of everything random.")]
 RECIPES = "rewardlab.recipes"  # group of entry points: recipes of other packages
 AGAINST = (
     "NAME=DATA or NAME=DATA,IMAGES, as in `bench run NAME --data DATA --images IMAGES`; again for another. "
@@ -117,7 +113,7 @@ def data_build(
     ] = False,
     frames: Annotated[int, typer.Option("--frames", min=1, help="Of a video that comes as a folder of frames.")] = 8,
     limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Stop after so many pairs.")] = None,
-    seed: SeedOf = 0,
+    seed: RandomSeed = 0,
 ) -> None:
     """Make a set of pairs from a public source: converted, checked, balanced, without repetitions and benchmark rows.
 
@@ -148,65 +144,8 @@ def data_build(
     typer.echo(f"written: {out}/part-*.parquet, rejected.jsonl, stats.json, stats.html, report.json")
 
 
-@data_app.command("validate")
-def data_validate(
-    data: Data,
-    out: Annotated[Optional[Path], typer.Option("--out", help="Folder for the good rows, as Parquet shards.")] = None,
-    images: Images = None,
-    allow_columns: AllowColumns = None,
-) -> None:
-    """Check every row: list the bad ones with their reasons, and with --out keep the good ones. Exit status 1 if any is bad."""
-    from rewardlab.data.media_mentions import MediaCount
-    from rewardlab.data.pairs import BadRow, validate_rows, write_shards
-
-    bad, unlabelled, names, media = 0, 0, set[str](), MediaCount()
-
-    def checked() -> Iterator[PreferencePair]:
-        nonlocal bad, unlabelled
-        with closing(validate_rows(data, images=images, allow_columns=columns_of(allow_columns))) as rows:
-            for index, row in enumerate(rows):
-                if isinstance(row, BadRow):
-                    bad += 1
-                    typer.echo(row.reason)
-                elif row.pair_id in names:
-                    bad += 1
-                    typer.echo(f"{data}: pair_id {row.pair_id!r} is there twice; every pair needs its own")
-                else:
-                    media.add(row, index)
-                    unlabelled += row.preferred is None
-                    names.add(row.pair_id)
-                    yield row
-
-    for _ in write_shards(checked(), out) if out else checked():
-        pass
-    without = f" ({unlabelled:,} without a label: not for a benchmark, nor to train on)" if unlabelled else ""
-    typer.echo(f"{len(names):,} good{without}, {bad:,} bad, {media.num_with_media:,} with images")
-    for note in media.notes():
-        typer.echo(note)
-    if bad:
-        raise typer.Exit(ExitCode.FINDING)
-
-
-@data_app.command("stats")
-def data_stats(data: Data, out: Out, images: Images = None, allow_columns: AllowColumns = None, seed: SeedOf = 0) -> None:
-    """Numbers of a set as `stats.json`, and with example pairs to look at as `stats.html`: balance, lengths, length bias."""
-    from rewardlab.curation.overview import Overview
-    from rewardlab.data.pairs import stream_pairs
-    from rewardlab.reporting.progress import bar
-
-    overview = Overview(seed)
-    with bar("stats", None) as advance:
-        for pair in stream_pairs(data, images=images, allow_columns=columns_of(allow_columns)):
-            overview.add(pair)
-            advance()
-    numbers = overview.write(out, title=f"{data.name}: {overview.num_pairs:,} pairs")
-    keys = ("num_pairs", "num_distinct_images", "longer_wins", "preferred")
-    typer.echo(json.dumps({name: numbers.get(name) for name in keys}))
-    typer.echo(f"written: {out}/stats.json, stats.html")
-
-
 @data_app.command("balance")
-def data_balance(data: Data, out: Out, images: Images = None, allow_columns: AllowColumns = None, seed: SeedOf = 0) -> None:
+def data_balance(data: Data, out: Out, images: Images = None, allow_columns: AllowColumns = None, seed: RandomSeed = 0) -> None:
     """Exchange responses so that of each source and category as many pairs prefer either response, shown first as often."""
     from rewardlab.curation.balance import Balance
     from rewardlab.data.pairs import stream_pairs, write_shards
@@ -224,7 +163,7 @@ def data_split(
     share: Annotated[float, typer.Option("--share", min=0.0, max=0.5, help="Of the pairs, to hold out.")] = 0.05,
     images: Images = None,
     allow_columns: AllowColumns = None,
-    seed: SeedOf = 0,
+    seed: RandomSeed = 0,
 ) -> None:
     """Two parts that share no picture, not even a re-encoded copy: `train/` and `test/`."""
     from rewardlab.curation.split import hold_out_groups, picture_groups

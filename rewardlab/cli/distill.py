@@ -12,6 +12,7 @@ from rewardlab.cli.options import (
     DATA,
     PAIR_FILES,
     AllowColumns,
+    AllowWithoutImages,
     BatchSize,
     ConfigFile,
     Images,
@@ -34,6 +35,7 @@ def distill_command(
     config: ConfigFile = None,
     images: Images = None,
     allow_columns: AllowColumns = None,
+    allow_without_images: AllowWithoutImages = False,
     base_url: Annotated[
         Optional[str], typer.Option("--base-url", help="URL of the teacher's endpoint, or URL,URL of several.")
     ] = None,
@@ -74,13 +76,17 @@ def distill_command(
 
         if limit is not None or images is not None:
             raise ConfigError("--ray-workers takes shards with media inside, and all of them; leave --limit and --images out")
-        statistics = distill_on_ray(data, settings, out, workers=ray_workers, address=ray_address)
+        statistics = distill_on_ray(
+            data, settings, out, workers=ray_workers, address=ray_address, allow_without_images=allow_without_images
+        )
     else:
         names = columns_of(allow_columns)
         pairs = PairSet(data, images=images, frames=None, limit=limit, allow_columns=names)
-        statistics = distill(pairs, settings, out)
+        statistics = distill(pairs, settings, out, allow_without_images=allow_without_images)
     Console().print_json(data=statistics)
     typer.echo(f"written: {out}/distilled.parquet, attempts.parquet, statistics.json", err=True)
+    if hint := statistics["other_format"]:
+        typer.echo(hint, err=True)
     if failed := statistics["num_failed_pairs"]:
         typer.echo(f"the requests of {failed:,} pairs failed: left out; the same command asks for them again", err=True)
     if statistics["stopped_by_budget"]:
@@ -154,6 +160,7 @@ def self_distill_command(
     batch_size: BatchSize = 64,
     images: Images = None,
     allow_columns: AllowColumns = None,
+    allow_without_images: AllowWithoutImages = False,
     limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Only the first N pairs.")] = None,
     seed: RandomSeed = 0,
 ) -> None:
@@ -175,7 +182,7 @@ def self_distill_command(
     if hot_token is not None:
         set_hot_token(judge_model, hot_token)
     rules = RejectionRules(samples, keep, alpha, hot_token, max_tokens, seed)
-    Console().print_json(data=self_distill(pairs, judge_model, rules, out))
+    Console().print_json(data=self_distill(pairs, judge_model, rules, out, allow_without_images=allow_without_images))
     typer.echo(f"written: {out}/distilled.parquet, statistics.json", err=True)
 
 
@@ -188,6 +195,7 @@ def steps_command(
     config: ConfigFile = None,
     images: Images = None,
     allow_columns: AllowColumns = None,
+    allow_without_images: AllowWithoutImages = False,
     source: Annotated[
         Optional[str], typer.Option("--source", help="Judgments to label: judge (sample new ones) or pairs (those in --data).")
     ] = None,
@@ -209,5 +217,6 @@ def steps_command(
     settings = load_config(StepsConfig, config, parse_overrides(overrides or ()), source=source, seed=seed)
     policy, names = judge_video_policy(judge), columns_of(allow_columns)
     pairs = read_pairs(data, images=images, policy=policy, allow_columns=names)[:limit]
-    Console().print_json(data=label_steps(pairs, settings, open_generative_judge(judge, batch_size=settings.batch_size), out))
+    opened = open_generative_judge(judge, batch_size=settings.batch_size)
+    Console().print_json(data=label_steps(pairs, settings, opened, out, allow_without_images=allow_without_images))
     typer.echo(f"written: {out}/steps.jsonl", err=True)

@@ -9,7 +9,7 @@ from typing import Annotated, Optional
 import typer
 
 from rewardlab.cli.exit_codes import ExitCode
-from rewardlab.cli.options import CHECKS, AllowColumns, Overrides, app, columns_of
+from rewardlab.cli.options import CHECKS, AllowColumns, AllowWithoutImages, Overrides, app, columns_of
 
 MARKS = {"ok": "ok    ", "look": "look  ", "failed": "FAILED"}
 
@@ -30,6 +30,7 @@ def doctor_command(
         typer.Option("--images", help="Folder where relative paths of media in --data start (default: its own)."),
     ] = None,
     allow_columns: AllowColumns = None,
+    allow_without_images: AllowWithoutImages = False,
     launcher: Annotated[
         Optional[Path],
         typer.Option("--launcher", help="accelerate's YAML of the planned run (a file, or a name such as accelerate/zero3)."),
@@ -53,6 +54,9 @@ def doctor_command(
         typer.Option(
             "--host-memory", min=1, help="GiB of each machine's own memory (default: this machine's if it has cards)."
         ),
+    ] = None,
+    price: Annotated[
+        Optional[float], typer.Option("--price", min=0, help="US dollars of a card's hour, for what the run would cost.")
     ] = None,
     out: Annotated[
         Optional[Path],
@@ -90,7 +94,7 @@ def doctor_command(
     if processes:
         launch = replace(launch, processes=processes)
     failed = False
-    plan = Plan(launch, memory, model, out, card_named(card) if card else None, host_memory)
+    plan = Plan(launch, memory, model, out, card_named(card) if card else None, host_memory, price)
     findings = examine_plan(
         path,
         stage_of(path, stage),
@@ -98,6 +102,7 @@ def doctor_command(
         data,
         images=images,
         allow_columns=columns_of(allow_columns),
+        allow_without_images=allow_without_images,
         changes=changes,
         dry=dry_run,
     )

@@ -147,6 +147,8 @@ def rank_command(
     )
     if failed := sum(report["statuses"].get(status, 0) for status in ("error", "timeout")):
         typer.echo(f"{failed:,} votes failed at the endpoint; the same command asks for them again")
+    if report["other_format"]:
+        typer.echo(report["other_format"])
     if "best_found" in report:
         for name, cell in {"best found": report["best_found"], **report["groups"]}.items():
             low, high = cell["interval"]

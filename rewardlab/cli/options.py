@@ -123,7 +123,8 @@ Overrides = Annotated[
         help="Keys of the config, over its file: learning_rate=3e-4 consistency.weight=0. `rewardlab configs keys` lists them.",
     ),
 ]
-PAIR_FILES = ".parquet, .jsonl, or a folder of either"
+PAIR_FILES = ".parquet, .jsonl, or a folder of either; .csv, .json, a dataset that `datasets` saved"
+Data = Annotated[Path, typer.Argument(help=f"Pairs: {PAIR_FILES}.")]
 Images = Annotated[
     Optional[Path],
     typer.Option("--images", help="Folder that paths of images and videos start at (default: that of the file of pairs)."),
@@ -134,6 +135,10 @@ AllowColumns = Annotated[
         "--allow-columns",
         help="Columns of --data that may be there and are not read, comma-separated; all: every one that holds no media.",
     ),
+]
+AllowWithoutImages = Annotated[
+    bool,
+    typer.Option("--allow-without-images", help="Take a set in which questions speak of images and no pair has one."),
 ]
 Seed = Annotated[Optional[int], typer.Option("--seed", help="Overrides the config's seed.")]
 RandomSeed = Annotated[int, typer.Option("--seed", help="Seed of everything random.")]

@@ -14,6 +14,7 @@ from rewardlab.cli.options import (
     PAIR_FILES,
     TRAINING,
     AllowColumns,
+    AllowWithoutImages,
     ConfigFile,
     Images,
     Out,
@@ -44,14 +45,21 @@ def report_run(final: Path, settings: TrainConfig) -> None:
 
 
 def training_pairs(
-    data: Path, settings: TrainConfig, out: Path, images: Path | None, allow_columns: str | None
+    data: Path, settings: TrainConfig, out: Path, images: Path | None, allow_columns: str | None, allow_without_images: bool
 ) -> Sequence[PreferencePair]:
     """Return the pairs that a run in ``out`` reads. Raise ConfigError for a finished run before one of them is looked at."""
     from rewardlab.training.run.folder import refuse_finished
     from rewardlab.training.run.inputs import pairs_of
 
     refuse_finished(out)
-    return pairs_of(data, settings.frames, settings.model, images=images, allow_columns=columns_of(allow_columns))
+    return pairs_of(
+        data,
+        settings.frames,
+        settings.model,
+        images=images,
+        allow_columns=columns_of(allow_columns),
+        allow_without_images=allow_without_images,
+    )
 
 
 @app.command("sft", rich_help_panel=TRAINING)
@@ -72,6 +80,7 @@ def sft_command(
     ] = None,
     images: Images = None,
     allow_columns: AllowColumns = None,
+    allow_without_images: AllowWithoutImages = False,
     seed: Seed = None,
 ) -> None:
     """Train a judge on distilled judgments (cold start). Writes `OUT/final`; the same command resumes an interrupted run.
@@ -85,9 +94,8 @@ def sft_command(
     from rewardlab.training.sft import train_sft
 
     settings = load_config(SFTConfig, config, parse_overrides(overrides or ()), model=model, seed=seed)
-    report_run(
-        train_sft(training_pairs(data, settings, out, images, allow_columns), settings, out, votes=verify_votes), settings
-    )
+    pairs = training_pairs(data, settings, out, images, allow_columns, allow_without_images)
+    report_run(train_sft(pairs, settings, out, votes=verify_votes), settings)
 
 
 @app.command("rl", rich_help_panel=TRAINING)
@@ -104,6 +112,7 @@ def rl_command(
     ] = None,
     images: Images = None,
     allow_columns: AllowColumns = None,
+    allow_without_images: AllowWithoutImages = False,
     seed: Seed = None,
 ) -> None:
     """Train a judge by reinforcement learning on the hard pairs, with StableReinforce or a method of `configs/rl/`.
@@ -117,7 +126,8 @@ def rl_command(
 
     options = {"model": model, "seed": seed, "consistency.base_url": consistency_url}
     settings = load_config(RLConfig, config, parse_overrides(overrides or ()), **options)
-    report_run(train_rl(training_pairs(data, settings, out, images, allow_columns), settings, out), settings)
+    pairs = training_pairs(data, settings, out, images, allow_columns, allow_without_images)
+    report_run(train_rl(pairs, settings, out), settings)
 
 
 @app.command("rm", rich_help_panel=TRAINING)
@@ -129,6 +139,7 @@ def rm_command(
     model: Annotated[Optional[str], typer.Option("--model", help="Checkpoint folder or hub id to start from.")] = None,
     images: Images = None,
     allow_columns: AllowColumns = None,
+    allow_without_images: AllowWithoutImages = False,
     seed: Seed = None,
 ) -> None:
     """Train a scalar reward model (Bradley-Terry): one number for one response, given its question and images.
@@ -140,7 +151,8 @@ def rm_command(
     from rewardlab.training.reward_model import train_reward_model
 
     settings = load_config(RMConfig, config, parse_overrides(overrides or ()), model=model, seed=seed)
-    report_run(train_reward_model(training_pairs(data, settings, out, images, allow_columns), settings, out), settings)
+    pairs = training_pairs(data, settings, out, images, allow_columns, allow_without_images)
+    report_run(train_reward_model(pairs, settings, out), settings)
 
 
 @app.command("score", rich_help_panel=JUDGING)
@@ -150,13 +162,15 @@ def score_command(
     out: Annotated[Path, typer.Option("--out", help="JSON lines to write, for `bench run pairs --judge replay:FILE`.")],
     images: Images = None,
     allow_columns: AllowColumns = None,
+    allow_without_images: AllowWithoutImages = False,
 ) -> None:
     """Score both responses of every pair with a scalar reward model; a line a pair: `{"row": 0, "scores": [0.3, 0.7]}`."""
     from rewardlab.data.rows import FRAMES
     from rewardlab.training.reward_model import write_scores
     from rewardlab.training.run.inputs import pairs_of
 
-    pairs = pairs_of(data, FRAMES, str(model), images=images, allow_columns=columns_of(allow_columns))
+    names = columns_of(allow_columns)
+    pairs = pairs_of(data, FRAMES, str(model), images=images, allow_columns=names, allow_without_images=allow_without_images)
     typer.echo(f"{write_scores(model, pairs, out)} pairs scored: {out}")
 
 
@@ -170,6 +184,7 @@ def prm_command(
     model: Annotated[Optional[str], typer.Option("--model", help="Checkpoint folder to start from: the judge's.")] = None,
     images: Images = None,
     allow_columns: AllowColumns = None,
+    allow_without_images: AllowWithoutImages = False,
     seed: Seed = None,
 ) -> None:
     """Train a process reward model on step labels; `rewardlab rl` takes `OUT/final` as `process_reward` and `value_init`.
@@ -181,9 +196,8 @@ def prm_command(
     from rewardlab.training.prm import train_prm
 
     settings = load_config(PRMConfig, config, parse_overrides(overrides or ()), model=model, seed=seed)
-    report_run(
-        train_prm(training_pairs(data, settings, out, images, allow_columns), read_steps(steps), settings, out), settings
-    )
+    pairs = training_pairs(data, settings, out, images, allow_columns, allow_without_images)
+    report_run(train_prm(pairs, read_steps(steps), settings, out), settings)
 
 
 @app.command("policy", rich_help_panel=TRAINING)
@@ -196,6 +210,7 @@ def policy_command(
     judge: Annotated[Optional[str], typer.Option("--judge", help=f"{spec_help('rm')}.")] = None,
     images: Images = None,
     allow_columns: AllowColumns = None,
+    allow_without_images: AllowWithoutImages = False,
     seed: Seed = None,
 ) -> None:
     """Train a policy with a judge as its reward: the probability, over both orders, that a response beats an anchor.
@@ -209,7 +224,8 @@ def policy_command(
     from rewardlab.training.policy import train_policy
 
     settings = load_config(PolicyConfig, config, parse_overrides(overrides or ()), model=model, judge=judge, seed=seed)
-    report_run(train_policy(training_pairs(data, settings, out, images, allow_columns), settings, out), settings)
+    pairs = training_pairs(data, settings, out, images, allow_columns, allow_without_images)
+    report_run(train_policy(pairs, settings, out), settings)
 
 
 @app.command("merge", rich_help_panel=TRAINING)

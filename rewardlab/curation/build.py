@@ -28,6 +28,7 @@ from rewardlab.reporting.progress import Advance
 from rewardlab.types import PreferencePair
 
 REPORT, REJECTED, UNFINISHED = "report.json", "rejected.jsonl", ".unfinished"  # the last: what is here is ours to remove
+MOST_LETTERS = 300  # of a reason, where reasons are counted
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,8 @@ class _Build:
 
 def _short(reason: str) -> str:
     """Return a reason without what is only this row's: its number and its texts."""
-    return reason.partition(", row ")[2].partition(": ")[2][:80] or reason[:80] if ", row " in reason else reason[:80]
+    own = reason.partition(", row ")[2].partition(": ")[2] or reason if ", row " in reason else reason
+    return own[:MOST_LETTERS]
 
 
 def _make_room(out: Path) -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TypedDict
 
 from rewardlab.benchmarks.registry import find_benchmark
+from rewardlab.benchmarks.rows import OWN_PAIRS, load_rows_as_stored
+from rewardlab.benchmarks.settings import BenchSettings
 from rewardlab.curation.decontaminate import (
     BOILERPLATE,
     OTHER_IMAGE,
@@ -92,7 +94,7 @@ def decontaminate(
     if (out / CLEAN).exists():
         raise OutputError(f"{out / CLEAN}: exists already; choose another --out")
     labels = labels_of(against)
-    benchmark_pairs, notes = load_benchmark_pairs(against)
+    benchmark_pairs, notes = load_benchmark_pairs(against, allow_columns=allow_columns)
     pairs = read_pairs(train, images=images, allow_columns=allow_columns)
     if short := num_short(pairs, limits):
         few = f"{short:,} of {3 * len(pairs):,} training texts have fewer than {limits.least_words} words"
@@ -127,14 +129,19 @@ def labels_of(against: Sequence[BenchmarkFile]) -> list[str]:
     return labels
 
 
-def load_benchmark_pairs(against: Sequence[BenchmarkFile]) -> tuple[list[BenchmarkPair], list[str]]:
-    """Return the pairs of benchmarks, and notes about comparing with them. Raises what the loaders raise."""
+def load_benchmark_pairs(
+    against: Sequence[BenchmarkFile], *, allow_columns: Collection[str] = ()
+) -> tuple[list[BenchmarkPair], list[str]]:
+    """Return the pairs of benchmarks, and notes about comparing with them; ``allow_columns``: of sets of one's own among them.
+    Raises what the loaders raise, and DataError for the file of another benchmark."""
     pairs: list[BenchmarkPair] = []
     notes: list[str] = []
     labels = labels_of(against)
     for label, file in zip(labels, against, strict=True):
         benchmark = find_benchmark(file.name)
-        rows = benchmark.load(file.data, images=file.images, with_images=not file.texts_only)
+        allowed = tuple(allow_columns) if file.name == OWN_PAIRS else ()
+        settings = BenchSettings(file.name, file.data, "none", images=file.images, allow_columns=allowed)
+        rows = load_rows_as_stored(benchmark, settings, with_images=not file.texts_only)
         pairs += [BenchmarkPair(label, row.row, row.pair) for row in rows]
         if not any(row.pair.images or any(row.pair.response_images) for row in rows):
             notes.append(f"{label}: its images were not compared, there are none")

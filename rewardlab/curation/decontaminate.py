@@ -1,9 +1,9 @@
 """Which training pairs a benchmark already contains: the same or nearly the same image, prompt, or answer.
 
-Images: :mod:`rewardlab.curation.image_hashes`. Texts: the Jaccard similarity of their word
-shingles. Short texts ("What is in the
-image?") are everybody's and compared with nothing, unless question and both responses are equal; a longer prompt about another
-image is told, and is no match; nor is an answer that is anybody's, such as a refusal.
+Images: :mod:`rewardlab.curation.image_hashes`. Texts: the Jaccard similarity of their word shingles, and whether a longer text
+of a benchmark stands whole within another. Short texts ("What is in the image?") are everybody's and compared with nothing,
+unless question and both responses are equal; a longer prompt about another image is told, and is no match; nor is an answer
+that is anybody's, such as a refusal. What is said in other words, and a part of a text, are not found.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ OTHER_IMAGE = "prompt about another image"  # many ask the same of different pic
 BOILERPLATE = "boilerplate answer"  # a refusal, or what a benchmark has for several prompts: told, but no copy
 SHARED = ("image", "prompt", "answer", "whole pair", OTHER_IMAGE, BOILERPLATE)
 SHINGLE = 3  # words
+WHOLE_SHINGLES, WHOLE_SHARE = 18, 0.9  # a text of 20 words and more stands in another that has so much of its shingles
 REFUSAL_WORDS = 40  # a longer text that begins like a refusal says something of its own
 SHORT_WORDS = 25  # an answer that two prompts share is boilerplate up to this length, one that three share at any
 
@@ -67,7 +68,8 @@ class BenchmarkPair:
 class Match:
     """Training pair ``index`` shares its ``what`` (one of :data:`SHARED`) with a benchmark's row.
 
-    ``similarity`` is 1 for equal ones; of near images 1 - differing bits / 64, of near texts the Jaccard similarity.
+    ``similarity`` is 1 for equal ones; of near images 1 - differing bits / 64, of near texts the Jaccard similarity, of a text
+    within a longer one the share of it that is there, below 1.
     """
 
     index: int
@@ -116,6 +118,9 @@ class TextIndex:
         shared = Counter(number for gram in grams for number in self._having.get(gram, ()))
         for number, both in shared.items():
             similarity = both / (len(grams) + len(self._grams[number]) - both)
+            share = both / len(self._grams[number])
+            if similarity < self._limits.similarity and len(self._grams[number]) >= WHOLE_SHINGLES and share >= WHOLE_SHARE:
+                similarity = min(share, 0.99)
             if similarity >= self._limits.similarity:
                 similarities.update(dict.fromkeys(self._rows[self._grams[number]], similarity))
         return similarities

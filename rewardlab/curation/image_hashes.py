@@ -1,5 +1,6 @@
 """Is this that picture? Re-encoded, resized, a little brighter, cropped by up to a tenth of a side: yes. With its views also
-mirrored, in grey, and with a plain border around it. Repainted, rotated, side by side with another: no.
+mirrored, in grey, and with a plain border around it; of pictures of many shades, such as photographs, with another contrast or
+brightness. Repainted, rotated, side by side with another: no.
 
 Equal pixels, or a perceptual hash (DCT, 64 bits) that is near, confirmed on thumbnails: pages, charts and drawings have near
 hashes and differ by what is drawn on them, so that a difference is measured against the picture's own contrast. A crop is
@@ -28,6 +29,8 @@ STEPS = (0.02, 0.01, 0.005)  # of a side, by which a crop's edges are moved to f
 MOST_CROP = 0.1
 BORDER_LEVELS = 24  # of 255, by which a plain border may differ from its corner: JPEG leaves traces
 LEAST_INSIDE = 0.25  # of a picture's area, that is left within its border
+MAIN_SHADES, LEAST_OTHERS = 3, 0.2  # a picture of many shades has so large a share of its pixels outside its 3 main ones of 32
+MOST_GAIN, MOST_TONE_SHIFT = 2.0, 64.0  # of contrast, and of mean colour in levels of 255, between copies in other tones
 GREY_LEVELS = 3.0  # mean spread of the three colours below which a picture is grey
 _LUMINANCE = np.array([0.299, 0.587, 0.114], dtype=np.float32)
 
@@ -73,6 +76,12 @@ class Picture:
         grey: np.ndarray = (self.small + self.colour) @ _LUMINANCE[:, None]
         return grey
 
+    @property
+    def has_shades(self) -> bool:
+        """Whether it has enough of them to be known by their order alone; a drawing of a few colours is not."""
+        shades = np.sort(np.bincount((self.luminance.ravel() / 8).astype(int).clip(0, 31), minlength=32))
+        return float(shades[:-MAIN_SHADES].sum() / shades.sum()) >= LEAST_OTHERS
+
     def change_to(self, other: Picture) -> float:
         """Return the mean difference of the two by the greater of their contrasts, of which the least is one level; 0 for equal
         ones.
@@ -87,7 +96,14 @@ class Picture:
             shift = abs(float(mine.mean() - theirs.mean()))
             return shift <= limits.shift and _change(mine - mine.mean(), theirs - theirs.mean()) <= limits.change
         shift = float(np.abs(self.colour - other.colour).max())
-        return self.change_to(other) <= limits.change and shift <= limits.shift
+        if self.change_to(other) <= limits.change and shift <= limits.shift:
+            return True
+        return shift <= MOST_TONE_SHIFT and self._is_toned(other, limits) and self.has_shades and other.has_shades
+
+    def _is_toned(self, other: Picture, limits: ImageLimits) -> bool:
+        """Return whether the two are one picture in more or less contrast."""
+        gain = float((self.small * other.small).sum()) / max(1.0, float((self.small**2).sum()))
+        return 1 / MOST_GAIN <= gain <= MOST_GAIN and _change(gain * self.small, other.small) <= limits.change
 
 
 def _change(first: np.ndarray, second: np.ndarray) -> float:

@@ -16,6 +16,7 @@ from rewardlab.data.rows import VERSION
 from rewardlab.data.texts import words_of
 from rewardlab.metrics.intervals import share_with_interval
 from rewardlab.reporting.pages import page_environment
+from rewardlab.reporting.tables import percent, with_interval
 from rewardlab.types import IMAGE_MARK, VIDEO_MARK, PreferencePair
 
 STATS, PAGE = "stats.json", "stats.html"
@@ -141,6 +142,26 @@ def charts_of(numbers: dict[str, Any]) -> list[dict[str, Any]]:
         bars = [{"label": label, "number": number, "width": round(100 * number / most, 1)} for label, number in items]
         charts.append({"title": title, "bars": bars})
     return charts
+
+
+MOST_VALUES = 6
+
+
+def summary_lines(numbers: dict[str, Any]) -> list[str]:
+    """Return the numbers of a set as a table to read: a line for each count, its values by their number."""
+    total, rows = numbers["num_pairs"], [("pairs", f"{numbers['num_pairs']:,}")]
+    rows.append(("different images", f"{numbers['num_distinct_images']:,}"))
+    for name in ("preferred", "order", "source", "category", "licence", "level", "attempts", "images"):
+        counts = sorted(numbers.get(name, {}).items(), key=lambda item: -item[1])
+        shown = [f"{value} {number:,} ({percent(number / total, 0)} %)" for value, number in counts[:MOST_VALUES]]
+        rest = [f"{len(counts) - MOST_VALUES:,} more"] if len(counts) > MOST_VALUES else []
+        if counts:
+            rows.append((CHARTS[name].lower(), ", ".join(shown + rest)))
+    for name, (share, low, high) in numbers["longer_wins"].items():
+        of = "" if name == "all" else f", {name}"
+        rows.append((f"the longer response is preferred{of}", f"{with_interval(share, (low, high))} % (95 % interval)"))
+    width = max(len(name) for name, _ in rows)
+    return [f"{name:{width}}  {value}" for name, value in rows]
 
 
 def _example(pair: PreferencePair) -> dict[str, Any]:

@@ -33,6 +33,18 @@ def read_complete_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in complete.split("\n") if line]
 
 
+def leads_out(path: str) -> bool:
+    """Return whether a relative path leaves, by ``..``, the folder that it starts at; links count as what they are named."""
+    return not os.path.isabs(path) and os.path.normpath(path).split(os.sep)[0] == os.pardir
+
+
+def place_in_file(path: Path, file: Path, line: int | None) -> str:
+    """Return the words behind a row's number in the set ``path``: " (b.jsonl, line 4)", as far as they are known and no
+    matter of course."""
+    parts = [*([file.name] if file != path else []), *([f"line {line:,}"] if line is not None else [])]
+    return f" ({', '.join(parts)})" if parts else ""
+
+
 def sha256_of(path: Path) -> str:
     """Return the SHA-256 of a file in hex, read in pieces."""
     with path.open("rb") as file:

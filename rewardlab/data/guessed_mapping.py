@@ -6,24 +6,33 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Generator, Iterator, Mapping, Sequence
+import math
+import re
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from rewardlab.data.columns import PAIR_COLUMNS, nearest_column
-from rewardlab.data.pairs import pair_files_of
-from rewardlab.data.sources import saved_dataset_files, source_rows
+from rewardlab.data.csv_rows import csv_rows
+from rewardlab.data.files import place_in_file
+from rewardlab.data.pairs import lines_of, pair_files_of
+from rewardlab.data.sources import HUB, log_splits, saved_dataset_files, source_rows
 from rewardlab.errors import DataError
 from rewardlab.reporting.progress import log_line
 
 ORDERED = ("response_images", "judgment", "order", "preferred")  # columns of a pair that say something of one response
 OTHER_TABLES = (".csv", ".tsv", ".json", ".arrow")
-MAPPING = "write a mapping for `rewardlab data build MAPPING.yaml` (docs/how-to/own_data.md)"
+NUMBERS = ("preferred", "level", "teacher_share")
+LISTS = ("responses", "images", "videos", "response_images")
+MAPPING = (
+    "write a mapping for `rewardlab data build MAPPING.yaml`; `rewardlab data validate FILE --suggest` prints one "
+    "(docs/how-to/own_data.md)"
+)
 
-_BETTER = ("chosen", "better", "preferred_response", "chosen_response")
-_WORSE = ("rejected", "worse", "rejected_response")
+BETTER = ("chosen", "better", "preferred_response", "chosen_response")
+WORSE = ("rejected", "worse", "rejected_response")
 _SIDES = (("a", "b"), ("1", "2"), ("0", "1"))
 _STEMS = ("response_", "answer_", "output_", "completion_", "response", "answer", "")
 
@@ -59,16 +68,26 @@ class GuessedMapping:
             ordered = sorted(texts, key=str, reverse=bool(first))
             preferred = ordered.index(texts[0])
         else:
-            label, ordered = str(row.get(self.label)).strip().lower(), texts
-            if not any(label in names for names in self.names):
+            label, ordered = _label_of(row.get(self.label)), texts
+            if label is None:
+                preferred = None
+            elif not any(label in names for names in self.names):
                 first_names, second_names = (" or ".join(names) for names in self.names)
                 return DataError(
                     f"{where}: {self.label!r} is {label!r:.40}; expected {first_names}, or {second_names}; {MAPPING}"
                 )
-            preferred = int(label in self.names[1])
+            else:
+                preferred = int(label in self.names[1])
         return {**pair, "question": row.get(self.question), "responses": ordered, "preferred": preferred} | (
             {"images": _list_of(row.get(self.images))} if self.images else {}
         )
+
+
+def _label_of(value: Any) -> str | None:
+    """Return a label in small letters, a whole float as its integer, None for an empty cell."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return None
+    return re.sub(r"^(\d+)\.0+$", r"\1", str(value).strip().lower()) or None
 
 
 def _list_of(value: Any) -> list[Any]:
@@ -91,13 +110,8 @@ def guess_mapping(columns: Sequence[str], where: str) -> GuessedMapping | None:
         return [read] if read in columns else [name for name in columns if nearest_column(name, PAIR_COLUMNS) == read]
 
     by_name = {name.lower(): name for name in columns}
-    better, worse = ([by_name[name] for name in names if name in by_name] for names in (_BETTER, _WORSE))
-    sides = [
-        (by_name[f"{stem}{one}"], by_name[f"{stem}{two}"], (stem, one, two))
-        for stem in _STEMS
-        for one, two in _SIDES
-        if f"{stem}{one}" in by_name and f"{stem}{two}" in by_name
-    ]
+    better, worse = ([by_name[name] for name in names if name in by_name] for names in (BETTER, WORSE))
+    sides = sides_of(columns)
     if not (len(better) == len(worse) == 1) and not sides:
         return None
     questions, images = like("question"), like("images")
@@ -112,39 +126,119 @@ def guess_mapping(columns: Sequence[str], where: str) -> GuessedMapping | None:
     labels = [name for name in like("preferred") if name not in sides[0]]
     if len(labels) != 1:
         raise DataError(f"{where}: {len(labels)} of the columns ({', '.join(columns)}) could be the label; {MAPPING}")
-    first, second, (stem, one, two) = sides[0]
-    names = ((one, f"{stem}{one}", first.lower()), (two, f"{stem}{two}", second.lower()))
-    unique = (tuple(dict.fromkeys(names[0])), tuple(dict.fromkeys(names[1])))
-    return GuessedMapping(questions[0], (first, second), image, labels[0], unique)
+    first, second, names = sides[0]
+    return GuessedMapping(questions[0], (first, second), image, labels[0], names)
+
+
+def sides_of(columns: Iterable[str]) -> list[tuple[str, str, tuple[tuple[str, ...], tuple[str, ...]]]]:
+    """Return each two columns that are a first and a second response by their names, and what a label calls them: (response_a,
+    response_b, (("a", "response_a"), ("b", "response_b")))."""
+    by_name = {name.lower(): name for name in columns}
+    return [
+        (by_name[f"{stem}{one}"], by_name[f"{stem}{two}"], (_once(one, f"{stem}{one}"), _once(two, f"{stem}{two}")))
+        for stem in _STEMS
+        for one, two in _SIDES
+        if f"{stem}{one}" in by_name and f"{stem}{two}" in by_name
+    ]
+
+
+def _once(*names: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(names))
+
+
+@dataclass(frozen=True)
+class FileRow:
+    """A row of a file, or why it is none; ``line``: where it begins in a file of lines, from 1."""
+
+    row: Mapping[str, Any] | DataError
+    line: int | None = None
+
+
+@dataclass(frozen=True)
+class PairForm:
+    """How the rows of one file get the columns of a pair: by a mapping that was guessed, and where the file has ``cells`` of
+    text by reading the numbers and lists in them."""
+
+    mapping: GuessedMapping | None = None
+    cells: bool = False
+
+    @staticmethod
+    def of(file: Path, columns: Sequence[str]) -> PairForm:
+        """Return the form of a file with these columns; a mapping is logged. Raise DataError as :func:`guess_mapping` does."""
+        mapping = None if "responses" in columns else guess_mapping(list(map(str, columns)), str(file))
+        if mapping:
+            log_line(f"{file}: read as {mapping}")
+        return PairForm(mapping, file.suffix in (".csv", ".tsv"))
+
+    @property
+    def media_columns(self) -> tuple[str, ...]:
+        """Columns with media besides those of a pair."""
+        return (self.mapping.images,) if self.mapping and self.mapping.images else ()
+
+    def of_row(self, stored: FileRow, where: str) -> FileRow:
+        """Return a row in pair form, or why it has none."""
+        row = stored.row
+        if self.mapping and isinstance(row, Mapping):
+            row = self.mapping.row_of(row, where)
+        if self.cells and isinstance(row, Mapping):
+            row = pair_cells(row)
+        return stored if row is stored.row else FileRow(row, stored.line)
+
+
+def pair_cells(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the row of a CSV with the numbers and the lists of a pair's columns read from their texts; what is none is left as
+    it is, for the check of the row."""
+    cells = {name: value for name, value in row.items() if name not in NUMBERS or value != ""}
+    for name in NUMBERS:
+        with suppress(TypeError, ValueError):
+            cells[name] = float(cells.get(name) or "")
+    for name in LISTS:
+        if isinstance(value := cells.get(name), str):
+            cells[name] = _list_of(value)
+    return cells
 
 
 def data_files_of(path: Path) -> list[Path]:
-    """Return the files of a set in any form that is read. Raise DataError where one is not there, or is of another kind."""
-    if path.is_dir() and (saved := saved_dataset_files(path)):
-        return saved
-    return [path] if path.suffix in OTHER_TABLES and path.is_file() else pair_files_of(path)
+    """Return the files of a set in any form that is read; where they are of several splits, that is logged. Raise DataError
+    where one is not there, or is of another kind."""
+    if str(path).startswith(HUB):
+        raise DataError(
+            f"{path}: is on the Hub; `rewardlab data build RECIPE_OR_MAPPING --from {path} --out FOLDER` makes pairs of it"
+        )
+    if not path.is_dir():
+        return [path] if path.suffix in OTHER_TABLES and path.is_file() else pair_files_of(path)
+    files = saved_dataset_files(path) or pair_files_of(path)
+    log_splits(path, tuple(files))
+    return files
+
+
+def stored_rows(file: Path) -> Generator[FileRow, None, None]:
+    """Yield the rows of a file as they are stored."""
+    if file.suffix == ".jsonl":
+        for line, row in lines_of(file):
+            yield FileRow(row, line)
+    elif file.suffix in (".csv", ".tsv"):
+        for record in csv_rows(file):
+            yield FileRow(record.cells, record.line)
+    else:
+        for row in source_rows(file):
+            yield FileRow(row)
 
 
 def raw_rows(path: Path) -> Iterator[Mapping[str, Any]]:
     """Yield the rows of a set as they are stored. Raise DataError at one that cannot be read."""
     for file in data_files_of(path):
-        for row in source_rows(file):
-            if isinstance(row, DataError):
-                raise row
-            yield row
+        for stored in stored_rows(file):
+            if isinstance(stored.row, DataError):
+                raise stored.row
+            yield stored.row
 
 
-def rows_in_pair_form(file: Path) -> Generator[Mapping[str, Any] | DataError, None, None]:
-    """Yield a file's rows with the columns of a pair, as :func:`guess_mapping` finds them in its first row, which is logged; as
-    they are where they have ``responses``, or no mapping is found."""
-    iter_rows = iter(source_rows(file))
-    first = next(iter_rows, None)
-    if first is None:
-        return
-    mapping = None
-    if isinstance(first, Mapping) and "responses" not in first:
-        mapping = guess_mapping(list(map(str, first)), str(file))
-        if mapping:
-            log_line(f"{file}: read as {mapping}")
-    for number, row in enumerate(chain([first], iter_rows)):
-        yield mapping.row_of(row, f"{file}, row {number}") if mapping and isinstance(row, Mapping) else row
+def rows_in_pair_form(file: Path) -> Generator[FileRow, None, None]:
+    """Yield a file's rows with the columns of a pair, as :class:`PairForm` finds them in its first row; as they are where they
+    have ``responses``, or no mapping is found."""
+    form: PairForm | None = None
+    for number, stored in enumerate(stored_rows(file)):
+        if form is None and isinstance(stored.row, Mapping):
+            form = PairForm.of(file, list(map(str, stored.row)))
+        yield (form or PairForm()).of_row(stored, f"{file}, row {number}{place_in_file(file, file, stored.line)}")

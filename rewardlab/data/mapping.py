@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from typing import Any
 
 from rewardlab.config.data import MappingConfig
 from rewardlab.data.recipes import Dropped, Recipe, SourceFolder, clean_text, make_pair
 from rewardlab.errors import DataError
 from rewardlab.types import PreferencePair
+
+MOST_NAMES = 40  # columns that a message lists
 
 
 def value_at(row: Mapping[str, Any], path: str) -> Any:
@@ -18,9 +21,18 @@ def value_at(row: Mapping[str, Any], path: str) -> Any:
         try:
             value = value[int(step)] if isinstance(value, list | tuple) else value[step]
         except (KeyError, IndexError, TypeError, ValueError) as error:
-            names = ", ".join(map(str, value)) if isinstance(value, Mapping) else type(value).__name__
-            raise DataError(f"no {path!r} in the row: {step!r} is not among {names:.80}") from error
+            if not isinstance(value, Mapping):
+                raise DataError(f"no {path!r} in the row: {step!r} is no place in a {_kind_of(value)}") from error
+            names = list(map(str, value))
+            close = get_close_matches(step, names, n=1)
+            meant = f"; did you mean {close[0]!r}?" if close else ""
+            shown = ", ".join(names[:MOST_NAMES]) + (f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else "")
+            raise DataError(f"no {path!r} in the row: {step!r} is not among {shown}{meant}") from error
     return value
+
+
+def _kind_of(value: Any) -> str:
+    return f"list of {len(value)}" if isinstance(value, list | tuple) else type(value).__name__
 
 
 def _own_id(value: Any, name: str) -> str:

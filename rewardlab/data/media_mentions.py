@@ -78,5 +78,6 @@ class MediaCount:
         if not self.num_with_media and self.num_mentions and self.num_mentions >= LEAST_SHARE * self.num_pairs:
             raise DataError(
                 f"{data}: {self.num_mentions:,} of {self.num_pairs:,} questions speak of an image (row {self.first_mention} "
-                "first), and no pair has one: a judge would learn to answer unseen; give the images in the column 'images'"
+                "first), and no pair has one: a judge would learn to answer unseen; give the images in the column 'images', or "
+                "--allow-without-images where the texts are all there is"
             )

@@ -2,16 +2,15 @@
 
 A :class:`PairTable` goes through its files once, reading texts and leaving embedded media where they are, and keeps a few facts
 of each pair (about 0.3 kB). A pair is read, media and all, when it is taken. Of Parquet that means its row group, which
-:class:`rewardlab.data.pairs.Shard` keeps small; of JSON lines its line and the files it names.
+:class:`rewardlab.data.pairs.Shard` keeps small; of JSON lines and CSV its lines and the files it names. The rows of a JSON
+list or of a saved dataset are in memory (:mod:`rewardlab.data.row_files`).
 """
 
 from __future__ import annotations
 
 import hashlib
-import threading
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -19,19 +18,18 @@ from typing import Any, overload
 
 import numpy as np
 
-from rewardlab.data.columns import PAIR_COLUMNS, AllowedColumns
+from rewardlab.data.columns import AllowedColumns
+from rewardlab.data.files import place_in_file
+from rewardlab.data.guessed_mapping import data_files_of
 from rewardlab.data.images import check_image
 from rewardlab.data.media_mentions import MediaCount
-from rewardlab.data.pairs import MEDIA_HASH, BadRow, is_checked, pair_files_of, parse_line, read_row, unreadable_parquet
+from rewardlab.data.pairs import BadRow, read_row
 from rewardlab.data.qwen_video import VideoPolicy
+from rewardlab.data.row_files import open_rows
 from rewardlab.data.rows import FRAMES, Files, media_of, path_of_medium, place_of, with_frames
-from rewardlab.errors import DataError, InputError
+from rewardlab.errors import DataError
 from rewardlab.reporting.progress import bar, log_line
 from rewardlab.types import Order, PreferencePair
-
-MEDIA = ("images", "response_images", "videos")
-MOST_GROUP_BYTES, LARGE_GROUP_BYTES = 512 << 20, 24 << 20  # of a row group, which is read whole for any pair in it
-REWRITE = "`rewardlab data convert FILE --out FOLDER` writes it anew, in small ones"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +68,7 @@ class MediaMarks(Files):
             return self._number()
         if isinstance(path, str) and path.startswith("data:"):
             return super().image(value, where)
-        file = self.folder / path_of_medium(value, "image", where)
+        file = self.file_of(path_of_medium(value, "image", where), where)
         check_image(file, where=place_of(where, file))
         return self._mark(file, path)
 
@@ -78,8 +76,8 @@ class MediaMarks(Files):
         if not self.look or self._was_not_read(value):
             return self._number()
         data, path = (value.get("bytes"), value.get("path")) if isinstance(value, Mapping) else (None, value)
-        if isinstance(path, str) and not data and _size_of(self.folder / path):
-            return self._mark(self.folder / path, path)
+        if isinstance(path, str) and not data and _size_of(file := self.file_of(path, where)):
+            return self._mark(file, path)
         return hashlib.sha256(super().video(value, where)).digest()
 
     @staticmethod
@@ -103,144 +101,13 @@ def _size_of(file: Path) -> int:
         return 0
 
 
-class _ParquetRows:
-    """Rows of a Parquet file by number; the row group last read stays in memory, one for each thread."""
-
-    def __init__(self, path: Path) -> None:
-        import pyarrow.parquet as pq
-
-        self.path, self.checked = path, is_checked(path)
-        try:
-            self._metadata = pq.read_metadata(path)
-        except (OSError, ValueError) as error:
-            raise unreadable_parquet(path, error) from error
-        groups = [self._metadata.row_group(n) for n in range(self._metadata.num_row_groups)]
-        self._mixes_paths = {name for name in MEDIA if _holds(groups, name, "bytes") and _holds(groups, name, "path")}
-        self._starts = np.cumsum([0, *(group.num_rows for group in groups)])
-        self._columns = [self._metadata.schema.column(n).path for n in range(len(self._metadata.schema))]
-        largest = max((group.total_byte_size for group in groups), default=0)
-        if largest > MOST_GROUP_BYTES:
-            raise DataError(f"{path}: a row group of {largest >> 20:,} MiB is read whole for each of its pairs; {REWRITE}")
-        if largest > LARGE_GROUP_BYTES:
-            log_line(f"{path}: row groups of up to {largest >> 20} MiB make reading slow; {REWRITE}")
-        self._local = threading.local()
-
-    def __len__(self) -> int:
-        return int(self._starts[-1])
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_local"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._local = threading.local()
-
-    def _file(self) -> Any:
-        import pyarrow.parquet as pq
-
-        with self._readable():
-            return pq.ParquetFile(self.path, metadata=self._metadata)  # mapped pages would count as this process's memory
-
-    @contextmanager
-    def _readable(self) -> Iterator[None]:
-        try:
-            yield
-        except (OSError, ValueError) as error:  # damaged, or changed while it is read
-            if isinstance(error, InputError):
-                raise
-            raise unreadable_parquet(self.path, error) from error
-
-    def row(self, number: int) -> Mapping[str, Any]:
-        group = bisect_right(self._starts, number) - 1
-        if getattr(self._local, "group", None) != group:
-            with self._file() as file, self._readable():
-                self._local.table, self._local.group = file.read_row_group(group, use_threads=False), group
-        rows: list[dict[str, Any]] = self._local.table.slice(number - self._starts[group], 1).to_pylist()
-        return rows[0]
-
-    def _is_read(self, column: str, look: bool) -> bool:
-        """Whether a column is read for its texts: of media that need no look, their paths alone. Where a file holds bytes and
-        paths, only the bytes say which paths count."""
-        name, _, leaf = column.partition(".")
-        if name in PAIR_COLUMNS and name not in MEDIA:
-            return True
-        return not leaf.endswith(".bytes") or (name in MEDIA and look and (not self.checked or name in self._mixes_paths))
-
-    def light_rows(self, *, look: bool) -> Iterator[Mapping[str, Any]]:
-        """Yield all rows without the bytes of media; with ``look``, with those of media that were not checked when written."""
-        columns = [column for column in self._columns if self._is_read(column, look)]
-        size = 8 if any(column.endswith(".bytes") for column in columns) else 256  # rows that are in memory side by side
-        with self._file() as file, self._readable():
-            for batch in file.iter_batches(batch_size=size, columns=columns, use_threads=False):
-                yield from batch.to_pylist()
-
-    def identity(self) -> bytes:
-        """Return what changes with media: their hash, or in files of older versions the sizes of their columns."""
-        if media := (self._metadata.metadata or {}).get(MEDIA_HASH):
-            return bytes(media)
-        groups = [self._metadata.row_group(n) for n in range(self._metadata.num_row_groups)]
-        numbers = [n for n, column in enumerate(self._columns) if column.endswith(".bytes")]
-        return repr([(group.num_rows, [group.column(n).total_uncompressed_size for n in numbers]) for group in groups]).encode()
-
-
-def _holds(groups: Sequence[Any], name: str, leaf: str) -> bool:
-    """Whether a leaf (``bytes`` or ``path``) of the media column ``name`` has any value; also where a file does not say."""
-    for group in groups:
-        for column in map(group.column, range(group.num_columns)):
-            path = column.path_in_schema
-            if path.startswith(f"{name}.") and path.endswith(f".{leaf}"):
-                counts = column.statistics
-                if counts is None or not counts.has_null_count or counts.null_count < column.num_values:
-                    return True
-    return False
-
-
-def _text_of(line: bytes) -> str:
-    return line.decode("utf-8-sig", "surrogateescape")
-
-
-class _JsonRows:
-    """Rows of JSON lines by number, once :meth:`light_rows` has been gone through to its end."""
-
-    checked = False
-
-    def __init__(self, path: Path) -> None:
-        self.path, self._offsets = path, np.empty(0, dtype=np.int64)
-
-    def __len__(self) -> int:
-        return len(self._offsets)
-
-    def row(self, number: int) -> Mapping[str, Any] | DataError:
-        try:
-            with self.path.open("rb") as file:
-                file.seek(self._offsets[number])
-                return parse_line(_text_of(file.readline()), self.path, number)
-        except OSError as error:
-            raise DataError(f"{self.path}: cannot be read any more ({error.strerror})") from error
-
-    def light_rows(self, *, look: bool) -> Iterator[Mapping[str, Any] | DataError]:
-        """Yield all rows as they are: their media are paths."""
-        offsets, place = list[int](), 0
-        with self.path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                text = _text_of(line)
-                if text.strip():
-                    offsets.append(place)
-                    yield parse_line(text, self.path, number)
-                place += len(line)
-        self._offsets = np.array(offsets, dtype=np.int64)
-
-    def identity(self) -> bytes:
-        return b""
-
-
 class PairTable(Sequence[PreferencePair]):
     """The pairs of a set on disk, read as they are taken; of videos ``frames``, by ``policy`` as a judge's family samples them;
     ``allow_columns`` as :func:`rewardlab.data.pairs.validate_rows` takes them.
 
     ``fingerprint`` names what was read: all texts, and of media their paths and sizes, or the hash of their bytes where these
     had to be read. Threads and worker processes may share one. Raise DataError or MediaError at the first row that is no pair,
-    for a set without any, and for one without media whose questions speak of images.
+    for a set without any, and, unless ``allow_without_images``, for one without media whose questions speak of images.
     """
 
     def __init__(
@@ -251,15 +118,17 @@ class PairTable(Sequence[PreferencePair]):
         frames: int = FRAMES,
         policy: VideoPolicy | None = None,
         allow_columns: Collection[str] = (),
+        allow_without_images: bool = False,
     ) -> None:
         self.path, self._images, self._frames, self._policy = path, images, frames, policy
-        self.allow_columns = frozenset(allow_columns)
+        self.allow_columns, self.allow_without_images = frozenset(allow_columns), allow_without_images
         self._columns = AllowedColumns.of(allow_columns)
-        self._files = [_ParquetRows(file) if file.suffix == ".parquet" else _JsonRows(file) for file in pair_files_of(path)]
+        self._files = [open_rows(file) for file in data_files_of(path)]
         digest, media = hashlib.sha256(), MediaCount()
         with bar("pairs", sum(map(len, self._files)) or None) as advance:
             self._all_facts = [PairFacts.of(pair) for pair in media.of(self._light_pairs(digest, advance))]
-        media.refuse_blind_set(str(path))
+        if not allow_without_images:
+            media.refuse_blind_set(str(path))
         for note in media.notes():
             log_line(f"{path}: {note}")
         for file in self._files:
@@ -275,8 +144,9 @@ class PairTable(Sequence[PreferencePair]):
         index, look = 0, digest is not None
         for file in self._files:
             files = MediaMarks(self._images or file.path.parent, checked=file.checked, look=look)
-            for row in file.light_rows(look=look):
-                pair = read_row(row, index=index, files=files, path=self.path, columns=self._columns)
+            for stored in file.light_rows(look=look):
+                place = place_in_file(self.path, file.path, stored.line)
+                pair = read_row(stored.row, index=index, files=files, path=self.path, columns=self._columns, place=place)
                 if isinstance(pair, BadRow):
                     raise pair.error
                 if digest is not None:
@@ -299,11 +169,12 @@ class PairTable(Sequence[PreferencePair]):
         if isinstance(number, slice):
             return self.select(range(*number.indices(len(self))))
         index = int(self._rows[number])
-        place = bisect_right(self._starts, index) - 1
-        file = self._files[place]
+        number_of_file = bisect_right(self._starts, index) - 1
+        file = self._files[number_of_file]
         files = Files(self._images or file.path.parent, checked=file.checked)
-        row = file.row(index - int(self._starts[place]))
-        pair = read_row(row, index=index, files=files, path=self.path, columns=self._columns)
+        stored = file.row(index - int(self._starts[number_of_file]))
+        place = place_in_file(self.path, file.path, stored.line)
+        pair = read_row(stored.row, index=index, files=files, path=self.path, columns=self._columns, place=place)
         if isinstance(pair, BadRow):
             raise pair.error
         if PairFacts.of(pair) != self._all_facts[index]:
@@ -348,6 +219,11 @@ def pair_facts(pairs: Sequence[PreferencePair]) -> list[PairFacts]:
 def allowed_columns(pairs: Sequence[PreferencePair]) -> Collection[str]:
     """Return the further columns that a set on disk may have."""
     return pairs.allow_columns if isinstance(pairs, PairTable) else ()
+
+
+def allows_without_images(pairs: Sequence[PreferencePair]) -> bool:
+    """Return whether a set on disk may speak of images that it does not have."""
+    return isinstance(pairs, PairTable) and pairs.allow_without_images
 
 
 def select_pairs(pairs: Sequence[PreferencePair], numbers: Sequence[int]) -> Sequence[PreferencePair]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from rewardlab.data.columns import AllowedColumns
+from rewardlab.data.files import place_in_file
 from rewardlab.data.images import blank_like, kind_of
 from rewardlab.data.qwen_video import VideoPolicy
 from rewardlab.data.rows import FRAMES, VERSION, Files, features, from_row, to_row, with_frames
@@ -27,11 +28,10 @@ MARK = b"rewardlab_pairs"  # in a Parquet file's metadata: the version of the fo
 MEDIA_HASH = b"rewardlab_media"  # beside it: the SHA-256 of all media in the file
 SHARD_ROWS = 10_000
 GROUP_ROWS, GROUP_BYTES = 256, 8 << 20  # of a row group, which is read whole for any pair in it
-
-
+KINDS = ".parquet, .jsonl, .csv, .tsv, .json with one list, or a dataset that `datasets` saved"
 OTHER_FORM = (
-    "`rewardlab data convert FILE --out pairs.parquet` makes pairs of CSV, saved datasets and chosen/rejected columns, "
-    "`rewardlab data build MAPPING.yaml --from FILE` of other files (docs/how-to/own_data.md)"
+    "`rewardlab data validate FILE --suggest` prints a mapping for its columns, and `rewardlab data build MAPPING.yaml "
+    "--from FILE` makes pairs by it (docs/how-to/own_data.md)"
 )
 
 
@@ -193,9 +193,9 @@ def pair_files_of(path: Path) -> list[Path]:
     files = files_of(path)
     for file in files:
         if not file.is_file():
-            raise DataError(f"{file}: no such file; expected pairs as .parquet or .jsonl")
+            raise DataError(f"{file}: no such file; expected pairs as {KINDS}")
         if file.suffix not in (".parquet", ".jsonl"):
-            raise DataError(f"{file}: expected a .parquet or .jsonl file of pairs; {OTHER_FORM}")
+            raise DataError(f"{file}: expected pairs as {KINDS}")
     return files
 
 
@@ -226,15 +226,16 @@ def _rows_of_parquet(path: Path) -> Iterator[Mapping[str, Any]]:
         raise unreadable_parquet(path, error) from error
 
 
-def lines_of(path: Path) -> Iterator[Mapping[str, Any] | DataError]:
-    """Yield the objects of JSON lines, and in place of a line that is none, why. Raises DataError where there is no file."""
+def lines_of(path: Path) -> Iterator[tuple[int, Mapping[str, Any] | DataError]]:
+    """Yield the line, from 1, and the object of JSON lines, and in place of a line that is none, why. Raises DataError where
+    there is no file."""
     if not path.is_file():
         raise DataError(f"{path}: no such file; expected .parquet or JSON lines")
     # Bytes that are no UTF-8 become lone surrogates, which no row may hold: the row is bad, not the file.
     with path.open(encoding="utf-8-sig", errors="surrogateescape") as lines:
         for number, line in enumerate(lines, start=1):
             if line.strip():
-                yield parse_line(line, path, number)
+                yield number, parse_line(line, path, number)
 
 
 def parse_line(line: str, path: Path, number: int) -> Mapping[str, Any] | DataError:
@@ -252,7 +253,7 @@ def parse_line(line: str, path: Path, number: int) -> Mapping[str, Any] | DataEr
 
 
 def _rows_of_lines(path: Path) -> Iterator[Mapping[str, Any]]:
-    for row in lines_of(path):
+    for _, row in lines_of(path):
         if isinstance(row, DataError):
             raise row
         yield row
@@ -271,15 +272,22 @@ def is_checked(path: Path) -> bool:
 
 
 def read_row(
-    row: Mapping[str, Any] | DataError, *, index: int, files: Files, path: Path, columns: AllowedColumns | None = None
+    row: Mapping[str, Any] | DataError,
+    *,
+    index: int,
+    files: Files,
+    path: Path,
+    columns: AllowedColumns | None = None,
+    place: str = "",
 ) -> PreferencePair | BadRow:
-    """Return row ``index`` of the set ``path`` as a pair, its videos as they are, or the reason why it is none."""
+    """Return row ``index`` of the set ``path`` as a pair, its videos as they are, or the reason why it is none; ``place`` as
+    :func:`rewardlab.data.files.place_in_file` gives it."""
     try:
         if isinstance(row, DataError):
             raise row
-        return from_row(row, index=index, files=files, where=f"{path}, row", columns=columns)
+        return from_row(row, index=index, files=files, where=f"{path}, row", columns=columns, place=place)
     except RecursionError:
-        return BadRow(index, DataError(f"{path}, row {index}: nested too deeply to be read"))
+        return BadRow(index, DataError(f"{path}, row {index}{place}: nested too deeply to be read"))
     except (DataError, MediaError) as error:
         other_form = isinstance(row, Mapping) and "responses" not in row
         return BadRow(index, DataError(f"{error}; {OTHER_FORM}") if other_form else error)
@@ -297,8 +305,9 @@ def validate_rows(
     for file in data_files_of(path):
         files = Files(images or file.parent, checked=is_checked(file))
         with closing(rows_in_pair_form(file)) as rows:  # a bad row leaves the file at once, not when memory is swept
-            for row in rows:
-                yield read_row(row, index=index, files=files, path=path, columns=columns)
+            for stored in rows:
+                place = place_in_file(path, file, stored.line)
+                yield read_row(stored.row, index=index, files=files, path=path, columns=columns, place=place)
                 index += 1
 
 

@@ -14,6 +14,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from rewardlab.data.files import leads_out
 from rewardlab.data.images import read_image
 from rewardlab.data.rows import FRAMES, Files, check_marks, provenance, validate
 from rewardlab.data.sources import TABLES, HubStream, media_folder, source_parts
@@ -54,7 +55,10 @@ class SourceFolder:
         return tuple(self.image(item, where) for item in items)
 
     def _locate(self, path: str) -> Path:
-        """Return a published path, or its last parts: archives unpack with and without their top folder."""
+        """Return a published path, or its last parts: archives unpack with and without their top folder. Raise MediaError for
+        one that leads out of the source's folder."""
+        if leads_out(path.lstrip("/")):
+            raise MediaError(f"{path:.160}: leads out of {self.folder}; the media of a source are below its folder")
         parts = Path(path.lstrip("/")).parts
         candidates = [self.folder.joinpath(*parts[n:]) for n in range(len(parts))]
         return next((candidate for candidate in candidates if candidate.exists()), candidates[0])

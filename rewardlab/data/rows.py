@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -37,6 +38,7 @@ from pathlib import Path
 from typing import Any
 
 from rewardlab.data.columns import AllowedColumns
+from rewardlab.data.files import leads_out
 from rewardlab.data.images import from_data_url, plain_image, read_image
 from rewardlab.data.qwen_video import VideoPolicy
 from rewardlab.data.video import frames_of_video
@@ -128,10 +130,24 @@ def _embedded(media: Sequence[bytes]) -> list[dict[str, bytes | None]]:
 
 @dataclass(frozen=True)
 class Files:
-    """Where a row's media are: paths start at ``folder``; with ``checked`` embedded images were checked when written."""
+    """Where a row's media are: paths start at ``folder``; with ``checked`` embedded images were checked when written.
+
+    A relative path that leads out of ``folder`` by ``..`` is refused, unless ``own`` says that the caller and no file named it.
+    A path from the root of the disk is read where it points, and links are followed.
+    """
 
     folder: Path = Path()
     checked: bool = False
+    own: bool = False
+
+    def file_of(self, path: str, where: str) -> Path:
+        """Return the file that a row's ``path`` names. Raise MediaError for a relative one out of the folder."""
+        if not self.own and leads_out(path):
+            raise MediaError(
+                f"{where}: {path:.160} leads out of {self.folder}, where paths start; name a folder that holds all media with "
+                "--images and write paths from there, or whole paths"
+            )
+        return self.folder / path
 
     def image(self, value: Any, where: str) -> bytes:
         """Return an image of a row: ``{"bytes", "path"}``, a path, or a data URL. Raises MediaError that names ``where``."""
@@ -141,7 +157,7 @@ class Files:
         path = path_of_medium(value, "image", where)
         if path.startswith("data:"):
             return plain_image(from_data_url(path, where=where), where=where)
-        file = self.folder / path
+        file = self.file_of(path, where)
         return read_image(file, where=place_of(where, file))
 
     def video(self, value: Any, where: str) -> bytes:
@@ -149,7 +165,7 @@ class Files:
         data = value.get("bytes") if isinstance(value, Mapping) else None
         if isinstance(data, bytes) and data:
             return data
-        file = self.folder / path_of_medium(value, "video", where)
+        file = self.file_of(path_of_medium(value, "video", where), where)
         where = place_of(where, file)
         try:
             data = file.read_bytes()
@@ -222,10 +238,14 @@ def from_row(
     files: Files | None = None,
     where: str = "row",
     columns: AllowedColumns | None = None,
+    place: str = "",
 ) -> PreferencePair:
     """Return one checked pair, its videos as they are; ``columns``: of other names, that may stand in the row (None: none).
-    Raises DataError or MediaError, naming the row."""
-    where, files = f"{where} {index}", files or Files()
+    Raises DataError or MediaError, naming the row and ``place``, words for where it is.
+
+    A whole number may come as 1.0 and a number that is not known as NaN: pandas keeps columns with gaps as floats.
+    """
+    where, files = f"{where} {index}{place}", files or Files()
     if not isinstance(row, Mapping):
         raise DataError(f"{where}: expected an object with question, responses and preferred, got {row!r:.80}")
     responses = row.get("responses")
@@ -236,12 +256,12 @@ def from_row(
     contents = [_Content.of(response, "responses", where) for response in responses]
     if any(VIDEO_MARK in content.text for content in contents):
         raise DataError(f"{where}: a response holds a video, which no judge is shown; give its frames as images")
-    if row.get("order", "given") not in (None, *Order):
+    if row.get("order") not in (None, "", *Order):
         raise DataError(f"{where}: 'order' is {row['order']!r}; expected given or swapped")
     for name in TEXTS:
         if not isinstance(row.get(name) or "", str):
             raise DataError(f"{where}: {name!r} must be a text, got {row[name]!r:.60}")
-    level, share = row.get("level"), row.get("teacher_share")
+    level, share = _number(row.get("level")), _number(row.get("teacher_share"))
     if level is not None and (not isinstance(level, int) or not 0 <= level < 128):
         raise DataError(f"{where}: 'level' is {level!r}; expected a whole number from 0 to 127, or nothing")
     if share is not None and not (isinstance(share, int | float) and 0 <= share <= 1):
@@ -253,7 +273,7 @@ def from_row(
         pair_id=str(row.get("pair_id") or f"row-{index}"),
         question=question.text,
         responses=(contents[0].text, contents[1].text),
-        preferred=row.get("preferred"),
+        preferred=_number(row.get("preferred")),
         images=_images([*question.images, *_list(row, "images", where)], files, where),
         category=row.get("category") or "",
         source=row.get("source") or "",
@@ -275,6 +295,13 @@ def from_row(
     )
     check_marks(pair, where)
     return validate(pair, where=where)
+
+
+def _number(value: Any) -> Any:
+    """Return a whole float as the integer that it is, None for NaN, and anything else as it is."""
+    if not isinstance(value, float):
+        return value
+    return None if math.isnan(value) else int(value) if value.is_integer() else value
 
 
 def _list(row: Mapping[str, Any], name: str, where: str) -> Sequence[Any]:

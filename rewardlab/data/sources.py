@@ -3,20 +3,22 @@ fetched."""
 
 from __future__ import annotations
 
-import csv
 import json
+import re
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from rewardlab.data.csv_rows import csv_rows
 from rewardlab.data.pairs import lines_of, rows_of
 from rewardlab.errors import ConfigError, DataError
+from rewardlab.reporting.progress import log_line
 
 HUB = "hf:"  # before OWNER/NAME of a dataset of the Hub
 HUB_FORM = "hf:OWNER/NAME[@REVISION][:CONFIG[:SPLIT]]"
 TABLES = ("**/*.parquet", "**/*.jsonl", "**/*.json")  # the usual files of a source; another list names files in particular
-MAX_CELL = 1 << 30  # characters of a CSV cell
 ARROW_ROWS = 64  # of a record batch, turned into Python at a time
 
 SourceRows = Iterable[Mapping[str, Any] | DataError]
@@ -145,8 +147,9 @@ def source_parts(source: Path | HubStream, patterns: tuple[str, ...], url: str) 
     if isinstance(source, HubStream):
         yield from source.parts()
         return
-    folder = media_folder(source)
-    for file in source_files(source, patterns, url):
+    folder, files = media_folder(source), source_files(source, patterns, url)
+    log_splits(folder, tuple(files))
+    for file in files:
         yield str(file.relative_to(folder)), source_rows(file)
 
 
@@ -178,6 +181,32 @@ def saved_dataset_files(folder: Path) -> list[Path]:
     return files
 
 
+_SPLIT = re.compile(r"(train|training|test|testing|validation|valid|val|dev|eval)(?:[-_.0-9]|$)", re.IGNORECASE)
+
+
+def splits_of(folder: Path, files: Iterable[Path]) -> dict[str, list[Path]]:
+    """Return the files of a folder by split, as far as its own listing, their folders' names or their own tell."""
+    splits: dict[str, list[Path]] = {}
+    saved = (folder / "dataset_dict.json").is_file()
+    for file in files:
+        parts = file.relative_to(folder).parts if file.is_relative_to(folder) else ()
+        found = parts[:1] if saved else [match[1] for part in parts if (match := _SPLIT.match(part))]
+        if found:
+            splits.setdefault(found[0], []).append(file)
+    return splits
+
+
+@cache
+def log_splits(folder: Path, files: tuple[Path, ...]) -> None:
+    """Log, once, that a folder's files are of several splits, and how one of them is named."""
+    splits = splits_of(folder, files)
+    if len(splits) < 2:
+        return
+    first, parts = next(iter(splits.values()))[0], [f"{name} ({len(of_split):,})" for name, of_split in splits.items()]
+    example = first.parent if first.parent != folder else first
+    log_line(f"{folder}: all splits are read, {', '.join(parts)}, of {len(files):,} files; name {example} for one alone")
+
+
 def _read_listing(path: Path) -> dict[str, Any]:
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
@@ -190,11 +219,11 @@ def source_rows(path: Path) -> Generator[Mapping[str, Any] | DataError, None, No
     DataError.
     """
     if path.suffix in (".csv", ".tsv"):
-        yield from _rows_of_csv(path)
+        yield from (row.cells for row in csv_rows(path))
     elif path.suffix == ".arrow":
         yield from _rows_of_arrow(path)
     elif path.suffix == ".jsonl":
-        yield from lines_of(path)
+        yield from (row for _, row in lines_of(path))
     elif path.suffix == ".json":
         yield from _rows_of_json(path)
     else:
@@ -209,23 +238,6 @@ def _rows_of_json(path: Path) -> Iterator[Mapping[str, Any]]:
     if not isinstance(rows, list):
         raise DataError(f"{path}: expected one JSON list of rows, got {type(rows).__name__}")
     yield from rows
-
-
-def _too_many(path: Path, number: int, row: Mapping[Any, Any]) -> DataError:
-    names = len(row) - 1
-    return DataError(
-        f"{path}, row {number}: has {names + len(row[None]):,} fields, expected {names:,}; quote what holds commas"
-    )
-
-
-def _rows_of_csv(path: Path) -> Iterator[Mapping[str, Any] | DataError]:
-    csv.field_size_limit(MAX_CELL)  # of the process; the default is 131,072 characters, less than a long answer
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            for number, row in enumerate(csv.DictReader(file, delimiter="\t" if path.suffix == ".tsv" else ",")):
-                yield row if None not in row else _too_many(path, number, row)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path}: not readable as CSV ({error})") from error
 
 
 def _rows_of_arrow(path: Path) -> Iterator[Mapping[str, Any]]:

@@ -32,11 +32,11 @@ from rewardlab.types import PreferencePair
 STATISTICS, JOURNAL = "statistics.json", "journal.sqlite"
 
 
-def survey(pairs: Iterable[PreferencePair]) -> tuple[int, str]:
+def survey(pairs: Iterable[PreferencePair], *, allow_without_images: bool = False) -> tuple[int, str]:
     """Return (number of pairs, hash of their identities, texts, labels and media).
 
-    Raises DataError unless there are some, each labelled, each with an id of its own, and where their questions speak of images
-    that none has. Logs how many have no image where others do.
+    Raises DataError unless there are some, each labelled, each with an id of its own, and, unless ``allow_without_images``,
+    where their questions speak of images that none has. Logs how many have no image where others do.
     """
     digest, number = hashlib.sha256(), 0
     ids: set[str] = set()
@@ -56,7 +56,8 @@ def survey(pairs: Iterable[PreferencePair]) -> tuple[int, str]:
         raise DataError(f"{len(unlabelled)} pairs have no label ('preferred'), for example {unlabelled[0]}; drop them first")
     if len(ids) < number:
         raise DataError("some pairs share a pair_id; every pair needs its own, the journal is keyed by it")
-    media.refuse_blind_set("these pairs")
+    if not allow_without_images:
+        media.refuse_blind_set("these pairs")
     for note in media.notes():
         log_line(note)
     return number, digest.hexdigest()[:16]
@@ -91,7 +92,14 @@ async def _ask_all(
             return await transport.run(pairs)
 
 
-def distill(pairs: Iterable[PreferencePair], config: DistillConfig, out: Path, *, api_key: str | None = None) -> Statistics:
+def distill(
+    pairs: Iterable[PreferencePair],
+    config: DistillConfig,
+    out: Path,
+    *,
+    api_key: str | None = None,
+    allow_without_images: bool = False,
+) -> Statistics:
     """Run (or continue) the teacher stage into folder ``out``; returns the statistics it also writes.
 
     ``pairs`` are gone through several times: a list, or a :class:`rewardlab.data.pairs.PairSet` that reads them anew. Writes
@@ -100,9 +108,9 @@ def distill(pairs: Iterable[PreferencePair], config: DistillConfig, out: Path, *
 
     Pairs whose requests failed, or that the budget did not reach, are left out of the set and counted; the same command asks
     them again. Raises EndpointError when the endpoint is down, ConfigError when ``out`` holds another run's journal, DataError
-    for pairs without label or an id of their own.
+    for pairs without label or an id of their own, and as :func:`survey` does of images that are not there.
     """
-    number, data = survey(pairs)
+    number, data = survey(pairs, allow_without_images=allow_without_images)
     with Journal(out / JOURNAL, identity_of(config, data)) as journal:
         progress = asyncio.run(_ask_all(pairs, number, config, journal, api_key))
     return finish(pairs, number, data, progress, config, out)

@@ -153,6 +153,7 @@ def distill_on_ray(
     workers: int,
     address: str | None = None,
     batch: int = BATCH,
+    allow_without_images: bool = False,
 ) -> Statistics:
     """Run :func:`rewardlab.distill.pipeline.distill` on Parquet shards with media inside, by ``workers`` Ray actors.
 
@@ -165,7 +166,7 @@ def distill_on_ray(
     if config.transport == "batch":
         raise ConfigError("transport: batch sends files, which one process does best; leave Ray out")
     pairs = PairSet(data, frames=None)
-    number, fingerprint = survey(pairs)
+    number, fingerprint = survey(pairs, allow_without_images=allow_without_images)
     with _open_journal(out / JOURNAL, identity_of(config, fingerprint)) as journal:  # its errors are said here, not in an actor
         if journal.open_batches():
             raise ConfigError(f"{out / JOURNAL}: batches are away; collect them by transport: batch first")

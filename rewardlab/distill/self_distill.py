@@ -96,14 +96,20 @@ def set_hot_token(judge: GenerativeJudge, temperature: float) -> None:
 
 
 def self_distill(
-    pairs: Sequence[PreferencePair], judge: GenerativeJudge, rules: RejectionRules, out: Path, *, batch: int = 64
+    pairs: Sequence[PreferencePair],
+    judge: GenerativeJudge,
+    rules: RejectionRules,
+    out: Path,
+    *,
+    batch: int = 64,
+    allow_without_images: bool = False,
 ) -> dict[str, object]:
     """Write ``distilled.parquet`` and ``statistics.json`` into ``out``; returns the statistics.
 
     Pairs are sampled ``batch`` at a time and journalled: a run that was killed goes on, and gives the same set. Raises
     DataError where nothing is kept, ConfigError where ``out`` holds another run, and what the judge raises.
     """
-    _, data = survey(pairs)
+    _, data = survey(pairs, allow_without_images=allow_without_images)
     identity = {"data": data, "judge": judge.name, "template_hash": judge.template.hash, "batch": batch, **asdict(rules)}
     with AppendLog(out / JOURNAL, identity) as log, bar("self-distil", len(pairs)) as advance:
         rows = list(log.rows)

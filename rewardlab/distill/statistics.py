@@ -13,6 +13,7 @@ from rewardlab.config import DistillConfig
 from rewardlab.distill.journal import Journal
 from rewardlab.metrics.intervals import share_with_interval
 from rewardlab.types import Order, PreferencePair, choice_of
+from rewardlab.verdicts.other_formats import MOST_TEXTS, UNREAD, other_format
 
 TAGS = ("1", "2", "3", "unsolved")
 
@@ -59,7 +60,9 @@ class PositionBias(TypedDict):
 
 
 class Summary(TypedDict):
-    """What the answers of a distillation come to."""
+    """What the answers of a distillation come to. ``other_format``: what to do about answers without a verdict that have one in
+    another format; None where they have none.
+    """
 
     num_pairs: int
     num_kept: int
@@ -72,6 +75,7 @@ class Summary(TypedDict):
     num_asked_again: int
     num_failed_requests: int
     verdict_statuses: dict[str, int]
+    other_format: str | None
     teacher_position_bias: PositionBias
     prompt_tokens: int
     completion_tokens: int
@@ -101,6 +105,7 @@ class Tally:
         self._right_at: Counter[tuple[str, bool]] = Counter()
         self._both: Counter[str] = Counter()
         self._shares: Counter[float] = Counter()
+        self._unread: list[str] = []  # texts without a verdict, of which some are looked at
         self._kept = self._tagged = self._rejected = 0
 
     def add(self, pair: PreferencePair, tagged: PreferencePair | None, rows: Sequence[AttemptRow]) -> None:
@@ -110,6 +115,8 @@ class Tally:
             order = Order(row.order)
             self._statuses[row.verdict] += 1
             self._rejected += not row.kept
+            if row.verdict in UNREAD and len(self._unread) < MOST_TEXTS:
+                self._unread.append(row.text)
             if row.verdict != "ok":
                 continue
             assert pair.preferred is not None
@@ -147,6 +154,7 @@ class Tally:
             "num_asked_again": counts["asked_again"],
             "num_failed_requests": counts["failures"],
             "verdict_statuses": dict(self._statuses),
+            "other_format": self._other_format(),
             "teacher_position_bias": self._position_bias(),
             "prompt_tokens": usage.prompt_tokens,
             "completion_tokens": usage.completion_tokens,
@@ -156,6 +164,11 @@ class Tally:
             "template": config.template,
             "seed": config.seed,
         }
+
+    def _other_format(self) -> str | None:
+        other = other_format(self._unread)
+        cure = f"template={other.name} asks for that form and reads it (with another --out)" if other else ""
+        return other.sentence(cure) if other else None
 
     def _position_bias(self) -> PositionBias:
         first, second = (sum(self._right_at[place, hit] for hit in (True, False)) for place in ("first", "second"))

@@ -239,13 +239,20 @@ def statistics_of(records: Sequence[BatchRecord], config: StepsConfig) -> dict[s
     }
 
 
-def label_steps(pairs: Sequence[PreferencePair], config: StepsConfig, judge: GenerativeJudge, out: Path) -> dict[str, object]:
+def label_steps(
+    pairs: Sequence[PreferencePair],
+    config: StepsConfig,
+    judge: GenerativeJudge,
+    out: Path,
+    *,
+    allow_without_images: bool = False,
+) -> dict[str, object]:
     """Label (or go on labelling) into folder ``out``; returns the statistics it also writes.
 
     A run killed and started again gives the labels of the uninterrupted one. Raises ConfigError for a judge that cannot
     continue a text, or where ``out`` holds another run's journal; DataError for pairs without label or, as asked, judgments.
     """
-    _, data = survey(pairs)
+    _, data = survey(pairs, allow_without_images=allow_without_images)
     if config.source == "pairs" and not any(pair.judgment for pair in pairs):
         raise DataError("no pair carries a judgment; use source: judge, or the output of `rewardlab distill`")
     if not isinstance(judge.sampler, HFSampler):

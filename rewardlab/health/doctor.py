@@ -54,6 +54,7 @@ def examine_plan(
     *,
     images: Path | None = None,
     allow_columns: Collection[str] = (),
+    allow_without_images: bool = False,
     changes: Mapping[str, Any] | None = None,
     dry: bool = False,
 ) -> Iterator[Finding]:
@@ -82,7 +83,14 @@ def examine_plan(
         yield Finding("data", "look", "none given: --data PAIRS has steps and tokens counted, a judgment made and a step taken")
     else:
         try:
-            given = read_data(data, config, plan, images=images, allow_columns=allow_columns)
+            given = read_data(
+                data,
+                config,
+                plan,
+                images=images,
+                allow_columns=allow_columns,
+                allow_without_images=allow_without_images,
+            )
         except RewardlabError as error:
             yield Finding("data", "failed", str(error))
         except Exception as error:  # the boundary: whatever a library raises is what would have ended the run

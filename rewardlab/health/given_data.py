@@ -42,10 +42,23 @@ def template_of(config: TrainConfig) -> Template:
 
 
 def read_data(
-    data: Path, config: TrainConfig, plan: Plan, *, images: Path | None = None, allow_columns: Collection[str] = ()
+    data: Path,
+    config: TrainConfig,
+    plan: Plan,
+    *,
+    images: Path | None = None,
+    allow_columns: Collection[str] = (),
+    allow_without_images: bool = False,
 ) -> GivenData:
     """Return what is known of the pairs at ``data``, of which some are read. Raise DataError or MediaError."""
-    pairs = pairs_of(data, config.frames, config.model, images=images, allow_columns=allow_columns)
+    pairs = pairs_of(
+        data,
+        config.frames,
+        config.model,
+        images=images,
+        allow_columns=allow_columns,
+        allow_without_images=allow_without_images,
+    )
     held_out = held_out_of(pairs, config)
     learnt = learnt_pairs(config, held_out.trained)
     sequences = num_sequences(config, len(learnt))

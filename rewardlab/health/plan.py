@@ -52,7 +52,7 @@ class Plan:
     the card's); ``host_gib`` of each machine's own memory (None: this machine's, if it has cards).
 
     ``model`` replaces the config's model if that names a folder that does not exist yet; ``out`` is the run's folder, whose
-    disk is looked at.
+    disk is looked at; ``price``: US dollars of a card's hour.
     """
 
     launch: Launch = field(default_factory=Launch)
@@ -61,6 +61,7 @@ class Plan:
     out: Path | None = None
     card: GraphicsCard | None = None
     host_gib: float | None = None
+    price: float | None = None
 
     @property
     def card_gib(self) -> float | None:
@@ -129,7 +130,7 @@ def needs(config: TrainConfig, plan: Plan, facts: DataFacts | None = None) -> It
     yield _disk(setup, plan.out)
     yield _host(setup, plan)
     card = plan.known_card
-    yield from speed_findings(setup, card or TYPICAL, is_given=card is not None, steps=facts.steps)
+    yield from speed_findings(setup, card or TYPICAL, is_given=card is not None, steps=facts.steps, price=plan.price)
 
 
 # Memory of a card.

@@ -13,20 +13,43 @@ from rewardlab.health.feeding import feeding_of, measure_decoding
 from rewardlab.health.finding import Finding, Outcome
 from rewardlab.health.memory import Setup
 from rewardlab.health.step_time import evaluation_seconds, training_seconds
+from rewardlab.health.units import hours_text
 from rewardlab.processes import num_cores
 
 A_MACHINE = 8  # processes that share a machine's cores and memory, at most
 MOST_EVALUATING = 0.05  # of the time, that evaluating may take
 
 
-def speed_findings(setup: Setup, card: GraphicsCard, *, is_given: bool, steps: int | None = None) -> Iterator[Finding]:
+def speed_findings(
+    setup: Setup, card: GraphicsCard, *, is_given: bool, steps: int | None = None, price: float | None = None
+) -> Iterator[Finding]:
     """Yield the findings on a run's speed on ``card``; where nobody has said which it is, ``is_given`` is False and nothing is
-    said of pictures. ``steps``: optimizer steps of the run, where they are known."""
+    said of pictures. ``steps``: optimizer steps of the run, where they are known; ``price``: US dollars of a card's hour."""
     if is_given:
         yield _pictures(setup, card)
     note = "" if is_given else " (--card says which card it is; an H100 is assumed)"
     yield from _sampling(setup, card, note)
     yield from _evaluation(setup, card, note, steps)
+    if steps is not None:
+        yield Finding("time", "ok", _time_sentence(setup, card, steps, price) + note)
+
+
+def _time_sentence(setup: Setup, card: GraphicsCard, steps: int, price: float | None) -> str:
+    """Return the hours of a run, an estimate, and what they cost."""
+    one = step_seconds(setup, card)
+    seconds = steps * one
+    if setup.evaluation is not None:
+        every = setup.config.evaluation.every_steps  # type: ignore[attr-defined]
+        seconds += (1 + -(-steps // every)) * evaluation_seconds(setup, card)
+    processes = setup.launch.processes
+    cards = processes * seconds / 3600
+    text = (
+        f"{steps:,} steps of {one:,.3g} s on {processes} {'card' if processes == 1 else 'cards'}: about {hours_text(seconds)}"
+    )
+    if processes > 1:
+        text += f", {cards:,.3g} card-hours"
+    cost = f", {cards * price:,.2f} US dollars" if price is not None else "" if cards < 1 else " (--price says what they cost)"
+    return f"{text} on an {card.name}{cost}; estimated from shapes, start, saving and waiting not counted"
 
 
 def _pictures(setup: Setup, card: GraphicsCard) -> Finding:

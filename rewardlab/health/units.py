@@ -13,6 +13,15 @@ def weights_text(number: float) -> str:
     return f"{number / 1e3:.3g} k"
 
 
+def hours_text(seconds: float) -> str:
+    """Return a duration: "31 h", "2.4 h", "12 min", "under a minute"."""
+    if seconds < 60:
+        return "under a minute"
+    if seconds < 3600:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 36_000 else f"{seconds / 3600:,.0f} h"
+
+
 def size_text(size: float) -> str:
     """Return bytes on disk: "133 GB", "16.6 GB", "0.9 MB"."""
     if size >= 0.1 * GB:

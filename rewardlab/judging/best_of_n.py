@@ -16,12 +16,14 @@ from rewardlab.data.files import write_atomic
 from rewardlab.data.votes import num_failed, vote_of, vote_row
 from rewardlab.errors import ConfigError
 from rewardlab.judging.judge import Judge, ModelJudge
+from rewardlab.judging.panel import PanelJudge
 from rewardlab.judging.ranking import PLANS, Match, Plan, Ranking
 from rewardlab.metrics.intervals import mean_interval
 from rewardlab.models.checkpoints import commit
 from rewardlab.reporting.progress import bar
 from rewardlab.samplers.failures import FailureStreak
-from rewardlab.types import BOTH_ORDERS, Candidates, Judgment, Outcome
+from rewardlab.types import BOTH_ORDERS, Candidates, Judgment, Outcome, Vote
+from rewardlab.verdicts.other_formats import other_format, unread_texts
 from rewardlab.verdicts.votes import both_orders_or_none
 
 CHUNK = 64  # prompts between two writes of the log
@@ -180,10 +182,17 @@ def run_ranking(
         "statuses": dict(Counter(vote.verdict.status.value for vote in votes)),
         "unjudged_rate": sum(judged.outcome is Outcome.NO_VALID_VOTE for judged in judgments) / len(judgments),
         "commit": commit(),
+        "other_format": _other_format(judge, votes),
         **_score(prompts, rankings),
     }
     write_atomic(out / "report.json", json.dumps(report, indent=1) + "\n")
     return report
+
+
+def _other_format(judge: ModelJudge, votes: Sequence[Vote]) -> str | None:
+    """Return what to do about answers without a verdict that another format reads, None where there are few."""
+    other = None if isinstance(judge, PanelJudge) else other_format(unread_texts(votes))
+    return other.sentence(f"--template {other.name} asks for that form and reads it (with another --out)") if other else None
 
 
 def _key(row: Mapping[str, Any]) -> tuple[int, Match, int]:

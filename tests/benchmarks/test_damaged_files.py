@@ -13,6 +13,7 @@ from rewardlab.benchmarks.official import official_lines
 from rewardlab.benchmarks.registry import find_benchmark
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import BenchSettings
+from rewardlab.curation.contamination import BenchmarkFile, load_benchmark_pairs
 from rewardlab.errors import ConfigError, DataError
 
 VL = {"id": "RLAIF-V-1", "prompt": "q?", "chosen": "a", "rejected": "b", "image": "x.png"}
@@ -124,6 +125,21 @@ def test_a_file_of_another_benchmark_is_refused(tmp_path: Path) -> None:
         run_bench(settings, tmp_path / "out")
     (tmp_path / "d.jsonl").write_text("\n".join(map(json.dumps, [MM] * 3 + other[:2])))
     assert run_bench(settings, tmp_path / "out")[0].scores.num_pairs == 5
+
+
+def test_the_right_benchmark_is_named(tmp_path: Path) -> None:
+    """By the ids and media of the rows, before any is read as another's; wherever a benchmark's file is read."""
+    (tmp_path / "mm.jsonl").write_text("\n".join(json.dumps({**MM, "image": f"{kind}/1.png"}) for kind in ("mcq", "long")))
+    vl = [{**MM, "id": name, "image": f"i/{name}.png"} for name in ("RLAIF-V-1", "mathverse_2", "wildvision-battle-3")]
+    (tmp_path / "vl.jsonl").write_text("\n".join(map(json.dumps, vl)))
+    for wrong, right, file in (("vl_rewardbench", "mm_rlhf", "mm"), ("mm_rlhf", "vl_rewardbench", "vl")):
+        data, number = tmp_path / f"{file}.jsonl", {"mm": 2, "vl": 3}[file]
+        message = rf"is not {wrong}: {number} of its first {number} rows are of {right}; `rewardlab bench run {right}"
+        with pytest.raises(DataError, match=message):
+            run_bench(BenchSettings(wrong, data, "baseline:first"), tmp_path / "out")
+        with pytest.raises(DataError, match=message):
+            load_benchmark_pairs([BenchmarkFile(wrong, data, None, texts_only=True)])
+        assert run_bench(BenchSettings(right, data, "baseline:first"), tmp_path / right)[0].scores.num_pairs == number
 
 
 @pytest.mark.parametrize(("name", "near"), [("vl-rewardbench", "vl_rewardbench"), ("MM_RLHF", "mm_rlhf"), ("mmrb", "mmrb2")])

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
+import zipfile
 from pathlib import Path
 from typing import Any
+from xml.sax.saxutils import escape
 
 import pytest
 from typer.testing import CliRunner
@@ -15,11 +17,12 @@ from rewardlab.benchmarks.recordings import FORMS
 from rewardlab.benchmarks.recordings.imports import import_recording
 from rewardlab.benchmarks.recordings.readers import RECORDERS, length_order
 from rewardlab.benchmarks.recordings.samples import Import
+from rewardlab.benchmarks.recordings.xlsx import sheet_rows
 from rewardlab.benchmarks.registry import PACKAGED, find_benchmark
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import BenchSettings
 from rewardlab.cli import app
-from rewardlab.errors import ConfigError, DataError
+from rewardlab.errors import ConfigError, DataError, MissingPackageError
 from rewardlab.types import Completion, FinishReason, Order, Vote, choice_of
 from rewardlab.verdicts.formats import WRITERS
 from rewardlab.verdicts.parse import verdict_of
@@ -91,8 +94,55 @@ def test_lmms_eval_and_vlmevalkit(data: Path, tmp_path: Path) -> None:
             writer.writerows(table)
         kit = import_recording("vlmevalkit", tmp_path / f"p{suffix}", rows_of(data))
         assert kit.rows == lmms.rows
-    with pytest.raises(DataError, match=r"save it as \.csv"):
-        import_recording("vlmevalkit", tmp_path / "p.xlsx", rows_of(data))
+    write_sheet(tmp_path / "p.xlsx", table)
+    assert import_recording("vlmevalkit", tmp_path / "p.xlsx", rows_of(data)).rows == lmms.rows
+    with pytest.raises(DataError, match=r"is a table; `rewardlab bench import vlmevalkit .*p.xlsx --data DATA"):
+        run_bench(BenchSettings("vl_rewardbench", data, f"replay:{tmp_path / 'p.xlsx'}"), tmp_path / "none")
+
+
+def write_sheet(path: Path, table: list[dict[str, Any]]) -> None:
+    """A workbook as openpyxl writes it, the header among the shared texts; of each row one cell is inline."""
+    shared: list[str] = []
+
+    def cell(place: int, row: int, value: Any) -> str:
+        name = f"{'ABCD'[place]}{row}"
+        if isinstance(value, int):
+            return f'<c r="{name}"><v>{value}</v></c>'
+        if place == 3 and row > 1:
+            return (
+                f'<c r="{name}" t="inlineStr"><is><r><t>{escape(value[:5])}</t></r><r><t>{escape(value[5:])}</t></r></is></c>'
+            )
+        shared.append(value)
+        return f'<c r="{name}" t="s"><v>{len(shared) - 1}</v></c>'
+
+    lines = [list(table[0]), *(list(row.values()) for row in table)]
+    rows = "".join(
+        f'<row r="{n}">{"".join(cell(place, n, value) for place, value in enumerate(line))}</row>'
+        for n, line in enumerate(lines, start=1)
+    )
+    space = 'xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"'
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("xl/worksheets/sheet1.xml", f"<worksheet {space}><sheetData>{rows}</sheetData></worksheet>")
+        items = "".join(f"<si><t>{escape(text)}</t></si>" for text in shared)
+        archive.writestr("xl/sharedStrings.xml", f"<sst {space}>{items}</sst>")
+
+
+def test_sheets(tmp_path: Path) -> None:
+    """Cells that are left out are empty, whole rows are passed over; what is no workbook is refused in a sentence."""
+    space = 'xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"'
+    rows = '<row><c t="inlineStr"><is><t>a</t></is></c><c r="AA1" t="str"><v>b</v></c></row><row r="3"/>'
+    rows += '<row r="4"><c r="AA4" t="str"><v>x_x000D_y</v></c></row>'
+    with zipfile.ZipFile(tmp_path / "s.xlsx", "w") as archive:
+        archive.writestr("xl/worksheets/sheet1.xml", f"<worksheet {space}><sheetData>{rows}</sheetData></worksheet>")
+    assert list(sheet_rows(tmp_path / "s.xlsx", "a table")) == [{"a": "", "b": "x\ry"}]
+    (tmp_path / "n.xlsx").write_text("index\tquestion\n")
+    with zipfile.ZipFile(tmp_path / "e.xlsx", "w") as archive:
+        archive.writestr("other.xml", "")
+    with zipfile.ZipFile(tmp_path / "x.xlsx", "w") as archive:
+        archive.writestr("xl/worksheets/sheet1.xml", f"<worksheet {space}><row>")
+    for name in ("n", "e", "x", "none"):
+        with pytest.raises(DataError, match=r"is no \.xlsx file that can be read; expected a table, or saved as \.csv"):
+            list(sheet_rows(tmp_path / f"{name}.xlsx", "a table"))
 
 
 def test_draws_of_the_official_inference(data: Path, tmp_path: Path) -> None:
@@ -201,6 +251,25 @@ def test_every_form_has_a_reader() -> None:
     """By one list of names."""
     assert list(FORMS) == list(RECORDERS)
     assert set(FORMS.values()) <= set(PACKAGED)
+
+
+def test_columns_that_a_run_passes_over(tmp_path: Path) -> None:
+    """`bench import` and `bench export` take own pairs as `bench run` does."""
+    pairs = [
+        {"pair_id": f"p{n}", "question": f"q{n}", "responses": ["a", "b"], "preferred": 0, "annotator": "x"} for n in range(3)
+    ]
+    data = write_lines(tmp_path / "pairs.jsonl", pairs)
+    marks = write_lines(tmp_path / "o.jsonl", [{"id": f"p{n}", "right": n > 0} for n in range(3)])
+    imports = ["bench", "import", "outcomes", str(marks), "--data", str(data), "--out", str(tmp_path / "replay.jsonl")]
+    assert "--allow-columns annotator" in str(CliRunner().invoke(app, imports).exception)
+    done = CliRunner().invoke(app, [*imports, "--allow-columns", "annotator"])
+    assert done.exit_code == 0, done.output
+    command = done.output.replace("\n", " ").split("score it: rewardlab ")[1].replace("RUN", str(tmp_path / "run")).split()
+    assert CliRunner().invoke(app, command).exit_code == 0
+    exports = ["bench", "export", str(tmp_path / "run"), "--out", str(tmp_path / "log.json"), "--without-images"]
+    assert "--allow-columns annotator" in str(CliRunner().invoke(app, exports).exception)
+    done = CliRunner().invoke(app, [*exports, "--allow-columns", "all"])
+    assert done.exit_code == 0 or isinstance(done.exception, MissingPackageError)
 
 
 def test_import_from_the_command_line(data: Path, tmp_path: Path) -> None:

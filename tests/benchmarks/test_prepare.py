@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -155,7 +156,7 @@ def test_without_a_network(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
     with pytest.raises(ConfigError, match="unknown benchmark"):
         fetch_files("mmlu", tmp_path)
-    done = CliRunner().invoke(app, ["bench", "prepare", "mmrb2"])
+    done = CliRunner().invoke(app, ["bench", "prepare", "mmrb2", "--out", "x", "--check", "y"])
     assert "expected either --out" in str(done.exception) + done.output
 
 
@@ -194,3 +195,21 @@ def test_the_benchmarks_are_listed() -> None:
         "official scorer: vl_rewardbench"
     )
     assert lines["pairs"] == "any number of pairs; files: your own; no official scorer here"
+
+
+def test_data_by_the_name_of_the_benchmark(hub: tuple[Hub, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `bench prepare` fetched without --out is what `bench run` reads without --data; what is not there is said."""
+    monkeypatch.setenv("REWARDLAB_DATA", str(tmp_path / "data"))
+    command = ["bench", "run", "rewardbench2", "--judge", "baseline:longest", "--out", str(tmp_path / "run")]
+    refused = CliRunner().invoke(app, command)
+    assert "data/rewardbench2 is looked into, where `rewardlab bench prepare rewardbench2`" in str(refused.exception)
+    monkeypatch.setattr("rewardlab.benchmarks.prepare.fetch_files", partial(fetch_files, hub=hub[1]))
+    fetched = CliRunner().invoke(app, ["bench", "prepare", "rewardbench2"])
+    assert f"of rewardbench2 at {SHA} to {tmp_path}/data/rewardbench2" in fetched.output
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    assert json.loads((tmp_path / "run" / "report.json").read_text())["num_pairs"] == 18
+    own = CliRunner().invoke(app, ["bench", "run", "pairs", *command[3:]])
+    assert "pairs: expected --data FILE" in str(own.exception)
+    remote = CliRunner().invoke(app, ["bench", "run", "pairs", *command[3:], "--data", "hf:me/pairs"])
+    assert "hf:me/pairs: is on the Hub; `rewardlab data build" in str(remote.exception)

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from rewardlab.benchmarks.browser import read_kinds, tally
+from rewardlab.benchmarks.browser import judgments_to_show, read_kinds, tally
 from rewardlab.benchmarks.report import write_reports
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import BenchSettings
 from rewardlab.data.pairs import write_parquet
+from rewardlab.errors import DataError
 from rewardlab.types import Order
 from rewardlab.verdicts.votes import in_order
 from tests.support.labeled import labeled
@@ -46,6 +47,39 @@ def test_kinds(run: tuple[Path, list[Any]]) -> None:
     """Each of the four sorts of pair is told apart."""
     found = read_kinds(run[0] / "scores.jsonl")
     assert [found[n] for n in range(4)] == [["right"], ["wrong", "flipped"], ["wrong", "invalid"], ["wrong", "split"]]
+
+
+def test_judges_that_do_not_look_are_shown_with_their_images(demo_pairs: Any, tmp_path: Path) -> None:
+    """A baseline's and a replay's pages have the pictures of the pairs, wherever these are at hand; scores do not change."""
+    vl = [
+        {"id": f"RLAIF-V-{n}", "prompt": f"What is {n}?", "chosen": "yes", "rejected": "no", "image": f"i/{n}.png"}
+        for n in range(3)
+    ]
+    (tmp_path / "vl.jsonl").write_text("\n".join(map(json.dumps, vl)))
+    (tmp_path / "i").mkdir()
+    for n in range(3):
+        (tmp_path / "i" / f"{n}.png").write_bytes(demo_pairs[0][n].images[0])
+    write_parquet(demo_pairs[0][:3], tmp_path / "pairs.parquet")
+    texts = [{"row": n, "order": order, "text": "<answer>1</answer>"} for n in range(3) for order in ("given", "swapped")]
+    (tmp_path / "s.jsonl").write_text("\n".join(map(json.dumps, texts)))
+    for name, data in (("vl_rewardbench", "vl.jsonl"), ("pairs", "pairs.parquet")):
+        for judge in ("baseline:first", f"replay:{tmp_path / 's.jsonl'}"):
+            out = tmp_path / f"{name}-{judge[:6]}"
+            report, rows = run_bench(BenchSettings(name, tmp_path / data, judge), out)
+            write_reports(report, rows, out)
+            views, _ = judgments_to_show(rows, out)
+            assert [len(view.images) for view in views] == [1, 1, 1]
+            assert not any(row.pair.images for row in rows)
+            assert not any("without their images" in note for note in report.notes)
+    shutil.rmtree(tmp_path / "i")
+    report, rows = run_bench(BenchSettings("vl_rewardbench", tmp_path / "vl.jsonl", "baseline:first"), tmp_path / "none")
+    assert any("shown without their images" in note and "--images" in note for note in report.notes)
+    assert [view.images for view in judgments_to_show(rows, tmp_path / "none")[0]] == [[], [], []]
+    with pytest.raises(DataError, match=r"--images .*nowhere: no such folder"):
+        run_bench(
+            BenchSettings("vl_rewardbench", tmp_path / "vl.jsonl", "baseline:first", images=tmp_path / "nowhere"),
+            tmp_path / "x",
+        )
 
 
 def test_tally() -> None:

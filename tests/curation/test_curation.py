@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -120,7 +121,7 @@ def test_bad_rows_are_listed_and_the_good_kept(demo_pairs: Any, tmp_path: Path) 
         good | {"judgment": 5},
         good | {"images": [{"bytes": "abcd"}]},
         good | {"images": ["a\0b"]},
-        good | {"preferred": 1.0},
+        good | {"preferred": 0.5},
     ]
     rows += [good | {"pair_id": "row-0"}]
     lines = [json.dumps(row).encode() for row in rows] + [b"{broken", json.dumps(good).encode().replace(b"Which", b"Whi\xff")]
@@ -273,7 +274,18 @@ def test_build_stats_split_balance_convert(demo_pairs: Any, tmp_path: Path) -> N
     assert not {pair.images[0] for pair in parts[0]} & {pair.images[0] for pair in parts[1]}
     assert sum(map(len, parts)) == len(built)
     assert read_pairs(tmp_path / "convert") == built
-    assert json.loads((tmp_path / "stats" / "stats.json").read_text())["num_pairs"] == len(built)
+    numbers = json.loads((tmp_path / "stats" / "stats.json").read_text())
+    assert numbers["num_pairs"] == len(built)
+    table = CliRunner().invoke(app, ["data", "stats", str(tmp_path / "out"), "--out", str(tmp_path / "stats")]).stdout
+    rows = dict(re.split(r" {2,}", line, maxsplit=1) for line in table.splitlines() if "  " in line)
+    assert "{" not in table
+    assert (rows["pairs"], rows["different images"]) == (str(len(built)), str(numbers["num_distinct_images"]))
+    assert f"{next(iter(numbers['source']))} {len(built)} (100 %)" in rows["source"]
+    share, low, high = numbers["longer_wins"]["all"]
+    longer = f"{100 * share:.1f} [{100 * low:.1f}, {100 * high:.1f}] % (95 % interval)"
+    assert rows["the longer response is preferred"] == longer
+    as_json = CliRunner().invoke(app, ["data", "stats", str(tmp_path / "out"), "--out", str(tmp_path / "stats"), "--json"])
+    assert json.loads(as_json.stdout) == numbers
 
 
 def build_own(folder: Path, *ids: str) -> Any:

@@ -100,6 +100,45 @@ def test_copies_of_a_photo_are_found_and_nothing_else(how: str, photos: list[Ima
     assert not any(turned)
 
 
+TONES: dict[str, Callable[[Image.Image], Image.Image]] = {
+    "less contrast": lambda photo: ImageEnhance.Contrast(photo).enhance(0.7),
+    "more contrast": lambda photo: ImageEnhance.Contrast(photo).enhance(1.3),
+    "gamma": lambda photo: photo.point([round(255 * (level / 255) ** 0.8) for level in range(256)] * 3),
+    "brighter": lambda photo: ImageEnhance.Brightness(photo).enhance(1.2),
+}
+
+
+@pytest.mark.parametrize("how", TONES)
+def test_photos_in_other_tones(how: str, photos: list[Image.Image]) -> None:
+    """Two thirds at least: pieces of sky have too few shades. No other in their place."""
+    index = ImageIndex([("b", row, encoded(photo)) for row, photo in enumerate(photos)])
+    hits = [index.find(encoded(TONES[how](photo))) for photo in photos]
+    assert sum(("b", row) in found for row, found in enumerate(hits)) >= 2 / 3 * len(photos)
+    assert all(set(found) <= {("b", row)} for row, found in enumerate(hits))
+
+
+def test_a_drawing_in_other_tones_is_another() -> None:
+    """What a question asks may be the tone: a grey disc is no black one."""
+    discs = []
+    for level in (0, 60, 120):
+        disc = Image.new("RGB", (96, 96), "white")
+        ImageDraw.Draw(disc).ellipse((20, 20, 76, 76), fill=(level, level, level))
+        discs.append(disc)
+    index = ImageIndex([("b", 0, encoded(discs[0]))])
+    assert [sorted(index.find(encoded(disc, "BMP"))) for disc in discs] == [[("b", 0)], [], []]
+
+
+def test_a_text_within_another() -> None:
+    """A longer text of the benchmark within an instruction is found; its half, and a general part of it, are not."""
+    question = f"{TEXT} and what happens next at the corner of the street"
+    around = "You are asked to look at the following question and to answer it in one sentence, with a reason: {} Think first."
+    index = TextIndex([("b", 0, question), ("c", 0, "Which of the two dogs is the larger one?")], LIMITS)
+    assert list(index.find(around.format(question)).values()) == [0.99]
+    assert index.find(question[: len(question) // 2]) == {}
+    assert index.find(around.format("Which of the two dogs is the larger one?")) == {}
+    assert index.find(f"{around.format('')} {around.format('')}") == {}
+
+
 def test_flat_pictures_are_not_each_other() -> None:
     """Cards with a shape in one place or another, or none."""
     cards = [Image.new("RGB", (64, 64), "grey")]

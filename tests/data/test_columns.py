@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rewardlab.cli import app
+from rewardlab.config import SFTConfig
 from rewardlab.data.candidates import read_candidates
 from rewardlab.data.columns import CANDIDATE_COLUMNS, PAIR_COLUMNS, nearest_column
 from rewardlab.data.inputs import pair_of
@@ -23,6 +24,7 @@ from rewardlab.data.rows import features
 from rewardlab.data.urls import AllowedUrls
 from rewardlab.distill.pipeline import survey
 from rewardlab.errors import DataError
+from rewardlab.training.run.held_out import pairs_beside
 from rewardlab.types import PreferencePair
 from tests.support.images import png
 
@@ -65,7 +67,7 @@ def test_media_under_another_name(name: str, form: str, tmp_path: Path) -> None:
         data = tmp_path / "p.parquet"
         pq.write_table(pa.Table.from_pylist([row(**{name: None}), row(**{name: {"bytes": png(), "path": None}})]), data)
     for read in (read_pairs, PairTable, lambda path: read_pairs(path, allow_columns=["all"])):
-        with pytest.raises(DataError, match=f"row 1: the column '{name}' is not read"):
+        with pytest.raises(DataError, match=f"row 1.*: the column '{name}' is not read"):
             read(data)
     with pytest.raises(DataError, match=f"did you mean 'images', a list[?].*--allow-columns {name}$"):
         read_pairs(data)
@@ -180,8 +182,11 @@ def test_training_and_distillation_count_media(tmp_path: Path, capsys: pytest.Ca
     blind = write(tmp_path / "p.jsonl", [row(question="What is in the image?")] * 2)
     with pytest.raises(DataError, match="2 of 2 questions speak of an image"):
         PairTable(blind)
-    with pytest.raises(DataError, match="2 of 2 questions speak of an image"):
+    with pytest.raises(DataError, match=r"2 of 2 questions speak of an image.* --allow-without-images"):
         survey(read_pairs(blind))
+    table = PairTable(blind, allow_without_images=True)
+    assert len(table) == survey(read_pairs(blind), allow_without_images=True)[0] == 2
+    assert len(pairs_beside(table, str(blind), SFTConfig())) == 2
     (tmp_path / "x.png").write_bytes(png())
     mixed = write(tmp_path / "m.jsonl", [row(images=["x.png"]), row()])
     PairTable(mixed)
@@ -190,6 +195,23 @@ def test_training_and_distillation_count_media(tmp_path: Path, capsys: pytest.Ca
     assert (shown.out + shown.err).count("1 of 2 pairs have no image") == 2
     done = CliRunner().invoke(app, ["data", "validate", str(mixed)])
     assert done.output.splitlines()[-2:] == ["2 good, 0 bad, 1 with images", "1 of 2 pairs have no image"]
+
+
+@pytest.mark.parametrize("command", ["sft", "rl", "rm", "prm", "policy", "score", "distill", "self-distil", "steps", "doctor"])
+def test_every_command_that_refuses_a_blind_set_takes_one_on_purpose(command: str) -> None:
+    assert "--allow-without-images" in CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"}).output
+
+
+def test_a_blind_set_is_read_on_purpose(tmp_path: Path) -> None:
+    """By the doctor, as by the commands that train."""
+    blind = write(tmp_path / "p.jsonl", [row(question="What is in the image?")] * 300)
+    config = tmp_path / "sft.yaml"
+    config.write_text("template: verdict\n")
+    command = ["doctor", str(config), "--stage", "sft", "--data", str(blind), "--dry-run"]
+    refused, read = (CliRunner().invoke(app, [*command, *more]) for more in ([], ["--allow-without-images"]))
+    assert "300 of 300 questions speak of an image" in refused.output
+    assert "300 pairs" in read.output
+    assert "speak of an image (row" not in read.output
 
 
 def test_rows_without_a_label_are_counted(tmp_path: Path) -> None:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
+import pickle
+import random
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
@@ -14,7 +19,7 @@ from rewardlab.cli import app
 from rewardlab.data.guessed_mapping import guess_mapping
 from rewardlab.data.pair_table import PairTable
 from rewardlab.data.pairs import read_pairs
-from rewardlab.errors import DataError
+from rewardlab.errors import DataError, MediaError
 from rewardlab.types import PreferencePair
 from tests.support.images import png
 
@@ -72,6 +77,115 @@ def test_every_form_is_the_same_set(form: str, rows: list[dict[str, Any]], tmp_p
     assert 15 < sum(pair.preferred == 0 for pair in pairs) < 45
 
 
+@pytest.mark.parametrize("rows", [CHOSEN, SIDES], ids=["chosen", "sides"])
+@pytest.mark.parametrize("form", ["csv", "tsv", "json", "jsonl", "saved", "parquet"])
+def test_training_reads_what_a_benchmark_reads(form: str, rows: list[dict[str, Any]], tmp_path: Path) -> None:
+    """The same pairs under the same labels, in any order, from threads and from a copy in another process."""
+    rows = [{name: value for name, value in row.items() if name != "id"} for row in rows]
+    rows[7] |= {"prompt" if "prompt" in rows[7] else "question": 'What is 7,\n or "seven"?'}
+    if form == "parquet":
+        path = tmp_path / "pairs.parquet"
+        name = "image" if "image" in rows[0] else "photo"
+        pictures = [row | {name: {"bytes": png((28 + n % 3, 28)), "path": None}} for n, row in enumerate(rows)]
+        pq.write_table(pa.Table.from_pylist(pictures), path)
+    else:
+        path = write(tmp_path, form, rows)
+    expected, table = read_pairs(path, images=tmp_path), PairTable(path, images=tmp_path)
+    places = random.Random(0).sample(range(60), 60)
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(pickle.loads(pickle.dumps(table)).__getitem__, places)) == [expected[n] for n in places]
+    assert [pair.question for _, pair in table.light_pairs()] == [pair.question for pair in expected]
+    assert [len(pair.images) for _, pair in table.light_pairs()] == [1] * 60
+
+
+def test_a_picture_within_a_mapped_parquet_is_looked_at(tmp_path: Path) -> None:
+    """At the start, as those of the format's own column are."""
+    row = {"prompt": "What?", "chosen": "a", "rejected": "b", "photo": {"bytes": b"GIF89a no picture", "path": None}}
+    pq.write_table(pa.Table.from_pylist([row]), tmp_path / "p.parquet")
+    with pytest.raises(MediaError, match="row 0, image 0: not a readable image"):
+        PairTable(tmp_path / "p.parquet")
+
+
+def test_what_is_held_in_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = write(tmp_path, "json", [{name: value for name, value in row.items() if name != "id"} for row in CHOSEN])
+    monkeypatch.setattr("rewardlab.data.row_files.MOST_HELD_BYTES", 1000)
+    with pytest.raises(DataError, match="would all be held in memory; `rewardlab data convert FILE"):
+        PairTable(data)
+
+
+CELLS = "question,response_a,response_b,winner,level,teacher_share,order,attempts\n"
+
+
+def test_cells_and_the_floats_of_pandas(tmp_path: Path) -> None:
+    """Numbers of a CSV are read, empty cells are nothing; a column of integers with a gap comes as floats."""
+    lines = ["q0,x,y,a,3,0.75,,\n", "q1,x,y,b,,,swapped,2\n", "q2,x,y,,2.0,1,given,\n", "q3,x,y,b,nan,,,\n"]
+    (tmp_path / "c.csv").write_text(CELLS + "".join(lines))
+    for pairs in (read_pairs(tmp_path / "c.csv"), list(PairTable(tmp_path / "c.csv"))):
+        assert [pair.level for pair in pairs] == [3, None, 2, None]
+        assert [pair.teacher_share for pair in pairs] == [0.75, None, 1, None]
+        assert [pair.order.value for pair in pairs] == ["given", "swapped", "given", "given"]
+        assert [pair.preferred for pair in pairs] == [0, 1, None, 1]
+    rows = [{"question": "q", "responses": ["x", "y"], "preferred": value} for value in (1.0, float("nan"), None, 0)]
+    (tmp_path / "p.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "p.parquet")
+    for path in (tmp_path / "p.jsonl", tmp_path / "p.parquet"):
+        assert [repr(pair.preferred) for pair in read_pairs(path)] == ["1", "None", "None", "0"]
+    (tmp_path / "l.csv").write_text('question,responses,images,preferred\nq,"[""x"", ""y""]",,1.0\n')
+    (pair,) = read_pairs(tmp_path / "l.csv")
+    assert (pair.responses, pair.preferred, pair.images) == (("x", "y"), 1, ())
+    (tmp_path / "f.csv").write_text("question,answer_1,answer_2,label\nq,x,y,2.0\nq,x,y,1.0\n")
+    assert [pair.preferred for pair in read_pairs(tmp_path / "f.csv")] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("cells", "message"),
+    [("q,x,y,a,hard,,,", "'level' is 'hard'"), ("q,x,y,a,1.5,,,", "'level' is 1.5"), ("q,x,y,a,,2,,", "'teacher_share' is 2")],
+)
+def test_cells_that_are_no_numbers(cells: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "c.csv").write_text(CELLS + "q0,x,y,a,,,,\n\n" + cells + "\n")
+    for read in (read_pairs, PairTable):
+        with pytest.raises(DataError, match=rf"c.csv, row 1 \(line 4\): {message}"):
+            read(tmp_path / "c.csv")
+
+
+def test_rows_and_lines(tmp_path: Path) -> None:
+    """A row is counted from 0 over the set, a line from 1 in its file, blank ones too."""
+    good = json.dumps({"question": "q", "responses": ["x", "y"], "preferred": 0})
+    folder = tmp_path / "set"
+    folder.mkdir()
+    (folder / "a.jsonl").write_text(f"{good}\n{good}\n")
+    (folder / "b.jsonl").write_text(f"\n\n{good}\n" + good.replace('"y"', '""') + "\n")
+    for read in (read_pairs, PairTable):
+        with pytest.raises(DataError, match=r"set, row 3 \(b.jsonl, line 4\): a response is empty"):
+            read(folder)
+        with pytest.raises(DataError, match=r"b.jsonl, row 1 \(line 4\): a response is empty"):
+            read(folder / "b.jsonl")
+
+
+def test_a_column_twice(tmp_path: Path) -> None:
+    (tmp_path / "c.csv").write_text("question,chosen,rejected,chosen\nq,x,y,z\n")
+    with pytest.raises(DataError, match="the column 'chosen' is there twice"):
+        read_pairs(tmp_path / "c.csv")
+
+
+def test_splits_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a saved dict, and of folders and files that are called as splits are; a folder of one split says nothing."""
+    from datasets import Dataset, DatasetDict
+
+    rows = [{"question": f"q{n}", "responses": ["x", "y"], "preferred": 0} for n in range(3)]
+    DatasetDict({"train": Dataset.from_list(rows), "hard": Dataset.from_list(rows[:1])}).save_to_disk(str(tmp_path / "saved"))
+    for name in ("train-00000-of-00001", "test-00000-of-00001", "part-0"):
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / f"{name}.parquet")
+    assert len(read_pairs(tmp_path / "saved")) == len(PairTable(tmp_path / "saved")) == 4
+    logged = "".join(capsys.readouterr())
+    assert logged.count("saved: all splits are read, train (1), hard (1), of 2 files; name ") == 1
+    assert f"name {tmp_path}/saved/train for one alone" in logged
+    assert len(read_pairs(tmp_path / "saved" / "hard")) == 1
+    assert "splits" not in "".join(capsys.readouterr())
+    assert len(read_pairs(tmp_path)) == 9
+    assert "all splits are read, test (1), train (1), of 3 files" in "".join(capsys.readouterr())
+
+
 def test_the_mapping_is_said_and_commands_take_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An id under another name is no pair_id: it is refused by the nearest one, or passed over on purpose."""
     data = write(tmp_path, "csv", CHOSEN)
@@ -89,8 +203,9 @@ def test_the_mapping_is_said_and_commands_take_it(tmp_path: Path, capsys: pytest
     done = CliRunner().invoke(app, ["data", "convert", str(data), "--allow-columns", "id", "--out", str(out)])
     assert done.exit_code == 0, done.output
     assert len(PairTable(out)) == 60
-    with pytest.raises(DataError, match="`rewardlab data convert FILE"):
+    with pytest.raises(DataError, match=r"row 0 \(line 2\): the column 'id' is not read"):
         PairTable(data)
+    assert len(PairTable(data, allow_columns=["id"])) == 60
 
 
 @pytest.mark.parametrize(

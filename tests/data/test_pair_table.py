@@ -133,7 +133,7 @@ def test_what_is_refused(pairs: list[PreferencePair], tmp_path: Path, monkeypatc
     for name, message in (
         ("empty", "holds no pairs"),
         ("bad", "line 3: not JSON"),
-        ("label", "row 1: preferred is 7"),
+        ("label", r"row 1 \(line 2\): preferred is 7"),
         ("none", "no such file"),
     ):
         with pytest.raises(DataError, match=message):
@@ -147,7 +147,7 @@ def test_what_is_refused(pairs: list[PreferencePair], tmp_path: Path, monkeypatc
     with pytest.raises(MediaError, match=r"cannot be read \(No such file"):
         PairTable(tmp_path / "set.jsonl")
     write_parquet(pairs, tmp_path / "set.parquet")
-    monkeypatch.setattr("rewardlab.data.pair_table.MOST_GROUP_BYTES", 100)
+    monkeypatch.setattr("rewardlab.data.row_files.MOST_GROUP_BYTES", 100)
     with pytest.raises(DataError, match="is read whole for each of its pairs"):
         PairTable(tmp_path / "set.parquet")
 
@@ -155,13 +155,16 @@ def test_what_is_refused(pairs: list[PreferencePair], tmp_path: Path, monkeypatc
 @pytest.mark.parametrize(
     ("images", "message"),
     [
-        ([""], r"row 1, image 0: the path is empty; give .* an empty list"),
-        (["good.png", "empty.png"], r"row 1, image 1, .*empty\.png: the file is empty; expected one of PNG"),
-        (["note.png"], r"row 1, image 0, .*note\.png: not a readable image \(its first bytes are of no image format\)"),
-        (["none.png"], r"row 1, image 0, .*none\.png: cannot be read \(No such file .*; check --images"),
-        (["https://host/a.png"], r"row 1, image 0: https://host/a\.png is not fetched; download the image"),
-        (["data:image/png;base64,@@"], r"row 1, image 0: the data URL is not valid base64"),
-        ([{"bytes": None, "path": None}], r"row 1, image 0: holds neither bytes nor a path; give one"),
+        ([""], r"row 1 \(line 2\), image 0: the path is empty; give .* an empty list"),
+        (["good.png", "empty.png"], r"row 1 \(line 2\), image 1, .*empty\.png: the file is empty; expected one of PNG"),
+        (
+            ["note.png"],
+            r"row 1 \(line 2\), image 0, .*note\.png: not a readable image \(its first bytes are of no image",
+        ),
+        (["none.png"], r"row 1 \(line 2\), image 0, .*none\.png: cannot be read \(No such file .*; check --images"),
+        (["https://host/a.png"], r"row 1 \(line 2\), image 0: https://host/a\.png is not fetched; download the image"),
+        (["data:image/png;base64,@@"], r"row 1 \(line 2\), image 0: the data URL is not valid base64"),
+        ([{"bytes": None, "path": None}], r"row 1 \(line 2\), image 0: holds neither bytes nor a path; give one"),
     ],
 )
 def test_a_bad_medium_is_named(images: list[object], message: str, tmp_path: Path) -> None:
@@ -176,7 +179,7 @@ def test_a_bad_medium_is_named(images: list[object], message: str, tmp_path: Pat
         with pytest.raises(MediaError, match=r"set\.jsonl, " + message):
             read(path)
         path.write_text(json.dumps({**row, "videos": ["good.png", "empty.png"]}))
-        with pytest.raises(MediaError, match=r"set\.jsonl, row 0, video 1, .*empty\.png: the file is empty; expected a video"):
+        with pytest.raises(MediaError, match=r"set\.jsonl, row 0 \(line 1\), video 1, .*: the file is empty; expected a video"):
             read(path)
 
 
@@ -187,7 +190,7 @@ def test_a_file_of_another_kind_is_named(tmp_path: Path) -> None:
     (tmp_path / "latin.jsonl").write_bytes("{'question': 'é'}".encode("latin-1"))
     (tmp_path / "bad.parquet").write_bytes(b"no Parquet")
     for name, message in (
-        ("bad.txt", "expected a .parquet or .jsonl file of pairs; `rewardlab data convert"),
+        ("bad.txt", "expected pairs as .parquet, .jsonl, .csv"),
         ("none.csv", "no such file"),
         ("bad.jsonl", "line 1: not JSON .*; expected one object a line"),
         ("latin.jsonl", "line 1: not UTF-8; save the file"),

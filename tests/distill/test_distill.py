@@ -32,6 +32,7 @@ from rewardlab.samplers import failures
 from rewardlab.types import Completion, FinishReason, Order, choice_of
 from rewardlab.verdicts.parse import parse_verdict
 from tests.support.distillation import calls_of, config_for
+from tests.support.openai_server import ChatServer, chat_server
 from tests.support.servers import running
 
 Start = Callable[..., str]
@@ -324,3 +325,16 @@ def test_what_is_refused_for_its_content_is_left_out(demo_pairs: Any, tmp_path: 
     assert statistics["num_failed_pairs"] >= 30
     assert statistics["num_pairs"] + statistics["num_failed_pairs"] == 60
     assert statistics["num_pairs"] > 0
+
+
+def test_answers_that_another_format_reads_are_told(demo_pairs: Any, tmp_path: Path) -> None:
+    """With the key that reads them, which then does; where nothing is unread nothing is said."""
+    with chat_server(ChatServer(text="Both are close, but my choice is [[A]]")) as url:
+        first = distill(demo_pairs[0][:12], config_for(url, votes=2), tmp_path / "first")
+        assert "ok" not in first["verdict_statuses"]
+        hint = first["other_format"] or ""
+        assert "answers without a verdict have one in the format double_brackets" in hint
+        key, _, name = hint.split(": ")[-1].split()[0].partition("=")
+        second = distill(demo_pairs[0][:12], config_for(url, votes=2, **{key: name}), tmp_path / "second")
+    assert set(second["verdict_statuses"]) == {"ok"}
+    assert second["other_format"] is None

@@ -16,6 +16,7 @@ from rewardlab.health.memory import Phase, Setup, setup_of
 from rewardlab.health.plan import DataFacts, Plan, memory_lines, needs
 from rewardlab.health.speed import step_seconds
 from rewardlab.health.step_time import evaluation_seconds
+from rewardlab.health.units import hours_text
 from rewardlab.models.architectures import build_on_meta
 from rewardlab.prompts import load_template
 from rewardlab.training.run.evaluation import plan_evaluation
@@ -124,6 +125,33 @@ def test_the_share_of_the_time() -> None:
     short = next(each for each in needs(config, plan, DataFacts(steps=60)) if each.name == "evaluation")
     assert "2 times in 60 steps" in short.message  # at the start and at the end, however rarely between
     assert short.message.endswith("; lower evaluation.num_pairs, or set evaluation.blank_images to false")
+
+
+def test_hours_and_money_by_hand() -> None:
+    """Steps, and the evaluations at the start, the end and between, on four cards; nothing where steps are not known."""
+    plan, steps = Plan(Launch(4, 3), card=CARDS["H100"], model=BASE, price=2.5), 1000
+    for config in (SFTConfig(), SFTConfig(evaluation=HELD_OUT), RLConfig()):
+        finding = next(each for each in needs(config, plan, DataFacts(steps=steps)) if each.name == "time")
+        one = setup(config, plan.launch)
+        step = step_seconds(one, CARDS["H100"])
+        seconds = steps * step + (11 * evaluation_seconds(one, CARDS["H100"]) if config.evaluation.every_steps == 100 else 0)
+        hours = seconds / 3600
+        assert (
+            f"1,000 steps of {step:,.3g} s on 4 cards: about {hours_text(seconds)}, {4 * hours:,.3g} card-hours"
+            in finding.message
+        )
+        assert f"on an H100, {4 * hours * 2.5:,.2f} US dollars; estimated from shapes" in finding.message
+    assert not [each for each in needs(SFTConfig(), plan) if each.name == "time"]
+    free = next(each for each in needs(RLConfig(), replace(plan, price=None), DataFacts(steps=9000)) if each.name == "time")
+    assert "--price says what they cost" in free.message
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(20, "under a minute"), (90, "2 min"), (3600, "1.0 h"), (9000, "2.5 h"), (36_000, "10 h"), (4_000_000, "1,111 h")],
+)
+def test_hours(seconds: float, text: str) -> None:
+    assert hours_text(seconds) == text
 
 
 def test_the_cure_of_an_evaluation() -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
+from typer.testing import CliRunner
 
+from rewardlab.cli import app
 from rewardlab.errors import ConfigError
 from rewardlab.judging.best_of_n import rank_many
 from rewardlab.judging.judge import GenerativeJudge
@@ -28,6 +32,7 @@ from rewardlab.prompts import load_template
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.types import Candidates, Choice, Completion, FinishReason, Message
 from rewardlab.verdicts.parse import format_verdict
+from tests.support.openai_server import ChatServer, chat_server
 
 
 def play(plan: Plan, decide: Callable[[int, int], int | None]) -> Ranking:
@@ -205,3 +210,17 @@ def test_nobody_has_two_byes_in_a_row(num: int, decide: Callable[[int, int], int
             matches = plan.send(winners)
     except StopIteration:
         assert len(left) == 1
+
+
+def test_answers_that_another_format_reads_are_told(tmp_path: Path) -> None:
+    """`rank` names the format, and the command by it finds the verdicts."""
+    (tmp_path / "p.jsonl").write_text(json.dumps({"question": "q", "responses": ["a", "b", "c"], "best": 0}) + "\n")
+    with chat_server(ChatServer(text="I take [[A]]")) as url:
+        command = ["rank", str(tmp_path / "p.jsonl"), "--judge", f"openai:m@{url}", "--plan", "round_robin"]
+        unread = CliRunner().invoke(app, [*command, "--out", str(tmp_path / "one")])
+        assert unread.exit_code == 1
+        sentence = unread.output.split("without a verdict have one in the format double_brackets")[1]
+        flags = " ".join(sentence.split()).split("): ")[1].split()[:2]
+        read = CliRunner().invoke(app, [*command, *flags, "--out", str(tmp_path / "two")])
+    assert read.exit_code == 0, read.output
+    assert "double_brackets" not in read.output

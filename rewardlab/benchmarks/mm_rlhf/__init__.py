@@ -5,7 +5,7 @@ from __future__ import annotations
 from rewardlab.benchmarks.base import Benchmark, BenchmarkFiles, Export, OfficialScorer
 from rewardlab.benchmarks.media import NUM_FRAMES
 from rewardlab.benchmarks.mm_rlhf.export import rewards_of_votes
-from rewardlab.benchmarks.mm_rlhf.loader import load_mm_rlhf
+from rewardlab.benchmarks.mm_rlhf.loader import is_mm_rlhf_row, load_mm_rlhf
 from rewardlab.benchmarks.mm_rlhf.official import reward_lines, score_rewards
 
 BENCHMARK = Benchmark(
@@ -25,6 +25,7 @@ BENCHMARK = Benchmark(
         sha256={"mm_reward_bench.jsonl": "6d7b3589750b8837b54291b601220cdb000593a17b8bb1b81de298e5ebe772b9"},
         media="images, and folders of video frames, come with the release of Kwai-YuanQi/MM-RLHF",
     ),
+    is_row=is_mm_rlhf_row,
     scorers={
         "mm_rlhf": OfficialScorer(
             lambda rows, data: reward_lines(score_rewards(rows)), "JSON lines with id, image or video, rewards"

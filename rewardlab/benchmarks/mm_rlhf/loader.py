@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.data_files import json_rows, reason
-from rewardlab.benchmarks.media import check_media, read_media
+from rewardlab.benchmarks.media import check_media, read_media, read_within
 from rewardlab.benchmarks.mm_rlhf.official import path_category
 from rewardlab.data.qwen_video import VideoPolicy
 from rewardlab.data.rows import validate
@@ -29,9 +30,9 @@ def load_mm_rlhf(data: Path, *, images: Path | None, with_images: bool, policy: 
     """
     lines = json_rows(data, "MM-RLHF-RewardBench as JSON lines")
     rows = [_row(number, fields, where) for number, (fields, where) in enumerate(lines)]
-    if not with_images:
-        return [row for row, _ in rows]
     folder = images or data.parent
+    if not with_images:
+        return [replace(row, media=partial(read_within, folder, name)) for row, name in rows]
     check_media((name for _, name in rows), folder, "MM-RLHF-RewardBench")
     return [
         replace(
@@ -41,6 +42,12 @@ def load_mm_rlhf(data: Path, *, images: Path | None, with_images: bool, policy: 
         )
         for row, name in rows
     ]
+
+
+def is_mm_rlhf_row(fields: Mapping[str, Any]) -> bool:
+    """Return whether a row is of this benchmark, by the category in the path of its medium."""
+    media = [fields.get(name) for name in ("image", "video") if fields.get(name)]
+    return bool(media) and all(isinstance(name, str) for name in media) and path_category(fields) is not None
 
 
 def _row(number: int, fields: Mapping[str, Any], where: str) -> tuple[Row, str]:

@@ -8,12 +8,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.data_files import reason, whole_json
-from rewardlab.benchmarks.media import check_media, read_media
+from rewardlab.benchmarks.media import check_media, read_within
 from rewardlab.benchmarks.multimodal_rewardbench.official import sub_category
 from rewardlab.data.images import plain_image
 from rewardlab.data.pairs import rows_of
@@ -34,7 +35,7 @@ def _raw(data: Path) -> list[Any]:
 
 
 def _seen(image: Any, folder: Path, row: Row) -> tuple[bytes, ...]:
-    return read_media(folder / image) if isinstance(image, str) else (plain_image(image["bytes"], where=f"row {row.row}"),)
+    return read_within(folder, image) if isinstance(image, str) else (plain_image(image["bytes"], where=f"row {row.row}"),)
 
 
 def load_multimodal_rewardbench(data: Path, *, images: Path | None, with_images: bool) -> list[Row]:
@@ -44,9 +45,9 @@ def load_multimodal_rewardbench(data: Path, *, images: Path | None, with_images:
     Raise DataError for a malformed or unfilled row, MediaError with the images that are missing.
     """
     rows = [_row(number, fields, data) for number, fields in enumerate(_raw(data))]
-    if not with_images:
-        return [row for row, _ in rows]
     folder = images or data.parent
+    if not with_images:
+        return [replace(row, media=partial(_seen, image, folder, row)) for row, image in rows]
     check_media((image for _, image in rows if isinstance(image, str)), folder, "Multimodal RewardBench")
     return [replace(row, pair=replace(row.pair, images=_seen(image, folder, row))) for row, image in rows]
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from rewardlab.benchmarks.data_files import check_text, json_rows, whole_json
 from rewardlab.benchmarks.recordings.samples import Key, RecordedSample, text_key
+from rewardlab.benchmarks.recordings.xlsx import sheet_rows
 from rewardlab.errors import DataError
 from rewardlab.types import Choice, Order
 from rewardlab.verdicts.parse import format_verdict
@@ -58,16 +59,22 @@ def lmms_eval_samples(path: Path) -> Iterator[RecordedSample]:
 
 
 def vlmevalkit_table(path: Path) -> Iterator[RecordedSample]:
-    """The prediction table of VLMEvalKit (.tsv or .csv, or .xlsx saved as one of these): question, response, prediction."""
-    expected = "a table of VLMEvalKit with question, response, prediction, as .tsv or .csv"
+    """The prediction table of VLMEvalKit (.xlsx, .tsv or .csv): question, response, prediction."""
+    for line in _table_rows(path, "a table of VLMEvalKit with question, response, prediction, as .xlsx, .tsv or .csv"):
+        responses = ast.literal_eval(line["response"])
+        yield _shown(line["question"], responses, length_order(responses), line["prediction"])
+
+
+def _table_rows(path: Path, expected: str) -> Iterator[Mapping[str, str]]:
+    if path.suffix == ".xlsx":
+        yield from sheet_rows(path, expected)
+        return
     if path.suffix not in (".tsv", ".csv"):
-        raise DataError(f"{path}: save it as .csv or .tsv first; expected {expected}")
+        raise DataError(f"{path}: expected {expected}")
     check_text(path, expected)
     csv.field_size_limit(sys.maxsize)
     with path.open(encoding="utf-8-sig", newline="") as file:
-        for line in csv.DictReader(file, delimiter="\t" if path.suffix == ".tsv" else ","):
-            responses = ast.literal_eval(line["response"])
-            yield _shown(line["question"], responses, length_order(responses), line["prediction"])
+        yield from csv.DictReader(file, delimiter="\t" if path.suffix == ".tsv" else ",")
 
 
 def multimodal_rewardbench_outputs(path: Path) -> Iterator[RecordedSample]:
@@ -123,7 +130,7 @@ def outcomes(path: Path) -> Iterator[RecordedSample]:
 RECORDERS: Mapping[str, Recorder] = {
     "vl_rewardbench": Recorder(vl_rewardbench_draws, "overall_judgment", "texts", "JSON lines of its inference"),
     "lmms_eval": Recorder(lmms_eval_samples, "overall_judgment", "texts", "lmms-eval's samples_*.jsonl"),
-    "vlmevalkit": Recorder(vlmevalkit_table, "overall_judgment", "texts", "VLMEvalKit's table, .tsv or .csv"),
+    "vlmevalkit": Recorder(vlmevalkit_table, "overall_judgment", "texts", "VLMEvalKit's table, .xlsx, .tsv or .csv"),
     "ixc": Recorder(ixc_results, None, "group", "IXC-2.5-Reward's results.json"),
     "multimodal_rewardbench": Recorder(multimodal_rewardbench_outputs, "double_brackets", "id", "JSON lines of its inference"),
     "mm_rlhf": Recorder(mm_rlhf_rewards, None, "medium", "JSON lines with id, image or video, rewards"),

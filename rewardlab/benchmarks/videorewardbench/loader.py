@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from rewardlab.benchmarks.base import Row
-from rewardlab.benchmarks.media import check_media, read_media
+from rewardlab.benchmarks.media import check_media, read_media, read_within
 from rewardlab.data.pairs import rows_of
 from rewardlab.data.qwen_video import VideoPolicy
 from rewardlab.data.rows import validate
@@ -50,9 +50,9 @@ def load_videorewardbench(
     rows = [_row(fields, number, f"{data}, row {number}") for number, fields in enumerate(rows_of(data))]
     if not rows:
         raise DataError(f"{data}: holds no rows")
-    if not with_images:
-        return rows
     folder = images or data.parent
+    if not with_images:
+        return [replace(row, media=partial(read_within, folder, row.medium)) for row in rows]
     check_media((row.medium for row in rows), folder, "VideoRewardBench")
     read = cache(lambda name: read_media(folder / name, policy=policy))  # several pairs share a video
     return [

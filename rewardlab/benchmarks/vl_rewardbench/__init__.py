@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rewardlab.benchmarks.base import Benchmark, BenchmarkFiles, Export, OfficialScorer
 from rewardlab.benchmarks.vl_rewardbench.export import draws_of_votes, lines_of_export
-from rewardlab.benchmarks.vl_rewardbench.loader import GROUPINGS, load_vl_rewardbench
+from rewardlab.benchmarks.vl_rewardbench.loader import GROUPINGS, is_vl_rewardbench_row, load_vl_rewardbench
 from rewardlab.benchmarks.vl_rewardbench.official import lines_of_draws
 
 BENCHMARK = Benchmark(
@@ -18,6 +18,7 @@ BENCHMARK = Benchmark(
         sha256={"vl_rewardbench.jsonl": "17588bca00bf24d11d62cccbd3ab9e1327f08351d40a53d77370039861e02ec1"},
         media="the Hub's parquet has its images inside",
     ),
+    is_row=is_vl_rewardbench_row,
     scorers={"vl_rewardbench": OfficialScorer(lines_of_draws, "the JSON lines of its inference.py")},
     export=Export(draws_of_votes, lines_of_export),
 )

@@ -9,12 +9,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.data_files import json_rows, reason
-from rewardlab.benchmarks.media import check_media
+from rewardlab.benchmarks.media import check_media, read_within
 from rewardlab.data.images import plain_image, read_image
 from rewardlab.data.pairs import rows_of
 from rewardlab.data.rows import validate
@@ -29,6 +30,14 @@ _GROUPS = {
     "mathverse": "reasoning",
     "mmmu_pro": "reasoning",
 }
+
+
+_OTHERS = ("wildvision", "jailbreak", "lrvinstruction", "politics", "svit")  # prefixes of general ids in the released file
+
+
+def is_vl_rewardbench_row(fields: Mapping[str, Any]) -> bool:
+    """Return whether a row is of this benchmark, by the source in its id."""
+    return str(fields.get("id", "")).lower().startswith((*_GROUPS, *_OTHERS))
 
 
 def official_group(row_id: str) -> str:
@@ -59,9 +68,9 @@ def load_vl_rewardbench(data: Path, *, images: Path | None, with_images: bool) -
             raise DataError(f"{data}: holds no rows")
         return hub_rows
     rows = [_row(n, fields, where) for n, (fields, where) in enumerate(json_rows(data, "VL-RewardBench as JSON lines"))]
-    if not with_images:
-        return [row for row, _ in rows]
     folder = images or data.parent
+    if not with_images:
+        return [replace(row, media=partial(read_within, folder, name)) for row, name in rows]
     check_media((name for _, name in rows), folder, "VL-RewardBench")
     return [_with_image(row, folder / name) for row, name in rows]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rewardlab.config import EvaluationConfig, RLConfig, RMConfig, SFTConfig
-from rewardlab.data.pair_table import allowed_columns, fingerprint_of, light_pairs, select_pairs
+from rewardlab.data.pair_table import allowed_columns, allows_without_images, fingerprint_of, light_pairs, select_pairs
 from rewardlab.errors import DataError
 from rewardlab.processes import is_main
 from rewardlab.prompts import Template
@@ -117,7 +117,14 @@ def hold_out_file(pairs: Sequence[PreferencePair], others: Sequence[PreferencePa
 def pairs_beside(pairs: Sequence[PreferencePair], data: str, config: SFTConfig | RLConfig) -> Sequence[PreferencePair]:
     """Return the held-out pairs at ``data``; columns that may be in ``pairs`` may be there too. Raise DataError, MediaError."""
     images = Path(config.evaluation.images) if config.evaluation.images else None
-    return pairs_of(data, config.frames, config.model, images=images, allow_columns=allowed_columns(pairs))
+    return pairs_of(
+        data,
+        config.frames,
+        config.model,
+        images=images,
+        allow_columns=allowed_columns(pairs),
+        allow_without_images=allows_without_images(pairs),
+    )
 
 
 def hold_out(pairs: Sequence[PreferencePair], config: SFTConfig | RLConfig, template: Template) -> HeldOut:

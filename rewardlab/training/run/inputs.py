@@ -35,11 +35,19 @@ def pairs_of(
     *,
     images: Path | None = None,
     allow_columns: Collection[str] = (),
+    allow_without_images: bool = False,
 ) -> Sequence[PreferencePair]:
     """Return pairs as they are, or those of a set on disk, read as they are taken; videos as ``model``'s family is shown them,
     or as ``frames``. ``images``: where relative paths of media start; ``allow_columns``: that may be there
-    unread. Raise DataError or MediaError."""
+    unread; ``allow_without_images``: a set that speaks of images and has none is read, too. Raise DataError or MediaError."""
     if not isinstance(pairs, str | Path):
         return pairs
     policy = partial(video_policy_of, model)
-    return PairTable(Path(pairs), images=images, frames=frames, policy=policy, allow_columns=allow_columns)
+    return PairTable(
+        Path(pairs),
+        images=images,
+        frames=frames,
+        policy=policy,
+        allow_columns=allow_columns,
+        allow_without_images=allow_without_images,
+    )

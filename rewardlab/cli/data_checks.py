@@ -1,0 +1,100 @@
+"""`rewardlab data validate` and `stats`: what a set of pairs holds, and what is wrong with it."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Optional
+
+import typer
+
+from rewardlab.cli.exit_codes import ExitCode
+from rewardlab.cli.options import AllowColumns, AsJson, Data, Images, Out, RandomSeed, columns_of, data_app
+from rewardlab.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rewardlab.types import PreferencePair
+
+
+@data_app.command("validate")
+def data_validate(
+    data: Data,
+    out: Annotated[Optional[Path], typer.Option("--out", help="Folder for the good rows, as Parquet shards.")] = None,
+    images: Images = None,
+    allow_columns: AllowColumns = None,
+    suggest: Annotated[
+        bool, typer.Option("--suggest", help="Check nothing; print a mapping of the file's columns, for `data build`.")
+    ] = False,
+) -> None:
+    """Check every row: list the bad ones with their reasons, and with --out keep the good ones. Exit status 1 if any is bad."""
+    if suggest:
+        if out or images or allow_columns:
+            raise ConfigError("--suggest prints a mapping and checks nothing; give it without other options")
+        return _suggest(data)
+    from rewardlab.data.media_mentions import MediaCount
+    from rewardlab.data.pairs import BadRow, validate_rows, write_shards
+
+    bad, unlabelled, names, media = 0, 0, set[str](), MediaCount()
+
+    def checked() -> Iterator[PreferencePair]:
+        nonlocal bad, unlabelled
+        with closing(validate_rows(data, images=images, allow_columns=columns_of(allow_columns))) as rows:
+            for index, row in enumerate(rows):
+                if isinstance(row, BadRow):
+                    bad += 1
+                    typer.echo(row.reason)
+                elif row.pair_id in names:
+                    bad += 1
+                    typer.echo(f"{data}, row {index}: pair_id {row.pair_id!r} is there twice; every pair needs its own")
+                else:
+                    media.add(row, index)
+                    unlabelled += row.preferred is None
+                    names.add(row.pair_id)
+                    yield row
+
+    for _ in write_shards(checked(), out) if out else checked():
+        pass
+    without = f" ({unlabelled:,} without a label: not for a benchmark, nor to train on)" if unlabelled else ""
+    typer.echo(f"{len(names):,} good{without}, {bad:,} bad, {media.num_with_media:,} with images")
+    for note in media.notes():
+        typer.echo(note)
+    if bad:
+        raise typer.Exit(ExitCode.FINDING)
+
+
+def _suggest(data: Path) -> None:
+    from rewardlab.data.suggested_mapping import suggested_mapping
+
+    typer.echo(suggested_mapping(data), nl=False)
+
+
+@data_app.command("stats")
+def data_stats(
+    data: Data,
+    out: Out,
+    images: Images = None,
+    allow_columns: AllowColumns = None,
+    seed: RandomSeed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Numbers of a set as a table, as `stats.json`, and with example pairs to look at as `stats.html`: balance, lengths, length
+    bias."""
+    from rewardlab.curation.overview import Overview, summary_lines
+    from rewardlab.data.pairs import stream_pairs
+    from rewardlab.reporting.progress import bar
+
+    overview = Overview(seed)
+    with bar("stats", None) as advance:
+        for pair in stream_pairs(data, images=images, allow_columns=columns_of(allow_columns)):
+            overview.add(pair)
+            advance()
+    numbers = overview.write(out, title=f"{data.name}: {overview.num_pairs:,} pairs")
+    if as_json:
+        typer.echo(json.dumps(numbers))
+        return
+    for line in summary_lines(numbers):
+        typer.echo(line)
+    typer.echo(f"written: {out}/stats.json, stats.html")
