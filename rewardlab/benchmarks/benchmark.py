@@ -12,6 +12,7 @@ from rewardlab.benchmarks.report_model import Report
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import BenchSettings
 from rewardlab.config.data import NO_BUDGET, NO_PRICES, Budget, Prices
+from rewardlab.samplers.failures import MAX_FAILED
 from rewardlab.samplers.request_options import RequestOptions
 
 
@@ -33,7 +34,7 @@ def benchmark(
     stop_error: float | None = None,
     batch_size: int = 64,
     controls: Sequence[str] = ("blank",),
-    max_failed: float = 0.02,
+    max_failed: float = MAX_FAILED,
     api_key: str | None = None,
     concurrency: int | None = None,
     deadline_s: float | None = None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rewardlab.samplers.failures import errors_in_words
+from rewardlab.samplers.failures import failure_sentence
 from rewardlab.types import Judgment
 
 VOTES = "votes"  # the pass that is no control
@@ -16,12 +16,6 @@ def failure_of(passes: Mapping[str, Sequence[Judgment]], most: float) -> str:
     sentences = []
     for name, judgments in passes.items():
         completions = [vote.completion for judgment in judgments for vote in judgment.votes]
-        failed = sum(completion.failed for completion in completions)
-        if failed > most * len(completions):
-            of_control = "" if name == VOTES else f" of the control {name}"
-            share = f"{100 * failed / len(completions):.1f} %, more than the {100 * most:g} % of --max-failed"
-            sentences.append(
-                f"{failed:,} of {len(completions):,} votes{of_control} failed at the endpoint ({share}): "
-                f"{errors_in_words(completions)}"
-            )
-    return "; ".join(sentences)
+        what = "votes" if name == VOTES else f"votes of the control {name}"
+        sentences.append(failure_sentence(completions, most, what))
+    return "; ".join(sentence for sentence in sentences if sentence)

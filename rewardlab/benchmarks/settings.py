@@ -15,6 +15,7 @@ from rewardlab.errors import ConfigError
 from rewardlab.judging.spec import WITHOUT_SAMPLER, JudgeSpec
 from rewardlab.models.checkpoints import load_template_for
 from rewardlab.prompts import load_template, reading_format
+from rewardlab.samplers.failures import MAX_FAILED
 from rewardlab.samplers.request_options import NOTHING_SAID, RequestOptions
 
 NO_ENGINES = ("baseline", "replay")  # judges that a benchmark takes beside those of engines
@@ -50,7 +51,7 @@ class BenchSettings:
     api_key: str = "none"
     request: RequestOptions = NOTHING_SAID
     command: str = ""  # for the report
-    max_failed: float = 0.02  # share of votes that may fail at the endpoint before the report is marked as failed
+    max_failed: float = MAX_FAILED  # share of votes that may fail at the endpoint before the report is marked as failed
     prices: Prices = NO_PRICES
     budget: Budget = NO_BUDGET  # of an openai: judge, controls included
     cluster: str | None = None

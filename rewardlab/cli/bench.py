@@ -35,6 +35,7 @@ from rewardlab.cli.request_options import (
 )
 from rewardlab.errors import ConfigError
 from rewardlab.judging.spec import WITHOUT_SAMPLER, JudgeSpec, spec_help
+from rewardlab.samplers.failures import MAX_FAILED
 
 
 @bench_app.command("run")
@@ -102,7 +103,7 @@ def bench_run(
     price: Price = "",
     budget_usd: BudgetUsd = None,
     budget_tokens: BudgetTokens = None,
-    max_failed: MaxFailed = 0.02,
+    max_failed: MaxFailed = MAX_FAILED,
     as_json: AsJson = False,
     cluster: Annotated[
         Optional[str],
@@ -248,6 +249,7 @@ def bench_listwise(
     temperature: Annotated[float, typer.Option("--temperature", min=0.0, help="0, as the benchmark has it, is greedy.")] = 0.0,
     max_tokens: Annotated[int, typer.Option("--max-tokens", min=1, help="Most tokens of a judgment.")] = 2048,
     batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Sequences at a time (hf).")] = 64,
+    max_failed: MaxFailed = MAX_FAILED,
     concurrency: Concurrency = None,
     deadline: Deadline = None,
     reasoning_effort: ReasoningEffort = None,
@@ -258,7 +260,8 @@ def bench_listwise(
     """RewardBench 2 by its own protocols: one of four at once, or every answer rated alone; its scorer's figures beside ours.
 
     A judge of pairs takes `bench run rewardbench2` instead (every right answer against each wrong one), or `rewardlab rank`.
-    The same command continues a killed run.
+    The same command continues a killed run. **Exit status 3** where an endpoint refuses request after request, and where more
+    than `--max-failed` of the answers failed: the report has no accuracy then.
     """
     from rewardlab.benchmarks.rewardbench2.listwise import ListSettings, listwise_markdown, run_listwise
     from rewardlab.judging.engines import open_generative_judge
@@ -274,6 +277,9 @@ def bench_listwise(
         judge, temperature=temperature, max_tokens=max_tokens, batch_size=batch_size, api_key=key, request=request
     )
     command = shlex.join(["rewardlab", *sys.argv[1:]])
-    report = run_listwise(opened, ListSettings(data, protocol, words, limit, seed, command), out)
+    report = run_listwise(opened, ListSettings(data, protocol, words, limit, seed, command, max_failed), out)
     typer.echo(listwise_markdown(report))
     typer.echo(f"written: {out}/report.json, report.md, answers.jsonl, official.jsonl (for bench official)")
+    if report.failure:
+        typer.echo(f"the run failed: {report.failure}", err=True)
+        raise typer.Exit(ExitCode.ENDPOINT)

@@ -18,6 +18,7 @@ from rewardlab.cli.options import (
     AllowColumns,
     ApiKeyEnv,
     BatchSize,
+    MaxFailed,
     MaxTokens,
     Out,
     PairJudgeOption,
@@ -36,6 +37,7 @@ from rewardlab.cli.request_options import (
     request_options,
 )
 from rewardlab.judging.comparison import FAILED
+from rewardlab.samplers.failures import MAX_FAILED
 from rewardlab.types import BOTH_ORDERS, Judgment, Outcome, VerdictStatus
 from rewardlab.verdicts.other_formats import other_format, unread_texts
 from rewardlab.verdicts.votes import both_orders_or_none, in_order
@@ -108,6 +110,7 @@ def rank_command(
     temperature: Temperature = 1.0,
     max_tokens: MaxTokens = 1024,
     batch_size: BatchSize = 64,
+    max_failed: MaxFailed = MAX_FAILED,
     seed: RandomSeed = 0,
     concurrency: Concurrency = None,
     deadline: Deadline = None,
@@ -121,7 +124,8 @@ def rank_command(
     Rows may have `images`, `group`, and `best`, the index of the best response (or a list of indices), which scores the
     result; rows of RewardBench 2 (`prompt`, `chosen`, `rejected`, `subset`) work too. Writes `rankings.jsonl`,
     `matches.jsonl` (every vote) and `report.json`; the same command resumes a killed run. `adaptive` spends its budget
-    where the first place is in doubt; `knockout` is cheapest if few matches are undecided.
+    where the first place is in doubt; `knockout` is cheapest if few matches are undecided. **Exit status 3** where an endpoint
+    refuses request after request, and where more than `--max-failed` of the votes failed: the figures are not shown then.
     """
     from rewardlab.data.candidates import read_candidates
     from rewardlab.judging.best_of_n import run_ranking
@@ -139,7 +143,17 @@ def rank_command(
         request=request_options(concurrency, deadline, reasoning_effort, body, max_tokens_field),
     )
     command = shlex.join(["rewardlab", *sys.argv[1:]])
-    report = run_ranking(opened, prompts, out, plan=plan, budget=budget, num_votes=votes, seed=seed, command=command)
+    report = run_ranking(
+        opened,
+        prompts,
+        out,
+        plan=plan,
+        budget=budget,
+        num_votes=votes,
+        seed=seed,
+        max_failed=max_failed,
+        command=command,
+    )
     undecided = 100 * report["undecided_rate"]
     typer.echo(
         f"{report['num_prompts']:,} prompts, {report['matches_per_prompt']:.1f} matches each, {undecided:.1f} % undecided; "
@@ -149,12 +163,15 @@ def rank_command(
         typer.echo(f"{failed:,} votes failed at the endpoint; the same command asks for them again")
     if report["other_format"]:
         typer.echo(report["other_format"])
-    if "best_found" in report:
+    if "best_found" in report and not report["failure"]:
         for name, cell in {"best found": report["best_found"], **report["groups"]}.items():
             low, high = cell["interval"]
             typer.echo(f"{name}: {100 * cell['accuracy']:.1f} % [{100 * low:.1f}, {100 * high:.1f}] of {cell['n']:,}")
     typer.echo(f"written: {out}/rankings.jsonl, matches.jsonl, report.json")
     end_without_votes({VerdictStatus(status) for status in report["statuses"]})
+    if report["failure"]:
+        typer.echo(f"the run failed: {report['failure']}", err=True)
+        raise typer.Exit(ExitCode.ENDPOINT)
     if report["unjudged_rate"] == 1:
         typer.echo("no match has a valid vote in both orders", err=True)
         raise typer.Exit(ExitCode.ENDPOINT if failed else ExitCode.FINDING)

@@ -21,7 +21,7 @@ from rewardlab.judging.ranking import PLANS, Match, Plan, Ranking
 from rewardlab.metrics.intervals import mean_interval
 from rewardlab.models.checkpoints import commit
 from rewardlab.reporting.progress import bar
-from rewardlab.samplers.failures import FailureStreak
+from rewardlab.samplers.failures import MAX_FAILED, FailureStreak, failure_sentence
 from rewardlab.types import BOTH_ORDERS, Candidates, Judgment, Outcome, Vote
 from rewardlab.verdicts.other_formats import other_format, unread_texts
 from rewardlab.verdicts.votes import both_orders_or_none
@@ -118,6 +118,7 @@ def run_ranking(
     budget: int | None,
     num_votes: int,
     seed: int,
+    max_failed: float = MAX_FAILED,
     command: str = "",
 ) -> dict[str, Any]:
     """Rank all prompts to ``out/rankings.jsonl`` and ``out/report.json``; return the report.
@@ -125,7 +126,9 @@ def run_ranking(
     Every match is kept with its votes in ``out/matches.jsonl`` when its round is judged: the same command continues a killed
     run, and asks again where the judge failed to answer. ``unjudged_rate`` of the report is the share of matches of which an
     order has no valid vote. Where best responses are known the report has the share of prompts whose single first place is one
-    of them; first places that are shared are not right. Raise ConfigError, and EndpointError where nothing answers.
+    of them; first places that are shared are not right. ``failure`` of the report is not empty where more than the share
+    ``max_failed`` (0..1) of the votes failed: its figures then say nothing of the judge. Raise ConfigError, and EndpointError
+    where nothing answers.
     """
     for prompt in prompts:
         _start(plan, len(prompt.responses), budget, True)
@@ -180,6 +183,7 @@ def run_ranking(
     report: dict[str, Any] = {"plan": plan, "budget": budget, "votes": num_votes, "judge": judge.spec, "command": command}
     report |= {
         "statuses": dict(Counter(vote.verdict.status.value for vote in votes)),
+        "failure": failure_sentence([vote.completion for vote in votes], max_failed),
         "unjudged_rate": sum(judged.outcome is Outcome.NO_VALID_VOTE for judged in judgments) / len(judgments),
         "commit": commit(),
         "other_format": _other_format(judge, votes),

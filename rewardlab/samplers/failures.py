@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rewardlab.errors import EndpointError
 from rewardlab.types import Completion
@@ -13,6 +13,7 @@ GIVE_UP_AFTER = 20  # failed requests in a row, each already retried where that 
 # A refusal with one of these statuses may be for what is in the request, which says nothing of the next one.
 OF_CONTENT = (400, 403, 413, 415, 422)
 WITHOUT_TEXT = "no text in the answer"  # as a content filter leaves it
+MAX_FAILED = 0.02  # share of the requests of a run that may fail before its figures say nothing
 GIVE_UP_AFTER_REFUSALS = 50  # of that kind in a row, before anything was answered
 _OF_CONTENT = re.compile(rf"HTTP ({'|'.join(map(str, OF_CONTENT))})\b|{WITHOUT_TEXT}")
 
@@ -56,3 +57,12 @@ def errors_in_words(completions: Iterable[Completion], most: int = 3) -> str:
     counts = Counter(completion.error or completion.finish.value for completion in completions if completion.failed)
     named = [f"{error!r} ({number:,})" for error, number in counts.most_common(most)]
     return ", ".join([*named, *([f"{len(counts) - most:,} other errors"] if len(counts) > most else [])])
+
+
+def failure_sentence(completions: Sequence[Completion], most: float, what: str = "votes") -> str:
+    """Return why a run failed, where more than the share ``most`` (0..1) of its completions did; "" where it did not."""
+    failed = sum(completion.failed for completion in completions)
+    if failed <= most * len(completions):
+        return ""
+    share = f"{100 * failed / len(completions):.1f} %, more than the {100 * most:g} % of --max-failed"
+    return f"{failed:,} of {len(completions):,} {what} failed at the endpoint ({share}): {errors_in_words(completions)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from rewardlab.errors import EndpointError
 from rewardlab.samplers.failures import GIVE_UP_AFTER, GIVE_UP_AFTER_REFUSALS, FailureStreak, errors_in_words
 from rewardlab.types import Completion, FinishReason
 from tests.support.distillation import config_for
-from tests.support.openai_server import ChatServer, chat_server
+from tests.support.openai_server import VERDICT, ChatServer, chat_server
 from tests.support.shell import run_main
 
 
@@ -144,3 +145,36 @@ def test_errors_are_counted_by_their_words() -> None:
     failed = [fail("a")] * 3 + [fail("b")] * 5 + [fail("c"), fail("d"), fail("e"), Completion("x", FinishReason.STOP)]
     assert errors_in_words(failed) == "'b' (5), 'a' (3), 'c' (1), 2 other errors"
     assert errors_in_words([Completion("x", FinishReason.STOP)]) == ""
+
+
+@pytest.fixture
+def prompts_file(tmp_path: Path) -> Path:
+    row = {"subset": "Math", "num_correct": 1, "num_incorrect": 3, "chosen": ["good"], "rejected": ["bad", "worse", "worst"]}
+    lines = [json.dumps({**row, "id": str(n), "prompt": f"Q{n}"}) for n in range(20)]
+    (tmp_path / "prompts.jsonl").write_text("\n".join(lines))
+    return tmp_path / "prompts.jsonl"
+
+
+@pytest.mark.parametrize("command", [("rank", "--plan", "knockout"), ("bench", "listwise", "--data")], ids=lambda c: c[0])
+def test_rank_and_listwise_have_the_same_bound(command: tuple[str, ...], prompts_file: Path, tmp_path: Path) -> None:
+    """A tenth of the answers fails, never two in a row: no figure is shown, the report says why, and the status is 3."""
+    server = ChatServer(refuse=lambda body, number: (400, "too <long>") if number % 10 == 5 else None, text="[[A]]")
+    if command[0] == "rank":
+        server.text, command = VERDICT, (command[0], str(prompts_file), *command[1:])
+    else:
+        command = (*command, str(prompts_file))
+    with chat_server(server) as url:
+        how = [*command, "--judge", f"openai:m@{url}", "--concurrency", "1", "--out"]
+        ended = run_main(main, *how, tmp_path / "out")
+        allowed = run_main(main, *how, tmp_path / "allowed", "--max-failed", "0.2")
+        server.refuse = lambda body, number: None
+        again = run_main(main, *how, tmp_path / "out")
+    assert ended.returncode == 3
+    assert "the run failed: " in ended.stderr
+    assert "(10.0 %, more than the 2 % of --max-failed): 'HTTP 400: too <long>'" in ended.stderr
+    assert "best found" not in ended.stdout
+    assert "all prompts" not in ended.stdout
+    assert allowed.returncode == again.returncode == 0, again.stderr
+    assert "best found" in again.stdout or "all prompts" in again.stdout
+    assert "FAILED" not in again.stdout
+    assert json.loads((tmp_path / "out" / "report.json").read_text())["failure"] == ""

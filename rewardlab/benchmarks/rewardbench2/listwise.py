@@ -30,7 +30,7 @@ from rewardlab.prompts.listwise import LETTERS, list_messages, load_list_prompt,
 from rewardlab.reporting.progress import bar
 from rewardlab.reporting.tables import markdown_table, percent, with_interval
 from rewardlab.samplers.base import SamplingParams
-from rewardlab.samplers.failures import FailureStreak, errors_in_words
+from rewardlab.samplers.failures import MAX_FAILED, FailureStreak, errors_in_words, failure_sentence
 from rewardlab.types import Completion, Message, VerdictStatus
 
 PROTOCOLS = ("choice", "ratings")
@@ -47,6 +47,7 @@ class ListSettings:
     limit: int | None = None
     seed: int = 0
     command: str = ""
+    max_failed: float = MAX_FAILED  # share of the answers that may fail at the endpoint
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,8 @@ class ListScores:
 class ListReport:
     """A run by a protocol; ``template`` is that of the judge's training, it is asked in other ``words`` here.
 
-    In JSON the fields of ``scores`` stand beside the others, those that are None left out.
+    In JSON the fields of ``scores`` stand beside the others, those that are None left out. ``failure`` says why the run is no
+    evidence of the judge, "" of one that is.
     """
 
     benchmark: str
@@ -87,6 +89,7 @@ class ListReport:
     versions: Mapping[str, str]
     commit: str
     official: tuple[str, ...]
+    failure: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return what ``report.json`` holds."""
@@ -152,6 +155,7 @@ def run_listwise(judge: GenerativeJudge, settings: ListSettings, out: Path) -> L
         versions=versions(),
         commit=commit(),
         official=tuple(official_lines),
+        failure=failure_sentence([answer for row in answers for answer in row], settings.max_failed, "answers"),
     )
     write_atomic(out / "official.jsonl", "".join(json.dumps(record) + "\n" for record in records))
     write_atomic(out / "report.json", json.dumps(report.to_json(), indent=1, allow_nan=False) + "\n")
@@ -269,9 +273,12 @@ def listwise_markdown(report: ListReport) -> str:
     rows = [(name, with_interval(cell.accuracy, cell.interval), f"{cell.n:,}") for name, cell in cells.items()]
     rows.append(("mean of the subsets", percent(scores.accuracy.macro), f"{scores.num_prompts:,}"))
     lines = [f"# RewardBench 2, {report.protocol}: {report.judge}", ""]
-    lines += [*markdown_table(("", "accuracy %, 95 % interval", "prompts"), rows), ""]
-    lines += ["What the benchmark's own scorer prints on these answers:", "", "```text", *report.official, "```", ""]
-    if scores.places is not None and scores.consistent is not None:
+    if report.failure:  # figures would be of the endpoint
+        lines += [f"**FAILED: {report.failure}**", ""]
+    else:
+        lines += [*markdown_table(("", "accuracy %, 95 % interval", "prompts"), rows), ""]
+        lines += ["What the benchmark's own scorer prints on these answers:", "", "```text", *report.official, "```", ""]
+    if not report.failure and scores.places is not None and scores.consistent is not None:
         places = ", ".join(f"{letter} {'–' if s is None else f'{100 * s:.1f} %'}" for letter, s in scores.places.items())
         lines += [
             f"- named: {places} (a quarter each: no bias)",
