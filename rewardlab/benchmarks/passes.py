@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.baselines import BaselineJudge
@@ -13,11 +13,13 @@ from rewardlab.benchmarks.pass_log import PassLog
 from rewardlab.benchmarks.replay import Replay
 from rewardlab.data.votes import num_failed
 from rewardlab.errors import EndpointError
-from rewardlab.judging.judge import ModelJudge, VoteRequest, compare_until_settled
+from rewardlab.judging.asking import PairRequest, ask_missing, vote_places
+from rewardlab.judging.judge import ModelJudge
 from rewardlab.reporting.progress import Advance, bar
 from rewardlab.samplers.base import RequestGate
 from rewardlab.samplers.failures import FailureStreak, errors_in_words
-from rewardlab.types import Completion, Judgment, Order, PreferencePair, Vote
+from rewardlab.types import BOTH_ORDERS, Judgment, Order, Vote
+from rewardlab.verdicts.early_stopping import votes_settled
 from rewardlab.verdicts.votes import reduce_votes
 
 CHUNK = 64  # pairs that are asked together, where votes do not come one by one, and that share a seed
@@ -49,157 +51,170 @@ class Pass:
         Raise EndpointError where requests fail one after another, where all did (a judge that was never heard has no accuracy),
         and where the gate let too few through.
         """
-        votes = {entry.row: list(entry.votes) for entry in self.log.entries(self.name)}
-        if isinstance(judge, ModelJudge):  # what failed for want of an answer is asked again
-            votes = {row: row_votes for row, row_votes in votes.items() if not num_failed(row_votes)}
-            if any(row.row not in votes for row in self.rows):
-                judge.check()
-        failures = FailureStreak(judge.name, answered=bool(votes))
+        votes = {int(entry.key[1]): list(entry.votes) for entry in self.log.entries(self.name)}
         total = sum(len(orders) for orders in self.orders) * num_votes
-        with bar(f"bench: {self.name}", total) as advance:
-            if isinstance(judge, ModelJudge) and judge.is_streaming and self.stop_error is None:
-                self._ask_each(judge, num_votes, seed, votes, failures, gate, advance)
+        if not isinstance(judge, ModelJudge):
+            with bar(f"bench: {self.name}", total) as advance:
+                self._look_up(judge, num_votes, seed, votes, advance)
+            return [reduce_votes(row.pair.pair_id, votes[row.row]) for row in self.rows]
+        votes = {row: row_votes for row, row_votes in votes.items() if not num_failed(row_votes)}  # failures are asked again
+        if any(row.row not in votes for row in self.rows):
+            judge.check()
+        places = {orders: vote_places(judge, orders, num_votes) for orders in self.orders}
+        with bar(f"bench: {self.name}", sum(len(places[orders]) for orders in self.orders)) as advance:
+            asking = _Asking(self, judge, places, votes, seed, gate, advance)
+            if self.stop_error is None:
+                asking.ask_all(num_votes)
             else:
-                for start in range(0, len(self.rows), CHUNK):
-                    chunk = range(start, min(start + CHUNK, len(self.rows)))
-                    if any(self.rows[n].row not in votes for n in chunk):
-                        self._ask(judge, chunk, num_votes, seed, votes, failures)
-                    advance(num_votes * sum(len(self.orders[n]) for n in chunk))
-        if isinstance(judge, ModelJudge):
-            self._check_any_answer(judge, votes)
-        reduce = judge.reduce if isinstance(judge, ModelJudge) else reduce_votes
-        return [reduce(row.pair.pair_id, votes[row.row]) for row in self.rows]
+                asking.ask_in_turns(num_votes, self.stop_error)
+        self._check_any_answer(judge, votes)
+        return [judge.reduce(row.pair.pair_id, votes[row.row]) for row in self.rows]
+
+    @property
+    def cure(self) -> str:
+        """Return what else may be done where the judge fails in this pass."""
+        return "" if self.name == "votes" else ", or leave the control out with --controls"
+
+    @property
+    def of_control(self) -> str:
+        """Return the words that tell a control's requests from those of the votes."""
+        return "" if self.name == "votes" else f" of the control {self.name}"
 
     def _check_any_answer(self, judge: ModelJudge, votes_by_row: dict[int, list[Vote]]) -> None:
         completions = [vote.completion for votes in votes_by_row.values() for vote in votes]
         if not completions or not all(completion.failed for completion in completions):
             return
-        of_control = "" if self.name == "votes" else f" of the control {self.name}"
-        cure = "" if self.name == "votes" else ", or leave the control out with --controls"
         raise EndpointError(
-            f"{judge.name}: every one of {len(completions):,} requests{of_control} failed: {errors_in_words(completions)}; "
-            f"nothing is lost: cure it and run the same command again{cure}"
+            f"{judge.name}: every one of {len(completions):,} requests{self.of_control} failed: "
+            f"{errors_in_words(completions)}; nothing is lost: cure it and run the same command again{self.cure}"
         )
 
-    def _seed(self, seed: int, start: int) -> int:
+    def chunk_seed(self, seed: int, start: int) -> int:
         """Return the seed of a chunk, its own, so that a resumed run draws what an uninterrupted one would have."""
         return int(hashlib.sha256(f"{seed} {self.name} {start}".encode()).hexdigest()[:8], 16)
 
-    def _ask_each(
-        self,
-        judge: ModelJudge,
-        num_votes: int,
-        seed: int,
-        votes_by_row: dict[int, list[Vote]],
-        failures: FailureStreak,
-        gate: RequestGate | None,
-        advance: Advance,
+    def _look_up(
+        self, judge: BaselineJudge | Replay, num_votes: int, seed: int, votes_by_row: dict[int, list[Vote]], advance: Advance
     ) -> None:
-        """Ask for the votes that are missing, of all rows, as fast as they are answered; each is in the log when it comes."""
-        known = {n: self.log.answered(self.name, row.row) for n, row in enumerate(self.rows) if row.row not in votes_by_row}
-        sizes = {n: len(self.orders[n]) * num_votes for n in known}
-        total = sum(len(orders) for orders in self.orders) * num_votes
-        advance(total - sum(sizes.values()) + sum(map(len, known.values())))
-        places: list[tuple[int, int]] = []
-
-        def requests() -> Iterator[VoteRequest]:
-            for n in sizes:
-                for place in range(sizes[n]):
-                    if place not in known[n]:
-                        order, draw = self.orders[n][place // num_votes], place % num_votes
-                        places.append((n, place))
-                        yield VoteRequest(self.rows[n].pair, order, draw, self._seed(seed, n - n % CHUNK))
-
-        def write_whole(n: int) -> None:
-            if len(known[n]) == sizes[n]:
-                answers, row = [known[n][place] for place in range(sizes[n])], self.rows[n].row
-                votes_by_row[row] = [vote for vote, _ in answers]
-                self._write(row, votes_by_row[row], math.fsum(seconds for _, seconds in answers))
-
-        for n in [n for n in sizes if len(known[n]) == sizes[n]]:  # killed between its last vote and its line
-            write_whole(n)
-            del sizes[n]
-        before, num_failures = time.perf_counter(), 0
-        for number, vote in judge.vote_each(requests(), gate):
-            (n, place), now = places[number], time.perf_counter()
-            known[n][place], before = (vote, now - before), now
-            if not vote.completion.failed:
-                self.log.write_vote(self.name, self.rows[n].row, place, vote, known[n][place][1])
-            write_whole(n)
-            num_failures += vote.completion.failed
-            advance(1, note=f"{num_failures:,} failed" if num_failures else "")
-            self.log.spending.add(vote.completion)
-            failures.take(vote.completion)
-        if missing := sum(row.row not in votes_by_row for row in self.rows):
-            there = total - sum(sizes[n] - len(known[n]) for n in sizes)
-            raise EndpointError(
-                f"the budget is spent: {there:,} of {total:,} votes of the pass {self.name!r} are there, and {missing:,} pairs "
-                "lack some; raise it and run the same command again"
-            )
-
-    def _ask(
-        self,
-        judge: AnyJudge,
-        chunk: range,
-        num_votes: int,
-        seed: int,
-        votes_by_row: dict[int, list[Vote]],
-        failures: FailureStreak,
-    ) -> None:
-        """Ask about a chunk: whole where a row's draws depend on the rows beside it, else about what is missing of it."""
-        alone = not isinstance(judge, ModelJudge) or judge.is_batch_invariant
-        wanted = [n for n in chunk if self.rows[n].row not in votes_by_row or not alone]
-        rows, orders, start = [self.rows[n] for n in wanted], [self.orders[n] for n in wanted], time.perf_counter()
-        if isinstance(judge, Replay):
-            votes = [
-                [vote for order in row_orders for vote in judge.votes(row, order, num_votes)]
-                for row, row_orders in zip(rows, orders, strict=True)
-            ]
-        else:
-            chunk_seed, pairs = self._seed(seed, chunk.start), [row.pair for row in rows]
-            if self.stop_error is None:
-                judgments = judge.compare_many(pairs, orders=orders, num_votes=num_votes, seed=chunk_seed)
+        """Take the votes of a judge that nobody waits for, chunk by chunk."""
+        for start in range(0, len(self.rows), CHUNK):
+            chunk = range(start, min(start + CHUNK, len(self.rows)))
+            wanted = [n for n in chunk if self.rows[n].row not in votes_by_row]
+            rows, orders = [self.rows[n] for n in wanted], [self.orders[n] for n in wanted]
+            if isinstance(judge, Replay):
+                votes = [
+                    [vote for order in row_orders for vote in judge.votes(row, order, num_votes)]
+                    for row, row_orders in zip(rows, orders, strict=True)
+                ]
             else:
-                counted = _Counted(judge, failures.take)
-                judgments = compare_until_settled(counted, pairs, max_votes=num_votes, error=self.stop_error, seed=chunk_seed)
-            votes = [list(j.votes) for j in judgments]
-        is_timed = isinstance(judge, ModelJudge)  # nothing else takes time that says anything
-        a_vote = (time.perf_counter() - start) / max(1, sum(map(len, votes)))
-        for row, row_votes in zip(rows, votes, strict=True):
-            if row.row not in votes_by_row:
-                for vote in row_votes:
-                    self.log.spending.add(vote.completion)
-                self._write(row.row, row_votes, a_vote * len(row_votes) if is_timed else None)
+                pairs, chunk_seed = [row.pair for row in rows], self.chunk_seed(seed, start)
+                judgments = judge.compare_many(pairs, orders=orders, num_votes=num_votes, seed=chunk_seed)
+                votes = [list(judgment.votes) for judgment in judgments]
+            for row, row_votes in zip(rows, votes, strict=True):
+                self.write(row.row, row_votes, None)
                 votes_by_row[row.row] = row_votes
-        if is_timed and self.stop_error is None:
-            for vote in (vote for row_votes in votes for vote in row_votes):
-                failures.take(vote.completion)
+            advance(num_votes * sum(len(self.orders[n]) for n in chunk))
 
-    def _write(self, row: int, votes: Sequence[Vote], seconds: float | None) -> None:
+    def write(self, row: int, votes: Sequence[Vote], seconds: float | None) -> None:
+        """Write a row that has all of its votes, and count the time they took."""
         rounded = None if seconds is None else round(seconds, 6)
         self.log.write_row(self.name, row, votes, rounded)
         self.seconds, self.num_timed = self.seconds + (rounded or 0.0), self.num_timed + len(votes) * (seconds is not None)
 
 
-class _Counted:
-    """A judge whose every answer is taken note of before the next is asked for."""
+class _Asking:
+    """A pass being asked: every vote that came is in the log before another failure may end the run.
 
-    def __init__(self, judge: ModelJudge | BaselineJudge, take: Callable[[Completion], None]) -> None:
-        self._judge, self._take = judge, take
+    ``places`` are the votes of a row by its orders, ``votes`` those of the rows that have all of them.
+    """
 
-    @property
-    def name(self) -> str:
-        return self._judge.name
+    def __init__(
+        self,
+        owner: Pass,
+        judge: ModelJudge,
+        places: Mapping[tuple[Order, ...], list[tuple[int, Order, int]]],
+        votes: dict[int, list[Vote]],
+        seed: int,
+        gate: RequestGate | None,
+        advance: Advance,
+    ) -> None:
+        self._pass, self._judge, self._votes, self._seed, self._gate, self._advance = owner, judge, votes, seed, gate, advance
+        self._places = [places[orders] for orders in owner.orders]
+        self._failures = [
+            FailureStreak(voice.name, answered=bool(votes), what=owner.of_control, cure=owner.cure) for voice in judge.voices
+        ]
+        # A judge that hands over whole rows at once writes them so.
+        self._is_kept = judge.is_streaming or owner.stop_error is not None
+        self._num_failed = 0
+        self._left = [n for n, row in enumerate(owner.rows) if row.row not in votes]
+        self._known = {n: owner.log.answered(owner.name, owner.rows[n].row) for n in self._left}
+        total, left = sum(map(len, self._places)), sum(len(self._places[n]) for n in self._left)
+        advance(total - left + sum(map(len, self._known.values())))
 
-    @property
-    def sees(self) -> bool:
-        return self._judge.sees
+    def ask_all(self, num_votes: int) -> None:
+        """Ask for all votes that are missing, of all rows. Raise EndpointError as :meth:`Pass.run` does."""
+        for n in self._left:  # killed between its last vote and its line
+            self._write_whole(n, len(self._places[n]))
+        missing = [n for n in self._left if self._pass.rows[n].row not in self._votes]
+        self._ask(missing, num_votes, lambda n: self._write_whole(n, len(self._places[n])))
+        self._check_whole()
 
-    def compare_many(
-        self, pairs: Sequence[PreferencePair], *, orders: Sequence[tuple[Order, ...]], num_votes: int, seed: int
-    ) -> list[Judgment]:
-        judgments = self._judge.compare_many(pairs, orders=orders, num_votes=num_votes, seed=seed)
-        for judgment in judgments:
-            for vote in judgment.votes:
-                self._take(vote.completion)
-        return judgments
+    def ask_in_turns(self, max_votes: int, error: float) -> None:
+        """Ask for a vote in each order, turn by turn, of the rows whose majority of ``max_votes`` is not settled but for
+        ``error`` (:mod:`rewardlab.verdicts.early_stopping`)."""
+        left = self._left
+        for turn in range(max_votes):
+            num_orders = len(BOTH_ORDERS)
+            size = num_orders * (turn + 1)
+            self._ask(left, 1, lambda n: None, turn)
+            for n in [n for n in left if all(place in self._known[n] for place in range(size))]:
+                votes = [self._known[n][place][0] for place in range(size)]
+                if turn == max_votes - 1 or votes_settled(votes, num_orders * (max_votes - turn - 1), error):
+                    self._write_whole(n, size)
+                    self._advance(max(0, len(self._places[n]) - len(self._known[n])))
+            left = [n for n in left if self._pass.rows[n].row not in self._votes]
+            if not left or any(place not in self._known[n] for n in left for place in range(size)):
+                break
+        self._check_whole()
+
+    def _ask(self, numbers: Sequence[int], num_votes: int, close: Callable[[int], None], turn: int = 0) -> None:
+        """Ask for the missing votes of rows, of the places that begin with the ``turn``; call ``close`` with each that came."""
+        first = turn * len(BOTH_ORDERS)
+        rows, orders, log = self._pass.rows, self._pass.orders, self._pass.log
+        requests = [
+            PairRequest(rows[n].pair, orders[n], self._pass.chunk_seed(self._seed, n - n % CHUNK) + turn) for n in numbers
+        ]
+        answered = [{place - first for place in self._known[n]} for n in numbers]
+        before = time.perf_counter()
+        for batch in ask_missing(self._judge, requests, answered, num_votes, self._gate):
+            now = time.perf_counter()
+            seconds, before = (now - before) / max(1, len(batch)), now
+            for number, place, vote in batch:
+                n = numbers[number]
+                self._known[n][first + place] = (vote, seconds)
+                if self._is_kept and not vote.completion.failed:
+                    log.write_vote(self._pass.name, rows[n].row, first + place, vote, seconds)
+                log.spending.add(vote.completion)
+                self._num_failed += vote.completion.failed
+                close(n)
+            self._advance(len(batch), note=f"{self._num_failed:,} failed" if self._num_failed else "")
+            for number, place, vote in batch:
+                voice = self._places[numbers[number]][place][0]
+                self._failures[voice].take(vote.completion)
+
+    def _write_whole(self, n: int, size: int) -> None:
+        """Write a row where its first ``size`` votes are there."""
+        if all(place in self._known[n] for place in range(size)):
+            answers, row = [self._known[n][place] for place in range(size)], self._pass.rows[n].row
+            self._votes[row] = [vote for vote, _ in answers]
+            self._pass.write(row, self._votes[row], math.fsum(seconds for _, seconds in answers))
+
+    def _check_whole(self) -> None:
+        """Raise EndpointError where the gate let too few through."""
+        if missing := [n for n in self._left if self._pass.rows[n].row not in self._votes]:
+            total = sum(map(len, self._places))
+            there = total - sum(len(self._places[n]) - len(self._known[n]) for n in missing)
+            raise EndpointError(
+                f"the budget is spent: {there:,} of {total:,} votes of the pass {self._pass.name!r} are there, and "
+                f"{len(missing):,} pairs lack some; raise it and run the same command again"
+            )

@@ -95,7 +95,7 @@ def run_bench(settings: BenchSettings, out: Path) -> tuple[Report, list[Row]]:
         log.finish()
     left_out = _left_out(judge, out)
     seconds = votes_pass.seconds_per_vote
-    cost = log.spending.cost(settings.prices) if isinstance(judge, ModelJudge) and judge.is_streaming else None
+    cost = log.spending.cost(settings.prices) if isinstance(judge, ModelJudge) and judge.is_metered else None
     result = RunResult(settings, benchmark, judge, identity, rows, orders, judgments, controls, seconds, left_out, cost)
     report = make_report(result, notes, out)
     row_scores = [row_score(row, item) for row, item in zip(rows, label_rows(rows, judgments), strict=True)]
@@ -123,11 +123,8 @@ def _check_budget(settings: BenchSettings, judge: AnyJudge) -> None:
         return
     if settings.budget.usd is not None and settings.prices == NO_PRICES:
         raise ConfigError("--budget-usd needs --price PROMPT,COMPLETION, in US dollars per million tokens")
-    if not (isinstance(judge, ModelJudge) and judge.is_streaming) or settings.stop_error is not None:
-        raise ConfigError(
-            f"a budget is kept of an openai: judge that is asked for all votes at once, and not of {judge.name}"
-            f"{' with --stop-error' if settings.stop_error is not None else ''}; leave one of them out"
-        )
+    if not (isinstance(judge, ModelJudge) and judge.is_metered):
+        raise ConfigError(f"a budget is kept of an openai: judge, and not of {judge.name}; leave the budget out")
 
 
 def _check_stopping(settings: BenchSettings, judge: AnyJudge) -> None:

@@ -5,23 +5,24 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rewardlab.data.append_log import AppendLog, undamaged
 from rewardlab.data.candidates import candidates_hash
 from rewardlab.data.files import write_atomic
-from rewardlab.data.votes import num_failed, vote_of, vote_row
+from rewardlab.data.vote_log import VoteLog
 from rewardlab.errors import ConfigError
 from rewardlab.judging.judge import Judge, ModelJudge
+from rewardlab.judging.match_log import KEY, MATCHES, PARTIAL_MATCHES, LoggedMatches
 from rewardlab.judging.panel import PanelJudge
 from rewardlab.judging.ranking import PLANS, Match, Plan, Ranking
 from rewardlab.metrics.intervals import mean_interval
 from rewardlab.models.checkpoints import commit
 from rewardlab.reporting.progress import bar
-from rewardlab.samplers.failures import MAX_FAILED, FailureStreak, failure_sentence
+from rewardlab.samplers.failures import MAX_FAILED, failure_sentence
 from rewardlab.types import BOTH_ORDERS, Candidates, Judgment, Outcome, Vote
 from rewardlab.verdicts.other_formats import other_format, unread_texts
 from rewardlab.verdicts.votes import both_orders_or_none
@@ -37,9 +38,8 @@ class Game:
     judgments: tuple[tuple[Match, Judgment], ...]
 
 
-# (prompt, match, how often it was played before): its recorded judgment, None if there is none
-Lookup = Callable[[int, Match, int], Judgment | None]
-Record = Callable[[int, Match, int, Judgment], None]
+# (round, [(prompt, match, how often it was played before)]): the judgment of each
+AskRound = Callable[[int, Sequence[tuple[int, Match, int]]], Sequence[Judgment]]
 
 
 def play_many(
@@ -50,14 +50,13 @@ def play_many(
     budget: int | None,
     num_votes: int,
     seed: int,
-    lookup: Lookup = lambda n, match, nth: None,
-    record: Record = lambda n, match, nth, judgment: None,
+    ask: AskRound | None = None,
 ) -> list[Game]:
     """Play out a plan on the responses of each prompt. Every match is judged in both orders by ``num_votes`` votes each; one
     without a majority, or without a valid vote in an order, names no winner. Matches that can be judged at the same time are.
 
-    ``lookup`` may give a match's judgment without the judge, ``record`` is called with each new one. A greedy judge is asked
-    about no match twice. Raise ConfigError for a plan or a budget that cannot be.
+    ``ask`` judges the matches of a round, by default in one call of the judge. A greedy judge is asked about no match twice.
+    Raise ConfigError for a plan or a budget that cannot be.
     """
     repeats = getattr(judge, "temperature", 1.0) > 0
     plans = [_start(plan, len(prompt.responses), budget, repeats) for prompt in prompts]
@@ -69,19 +68,16 @@ def play_many(
     def nth(n: int, match: Match) -> int:
         return sum(before == match for before, _ in played[n])
 
+    def compare(turn: int, keys: Sequence[tuple[int, Match, int]]) -> Sequence[Judgment]:
+        pairs = [prompts[n].pair(*match) for n, match, _ in keys]
+        return judge.compare_many(pairs, orders=[BOTH_ORDERS] * len(pairs), num_votes=num_votes, seed=seed + turn)
+
     while waiting:
-        results = {(n, match): lookup(n, match, nth(n, match)) for n, matches in waiting.items() for match in matches}
-        missing = [key for key, judgment in results.items() if judgment is None]
-        if missing:
-            pairs = [prompts[n].pair(*match) for n, match in missing]
-            judgments = judge.compare_many(pairs, orders=[BOTH_ORDERS] * len(pairs), num_votes=num_votes, seed=seed + turn)
-            for (n, match), judgment in zip(missing, judgments, strict=True):
-                results[n, match] = judgment
-                record(n, match, nth(n, match), judgment)
+        keys = list(dict.fromkeys((n, match, nth(n, match)) for n, matches in waiting.items() for match in matches))
+        results = {key[:2]: judgment for key, judgment in zip(keys, (ask or compare)(turn, keys), strict=True)}
         rounds, waiting, turn = waiting, {}, turn + 1
         for n, matches in rounds.items():
-            decided = [(match, both_orders_or_none(result)) for match in matches if (result := results[n, match]) is not None]
-            assert len(decided) == len(matches)
+            decided = [(match, both_orders_or_none(results[n, match])) for match in matches]
             played[n] += decided
             winners = [(match, judgment.outcome.winner) for match, judgment in decided]
             try:
@@ -123,8 +119,8 @@ def run_ranking(
 ) -> dict[str, Any]:
     """Rank all prompts to ``out/rankings.jsonl`` and ``out/report.json``; return the report.
 
-    Every match is kept with its votes in ``out/matches.jsonl`` when its round is judged: the same command continues a killed
-    run, and asks again where the judge failed to answer. ``unjudged_rate`` of the report is the share of matches of which an
+    Every vote is kept when it comes, in ``out/matches.jsonl`` where its match has all: the same command continues a killed run,
+    and asks again for the votes that failed. ``unjudged_rate`` of the report is the share of matches of which an
     order has no valid vote. Where best responses are known the report has the share of prompts whose single first place is one
     of them; first places that are shared are not right. ``failure`` of the report is not empty where more than the share
     ``max_failed`` (0..1) of the votes failed: its figures then say nothing of the judge. Raise ConfigError, and EndpointError
@@ -141,40 +137,17 @@ def run_ranking(
         "seed": seed,
     }
     games: list[Game] = []
-    with AppendLog(out / "matches.jsonl", identity) as log, bar(f"rank: {plan}", len(prompts)) as advance:
-        recorded = {}
-        for line, row in enumerate(log.rows, start=2):
-            with undamaged(log.path, line):
-                recorded[_key(row)] = [vote_of(vote) for vote in row["votes"]]
-        recorded = {key: votes for key, votes in recorded.items() if not num_failed(votes)}
-        if not recorded:
+    with VoteLog(out / MATCHES, out / PARTIAL_MATCHES, identity, KEY) as log, bar(f"rank: {plan}", len(prompts)) as advance:
+        matches = LoggedMatches(judge, log, num_votes)
+        if not log.has_answers:
             judge.check()
-        failures = FailureStreak(judge.name, answered=bool(recorded))
         for start in range(0, len(prompts), CHUNK):
-            chunk_seed = int(hashlib.sha256(f"{seed} {start}".encode()).hexdigest()[:8], 16)
-
-            def lookup(n: int, match: Match, nth: int, start: int = start) -> Judgment | None:
-                votes = recorded.get((start + n, match, nth))
-                return None if votes is None else judge.reduce("", votes)
-
-            def record(n: int, match: Match, nth: int, judgment: Judgment, start: int = start) -> None:
-                votes = [vote_row(vote) for vote in judgment.votes]
-                log.append({"row": start + n, "first": match[0], "second": match[1], "nth": nth, "votes": votes})
-                for vote in judgment.votes:
-                    failures.take(vote.completion)
-
             chunk = prompts[start : start + CHUNK]
-            games += play_many(
-                judge,
-                chunk,
-                plan=plan,
-                budget=budget,
-                num_votes=num_votes,
-                seed=chunk_seed,
-                lookup=lookup,
-                record=record,
-            )
+            chunk_seed = int(hashlib.sha256(f"{seed} {start}".encode()).hexdigest()[:8], 16)
+            ask = partial(matches.judge_round, chunk, start, chunk_seed)
+            games += play_many(judge, chunk, plan=plan, budget=budget, num_votes=num_votes, seed=chunk_seed, ask=ask)
             advance(len(chunk))
+        log.finish()
     rankings = [game.ranking for game in games]
     rows = [_row(n, prompt, ranking) for n, (prompt, ranking) in enumerate(zip(prompts, rankings, strict=True))]
     write_atomic(out / "rankings.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
@@ -197,10 +170,6 @@ def _other_format(judge: ModelJudge, votes: Sequence[Vote]) -> str | None:
     """Return what to do about answers without a verdict that another format reads, None where there are few."""
     other = None if isinstance(judge, PanelJudge) else other_format(unread_texts(votes))
     return other.sentence(f"--template {other.name} asks for that form and reads it (with another --out)") if other else None
-
-
-def _key(row: Mapping[str, Any]) -> tuple[int, Match, int]:
-    return row["row"], (row["first"], row["second"]), row["nth"]
 
 
 def _row(number: int, prompt: Candidates, ranking: Ranking) -> dict[str, object]:

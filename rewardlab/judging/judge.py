@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Protocol, Self
 
 from rewardlab.errors import ConfigError
+from rewardlab.judging.asking import VoteRequest, votes_by_chunk
 from rewardlab.judging.spec import judge_weights_id
 from rewardlab.prompts import Template, build_messages
 from rewardlab.samplers.base import FieldSampler, RequestGate, Sampler, SamplingParams, StreamingSampler, prompt_seed
@@ -20,21 +20,10 @@ from rewardlab.types import (
     PreferencePair,
     Vote,
 )
-from rewardlab.verdicts.early_stopping import votes_settled
 from rewardlab.verdicts.parse import verdict_of
 from rewardlab.verdicts.votes import judgment, reduce_votes
 
 ORDER_POLICIES = ("both", "random", "given")
-
-
-@dataclass(frozen=True)
-class VoteRequest:
-    """One vote to ask for: draw number ``draw`` of a pair in an order, of those that a call with ``seed`` makes."""
-
-    pair: PreferencePair
-    order: Order
-    draw: int
-    seed: int
 
 
 class Judge(Protocol):
@@ -111,17 +100,34 @@ class ModelJudge(ABC):
     ) -> list[Judgment]: ...
 
     @property
+    def voices(self) -> tuple[ModelJudge, ...]:
+        """Return the judges whose votes are counted: itself, or the members of a panel."""
+        return (self,)
+
+    @property
     def is_streaming(self) -> bool:
-        """Return whether :meth:`vote_each` hands over each vote when it is there."""
+        """Return whether :meth:`vote_each` hands over votes when they are there, before a whole call is answered."""
         return False
 
-    def vote_each(self, requests: Iterable[VoteRequest], gate: RequestGate | None = None) -> Iterator[tuple[int, Vote]]:
-        """Yield (number of the request, its vote) as they come: the votes of :meth:`compare_many`, one by one.
+    @property
+    def is_metered(self) -> bool:
+        """Return whether each vote is a request of its own whose tokens are known: only of such a judge a budget is kept."""
+        return False
 
-        ``requests`` are taken as they are sent, in another thread; those that ``gate`` does not let through are left out. Raise
-        NotImplementedError unless the judge :attr:`is_streaming`.
+    def num_draws(self, num_votes: int) -> int:
+        """Return how many votes of an order a call for ``num_votes`` gives."""
+        return num_votes
+
+    def vote_each(self, requests: Iterable[VoteRequest], gate: RequestGate | None = None) -> Iterator[list[tuple[int, Vote]]]:
+        """Yield (number of the request, its vote), those in a list that came together: the votes of :meth:`compare_many`.
+
+        ``requests`` are taken as they are sent, in another thread where the judge :attr:`is_streaming`; where not, they are all
+        votes of a pair, and those of one seed are one call. What ``gate`` does not let through is left out; raise
+        NotImplementedError for one unless the judge :attr:`is_metered`.
         """
-        raise NotImplementedError(f"{self.name} gives no votes one by one")
+        if gate is not None:
+            raise NotImplementedError(f"{self.name} keeps no budget")
+        return votes_by_chunk(self.voices, enumerate(requests))
 
     def compare(self, pair: PreferencePair, *, num_votes: int = 1, seed: int = 0) -> Judgment:
         """Return the judgment of one pair in both orders."""
@@ -201,11 +207,20 @@ class GenerativeJudge(ModelJudge):
 
     @property
     def is_streaming(self) -> bool:
-        return isinstance(self.sampler, StreamingSampler)
+        return isinstance(self.sampler, StreamingSampler) and self.sampler.is_streaming
 
-    def vote_each(self, requests: Iterable[VoteRequest], gate: RequestGate | None = None) -> Iterator[tuple[int, Vote]]:
-        if not isinstance(self.sampler, StreamingSampler):
-            raise NotImplementedError(f"{self.name} gives no votes one by one")
+    @property
+    def is_metered(self) -> bool:
+        return self.is_streaming
+
+    def vote_each(self, requests: Iterable[VoteRequest], gate: RequestGate | None = None) -> Iterator[list[tuple[int, Vote]]]:
+        if not (isinstance(self.sampler, StreamingSampler) and self.is_streaming):
+            return super().vote_each(requests, gate)
+        return self._vote_each(self.sampler, requests, gate)
+
+    def _vote_each(
+        self, sampler: StreamingSampler, requests: Iterable[VoteRequest], gate: RequestGate | None
+    ) -> Iterator[list[tuple[int, Vote]]]:
         orders: list[Order] = []
 
         def prompts() -> Iterator[tuple[tuple[Message, ...], int]]:
@@ -214,8 +229,11 @@ class GenerativeJudge(ModelJudge):
                 yield messages, prompt_seed(request.seed, messages) + request.draw
 
         params = SamplingParams(1, self.temperature, self.top_p, self.max_tokens)
-        for number, completion in self.sampler.sample_each(prompts(), params, gate):
-            yield number, Vote(orders[number], verdict_of(completion, self.template.verdict_format), completion)
+        for batch in sampler.sample_each(prompts(), params, gate):
+            yield [
+                (number, Vote(orders[number], verdict_of(completion, self.template.verdict_format), completion))
+                for number, completion in batch
+            ]
 
 
 def _messages(requests: Iterable[VoteRequest], template: Template) -> Iterator[tuple[VoteRequest, tuple[Message, ...]]]:
@@ -226,24 +244,3 @@ def _messages(requests: Iterable[VoteRequest], template: Template) -> Iterator[t
         if last is None or last[0] is not request.pair or last[1] is not request.order:
             last, messages = (request.pair, request.order), build_messages(request.pair, order=request.order, template=template)
         yield request, messages
-
-
-def compare_until_settled(
-    judge: Judge, pairs: Sequence[PreferencePair], *, max_votes: int, error: float, seed: int
-) -> list[Judgment]:
-    """Return judgments of votes drawn in turns, one in each order, until the majority of ``max_votes`` of each is settled but
-    for ``error``.
-
-    Every round draws for all pairs that are left, together. See :mod:`rewardlab.verdicts.early_stopping`.
-    """
-    votes: list[list[Vote]] = [[] for _ in pairs]
-    left = list(range(len(pairs)))
-    for turn in range(max_votes):
-        orders = [BOTH_ORDERS] * len(left)
-        judgments = judge.compare_many([pairs[n] for n in left], orders=orders, num_votes=1, seed=seed + turn)
-        for n, new in zip(left, judgments, strict=True):
-            votes[n] += new.votes
-        left = [n for n in left if not votes_settled(votes[n], 2 * (max_votes - turn - 1), error)]
-        if not left:
-            break
-    return [judgment(pair.pair_id, pair_votes) for pair, pair_votes in zip(pairs, votes, strict=True)]

@@ -53,6 +53,9 @@ class ProbabilityJudge(GenerativeJudge):
     def is_streaming(self) -> bool:
         return False  # its votes are read of the model's probabilities, not of single draws
 
+    def num_draws(self, num_votes: int) -> int:
+        return 1 if self.template.verdict_format == "bare" else num_votes
+
     def compare_many(
         self, pairs: Sequence[PreferencePair], *, orders: Sequence[tuple[Order, ...]], num_votes: int, seed: int
     ) -> list[Judgment]:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import Self
 
 from rewardlab.errors import ConfigError
+from rewardlab.judging.asking import VoteRequest, votes_by_chunk
 from rewardlab.judging.judge import ModelJudge
+from rewardlab.judging.merging import SharedRequests, as_they_come
 from rewardlab.judging.spec import WITHOUT_SAMPLER, JudgeSpec
-from rewardlab.samplers.base import OPENAI
+from rewardlab.samplers.base import OPENAI, RequestGate
 from rewardlab.types import Judgment, Order, PreferencePair, Vote
 from rewardlab.verdicts.panel import panel_judgment
 
@@ -52,6 +54,14 @@ class PanelJudge(ModelJudge):
     def left_out(self) -> frozenset[str]:
         return frozenset().union(*(member.left_out for member in self.members))
 
+    @property
+    def voices(self) -> tuple[ModelJudge, ...]:
+        return self.members
+
+    @property
+    def is_streaming(self) -> bool:
+        return any(member.is_streaming for member in self.members)
+
     def check(self) -> None:
         for member in self.members:
             member.check()
@@ -80,6 +90,34 @@ class PanelJudge(ModelJudge):
             )
             for n, pair in enumerate(pairs)
         ]
+
+    def vote_each(self, requests: Iterable[VoteRequest], gate: RequestGate | None = None) -> Iterator[list[tuple[int, Vote]]]:
+        return super().vote_each(requests, gate) if gate is not None else self._vote_each(requests)
+
+    def _vote_each(self, requests: Iterable[VoteRequest]) -> Iterator[list[tuple[int, Vote]]]:
+        local = {n for n, member in enumerate(self.members) if not member.is_streaming}
+        groups = [*({n} for n in range(len(self.members)) if n not in local), *([local] if local else [])]
+        with SharedRequests(requests, groups) as shared:
+            sources = [self._votes_of(group, shared.of(number)) for number, group in enumerate(groups)]
+            for batch in as_they_come(sources):
+                yield [(number, replace(vote, member=self.members[voice].spec)) for number, voice, vote in batch]
+
+    def _votes_of(self, group: set[int], requests: Iterator[tuple[int, VoteRequest]]) -> Iterator[list[tuple[int, int, Vote]]]:
+        """Yield (number, member, vote) of the requests to a streaming member, or to all that compute here."""
+        taken: list[tuple[int, int]] = []  # (number of the panel's request, member)
+
+        def of_group() -> Iterator[VoteRequest]:
+            for number, request in requests:
+                taken.append((number, request.voice))
+                yield request
+
+        [first, *others] = group
+        if others or not self.members[first].is_streaming:
+            batches = votes_by_chunk(self.members, enumerate(of_group()))
+        else:
+            batches = self.members[first].vote_each(replace(request, voice=0) for request in of_group())
+        for batch in batches:
+            yield [(*taken[number], vote) for number, vote in batch]
 
     def reduce(self, pair_id: str, votes: Sequence[Vote]) -> Judgment:
         return panel_judgment(pair_id, votes, by_log_odds=self.by_log_odds)

@@ -6,10 +6,11 @@ import asyncio
 import math
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 from typing import Any, Self
 
 import httpx
@@ -17,8 +18,10 @@ import httpx
 from rewardlab.data.images import to_data_url
 from rewardlab.data.urls import parse_address
 from rewardlab.errors import DataError, EndpointError
+from rewardlab.judging.asking import VoteRequest
 from rewardlab.judging.judge import ModelJudge
-from rewardlab.samplers.concurrency import retry_after_s
+from rewardlab.samplers.base import RequestGate
+from rewardlab.samplers.concurrency import in_window, retry_after_s
 from rewardlab.samplers.event_loop import EventLoopThread
 from rewardlab.types import (
     BOTH_ORDERS,
@@ -32,6 +35,7 @@ from rewardlab.types import (
     Vote,
     choice_of,
 )
+from rewardlab.verdicts.votes import in_order
 
 RETRIES = 4
 _REFUSALS = (401, 403, 404, 405)  # of the key or the address: no pair would ever be judged
@@ -57,6 +61,7 @@ class ServedJudge(ModelJudge):
         self.url = str(parse_address(url)).rstrip("/").removesuffix("/v1").rstrip("/")
         self.spec, self.deadline_s = self.url, deadline_s  # one name of a server, however it is written
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._concurrency = concurrency
         self._background = EventLoopThread(partial(_opened, self.url, headers, concurrency))
 
     @property
@@ -97,8 +102,7 @@ class ServedJudge(ModelJudge):
     def compare_many(
         self, pairs: Sequence[PreferencePair], *, orders: Sequence[tuple[Order, ...]], num_votes: int, seed: int
     ) -> list[Judgment]:
-        if within := [pair.pair_id for pair in pairs if any(pair.response_images)]:
-            raise DataError(f"{within[0]}: has images within its responses, which a served judge does not take; use its engine")
+        _refuse_images(pairs)
 
         async def judge_all(connection: _Connection) -> list[list[Vote]]:
             try:
@@ -113,6 +117,25 @@ class ServedJudge(ModelJudge):
 
         votes = self._background.run(judge_all)
         return [self.reduce(pair.pair_id, pair_votes) for pair, pair_votes in zip(pairs, votes, strict=True)]
+
+    @property
+    def is_streaming(self) -> bool:
+        return True
+
+    def vote_each(self, requests: Iterable[VoteRequest], gate: RequestGate | None = None) -> Iterator[list[tuple[int, Vote]]]:
+        if gate is not None:
+            return super().vote_each(requests, gate)
+        return self._background.iterate(lambda connection: self._each(connection, _calls(enumerate(requests))))
+
+    async def _each(self, connection: _Connection, calls: Iterator[_Call]) -> AsyncGenerator[list[tuple[int, Vote]]]:
+        async def ask(call: _Call) -> list[tuple[int, Vote]]:
+            _refuse_images([call.pair])
+            votes = await self._votes(connection, call.pair, call.orders, call.num_votes, call.seed)
+            return list(zip(call.numbers, [vote for order in call.orders for vote in in_order(votes, order)], strict=True))
+
+        async with aclosing(in_window(calls, ask, self._concurrency)) as batches:
+            async for batch in batches:
+                yield [vote for votes in batch for vote in votes]
 
     async def _votes(
         self, connection: _Connection, pair: PreferencePair, orders: tuple[Order, ...], num_votes: int, seed: int
@@ -187,6 +210,39 @@ async def _opened(url: str, headers: Mapping[str, str], concurrency: int) -> Asy
     limits = httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency)
     async with httpx.AsyncClient(base_url=url, headers=headers, timeout=None, limits=limits) as client:
         yield _Connection(client, asyncio.Semaphore(concurrency))
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A request for ``num_votes`` votes on a pair in each of ``orders``, and the numbers of the votes, in that order."""
+
+    pair: PreferencePair
+    orders: tuple[Order, ...]
+    num_votes: int
+    seed: int
+    numbers: tuple[int, ...]
+
+
+def _calls(requests: Iterable[tuple[int, VoteRequest]]) -> Iterator[_Call]:
+    """Yield the requests to a server that all votes on a pair take: one, where no single vote is missing of it."""
+    for _, items in groupby(requests, key=lambda item: (id(item[1].pair), item[1].seed)):
+        row = list(items)
+        by_order = {order: [item for item in row if item[1].order is order] for order in dict.fromkeys(r.order for _, r in row)}
+        draws = {tuple(request.draw for _, request in of_order) for of_order in by_order.values()}
+        parts = [row] if len(draws) == 1 else list(by_order.values())
+        for part in parts:
+            runs: dict[int, list[tuple[int, VoteRequest]]] = {}
+            places = {draw: n for n, draw in enumerate(sorted({request.draw for _, request in part}))}
+            for number, request in part:  # draws that follow each other are one call; draw n has the seed plus n
+                runs.setdefault(request.draw - places[request.draw], []).append((number, request))
+            for run in runs.values():
+                first, orders = run[0][1], tuple(dict.fromkeys(request.order for _, request in run))
+                yield _Call(first.pair, orders, len(run) // len(orders), first.seed + first.draw, tuple(n for n, _ in run))
+
+
+def _refuse_images(pairs: Sequence[PreferencePair]) -> None:
+    if within := [pair.pair_id for pair in pairs if any(pair.response_images)]:
+        raise DataError(f"{within[0]}: has images within its responses, which a served judge does not take; use its engine")
 
 
 def _request(pair: PreferencePair, orders: tuple[Order, ...], num_votes: int, seed: int) -> dict[str, Any]:

@@ -114,13 +114,19 @@ class RequestGate(Protocol):
 
 @runtime_checkable
 class StreamingSampler(Sampler, Protocol):
-    """A sampler that hands over each completion when it is there. Draws do not depend on what else is asked for."""
+    """A sampler that can hand over each completion when it is there. Draws do not depend on what else is asked for."""
+
+    @property
+    def is_streaming(self) -> bool:
+        """Return whether it can: not where all draws of a prompt are one request."""
+        ...
 
     def sample_each(
         self, requests: Iterable[tuple[tuple[Message, ...], int]], params: SamplingParams, gate: RequestGate | None = None
-    ) -> Iterator[tuple[int, Completion]]:
-        """Yield (number of the request, its completion) as they come. A request is a prompt and the seed of its one draw; draw
-        n of :meth:`sample` has :func:`prompt_seed` plus n. ``requests`` are taken as they are sent, in another thread; a
-        number that the ``gate`` does not let through is left out.
+    ) -> Iterator[list[tuple[int, Completion]]]:
+        """Yield (number of the request, its completion) as they come, those in a list that came together. A request is a
+        prompt and the seed of its one draw; draw n of :meth:`sample` has :func:`prompt_seed` plus n. ``requests`` are taken as
+        they are sent, in another thread; a number that the ``gate`` does not let through is left out. Raise
+        NotImplementedError unless it :attr:`is_streaming`.
         """
         ...

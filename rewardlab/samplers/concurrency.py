@@ -1,14 +1,18 @@
-"""How many requests an endpoint is sent at a time: as many as asked for, fewer while it says 429 to many of them."""
+"""How many requests are made at a time: as many as asked for, fewer while an endpoint says 429 to many of them."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from email.utils import parsedate_to_datetime
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
+T = TypeVar("T")
+R = TypeVar("R")
 TOO_MANY, FEW = 0.10, 0.05  # shares of refused requests from which on fewer are sent, and up to which more are
 LESS, MORE = 0.7, 1.1
 LEAST_ANSWERS = 20  # to judge a share by
@@ -75,6 +79,32 @@ class AdaptiveConcurrency:
     def _leave(self) -> None:
         self.inside -= 1
         self._wake()
+
+
+async def in_window(items: Iterator[T], work: Callable[[T], Awaitable[R]], width: int) -> AsyncGenerator[list[R]]:
+    """Yield what ``work`` returns for each item, those in a list that were done together; ``width`` are at work at a time, and
+    an item is taken when its work begins. Where one raises, what others returned is yielded first. What is at work at the end
+    is cancelled."""
+
+    async def one(item: T) -> R:
+        return await work(item)
+
+    tasks: set[asyncio.Task[R]] = set()
+    try:
+        while True:
+            tasks |= {asyncio.create_task(one(item)) for item in itertools.islice(items, width - len(tasks))}
+            if not tasks:
+                return
+            done, tasks = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            errors = [error for task in done if (error := task.exception()) is not None]
+            if results := [task.result() for task in done if task.exception() is None]:
+                yield results
+            if errors:
+                raise errors[0]
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def retry_after_s(header: str | None, *, default: float = 0.0) -> float:

@@ -21,11 +21,12 @@ _OF_CONTENT = re.compile(rf"HTTP ({'|'.join(map(str, OF_CONTENT))})\b|{WITHOUT_T
 class FailureStreak:
     """Counts failed requests in a row; an answer begins the count anew.
 
-    ``name`` is who is asked, for the sentence. ``answered``: whether it has answered before, in an earlier part of the run.
+    ``name`` is who is asked, for the sentence; ``what`` says which requests they are, where there are others, and ``cure`` what
+    else may be done. ``answered``: whether it has answered before, in an earlier part of the run.
     """
 
-    def __init__(self, name: str, *, answered: bool = False) -> None:
-        self._name, self._answered = name, answered
+    def __init__(self, name: str, *, answered: bool = False, what: str = "", cure: str = "") -> None:
+        self._name, self._answered, self._what, self._cure = name, answered, what, cure
         self._number = self._of_content = 0
 
     def take(self, completion: Completion) -> None:
@@ -43,8 +44,8 @@ class FailureStreak:
             self._of_content += 1
         if self._number >= GIVE_UP_AFTER or self._of_content >= GIVE_UP_AFTER_REFUSALS:
             raise EndpointError(
-                f"{self._name}: {self._number + self._of_content} requests in a row failed, the last with "
-                f"{completion.error!r}; nothing is lost: cure it and run the same command again"
+                f"{self._name}: {self._number + self._of_content} requests{self._what} in a row failed, the last with "
+                f"{completion.error!r}; nothing is lost: cure it and run the same command again{self._cure}"
             )
 
     def note_answer(self) -> None:

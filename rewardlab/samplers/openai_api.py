@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import random
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -19,7 +18,7 @@ import openai
 from rewardlab.data.urls import parse_address
 from rewardlab.errors import ConfigError, EndpointError
 from rewardlab.samplers.base import OPENAI, EngineOptions, RequestGate, Sampler, SamplingParams, prompt_seed
-from rewardlab.samplers.concurrency import AdaptiveConcurrency, retry_after_s
+from rewardlab.samplers.concurrency import AdaptiveConcurrency, in_window, retry_after_s
 from rewardlab.samplers.event_loop import EventLoopThread
 from rewardlab.samplers.openai_answers import api_content, completion_from, completions_from, failed_completion
 from rewardlab.samplers.request_options import FieldFit
@@ -242,6 +241,10 @@ class OpenAISampler:
         return True
 
     @property
+    def is_streaming(self) -> bool:
+        return not self._many
+
+    @property
     def left_out(self) -> frozenset[str]:
         """Return the fields that the model refuses, and is asked without."""
         return self._fit.left_out
@@ -282,8 +285,10 @@ class OpenAISampler:
 
     def sample_each(
         self, requests: Iterable[tuple[tuple[Message, ...], int]], params: SamplingParams, gate: RequestGate | None = None
-    ) -> Iterator[tuple[int, Completion]]:
+    ) -> Iterator[list[tuple[int, Completion]]]:
         """Yield (number of the request, its completion) as they come; see :class:`StreamingSampler`."""
+        if not self.is_streaming:
+            raise NotImplementedError(f"{self.name}: all draws of a prompt are one request")
         return self._background.iterate(lambda endpoints: self._each(endpoints, iter(requests), params, gate))
 
     async def _each(
@@ -292,10 +297,11 @@ class OpenAISampler:
         requests: Iterator[tuple[tuple[Message, ...], int]],
         params: SamplingParams,
         gate: RequestGate | None,
-    ) -> AsyncGenerator[tuple[int, Completion]]:
+    ) -> AsyncGenerator[list[tuple[int, Completion]]]:
         sampling = {"temperature": params.temperature, "top_p": params.top_p, "max_tokens": params.max_tokens}
 
-        async def ask(number: int, prompt: tuple[Message, ...], seed: int) -> tuple[int, Completion] | None:
+        async def ask(request: tuple[int, tuple[tuple[Message, ...], int]]) -> tuple[int, Completion] | None:
+            number, (prompt, seed) = request
             if gate is not None and not await gate.open():
                 return None
             completion = failed_completion(FinishReason.ERROR, "interrupted")
@@ -306,22 +312,9 @@ class OpenAISampler:
                     gate.close(completion)
             return number, completion
 
-        width, numbered = sum(endpoint.slots.most for endpoint in endpoints), enumerate(requests)
-        tasks: set[asyncio.Task[tuple[int, Completion] | None]] = set()
-        try:
-            while True:
-                more = itertools.islice(numbered, width - len(tasks))
-                tasks |= {asyncio.create_task(ask(number, *request)) for number, request in more}
-                if not tasks:
-                    return
-                done, tasks = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-                for answer in [task.result() for task in done]:
-                    if answer is not None:
-                        yield answer
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        async with aclosing(in_window(enumerate(requests), ask, sum(endpoint.slots.most for endpoint in endpoints))) as batches:
+            async for batch in batches:
+                yield [answer for answer in batch if answer is not None]
 
 
 @asynccontextmanager

@@ -19,6 +19,7 @@ from starlette.routing import Route
 from rewardlab.data.images import encode_png
 from rewardlab.demo.server import Faults
 from rewardlab.errors import CheckpointError
+from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.models.families import vision_token_ids
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.samplers.base import SamplingParams, prompt_seed
@@ -426,3 +427,15 @@ def test_clients_take_an_empty_key() -> None:
     """As an endpoint without keys does."""
     assert ChatEndpoint("http://127.0.0.1:9/v1", "m", api_key="")._client.api_key == "none"
     assert BatchClient("http://127.0.0.1:9/v1", api_key="")._client.api_key == "none"
+
+
+def test_all_draws_in_one_request_are_no_stream(demo_server: Any) -> None:
+    """A judge over `vllm serve`, which makes all draws of a prompt in one request, is asked in calls: single requests would
+    have other seeds, and would pass by what its ``sample`` does to prompts."""
+    alone, together = (OpenAISampler(demo_server(), "demo-teacher", many=many) for many in (False, True))
+    assert GenerativeJudge(alone, PLAIN).is_streaming
+    judge = GenerativeJudge(together, PLAIN)
+    assert not judge.is_streaming
+    assert not judge.is_metered
+    with pytest.raises(NotImplementedError, match="one request"):
+        together.sample_each(iter([]), SamplingParams())

@@ -1,0 +1,110 @@
+"""Votes asked for as a judge gives them: which there are of a pair, and those of them that are missing."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from rewardlab.types import Order, PreferencePair, Vote
+
+if TYPE_CHECKING:
+    from rewardlab.judging.judge import ModelJudge
+    from rewardlab.samplers.base import RequestGate
+
+
+@dataclass(frozen=True)
+class VoteRequest:
+    """One vote to ask for: draw number ``draw`` of a pair in an order, of those that a call with ``seed`` makes; of a panel
+    that of the member number ``voice``."""
+
+    pair: PreferencePair
+    order: Order
+    draw: int
+    seed: int
+    voice: int = 0
+
+
+@dataclass(frozen=True)
+class PairRequest:
+    """All votes on a pair: in each of the ``orders``, of a call with ``seed``. Pairs of one seed that follow each other are
+    asked in one call, where a judge's draws depend on what else is in it."""
+
+    pair: PreferencePair
+    orders: tuple[Order, ...]
+    seed: int
+
+
+def vote_places(judge: ModelJudge, orders: Sequence[Order], num_votes: int) -> list[tuple[int, Order, int]]:
+    """Return (member, order, draw) of each vote on a pair, in the order that the judge's ``compare_many`` gives them in."""
+    return [
+        (number, order, draw)
+        for number, voice in enumerate(judge.voices)
+        for order in orders
+        for draw in range(voice.num_draws(num_votes))
+    ]
+
+
+def ask_missing(
+    judge: ModelJudge,
+    pairs: Sequence[PairRequest],
+    answered: Sequence[Collection[int]],
+    num_votes: int,
+    gate: RequestGate | None = None,
+) -> Iterator[list[tuple[int, int, Vote]]]:
+    """Yield (number of the pair, place of the vote, vote) of all votes that ``answered`` lacks, those in a list that came
+    together. Places are those of :func:`vote_places`; what ``gate`` does not let through is left out.
+
+    A judge that gives no single votes is asked for all of a pair again where one is missing, and for its whole chunk where
+    draws depend on what else is asked for; answered votes are not yielded again.
+    """
+    voices, asked = judge.voices, list[tuple[int, int]]()
+    places = {pair.orders: vote_places(judge, pair.orders, num_votes) for pair in pairs}
+    lacking = {
+        _unit(n, pair, judge, voice)
+        for n, pair in enumerate(pairs)
+        for place, (voice, _, _) in enumerate(places[pair.orders])
+        if not voices[voice].is_streaming and place not in answered[n]
+    }
+
+    def requests() -> Iterator[VoteRequest]:
+        for n, pair in enumerate(pairs):
+            for place, (voice, order, draw) in enumerate(places[pair.orders]):
+                is_single = voices[voice].is_streaming
+                if place not in answered[n] if is_single else _unit(n, pair, judge, voice) in lacking:
+                    asked.append((n, place))
+                    yield VoteRequest(pair.pair, order, draw, pair.seed, voice)
+
+    for batch in judge.vote_each(requests(), gate):
+        votes = [(*asked[number], vote) for number, vote in batch]
+        yield [(n, place, vote) for n, place, vote in votes if place not in answered[n]]
+
+
+def _unit(number: int, pair: PairRequest, judge: ModelJudge, voice: int) -> tuple[int, int]:
+    """Return what of a member that gives no single votes is asked together: a pair, or all of a seed."""
+    return (number if judge.voices[voice].is_batch_invariant else pair.seed), voice
+
+
+def votes_by_chunk(
+    voices: Sequence[ModelJudge], requests: Iterable[tuple[int, VoteRequest]]
+) -> Iterator[list[tuple[int, Vote]]]:
+    """Yield the votes of numbered requests, those of one seed and member by one call of its ``compare_many``. Of each pair and
+    member there are all votes."""
+    for seed, chunk in groupby(requests, key=lambda item: item[1].seed):
+        by_voice: dict[int, list[tuple[int, VoteRequest]]] = {}
+        for item in chunk:
+            by_voice.setdefault(item[1].voice, []).append(item)
+        for voice, items in by_voice.items():
+            rows = [list(row) for _, row in groupby(items, key=lambda item: id(item[1].pair))]
+            judgments = voices[voice].compare_many(
+                [row[0][1].pair for row in rows],
+                orders=[tuple(dict.fromkeys(request.order for _, request in row)) for row in rows],
+                num_votes=1 + max(request.draw for _, request in items),
+                seed=seed,
+            )
+            yield [
+                (number, vote)
+                for row, judgment in zip(rows, judgments, strict=True)
+                for (number, _), vote in zip(row, judgment.votes, strict=True)
+            ]
