@@ -149,7 +149,8 @@ class Completion:
     """What a sampler returned for one draw. ``token_ids`` and ``logprobs`` (one per token, natural log) where it has them.
 
     ``num_tokens`` counts generated tokens, the end token included; 0 where the draw failed. ``num_cached_tokens`` of the
-    prompt's were in the endpoint's cache, and may be cheaper.
+    prompt's were in the endpoint's cache, and may be cheaper. ``from_cache``: it is an answer of an earlier run
+    (:mod:`rewardlab.samplers.answer_cache`), which nobody was asked for now.
     """
 
     text: str
@@ -160,6 +161,7 @@ class Completion:
     logprobs: tuple[float, ...] = ()
     error: str = ""
     num_cached_tokens: int = 0
+    from_cache: bool = False
 
     @property
     def failed(self) -> bool:

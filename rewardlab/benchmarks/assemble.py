@@ -102,6 +102,7 @@ def make_report(result: RunResult, notes: Sequence[str], out: Path) -> Report:
         official=tuple(official),
         panel=panel_scores(judge, labeled, clusters) if isinstance(judge, PanelJudge) else None,
         cost=result.cost,
+        cached_votes=sum(vote.completion.from_cache for judgment in judgments for vote in judgment.votes),
         failure=_failure(result) if isinstance(judge, ModelJudge) else "",
         notes=tuple(all_notes),
         versions=versions(),

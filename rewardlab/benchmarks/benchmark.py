@@ -45,6 +45,7 @@ def benchmark(
     allow_without_images: bool = False,
     prices: Prices = NO_PRICES,
     budget: Budget = NO_BUDGET,
+    cache: str | Path | None = None,
 ) -> Report:
     """Return the report of a judge on a benchmark, as :func:`rewardlab.benchmarks.runner.run_bench` makes it.
 
@@ -54,6 +55,7 @@ def benchmark(
     ``report.scores.interval`` its 95 % interval. ``concurrency``, ``deadline_s``, ``reasoning_effort`` and ``body`` (further
     fields of a request) are of ``openai:`` judges (:class:`rewardlab.samplers.request_options.RequestOptions`), and so are
     ``prices`` (``report.cost`` then has the money) and ``budget``: EndpointError is raised where it is spent.
+    ``cache`` is a folder of answers that runs share: what is in it is not asked for again.
     ``cluster``, ``allow_columns`` and ``allow_without_images`` are of own pairs, as the flags of `bench run`.
     ``report.failure`` is not empty where more than the share ``max_failed`` of the votes failed at the endpoint: its figures
     then say nothing of the judge. Raise what the judge and the loader raise, EndpointError where request after request fails.
@@ -82,6 +84,7 @@ def benchmark(
         allow_without_images=allow_without_images,
         prices=prices,
         budget=budget,
+        cache=None if cache is None else Path(cache),
     )
     report, rows = run_bench(settings, Path(out))
     write_reports(report, rows, Path(out))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.baselines import BaselineJudge
@@ -38,7 +38,7 @@ class Pass:
     ) -> None:
         self.name, self.rows, self.orders, self.log, self.stop_error = name, rows, orders, log, stop_error
         self.seconds = math.fsum(entry.seconds or 0.0 for entry in log.entries(name))
-        self.num_timed = sum(len(entry.votes) for entry in log.entries(name) if entry.seconds is not None)
+        self.num_timed = sum(_num_asked(entry.votes) for entry in log.entries(name) if entry.seconds is not None)
 
     @property
     def seconds_per_vote(self) -> float | None:
@@ -119,7 +119,13 @@ class Pass:
         """Write a row that has all of its votes, and count the time they took."""
         rounded = None if seconds is None else round(seconds, 6)
         self.log.write_row(self.name, row, votes, rounded)
-        self.seconds, self.num_timed = self.seconds + (rounded or 0.0), self.num_timed + len(votes) * (seconds is not None)
+        self.seconds += rounded or 0.0
+        self.num_timed += _num_asked(votes) if seconds is not None else 0
+
+
+def _num_asked(votes: Iterable[Vote]) -> int:
+    """Return how many of the votes somebody was asked for: what an earlier run had answered took no time."""
+    return sum(not vote.completion.from_cache for vote in votes)
 
 
 class _Asking:
@@ -188,9 +194,9 @@ class _Asking:
         before = time.perf_counter()
         for batch in ask_missing(self._judge, requests, answered, num_votes, self._gate):
             now = time.perf_counter()
-            seconds, before = (now - before) / max(1, len(batch)), now
+            a_vote, before = (now - before) / max(1, _num_asked(vote for _, _, vote in batch)), now
             for number, place, vote in batch:
-                n = numbers[number]
+                n, seconds = numbers[number], 0.0 if vote.completion.from_cache else a_vote
                 self._known[n][first + place] = (vote, seconds)
                 if self._is_kept and not vote.completion.failed:
                     log.write_vote(self._pass.name, rows[n].row, first + place, vote, seconds)
@@ -200,7 +206,8 @@ class _Asking:
             self._advance(len(batch), note=f"{self._num_failed:,} failed" if self._num_failed else "")
             for number, place, vote in batch:
                 voice = self._places[numbers[number]][place][0]
-                self._failures[voice].take(vote.completion)
+                if not vote.completion.from_cache:
+                    self._failures[voice].take(vote.completion)
 
     def _write_whole(self, n: int, size: int) -> None:
         """Write a row where its first ``size`` votes are there."""

@@ -78,6 +78,7 @@ def answer_facts(report: Report) -> list[tuple[str, str]]:
         ("tokens per vote", f"{scores.tokens_per_vote:.1f}"),
         ("seconds per vote", "–" if seconds is None else f"{seconds:.3f}"),
         *([("cost", _cost_text(report.cost))] if report.cost else []),
+        *([("cached", f"{report.cached_votes:,} of {scores.num_votes_total:,} votes")] if report.cached_votes else []),
     ]
 
 

@@ -209,6 +209,7 @@ class Report:
 
     In JSON the fields of ``scores`` stand beside the others. ``findings`` say what is wrong with the judge (see ``findings``).
     ``failure`` says why the run is no evidence of the judge, "" of one that is: then no figure of it stands as its own.
+    ``cached_votes`` are answers of earlier runs; they are not in ``cost`` and ``seconds_per_vote``.
     """
 
     benchmark: str
@@ -237,6 +238,7 @@ class Report:
     findings: tuple[str, ...] = ()
     failure: str = ""
     cost: Cost | None = None
+    cached_votes: int = 0
 
     def __repr__(self) -> str:
         low, high = (100 * end for end in self.scores.interval)

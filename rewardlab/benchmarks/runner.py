@@ -42,6 +42,8 @@ from rewardlab.types import Order, PreferencePair
 def open_any_judge(settings: BenchSettings) -> AnyJudge:
     """The judge that ``settings.judge`` names. Raises ConfigError for an unknown SPEC."""
     spec = JudgeSpec.parse(settings.judge, *NO_ENGINES, *WITHOUT_SAMPLER)
+    if spec.engine in NO_ENGINES and settings.cache is not None:
+        raise ConfigError(f"{settings.judge!r} is not asked, and has no answers to keep; leave --cache out")
     if spec.engine == "baseline":
         return BaselineJudge(spec.target)
     if spec.engine == "replay":
@@ -56,6 +58,7 @@ def open_any_judge(settings: BenchSettings) -> AnyJudge:
         engine_args=settings.engine_args,
         api_key=settings.api_key,
         request=settings.request,
+        cache=settings.cache,
     )
 
 

@@ -57,6 +57,7 @@ class BenchSettings:
     cluster: str | None = None
     allow_columns: tuple[str, ...] = ()
     allow_without_images: bool = False
+    cache: Path | None = None  # folder of answers of an openai: judge, over runs
     requirements: tuple[Requirement, ...] = ()  # checked against what the run will have, before anything is asked
 
 

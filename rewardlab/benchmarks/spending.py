@@ -21,6 +21,9 @@ class Spending:
     longest: int = 0
 
     def add(self, completion: Completion) -> None:
+        """Count a completion; an answer of an earlier run costs nothing now."""
+        if completion.from_cache:
+            return
         self.requests += 1
         self.prompt += completion.num_prompt_tokens
         self.cached += completion.num_cached_tokens

@@ -27,10 +27,12 @@ from rewardlab.cli.options import (
 from rewardlab.cli.prices import BudgetTokens, BudgetUsd, Price, parse_budget, parse_prices
 from rewardlab.cli.request_options import (
     Body,
+    Cache,
     Concurrency,
     Deadline,
     MaxTokensField,
     ReasoningEffort,
+    cache_folder,
     request_options,
 )
 from rewardlab.errors import ConfigError
@@ -131,6 +133,7 @@ def bench_run(
     reasoning_effort: ReasoningEffort = None,
     body: Body = "",
     max_tokens_field: MaxTokensField = "auto",
+    cache: Cache = None,
     api_key_env: ApiKeyEnv = "OPENAI_API_KEY",
 ) -> None:
     """Score a judge: votes in both orders, intervals, swap consistency, position bias, baselines; JSON, Markdown, HTML.
@@ -174,6 +177,7 @@ def bench_run(
         cluster=cluster,
         allow_columns=columns_of(allow_columns),
         allow_without_images=allow_without_images,
+        cache=cache_folder(cache, judge),
         requirements=tuple(map(parse_requirement, require)),
     )
     report, rows = run_bench(settings, out)
@@ -208,6 +212,7 @@ def bench_suite(
     reasoning_effort: ReasoningEffort = None,
     body: Body = "",
     max_tokens_field: MaxTokensField = "auto",
+    cache: Cache = None,
     api_key_env: ApiKeyEnv = "OPENAI_API_KEY",
 ) -> None:
     """Run every benchmark of a suite, one folder each with its reports, and a table over all in `suite.md`.
@@ -220,6 +225,7 @@ def bench_suite(
     config = load_config(SuiteConfig, suite)
     shared: dict[str, Any] = {"judge": judge, "batch_size": batch_size, "api_key": os.environ.get(api_key_env, "none")}
     shared["request"] = request_options(concurrency, deadline, reasoning_effort, body, max_tokens_field)
+    shared["cache"] = cache_folder(cache, judge)
     shared |= {"command": shlex.join(["rewardlab", *sys.argv[1:]]), **({"limit": limit} if limit else {})}
     text = run_suite(config, entry_settings(config, root, **shared), out)
     typer.echo(text)
@@ -255,6 +261,7 @@ def bench_listwise(
     reasoning_effort: ReasoningEffort = None,
     body: Body = "",
     max_tokens_field: MaxTokensField = "auto",
+    cache: Cache = None,
     api_key_env: ApiKeyEnv = "OPENAI_API_KEY",
 ) -> None:
     """RewardBench 2 by its own protocols: one of four at once, or every answer rated alone; its scorer's figures beside ours.
@@ -274,7 +281,13 @@ def bench_listwise(
         )
     request = request_options(concurrency, deadline, reasoning_effort, body, max_tokens_field)
     opened = open_generative_judge(
-        judge, temperature=temperature, max_tokens=max_tokens, batch_size=batch_size, api_key=key, request=request
+        judge,
+        temperature=temperature,
+        max_tokens=max_tokens,
+        batch_size=batch_size,
+        api_key=key,
+        request=request,
+        cache=cache_folder(cache, judge),
     )
     command = shlex.join(["rewardlab", *sys.argv[1:]])
     report = run_listwise(opened, ListSettings(data, protocol, words, limit, seed, command, max_failed), out)

@@ -30,10 +30,12 @@ from rewardlab.cli.options import (
 )
 from rewardlab.cli.request_options import (
     Body,
+    Cache,
     Concurrency,
     Deadline,
     MaxTokensField,
     ReasoningEffort,
+    cache_folder,
     request_options,
 )
 from rewardlab.judging.comparison import FAILED
@@ -117,6 +119,7 @@ def rank_command(
     reasoning_effort: ReasoningEffort = None,
     body: Body = "",
     max_tokens_field: MaxTokensField = "auto",
+    cache: Cache = None,
     api_key_env: ApiKeyEnv = "OPENAI_API_KEY",
 ) -> None:
     """Rank the N responses to each question (best of N) by pairwise comparisons in both orders.
@@ -141,6 +144,7 @@ def rank_command(
         batch_size=batch_size,
         api_key=key,
         request=request_options(concurrency, deadline, reasoning_effort, body, max_tokens_field),
+        cache=cache_folder(cache, judge),
     )
     command = shlex.join(["rewardlab", *sys.argv[1:]])
     report = run_ranking(
@@ -163,6 +167,8 @@ def rank_command(
         typer.echo(f"{failed:,} votes failed at the endpoint; the same command asks for them again")
     if report["other_format"]:
         typer.echo(report["other_format"])
+    if report["cached_votes"]:
+        typer.echo(f"cached: {report['cached_votes']:,} of {sum(report['statuses'].values()):,} votes")
     if "best_found" in report and not report["failure"]:
         for name, cell in {"best found": report["best_found"], **report["groups"]}.items():
             low, high = cell["interval"]

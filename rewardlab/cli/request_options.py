@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
 
+from rewardlab.judging.spec import OTHERS, PANEL, POOL, JudgeSpec
+from rewardlab.samplers.base import OPENAI
 from rewardlab.samplers.request_options import RequestOptions, parse_body
 
 Concurrency = Annotated[
@@ -34,6 +38,27 @@ MaxTokensField = Annotated[
         "the first is refused.",
     ),
 ]
+
+Cache = Annotated[
+    Optional[Path],
+    typer.Option(
+        "--cache",
+        help="Folder of answers of openai: judges that runs share: what was asked in the very same way, by the same seed, is "
+        "not asked again. By default what REWARDLAB_CACHE names, if anything.",
+    ),
+]
+
+
+def cache_folder(option: Path | None, judge: str) -> Path | None:
+    """Return the folder of answers: the option's, or that of the environment, which is for judges with an ``openai:`` endpoint
+    alone."""
+    from_environment = os.environ.get("REWARDLAB_CACHE")
+    if option is not None or not from_environment:
+        return option
+    parsed = JudgeSpec.parse(judge, *OTHERS)
+    members = parsed.members if parsed.engine in (PANEL, POOL) else (judge,)
+    is_remote = OPENAI in {JudgeSpec.parse(member, *OTHERS).engine for member in members}
+    return Path(from_environment) if is_remote else None
 
 
 def request_options(

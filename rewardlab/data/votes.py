@@ -54,6 +54,7 @@ def completion_row(completion: Completion) -> dict[str, JsonValue]:
         "error": completion.error,
         **({"num_prompt_tokens": completion.num_prompt_tokens} if completion.num_prompt_tokens else {}),
         **({"num_cached_tokens": completion.num_cached_tokens} if completion.num_cached_tokens else {}),
+        **({"from_cache": True} if completion.from_cache else {}),
     }
 
 
@@ -66,6 +67,7 @@ def completion_of(row: Mapping[str, Any]) -> Completion:
         row.get("num_prompt_tokens", 0),
         error=row["error"],
         num_cached_tokens=row.get("num_cached_tokens", 0),
+        from_cache=row.get("from_cache", False),
     )
 
 

@@ -156,6 +156,7 @@ def run_ranking(
     report: dict[str, Any] = {"plan": plan, "budget": budget, "votes": num_votes, "judge": judge.spec, "command": command}
     report |= {
         "statuses": dict(Counter(vote.verdict.status.value for vote in votes)),
+        "cached_votes": sum(vote.completion.from_cache for vote in votes),
         "failure": failure_sentence([vote.completion for vote in votes], max_failed),
         "unjudged_rate": sum(judged.outcome is Outcome.NO_VALID_VOTE for judged in judgments) / len(judgments),
         "commit": commit(),

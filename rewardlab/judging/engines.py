@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from rewardlab.data.urls import parse_address
@@ -19,6 +20,7 @@ from rewardlab.samplers.request_options import RequestOptions
 from rewardlab.samplers.self_verifying import SelfVerifying
 
 OPENAI_URL = "https://api.openai.com/v1"
+_OF_OTHERS = {"request": None, "cache": None}
 
 
 def open_engine(spec: JudgeSpec, options: EngineOptions) -> Sampler:
@@ -38,9 +40,10 @@ def open_model_judge(spec: str, *, server_key: str = "", **options: Any) -> Mode
     :func:`open_generative_judge`. A served judge has its own template, temperature and lengths: what the options say of them
     counts for other members of a panel only. Raise what :func:`open_generative_judge` raises.
     """
-    parsed, request = JudgeSpec.parse(spec, *WITHOUT_SAMPLER), options.get("request")
+    parsed, request, cache = JudgeSpec.parse(spec, *WITHOUT_SAMPLER), options.get("request"), options.get("cache")
     if parsed.engine == SERVED:
         _refuse_request(spec, request)
+        _refuse_cache(spec, cache)
         from rewardlab.judging.served import ServedJudge
 
         return ServedJudge(parsed.target, api_key=server_key or os.environ.get("REWARDLAB_API_KEY", ""))
@@ -53,8 +56,10 @@ def open_model_judge(spec: str, *, server_key: str = "", **options: Any) -> Mode
         remote = [JudgeSpec.parse(member, *WITHOUT_SAMPLER).engine == OPENAI for member in parsed.members]
         if not any(remote):
             _refuse_request(spec, request)
+            _refuse_cache(spec, cache)
+        of_endpoints = {"request": request, "cache": cache}
         members = [
-            open_model_judge(member, server_key=server_key, **{**options, "request": request if is_remote else None})
+            open_model_judge(member, server_key=server_key, **{**options, **(of_endpoints if is_remote else _OF_OTHERS)})
             for member, is_remote in zip(parsed.members, remote, strict=True)
         ]
         return PanelJudge(members, by_log_odds=parsed.engine == POOL, spec=spec)
@@ -66,6 +71,13 @@ def _refuse_request(spec: str, request: RequestOptions | None) -> None:
         raise ConfigError(
             f"{spec!r}: concurrency, deadline, reasoning effort, body and the field of most tokens are of openai: judges; "
             "leave them out"
+        )
+
+
+def _refuse_cache(spec: str, cache: Path | None) -> None:
+    if cache is not None:
+        raise ConfigError(
+            f"{spec!r}: a cache keeps answers of openai: judges, each of which is a draw by a seed of its own; leave it out"
         )
 
 
@@ -81,10 +93,12 @@ def open_generative_judge(
     engine_args: str = "",
     restart_after_s: float | None = None,
     request: RequestOptions | None = None,
+    cache: Path | None = None,
 ) -> GenerativeJudge:
     """Return the judge that ``spec`` names, of an engine (:mod:`rewardlab.judging.spec`).
 
-    ``request`` is how an ``openai:`` judge is asked beside what is sampled.
+    ``request`` is how an ``openai:`` judge is asked beside what is sampled, ``cache`` a folder of answers that it need not be
+    asked for again.
     ``template``: by default the one a checkpoint was trained on. ``batch_size`` is of ``hf:``, ``api_key`` of ``openai:``,
     ``engine_args`` of ``vllm:`` (options of ``vllm serve``) and of ``hf:`` (``--dtype``, ``--attn-implementation``).
     ``restart_after_s``: the engine runs in a process of its own, which is started again if it dies or takes more than so many
@@ -108,7 +122,8 @@ def open_generative_judge(
     options = request or RequestOptions()
     if parsed.engine != OPENAI:
         _refuse_request(spec, request)
-    sampler = open_engine(parsed, EngineOptions(batch_size, api_key, engine_args, restart_after_s, options))
+        _refuse_cache(spec, cache)
+    sampler = open_engine(parsed, EngineOptions(batch_size, api_key, engine_args, restart_after_s, options, cache))
     judge = ProbabilityJudge if by_probability else GenerativeJudge
     return judge(
         SelfVerifying(sampler) if parsed.verifies else sampler,

@@ -44,7 +44,7 @@ class LoggedMatches:
                         self._log.write_vote(keys[n], place, vote)
                     if len(votes[n]) == len(self._places):
                         self._log.write_all(keys[n], self._in_order(votes[n]))
-                for _, place, vote in batch:
+                for _, place, vote in (item for item in batch if not item[2].completion.from_cache):
                     self._failures[self._places[place][0]].take(vote.completion)
         return [self._judge.reduce("", self._in_order(known)) for known in votes]
 

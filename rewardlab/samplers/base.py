@@ -6,6 +6,7 @@ import argparse
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NoReturn, Protocol, runtime_checkable
 
 from rewardlab.errors import ConfigError
@@ -21,7 +22,7 @@ class EngineOptions:
 
     ``batch_size``: sequences at a time (hf). ``api_key`` (openai). ``engine_args``: options of ``vllm serve`` (vllm), or of
     how a checkpoint is read (hf: :data:`rewardlab.samplers.hf.READING`).
-    ``request`` is how an endpoint is asked (openai).
+    ``request`` is how an endpoint is asked (openai), ``cache`` the folder of answers that it need not be asked for again.
     ``restart_after_s``: the engine runs in a process of its own, started again if it dies or takes longer; None: in this one.
     """
 
@@ -30,6 +31,7 @@ class EngineOptions:
     engine_args: str = ""
     restart_after_s: float | None = None
     request: RequestOptions = NOTHING_SAID
+    cache: Path | None = None
 
 
 class EngineArgsParser(argparse.ArgumentParser):

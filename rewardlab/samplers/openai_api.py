@@ -17,6 +17,7 @@ import openai
 
 from rewardlab.data.urls import parse_address
 from rewardlab.errors import ConfigError, EndpointError
+from rewardlab.samplers.answer_cache import AnswerCache, answer_key
 from rewardlab.samplers.base import OPENAI, EngineOptions, RequestGate, Sampler, SamplingParams, prompt_seed
 from rewardlab.samplers.concurrency import AdaptiveConcurrency, in_window, retry_after_s
 from rewardlab.samplers.event_loop import EventLoopThread
@@ -200,7 +201,7 @@ class OpenAISampler:
     Draw ``n`` of a prompt is a request of its own with the prompt's own seed plus ``n``; with ``many`` all are one request with
     ``n``, which not every server knows. The endpoint with the fewest requests in flight is asked; one that fails is left
     alone for a while, and what it failed at is asked of another. ``body`` are further fields of every request. Connections are
-    kept between calls.
+    kept between calls. Draws that are in the ``cache`` are not asked for; it is of single draws, and not with ``many``.
     """
 
     def __init__(
@@ -215,11 +216,14 @@ class OpenAISampler:
         body: Mapping[str, Any] | None = None,
         max_tokens_field: str = "auto",
         name: str = "",
+        cache: AnswerCache | None = None,
     ) -> None:
+        assert not (many and cache)
+        self._cache, self._left_out_before = cache, set[str]()
         self._urls = [base_urls] if isinstance(base_urls, str) else list(base_urls)
         self._many, self._body = many, dict(body or {})
         self._model, self._name = model, name
-        self._fit = FieldFit(max_tokens_field)
+        self._fit, self._max_tokens_field = FieldFit(max_tokens_field), max_tokens_field
         retries = 4 if len(self._urls) == 1 else 1  # another endpoint is the better second try
         endpoint = partial(
             ChatEndpoint,
@@ -246,8 +250,26 @@ class OpenAISampler:
 
     @property
     def left_out(self) -> frozenset[str]:
-        """Return the fields that the model refuses, and is asked without."""
-        return self._fit.left_out
+        """Return the fields that the model refuses, and is asked without; of answers in the cache, was asked without."""
+        return self._fit.left_out | self._left_out_before
+
+    def _cached(self, key: bytes) -> Completion | None:
+        found = self._cache.find(key) if self._cache is not None else None
+        if found is None:
+            return None
+        self._left_out_before |= found[1]
+        return found[0]
+
+    async def _complete(
+        self, endpoints: Sequence[ChatEndpoint], prompt: tuple[Message, ...], body: Mapping[str, Any], key: bytes
+    ) -> Completion:
+        completion = completion_from(await ask_any(endpoints, prompt, body))
+        if self._cache is not None:
+            self._cache.keep(key, completion, self._fit.left_out)
+        return completion
+
+    def _key(self, prompt: tuple[Message, ...], body: Mapping[str, Any]) -> bytes:
+        return answer_key(f"{self.name} {self._max_tokens_field}", prompt, body) if self._cache is not None else b""
 
     def check(self) -> None:
         """Raise EndpointError unless one of the endpoints answers."""
@@ -271,8 +293,11 @@ class OpenAISampler:
         sampling = {"temperature": params.temperature, "top_p": params.top_p, "max_tokens": params.max_tokens}
 
         async def drawn(prompt: tuple[Message, ...], seed: int, number: int) -> list[Completion]:
-            many = {"n": number} if number > 1 else {}
-            return completions_from(await ask_any(endpoints, prompt, {**sampling, **many, "seed": seed, **self._body}), number)
+            body = {**sampling, "seed": seed, **self._body}
+            if number > 1:
+                return completions_from(await ask_any(endpoints, prompt, {**body, "n": number}), number)
+            key = self._key(prompt, body)
+            return [self._cached(key) or await self._complete(endpoints, prompt, body, key)]
 
         seeded = [(prompt, prompt_seed(params.seed, prompt)) for prompt in prompts]
         if self._many and params.temperature == 0:  # all draws are the same one, and vLLM refuses to make it twice
@@ -302,11 +327,15 @@ class OpenAISampler:
 
         async def ask(request: tuple[int, tuple[tuple[Message, ...], int]]) -> tuple[int, Completion] | None:
             number, (prompt, seed) = request
+            body = {**sampling, "seed": seed, **self._body}
+            key = self._key(prompt, body)
+            if (cached := self._cached(key)) is not None:
+                return number, cached
             if gate is not None and not await gate.open():
                 return None
             completion = failed_completion(FinishReason.ERROR, "interrupted")
             try:
-                completion = completion_from(await ask_any(endpoints, prompt, {**sampling, "seed": seed, **self._body}))
+                completion = await self._complete(endpoints, prompt, body, key)
             finally:
                 if gate is not None:
                     gate.close(completion)
@@ -361,4 +390,5 @@ def open_sampler(target: str, options: EngineOptions) -> Sampler:
         deadline_s=request.deadline_s or options.restart_after_s or DEADLINE_S,
         body=request.fields,
         max_tokens_field=request.max_tokens_field,
+        cache=None if options.cache is None else AnswerCache(options.cache),
     )

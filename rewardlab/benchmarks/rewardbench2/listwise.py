@@ -90,6 +90,7 @@ class ListReport:
     commit: str
     official: tuple[str, ...]
     failure: str = ""
+    cached_answers: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Return what ``report.json`` holds."""
@@ -156,6 +157,7 @@ def run_listwise(judge: GenerativeJudge, settings: ListSettings, out: Path) -> L
         commit=commit(),
         official=tuple(official_lines),
         failure=failure_sentence([answer for row in answers for answer in row], settings.max_failed, "answers"),
+        cached_answers=sum(answer.from_cache for row in answers for answer in row),
     )
     write_atomic(out / "official.jsonl", "".join(json.dumps(record) + "\n" for record in records))
     write_atomic(out / "report.json", json.dumps(report.to_json(), indent=1, allow_nan=False) + "\n")
@@ -190,7 +192,7 @@ def _ask(
                 for n in new:  # all that was paid for is kept before a failure may end the run
                     log.append({"prompt": n, "answers": [completion_row(completion) for completion in sampled[n]]})
                     answers[n] = sampled[n]
-                for completion in (completion for n in new for completion in sampled[n]):
+                for completion in (completion for n in new for completion in sampled[n] if not completion.from_cache):
                     failures.take(completion)
             advance(len(chunk))
     every = [completion for completions in answers.values() for completion in completions]
@@ -287,6 +289,8 @@ def listwise_markdown(report: ListReport) -> str:
     failed = sum(scores.statuses.get(status, 0) for status in ("error", "timeout"))
     if failed:
         lines.append(f"- **{failed:,} of {scores.num_answers:,} answers failed at the endpoint; the same command asks again**")
+    if report.cached_answers:
+        lines.append(f"- cached: {report.cached_answers:,} of {scores.num_answers:,} answers")
     lines += [f"- invalid rate: {100 * scores.invalid_rate:.2f} %, by status {dict(scores.statuses)}"]
     if scores.statuses.get("truncated") == scores.num_answers:
         lines.append("- every answer was cut off: raise --max-tokens")
