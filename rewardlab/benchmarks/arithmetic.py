@@ -33,6 +33,27 @@ class GroupingFit:
         return abs(self.off) <= OFF
 
 
+@dataclass(frozen=True)
+class RunCheck:
+    """A finished run: why it ``failed`` at its endpoint ("" if it did not), and what of its numbers does not add up."""
+
+    run: str
+    is_good: bool
+    failure: str
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Check:
+    """What `bench check` finds: of finished ``runs``, or of a published row a ``sentence`` and its fit to each known grouping,
+    the best first. ``is_good``: all runs are, or one of the groupings gives the overall figure."""
+
+    is_good: bool
+    runs: tuple[RunCheck, ...] = ()
+    sentence: str = ""
+    groupings: tuple[GroupingFit, ...] = ()
+
+
 def digits_of(value: float) -> int:
     """Decimals that a number is written with."""
     return len(repr(float(value)).partition(".")[2].rstrip("0"))

@@ -77,7 +77,7 @@ def answer_facts(report: Report) -> list[tuple[str, str]]:
         ("length bias (named longer, less labelled longer)", _points(scores.length_bias) + _ends(scores.length_interval)),
         ("tokens per vote", f"{scores.tokens_per_vote:.1f}"),
         ("seconds per vote", "–" if seconds is None else f"{seconds:.3f}"),
-        *([("cost", _cost_text(report.cost))] if report.cost else []),
+        *([("cost", cost_text(report.cost))] if report.cost else []),
         *([("cached", f"{report.cached_votes:,} of {scores.num_votes_total:,} votes")] if report.cached_votes else []),
     ]
 
@@ -101,7 +101,8 @@ def asking_facts(report: Report) -> list[tuple[str, str]]:
     ]
 
 
-def _cost_text(cost: Cost) -> str:
+def cost_text(cost: Cost) -> str:
+    """Return what answers came to: money, where prices are known, requests and tokens."""
     tokens = f"{cost.requests:,} requests, {cost.prompt_tokens:,} tokens of prompts and {cost.completion_tokens:,} of answers"
     return tokens if cost.usd is None else f"${cost.usd:,.4f}: {tokens}"
 

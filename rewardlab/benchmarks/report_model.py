@@ -203,6 +203,9 @@ class Cost:
     usd: float | None = None
 
 
+NO_COST = Cost(0, 0, 0)
+
+
 @dataclass(frozen=True, repr=False)
 class Report:
     """A run: what was asked of which judge, its ``scores``, controls and baselines, and what to know before reading them.

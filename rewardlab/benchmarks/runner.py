@@ -17,7 +17,7 @@ from rewardlab.benchmarks.pass_log import PassLog
 from rewardlab.benchmarks.passes import AnyJudge, Pass
 from rewardlab.benchmarks.recorded_orders import RECORDED, resolve_policy, shown_orders
 from rewardlab.benchmarks.replay import Replay
-from rewardlab.benchmarks.report_model import Report
+from rewardlab.benchmarks.report_model import NO_COST, Cost, Report
 from rewardlab.benchmarks.requirements import check_possible
 from rewardlab.benchmarks.rows import has_other_images, load_rows
 from rewardlab.benchmarks.run_files import REFUSED_FIELDS, REPORT, SCORES, VOTES
@@ -62,10 +62,11 @@ def open_any_judge(settings: BenchSettings) -> AnyJudge:
     )
 
 
-def run_bench(settings: BenchSettings, out: Path) -> tuple[Report, list[Row]]:
+def run_bench(settings: BenchSettings, out: Path, *, spent: Cost = NO_COST) -> tuple[Report, list[Row]]:
     """Judge, score and write ``out/votes.jsonl`` and ``out/report.json``; returns the report and the rows judged.
 
-    An interrupted run continues from its log; a finished one is only scored again. Raises what the judge and loader raise.
+    An interrupted run continues from its log; a finished one is only scored again. ``spent`` is what other runs have spent of
+    its budget. Raises what the judge and loader raise.
     """
     benchmark = check_names(settings.benchmark, settings.controls, settings.orders, settings.template, settings.judge)
     judge = open_any_judge(settings)
@@ -91,7 +92,7 @@ def run_bench(settings: BenchSettings, out: Path) -> tuple[Report, list[Row]]:
     if settings.prices != NO_PRICES and isinstance(judge, ModelJudge):
         log_line(most_it_may_cost(settings, sum(map(len, orders)) * (num_votes + len(settings.controls))))
     with PassLog(out, asdict(identity)) as log:
-        gate = BudgetGate(settings, log.spending) if settings.budget != NO_BUDGET else None
+        gate = BudgetGate(settings, log.spending.plus(spent)) if settings.budget != NO_BUDGET else None
         votes_pass = Pass("votes", rows, orders, log, settings.stop_error)
         judgments = votes_pass.run(judge, num_votes, settings.seed, gate)
         controls = _controls(settings, judge, rows, orders, log, notes, gate)

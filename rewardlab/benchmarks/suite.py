@@ -9,10 +9,11 @@ from typing import Any
 
 from rewardlab.benchmarks.figures import best_baseline
 from rewardlab.benchmarks.findings import key_phrase
-from rewardlab.benchmarks.report import write_reports
-from rewardlab.benchmarks.report_model import Report
+from rewardlab.benchmarks.report import cost_text, write_reports
+from rewardlab.benchmarks.report_model import Cost, Report
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import BenchSettings, check_names
+from rewardlab.benchmarks.spending import sum_costs
 from rewardlab.config import SuiteConfig
 from rewardlab.config.bench import BenchEntry
 from rewardlab.data.files import write_atomic
@@ -73,14 +74,16 @@ def _request_of(entry: BenchEntry, shared: RequestOptions | None) -> RequestOpti
 def run_suite(suite: SuiteConfig, settings: Sequence[BenchSettings], out: Path) -> str:
     """Run each benchmark to ``out/NAME``, its reports included, and write ``out/suite.md``; returns its text.
 
-    What is finished is only scored again. Two entries of one benchmark are numbered.
+    What is finished is only scored again. Two entries of one benchmark are numbered. A budget is one of all together.
     """
     reports: dict[str, Report] = {}
+    costs: list[Cost] = []
     for entry in settings:
         name = Path(entry.benchmark).name.removesuffix(".py")
         while name in reports:
             name += "_"
-        report, rows = run_bench(entry, out / name)
+        report, rows = run_bench(entry, out / name, spent=sum_costs(costs))
+        costs += [report.cost] if report.cost is not None else []
         write_reports(report, rows, out / name)
         reports[name] = report
     text = suite_markdown(suite.title, reports)
@@ -115,6 +118,8 @@ def suite_markdown(title: str, reports: Mapping[str, Report]) -> str:
         "Percent, 95 % intervals over prompts; failures count as wrong. No mean over benchmarks: they differ in kind.",
     ]
     failures = [f"- **{name}: FAILED: {report.failure}**" for name, report in reports.items() if report.failure]
-    notes = failures + [f"- {name}: {note}" for name, report in reports.items() for note in report.notes]
+    costs = [report.cost for report in reports.values() if report.cost is not None]
+    total = [f"- cost of all: {cost_text(sum_costs(costs))}"] if costs else []
+    notes = total + failures + [f"- {name}: {note}" for name, report in reports.items() for note in report.notes]
     commits = [f"- {name}: commit {report.commit}" for name, report in reports.items()]
     return "\n".join([*lines, "", *notes, *commits]) + "\n"

@@ -207,6 +207,9 @@ def bench_suite(
     out: Out,
     batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Sequences at a time (hf).")] = 64,
     limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Only the first N rows of each.")] = None,
+    price: Price = "",
+    budget_usd: BudgetUsd = None,
+    budget_tokens: BudgetTokens = None,
     concurrency: Concurrency = None,
     deadline: Deadline = None,
     reasoning_effort: ReasoningEffort = None,
@@ -218,6 +221,7 @@ def bench_suite(
     """Run every benchmark of a suite, one folder each with its reports, and a table over all in `suite.md`.
 
     Missing data is reported before anything is asked; the same command continues a killed run. `bench prepare` fetches data.
+    A budget is one of all benchmarks together; where it is spent the exit status is 3.
     """
     from rewardlab.benchmarks.suite import FAILED, entry_settings, run_suite
     from rewardlab.config import SuiteConfig, load_config
@@ -225,6 +229,7 @@ def bench_suite(
     config = load_config(SuiteConfig, suite)
     shared: dict[str, Any] = {"judge": judge, "batch_size": batch_size, "api_key": os.environ.get(api_key_env, "none")}
     shared["request"] = request_options(concurrency, deadline, reasoning_effort, body, max_tokens_field)
+    shared |= {"prices": parse_prices(price), "budget": parse_budget(budget_usd, budget_tokens)}
     shared["cache"] = cache_folder(cache, judge)
     shared |= {"command": shlex.join(["rewardlab", *sys.argv[1:]]), **({"limit": limit} if limit else {})}
     text = run_suite(config, entry_settings(config, root, **shared), out)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
 
-from rewardlab.cli.options import bench_app
+from rewardlab.cli.options import AsJson, bench_app
 from rewardlab.errors import ConfigError
 
 
@@ -23,6 +24,7 @@ def bench_compare(
         ),
     ] = False,
     out: Annotated[Optional[Path], typer.Option("--out", help="Also write the table to this .md or .html file.")] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Leaderboard of several runs: accuracies with intervals, and each against the first, pair by pair, with a p-value.
 
@@ -31,6 +33,8 @@ def bench_compare(
     """
     from rewardlab.benchmarks import protocols
     from rewardlab.benchmarks.comparison import leaderboard_html, leaderboard_markdown, read_run
+    from rewardlab.benchmarks.comparison_json import compare_runs
+    from rewardlab.benchmarks.report_model import json_form
     from rewardlab.data.files import write_atomic
 
     if out is not None and out.suffix not in (".md", ".html"):
@@ -40,6 +44,6 @@ def bench_compare(
     if sentences and not different_protocols:
         raise ConfigError(f"{sentences[0]}; ask both alike, or allow it by --different-protocols")
     text = leaderboard_markdown(finished) + "".join(f"- {sentence}\n" for sentence in sentences)
-    typer.echo(text)
+    typer.echo(json.dumps(json_form(compare_runs(finished, sentences)), indent=1, allow_nan=False) if as_json else text)
     if out is not None:
         write_atomic(out, leaderboard_html(finished) if out.suffix == ".html" else text)

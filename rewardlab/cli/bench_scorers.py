@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
 
-from rewardlab.cli.options import bench_app
+from rewardlab.cli.options import AsJson, bench_app
 from rewardlab.errors import ConfigError
 
 
@@ -46,25 +47,30 @@ def bench_check(
     benchmark: Annotated[
         str, typer.Option("--benchmark", help="The benchmark of the row; its groupings must be known.")
     ] = "vl_rewardbench",
+    as_json: AsJson = False,
 ) -> None:
     """Do the numbers add up? Of a published row: under whose grouping. Of a run: from its rows to its overall.
 
     `rewardlab bench check general=63.84 hallucination=85.71 reasoning=64.78 overall=71.92`, `rewardlab bench check runs/bench`.
     **Exit status 1** where they do not. Of a run its groups, overall, macro, invalid rate and the curve's end are looked at.
     """
-    from rewardlab.benchmarks.arithmetic import addition, fits, problems, sentence
+    from rewardlab.benchmarks.arithmetic import Check, RunCheck, addition, fits, problems, sentence
     from rewardlab.benchmarks.comparison import read_run
     from rewardlab.benchmarks.registry import find_benchmark, packaged_benchmarks
+    from rewardlab.benchmarks.report_model import json_form
 
     if any("=" in number for number in numbers) != all("=" in number for number in numbers):
         raise ConfigError("expected NAME=PERCENT throughout, or folders of runs throughout")
     if all("=" not in number for number in numbers):
-        failed = False
+        checked, lines = [], []
         for run in map(read_run, map(Path, numbers)):
-            wrong = [*([f"failed: {run.report.failure}"] if run.report.failure else []), *problems(run.report, run.rows)]
-            typer.echo(f"{run.name}: " + ("; ".join(wrong) if wrong else f"adds up: {addition(run.report.scores)}"))
-            failed = failed or bool(wrong)
-        if failed:
+            failure, wrong = run.report.failure, tuple(problems(run.report, run.rows))
+            checked.append(RunCheck(run.name, not (failure or wrong), failure, wrong))
+            faults = "; ".join([*([f"failed: {failure}"] if failure else []), *wrong])
+            lines.append(f"{run.name}: {faults or f'adds up: {addition(run.report.scores)}'}")
+        check = Check(all(run.is_good for run in checked), tuple(checked))
+        typer.echo(json.dumps(json_form(check), indent=1) if as_json else "\n".join(lines))
+        if not check.is_good:
             raise typer.Exit(1)
         return
     groupings = find_benchmark(benchmark).groupings
@@ -75,8 +81,10 @@ def bench_check(
     if "overall" not in groups:
         raise ConfigError("expected overall=PERCENT beside the groups")
     overall = groups.pop("overall")
-    typer.echo(sentence(groups, overall, groupings, "official"))
-    if not any(fit.adds_up for fit in fits(groups, overall, groupings)):
+    said, ranked = sentence(groups, overall, groupings, "official"), fits(groups, overall, groupings)
+    check = Check(any(fit.adds_up for fit in ranked), sentence=said, groupings=tuple(ranked))
+    typer.echo(json.dumps(json_form(check), indent=1) if as_json else said)
+    if not check.is_good:
         raise typer.Exit(1)
 
 

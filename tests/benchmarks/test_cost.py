@@ -115,3 +115,21 @@ def test_prices_that_are_none(text: str, data: Path, tmp_path: Path) -> None:
     ended = run_main(main, "bench", "run", "pairs", "--data", data, "--judge", "demo", "--out", tmp_path / "o", "--price", text)
     assert ended.returncode == 2
     assert "expected PROMPT,COMPLETION" in ended.stderr
+
+
+def test_a_suite_has_one_budget(data: Path, tmp_path: Path) -> None:
+    """Of all its benchmarks together; its table says what they came to."""
+    entry = {"benchmark": "pairs", "data": data.name, "controls": [], "max_tokens": 16}
+    (tmp_path / "suite.yaml").write_text(f"title: t\nbenchmarks: [{entry}, {dict(entry, votes=2)}]\n")
+    server, out = ChatServer(usage=USAGE), tmp_path / "out"
+    with chat_server(server) as url:
+        run = ["bench", "suite", tmp_path / "suite.yaml", "--judge", f"openai:m@{url}", "--root", tmp_path, "--out", out]
+        spent = run_main(main, *run, "--price", "2,1,8", "--budget-tokens", "6000")
+        assert spent.returncode == 3
+        assert "the budget is spent" in spent.stderr
+        assert 40 < server.answers <= 6_000 // 110
+        assert (out / "pairs" / "report.json").exists()
+        done = run_main(main, *run, "--price", "2,1,8", "--budget-usd", "1")
+    assert done.returncode == 0, done.stderr
+    assert len(server.bodies) == 120
+    assert f"- cost of all: ${120 * AN_ANSWER:.4f}: 120 requests" in done.stdout
