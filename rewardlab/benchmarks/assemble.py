@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -36,7 +36,7 @@ from rewardlab.types import Judgment, Order
 @dataclass(frozen=True)
 class RunResult:
     """What a run has when all is answered: its judgments in the order of ``rows``, and those of its controls by name.
-    ``left_out``: fields that the model refuses, and was asked without."""
+    ``left_out``: fields that the model was asked without."""
 
     settings: BenchSettings
     benchmark: Benchmark
@@ -56,10 +56,7 @@ def make_report(result: RunResult, notes: Sequence[str], out: Path) -> Report:
     settings, benchmark, judge, identity = result.settings, result.benchmark, result.judge, result.identity
     rows, orders, judgments, num_votes = result.rows, result.orders, result.judgments, result.identity.votes
     all_notes = list(notes)
-    if result.left_out:
-        all_notes.append(
-            f"asked without {', '.join(sorted(result.left_out))}, which the endpoint refuses: its own defaults hold"
-        )
+    all_notes += _notes_on_fields(result.left_out, settings.request.left_out, result.controls)
     if isinstance(judge, ModelJudge) and (failed := sum(num_failed(judgment.votes) for judgment in judgments)):
         errors = errors_in_words(vote.completion for judgment in judgments for vote in judgment.votes)
         all_notes.append(
@@ -114,10 +111,19 @@ def make_report(result: RunResult, notes: Sequence[str], out: Path) -> Report:
         result.controls,
         sees=judge.sees,
         stopped=stopped,
-        greedy=sampling.temperature == 0,
+        greedy=report.temperature == 0,
         num_missing=_num_missing(judgments),
     )
     return replace(report, findings=find_faults(report, evidence))
+
+
+def _notes_on_fields(left_out: frozenset[str], by_body: frozenset[str], controls: Collection[str]) -> list[str]:
+    """What the judge was asked without, and why."""
+    whys = {"which the endpoint refuses": left_out - by_body, "which the body of the requests leaves out": left_out & by_body}
+    notes = [f"asked without {', '.join(sorted(names))}, {why}: its own defaults hold" for why, names in whys.items() if names]
+    if controls and "temperature" in left_out:
+        notes.append("the controls are votes at the endpoint's own temperature, not greedy ones")
+    return notes
 
 
 def _num_missing(judgments: Sequence[Judgment]) -> int:

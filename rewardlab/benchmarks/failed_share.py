@@ -17,5 +17,6 @@ def failure_of(passes: Mapping[str, Sequence[Judgment]], most: float) -> str:
     for name, judgments in passes.items():
         completions = [vote.completion for judgment in judgments for vote in judgment.votes]
         what = "votes" if name == VOTES else f"votes of the control {name}"
-        sentences.append(failure_sentence(completions, most, what))
-    return "; ".join(sentence for sentence in sentences if sentence)
+        if sentence := failure_sentence(completions, most, what):
+            sentences.append(sentence if name == VOTES else f"{sentence} (--controls leaves it out)")
+    return "; ".join(sentences)

@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from rewardlab.benchmarks.arithmetic import problems
+from rewardlab.benchmarks.asked_without import asked_without
 from rewardlab.benchmarks.assemble import RunResult, label_rows, make_report, row_score
 from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.baselines import BaselineJudge
@@ -20,7 +21,7 @@ from rewardlab.benchmarks.replay import Replay
 from rewardlab.benchmarks.report_model import NO_COST, Cost, Report
 from rewardlab.benchmarks.requirements import check_possible
 from rewardlab.benchmarks.rows import has_other_images, load_rows
-from rewardlab.benchmarks.run_files import REFUSED_FIELDS, REPORT, SCORES, VOTES
+from rewardlab.benchmarks.run_files import REPORT, SCORES, VOTES
 from rewardlab.benchmarks.settings import NO_ENGINES, BenchSettings, check_names
 from rewardlab.config.data import NO_BUDGET, NO_PRICES
 from rewardlab.data.files import write_atomic
@@ -97,7 +98,7 @@ def run_bench(settings: BenchSettings, out: Path, *, spent: Cost = NO_COST) -> t
         judgments = votes_pass.run(judge, num_votes, settings.seed, gate)
         controls = _controls(settings, judge, rows, orders, log, notes, gate)
         log.finish()
-    left_out = _left_out(judge, out)
+    left_out = asked_without(judge, out) if isinstance(judge, ModelJudge) else frozenset()
     seconds = votes_pass.seconds_per_vote
     cost = log.spending.cost(settings.prices) if isinstance(judge, ModelJudge) and judge.is_metered else None
     result = RunResult(settings, benchmark, judge, identity, rows, orders, judgments, controls, seconds, left_out, cost)
@@ -108,17 +109,6 @@ def run_bench(settings: BenchSettings, out: Path, *, spent: Cost = NO_COST) -> t
     write_atomic(out / SCORES, "".join(json.dumps(asdict(score)) + "\n" for score in row_scores))
     write_atomic(out / REPORT, json.dumps(report.to_json(), indent=1, allow_nan=False) + "\n")
     return report, rows
-
-
-def _left_out(judge: AnyJudge, out: Path) -> frozenset[str]:
-    """Return the fields that the model was asked without, now or in an earlier part of the run, and keep them in ``out``."""
-    if not isinstance(judge, ModelJudge):
-        return frozenset()
-    path = out / REFUSED_FIELDS
-    names = judge.left_out | frozenset(json.loads(path.read_text()) if path.exists() else ())
-    if names:
-        write_atomic(path, json.dumps(sorted(names)) + "\n")
-    return names
 
 
 def _check_budget(settings: BenchSettings, judge: AnyJudge) -> None:

@@ -83,7 +83,8 @@ class ModelJudge(ABC):
 
     @property
     def left_out(self) -> frozenset[str]:
-        """Return the fields of a request that the model refuses, and is asked without; its own defaults hold there."""
+        """Return the fields of a request that the model is asked without, for it refuses them or the body of the request says
+        so; its own defaults hold there."""
         return frozenset()
 
     @abstractmethod

@@ -98,7 +98,7 @@ class FieldSampler(Protocol):
 
     @property
     def left_out(self) -> frozenset[str]:
-        """Return the fields that the model refuses, and is asked without."""
+        """Return the fields that the model is asked without: it refuses them, or whoever asks leaves them out."""
         ...
 
 

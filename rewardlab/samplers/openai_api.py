@@ -22,7 +22,7 @@ from rewardlab.samplers.base import OPENAI, EngineOptions, RequestGate, Sampler,
 from rewardlab.samplers.concurrency import AdaptiveConcurrency, in_window, retry_after_s
 from rewardlab.samplers.event_loop import EventLoopThread
 from rewardlab.samplers.openai_answers import api_content, completion_from, completions_from, failed_completion
-from rewardlab.samplers.request_options import FieldFit
+from rewardlab.samplers.request_options import FieldFit, nulls_of
 from rewardlab.types import Completion, FinishReason, Message
 
 DEADLINE_S = 120.0
@@ -250,8 +250,9 @@ class OpenAISampler:
 
     @property
     def left_out(self) -> frozenset[str]:
-        """Return the fields that the model refuses, and is asked without; of answers in the cache, was asked without."""
-        return self._fit.left_out | self._left_out_before
+        """Return the fields that the model is asked without, for it refuses them or the body says so; of answers in the cache,
+        was asked without."""
+        return self._fit.left_out | nulls_of(self._body) | self._left_out_before
 
     def _cached(self, key: bytes) -> Completion | None:
         found = self._cache.find(key) if self._cache is not None else None

@@ -62,6 +62,11 @@ class RequestOptions:
         return " ".join(effort + body)
 
     @property
+    def left_out(self) -> frozenset[str]:
+        """Return the fields of :data:`OPTIONAL` that the body leaves out."""
+        return nulls_of(self.body)
+
+    @property
     def fields(self) -> dict[str, Any]:
         """Return the further fields of every request."""
         effort = {"reasoning_effort": self.reasoning_effort} if self.reasoning_effort else {}
@@ -69,6 +74,11 @@ class RequestOptions:
 
 
 NOTHING_SAID = RequestOptions()
+
+
+def nulls_of(body: Mapping[str, Any]) -> frozenset[str]:
+    """Return the fields of :data:`OPTIONAL` that are null in a body: requests go without."""
+    return frozenset(name for name in OPTIONAL if name in body and body[name] is None)
 
 
 def parse_body(text: str) -> dict[str, Any]:

@@ -178,3 +178,22 @@ def test_rank_and_listwise_have_the_same_bound(command: tuple[str, ...], prompts
     assert "best found" in again.stdout or "all prompts" in again.stdout
     assert "FAILED" not in again.stdout
     assert json.loads((tmp_path / "out" / "report.json").read_text())["failure"] == ""
+
+
+def test_a_refused_control_names_its_cure(pairs_file: Path, tmp_path: Path) -> None:
+    """Where request after request is refused as well as where too many are: the votes are paid for, and need not be lost."""
+    server = ChatServer(refuse=lambda body, number: (401, "no blank images") if number > 200 else None)
+    with chat_server(server) as url:
+        how = ["bench", "run", "pairs", "--data", pairs_file, "--judge", f"openai:m@{url}", "--out"]
+        ended = run_main(main, *how, tmp_path / "a")
+        assert ended.returncode == 3
+        assert "20 requests of the control blank in a row failed" in ended.stderr
+        assert "or leave the control out with --controls" in ended.stderr
+        without = run_main(main, *how, tmp_path / "a", "--controls", "")
+        assert without.returncode == 0, without.stderr
+        asked = len(server.bodies)
+        server.refuse = lambda body, number: (401, "no") if number > asked + 200 and number % 10 == 0 else None
+        some = run_main(main, *how, tmp_path / "b")
+    assert some.returncode == 3
+    assert "20 of 200 votes of the control blank failed" in some.stderr
+    assert "(--controls leaves it out)" in some.stderr

@@ -165,3 +165,25 @@ def test_cut_off_while_it_reasoned() -> None:
     with chat_server(server) as url:
         [[completion]] = OpenAISampler(url, "m").sample([PROMPT], SamplingParams())
     assert (completion.text, completion.finish, completion.num_tokens) == ("", FinishReason.LENGTH, 10)
+
+
+def test_what_the_body_leaves_out_is_not_reported(pairs_file: Path, tmp_path: Path) -> None:
+    """A temperature that nobody sent is none of the report's, and its controls are not greedy; of both benchmark commands."""
+    server = ChatServer()
+    with chat_server(server) as url:
+        how: dict[str, Any] = {"judge": f"openai:m@{url}", "data": pairs_file, "out": tmp_path / "out"}
+        for _ in range(2):
+            report = benchmark("pairs", **how, body={"temperature": None, "seed": None}, temperature=0.0)
+            assert (report.temperature, report.top_p) == (None, 1.0)
+            assert "asked without seed, temperature, which the body of the requests leaves out: its own defaults hold" in (
+                report.notes
+            )
+            assert any("not greedy" in note for note in report.notes)
+        row = {"id": "1", "prompt": "Q", "subset": "Math", "chosen": ["good"], "rejected": ["b", "c", "d"]}
+        (tmp_path / "rb2.jsonl").write_text(json.dumps(row | {"num_correct": 1, "num_incorrect": 3}))
+        command = ["bench", "listwise", "--data", tmp_path / "rb2.jsonl", "--judge", f"openai:m@{url}", "--out", tmp_path / "l"]
+        for _ in range(2):
+            ended = run_main(main, *command, "--body", '{"temperature": null}')
+            assert "asked without temperature" in ended.stdout
+            assert json.loads((tmp_path / "l" / "report.json").read_text())["temperature"] is None
+    assert not any("temperature" in body for body in server.bodies)

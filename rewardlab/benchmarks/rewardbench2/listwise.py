@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from rewardlab.benchmarks.asked_without import asked_without
 from rewardlab.benchmarks.report_model import Accuracy, CountedEstimate, json_form
 from rewardlab.benchmarks.rewardbench2 import official
 from rewardlab.benchmarks.rewardbench2.loader import ListPrompt, load_prompts
@@ -70,6 +71,7 @@ class ListScores:
 class ListReport:
     """A run by a protocol; ``template`` is that of the judge's training, it is asked in other ``words`` here.
 
+    ``asked_without``: fields of a request that the endpoint was asked without; ``temperature`` is None where it is one.
     In JSON the fields of ``scores`` stand beside the others, those that are None left out. ``failure`` says why the run is no
     evidence of the judge, "" of one that is.
     """
@@ -81,7 +83,7 @@ class ListReport:
     judge: str
     words: str
     template: str
-    temperature: float
+    temperature: float | None
     max_tokens: int
     seed: int
     left_out: int
@@ -91,6 +93,7 @@ class ListReport:
     official: tuple[str, ...]
     failure: str = ""
     cached_answers: int = 0
+    asked_without: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return what ``report.json`` holds."""
@@ -135,6 +138,7 @@ def run_listwise(judge: GenerativeJudge, settings: ListSettings, out: Path) -> L
     }
     with AppendLog(out / "answers.jsonl", identity) as log:
         answers = _ask(judge, prompts, settings, words, log)
+    without = asked_without(judge, out)
     records = official_records(prompts, answers, settings.protocol, settings.seed)
     try:
         official_lines = official.text_lines(records)
@@ -148,7 +152,7 @@ def run_listwise(judge: GenerativeJudge, settings: ListSettings, out: Path) -> L
         judge=judge.name,
         words=str(settings.words or f"{kind}.txt"),
         template=judge.template.name,
-        temperature=judge.temperature,
+        temperature=None if "temperature" in without else judge.temperature,
         max_tokens=judge.max_tokens,
         seed=settings.seed,
         left_out=len(every) - len(prompts),
@@ -157,6 +161,7 @@ def run_listwise(judge: GenerativeJudge, settings: ListSettings, out: Path) -> L
         commit=commit(),
         official=tuple(official_lines),
         failure=failure_sentence([answer for row in answers for answer in row], settings.max_failed, "answers"),
+        asked_without=tuple(sorted(without)),
         cached_answers=sum(answer.from_cache for row in answers for answer in row),
     )
     write_atomic(out / "official.jsonl", "".join(json.dumps(record) + "\n" for record in records))
@@ -289,6 +294,8 @@ def listwise_markdown(report: ListReport) -> str:
     failed = sum(scores.statuses.get(status, 0) for status in ("error", "timeout"))
     if failed:
         lines.append(f"- **{failed:,} of {scores.num_answers:,} answers failed at the endpoint; the same command asks again**")
+    if report.asked_without:
+        lines.append(f"- asked without {', '.join(report.asked_without)}: the endpoint's own defaults hold")
     if report.cached_answers:
         lines.append(f"- cached: {report.cached_answers:,} of {scores.num_answers:,} answers")
     lines += [f"- invalid rate: {100 * scores.invalid_rate:.2f} %, by status {dict(scores.statuses)}"]
