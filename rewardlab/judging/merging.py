@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from queue import SimpleQueue
 from types import TracebackType
 from typing import Self, TypeVar
@@ -42,13 +42,20 @@ class SharedRequests:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def end(self) -> None:
+        """Deal out no more."""
         self._has_ended = True
 
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.end()
 
-def as_they_come(sources: Sequence[Iterator[T]]) -> Iterator[T]:
-    """Yield the items of all sources, each of which is iterated in a thread of its own. Raise what one raises, after the items
-    that were there before. One left early ends each source at its next item. A single source is iterated here."""
+
+def as_they_come(sources: Sequence[Iterator[T]], end: Callable[[], None]) -> Iterator[T]:
+    """Yield the items of all sources, each of which is iterated in a thread of its own; a single one is iterated here.
+
+    Where one raises, ``end`` is called, which should end the others, and their items are yielded before the error is raised.
+    Where the reader leaves, each source ends at its next item.
+    """
     if len(sources) == 1:
         yield from sources[0]
         return
@@ -68,16 +75,20 @@ def as_they_come(sources: Sequence[Iterator[T]]) -> Iterator[T]:
     threads = [threading.Thread(target=drain, args=(source,), name="panel", daemon=True) for source in sources]
     for thread in threads:
         thread.start()
+    errors: list[BaseException] = []
     try:
         left = len(sources)
         while left:
             item = items.get()
-            if isinstance(item, BaseException):
-                raise item
-            if item is None:
-                left -= 1
-            else:
+            if isinstance(item, tuple):
                 yield item[0]
+                continue
+            left -= 1
+            if item is not None:
+                errors.append(item)
+                end()
+        for error in errors:
+            raise error
     finally:
         is_over.set()
         for thread in threads:

@@ -99,7 +99,7 @@ class PanelJudge(ModelJudge):
         groups = [*({n} for n in range(len(self.members)) if n not in local), *([local] if local else [])]
         with SharedRequests(requests, groups) as shared:
             sources = [self._votes_of(group, shared.of(number)) for number, group in enumerate(groups)]
-            for batch in as_they_come(sources):
+            for batch in as_they_come(sources, shared.end):
                 yield [(number, replace(vote, member=self.members[voice].spec)) for number, voice, vote in batch]
 
     def _votes_of(self, group: set[int], requests: Iterator[tuple[int, VoteRequest]]) -> Iterator[list[tuple[int, int, Vote]]]:

@@ -83,8 +83,8 @@ class AdaptiveConcurrency:
 
 async def in_window(items: Iterator[T], work: Callable[[T], Awaitable[R]], width: int) -> AsyncGenerator[list[R]]:
     """Yield what ``work`` returns for each item, those in a list that were done together; ``width`` are at work at a time, and
-    an item is taken when its work begins. Where one raises, what others returned is yielded first. What is at work at the end
-    is cancelled."""
+    an item is taken when its work begins. Where one raises, no other is taken, and what is at work is waited for and yielded
+    before. What is at work when the reader leaves is cancelled."""
 
     async def one(item: T) -> R:
         return await work(item)
@@ -96,11 +96,13 @@ async def in_window(items: Iterator[T], work: Callable[[T], Awaitable[R]], width
             if not tasks:
                 return
             done, tasks = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            errors = [error for task in done if (error := task.exception()) is not None]
+            if any(task.exception() for task in done) and tasks:  # what was asked for is paid for
+                rest, tasks = await asyncio.wait(tasks), set()
+                done |= rest[0]
             if results := [task.result() for task in done if task.exception() is None]:
                 yield results
-            if errors:
-                raise errors[0]
+            for error in filter(None, (task.exception() for task in done)):
+                raise error
     finally:
         for task in tasks:
             task.cancel()

@@ -40,7 +40,7 @@ FLIGHT = 2 * WIDTH  # what may be in flight at an end, and is lost
 
 @pytest.fixture
 def data(demo_pairs: Any, tmp_path: Path) -> Path:
-    write_parquet(demo_pairs[0][:40], tmp_path / "pairs.parquet")
+    write_parquet(demo_pairs[0][:24], tmp_path / "pairs.parquet")
     return tmp_path / "pairs.parquet"
 
 
@@ -118,7 +118,7 @@ def test_a_panel_whose_member_begins_to_refuse(data: Path, tmp_path: Path) -> No
         bad.refuse = lambda body, at: None
         asked = len(good.bodies) + len(bad.bodies)
         report = bench(judge, data, tmp_path / "parts", votes=3)
-        assert len(good.bodies) + len(bad.bodies) - asked == 2 * 3 * 2 * 40 - kept
+        assert len(good.bodies) + len(bad.bodies) - asked == 2 * 3 * 2 * 24 - kept
         bench(judge, data, tmp_path / "whole", votes=3)
     assert stored(tmp_path / "parts") == stored(tmp_path / "whole")
     assert report.panel is not None
@@ -154,22 +154,25 @@ def numbers(count: int) -> list[PreferencePair]:
 
 
 def test_a_served_judge_that_begins_to_refuse(tmp_path: Path) -> None:
-    """All pairs that it has judged until then are there; each costs one request, with all its votes."""
+    """All pairs that it has judged until then are there; each costs one request, with all its votes. Beside another member that
+    goes on answering, its answers as well."""
     data = tmp_path / "numbers.parquet"
-    write_parquet(numbers(40), data)
-    with gatekeeper() as (keeper, url):
-        keeper.refuse_from = 25
-        with pytest.raises(EndpointError, match="the key has expired"):
-            bench(url, data, tmp_path / "parts", votes=3, request=RequestOptions())
-        kept = num_kept(tmp_path / "parts" / VOTES, tmp_path / "parts" / PARTIAL_VOTES)
-        keeper.refuse_from, keeper.judgments = 10**9, 0
-        bench(url, data, tmp_path / "parts", votes=3, request=RequestOptions())
-        assert keeper.judgments == 40 - kept // 6
-        keeper.judgments = 0
-        report = bench(url, data, tmp_path / "whole", votes=3, request=RequestOptions())
-        assert keeper.judgments == 40
-    assert report.scores.accuracy.micro == 1
-    assert stored(tmp_path / "parts") == stored(tmp_path / "whole")
+    write_parquet(numbers(100), data)
+    other = ChatServer(by_seed=True)
+    with gatekeeper() as (keeper, url), chat_server(other) as chat:
+        for judge, how in ((url, RequestOptions()), (f"panel:{url},openai:m@{chat}", RequestOptions(WIDTH, 30.0))):
+            parts, whole = tmp_path / f"parts {judge[:5]}", tmp_path / f"whole {judge[:5]}"
+            keeper.refuse_from, keeper.judgments = 25, 0
+            with pytest.raises(EndpointError, match="the key has expired"):
+                bench(judge, data, parts, votes=3, request=how)
+            assert num_kept(parts / VOTES, parts / PARTIAL_VOTES) == 25 * 6 + other.answers
+            keeper.refuse_from, keeper.judgments = 10**9, 0
+            bench(judge, data, parts, votes=3, request=how)
+            assert keeper.judgments == 75
+            assert other.answers == len(other.bodies) == (600 if "panel" in judge else 0)
+            report = bench(judge, data, whole, votes=3, request=how)
+            assert stored(parts) == stored(whole)
+            assert report.scores.accuracy.micro == 1 or "panel" in judge
 
 
 @pytest.mark.parametrize(
