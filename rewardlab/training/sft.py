@@ -54,7 +54,7 @@ class ResumableSFTTrainer(LengthGroupingMixin, StrictResumeMixin, SFTTrainer):
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
         """Count on from the tokens of the run that is gone on with; TRL's count begins at 0."""
         before = [record["num_tokens"] for record in self.state.log_history if "num_tokens" in record]
-        self._total_train_tokens = max([self._total_train_tokens, *map(int, before)])
+        self._total_train_tokens: int = max([self._total_train_tokens, *map(int, before)])
         super()._run_epoch(*args, **kwargs)
 
 
