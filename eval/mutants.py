@@ -6,20 +6,23 @@
 The tool is mutmut 3.8.1, in an environment of its own. It works on a copy of the committed files, in which two things differ:
 decorators are applied after the function, because mutmut leaves decorated functions alone; and nothing is cached, because its
 workers would begin with what the first run has cached. It changes the bodies of functions: constants of a module, regular
-expressions and fields of a class are not among its changes. Writes ``eval/results/mutants.md``: the score of each module named,
-and every change that survived with the reason why it may, from :data:`REASONS`.
+expressions and fields of a class are not among its changes. Writes ``eval/results/mutants.json``, which keeps the last score of
+each module, and out of it ``mutants.md``: the scores, and every change that survived with the reason why it may, from
+:data:`REASONS`.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import json
 import os
 import shutil
 import subprocess
 import sys
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -31,16 +34,28 @@ MODULES = {
     "verdicts/votes": ("tests/verdicts/test_votes.py",),
     "verdicts/parse": ("tests/verdicts", "tests/laws/test_orders_and_verdicts.py"),
     "verdicts/formats": ("tests/verdicts",),
+    "verdicts/places": ("tests/verdicts",),
+    "verdicts/prose": ("tests/verdicts",),
+    "verdicts/other_formats": ("tests/verdicts",),
+    "verdicts/panel": ("tests/judging/test_panel.py",),
     "verdicts/margins": ("tests/verdicts/test_margins.py",),
     "verdicts/early_stopping": ("tests/verdicts/test_early_stopping.py",),
     "metrics/accuracy": ("tests/metrics/test_accuracy.py", "tests/benchmarks/test_arithmetic.py"),
     "metrics/intervals": ("tests/metrics/test_intervals.py", "tests/metrics/test_sign_flips.py"),
+    "metrics/calibration": ("tests/metrics/test_calibration.py",),
+    "metrics/multiplicity": ("tests/metrics/test_multiplicity.py",),
+    "metrics/running": ("tests/metrics",),
     "rl/kl": ("tests/rl",),
     "rl/gae": ("tests/rl",),
     "rl/groups": ("tests/rl",),
     "rl/advantages": ("tests/rl",),
     "rl/selection": ("tests/rl",),
     "rl/objectives": ("tests/rl", "tests/parity/test_trl_losses.py"),
+    "benchmarks/vl_rewardbench/official": ("tests/benchmarks/test_official_scorers.py",),
+    "benchmarks/mm_rlhf/official": ("tests/benchmarks/test_official_scorers.py",),
+    "benchmarks/mmrb2/official": ("tests/benchmarks/test_official_scorers.py",),
+    "benchmarks/multimodal_rewardbench/official": ("tests/benchmarks/test_official_scorers.py",),
+    "benchmarks/rewardbench2/official": ("tests/benchmarks/test_official_scorers.py",),
     "distill/budget": ("tests/distill/test_budget.py",),
     "distill/journal": ("tests/distill/test_journal.py",),
     "distill/tagging": ("tests/distill/test_tagging.py",),
@@ -109,9 +124,10 @@ class Survivor:
 
 @dataclass(frozen=True)
 class Score:
-    """Of a module: changes by what became of them, and those that survived."""
+    """Of a module at a commit: changes by what became of them, and those that survived."""
 
     module: str
+    commit: str
     counts: Counter[str]
     survivors: tuple[Survivor, ...]
 
@@ -119,6 +135,29 @@ class Score:
     def killed(self) -> int:
         """Changes that made a test fail, or run into its limit of time."""
         return self.counts["killed"] + self.counts["timeout"]
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "module": self.module,
+            "commit": self.commit,
+            "counts": dict(sorted(self.counts.items())),
+            "survivors": [asdict(gone) for gone in self.survivors],
+        }
+
+    @property
+    def num_explained(self) -> int:
+        return sum((self.module, gone.after) in REASONS for gone in self.survivors)
+
+
+def read_scores(path: Path) -> dict[str, Score]:
+    """Return the scores of a file by module; none where there is no file."""
+    rows = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    return {
+        row["module"]: Score(
+            row["module"], row["commit"], Counter(row["counts"]), tuple(Survivor(**gone) for gone in row["survivors"])
+        )
+        for row in rows
+    }
 
 
 def stage(module: str, folder: Path) -> None:
@@ -148,7 +187,12 @@ def score_of(module: str, folder: Path, processes: int) -> Score:
         line.strip().rpartition(": ") for line in mutmut(folder, "results", "--all", "true").splitlines() if ": " in line
     ]
     survivors = [_survivor(folder, name) for name, _, status in results if status == "survived"]
-    return Score(module, Counter(status for _, _, status in results), tuple(survivors))
+    return Score(module, _commit(), Counter(status for _, _, status in results), tuple(survivors))
+
+
+def _commit() -> str:
+    command = ["git", "-C", str(ROOT), "rev-parse", "--short=7", "HEAD"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def _survivor(folder: Path, name: str) -> Survivor:
@@ -157,18 +201,28 @@ def _survivor(folder: Path, name: str) -> Survivor:
     return Survivor(name.rpartition(".")[2], before, after)
 
 
-def report(scores: list[Score]) -> str:
+def sorted_scores(scores: Mapping[str, Score]) -> list[Score]:
+    """Return the scores in the order of :data:`MODULES`; those of modules that are there no more are left out."""
+    return [scores[module] for module in MODULES if module in scores]
+
+
+def report(scores: Sequence[Score]) -> str:
     """Return the page of the results."""
-    commit = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout[
-        :7
-    ]
-    command = f'make mutants ONLY="{" ".join(one.module for one in scores)}"'
-    how = f"`{command}`, commit {commit}; how, and what is not changed, is in `eval/mutants.py`."
+    how = "`make mutants`, one module after the other; how, and what is not changed, is in `eval/mutants.py`."
     lines = ["# Changes that the tests see", "", how, ""]
-    lines += ["| module | changes | seen | survived | of these explained | met by no test |", "|---|---|---|---|---|---|"]
+    lines += [
+        "| module | commit | changes | seen | survived | of these explained | met by no test |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for one in scores:
-        explained = sum((one.module, gone.after) in REASONS for gone in one.survivors)
-        cells = (sum(one.counts.values()), one.killed, len(one.survivors), explained, one.counts["no tests"])
+        cells = (
+            one.commit,
+            sum(one.counts.values()),
+            one.killed,
+            len(one.survivors),
+            one.num_explained,
+            one.counts["no tests"],
+        )
         lines.append(f"| `{one.module}` | " + " | ".join(map(str, cells)) + " |")
     for one in scores:
         if one.survivors:
@@ -184,15 +238,20 @@ def main() -> None:
     parser.add_argument("modules", nargs="*", metavar="MODULE", help=f"of {', '.join(MODULES)}; all of them if none is named")
     parser.add_argument("--work", type=Path, default=ROOT / "runs" / "mutants", help="folder for the copies")
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--out", type=Path, default=ROOT / "eval" / "results" / "mutants.md")
+    parser.add_argument("--out", type=Path, default=ROOT / "eval" / "results" / "mutants", help="of .json and .md")
+    parser.add_argument("--page", action="store_true", help="write the .md anew from the .json, and run nothing")
     options = parser.parse_args()
     if unknown := set(options.modules) - set(MODULES):
         parser.error(f"unknown modules {', '.join(sorted(unknown))}; expected some of {', '.join(MODULES)}")
-    scores = []
-    for module in options.modules or MODULES:
-        scores.append(score_of(module, options.work / module.replace("/", "_"), options.processes))
-        print(module, dict(scores[-1].counts), flush=True)
-    options.out.write_text(report(scores), encoding="utf-8")
+    modules = [] if options.page else options.modules or list(MODULES)
+    path = options.out.with_suffix(".json")
+    for module in modules:
+        score = score_of(module, options.work / module.replace("/", "_"), options.processes)
+        print(module, dict(score.counts), flush=True)
+        scores = read_scores(path) | {module: score}  # read anew: another run may have written meanwhile
+        path.write_text(json.dumps([one.to_json() for one in sorted_scores(scores)], indent=1) + "\n", encoding="utf-8")
+    page = report(sorted_scores(read_scores(path)))
+    options.out.with_suffix(".md").write_text(page, encoding="utf-8")
 
 
 if __name__ == "__main__":
