@@ -13,7 +13,7 @@ from rewardlab.benchmarks.run_files import PARTIAL_VOTES, VOTES
 from rewardlab.benchmarks.spending import Spending
 from rewardlab.data.append_log import AppendLog, undamaged
 from rewardlab.data.votes import vote_of, vote_row
-from rewardlab.types import Vote
+from rewardlab.types import FinishReason, Vote
 
 
 @dataclass(frozen=True)
@@ -30,13 +30,13 @@ class PassLog:
     """The log of a run in a folder, opened or continued. A kill loses at most what is in flight.
 
     ``votes.jsonl`` has a line per row; where votes come one by one each is in ``votes.partial.jsonl`` until its row is whole.
-    :meth:`finish` removes that file. ``spending`` is what all votes of the run came to so far. Raise what :class:`AppendLog`
-    raises, and DataError for a line that lacks something.
+    :meth:`finish` removes that file. What a run left that got no answer at all, another run takes over. ``spending`` is what
+    all votes of the run came to so far. Raise what :class:`AppendLog` raises, and DataError for a line that lacks something.
     """
 
     def __init__(self, folder: Path, identity: Mapping[str, object]) -> None:
         self._folder, self._identity = folder, identity
-        self._log = AppendLog(folder / VOTES, identity)
+        self._log = AppendLog(folder / VOTES, identity, _has_answer)
         self._partial: AppendLog | None = None
         try:
             self._entries = [_entry(self._log.path, n, line) for n, line in enumerate(self._log.rows, start=2)]
@@ -45,7 +45,7 @@ class PassLog:
                 self._by_row[entry.pass_name, entry.row].append(entry)
             self._single: dict[tuple[str, int], dict[int, tuple[Vote, float]]] = defaultdict(dict)
             if (folder / PARTIAL_VOTES).exists():
-                self._partial = AppendLog(folder / PARTIAL_VOTES, identity)
+                self._partial = AppendLog(folder / PARTIAL_VOTES, identity, _has_answer)
                 for n, line in enumerate(self._partial.rows, start=2):
                     pass_name, row, place, vote, seconds = _single(self._partial.path, n, line)
                     self._single[pass_name, row][place] = (vote, seconds)
@@ -103,6 +103,14 @@ class PassLog:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
+
+
+def _has_answer(line: Mapping[str, Any]) -> bool:
+    """Return whether a line has an answer, or cannot be read: only one of failed votes alone may be dropped."""
+    votes = line.get("votes", [line.get("vote")])
+    if not isinstance(votes, list) or not all(isinstance(vote, dict) for vote in votes):
+        return True
+    return any(vote.get("finish") not in (FinishReason.ERROR, FinishReason.TIMEOUT) for vote in votes)
 
 
 def _entry(path: Path, number: int, line: Mapping[str, Any]) -> RowEntry:

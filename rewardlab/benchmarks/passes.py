@@ -16,7 +16,7 @@ from rewardlab.errors import EndpointError
 from rewardlab.judging.judge import ModelJudge, VoteRequest, compare_until_settled
 from rewardlab.reporting.progress import Advance, bar
 from rewardlab.samplers.base import RequestGate
-from rewardlab.samplers.failures import FailureStreak, errors_in_words
+from rewardlab.samplers.failures import FailureStreak, errors_in_words, refusal_cure
 from rewardlab.types import Completion, Judgment, Order, PreferencePair, Vote
 from rewardlab.verdicts.votes import reduce_votes
 
@@ -77,8 +77,8 @@ class Pass:
         of_control = "" if self.name == "votes" else f" of the control {self.name}"
         cure = "" if self.name == "votes" else ", or leave the control out with --controls"
         raise EndpointError(
-            f"{judge.name}: every one of {len(completions):,} requests{of_control} failed: {errors_in_words(completions)}; "
-            f"nothing is lost: cure it and run the same command again{cure}"
+            f"{judge.name}: every one of {len(completions):,} requests{of_control} failed: {errors_in_words(completions)}"
+            f"{refusal_cure(judge.name, completions[-1].error)}; nothing is lost: cure it and run the same command again{cure}"
         )
 
     def _seed(self, seed: int, start: int) -> int:

@@ -10,7 +10,7 @@ from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.browser import MOST_OF_A_KIND, judgments_to_show
 from rewardlab.benchmarks.figures import CONFIDENCE_NAMES, report_figures
 from rewardlab.benchmarks.findings import key_phrase, numbers_of
-from rewardlab.benchmarks.headline import headline, headline_sentence, judge_name
+from rewardlab.benchmarks.headline import NOT_ONE_VERDICT, headline, headline_sentence, judge_name
 from rewardlab.benchmarks.kinds import KINDS
 from rewardlab.benchmarks.report_model import Cost, CountedEstimate, CurvePoint, PanelScores, Report, Scores, StoppingPoint
 from rewardlab.benchmarks.run_files import REPORT
@@ -118,6 +118,8 @@ def summary_line(report: Report) -> str:
     scores, cost = report.scores, report.cost
     if report.failure:
         return f"{report.benchmark}: FAILED: {report.failure}"
+    if scores.invalid_rate == 1:
+        return f"{report.benchmark}: {NOT_ONE_VERDICT.format(scores.num_votes_total)}, of {scores.num_pairs:,} pairs"
     parts = [
         f"{report.benchmark}: {with_interval(scores.accuracy.micro, scores.interval)} % of {scores.num_pairs:,} pairs",
         f"invalid {percent(scores.invalid_rate)} %",

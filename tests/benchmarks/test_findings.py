@@ -69,7 +69,7 @@ JUDGES: dict[str, tuple[Reader, list[str]]] = {
     "blind": (blind, [BLIND]),
     "first": (lambda pair, right, dice: Choice.FIRST, [BLIND, GUESSES, FIRST, FLIPS]),
     "coin": (lambda pair, right, dice: dice.choice(list(Choice)), [BLIND, GUESSES, FLIPS]),
-    "mute": (lambda pair, right, dice: None, [INVALID, WORSE]),
+    "mute": (lambda pair, right, dice: None, [INVALID]),
 }
 
 
