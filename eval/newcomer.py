@@ -146,7 +146,7 @@ def server_of(case: Case, folder: Path) -> Iterator[tuple[str, Attempt]]:
 
     def start(*faults: str) -> None:
         processes.append(subprocess.Popen([*script, "--style", case.style, "--refuses", case.refuses, *faults]))
-        for _ in range(200):
+        for _ in range(1200):  # a minute, on a machine with much to do
             with socket.socket() as client:
                 if client.connect_ex(("127.0.0.1", port)) == 0:
                     return

@@ -20,6 +20,18 @@ from rewardlab.metrics.intervals import (
 )
 
 
+def test_the_quantile_is_fishers() -> None:
+    """Six outcomes, three of them right: 5 degrees of freedom, jackknife variance 0.05, logit of one half 0. The quantile that
+    the ends give back is Fisher's expansion, with its coefficients as Abramowitz and Stegun 26.7.5 print them."""
+    z, v = norm.ppf(0.975), 5.0
+    terms = [[1, 0, 1, 0], [5, 0, 16, 0, 3, 0], [3, 0, 19, 0, 17, 0, -15, 0], [79, 0, 776, 0, 1482, 0, -1920, 0, -945, 0]]
+    over = [4, 96, 384, 92160]
+    fisher = z + sum(np.polyval(term, z) / (by * v**n) for n, (term, by) in enumerate(zip(terms, over, strict=True), start=1))
+    low, high = mean_interval([1, 1, 1, 0, 0, 0])
+    assert logit(high) * 0.25 / math.sqrt(0.05) == pytest.approx(fisher, rel=1e-12)
+    assert logit(low) == pytest.approx(-logit(high), rel=1e-12)
+
+
 @pytest.mark.parametrize("number", [1, 2, 7, 40, 249])
 def test_wilson_is_scipys(number: int) -> None:
     for hits in range(number + 1):
