@@ -153,9 +153,9 @@ def server_of(case: Case, folder: Path) -> Iterator[tuple[str, Attempt]]:
             time.sleep(0.05)
         raise RuntimeError(f"{shlex.join(script)} does not answer")
 
-    start("--dies-after", str(case.dies_after))
     model = "eyes-large" if case.refuses == "404" else MODEL
     try:
+        start("--dies-after", str(case.dies_after))
         yield Attempt(folder, folder, model, f"http://127.0.0.1:{port}", start)
     finally:
         for process in processes:
@@ -203,19 +203,20 @@ def try_case(case: Case, pairs: Sequence[PreferencePair], folder: Path) -> Outco
 
 def all_cases(num_pairs: int) -> list[Case]:
     """Return every form in every style; and in the first form refusals, a death half way, and the README's commands."""
-    cases = [Case(form, style) for form in FORMS for style in STYLES]
-    cases += [Case(refuses=refusal) for refusal in ("401", "404", "400", "newer")]
-    return [*cases, Case(dies_after=3 * num_pairs), Case(page=README)]
+    refusals = [Case(refuses=refusal) for refusal in ("401", "404", "400", "newer")]
+    others = [*refusals, Case(dies_after=3 * num_pairs), Case(page=README)]
+    in_styles = [Case(NATIVE, style) for style in STYLES]
+    return [*in_styles, *others, *(Case(form, style) for style in STYLES for form in FORMS if form != NATIVE)]
 
 
-def table(outcomes: Sequence[Outcome], num_pairs: int, command: str) -> str:
+def table(outcomes: Sequence[Outcome], num_pairs: int, command: str, at: str) -> str:
     """Return the page of the results."""
     faults = [outcome for outcome in outcomes if outcome.fault]
     slowest = max(outcome.seconds for outcome in outcomes)
     lines = [
         "# A newcomer's trial",
         "",
-        f"`{command}`, commit {commit()}; what is tried and how is in `eval/newcomer.py`.",
+        f"`{command}`, commit {at[:7]}{'+dirty' * at.endswith('+dirty')}; what is tried and how is in `eval/newcomer.py`.",
         "",
         f"{num_pairs} pairs. {len(outcomes) - len(faults)} of {len(outcomes)} cases came to the server's own number, with "
         "every picture seen, by what the commands themselves said. "
@@ -242,7 +243,8 @@ def main() -> None:
     parser.add_argument("--only", default="", help="cases whose form or server has this in its name")
     parser.add_argument("--out", type=Path, default=ROOT / "eval" / "results" / "newcomer", help="of .json and .md")
     options = parser.parse_args()
-    pairs, outcomes = newcomers_pairs(options.pairs), []
+    pairs, outcomes, at = newcomers_pairs(options.pairs), list[Outcome](), commit()
+    command = shlex.join(["python", "eval/newcomer.py", *sys.argv[1:]])
     for case in all_cases(options.pairs):
         if options.only not in f"{case.form} / {case.server}":
             continue
@@ -253,10 +255,9 @@ def main() -> None:
             f"{case.form} / {case.server}: {last.fault or 'right'}, {len(last.steps)} commands, {last.seconds:.1f} s",
             flush=True,
         )
-    command = shlex.join(["python", "eval/newcomer.py", *sys.argv[1:]])
-    results = {"command": command, "commit": commit(), "pairs": options.pairs, "cases": [one.to_json() for one in outcomes]}
-    write_atomic(options.out.with_suffix(".json"), json.dumps(results, indent=1) + "\n")
-    write_atomic(options.out.with_suffix(".md"), table(outcomes, options.pairs, command))
+        results = {"command": command, "commit": at, "pairs": options.pairs, "cases": [one.to_json() for one in outcomes]}
+        write_atomic(options.out.with_suffix(".json"), json.dumps(results, indent=1) + "\n")
+        write_atomic(options.out.with_suffix(".md"), table(outcomes, options.pairs, command, at))
     sys.exit(any(outcome.fault for outcome in outcomes))
 
 

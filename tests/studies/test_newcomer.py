@@ -74,8 +74,8 @@ def test_faults_of_an_outcome() -> None:
     assert replace(good, steps=[Step("rewardlab", 0, 301.0)]).fault == "301 s"
     assert replace(good, figure=None).fault.startswith("no number")
     bad = replace(good, unseen=3)
-    assert "1 of 2 cases" in table([good, bad], 60, "python eval/newcomer.py")
-    assert "**3 pictures were not seen**" in table([good, bad], 60, "python eval/newcomer.py")
+    assert "1 of 2 cases" in table([good, bad], 60, "python eval/newcomer.py", "abc")
+    assert "**3 pictures were not seen**" in table([good, bad], 60, "python eval/newcomer.py", "abc")
 
 
 def test_every_cure_is_named_and_every_form_tried() -> None:
