@@ -23,6 +23,7 @@ LEAST_FLIPS = 0.10  # which the interval must lie above: a single flip of four p
 LENGTH = 0.10  # labels prefer the longer response by less in the published benchmarks
 INVALID = 0.05  # of answers; as much as judges of one benchmark often differ by
 MISSING = 0.01  # of samples
+NO_IMAGE = "No image was shown"
 FEW_PROMPTS = 20  # below, an interval over prompts is as wide as the differences of judges
 BY_LENGTH = ("longest", "shortest")  # baselines that are rules; the others guess, and are best by luck
 REASONS = {
@@ -202,7 +203,7 @@ def _of_answers(report: Report, evidence: Evidence) -> list[str]:
 
 def _of_sight(report: Report, evidence: Evidence) -> list[str]:
     if report.benchmark == "pairs" and evidence.sees and not evidence.num_with_image:
-        return [f"No image was shown: none of the {report.scores.num_pairs:,} pairs has one"]
+        return [f"{NO_IMAGE}: none of the {report.scores.num_pairs:,} pairs has one"]
     if evidence.gain is None or evidence.sighted is None or evidence.blank is None:
         return []
     if report.scores.invalid_rate > 0.5:

@@ -16,7 +16,7 @@ from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.comparison import leaderboard_markdown, read_run
 from rewardlab.benchmarks.findings import Estimate, Evidence, find_faults, gather_evidence, key_phrase
 from rewardlab.benchmarks.headline import headline_sentence
-from rewardlab.benchmarks.report import confidence_rows, report_html, report_markdown
+from rewardlab.benchmarks.report import confidence_rows, report_html, report_markdown, summary_line
 from rewardlab.benchmarks.report_model import CountedEstimate, CurvePoint, Report
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import BenchSettings
@@ -173,6 +173,14 @@ def test_at_each_bound(evidence: Evidence, phrases: list[str], reports: dict[str
     assert report.scores.num_votes_total == 1200
     assert [key_phrase(finding) for finding in find_faults(report, evidence)] == phrases
     assert find_faults(replace(report, judge="baseline:first"), evidence) == ()
+
+
+def test_a_blind_run_says_so_in_its_last_line(reports: dict[str, tuple[Report, Path, Any]]) -> None:
+    """Where a column of pictures was passed over, and everything else is as it should be."""
+    report = reports["seeing"][0]
+    blind = replace(report, findings=find_faults(report, replace(SOUND, num_with_image=0, gain=None)))
+    assert "no image was shown" not in summary_line(report)
+    assert summary_line(blind).endswith(", no image was shown")
 
 
 def test_a_lean_in_given_orders_may_be_the_labels(reports: dict[str, tuple[Report, Path, Any]]) -> None:
