@@ -57,7 +57,7 @@ MODULES = {
     "metrics/running": ("tests/rewards/test_shards.py",),
     "rl/kl": ("tests/rl",),
     "rl/gae": ("tests/rl", "tests/laws/test_policy_gradient.py"),
-    "rl/groups": ("tests/rl", "tests/laws", "tests/verdicts/test_margins.py"),
+    "rl/groups": ("tests/rl", "tests/laws/test_pairwise_laws.py", "tests/verdicts/test_margins.py"),
     "rl/advantages": ("tests/rl", "tests/laws/test_policy_gradient.py"),
     "rl/selection": ("tests/rl",),
     "rl/objectives": ("tests/rl", "tests/laws/test_policy_gradient.py"),
@@ -86,7 +86,84 @@ REASONS: dict[tuple[str, str], str] = {
         "distill/budget",
         "return (limit.usd is None or self.usd + usd + sum(batch_usd for batch_usd, _ in batches) < limit.usd) and (",
     ): "sums of prices are equal to a budget by the luck of rounding only",
+    ("metrics/multiplicity", "adjusted, least = [1.0] * len(p_values), 0.0"): "each place is written",
+    (
+        "metrics/calibration",
+        "p, y = np.asarray(probabilities, dtype=None).ravel(), np.asarray(happened, dtype=float).ravel()",
+    ): "floats, or whole numbers and truths, which a difference from floats makes floats",
+    (
+        "metrics/calibration",
+        "p, y = np.asarray(probabilities, ).ravel(), np.asarray(happened, dtype=float).ravel()",
+    ): "floats, or whole numbers and truths, which a difference from floats makes floats",
+    (
+        "metrics/calibration",
+        "p, y = np.asarray(probabilities, dtype=float).ravel(), np.asarray(happened, dtype=None).ravel()",
+    ): "floats, or whole numbers and truths, which a difference from floats makes floats",
+    (
+        "metrics/calibration",
+        "p, y = np.asarray(probabilities, dtype=float).ravel(), np.asarray(happened, ).ravel()",
+    ): "floats, or whole numbers and truths, which a difference from floats makes floats",
+    (
+        "metrics/calibration",
+        "p, _ = _events(probabilities, np.zeros_like(np.asarray(probabilities, dtype=None)))",
+    ): "floats, or whole numbers and truths, which a difference from floats makes floats",
+    (
+        "metrics/calibration",
+        "p, _ = _events(probabilities, np.zeros_like(np.asarray(probabilities, )))",
+    ): "floats, or whole numbers and truths, which a difference from floats makes floats",
+    (
+        "metrics/calibration",
+        "outcomes = np.random.default_rng(seed).random((resamples, p.size)) <= p",
+    ): "a draw is equal to a probability by luck only",
+    (
+        "metrics/calibration",
+        "draws = np.random.default_rng(seed).integers(num, size=(resamples, num))",
+    ): "0 is where the draws begin anyway",
+    ("metrics/calibration", "low, high = np.quantile(np.asarray(values, dtype=None), (0.025, 0.975))"): "these are floats",
+    ("metrics/calibration", "low, high = np.quantile(np.asarray(values, ), (0.025, 0.975))"): "these are floats",
+    (
+        "metrics/calibration",
+        "kinds, many = np.unique(added.round(13), axis=0, return_counts=True)",
+    ): "12 digits and 13 join the same rows",
+    ("rl/gae", "return torch.zeros(len(values_NT), dtype=None, device=values_NT.device)"): "zeros of either precision",
+    ("rl/gae", "return torch.zeros(len(values_NT), device=values_NT.device)"): "zeros of either precision",
+    (
+        "rl/gae",
+        "return torch.where(finished_N.bool() | ~inside_NT.any(None), 0.0, last_value_N)",
+    ): "a row without tokens has no advantage that its value could move",
+    (
+        "rl/gae",
+        "return (1 - 1 / (alpha * lengths_N.double().clamp(min=1))).clamp(min=floor, max=None).float()",
+    ): "1 - 1 / (alpha l) is below 1",
+    (
+        "rl/gae",
+        "return (1 - 1 / (alpha * lengths_N.double().clamp(min=1))).clamp(min=floor, ).float()",
+    ): "1 - 1 / (alpha l) is below 1",
+    ("rl/gae", "if variance < 1e-9 * (1 + (gg / count if count else 0.0)):"): "equal to the bound by the luck of rounding only",
+    (
+        "rl/gae",
+        "if variance <= 1e-9 * (1 + (gg / count if count else 1.0)):",
+    ): "without tokens the variance is 0, below either bound",
+    ("rl/advantages", "if not std >= 1e-6 * (1 + mean.abs()):"): "equal to the bound by the luck of rounding only",
+    (
+        "rl/selection",
+        "factor = most if decided_frac > 1 - 1 / most else 1 / (1 - decided_frac)",
+    ): "at the bound both are `most`",
+    ("rl/selection", "order = torch.argsort(standard, )"): "few numbers are sorted stably on a CPU",
+    ("rl/selection", "order = torch.argsort(standard, stable=False)"): "few numbers are sorted stably on a CPU",
+    (
+        "rl/groups",
+        "sums = torch.zeros(int(groups_N.max()) + 2, dtype=torch.float64, device=values_N.device)",
+    ): "one group more, which is empty",
+    (
+        "rl/groups",
+        "return _sums(torch.ones_like(groups_N, dtype=None), groups_N)",
+    ): "whole numbers, which are summed in double precision",
+    ("rl/groups", "return _sums(torch.ones_like(groups_N, ), groups_N)"): "whole numbers, which are summed in double precision",
+    ("rl/groups", "varies_N = centered(rewards_N, groups_N).abs() >= 1e-6"): "equal to the bound by the luck of rounding only",
 }
+
+_DEVICE = re.compile(r", device=[\w.]+")
 
 # Functions of which no change is seen, and why.
 OF_FUNCTIONS: dict[tuple[str, str], str] = {
@@ -162,6 +239,8 @@ class Score:
     def reason(self, gone: Survivor) -> str:
         """Return why no test can see a change, "" where nobody knows."""
         function = re.sub(r"^x_|__mutmut_\d+$", "", gone.name)
+        if _DEVICE.sub("", gone.before) == _DEVICE.sub("", gone.after):
+            return "on a machine without a GPU there is one device"
         return REASONS.get((self.module, gone.after)) or OF_FUNCTIONS.get((self.module, function), "")
 
     @property

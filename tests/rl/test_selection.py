@@ -75,6 +75,7 @@ def test_balanced_groups() -> None:
     assert balance_groups(num_right, 4, 9) == [0, 1, 2, 3, 4, 5]
     assert len(balance_groups([3, 3, 3], 4, 2)) == 2
     assert balance_groups([], 4, 2) == []
+    assert balance_groups([4, 1, 3, 0], 4, 3) == [0, 1, 2]  # -2 and 2 are even, and then 4 is as good as -4
     assert balance_groups([4, 4, 4, 4, 7, 1, 7, 1], 8, 4) == [0, 1, 2, 3]  # the most even groups, not extremes that cancel
     assert balance_groups([5, 5, 1], 8, 2) == [0, 1]  # either way the totals are 4 apart: the more even group is taken
     assert sum(2 * [7, 7, 7, 2, 1][n] - 8 for n in balance_groups([7, 7, 7, 2, 1], 8, 4)) in range(-8, 9)
