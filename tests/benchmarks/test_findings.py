@@ -175,6 +175,14 @@ def test_at_each_bound(evidence: Evidence, phrases: list[str], reports: dict[str
     assert find_faults(replace(report, judge="baseline:first"), evidence) == ()
 
 
+def test_a_run_without_a_verdict_says_so(reports: dict[str, tuple[Report, Path, Any]]) -> None:
+    """In the headline, the last line and in Python: its 0 % is of no judge that was understood."""
+    report = reports["mute"][0]
+    assert headline_sentence(report).startswith("0.0 % [0.0, 1.9] for no verdict was read in any of 1,200 answers, and each")
+    assert summary_line(report) == "pairs: no verdict was read in any of 1,200 answers, of 600 pairs"
+    assert repr(report).endswith("0.0 % [0.0, 1.9], for no verdict was read)")
+
+
 def test_a_blind_run_says_so_in_its_last_line(reports: dict[str, tuple[Report, Path, Any]]) -> None:
     """Where a column of pictures was passed over, and everything else is as it should be."""
     report = reports["seeing"][0]
