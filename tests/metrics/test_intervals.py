@@ -164,3 +164,11 @@ def test_the_interval_of_macro_covers(linked: bool) -> None:
         scores = (ease < norm.ppf([0.9] * 60 + [0.6] * 30)).astype(float)
         draws.append((macro_interval(scores.tolist(), groups, names), 0.75))
     assert 0.92 <= coverage(draws) <= 0.985
+
+
+def test_rows_that_say_the_same_are_one_draw() -> None:
+    """Five equal differences of each of eight prompts are as wide as the eight: clusters reach the interval."""
+    differences = [0.5, -0.25, 0.0, 1.0, 0.25, -0.5, 0.75, 0.1]
+    many, names = np.repeat(differences, 5), np.repeat([f"p{n}" for n in range(8)], 5)
+    assert difference_interval(many.tolist(), names.tolist()) == pytest.approx(difference_interval(differences))
+    assert difference_interval(many.tolist())[0] > difference_interval(differences)[0] + 0.05
