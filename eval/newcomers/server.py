@@ -161,6 +161,11 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128  # connections that come at once
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a client that is gone."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
