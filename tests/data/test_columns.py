@@ -167,7 +167,7 @@ def test_bad_rows_of_one_kind_are_counted(tmp_path: Path) -> None:
     assert [line for line in lines if "row 30" in line and "preferred" in line]
     missing = [line for line in lines if "cannot be read" in line]
     assert len(missing) == 6
-    assert [f"row {number}, image 0, " in line for number, line in enumerate(missing[:5])] == [True] * 5
+    assert [f"row {number} (line {number + 1}), image 0, " in line for number, line in enumerate(missing[:5])] == [True] * 5
     assert missing[5] == f"and 54 more like: {missing[0]}"
     assert lines[-1].startswith("0 good, 60 bad")
 
