@@ -6,20 +6,24 @@
 The tool is mutmut 3.8.1, in an environment of its own. It works on a copy of the committed files, in which two things differ:
 decorators are applied after the function, because mutmut leaves decorated functions alone; and nothing is cached, because its
 workers would begin with what the first run has cached. It changes the bodies of functions: constants of a module, regular
-expressions and fields of a class are not among its changes. Writes ``eval/results/mutants.md``: the score of each module named,
-and every change that survived with the reason why it may, from :data:`REASONS`.
+expressions and fields of a class are not among its changes. Writes ``eval/results/mutants.json``, which keeps the last score of
+each module, and out of it ``mutants.md``: the scores, and every change that survived with the reason why it may, from
+:data:`REASONS`.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -29,18 +33,39 @@ CACHES = ("lru_cache", "cache")
 # Each module with the tests that are its own and fast: every change runs those of them that come by it.
 MODULES = {
     "verdicts/votes": ("tests/verdicts/test_votes.py",),
-    "verdicts/parse": ("tests/verdicts", "tests/laws/test_orders_and_verdicts.py"),
+    "verdicts/parse": (
+        "tests/verdicts",
+        "tests/laws/test_orders_and_verdicts.py",
+        "tests/judging/test_verdict_probabilities.py",
+    ),
     "verdicts/formats": ("tests/verdicts",),
-    "verdicts/margins": ("tests/verdicts/test_margins.py",),
-    "verdicts/early_stopping": ("tests/verdicts/test_early_stopping.py",),
-    "metrics/accuracy": ("tests/metrics/test_accuracy.py", "tests/benchmarks/test_arithmetic.py"),
-    "metrics/intervals": ("tests/metrics/test_intervals.py", "tests/metrics/test_sign_flips.py"),
+    "verdicts/places": ("tests/verdicts",),
+    "verdicts/prose": ("tests/verdicts",),
+    "verdicts/other_formats": ("tests/verdicts",),
+    "verdicts/panel": ("tests/judging/test_panel.py",),
+    "verdicts/margins": ("tests/verdicts/test_margins.py", "tests/laws/test_pairwise_laws.py"),
+    "verdicts/early_stopping": ("tests/verdicts/test_early_stopping.py", "tests/metrics/test_large_pools.py"),
+    "metrics/accuracy": (
+        "tests/metrics",
+        "tests/laws/test_orders_and_verdicts.py",
+        "tests/benchmarks/test_arithmetic.py",
+        "tests/benchmarks/test_score_intervals.py",
+    ),
+    "metrics/intervals": ("tests/metrics", "tests/benchmarks/test_score_intervals.py"),
+    "metrics/calibration": ("tests/metrics/test_calibration.py",),
+    "metrics/multiplicity": ("tests/metrics/test_multiplicity.py",),
+    "metrics/running": ("tests/metrics/test_running.py",),
     "rl/kl": ("tests/rl",),
-    "rl/gae": ("tests/rl",),
-    "rl/groups": ("tests/rl",),
-    "rl/advantages": ("tests/rl",),
+    "rl/gae": ("tests/rl", "tests/laws/test_policy_gradient.py"),
+    "rl/groups": ("tests/rl", "tests/laws/test_pairwise_laws.py", "tests/verdicts/test_margins.py"),
+    "rl/advantages": ("tests/rl", "tests/laws/test_policy_gradient.py"),
     "rl/selection": ("tests/rl",),
-    "rl/objectives": ("tests/rl", "tests/parity/test_trl_losses.py"),
+    "rl/objectives": ("tests/rl", "tests/laws/test_policy_gradient.py"),
+    "benchmarks/vl_rewardbench/official": ("tests/benchmarks/test_official_scorers.py",),
+    "benchmarks/mm_rlhf/official": ("tests/benchmarks/test_official_scorers.py",),
+    "benchmarks/mmrb2/official": ("tests/benchmarks/test_official_scorers.py",),
+    "benchmarks/multimodal_rewardbench/official": ("tests/benchmarks/test_official_scorers.py",),
+    "benchmarks/rewardbench2/official": ("tests/benchmarks/test_official_scorers.py",),
     "distill/budget": ("tests/distill/test_budget.py",),
     "distill/journal": ("tests/distill/test_journal.py",),
     "distill/tagging": ("tests/distill/test_tagging.py",),
@@ -61,6 +86,88 @@ REASONS: dict[tuple[str, str], str] = {
         "distill/budget",
         "return (limit.usd is None or self.usd + usd + sum(batch_usd for batch_usd, _ in batches) < limit.usd) and (",
     ): "sums of prices are equal to a budget by the luck of rounding only",
+    ("metrics/multiplicity", "adjusted, least = [1.0] * len(p_values), 0.0"): "each place is written",
+    (
+        "metrics/calibration",
+        "p, y = np.asarray(probabilities, dtype=None).ravel(), np.asarray(happened, dtype=float).ravel()",
+    ): "floats, or whole numbers and truths, which a difference from floats makes floats",
+    (
+        "metrics/calibration",
+        "p, y = np.asarray(probabilities, ).ravel(), np.asarray(happened, dtype=float).ravel()",
+    ): "floats, or whole numbers and truths, which a difference from floats makes floats",
+    (
+        "metrics/calibration",
+        "p, y = np.asarray(probabilities, dtype=float).ravel(), np.asarray(happened, dtype=None).ravel()",
+    ): "floats, or whole numbers and truths, which a difference from floats makes floats",
+    (
+        "metrics/calibration",
+        "p, y = np.asarray(probabilities, dtype=float).ravel(), np.asarray(happened, ).ravel()",
+    ): "floats, or whole numbers and truths, which a difference from floats makes floats",
+    (
+        "metrics/calibration",
+        "p, _ = _events(probabilities, np.zeros_like(np.asarray(probabilities, dtype=None)))",
+    ): "floats, or whole numbers and truths, which a difference from floats makes floats",
+    (
+        "metrics/calibration",
+        "p, _ = _events(probabilities, np.zeros_like(np.asarray(probabilities, )))",
+    ): "floats, or whole numbers and truths, which a difference from floats makes floats",
+    (
+        "metrics/calibration",
+        "outcomes = np.random.default_rng(seed).random((resamples, p.size)) <= p",
+    ): "a draw is equal to a probability by luck only",
+    (
+        "metrics/calibration",
+        "draws = np.random.default_rng(seed).integers(num, size=(resamples, num))",
+    ): "0 is where the draws begin anyway",
+    ("metrics/calibration", "low, high = np.quantile(np.asarray(values, dtype=None), (0.025, 0.975))"): "these are floats",
+    ("metrics/calibration", "low, high = np.quantile(np.asarray(values, ), (0.025, 0.975))"): "these are floats",
+    (
+        "metrics/calibration",
+        "kinds, many = np.unique(added.round(13), axis=0, return_counts=True)",
+    ): "12 digits and 13 join the same rows",
+    ("rl/gae", "return torch.zeros(len(values_NT), dtype=None, device=values_NT.device)"): "zeros of either precision",
+    ("rl/gae", "return torch.zeros(len(values_NT), device=values_NT.device)"): "zeros of either precision",
+    (
+        "rl/gae",
+        "return torch.where(finished_N.bool() | ~inside_NT.any(None), 0.0, last_value_N)",
+    ): "a row without tokens has no advantage that its value could move",
+    (
+        "rl/gae",
+        "return (1 - 1 / (alpha * lengths_N.double().clamp(min=1))).clamp(min=floor, max=None).float()",
+    ): "1 - 1 / (alpha l) is below 1",
+    (
+        "rl/gae",
+        "return (1 - 1 / (alpha * lengths_N.double().clamp(min=1))).clamp(min=floor, ).float()",
+    ): "1 - 1 / (alpha l) is below 1",
+    ("rl/gae", "if variance < 1e-9 * (1 + (gg / count if count else 0.0)):"): "equal to the bound by the luck of rounding only",
+    (
+        "rl/gae",
+        "if variance <= 1e-9 * (1 + (gg / count if count else 1.0)):",
+    ): "without tokens the variance is 0, below either bound",
+    ("rl/advantages", "if not std >= 1e-6 * (1 + mean.abs()):"): "equal to the bound by the luck of rounding only",
+    (
+        "rl/selection",
+        "factor = most if decided_frac > 1 - 1 / most else 1 / (1 - decided_frac)",
+    ): "at the bound both are `most`",
+    ("rl/selection", "order = torch.argsort(standard, )"): "few numbers are sorted stably on a CPU",
+    ("rl/selection", "order = torch.argsort(standard, stable=False)"): "few numbers are sorted stably on a CPU",
+    (
+        "rl/groups",
+        "sums = torch.zeros(int(groups_N.max()) + 2, dtype=torch.float64, device=values_N.device)",
+    ): "one group more, which is empty",
+    (
+        "rl/groups",
+        "return _sums(torch.ones_like(groups_N, dtype=None), groups_N)",
+    ): "whole numbers, which are summed in double precision",
+    ("rl/groups", "return _sums(torch.ones_like(groups_N, ), groups_N)"): "whole numbers, which are summed in double precision",
+    ("rl/groups", "varies_N = centered(rewards_N, groups_N).abs() >= 1e-6"): "equal to the bound by the luck of rounding only",
+}
+
+_DEVICE = re.compile(r", device=[\w.]+")
+
+# Functions of which no change is seen, and why.
+OF_FUNCTIONS: dict[tuple[str, str], str] = {
+    ("verdicts/places", "reads_rest"): "a decorator: it has run, as it was, when the change comes into force",
 }
 
 CONFIG = """
@@ -109,9 +216,10 @@ class Survivor:
 
 @dataclass(frozen=True)
 class Score:
-    """Of a module: changes by what became of them, and those that survived."""
+    """Of a module at a commit: changes by what became of them, and those that survived."""
 
     module: str
+    commit: str
     counts: Counter[str]
     survivors: tuple[Survivor, ...]
 
@@ -119,6 +227,36 @@ class Score:
     def killed(self) -> int:
         """Changes that made a test fail, or run into its limit of time."""
         return self.counts["killed"] + self.counts["timeout"]
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "module": self.module,
+            "commit": self.commit,
+            "counts": dict(sorted(self.counts.items())),
+            "survivors": [asdict(gone) for gone in self.survivors],
+        }
+
+    def reason(self, gone: Survivor) -> str:
+        """Return why no test can see a change, "" where nobody knows."""
+        function = re.sub(r"^x_|__mutmut_\d+$", "", gone.name)
+        if _DEVICE.sub("", gone.before) == _DEVICE.sub("", gone.after):
+            return "on a machine without a GPU there is one device"
+        return REASONS.get((self.module, gone.after)) or OF_FUNCTIONS.get((self.module, function), "")
+
+    @property
+    def num_explained(self) -> int:
+        return sum(bool(self.reason(gone)) for gone in self.survivors)
+
+
+def read_scores(path: Path) -> dict[str, Score]:
+    """Return the scores of a file by module; none where there is no file."""
+    rows = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    return {
+        row["module"]: Score(
+            row["module"], row["commit"], Counter(row["counts"]), tuple(Survivor(**gone) for gone in row["survivors"])
+        )
+        for row in rows
+    }
 
 
 def stage(module: str, folder: Path) -> None:
@@ -137,7 +275,11 @@ def stage(module: str, folder: Path) -> None:
 def mutmut(folder: Path, *arguments: str) -> str:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": ""}
     command = [str(Path(sys.executable).parent / "mutmut"), *arguments]
-    return subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True, text=True).stdout
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        last = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()][-12:]
+        sys.exit("\n".join([f"{folder}: mutmut {arguments[0]} ended with {done.returncode}", *(line[-200:] for line in last)]))
+    return done.stdout
 
 
 def score_of(module: str, folder: Path, processes: int) -> Score:
@@ -148,7 +290,12 @@ def score_of(module: str, folder: Path, processes: int) -> Score:
         line.strip().rpartition(": ") for line in mutmut(folder, "results", "--all", "true").splitlines() if ": " in line
     ]
     survivors = [_survivor(folder, name) for name, _, status in results if status == "survived"]
-    return Score(module, Counter(status for _, _, status in results), tuple(survivors))
+    return Score(module, _commit(), Counter(status for _, _, status in results), tuple(survivors))
+
+
+def _commit() -> str:
+    command = ["git", "-C", str(ROOT), "rev-parse", "--short=7", "HEAD"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def _survivor(folder: Path, name: str) -> Survivor:
@@ -157,24 +304,34 @@ def _survivor(folder: Path, name: str) -> Survivor:
     return Survivor(name.rpartition(".")[2], before, after)
 
 
-def report(scores: list[Score]) -> str:
+def sorted_scores(scores: Mapping[str, Score]) -> list[Score]:
+    """Return the scores in the order of :data:`MODULES`; those of modules that are there no more are left out."""
+    return [scores[module] for module in MODULES if module in scores]
+
+
+def report(scores: Sequence[Score]) -> str:
     """Return the page of the results."""
-    commit = subprocess.run(["git", "-C", str(ROOT), "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout[
-        :7
-    ]
-    command = f'make mutants ONLY="{" ".join(one.module for one in scores)}"'
-    how = f"`{command}`, commit {commit}; how, and what is not changed, is in `eval/mutants.py`."
+    how = "`make mutants`, one module after the other; how, and what is not changed, is in `eval/mutants.py`."
     lines = ["# Changes that the tests see", "", how, ""]
-    lines += ["| module | changes | seen | survived | of these explained | met by no test |", "|---|---|---|---|---|---|"]
+    lines += [
+        "| module | commit | changes | seen | survived | of these explained | met by no test |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for one in scores:
-        explained = sum((one.module, gone.after) in REASONS for gone in one.survivors)
-        cells = (sum(one.counts.values()), one.killed, len(one.survivors), explained, one.counts["no tests"])
+        cells = (
+            one.commit,
+            sum(one.counts.values()),
+            one.killed,
+            len(one.survivors),
+            one.num_explained,
+            one.counts["no tests"],
+        )
         lines.append(f"| `{one.module}` | " + " | ".join(map(str, cells)) + " |")
     for one in scores:
         if one.survivors:
             lines += ["", f"## `{one.module}`", ""]
         for gone in one.survivors:
-            reason = REASONS.get((one.module, gone.after), "**not explained**")
+            reason = one.reason(gone) or "**not explained**"
             lines.append(f"- `{gone.before}` became `{gone.after}`: {reason}")
     return "\n".join(lines) + "\n"
 
@@ -184,15 +341,20 @@ def main() -> None:
     parser.add_argument("modules", nargs="*", metavar="MODULE", help=f"of {', '.join(MODULES)}; all of them if none is named")
     parser.add_argument("--work", type=Path, default=ROOT / "runs" / "mutants", help="folder for the copies")
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--out", type=Path, default=ROOT / "eval" / "results" / "mutants.md")
+    parser.add_argument("--out", type=Path, default=ROOT / "eval" / "results" / "mutants", help="of .json and .md")
+    parser.add_argument("--page", action="store_true", help="write the .md anew from the .json, and run nothing")
     options = parser.parse_args()
     if unknown := set(options.modules) - set(MODULES):
         parser.error(f"unknown modules {', '.join(sorted(unknown))}; expected some of {', '.join(MODULES)}")
-    scores = []
-    for module in options.modules or MODULES:
-        scores.append(score_of(module, options.work / module.replace("/", "_"), options.processes))
-        print(module, dict(scores[-1].counts), flush=True)
-    options.out.write_text(report(scores), encoding="utf-8")
+    modules = [] if options.page else options.modules or list(MODULES)
+    path = options.out.with_suffix(".json")
+    for module in modules:
+        score = score_of(module, options.work / module.replace("/", "_"), options.processes)
+        print(module, dict(score.counts), flush=True)
+        scores = read_scores(path) | {module: score}  # read anew: another run may have written meanwhile
+        path.write_text(json.dumps([one.to_json() for one in sorted_scores(scores)], indent=1) + "\n", encoding="utf-8")
+    page = report(sorted_scores(read_scores(path)))
+    options.out.with_suffix(".md").write_text(page, encoding="utf-8")
 
 
 if __name__ == "__main__":

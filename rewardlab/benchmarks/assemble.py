@@ -10,8 +10,8 @@ from pathlib import Path
 from rewardlab.benchmarks.base import Benchmark, Row
 from rewardlab.benchmarks.baselines import BaselineJudge
 from rewardlab.benchmarks.failed_share import VOTES, failure_of
-from rewardlab.benchmarks.findings import find_faults, gather_evidence
-from rewardlab.benchmarks.format_notes import format_notes
+from rewardlab.benchmarks.findings import INVALID, find_faults, gather_evidence
+from rewardlab.benchmarks.format_notes import format_note
 from rewardlab.benchmarks.identity import RunIdentity
 from rewardlab.benchmarks.kinds import kinds_of
 from rewardlab.benchmarks.official import write_official
@@ -62,7 +62,7 @@ def make_report(result: RunResult, notes: Sequence[str], out: Path) -> Report:
         all_notes.append(
             f"{failed:,} votes failed at the endpoint and count as wrong: {errors}; the same command asks for them again"
         )
-    all_notes += _vote_notes(judge, judgments, num_votes) + format_notes(judge, judgments, out)
+    all_notes += _vote_notes(judge, judgments, num_votes)
     labeled = label_rows(rows, judgments)
     unknown = isinstance(judge, ServedJudge | BaselineJudge)
     sampling = judge.sampling if isinstance(judge, Replay) else Sampling() if unknown else identity
@@ -75,6 +75,9 @@ def make_report(result: RunResult, notes: Sequence[str], out: Path) -> Report:
     clusters = [row.cluster for row in rows]
     scores = score_rows(rows, labeled, num_votes, whole_prompts=benchmark.whole_prompts, stopped=stopped)
     all_notes += _prompt_notes(scores.num_clusters)
+    other_format = format_note(judge, judgments, out)
+    if other_format and scores.invalid_rate < INVALID:  # else it stands with what is wrong with the judge
+        all_notes.append(other_format)
     if isinstance(judge, PanelJudge):
         scores = replace(scores, confidence=panel_confidence(labeled, clusters))
     report = Report(
@@ -113,6 +116,7 @@ def make_report(result: RunResult, notes: Sequence[str], out: Path) -> Report:
         stopped=stopped,
         greedy=report.temperature == 0,
         num_missing=_num_missing(judgments),
+        other_format=other_format,
     )
     return replace(report, findings=find_faults(report, evidence))
 

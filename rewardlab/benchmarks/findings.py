@@ -23,6 +23,7 @@ LEAST_FLIPS = 0.10  # which the interval must lie above: a single flip of four p
 LENGTH = 0.10  # labels prefer the longer response by less in the published benchmarks
 INVALID = 0.05  # of answers; as much as judges of one benchmark often differ by
 MISSING = 0.01  # of samples
+NO_IMAGE = "No image was shown"
 FEW_PROMPTS = 20  # below, an interval over prompts is as wide as the differences of judges
 BY_LENGTH = ("longest", "shortest")  # baselines that are rules; the others guess, and are best by luck
 REASONS = {
@@ -56,13 +57,15 @@ class Evidence:
     the first, pair by pair; None without that control. All three are of the ``num_with_image`` pairs that have an image, and
     ``single``: of one vote in each order; ``is_alike``: both were asked at one temperature.
     ``position``: share of verdicts for the first less one half, ``length``: as ``length_bias``, ``flipped``: share of pairs
-    whose orders name different responses; None where no pair can say. ``sees``: the judge is shown images.
+    whose orders name different responses; None where no pair can say. ``sees``: the judge is shown images. ``other_format``
+    says how answers without a verdict can be read, "" where no format reads them.
     """
 
     num_prompts: int
     sees: bool
     num_with_image: int
     num_missing: int = 0
+    other_format: str = ""
     sighted: float | None = None
     blank: float | None = None
     gain: Estimate | None = None
@@ -82,6 +85,7 @@ def gather_evidence(
     stopped: bool,
     greedy: bool,
     num_missing: int = 0,
+    other_format: str = "",
 ) -> Evidence:
     """Return the evidence of a run. ``stopped``: votes were asked until settled, so that one of them is no sample; ``greedy``:
     they were asked at temperature 0, as controls are."""
@@ -100,6 +104,7 @@ def gather_evidence(
         sees=sees,
         num_with_image=len(seen),
         num_missing=num_missing,
+        other_format=other_format,
         sighted=sighted,
         blank=blank,
         gain=gain,
@@ -191,13 +196,14 @@ def _of_answers(report: Report, evidence: Evidence) -> list[str]:
         reasons = "; ".join(f"{shares[status]}{REASONS[status]}" for status in ranked)
         sentences.append(
             f"Invalid answers: {percent(scores.invalid_rate)} % have no verdict and count as wrong (why: {reasons})"
+            + (f"; {evidence.other_format}" if evidence.other_format else "")
         )
     return sentences
 
 
 def _of_sight(report: Report, evidence: Evidence) -> list[str]:
     if report.benchmark == "pairs" and evidence.sees and not evidence.num_with_image:
-        return [f"No image was shown: none of the {report.scores.num_pairs:,} pairs has one"]
+        return [f"{NO_IMAGE}: none of the {report.scores.num_pairs:,} pairs has one"]
     if evidence.gain is None or evidence.sighted is None or evidence.blank is None:
         return []
     if report.scores.invalid_rate > 0.5:
@@ -222,6 +228,8 @@ def _of_sight(report: Report, evidence: Evidence) -> list[str]:
 
 def _of_accuracy(report: Report) -> list[str]:
     scores = report.scores
+    if scores.invalid_rate > 0.5:
+        return []  # answers that are not read are no guesses
     number, (low, high) = f"{with_interval(scores.accuracy.micro, scores.interval)} % of trials are right", scores.interval
     if high < 0.5:
         return [f"Worse than guessing: {number}, where a coin has 50"]

@@ -14,14 +14,12 @@ from rewardlab.types import Judgment
 from rewardlab.verdicts.other_formats import other_format, unread_texts
 
 
-def format_notes(judge: AnyJudge, judgments: Sequence[Judgment], out: Path) -> list[str]:
-    """Return one sentence where another format reads many of the answers without a verdict, with the flag that does."""
+def format_note(judge: AnyJudge, judgments: Sequence[Judgment], out: Path) -> str:
+    """Return a sentence where another format reads many of the answers without a verdict, with the flag that does; else ""."""
     other = other_format(unread_texts([vote for judgment in judgments for vote in judgment.votes]))
-    if other is None:
-        return []
-    if isinstance(judge, PanelJudge):  # votes of several judges are no replay
-        return []
+    if other is None or isinstance(judge, PanelJudge):  # votes of several judges are no replay
+        return ""
     if isinstance(judge, Replay):
-        return [other.sentence(f"--template {other.name} reads them")]
+        return other.sentence(f"--template {other.name} reads them")
     replay = shlex.quote(f"replay:{out / VOTES}")
-    return [other.sentence(f"--judge {replay} --template {other.name} (and another --out) reads them without asking again")]
+    return other.sentence(f"--judge {replay} --template {other.name} (and another --out) reads them without asking again")

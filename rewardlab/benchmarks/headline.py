@@ -8,6 +8,7 @@ from rewardlab.benchmarks.report_model import Report
 from rewardlab.reporting.tables import percent, with_interval
 
 TRIALS = {"both": "each pair in both orders, each order a trial", "random": "each pair in one order, drawn"}
+NOT_ONE_VERDICT = "no verdict was read in any of {:,} answers"
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,8 @@ def headline(report: Report) -> Headline:
     meaning = f"accuracy on {scores.num_pairs:,} pairs: {TRIALS.get(report.orders, f'each pair in {report.orders} order')}"
     if scores.decision:
         meaning += f"; decided once over both orders: {percent(scores.decision.accuracy)} %"
+    if scores.invalid_rate == 1:
+        meaning = f"for {NOT_ONE_VERDICT.format(scores.num_votes_total)}, and each counts as wrong; {meaning}"
     return Headline(number, interval, meaning)
 
 

@@ -17,7 +17,7 @@ from rewardlab.judging.asking import PairRequest, ask_missing, vote_places
 from rewardlab.judging.judge import ModelJudge
 from rewardlab.reporting.progress import Advance, bar
 from rewardlab.samplers.base import RequestGate
-from rewardlab.samplers.failures import FailureStreak, errors_in_words
+from rewardlab.samplers.failures import FailureStreak, errors_in_words, refusal_cure
 from rewardlab.types import BOTH_ORDERS, Judgment, Order, Vote
 from rewardlab.verdicts.early_stopping import votes_settled
 from rewardlab.verdicts.votes import reduce_votes
@@ -86,7 +86,8 @@ class Pass:
             return
         raise EndpointError(
             f"{judge.name}: every one of {len(completions):,} requests{self.of_control} failed: "
-            f"{errors_in_words(completions)}; nothing is lost: cure it and run the same command again{self.cure}"
+            f"{errors_in_words(completions)}{refusal_cure(judge.name, completions[-1].error)}; nothing is lost: cure it and "
+            f"run the same command again{self.cure}"
         )
 
     def chunk_seed(self, seed: int, start: int) -> int:

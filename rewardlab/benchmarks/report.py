@@ -9,8 +9,8 @@ from rewardlab.benchmarks.arithmetic import addition
 from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.browser import MOST_OF_A_KIND, judgments_to_show
 from rewardlab.benchmarks.figures import CONFIDENCE_NAMES, report_figures
-from rewardlab.benchmarks.findings import key_phrase, numbers_of
-from rewardlab.benchmarks.headline import headline, headline_sentence, judge_name
+from rewardlab.benchmarks.findings import NO_IMAGE, key_phrase, numbers_of
+from rewardlab.benchmarks.headline import NOT_ONE_VERDICT, headline, headline_sentence, judge_name
 from rewardlab.benchmarks.kinds import KINDS
 from rewardlab.benchmarks.report_model import Cost, CountedEstimate, CurvePoint, PanelScores, Report, Scores, StoppingPoint
 from rewardlab.benchmarks.run_files import REPORT
@@ -120,10 +120,13 @@ def summary_line(report: Report) -> str:
     scores, cost = report.scores, report.cost
     if report.failure:
         return f"{report.benchmark}: FAILED: {report.failure}"
+    if scores.invalid_rate == 1:
+        return f"{report.benchmark}: {NOT_ONE_VERDICT.format(scores.num_votes_total)}, of {scores.num_pairs:,} pairs"
     parts = [
         f"{report.benchmark}: {with_interval(scores.accuracy.micro, scores.interval)} % of {scores.num_pairs:,} pairs",
         f"invalid {percent(scores.invalid_rate)} %",
         *([] if scores.swap_consistency is None else [f"swap consistency {percent(scores.swap_consistency)} %"]),
+        *([NO_IMAGE.lower()] if any(finding.startswith(NO_IMAGE) for finding in report.findings) else []),
         *([] if cost is None or cost.usd is None else [f"cost ${cost.usd:,.2f}"]),
     ]
     return ", ".join(parts)

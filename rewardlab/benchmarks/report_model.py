@@ -247,7 +247,10 @@ class Report:
         low, high = (100 * end for end in self.scores.interval)
         if self.failure:
             return f"Report({self.benchmark!r}, {self.judge!r}: failed: {self.failure})"
-        return f"Report({self.benchmark!r}, {self.judge!r}: {100 * self.scores.accuracy.micro:.1f} % [{low:.1f}, {high:.1f}])"
+        why = ", for no verdict was read" if self.scores.invalid_rate == 1 else ""
+        return (
+            f"Report({self.benchmark!r}, {self.judge!r}: {100 * self.scores.accuracy.micro:.1f} % [{low:.1f}, {high:.1f}]{why})"
+        )
 
     def _repr_markdown_(self) -> str:
         from rewardlab.benchmarks.report import report_markdown  # imports matplotlib, which reading a report does not need

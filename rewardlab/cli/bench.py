@@ -142,7 +142,8 @@ def bench_run(
     model, `{"row": 0, "scores": [0.3, 0.7]}`, or an outcome, `{"row": 0, "right": true}`; `row` is the 0-based row of the data
     file, index 0 its first/chosen response. A finished run's `votes.jsonl` is one too. Texts are read as R1-Reward writes them
     (`<answer>1</answer>`) unless `--template` names another format; a run's votes stand as they were read, unless it does.
-    The same command continues a killed run. **Exit status 3** where an endpoint refuses request after request, and where more
+    The same command continues a killed run. **Exit status 1** where no verdict was read in any answer: `--template` is another
+    than the judge's. **Exit status 3** where an endpoint refuses request after request, and where more
     than `--max-failed` of the votes failed: such a report is marked as failed.
     """
     from rewardlab.benchmarks.prepare import prepared_data
@@ -195,7 +196,9 @@ def bench_run(
     findings = [check_report(report, requirement) for requirement in settings.requirements]
     for finding in findings:
         typer.echo(finding.sentence, err=as_json or not finding.is_met)
-    if not all(finding.is_met for finding in findings):
+    if is_unread := report.scores.invalid_rate == 1:
+        typer.echo("\n".join(report.findings), err=True)
+    if is_unread or not all(finding.is_met for finding in findings):
         raise typer.Exit(1)
 
 

@@ -29,27 +29,33 @@ def data_validate(
         bool, typer.Option("--suggest", help="Check nothing; print a mapping of the file's columns, for `data build`.")
     ] = False,
 ) -> None:
-    """Check every row: list the bad ones with their reasons, and with --out keep the good ones. Exit status 1 if any is bad."""
+    """Check every row: list the bad ones with their reasons, and with --out keep the good ones. Exit status 1 if any is bad.
+
+    Of rows that are bad for the same reason five are listed, and the others counted.
+    """
     if suggest:
         if out or images or allow_columns:
             raise ConfigError("--suggest prints a mapping and checks nothing; give it without other options")
         return _suggest(data)
     from rewardlab.data.media_mentions import MediaCount
     from rewardlab.data.pairs import BadRow, validate_rows, write_shards
+    from rewardlab.data.reasons import ReasonCount
 
+    reasons = ReasonCount()
     bad, unlabelled, names, media = 0, 0, set[str](), MediaCount()
 
     def checked() -> Iterator[PreferencePair]:
         nonlocal bad, unlabelled
         with closing(validate_rows(data, images=images, allow_columns=columns_of(allow_columns))) as rows:
             for index, row in enumerate(rows):
-                if isinstance(row, BadRow):
+                reason = row.reason if isinstance(row, BadRow) else ""
+                if not isinstance(row, BadRow) and row.pair_id in names:
+                    reason = f"{data}, row {index}: pair_id {row.pair_id!r} is there twice; every pair needs its own"
+                if reason:
                     bad += 1
-                    typer.echo(row.reason)
-                elif row.pair_id in names:
-                    bad += 1
-                    typer.echo(f"{data}, row {index}: pair_id {row.pair_id!r} is there twice; every pair needs its own")
-                else:
+                    if reasons.is_shown(reason):
+                        typer.echo(reason)
+                elif not isinstance(row, BadRow):
                     media.add(row, index)
                     unlabelled += row.preferred is None
                     names.add(row.pair_id)
@@ -57,6 +63,8 @@ def data_validate(
 
     for _ in write_shards(checked(), out) if out else checked():
         pass
+    for line in reasons.rest():
+        typer.echo(line)
     without = f" ({unlabelled:,} without a label: not for a benchmark, nor to train on)" if unlabelled else ""
     typer.echo(f"{len(names):,} good{without}, {bad:,} bad, {media.num_with_media:,} with images")
     for note in media.notes():

@@ -10,7 +10,7 @@ import errno
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -34,12 +34,15 @@ def undamaged(path: Path, number: int) -> Iterator[None]:
 class AppendLog:
     """The log at ``path`` of the run that ``identity`` describes, opened or continued; ``rows`` are the rows already in it.
 
-    Raises ConfigError if the file belongs to another run, DataError if a line is damaged, OutputError if the path cannot be
-    written or another process has locked it.
+    ``is_worth`` says of a row whether it holds anything that would be lost: the log of another run is taken over where no row
+    does. Raises ConfigError if the file belongs to another run, DataError if a line is damaged, OutputError if the path cannot
+    be written or another process has locked it.
     """
 
-    def __init__(self, path: Path, identity: Mapping[str, object]) -> None:
-        self.path = path
+    def __init__(
+        self, path: Path, identity: Mapping[str, object], is_worth: Callable[[Mapping[str, Any]], bool] = lambda row: True
+    ) -> None:
+        self.path, self._is_worth = path, is_worth
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
@@ -62,7 +65,7 @@ class AppendLog:
             os.ftruncate(self._file, len(complete))
         rows = [self._parse(number, line) for number, line in enumerate(complete.split(b"\n")[:-1], start=1)]
         stored = rows[0].get("identity") if rows else None
-        empty = not rows or (len(rows) == 1 and rows[0].keys() == {"identity"})
+        empty = not rows or (rows[0].keys() == {"identity"} and not any(map(self._is_worth, rows[1:])))
         if empty and stored != identity:  # nothing is in it yet that could be lost
             os.ftruncate(self._file, 0)
             self.append({"identity": identity})

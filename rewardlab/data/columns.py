@@ -67,6 +67,7 @@ _ALIASES = {
 _OTHER_NAMES = {alias: column for column, aliases in _ALIASES.items() for alias in aliases.split()}
 _UNNAMED = re.compile(r"Unnamed: \d+")
 _MEDIUM = re.compile(r"\.(png|jpe?g|webp|gif|bmp|tiff?|mp4|mov|webm|mkv|avi)$", re.I)
+_VIDEO = re.compile(r"\.(mp4|mov|webm|mkv|avi)$", re.I)
 
 
 def nearest_column(name: str, known: Collection[str]) -> str | None:
@@ -90,6 +91,18 @@ def looks_like_media(value: Any) -> bool:
     if isinstance(value, str):
         return value.startswith(("data:image/", "data:video/")) or bool(_MEDIUM.search(value.strip()))
     return isinstance(value, bytes)
+
+
+def _medium(value: Any, known: Collection[str]) -> str | None:
+    """Return the column of ``known`` for a value that :func:`looks_like_media`; the ending of its name tells a video."""
+    if not looks_like_media(value):
+        return None
+    if isinstance(value, list | tuple):
+        return next(column for one in value if (column := _medium(one, known)) or one is value[-1])
+    name = value.get("path") if isinstance(value, Mapping) else value
+    is_video = isinstance(name, str) and (name.startswith("data:video/") or bool(_VIDEO.search(name.strip())))
+    column = "videos" if is_video else "images"
+    return column if column in known else None
 
 
 @dataclass(frozen=True)
@@ -120,7 +133,7 @@ class AllowedColumns:
                     self.logged.add(name)
                     log_line(f"the column {name!r} is not read")
                 continue
-            nearest = nearest_column(name, known)
-            meant = f"; did you mean {nearest!r}{', a list' if nearest in ('images', 'videos') else ''}?" if nearest else ";"
+            nearest = nearest_column(name, known) or _medium(value, known)
+            meant = f"; did you mean {nearest!r}{', a list' if nearest in ('images', 'videos') else ''}?" if nearest else "."
             allowed = f"{FLAG} {name}" + (", by its name: it holds media" if is_media else "")
             raise DataError(f"{where}: the column {name!r} is not read{meant} Rename or drop it, or pass over it by {allowed}")

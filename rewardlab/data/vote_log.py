@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from rewardlab.data.append_log import AppendLog, undamaged
 from rewardlab.data.votes import vote_of, vote_row
-from rewardlab.types import Vote
+from rewardlab.types import FinishReason, Vote
 
 Key = tuple[str | int, ...]
 
@@ -29,14 +29,14 @@ class VoteLog:
     """The log at ``path`` of the run that ``identity`` describes, opened or continued. A kill loses at most what is in flight.
 
     ``key`` names the fields that tell lines apart, and their types. Where votes come one by one each is in the file
-    ``partial`` until its line has all; :meth:`finish` removes that file. ``entries`` are the lines that
-    were there, in their order; what was asked again is there again. Raise what :class:`AppendLog` raises, and DataError for a
-    line that lacks something.
+    ``partial`` until its line has all; :meth:`finish` removes that file. ``entries`` are the lines that were there, in their
+    order; what was asked again is there again. What a run left that got no answer at all, another run takes over. Raise what
+    :class:`AppendLog` raises, and DataError for a line that lacks something.
     """
 
     def __init__(self, path: Path, partial: Path, identity: Mapping[str, object], key: Mapping[str, type]) -> None:
         self._identity, self._key, self._partial_path = identity, dict(key), partial
-        self._log = AppendLog(path, identity)
+        self._log = AppendLog(path, identity, _has_answer)
         self._partial: AppendLog | None = None
         try:
             self.entries = [self._entry(path, n, line) for n, line in enumerate(self._log.rows, start=2)]
@@ -45,7 +45,7 @@ class VoteLog:
                 self._by_key[entry.key].append(entry)
             self._single: dict[Key, dict[int, tuple[Vote, float]]] = defaultdict(dict)
             if partial.exists():
-                self._partial = AppendLog(partial, identity)
+                self._partial = AppendLog(partial, identity, _has_answer)
                 for n, line in enumerate(self._partial.rows, start=2):
                     key_of_line, place, vote, seconds = self._single_entry(n, line)
                     self._single[key_of_line][place] = (vote, seconds)
@@ -118,3 +118,11 @@ class VoteLog:
             if type(line[name]) is not kind:
                 raise ValueError(f"{name} {line[name]!r} is no {'number' if kind is int else 'name'}")
         return tuple(line[name] for name in self._key)
+
+
+def _has_answer(line: Mapping[str, Any]) -> bool:
+    """Return whether a line has an answer, or cannot be read: only one of failed votes alone may be dropped."""
+    votes = line.get("votes", [line.get("vote")])
+    if not isinstance(votes, list) or not all(isinstance(vote, dict) for vote in votes):
+        return True
+    return any(vote.get("finish") not in (FinishReason.ERROR, FinishReason.TIMEOUT) for vote in votes)

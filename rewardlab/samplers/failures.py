@@ -18,6 +18,14 @@ GIVE_UP_AFTER_REFUSALS = 50  # of that kind in a row, before anything was answer
 _OF_CONTENT = re.compile(rf"HTTP ({'|'.join(map(str, OF_CONTENT))})\b|{WITHOUT_TEXT}")
 
 
+# What can be done about a refusal by an address that a flag names, by its status.
+_CURES = {
+    ("HTTP 401", "HTTP 403"): "the key is read from OPENAI_API_KEY, or from the variable that --api-key-env names",
+    ("HTTP 404",): "model and address are those of --judge openai:MODEL@URL, and most addresses end in /v1",
+    ("HTTP 400", "HTTP 422"): "--reasoning-effort, --body and --max-tokens-field set fields of a request",
+}
+
+
 class FailureStreak:
     """Counts failed requests in a row; an answer begins the count anew.
 
@@ -43,14 +51,22 @@ class FailureStreak:
         elif not self._answered:
             self._of_content += 1
         if self._number >= GIVE_UP_AFTER or self._of_content >= GIVE_UP_AFTER_REFUSALS:
+            number, cure = self._number + self._of_content, refusal_cure(self._name, completion.error)
             raise EndpointError(
-                f"{self._name}: {self._number + self._of_content} requests{self._what} in a row failed, the last with "
-                f"{completion.error!r}; nothing is lost: cure it and run the same command again{self._cure}"
+                f"{self._name}: {number} requests{self._what} in a row failed, the last with {completion.error!r}{cure}; "
+                f"nothing is lost: cure it and run the same command again{self._cure}"
             )
 
     def note_answer(self) -> None:
         """Begin the count anew: there is an answer, of this run or an earlier part of it."""
         self._answered, self._number, self._of_content = True, 0, 0
+
+
+def refusal_cure(judge: str, error: str) -> str:
+    """Return, in brackets, which flag or variable a refusal of a judge ``openai:...`` is about; "" where none is known."""
+    if not judge.startswith("openai:"):
+        return ""
+    return next((f" ({cure})" for statuses, cure in _CURES.items() if error.startswith(statuses)), "")
 
 
 def errors_in_words(completions: Iterable[Completion], most: int = 3) -> str:

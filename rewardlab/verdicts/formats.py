@@ -35,7 +35,7 @@ from rewardlab.verdicts.places import (
     reads_rest,
     without_markup,
 )
-from rewardlab.verdicts.prose import prose_sentence, winner_line
+from rewardlab.verdicts.prose import choice_line, prose_sentence, winner_line
 
 _TIES = ("C", "tie", "Tie", "TIE")
 
@@ -235,6 +235,7 @@ READERS: dict[str, Reader] = {
     "box_tokens": box_tokens,
     "two_scores": two_scores,
     "winner_line": winner_line,
+    "choice_line": choice_line,
     "prose_sentence": prose_sentence,
 }
 
@@ -317,5 +318,6 @@ WRITERS: dict[str, Callable[[Choice, str], str]] = {
     "box_tokens": lambda c, why: f"<think>{why}</think><|begin_of_box|>{_letter(c)}<|end_of_box|>",
     "two_scores": lambda c, why: f"{why}\n{'8 5' if c is Choice.FIRST else '5 8'}",
     "winner_line": lambda c, why: f"{why}\nWinner: Response {digit(c)}",
+    "choice_line": lambda c, why: f"{why}\n{_letter(c)}",
     "prose_sentence": lambda c, why: f"{why}\nResponse {_letter(c)} is better.",
 }

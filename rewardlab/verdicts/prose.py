@@ -1,4 +1,5 @@
-"""Verdicts in prose: a last line that names the winner, or a last line with one sentence that says which answer is better.
+"""Verdicts in prose: a last line that names the winner, with a word for it or alone, or that has one sentence which says
+which answer is better.
 
 Prose can take back what it says, so that little is read. A statement counts in the last line only, in no quotation and no
 question, and not after a condition, a denial or words that report what another says. Two statements that differ are none.
@@ -42,6 +43,19 @@ def winner_line(text: str) -> Verdict:
     if label in ("C", "TIE", "DRAW"):
         return Verdict(None, VerdictStatus.TIE, "winner_line")
     return choice_verdict(EITHER.get(label), "winner_line")
+
+
+_CHOICE_LINE = re.compile(rf"(?:(?:the\s)?{_NOUN}\s{{0,2}})?[(\[]?([12ABC])[)\]]?", re.IGNORECASE)
+
+
+@reads_rest
+def choice_line(text: str) -> Verdict:
+    """``A``, ``**2**``, ``(B)``, ``Response 1``: a last line that is the name of a response and nothing else; C is a tie."""
+    match = _CHOICE_LINE.fullmatch(last_line(text)[:LINE].strip(QUOTES + " .!"))
+    if match is None:
+        return no_verdict("no_choice_line")
+    label = match[1].upper()
+    return Verdict(None, VerdictStatus.TIE, "choice_line") if label == "C" else choice_verdict(EITHER[label], "choice_line")
 
 
 _MUCH = (

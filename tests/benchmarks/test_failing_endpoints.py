@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -34,18 +35,53 @@ def bench(url: str, data: Path, out: Path, *options: object) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("status", "sentence"), [(404, "The model `m` does not exist"), (401, "Incorrect API key"), (400, "bad parameter: x")]
+    ("status", "sentence", "cure"),
+    [
+        (404, "The model `m` does not exist", "--judge openai:MODEL@URL"),
+        (401, "Incorrect API key", "OPENAI_API_KEY"),
+        (400, "bad parameter: x", "--reasoning-effort, --body"),
+    ],
 )
-def test_a_refusing_endpoint_stops_the_run(status: int, sentence: str, pairs_file: Path, tmp_path: Path) -> None:
-    """With the server's sentence and exit status 3, long before every pair is asked; no report is left."""
+def test_a_refusing_endpoint_stops_the_run(status: int, sentence: str, cure: str, pairs_file: Path, tmp_path: Path) -> None:
+    """With the server's sentence, what it is about and exit status 3, long before every pair is asked; no report is left."""
     server = ChatServer(refuse=lambda body, number: (status, sentence))
     with chat_server(server) as url:
         ended = bench(url, pairs_file, tmp_path / "out")
     assert ended.returncode == 3
     assert f"HTTP {status}: {sentence}" in ended.stderr
+    assert cure in ended.stderr
     assert "run the same command again" in ended.stderr
     assert not (tmp_path / "out" / "report.json").exists()
     assert len(server.bodies) <= 2 * CHUNK
+
+
+def test_a_run_without_an_answer_is_taken_over(demo_pairs: Any, tmp_path: Path) -> None:
+    """Cured by another setting, in the same folder; once there is an answer the folder is that run's."""
+    write_parquet(demo_pairs[0][:20], tmp_path / "few.parquet")
+    server = ChatServer(refuse=lambda body, number: None if "reasoning_effort" in body else (400, "reasoning_effort is needed"))
+    with chat_server(server) as url:
+        refused = bench(url, tmp_path / "few.parquet", tmp_path / "out")
+        cured = bench(url, tmp_path / "few.parquet", tmp_path / "out", "--reasoning-effort", "low")
+        other = bench(url, tmp_path / "few.parquet", tmp_path / "out", "--reasoning-effort", "high")
+    assert (refused.returncode, cured.returncode, other.returncode) == (3, 0, 2)
+    assert "--reasoning-effort, --body" in refused.stderr
+    assert "belongs to a run that differs in judge" in other.stderr
+
+
+def test_answers_without_any_verdict_are_no_figure(demo_pairs: Any, tmp_path: Path) -> None:
+    """The last line has no percentage, the status is 1, and the command that is named reads the answers."""
+    write_parquet(demo_pairs[0][:20], tmp_path / "few.parquet")
+    with chat_server(ChatServer(text="I looked.\n\n[[A]]")) as url:
+        unread = bench(url, tmp_path / "few.parquet", tmp_path / "out")
+    assert unread.returncode == 1
+    assert unread.stdout.splitlines()[-1].startswith("pairs: no verdict was read in any of 40 answers, of 20 pairs -> ")
+    assert "Worse than guessing" not in unread.stdout
+    cure = re.search(r"--judge (replay:\S+) --template (\w+)", unread.stderr)
+    assert cure is not None
+    options = ["--data", tmp_path / "few.parquet", "--judge", cure[1], "--template", cure[2], "--out", tmp_path / "again"]
+    again = run_main(main, "bench", "run", "pairs", *options)
+    assert again.returncode == 0
+    assert again.stdout.splitlines()[-1].startswith("pairs: 50.0 [")
 
 
 def test_where_all_fail_there_is_no_report(demo_pairs: Any, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.comparison import leaderboard_markdown, read_run
 from rewardlab.benchmarks.findings import Estimate, Evidence, find_faults, gather_evidence, key_phrase
 from rewardlab.benchmarks.headline import headline_sentence
-from rewardlab.benchmarks.report import confidence_rows, report_html, report_markdown
+from rewardlab.benchmarks.report import confidence_rows, report_html, report_markdown, summary_line
 from rewardlab.benchmarks.report_model import CountedEstimate, CurvePoint, Report
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import BenchSettings
@@ -69,7 +69,7 @@ JUDGES: dict[str, tuple[Reader, list[str]]] = {
     "blind": (blind, [BLIND]),
     "first": (lambda pair, right, dice: Choice.FIRST, [BLIND, GUESSES, FIRST, FLIPS]),
     "coin": (lambda pair, right, dice: dice.choice(list(Choice)), [BLIND, GUESSES, FLIPS]),
-    "mute": (lambda pair, right, dice: None, [INVALID, WORSE]),
+    "mute": (lambda pair, right, dice: None, [INVALID]),
 }
 
 
@@ -173,6 +173,22 @@ def test_at_each_bound(evidence: Evidence, phrases: list[str], reports: dict[str
     assert report.scores.num_votes_total == 1200
     assert [key_phrase(finding) for finding in find_faults(report, evidence)] == phrases
     assert find_faults(replace(report, judge="baseline:first"), evidence) == ()
+
+
+def test_a_run_without_a_verdict_says_so(reports: dict[str, tuple[Report, Path, Any]]) -> None:
+    """In the headline, the last line and in Python: its 0 % is of no judge that was understood."""
+    report = reports["mute"][0]
+    assert headline_sentence(report).startswith("0.0 % [0.0, 1.9] for no verdict was read in any of 1,200 answers, and each")
+    assert summary_line(report) == "pairs: no verdict was read in any of 1,200 answers, of 600 pairs"
+    assert repr(report).endswith("0.0 % [0.0, 1.9], for no verdict was read)")
+
+
+def test_a_blind_run_says_so_in_its_last_line(reports: dict[str, tuple[Report, Path, Any]]) -> None:
+    """Where a column of pictures was passed over, and everything else is as it should be."""
+    report = reports["seeing"][0]
+    blind = replace(report, findings=find_faults(report, replace(SOUND, num_with_image=0, gain=None)))
+    assert "no image was shown" not in summary_line(report)
+    assert summary_line(blind).endswith(", no image was shown")
 
 
 def test_a_lean_in_given_orders_may_be_the_labels(reports: dict[str, tuple[Report, Path, Any]]) -> None:

@@ -12,7 +12,7 @@ import typer
 
 from rewardlab.benchmarks.baselines import BaselineJudge
 from rewardlab.benchmarks.comparison import read_run
-from rewardlab.benchmarks.format_notes import format_notes
+from rewardlab.benchmarks.format_notes import format_note
 from rewardlab.benchmarks.report_model import Report
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import BenchSettings
@@ -170,9 +170,9 @@ def test_answers_in_another_form_are_told_with_the_flag_that_reads_them(name: st
             lines.append({"row": row, "order": order.value, "text": WRITERS[name](choice, "so it is")})
     unread = score(pairs_file, lines, tmp_path)
     assert (unread.scores.accuracy.micro, unread.scores.invalid_rate) == (0.0, 1.0)
-    (note,) = [note for note in unread.notes if "without a verdict" in note]
+    (note,) = unread.findings
     assert "all 400 answers" in note
-    template = note.split("--template ")[1].split()[0]
+    template = note.rpartition("--template ")[2].split()[0]
     assert score(pairs_file, lines, tmp_path, template=template).scores.accuracy.micro == 1.0
     votes = next(tmp_path.glob("out*/votes.jsonl"))
     again = run_bench(BenchSettings("pairs", pairs_file, f"replay:{votes}", template=template), tmp_path / "again")[0]
@@ -183,7 +183,7 @@ def test_a_judge_that_answers_in_another_form(tmp_path: Path, capsys: pytest.Cap
     """Of a judge that was asked, the note names the recording that can be read without asking again."""
     texts = [Completion(f"so [[{letter}]]", FinishReason.STOP) for letter in "AB"]
     votes = [Vote(order, verdict_of(text, "think_answer"), text) for text in texts for order in Order]
-    (note,) = format_notes(BaselineJudge("first"), [judgment("p", votes)], tmp_path / "a run")
+    note = format_note(BaselineJudge("first"), [judgment("p", votes)], tmp_path / "a run")
     assert f"--judge 'replay:{tmp_path}/a run/votes.jsonl' --template double_brackets" in note
     with pytest.raises(typer.Exit):
         end_without_outcome(judgment("p", votes))

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from rewardlab.cli import app
 from rewardlab.config import SFTConfig
 from rewardlab.data.candidates import read_candidates
-from rewardlab.data.columns import CANDIDATE_COLUMNS, PAIR_COLUMNS, nearest_column
+from rewardlab.data.columns import CANDIDATE_COLUMNS, PAIR_COLUMNS, AllowedColumns, nearest_column
 from rewardlab.data.inputs import pair_of
 from rewardlab.data.media_mentions import MediaCount, mentions_media
 from rewardlab.data.pair_table import PairTable
@@ -88,11 +88,32 @@ def test_the_nearest_column(name: str, nearest: str | None) -> None:
     assert nearest_column(name, PAIR_COLUMNS) == nearest
 
 
+@pytest.mark.parametrize(
+    ("value", "nearest"),
+    [
+        ("scans/1.png", "images"),
+        (["scans/1.png"], "images"),
+        ("data:image/png;base64,xx", "images"),
+        ({"bytes": b"x", "path": None}, "images"),
+        ("CLIPS/1.MP4", "videos"),
+        (["see it", "1.webm"], "videos"),
+        ({"bytes": None, "path": "1.mov"}, "videos"),
+    ],
+)
+def test_media_under_a_name_like_none(value: Any, nearest: str) -> None:
+    """What a column holds says what it is for: whoever only passes over it would have pairs judged without their pictures."""
+    with pytest.raises(DataError, match=f"'scan' is not read; did you mean '{nearest}', a list[?]"):
+        AllowedColumns().check(row(scan=value), "row 0")
+    if nearest == "videos":
+        with pytest.raises(DataError, match=r"'scan' is not read[.] Rename"):
+            AllowedColumns().check(row(scan=value), "row 0", CANDIDATE_COLUMNS | {"preferred"})
+
+
 def test_columns_allowed_on_purpose(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """By name, or all that hold no media; each is said once. Nulls and the index of a data frame are no columns."""
     rows = [row(annotator="me", notes="n", __index_level_0__=3, photo=None) for _ in range(3)]
     data = write(tmp_path / "p.jsonl", rows)
-    with pytest.raises(DataError, match="'annotator' is not read; Rename or drop it"):
+    with pytest.raises(DataError, match=r"'annotator' is not read[.] Rename or drop it"):
         read_pairs(data)
     with pytest.raises(DataError, match="'notes'"):
         read_pairs(data, allow_columns=["annotator"])
@@ -134,6 +155,21 @@ def test_commands(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["data", "validate", str(data), "--allow-columns", "photo"])
     assert done.exit_code == 0
     assert "1 good, 0 bad, 0 with images" in done.output
+
+
+def test_bad_rows_of_one_kind_are_counted(tmp_path: Path) -> None:
+    """Five of a kind are listed, then their number; a rare kind is not lost among them."""
+    names = [{"images": [f"{number:03}.png"]} for number in range(60)]
+    rows = [row(pair_id=f"p{number}", **({"preferred": 7} if number == 30 else names[number])) for number in range(60)]
+    done = CliRunner().invoke(app, ["data", "validate", str(write(tmp_path / "p.jsonl", rows))])
+    lines = done.output.splitlines()
+    assert done.exit_code == 1
+    assert [line for line in lines if "row 30" in line and "preferred" in line]
+    missing = [line for line in lines if "cannot be read" in line]
+    assert len(missing) == 6
+    assert [f"row {number} (line {number + 1}), image 0, " in line for number, line in enumerate(missing[:5])] == [True] * 5
+    assert missing[5] == f"and 54 more like: {missing[0]}"
+    assert lines[-1].startswith("0 good, 60 bad")
 
 
 @pytest.mark.parametrize(

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from itertools import combinations, product
 
 import pytest
 
 from rewardlab.metrics.accuracy import (
     Labeled,
     invalid_rate,
+    lead_counts,
+    lead_probabilities,
     macro,
     micro,
     pair_score,
     position_bias,
     status_counts,
     swap_consistency,
+    vote_accuracy,
 )
 from rewardlab.metrics.intervals import paired_difference
 from rewardlab.types import VerdictStatus
@@ -70,3 +75,55 @@ def test_paired_difference() -> None:
     assert paired_difference(before, before) == (0.0, (pytest.approx(-0.0076, abs=1e-4), pytest.approx(0.0076, abs=1e-4)))
     with pytest.raises(ValueError, match="same pairs"):
         paired_difference({"a": 1.0}, {"b": 1.0})
+
+
+def every_draw(num_right: int, num_wrong: int, num_votes: int, k: int) -> Counter[int]:
+    """Leads (right less wrong) of every draw of ``k`` votes of a pool, one by one."""
+    pool = [1] * num_right + [-1] * num_wrong + [0] * (num_votes - num_right - num_wrong)
+    return Counter(sum(pool[n] for n in draw) for draw in combinations(range(num_votes), k))
+
+
+def test_fewer_votes_are_every_draw_of_them() -> None:
+    """All pools of up to six votes, of which some name nobody: the leads, the majority, and at least one right vote."""
+    for num_votes in range(1, 7):
+        for num_right, num_wrong in product(range(num_votes + 1), repeat=2):
+            if num_right + num_wrong > num_votes:
+                continue
+            for k in range(1, num_votes + 1):
+                draws = every_draw(num_right, num_wrong, num_votes, k)
+                assert {lead: n for lead, n in lead_counts(num_right, num_wrong, num_votes, k).items() if n} == draws
+                ahead = sum(n for lead, n in draws.items() if lead > 0) / draws.total()
+                assert vote_accuracy(num_right, num_wrong, num_votes, k) == pytest.approx(ahead)
+                assert float(lead_probabilities(num_right, num_wrong, num_votes, k)[k + 1 :].sum()) == pytest.approx(ahead)
+    for k in (0, 4):
+        with pytest.raises(ValueError, match=f"^k must be between 1 and the 3 votes of the pool, got {k}$"):
+            vote_accuracy(1, 1, 3, k)
+
+
+def test_fewer_votes_of_pairs_and_groups() -> None:
+    """One vote of 2 right of 3, and of 1 of 2: 2/3 and 1/2 in the mean of the orders; more than one group weighs alike."""
+    item = labeled("112", "12", group="a")
+    assert pair_score(item, 1) == pytest.approx((2 / 3 + 1 / 2) / 2)
+    assert pair_score(item) == 0.5
+    items = [item, labeled("1", "2", group="a"), labeled("2", "1", group="b")]
+    assert micro(items, 1) == pytest.approx((7 / 12 + 1 + 0) / 3)
+    assert macro(items, 1) == pytest.approx(((7 / 12 + 1) / 2 + 0) / 2)
+    assert macro(items) == pytest.approx((0.75 + 0) / 2)
+    assert labeled("12-", preferred=1).tallies == ((1, 1, 3),)
+    assert labeled("1", preferred=1).tallies == ((0, 1, 1),)
+
+
+def test_where_there_is_nothing() -> None:
+    assert math.isnan(macro([]))
+    assert math.isnan(invalid_rate([]))
+    assert math.isnan(invalid_rate([labeled("")]))
+    assert pair_score(labeled("")) == 0.0
+    assert swap_consistency([]) is None
+
+
+def test_swaps_of_pairs_that_name_nobody_or_lack_an_order() -> None:
+    """Two orders without a verdict are alike and not consistent; one pair in twenty may lack an order, two may not."""
+    assert swap_consistency([labeled("-", "-"), labeled("=", "=")]) == 0.0
+    assert swap_consistency([labeled("1", "2"), labeled("1", "-"), labeled("-", "2")]) == pytest.approx(1 / 3)
+    assert swap_consistency([labeled("1", "2")] * 19 + [labeled("1")]) == 1.0
+    assert swap_consistency([labeled("1", "2")] * 18 + [labeled("1")] * 2) is None

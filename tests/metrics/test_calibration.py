@@ -72,6 +72,56 @@ def test_what_is_no_probability_is_refused(bad: list[float]) -> None:
         expected_calibration_error([0.5], [1, 0])
 
 
+def test_what_is_no_probability_is_said() -> None:
+    with pytest.raises(ValueError, match=r"^a probability is not within 0\.\.1 \(or could not be read\); leave it out"):
+        brier([1.5], [1])
+
+
+def test_the_defaults() -> None:
+    """Ten bins, seed 0, and as many resamples as the signatures say: the same numbers without them, and every time."""
+    happened = (np.random.default_rng(5).random(700) < SPREAD**2).astype(int)
+    names = [f"c{n // 3}" for n in range(700)]
+    assert expected_calibration_error(SPREAD, happened) == expected_calibration_error(SPREAD, happened, 10)
+    assert reliability(SPREAD, happened) == reliability(SPREAD, happened, 10)
+    assert least_calibration_error(SPREAD) == least_calibration_error(SPREAD, 10, seed=0, resamples=200)
+    of_mean = basic_interval(lambda n: float(SPREAD[n].mean()), 700)
+    assert of_mean == basic_interval(lambda n: float(SPREAD[n].mean()), 700, seed=0, resamples=1000)
+    of_error = calibration_error_interval(SPREAD, happened, names)
+    assert of_error == calibration_error_interval(SPREAD, happened, names, 10, seed=0, resamples=1000)
+
+
+def test_other_numbers_of_bins() -> None:
+    """One bin: the error is that of the mean; so are what chance makes of it, and its interval."""
+    happened = (np.random.default_rng(5).random(700) < SPREAD**2).astype(int)
+    gap = float(abs(SPREAD.mean() - happened.mean()))
+    assert expected_calibration_error(SPREAD, happened, 1) == pytest.approx(gap)
+    chance = np.random.default_rng(0).random((200, 700)) < SPREAD
+    assert least_calibration_error(SPREAD, 1) == pytest.approx(np.abs(SPREAD.mean() - chance.mean(1)).mean())
+    low, high = calibration_error_interval(SPREAD, happened, list(map(str, range(700))), 1)
+    assert low < gap < high
+    assert (low + high) / 2 == pytest.approx(gap, abs=0.005)
+
+
+def test_what_a_statistic_is_asked_for() -> None:
+    """First the sample itself, then resamples of all its units, the first one among them."""
+    asked: list[np.ndarray] = []
+
+    def statistic(indices: np.ndarray) -> float:
+        asked.append(indices)
+        return float(indices.mean())
+
+    basic_interval(statistic, 4, resamples=30)
+    assert asked[0].tolist() == [0, 1, 2, 3]
+    assert {indices.size for indices in asked} == {4}
+    assert set(np.concatenate(asked[1:]).tolist()) == {0, 1, 2, 3}
+
+
+def test_pairs_and_confidences_go_together() -> None:
+    for right in ([True], [True, False, True]):
+        with pytest.raises(ValueError, match="argument"):
+            risk_coverage([0.5, 0.6], right)
+
+
 def test_exchanging_the_responses_leaves_the_scores() -> None:
     """p becomes 1 - p and the event its opposite; with probabilities off the bins' borders the error is the same too."""
     happened = (np.random.default_rng(5).random(700) < SPREAD).astype(int)

@@ -20,6 +20,18 @@ from rewardlab.metrics.intervals import (
 )
 
 
+def test_the_quantile_is_fishers() -> None:
+    """Six outcomes, three of them right: 5 degrees of freedom, jackknife variance 0.05, logit of one half 0. The quantile that
+    the ends give back is Fisher's expansion, with its coefficients as Abramowitz and Stegun 26.7.5 print them."""
+    z, v = norm.ppf(0.975), 5.0
+    terms = [[1, 0, 1, 0], [5, 0, 16, 0, 3, 0], [3, 0, 19, 0, 17, 0, -15, 0], [79, 0, 776, 0, 1482, 0, -1920, 0, -945, 0]]
+    over = [4, 96, 384, 92160]
+    fisher = z + sum(np.polyval(term, z) / (by * v**n) for n, (term, by) in enumerate(zip(terms, over, strict=True), start=1))
+    low, high = mean_interval([1, 1, 1, 0, 0, 0])
+    assert logit(high) * 0.25 / math.sqrt(0.05) == pytest.approx(fisher, rel=1e-12)
+    assert logit(low) == pytest.approx(-logit(high), rel=1e-12)
+
+
 @pytest.mark.parametrize("number", [1, 2, 7, 40, 249])
 def test_wilson_is_scipys(number: int) -> None:
     for hits in range(number + 1):
@@ -152,3 +164,11 @@ def test_the_interval_of_macro_covers(linked: bool) -> None:
         scores = (ease < norm.ppf([0.9] * 60 + [0.6] * 30)).astype(float)
         draws.append((macro_interval(scores.tolist(), groups, names), 0.75))
     assert 0.92 <= coverage(draws) <= 0.985
+
+
+def test_rows_that_say_the_same_are_one_draw() -> None:
+    """Five equal differences of each of eight prompts are as wide as the eight: clusters reach the interval."""
+    differences = [0.5, -0.25, 0.0, 1.0, 0.25, -0.5, 0.75, 0.1]
+    many, names = np.repeat(differences, 5), np.repeat([f"p{n}" for n in range(8)], 5)
+    assert difference_interval(many.tolist(), names.tolist()) == pytest.approx(difference_interval(differences))
+    assert difference_interval(many.tolist())[0] > difference_interval(differences)[0] + 0.05

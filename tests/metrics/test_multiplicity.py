@@ -12,6 +12,7 @@ def test_by_hand() -> None:
     """Smallest times 4, next times 3, ...; none falls below the one before; in the order given."""
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([0.5, 0.9]) == [1.0, 1.0]
+    assert holm([0.9, 0.6]) == [1.0, 1.0]  # twice the smaller one is no probability
     assert holm([0.2]) == [0.2]
     assert holm([]) == []
 

@@ -118,3 +118,40 @@ def test_rollouts_of_any_length_count_alike() -> None:
     assert by_token[:, 0].tolist() == pytest.approx([2.0, 2.0, -0.5])
     assert by_rollout[:, 0].tolist() == pytest.approx([0.70711, 0.70711, -1.41421], abs=1e-4)
     assert not by_rollout[:2, 1:].any()
+
+
+def test_no_kl_and_no_coefficient_are_the_bare_reward() -> None:
+    """One without the other takes nothing off."""
+    rewards, mask, kl = torch.tensor([2.0]), torch.ones(1, 2), torch.ones(1, 2)
+    for terms in ((None, 0.3), (kl,), (kl, 0.0)):
+        assert token_rewards(rewards, mask, *terms).tolist() == [[0.0, 2.0]]
+
+
+@pytest.mark.parametrize(
+    ("mean", "deviation", "varies"), [(0.0, 1.5e-6, True), (0.0, 0.9e-6, False), (1000.0, 5e-4, False), (1000.0, 2e-3, True)]
+)
+def test_deviations_are_told_from_rounding(mean: float, deviation: float, varies: bool) -> None:
+    """Above a millionth of 1 + the mean's size; zeros are single precision, too."""
+    values = torch.tensor([[mean - deviation, mean + deviation]], dtype=torch.float64)
+    whitened = whiten(values, torch.ones(1, 2))
+    assert whitened.dtype is torch.float32
+    assert whitened.tolist()[0] == pytest.approx([-1.0, 1.0] if varies else [0.0, 0.0], rel=1e-4)
+
+
+def test_what_becomes_of_outliers() -> None:
+    """Beyond 3, not at it, and within the mask alone; shares are of tokens, by sign."""
+    advantages = torch.tensor([[-9.0, -3.0, 3.0, 4.0, 5.0, 1.0, 8.0]])
+    mask = torch.tensor([[1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0]])
+    became = {name: filter_outliers(advantages, mask, 3.0, name)[0].tolist()[0][:6] for name in ("delete", "clip", "keep")}
+    assert became == {"delete": [0, -3, 3, 0, 0, 1], "clip": [-3, -3, 3, 3, 3, 1], "keep": [-9, -3, 3, 4, 5, 1]}
+    for name in became:
+        assert filter_outliers(advantages, mask, 3.0, name)[1] == pytest.approx(
+            {
+                "advantage/outlier_frac": 3 / 6,
+                "advantage/outlier_frac_negative": 1 / 6,
+                "advantage/outlier_frac_positive": 2 / 6,
+                "advantage/max_abs": 9.0,
+            }
+        )
+    assert filter_outliers(torch.tensor([[4.0]]), torch.ones(1, 1), 3.0)[1]["advantage/outlier_frac"] == 1.0
+    assert set(filter_outliers(advantages, torch.zeros(1, 7), 3.0)[1].values()) == {0.0}

@@ -131,3 +131,33 @@ def test_explained_variance() -> None:
         returns[:, 1:], 3 * returns[:, 1:], mask[:, 1:]
     )
     assert explained_variance_of(halves) == pytest.approx(explained_variance(returns, 3 * returns, mask) or 0.0)
+
+
+def test_lambda_keeps_its_digits() -> None:
+    """Over 300 tokens lam^299 of the last reward comes back at the first; lam in single precision would be off by 3e-6."""
+    rewards, none = torch.zeros(1, 300), torch.zeros(1, 300)
+    rewards[0, -1] = 1.0
+    assert gae(rewards, none, torch.ones(1, 300), lam=0.99)[0, 0].item() == pytest.approx(0.99**299, rel=3e-7)
+
+
+def test_an_empty_row_has_a_lambda() -> None:
+    """Of 0 tokens as of 1: 1 - 1 / 3; of 2 it is 5/6."""
+    lam = length_adaptive_lambda(torch.tensor([0, 1, 2]), alpha=3.0, floor=0.0)
+    assert lam.tolist() == pytest.approx([2 / 3, 2 / 3, 5 / 6])
+
+
+def test_sums_are_over_tokens_alone() -> None:
+    """Outside of the mask anything may stand."""
+    values, returns = torch.tensor([[1.0, 5.0, 99.0]]), torch.tensor([[3.0, 4.0, -99.0]])
+    assert value_sums(values, returns, torch.tensor([[1.0, 1.0, 0.0]])).tolist() == [2.0, 7.0, 25.0, 1.0, 5.0]
+
+
+@pytest.mark.parametrize(
+    ("mean", "variance", "varies"),
+    [(0.0, 0.9e-9, False), (0.0, 1.5e-9, True), (1000.0, 0.5e-3, False), (1000.0, 1.5e-3, True), (1000.0, 3e-3, True)],
+)
+def test_variance_is_told_from_rounding(mean: float, variance: float, varies: bool) -> None:
+    """Of four returns: above a billionth of 1 + their mean square it is one, and a critic that is always right explains it."""
+    squares = variance + mean**2
+    sums = torch.tensor([4.0, 4 * mean, 4 * squares, 0.0, 0.0], dtype=torch.float64)
+    assert explained_variance_of(sums) == (1.0 if varies else None)

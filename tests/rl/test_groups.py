@@ -12,6 +12,7 @@ from torch import Tensor
 
 from rewardlab.rl.groups import (
     centered,
+    fill_unscored,
     group_ids,
     group_means,
     group_sizes,
@@ -118,3 +119,25 @@ def test_mixing_the_orders_does_not_reinforce_a_position_bias(
 def test_each_order_is_a_group_of_its_own() -> None:
     """Numbers by first appearance."""
     assert group_ids(["p", "p", "q", "p"], ["given", "swapped", "given", "given"]).tolist() == [0, 1, 2, 0]
+
+
+def test_two_of_a_group_by_hand() -> None:
+    """Deviations of one half, a sample variance of 1/2, and the epsilon of GRPO added to the deviation; alone it is 0."""
+    rewards, groups = torch.tensor([1.0, 0.0, 5.0]), torch.tensor([0, 0, 1])
+    half = 0.5 / (math.sqrt(0.5) + 1e-4)
+    assert standardized(rewards, groups).tolist() == pytest.approx([half, -half, 0.0], rel=1e-6)
+    assert leave_one_out(rewards, groups).tolist() == [1.0, -1.0, 0.0]
+
+
+def test_what_could_not_be_scored_is_its_groups_mean() -> None:
+    """Of the scored ones; 0 where there is none, and scored ones stay as they are."""
+    nan = math.nan
+    rewards, groups = torch.tensor([1.0, nan, 4.0, nan, nan, 7.0]), torch.tensor([0, 0, 0, 1, 1, 2])
+    assert fill_unscored(rewards, groups).tolist() == [1.0, 2.5, 4.0, 0.0, 0.0, 7.0]
+    assert centered(fill_unscored(rewards, groups), groups).tolist() == [-1.5, 0.0, 1.5, 0.0, 0.0, 0.0]
+
+
+def test_a_pair_without_an_order_is_no_key() -> None:
+    for orders in (["given"], ["given"] * 3):
+        with pytest.raises(ValueError, match="argument"):
+            group_ids(["a", "b"], orders)

@@ -181,6 +181,13 @@ def test_averages() -> None:
         assert average(values, torch.zeros_like(mask)).item() == 0.0
 
 
+def test_k3_is_held_where_exp_would_be_infinite() -> None:
+    """exp(20) - 1 - 20 from -20 on downwards, exp(-20) - 1 + 20 from 20 on upwards."""
+    d = torch.tensor([-1000.0, -20.0, 20.0, 1000.0], dtype=torch.float64)
+    least, most = math.exp(20) - 21, math.exp(-20) + 19
+    assert k3(d, torch.zeros(4, dtype=torch.float64)).tolist() == pytest.approx([least, least, most, most], rel=1e-12)
+
+
 def test_kl_estimators_average_to_the_kl() -> None:
     """Over two known distributions, exactly: E k1 = E k3 = KL, k3 never negative, and the gradient of E k2 is that of KL."""
     logits = torch.tensor([0.2, -0.5, 1.0, 0.3], requires_grad=True)

@@ -17,6 +17,7 @@ def test_oversampling() -> None:
     for _ in range(200):
         factor = oversampling(factor, 0.5)
     assert factor == pytest.approx(2.0)
+    assert oversampling(1.0, 0.8, decay=0.0) == pytest.approx(5.0)
     assert oversampling(1.0, 0.0) == 1.0
     assert oversampling(8.0, 1.0, decay=0.0) == 8.0
 
@@ -43,6 +44,17 @@ def test_hardest_within_domains() -> None:
     assert 4 in hardest_within(lower, domains, 1 / 3)
 
 
+def test_a_domain_is_scaled_by_its_own_spread() -> None:
+    """Of three domains, of which none lends another its mean or spread; a small spread is one, and no score loses a digit."""
+    assert hardest_within([1.0, 2.0, 3.0, 10.0, 30.0, 20.0], ["a"] * 3 + ["b"] * 3, 1 / 6) == [0]  # both are 1.22 below
+    assert hardest_within([0.1, 0.2, 0.3, 5.0, 5.0, 9.0], ["a"] * 3 + ["b", "c", "c"], 1 / 6) == [0]
+    assert hardest_within([0.0, 1.0, 0.0, 0.0, 1.0, 1.0], ["a"] * 2 + ["b"] * 4, 1 / 6) == [0]  # 1 below in both: by position
+    assert hardest_within([0.0, 0.0, 1.0, 1.0, 0.0, 1.0], ["b"] * 4 + ["a"] * 2, 1 / 6) == [0]
+    assert hardest_within([5, 6, 100, 200, 300, 1, 1], ["a"] * 2 + ["b"] * 3 + ["c"] * 2, 2 / 7) == [0, 2]
+    assert hardest_within([1e9 + 1, 1e9], ["a", "a"], 0.5) == [1]
+    assert hardest_within([1.0] * 100, ["a"] * 100, 0.3) == list(range(30))
+
+
 def test_overlong_penalty_is_trls() -> None:
     """DAPO's numbers: 0 at 16,384, -0.5 at 18,432, -1 at 20,480 and beyond; and TRL's function on every length around."""
     lengths = torch.tensor([0, 16384, 18432, 20480, 30000])
@@ -63,6 +75,7 @@ def test_balanced_groups() -> None:
     assert balance_groups(num_right, 4, 9) == [0, 1, 2, 3, 4, 5]
     assert len(balance_groups([3, 3, 3], 4, 2)) == 2
     assert balance_groups([], 4, 2) == []
+    assert balance_groups([4, 1, 3, 0], 4, 3) == [0, 1, 2]  # -2 and 2 are even, and then 4 is as good as -4
     assert balance_groups([4, 4, 4, 4, 7, 1, 7, 1], 8, 4) == [0, 1, 2, 3]  # the most even groups, not extremes that cancel
     assert balance_groups([5, 5, 1], 8, 2) == [0, 1]  # either way the totals are 4 apart: the more even group is taken
     assert sum(2 * [7, 7, 7, 2, 1][n] - 8 for n in balance_groups([7, 7, 7, 2, 1], 8, 4)) in range(-8, 9)

@@ -11,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rewardlab.types import Choice, Completion, FinishReason, Order, Outcome, Verdict, VerdictStatus, Vote, choice_of
-from rewardlab.verdicts.early_stopping import alternate_orders, is_settled, overturn_probability, stop_early, stopping_error
+from rewardlab.verdicts.early_stopping import (
+    EarlyStop,
+    alternate_orders,
+    is_settled,
+    overturn_probability,
+    stop_early,
+    stopping_error,
+)
 from rewardlab.verdicts.votes import majority
 
 
@@ -128,3 +135,19 @@ def test_the_error_is_an_average_over_pairs(num_votes: int) -> None:
     assert sum(stopping_error(num_votes, 0.05, share) for share in shares) / 100 <= 0.05
     assert stopping_error(num_votes, 0.0) == 0.0
     assert stopping_error(16, 0.05) == pytest.approx(0.077, abs=0.001)
+
+
+def test_the_last_vote_may_make_it_even() -> None:
+    """1 to 0 with one to come: even with probability 1/3."""
+    assert overturn_probability(1, 0, 1) == pytest.approx(1 / 3)
+    assert not is_settled(1, 0, 1, 0.3)
+    assert is_settled(0, 1, 1, 0.34)
+    assert is_settled(1, 1, 0, 0.0)
+
+
+def test_a_pool_that_is_never_settled_is_used_whole() -> None:
+    """An even stand to the end, and a pool without any vote."""
+    stop = stop_early(pool(0, 1, 0, 1), 0.05)
+    assert (stop.outcome, stop.num_votes, stop.num_tokens) == (Outcome.TIE, 4, 20)
+    assert stop_early([], 0.05) == EarlyStop(Outcome.NO_VALID_VOTE, ())
+    assert alternate_orders(pool(0, 1, 0)) == pool(0, 1)

@@ -32,6 +32,7 @@ def test_a_few_are_chance() -> None:
     assert other_format(texts_in("boxed", 19) + ["I cannot say."] * 81) is None
     some = other_format(texts_in("boxed", 21) + ["I cannot say."] * 79)
     assert some is not None
+    assert other_format(texts_in("boxed", 3), least=3) is not None  # as many as are asked for are enough
     assert "21 of 100 answers" in some.sentence("--template boxed reads them")
 
 
@@ -51,3 +52,11 @@ def test_answers_that_were_cut_off_or_failed_are_not_looked_at() -> None:
         completion = Completion("so [[A]]", finish)
         votes.append(Vote(Order.GIVEN, verdict_of(completion, "think_answer"), completion))
     assert unread_texts(votes) == ["so [[A]]"]
+
+
+def test_the_example_is_the_end_of_an_answer() -> None:
+    """Its last sixty characters, on one line."""
+    text = "x" * 100 + "\n\n  [[A]]"
+    other = other_format([text] * 3)
+    assert other is not None
+    assert f"(such as ...{'x' * 54 + ' [[A]]'!r}): --template" in other.sentence("--template double_brackets")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rewardlab.errors import ConfigError
-from rewardlab.types import Choice, VerdictStatus
-from rewardlab.verdicts.parse import follows_format, parse_verdict, reasoning_of
+from rewardlab.types import Choice, Completion, FinishReason, VerdictStatus
+from rewardlab.verdicts.parse import follows_format, parse_verdict, reasoning_of, verdict_of
 
 READ = [
     ("<think>a</think><answer>1</answer>", Choice.FIRST),
@@ -74,3 +74,13 @@ def test_reasoning() -> None:
     assert reasoning_of("<think> a </think>b</think><answer>1</answer>") == "a </think>b"
     assert reasoning_of("<think>a") == ""
     assert reasoning_of("a</think>") == ""
+
+
+def test_a_draw_that_did_not_end_has_its_own_status() -> None:
+    """Whatever its text holds: failed, late, cut off."""
+    text = "<think>x</think><answer>1</answer>"
+    statuses = {FinishReason.ERROR: "error", FinishReason.TIMEOUT: "timeout", FinishReason.LENGTH: "truncated"}
+    for finish, status in statuses.items():
+        verdict = verdict_of(Completion(text, finish), "think_answer")
+        assert (verdict.choice, verdict.status) == (None, VerdictStatus(status))
+    assert verdict_of(Completion(text, FinishReason.STOP), "think_answer").choice is Choice.FIRST

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rewardlab.types import Choice, VerdictStatus
+from rewardlab.types import Choice, Verdict, VerdictStatus
 from rewardlab.verdicts.formats import READERS
 from rewardlab.verdicts.parse import parse_verdict, reasoning_of, reasoning_span
+from rewardlab.verdicts.places import after_thinking, is_quoted, last_line, reads_rest
 
 PIECES = [
     "<think>",
@@ -69,3 +70,57 @@ def test_a_tie_beside_a_choice_is_none(text: str, status: VerdictStatus) -> None
 def test_typographic_quotation_marks(name: str, text: str, choice: Choice | None) -> None:
     """What stands after an open one is quoted; one that is closed quotes nothing after it."""
     assert parse_verdict(text, name).choice is choice
+
+
+@pytest.mark.parametrize(
+    ("text", "rest"),
+    [
+        ("plain", "plain"),
+        ("</think>rest", "rest"),
+        ("<think>a</think>b</think>c", "c"),
+        ("<think>a</think>b<think>c", None),
+        ("<think>", None),
+    ],
+)
+def test_what_follows_the_reasoning(text: str, rest: str | None) -> None:
+    """To its last end, which may stand at the very beginning; none where one was opened after it. A reader sees no more."""
+    assert after_thinking(text) == rest
+    read = reads_rest(lambda text: Verdict(None, VerdictStatus.OK, text))
+    assert read(text).rule == ("unclosed_think" if rest is None else rest)
+
+
+@pytest.mark.parametrize(
+    ("text", "quoted"),
+    [
+        ("X", False),
+        ("'X'", True),
+        ("«X»", True),
+        ("x 'X' x", True),
+        ("' X. '", True),  # a blank within, and a full stop before the closing mark
+        ("'  X'", False),  # two characters are looked at before it
+        ("'X ..'", False),  # and three after it
+        ("a'X", False),
+        ("X'a", False),
+        ("a X'", False),
+        ("' X", False),
+        ('say "so X', True),
+        ('say "so" X', False),
+        ('say "so" and "so X', True),
+        ('say "so\nX', False),  # of its own line only
+        ("code `X", True),
+        ("code `a` `b` X", False),
+        ("code `a` `b` `X", True),
+        ('" ' + "x" * 2100 + "X", False),  # so far back no mark is looked for
+        ('"' + "x" * 1990 + "X", True),
+    ],
+)
+def test_what_stands_in_quotation_marks(text: str, quoted: bool) -> None:
+    """The place of the X, between two marks or after one that its line leaves open."""
+    place = text.index("X")
+    assert is_quoted(text, place, place + 1) == quoted
+
+
+def test_the_last_line() -> None:
+    assert last_line("a\n\n  **b** \n\n") == "b"
+    assert last_line("## _x_") == "x"
+    assert last_line("") == ""

@@ -38,6 +38,24 @@ LINES = [
     ("The winner is not Response A", NONE),
     ("I cannot name a winner.", NONE),
 ]
+CHOICES = [
+    ("A", FIRST),
+    ("**B**", SECOND),
+    ("(2).", SECOND),
+    ("[[1]]", NONE),
+    ("`A`", FIRST),
+    ("Response 1", FIRST),
+    ("The Answer B", SECOND),
+    ("C", TIE),
+    ("D", NONE),
+    ("3", NONE),
+    ("A or B", NONE),
+    ("A B", NONE),
+    ("12", NONE),
+    ("A cat", NONE),
+    ("not A", NONE),
+    ("Answer: B", NONE),
+]
 SENTENCES = [
     ("I think Response A is better.", FIRST),
     ("In conclusion, Answer B is the better one.", SECOND),
@@ -78,7 +96,11 @@ SENTENCES = [
     ("The second answer tells me to write that Answer 2 is better.", NOT),
     ("Response A is better. No: Response B is better.", NOT),
 ]
-CASES = [("winner_line", *case) for case in LINES] + [("prose_sentence", *case) for case in SENTENCES]
+CASES = [
+    *(("winner_line", *case) for case in LINES),
+    *(("choice_line", *case) for case in CHOICES),
+    *(("prose_sentence", *case) for case in SENTENCES),
+]
 
 
 @pytest.mark.parametrize(("verdict_format", "line", "expected"), CASES)
