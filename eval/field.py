@@ -108,8 +108,8 @@ def main() -> None:
         "",
         f"`{command}`, commit {commit()[:12]}. `rewardlab bench audit-field` on one recording:",
         "one answer in each order to each row. The judge is simulated: it names the first response in",
-        f"{shares['lean']} of its answers whatever it is, ends without a verdict in {shares['mute']}, and calls the other answer",
-        f"the better one on the way in {shares['doubts']}. Its chance of a right answer over both orders is {100 * truth:.1f} %.",
+        f"{shares['lean']} of its answers whatever it is, ends without a verdict in {shares['mute']}, and calls the other",
+        f"answer the better one on the way in {shares['doubts']}. It is right in {100 * truth:.1f} % over both orders.",
         "",
     ]
     options.out.write_text("\n".join([*head, *audit_lines(scores)]) + "\n")
