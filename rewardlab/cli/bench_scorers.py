@@ -51,33 +51,53 @@ def bench_check(
 
     `rewardlab bench check general=63.84 hallucination=85.71 reasoning=64.78 overall=71.92`, `rewardlab bench check runs/bench`.
     **Exit status 1** where they do not. Of a run its groups, overall, macro, invalid rate and the curve's end are looked at.
+    Where its votes.jsonl is there every vote is counted: scores of rows, statuses, position bias, swap consistency.
     """
-    from rewardlab.benchmarks.arithmetic import addition, fits, problems, sentence
-    from rewardlab.benchmarks.comparison import read_run
+    from rewardlab.benchmarks.arithmetic import fits, sentence
     from rewardlab.benchmarks.registry import find_benchmark, packaged_benchmarks
 
     if any("=" in number for number in numbers) != all("=" in number for number in numbers):
         raise ConfigError("expected NAME=PERCENT throughout, or folders of runs throughout")
     if all("=" not in number for number in numbers):
-        failed = False
-        for run in map(read_run, map(Path, numbers)):
-            wrong = [*([f"failed: {run.report.failure}"] if run.report.failure else []), *problems(run.report, run.rows)]
-            typer.echo(f"{run.name}: " + ("; ".join(wrong) if wrong else f"adds up: {addition(run.report.scores)}"))
-            failed = failed or bool(wrong)
-        if failed:
+        if False in [_check_run(Path(folder)) for folder in numbers]:  # every one is looked at
             raise typer.Exit(1)
         return
     groupings = find_benchmark(benchmark).groupings
     if not groupings:
         names = ", ".join(other.name for other in packaged_benchmarks() if other.groupings)
         raise ConfigError(f"no groupings of {benchmark!r} are known; expected {names}")
-    groups = dict(_percentage(number) for number in numbers)
+    named = [_percentage(number) for number in numbers]
+    groups = dict(named)
+    if twice := [name for name in groups if [other for other, _ in named].count(name) > 1]:
+        raise ConfigError(f"{twice[0]} is named twice; expected each group once")
     if "overall" not in groups:
         raise ConfigError("expected overall=PERCENT beside the groups")
     overall = groups.pop("overall")
     typer.echo(sentence(groups, overall, groupings, "official"))
     if not any(fit.adds_up for fit in fits(groups, overall, groupings)):
         raise typer.Exit(1)
+
+
+def _check_run(folder: Path) -> bool:
+    """Print what does not add up in a run, or that all does; returns whether all does."""
+    from rewardlab.benchmarks.arithmetic import addition, problems
+    from rewardlab.benchmarks.comparison import read_run
+    from rewardlab.benchmarks.run_files import VOTES
+    from rewardlab.benchmarks.vote_check import count_votes, vote_problems
+
+    run = read_run(folder)
+    scores = run.report.scores
+    wrong = [*([f"failed: {run.report.failure}"] if run.report.failure else []), *problems(run.report, run.rows)]
+    counted = f"without {VOTES}: report and rows alone"
+    if (folder / VOTES).is_file():
+        wrong += vote_problems(count_votes(folder / VOTES, run.rows), run.report, run.rows)
+        counted = f"{scores.num_votes_total:,} votes of {VOTES} counted"
+        if any(row.preferred is None for row in run.rows):
+            counted += ", whose labels the run does not have: not the scores of its rows"
+    if failed := scores.statuses.get("error", 0) + scores.statuses.get("timeout", 0):
+        counted += f"; {failed:,} votes failed and count as wrong"
+    typer.echo(f"{run.name}: " + ("; ".join(wrong) if wrong else f"adds up: {addition(scores)}; {counted}"))
+    return not wrong
 
 
 @bench_app.command("audit-field")
