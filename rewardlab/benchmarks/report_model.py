@@ -61,11 +61,12 @@ class CurvePoint:
 
 @dataclass(frozen=True)
 class StoppingPoint:
-    """Samples and tokens per pair where votes stop at an ``error`` (None: all are asked), and what that does to accuracy."""
+    """Samples and tokens per pair where votes stop at an ``error`` (None: all are asked), and what that does to accuracy.
+    ``tokens`` is None where they are not known."""
 
     error: float | None
     samples: float
-    tokens: float
+    tokens: float | None
     accuracy: float
     interval: Interval
     difference: float
@@ -136,7 +137,8 @@ class BaselineScores:
 @dataclass(frozen=True)
 class Scores:
     """Everything that is computed of one judge's votes. Intervals are over ``num_clusters`` prompts; one is None where its
-    figure is, and in reports of older versions."""
+    figure is, and in reports of older versions. ``tokens_per_vote`` is None where no vote says how long it is: of recordings of
+    texts, and of judges that write none."""
 
     num_pairs: int
     num_votes_total: int
@@ -157,7 +159,7 @@ class Scores:
     length_bias: float | None
     by_length: tuple[LengthFifth, ...]
     confidence: Mapping[str, Confidence]
-    tokens_per_vote: float
+    tokens_per_vote: float | None
     macro_interval: Interval | None = None
     swap_interval: Interval | None = None
     position_interval: Interval | None = None

@@ -174,7 +174,7 @@ def score_rows(
         length_bias=length_bias(items, [longer(row.pair) for row in rows]),
         by_length=by_length(rows, items),
         confidence=confidence_report(items, clusters),
-        tokens_per_vote=sum(tokens) / len(tokens) if tokens else 0.0,
+        tokens_per_vote=sum(tokens) / len(tokens) if any(tokens) else None,
         macro_interval=macro_interval(pair_scores, [row.group for row in rows], clusters),
         swap_interval=_defined(mean_interval([float(alike) for alike in swaps if alike is not None], both)),
         position_interval=_defined(ratio_interval(leans, valid, clusters, least=-0.5, most=0.5)),

@@ -70,7 +70,7 @@ class StageSummary:
     swap_consistency: float | None
     position_bias: float | None
     reasoning: dict[str, float | None]
-    tokens_per_vote: float
+    tokens_per_vote: float | None
 
 
 @dataclass(frozen=True)

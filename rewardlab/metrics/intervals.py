@@ -109,33 +109,35 @@ def macro_interval(
     fewer than :data:`FEWEST_CLUSTERS` clusters may be anywhere in 0..1.
     """
     values, numbers = np.asarray(scores, dtype=float), cluster_numbers(clusters, len(scores))
-    names = np.asarray(groups)
-    members = [names == name for name in np.unique(names)]
-    if not members:
+    if not values.size:
         return math.nan, math.nan
-    means, spreads, num = [], list[_Spread | None](), int(numbers.max()) + 1
-    influence = np.zeros((len(members), num))  # of each cluster on each group's mean
-    for place, inside in enumerate(members):
-        sums = np.bincount(numbers[inside], values[inside], minlength=num)
-        counts = np.bincount(numbers[inside], minlength=num).astype(float)
-        means.append(float(sums.sum() / counts.sum()))
-        influence[place] = (sums - means[-1] * counts) / counts.sum()
-        enough = (counts > 0).sum() >= FEWEST_CLUSTERS
-        spreads.append(_spread(sums[counts > 0], counts[counts > 0]) if enough else None)
+    # Of groups and clusters only the cells that have a pair are kept: thousands of groups by as many clusters are gigabytes.
+    group, num = np.unique(np.asarray(groups), return_inverse=True)[1].ravel(), int(numbers.max()) + 1
+    cells, cell_of = np.unique(group * num + numbers, return_inverse=True)
+    sums, counts = np.bincount(cell_of.ravel(), values), np.bincount(cell_of.ravel()).astype(float)
+    group_of, cluster_of = cells // num, cells % num
+    size, total = np.bincount(group_of, counts), np.bincount(group_of, sums)
+    means = total / size
+    influence = (sums - means[group_of] * counts) / size[group_of]  # of a cluster on its group's mean
+    members = np.split(np.arange(cells.size), np.flatnonzero(np.diff(group_of)) + 1)
+    spreads = [_spread(sums[m], counts[m]) if m.size >= FEWEST_CLUSTERS else None for m in members]
     variances = [(spread.variance, spread.freedom) for spread in spreads if spread is not None]
-    total = sum(variance for variance, _ in variances)
-    freedom = total**2 / sum(variance**2 / degrees for variance, degrees in variances) if total else math.inf
+    joint = sum(variance for variance, _ in variances)
+    freedom = joint**2 / sum(variance**2 / degrees for variance, degrees in variances) if joint else math.inf
     ends = [
-        (0.0, 1.0) if spread is None else _ends(mean, spread, spread.num, _student(freedom), 0.0, 1.0)
+        (0.0, 1.0) if spread is None else _ends(float(mean), spread, spread.num, _student(freedom), 0.0, 1.0)
         for mean, spread in zip(means, spreads, strict=True)
     ]
-    norms = np.sqrt((influence**2).sum(1))
-    shared = influence @ influence.T / np.maximum(np.outer(norms, norms), 1e-300)
-    np.fill_diagonal(shared, 1.0)
-    below, above = (np.abs(np.array(means) - [end[side] for end in ends]) / len(means) for side in (0, 1))
+    norms = np.sqrt(np.bincount(group_of, influence**2))
+    shares = influence / np.maximum(norms, 1e-300)[group_of]  # groups correlate by the product of these, summed over clusters
+
+    def joined(reach: np.ndarray) -> float:
+        by_cluster = np.bincount(cluster_of, reach[group_of] * shares)
+        return math.sqrt(float((by_cluster**2).sum() + (reach[norms == 0] ** 2).sum()))
+
+    below, above = (np.abs(means - [end[side] for end in ends]) / len(means) for side in (0, 1))
     middle = float(np.mean(means))
-    low, high = (math.sqrt(max(0.0, float(side @ shared @ side))) for side in (below, above))
-    return max(0.0, middle - low), min(1.0, middle + high)
+    return max(0.0, middle - joined(below)), min(1.0, middle + joined(above))
 
 
 def cluster_numbers(clusters: Sequence[str] | np.ndarray | None, size: int) -> np.ndarray:

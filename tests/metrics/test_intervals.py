@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -139,6 +140,39 @@ def test_macro_of_equal_groups_is_the_mean_and_shared_prompts_widen_it() -> None
     assert few[0] == pytest.approx(middle - math.hypot((2 / 3 - alone[0]) / 2, 1 / 2), abs=1e-3)
     assert few[1] == pytest.approx(middle + (alone[1] - 2 / 3) / 2, abs=1e-3)
     assert all(map(math.isnan, macro_interval([], [])))
+
+
+def test_macro_of_thousands_of_groups_is_small_in_memory() -> None:
+    """2,000 groups by 20,000 prompts would be 320 MB, as a table of both; only pairs that are there are kept."""
+    dice = np.random.default_rng(0)
+    scores, groups = dice.choice([0.0, 0.5, 1.0], 20_000), np.repeat(np.arange(2_000), 10)
+    tracemalloc.start()
+    try:
+        low, high = macro_interval(scores.tolist(), groups.astype(str).tolist())
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 32e6
+    wide = 1.96 * scores.std() / math.sqrt(scores.size)
+    assert high - low == pytest.approx(2 * wide, rel=0.25)
+
+
+def test_groups_that_share_some_prompts() -> None:
+    """By the whole table of groups and prompts: the reaches of the groups joined by the correlation of their influences."""
+    dice, num = np.random.default_rng(5), 40
+    groups, names = dice.integers(0, 4, 200), dice.integers(0, num, 200)
+    scores = (dice.random(200) < np.linspace(0.3, 0.9, num)[names]).astype(float)
+    low, high = macro_interval(scores.tolist(), groups.astype(str).tolist(), names.astype(str).tolist())
+    inside = [groups == group for group in range(4)]
+    means = np.array([scores[i].mean() for i in inside])
+    influence = np.array(
+        [np.bincount(names[i], scores[i] - mean, minlength=num) / i.sum() for i, mean in zip(inside, means, strict=True)]
+    )
+    correlation = influence @ influence.T / np.outer(*(2 * [np.sqrt((influence**2).sum(1))]))
+    ends = np.array([mean_interval(scores[i].tolist(), names[i].astype(str).tolist()) for i in inside])
+    for end, side in ((low, 0), (high, 1)):
+        reach = np.abs(means - ends[:, side]) / 4
+        assert abs(means.mean() - end) == pytest.approx(math.sqrt(reach @ correlation @ reach), rel=0.05)  # its own quantile
 
 
 @pytest.mark.parametrize("linked", [False, True])

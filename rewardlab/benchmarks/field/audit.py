@@ -16,6 +16,7 @@ from rewardlab.benchmarks.replay import Replay
 from rewardlab.benchmarks.vl_rewardbench.loader import official_group
 from rewardlab.errors import DataError
 from rewardlab.metrics.accuracy import Labeled, pair_score
+from rewardlab.reporting.tables import signed
 from rewardlab.types import BOTH_ORDERS, Choice, Vote, choice_of
 from rewardlab.verdicts.formats import WRITERS
 from rewardlab.verdicts.votes import judgment
@@ -141,7 +142,7 @@ def _percent(share: float | None) -> str:
 
 def _less_ours(score: FieldScore, ours: FieldScore) -> str:
     same = ours.overall if score.headline == "overall" else ours.macro
-    return f"{100 * (score.figure - same):+.1f}"
+    return signed(score.figure - same)
 
 
 def audit_lines(scores: Sequence[FieldScore]) -> list[str]:
