@@ -11,6 +11,7 @@ from rewardlab.benchmarks.browser import MOST_OF_A_KIND, judgments_to_show
 from rewardlab.benchmarks.figures import CONFIDENCE_NAMES, report_figures
 from rewardlab.benchmarks.findings import key_phrase, numbers_of
 from rewardlab.benchmarks.headline import headline, headline_sentence, judge_name
+from rewardlab.benchmarks.judgment_pages import FOLDER, write_judgment_pages
 from rewardlab.benchmarks.kinds import KINDS
 from rewardlab.benchmarks.report_model import Cost, CountedEstimate, CurvePoint, PanelScores, Report, Scores, StoppingPoint
 from rewardlab.benchmarks.run_files import REPORT
@@ -241,8 +242,8 @@ def _stopping_cells(point: StoppingPoint) -> tuple[str, ...]:
     return name, f"{point.samples:.2f}", tokens, with_interval(point.accuracy, point.interval), gap
 
 
-def report_html(report: Report, rows: Sequence[Row], out: Path) -> str:
-    """Return one self-contained page about the run in ``out``."""
+def report_html(report: Report, rows: Sequence[Row], out: Path, pages: Sequence[str] = ()) -> str:
+    """Return one self-contained page about the run in ``out``, with links to ``pages`` of all its judgments."""
     judgments, totals = judgments_to_show(rows, out)
     return (
         page_environment("rewardlab.benchmarks")
@@ -276,12 +277,16 @@ def report_html(report: Report, rows: Sequence[Row], out: Path) -> str:
             totals=totals,
             kinds=KINDS,
             most=MOST_OF_A_KIND,
+            pages=pages,
         )
     )
 
 
-def write_reports(report: Report, rows: Sequence[Row], out: Path) -> None:
-    """Write ``report.md`` and ``report.html`` beside ``report.json``."""
+def write_reports(report: Report, rows: Sequence[Row], out: Path, *, all_judgments: bool = False) -> None:
+    """Write ``report.md`` and ``report.html`` beside ``report.json``; with ``all_judgments``, and where they are there already,
+    pages of every judgment in ``judgments/``."""
     assert (out / REPORT).exists()
     write_atomic(out / "report.md", report_markdown(report))
-    write_atomic(out / "report.html", report_html(report, rows, out))
+    wanted = all_judgments or (out / FOLDER).is_dir()
+    pages = write_judgment_pages(report, rows, out) if wanted else []
+    write_atomic(out / "report.html", report_html(report, rows, out, pages))

@@ -26,13 +26,15 @@ class CountedEstimate:
 
 @dataclass(frozen=True)
 class GroupScores:
-    """What is reported of one group of a benchmark."""
+    """What is reported of one group of a benchmark. ``position_interval`` is None where there is no bias, and in reports of
+    older versions."""
 
     n: int
     accuracy: float
     interval: Interval
     invalid_rate: float
     position_bias: float | None
+    position_interval: Interval | None = None
 
 
 @dataclass(frozen=True)

@@ -136,8 +136,8 @@ def _check_figure(text: str, name: str, group: str, side: str) -> None:
     if side and not FIGURES[name].has_interval:
         known = ", ".join(other for other, figure in FIGURES.items() if figure.has_interval)
         raise ConfigError(f"{text!r}: a report has no interval of {name}; expected one of {known}")
-    if side and group and name != "accuracy":
-        raise ConfigError(f"{text!r}: a group has an interval of accuracy alone; require {name}.{side}, of the whole run")
+    if side and group and name == "invalid_rate":
+        raise ConfigError(f"{text!r}: a report has no interval of a group's {name}; require {name}.{side}, of the whole run")
 
 
 def _bound(text: str, figure: Figure, number: str, is_percent: bool) -> float:
@@ -178,7 +178,11 @@ def read_figure(report: Report, requirement: Requirement) -> Reading:
         return Reading(None)
     if requirement.figure == "accuracy":
         return Reading(cell.accuracy, cell.interval)
-    return Reading(cell.invalid_rate) if requirement.figure == "invalid_rate" else _size(cell.position_bias)
+    return (
+        Reading(cell.invalid_rate)
+        if requirement.figure == "invalid_rate"
+        else _size(cell.position_bias, cell.position_interval)
+    )
 
 
 @dataclass(frozen=True)

@@ -111,11 +111,16 @@ def test_bounds_of_biases_are_of_their_size(report: Report) -> None:
         assert "[0.0, 30.0]" in check_report(around, parse_requirement(f"{name}_bias.low<=0")).sentence
 
 
-def test_bounds_of_a_group_are_of_its_accuracy() -> None:
-    """Other intervals of groups are not there; an estimate is never taken for a bound."""
-    for figure in ("invalid_rate", "position_bias"):
-        with pytest.raises(ConfigError, match="a group has an interval of accuracy alone"):
-            parse_requirement(f"{figure}[general].high<=0.1")
+def test_bounds_of_groups(report: Report) -> None:
+    """Of accuracy and of the lean to a place; invalid rates of groups have none, and an estimate is never taken for a bound."""
+    with pytest.raises(ConfigError, match="no interval of a group's invalid_rate; require invalid_rate"):
+        parse_requirement("invalid_rate[general].high<=0.1")
+    group, cell = next(item for item in report.scores.groups.items() if item[1].position_interval)
+    low, high = cell.position_interval or (0.0, 0.0)
+    most = max(abs(low), abs(high))
+    assert low <= (cell.position_bias or 0.0) <= high
+    assert is_met(report, f"position_bias[{group}].high<={min(1.0, most + 0.001)}")
+    assert not is_met(report, f"position_bias[{group}].high<={most - 0.001}")
 
 
 def test_what_has_no_value_meets_nothing(report: Report) -> None:
