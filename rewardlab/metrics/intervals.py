@@ -15,7 +15,7 @@ import numpy as np
 Interval = tuple[float, float]
 FEWEST_CLUSTERS = 4  # of fewer prompts no interval holds the truth as often as it says
 _Z = 1.959963984540054  # the 97.5 % quantile of the normal distribution
-_T = {3: 3.182446305284263, 4: 2.7764451051977987}  # of Student's t, by degrees of freedom
+_T = {3: 3.182446305284263, 4: 2.7764451051977987, 5: 2.570581835636314}  # of Student's t, by degrees of freedom
 _LEAST_FREEDOM = 5.0  # of heavy-tailed scores, where there are prompts enough
 
 
@@ -75,9 +75,12 @@ def ratio_interval(
 
     The jackknife over clusters gives the variance, Student's t the quantile, and the ends are taken on the logit scale, so that
     they stay within least..most and lean inwards near them. The degrees of freedom are the clusters less one, fewer where a few
-    clusters carry most of the variance (their kurtosis). Clusters that all have one ratio leave no variance: then a further
-    cluster may differ, as often as Wilson's bound for none of so many admits. Of fewer than :data:`FEWEST_CLUSTERS` clusters
-    nothing can be said: (least, most). Nothing to divide by, or nan: (nan, nan). Raise ValueError for a ratio beyond them.
+    clusters carry most of the variance (their kurtosis), and no more than the effective number of clusters (Kish 1965, the
+    square of the sum of sizes by the sum of their squares) where a few have most of the pairs, but not under 3.
+
+    Clusters that all have one ratio leave no variance: then a further one may differ, as often as Wilson's bound for none of so
+    many admits. Of fewer than :data:`FEWEST_CLUSTERS` clusters nothing can be said: (least, most). Nothing to divide by, or
+    nan: (nan, nan). Raise ValueError for a ratio beyond them.
     """
     sums, counts = _by_cluster(numerators, clusters), _by_cluster(denominators, clusters)
     sums, counts = sums[counts > 0], counts[counts > 0]
@@ -172,7 +175,9 @@ def _spread(sums: np.ndarray, counts: np.ndarray) -> _Spread:
     kurtosis = num * float((residuals**4).sum()) / squares**2  # 3 of a normal distribution
     # A variance over n clusters varies by (kurtosis - 1) / n of its square, a chi-square by 2 / freedom.
     freedom = (num - 1) * 2 / max(2.0, kurtosis - 1)
-    return _Spread((num - 1) / num * float((without**2).sum()), max(freedom, min(_LEAST_FREEDOM, num - 1.0)), num)
+    freedom = max(freedom, min(_LEAST_FREEDOM, num - 1.0))
+    effective = float(size**2 / (counts**2).sum())  # clusters, were they alike in size
+    return _Spread((num - 1) / num * float((without**2).sum()), min(freedom, max(3.0, effective)), num)
 
 
 def _ends(ratio: float, spread: _Spread, num: int, quantile: float, least: float, most: float) -> Interval:
@@ -191,9 +196,11 @@ def _logistic(value: float) -> float:
 
 
 def _student(freedom: float) -> float:
-    """The 97.5 % quantile of Student's t, by Fisher's expansion from 5 degrees of freedom on (to 0.0003)."""
+    """The 97.5 % quantile of Student's t of 3 degrees of freedom and more: by Fisher's expansion from 5 on (to 0.0003), below
+    by a parabola over their reciprocals (to 0.0009)."""
     if freedom < 5:
-        return _T[max(3, int(freedom))]
+        few, points = 1 / max(3.0, freedom), [(1 / count, quantile) for count, quantile in _T.items()]
+        return math.fsum(quantile * math.prod((few - x) / (at - x) for x, _ in points if x != at) for at, quantile in points)
     z, v = _Z, freedom
     return (
         z
