@@ -16,7 +16,7 @@ help:
 	@echo "make vllm         the same judgments from vLLM (on a CPU) as from transformers, in an environment of its own"
 	@echo "make check-lowest the fast tests with the lowest versions that pyproject.toml admits (check-newest: with the newest)"
 	@echo "make docs         the documentation site, in site/"
-	@echo "make pictures     the screenshots of README and documentation (needs Chromium)"
+	@echo "make pictures     the screenshots of README and documentation (needs Chromium; FIELD=vl_rewardbench.jsonl: the scorers' too)"
 	@echo "make wheel        dist/*.whl, what pip installs"
 	@echo "make resolver     is it installable beside verl, OpenRLHF, ms-swift, TRL and vLLM? (by hand; half an hour, several GB)"
 	@echo "make serve        the quickstart's judge behind an HTTP endpoint"
@@ -92,6 +92,7 @@ docs: $(READY)
 
 pictures: $(READY)
 	$(BIN)/python eval/pictures.py --judge demo
+	$(if $(FIELD),$(BIN)/python eval/field.py --data $(FIELD))
 
 wheel: $(READY)
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .

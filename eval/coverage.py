@@ -26,6 +26,10 @@ DESIGNS = {
     "46 prompts of 1 to 6": [1, 2, 3, 4, 5, 6] * 7 + [1, 2, 3, 6],
     "46 prompts of 1": [1] * 46,
     "300 prompts of 1 to 8": [1] * 150 + [3] * 100 + [8] * 50,
+    "10 prompts: one of 40, 9 of 2": [40] + [2] * 9,
+    "20 prompts: 2 of 50, 18 of 2": [50] * 2 + [2] * 18,
+    "46 prompts: 3 of 60, 43 of 1": [60] * 3 + [1] * 43,
+    "30 prompts: 5 of 30, 25 of 3": [30] * 5 + [3] * 25,
 }
 SHARES = (0.5, 0.7, 0.95, 0.98)
 DIFFICULTIES = ((0.0, 0.0), (0.0, 0.7), (0.1, 0.7), (0.3, 0.0))  # correlation within a prompt, share of repeated outcomes

@@ -35,12 +35,14 @@ class GroupingFit:
 
 @dataclass(frozen=True)
 class RunCheck:
-    """A finished run: why it ``failed`` at its endpoint ("" if it did not), and what of its numbers does not add up."""
+    """A finished run: why it failed at its endpoint ("" if it did not), what of its numbers does not add up, and in a sentence
+    what was ``counted``."""
 
     run: str
     is_good: bool
     failure: str
     problems: tuple[str, ...]
+    counted: str = ""
 
 
 @dataclass(frozen=True)

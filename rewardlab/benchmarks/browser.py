@@ -102,7 +102,7 @@ def judgments_to_show(rows: Sequence[Row], out: Path, most: int = MOST_OF_A_KIND
     indices = sorted({n for of_kind in places.values() for n in evenly_spread(of_kind, most)})
     votes = votes_of_rows(out / VOTES, [rows[n].row for n in indices])
     judge = judge_of_log(out / VOTES)
-    views = [_view(rows[n], votes[rows[n].row], kinds[n], judge) for n in indices]
+    views = [judgment_view(rows[n], votes[rows[n].row], kinds[n], judge) for n in indices]
     return views, {kind: len(of_kind) for kind, of_kind in places.items()}
 
 
@@ -112,7 +112,8 @@ def judge_of_log(votes_file: Path) -> str:
         return str(json.loads(next(lines)).get("identity", {}).get("judge", ""))
 
 
-def _view(row: Row, votes: list[Vote], kinds: list[str], judge: str) -> JudgmentView:
+def judgment_view(row: Row, votes: list[Vote], kinds: list[str], judge: str) -> JudgmentView:
+    """Return a row of a run as the page shows it, from its ``votes`` and ``kinds``; ``judge`` is the name in the log."""
     pair, outcome = row.pair, reduce_logged_votes("", votes, judge).outcome
     images = row.images_to_show()
     return JudgmentView(

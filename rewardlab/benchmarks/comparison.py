@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from rewardlab.data.files import read_lines
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.metrics.intervals import Interval, difference_interval, sign_flip_p
 from rewardlab.metrics.multiplicity import holm
-from rewardlab.reporting.tables import markdown_table, percent, with_interval
+from rewardlab.reporting.tables import markdown_table, percent, signed, with_interval
 
 
 @dataclass(frozen=True)
@@ -130,9 +130,10 @@ def against(base: Run, other: Run, value: Callable[[RowScore], float] = score_of
 
 def leaderboard(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
     """Return (column names, a row of cells per run): best accuracy first, the comparison being with the run named first; then
-    the baselines, which any run of the same rows has."""
+    the baselines, which any run of the same rows has. Runs are named by as much of their folders as tells them apart."""
     ranked = sorted(runs, key=lambda run: (bool(run.report.failure), -run.report.scores.accuracy.micro))
-    table = [_run_cells(run, runs[0]) for run in ranked]
+    names = dict(zip([run.name for run in runs], short_names([run.name for run in runs]), strict=True))
+    table = [_run_cells(run, runs[0], names) for run in ranked]
     if len(runs) > 2:
         table = _with_holm(table, ranked, runs[0])
     for name, baseline in runs[0].report.baselines.items():
@@ -157,7 +158,7 @@ def _with_holm(table: Sequence[dict[str, str]], ranked: Sequence[Run], base: Run
     return rows
 
 
-def _run_cells(run: Run, base: Run) -> dict[str, str]:
+def _run_cells(run: Run, base: Run, names: Mapping[str, str]) -> dict[str, str]:
     """The cells of a run by column; the differences come early, where a narrow screen shows them."""
     report, scores = run.report, run.report.scores
     failed = bool(report.failure)
@@ -167,9 +168,9 @@ def _run_cells(run: Run, base: Run) -> dict[str, str]:
     until = "" if report.stop_error is None else f", until {100 * report.stop_error:g} %"
     low, high = change.interval if change else (0.0, 0.0)
     return {
-        "judge": f"{run.name} ({report.judge})",
+        "judge": f"{names[run.name]} ({report.judge})",
         "accuracy": FAILED_RUN if failed else with_interval(scores.accuracy.micro, scores.interval),
-        f"against {base.name}": f"{100 * change.difference:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]" if change else "",
+        f"against {names[base.name]}": f"{signed(change.difference)} [{signed(low)}, {signed(high)}]" if change else "",
         "p": p_text(change.p_value) if change else "",
         "both orders": with_interval(decided.accuracy, decided.interval) if decided else "–",
         "Acc+": with_interval(prompts.accuracy, prompts.interval) if prompts else "–",
@@ -177,9 +178,9 @@ def _run_cells(run: Run, base: Run) -> dict[str, str]:
         "text-only": "–" if blank is None else with_interval(blank.accuracy.micro, blank.interval),
         "invalid, %": f"{100 * scores.invalid_rate:.2f}",
         "swap consistency": percent(scores.swap_consistency),
-        "position bias": "–" if bias is None else f"{100 * bias:+.1f}",
+        "position bias": signed(bias),
         "votes": f"{report.votes} × {report.orders}{until}",
-        "tokens a vote": f"{scores.tokens_per_vote:.0f}",
+        "tokens a vote": "–" if scores.tokens_per_vote is None else f"{scores.tokens_per_vote:.0f}",
         "what is wrong": "; ".join(map(key_phrase, report.findings)) or "–",
     }
 
@@ -187,7 +188,8 @@ def _run_cells(run: Run, base: Run) -> dict[str, str]:
 FAILED_RUN, HOLM = "failed", "p (Holm)"
 
 
-def _failures(runs: Sequence[Run]) -> list[str]:
+def failures_of(runs: Sequence[Run]) -> list[str]:
+    """Return a sentence for each run that failed."""
     return [f"{run.name} failed: {run.report.failure}" for run in runs if run.report.failure]
 
 
@@ -203,7 +205,8 @@ NOTES = (
 )
 
 
-def _title(runs: Sequence[Run]) -> str:
+def leaderboard_title(runs: Sequence[Run]) -> str:
+    """Return the benchmark, the number of judges and of pairs."""
     first = runs[0].report
     return f"{first.benchmark}: {len(runs)} judge{'s' if len(runs) > 1 else ''} on {first.scores.num_pairs:,} pairs"
 
@@ -212,8 +215,11 @@ def leaderboard_markdown(runs: Sequence[Run]) -> str:
     """Return the leaderboard as Markdown. Raise ConfigError if the runs are not of one benchmark and data file."""
     columns, rows = leaderboard(runs)
     commands = [f"- {run.name}: {run.report.command or '–'} (commit {run.report.commit[:12]})" for run in runs]
-    failures = [f"**{sentence}**" for sentence in _failures(runs)]
-    return "\n".join([f"# {_title(runs)}", "", *markdown_table(columns, rows), "", *failures, NOTES, "", *commands]) + "\n"
+    failures = [f"**{sentence}**" for sentence in failures_of(runs)]
+    return (
+        "\n".join([f"# {leaderboard_title(runs)}", "", *markdown_table(columns, rows), "", *failures, NOTES, "", *commands])
+        + "\n"
+    )
 
 
 def _with_stacked_p(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[list[str], list[list[str]]]:
@@ -239,9 +245,9 @@ def leaderboard_html(runs: Sequence[Run]) -> str:
     names = short_names([run.name for run in whole])
     reports = {name: run.report for name, run in zip(names, whole, strict=True)}
     plots = [figure_uri(leaderboard_figure(reports, width=width)) for width in (WIDE, 8.0)]  # inches: of a phone, of a desk
-    facts = {"notes": NOTES, "runs": runs, "plots": plots, "failures": _failures(runs)}
+    facts = {"notes": NOTES, "runs": runs, "plots": plots, "failures": failures_of(runs)}
     return (
         page_environment("rewardlab.benchmarks")
         .get_template("leaderboard.html")
-        .render(title=_title(runs), columns=columns, rows=rows, **facts)
+        .render(title=leaderboard_title(runs), columns=columns, rows=rows, **facts)
     )

@@ -49,9 +49,10 @@ def report_figures(report: Report) -> list[ReportFigure]:
     if len(scores.k_curve) > 1:
         figures.append(ReportFigure("votes", "What more votes buy", _curve(scores)))
     if scores.position_bias is not None:
-        biases = {name: cell.position_bias for name, cell in scores.groups.items()} | {"overall": scores.position_bias}
+        leans = {name: (cell.position_bias, cell.position_interval) for name, cell in scores.groups.items()}
+        leans |= {"overall": (scores.position_bias, scores.position_interval)}
         caption = "Position: how often the response shown first is named"
-        figures.append(ReportFigure("position", caption, plot_position(biases)))
+        figures.append(ReportFigure("position", caption, plot_position(leans)))
     lengths = [(cell.characters, cell) for cell in scores.by_length]
     caption = "Length: accuracy by how much longer the better response is"
     figures.append(ReportFigure("length", caption, plot_length(lengths)))
@@ -101,4 +102,4 @@ def leaderboard_figure(reports: Mapping[str, Report], *, width: float = WIDE) ->
     ``width`` in inches."""
     ranked = sorted(reports.items(), key=lambda item: -item[1].scores.accuracy.micro)
     cells = {name: AccuracyEstimate(report.scores.accuracy.micro, report.scores.interval) for name, report in ranked}
-    return plot_accuracies(cells, best_baseline(next(iter(reports.values())).baselines), width=width)
+    return plot_accuracies(cells, best_baseline(next(iter(reports.values())).baselines), width=width, least=0.0)

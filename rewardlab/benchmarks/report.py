@@ -11,6 +11,7 @@ from rewardlab.benchmarks.browser import MOST_OF_A_KIND, judgments_to_show
 from rewardlab.benchmarks.figures import CONFIDENCE_NAMES, report_figures
 from rewardlab.benchmarks.findings import NO_IMAGE, key_phrase, numbers_of
 from rewardlab.benchmarks.headline import NOT_ONE_VERDICT, headline, headline_sentence, judge_name
+from rewardlab.benchmarks.judgment_pages import FOLDER, write_judgment_pages
 from rewardlab.benchmarks.kinds import KINDS
 from rewardlab.benchmarks.report_model import Cost, CountedEstimate, CurvePoint, PanelScores, Report, Scores, StoppingPoint
 from rewardlab.benchmarks.run_files import REPORT
@@ -19,7 +20,7 @@ from rewardlab.data.files import write_atomic
 from rewardlab.metrics.intervals import Interval
 from rewardlab.reporting.pages import page_environment
 from rewardlab.reporting.plots import figure_uri
-from rewardlab.reporting.tables import markdown_table, percent, with_interval
+from rewardlab.reporting.tables import markdown_table, percent, signed, with_interval
 
 FAILED_FIGURES = "The figures below are of a run that failed and say nothing of the judge; the same command asks again."
 CONTROL_NAMES = {"greedy": "one greedy vote", "blank": "text-only (blank image)", "other": "another pair's image"}
@@ -75,7 +76,7 @@ def answer_facts(report: Report) -> list[tuple[str, str]]:
         ),
         ("position bias (share of first, minus 50)", _points(scores.position_bias) + _ends(scores.position_interval)),
         ("length bias (named longer, less labelled longer)", _points(scores.length_bias) + _ends(scores.length_interval)),
-        ("tokens per vote", f"{scores.tokens_per_vote:.1f}"),
+        ("tokens per vote", "–" if scores.tokens_per_vote is None else f"{scores.tokens_per_vote:.1f}"),
         ("seconds per vote", "–" if seconds is None else f"{seconds:.3f}"),
         *([("cost", cost_text(report.cost))] if report.cost else []),
         *([("cached", f"{report.cached_votes:,} of {scores.num_votes_total:,} votes")] if report.cached_votes else []),
@@ -108,11 +109,11 @@ def cost_text(cost: Cost) -> str:
 
 
 def _ends(interval: Interval | None) -> str:
-    return "" if interval is None else f" [{100 * interval[0]:.1f}, {100 * interval[1]:.1f}]"
+    return "" if interval is None else f" [{percent(interval[0])}, {percent(interval[1])}]"
 
 
 def _points(bias: float | None) -> str:
-    return "–" if bias is None else f"{100 * bias:+.1f} points"
+    return "–" if bias is None else f"{signed(bias)} points"
 
 
 def summary_line(report: Report) -> str:
@@ -185,10 +186,11 @@ def slice_rows(cells: Mapping[str, CountedEstimate]) -> list[tuple[str, str, str
     return [(value, with_interval(cell.accuracy, cell.interval), f"{cell.n:,}") for value, cell in cells.items()]
 
 
-def _curve_cells(point: CurvePoint, tokens_per_vote: float) -> tuple[str, ...]:
+def _curve_cells(point: CurvePoint, tokens_per_vote: float | None) -> tuple[str, ...]:
     both = ["–" if cell is None else with_interval(cell.accuracy, cell.interval) for cell in (point.balanced, point.weighted)]
     one_order = with_interval(point.accuracy, point.interval)
-    return str(point.k), one_order, percent(point.any_correct), *both, f"{point.k * tokens_per_vote:.0f}"
+    tokens = "–" if tokens_per_vote is None else f"{point.k * tokens_per_vote:.0f}"
+    return str(point.k), one_order, percent(point.any_correct), *both, tokens
 
 
 NO_SIGN = 1.5  # of what an exact confidence would show
@@ -240,12 +242,13 @@ def _stopping_cells(point: StoppingPoint) -> tuple[str, ...]:
     name, gap = "none: all", ""
     if point.error is not None:
         low, high = point.difference_interval
-        name, gap = f"{100 * point.error:g} %", f"{100 * point.difference:+.2f} [{100 * low:+.2f}, {100 * high:+.2f}]"
-    return name, f"{point.samples:.2f}", f"{point.tokens:.0f}", with_interval(point.accuracy, point.interval), gap
+        name, gap = f"{100 * point.error:g} %", f"{signed(point.difference, 2)} [{signed(low, 2)}, {signed(high, 2)}]"
+    tokens = "–" if point.tokens is None else f"{point.tokens:.0f}"
+    return name, f"{point.samples:.2f}", tokens, with_interval(point.accuracy, point.interval), gap
 
 
-def report_html(report: Report, rows: Sequence[Row], out: Path) -> str:
-    """Return one self-contained page about the run in ``out``."""
+def report_html(report: Report, rows: Sequence[Row], out: Path, pages: Sequence[str] = ()) -> str:
+    """Return one self-contained page about the run in ``out``, with links to ``pages`` of all its judgments."""
     judgments, totals = judgments_to_show(rows, out)
     return (
         page_environment("rewardlab.benchmarks")
@@ -279,12 +282,16 @@ def report_html(report: Report, rows: Sequence[Row], out: Path) -> str:
             totals=totals,
             kinds=KINDS,
             most=MOST_OF_A_KIND,
+            pages=pages,
         )
     )
 
 
-def write_reports(report: Report, rows: Sequence[Row], out: Path) -> None:
-    """Write ``report.md`` and ``report.html`` beside ``report.json``."""
+def write_reports(report: Report, rows: Sequence[Row], out: Path, *, all_judgments: bool = False) -> None:
+    """Write ``report.md`` and ``report.html`` beside ``report.json``; with ``all_judgments``, and where they are there already,
+    pages of every judgment in ``judgments/``."""
     assert (out / REPORT).exists()
     write_atomic(out / "report.md", report_markdown(report))
-    write_atomic(out / "report.html", report_html(report, rows, out))
+    wanted = all_judgments or (out / FOLDER).is_dir()
+    pages = write_judgment_pages(report, rows, out) if wanted else []
+    write_atomic(out / "report.html", report_html(report, rows, out, pages))

@@ -26,13 +26,15 @@ class CountedEstimate:
 
 @dataclass(frozen=True)
 class GroupScores:
-    """What is reported of one group of a benchmark."""
+    """What is reported of one group of a benchmark. ``position_interval`` is None where there is no bias, and in reports of
+    older versions."""
 
     n: int
     accuracy: float
     interval: Interval
     invalid_rate: float
     position_bias: float | None
+    position_interval: Interval | None = None
 
 
 @dataclass(frozen=True)
@@ -61,11 +63,12 @@ class CurvePoint:
 
 @dataclass(frozen=True)
 class StoppingPoint:
-    """Samples and tokens per pair where votes stop at an ``error`` (None: all are asked), and what that does to accuracy."""
+    """Samples and tokens per pair where votes stop at an ``error`` (None: all are asked), and what that does to accuracy.
+    ``tokens`` is None where they are not known."""
 
     error: float | None
     samples: float
-    tokens: float
+    tokens: float | None
     accuracy: float
     interval: Interval
     difference: float
@@ -136,7 +139,8 @@ class BaselineScores:
 @dataclass(frozen=True)
 class Scores:
     """Everything that is computed of one judge's votes. Intervals are over ``num_clusters`` prompts; one is None where its
-    figure is, and in reports of older versions."""
+    figure is, and in reports of older versions. ``tokens_per_vote`` is None where no vote says how long it is: of recordings of
+    texts, and of judges that write none."""
 
     num_pairs: int
     num_votes_total: int
@@ -157,7 +161,7 @@ class Scores:
     length_bias: float | None
     by_length: tuple[LengthFifth, ...]
     confidence: Mapping[str, Confidence]
-    tokens_per_vote: float
+    tokens_per_vote: float | None
     macro_interval: Interval | None = None
     swap_interval: Interval | None = None
     position_interval: Interval | None = None

@@ -43,9 +43,14 @@ def _estimate(cell: AccuracyEstimate | CountedEstimate | None) -> Reading:
     return Reading(None) if cell is None else Reading(cell.accuracy, cell.interval)
 
 
-def _size(bias: float | None) -> Reading:
-    """A bias by its size: a bound on its signed value would let pass whatever leans the other way."""
-    return Reading(None if bias is None else abs(bias))
+def _size(bias: float | None, interval: Interval | None = None) -> Reading:
+    """A bias by its size: a bound on its signed value would let pass whatever leans the other way. An interval that holds 0
+    begins there."""
+    if bias is None or interval is None:
+        return Reading(None if bias is None else abs(bias))
+    low, high = interval
+    least = 0.0 if low <= 0 <= high else min(abs(low), abs(high))
+    return Reading(abs(bias), (least, max(abs(low), abs(high))))
 
 
 def _control(name: str) -> Callable[[Report], Reading]:
@@ -61,13 +66,29 @@ FIGURES: Mapping[str, Figure] = {
     "accuracy": Figure(
         "micro average over the pairs", lambda r: Reading(r.scores.accuracy.micro, r.scores.interval), has_interval=True
     ),
-    "macro_accuracy": Figure("mean over the groups", lambda r: Reading(r.scores.accuracy.macro)),
+    "macro_accuracy": Figure(
+        "mean over the groups", lambda r: Reading(r.scores.accuracy.macro, r.scores.macro_interval), has_interval=True
+    ),
     "decision": Figure("each pair decided once, by both orders", lambda r: _estimate(r.scores.decision), has_interval=True),
     "all_right": Figure("prompts whose every pair is right", lambda r: _estimate(r.scores.all_right), has_interval=True),
-    "invalid_rate": Figure("answers without a verdict", lambda r: Reading(r.scores.invalid_rate)),
-    "swap_consistency": Figure("pairs of which both orders name one winner", lambda r: Reading(r.scores.swap_consistency)),
-    "position_bias": Figure("share of first less one half, by its size", lambda r: _size(r.scores.position_bias)),
-    "length_bias": Figure("named longer less labelled longer, by its size", lambda r: _size(r.scores.length_bias)),
+    "invalid_rate": Figure(
+        "answers without a verdict", lambda r: Reading(r.scores.invalid_rate, r.scores.invalid_interval), has_interval=True
+    ),
+    "swap_consistency": Figure(
+        "pairs of which both orders name one winner",
+        lambda r: Reading(r.scores.swap_consistency, r.scores.swap_interval),
+        has_interval=True,
+    ),
+    "position_bias": Figure(
+        "share of first less one half, by its size",
+        lambda r: _size(r.scores.position_bias, r.scores.position_interval),
+        has_interval=True,
+    ),
+    "length_bias": Figure(
+        "named longer less labelled longer, by its size",
+        lambda r: _size(r.scores.length_bias, r.scores.length_interval),
+        has_interval=True,
+    ),
     **{
         figure: Figure(f"accuracy of the control {name}", _control(name), has_interval=True)
         for figure, name in CONTROL_FIGURES.items()
@@ -115,6 +136,8 @@ def _check_figure(text: str, name: str, group: str, side: str) -> None:
     if side and not FIGURES[name].has_interval:
         known = ", ".join(other for other, figure in FIGURES.items() if figure.has_interval)
         raise ConfigError(f"{text!r}: a report has no interval of {name}; expected one of {known}")
+    if side and group and name == "invalid_rate":
+        raise ConfigError(f"{text!r}: a report has no interval of a group's {name}; require {name}.{side}, of the whole run")
 
 
 def _bound(text: str, figure: Figure, number: str, is_percent: bool) -> float:
@@ -155,7 +178,11 @@ def read_figure(report: Report, requirement: Requirement) -> Reading:
         return Reading(None)
     if requirement.figure == "accuracy":
         return Reading(cell.accuracy, cell.interval)
-    return Reading(cell.invalid_rate) if requirement.figure == "invalid_rate" else _size(cell.position_bias)
+    return (
+        Reading(cell.invalid_rate)
+        if requirement.figure == "invalid_rate"
+        else _size(cell.position_bias, cell.position_interval)
+    )
 
 
 @dataclass(frozen=True)
@@ -173,6 +200,8 @@ def check_report(report: Report, requirement: Requirement) -> Finding:
     required = f"the {_number(requirement.bound, figure)} required"
     if reading.value is None:
         return Finding(False, f"{name} has no value in this run, for {required}")
+    if requirement.side and reading.interval is None:
+        return Finding(False, f"{name} has no interval in this run, for {required}")
     value, part = reading.value, "it"
     sentence = f"{name} is {_number(value, figure)}"
     if reading.interval is not None:

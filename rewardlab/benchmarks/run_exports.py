@@ -16,7 +16,7 @@ from rewardlab.data.files import write_atomic
 from rewardlab.errors import ConfigError
 from rewardlab.metrics.intervals import Interval
 from rewardlab.reporting.plots import SUFFIXES, save_figure
-from rewardlab.reporting.tables import markdown_table, percent, with_interval
+from rewardlab.reporting.tables import markdown_table, percent, signed, with_interval
 
 TABLES = (".csv", ".tex", ".md")
 COLUMNS = ("run", "benchmark", "judge", "failure", "figure", "of", "value", "low", "high", "n")
@@ -116,7 +116,7 @@ def main_table(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
         cells = [percent(scores.groups[group].accuracy) if group in scores.groups else "–" for group in groups]
         cells += [with_interval(scores.accuracy.micro, scores.interval), percent(scores.accuracy.macro)]
         cells += [percent(scores.invalid_rate), percent(scores.swap_consistency)]
-        cells += ["–" if bias is None else f"{100 * bias:+.1f}"]
+        cells += [signed(bias)]
         if run.report.failure:
             cells = ["failed"] * len(cells)
         rows.append([name, f"{scores.num_pairs:,}", *cells])

@@ -95,7 +95,7 @@ def sequential(rows: Sequence[Row], items: Sequence[Labeled]) -> tuple[StoppingP
             StoppingPoint(
                 error=error,
                 samples=sum(end.num_votes for end in ends) / len(ends),
-                tokens=sum(end.num_tokens for end in ends) / len(ends),
+                tokens=tokens / len(ends) if (tokens := sum(end.num_tokens for end in ends)) else None,
                 accuracy=accuracy.accuracy,
                 interval=accuracy.interval,
                 difference=sum(gaps) / len(gaps),

@@ -55,7 +55,13 @@ def _counted(items: Sequence[Labeled], clusters: Sequence[str]) -> CountedEstima
 
 def _group_scores(items: Sequence[Labeled], clusters: Sequence[str]) -> GroupScores:
     cell = _counted(items, clusters)
-    return GroupScores(cell.n, cell.accuracy, cell.interval, invalid_rate(items), position_bias(items))
+    bias, leans = position_bias(items), _lean_interval(items, clusters)
+    return GroupScores(cell.n, cell.accuracy, cell.interval, invalid_rate(items), bias, leans)
+
+
+def _lean_interval(items: Sequence[Labeled], clusters: Sequence[str]) -> Interval | None:
+    valid, leans, _, _ = np.array([vote_counts(item) for item in items]).T
+    return _defined(ratio_interval(leans, valid, clusters, least=-0.5, most=0.5))
 
 
 def all_right(rows: Sequence[Row], scores: Sequence[float]) -> CountedEstimate | None:
@@ -150,7 +156,7 @@ def score_rows(
     swaps, lengths = pair_swaps(items), pair_length_biases(items, [longer(row.pair) for row in rows])
     both = [cluster for cluster, alike in zip(clusters, swaps, strict=True) if alike is not None]
     of_unequal = [cluster for cluster, bias in zip(clusters, lengths, strict=True) if bias is not None]
-    valid, leans, unread, totals = np.array([vote_counts(item) for item in items]).T
+    _, _, unread, totals = np.array([vote_counts(item) for item in items]).T
     return Scores(
         num_pairs=len(items),
         num_votes_total=len(tokens),
@@ -174,10 +180,10 @@ def score_rows(
         length_bias=length_bias(items, [longer(row.pair) for row in rows]),
         by_length=by_length(rows, items),
         confidence=confidence_report(items, clusters),
-        tokens_per_vote=sum(tokens) / len(tokens) if tokens else 0.0,
+        tokens_per_vote=sum(tokens) / len(tokens) if any(tokens) else None,
         macro_interval=macro_interval(pair_scores, [row.group for row in rows], clusters),
         swap_interval=_defined(mean_interval([float(alike) for alike in swaps if alike is not None], both)),
-        position_interval=_defined(ratio_interval(leans, valid, clusters, least=-0.5, most=0.5)),
+        position_interval=_lean_interval(items, clusters),
         length_interval=_defined(difference_interval([bias for bias in lengths if bias is not None], of_unequal)),
         invalid_interval=_defined(ratio_interval(unread, totals, clusters)),
         num_clusters=len(set(clusters)),

@@ -18,7 +18,7 @@ from rewardlab.config import SuiteConfig
 from rewardlab.config.bench import BenchEntry
 from rewardlab.data.files import write_atomic
 from rewardlab.errors import DataError
-from rewardlab.reporting.tables import markdown_table, percent, with_interval
+from rewardlab.reporting.tables import markdown_table, percent, signed, with_interval
 from rewardlab.samplers.request_options import RequestOptions
 
 FAILED = "**failed**"  # in place of an accuracy
@@ -108,7 +108,7 @@ def suite_markdown(title: str, reports: Mapping[str, Report]) -> str:
             f"{rule} {percent(best)}",
             percent(scores.invalid_rate, 2),
             percent(scores.swap_consistency),
-            "–" if bias is None else f"{100 * bias:+.1f}",
+            signed(bias),
         )
         rows.append(row)
     judge = next(iter(reports.values())).judge

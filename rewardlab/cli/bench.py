@@ -107,6 +107,10 @@ def bench_run(
     budget_tokens: BudgetTokens = None,
     max_failed: MaxFailed = MAX_FAILED,
     as_json: AsJson = False,
+    all_judgments: Annotated[
+        bool,
+        typer.Option("--all-judgments", help="Also write pages of every judgment, 200 rows each, to OUT/judgments."),
+    ] = False,
     cluster: Annotated[
         Optional[str],
         typer.Option(
@@ -182,7 +186,7 @@ def bench_run(
         requirements=tuple(map(parse_requirement, require)),
     )
     report, rows = run_bench(settings, out)
-    write_reports(report, rows, out)
+    write_reports(report, rows, out, all_judgments=all_judgments)
     typer.echo(json.dumps(report.to_json(), indent=1) if as_json else report_markdown(report))
     exported = "; official.jsonl (for bench official)" if report.official else ""
     if not as_json:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
 from rewardlab.cli.options import AsJson, bench_app
 from rewardlab.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rewardlab.benchmarks.arithmetic import RunCheck
 
 
 @bench_app.command("official")
@@ -53,22 +56,18 @@ def bench_check(
 
     `rewardlab bench check general=63.84 hallucination=85.71 reasoning=64.78 overall=71.92`, `rewardlab bench check runs/bench`.
     **Exit status 1** where they do not. Of a run its groups, overall, macro, invalid rate and the curve's end are looked at.
+    Where its votes.jsonl is there every vote is counted: scores of rows, statuses, position bias, swap consistency.
     """
-    from rewardlab.benchmarks.arithmetic import Check, RunCheck, addition, fits, problems, sentence
-    from rewardlab.benchmarks.comparison import read_run
+    from rewardlab.benchmarks.arithmetic import Check, fits, sentence
     from rewardlab.benchmarks.registry import find_benchmark, packaged_benchmarks
     from rewardlab.benchmarks.report_model import json_form
 
     if any("=" in number for number in numbers) != all("=" in number for number in numbers):
         raise ConfigError("expected NAME=PERCENT throughout, or folders of runs throughout")
     if all("=" not in number for number in numbers):
-        checked, lines = [], []
-        for run in map(read_run, map(Path, numbers)):
-            failure, wrong = run.report.failure, tuple(problems(run.report, run.rows))
-            checked.append(RunCheck(run.name, not (failure or wrong), failure, wrong))
-            faults = "; ".join([*([f"failed: {failure}"] if failure else []), *wrong])
-            lines.append(f"{run.name}: {faults or f'adds up: {addition(run.report.scores)}'}")
+        checked = [_check_run(Path(folder)) for folder in numbers]
         check = Check(all(run.is_good for run in checked), tuple(checked))
+        lines = (f"{run.run}: {'; '.join(_faults(run)) or run.counted}" for run in checked)
         typer.echo(json.dumps(json_form(check), indent=1) if as_json else "\n".join(lines))
         if not check.is_good:
             raise typer.Exit(1)
@@ -77,7 +76,10 @@ def bench_check(
     if not groupings:
         names = ", ".join(other.name for other in packaged_benchmarks() if other.groupings)
         raise ConfigError(f"no groupings of {benchmark!r} are known; expected {names}")
-    groups = dict(_percentage(number) for number in numbers)
+    named = [_percentage(number) for number in numbers]
+    groups = dict(named)
+    if twice := [name for name in groups if [other for other, _ in named].count(name) > 1]:
+        raise ConfigError(f"{twice[0]} is named twice; expected each group once")
     if "overall" not in groups:
         raise ConfigError("expected overall=PERCENT beside the groups")
     overall = groups.pop("overall")
@@ -86,6 +88,31 @@ def bench_check(
     typer.echo(json.dumps(json_form(check), indent=1) if as_json else said)
     if not check.is_good:
         raise typer.Exit(1)
+
+
+def _check_run(folder: Path) -> RunCheck:
+    """Return what does not add up in a run, and what was looked at."""
+    from rewardlab.benchmarks.arithmetic import RunCheck, addition, problems
+    from rewardlab.benchmarks.comparison import read_run
+    from rewardlab.benchmarks.run_files import VOTES
+    from rewardlab.benchmarks.vote_check import count_votes, vote_problems
+
+    run = read_run(folder)
+    scores, failure, wrong = run.report.scores, run.report.failure, list(problems(run.report, run.rows))
+    counted = f"without {VOTES}: report and rows alone"
+    if (folder / VOTES).is_file():
+        wrong += vote_problems(count_votes(folder / VOTES, run.rows), run.report, run.rows)
+        counted = f"{scores.num_votes_total:,} votes of {VOTES} counted"
+        if any(row.preferred is None for row in run.rows):
+            counted += ", whose labels the run does not have: not the scores of its rows"
+    if failed := scores.statuses.get("error", 0) + scores.statuses.get("timeout", 0):
+        counted += f"; {failed:,} votes failed and count as wrong"
+    is_good = not (failure or wrong)
+    return RunCheck(run.name, is_good, failure, tuple(wrong), f"adds up: {addition(scores)}; {counted}" if is_good else counted)
+
+
+def _faults(run: RunCheck) -> list[str]:
+    return [*([f"failed: {run.failure}"] if run.failure else []), *run.problems]
 
 
 @bench_app.command("audit-field")

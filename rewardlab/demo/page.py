@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
-from rewardlab.benchmarks.browser import evenly_spread, judgments_to_show
+from rewardlab.benchmarks.browser import JudgmentView, evenly_spread, judgments_to_show
 from rewardlab.benchmarks.pairs.loader import load_labelled_pairs
 from rewardlab.data.files import read_lines, write_atomic
 from rewardlab.demo.build import TEST
@@ -14,6 +15,20 @@ from rewardlab.reporting.pages import page_environment
 from rewardlab.reporting.plots import GOLD, INK, LEAF, WARM, Line, Series, figure_uri, plot_curve, plot_series
 
 NUM_EXAMPLES = 12  # judgments, the same pairs before and after
+SHOWN_KINDS = {"right": "Right in both orders", "flipped": "Another winner in the other order"}
+MAIN_ROWS = ("invalid answers", "one sampled vote", "majority of 15", "one greedy vote", "  blank image", "  swap consistency")
+WORDS = {
+    "invalid answers": "share of sampled answers without a verdict that can be read; each counts as wrong",
+    "one sampled vote": "accuracy of one answer drawn at temperature 1, each order a trial",
+    "majority of N": "accuracy of the majority of N sampled answers to one order",
+    "one greedy vote": "accuracy of the answer without chance; the indented rows are of it",
+    "digits (scans)": "of the pairs about scanned handwritten digits",
+    "blank image": "with the picture replaced by a grey one: 50 is guessing, so what is above it is read off the texts",
+    "another's image": "with the picture of another pair",
+    "swap consistency": "share of pairs whose two orders name the same response",
+    "consistent": "of right verdicts, the share whose reasoning names the same response as the better one",
+    "position bias": "share of verdicts for the response shown first, less one half",
+}
 
 
 CURVES = {
@@ -56,17 +71,28 @@ def plot_stages(summary: Summary) -> str:
     return figure_uri(plot_curve(lines, None, xlabel="votes per order"))
 
 
+def two_judgments(views: Sequence[JudgmentView]) -> list[tuple[str, JudgmentView]]:
+    """Return (what it is, a judgment) of a pair that is right in both orders and of one whose winner changes with the order;
+    fewer where there is none."""
+    of_kind = {kind: next((view for view in views if kind in view.kinds), None) for kind in SHOWN_KINDS}
+    return [(SHOWN_KINDS[kind], view) for kind, view in of_kind.items() if view is not None]
+
+
 def write_page(summary: Summary, out: Path) -> None:
     """Write ``summary.json`` and the page ``report.html``."""
     write_atomic(out / "summary.json", json.dumps(summary.to_json(), indent=1, allow_nan=False) + "\n")
-    rows = evenly_spread(load_labelled_pairs(out / "demo" / TEST, images=None, with_images=True), NUM_EXAMPLES)
+    all_rows = load_labelled_pairs(out / "demo" / TEST, images=None, with_images=True)
+    rows, table = evenly_spread(all_rows, NUM_EXAMPLES), summary_table(summary)
     page = (
         page_environment("rewardlab.demo", "rewardlab.benchmarks")
         .get_template("quickstart.html")
         .render(
             summary=summary,
             titles=[TITLES[stage] for stage in STAGES],
-            table=summary_table(summary),
+            table=[row for row in table if row[0] in MAIN_ROWS],
+            more=[row for row in table if row[0] not in MAIN_ROWS],
+            words=WORDS,
+            shown=two_judgments(judgments_to_show(all_rows, out / "bench" / "rl", 1)[0]),
             sentences=summary_sentences(summary),
             plots=[("Accuracy against votes", plot_stages(summary)), *training_curves(out)],
             before=judgments_to_show(rows, out / "bench" / "sft", NUM_EXAMPLES)[0],

@@ -70,7 +70,7 @@ class StageSummary:
     swap_consistency: float | None
     position_bias: float | None
     reasoning: dict[str, float | None]
-    tokens_per_vote: float
+    tokens_per_vote: float | None
 
 
 @dataclass(frozen=True)
@@ -217,7 +217,7 @@ def _cell(value: _Value) -> str:
     return "–" if value is None else f"{100 * value:.1f}"
 
 
-_ROWS: tuple[tuple[str, Callable[[StageSummary], _Value]], ...] = (
+SUMMARY_ROWS: tuple[tuple[str, Callable[[StageSummary], _Value]], ...] = (
     ("invalid answers", lambda stage: stage.invalid_rate),
     ("one sampled vote", lambda stage: stage.sampled_at_1),
     ("majority of 5", lambda stage: stage.votes.get("5")),
@@ -234,7 +234,7 @@ _ROWS: tuple[tuple[str, Callable[[StageSummary], _Value]], ...] = (
 
 def summary_table(summary: Summary) -> list[tuple[str, list[str]]]:
     """Return (name, a cell per stage) of each row; percent, 95 % intervals over pairs."""
-    return [(name, [_cell(value_of(summary.stages[stage])) for stage in STAGES]) for name, value_of in _ROWS]
+    return [(name, [_cell(value_of(summary.stages[stage])) for stage in STAGES]) for name, value_of in SUMMARY_ROWS]
 
 
 def _points(gain: Gain) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 Interval = tuple[float, float]
 FEWEST_CLUSTERS = 4  # of fewer prompts no interval holds the truth as often as it says
 _Z = 1.959963984540054  # the 97.5 % quantile of the normal distribution
-_T = {3: 3.182446305284263, 4: 2.7764451051977987}  # of Student's t, by degrees of freedom
+_T = {3: 3.182446305284263, 4: 2.7764451051977987, 5: 2.570581835636314}  # of Student's t, by degrees of freedom
 _LEAST_FREEDOM = 5.0  # of heavy-tailed scores, where there are prompts enough
 
 
@@ -75,9 +75,12 @@ def ratio_interval(
 
     The jackknife over clusters gives the variance, Student's t the quantile, and the ends are taken on the logit scale, so that
     they stay within least..most and lean inwards near them. The degrees of freedom are the clusters less one, fewer where a few
-    clusters carry most of the variance (their kurtosis). Clusters that all have one ratio leave no variance: then a further
-    cluster may differ, as often as Wilson's bound for none of so many admits. Of fewer than :data:`FEWEST_CLUSTERS` clusters
-    nothing can be said: (least, most). Nothing to divide by, or nan: (nan, nan). Raise ValueError for a ratio beyond them.
+    clusters carry most of the variance (their kurtosis), and no more than the effective number of clusters (Kish 1965, the
+    square of the sum of sizes by the sum of their squares) where a few have most of the pairs, but not under 3.
+
+    Clusters that all have one ratio leave no variance: then a further one may differ, as often as Wilson's bound for none of so
+    many admits. Of fewer than :data:`FEWEST_CLUSTERS` clusters nothing can be said: (least, most). Nothing to divide by, or
+    nan: (nan, nan). Raise ValueError for a ratio beyond them.
     """
     sums, counts = _by_cluster(numerators, clusters), _by_cluster(denominators, clusters)
     sums, counts = sums[counts > 0], counts[counts > 0]
@@ -109,33 +112,35 @@ def macro_interval(
     fewer than :data:`FEWEST_CLUSTERS` clusters may be anywhere in 0..1.
     """
     values, numbers = np.asarray(scores, dtype=float), cluster_numbers(clusters, len(scores))
-    names = np.asarray(groups)
-    members = [names == name for name in np.unique(names)]
-    if not members:
+    if not values.size:
         return math.nan, math.nan
-    means, spreads, num = [], list[_Spread | None](), int(numbers.max()) + 1
-    influence = np.zeros((len(members), num))  # of each cluster on each group's mean
-    for place, inside in enumerate(members):
-        sums = np.bincount(numbers[inside], values[inside], minlength=num)
-        counts = np.bincount(numbers[inside], minlength=num).astype(float)
-        means.append(float(sums.sum() / counts.sum()))
-        influence[place] = (sums - means[-1] * counts) / counts.sum()
-        enough = (counts > 0).sum() >= FEWEST_CLUSTERS
-        spreads.append(_spread(sums[counts > 0], counts[counts > 0]) if enough else None)
+    # Of groups and clusters only the cells that have a pair are kept: thousands of groups by as many clusters are gigabytes.
+    group, num = np.unique(np.asarray(groups), return_inverse=True)[1].ravel(), int(numbers.max()) + 1
+    cells, cell_of = np.unique(group * num + numbers, return_inverse=True)
+    sums, counts = np.bincount(cell_of.ravel(), values), np.bincount(cell_of.ravel()).astype(float)
+    group_of, cluster_of = cells // num, cells % num
+    size, total = np.bincount(group_of, counts), np.bincount(group_of, sums)
+    means = total / size
+    influence = (sums - means[group_of] * counts) / size[group_of]  # of a cluster on its group's mean
+    members = np.split(np.arange(cells.size), np.flatnonzero(np.diff(group_of)) + 1)
+    spreads = [_spread(sums[m], counts[m]) if m.size >= FEWEST_CLUSTERS else None for m in members]
     variances = [(spread.variance, spread.freedom) for spread in spreads if spread is not None]
-    total = sum(variance for variance, _ in variances)
-    freedom = total**2 / sum(variance**2 / degrees for variance, degrees in variances) if total else math.inf
+    joint = sum(variance for variance, _ in variances)
+    freedom = joint**2 / sum(variance**2 / degrees for variance, degrees in variances) if joint else math.inf
     ends = [
-        (0.0, 1.0) if spread is None else _ends(mean, spread, spread.num, _student(freedom), 0.0, 1.0)
+        (0.0, 1.0) if spread is None else _ends(float(mean), spread, spread.num, _student(freedom), 0.0, 1.0)
         for mean, spread in zip(means, spreads, strict=True)
     ]
-    norms = np.sqrt((influence**2).sum(1))
-    shared = influence @ influence.T / np.maximum(np.outer(norms, norms), 1e-300)
-    np.fill_diagonal(shared, 1.0)
-    below, above = (np.abs(np.array(means) - [end[side] for end in ends]) / len(means) for side in (0, 1))
+    norms = np.sqrt(np.bincount(group_of, influence**2))
+    shares = influence / np.maximum(norms, 1e-300)[group_of]  # groups correlate by the product of these, summed over clusters
+
+    def joined(reach: np.ndarray) -> float:
+        by_cluster = np.bincount(cluster_of, reach[group_of] * shares)
+        return math.sqrt(float((by_cluster**2).sum() + (reach[norms == 0] ** 2).sum()))
+
+    below, above = (np.abs(means - [end[side] for end in ends]) / len(means) for side in (0, 1))
     middle = float(np.mean(means))
-    low, high = (math.sqrt(max(0.0, float(side @ shared @ side))) for side in (below, above))
-    return max(0.0, middle - low), min(1.0, middle + high)
+    return max(0.0, middle - joined(below)), min(1.0, middle + joined(above))
 
 
 def cluster_numbers(clusters: Sequence[str] | np.ndarray | None, size: int) -> np.ndarray:
@@ -170,7 +175,9 @@ def _spread(sums: np.ndarray, counts: np.ndarray) -> _Spread:
     kurtosis = num * float((residuals**4).sum()) / squares**2  # 3 of a normal distribution
     # A variance over n clusters varies by (kurtosis - 1) / n of its square, a chi-square by 2 / freedom.
     freedom = (num - 1) * 2 / max(2.0, kurtosis - 1)
-    return _Spread((num - 1) / num * float((without**2).sum()), max(freedom, min(_LEAST_FREEDOM, num - 1.0)), num)
+    freedom = max(freedom, min(_LEAST_FREEDOM, num - 1.0))
+    effective = float(size**2 / (counts**2).sum())  # clusters, were they alike in size
+    return _Spread((num - 1) / num * float((without**2).sum()), min(freedom, max(3.0, effective)), num)
 
 
 def _ends(ratio: float, spread: _Spread, num: int, quantile: float, least: float, most: float) -> Interval:
@@ -189,9 +196,11 @@ def _logistic(value: float) -> float:
 
 
 def _student(freedom: float) -> float:
-    """The 97.5 % quantile of Student's t, by Fisher's expansion from 5 degrees of freedom on (to 0.0003)."""
+    """The 97.5 % quantile of Student's t of 3 degrees of freedom and more: by Fisher's expansion from 5 on (to 0.0003), below
+    by a parabola over their reciprocals (to 0.0009)."""
     if freedom < 5:
-        return _T[max(3, int(freedom))]
+        few, points = 1 / max(3.0, freedom), [(1 / count, quantile) for count, quantile in _T.items()]
+        return math.fsum(quantile * math.prod((few - x) / (at - x) for x, _ in points if x != at) for at, quantile in points)
     z, v = _Z, freedom
     return (
         z

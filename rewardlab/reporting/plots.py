@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 
 from rewardlab.metrics.calibration import Bin, RiskPoint
 from rewardlab.metrics.intervals import Interval
-from rewardlab.reporting.tables import with_interval
+from rewardlab.reporting.tables import percent, with_interval
 
 # Colours on a light page, and what each becomes on a dark one; the reader's setting decides, within the picture.
 INK, WARM, LEAF, GOLD = "#2f5cc4", "#b3452c", "#1a7440", "#8f5509"
@@ -209,9 +209,10 @@ def _chance(axes: Any, *, horizontal: bool) -> None:
         )
 
 
-def _rows(names: Sequence[str], numbers: Sequence[str], width: float = WIDE) -> tuple[Figure, Any]:
-    """Axes with a row per name, the first on top, and its number right of it. A name may have half of what is wider."""
-    figure, axes = _axes(width, 0.34 * len(names) + 1.15)
+def _rows(names: Sequence[str], numbers: Sequence[str], width: float = WIDE, least: float = LOW) -> tuple[Figure, Any]:
+    """Axes with a row per name, the first on top, and its number right of it. A name may have half of what is wider. ``least``
+    is of the height, as of the figures that stand beside it on a page."""
+    figure, axes = _axes(width, max(least, 0.34 * len(names) + 1.15))
     short = [_short(name, MOST_LETTERS + int(max(0.0, width - WIDE) / 2 / LETTER)) for name in names]
     axes.set(yticks=range(len(names)), yticklabels=short, ylim=(len(names) - 0.1, -0.6))
     _fit(axes, left=_inches(short) + 0.25, right=_inches(numbers) + 0.25, top=0.3)
@@ -224,10 +225,12 @@ def _rows(names: Sequence[str], numbers: Sequence[str], width: float = WIDE) -> 
     return figure, axes
 
 
-def plot_accuracies(cells: Mapping[str, Measured], baseline: tuple[str, float], *, width: float = WIDE) -> Figure:
-    """Draw accuracies by name with their intervals and numbers, beside chance and a baseline's (name, accuracy); ``width`` in
-    inches."""
-    figure, axes = _rows(list(cells), [with_interval(cell.accuracy, cell.interval) for cell in cells.values()], width)
+def plot_accuracies(
+    cells: Mapping[str, Measured], baseline: tuple[str, float], *, width: float = WIDE, least: float = LOW
+) -> Figure:
+    """Draw accuracies by name with their intervals and numbers, beside chance and a baseline's (name, accuracy); ``width`` and
+    ``least`` height in inches."""
+    figure, axes = _rows(list(cells), [with_interval(cell.accuracy, cell.interval) for cell in cells.values()], width, least)
     for place, cell in enumerate(cells.values()):
         low, high = cell.interval
         axes.plot([100 * low, 100 * high], [place, place], color=INK, lw=3, alpha=0.45, clip_on=False)
@@ -288,17 +291,31 @@ def plot_series(series: Sequence[Series], *, xlabel: str, ylabel: str = "") -> F
     return figure
 
 
-def plot_position(biases: Mapping[str, float | None]) -> Figure:
-    """Draw the share of valid verdicts for the first place, by name, from its bias (the share less one half)."""
-    figure, axes = _rows(list(biases), ["–" if bias is None else f"{50 + 100 * bias:.1f}" for bias in biases.values()])
-    widest = max([10.0, *(100 * abs(bias) for bias in biases.values() if bias is not None)])
-    for place, bias in enumerate(biases.values()):
+Lean = tuple[float | None, Interval | None]
+
+
+def plot_position(leans: Mapping[str, Lean]) -> Figure:
+    """Draw the share of valid verdicts for the first place, by name, from its bias (the share less one half) and the interval
+    of that; None of either is not drawn."""
+    figure, axes = _rows(list(leans), [_share_of_first(lean) for lean in leans.values()])
+    ends = [end for bias, interval in leans.values() for end in (bias, *(interval or ())) if end is not None]
+    widest = max([10.0, *(100 * abs(end) for end in ends)])
+    for place, (bias, interval) in enumerate(leans.values()):
         if bias is not None:
-            axes.plot([50, 50 + 100 * bias], [place, place], color=WARM, lw=7, alpha=0.45, solid_capstyle="butt")
+            if interval is not None:
+                sides = [50 + 100 * end for end in interval]
+                axes.plot(sides, [place, place], color=WARM, lw=3, alpha=0.45, clip_on=False)
             axes.plot(50 + 100 * bias, place, "o", color=WARM, ms=7, clip_on=False)
     axes.axvline(50, color=SOFT, ls=(0, (4, 3)), lw=1)
     axes.set(xlim=(50 - 1.1 * widest, 50 + 1.1 * widest), xlabel="verdicts for the response shown first, %")
     return figure
+
+
+def _share_of_first(lean: Lean) -> str:
+    bias, interval = lean
+    if bias is None:
+        return "–"
+    return percent(0.5 + bias) if interval is None else with_interval(0.5 + bias, [0.5 + end for end in interval])
 
 
 def plot_length(cells: Sequence[tuple[int, Measured]]) -> Figure:

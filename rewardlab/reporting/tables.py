@@ -9,7 +9,12 @@ RESPONSE_LETTERS = "AB"  # how pages and files for people call responses[0] and 
 
 def percent(value: float | None, digits: int = 1) -> str:
     """0.1234 as "12.3"; None as a dash."""
-    return "–" if value is None else f"{100 * value:.{digits}f}"
+    return "–" if value is None else f"{round(100 * value, digits) + 0.0:.{digits}f}"
+
+
+def signed(value: float | None, digits: int = 1) -> str:
+    """0.1234 as "+12.3"; None as a dash. What rounds to 0 is +0.0, whichever side it is on."""
+    return "–" if value is None else f"{round(100 * value, digits) + 0.0:+.{digits}f}"
 
 
 def with_interval(accuracy: float, interval: Sequence[float]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 from dataclasses import replace
@@ -14,14 +15,17 @@ import pytest
 from scipy import stats
 from typer.testing import CliRunner
 
-from rewardlab.benchmarks.comparison import against, leaderboard, leaderboard_html, leaderboard_markdown, p_text, read_run
+from rewardlab.benchmarks.comparison import Run, against, leaderboard, leaderboard_html, leaderboard_markdown, p_text, read_run
+from rewardlab.benchmarks.leaderboard_text import leaderboard_csv, leaderboard_text
 from rewardlab.benchmarks.protocols import different_protocols
+from rewardlab.benchmarks.report import facts
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import BenchSettings
 from rewardlab.cli import app
 from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.metrics.intervals import sign_flip_p
+from rewardlab.reporting.tables import signed
 
 
 def test_p_by_enumeration_and_by_scipy() -> None:
@@ -127,6 +131,83 @@ def test_runs_that_were_asked_otherwise_are_refused(runs: Path, tmp_path: Path) 
     assert different_protocols([sampled, warm]) == []
     cold = replace(sampled, report=replace(sampled.report, temperature=0.0))
     assert len(different_protocols([warm, cold])) == 1
+
+
+LONG = "a-judge-with-a-long-name-of-its-own-that-nobody-would-shorten"
+
+
+def five_runs(runs: Path, tmp_path: Path) -> list[Run]:
+    """Runs in deep folders, one of them failed, with names of sixty letters and an address as the judge."""
+    found = [read_run(runs / name) for name in ("first", "longest", "random")]
+    found += [replace(found[1], report=replace(found[1].report, judge="openai:model@https://a.host.example/v1/a/long/path"))]
+    found += [replace(found[2], report=replace(found[2].report, failure="31 of 240 votes failed at the endpoint (HTTP 429)"))]
+    return [replace(run, name=str(tmp_path / "deep" / "folders" / f"{LONG}-{n}")) for n, run in enumerate(found)]
+
+
+@pytest.mark.parametrize("width", [72, 80, 100, 120, 200])
+def test_a_leaderboard_fits_the_terminal(runs: Path, tmp_path: Path, width: int) -> None:
+    """No line is longer; accuracy, the difference and both p-values are always there, and what is not is named."""
+    several = five_runs(runs, tmp_path)
+    text = leaderboard_text(several, width)
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= width
+    head = lines[2]
+    assert head.startswith("judge")
+    assert "accuracy" in head
+    columns, rows = leaderboard(several)
+    columns = ["against the first" if column.startswith("against ") else column for column in columns]
+    shown = [column for column in columns if f"  {column}" in f"  {head}"]
+    assert shown[:4] == ["judge", "accuracy", "against the first", "p"]
+    assert "p (Holm)" in shown
+    assert ("invalid, %" in shown) == (width >= 120)
+    for row in rows:
+        for column in shown[1:]:
+            assert row[columns.index(column)] in text
+    named = " ".join(text.split())
+    for column in columns:
+        assert column in shown or column == "what is wrong" or column in named
+    assert "31 of 240 votes failed" in named
+    assert all(str(n) in "".join(text.split()).split("Accuracies")[0] for n in range(5))
+
+
+def test_short_names_in_a_leaderboard(runs: Path) -> None:
+    """The last part of the folder, in the table and in the column of the difference; the commands name the whole."""
+    columns, rows = leaderboard([read_run(runs / "first"), read_run(runs / "longest")])
+    assert columns[2] == "against first"
+    assert [row[0] for row in rows[:2]] == ["first (baseline:first)", "longest (baseline:longest)"]
+    assert f"- {runs / 'first'}: " in leaderboard_markdown([read_run(runs / "first")])
+    text = leaderboard_text([read_run(runs / "first"), read_run(runs / "longest")], 120)
+    assert f"- longest: baseline:longest, {runs / 'longest'}." in " ".join(text.split())
+
+
+def test_a_leaderboard_as_numbers(runs: Path, tmp_path: Path) -> None:
+    """One line a run in the order named; a failed run has no accuracy, the first no difference, a pair of runs no Holm."""
+    several = five_runs(runs, tmp_path)
+    lines = list(csv.DictReader(leaderboard_csv(several).splitlines()))
+    assert [line["run"] for line in lines] == [run.name for run in several]
+    assert float(lines[1]["difference"]) == against(several[0], several[1]).difference
+    assert float(lines[1]["low"]) == several[1].report.scores.interval[0]
+    assert float(lines[1]["p_holm"]) >= float(lines[1]["p"])
+    assert (lines[0]["difference"], lines[4]["accuracy"], lines[4]["p"]) == ("", "", "")
+    assert list(csv.DictReader(leaderboard_csv(several[:2]).splitlines()))[1]["p_holm"] == ""
+    out = tmp_path / "board.csv"
+    done = CliRunner().invoke(app, ["bench", "compare", str(runs / "first"), str(runs / "longest"), "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    assert out.read_text().startswith("run,judge,")
+    assert done.output.startswith("# pairs: 2 judges")  # no terminal: whole, in Markdown
+
+
+def test_what_is_not_known_is_no_zero(runs: Path) -> None:
+    """A rule writes no tokens; nothing is -0.0."""
+    report = read_run(runs / "longest").report
+    assert report.scores.tokens_per_vote is None
+    assert dict(facts(report))["tokens per vote"] == "–"
+    assert dict(facts(report))["temperature, top p, most tokens"] == "–, –, –"
+    columns, rows = leaderboard([read_run(runs / "first"), read_run(runs / "longest")])
+    assert {row[columns.index("tokens a vote")] for row in rows} <= {"–", ""}
+    tiny = replace(report, scores=replace(report.scores, position_bias=-0.0002, position_interval=(-0.0004, 0.0002)))
+    assert dict(facts(tiny))["position bias (share of first, minus 50)"] == "+0.0 points [0.0, 0.0]"
+    assert (signed(-0.0004), signed(0.0004), signed(-0.1234), signed(None)) == ("+0.0", "+0.0", "-12.3", "–")
 
 
 def test_several_comparisons_are_adjusted(runs: Path) -> None:

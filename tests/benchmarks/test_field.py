@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+from eval.field import SimulatedJudge, recorded
 from rewardlab.benchmarks.arithmetic import fits
 from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.field import rules
@@ -160,6 +162,34 @@ def test_the_published_row_is_of_this_grouping() -> None:
     row = {"general": 63.84, "hallucination": 85.71, "reasoning": 64.78}
     names = [fit.grouping for fit in fits(row, 71.92, GROUPINGS) if fit.adds_up]
     assert names == ["blind to capitals' difference (R1-Reward)"]
+
+
+def test_the_picture_says_why(data: Path) -> None:
+    """Each scorer's rule stands below its figure, and beside it the difference to the same figure of ours, not to another."""
+    scores = list(audited(data, answers("<answer>1</answer>", "<answer>2</answer>")).values())
+    texts = [text.text or "" for text in ET.fromstring(field_picture(scores)).iter("{http://www.w3.org/2000/svg}text")]
+    said = " ".join(texts)
+    for score in scores:
+        assert score.why in said
+    assert "83.3 overall (+16.7)" in texts
+    ours, by_length = scores[0], next(score for score in scores if score.name == "lmms-eval")
+    assert f"{100 * by_length.macro:.1f} macro ({100 * (by_length.macro - ours.macro):+.1f})" in texts
+    assert f"{100 * ours.overall:.1f} overall" in texts
+    with pytest.raises(ValueError, match="at least one score"):
+        field_picture([])
+
+
+def test_the_recording_of_the_docs_picture(data: Path, tmp_path: Path) -> None:
+    """Ours is the simulated judge's chance of a right answer; the same seed records the same answers."""
+    rows = [replace(row, row=number) for number, row in enumerate(rows_of(data) * 400)]
+    judge = SimulatedJudge()
+    lines = list(recorded(rows, judge))
+    assert lines == list(recorded(rows, judge))
+    path = tmp_path / "recording.jsonl"
+    path.write_text("\n".join(lines) + "\n")
+    scores = {score.name: score for score in audit_field(Replay(path, None), rows)}
+    assert scores["rewardlab"].overall == pytest.approx(sum(judge.accuracy(row.group) for row in rows) / len(rows), abs=0.03)
+    assert scores["R1-Reward"].overall > scores["rewardlab"].overall + 0.05
 
 
 def test_the_command(data: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any
 import pytest
 
 from rewardlab.benchmarks.browser import judgments_to_show, read_kinds, tally
+from rewardlab.benchmarks.comparison import read_run
+from rewardlab.benchmarks.figures import report_figures
 from rewardlab.benchmarks.report import write_reports
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import BenchSettings
@@ -80,6 +83,45 @@ def test_judges_that_do_not_look_are_shown_with_their_images(demo_pairs: Any, tm
             BenchSettings("vl_rewardbench", tmp_path / "vl.jsonl", "baseline:first", images=tmp_path / "nowhere"),
             tmp_path / "x",
         )
+
+
+def test_every_judgment_has_a_page(run: tuple[Path, list[Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sixty pairs, 25 a page: each row on one, links from the report and to the neighbours; fewer pages leave none behind."""
+    out, rows = tmp_path / "out", run[1]
+    shutil.copytree(run[0], out)
+    report = read_run(out).report
+    page = (out / "report.html").read_text()
+    assert "up to 40 of each kind; the same command with --all-judgments writes pages of all" in page
+    monkeypatch.setattr("rewardlab.benchmarks.judgment_pages.ROWS_OF_A_PAGE", 25)
+    write_reports(report, rows, out, all_judgments=True)
+    pages = sorted((out / "judgments").iterdir())
+    assert sorted(path.name for path in pages) == ["rows-0-24.html", "rows-25-49.html", "rows-50-59.html"]
+    texts = {path.name: path.read_text() for path in pages}
+    for row in rows:
+        there = [name for name, text in texts.items() if f'id="row-{row.row}"' in text]
+        first, last = map(int, there[0].removesuffix(".html").split("-")[1:])
+        assert len(there) == 1
+        assert first <= row.row <= last
+    middle = texts["rows-25-49.html"]
+    assert re.findall(r'<a href="([^"#]+)"', middle)[:3] == ["../report.html", "rows-0-24.html", "rows-50-59.html"]
+    assert "25 of 60 pairs are on this page. All votes" in middle
+    assert "&lt;think&gt;row 30&lt;/think&gt;" in middle
+    assert 'href="judgments/rows-25-49.html">25 to 49</a>' in (out / "report.html").read_text()
+    monkeypatch.setattr("rewardlab.benchmarks.judgment_pages.ROWS_OF_A_PAGE", 30)
+    write_reports(report, rows, out)  # they are there, and so are kept as they should be
+    assert sorted(path.name for path in (out / "judgments").iterdir()) == ["rows-0-29.html", "rows-30-59.html"]
+
+
+def test_plots_side_by_side_are_alike_in_height(run: tuple[Path, list[Any]]) -> None:
+    """And the share for the place shown first is drawn with its interval, of each group too."""
+    report = read_run(run[0]).report
+    figures = {one.name: one.figure for one in report_figures(report)}
+    assert {figure.get_size_inches()[1] for figure in figures.values()} == {3.0}
+    (axes,) = figures["position"].axes
+    low, high = report.scores.position_interval or (0.0, 0.0)
+    drawn = [tuple(line.get_xdata()) for line in axes.lines if len(line.get_xdata()) == 2]
+    assert (50 + 100 * low, 50 + 100 * high) in drawn
+    assert all(cell.position_interval for cell in report.scores.groups.values())
 
 
 def test_tally() -> None:

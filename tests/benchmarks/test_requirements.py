@@ -64,15 +64,63 @@ def test_figures_by_hand(report: Report) -> None:
 def test_sentences(report: Report) -> None:
     """Figure, interval and bound, in one sentence."""
     low, high = (f"{100 * side:.1f}" for side in report.scores.interval)
+    least, most = (f"{100 * side:.1f}" for side in report.scores.invalid_interval or ())
     said = {
         "accuracy>=0.9": f"accuracy is 86.25 % [{low}, {high}]: the estimate is below the 90.00 % required",
         "accuracy.low>=0.9": f"accuracy is 86.25 % [{low}, {high}]: its lower bound is below the 90.00 % required",
         "accuracy>=0.8": f"accuracy is 86.25 % [{low}, {high}]: the estimate reaches the 80.00 % required",
-        "invalid_rate<=1%": "invalid_rate is 1.25 %: it is above the 1.00 % required",
+        "invalid_rate<=1%": f"invalid_rate is 1.25 % [{least}, {most}]: the estimate is above the 1.00 % required",
         "blank_accuracy<=0.6": "blank_accuracy has no value in this run, for the 60.00 % required",
     }
     for text, sentence in said.items():
         assert check_report(report, parse_requirement(text)).sentence == sentence
+
+
+@pytest.mark.parametrize(
+    ("figure", "field"),
+    [
+        ("macro_accuracy", "macro_interval"),
+        ("swap_consistency", "swap_interval"),
+        ("invalid_rate", "invalid_interval"),
+    ],
+)
+def test_bounds_of_every_figure_with_an_interval(report: Report, figure: str, field: str) -> None:
+    """Both bounds are met just inside and missed just outside; without an interval nothing is, whatever the estimate."""
+    low, high = getattr(report.scores, field)
+    assert 0 < low < high < 1
+    assert is_met(report, f"{figure}.low>={low * 0.99}")
+    assert not is_met(report, f"{figure}.low>={low * 1.01}")
+    assert is_met(report, f"{figure}.high<={high + 0.001}")
+    assert not is_met(report, f"{figure}.high<={high - 0.001}")
+    bare = replace(report, scores=replace(report.scores, **{field: None}))
+    finding = check_report(bare, parse_requirement(f"{figure}.low>=0"))
+    assert (finding.is_met, "has no interval in this run" in finding.sentence) == (False, True)
+
+
+def test_bounds_of_biases_are_of_their_size(report: Report) -> None:
+    """-30 to -2 points is 2 to 30; where the interval holds 0 the least is 0."""
+    for name in ("position", "length"):
+        fields = {f"{name}_bias": -0.12, f"{name}_interval": (-0.3, -0.02)}
+        leaning = replace(report, scores=replace(report.scores, **fields))
+        assert is_met(leaning, f"{name}_bias.low>=0.02")
+        assert not is_met(leaning, f"{name}_bias.low>=0.021")
+        assert is_met(leaning, f"{name}_bias.high<=0.3")
+        assert not is_met(leaning, f"{name}_bias.high<=0.299")
+        around = replace(report, scores=replace(report.scores, **{**fields, f"{name}_interval": (-0.3, 0.1)}))
+        assert is_met(around, f"{name}_bias.low<=0")
+        assert "[0.0, 30.0]" in check_report(around, parse_requirement(f"{name}_bias.low<=0")).sentence
+
+
+def test_bounds_of_groups(report: Report) -> None:
+    """Of accuracy and of the lean to a place; invalid rates of groups have none, and an estimate is never taken for a bound."""
+    with pytest.raises(ConfigError, match="no interval of a group's invalid_rate; require invalid_rate"):
+        parse_requirement("invalid_rate[general].high<=0.1")
+    group, cell = next(item for item in report.scores.groups.items() if item[1].position_interval)
+    low, high = cell.position_interval or (0.0, 0.0)
+    most = max(abs(low), abs(high))
+    assert low <= (cell.position_bias or 0.0) <= high
+    assert is_met(report, f"position_bias[{group}].high<={min(1.0, most + 0.001)}")
+    assert not is_met(report, f"position_bias[{group}].high<={most - 0.001}")
 
 
 def test_what_has_no_value_meets_nothing(report: Report) -> None:
@@ -96,7 +144,7 @@ def test_what_has_no_value_meets_nothing(report: Report) -> None:
         ("accuracy>=much", "a share from 0 to 1"),
         ("num_pairs>=50%", "it is no share"),
         ("num_pairs>=inf", "it is no share"),
-        ("invalid_rate.low<=0.1", "no interval of invalid_rate; expected one of accuracy"),
+        ("num_pairs.low>=10", "no interval of num_pairs; expected one of accuracy"),
         ("accuracy.middle>=0.1", "expected .low or .high"),
         ("swap_consistency[general]>=0.1", "no swap_consistency of a group; expected one of accuracy"),
     ],

@@ -100,7 +100,10 @@ def test_the_page_stands_alone(done: tuple[Path, Path, Summary]) -> None:
     links = re.findall(r"(?:src|href)\s*=\s*(\S{6})", page)
     assert len(links) > 10
     assert all(re.match(r"[\"'](data:|#)", link) for link in links)
-    assert page.count("<details") == 24
+    assert page.count("<details") == 24 + 2
+    above, _, below = page.partition("<details><summary>More figures")
+    assert above.count("<tr>") == 1 + 6
+    assert below.partition("</table>")[0].count("<tr>") == 1 + 5
 
     def refuse(constant: str) -> None:
         raise AssertionError(f"{constant} is not JSON")

@@ -1,4 +1,4 @@
-"""The pictures of README and docs: those that a page names exist, and the script takes every one there is."""
+"""The pictures of README and docs: those that a page names exist, and the scripts take every one there is."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from pathlib import Path
 
 from PIL import Image
 
+from eval.field import FIELD_PICTURES
 from eval.pictures import FOLDER, MOST_BYTES, PICTURES
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_script_takes_them_all() -> None:
+def test_the_scripts_take_them_all() -> None:
     """Neither a picture that nobody can take again, nor one that is missing; together small enough for a clone."""
-    assert sorted(path.name for path in FOLDER.iterdir()) == sorted(f"{name}.png" for name in PICTURES)
+    assert sorted(path.name for path in FOLDER.iterdir()) == sorted(f"{name}.png" for name in (*PICTURES, *FIELD_PICTURES))
     assert sum(path.stat().st_size for path in FOLDER.iterdir()) <= MOST_BYTES
 
 

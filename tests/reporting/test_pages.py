@@ -209,7 +209,7 @@ FIGURES = {
         Line("until settled", (1.5, 2.5), [estimate(0.6), estimate(0.61)], WARM),
     ),
     "series": plot_series([Series(name, (1, 2), (0.5, 0.5), WARM) for name in ("reward", "right\nverdicts")], xlabel="step"),
-    "position": plot_position({"general": 0.5, "none": None, LONG: -0.5}),
+    "position": plot_position({"general": (0.5, (0.4, 0.5)), "none": (None, None), LONG: (-0.5, None)}),
     "length": plot_length([(-2000, estimate(1.0)), (10, estimate(0.2))]),
     "lengths alike": plot_length([(n, estimate(0.5)) for n in (-1, 1, 1, 1, 14)]),
     "reliability": plot_reliability({"share\nof votes": [Bin(3, 0.6, 1.0), Bin(9, 0.9, 0.8)], "none": []}),

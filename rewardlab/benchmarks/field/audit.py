@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import textwrap
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from rewardlab.benchmarks.replay import Replay
 from rewardlab.benchmarks.vl_rewardbench.loader import official_group
 from rewardlab.errors import DataError
 from rewardlab.metrics.accuracy import Labeled, pair_score
+from rewardlab.reporting.tables import signed
 from rewardlab.types import BOTH_ORDERS, Choice, Vote, choice_of
 from rewardlab.verdicts.formats import WRITERS
 from rewardlab.verdicts.votes import judgment
@@ -138,6 +140,11 @@ def _percent(share: float | None) -> str:
     return "–" if share is None else f"{100 * share:.1f}"
 
 
+def _less_ours(score: FieldScore, ours: FieldScore) -> str:
+    same = ours.overall if score.headline == "overall" else ours.macro
+    return signed(score.figure - same)
+
+
 def audit_lines(scores: Sequence[FieldScore]) -> list[str]:
     """Return the table in Markdown, the figure that each scorer reports in bold, and beneath it why each is what it is."""
     ours = scores[0]
@@ -146,8 +153,7 @@ def audit_lines(scores: Sequence[FieldScore]) -> list[str]:
         figures = [_percent(score.groups[group]) for group in GROUPS]
         overall, macro = _percent(score.overall), _percent(score.macro)
         both = [f"**{overall}**", macro] if score.headline == "overall" else [overall, f"**{macro}**"]
-        same = ours.overall if score.headline == "overall" else ours.macro
-        less = "" if score is ours else f"{100 * (score.figure - same):+.1f}"
+        less = "" if score is ours else _less_ours(score, ours)
         lines.append(f"| {' | '.join([score.name, *figures, *both, less, f'{score.num_rows:,}'])} |")
     reported = [score.figure for score in scores]
     lines += ["", f"One recording, {len(scores)} scores: {_percent(min(reported))} to {_percent(max(reported))}."]
@@ -165,35 +171,42 @@ def audit_lines(scores: Sequence[FieldScore]) -> list[str]:
 
 
 _STYLE = (
-    "text{font:13px system-ui,'Segoe UI',Roboto,'DejaVu Sans',sans-serif;fill:#1d2530}.soft{fill:#5a6675}line{stroke:#dde3ea}"
-    "circle{fill:#2f5cc4}.ours{fill:#b3452c;stroke:#b3452c}@media(prefers-color-scheme:dark){text{fill:#e4e9f0}"
-    ".soft{fill:#9ca9b8}line{stroke:#313b48}circle{fill:#8fb0ff}.ours{fill:#ff9d86;stroke:#ff9d86}}"
+    "text{font:13px system-ui,'Segoe UI',Roboto,'DejaVu Sans',sans-serif;fill:#1d2530}.soft{font-size:11.5px;fill:#5a6675}"
+    "line{stroke:#dde3ea}circle{fill:#2f5cc4}.ours{fill:#b3452c;stroke:#b3452c}@media(prefers-color-scheme:dark)"
+    "{text{fill:#e4e9f0}.soft{fill:#9ca9b8}line{stroke:#313b48}circle{fill:#8fb0ff}.ours{fill:#ff9d86;stroke:#ff9d86}}"
 )
-_LEFT, _WIDE, _ROW = 190, 400, 28  # pixels: of the names, of the axis, between two scorers
+_LEFT, _WIDE, _RIGHT = 176, 450, 150  # pixels: of the names, of the axis, of the figures
+_LETTERS = 92  # of a line of reasons, across the axis and the figures
 
 
 def field_picture(scores: Sequence[FieldScore]) -> str:
-    """Return an SVG with a dot for the figure that each scorer reports, light or dark as the reader's page is."""
-    low, high = min(score.figure for score in scores), max(score.figure for score in scores)
-    low, high = low - 0.01, high + 0.01
-    height = _ROW * len(scores) + 34
+    """Return an SVG with a dot for the figure that each scorer reports and the reason below it, light or dark as the reader's
+    page is. The dashes are our overall figure; in brackets is the difference to the same figure of ours. Raise ValueError for
+    no scores."""
+    if not scores:
+        raise ValueError("expected at least one score to draw")
+    low, high = min(score.figure for score in scores) - 0.01, max(score.figure for score in scores) + 0.01
 
     def place(figure: float) -> float:
         return _LEFT + _WIDE * (figure - low) / (high - low)
 
-    marks = [
-        f'<line class="ours" stroke-dasharray="3 4" x1="{place(scores[0].figure):.1f}" x2="{place(scores[0].figure):.1f}" '
-    ]
-    marks[0] += f'y1="6" y2="{height - 30}"/>'
+    marks, y, ours = [], 20, f"{place(scores[0].figure):.1f}"
     for number, score in enumerate(scores):
-        y, x, style = 20 + _ROW * number, place(score.figure), ' class="ours"' if number == 0 else ""
+        x, style = place(score.figure), ' class="ours"' if number == 0 else ""
+        beside = f" ({_less_ours(score, scores[0])})" if number else ""
         marks += [
             f'<text x="{_LEFT - 16}" y="{y + 4}" text-anchor="end">{escape(score.name)}</text>',
             f'<line x1="{_LEFT}" x2="{_LEFT + _WIDE}" y1="{y}" y2="{y}"/>',
+            f'<line class="ours" stroke-dasharray="3 3" x1="{ours}" x2="{ours}" y1="{y - 12}" y2="{y + 12}"/>',
             f'<circle{style} cx="{x:.1f}" cy="{y}" r="6"/>',
-            f'<text x="{_LEFT + _WIDE + 14}" y="{y + 4}">{_percent(score.figure)} {score.headline}</text>',
+            f'<text x="{_LEFT + _WIDE + 14}" y="{y + 4}">{_percent(score.figure)} {score.headline}{beside}</text>',
         ]
-    caption = f"One recording, {len(scores)} scores: the figure that each scorer reports, %"
-    marks.append(f'<text class="soft" x="{_LEFT}" y="{height - 8}">{caption}</text>')
-    size = f'width="{_LEFT + _WIDE + 120}" height="{height}" viewBox="0 0 {_LEFT + _WIDE + 120} {height}"'
+        for line in textwrap.wrap(score.why, _LETTERS):
+            y += 16
+            marks.append(f'<text class="soft" x="{_LEFT}" y="{y + 6}">{escape(line)}</text>')
+        y += 32
+    caption = f"One recording, {len(scores)} scores in %, as each scorer reports it; in brackets the difference to ours"
+    marks.append(f'<text class="soft" x="{_LEFT}" y="{y + 4}">{caption}</text>')
+    width, height = _LEFT + _WIDE + _RIGHT, y + 14
+    size = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
     return f'<svg xmlns="http://www.w3.org/2000/svg" {size}><style>{_STYLE}</style>{"".join(marks)}</svg>\n'

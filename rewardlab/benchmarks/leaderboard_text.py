@@ -1,0 +1,105 @@
+"""A leaderboard for a terminal, as wide as that is, and as CSV for a program."""
+
+from __future__ import annotations
+
+import csv
+import io
+import textwrap
+from collections.abc import Sequence
+
+from rewardlab.benchmarks.comparison import NOTES, Run, against, failures_of, leaderboard, leaderboard_title
+from rewardlab.benchmarks.run_names import short_names
+from rewardlab.metrics.multiplicity import holm
+
+LEAST_NAME, MOST_NAME = 14, 40  # letters of the column of names
+GAP, AGAINST = "  ", "against the first"
+LAST = ("macro", "what is wrong")  # columns that a terminal shows last: the one can be had elsewhere, the other is sentences
+CSV_COLUMNS = (
+    *("run", "judge", "failure", "pairs", "accuracy", "low", "high", "difference", "difference_low", "difference_high"),
+    *("p", "p_holm", "invalid_rate", "swap_consistency", "position_bias"),
+)
+
+
+def fitting_columns(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[int]:
+    """Return the places of the columns that fit into ``width`` letters beside the first, which needs :data:`LEAST_NAME`.
+
+    As many as can be had in their order, those of :data:`LAST` last. Two are always there.
+    """
+    wanted = sorted(range(1, len(columns)), key=lambda n: columns[n] in LAST)
+    left, places = width - LEAST_NAME, [0]
+    for n in wanted:
+        need = max(len(cells[n]) for cells in (columns, *rows)) + len(GAP)
+        if columns[n] == LAST[-1] or (need > left and len(places) > 1):
+            continue
+        places.append(n)
+        left -= need
+    return sorted(places)
+
+
+def aligned_table(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[str]:
+    """Return the lines of a table whose columns stand under each other, the first of them wrapped to what the others leave."""
+    sizes = [max(len(cells[n]) for cells in (columns, *rows)) for n in range(len(columns))]
+    rest = width - sum(sizes[1:]) - len(GAP) * (len(columns) - 1)
+    sizes[0] = min(sizes[0], max(LEAST_NAME, min(MOST_NAME, rest)))
+    lines = []
+    for cells in (columns, *rows):
+        name, *more = textwrap.wrap(cells[0], sizes[0]) or [""]
+        others = [cell.rjust(size) for cell, size in zip(cells[1:], sizes[1:], strict=True)]
+        lines.append(GAP.join([name.ljust(sizes[0]), *others]).rstrip())
+        lines += more
+        if cells is columns:
+            lines.append("─" * (sum(sizes) + len(GAP) * (len(sizes) - 1)))
+    return lines
+
+
+def leaderboard_text(runs: Sequence[Run], width: int) -> str:
+    """Return the leaderboard in lines of at most ``width`` letters (72 and more). Names are as short as tells the runs apart,
+    columns that do not fit are named. Raise ConfigError if the runs are not of one benchmark and data file."""
+    columns, rows = leaderboard(runs)
+    columns = [AGAINST if column.startswith("against ") else column for column in columns]
+    names = dict(zip([f"{name} ({run.report.judge})" for name, run in _named(runs)], _named(runs), strict=True))
+    shown = [[names[row[0]][0] if row[0] in names else row[0], *row[1:]] for row in rows]
+    places = fitting_columns(columns, shown, width)
+    lines = [leaderboard_title(runs), ""]
+    lines += aligned_table([columns[n] for n in places], [[row[n] for n in places] for row in shown], width)
+    lines.append("")
+    wrong = columns.index(LAST[-1])
+    for row, short in zip(rows, shown, strict=True):
+        if row[0] in names:
+            first = ", the first" if names[row[0]][1] is runs[0] else ""
+            faults = "" if row[wrong] in ("", "–") else f" What is wrong: {row[wrong]}."
+            lines += _wrapped(f"{short[0]}: {names[row[0]][1].report.judge}, {names[row[0]][1].name}{first}.{faults}", width)
+    if missing := [column for n, column in enumerate(columns) if n not in places and n != wrong]:
+        lines += _wrapped(f"Not shown for want of width: {', '.join(missing)}; --out leaderboard.md has all.", width)
+    for sentence in failures_of(runs):
+        lines += _wrapped(sentence, width)
+    return "\n".join([*lines, "", *textwrap.wrap(NOTES, width)]) + "\n"
+
+
+def _named(runs: Sequence[Run]) -> list[tuple[str, Run]]:
+    return list(zip(short_names([run.name for run in runs]), runs, strict=True))
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, width, initial_indent="- ", subsequent_indent="  ")
+
+
+def leaderboard_csv(runs: Sequence[Run]) -> str:
+    """Return a line for each run, the first named first, in numbers: shares in 0..1, an empty cell where there is none."""
+    changes = [
+        None if run is runs[0] or run.report.failure or runs[0].report.failure else against(runs[0], run) for run in runs
+    ]
+    p_values = [change.p_value for change in changes if change is not None]
+    adjusted = iter(holm(p_values) if len(runs) > 2 else [])
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(CSV_COLUMNS)
+    for run, change in zip(runs, changes, strict=True):
+        report, scores = run.report, run.report.scores
+        accuracy = ("",) * 3 if report.failure else (scores.accuracy.micro, *scores.interval)
+        difference: tuple[object, ...] = ("",) * 5
+        if change is not None:
+            difference = (change.difference, *change.interval, change.p_value, next(adjusted, ""))
+        others = (scores.invalid_rate, scores.swap_consistency, scores.position_bias)
+        table.writerow([run.name, report.judge, report.failure, scores.num_pairs, *accuracy, *difference, *others])
+    return text.getvalue()

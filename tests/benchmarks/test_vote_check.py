@@ -1,0 +1,141 @@
+"""`bench check` counts a run's votes: every damage to a vote that a report or a score depends on is said."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from rewardlab.benchmarks.comparison import read_run
+from rewardlab.benchmarks.runner import run_bench
+from rewardlab.benchmarks.settings import BenchSettings
+from rewardlab.benchmarks.vote_check import count_votes, vote_problems
+from rewardlab.cli import app
+from rewardlab.data.pairs import write_parquet
+from rewardlab.errors import ConfigError, DataError
+
+Lines = list[dict[str, Any]]
+
+
+@pytest.fixture
+def run(demo_pairs: Any, tmp_path: Path) -> Path:
+    """Twelve pairs, three votes in each order: right, but for row 3, which names the first, and an answer without a verdict."""
+    pairs, lines = demo_pairs[0][:12], Lines()
+    write_parquet(pairs, tmp_path / "pairs.parquet")
+    for row, pair in enumerate(pairs):
+        for order in ("given", "swapped"):
+            right = 1 + ((pair.preferred == 1) != (order == "swapped"))
+            for draw in range(3):
+                said = "?" if (row, order, draw) == (5, "given", 0) else f"<answer>{1 if row == 3 else right}</answer>"
+                lines.append({"row": row, "order": order, "text": said})
+    (tmp_path / "replay.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    spec = f"replay:{tmp_path / 'replay.jsonl'}"
+    run_bench(BenchSettings("pairs", tmp_path / "pairs.parquet", spec), tmp_path / "run")
+    return tmp_path / "run"
+
+
+def checked(run: Path, *more: str) -> tuple[int, str]:
+    done = CliRunner().invoke(app, ["bench", "check", str(run), *more])
+    return done.exit_code, " ".join(done.output.split())
+
+
+def damage(run: Path, change: Callable[[Lines], Any]) -> None:
+    path = run / "votes.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    change(lines)
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def test_a_run_as_it_was_written(run: Path) -> None:
+    """It adds up, and how many votes were counted is said; without its votes that they were not."""
+    status, said = checked(run)
+    assert (status, said.endswith("; 72 votes of votes.jsonl counted")) == (0, True), said
+    (run / "votes.jsonl").unlink()
+    status, said = checked(run)
+    assert (status, said.endswith("; without votes.jsonl: report and rows alone")) == (0, True), said
+
+
+def _vote(row: int, place: int, **fields: Any) -> Callable[[Lines], None]:
+    return lambda lines: lines[1 + row]["votes"][place].update(fields)
+
+
+def _flip(lines: Lines) -> None:
+    for vote in lines[1]["votes"][:2]:
+        vote["choice"] = "second" if vote["choice"] == "first" else "first"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (_flip, r"row 0 is said to score 100\.00 %, its votes give 50\.00 %"),
+        (_vote(5, 0, status="truncated"), r"1 votes are said to be of status no_verdict, votes\.jsonl has 0"),
+        (
+            _vote(5, 0, status="ok", choice="first"),
+            r"the position bias is said to be -?\d+\.\d\d %, the votes give -?\d+\.\d\d %",
+        ),
+        (lambda lines: lines[1]["votes"].pop(), "72 votes are said, votes.jsonl has 71"),
+        (lambda lines: lines.pop(), "votes are of 11 rows, scores of 12; row 11 is in one of them alone"),
+    ],
+)
+def test_every_damage_is_said(run: Path, change: Callable[[Lines], Any], said: str) -> None:
+    """A vote flipped, re-labelled, given a verdict, lost, or lost with its row: exit status 1, and what it is."""
+    damage(run, change)
+    status, output = checked(run)
+    assert status == 1
+    assert re.search(said, output), output
+
+
+def test_swap_consistency_is_counted(run: Path) -> None:
+    """Row 3 names the first in both orders; three of one order's votes turned make it name one response."""
+
+    def turn(lines: Lines) -> None:
+        for vote in lines[4]["votes"]:
+            vote["choice"] = vote["choice"] if vote["order"] == "given" else "second"
+
+    damage(run, turn)
+    assert "the swap consistency is said to be 91.67 %, the votes give 100.00 %" in checked(run)[1]
+
+
+def test_later_lines_and_controls(run: Path) -> None:
+    """A row asked again stands for what it was; a control's line is not of the judge."""
+
+    def again(lines: Lines) -> None:
+        first = json.loads(json.dumps(lines[1]))
+        lines.append(first)
+        _flip(lines)
+        lines.append({"pass": "blank", "row": 2, "votes": first["votes"][:1], "seconds": None})
+
+    damage(run, again)
+    assert checked(run)[0] == 0
+
+
+def test_what_is_no_log_of_votes(run: Path) -> None:
+    """The line, what is wrong, the cure."""
+    (run / "votes.jsonl").write_text('{"identity": {}}\n{"pass": "votes", "row": 0}\n')
+    with pytest.raises(DataError, match=r"votes\.jsonl, line 2: not the votes of a run \(KeyError: 'votes'\); run the same"):
+        count_votes(run / "votes.jsonl", read_run(run).rows)
+    (run / "votes.jsonl").write_bytes(b"\xff\xfe\x00")
+    assert "not the votes of a run" in str(CliRunner().invoke(app, ["bench", "check", str(run)]).exception)
+
+
+def test_older_runs_have_no_labels(run: Path) -> None:
+    """Statuses and biases are counted, and that scores are not is said."""
+    path = run / "scores.jsonl"
+    rows = [{k: v for k, v in json.loads(line).items() if k != "preferred"} for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert "counted, whose labels the run does not have" in checked(run)[1]
+    report = read_run(run)
+    assert vote_problems(count_votes(run / "votes.jsonl", report.rows), report.report, report.rows) == []
+
+
+def test_a_group_named_twice() -> None:
+    """The last one counted before."""
+    row = ["general=63.84", "general=70", "hallucination=85.71", "reasoning=64.78", "overall=71.92"]
+    done = CliRunner().invoke(app, ["bench", "check", *row])
+    assert isinstance(done.exception, ConfigError)
+    assert "general is named twice" in str(done.exception)
