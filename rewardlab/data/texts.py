@@ -16,5 +16,5 @@ def words_of(text: str) -> list[str]:
 
 def opening_of(judgment: str) -> tuple[str, ...]:
     """Return the first eight words of a judgment, numbers replaced by "#", those of the format not counted."""
-    words = words_of(re.sub(r"<[^>]*>", " ", judgment))
+    words = words_of(re.sub(r"<[^<>]*>", " ", judgment))
     return tuple("#" if word.isdigit() else word for word in words[:OPENING_WORDS])

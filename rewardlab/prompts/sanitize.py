@@ -20,7 +20,7 @@ _CONTROL = re.compile(
     r"<(?=\|[^|<>\s]{1,40}\|>|｜[^<>｜]{1,40}｜>|/?s>|pad>|eos>|bos>|unk>|/?(?:start|end)_of_(?:turn|image)>|image>|video>|<?/?SYS>)"
     r"|\[(?=/?(?:INST|IMG|SYSTEM_PROMPT|AVAILABLE_TOOLS)\])"
 )
-_TAGS = re.compile(r"<(?=\s*/?\s*(?:think|answer|reasoning|tool_call|tool_response)\s*>)", re.IGNORECASE)
+_TAGS = re.compile(r"<(?=\s*(?:/\s*)?(?:think|answer|reasoning|tool_call|tool_response)\s*>)", re.IGNORECASE)
 _LINE_END = re.compile("\r\n|[\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029]")  # whatever str.splitlines ends a line at
 _SLOT = re.compile(r"\{(?:question|first|second)\}")
 

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from rewardlab.verdicts.parse import reasoning_span
 
-_BREAK = re.compile(r"""[.!?…]+["'”’)\]*_]*(?=\s|$)|[。！？]+["”’」）]*|\n+""")
+_BREAK = re.compile(r"""(?<![.!?…])[.!?…]+["'”’)\]*_]*(?=\s|$)|[。！？]+["”’」）]*|\n+""")
 _LIST_MARK = re.compile(r"[\s>#*•-]*(?:\(?(?:\d{1,3}|[a-zA-Z])[.)](?:\s|$))?")
 
 
@@ -48,7 +48,7 @@ def step_ends(text: str) -> list[int]:
         assert mark is not None  # it matches nothing at all, too
         if re.search(r"\w", piece[mark.end() :]):
             ends.append(begin + len(piece))
-            begin = following
+        begin = following  # also behind what says nothing: looked at again and again it would take quadratic time
     return ends
 
 
