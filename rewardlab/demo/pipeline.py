@@ -36,6 +36,10 @@ console = Console()
 RUN = "quickstart.json"
 
 
+# Exit statuses of a command that did its work; 1 is a benchmark's of a judge without any verdict, as a base model may be.
+DONE = (0, 1)
+
+
 @dataclass(frozen=True)
 class Stage:
     """A command of ``rewardlab``; it is skipped if the file ``result`` exists already. ``threads``: None for any number."""
@@ -174,7 +178,7 @@ class Pipeline:
                         continue
                     self.times.cpu_seconds[stage.name] = cpu_seconds_of_children() - before
                     running.remove((stage, process))
-                    if process.returncode:
+                    if process.returncode not in DONE or not stage.result.exists():
                         tail = self._log(stage).read_text(encoding="utf-8", errors="replace")[-2000:]
                         raise RewardlabError(f"stage {stage.name} failed; the end of {self._log(stage)}:\n{tail}")
                     self.times.seconds[stage.name] = time.monotonic() - start_time

@@ -54,7 +54,7 @@ def test_required_figures(pairs_file: Path, tmp_path: Path) -> None:
     assert "the estimate reaches the 50.00 % required" in done.stdout
     done = rewardlab(*run, "--require", "accuracy>=0.5", "--require", "position_bias<=0.2")
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1] == "position_bias is 50.00 %: it is above the 20.00 % required"
+    assert done.stderr.splitlines()[-1] == "position_bias is 50.00 % [33.9, 50.0]: the estimate is above the 20.00 % required"
     done = rewardlab(*run[:-1], tmp_path / "none", "--require", "acuracy>=0.5")
     assert done.returncode == 2
     assert "did you mean 'accuracy'" in done.stderr

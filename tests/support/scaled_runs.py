@@ -270,8 +270,6 @@ EVALUATION: dict[str, Any] = {"fraction": 0.2, "every_steps": 2, "max_tokens": 1
 CHANGES: dict[str, dict[str, Any]] = {
     "swap": {"advantage": "grpo", "group_size": 4},
     "rl+engine": ENGINE,
-    "rl+groups": {"advantage": "grpo", "group_size": 2, "dynamic_sampling": "refill"},
-    "rl+windows": {"advantage": "gae", "window": 4, "outliers": "keep", "preclip": None},
     "rl+lora": {"lora": {"r": 4}},
     "rl+unequal": {"unequal": True},
     "rl+split": {"advantage": "grpo", "preclip": None, "group_size": 4, "rollout_batch_size": 12, "batch_size": 12}

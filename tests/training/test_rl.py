@@ -149,14 +149,14 @@ def test_a_run_leaves_its_records(
 
 
 def test_lora_and_a_reference_model(tagged: list[PreferencePair], tiny_checkpoint: Path, tmp_path: Path) -> None:
-    """Adapters with a KL term: the reference is the model without its adapter."""
-    config = short_rl_config(tiny_checkpoint, lora=LoraConfig(r=4), kl_coef=0.1)
-    final = train_rl(tagged, config, tmp_path / "run")
+    """Adapters with a KL term: the reference is the model without its adapter, from which it moves away."""
+    config = short_rl_config(tiny_checkpoint, lora=LoraConfig(r=4), kl_coef=0.1, learning_rate=0.1, max_steps=6)
+    final = train_rl(tagged, config, tmp_path / "run", reward=TokenReward(lambda ids, n: float(sum(ids) % 5)))
     assert (final / "adapter_config.json").exists()
     logged = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     drift = [float(row["kl/sampled_k1"]) for row in logged if "kl/sampled_k1" in row]
-    assert drift
     assert abs(drift[0]) < 1e-4
+    assert abs(drift[-1]) > 1e-3
 
 
 def test_an_interrupted_run_may_move_its_endpoint(tagged: list[PreferencePair], tiny_checkpoint: Path, tmp_path: Path) -> None:
