@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rewardlab.data.qwen_video import VideoPolicy
-from rewardlab.errors import MediaError
+from rewardlab.errors import InputError
 from rewardlab.types import Judgment, PreferencePair, Vote
 from rewardlab.verdicts.formats import WRITERS
 
@@ -38,7 +38,7 @@ class Row:
             return self.pair.images
         try:
             return self.media()
-        except MediaError:
+        except InputError:
             return ()
 
 

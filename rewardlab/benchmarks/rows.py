@@ -15,7 +15,7 @@ from rewardlab.benchmarks.replay import Replay
 from rewardlab.benchmarks.settings import NO_ENGINES, BenchSettings
 from rewardlab.data.media_mentions import MediaCount
 from rewardlab.data.video import describe_frames
-from rewardlab.errors import ConfigError, DataError, MediaError, RewardlabError
+from rewardlab.errors import ConfigError, DataError, InputError, RewardlabError
 from rewardlab.judging.spec import WITHOUT_SAMPLER, judge_video_policy
 from rewardlab.types import PreferencePair
 
@@ -83,7 +83,7 @@ def _page_notes(rows: Sequence[Row]) -> list[str]:
     try:
         if media is not None:
             media()
-    except MediaError as error:
+    except InputError as error:  # a video, too, that nothing here can read
         return [f"the judgments of the page are shown without their images ({error}); --images names the folder of these"]
     return []
 

@@ -209,6 +209,10 @@ def data_files_of(path: Path) -> list[Path]:
         return [path] if path.suffix in OTHER_TABLES and path.is_file() else pair_files_of(path)
     files = saved_dataset_files(path) or pair_files_of(path)
     log_splits(path, tuple(files))
+    if files[0].suffix in (".parquet", ".jsonl"):
+        others = sorted(file.name for file in path.iterdir() if file.suffix in (*OTHER_TABLES, ".parquet", ".jsonl"))
+        if unread := [name for name in others if path / name not in files]:
+            log_line(f"{path}: {', '.join(unread[:5])} {'...' if len(unread) > 5 else ''} beside {files[0].name} are not read")
     return files
 
 

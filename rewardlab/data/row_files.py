@@ -61,6 +61,11 @@ def open_rows(path: Path) -> RowFile:
     return kinds.get(path.suffix, HeldRows)(path)
 
 
+def _is_bytes(column: str) -> bool:
+    """Whether a leaf of a Parquet schema holds the bytes of media: of a list of structs, or of one."""
+    return "." in column and column.rpartition(".")[2] == "bytes"
+
+
 class ParquetRows:
     """Rows of a Parquet file by number; the row group last read stays in memory, one for each thread."""
 
@@ -121,15 +126,16 @@ class ParquetRows:
     def _is_read(self, column: str, look: bool) -> bool:
         """Whether a column is read for its texts: of media that need no look, their paths alone. Where a file holds bytes and
         paths, only the bytes say which paths count."""
-        name, _, leaf = column.partition(".")
+        name = column.partition(".")[0]
         if name in PAIR_COLUMNS and name not in self._media:
             return True
-        return not leaf.endswith(".bytes") or (name in self._media and look and (not self.checked or name in self._mixes_paths))
+        is_needed = name in self._media and look and (not self.checked or name in self._mixes_paths)
+        return is_needed or not _is_bytes(column)
 
     def light_rows(self, *, look: bool) -> Iterator[FileRow]:
         """Yield all rows without the bytes of media; with ``look``, with those of media that were not checked when written."""
         columns = [column for column in self._columns if self._is_read(column, look)]
-        size = 8 if any(column.endswith(".bytes") for column in columns) else 256  # rows that are in memory side by side
+        size = 8 if any(map(_is_bytes, columns)) else 256  # rows that are in memory side by side
         with self._file() as file, self._readable():
             number = 0
             for batch in file.iter_batches(batch_size=size, columns=columns, use_threads=False):

@@ -71,6 +71,10 @@ class VoteLog:
             known |= {n: (vote, 0.0) for n, vote in enumerate(entry.votes) if not vote.completion.failed}
         return self._single.get(key, {}) | known
 
+    def is_whole(self, key: Key) -> bool:
+        """Return whether a key has a line of votes that did not fail."""
+        return any(not any(vote.completion.failed for vote in entry.votes) for entry in self._by_key.get(key, ()))
+
     def failed(self, key: Key) -> list[Vote]:
         """Return the votes of a key that failed, each time they were asked for."""
         return [vote for entry in self._by_key.get(key, ()) for vote in entry.votes if vote.completion.failed]

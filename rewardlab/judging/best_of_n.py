@@ -70,7 +70,7 @@ def play_many(
 
     def compare(turn: int, keys: Sequence[tuple[int, Match, int]]) -> Sequence[Judgment]:
         pairs = [prompts[n].pair(*match) for n, match, _ in keys]
-        return judge.compare_many(pairs, orders=[BOTH_ORDERS] * len(pairs), num_votes=num_votes, seed=seed + turn)
+        return judge.compare_many(pairs, orders=[BOTH_ORDERS] * len(pairs), num_votes=num_votes, seed=seed + turn * num_votes)
 
     while waiting:
         keys = list(dict.fromkeys((n, match, nth(n, match)) for n, matches in waiting.items() for match in matches))

@@ -26,14 +26,19 @@ class LoggedMatches:
     def judge_round(
         self, prompts: Sequence[Candidates], start: int, seed: int, turn: int, matches: Sequence[tuple[int, Match, int]]
     ) -> list[Judgment]:
-        """Return the judgment of each (number of a prompt, match, how often it was played before), drawn by ``seed`` and the
-        ``turn``; the first prompt is row ``start``. Raise EndpointError where requests fail one after another."""
+        """Return the judgment of each (number of a prompt, match, how often it was played before); the first prompt is row
+        ``start``. They are drawn by ``seed`` and the ``turn``, no two draws of a match by the same. Raise EndpointError where
+        requests fail one after another."""
         keys = [(start + n, *match, nth) for n, match, nth in matches]
         votes: list[dict[int, Vote]] = [
             {place: vote for place, (vote, _) in self._log.answered(key).items() if place < len(self._places)} for key in keys
         ]
+        for key, known in zip(keys, votes, strict=True):  # killed between the last vote and the line
+            if len(known) == len(self._places) and not self._log.is_whole(key):
+                self._log.write_all(key, self._in_order(known))
         missing = [n for n, known in enumerate(votes) if len(known) < len(self._places)]
-        requests = [PairRequest(prompts[matches[n][0]].pair(*matches[n][1]), BOTH_ORDERS, seed + turn) for n in missing]
+        drawn_by = seed + turn * self._num_votes
+        requests = [PairRequest(prompts[matches[n][0]].pair(*matches[n][1]), BOTH_ORDERS, drawn_by) for n in missing]
         answered = [set(votes[n]) for n in missing]
         if missing:
             for batch in ask_missing(self._judge, requests, answered, self._num_votes):

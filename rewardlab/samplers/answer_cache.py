@@ -32,8 +32,8 @@ def answer_key(asked: str, prompt: Sequence[Message], body: Mapping[str, Any]) -
 
 
 class AnswerCache:
-    """The answers in a folder, which several runs may use at a time. One that failed, or was cut off before any text, is not
-    kept. With an answer go the fields that the model was asked without.
+    """The answers in a folder, which several runs on one machine may use at a time. One that failed, or was cut off before any
+    text, is not kept. With an answer go the fields that the model was asked without.
 
     Raise DataError where the folder cannot be written, or its file is no cache.
     """

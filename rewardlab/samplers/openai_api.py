@@ -269,8 +269,10 @@ class OpenAISampler:
             self._cache.keep(key, completion, self._fit.left_out)
         return completion
 
-    def _key(self, prompt: tuple[Message, ...], body: Mapping[str, Any]) -> bytes:
-        return answer_key(f"{self.name} {self._max_tokens_field}", prompt, body) if self._cache is not None else b""
+    def _key(self, prompt: tuple[Message, ...], body: Mapping[str, Any], seed: int) -> bytes:
+        """The draw's ``seed`` tells draws apart where the body has none."""
+        asked = f"{self.name} {self._max_tokens_field} {seed}"
+        return answer_key(asked, prompt, body) if self._cache is not None else b""
 
     def check(self) -> None:
         """Raise EndpointError unless one of the endpoints answers."""
@@ -297,7 +299,7 @@ class OpenAISampler:
             body = {**sampling, "seed": seed, **self._body}
             if number > 1:
                 return completions_from(await ask_any(endpoints, prompt, {**body, "n": number}), number)
-            key = self._key(prompt, body)
+            key = self._key(prompt, body, seed)
             return [self._cached(key) or await self._complete(endpoints, prompt, body, key)]
 
         seeded = [(prompt, prompt_seed(params.seed, prompt)) for prompt in prompts]
@@ -329,7 +331,7 @@ class OpenAISampler:
         async def ask(request: tuple[int, tuple[tuple[Message, ...], int]]) -> tuple[int, Completion] | None:
             number, (prompt, seed) = request
             body = {**sampling, "seed": seed, **self._body}
-            key = self._key(prompt, body)
+            key = self._key(prompt, body, seed)
             if (cached := self._cached(key)) is not None:
                 return number, cached
             if gate is not None and not await gate.open():

@@ -72,4 +72,5 @@ class SelfVerifying:
             revision or first,
             num_tokens=sum(turn.num_tokens for turn in taken),
             num_prompt_tokens=sum(turn.num_prompt_tokens for turn in taken),
+            from_cache=all(turn.from_cache for turn in taken),
         )

@@ -16,9 +16,10 @@ import pytest
 from typer.testing import CliRunner
 
 from rewardlab.cli import app
-from rewardlab.data.guessed_mapping import guess_mapping
+from rewardlab.data.guessed_mapping import data_files_of, guess_mapping
 from rewardlab.data.pair_table import PairTable
 from rewardlab.data.pairs import read_pairs
+from rewardlab.data.row_files import ParquetRows
 from rewardlab.errors import DataError, MediaError
 from rewardlab.types import PreferencePair
 from tests.support.images import png
@@ -241,3 +242,21 @@ def test_labels_by_name() -> None:
         bad = mapping.row_of({"question": "q", columns[0]: "x", columns[1]: "y", "preferred": "tie"}, "row 3")
         assert isinstance(bad, DataError)
         assert "row 3: 'preferred' is 'tie'; expected" in str(bad)
+
+
+def test_pictures_in_a_struct_are_left_where_they_are(tmp_path: Path) -> None:
+    """As the Hub's Image() columns are: a pass over the texts reads no bytes."""
+    image, other = {"bytes": b"x" * 9, "path": None}, {"bytes": b"y" * 9, "path": "p"}
+    table = {"question": ["q"], "chosen": ["a"], "rejected": ["b"], "image": [image], "other": [other]}
+    pq.write_table(pa.table(table), tmp_path / "a.parquet")
+    rows = list(ParquetRows(tmp_path / "a.parquet").light_rows(look=False))
+    assert len(rows) == 1
+    assert b"x" * 9 not in str(rows).encode()
+    assert b"y" * 9 not in str(rows).encode()
+
+
+def test_files_beside_those_that_are_read_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a.jsonl", "b.csv"):
+        (tmp_path / name).write_text("")
+    assert data_files_of(tmp_path) == [tmp_path / "a.jsonl"]
+    assert "b.csv beside a.jsonl are not read" in " ".join(capsys.readouterr().err.split())

@@ -191,3 +191,14 @@ def test_from_the_command_line(data: Path, tmp_path: Path, monkeypatch: pytest.M
                 asked, before = len(server.bodies), asked
             assert asked == before > 0
             assert said in ended.stdout
+
+
+def test_draws_without_a_seed_of_their_own_are_different_answers(data: Path, tmp_path: Path) -> None:
+    """Where the body leaves the seed out, as some endpoints want it: no draw is taken for another."""
+    server = ChatServer()
+    with chat_server(server) as url:
+        for out in ("a", "b"):
+            report = bench(url, data, tmp_path / out, request=RequestOptions(body={"seed": None}))
+            assert len(server.bodies) == ALL
+    assert not any("seed" in body for body in server.bodies)
+    assert report.cached_votes == ALL

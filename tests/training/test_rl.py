@@ -30,7 +30,7 @@ from rewardlab.training.rl import hard_pairs, rl_rows, train_rl
 from rewardlab.types import Choice, Order, PreferencePair, choice_of
 from rewardlab.verdicts.parse import format_verdict
 from tests.support.configs import short_rl_config
-from tests.support.rewards import values_of
+from tests.support.rewards import TokenReward, values_of
 
 PLAIN = load_template("plain")
 
