@@ -29,7 +29,9 @@ def data_validate(
         bool, typer.Option("--suggest", help="Check nothing; print a mapping of the file's columns, for `data build`.")
     ] = False,
 ) -> None:
-    """Check every row: list the bad ones with their reasons, and with --out keep the good ones. Exit status 1 if any is bad.
+    """Check every row: list the bad ones with their reasons, and with --out keep the good ones.
+
+    Exit status 1 if any is bad, or none is there.
 
     Of rows that are bad for the same reason five are listed, and the others counted.
     """
@@ -69,7 +71,9 @@ def data_validate(
     typer.echo(f"{len(names):,} good{without}, {bad:,} bad, {media.num_with_media:,} with images")
     for note in media.notes():
         typer.echo(note)
-    if bad:
+    if not names and not bad:
+        typer.echo(f"{data}: holds no pairs")
+    if bad or not names:
         raise typer.Exit(ExitCode.FINDING)
 
 

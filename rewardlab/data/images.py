@@ -52,6 +52,8 @@ def check_image(source: bytes | Path, *, where: str = "image") -> None:
     too thin, or cut off. It is decoded only where its end is not at the end of the file; that takes a hundred times as long.
     """
     try:
+        if isinstance(source, Path):
+            refuse_devices(source, where)
         if not (len(source) if isinstance(source, bytes) else source.stat().st_size):
             raise MediaError(f"{where}: {_EMPTY}")
         with warnings.catch_warnings():
@@ -135,11 +137,18 @@ def encode_png(image: Image.Image) -> bytes:
     return buffer.getvalue()
 
 
+def refuse_devices(path: Path, where: str) -> None:
+    """Raise MediaError for a path that is something else than a file: a device has no end, and a pipe may never begin."""
+    if path.exists() and not path.is_file():
+        raise MediaError(f"{where}: is no file; expected an image or a video")
+
+
 def read_image(path: Path, *, where: str = "") -> bytes:
     """Return a file's image, checked, as :func:`plain_image` gives it. Raises MediaError; ``where`` names it in place of its
     path."""
     where = where or str(path)
     try:
+        refuse_devices(path, where)
         data = path.read_bytes()
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error

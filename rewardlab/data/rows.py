@@ -39,7 +39,7 @@ from typing import Any
 
 from rewardlab.data.columns import AllowedColumns
 from rewardlab.data.files import leads_out
-from rewardlab.data.images import from_data_url, plain_image, read_image
+from rewardlab.data.images import from_data_url, plain_image, read_image, refuse_devices
 from rewardlab.data.qwen_video import VideoPolicy
 from rewardlab.data.video import frames_of_video
 from rewardlab.errors import DataError, MediaError
@@ -167,6 +167,7 @@ class Files:
             return data
         file = self.file_of(path_of_medium(value, "video", where), where)
         where = place_of(where, file)
+        refuse_devices(file, where)
         try:
             data = file.read_bytes()
         except (OSError, ValueError) as error:

@@ -13,11 +13,11 @@ from typing import Any
 
 from rewardlab.data.votes import completion_of, completion_row
 from rewardlab.errors import DataError
-from rewardlab.types import Completion, FinishReason, Message
+from rewardlab.types import Completion, Message
 
 LOG = logging.getLogger(__name__)
 FILE = "answers.sqlite"
-BUSY_S = 30.0  # how long another process may hold the file
+BUSY_S = 1.0  # how long another process may hold the file: a request on its way must not be late for it
 _TABLE = "CREATE TABLE IF NOT EXISTS answers (key BLOB PRIMARY KEY, answer TEXT NOT NULL) WITHOUT ROWID"
 
 
@@ -32,8 +32,8 @@ def answer_key(asked: str, prompt: Sequence[Message], body: Mapping[str, Any]) -
 
 
 class AnswerCache:
-    """The answers in a folder, which several runs on one machine may use at a time. One that failed, or was cut off before any
-    text, is not kept. With an answer go the fields that the model was asked without.
+    """The answers in a folder, which several runs on one machine may use at a time. One that failed, or has no text, is not
+    kept. With an answer go the fields that the model was asked without.
 
     Raise DataError where the folder cannot be written, or its file is no cache.
     """
@@ -62,15 +62,14 @@ class AnswerCache:
             raise self._damage(error) from error
 
     def keep(self, key: bytes, completion: Completion, left_out: frozenset[str]) -> None:
-        """Keep an answer. Where there is no room for it, it is not kept, and that is logged."""
-        if completion.failed or (completion.finish is FinishReason.LENGTH and not completion.text):
+        """Keep an answer. Where it cannot be written, neither it nor a later one is kept, and that is logged."""
+        if self._is_full or completion.failed or not completion.text.strip():
             return
         answer = json.dumps({"completion": completion_row(completion), "left_out": sorted(left_out)})
         try:
             self._file.execute("INSERT OR REPLACE INTO answers VALUES (?, ?)", (key, answer))
         except sqlite3.Error as error:
-            if not self._is_full:
-                LOG.warning("%s: answers are not kept (%s)", self._path, error)
+            LOG.warning("%s: answers are not kept from now on (%s)", self._path, error)
             self._is_full = True
 
     def _damage(self, error: Exception) -> DataError:

@@ -10,6 +10,7 @@ from rewardlab.samplers.failures import WITHOUT_TEXT
 from rewardlab.types import Completion, FinishReason, Message
 
 # Some servers leave the reason out; any other (a content filter, a tool call) means the answer is not the whole judgment.
+_MOST_TOKENS = 2**31 - 1  # of one request; what tables hold
 _FINISH = {"stop": FinishReason.STOP, None: FinishReason.STOP, "length": FinishReason.LENGTH}
 
 
@@ -41,15 +42,23 @@ def completions_from(answer: Any, number: int) -> list[Completion]:
         return [answer] * number
     try:
         choices = sorted(answer.choices, key=lambda choice: choice.index or 0)
-        prompt_tokens = (answer.usage.prompt_tokens or 0) if answer.usage else 0
-        written = (answer.usage.completion_tokens or 0) if answer.usage else 0
+        prompt_tokens = _count(answer.usage.prompt_tokens) if answer.usage else 0
+        written = _count(answer.usage.completion_tokens) if answer.usage else 0
         details = getattr(answer.usage, "prompt_tokens_details", None)
-        cached = (getattr(details, "cached_tokens", None) or 0) if number == 1 else 0
+        cached = _count(getattr(details, "cached_tokens", None)) if number == 1 else 0
     except (AttributeError, TypeError) as error:
         return [failed_completion(FinishReason.ERROR, f"garbled answer: {error!r}")] * number
     if len(choices) != number:
         return [failed_completion(FinishReason.ERROR, f"garbled answer: {len(choices)} choices in place of {number}")] * number
     return [_completion(choice, written if number == 1 else None, prompt_tokens, cached) for choice in choices]
+
+
+def _count(value: Any) -> int:
+    """Return a number of tokens as a server says it; 0 where it is no number that can be one."""
+    try:
+        return min(max(0, int(value or 0)), _MOST_TOKENS)
+    except (TypeError, ValueError, OverflowError):
+        return 0
 
 
 def _completion(choice: Any, num_tokens: int | None, num_prompt_tokens: int, num_cached: int = 0) -> Completion:

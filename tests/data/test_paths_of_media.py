@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from rewardlab.benchmarks.media import check_media
 from rewardlab.data.candidates import read_candidates
 from rewardlab.data.files import leads_out
+from rewardlab.data.images import check_image, read_image
 from rewardlab.data.inputs import pair_of
 from rewardlab.data.pair_table import PairTable
 from rewardlab.data.pairs import read_pairs
@@ -88,3 +90,13 @@ def test_sources_and_benchmarks(folder: Path) -> None:
     assert len(pair_of(row, 0, AllowedUrls()).images) == 1
     with pytest.raises(MediaError, match="cannot be read"):
         pair_of({**row, "images": [], "videos": ["../no_such_clip.mp4"]}, 0, AllowedUrls())
+
+
+def test_what_is_no_file_is_not_read(tmp_path: Path) -> None:
+    """A device has no end, and a pipe may never begin."""
+    os.mkfifo(tmp_path / "pipe.png")
+    for path in (tmp_path / "pipe.png", Path("/dev/zero")):
+        with pytest.raises(MediaError, match="is no file"):
+            read_image(path)
+        with pytest.raises(MediaError, match="is no file"):
+            check_image(path)

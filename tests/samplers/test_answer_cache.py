@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -202,3 +203,20 @@ def test_draws_without_a_seed_of_their_own_are_different_answers(data: Path, tmp
             assert len(server.bodies) == ALL
     assert not any("seed" in body for body in server.bodies)
     assert report.cached_votes == ALL
+
+
+def test_a_file_that_another_process_holds_costs_no_answer(tmp_path: Path) -> None:
+    """It is waited for once, and not long; what came is used all the same."""
+    cache, completion = AnswerCache(tmp_path), Completion("1", FinishReason.STOP, 1)
+    with sqlite3.connect(tmp_path / FILE, isolation_level=None) as other:
+        other.execute("BEGIN IMMEDIATE")
+        for n in range(50):
+            cache.keep(b"%d" % n, completion, frozenset())
+        other.execute("ROLLBACK")
+    assert cache.find(b"0") is None
+
+
+def test_an_answer_without_text_is_asked_for_again(tmp_path: Path) -> None:
+    cache = AnswerCache(tmp_path)
+    cache.keep(b"empty", Completion(" ", FinishReason.STOP, 1), frozenset())
+    assert cache.find(b"empty") is None
