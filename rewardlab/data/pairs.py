@@ -184,9 +184,8 @@ def files_of(path: Path) -> list[Path]:
         return [path]
     if not (files := sorted(path.rglob("*.parquet")) or sorted(path.rglob("*.jsonl"))):
         saved = "; `rewardlab data build MAPPING.yaml` makes pairs of its .arrow files" if any(path.rglob("*.arrow")) else ""
-        tables = sorted(file.name for file in path.iterdir() if file.suffix in (".csv", ".tsv", ".json"))
-        named = f"; name a file, such as {path / tables[0]}" if tables and not saved else ""
-        raise DataError(f"{path}: a folder without .parquet or .jsonl files{saved}{named}")
+        tables = [f"; name {file}" for file in sorted(path.iterdir()) if file.suffix in (".csv", ".tsv", ".json")]
+        raise DataError(f"{path}: a folder without .parquet or .jsonl files{saved or ''.join(tables[:1])}")
     return files
 
 

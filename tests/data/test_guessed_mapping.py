@@ -260,3 +260,11 @@ def test_files_beside_those_that_are_read_are_named(tmp_path: Path, capsys: pyte
         (tmp_path / name).write_text("")
     assert data_files_of(tmp_path) == [tmp_path / "a.jsonl"]
     assert "b.csv beside a.jsonl are not read" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_folder_of_tables_names_one(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"without .parquet or .jsonl files$"):
+        data_files_of(tmp_path)
+    (tmp_path / "a.csv").write_text("")
+    with pytest.raises(DataError, match=rf"without .parquet or .jsonl files; name {tmp_path}/a.csv$"):
+        data_files_of(tmp_path)
