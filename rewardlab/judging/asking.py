@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -17,13 +18,19 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class VoteRequest:
     """One vote to ask for: draw number ``draw`` of a pair in an order, of those that a call with ``seed`` makes; of a panel
-    that of the member number ``voice``."""
+    that of the member number ``voice``.
+
+    ``row`` is the number of the pair, which tells it from others with the same content. ``call_size`` is how many requests its
+    member answers in one call, this one included; where fewer of them come, none is asked. It is 1 for a single vote.
+    """
 
     pair: PreferencePair
     order: Order
     draw: int
     seed: int
+    row: int
     voice: int = 0
+    call_size: int = 1
 
 
 @dataclass(frozen=True)
@@ -59,22 +66,30 @@ def ask_missing(
     A judge that gives no single votes is asked for all of a pair again where one is missing, and for its whole chunk where
     draws depend on what else is asked for; answered votes are not yielded again.
     """
-    voices, asked = judge.voices, list[tuple[int, int]]()
+    asked = list[tuple[int, int]]()
+    is_single = [voice.is_streaming for voice in judge.voices]
     places = {pair.orders: vote_places(judge, pair.orders, num_votes) for pair in pairs}
     lacking = {
         _unit(n, pair, judge, voice)
         for n, pair in enumerate(pairs)
         for place, (voice, _, _) in enumerate(places[pair.orders])
-        if not voices[voice].is_streaming and place not in answered[n]
+        if not is_single[voice] and place not in answered[n]
     }
+    calls = [number for number, (_, run) in enumerate(groupby(pairs, key=lambda pair: pair.seed)) for _ in run]
+    call_sizes = Counter(
+        (calls[n], voice)
+        for n, pair in enumerate(pairs)
+        for voice, _, _ in places[pair.orders]
+        if not is_single[voice] and _unit(n, pair, judge, voice) in lacking
+    )
 
     def requests() -> Iterator[VoteRequest]:
         for n, pair in enumerate(pairs):
             for place, (voice, order, draw) in enumerate(places[pair.orders]):
-                is_single = voices[voice].is_streaming
-                if place not in answered[n] if is_single else _unit(n, pair, judge, voice) in lacking:
+                if place not in answered[n] if is_single[voice] else _unit(n, pair, judge, voice) in lacking:
                     asked.append((n, place))
-                    yield VoteRequest(pair.pair, order, draw, pair.seed, voice)
+                    size = 1 if is_single[voice] else call_sizes[calls[n], voice]
+                    yield VoteRequest(pair.pair, order, draw, pair.seed, n, voice, size)
 
     for batch in judge.vote_each(requests(), gate):
         votes = [(*asked[number], vote) for number, vote in batch]
@@ -90,13 +105,15 @@ def votes_by_chunk(
     voices: Sequence[ModelJudge], requests: Iterable[tuple[int, VoteRequest]]
 ) -> Iterator[list[tuple[int, Vote]]]:
     """Yield the votes of numbered requests, those of one seed and member by one call of its ``compare_many``. Of each pair and
-    member there are all votes."""
+    member there are all votes; a call of which requests are missing, where they ended early, is left out."""
     for seed, chunk in groupby(requests, key=lambda item: item[1].seed):
         by_voice: dict[int, list[tuple[int, VoteRequest]]] = {}
         for item in chunk:
             by_voice.setdefault(item[1].voice, []).append(item)
         for voice, items in by_voice.items():
-            rows = [list(row) for _, row in groupby(items, key=lambda item: id(item[1].pair))]
+            if len(items) < items[0][1].call_size:
+                continue  # a part of it would draw what no other run draws
+            rows = [list(row) for _, row in groupby(items, key=lambda item: item[1].row)]
             judgments = voices[voice].compare_many(
                 [row[0][1].pair for row in rows],
                 orders=[tuple(dict.fromkeys(request.order for _, request in row)) for row in rows],

@@ -17,7 +17,8 @@ END_S = 5.0  # how long the end of a source is waited for; an answer that takes 
 
 class SharedRequests:
     """Requests that are dealt out to groups of members, each in the order they come in; none is dealt out after the end of the
-    ``with``. ``groups`` are numbers of members. Usable from several threads."""
+    ``with``, not even the rest of a call (:class:`VoteRequest` tells its size). ``groups`` are numbers of members. Usable
+    from several threads."""
 
     def __init__(self, requests: Iterable[VoteRequest], groups: Sequence[Collection[int]]) -> None:
         self._requests = enumerate(requests)

@@ -225,7 +225,7 @@ class _Call:
 
 def _calls(requests: Iterable[tuple[int, VoteRequest]]) -> Iterator[_Call]:
     """Yield the requests to a server that all votes on a pair take: one, where no single vote is missing of it."""
-    for _, items in groupby(requests, key=lambda item: (id(item[1].pair), item[1].seed)):
+    for _, items in groupby(requests, key=lambda item: item[1].row):
         row = list(items)
         by_order = {order: [item for item in row if item[1].order is order] for order in dict.fromkeys(r.order for _, r in row)}
         draws = {tuple(request.draw for _, request in of_order) for of_order in by_order.values()}
