@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.baselines import BaselineJudge
@@ -188,10 +188,11 @@ class _Asking:
         """Ask for the missing votes of rows, of the places that begin with the ``turn``; call ``close`` with each that came."""
         first = turn * len(BOTH_ORDERS)
         rows, orders, log = self._pass.rows, self._pass.orders, self._pass.log
+        numbers = self._with_chunk(numbers, first)
         requests = [
             PairRequest(rows[n].pair, orders[n], self._pass.chunk_seed(self._seed, n - n % CHUNK) + turn) for n in numbers
         ]
-        answered = [{place - first for place in self._known[n]} for n in numbers]
+        answered = [{place - first for place in self._answered(n)} for n in numbers]
         before = time.perf_counter()
         for batch in ask_missing(self._judge, requests, answered, num_votes, self._gate):
             now = time.perf_counter()
@@ -209,6 +210,22 @@ class _Asking:
                 voice = self._places[numbers[number]][place][0]
                 if not vote.completion.from_cache:
                     self._failures[voice].take(vote.completion)
+
+    def _with_chunk(self, numbers: Sequence[int], first: int) -> Sequence[int]:
+        """Return the numbers of rows to ask of, and those of their chunks that are whole and have votes from ``first`` on.
+
+        Their votes are there, but the draws of a judge that is not batch invariant depend on all rows of a call.
+        """
+        if self._judge.is_batch_invariant:
+            return numbers
+        asked, chunks = set(numbers), {n // CHUNK for n in numbers}
+        whole = (n for n, row in enumerate(self._pass.rows) if n not in asked and len(self._votes.get(row.row, ())) > first)
+        return sorted([*numbers, *(n for n in whole if n // CHUNK in chunks)])
+
+    def _answered(self, n: int) -> Collection[int]:
+        """Return the places of a row that need not be asked for."""
+        row = self._pass.rows[n].row
+        return range(len(self._votes[row])) if row in self._votes else self._known[n]
 
     def _write_whole(self, n: int, size: int) -> None:
         """Write a row where its first ``size`` votes are there."""

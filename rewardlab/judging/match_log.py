@@ -37,13 +37,15 @@ class LoggedMatches:
             if len(known) == len(self._places) and not self._log.is_whole(key):
                 self._log.write_all(key, self._in_order(known))
         missing = [n for n, known in enumerate(votes) if len(known) < len(self._places)]
-        drawn_by = seed + turn * self._num_votes
-        requests = [PairRequest(prompts[matches[n][0]].pair(*matches[n][1]), BOTH_ORDERS, drawn_by) for n in missing]
-        answered = [set(votes[n]) for n in missing]
         if missing:
+            # the draws of a judge that is not batch invariant depend on all matches of the round
+            asked = missing if self._judge.is_batch_invariant else list(range(len(matches)))
+            drawn_by = seed + turn * self._num_votes
+            requests = [PairRequest(prompts[matches[n][0]].pair(*matches[n][1]), BOTH_ORDERS, drawn_by) for n in asked]
+            answered = [set(votes[n]) for n in asked]
             for batch in ask_missing(self._judge, requests, answered, self._num_votes):
                 for number, place, vote in batch:
-                    n = missing[number]
+                    n = asked[number]
                     votes[n][place] = vote
                     if self._judge.is_streaming and not vote.completion.failed:
                         self._log.write_vote(keys[n], place, vote)

@@ -1,24 +1,32 @@
-"""Votes that are missing: of a call that ended early, and of equal pairs."""
+"""Votes that are missing: of a judge whose draws depend on the whole call, of a call that ended early, of equal pairs."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from rewardlab.benchmarks.passes import CHUNK
+from rewardlab.benchmarks.base import Row
+from rewardlab.benchmarks.pass_log import PassLog
+from rewardlab.benchmarks.passes import CHUNK, Pass
+from rewardlab.data.vote_log import VoteLog
 from rewardlab.errors import EndpointError
 from rewardlab.judging.asking import PairRequest, VoteRequest, ask_missing, vote_places, votes_by_chunk
-from rewardlab.judging.judge import GenerativeJudge
+from rewardlab.judging.best_of_n import run_ranking
+from rewardlab.judging.judge import GenerativeJudge, ModelJudge
+from rewardlab.judging.match_log import MATCHES
 from rewardlab.judging.merging import SharedRequests
 from rewardlab.judging.panel import PanelJudge
 from rewardlab.judging.served import ServedJudge
 from rewardlab.samplers.base import RequestGate, SamplingParams
 from rewardlab.samplers.scripted import ScriptedSampler
-from rewardlab.types import BOTH_ORDERS, Choice, Completion, FinishReason, Message, PreferencePair, Vote
+from rewardlab.types import BOTH_ORDERS, Candidates, Choice, Completion, FinishReason, Message, PreferencePair, Vote
 from rewardlab.verdicts.parse import format_verdict
 from tests.support.judge_servers import ANSWERS, PLAIN, judge_servers
 from tests.support.scripted_judge import QUESTION
@@ -68,8 +76,90 @@ class StreamedSampler(ScriptedSampler):
             yield [(number, self.sample([messages], params)[0][0])]
 
 
+class BrokenLog(PassLog):
+    """Is killed when it should write once more than ``left`` times."""
+
+    def __init__(self, folder: Path, left: int) -> None:
+        super().__init__(folder, {"judge": "x"})
+        self.left = left
+
+    def _count(self) -> None:
+        if self.left == 0:
+            raise KeyboardInterrupt
+        self.left -= 1
+
+    def write_row(self, *arguments: Any) -> None:
+        self._count()
+        super().write_row(*arguments)
+
+    def write_vote(self, *arguments: Any) -> None:
+        self._count()
+        super().write_vote(*arguments)
+
+
 def here() -> GenerativeJudge:
     return GenerativeJudge(BatchSampler(), PLAIN)
+
+
+def panel() -> PanelJudge:
+    return PanelJudge([here(), GenerativeJudge(StreamedSampler(), PLAIN)])
+
+
+def votes_of(judge: ModelJudge, log: PassLog, num_votes: int, stop_error: float | None) -> list[tuple[Vote, ...]]:
+    rows = [Row(n, pair, "g", "c", {}) for n, pair in enumerate(PAIRS)]
+    judged = Pass("votes", rows, [BOTH_ORDERS] * len(rows), log, stop_error).run(judge, num_votes, 0)
+    return [judgment.votes for judgment in judged]
+
+
+@pytest.mark.parametrize(
+    ("make", "num_votes", "stop_error", "kills"),
+    [(here, 2, None, (1, 40, 66)), (here, 8, 0.1, (100, 200, 400, 600)), (panel, 2, None, (70, 300, 400, 520))],
+)
+def test_a_resumed_pass_draws_what_the_whole_one_does(
+    make: Any, num_votes: int, stop_error: float | None, kills: tuple[int, ...], tmp_path: Path
+) -> None:
+    with BrokenLog(tmp_path / "whole", -1) as log:
+        whole = votes_of(make(), log, num_votes, stop_error)
+    for kill in kills:
+        with BrokenLog(tmp_path / str(kill), kill) as log, pytest.raises(KeyboardInterrupt):
+            votes_of(make(), log, num_votes, stop_error)
+        with BrokenLog(tmp_path / str(kill), -1) as log:
+            assert votes_of(make(), log, num_votes, stop_error) == whole, kill
+    if stop_error is not None:
+        assert len({len(votes) for votes in whole}) > 2
+
+
+def test_only_chunks_that_lack_a_vote_are_asked_again(tmp_path: Path) -> None:
+    """And of a chunk that another pair lacks, no row is written twice."""
+    with BrokenLog(tmp_path, CHUNK + 2) as log, pytest.raises(KeyboardInterrupt):
+        votes_of(here(), log, 1, None)
+    sampler = BatchSampler()
+    with BrokenLog(tmp_path, -1) as log:
+        votes_of(GenerativeJudge(sampler, PLAIN), log, 1, None)
+    assert sampler.calls == [2 * 6]
+    with PassLog(tmp_path, {"judge": "x"}) as log:
+        assert [entry.key[1] for entry in log.entries("votes")] == list(range(len(PAIRS)))
+
+
+def test_a_resumed_round_of_a_ranking_draws_what_the_whole_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prompts = [Candidates(f"c{n}", f"Q{n}", ("a", "b", "c"), ()) for n in range(3)]
+    how: dict[str, Any] = {"plan": "round_robin", "budget": None, "num_votes": 2, "seed": 0}
+    run_ranking(here(), prompts, tmp_path / "whole", **how)
+    write_all, written = VoteLog.write_all, []
+
+    def broken(*arguments: Any) -> None:
+        if len(written) == 4:
+            raise KeyboardInterrupt
+        written.append(arguments)
+        write_all(*arguments)
+
+    monkeypatch.setattr(VoteLog, "write_all", broken)
+    with pytest.raises(KeyboardInterrupt):
+        run_ranking(here(), prompts, tmp_path / "parts", **how)
+    monkeypatch.undo()
+    run_ranking(here(), prompts, tmp_path / "parts", **how)
+    parts, whole = ((tmp_path / name / MATCHES).read_text().splitlines()[1:] for name in ("parts", "whole"))
+    assert list(map(json.loads, parts)) == list(map(json.loads, whole))
 
 
 class CutJudge(GenerativeJudge):
