@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -9,19 +10,22 @@ from typing import Any
 
 from rewardlab.benchmarks.figures import best_baseline
 from rewardlab.benchmarks.findings import key_phrase
+from rewardlab.benchmarks.pass_log import PassLog
 from rewardlab.benchmarks.report import cost_text, write_reports
-from rewardlab.benchmarks.report_model import Cost, Report
+from rewardlab.benchmarks.report_model import NO_COST, Cost, Report
+from rewardlab.benchmarks.run_files import VOTES
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import BenchSettings, check_names
 from rewardlab.benchmarks.spending import sum_costs
 from rewardlab.config import SuiteConfig
 from rewardlab.config.bench import BenchEntry
+from rewardlab.config.data import NO_BUDGET
 from rewardlab.data.files import write_atomic
 from rewardlab.errors import DataError
 from rewardlab.reporting.tables import markdown_table, percent, signed, with_interval
 from rewardlab.samplers.request_options import RequestOptions
 
-FAILED = "**failed**"  # in place of an accuracy
+FAILED, UNREAD = "**failed**", "**no verdict read**"  # in place of an accuracy
 COLUMNS = (
     "benchmark",
     "accuracy",
@@ -71,24 +75,51 @@ def _request_of(entry: BenchEntry, shared: RequestOptions | None) -> RequestOpti
     )
 
 
-def run_suite(suite: SuiteConfig, settings: Sequence[BenchSettings], out: Path) -> str:
-    """Run each benchmark to ``out/NAME``, its reports included, and write ``out/suite.md``; returns its text.
+def run_suite(suite: SuiteConfig, settings: Sequence[BenchSettings], out: Path) -> tuple[str, dict[str, Report]]:
+    """Run each benchmark to ``out/NAME``, its reports included, and write ``out/suite.md``; returns its text, and the reports
+    by NAME.
 
-    What is finished is only scored again. Two entries of one benchmark are numbered. A budget is one of all together.
+    What is finished is only scored again. An entry of a benchmark that came before has a further ``_`` in its name. A budget is
+    one of all together: what the logs of all folders have spent counts from the start. Raise what :func:`run_bench` raises.
     """
-    reports: dict[str, Report] = {}
-    costs: list[Cost] = []
+    entries: dict[str, BenchSettings] = {}
     for entry in settings:
         name = Path(entry.benchmark).name.removesuffix(".py")
-        while name in reports:
+        while name in entries:
             name += "_"
-        report, rows = run_bench(entry, out / name, spent=sum_costs(costs))
-        costs += [report.cost] if report.cost is not None else []
-        write_reports(report, rows, out / name)
-        reports[name] = report
+        entries[name] = entry
+    costs = {name: _logged_cost(entry, out / name) for name, entry in entries.items() if entry.budget != NO_BUDGET}
+    reports: dict[str, Report] = {}
+    for name, entry in entries.items():
+        spent = sum_costs([cost for other, cost in costs.items() if other != name])
+        reports[name], rows = run_bench(entry, out / name, spent=spent)
+        costs[name] = reports[name].cost or NO_COST
+        write_reports(reports[name], rows, out / name)
     text = suite_markdown(suite.title, reports)
     write_atomic(out / "suite.md", text)
-    return text
+    return text, reports
+
+
+def _logged_cost(entry: BenchSettings, folder: Path) -> Cost:
+    """Return what the run in ``folder`` has spent so far, whoever's it is; nothing where there is none."""
+    try:
+        with (folder / VOTES).open("rb") as file:
+            first = file.readline()
+    except FileNotFoundError:
+        return NO_COST
+    if not first.endswith(b"\n"):
+        return NO_COST  # killed before it asked
+    try:
+        identity = json.loads(first)["identity"]
+    except (ValueError, TypeError, KeyError):
+        identity = {}  # the log says what is wrong with it
+    with PassLog(folder, identity) as log:
+        return log.spending.cost(entry.prices)
+
+
+def is_unread(report: Report) -> bool:
+    """Return whether no verdict was read in any answer, so that its figures say nothing of the judge."""
+    return report.scores.invalid_rate == 1
 
 
 def suite_markdown(title: str, reports: Mapping[str, Report]) -> str:
@@ -97,13 +128,15 @@ def suite_markdown(title: str, reports: Mapping[str, Report]) -> str:
     for name, report in reports.items():
         scores, blank = report.scores, report.controls.get("blank")
         rule, best = best_baseline(report.baselines)
+        accuracy = with_interval(scores.accuracy.micro, scores.interval)
+        unread = is_unread(report) and not report.failure
         bias, decided = scores.position_bias, scores.decision
         row = (
             f"[{name}]({name}/report.md)",
-            FAILED if report.failure else with_interval(scores.accuracy.micro, scores.interval),
+            FAILED if report.failure else UNREAD if unread else accuracy,
             "; ".join(map(key_phrase, report.findings)) or "–",
-            percent(scores.accuracy.macro),
-            "–" if decided is None else with_interval(decided.accuracy, decided.interval),
+            "–" if unread else percent(scores.accuracy.macro),
+            "–" if unread or decided is None else with_interval(decided.accuracy, decided.interval),
             "–" if blank is None else with_interval(blank.accuracy.micro, blank.interval),
             f"{rule} {percent(best)}",
             percent(scores.invalid_rate, 2),

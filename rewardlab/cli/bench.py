@@ -228,9 +228,10 @@ def bench_suite(
     """Run every benchmark of a suite, one folder each with its reports, and a table over all in `suite.md`.
 
     Missing data is reported before anything is asked; the same command continues a killed run. `bench prepare` fetches data.
-    A budget is one of all benchmarks together; where it is spent the exit status is 3.
+    A budget is one of all benchmarks together; where it is spent the exit status is 3, as where a run failed. **Exit status 1**
+    where no verdict was read in any answer about one of the benchmarks.
     """
-    from rewardlab.benchmarks.suite import FAILED, entry_settings, run_suite
+    from rewardlab.benchmarks.suite import entry_settings, is_unread, run_suite
     from rewardlab.config import SuiteConfig, load_config
 
     config = load_config(SuiteConfig, suite)
@@ -239,12 +240,15 @@ def bench_suite(
     shared |= {"prices": parse_prices(price), "budget": parse_budget(budget_usd, budget_tokens)}
     shared["cache"] = cache_folder(cache, judge)
     shared |= {"command": shlex.join(["rewardlab", *sys.argv[1:]]), **({"limit": limit} if limit else {})}
-    text = run_suite(config, entry_settings(config, root, **shared), out)
+    text, reports = run_suite(config, entry_settings(config, root, **shared), out)
     typer.echo(text)
     typer.echo(f"written: {out}/suite.md, and a folder for each benchmark")
-    if FAILED in text:
+    if any(report.failure for report in reports.values()):
         typer.echo("runs failed at the endpoint; the same command asks again", err=True)
         raise typer.Exit(ExitCode.ENDPOINT)
+    if unread := {name: report for name, report in reports.items() if is_unread(report)}:
+        typer.echo("\n".join(f"{name}: {finding}" for name, report in unread.items() for finding in report.findings), err=True)
+        raise typer.Exit(ExitCode.FINDING)
 
 
 @bench_app.command("listwise")
@@ -280,8 +284,10 @@ def bench_listwise(
 
     A judge of pairs takes `bench run rewardbench2` instead (every right answer against each wrong one), or `rewardlab rank`.
     The same command continues a killed run. **Exit status 3** where an endpoint refuses request after request, and where more
-    than `--max-failed` of the answers failed: the report has no accuracy then.
+    than `--max-failed` of the answers failed, **exit status 1** where nothing could be read in any: the report has no accuracy
+    then.
     """
+    from rewardlab.benchmarks.headline import NOT_ONE_VERDICT
     from rewardlab.benchmarks.rewardbench2.listwise import ListSettings, listwise_markdown, run_listwise
     from rewardlab.judging.engines import open_generative_judge
 
@@ -308,3 +314,10 @@ def bench_listwise(
     if report.failure:
         typer.echo(f"the run failed: {report.failure}", err=True)
         raise typer.Exit(ExitCode.ENDPOINT)
+    if report.scores.invalid_rate == 1:
+        typer.echo(
+            f"{NOT_ONE_VERDICT.format(report.scores.num_answers)}; do --words ask for the form that is read, [[A]] to [[D]] or "
+            "a rating in the last line, and does --max-tokens leave room for it?",
+            err=True,
+        )
+        raise typer.Exit(ExitCode.FINDING)

@@ -26,8 +26,9 @@ class BudgetGuard:
     before may exceed the budget, a chat only where its prompt is more than a fifth longer than the longest yet.
 
     A request may cost ``max_tokens`` of answer and a prompt of 1.2 times the longest yet; before any answer is known, a
-    single request is sent alone. So the last requests go out few at a time, and what is left in the end is less than the most
-    that a single one may cost. What a provider charges for requests that failed is known to it alone, and not counted.
+    single request is sent alone, where its answer fits what is left. So the last requests go out few at a time, and what is
+    left in the end is less than the most that a single one may cost. What a provider charges for requests that failed is known
+    to it alone, and not counted.
     """
 
     def __init__(self, prices: Prices, budget: Budget, max_tokens: int, usage: Usage, longest_prompt: int = 0) -> None:
@@ -51,12 +52,9 @@ class BudgetGuard:
         """Return whether ``number`` more requests, beside those in flight, stay within the budget."""
         if not self.limited:
             return True
-        if not self._longest_prompt:
-            usd, tokens = self.most()  # of the answer alone
-            if (self._budget.usd or usd) < usd or (self._budget.tokens or tokens) < tokens:
-                return False
-            return self._open + number <= 1
-        usd, tokens = self.most(self._open + number)
+        if not self._longest_prompt and self._open + number > 1:
+            return False
+        usd, tokens = self.most(self._open + number)  # of the answer alone, where no prompt's length is known
         within_usd = self._budget.usd is None or self.usd + usd <= self._budget.usd
         return within_usd and (self._budget.tokens is None or self.tokens + tokens <= self._budget.tokens)
 

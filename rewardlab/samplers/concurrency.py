@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
@@ -83,25 +82,34 @@ class AdaptiveConcurrency:
 
 async def in_window(items: Iterator[T], work: Callable[[T], Awaitable[R]], width: int) -> AsyncGenerator[list[R]]:
     """Yield what ``work`` returns for each item, those in a list that were done together; ``width`` are at work at a time, and
-    an item is taken when its work begins. Where one raises, no other is taken, and what is at work is waited for and yielded
-    before. What is at work when the reader leaves is cancelled."""
+    an item is taken when its work begins. Where the work or the taking of one raises, no other is taken, and what is at work is
+    waited for and yielded before. What is at work when the reader leaves is cancelled."""
 
     async def one(item: T) -> R:
         return await work(item)
 
     tasks: set[asyncio.Task[R]] = set()
+    failure: Exception | None = None  # of taking an item
     try:
         while True:
-            tasks |= {asyncio.create_task(one(item)) for item in itertools.islice(items, width - len(tasks))}
+            try:
+                while len(tasks) < width:
+                    tasks.add(asyncio.create_task(one(next(items))))
+            except StopIteration:
+                pass
+            except Exception as untaken:
+                failure = untaken
             if not tasks:
+                if failure is not None:
+                    raise failure
                 return
             done, tasks = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            if any(task.exception() for task in done) and tasks:  # what was asked for is paid for
+            if (failure or any(task.exception() for task in done)) and tasks:  # what was asked for is paid for
                 rest, tasks = await asyncio.wait(tasks), set()
                 done |= rest[0]
             if results := [task.result() for task in done if task.exception() is None]:
                 yield results
-            for error in filter(None, (task.exception() for task in done)):
+            for error in filter(None, (failure, *(task.exception() for task in done))):
                 raise error
     finally:
         for task in tasks:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -133,3 +134,29 @@ def test_a_suite_has_one_budget(data: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert len(server.bodies) == 120
     assert f"- cost of all: ${120 * AN_ANSWER:.4f}: 120 requests" in done.stdout
+
+
+def test_a_suite_that_goes_on_counts_what_came_after(data: Path, tmp_path: Path) -> None:
+    """What failed in its first benchmark is asked again only with what the second has left of the budget."""
+    entry = {"benchmark": "pairs", "data": data.name, "controls": [], "max_tokens": 16}
+    (tmp_path / "suite.yaml").write_text(f"title: t\nbenchmarks: [{entry}, {dict(entry, votes=2)}]\n")
+    server = ChatServer(usage=USAGE, refuse=lambda body, number: (400, "no") if number in (10, 20, 30, 40) else None)
+    with chat_server(server) as url:
+        run = ["bench", "suite", tmp_path / "suite.yaml", "--judge", f"openai:m@{url}", "--root", tmp_path]
+        run += ["--out", tmp_path / "out", "--budget-tokens", "13000"]
+        failed = run_main(main, *run)
+        assert (failed.returncode, server.answers) == (3, 116), failed.stderr
+        assert (tmp_path / "out" / "suite.md").exists()
+        spent = run_main(main, *run)
+    assert spent.returncode == 3
+    assert "the budget is spent" in spent.stderr
+    assert 110 * server.answers <= 13_000
+
+
+def test_a_first_request_counts_what_others_spent(data: Path, tmp_path: Path) -> None:
+    """No prompt of this run is known yet; a budget that others have spent is spent."""
+    server, limit = ChatServer(usage=USAGE), Budget(usd=None, tokens=10_000)
+    settings = BenchSettings("pairs", data, "", controls=(), budget=limit, max_tokens=16)
+    with chat_server(server) as url, pytest.raises(EndpointError, match="the budget is spent: 0 of 40 votes"):
+        run_bench(replace(settings, judge=f"openai:m@{url}"), tmp_path / "out", spent=Cost(100, 9_000, 1_000))
+    assert server.bodies == []

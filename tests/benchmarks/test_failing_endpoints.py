@@ -144,6 +144,22 @@ def test_a_suite_goes_on_and_says_which_failed(pairs_file: Path, tmp_path: Path)
     assert "pairs_: FAILED" not in text
 
 
+def test_a_suite_without_any_verdict_is_no_figure(demo_pairs: Any, tmp_path: Path) -> None:
+    """Of one of its benchmarks: the table has no accuracy there, the sentences say why, and the status is 1."""
+    write_parquet(demo_pairs[0][:20], tmp_path / "few.parquet")
+    entry = {"benchmark": "pairs", "data": "few.parquet", "controls": []}
+    (tmp_path / "suite.yaml").write_text(f"title: t\nbenchmarks: [{entry}, {dict(entry, template='double_brackets')}]\n")
+    with chat_server(ChatServer(text="I looked.\n\n[[A]]")) as url:
+        how = ["--judge", f"openai:m@{url}", "--root", tmp_path, "--out", tmp_path / "s"]
+        ended = run_main(main, "bench", "suite", tmp_path / "suite.yaml", *how)
+    assert ended.returncode == 1
+    assert "pairs: Invalid answers: 100.0 % have no verdict" in ended.stderr
+    assert "pairs_: " not in ended.stderr
+    unread, read = [line.split(" | ") for line in ended.stdout.splitlines() if line.startswith("| [pairs")]
+    assert [unread[1], *unread[3:5]] == ["**no verdict read**", "–", "–"]
+    assert read[1].startswith("50.0 [")
+
+
 @pytest.mark.parametrize("status", [401, 404, 400])
 def test_a_teacher_that_refuses_is_asked_few_times(status: int, demo_pairs: Any, tmp_path: Path) -> None:
     """Not about every pair."""
@@ -214,6 +230,22 @@ def test_rank_and_listwise_have_the_same_bound(command: tuple[str, ...], prompts
     assert "best found" in again.stdout or "all prompts" in again.stdout
     assert "FAILED" not in again.stdout
     assert json.loads((tmp_path / "out" / "report.json").read_text())["failure"] == ""
+
+
+@pytest.mark.parametrize("protocol", ["choice", "ratings"])
+def test_listwise_without_any_verdict_is_no_figure(protocol: str, prompts_file: Path, tmp_path: Path) -> None:
+    """Neither ours nor the scorer's, nor a word of them, and the status is 1; 3 where too many failed, too."""
+    server = ChatServer(text="I cannot say.")
+    with chat_server(server) as url:
+        how = ["bench", "listwise", "--data", prompts_file, "--protocol", protocol, "--judge", f"openai:m@{url}", "--out"]
+        unread = run_main(main, *how, tmp_path / "a")
+        server.refuse = lambda body, number: (400, "no") if number % 10 == 5 else None
+        failed = run_main(main, *how, tmp_path / "b")
+    assert (unread.returncode, failed.returncode) == (1, 3)
+    assert "no verdict was read in any of 80 answers; do --words ask" in unread.stderr
+    assert "**No verdict was read in any of 80 answers" in (tmp_path / "a" / "report.md").read_text()
+    for shown in (unread.stdout, failed.stdout):
+        assert not any(words in shown for words in ("all prompts", "own scorer prints", "all four placings"))
 
 
 def test_a_refused_control_names_its_cure(pairs_file: Path, tmp_path: Path) -> None:

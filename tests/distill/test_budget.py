@@ -70,6 +70,9 @@ def test_before_any_answer_a_request_goes_alone() -> None:
     assert not first.affords(1)
     assert (guard(tokens=100).affords(1), guard(tokens=99).affords(1)) == (True, False)
     assert (guard(usd=0.001).affords(1), guard(usd=0.0009).affords(1)) == (True, False)
+    spent = Usage(answers=9, prompt_tokens=2000, completion_tokens=500, cached_tokens=0, usd=0.01, wasted_tokens=200)
+    assert (guard(spent, tokens=2800).affords(1), guard(spent, tokens=2799).affords(1)) == (True, False)
+    assert (guard(spent, usd=0.0111).affords(1), guard(spent, usd=0.0109).affords(1)) == (True, False)
 
 
 def test_a_request_waits_for_those_in_flight() -> None:

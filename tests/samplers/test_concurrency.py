@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections.abc import Iterator
 from email.utils import formatdate
 from typing import Any
 
@@ -14,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from rewardlab.samplers.concurrency import AdaptiveConcurrency, retry_after_s
+from rewardlab.samplers.concurrency import AdaptiveConcurrency, in_window, retry_after_s
 from rewardlab.samplers.openai_api import ChatEndpoint
 from rewardlab.types import Message, Part
 from tests.support.servers import running
@@ -107,3 +108,32 @@ def test_retry_after(header: str | None, seconds: float) -> None:
     """Seconds, or a date (RFC 9110, 10.2.3); nonsense is no wait."""
     assert retry_after_s(header) == seconds
     assert retry_after_s(formatdate(time.time() + 30, usegmt=True)) == pytest.approx(30, abs=2)
+
+
+@pytest.mark.parametrize("width", [1, 3, 8])
+@pytest.mark.parametrize("broken", [0, 5])
+def test_what_is_at_work_outlives_an_item_that_cannot_be_taken(broken: int, width: int) -> None:
+    """All before it are asked and yielded, then its error is raised; nothing after it is taken."""
+    taken: list[int] = []
+
+    def items() -> Iterator[int]:
+        for n in range(20):
+            taken.append(n)
+            if n == broken:
+                raise ValueError("bad item")
+            yield n
+
+    async def work(item: int) -> int:
+        await asyncio.sleep(0.001 * (10 - item))
+        return item
+
+    got: list[int] = []
+
+    async def main() -> None:
+        async for batch in in_window(items(), work, width):
+            got.extend(batch)
+
+    with pytest.raises(ValueError, match="bad item"):
+        asyncio.run(main())
+    assert sorted(got) == list(range(broken))
+    assert taken == list(range(broken + 1))

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from rewardlab.benchmarks.asked_without import asked_without
+from rewardlab.benchmarks.headline import NOT_ONE_VERDICT
 from rewardlab.benchmarks.report_model import Accuracy, CountedEstimate, json_form
 from rewardlab.benchmarks.rewardbench2 import official
 from rewardlab.benchmarks.rewardbench2.loader import ListPrompt, load_prompts
@@ -274,18 +275,22 @@ def official_records(
 
 
 def listwise_markdown(report: ListReport) -> str:
-    """Return the report for a terminal or a pull request."""
-    scores = report.scores
+    """Return the report for a terminal or a pull request; it has no accuracies of a run that failed, or in which nothing was
+    read."""
+    scores, is_unread = report.scores, report.scores.invalid_rate == 1
     cells = {**scores.groups, "all prompts": CountedEstimate(scores.num_prompts, scores.accuracy.micro, scores.interval)}
     rows = [(name, with_interval(cell.accuracy, cell.interval), f"{cell.n:,}") for name, cell in cells.items()]
     rows.append(("mean of the subsets", percent(scores.accuracy.macro), f"{scores.num_prompts:,}"))
     lines = [f"# RewardBench 2, {report.protocol}: {report.judge}", ""]
     if report.failure:  # figures would be of the endpoint
         lines += [f"**FAILED: {report.failure}**", ""]
+    elif is_unread:
+        unread = NOT_ONE_VERDICT.format(scores.num_answers)
+        lines += [f"**{unread[0].upper()}{unread[1:]}: there is no accuracy to show**", ""]
     else:
         lines += [*markdown_table(("", "accuracy %, 95 % interval", "prompts"), rows), ""]
         lines += ["What the benchmark's own scorer prints on these answers:", "", "```text", *report.official, "```", ""]
-    if not report.failure and scores.places is not None and scores.consistent is not None:
+    if not (report.failure or is_unread) and scores.places is not None and scores.consistent is not None:
         places = ", ".join(f"{letter} {'–' if s is None else f'{100 * s:.1f} %'}" for letter, s in scores.places.items())
         lines += [
             f"- named: {places} (a quarter each: no bias)",
@@ -301,8 +306,6 @@ def listwise_markdown(report: ListReport) -> str:
     lines += [f"- invalid rate: {100 * scores.invalid_rate:.2f} %, by status {dict(scores.statuses)}"]
     if scores.statuses.get("truncated") == scores.num_answers:
         lines.append("- every answer was cut off: raise --max-tokens")
-    if scores.invalid_rate == 1:
-        lines.append("- what the benchmark's own scorer prints above is its quarter for failures: nothing could be read")
     if report.left_out:
         lines += [
             f"- {report.left_out:,} prompts left out: not one right and three wrong answers (rate them: --protocol ratings)"
