@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rewardlab.benchmarks.findings import key_phrase
+from rewardlab.benchmarks.report import macro_text
 from rewardlab.benchmarks.report_model import Report, RowScore
 from rewardlab.benchmarks.run_files import REPORT, SCORES, VOTES
 from rewardlab.benchmarks.run_names import short_names
@@ -174,7 +175,7 @@ def _run_cells(run: Run, base: Run, names: Mapping[str, str]) -> dict[str, str]:
         "p": p_text(change.p_value) if change else "",
         "both orders": with_interval(decided.accuracy, decided.interval) if decided else "–",
         "Acc+": with_interval(prompts.accuracy, prompts.interval) if prompts else "–",
-        "macro": percent(scores.accuracy.macro),
+        "macro": macro_text(scores),
         "text-only": "–" if blank is None else with_interval(blank.accuracy.micro, blank.interval),
         "invalid, %": f"{100 * scores.invalid_rate:.2f}",
         "swap consistency": percent(scores.swap_consistency),

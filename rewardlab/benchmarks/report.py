@@ -36,7 +36,7 @@ def judge_rows(report: Report) -> list[tuple[str, str, str]]:
     scores, n = report.scores, f"{report.scores.num_pairs:,}"
     rows = [(name, with_interval(cell.accuracy, cell.interval), f"{cell.n:,}") for name, cell in scores.groups.items()]
     rows.append(("micro average", with_interval(scores.accuracy.micro, scores.interval), n))
-    rows.append(("macro average", percent(scores.accuracy.macro), n))
+    rows.append(("macro average", macro_text(scores), n))
     if decided := scores.decision:
         by_probability = "verdict_probability" in scores.confidence
         how = f"panel by {report.panel.rule}," if report.panel else "by probability" if by_probability else "one majority"
@@ -45,6 +45,12 @@ def judge_rows(report: Report) -> list[tuple[str, str, str]]:
         accuracy = with_interval(prompts.accuracy, prompts.interval)
         rows.append(("prompts with all pairs right (Acc+)", accuracy, f"{prompts.n:,}"))
     return rows
+
+
+def macro_text(scores: Scores) -> str:
+    """Return the macro average with its interval, which reports of earlier versions lack."""
+    macro, interval = scores.accuracy.macro, scores.macro_interval
+    return with_interval(macro, interval) if interval else percent(macro)
 
 
 def reference_rows(report: Report) -> list[tuple[str, str, str]]:

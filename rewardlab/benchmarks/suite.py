@@ -11,7 +11,7 @@ from typing import Any
 from rewardlab.benchmarks.figures import best_baseline
 from rewardlab.benchmarks.findings import key_phrase
 from rewardlab.benchmarks.pass_log import PassLog
-from rewardlab.benchmarks.report import cost_text, write_reports
+from rewardlab.benchmarks.report import cost_text, macro_text, write_reports
 from rewardlab.benchmarks.report_model import NO_COST, Cost, Report
 from rewardlab.benchmarks.run_files import VOTES
 from rewardlab.benchmarks.runner import run_bench
@@ -129,14 +129,14 @@ def suite_markdown(title: str, reports: Mapping[str, Report]) -> str:
         scores, blank = report.scores, report.controls.get("blank")
         rule, best = best_baseline(report.baselines)
         accuracy = with_interval(scores.accuracy.micro, scores.interval)
-        unread = is_unread(report) and not report.failure
+        has_figures = not (report.failure or is_unread(report))
         bias, decided = scores.position_bias, scores.decision
         row = (
             f"[{name}]({name}/report.md)",
-            FAILED if report.failure else UNREAD if unread else accuracy,
+            FAILED if report.failure else accuracy if has_figures else UNREAD,
             "; ".join(map(key_phrase, report.findings)) or "–",
-            "–" if unread else percent(scores.accuracy.macro),
-            "–" if unread or decided is None else with_interval(decided.accuracy, decided.interval),
+            macro_text(scores) if has_figures else "–",
+            with_interval(decided.accuracy, decided.interval) if has_figures and decided else "–",
             "–" if blank is None else with_interval(blank.accuracy.micro, blank.interval),
             f"{rule} {percent(best)}",
             percent(scores.invalid_rate, 2),

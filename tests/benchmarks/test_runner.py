@@ -292,6 +292,7 @@ def test_report_files(pairs_file: Path, tmp_path: Path, monkeypatch: pytest.Monk
     assert page.count('class="thumbnail"') == page.count('<details class="judgment"') > 0
     text = (tmp_path / "r" / "report.md").read_text()
     assert text == report_markdown(report)
+    assert re.search(r"\| macro average \| \d+\.\d \[\d+\.\d, \d+\.\d\] \|", text)
     assert "text-only (blank image)" in text
     assert "baseline: longest" in text
     assert "stopping error" in text
