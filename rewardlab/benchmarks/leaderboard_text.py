@@ -58,13 +58,13 @@ def leaderboard_text(runs: Sequence[Run], width: int) -> str:
     columns, rows = leaderboard(runs)
     columns = [AGAINST if column.startswith("against ") else column for column in columns]
     names = dict(zip([f"{name} ({run.report.judge})" for name, run in _named(runs)], _named(runs), strict=True))
-    shown = [[names[row[0]][0] if row[0] in names else row[0], *row[1:]] for row in rows]
-    places = fitting_columns(columns, shown, width)
+    short_rows = [[names[row[0]][0] if row[0] in names else row[0], *row[1:]] for row in rows]
+    places = fitting_columns(columns, short_rows, width)
     lines = [leaderboard_title(runs), ""]
-    lines += aligned_table([columns[n] for n in places], [[row[n] for n in places] for row in shown], width)
+    lines += aligned_table([columns[n] for n in places], [[row[n] for n in places] for row in short_rows], width)
     lines.append("")
     wrong = columns.index(LAST[-1])
-    for row, short in zip(rows, shown, strict=True):
+    for row, short in zip(rows, short_rows, strict=True):
         if row[0] in names:
             first = ", the first" if names[row[0]][1] is runs[0] else ""
             faults = "" if row[wrong] in ("", "–") else f" What is wrong: {row[wrong]}."

@@ -218,8 +218,8 @@ class _Asking:
         """
         if self._judge.is_batch_invariant:
             return numbers
-        asked, chunks = set(numbers), {n // CHUNK for n in numbers}
-        whole = (n for n, row in enumerate(self._pass.rows) if n not in asked and len(self._votes.get(row.row, ())) > first)
+        wanted, chunks = set(numbers), {n // CHUNK for n in numbers}
+        whole = (n for n, row in enumerate(self._pass.rows) if n not in wanted and len(self._votes.get(row.row, ())) > first)
         return sorted([*numbers, *(n for n in whole if n // CHUNK in chunks)])
 
     def _answered(self, n: int) -> Collection[int]:

@@ -67,7 +67,9 @@ def vote_problems(counted: Mapping[int, CountedRow], report: Report, rows: Seque
         )
     pairs = [(row, counted[row.row]) for row in rows if row.row in counted]
     other = [
-        (row, own.score) for row, own in pairs if own.score is not None and not isclose(own.score, row.score, abs_tol=1e-9)
+        (row, count.score)
+        for row, count in pairs
+        if count.score is not None and not isclose(count.score, row.score, abs_tol=1e-9)
     ]
     if other:
         row, score = other[0]
@@ -78,8 +80,8 @@ def vote_problems(counted: Mapping[int, CountedRow], report: Report, rows: Seque
         statuses.update(one.statuses)
     for name in sorted(statuses.keys() | scores.statuses.keys()):
         if statuses[name] != scores.statuses.get(name, 0):
-            said = scores.statuses.get(name, 0)
-            sentences.append(f"{said:,} votes are said to be of status {name}, votes.jsonl has {statuses[name]:,}")
+            reported = scores.statuses.get(name, 0)
+            sentences.append(f"{reported:,} votes are said to be of status {name}, votes.jsonl has {statuses[name]:,}")
     if sum(statuses.values()) != scores.num_votes_total:
         sentences.append(f"{scores.num_votes_total:,} votes are said, votes.jsonl has {sum(statuses.values()):,}")
     chosen = sum(one.chosen for one in counted.values())

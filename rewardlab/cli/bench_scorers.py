@@ -83,9 +83,9 @@ def bench_check(
     if "overall" not in groups:
         raise ConfigError("expected overall=PERCENT beside the groups")
     overall = groups.pop("overall")
-    said, ranked = sentence(groups, overall, groupings, "official"), fits(groups, overall, groupings)
-    check = Check(any(fit.adds_up for fit in ranked), sentence=said, groupings=tuple(ranked))
-    typer.echo(json.dumps(json_form(check), indent=1) if as_json else said)
+    words, ranked = sentence(groups, overall, groupings, "official"), fits(groups, overall, groupings)
+    check = Check(any(fit.adds_up for fit in ranked), sentence=words, groupings=tuple(ranked))
+    typer.echo(json.dumps(json_form(check), indent=1) if as_json else words)
     if not check.is_good:
         raise typer.Exit(1)
 

@@ -117,8 +117,8 @@ class _Build:
 
 def _short(reason: str) -> str:
     """Return a reason without what is only this row's: its number and its texts."""
-    own = reason.partition(", row ")[2].partition(": ")[2] or reason if ", row " in reason else reason
-    return own[:MOST_LETTERS]
+    short = reason.partition(", row ")[2].partition(": ")[2] or reason if ", row " in reason else reason
+    return short[:MOST_LETTERS]
 
 
 def _make_room(out: Path) -> None:

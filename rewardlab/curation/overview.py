@@ -153,10 +153,10 @@ def summary_lines(numbers: dict[str, Any]) -> list[str]:
     rows.append(("different images", f"{numbers['num_distinct_images']:,}"))
     for name in ("preferred", "order", "source", "category", "licence", "level", "attempts", "images"):
         counts = sorted(numbers.get(name, {}).items(), key=lambda item: -item[1])
-        shown = [f"{value} {number:,} ({percent(number / total, 0)} %)" for value, number in counts[:MOST_VALUES]]
+        parts = [f"{value} {number:,} ({percent(number / total, 0)} %)" for value, number in counts[:MOST_VALUES]]
         rest = [f"{len(counts) - MOST_VALUES:,} more"] if len(counts) > MOST_VALUES else []
         if counts:
-            rows.append((CHARTS[name].lower(), ", ".join(shown + rest)))
+            rows.append((CHARTS[name].lower(), ", ".join(parts + rest)))
     for name, (share, low, high) in numbers["longer_wins"].items():
         of = "" if name == "all" else f", {name}"
         rows.append((f"the longer response is preferred{of}", f"{with_interval(share, (low, high))} % (95 % interval)"))

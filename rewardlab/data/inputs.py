@@ -112,7 +112,9 @@ def pair_of(
         row["videos"] = [{"bytes": v} if isinstance(v, bytes) else str(v) if isinstance(v, Path) else v for v in row["videos"]]
     for name in ("question", "responses"):
         row[name] = _parts(row.get(name), urls, f"{where}, {name}")
-    return with_frames(from_row(row, index=number, files=Files(checked=True, own=True), where="pair"), frames, policy=policy)
+    return with_frames(
+        from_row(row, index=number, files=Files(checked=True, is_callers=True), where="pair"), frames, policy=policy
+    )
 
 
 def _embedded(value: Any, urls: AllowedUrls, where: str) -> Any:

@@ -26,8 +26,8 @@ def value_at(row: Mapping[str, Any], path: str) -> Any:
             names = list(map(str, value))
             close = get_close_matches(step, names, n=1)
             meant = f"; did you mean {close[0]!r}?" if close else ""
-            shown = ", ".join(names[:MOST_NAMES]) + (f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else "")
-            raise DataError(f"no {path!r} in the row: {step!r} is not among {shown}{meant}") from error
+            listed = ", ".join(names[:MOST_NAMES]) + (f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else "")
+            raise DataError(f"no {path!r} in the row: {step!r} is not among {listed}{meant}") from error
     return value
 
 

@@ -132,17 +132,17 @@ def _embedded(media: Sequence[bytes]) -> list[dict[str, bytes | None]]:
 class Files:
     """Where a row's media are: paths start at ``folder``; with ``checked`` embedded images were checked when written.
 
-    A relative path that leads out of ``folder`` by ``..`` is refused, unless ``own`` says that the caller and no file named it.
-    A path from the root of the disk is read where it points, and links are followed.
+    A relative path that leads out of ``folder`` by ``..`` is refused, unless ``is_callers`` says that the caller and no
+    file named it. A path from the root of the disk is read where it points, and links are followed.
     """
 
     folder: Path = Path()
     checked: bool = False
-    own: bool = False
+    is_callers: bool = False
 
     def file_of(self, path: str, where: str) -> Path:
         """Return the file that a row's ``path`` names. Raise MediaError for a relative one out of the folder."""
-        if not self.own and leads_out(path):
+        if not self.is_callers and leads_out(path):
             raise MediaError(
                 f"{where}: {path:.160} leads out of {self.folder}, where paths start; name a folder that holds all media with "
                 "--images and write paths from there, or whole paths"

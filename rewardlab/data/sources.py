@@ -190,9 +190,9 @@ def splits_of(folder: Path, files: Iterable[Path]) -> dict[str, list[Path]]:
     saved = (folder / "dataset_dict.json").is_file()
     for file in files:
         parts = file.relative_to(folder).parts if file.is_relative_to(folder) else ()
-        found = parts[:1] if saved else [match[1] for part in parts if (match := _SPLIT.match(part))]
-        if found:
-            splits.setdefault(found[0], []).append(file)
+        names = parts[:1] if saved else [match[1] for part in parts if (match := _SPLIT.match(part))]
+        if names:
+            splits.setdefault(names[0], []).append(file)
     return splits
 
 

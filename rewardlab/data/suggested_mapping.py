@@ -102,21 +102,21 @@ def _is_label(name: str, values: Sequence[Any]) -> bool:
 
 def _label_values(values: Sequence[str], names: tuple[Sequence[str], Sequence[str]]) -> Iterator[str]:
     for key, expected in zip(("first", "second"), names, strict=True):
-        found = [value for value in values if value.lower() in expected]
-        yield _required(key, found, values, "value")
+        matches = [value for value in values if value.lower() in expected]
+        yield _required(key, matches, values, "value")
     if rest := [value for value in values if not any(value.lower() in expected for expected in names)]:
         yield f"ties: {json.dumps(rest, ensure_ascii=False)}  # are these ties? Rows with them are left out"
 
 
-def _required(key: str, found: Sequence[str], others: Sequence[str], what: str = "column") -> str:
-    shown = ", ".join(others[:12]) or "none"
-    if len(found) == 1:
-        return f"{key}: {json.dumps(found[0], ensure_ascii=False)}"
-    if found:
-        return f"{key}: {json.dumps(found[0], ensure_ascii=False)}  # check: {', '.join(found)} could all be it"
-    return f"{key}: {OPEN}  # no {what} by a known name; there are: {shown}"
+def _required(key: str, matches: Sequence[str], others: Sequence[str], what: str = "column") -> str:
+    listed = ", ".join(others[:12]) or "none"
+    if len(matches) == 1:
+        return f"{key}: {json.dumps(matches[0], ensure_ascii=False)}"
+    if matches:
+        return f"{key}: {json.dumps(matches[0], ensure_ascii=False)}  # check: {', '.join(matches)} could all be it"
+    return f"{key}: {OPEN}  # no {what} by a known name; there are: {listed}"
 
 
-def _optional(key: str, found: Sequence[str]) -> Iterator[str]:
-    if found:
-        yield _required(key, found, ())
+def _optional(key: str, matches: Sequence[str]) -> Iterator[str]:
+    if matches:
+        yield _required(key, matches, ())

@@ -88,8 +88,8 @@ class Plan:
 def memory_here(limits: Sequence[Path] = CONTAINER_LIMITS) -> int:
     """Return the bytes of memory that a process may have: this machine's, or fewer in a container with a limit."""
     here = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    said = [file.read_text(encoding="utf-8").strip() for file in limits if file.is_file()]
-    return min([here, *(int(limit) for limit in said if limit.isdigit())])  # "max" is none
+    contents = [file.read_text(encoding="utf-8").strip() for file in limits if file.is_file()]
+    return min([here, *(int(limit) for limit in contents if limit.isdigit())])  # "max" is none
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ def ask_missing(
     A judge that gives no single votes is asked for all of a pair again where one is missing, and for its whole chunk where
     draws depend on what else is asked for; answered votes are not yielded again.
     """
-    asked = list[tuple[int, int]]()
+    requested = list[tuple[int, int]]()
     is_single = [voice.is_streaming for voice in judge.voices]
     places = {pair.orders: vote_places(judge, pair.orders, num_votes) for pair in pairs}
     lacking = {
@@ -87,12 +87,12 @@ def ask_missing(
         for n, pair in enumerate(pairs):
             for place, (voice, order, draw) in enumerate(places[pair.orders]):
                 if place not in answered[n] if is_single[voice] else _unit(n, pair, judge, voice) in lacking:
-                    asked.append((n, place))
+                    requested.append((n, place))
                     size = 1 if is_single[voice] else call_sizes[calls[n], voice]
                     yield VoteRequest(pair.pair, order, draw, pair.seed, n, voice, size)
 
     for batch in judge.vote_each(requests(), gate):
-        votes = [(*asked[number], vote) for number, vote in batch]
+        votes = [(*requested[number], vote) for number, vote in batch]
         yield [(n, place, vote) for n, place, vote in votes if place not in answered[n]]
 
 

@@ -39,13 +39,13 @@ class LoggedMatches:
         missing = [n for n, known in enumerate(votes) if len(known) < len(self._places)]
         if missing:
             # the draws of a judge that is not batch invariant depend on all matches of the round
-            asked = missing if self._judge.is_batch_invariant else list(range(len(matches)))
+            numbers = missing if self._judge.is_batch_invariant else list(range(len(matches)))
             drawn_by = seed + turn * self._num_votes
-            requests = [PairRequest(prompts[matches[n][0]].pair(*matches[n][1]), BOTH_ORDERS, drawn_by) for n in asked]
-            answered = [set(votes[n]) for n in asked]
+            requests = [PairRequest(prompts[matches[n][0]].pair(*matches[n][1]), BOTH_ORDERS, drawn_by) for n in numbers]
+            answered = [set(votes[n]) for n in numbers]
             for batch in ask_missing(self._judge, requests, answered, self._num_votes):
                 for number, place, vote in batch:
-                    n = asked[number]
+                    n = numbers[number]
                     votes[n][place] = vote
                     if self._judge.is_streaming and not vote.completion.failed:
                         self._log.write_vote(keys[n], place, vote)

@@ -21,14 +21,14 @@ BUSY_S = 1.0  # how long another process may hold the file: a request on its way
 _TABLE = "CREATE TABLE IF NOT EXISTS answers (key BLOB PRIMARY KEY, answer TEXT NOT NULL) WITHOUT ROWID"
 
 
-def answer_key(asked: str, prompt: Sequence[Message], body: Mapping[str, Any]) -> bytes:
-    """Return what an answer is kept under: who is asked (its address too), every text and image of the prompt, and every field
-    of the request, the seed of the draw among them."""
+def answer_key(endpoint: str, prompt: Sequence[Message], body: Mapping[str, Any]) -> bytes:
+    """Return what an answer is kept under: the ``endpoint`` (address and model) and the seed of the draw, in one
+    text, every text and image of the prompt, and every field of the request."""
     chat = [
         [message.role, [[part.text, part.image and hashlib.sha256(part.image).hexdigest()] for part in message.parts]]
         for message in prompt
     ]
-    return hashlib.sha256(json.dumps([asked, chat, body], sort_keys=True).encode()).digest()
+    return hashlib.sha256(json.dumps([endpoint, chat, body], sort_keys=True).encode()).digest()
 
 
 class AnswerCache:

@@ -255,11 +255,11 @@ class OpenAISampler:
         return self._fit.left_out | nulls_of(self._body) | self._left_out_before
 
     def _cached(self, key: bytes) -> Completion | None:
-        found = self._cache.find(key) if self._cache is not None else None
-        if found is None:
+        entry = self._cache.find(key) if self._cache is not None else None
+        if entry is None:
             return None
-        self._left_out_before |= found[1]
-        return found[0]
+        self._left_out_before |= entry[1]
+        return entry[0]
 
     async def _complete(
         self, endpoints: Sequence[ChatEndpoint], prompt: tuple[Message, ...], body: Mapping[str, Any], key: bytes
@@ -271,8 +271,8 @@ class OpenAISampler:
 
     def _key(self, prompt: tuple[Message, ...], body: Mapping[str, Any], seed: int) -> bytes:
         """The draw's ``seed`` tells draws apart where the body has none."""
-        asked = f"{self.name} {self._max_tokens_field} {seed}"
-        return answer_key(asked, prompt, body) if self._cache is not None else b""
+        endpoint = f"{self.name} {self._max_tokens_field} {seed}"
+        return answer_key(endpoint, prompt, body) if self._cache is not None else b""
 
     def check(self) -> None:
         """Raise EndpointError unless one of the endpoints answers."""
