@@ -268,3 +268,11 @@ def test_a_folder_of_tables_names_one(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("")
     with pytest.raises(DataError, match=rf"without .parquet or .jsonl files; name {tmp_path}/a.csv$"):
         data_files_of(tmp_path)
+
+
+@pytest.mark.parametrize(("name", "text"), [("a.jsonl", ""), ("a.csv", ""), ("b.csv", "question,chosen,rejected\n")])
+def test_a_set_without_pairs_is_not_valid(name: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text)
+    result = CliRunner().invoke(app, ["data", "validate", str(tmp_path / name)])
+    assert result.exit_code == 1
+    assert "holds no pairs" in result.output

@@ -199,7 +199,7 @@ def test_draws_without_a_seed_of_their_own_are_different_answers(data: Path, tmp
     server = ChatServer()
     with chat_server(server) as url:
         for out in ("a", "b"):
-            report = bench(url, data, tmp_path / out, request=RequestOptions(body={"seed": None}))
+            report = bench(url, data, tmp_path / out, request=RequestOptions(body={"seed": None}, concurrency=1))
             assert len(server.bodies) == ALL
     assert not any("seed" in body for body in server.bodies)
     assert report.cached_votes == ALL
