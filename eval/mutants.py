@@ -81,6 +81,36 @@ REASONS: dict[tuple[str, str], str] = {
         "outcome = Outcome.TIE if share == 0.5 else Outcome.RESPONSE_0 if share >= 0.5 else Outcome.RESPONSE_1",
     ): "one half is a tie by then",
     (
+        "verdicts/parse",
+        'return (start + len("<think>"), end) if 0 <= start <= end else None',
+    ): "no text starts both tags",
+    (
+        "verdicts/formats",
+        "return choice_verdict(Choice.FIRST if first >= second else Choice.SECOND, rule)",
+    ): "equal scores have returned",
+    (
+        "verdicts/early_stopping",
+        "side, lead = (share, for_0) if 2 * for_0 >= taken else (1 - share, taken - for_0)",
+    ): "an even stand is not settled while votes are left",
+    (
+        "verdicts/early_stopping",
+        "return [vote for pair in zip(given, swapped, strict=None) for vote in pair]",
+    ): "lengths are not compared either way",
+    (
+        "verdicts/early_stopping",
+        "return [vote for pair in zip(given, swapped, ) for vote in pair]",
+    ): "lengths are not compared either way",
+    (
+        "verdicts/early_stopping",
+        "if lead + trail - left > MOST_IN_INTEGERS:",
+    ): "integers take longer than floats, and agree with them",
+    (
+        "verdicts/early_stopping",
+        "if lead - trail + left > MOST_IN_INTEGERS:",
+    ): "integers take longer than floats, and agree with them",
+    ("metrics/accuracy", "for right in range(min(num_right, k) + 2):"): "nothing has more right votes than there are",
+    ("metrics/accuracy", "for wrong in range(min(num_wrong, k - right) + 2):"): "nothing has more wrong votes than there are",
+    (
         "distill/budget",
         "within_usd = self._budget.usd is None or self.usd + usd < self._budget.usd",
     ): "sums of prices are equal to a budget by the luck of rounding only",
@@ -91,38 +121,12 @@ REASONS: dict[tuple[str, str], str] = {
     ("metrics/multiplicity", "adjusted, least = [1.0] * len(p_values), 0.0"): "each place is written",
     (
         "metrics/calibration",
-        "p, y = np.asarray(probabilities, dtype=None).ravel(), np.asarray(happened, dtype=float).ravel()",
-    ): "floats, or whole numbers and truths, which a difference from floats makes floats",
-    (
-        "metrics/calibration",
-        "p, y = np.asarray(probabilities, ).ravel(), np.asarray(happened, dtype=float).ravel()",
-    ): "floats, or whole numbers and truths, which a difference from floats makes floats",
-    (
-        "metrics/calibration",
-        "p, y = np.asarray(probabilities, dtype=float).ravel(), np.asarray(happened, dtype=None).ravel()",
-    ): "floats, or whole numbers and truths, which a difference from floats makes floats",
-    (
-        "metrics/calibration",
-        "p, y = np.asarray(probabilities, dtype=float).ravel(), np.asarray(happened, ).ravel()",
-    ): "floats, or whole numbers and truths, which a difference from floats makes floats",
-    (
-        "metrics/calibration",
-        "p, _ = _events(probabilities, np.zeros_like(np.asarray(probabilities, dtype=None)))",
-    ): "floats, or whole numbers and truths, which a difference from floats makes floats",
-    (
-        "metrics/calibration",
-        "p, _ = _events(probabilities, np.zeros_like(np.asarray(probabilities, )))",
-    ): "floats, or whole numbers and truths, which a difference from floats makes floats",
-    (
-        "metrics/calibration",
         "outcomes = np.random.default_rng(seed).random((resamples, p.size)) <= p",
     ): "a draw is equal to a probability by luck only",
     (
         "metrics/calibration",
         "draws = np.random.default_rng(seed).integers(num, size=(resamples, num))",
     ): "0 is where the draws begin anyway",
-    ("metrics/calibration", "low, high = np.quantile(np.asarray(values, dtype=None), (0.025, 0.975))"): "these are floats",
-    ("metrics/calibration", "low, high = np.quantile(np.asarray(values, ), (0.025, 0.975))"): "these are floats",
     (
         "metrics/calibration",
         "kinds, many = np.unique(added.round(13), axis=0, return_counts=True)",

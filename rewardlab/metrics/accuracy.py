@@ -56,8 +56,8 @@ def lead_counts(num_right: int, num_wrong: int, num_votes: int, k: int) -> Mappi
     """Return by lead (right less wrong votes) how many of the C(num_votes, k) draws of ``k`` votes have it."""
     neither = num_votes - num_right - num_wrong
     leads: dict[int, int] = {}
-    for right in range(max(0, k - num_wrong - neither), min(num_right, k) + 1):
-        for wrong in range(max(0, k - right - neither), min(num_wrong, k - right) + 1):
+    for right in range(min(num_right, k) + 1):
+        for wrong in range(min(num_wrong, k - right) + 1):
             ways = math.comb(num_right, right) * math.comb(num_wrong, wrong) * math.comb(neither, k - right - wrong)
             leads[right - wrong] = leads.get(right - wrong, 0) + ways
     return leads

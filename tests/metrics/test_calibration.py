@@ -54,6 +54,15 @@ def test_by_hand() -> None:
     assert nll(p, happened) == pytest.approx(-(math.log(0.15) + math.log(0.85) + math.log(0.8) + math.log(0.1)) / 4)
 
 
+def test_halves_of_precision_say_the_same() -> None:
+    """Probabilities of single precision, and truths, are counted in double precision."""
+    p, happened = SPREAD.astype(np.float32), np.random.default_rng(1).random(700) < SPREAD
+    for metric in (brier, nll, expected_calibration_error):
+        assert metric(p, happened) == metric(p.tolist(), happened.astype(float))
+        assert metric(p.tolist(), p > 0.5) == metric(p.tolist(), (p > 0.5).astype(np.float32))
+    assert brier(p, p) == 0.0 != brier(SPREAD, p)
+
+
 def test_a_sure_mistake_is_infinite_and_certainty_is_free() -> None:
     """Nothing is clipped on the way."""
     assert nll([1.0, 1.0], [1, 0]) == math.inf

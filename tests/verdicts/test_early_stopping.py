@@ -45,6 +45,14 @@ def test_a_lead_is_lost_as_often_as_by_enumeration(lead: int, left: int) -> None
         assert overturn_probability(lead, trail, left) == pytest.approx(by_enumeration(lead, trail, left))
 
 
+@pytest.mark.parametrize(("lead", "trail", "left"), [(20, 10, 34), (30, 2, 30), (17, 15, 32)])
+def test_up_to_sixty_four_votes_are_exact(lead: int, trail: int, left: int) -> None:
+    """To the last digit: the probabilities of what the votes to come may be, added as fractions."""
+    ways = [math.comb(lead + j, j) * math.comb(trail + left - j, left - j) for j in range(left + 1)]
+    taken_away = sum(way for j, way in enumerate(ways) if lead + j <= trail + left - j)
+    assert overturn_probability(lead, trail, left) == float(Fraction(taken_away, sum(ways)))
+
+
 def test_worked_by_hand() -> None:
     """2 to 0 with 2 left: only two votes against it make it even, with probability 1/4 * 2/5 = 0.1. More than half is safe."""
     assert overturn_probability(2, 0, 2) == pytest.approx(0.1)
