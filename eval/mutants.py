@@ -89,6 +89,10 @@ REASONS: dict[tuple[str, str], str] = {
         "return choice_verdict(Choice.FIRST if first >= second else Choice.SECOND, rule)",
     ): "equal scores have returned",
     (
+        "verdicts/prose",
+        'before = _SAYING.sub("XXXX", sentence[: match.start()])',
+    ): "no pattern looks for what stands there",
+    (
         "verdicts/early_stopping",
         "side, lead = (share, for_0) if 2 * for_0 >= taken else (1 - share, taken - for_0)",
     ): "an even stand is not settled while votes are left",
@@ -170,11 +174,6 @@ REASONS: dict[tuple[str, str], str] = {
 }
 
 _DEVICE = re.compile(r", device=[\w.]+")
-
-# Functions of which no change is seen, and why.
-OF_FUNCTIONS: dict[tuple[str, str], str] = {
-    ("verdicts/places", "reads_rest"): "a decorator: it has run, as it was, when the change comes into force",
-}
 
 CONFIG = """
 [tool.mutmut]
@@ -259,10 +258,9 @@ class Score:
 
     def reason(self, gone: Survivor) -> str:
         """Return why no test can see a change, "" where nobody knows."""
-        function = re.sub(r"^x_|__mutmut_\d+$", "", gone.name)
         if _DEVICE.sub("", gone.before) == _DEVICE.sub("", gone.after):
             return "on a machine without a GPU there is one device"
-        return REASONS.get((self.module, gone.after)) or OF_FUNCTIONS.get((self.module, function), "")
+        return REASONS.get((self.module, gone.after), "")
 
     @property
     def num_explained(self) -> int:
@@ -321,6 +319,7 @@ def kills(results: Path) -> str:
 
 def score_of(module: str, folder: Path, processes: int, again: bool = False) -> Score:
     """Return the score of a module, whose copy in ``folder`` is made anew; ``again`` keeps the kills of the copy before."""
+    commit = _commit()
     results = folder / "mutants" / "rewardlab" / f"{module}.py.meta"
     kept = kills(results) if again else ""
     stage(module, folder)
@@ -331,7 +330,7 @@ def score_of(module: str, folder: Path, processes: int, again: bool = False) -> 
     lines = mutmut(folder, "results", "--all", "true").splitlines()
     became = [line.strip().rpartition(": ") for line in lines if ": " in line]
     survivors = [_survivor(folder, name) for name, _, status in became if status == "survived"]
-    return Score(module, _commit(), Counter(status for _, _, status in became), tuple(survivors))
+    return Score(module, commit, Counter(status for _, _, status in became), tuple(survivors))
 
 
 def _commit() -> str:
