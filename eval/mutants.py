@@ -47,13 +47,12 @@ MODULES = {
     "verdicts/panel": ("tests/verdicts/test_panel.py",),
     "verdicts/margins": ("tests/verdicts/test_margins.py", "tests/laws/test_pairwise_laws.py"),
     "verdicts/early_stopping": ("tests/verdicts/test_early_stopping.py", "tests/metrics/test_large_pools.py"),
-    "metrics/accuracy": (
-        "tests/metrics",
-        "tests/laws/test_orders_and_verdicts.py",
-        "tests/benchmarks/test_arithmetic.py",
-        "tests/benchmarks/test_score_intervals.py",
+    "metrics/accuracy": ("tests/metrics/test_accuracy.py", "tests/metrics/test_large_pools.py"),
+    "metrics/intervals": (
+        "tests/metrics/test_intervals.py",
+        "tests/metrics/test_sign_flips.py",
+        "tests/metrics/test_accuracy.py",
     ),
-    "metrics/intervals": ("tests/metrics", "tests/benchmarks/test_score_intervals.py"),
     "metrics/calibration": ("tests/metrics/test_calibration.py",),
     "metrics/multiplicity": ("tests/metrics/test_multiplicity.py",),
     "metrics/running": ("tests/metrics/test_running.py",),
