@@ -111,8 +111,33 @@ REASONS: dict[tuple[str, str], str] = {
         "verdicts/early_stopping",
         "if lead - trail + left > MOST_IN_INTEGERS:",
     ): "integers take longer than floats, and agree with them",
-    ("metrics/accuracy", "for right in range(min(num_right, k) + 2):"): "nothing has more right votes than there are",
-    ("metrics/accuracy", "for wrong in range(min(num_wrong, k - right) + 2):"): "nothing has more wrong votes than there are",
+    ("metrics/accuracy", "for right in range(min(num_right, k) + 2):"): "more right votes than there are cannot be drawn",
+    (
+        "metrics/accuracy",
+        "for blank in range(max(0, k - num_right - num_wrong), min(neither, k) + 2):",
+    ): "more blank votes than there are cannot be drawn",
+    (
+        "metrics/accuracy",
+        "table[2 * least + blank : 2 * most + blank + 2 : 2] += np.exp(ways.astype(float))",
+    ): "in steps of two it ends where it did",
+    (
+        "metrics/accuracy",
+        "table[2 * least + blank : 2 * most + blank + 1 : 2] += np.exp(ways.astype(None))",
+    ): "numpy's None is float",
+    ("metrics/accuracy", "return _factorial_table(2 << max(10, most.bit_length()))"): "a larger table begins alike",
+    ("metrics/accuracy", "return _factorial_table(1 << max(11, most.bit_length()))"): "a larger table begins alike",
+    (
+        "metrics/accuracy",
+        "swaps.append(outcomes[0] == outcomes[1] and outcomes[1] is not None if len(outcomes) == 2 else None)",
+    ): "they are equal",
+    ("verdicts/early_stopping", "if term <= 1e-18 * total:"): "equal to the bound by the luck of rounding only",
+    ("verdicts/margins", "keep_BK = torch.where(readable_BK, 1.0, -torch.inf)"): "added to both sides of a difference",
+    ("verdicts/margins", "right_B = margins_B.double() / (1 - 2 * preferred_B.double())"): "divided by 1 or -1",
+    ("verdicts/margins", "for _ in range(101):"): "halved to the last digit by then",
+    (
+        "verdicts/margins",
+        "low, high = (middle, high) if slope(middle) <= 0 else (low, middle)",
+    ): "equal to 0 by the luck of rounding only",
     (
         "distill/budget",
         "within_usd = self._budget.usd is None or self.usd + usd < self._budget.usd",
@@ -178,7 +203,7 @@ CONFIG = """
 [tool.mutmut]
 source_paths = ["rewardlab"]
 only_mutate = ["rewardlab/{module}.py"]
-also_copy = ["README.md"]
+also_copy = ["README.md", "eval"]
 pytest_add_cli_args = ["-p", "no:xdist", "-p", "no:cacheprovider", "-m", "not slow",
                        "-o", "addopts=--import-mode=importlib --strict-markers"]
 pytest_add_cli_args_test_selection = {tests}
@@ -285,7 +310,7 @@ def stage(module: str, folder: Path) -> None:
     """Copy the committed files into ``folder``, the one module with plain functions."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    archive = ["git", "-C", str(ROOT), "archive", "HEAD", "rewardlab", "tests", "pyproject.toml", "README.md"]
+    archive = ["git", "-C", str(ROOT), "archive", "HEAD", "rewardlab", "tests", "eval", "pyproject.toml", "README.md"]
     files = subprocess.run(archive, check=True, capture_output=True).stdout
     subprocess.run(["tar", "x", "-C", str(folder)], check=True, input=files)
     source = folder / "rewardlab" / f"{module}.py"

@@ -86,7 +86,7 @@ def lead_probabilities(num_right: int, num_wrong: int, num_votes: int, k: int) -
     """
     neither, logs = num_votes - num_right - num_wrong, _log_factorials(num_votes)
     of_right = logs[num_right] - logs[: num_right + 1] - logs[num_right::-1]  # ways to draw so many of the right votes
-    of_wrong = (logs[num_wrong] - logs[: num_wrong + 1] - logs[num_wrong::-1])[::-1]  # of the wrong ones, all of them first
+    of_wrong = logs[num_wrong] - logs[: num_wrong + 1] - logs[num_wrong::-1]  # of the wrong ones, read from its end
     every = logs[num_votes] - logs[k] - logs[num_votes - k]
     table = np.zeros(2 * k + 1)
     for blank in range(max(0, k - num_right - num_wrong), min(neither, k) + 1):
@@ -100,7 +100,7 @@ def lead_probabilities(num_right: int, num_wrong: int, num_votes: int, k: int) -
 
 @lru_cache(maxsize=1)
 def _factorial_table(size: int) -> np.ndarray:
-    return np.concatenate([np.zeros(1, np.longdouble), np.cumsum(np.log(np.arange(1, size + 1, dtype=np.longdouble)))])
+    return np.cumsum(np.log(np.arange(size, dtype=np.longdouble).clip(1)))
 
 
 def _log_factorials(most: int) -> np.ndarray:

@@ -48,7 +48,7 @@ def _overturn_in_floats(lead: int, trail: int, left: int, most: int) -> float:
         total += term
         if term < 1e-18 * total:
             break
-    return min(1.0, total)
+    return total
 
 
 def _log_comb(num: int, drawn: int) -> float:

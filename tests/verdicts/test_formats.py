@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 
@@ -311,7 +312,10 @@ def test_a_format_from_a_file(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=fault):
             parse_verdict(text, str(reader))
     long = "Urteil: kaputt".rjust(80)
-    with pytest.raises(ConfigError, match=rf"its reader fails \(KeyError\('kaputt'\)\) on {long[:60]!r}$"):
+    with pytest.raises(
+        ConfigError,
+        match=rf"^verdict format {re.escape(str(reader))}: its reader fails \(KeyError\('kaputt'\)\) on {long[:60]!r}$",
+    ):
         parse_verdict(long, str(reader))
     changed = tmp_path / "other" / "urteil.py"
     changed.parent.mkdir()
@@ -375,5 +379,5 @@ read_verdict = """
     (tmp_path / "made.py").write_text(code + made)
     assert parse_verdict("any", str(tmp_path / "made.py")).rule == "made"
     (tmp_path / "number.py").write_text("read_verdict = 3")
-    with pytest.raises(ConfigError, match="has no read_verdict; expected def read_verdict"):
+    with pytest.raises(ConfigError, match=r"has no read_verdict; expected def read_verdict\(text\) -> Verdict at its top level$"):
         parse_verdict("any", str(tmp_path / "number.py"))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rewardlab.types import BOTH_ORDERS, Outcome, VerdictStatus, Vote
-from rewardlab.verdicts.panel import log_odds_of, member_judgments, panel_judgment
+from rewardlab.verdicts.panel import LOG_ODDS_LIMIT, log_odds_of, member_judgments, panel_judgment
 from rewardlab.verdicts.votes import both_orders_or_none, reduce_votes
 from tests.support.labeled import labeled
 
@@ -115,3 +115,5 @@ def test_log_odds_stay_finite() -> None:
     votes = [replace(vote, margin=margin) for vote, margin in zip(labeled("1", "2").judgment.votes, (99, -99), strict=True)]
     assert {vote.order for vote in votes} == set(BOTH_ORDERS)
     assert log_odds_of(reduce_votes("p", votes)) == pytest.approx(math.log(0.9999 / 0.0001))
+    for share, odds in ((1.0, LOG_ODDS_LIMIT), (0.0, -LOG_ODDS_LIMIT), (0.75, math.log(3))):
+        assert log_odds_of(replace(reduce_votes("p", votes), share_0=share)) == pytest.approx(odds)
