@@ -138,6 +138,46 @@ REASONS: dict[tuple[str, str], str] = {
         "verdicts/margins",
         "low, high = (middle, high) if slope(middle) <= 0 else (low, middle)",
     ): "equal to 0 by the luck of rounding only",
+    ("verdicts/panel", "if abs(odds) <= ROUNDING:"): "equal to the bound by the luck of rounding only",
+    ("verdicts/panel", "outcome = Outcome.RESPONSE_0 if odds >= 0 else Outcome.RESPONSE_1"): "a tie has returned",
+    ("verdicts/panel", "return Outcome.RESPONSE_0 if for_0 >= for_1 else Outcome.RESPONSE_1"): "equal numbers have returned",
+    (
+        "metrics/intervals",
+        "group, num = np.unique(np.asarray(groups), return_inverse=True)[1].ravel(), int(numbers.max()) + 2",
+    ): "one cluster more, which is empty",
+    ("metrics/intervals", "for mean, spread in zip(means, spreads, strict=None)"): "both are of the same groups",
+    ("metrics/intervals", "for mean, spread in zip(means, spreads, )"): "both are of the same groups",
+    ("metrics/intervals", "for mean, spread in zip(means, spreads, strict=False)"): "both are of the same groups",
+    (
+        "metrics/intervals",
+        "return max(0.0, middle - joined(below)), min(2.0, middle + joined(above))",
+    ): "beyond 1 by the luck of rounding only",
+    ("metrics/intervals", "if squares <= 1e-18 * size**2:"): "equal to the bound by the luck of rounding only",
+    (
+        "metrics/intervals",
+        "return _Spread((num - 1) / num * float((without**2).sum()), min(freedom, max(3.0, effective)), None)",
+    ): "the number is read where there is no variance",
+    ("metrics/intervals", "sums = sums[np.abs(sums) >= 1e-12]"): "equal to the bound by the luck of rounding only",
+    (
+        "metrics/intervals",
+        "return float(np.mean(np.abs(signs @ sums) > observed))",
+    ): "equal to the bound by the luck of rounding only",
+    (
+        "metrics/intervals",
+        "hits += int((np.abs(signs @ sums) > observed).sum())",
+    ): "equal to the bound by the luck of rounding only",
+    (
+        "metrics/intervals",
+        "signs = 1 - 2 * dice.integers(2, size=(min(1000, flips - start), sums.size))",
+    ): "0 is where the draws begin anyway",
+    (
+        "metrics/calibration",
+        "p, y = np.asarray(probabilities, dtype=float).ravel(), np.asarray(happened, dtype=None).ravel()",
+    ): "outcomes are 0 or 1, exact in every type",
+    (
+        "metrics/calibration",
+        "p, y = np.asarray(probabilities, dtype=float).ravel(), np.asarray(happened, ).ravel()",
+    ): "outcomes are 0 or 1, exact in every type",
     (
         "distill/budget",
         "within_usd = self._budget.usd is None or self.usd + usd < self._budget.usd",

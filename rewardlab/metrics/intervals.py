@@ -111,17 +111,17 @@ def macro_interval(
     quantile for all, of Satterthwaite's degrees of freedom, and with the correlation of groups that share clusters. A group of
     fewer than :data:`FEWEST_CLUSTERS` clusters may be anywhere in 0..1.
     """
-    values, numbers = np.asarray(scores, dtype=float), cluster_numbers(clusters, len(scores))
-    if not values.size:
+    numbers = cluster_numbers(clusters, len(scores))
+    if not numbers.size:
         return math.nan, math.nan
     # Of groups and clusters only the cells that have a pair are kept: thousands of groups by as many clusters are gigabytes.
     group, num = np.unique(np.asarray(groups), return_inverse=True)[1].ravel(), int(numbers.max()) + 1
     cells, cell_of = np.unique(group * num + numbers, return_inverse=True)
-    sums, counts = np.bincount(cell_of.ravel(), values), np.bincount(cell_of.ravel())
+    sums, counts = np.bincount(cell_of.ravel(), scores), np.bincount(cell_of.ravel())
     group_of, cluster_of = cells // num, cells % num
     size, total = np.bincount(group_of, counts), np.bincount(group_of, sums)
     means = total / size
-    influence = (sums - means[group_of] * counts) / size[group_of]  # of a cluster on its group's mean
+    influence = sums - means[group_of] * counts  # of a cluster on its group's mean, times the group's size
     members = np.split(np.arange(cells.size), np.flatnonzero(np.diff(group_of)) + 1)
     spreads = [_spread(sums[m], counts[m]) if m.size >= FEWEST_CLUSTERS else None for m in members]
     variances = [(spread.variance, spread.freedom) for spread in spreads if spread is not None]

@@ -84,7 +84,8 @@ def test_paired_difference() -> None:
     assert gain == 0.2
     assert (low, high) == (pytest.approx(0.2 - half, abs=0.006), pytest.approx(0.2 + half, abs=0.006))
     assert paired_difference(before, before) == (0.0, (pytest.approx(-0.0076, abs=1e-4), pytest.approx(0.0076, abs=1e-4)))
-    with pytest.raises(ValueError, match="same pairs"):
+    assert paired_difference({"a": 0.75, "b": 0.5}, {"b": 1.0, "a": 0.5}) == (0.125, (-1.0, 1.0))
+    with pytest.raises(ValueError, match=r"^a paired comparison needs the same pairs on both sides$"):
         paired_difference({"a": 1.0}, {"b": 1.0})
 
 

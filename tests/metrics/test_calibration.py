@@ -109,6 +109,8 @@ def test_other_numbers_of_bins() -> None:
     low, high = calibration_error_interval(SPREAD, happened, list(map(str, range(700))), 1)
     assert low < gap < high
     assert (low + high) / 2 == pytest.approx(gap, abs=0.005)
+    names = list(map(str, range(100)))  # wrong at both ends, and right on average
+    assert calibration_error_interval([0.1, 0.9] * 50, [1, 0] * 50, names, 1)[1] < 0.1
 
 
 def test_what_a_statistic_is_asked_for() -> None:

@@ -99,7 +99,15 @@ def test_one_voice_each() -> None:
     pooled = panel_judgment("p", votes, by_log_odds=True)
     by_hand = (2 * math.log(4.5 / 2.5) + math.log(0.5 / 6.5)) / 3
     assert pooled.share_0 == pytest.approx(1 / (1 + math.exp(-by_hand)))
-    assert pooled.outcome is Outcome.RESPONSE_1
+    assert (pooled.pair_id, pooled.outcome) == ("p", Outcome.RESPONSE_1)
+    assert panel_judgment("p", votes_of([("1", "1", False)]), by_log_odds=True).pair_id == "p"
+    assert {judged.pair_id for judged in member_judgments(votes).values()} == {""}  # of any pair
+
+
+def test_a_member_that_was_asked_in_one_order_has_a_voice() -> None:
+    """It abstains only where an order that was asked gave nothing."""
+    votes = votes_of([("11", "", False)])
+    assert (panel_judgment("p", votes).outcome, panel_judgment("p", votes).share_0) == (Outcome.RESPONSE_0, 1.0)
 
 
 def test_a_judge_of_one_place_has_no_weight() -> None:
