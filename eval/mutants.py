@@ -2,13 +2,14 @@
 
     make mutants                                # every module below, one after the other; hours
     make mutants ONLY="verdicts/votes distill/budget"
+    make mutants ONLY="verdicts/votes --again"  # only the changes that the last run has not seen killed; minutes
 
 The tool is mutmut 3.8.1, in an environment of its own. It works on a copy of the committed files, in which two things differ:
 decorators are applied after the function, because mutmut leaves decorated functions alone; and nothing is cached, because its
 workers would begin with what the first run has cached. It changes the bodies of functions: constants of a module, regular
 expressions and fields of a class are not among its changes. Writes ``eval/results/mutants.json``, which keeps the last score of
-each module, and out of it ``mutants.md``: the scores, and every change that survived with the reason why it may, from
-:data:`REASONS`.
+each module and its first one, and out of it ``mutants.md``: the scores, and every change that survived with the reason why it
+may, from :data:`REASONS`.
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 LEFT_ALONE = ("staticmethod", "classmethod", "overload", "abstractmethod", "asynccontextmanager", "contextmanager", "setter")
 CACHES = ("lru_cache", "cache")
+KILLED = (1, 3)  # mutmut's codes: a test failed, pytest itself did
 
 # Each module with the tests that are its own and fast: every change runs those of them that come by it.
 MODULES = {
@@ -42,16 +44,15 @@ MODULES = {
     "verdicts/places": ("tests/verdicts",),
     "verdicts/prose": ("tests/verdicts",),
     "verdicts/other_formats": ("tests/verdicts",),
-    "verdicts/panel": ("tests/judging/test_panel.py",),
+    "verdicts/panel": ("tests/verdicts/test_panel.py",),
     "verdicts/margins": ("tests/verdicts/test_margins.py", "tests/laws/test_pairwise_laws.py"),
     "verdicts/early_stopping": ("tests/verdicts/test_early_stopping.py", "tests/metrics/test_large_pools.py"),
-    "metrics/accuracy": (
-        "tests/metrics",
-        "tests/laws/test_orders_and_verdicts.py",
-        "tests/benchmarks/test_arithmetic.py",
-        "tests/benchmarks/test_score_intervals.py",
+    "metrics/accuracy": ("tests/metrics/test_accuracy.py", "tests/metrics/test_large_pools.py"),
+    "metrics/intervals": (
+        "tests/metrics/test_intervals.py",
+        "tests/metrics/test_sign_flips.py",
+        "tests/metrics/test_accuracy.py",
     ),
-    "metrics/intervals": ("tests/metrics", "tests/benchmarks/test_score_intervals.py"),
     "metrics/calibration": ("tests/metrics/test_calibration.py",),
     "metrics/multiplicity": ("tests/metrics/test_multiplicity.py",),
     "metrics/running": ("tests/metrics/test_running.py",),
@@ -79,6 +80,105 @@ REASONS: dict[tuple[str, str], str] = {
         "outcome = Outcome.TIE if share == 0.5 else Outcome.RESPONSE_0 if share >= 0.5 else Outcome.RESPONSE_1",
     ): "one half is a tie by then",
     (
+        "verdicts/parse",
+        'return (start + len("<think>"), end) if 0 <= start <= end else None',
+    ): "no text starts both tags",
+    (
+        "verdicts/formats",
+        "return choice_verdict(Choice.FIRST if first >= second else Choice.SECOND, rule)",
+    ): "equal scores have returned",
+    (
+        "verdicts/prose",
+        'before = _SAYING.sub("XXXX", sentence[: match.start()])',
+    ): "no pattern looks for what stands there",
+    (
+        "verdicts/early_stopping",
+        "side, lead = (share, for_0) if 2 * for_0 >= taken else (1 - share, taken - for_0)",
+    ): "an even stand is not settled while votes are left",
+    (
+        "verdicts/early_stopping",
+        "return [vote for pair in zip(given, swapped, strict=None) for vote in pair]",
+    ): "lengths are not compared either way",
+    (
+        "verdicts/early_stopping",
+        "return [vote for pair in zip(given, swapped, ) for vote in pair]",
+    ): "lengths are not compared either way",
+    (
+        "verdicts/early_stopping",
+        "if lead + trail - left > MOST_IN_INTEGERS:",
+    ): "integers take longer than floats, and agree with them",
+    (
+        "verdicts/early_stopping",
+        "if lead - trail + left > MOST_IN_INTEGERS:",
+    ): "integers take longer than floats, and agree with them",
+    ("metrics/accuracy", "for right in range(min(num_right, k) + 2):"): "more right votes than there are cannot be drawn",
+    (
+        "metrics/accuracy",
+        "for blank in range(max(0, k - num_right - num_wrong), min(neither, k) + 2):",
+    ): "more blank votes than there are cannot be drawn",
+    (
+        "metrics/accuracy",
+        "table[2 * least + blank : 2 * most + blank + 2 : 2] += np.exp(ways.astype(float))",
+    ): "in steps of two it ends where it did",
+    (
+        "metrics/accuracy",
+        "table[2 * least + blank : 2 * most + blank + 1 : 2] += np.exp(ways.astype(None))",
+    ): "numpy's None is float",
+    ("metrics/accuracy", "return _factorial_table(2 << max(10, most.bit_length()))"): "a larger table begins alike",
+    ("metrics/accuracy", "return _factorial_table(1 << max(11, most.bit_length()))"): "a larger table begins alike",
+    (
+        "metrics/accuracy",
+        "swaps.append(outcomes[0] == outcomes[1] and outcomes[1] is not None if len(outcomes) == 2 else None)",
+    ): "they are equal",
+    ("verdicts/early_stopping", "if term <= 1e-18 * total:"): "equal to the bound by the luck of rounding only",
+    ("verdicts/margins", "keep_BK = torch.where(readable_BK, 1.0, -torch.inf)"): "added to both sides of a difference",
+    ("verdicts/margins", "right_B = margins_B.double() / (1 - 2 * preferred_B.double())"): "divided by 1 or -1",
+    ("verdicts/margins", "for _ in range(101):"): "halved to the last digit by then",
+    (
+        "verdicts/margins",
+        "low, high = (middle, high) if slope(middle) <= 0 else (low, middle)",
+    ): "equal to 0 by the luck of rounding only",
+    ("verdicts/panel", "if abs(odds) <= ROUNDING:"): "equal to the bound by the luck of rounding only",
+    ("verdicts/panel", "outcome = Outcome.RESPONSE_0 if odds >= 0 else Outcome.RESPONSE_1"): "a tie has returned",
+    ("verdicts/panel", "return Outcome.RESPONSE_0 if for_0 >= for_1 else Outcome.RESPONSE_1"): "equal numbers have returned",
+    (
+        "metrics/intervals",
+        "group, num = np.unique(np.asarray(groups), return_inverse=True)[1].ravel(), int(numbers.max()) + 2",
+    ): "one cluster more, which is empty",
+    ("metrics/intervals", "for mean, spread in zip(means, spreads, strict=None)"): "both are of the same groups",
+    ("metrics/intervals", "for mean, spread in zip(means, spreads, )"): "both are of the same groups",
+    ("metrics/intervals", "for mean, spread in zip(means, spreads, strict=False)"): "both are of the same groups",
+    (
+        "metrics/intervals",
+        "return max(0.0, middle - joined(below)), min(2.0, middle + joined(above))",
+    ): "beyond 1 by the luck of rounding only",
+    ("metrics/intervals", "if squares <= 1e-18 * size**2:"): "equal to the bound by the luck of rounding only",
+    (
+        "metrics/intervals",
+        "return _Spread((num - 1) / num * float((without**2).sum()), min(freedom, max(3.0, effective)), None)",
+    ): "the number is read where there is no variance",
+    ("metrics/intervals", "sums = sums[np.abs(sums) >= 1e-12]"): "equal to the bound by the luck of rounding only",
+    (
+        "metrics/intervals",
+        "return float(np.mean(np.abs(signs @ sums) > observed))",
+    ): "equal to the bound by the luck of rounding only",
+    (
+        "metrics/intervals",
+        "hits += int((np.abs(signs @ sums) > observed).sum())",
+    ): "equal to the bound by the luck of rounding only",
+    (
+        "metrics/intervals",
+        "signs = 1 - 2 * dice.integers(2, size=(min(1000, flips - start), sums.size))",
+    ): "0 is where the draws begin anyway",
+    (
+        "metrics/calibration",
+        "p, y = np.asarray(probabilities, dtype=float).ravel(), np.asarray(happened, dtype=None).ravel()",
+    ): "outcomes are 0 or 1, exact in every type",
+    (
+        "metrics/calibration",
+        "p, y = np.asarray(probabilities, dtype=float).ravel(), np.asarray(happened, ).ravel()",
+    ): "outcomes are 0 or 1, exact in every type",
+    (
         "distill/budget",
         "within_usd = self._budget.usd is None or self.usd + usd < self._budget.usd",
     ): "sums of prices are equal to a budget by the luck of rounding only",
@@ -89,38 +189,12 @@ REASONS: dict[tuple[str, str], str] = {
     ("metrics/multiplicity", "adjusted, least = [1.0] * len(p_values), 0.0"): "each place is written",
     (
         "metrics/calibration",
-        "p, y = np.asarray(probabilities, dtype=None).ravel(), np.asarray(happened, dtype=float).ravel()",
-    ): "floats, or whole numbers and truths, which a difference from floats makes floats",
-    (
-        "metrics/calibration",
-        "p, y = np.asarray(probabilities, ).ravel(), np.asarray(happened, dtype=float).ravel()",
-    ): "floats, or whole numbers and truths, which a difference from floats makes floats",
-    (
-        "metrics/calibration",
-        "p, y = np.asarray(probabilities, dtype=float).ravel(), np.asarray(happened, dtype=None).ravel()",
-    ): "floats, or whole numbers and truths, which a difference from floats makes floats",
-    (
-        "metrics/calibration",
-        "p, y = np.asarray(probabilities, dtype=float).ravel(), np.asarray(happened, ).ravel()",
-    ): "floats, or whole numbers and truths, which a difference from floats makes floats",
-    (
-        "metrics/calibration",
-        "p, _ = _events(probabilities, np.zeros_like(np.asarray(probabilities, dtype=None)))",
-    ): "floats, or whole numbers and truths, which a difference from floats makes floats",
-    (
-        "metrics/calibration",
-        "p, _ = _events(probabilities, np.zeros_like(np.asarray(probabilities, )))",
-    ): "floats, or whole numbers and truths, which a difference from floats makes floats",
-    (
-        "metrics/calibration",
         "outcomes = np.random.default_rng(seed).random((resamples, p.size)) <= p",
     ): "a draw is equal to a probability by luck only",
     (
         "metrics/calibration",
         "draws = np.random.default_rng(seed).integers(num, size=(resamples, num))",
     ): "0 is where the draws begin anyway",
-    ("metrics/calibration", "low, high = np.quantile(np.asarray(values, dtype=None), (0.025, 0.975))"): "these are floats",
-    ("metrics/calibration", "low, high = np.quantile(np.asarray(values, ), (0.025, 0.975))"): "these are floats",
     (
         "metrics/calibration",
         "kinds, many = np.unique(added.round(13), axis=0, return_counts=True)",
@@ -165,16 +239,11 @@ REASONS: dict[tuple[str, str], str] = {
 
 _DEVICE = re.compile(r", device=[\w.]+")
 
-# Functions of which no change is seen, and why.
-OF_FUNCTIONS: dict[tuple[str, str], str] = {
-    ("verdicts/places", "reads_rest"): "a decorator: it has run, as it was, when the change comes into force",
-}
-
 CONFIG = """
 [tool.mutmut]
 source_paths = ["rewardlab"]
 only_mutate = ["rewardlab/{module}.py"]
-also_copy = ["README.md"]
+also_copy = ["README.md", "eval"]
 pytest_add_cli_args = ["-p", "no:xdist", "-p", "no:cacheprovider", "-m", "not slow",
                        "-o", "addopts=--import-mode=importlib --strict-markers"]
 pytest_add_cli_args_test_selection = {tests}
@@ -215,33 +284,47 @@ class Survivor:
 
 
 @dataclass(frozen=True)
+class FirstScore:
+    """What was seen when a module was scored for the first time."""
+
+    commit: str
+    changes: int
+    killed: int
+
+
+@dataclass(frozen=True)
 class Score:
-    """Of a module at a commit: changes by what became of them, and those that survived."""
+    """Of a module at a commit: changes by what became of them, those that survived, and how it began."""
 
     module: str
     commit: str
     counts: Counter[str]
     survivors: tuple[Survivor, ...]
+    before: FirstScore | None = None
 
     @property
     def killed(self) -> int:
         """Changes that made a test fail, or run into its limit of time."""
         return self.counts["killed"] + self.counts["timeout"]
 
+    @property
+    def first(self) -> FirstScore:
+        return self.before or FirstScore(self.commit, self.counts.total(), self.killed)
+
     def to_json(self) -> dict[str, object]:
         return {
             "module": self.module,
             "commit": self.commit,
+            "before": asdict(self.first),
             "counts": dict(sorted(self.counts.items())),
             "survivors": [asdict(gone) for gone in self.survivors],
         }
 
     def reason(self, gone: Survivor) -> str:
         """Return why no test can see a change, "" where nobody knows."""
-        function = re.sub(r"^x_|__mutmut_\d+$", "", gone.name)
         if _DEVICE.sub("", gone.before) == _DEVICE.sub("", gone.after):
             return "on a machine without a GPU there is one device"
-        return REASONS.get((self.module, gone.after)) or OF_FUNCTIONS.get((self.module, function), "")
+        return REASONS.get((self.module, gone.after), "")
 
     @property
     def num_explained(self) -> int:
@@ -253,7 +336,11 @@ def read_scores(path: Path) -> dict[str, Score]:
     rows = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
     return {
         row["module"]: Score(
-            row["module"], row["commit"], Counter(row["counts"]), tuple(Survivor(**gone) for gone in row["survivors"])
+            row["module"],
+            row["commit"],
+            Counter(row["counts"]),
+            tuple(Survivor(**gone) for gone in row["survivors"]),
+            FirstScore(**row["before"]),
         )
         for row in rows
     }
@@ -263,7 +350,7 @@ def stage(module: str, folder: Path) -> None:
     """Copy the committed files into ``folder``, the one module with plain functions."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    archive = ["git", "-C", str(ROOT), "archive", "HEAD", "rewardlab", "tests", "pyproject.toml", "README.md"]
+    archive = ["git", "-C", str(ROOT), "archive", "HEAD", "rewardlab", "tests", "eval", "pyproject.toml", "README.md"]
     files = subprocess.run(archive, check=True, capture_output=True).stdout
     subprocess.run(["tar", "x", "-C", str(folder)], check=True, input=files)
     source = folder / "rewardlab" / f"{module}.py"
@@ -282,15 +369,32 @@ def mutmut(folder: Path, *arguments: str) -> str:
     return done.stdout
 
 
-def score_of(module: str, folder: Path, processes: int) -> Score:
-    """Return the score of a module, whose copy in ``folder`` is made anew."""
+def kills(results: Path) -> str:
+    """Return mutmut's file of results with the kills alone, "" where there is none.
+
+    mutmut runs the changes that have no result, and those of functions that are not what they were.
+    """
+    if not results.exists():
+        return ""
+    codes = json.loads(results.read_text(encoding="utf-8"))
+    codes["exit_code_by_key"] = {name: code for name, code in codes["exit_code_by_key"].items() if code in KILLED}
+    return json.dumps(codes)
+
+
+def score_of(module: str, folder: Path, processes: int, again: bool = False) -> Score:
+    """Return the score of a module, whose copy in ``folder`` is made anew; ``again`` keeps the kills of the copy before."""
+    commit = _commit()
+    results = folder / "mutants" / "rewardlab" / f"{module}.py.meta"
+    kept = kills(results) if again else ""
     stage(module, folder)
+    if kept:
+        results.parent.mkdir(parents=True)
+        results.write_text(kept, encoding="utf-8")
     mutmut(folder, "run", "--max-children", str(processes))
-    results = [
-        line.strip().rpartition(": ") for line in mutmut(folder, "results", "--all", "true").splitlines() if ": " in line
-    ]
-    survivors = [_survivor(folder, name) for name, _, status in results if status == "survived"]
-    return Score(module, _commit(), Counter(status for _, _, status in results), tuple(survivors))
+    lines = mutmut(folder, "results", "--all", "true").splitlines()
+    became = [line.strip().rpartition(": ") for line in lines if ": " in line]
+    survivors = [_survivor(folder, name) for name, _, status in became if status == "survived"]
+    return Score(module, commit, Counter(status for _, _, status in became), tuple(survivors))
 
 
 def _commit() -> str:
@@ -314,14 +418,16 @@ def report(scores: Sequence[Score]) -> str:
     how = "`make mutants`, one module after the other; how, and what is not changed, is in `eval/mutants.py`."
     lines = ["# Changes that the tests see", "", how, ""]
     lines += [
-        "| module | commit | changes | seen | survived | of these explained | met by no test |",
-        "|---|---|---|---|---|---|---|",
+        "| module | seen before | at | changes | seen | at | survived | of these explained | met by no test |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for one in scores:
         cells = (
-            one.commit,
-            sum(one.counts.values()),
+            f"{one.first.killed} of {one.first.changes}",
+            one.first.commit,
+            one.counts.total(),
             one.killed,
+            one.commit,
             len(one.survivors),
             one.num_explained,
             one.counts["no tests"],
@@ -342,6 +448,9 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=ROOT / "runs" / "mutants", help="folder for the copies")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--out", type=Path, default=ROOT / "eval" / "results" / "mutants", help="of .json and .md")
+    parser.add_argument(
+        "--again", action="store_true", help="keep the kills of the copies in --work, and run what else has become of a change"
+    )
     parser.add_argument("--page", action="store_true", help="write the .md anew from the .json, and run nothing")
     options = parser.parse_args()
     if unknown := set(options.modules) - set(MODULES):
@@ -349,9 +458,10 @@ def main() -> None:
     modules = [] if options.page else options.modules or list(MODULES)
     path = options.out.with_suffix(".json")
     for module in modules:
-        score = score_of(module, options.work / module.replace("/", "_"), options.processes)
+        score = score_of(module, options.work / module.replace("/", "_"), options.processes, options.again)
         print(module, dict(score.counts), flush=True)
-        scores = read_scores(path) | {module: score}  # read anew: another run may have written meanwhile
+        scores = read_scores(path)  # read anew: another run may have written meanwhile
+        scores[module] = replace(score, before=scores[module].first) if module in scores else score
         path.write_text(json.dumps([one.to_json() for one in sorted_scores(scores)], indent=1) + "\n", encoding="utf-8")
     page = report(sorted_scores(read_scores(path)))
     options.out.with_suffix(".md").write_text(page, encoding="utf-8")
