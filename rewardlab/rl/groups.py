@@ -30,7 +30,7 @@ def _sums(values_N: Tensor, groups_N: Tensor) -> Tensor:
 
 def group_sizes(groups_N: Tensor) -> Tensor:
     """Return [N] how many rollouts each rollout's group has."""
-    return _sums(torch.ones_like(groups_N, dtype=torch.float64), groups_N)
+    return _sums(torch.ones_like(groups_N), groups_N)
 
 
 def group_means(values_N: Tensor, groups_N: Tensor) -> Tensor:
@@ -87,8 +87,8 @@ def group_differences(first_margins_GG: Tensor, combination: str = "logit") -> T
 
     Both orders of each pair of responses enter (the released code asks one of them only); the diagonal is not looked at.
     """
-    d_GG = torch.tanh(both_orders(first_margins_GG, first_margins_GG.T, combination) / 2).fill_diagonal_(0)
-    return (d_GG - d_GG.T) / 2  # equal already, but for rounding
+    d_GG = torch.tanh(both_orders(first_margins_GG, first_margins_GG.T, combination) / 2)
+    return ((d_GG - d_GG.T) / 2).fill_diagonal_(0)  # antisymmetric already, but for rounding
 
 
 def all_pairs_advantages(differences_GG: Tensor, eps: float = 1e-8) -> Tensor:
