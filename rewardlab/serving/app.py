@@ -43,7 +43,8 @@ def create_app(
     """Return the application around one judge. ``queue_options`` are those of :class:`JudgeQueue`; requests need one of
     ``keys`` where any is given."""
     defaults = {"probability_judge": probability_judge_of(judge), "mix_seeds": not judge.sampler.is_batch_invariant}
-    service = JudgeService(judge, JudgeQueue(judge, **(defaults | queue_options)), rules, media)
+    accounts = Keys(keys)
+    service = JudgeService(judge, JudgeQueue(judge, keys=accounts, **(defaults | queue_options)), rules, media)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -54,7 +55,7 @@ def create_app(
     app = FastAPI(title="rewardlab", description="A generative judge of pairs of answers about images.", lifespan=lifespan)
     app.add_middleware(BodyLimit, max_bytes=MAX_BODY_BYTES)
     app.add_middleware(CancelOnDisconnect)
-    app.add_middleware(ApiKeyMiddleware, keys=Keys(keys))
+    app.add_middleware(ApiKeyMiddleware, keys=accounts)
 
     @app.exception_handler(RequestValidationError)
     async def invalid_request(request: Request, error: RequestValidationError) -> JSONResponse:

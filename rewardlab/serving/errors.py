@@ -14,7 +14,7 @@ class OverloadedError(Exception):
 
 
 class DeadlineExceededError(Exception):
-    """The deadline passed before the engine was free."""
+    """The deadline passed before the request was judged, or would have."""
 
 
 class GroupTimeoutError(Exception):
@@ -22,7 +22,11 @@ class GroupTimeoutError(Exception):
 
 
 class EngineFailedError(Exception):
-    """The engine raised, or did not come back in time."""
+    """The engine raised, did not come back in time, or is being stopped or started; ``retry_after_s`` is when to try again."""
+
+    def __init__(self, message: str, retry_after_s: int = 5) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class NoVerdictError(Exception):
@@ -49,5 +53,5 @@ def error_body(error: BaseException) -> dict[str, str]:
 
 def http_status(error: Exception) -> tuple[int, dict[str, str]]:
     """Return HTTP status and headers of one of :data:`REQUEST_ERRORS`."""
-    headers = {"Retry-After": str(error.retry_after_s)} if isinstance(error, OverloadedError) else {}
+    headers = {"Retry-After": str(error.retry_after_s)} if isinstance(error, OverloadedError | EngineFailedError) else {}
     return _STATUSES.get(type(error), ("", 422))[1], headers

@@ -129,11 +129,13 @@ def api_routes(service: JudgeService) -> APIRouter:
     @router.post("/v1/judge/batch")
     async def judge_batch(requests: list[JudgeRequest]) -> list[JudgeResponse | ErrorResponse]:
         """Return a response for each request, in their order; one that fails is ``{"error", "status"}``, the others stand."""
-        return await _responses([service.judge_pair(request) for request in requests])
+        service.queue.check_room()
+        return await _responses([service.judge_pair(request, waits_for_room=True) for request in requests])
 
     @router.post("/v1/rewards/batch")
     async def rewards_batch(requests: list[RewardsRequest]) -> list[RewardsResponse | ErrorResponse]:
         """Return a response for each request, in their order; one that fails is ``{"error", "status"}``, the others stand."""
-        return await _responses([service.rewards(request) for request in requests])
+        service.queue.check_room()
+        return await _responses([service.rewards(request, waits_for_room=True) for request in requests])
 
     return router
