@@ -52,14 +52,26 @@ def serve_judge(
         typer.Option("--group-size", min=2, max=32, help="Responses to a prompt that wait for each other if sent one by one."),
     ] = 8,
     group_timeout: Annotated[float, typer.Option("--group-timeout", min=0.1, help="Seconds they wait.")] = 60.0,
+    timeout: Annotated[
+        float,
+        typer.Option("--timeout", min=1.0, help="Seconds that a group may take there; beyond it there is no reward (504)."),
+    ] = 600.0,
     queue: Annotated[int, typer.Option("--queue", min=1, help="Most pairs that wait; beyond it requests get 429.")] = 1024,
+    notice: Annotated[
+        float,
+        typer.Option("--notice", min=0.0, help="Seconds after SIGTERM in which /ready says 503 and requests are still taken."),
+    ] = 5.0,
+    drain: Annotated[
+        float, typer.Option("--drain", min=0.0, help="Seconds after that to finish what was taken; the rest gets 503.")
+    ] = 90.0,
     engine_timeout: Annotated[float, typer.Option("--engine-timeout", min=0.1, help="Most seconds of one batch.")] = 600.0,
     keys: Annotated[
         Optional[Path],
         typer.Option(
             "--keys",
-            help="File with an API key a line, or sha256:HEX of it, and its limits after it: per_minute=600 max_bytes=2000000. "
-            "Without it no key is needed.",
+            help="File with an API key a line, or sha256:HEX of it, and after it its limits: per_minute=600 (requests), "
+            "samples_per_minute=N, tokens_per_minute=N, max_bytes=N, and its weight=1 while several keys wait. Without it no "
+            "key is needed.",
         ),
     ] = None,
     rate: Annotated[float, typer.Option("--rate", min=0.1, help="Most requests of a key per minute.")] = 1e9,
@@ -82,9 +94,10 @@ def serve_judge(
     """
     from rewardlab.judging.engines import open_generative_judge
     from rewardlab.judging.group_rewards import STRATEGIES
-    from rewardlab.serving.app import check_port, run_server
+    from rewardlab.serving.app import create_app
     from rewardlab.serving.auth import read_keys
     from rewardlab.serving.media import Media
+    from rewardlab.serving.server import StopTimes, check_port, run_server
     from rewardlab.serving.service import GroupRules
     from rewardlab.serving.voting import POLICIES, VotingOptions
 
@@ -105,8 +118,9 @@ def serve_judge(
         engine_args=engine_args,
         restart_after_s=engine_timeout,
     )
-    rules = GroupRules(VotingOptions(votes, policy), strategy, group_size, group_timeout)
+    rules = GroupRules(VotingOptions(votes, policy), strategy, group_size, group_timeout, timeout)
     # An engine in a process has its own time limit; the queue's is for what is beyond it.
     limits = {"max_waiting": queue, "engine_timeout_s": 2 * engine_timeout, "max_sequences": 4 * batch_size}
     limits["num_threads"] = REMOTE_THREADS if opened_judge.sampler.is_batch_invariant else 1
-    run_server(opened_judge, host=host, port=port, rules=rules, keys=api_keys, media=sources, **limits)
+    app = create_app(opened_judge, rules=rules, keys=api_keys, media=sources, **limits)
+    run_server(app, StopTimes(notice, drain), host=host, port=port)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 
-from rewardlab.errors import OutputError
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.judging.margins import probability_judge_of
 from rewardlab.serving.auth import ApiKeyMiddleware, Key, Keys
@@ -50,9 +47,10 @@ def create_app(
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         service.queue.start()
         yield
-        await service.queue.stop()
+        await service.queue.stop(0)  # every connection is closed: nobody waits
 
     app = FastAPI(title="rewardlab", description="A generative judge of pairs of answers about images.", lifespan=lifespan)
+    app.state.service = service
     app.add_middleware(BodyLimit, max_bytes=MAX_BODY_BYTES)
     app.add_middleware(CancelOnDisconnect)
     app.add_middleware(ApiKeyMiddleware, keys=accounts)
@@ -74,19 +72,3 @@ def create_app(
     for routes in ROUTES:
         app.include_router(routes(service))
     return app
-
-
-def check_port(host: str, port: int) -> None:
-    """Raise OutputError unless the port can be listened on."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise OutputError(f"{host}:{port} cannot be listened on ({error.strerror}); choose another --port") from error
-
-
-def run_server(judge: GenerativeJudge, *, host: str, port: int, **options: Any) -> None:
-    """Serve until stopped; on SIGTERM take nothing new and finish what waits. ``options`` are those of :func:`create_app`."""
-    uvicorn.run(create_app(judge, **options), host=host, port=port, log_level="info", timeout_graceful_shutdown=90)

@@ -34,8 +34,8 @@ class _Line:
         self.products = forgetting * self.products + num * seconds
 
     def fit(self) -> tuple[float, float]:
-        """Return (seconds of a call, seconds of each sequence): least squares, recent calls first. Where all calls had one size,
-        half of their time is taken for each."""
+        """Return (seconds of a call, seconds of each sequence): least squares, recent calls first. Where all calls had one
+        size, half of their time is taken for each."""
         size, seconds = self.sizes / self.weight, self.seconds / self.weight
         variance = self.squares / self.weight - size**2
         covariance = self.products / self.weight - size * seconds

@@ -26,8 +26,8 @@ class Group(Generic[T, R]):
                 future.set_exception(error)
 
     def leave(self, future: asyncio.Future[R]) -> None:
-        """Forget a member of an open group; of one that is being rewarded it is kept, for the others are compared with it. Where
-        the last one leaves, the rewarding ends."""
+        """Forget a member of an open group; of one that is being rewarded it is kept, for the others are compared with it.
+        Where the last one leaves, the rewarding ends."""
         future.cancel()
         if self.task is None:
             self.members = [(member, other) for member, other in self.members if other is not future]
@@ -36,7 +36,7 @@ class Group(Generic[T, R]):
 
 
 class GroupBuffer(Generic[T, R]):
-    """Collect ``size`` members of a key of one tenant, then call ``reward`` on all of them once; each caller gets its own reward.
+    """Collect ``size`` members of a tenant's key, then call ``reward`` on all of them once; each caller gets its own reward.
 
     A group that is not full after ``timeout_s`` is dissolved: every member gets GroupTimeoutError, nobody waits for a lost
     rollout.
@@ -54,8 +54,8 @@ class GroupBuffer(Generic[T, R]):
         return sum(len(group.members) for group in self._open.values())
 
     async def join(self, key: str, member: T) -> R:
-        """Return the reward of ``member`` within its group. Raises GroupTimeoutError, EngineFailedError if the server stops, and
-        what ``reward`` raises."""
+        """Return the reward of ``member`` within its group. Raises GroupTimeoutError, EngineFailedError if the server stops,
+        and what ``reward`` raises."""
         if self._closed:
             raise _stopping()
         loop, place = asyncio.get_running_loop(), (TENANT.get(), key)

@@ -126,7 +126,7 @@ class JudgeQueue:
         """Be ready no longer, so that a balancer sends requests elsewhere; those that come are still judged."""
         self._stop_announced = True
 
-    async def stop(self, timeout_s: float = 60.0) -> None:
+    async def stop(self, timeout_s: float) -> None:
         """Take nothing new, finish what waits, for at most so long; what is left then fails as EngineFailedError."""
         self._stopping = True
         try:
@@ -139,6 +139,7 @@ class JudgeQueue:
         for entry in [*self._waiting, *self._running]:
             self._waiting.remove(entry)
             entry.fail(_stopping())
+        self._idle.set()
         self._free_room()
 
     async def submit(self, job: Job, *, priority: int = 0, deadline: float | None = None, waits_for_room: bool = False) -> Any:
@@ -191,8 +192,8 @@ class JudgeQueue:
             raise OverloadedError(self.retry_after_s())
 
     def _has_room(self, tenant: str) -> bool:
-        """Return whether a tenant may have one more job waiting. Where there are several it may have as many as there are places
-        free: so one alone never has more than half of the queue, and N at work have 1/(N+1) each."""
+        """Return whether a tenant may have one more job waiting. Where there are several keys it may have as many as there are
+        places free: so one alone never has more than half of the queue, and N at work have 1/(N+1) each."""
         free = self.max_waiting - len(self._waiting)
         return free > 0 and (len(self._keys) < 2 or self._waiting.num_of(tenant) < free)
 
@@ -210,14 +211,14 @@ class JudgeQueue:
         self._room = asyncio.Event()
 
     def _refuse_late(self, entry: Entry) -> None:
-        """Raise DeadlineExceededError for a job that cannot be done in time; an engine of which nothing recent is known tries."""
+        """Raise DeadlineExceededError for a job that cannot be done in time; an engine that was idle for long tries."""
         now = asyncio.get_running_loop().time()
         entry.is_trial = not (self._running or self._waiting) and now - self._last_call > TRIAL_S
         seconds = self._seconds_busy(now) + self._planner.seconds_until_done(entry, now) / self._num_threads
         if not entry.is_trial and seconds > (left := entry.deadline - now):
             self._count(entry.tenant, "late")
             raise DeadlineExceededError(
-                f"the judge would be done in {seconds:.1f} s, and {max(left, 0):.1f} s are left: give it more time, or come later"
+                f"the judge would need {seconds:.1f} s and has {max(left, 0):.1f} s: give it more time, or come later"
             )
 
     def _seconds_busy(self, now: float) -> float:
