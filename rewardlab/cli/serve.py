@@ -81,6 +81,13 @@ def serve_judge(
         typer.Option("--allow-url", help="Media are fetched from URLs that begin with this; repeat for several."),
     ] = None,
     media: Annotated[Optional[Path], typer.Option("--media", help="Folder whose files requests name as media:NAME.")] = None,
+    uploads: Annotated[
+        Optional[Path],
+        typer.Option("--uploads", help="Folder for uploads, which then outlive the server (default: a temporary one)."),
+    ] = None,
+    upload_bytes: Annotated[
+        int, typer.Option("--upload-bytes", min=1, help="Bytes of uploads that are kept for each key.")
+    ] = 1_000_000_000,
     api_key_env: Annotated[
         str, typer.Option("--api-key-env", help="Variable with the key of an openai: judge.")
     ] = "OPENAI_API_KEY",
@@ -99,6 +106,7 @@ def serve_judge(
     from rewardlab.serving.media import Media
     from rewardlab.serving.server import StopTimes, check_port, run_server
     from rewardlab.serving.service import GroupRules
+    from rewardlab.serving.uploads import UploadStore
     from rewardlab.serving.voting import POLICIES, VotingOptions
 
     check_port(host, port)
@@ -107,7 +115,7 @@ def serve_judge(
     if policy not in (None, *POLICIES):
         raise ConfigError(f"--policy {policy}: expected {', '.join(POLICIES)}")
     api_keys = read_keys(keys, per_minute=rate) if keys else []
-    sources = Media(allowed_urls=allow_url or (), folder=media)
+    sources = Media(allowed_urls=allow_url or (), folder=media, uploads=UploadStore(uploads, max_bytes=upload_bytes))
     opened_judge = open_generative_judge(
         judge,
         template=template,

@@ -29,6 +29,10 @@ class EngineFailedError(Exception):
         self.retry_after_s = retry_after_s
 
 
+class StorageError(Exception):
+    """An upload cannot be written."""
+
+
 class NoVerdictError(Exception):
     """No comparison of a response could be judged: there is no reward to give, and none is made up."""
 
@@ -40,9 +44,18 @@ _STATUSES: dict[type[BaseException], tuple[str, int]] = {
     GroupTimeoutError: ("alone", 408),
     EngineFailedError: ("enginefailed", 503),
     NoVerdictError: ("unjudged", 503),
+    StorageError: ("storage", 507),
 }
 # Faults of a request or of the engine; any other exception is a fault of ours.
-REQUEST_ERRORS = (InputError, OverloadedError, DeadlineExceededError, GroupTimeoutError, EngineFailedError, NoVerdictError)
+REQUEST_ERRORS = (
+    InputError,
+    OverloadedError,
+    DeadlineExceededError,
+    GroupTimeoutError,
+    EngineFailedError,
+    NoVerdictError,
+    StorageError,
+)
 
 
 def error_body(error: BaseException) -> dict[str, str]:
