@@ -77,7 +77,8 @@ class BatchPlanner:
         """Return the sequences that a batch of such jobs may have now, one job at least."""
         family, most = type(job), self._max_sequences
         size = self._times.size_within(family, self._shortest_s / 2, most)
-        if sum(now - then < ACTIVE_S for then in self._last_asked.values()) > 1:
+        asking = {tenant for tenant, then in self._last_asked.items() if now - then < ACTIVE_S}
+        if len(asking | self._waiting.tenants) > 1:
             size = min(size, self._times.lasting_twice(family, self._smallest, most))
         return max(size, self._times.efficient_size(family, most), job.num_sequences)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 FORGETTING = 0.9  # of a call's weight, with each later one
 OUTDATED = 0.2
 PRIOR = 0.05  # how much the prior counts, as a share of the squared mean size
+OF_SEQUENCES = 0.75  # share of the time that goes with the sequences, where all calls had one size
 NUM_RATIOS = 50  # calls by which the safety margin goes
 SAFE_SHARE = 0.9  # of them that took no longer than predicted times the margin
 MOST_MARGIN = 3.0
@@ -35,12 +36,12 @@ class _Line:
 
     def fit(self) -> tuple[float, float]:
         """Return (seconds of a call, seconds of each sequence): least squares, recent calls first. Where all calls had one
-        size, half of their time is taken for each."""
+        size, ``OF_SEQUENCES`` says it: little enough for the call that other sizes are tried."""
         size, seconds = self.sizes / self.weight, self.seconds / self.weight
         variance = self.squares / self.weight - size**2
         covariance = self.products / self.weight - size * seconds
         prior = PRIOR * size**2
-        slope = (covariance + prior * 0.5 * seconds / size) / (variance + prior)
+        slope = (covariance + prior * OF_SEQUENCES * seconds / size) / (variance + prior)
         slope = min(max(slope, 0.0), seconds / size)
         return seconds - slope * size, slope
 

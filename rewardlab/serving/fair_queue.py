@@ -1,4 +1,4 @@
-"""Jobs that wait for the engine: tenants take turns by weight, a tenant's own jobs go by priority and arrival."""
+"""Jobs that wait for the engine: tenants take turns by weight, a tenant's own jobs go by priority and deadline."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Entry:
     tenant: str
     job: Job
     future: asyncio.Future[Any]
-    rank: tuple[int, int]
+    rank: tuple[int, float, int]
     arrival: float
     deadline: float
     is_trial: bool = False  # begun though it seems too long: the engine is idle, and nothing recent is known of it
@@ -66,11 +66,16 @@ class FairQueue:
     def sequences(self) -> int:
         return sum(line.sequences for line in self._lines.values())
 
+    @property
+    def tenants(self) -> set[str]:
+        """Those of whom something waits."""
+        return {tenant for tenant, line in self._lines.items() if line.entries}
+
     def num_of(self, tenant: str) -> int:
         """Return how many jobs of a tenant wait."""
         return len(self._lines[tenant].entries) if tenant in self._lines else 0
 
-    def sequences_before(self, tenant: str, rank: tuple[int, int], num: int) -> float:
+    def sequences_before(self, tenant: str, rank: tuple[int, float, int], num: int) -> float:
         """Return the sequences that are taken before a job of ``num`` sequences and this rank, if nobody else comes: those of
         the tenant that rank before it, and of each other tenant as many as its weight gives it meanwhile."""
         own = self._lines.get(tenant, _Line())

@@ -42,6 +42,7 @@ COUNTS = {
     "sequences": "samples asked of the engine",
 }
 TIMEOUT_S = 120.0  # of a job without a deadline
+PAUSE_S, PAUSE_SHARE = 0.1, 0.1  # between two batches of several tenants at most, and of the first one's time
 TRIAL_S = 10.0  # so long after its last call an idle engine tries what seems too long for its deadline
 
 
@@ -143,7 +144,8 @@ class JudgeQueue:
         self._free_room()
 
     async def submit(self, job: Job, *, priority: int = 0, deadline: float | None = None, waits_for_room: bool = False) -> Any:
-        """Return the result, from the cache or the engine, by ``deadline``, a time of the event loop. Where ``waits_for_room``
+        """Return the result, from the cache or the engine, by ``deadline``, a time of the event loop. Of a tenant's jobs the
+        lower ``priority`` goes first, then the earlier deadline. Where ``waits_for_room``
         a full queue is waited for until then: for the parts of a request that is let in. Raises OverloadedError,
         DeadlineExceededError, EngineFailedError, or the InputError with which the judge refused the pair.
 
@@ -158,7 +160,7 @@ class JudgeQueue:
             return cache_hit
         deadline = arrival + TIMEOUT_S if deadline is None else deadline
         await self._enter(tenant, deadline if waits_for_room else None)
-        rank = (priority, next(self._arrivals))
+        rank = (priority, deadline, next(self._arrivals))
         entry = Entry(tenant, job, loop.create_future(), rank, arrival, deadline)
         self._refuse_late(entry)
         self._planner.add(entry)
@@ -262,6 +264,7 @@ class JudgeQueue:
                 for entry, result in zip(batch, results, strict=True):
                     self._settle(entry, result)
                 self.failing = all(_engine_failed(entry.job, result) for entry, result in zip(batch, results, strict=True))
+                await self._await_next({entry.tenant for entry in batch}, loop.time() - start)
             except TimeoutError:
                 # The thread cannot be stopped: it is left behind, and another one calls the engine from now on.
                 thread.close()
@@ -273,6 +276,15 @@ class JudgeQueue:
                 self._last_call = loop.time()
                 self._running.difference_update(batch)
                 self._ends.remove(end)
+
+    async def _await_next(self, tenants: set[str], seconds: float) -> None:
+        """Give a tenant that asks one thing after the other a moment for the next: it would wait for a batch of the others."""
+        end = asyncio.get_running_loop().time() + min(PAUSE_S, PAUSE_SHARE * seconds)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(end):
+                while self._waiting and tenants - self._waiting.tenants:
+                    self._wake.clear()
+                    await self._wake.wait()
 
     def _take(self) -> list[Entry]:
         """Take the next batch out of the queue, and begin it; what would be late is told so."""
