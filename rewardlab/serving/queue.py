@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import math
 import time
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Sequence
@@ -345,7 +346,7 @@ class JudgeQueue:
     def _settle(self, entry: Entry, result: Any) -> None:
         if isinstance(result, Exception):
             self._count(entry.tenant, "failed")
-            entry.fail(result if isinstance(result, InputError) else EngineFailedError(f"{type(result).__name__}: {result}"))
+            entry.fail(result if isinstance(result, InputError) else self._failure(f"{type(result).__name__}: {result}"))
             return
         self._count(entry.tenant, "judged")
         self.statuses.update(entry.job.statuses(result))
@@ -359,7 +360,7 @@ class JudgeQueue:
         if entry.job.is_lost(result) and is_refusal(errors):
             entry.fail(DataError(f"the engine refuses the request: {errors[0]}"))
         elif entry.job.is_lost(result):
-            entry.fail(EngineFailedError(f"the engine failed: {errors[0] or 'no answer'}"))
+            entry.fail(self._failure(f"the engine failed: {errors[0] or 'no answer'}"))
         else:
             entry.future.set_result(result)
 
@@ -367,7 +368,11 @@ class JudgeQueue:
         self.failing = True
         for entry in batch:
             self._count(entry.tenant, "failed")
-            entry.fail(EngineFailedError(message))
+            entry.fail(self._failure(message))
+
+    def _failure(self, message: str) -> EngineFailedError:
+        """Return the error of a failing engine, which is looked at again every ``recheck_s``."""
+        return EngineFailedError(message, max(1, math.ceil(self.recheck_s)))
 
 
 def _stopping() -> EngineFailedError:

@@ -67,7 +67,7 @@ def two_keys(**weights: float) -> Keys:
 
 @pytest.mark.parametrize("priority", [0, -9])
 def test_a_lone_client_beside_a_flood(run: Callable[..., TimedEngine], priority: int) -> None:
-    """It waits twice as long as alone at most, whatever priority the flood gives itself: its pair is in every batch, and batches
+    """It waits at most twice as long as alone, whatever priority the flood gives itself: it is in every batch, and batches
     are short while it asks."""
 
     async def body(queue: JudgeQueue) -> None:

@@ -8,9 +8,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from rewardlab.serving.jobs import JudgeJob
-from rewardlab.types import BOTH_ORDERS, Choice, Completion, FinishReason, Judgment, Order, PreferencePair, Verdict
+from rewardlab.types import BOTH_ORDERS, Choice, Completion, FinishReason, Judgment, Order, PreferencePair, Verdict, Vote
 from rewardlab.types import VerdictStatus as Status
-from rewardlab.types import Vote
 from rewardlab.verdicts.votes import judgment
 
 T = TypeVar("T")
