@@ -88,9 +88,8 @@ class JudgeService:
         result = await self.compare_group(group, "anchor" if anchor else "")
         rewards = [reward for reward in result.rewards if reward is not None]
         if len(rewards) < len(result.rewards):
-            errors = sorted({match.error for match in result.matches if match.error})
             failed = len(result.rewards) - len(rewards)
-            raise NoVerdictError(f"no comparison of {failed} of {len(samples)} responses could be judged; {'; '.join(errors)}")
+            raise NoVerdictError(f"no comparison of {failed} of {len(samples)} responses has a verdict; ask again for a new draw")
         return rewards
 
     async def images(self, references: Sequence[str]) -> tuple[bytes, ...]:
