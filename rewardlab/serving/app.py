@@ -6,9 +6,7 @@ import contextlib
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi import FastAPI
 
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.judging.margins import probability_judge_of
@@ -18,7 +16,7 @@ from rewardlab.serving.dialects.nemo_gym import nemo_gym_routes
 from rewardlab.serving.dialects.openrlhf import openrlhf_routes
 from rewardlab.serving.dialects.scalar_models import scalar_model_routes
 from rewardlab.serving.dialects.scoring import scoring_routes
-from rewardlab.serving.errors import REQUEST_ERRORS, error_body, http_status
+from rewardlab.serving.errors import ERROR_HANDLERS
 from rewardlab.serving.media import Media
 from rewardlab.serving.middleware import BodyLimit, CancelOnDisconnect
 from rewardlab.serving.queue import JudgeQueue
@@ -55,20 +53,8 @@ def create_app(
     app.add_middleware(CancelOnDisconnect)
     app.add_middleware(ApiKeyMiddleware, keys=accounts)
 
-    @app.exception_handler(RequestValidationError)
-    async def invalid_request(request: Request, error: RequestValidationError) -> JSONResponse:
-        # Without the input: it may be large, and the client has it.
-        detail = [{"loc": list(map(str, item["loc"])), "msg": item["msg"], "type": item["type"]} for item in error.errors()]
-        text = "; ".join(f"{'.'.join(item['loc'][1:]) or 'body'}: {item['msg']}" for item in detail[:3])
-        return JSONResponse({"error": text, "status": "input", "detail": detail}, status_code=422)
-
-    for kind in REQUEST_ERRORS:
-
-        @app.exception_handler(kind)
-        async def failed_request(request: Request, error: Exception) -> JSONResponse:
-            status, headers = http_status(error)
-            return JSONResponse(error_body(error), status_code=status, headers=headers)
-
+    for kind, handler in ERROR_HANDLERS.items():
+        app.add_exception_handler(kind, handler)
     for routes in ROUTES:
         app.include_router(routes(service))
     return app

@@ -13,10 +13,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rewardlab.errors import ConfigError
+from rewardlab.serving.errors import error_response
 from rewardlab.serving.request_context import TENANT
 
 PUBLIC_PATHS = ("/", "/health", "/ready", "/ui")  # for monitoring, and a page that asks for the key; they reveal nothing
@@ -176,17 +176,12 @@ class ApiKeyMiddleware:
         header = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"authorization"), "")
         key = self._keys.find(header)
         if key is None:
-            answer = JSONResponse(
-                {"error": "no valid API key; send Authorization: Bearer KEY", "status": "nokey"},
-                401,
-                {"WWW-Authenticate": "Bearer"},
-            )
+            sentence = "no valid API key; send Authorization: Bearer KEY"
+            answer = error_response(scope["path"], 401, sentence, headers={"WWW-Authenticate": "Bearer"})
         elif wait := self._keys.wait_s(key):
-            answer = JSONResponse(
-                {"error": "this key has used what it may use in a minute", "status": "overloaded"},
-                429,
-                {"Retry-After": str(max(1, math.ceil(wait)))},
-            )
+            headers = {"Retry-After": str(max(1, math.ceil(wait)))}
+            sentence = "this key has used what it may use in a minute"
+            answer = error_response(scope["path"], 429, sentence, status="rate", headers=headers)
         else:
             token = TENANT.set(key.tenant)
             try:
