@@ -9,18 +9,28 @@ import hmac
 import math
 import re
 import time
-from collections.abc import Iterable
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any, TypeVar
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rewardlab.errors import ConfigError
+from rewardlab.serving.docs_page import DOCS_PATHS
 from rewardlab.serving.errors import error_response
-from rewardlab.serving.request_context import TENANT
+from rewardlab.serving.request_context import TENANT, route_path
 
-PUBLIC_PATHS = ("/", "/health", "/ready", "/ui")  # for monitoring, and a page that asks for the key; they reveal nothing
+K = TypeVar("K")
+V = TypeVar("V")
+
+# For monitoring, and pages of which one asks for the key; they reveal nothing.
+PUBLIC_PATHS = ("/", "/health", "/ready", "/ui", *DOCS_PATHS)
 _HASH = re.compile(r"sha256:([0-9a-fA-F]{64})")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+FAILURES_PER_MINUTE = 60.0  # of keys from one address, at once a tenth of it
+MAX_REMEMBERED = 10_000  # addresses
 
 
 @dataclass(frozen=True)
@@ -29,7 +39,8 @@ class Key:
 
     A minute it may send ``per_minute`` requests and have ``samples_per_minute`` drawn and ``tokens_per_minute`` read and
     written, at once as many as a tenth of a minute allows; ``max_bytes`` bounds a request. While several keys wait, the engine
-    is shared among them by ``weight``.
+    is shared among them by ``weight``. Keys of one ``name`` are one tenant, as an old and a new key while one takes the place
+    of the other.
     """
 
     digest: bytes
@@ -38,23 +49,24 @@ class Key:
     tokens_per_minute: float = math.inf
     max_bytes: float = math.inf
     weight: float = 1.0
+    name: str = ""
 
     @staticmethod
-    def of(key: str, **limits: float) -> Key:
-        return Key(hashlib.sha256(key.encode()).digest(), **limits)
+    def of(key: str, **options: Any) -> Key:
+        return Key(hashlib.sha256(key.encode()).digest(), **options)
 
     @property
     def tenant(self) -> str:
-        """Return the name of the key: 16 hex digits, from which nobody learns it."""
-        return self.digest.hex()[:16]
+        """Return what logs and metrics call the key: its name, or 16 hex digits, from which nobody learns it."""
+        return self.name or self.digest.hex()[:16]
 
 
-LIMITS = tuple(field.name for field in fields(Key) if field.name != "digest")
+LIMITS = tuple(field.name for field in fields(Key) if field.type == "float")
 
 
 def read_keys(path: Path, *, per_minute: float = math.inf) -> list[Key]:
-    """Read a key a line, plain or as ``sha256:HEX``, and after it its limits: ``per_minute=600 weight=2``, by the names of
-    :class:`Key`.
+    """Read a key a line, plain or as ``sha256:HEX``, and after it its name and limits: ``name=anna per_minute=600 weight=2``,
+    by the names of :class:`Key`.
 
     ``#`` begins a comment. Raises ConfigError for a file that cannot be read or has no key, and for a limit that is none.
     """
@@ -64,15 +76,19 @@ def read_keys(path: Path, *, per_minute: float = math.inf) -> list[Key]:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"--keys {path}: cannot be read ({error})") from error
     except ValueError as error:
-        expected = ", ".join(f"{name}=N" for name in LIMITS)
+        expected = ", ".join(["name=WORD", *(f"{name}=N" for name in LIMITS)])
         raise ConfigError(f"--keys {path}: {error}; expected KEY or sha256:HEX, then any of {expected}") from error
     if not keys:
         raise ConfigError(f"--keys {path}: holds no key; leave the option out to let everybody ask")
     return keys
 
 
-def _key(key: str, *limits: str, per_minute: float) -> Key:
-    values = {"per_minute": per_minute} | {name: float(value) for name, _, value in (text.partition("=") for text in limits)}
+def _key(key: str, *options: str, per_minute: float) -> Key:
+    given = {name: value for name, _, value in (text.partition("=") for text in options)}
+    name = given.pop("name", None)
+    if name is not None and not _NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is no name: letters, digits, '.', '_' and '-', at most 64")
+    values = {"per_minute": per_minute} | {limit: float(value) for limit, value in given.items()}
     if unknown := set(values) - set(LIMITS):
         raise ValueError(f"unknown limit {min(unknown)!r}")
     if not all(value > 0 for value in values.values()):
@@ -80,7 +96,7 @@ def _key(key: str, *limits: str, per_minute: float) -> Key:
     digest = _HASH.fullmatch(key)
     if key.lower().startswith("sha256:") and not digest:  # it must not become a key itself: whoever reads the file would be in
         raise ValueError("a hash is not 64 hex digits")
-    return Key(bytes.fromhex(digest[1]), **values) if digest else Key.of(key, **values)
+    return Key(bytes.fromhex(digest[1]), **values, name=name or "") if digest else Key.of(key, **values, name=name or "")
 
 
 class Bucket:
@@ -122,25 +138,24 @@ class Keys:
     """The accepted keys; without any, every request is, and all are one tenant, ""."""
 
     def __init__(self, keys: Iterable[Key] = ()) -> None:
-        self._keys = list(keys)
-        self._accounts = {key.tenant: Account(key) for key in self._keys}
+        self._keys: list[Key] = []
+        self._accounts: dict[str, Account] = {}
+        self._weights: dict[str, float] = {}
+        self.replace(keys)
+
+    def replace(self, keys: Iterable[Key]) -> None:
+        """Accept these keys from now on; one that was accepted before keeps what it has used."""
+        known, self._keys = set(self._keys), list(keys)
+        kept = {key.tenant: self._accounts[key.tenant] for key in self._keys if key in known}
+        self._accounts = {key.tenant: Account(key) for key in self._keys} | kept
         self._weights = {key.tenant: key.weight for key in self._keys}
 
     def __len__(self) -> int:
         return len(self._keys)
 
     def find(self, header: str) -> Key | None:
-        """Return the key of an Authorization header if it is accepted. Every key is compared, whichever fits.
-
-        Clients that cannot set a header may have the key in their URL, ``http://x:KEY@host``, which becomes the
-        password of Basic.
-        """
-        scheme, _, value = header.partition(" ")
-        key = value.encode() if scheme.lower() == "bearer" else b""
-        if scheme.lower() == "basic":
-            with contextlib.suppress(ValueError):
-                key = base64.b64decode(value).partition(b":")[2]
-        digest = hashlib.sha256(key).digest()
+        """Return the key of an Authorization header if it is accepted. Every key is compared, whichever fits."""
+        digest = key_digest(header)
         match = None
         for candidate in self._keys:
             if hmac.compare_digest(candidate.digest, digest):
@@ -163,19 +178,84 @@ class Keys:
         return self._weights.get(tenant, 1.0)
 
 
-class ApiKeyMiddleware:
-    """ASGI middleware: 401 without a good key, 429 beyond its limits; else the request is the key's (``TENANT``)."""
+def key_digest(header: str) -> bytes:
+    """Return the SHA-256 of the key in an Authorization header, of nothing where there is none.
 
-    def __init__(self, app: ASGIApp, keys: Keys) -> None:
-        self._app, self._keys = app, keys
+    Clients that cannot set a header may have the key in their URL, ``http://x:KEY@host``, which becomes the password of Basic.
+    """
+    scheme, _, value = header.partition(" ")
+    key = value.encode() if scheme.lower() == "bearer" else b""
+    if scheme.lower() == "basic":
+        with contextlib.suppress(ValueError):
+            key = base64.b64decode(value).partition(b":")[2]
+    return hashlib.sha256(key).digest()
+
+
+class Guesses:
+    """Who tries many keys is told to wait before another one is looked at. A key that was good from an address is always looked
+    at: nobody who shares the address, as behind a proxy, keeps those out who ask already."""
+
+    def __init__(self) -> None:
+        self._failures: OrderedDict[str, Bucket] = OrderedDict()
+        self._good: OrderedDict[tuple[str, bytes], bool] = OrderedDict()
+
+    def wait_s(self, address: str, header: str) -> float:
+        """Return 0 if the key in a header may be looked at, else the seconds until then."""
+        bucket = self._failures.get(address)
+        return 0.0 if bucket is None or (address, key_digest(header)) in self._good else bucket.wait_s()
+
+    def record(self, address: str, header: str, *, is_good: bool) -> None:
+        """Remember what became of the key in a header."""
+        if is_good:
+            _remember(self._good, (address, key_digest(header)), True)
+        else:
+            bucket = self._failures.get(address) or Bucket(FAILURES_PER_MINUTE)
+            bucket.take(1)
+            _remember(self._failures, address, bucket)
+
+
+def _remember(items: OrderedDict[K, V], key: K, value: V) -> None:
+    items[key] = value
+    items.move_to_end(key)
+    if len(items) > MAX_REMEMBERED:
+        items.popitem(last=False)
+
+
+class ApiKeyMiddleware:
+    """ASGI middleware: 401 without a good key, 429 beyond its limits or after many wrong ones; else the request is the key's
+    (``TENANT``). ``update`` is called before a key is looked for, to have the keys as they are now.
+
+    Public paths are answered to everybody; ``scope["has_key"]`` says whether a key came, or none is needed.
+    """
+
+    def __init__(self, app: ASGIApp, keys: Keys, update: Callable[[], None] | None = None) -> None:
+        self._app, self._keys, self._update, self._guesses = app, keys, update, Guesses()
+
+    def _find(self, address: str, header: str) -> tuple[Key | None, float]:
+        """Return the key of a header, if it is accepted, and the seconds until it is looked at, if it is not now."""
+        if self._update:
+            self._update()
+        if len(self._keys) and (wait := self._guesses.wait_s(address, header)):
+            return None, wait
+        key = self._keys.find(header)
+        if len(self._keys) and header:
+            self._guesses.record(address, header, is_good=key is not None)
+        return key, 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in PUBLIC_PATHS:
+        if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         header = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"authorization"), "")
-        key = self._keys.find(header)
-        if key is None:
+        key, guess_wait = self._find((scope.get("client") or ("",))[0], header)
+        if route_path(scope) in PUBLIC_PATHS:
+            await self._app({**scope, "has_key": key is not None}, receive, send)
+            return
+        if guess_wait:
+            headers = {"Retry-After": str(math.ceil(guess_wait))}
+            sentence = "too many wrong keys came from this address; wait before you send another"
+            answer = error_response(scope["path"], 429, sentence, status="rate", headers=headers)
+        elif key is None:
             sentence = "no valid API key; send Authorization: Bearer KEY"
             answer = error_response(scope["path"], 401, sentence, headers={"WWW-Authenticate": "Bearer"})
         elif wait := self._keys.wait_s(key):

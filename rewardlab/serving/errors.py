@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from rewardlab.errors import InputError
+from rewardlab.serving.request_context import request_id
 
 
 class OverloadedError(Exception):
@@ -101,11 +102,12 @@ def error_response(
     """Return an error in the shape that clients of ``path`` read. ``status`` says in a word what failed (default: by the HTTP
     status ``code``), ``param`` the field of the request that is wrong, ``detail`` more of it."""
     status = status or _STATUSES_BY_CODE.get(code, "failed")
+    identity = {"request_id": name} if (name := request_id()) else {}
     if _OPENAI_PATH.search(path):
         kind = _OPENAI_TYPES.get(code, "server_error" if code >= 500 else "invalid_request_error")
-        body: dict[str, Any] = {"error": {"message": sentence, "type": kind, "code": status, "param": param}}
+        body: dict[str, Any] = {"error": {"message": sentence, "type": kind, "code": status, "param": param}} | identity
     else:
-        body = {"error": sentence, "status": status} | ({} if detail is None else {"detail": detail})
+        body = {"error": sentence, "status": status} | identity | ({} if detail is None else {"detail": detail})
     return JSONResponse(body, status_code=code, headers=dict(headers or {}))
 
 

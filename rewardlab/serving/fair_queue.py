@@ -23,6 +23,7 @@ class Entry:
     rank: tuple[int, float, int]
     arrival: float
     deadline: float
+    taken: float = 0.0  # when the engine took it
     is_trial: bool = False  # begun though it seems too long: the engine is idle, and nothing recent is known of it
 
     def __lt__(self, other: Entry) -> bool:

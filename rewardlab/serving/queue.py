@@ -27,8 +27,10 @@ from rewardlab.serving.batch_times import BatchTimes
 from rewardlab.serving.engine_thread import EngineThread
 from rewardlab.serving.errors import DeadlineExceededError, EngineFailedError, OverloadedError
 from rewardlab.serving.fair_queue import Entry, FairQueue
+from rewardlab.serving.histograms import ServingHistograms
 from rewardlab.serving.jobs import Job, JudgeEngine, is_refusal
 from rewardlab.serving.request_context import TENANT
+from rewardlab.serving.request_log import record_job
 
 # Counter -> what it counts.
 COUNTS = {
@@ -82,6 +84,7 @@ class JudgeQueue:
         recheck_s: float = 5.0,
         num_threads: int = 1,
         mix_seeds: bool = False,
+        histograms: ServingHistograms | None = None,
     ) -> None:
         self.judge, self.probability_judge = judge, probability_judge or judge
         self.max_sequences, self.max_waiting, self.engine_timeout_s = max_sequences, max_waiting, engine_timeout_s
@@ -106,6 +109,7 @@ class JudgeQueue:
         self._running: set[Entry] = set()  # what the engine has started
         self._ends: list[float] = []  # when its calls are expected to be done
         self._last_call = float("-inf")
+        self._histograms = histograms or ServingHistograms()
 
     @property
     def num_waiting(self) -> int:
@@ -170,6 +174,7 @@ class JudgeQueue:
         timer = loop.call_at(deadline, self._expire, entry)
         try:
             result = await entry.future
+            record_job(self._histograms, entry.taken - arrival, loop.time() - entry.taken, job.num_tokens(result))
             record = (time.time(), 1000 * (loop.time() - arrival), self._waiting.num_of(tenant))
             self.tenants[tenant].recent.append(record)
             return result
@@ -275,6 +280,7 @@ class JudgeQueue:
                 self._fail_batch(batch, f"the engine's answer cannot be read ({error!r})")
             finally:
                 self._last_call = loop.time()
+                self._histograms.add_batch(sum(entry.job.num_sequences for entry in batch), self._last_call - start)
                 self._running.difference_update(batch)
                 self._ends.remove(end)
 
@@ -300,6 +306,7 @@ class JudgeQueue:
                 self.tenants[tenant].counts["batches"] += 1
             self._running.update(batch)
             for entry in batch:
+                entry.taken = now
                 self._count(entry.tenant, "sequences", entry.job.num_sequences)
                 self._keys.charge(entry.tenant, samples=entry.job.num_sequences)
         if batch or late:

@@ -191,12 +191,20 @@ class StatusResponse(_Schema):
 
 
 class HealthResponse(_Schema):
-    """The server answers, with this judge."""
+    """The server answers, with this judge; which one is for those who have a key."""
 
     status: Literal["ok"]
-    judge: str
-    template: str
-    template_hash: str
+    judge: str | None = None
+    template: str | None = None
+    template_hash: str | None = None
+
+
+class ReadyResponse(_Schema):
+    """Whether a request is likely to be judged, how many pairs wait, whether the engine fails."""
+
+    ready: bool
+    waiting: int
+    failing: bool
 
 
 class ModelCard(_Schema):

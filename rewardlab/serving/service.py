@@ -19,6 +19,7 @@ from rewardlab.serving.errors import NoVerdictError
 from rewardlab.serving.gather import gather_bounded
 from rewardlab.serving.group_buffer import GroupBuffer
 from rewardlab.serving.groups import group_rewards
+from rewardlab.serving.histograms import ServingHistograms
 from rewardlab.serving.media import Media
 from rewardlab.serving.queue import JudgeQueue
 from rewardlab.serving.responses import judge_response, rewards_response, vote_result
@@ -48,8 +49,14 @@ class JudgeService:
     """One judge, its queue and the media sent to it."""
 
     def __init__(
-        self, judge: GenerativeJudge, queue: JudgeQueue, rules: GroupRules | None = None, media: Media | None = None
+        self,
+        judge: GenerativeJudge,
+        queue: JudgeQueue,
+        rules: GroupRules | None = None,
+        media: Media | None = None,
+        histograms: ServingHistograms | None = None,
     ) -> None:
+        self.histograms = histograms or ServingHistograms()
         self.judge, self.queue, self.rules, self.media = judge, queue, rules or GroupRules(), media or Media()
         self.collector = VoteCollector(queue, has_probabilities=probability_judge_of(judge) is not None)
         self.group_buffer: GroupBuffer[Sample, float] = GroupBuffer(

@@ -73,11 +73,11 @@ def test_one_shape(url: str, method: str, path: str, sent: dict[str, Any], code:
     assert response.status_code == code
     body = response.json()
     if path.startswith(("/v1/models", "/v1/embeddings", "/v1/chat", "/v1/responses")):
-        assert set(body) == {"error"}
+        assert set(body) == {"error", "request_id"}
         assert set(body["error"]) == {"message", "type", "code", "param"}
         assert (body["error"]["code"], " " in body["error"]["message"]) == (status, True)
     else:
-        assert set(body) - {"detail"} == {"error", "status"}
+        assert set(body) - {"detail"} == {"error", "status", "request_id"}
         assert (body["status"], " " in body["error"]) == (status, True)
 
 
