@@ -6,7 +6,7 @@ more than a question, and from reaching a server of this machine under a name of
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -28,9 +28,10 @@ HEADERS = {
 }
 
 
-def default_hosts(host: str) -> tuple[str, ...]:
-    """Return the names under which a server that listens on ``host`` is addressed: of this machine alone, or () for any."""
-    return LOOPBACK if host in LOOPBACK else ()
+def accepted_hosts(host: str, names: Sequence[str]) -> tuple[str, ...]:
+    """Return the names that a server answers to: ``names`` and those of this machine, for which no other site can pass. () is
+    any name: of a server that listens on more than this machine and is told of none."""
+    return (*names, *LOOPBACK) if names or host in LOOPBACK else ()
 
 
 class BrowserGuard:
