@@ -87,6 +87,18 @@ def serve_judge(
     ] = None,
     rate: Annotated[float, typer.Option("--rate", min=0.1, help="Most requests of a key per minute.")] = 1e9,
     engine_args: EngineArgs = "",
+    replicas: Annotated[
+        int,
+        typer.Option(
+            "--replicas",
+            min=0,
+            help="Open the judge so many times on the Ray cluster of RAY_ADDRESS, or else on this machine (0: once, here).",
+        ),
+    ] = 0,
+    replica_gpus: Annotated[
+        Optional[float],
+        typer.Option("--replica-gpus", min=0.0, help="Cards of each replica (default: one where there are any)."),
+    ] = None,
     allow_url: Annotated[
         Optional[list[str]],
         typer.Option("--allow-url", help="Media are fetched from URLs that begin with this; repeat for several."),
@@ -128,6 +140,7 @@ def serve_judge(
     """
     from rewardlab.judging.engines import open_generative_judge
     from rewardlab.judging.group_rewards import STRATEGIES
+    from rewardlab.samplers.base import Replicas
     from rewardlab.serving.app import create_app
     from rewardlab.serving.browser import accepted_hosts
     from rewardlab.serving.keys_file import KeysFile
@@ -157,11 +170,12 @@ def serve_judge(
         api_key=os.environ.get(api_key_env, "none"),
         engine_args=engine_args,
         restart_after_s=engine_timeout,
+        replicas=Replicas(replicas, replica_gpus) if replicas else None,
     )
     rules = GroupRules(VotingOptions(votes, policy), strategy, group_size, group_timeout, timeout)
     # An engine in a process has its own time limit; the queue's is for what is beyond it.
     limits: dict[str, Any] = {"max_waiting": queue, "engine_timeout_s": 2 * engine_timeout, "max_sequences": 4 * batch_size}
-    limits["num_threads"] = REMOTE_THREADS if opened_judge.sampler.is_batch_invariant else 1
+    limits["num_threads"] = REMOTE_THREADS if opened_judge.sampler.is_batch_invariant else max(1, replicas)
     hosts = accepted_hosts(host, allowed_host or ())
     app = create_app(opened_judge, rules=rules, keys_file=keys_file, media=sources, allowed_hosts=hosts, **limits)
     run_server(app, StopTimes(notice, drain), host=host, port=port, **listening)

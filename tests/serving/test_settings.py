@@ -9,6 +9,8 @@ import signal
 import ssl
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -36,6 +38,21 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return cert, key
 
 
+@contextmanager
+def server_process(command: list[str], variables: dict[str, str]) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
+    """Run `rewardlab`, and yield it with what it said, when it listens."""
+    start = [sys.executable, "-m", "rewardlab.cli", *command]
+    with subprocess.Popen(start, env={**os.environ, **variables}, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        lines = [next(process.stderr)]
+        while "running on" not in lines[-1]:
+            lines.append(next(process.stderr))
+        try:
+            yield process, lines
+        finally:
+            process.kill()
+
+
 @pytest.mark.slow
 def test_a_process_with_settings_of_three_kinds(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
     """What the command line says counts before a variable, and that before the file; all that it logs is JSON, over TLS."""
@@ -43,31 +60,21 @@ def test_a_process_with_settings_of_three_kinds(tmp_path: Path, certificate: tup
     (tmp_path / "keys").write_text("secret name=anna\n")
     port = free_port()
     with chat_server(ChatServer()) as engine:
-        settings = {
-            "judge": f"openai:file@{engine}",
-            "port": 1,
-            "host": "127.0.0.9",
-            "group-size": 3,
-            "keys": str(tmp_path / "keys"),
-        }
+        settings = {"judge": f"openai:file@{engine}", "port": 1, "host": "127.0.0.9", "keys": str(tmp_path / "keys")}
         settings |= {"ssl-certfile": str(cert), "ssl_keyfile": str(key), "log-format": "json", "allowed-host": "judge.example"}
         (tmp_path / "serve.yaml").write_text(json.dumps(settings))
         variables = {"REWARDLAB_SERVE_CONFIG": str(tmp_path / "serve.yaml"), "REWARDLAB_SERVE_HOST": "127.0.0.1"}
-        command = [sys.executable, "-m", "rewardlab.cli", "serve", "--port", str(port), "--notice", "0"]
-        process = subprocess.Popen(command, env={**os.environ, **variables}, stderr=subprocess.PIPE, text=True)
-        assert process.stderr is not None
-        lines = [next(process.stderr)]
-        while "running on" not in lines[-1]:
-            lines.append(next(process.stderr))
-        with httpx.Client(base_url=f"https://localhost:{port}", verify=ssl.create_default_context(cafile=str(cert))) as client:
-            client.headers["Authorization"] = "Bearer secret"
-            body = {"question": "Which?", "responses": ["a", "b"]}
-            judged = client.post("/v1/judge", json=body)
-            host = client.get("/v1/status", headers={"Host": "judge.example"}).status_code
-            stranger = client.get("/v1/status", headers={"Host": "evil.example"}).status_code
-        process.send_signal(signal.SIGTERM)
-        lines += process.stderr
-        assert process.wait(30) == 0
+        command = ["serve", "--port", str(port), "--notice", "0"]
+        with server_process(command, variables) as (process, lines):
+            trusted = ssl.create_default_context(cafile=str(cert))
+            with httpx.Client(base_url=f"https://localhost:{port}", verify=trusted) as client:
+                client.headers["Authorization"] = "Bearer secret"
+                judged = client.post("/v1/judge", json={"question": "Which?", "responses": ["a", "b"]})
+                host = client.get("/v1/status", headers={"Host": "judge.example"}).status_code
+                stranger = client.get("/v1/status", headers={"Host": "evil.example"}).status_code
+            process.send_signal(signal.SIGTERM)
+            lines += process.stderr or ()
+            assert process.wait(30) == 0
     assert (judged.status_code, judged.json()["judge"], host, stranger) == (200, f"openai:file@{engine}", 200, 421)
     records = [json.loads(line) for line in lines]
     [request] = [record for record in records if record.get("path") == "/v1/judge"]
