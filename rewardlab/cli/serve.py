@@ -9,6 +9,7 @@ from typing import Annotated, Any, Optional
 import typer
 
 from rewardlab.cli.options import SERVING, EngineArgs, JudgeOption, app
+from rewardlab.cli.settings import SERVE_PREFIX, read_settings
 from rewardlab.errors import ConfigError
 
 REMOTE_THREADS = 64  # calls at a time of an engine that batches by itself
@@ -24,9 +25,19 @@ def _renamed(old: str, new: str) -> Any:
     return typer.Option(old, hidden=True, callback=refuse)
 
 
-@app.command("serve", rich_help_panel=SERVING)
+@app.command("serve", rich_help_panel=SERVING, context_settings={"auto_envvar_prefix": SERVE_PREFIX})
 def serve_judge(
     judge: JudgeOption,
+    config: Annotated[
+        Optional[Path],
+        typer.Option(
+            "--config",
+            is_eager=True,
+            callback=read_settings,
+            help="YAML of these options by their names (`group-size: 8`). Every option is also a variable, such as "
+            "REWARDLAB_SERVE_GROUP_SIZE; what is given here counts before the variable, and that before the file.",
+        ),
+    ] = None,
     host: Annotated[
         str, typer.Option("--host", help="Address to listen on; 0.0.0.0 is every one of this machine.")
     ] = "127.0.0.1",
@@ -52,23 +63,70 @@ def serve_judge(
         typer.Option("--group-size", min=2, max=32, help="Responses to a prompt that wait for each other if sent one by one."),
     ] = 8,
     group_timeout: Annotated[float, typer.Option("--group-timeout", min=0.1, help="Seconds they wait.")] = 60.0,
+    timeout: Annotated[
+        float,
+        typer.Option("--timeout", min=1.0, help="Seconds that a group may take there; beyond it there is no reward (504)."),
+    ] = 600.0,
     queue: Annotated[int, typer.Option("--queue", min=1, help="Most pairs that wait; beyond it requests get 429.")] = 1024,
+    notice: Annotated[
+        float,
+        typer.Option("--notice", min=0.0, help="Seconds after SIGTERM in which /ready says 503 and requests are still taken."),
+    ] = 5.0,
+    drain: Annotated[
+        float, typer.Option("--drain", min=0.0, help="Seconds after that to finish what was taken; the rest gets 503.")
+    ] = 90.0,
     engine_timeout: Annotated[float, typer.Option("--engine-timeout", min=0.1, help="Most seconds of one batch.")] = 600.0,
     keys: Annotated[
         Optional[Path],
         typer.Option(
             "--keys",
-            help="File with an API key a line, or sha256:HEX of it, and its limits after it: per_minute=600 max_bytes=2000000. "
-            "Without it no key is needed.",
+            help="File with an API key a line, or sha256:HEX of it, and after it name=WORD, for logs and metrics, and limits: "
+            "per_minute=600 (requests), samples_per_minute=N, tokens_per_minute=N, max_bytes=N, and its weight=1 while several "
+            "keys wait. It is read again when it changes. Without it no key is needed.",
         ),
     ] = None,
     rate: Annotated[float, typer.Option("--rate", min=0.1, help="Most requests of a key per minute.")] = 1e9,
     engine_args: EngineArgs = "",
+    replicas: Annotated[
+        int,
+        typer.Option(
+            "--replicas",
+            min=0,
+            help="Open the judge so many times on the Ray cluster of RAY_ADDRESS, or else on this machine (0: once, here).",
+        ),
+    ] = 0,
+    replica_gpus: Annotated[
+        Optional[float],
+        typer.Option("--replica-gpus", min=0.0, help="Cards of each replica (default: one where there are any)."),
+    ] = None,
     allow_url: Annotated[
         Optional[list[str]],
         typer.Option("--allow-url", help="Media are fetched from URLs that begin with this; repeat for several."),
     ] = None,
     media: Annotated[Optional[Path], typer.Option("--media", help="Folder whose files requests name as media:NAME.")] = None,
+    uploads: Annotated[
+        Optional[Path],
+        typer.Option("--uploads", help="Folder for uploads, which then outlive the server (default: a temporary one)."),
+    ] = None,
+    upload_bytes: Annotated[
+        int, typer.Option("--upload-bytes", min=1, help="Bytes of uploads that are kept for each key.")
+    ] = 1_000_000_000,
+    log_format: Annotated[
+        str, typer.Option("--log-format", help="text, or json: an object a line, with one line for each request.")
+    ] = "text",
+    allowed_host: Annotated[
+        Optional[list[str]],
+        typer.Option(
+            "--allowed-host",
+            help="Name that clients reach this server by, beside localhost; repeat for several. Others are refused (default: "
+            "where it listens on this machine alone; else any name is taken).",
+        ),
+    ] = None,
+    root_path: Annotated[str, typer.Option("--root-path", help="Path that a proxy serves this under, such as /judge.")] = "",
+    ssl_certfile: Annotated[
+        Optional[Path], typer.Option("--ssl-certfile", help="Certificate with its chain, PEM; then this speaks TLS.")
+    ] = None,
+    ssl_keyfile: Annotated[Optional[Path], typer.Option("--ssl-keyfile", help="The certificate's private key, PEM.")] = None,
     api_key_env: Annotated[
         str, typer.Option("--api-key-env", help="Variable with the key of an openai: judge.")
     ] = "OPENAI_API_KEY",
@@ -82,19 +140,27 @@ def serve_judge(
     """
     from rewardlab.judging.engines import open_generative_judge
     from rewardlab.judging.group_rewards import STRATEGIES
-    from rewardlab.serving.app import check_port, run_server
-    from rewardlab.serving.auth import read_keys
+    from rewardlab.samplers.base import Replicas
+    from rewardlab.serving.app import create_app
+    from rewardlab.serving.browser import accepted_hosts
+    from rewardlab.serving.keys_file import KeysFile
+    from rewardlab.serving.listening import listening_options
     from rewardlab.serving.media import Media
+    from rewardlab.serving.server import StopTimes, check_port, run_server
     from rewardlab.serving.service import GroupRules
+    from rewardlab.serving.tracing import export_spans
+    from rewardlab.serving.uploads import UploadStore
     from rewardlab.serving.voting import POLICIES, VotingOptions
 
+    listening = listening_options(certificate=ssl_certfile, private_key=ssl_keyfile, root_path=root_path, log_format=log_format)
+    export_spans()
     check_port(host, port)
     if strategy not in STRATEGIES or strategy == "anchor":
         raise ConfigError(f"--strategy {strategy}: expected all_pairs, circular, knockout or bradley_terry")
     if policy not in (None, *POLICIES):
         raise ConfigError(f"--policy {policy}: expected {', '.join(POLICIES)}")
-    api_keys = read_keys(keys, per_minute=rate) if keys else []
-    sources = Media(allowed_urls=allow_url or (), folder=media)
+    keys_file = KeysFile(keys, per_minute=rate) if keys else None
+    sources = Media(allowed_urls=allow_url or (), folder=media, uploads=UploadStore(uploads, max_bytes=upload_bytes))
     opened_judge = open_generative_judge(
         judge,
         template=template,
@@ -104,9 +170,12 @@ def serve_judge(
         api_key=os.environ.get(api_key_env, "none"),
         engine_args=engine_args,
         restart_after_s=engine_timeout,
+        replicas=Replicas(replicas, replica_gpus) if replicas else None,
     )
-    rules = GroupRules(VotingOptions(votes, policy), strategy, group_size, group_timeout)
+    rules = GroupRules(VotingOptions(votes, policy), strategy, group_size, group_timeout, timeout)
     # An engine in a process has its own time limit; the queue's is for what is beyond it.
-    limits = {"max_waiting": queue, "engine_timeout_s": 2 * engine_timeout, "max_sequences": 4 * batch_size}
-    limits["num_threads"] = REMOTE_THREADS if opened_judge.sampler.is_batch_invariant else 1
-    run_server(opened_judge, host=host, port=port, rules=rules, keys=api_keys, media=sources, **limits)
+    limits: dict[str, Any] = {"max_waiting": queue, "engine_timeout_s": 2 * engine_timeout, "max_sequences": 4 * batch_size}
+    limits["num_threads"] = REMOTE_THREADS if opened_judge.sampler.is_batch_invariant else max(1, replicas)
+    hosts = accepted_hosts(host, allowed_host or ())
+    app = create_app(opened_judge, rules=rules, keys_file=keys_file, media=sources, allowed_hosts=hosts, **limits)
+    run_server(app, StopTimes(notice, drain), host=host, port=port, **listening)

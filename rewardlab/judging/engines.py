@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,12 @@ from rewardlab.judging.margins import READ_BY_PROBABILITY, ProbabilityJudge
 from rewardlab.judging.spec import ENGINES, PANEL, POOL, SERVED, WITHOUT_SAMPLER, JudgeSpec
 from rewardlab.models.checkpoints import load_template_for
 from rewardlab.prompts import DEFAULT_TEMPLATE, load_template
-from rewardlab.samplers.base import OPENAI, EngineOptions, Sampler
+from rewardlab.samplers.base import HF, OPENAI, EngineOptions, Replicas, Sampler
 from rewardlab.samplers.request_options import RequestOptions
 from rewardlab.samplers.self_verifying import SelfVerifying
 
 OPENAI_URL = "https://api.openai.com/v1"
+REMOTE_CALLS = 64  # at a time, of a replica whose engine batches by itself
 _OF_OTHERS = {"request": None, "cache": None}
 
 
@@ -27,10 +29,26 @@ def open_engine(spec: JudgeSpec, options: EngineOptions) -> Sampler:
     """Return the sampler of an engine on its target. Raise what its ``open_sampler`` raises, and MissingPackageError where the
     engine needs an extra that is not installed."""
     try:
+        if options.replicas is not None:
+            return _open_replicas(spec, options, options.replicas)
         sampler: Sampler = import_module(ENGINES[spec.engine].module).open_sampler(spec.target, options)
     except ModuleNotFoundError as error:
         raise missing_package(error) or error from error
     return sampler
+
+
+def _open_replicas(spec: JudgeSpec, options: EngineOptions, replicas: Replicas) -> Sampler:
+    """Return the sampler of an engine on Ray. One that computes in the replica's process takes a call at a time, and is
+    watched by Ray alone."""
+    from rewardlab.samplers.ray_replicas import RaySampler
+
+    in_process = spec.engine == HF
+    timeout_s = options.restart_after_s or 600.0
+    opened = replace(options, replicas=None, restart_after_s=None if in_process else timeout_s)
+    if replicas.num_gpus is None and spec.engine == OPENAI:
+        replicas = replace(replicas, num_gpus=0)
+    calls = 1 if in_process else REMOTE_CALLS
+    return RaySampler(partial(open_engine, spec, opened), replicas, calls_at_a_time=calls, timeout_s=timeout_s)
 
 
 def open_model_judge(spec: str, *, server_key: str = "", **options: Any) -> ModelJudge:
@@ -92,6 +110,7 @@ def open_generative_judge(
     api_key: str = "none",
     engine_args: str = "",
     restart_after_s: float | None = None,
+    replicas: Replicas | None = None,
     request: RequestOptions | None = None,
     cache: Path | None = None,
 ) -> GenerativeJudge:
@@ -102,8 +121,8 @@ def open_generative_judge(
     ``template``: by default the one a checkpoint was trained on. ``batch_size`` is of ``hf:``, ``api_key`` of ``openai:``,
     ``engine_args`` of ``vllm:`` (options of ``vllm serve``) and of ``hf:`` (``--dtype``, ``--attn-implementation``).
     ``restart_after_s``: the engine runs in a process of its own, which is started again if it dies or takes more than so many
-    seconds. A local checkpoint that was trained to give the verdict alone is read by probability without ``prob:`` too. Raise
-    ConfigError, CheckpointError, EndpointError.
+    seconds. ``replicas``: it is opened so many times on a Ray cluster. A local checkpoint that was trained to give the verdict
+    alone is read by probability without ``prob:`` too. Raise ConfigError, CheckpointError, EndpointError.
     """
     parsed = _with_address(JudgeSpec.parse(spec), spec, api_key)
     checkpoint = parsed.checkpoint
@@ -123,7 +142,7 @@ def open_generative_judge(
     if parsed.engine != OPENAI:
         _refuse_request(spec, request)
         _refuse_cache(spec, cache)
-    sampler = open_engine(parsed, EngineOptions(batch_size, api_key, engine_args, restart_after_s, options, cache))
+    sampler = open_engine(parsed, EngineOptions(batch_size, api_key, engine_args, restart_after_s, options, cache, replicas))
     judge = ProbabilityJudge if by_probability else GenerativeJudge
     return judge(
         SelfVerifying(sampler) if parsed.verifies else sampler,

@@ -50,8 +50,9 @@ _FINISH = {
 class ServedJudge(ModelJudge):
     """The judge behind one address. A pair that cannot be judged has votes that failed, with the server's sentence.
 
-    Template, temperature and the lengths of judgments are the server's own. A full queue (429), a failing engine (5xx) and a
-    broken connection are tried again ``RETRIES`` times and within ``deadline_s``. Raise ConfigError for what is no address, and
+    Template, temperature and the lengths of judgments are the server's own. A full queue (429) and an engine that starts again
+    (503 with Retry-After) are waited for within ``deadline_s``; another 5xx and a broken connection are tried again ``RETRIES``
+    times. Raise ConfigError for what is no address, and
     EndpointError where the server refuses the key or is none.
     """
 
@@ -163,7 +164,7 @@ class ServedJudge(ModelJudge):
                 late = before and isinstance(answer, Completion) and answer.finish is FinishReason.TIMEOUT
                 return before if late else answer  # why it failed before says more
             before = answer.failure
-            tried += not answer.is_full  # a full queue is waited for
+            tried += not answer.is_waited_for
             wait_s = max(answer.wait_s, min(8.0, 0.25 * 2**tried) * random.uniform(0.75, 1.25))
             if tried > RETRIES or time.monotonic() + wait_s >= ends:
                 return answer.failure
@@ -185,16 +186,18 @@ class ServedJudge(ModelJudge):
             raise EndpointError(f"{self.url}: {failure.error}; the key that is sent is REWARDLAB_API_KEY")
         if response.status_code not in (429, *_PASSING):
             return failure
-        return _Again(failure, retry_after_s(response.headers.get("Retry-After")), is_full=response.status_code == 429)
+        retry_after = response.headers.get("Retry-After")
+        starts_again = response.status_code == 503 and retry_after is not None
+        return _Again(failure, retry_after_s(retry_after), is_waited_for=response.status_code == 429 or starts_again)
 
 
 @dataclass(frozen=True)
 class _Again:
-    """A try that may go better later: what it came to, how long to wait, whether the queue was full."""
+    """A try that may go better later: what it came to, how long to wait, whether the queue was full or the engine started."""
 
     failure: Completion
     wait_s: float = 0.0
-    is_full: bool = False
+    is_waited_for: bool = False
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,15 @@ HF, VLLM, OPENAI = "hf", "vllm", "openai"  # engines, as specifications of judge
 
 
 @dataclass(frozen=True)
+class Replicas:
+    """How many times an engine is opened on a Ray cluster, and how many cards each takes, which may be a part of one (None: one
+    where the cluster has any and the engine computes there)."""
+
+    num: int
+    num_gpus: float | None = None
+
+
+@dataclass(frozen=True)
 class EngineOptions:
     """How an engine is opened; each takes what concerns it.
 
@@ -24,6 +33,7 @@ class EngineOptions:
     how a checkpoint is read (hf: :data:`rewardlab.samplers.hf.READING`).
     ``request`` is how an endpoint is asked (openai), ``cache`` the folder of answers that it need not be asked for again.
     ``restart_after_s``: the engine runs in a process of its own, started again if it dies or takes longer; None: in this one.
+    ``replicas``: the engine is opened there, so many times, and not here.
     """
 
     batch_size: int = 64
@@ -32,6 +42,7 @@ class EngineOptions:
     restart_after_s: float | None = None
     request: RequestOptions = NOTHING_SAID
     cache: Path | None = None
+    replicas: Replicas | None = None
 
 
 class EngineArgsParser(argparse.ArgumentParser):

@@ -12,6 +12,7 @@ import multiprocessing
 import signal
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
@@ -63,9 +64,12 @@ class ProcessSampler:
         self._opener, self._timeout_s = opener, timeout_s
         self._call, self._starting = threading.Lock(), threading.Lock()
         self._closed = False
+        self._children: list[Any] = []  # the one there is
         self._ready = threading.Event()
         self.num_starts = 0
         self._name = self._start()
+        # Python's own end of a daemon is SIGTERM, which a stopped child never hears, and waiting for it has no end.
+        weakref.finalize(self, _kill, self._children)
 
     @property
     def name(self) -> str:
@@ -123,6 +127,7 @@ class ProcessSampler:
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=_work, args=(theirs, self._opener), name="engine", daemon=True)
         self._process.start()
+        self._children[:] = [self._process]
         theirs.close()
         self.num_starts += 1
         with _killed_after(self._process, START_TIMEOUT_S):
@@ -156,6 +161,11 @@ class ProcessSampler:
                 LOG.warning("%s: the engine does not start (%s); again in %g s", self._name, error, wait_s)
                 time.sleep(wait_s)
                 wait_s = min(2 * wait_s, LONGEST_WAIT_S)
+
+
+def _kill(children: Sequence[Any]) -> None:
+    for child in children:
+        child.kill()
 
 
 @contextlib.contextmanager

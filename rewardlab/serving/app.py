@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-import uvicorn
-from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi import FastAPI, Security
+from fastapi.security import HTTPBearer
 
-from rewardlab.errors import OutputError
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.judging.margins import probability_judge_of
 from rewardlab.serving.auth import ApiKeyMiddleware, Key, Keys
+from rewardlab.serving.browser import BrowserGuard
 from rewardlab.serving.dialects.chat import chat_routes
 from rewardlab.serving.dialects.nemo_gym import nemo_gym_routes
 from rewardlab.serving.dialects.openrlhf import openrlhf_routes
 from rewardlab.serving.dialects.scalar_models import scalar_model_routes
 from rewardlab.serving.dialects.scoring import scoring_routes
-from rewardlab.serving.errors import REQUEST_ERRORS, error_body, http_status
+from rewardlab.serving.docs_page import add_docs
+from rewardlab.serving.errors import ERROR_HANDLERS
+from rewardlab.serving.histograms import ServingHistograms
+from rewardlab.serving.keys_file import KeysFile
 from rewardlab.serving.media import Media
 from rewardlab.serving.middleware import BodyLimit, CancelOnDisconnect
 from rewardlab.serving.queue import JudgeQueue
+from rewardlab.serving.request_log import RequestLog
 from rewardlab.serving.routes import api_routes
 from rewardlab.serving.service import GroupRules, JudgeService
 
@@ -38,54 +39,42 @@ def create_app(
     rules: GroupRules | None = None,
     media: Media | None = None,
     keys: Sequence[Key] = (),
+    keys_file: KeysFile | None = None,
+    allowed_hosts: Sequence[str] = (),
     **queue_options: Any,
 ) -> FastAPI:
     """Return the application around one judge. ``queue_options`` are those of :class:`JudgeQueue`; requests need one of
-    ``keys`` where any is given."""
+    ``keys``, or of those that ``keys_file`` holds now, where either is given. It answers to the names ``allowed_hosts``, by
+    default to any."""
+    accepted, histograms = keys_file.keys if keys_file else Keys(keys), ServingHistograms()
     defaults = {"probability_judge": probability_judge_of(judge), "mix_seeds": not judge.sampler.is_batch_invariant}
-    service = JudgeService(judge, JudgeQueue(judge, **(defaults | queue_options)), rules, media)
+    queue = JudgeQueue(judge, keys=accepted, histograms=histograms, **(defaults | queue_options))
+    service = JudgeService(judge, queue, rules, media, histograms)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         service.queue.start()
         yield
-        await service.queue.stop()
+        await service.queue.stop(0)  # every connection is closed: nobody waits
 
-    app = FastAPI(title="rewardlab", description="A generative judge of pairs of answers about images.", lifespan=lifespan)
+    app = FastAPI(
+        title="rewardlab",
+        description="A generative judge of pairs of answers about images.",
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        dependencies=[Security(HTTPBearer(scheme_name="key", auto_error=False))] if len(accepted) else [],
+    )
+    app.state.service = service
     app.add_middleware(BodyLimit, max_bytes=MAX_BODY_BYTES)
     app.add_middleware(CancelOnDisconnect)
-    app.add_middleware(ApiKeyMiddleware, keys=Keys(keys))
+    app.add_middleware(ApiKeyMiddleware, keys=accepted, update=keys_file.update if keys_file else None)
+    app.add_middleware(BrowserGuard, allowed_hosts=allowed_hosts)
+    app.add_middleware(RequestLog, histograms=histograms)
 
-    @app.exception_handler(RequestValidationError)
-    async def invalid_request(request: Request, error: RequestValidationError) -> JSONResponse:
-        # Without the input: it may be large, and the client has it.
-        detail = [{"loc": list(map(str, item["loc"])), "msg": item["msg"], "type": item["type"]} for item in error.errors()]
-        text = "; ".join(f"{'.'.join(item['loc'][1:]) or 'body'}: {item['msg']}" for item in detail[:3])
-        return JSONResponse({"error": text, "status": "input", "detail": detail}, status_code=422)
-
-    for kind in REQUEST_ERRORS:
-
-        @app.exception_handler(kind)
-        async def failed_request(request: Request, error: Exception) -> JSONResponse:
-            status, headers = http_status(error)
-            return JSONResponse(error_body(error), status_code=status, headers=headers)
-
+    for kind, handler in ERROR_HANDLERS.items():
+        app.add_exception_handler(kind, handler)
     for routes in ROUTES:
         app.include_router(routes(service))
+    add_docs(app)
     return app
-
-
-def check_port(host: str, port: int) -> None:
-    """Raise OutputError unless the port can be listened on."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise OutputError(f"{host}:{port} cannot be listened on ({error.strerror}); choose another --port") from error
-
-
-def run_server(judge: GenerativeJudge, *, host: str, port: int, **options: Any) -> None:
-    """Serve until stopped; on SIGTERM take nothing new and finish what waits. ``options`` are those of :func:`create_app`."""
-    uvicorn.run(create_app(judge, **options), host=host, port=port, log_level="info", timeout_graceful_shutdown=90)

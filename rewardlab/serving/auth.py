@@ -1,4 +1,4 @@
-"""API keys: several, stored as hashes, compared in constant time, each with its own rate limit."""
+"""API keys: several, stored as hashes, compared in constant time, each with limits and a weight of its own."""
 
 from __future__ import annotations
 
@@ -9,35 +9,64 @@ import hmac
 import math
 import re
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any, TypeVar
 
-from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rewardlab.errors import ConfigError
+from rewardlab.serving.docs_page import DOCS_PATHS
+from rewardlab.serving.errors import error_response
+from rewardlab.serving.request_context import TENANT, route_path
 
-PUBLIC_PATHS = ("/", "/health", "/ready", "/ui")  # for monitoring, and a page that asks for the key; they reveal nothing
+K = TypeVar("K")
+V = TypeVar("V")
+
+# For monitoring, and pages of which one asks for the key; they reveal nothing.
+PUBLIC_PATHS = ("/", "/health", "/ready", "/ui", *DOCS_PATHS)
 _HASH = re.compile(r"sha256:([0-9a-fA-F]{64})")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+FAILURES_PER_MINUTE = 60.0  # of keys from one address, at once a tenth of it
+MAX_REMEMBERED = 10_000  # addresses
 
 
 @dataclass(frozen=True)
 class Key:
-    """The SHA-256 of a key, how many requests it may send a minute (at once as many as a tenth of a minute allows), and how
-    many bytes in each."""
+    """The SHA-256 of a key, and what it may do.
+
+    A minute it may send ``per_minute`` requests and have ``samples_per_minute`` drawn and ``tokens_per_minute`` read and
+    written, at once as many as a tenth of a minute allows; ``max_bytes`` bounds a request. While several keys wait, the engine
+    is shared among them by ``weight``. Keys of one ``name`` are one tenant, as an old and a new key while one takes the place
+    of the other.
+    """
 
     digest: bytes
     per_minute: float = math.inf
+    samples_per_minute: float = math.inf
+    tokens_per_minute: float = math.inf
     max_bytes: float = math.inf
+    weight: float = 1.0
+    name: str = ""
 
     @staticmethod
-    def of(key: str, **limits: float) -> Key:
-        return Key(hashlib.sha256(key.encode()).digest(), **limits)
+    def of(key: str, **options: Any) -> Key:
+        return Key(hashlib.sha256(key.encode()).digest(), **options)
+
+    @property
+    def tenant(self) -> str:
+        """Return what logs and metrics call the key: its name, or 16 hex digits, from which nobody learns it."""
+        return self.name or self.digest.hex()[:16]
+
+
+LIMITS = tuple(field.name for field in fields(Key) if field.type == "float")
 
 
 def read_keys(path: Path, *, per_minute: float = math.inf) -> list[Key]:
-    """Read a key a line, plain or as ``sha256:HEX``, and after it its limits: ``per_minute=600 max_bytes=2000000``.
+    """Read a key a line, plain or as ``sha256:HEX``, and after it its name and limits: ``name=anna per_minute=600 weight=2``,
+    by the names of :class:`Key`.
 
     ``#`` begins a comment. Raises ConfigError for a file that cannot be read or has no key, and for a limit that is none.
     """
@@ -47,43 +76,86 @@ def read_keys(path: Path, *, per_minute: float = math.inf) -> list[Key]:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"--keys {path}: cannot be read ({error})") from error
     except ValueError as error:
-        raise ConfigError(f"--keys {path}: {error}; expected KEY or sha256:HEX, per_minute=N, max_bytes=N") from error
+        expected = ", ".join(["name=WORD", *(f"{name}=N" for name in LIMITS)])
+        raise ConfigError(f"--keys {path}: {error}; expected KEY or sha256:HEX, then any of {expected}") from error
     if not keys:
         raise ConfigError(f"--keys {path}: holds no key; leave the option out to let everybody ask")
     return keys
 
 
-def _key(key: str, *limits: str, per_minute: float) -> Key:
-    values = {"per_minute": per_minute} | {name: float(value) for name, _, value in (text.partition("=") for text in limits)}
-    if unknown := set(values) - {"per_minute", "max_bytes"}:
+def _key(key: str, *options: str, per_minute: float) -> Key:
+    given = {name: value for name, _, value in (text.partition("=") for text in options)}
+    name = given.pop("name", None)
+    if name is not None and not _NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is no name: letters, digits, '.', '_' and '-', at most 64")
+    values = {"per_minute": per_minute} | {limit: float(value) for limit, value in given.items()}
+    if unknown := set(values) - set(LIMITS):
         raise ValueError(f"unknown limit {min(unknown)!r}")
     if not all(value > 0 for value in values.values()):
         raise ValueError("a limit is not above 0")
     digest = _HASH.fullmatch(key)
     if key.lower().startswith("sha256:") and not digest:  # it must not become a key itself: whoever reads the file would be in
         raise ValueError("a hash is not 64 hex digits")
-    return Key(bytes.fromhex(digest[1]), **values) if digest else Key.of(key, **values)
+    return Key(bytes.fromhex(digest[1]), **values, name=name or "") if digest else Key.of(key, **values, name=name or "")
+
+
+class Bucket:
+    """A token bucket: it fills by ``per_minute``, up to a tenth of that. What is taken beyond its content is a debt."""
+
+    def __init__(self, per_minute: float) -> None:
+        self._rate, self._size = per_minute / 60, max(1.0, per_minute / 10)
+        self._level, self._then = self._size, time.monotonic()
+
+    def wait_s(self) -> float:
+        """Return the seconds until there is one in it."""
+        if math.isinf(self._rate):
+            return 0.0
+        now = time.monotonic()
+        self._level, self._then = min(self._size, self._level + (now - self._then) * self._rate), now
+        return max(0.0, (1 - self._level) / self._rate)
+
+    def take(self, num: float) -> None:
+        if not math.isinf(self._rate):
+            self._level -= num
+
+
+class Account:
+    """What a key has left of its limits."""
+
+    def __init__(self, key: Key) -> None:
+        self.requests, self.samples = Bucket(key.per_minute), Bucket(key.samples_per_minute)
+        self.tokens = Bucket(key.tokens_per_minute)
+
+    def wait_s(self) -> float:
+        """Return 0 and take a request, or return the seconds until there is one, and no debt of samples or tokens."""
+        if wait := max(bucket.wait_s() for bucket in (self.requests, self.samples, self.tokens)):
+            return wait
+        self.requests.take(1)
+        return 0.0
 
 
 class Keys:
-    """The accepted keys; without any, every request is. Each has its own rate limit (token bucket)."""
+    """The accepted keys; without any, every request is, and all are one tenant, ""."""
 
-    def __init__(self, keys: Iterable[Key]) -> None:
-        self._keys = list(keys)
-        self._buckets: dict[bytes, tuple[float, float]] = {}  # tokens, when
+    def __init__(self, keys: Iterable[Key] = ()) -> None:
+        self._keys: list[Key] = []
+        self._accounts: dict[str, Account] = {}
+        self._weights: dict[str, float] = {}
+        self.replace(keys)
+
+    def replace(self, keys: Iterable[Key]) -> None:
+        """Accept these keys from now on; one that was accepted before keeps what it has used."""
+        known, self._keys = set(self._keys), list(keys)
+        kept = {key.tenant: self._accounts[key.tenant] for key in self._keys if key in known}
+        self._accounts = {key.tenant: Account(key) for key in self._keys} | kept
+        self._weights = {key.tenant: key.weight for key in self._keys}
+
+    def __len__(self) -> int:
+        return len(self._keys)
 
     def find(self, header: str) -> Key | None:
-        """Return the key of an Authorization header if it is accepted. Every key is compared, whichever fits.
-
-        Clients that cannot set a header may have the key in their URL, ``http://x:KEY@host``, which becomes the
-        password of Basic.
-        """
-        scheme, _, value = header.partition(" ")
-        key = value.encode() if scheme.lower() == "bearer" else b""
-        if scheme.lower() == "basic":
-            with contextlib.suppress(ValueError):
-                key = base64.b64decode(value).partition(b":")[2]
-        digest = hashlib.sha256(key).digest()
+        """Return the key of an Authorization header if it is accepted. Every key is compared, whichever fits."""
+        digest = key_digest(header)
         match = None
         for candidate in self._keys:
             if hmac.compare_digest(candidate.digest, digest):
@@ -91,38 +163,110 @@ class Keys:
         return match if self._keys else Key(b"")
 
     def wait_s(self, key: Key) -> float:
-        """Return 0 and take one request from the key's rate, or return the seconds until there is one."""
-        rate, burst, now = key.per_minute / 60, max(1.0, key.per_minute / 10), time.monotonic()
-        if math.isinf(rate):
-            return 0.0
-        tokens, then = self._buckets.get(key.digest, (burst, now))
-        tokens = min(burst, tokens + (now - then) * rate)
-        if tokens < 1:
-            self._buckets[key.digest] = (tokens, now)
-            return (1 - tokens) / rate
-        self._buckets[key.digest] = (tokens - 1, now)
-        return 0.0
+        """Return 0 and take one request from the key's limits, or return the seconds until it may ask again."""
+        account = self._accounts.get(key.tenant)
+        return account.wait_s() if account else 0.0
+
+    def charge(self, tenant: str, *, samples: float = 0, tokens: float = 0) -> None:
+        """Take work from a tenant's limits when it is known; a debt keeps its next requests waiting."""
+        if account := self._accounts.get(tenant):
+            account.samples.take(samples)
+            account.tokens.take(tokens)
+
+    def weight(self, tenant: str) -> float:
+        """Return the weight of a tenant's share of the engine."""
+        return self._weights.get(tenant, 1.0)
+
+
+def key_digest(header: str) -> bytes:
+    """Return the SHA-256 of the key in an Authorization header, of nothing where there is none.
+
+    Clients that cannot set a header may have the key in their URL, ``http://x:KEY@host``, which becomes the password of Basic.
+    """
+    scheme, _, value = header.partition(" ")
+    key = value.encode() if scheme.lower() == "bearer" else b""
+    if scheme.lower() == "basic":
+        with contextlib.suppress(ValueError):
+            key = base64.b64decode(value).partition(b":")[2]
+    return hashlib.sha256(key).digest()
+
+
+class Guesses:
+    """Who tries many keys is told to wait before another one is looked at. A key that was good from an address is always looked
+    at: nobody who shares the address, as behind a proxy, keeps those out who ask already."""
+
+    def __init__(self) -> None:
+        self._failures: OrderedDict[str, Bucket] = OrderedDict()
+        self._good: OrderedDict[tuple[str, bytes], bool] = OrderedDict()
+
+    def wait_s(self, address: str, header: str) -> float:
+        """Return 0 if the key in a header may be looked at, else the seconds until then."""
+        bucket = self._failures.get(address)
+        return 0.0 if bucket is None or (address, key_digest(header)) in self._good else bucket.wait_s()
+
+    def record(self, address: str, header: str, *, is_good: bool) -> None:
+        """Remember what became of the key in a header."""
+        if is_good:
+            _remember(self._good, (address, key_digest(header)), True)
+        else:
+            bucket = self._failures.get(address) or Bucket(FAILURES_PER_MINUTE)
+            bucket.take(1)
+            _remember(self._failures, address, bucket)
+
+
+def _remember(items: OrderedDict[K, V], key: K, value: V) -> None:
+    items[key] = value
+    items.move_to_end(key)
+    if len(items) > MAX_REMEMBERED:
+        items.popitem(last=False)
 
 
 class ApiKeyMiddleware:
-    """ASGI middleware: 401 without a good key, 429 beyond its rate."""
+    """ASGI middleware: 401 without a good key, 429 beyond its limits or after many wrong ones; else the request is the key's
+    (``TENANT``). ``update`` is called before a key is looked for, to have the keys as they are now.
 
-    def __init__(self, app: ASGIApp, keys: Keys) -> None:
-        self._app, self._keys = app, keys
+    Public paths are answered to everybody; ``scope["has_key"]`` says whether a key came, or none is needed.
+    """
+
+    def __init__(self, app: ASGIApp, keys: Keys, update: Callable[[], None] | None = None) -> None:
+        self._app, self._keys, self._update, self._guesses = app, keys, update, Guesses()
+
+    def _find(self, address: str, header: str) -> tuple[Key | None, float]:
+        """Return the key of a header, if it is accepted, and the seconds until it is looked at, if it is not now."""
+        if self._update:
+            self._update()
+        if len(self._keys) and (wait := self._guesses.wait_s(address, header)):
+            return None, wait
+        key = self._keys.find(header)
+        if len(self._keys) and header:
+            self._guesses.record(address, header, is_good=key is not None)
+        return key, 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in PUBLIC_PATHS:
+        if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         header = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"authorization"), "")
-        key = self._keys.find(header)
-        if key is None:
-            answer = JSONResponse(
-                {"error": "no valid API key; send Authorization: Bearer KEY"}, 401, {"WWW-Authenticate": "Bearer"}
-            )
+        key, guess_wait = self._find((scope.get("client") or ("",))[0], header)
+        if route_path(scope) in PUBLIC_PATHS:
+            await self._app({**scope, "has_key": key is not None}, receive, send)
+            return
+        if guess_wait:
+            headers = {"Retry-After": str(math.ceil(guess_wait))}
+            sentence = "too many wrong keys came from this address; wait before you send another"
+            answer = error_response(scope["path"], 429, sentence, status="rate", headers=headers)
+        elif key is None:
+            sentence = "no valid API key; send Authorization: Bearer KEY"
+            answer = error_response(scope["path"], 401, sentence, headers={"WWW-Authenticate": "Bearer"})
         elif wait := self._keys.wait_s(key):
-            answer = JSONResponse({"error": "this key asks too often"}, 429, {"Retry-After": str(max(1, round(wait)))})
+            headers = {"Retry-After": str(max(1, math.ceil(wait)))}
+            sentence = "this key has used what it may use in a minute"
+            answer = error_response(scope["path"], 429, sentence, status="rate", headers=headers)
         else:
-            await self._app({**scope, "max_bytes": key.max_bytes}, receive, send)
+            token = TENANT.set(key.tenant)
+            try:
+                await self._app({**scope, "max_bytes": key.max_bytes}, receive, send)
+            finally:
+                TENANT.reset(token)
             return
         await answer(scope, receive, send)

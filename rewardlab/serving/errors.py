@@ -1,8 +1,22 @@
-"""Failures of a request that was understood, and the HTTP response to each: a status and a sentence, never a number."""
+"""Failures of a request, and the HTTP response to each: a status and a sentence, never a number.
+
+There are two shapes: ``{"error": sentence, "status": status}``, and below the paths of OpenAI's API what its clients read,
+``{"error": {"message", "type", "code", "param"}}``.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+
 from rewardlab.errors import InputError
+from rewardlab.serving.request_context import request_id
 
 
 class OverloadedError(Exception):
@@ -14,7 +28,7 @@ class OverloadedError(Exception):
 
 
 class DeadlineExceededError(Exception):
-    """The deadline passed before the engine was free."""
+    """The deadline passed before the request was judged, or would have."""
 
 
 class GroupTimeoutError(Exception):
@@ -22,7 +36,15 @@ class GroupTimeoutError(Exception):
 
 
 class EngineFailedError(Exception):
-    """The engine raised, or did not come back in time."""
+    """The engine raised, did not come back in time, or is being stopped or started; ``retry_after_s`` is when to try again."""
+
+    def __init__(self, message: str, retry_after_s: int = 5) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class StorageError(Exception):
+    """An upload cannot be written."""
 
 
 class NoVerdictError(Exception):
@@ -36,18 +58,97 @@ _STATUSES: dict[type[BaseException], tuple[str, int]] = {
     GroupTimeoutError: ("alone", 408),
     EngineFailedError: ("enginefailed", 503),
     NoVerdictError: ("unjudged", 503),
+    StorageError: ("storage", 507),
 }
 # Faults of a request or of the engine; any other exception is a fault of ours.
-REQUEST_ERRORS = (InputError, OverloadedError, DeadlineExceededError, GroupTimeoutError, EngineFailedError, NoVerdictError)
+REQUEST_ERRORS = (
+    InputError,
+    OverloadedError,
+    DeadlineExceededError,
+    GroupTimeoutError,
+    EngineFailedError,
+    NoVerdictError,
+    StorageError,
+)
+
+
+# Status in the body where the HTTP status alone is known.
+_STATUSES_BY_CODE = {400: "malformed", 401: "key", 404: "path", 405: "method", 413: "toolarge", 422: "input", 429: "overloaded"}
+_OPENAI_PATH = re.compile(r"/v1/(?:chat|completions|responses|embeddings|models|moderations|files|batches)(?:/|$)")
+_OPENAI_TYPES = {401: "authentication_error", 429: "rate_limit_error"}
+
+
+def error_status(error: BaseException) -> str:
+    """Return the status of one of :data:`REQUEST_ERRORS`."""
+    input_status = type(error).__name__.removesuffix("Error").lower()
+    return _STATUSES.get(type(error), (input_status, 422))[0]
 
 
 def error_body(error: BaseException) -> dict[str, str]:
-    """Return the JSON body of an error: a sentence and a status."""
-    input_status = type(error).__name__.removesuffix("Error").lower()
-    return {"error": str(error), "status": _STATUSES.get(type(error), (input_status, 422))[0]}
+    """Return an error as a line of a batch or a stream: a sentence and a status."""
+    return {"error": str(error), "status": error_status(error)}
 
 
-def http_status(error: Exception) -> tuple[int, dict[str, str]]:
-    """Return HTTP status and headers of one of :data:`REQUEST_ERRORS`."""
-    headers = {"Retry-After": str(error.retry_after_s)} if isinstance(error, OverloadedError) else {}
-    return _STATUSES.get(type(error), ("", 422))[1], headers
+def error_response(
+    path: str,
+    code: int,
+    sentence: str,
+    *,
+    status: str = "",
+    param: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    detail: Any = None,
+) -> JSONResponse:
+    """Return an error in the shape that clients of ``path`` read. ``status`` says in a word what failed (default: by the HTTP
+    status ``code``), ``param`` the field of the request that is wrong, ``detail`` more of it."""
+    status = status or _STATUSES_BY_CODE.get(code, "failed")
+    identity = {"request_id": name} if (name := request_id()) else {}
+    if _OPENAI_PATH.search(path):
+        kind = _OPENAI_TYPES.get(code, "server_error" if code >= 500 else "invalid_request_error")
+        body: dict[str, Any] = {"error": {"message": sentence, "type": kind, "code": status, "param": param}} | identity
+    else:
+        body = {"error": sentence, "status": status} | identity | ({} if detail is None else {"detail": detail})
+    return JSONResponse(body, status_code=code, headers=dict(headers or {}))
+
+
+async def failed_request(request: Request, error: Exception) -> JSONResponse:
+    """Answer one of :data:`REQUEST_ERRORS`."""
+    headers = {"Retry-After": str(error.retry_after_s)} if isinstance(error, OverloadedError | EngineFailedError) else {}
+    code = _STATUSES.get(type(error), ("", 422))[1]
+    return error_response(request.url.path, code, str(error), status=error_status(error), headers=headers)
+
+
+async def invalid_request(request: Request, error: Exception) -> JSONResponse:
+    """Answer a body that does not fit its schema, without the input: it may be large, and the client has it."""
+    assert isinstance(error, RequestValidationError)
+    items = error.errors()
+    detail = [{"loc": list(map(str, item["loc"])), "msg": item["msg"], "type": item["type"]} for item in items]
+    names = [str(item.get("ctx", {}).get("param") or ".".join(map(str, item["loc"][1:]))) for item in items]
+    sentence = "; ".join(f"{name or 'body'}: {item['msg']}" for name, item in zip(names[:3], items, strict=False))
+    if items[0]["loc"] == ("body",) and not request.headers.get("content-type", "").startswith("application/json"):
+        sentence = "the body is not declared as JSON; send the header Content-Type: application/json"
+    return error_response(request.url.path, 422, sentence, status="input", param=names[0] or None, detail=detail)
+
+
+async def refused_request(request: Request, error: Exception) -> JSONResponse:
+    """Answer what the routing or the reading of a body refuses: an unknown path, another method, too many bytes."""
+    assert isinstance(error, HTTPException)
+    path, sentence = request.url.path, str(error.detail)
+    if error.status_code == 404:
+        sentence = f"{path}: no such path; /docs lists them all"
+    elif error.status_code == 405:
+        sentence = f"{path} takes {(error.headers or {}).get('Allow', 'another method')}, not {request.method}"
+    return error_response(path, error.status_code, sentence, headers=error.headers)
+
+
+async def internal_error(request: Request, error: Exception) -> JSONResponse:
+    """Answer a fault of ours; the log has it."""
+    return error_response(request.url.path, 500, f"the server failed ({type(error).__name__}); its log says more")
+
+
+ERROR_HANDLERS = {
+    **dict.fromkeys(REQUEST_ERRORS, failed_request),
+    RequestValidationError: invalid_request,
+    HTTPException: refused_request,
+    Exception: internal_error,
+}

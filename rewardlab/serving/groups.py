@@ -7,7 +7,6 @@ from functools import partial
 
 from rewardlab.judging.group_rewards import GroupRewards, JudgedMatch, rewards_of_matches, start_plan
 from rewardlab.judging.ranking import Match
-from rewardlab.serving.errors import DeadlineExceededError, EngineFailedError
 from rewardlab.serving.gather import gather_bounded
 from rewardlab.types import Candidates, Judgment, PreferencePair
 
@@ -15,8 +14,9 @@ from rewardlab.types import Candidates, Judgment, PreferencePair
 async def group_rewards(
     compare: Callable[[PreferencePair], Awaitable[Judgment]], group: Candidates, *, strategy: str, budget: int | None = None
 ) -> GroupRewards:
-    """Return the rewards of a group's responses (:func:`rewardlab.judging.group_rewards.rewards_of_matches`); a match that
-    fails counts for nothing. Raises ConfigError for a budget that does not suffice."""
+    """Return the rewards of a group's responses (:func:`rewardlab.judging.group_rewards.rewards_of_matches`); a match without
+    a verdict counts for nothing. Raises ConfigError for a budget that does not suffice, and what ``compare`` raises: rewards
+    over what the engine happened to answer would not be comparable."""
     num = len(group.responses)
     plan, matches = start_plan(strategy, num, budget)
     results: list[JudgedMatch] = []
@@ -30,8 +30,4 @@ async def group_rewards(
 
 
 async def _play(compare: Callable[[PreferencePair], Awaitable[Judgment]], group: Candidates, match: Match) -> JudgedMatch:
-    """A failing engine is a match without a judgment; a full queue is an error of the whole group."""
-    try:
-        return JudgedMatch(*match, await compare(group.pair(*match)))
-    except (EngineFailedError, DeadlineExceededError) as error:
-        return JudgedMatch(*match, None, str(error))
+    return JudgedMatch(*match, await compare(group.pair(*match)))

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from rewardlab.judging.judge import Judge
 from rewardlab.samplers.base import Sampler, SamplingParams
 from rewardlab.types import Completion, FinishReason, Judgment, Message, Order, PreferencePair, VerdictStatus, Vote
-from rewardlab.verdicts.votes import in_order
+from rewardlab.verdicts.votes import both_orders_or_none, in_order
 
 FAILED = (VerdictStatus.ERROR, VerdictStatus.TIMEOUT)
 
@@ -64,6 +64,14 @@ class Job(Protocol):
         """Return whether so many samples failed that there is no result."""
         ...
 
+    def is_final(self, result: Any) -> bool:
+        """Return whether the result may stand for the next such request; if not, that one is a new try."""
+        ...
+
+    def num_tokens(self, result: Any) -> int:
+        """Return the tokens read and written for it."""
+        ...
+
     def statuses(self, result: Any) -> Iterable[str]:
         """Return the verdict statuses of its votes."""
         ...
@@ -103,6 +111,13 @@ class JudgeJob:
     def is_lost(self, result: Judgment) -> bool:
         """Return whether all votes of one order failed: those of the other one alone would carry its position bias."""
         return any(all(v.verdict.status in FAILED for v in in_order(result.votes, order)) for order in self.orders)
+
+    def is_final(self, result: Judgment) -> bool:
+        """Return whether every order has a valid vote."""
+        return not self.errors(result) and both_orders_or_none(result, self.orders).share_0 is not None
+
+    def num_tokens(self, result: Judgment) -> int:
+        return _num_tokens(vote.completion for vote in result.votes)
 
     def statuses(self, result: Judgment) -> Iterable[str]:
         return (vote.verdict.status.value for vote in result.votes)
@@ -145,8 +160,18 @@ class ChatJob:
         """Return whether any sample failed: no client expects fewer choices than it asked for."""
         return bool(self.errors(result))
 
+    def is_final(self, result: list[Completion]) -> bool:
+        return not self.errors(result)
+
+    def num_tokens(self, result: list[Completion]) -> int:
+        return _num_tokens(result)
+
     def statuses(self, result: list[Completion]) -> Iterable[str]:
         return ()
+
+
+def _num_tokens(completions: Iterable[Completion]) -> int:
+    return sum(completion.num_prompt_tokens + completion.num_tokens for completion in completions)
 
 
 def _without_tokens(vote: Vote) -> Vote:

@@ -1,4 +1,4 @@
-"""Images and videos of requests: data URLs, uploads stored in memory, and files that the server may fetch or open.
+"""Images and videos of requests: data URLs, uploads, and files that the server may fetch or open.
 
 Nothing else is fetched or opened: a URL must begin with an allowed one, on the same host and port; redirects are not followed;
 a name leads to nothing outside the folder.
@@ -16,15 +16,16 @@ from rewardlab.data.images import from_data_url, plain_image
 from rewardlab.data.urls import MAX_IMAGE_BYTES, MAX_VIDEO_BYTES, AllowedUrls, fetch_media
 from rewardlab.data.video import frames_of_video
 from rewardlab.errors import ConfigError, MediaError
+from rewardlab.serving.request_context import TENANT
+from rewardlab.serving.uploads import UploadStore
 
-MAX_STORE_BYTES = 1_000_000_000
 MAX_CHECKED_BYTES = 200_000_000
 
 
 class MediaStore:
     """Bytes by name up to a total size; the least recently used are dropped first."""
 
-    def __init__(self, max_bytes: int = MAX_STORE_BYTES) -> None:
+    def __init__(self, max_bytes: int) -> None:
         self._max_bytes, self._bytes = max_bytes, 0
         self._items: OrderedDict[str, bytes] = OrderedDict()
         self._lock = threading.Lock()  # requests are served by several threads
@@ -46,19 +47,20 @@ class MediaStore:
 
 
 class Media:
-    """The sources of a request's media. ``allowed_urls`` are beginnings of URLs, ``folder`` holds the files of ``media:NAME``.
+    """The sources of a request's media. ``allowed_urls`` are beginnings of URLs, ``folder`` holds the files of ``media:NAME``,
+    ``uploads`` those of ``upload:ID`` (default: a temporary store).
 
     Raises ConfigError for an allowed URL without host or path, and a folder that is none.
     """
 
     def __init__(
-        self, *, allowed_urls: Sequence[str] = (), folder: Path | None = None, max_bytes: int = MAX_STORE_BYTES
+        self, *, allowed_urls: Sequence[str] = (), folder: Path | None = None, uploads: UploadStore | None = None
     ) -> None:
         self._urls = AllowedUrls(allowed_urls)
         if folder is not None and not folder.is_dir():
             raise ConfigError(f"{folder}: no such folder of media")
         self._folder = None if folder is None else folder.resolve()
-        self._uploads, self._checked = MediaStore(max_bytes), MediaStore(MAX_CHECKED_BYTES)
+        self._uploads, self._checked = uploads or UploadStore(), MediaStore(MAX_CHECKED_BYTES)
 
     def upload(self, data: bytes, *, video: bool = False) -> str:
         """Store an image or video, and return its id. Raises MediaError for what is neither."""
@@ -66,9 +68,7 @@ class Media:
             frames_of_video(data, 1, where="upload")
         else:
             data = self._plain(data, "upload")
-        name = hashlib.sha256(data).hexdigest()[:32]
-        self._uploads.add(name, data)
-        return name
+        return self._uploads.add(data)
 
     def image(self, reference: str, number: int = 0) -> bytes:
         """Return the image of a reference, as :func:`plain_image` gives it. Raises MediaError."""
@@ -84,7 +84,7 @@ class Media:
         """Return an image checked by decoding; each is decoded once, for that is most of the work of a request."""
         if len(data) > MAX_IMAGE_BYTES:
             raise MediaError(f"{where}: {len(data):,} bytes, more than {MAX_IMAGE_BYTES:,}; resize it first")
-        name = hashlib.sha256(data).hexdigest()
+        name = f"{TENANT.get()}:{hashlib.sha256(data).hexdigest()}"  # how soon it is read tells what others have sent
         if (image := self._checked.get(name)) is None:
             image = plain_image(data, where=where)
             self._checked.add(name, image)

@@ -1,4 +1,4 @@
-"""``/metrics`` for Prometheus: the counters of the queue and the engine, read at each scrape."""
+"""``/metrics`` for Prometheus: the counters of the queue and the engine, read at each scrape, and the histograms."""
 
 from __future__ import annotations
 
@@ -39,4 +39,4 @@ class ServiceCollector:
 def metrics_text(service: JudgeService) -> bytes:
     registry = CollectorRegistry()
     registry.register(ServiceCollector(service))
-    return generate_latest(registry)
+    return generate_latest(registry) + generate_latest(service.histograms.registry)

@@ -1,28 +1,36 @@
 """One engine, many requests: what waits is judged in batches, as soon as the engine is free.
 
-The queue is bounded and knows priorities and deadlines. A caller that disconnects, or waits too long, leaves it before the
-engine is called. A batch that fails is tried again job by job, so that one bad request fails alone; an engine that fails or
-hangs is an error for those that waited for it, never a verdict. Results are cached by the content of the job.
+The queue is bounded, shared fairly between tenants, and knows priorities and deadlines. A caller that disconnects leaves it
+before the engine is called, and what cannot be done in time is not begun. A batch that fails is tried again job by job, so that
+one bad request fails alone; an engine that fails or hangs is an error for those that waited for it, never a verdict. Results
+are cached by tenant and content of the job.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import heapq
 import itertools
+import math
 import time
-from collections import Counter, OrderedDict, deque
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from rewardlab.errors import DataError, InputError
 from rewardlab.judging.judge import Judge
+from rewardlab.serving.auth import Keys
+from rewardlab.serving.batch_planner import BatchPlanner
+from rewardlab.serving.batch_times import BatchTimes
 from rewardlab.serving.engine_thread import EngineThread
 from rewardlab.serving.errors import DeadlineExceededError, EngineFailedError, OverloadedError
+from rewardlab.serving.fair_queue import Entry, FairQueue
+from rewardlab.serving.histograms import ServingHistograms
 from rewardlab.serving.jobs import Job, JudgeEngine, is_refusal
+from rewardlab.serving.request_context import TENANT
+from rewardlab.serving.request_log import record_job
 
 # Counter -> what it counts.
 COUNTS = {
@@ -30,34 +38,37 @@ COUNTS = {
     "cached": "answered from the cache",
     "judged": "judged by the engine",
     "failed": "that the engine failed to judge",
-    "late": "whose deadline passed in the queue",
+    "late": "that could not be judged before their deadline",
     "gone": "whose caller hung up",
     "refused": "refused because the queue was full",
     "batches": "calls of the engine",
     "sequences": "samples asked of the engine",
 }
+TIMEOUT_S = 120.0  # of a job without a deadline
+PAUSE_S, PAUSE_SHARE = 0.1, 0.1  # between two batches of several tenants at most, and of the first one's time
+TRIAL_S = 10.0  # so long after its last call an idle engine tries what seems too long for its deadline
 
 
-@dataclass(eq=False)
-class _Entry:
-    rank: tuple[int, int]  # lower priority number first, then by arrival
-    job: Job
-    future: asyncio.Future[Any]
+@dataclass
+class TenantRecord:
+    """What a tenant sees of the queue: totals with the keys of :data:`COUNTS`, and its last latencies as (Unix time,
+    milliseconds, own jobs that waited then)."""
 
-    def __lt__(self, other: _Entry) -> bool:
-        return self.rank < other.rank
+    counts: Counter[str] = field(default_factory=Counter)
+    recent: deque[tuple[float, float, int]] = field(default_factory=lambda: deque(maxlen=500))
 
 
 class JudgeQueue:
     """Run jobs on ``judge`` in a thread. Create the queue, ``start()`` it within a running loop, ``await stop()`` it.
 
-    ``probability_judge`` runs the jobs by probability (default: the judge itself).
+    ``probability_judge`` runs the jobs by probability (default: the judge itself); ``keys`` have weights, and limits that are
+    charged with what is judged.
     ``num_threads`` batches run at a time: one for an engine that computes here, several for one that batches by itself. With
     ``mix_seeds`` jobs of different seeds share a batch, with the first one's seed: for an engine whose samples depend on the
     batch anyway.
     ``max_sequences`` bounds a batch (votes times orders over its pairs), ``max_waiting`` the queue, ``engine_timeout_s`` one
     call of the engine, ``cache_size`` the cached results; a failing engine is checked every ``recheck_s``. ``counts`` are
-    totals, with the keys of :data:`COUNTS`.
+    totals, with the keys of :data:`COUNTS`, and ``tenants`` what there is of each.
     """
 
     def __init__(
@@ -65,6 +76,7 @@ class JudgeQueue:
         judge: JudgeEngine,
         *,
         probability_judge: Judge | None = None,
+        keys: Keys | None = None,
         max_sequences: int = 256,
         max_waiting: int = 1024,
         engine_timeout_s: float = 600.0,
@@ -72,44 +84,57 @@ class JudgeQueue:
         recheck_s: float = 5.0,
         num_threads: int = 1,
         mix_seeds: bool = False,
+        histograms: ServingHistograms | None = None,
     ) -> None:
         self.judge, self.probability_judge = judge, probability_judge or judge
         self.max_sequences, self.max_waiting, self.engine_timeout_s = max_sequences, max_waiting, engine_timeout_s
         self.recheck_s = recheck_s
         self.counts: Counter[str] = Counter()
         self.statuses: Counter[str] = Counter()  # of votes
+        self.tenants: defaultdict[str, TenantRecord] = defaultdict(TenantRecord)
         self.failing = False  # whether the last call of the engine failed
         self.batch_seconds = 1.0  # moving average
-        self.recent: deque[tuple[float, float, int]] = deque(maxlen=500)  # Unix time, milliseconds, pairs that waited
-        self._entries: list[_Entry] = []
+        self._keys = keys or Keys()
+        self._waiting, self._times = FairQueue(self._keys.weight), BatchTimes()
+        self._planner = BatchPlanner(self._waiting, self._times, max_sequences=max_sequences, mix_seeds=mix_seeds)
         self._arrivals = itertools.count()
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
+        self._room = asyncio.Event()  # set, and replaced, when jobs leave the queue
         self._cache: OrderedDict[str, Any] = OrderedDict()
         self._cache_size = cache_size
-        self._draining = False
+        self._stop_announced = self._stopping = False
         self._tasks: list[asyncio.Task[None]] = []
         self._num_threads = num_threads
-        self._running: set[_Entry] = set()  # what the engine has started
-        self._mix_seeds = mix_seeds
+        self._running: set[Entry] = set()  # what the engine has started
+        self._ends: list[float] = []  # when its calls are expected to be done
+        self._last_call = float("-inf")
+        self._histograms = histograms or ServingHistograms()
 
     @property
     def num_waiting(self) -> int:
-        return len(self._entries)
+        return len(self._waiting)
 
     @property
     def ready(self) -> bool:
-        """Whether a request is likely to be answered: not draining, not failing, room in the queue."""
-        return not (self._draining or self.failing or len(self._entries) >= self.max_waiting)
+        """Whether a request is likely to be answered: no stop announced, not failing, room in the queue."""
+        return not (self._stop_announced or self._stopping or self.failing or self.num_waiting >= self.max_waiting)
+
+    def num_waiting_of(self, tenant: str) -> int:
+        return self._waiting.num_of(tenant)
 
     def start(self) -> None:
         self._idle.set()
         loop = asyncio.get_running_loop()
         self._tasks = [loop.create_task(self._work()) for _ in range(self._num_threads)] + [loop.create_task(self._watch())]
 
-    async def stop(self, timeout_s: float = 60.0) -> None:
+    def announce_stop(self) -> None:
+        """Be ready no longer, so that a balancer sends requests elsewhere; those that come are still judged."""
+        self._stop_announced = True
+
+    async def stop(self, timeout_s: float) -> None:
         """Take nothing new, finish what waits, for at most so long; what is left then fails as EngineFailedError."""
-        self._draining = True
+        self._stopping = True
         try:
             async with asyncio.timeout(timeout_s):
                 await self._idle.wait()
@@ -117,66 +142,117 @@ class JudgeQueue:
             pass
         for task in self._tasks:
             task.cancel()
-        for entry in [*self._entries, *self._running]:
-            _fail(entry, EngineFailedError("the server is shutting down"))
-        self._entries.clear()
+        for entry in [*self._waiting, *self._running]:
+            self._waiting.remove(entry)
+            entry.fail(_stopping())
+        self._idle.set()
+        self._free_room()
 
-    async def submit(self, job: Job, *, priority: int = 0, timeout_s: float = 120.0) -> Any:
-        """Return the result, from the cache or the engine. Raises OverloadedError, DeadlineExceededError, EngineFailedError, or
-        the InputError with which the judge refused the pair.
+    async def submit(self, job: Job, *, priority: int = 0, deadline: float | None = None, waits_for_room: bool = False) -> Any:
+        """Return the result, from the cache or the engine, by ``deadline``, a time of the event loop. Of a tenant's jobs the
+        lower ``priority`` goes first, then the earlier deadline. Where ``waits_for_room``
+        a full queue is waited for until then: for the parts of a request that is let in. Raises OverloadedError,
+        DeadlineExceededError, EngineFailedError, or the InputError with which the judge refused the pair.
 
         Cancelling the caller takes the job out of the queue; one that the engine has started is finished, and cached.
         """
-        self.counts["asked"] += 1
-        start = time.monotonic()
-        if (cache_hit := self._cache.get(key := job.key())) is not None:
+        tenant, loop = TENANT.get(), asyncio.get_running_loop()
+        self._count(tenant, "asked")
+        arrival = loop.time()
+        if (cache_hit := self._cache.get(key := f"{tenant}:{job.key()}")) is not None:
             self._cache.move_to_end(key)
-            self.counts["cached"] += 1
+            self._count(tenant, "cached")
             return cache_hit
-        if self._draining or len(self._entries) >= self.max_waiting:
-            self.counts["refused"] += 1
-            raise OverloadedError(self.retry_after_s())
-        loop = asyncio.get_running_loop()
-        entry = _Entry((priority, next(self._arrivals)), job, loop.create_future())
-        heapq.heappush(self._entries, entry)
+        deadline = arrival + TIMEOUT_S if deadline is None else deadline
+        await self._enter(tenant, deadline if waits_for_room else None)
+        rank = (priority, deadline, next(self._arrivals))
+        entry = Entry(tenant, job, loop.create_future(), rank, arrival, deadline)
+        self._refuse_late(entry)
+        self._planner.add(entry)
         self._idle.clear()
         self._wake.set()
-        deadline = loop.call_later(timeout_s, self._expire, entry)
+        timer = loop.call_at(deadline, self._expire, entry)
         try:
             result = await entry.future
-            self.recent.append((time.time(), 1000 * (time.monotonic() - start), len(self._entries)))
+            record_job(self._histograms, entry.taken - arrival, loop.time() - entry.taken, job.num_tokens(result))
+            record = (time.time(), 1000 * (loop.time() - arrival), self._waiting.num_of(tenant))
+            self.tenants[tenant].recent.append(record)
             return result
         except asyncio.CancelledError:
-            self.counts["gone"] += 1
+            self._count(tenant, "gone")
             entry.future.cancel()
-            self._remove(entry)
+            self._leave(entry)
             raise
         finally:
-            deadline.cancel()
+            timer.cancel()
 
-    def _remove(self, entry: _Entry) -> bool:
+    def _count(self, tenant: str, name: str, num: int = 1) -> None:
+        self.counts[name] += num
+        self.tenants[tenant].counts[name] += num
+
+    def check_room(self) -> None:
+        """Raise OverloadedError if the queue has no room for a request, EngineFailedError if the server stops."""
+        tenant = TENANT.get()
+        if self._stopping:
+            raise _stopping()
+        if not self._has_room(tenant):
+            self._count(tenant, "refused")
+            raise OverloadedError(self.retry_after_s())
+
+    def _has_room(self, tenant: str) -> bool:
+        """Return whether a tenant may have one more job waiting. Where there are several keys it may have as many as there are
+        places free: so one alone never has more than half of the queue, and N at work have 1/(N+1) each."""
+        free = self.max_waiting - len(self._waiting)
+        return free > 0 and (len(self._keys) < 2 or self._waiting.num_of(tenant) < free)
+
+    async def _enter(self, tenant: str, wait_until: float | None) -> None:
+        """Return when there is room."""
+        if wait_until is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(wait_until):
+                    while not (self._stopping or self._has_room(tenant)):
+                        await self._room.wait()
+        self.check_room()
+
+    def _free_room(self) -> None:
+        self._room.set()
+        self._room = asyncio.Event()
+
+    def _refuse_late(self, entry: Entry) -> None:
+        """Raise DeadlineExceededError for a job that cannot be done in time; an engine that was idle for long tries."""
+        now = asyncio.get_running_loop().time()
+        entry.is_trial = not (self._running or self._waiting) and now - self._last_call > TRIAL_S
+        seconds = self._seconds_busy(now) + self._planner.seconds_until_done(entry, now) / self._num_threads
+        if not entry.is_trial and seconds > (left := entry.deadline - now):
+            self._count(entry.tenant, "late")
+            raise DeadlineExceededError(
+                f"the judge would need {seconds:.1f} s and has {max(left, 0):.1f} s: give it more time, or come later"
+            )
+
+    def _seconds_busy(self, now: float) -> float:
+        """Return the seconds until a thread is free."""
+        return max(0.0, min(self._ends) - now) if len(self._ends) >= self._num_threads else 0.0
+
+    def _leave(self, entry: Entry) -> bool:
         """Take a job out of the queue; return whether it was still there."""
-        others = [other for other in self._entries if other is not entry]
-        was_waiting = len(others) < len(self._entries)
-        if was_waiting:
-            heapq.heapify(others)
-            self._entries = others
+        was_waiting = self._waiting.remove(entry)
+        self._free_room()
         return was_waiting
 
-    def _expire(self, entry: _Entry) -> None:
-        """The deadline has come: a job that the engine has started is waited for."""
-        if self._remove(entry):
-            self.counts["late"] += 1
-            _fail(entry, DeadlineExceededError("the deadline passed before the judge was free"))
+    def _expire(self, entry: Entry) -> None:
+        """The deadline has come. What the engine has started is finished, for the cache."""
+        if not entry.future.done():
+            began = "was judged" if self._leave(entry) else "came to an end"
+            self._count(entry.tenant, "late")
+            entry.fail(DeadlineExceededError(f"the deadline passed before the request {began}"))
 
     def retry_after_s(self) -> int:
         """Return whole seconds until the queue as it is now is likely to be done."""
-        sequences = sum(entry.job.num_sequences for entry in self._entries)
-        return max(1, round(self.batch_seconds * (1 + sequences / self.max_sequences)))
+        return max(1, round(self.batch_seconds * (1 + self._waiting.sequences / self.max_sequences)))
 
     async def _work(self) -> None:
         """Run batches of what waits on an engine thread, again and again."""
-        thread = EngineThread()
+        thread, loop = EngineThread(), asyncio.get_running_loop()
         while True:
             batch = self._take()
             if not batch:
@@ -185,17 +261,16 @@ class JudgeQueue:
                 self._wake.clear()
                 await self._wake.wait()
                 continue
-            self._running.update(batch)
-            start = time.monotonic()
-            self.counts["batches"] += 1
-            self.counts["sequences"] += sum(entry.job.num_sequences for entry in batch)
+            start, end = loop.time(), self._expected_end(batch)
+            self._ends.append(end)
             try:
                 async with asyncio.timeout(self.engine_timeout_s):
                     results = await thread.run(partial(self._run, [entry.job for entry in batch]))
-                self.batch_seconds = 0.7 * self.batch_seconds + 0.3 * (time.monotonic() - start)
+                self._learn(batch, results, loop.time() - start)
                 for entry, result in zip(batch, results, strict=True):
                     self._settle(entry, result)
                 self.failing = all(_engine_failed(entry.job, result) for entry, result in zip(batch, results, strict=True))
+                await self._await_next({entry.tenant for entry in batch}, loop.time() - start)
             except TimeoutError:
                 # The thread cannot be stopped: it is left behind, and another one calls the engine from now on.
                 thread.close()
@@ -204,11 +279,52 @@ class JudgeQueue:
             except Exception as error:  # a result that is none: the thread goes on, and nobody waits for ever
                 self._fail_batch(batch, f"the engine's answer cannot be read ({error!r})")
             finally:
+                self._last_call = loop.time()
+                self._histograms.add_batch(sum(entry.job.num_sequences for entry in batch), self._last_call - start)
                 self._running.difference_update(batch)
+                self._ends.remove(end)
 
-    def _kind(self, job: Job) -> Hashable:
-        """Return what jobs of one batch have in common."""
-        return (job.kind, None if self._mix_seeds else job.seed)
+    async def _await_next(self, tenants: set[str], seconds: float) -> None:
+        """Give a tenant that asks one thing after the other a moment for the next: it would wait for a batch of the others."""
+        end = asyncio.get_running_loop().time() + min(PAUSE_S, PAUSE_SHARE * seconds)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(end):
+                while self._waiting and tenants - self._waiting.tenants:
+                    self._wake.clear()
+                    await self._wake.wait()
+
+    def _take(self) -> list[Entry]:
+        """Take the next batch out of the queue, and begin it; what would be late is told so."""
+        now = asyncio.get_running_loop().time()
+        batch, late = self._planner.choose(now)
+        for entry in late:
+            self._count(entry.tenant, "late")
+            entry.fail(DeadlineExceededError("the engine became free too late to judge the request before its deadline"))
+        if batch:
+            self.counts["batches"] += 1
+            for tenant in {entry.tenant for entry in batch}:
+                self.tenants[tenant].counts["batches"] += 1
+            self._running.update(batch)
+            for entry in batch:
+                entry.taken = now
+                self._count(entry.tenant, "sequences", entry.job.num_sequences)
+                self._keys.charge(entry.tenant, samples=entry.job.num_sequences)
+        if batch or late:
+            self._free_room()
+        return batch
+
+    def _expected_end(self, batch: Sequence[Entry]) -> float:
+        total = sum(entry.job.num_sequences for entry in batch)
+        return asyncio.get_running_loop().time() + self._times.expected(type(batch[0].job), total)
+
+    def _learn(self, batch: Sequence[Entry], results: Sequence[Any], seconds: float) -> None:
+        """Remember how long a good call took, and charge its tokens."""
+        self.batch_seconds = 0.7 * self.batch_seconds + 0.3 * seconds
+        good = [pair for pair in zip(batch, results, strict=True) if not isinstance(pair[1], Exception)]
+        for entry, result in good:
+            self._keys.charge(entry.tenant, tokens=entry.job.num_tokens(result))
+        if len(good) == len(batch) and not all(entry.job.is_lost(result) for entry, result in good):
+            self._times.record(type(batch[0].job), sum(entry.job.num_sequences for entry in batch), seconds)
 
     async def _watch(self) -> None:
         """Check a failing engine even where no request comes, as behind a balancer that heeds /ready."""
@@ -218,28 +334,6 @@ class JudgeQueue:
                 with contextlib.suppress(Exception):  # it may be down in any way; then it stays failing
                     await asyncio.get_running_loop().run_in_executor(None, self.judge.check)
                     self.failing = False
-
-    def _take(self) -> list[_Entry]:
-        """Take the first in the queue and those behind it that fit into the same call, up to a batch."""
-        batch: list[_Entry] = []
-        others: list[_Entry] = []
-        room = self.max_sequences
-        while self._entries:
-            entry = heapq.heappop(self._entries)
-            if entry.future.done():  # its caller is gone
-                continue
-            if batch and (entry.job.num_sequences > room or self._kind(entry.job) != self._kind(batch[0].job)):
-                others.append(entry)
-                if room < 2 or len(others) > 256:
-                    break
-            else:
-                batch.append(entry)
-                room -= entry.job.num_sequences
-                if room <= 0:
-                    break
-        for entry in others:
-            heapq.heappush(self._entries, entry)
-        return batch
 
     def _run(self, jobs: Sequence[Job]) -> list[Any]:
         """Return results or exceptions, from the engine's thread. A call that fails is tried again job by job."""
@@ -256,37 +350,40 @@ class JudgeQueue:
                 results.append(error)
         return results
 
-    def _settle(self, entry: _Entry, result: Any) -> None:
+    def _settle(self, entry: Entry, result: Any) -> None:
         if isinstance(result, Exception):
-            self.counts["failed"] += 1
-            _fail(entry, result if isinstance(result, InputError) else EngineFailedError(f"{type(result).__name__}: {result}"))
+            self._count(entry.tenant, "failed")
+            entry.fail(result if isinstance(result, InputError) else self._failure(f"{type(result).__name__}: {result}"))
             return
-        self.counts["judged"] += 1
+        self._count(entry.tenant, "judged")
         self.statuses.update(entry.job.statuses(result))
         errors = entry.job.errors(result)
-        if not errors:
-            self._cache[entry.job.key()] = result
+        if entry.job.is_final(result):
+            self._cache[f"{entry.tenant}:{entry.job.key()}"] = result
             while len(self._cache) > self._cache_size:
                 self._cache.popitem(last=False)
         if entry.future.done():
             return
         if entry.job.is_lost(result) and is_refusal(errors):
-            entry.future.set_exception(DataError(f"the engine refuses the request: {errors[0]}"))
+            entry.fail(DataError(f"the engine refuses the request: {errors[0]}"))
         elif entry.job.is_lost(result):
-            entry.future.set_exception(EngineFailedError(f"the engine failed: {errors[0] or 'no answer'}"))
+            entry.fail(self._failure(f"the engine failed: {errors[0] or 'no answer'}"))
         else:
             entry.future.set_result(result)
 
-    def _fail_batch(self, batch: Sequence[_Entry], message: str) -> None:
+    def _fail_batch(self, batch: Sequence[Entry], message: str) -> None:
         self.failing = True
-        self.counts["failed"] += len(batch)
         for entry in batch:
-            _fail(entry, EngineFailedError(message))
+            self._count(entry.tenant, "failed")
+            entry.fail(self._failure(message))
+
+    def _failure(self, message: str) -> EngineFailedError:
+        """Return the error of a failing engine, which is looked at again every ``recheck_s``."""
+        return EngineFailedError(message, max(1, math.ceil(self.recheck_s)))
 
 
-def _fail(entry: _Entry, error: Exception) -> None:
-    if not entry.future.done():
-        entry.future.set_exception(error)
+def _stopping() -> EngineFailedError:
+    return EngineFailedError("the server is shutting down; ask again, here when it is back or elsewhere")
 
 
 def _engine_failed(job: Job, result: Any) -> bool:

@@ -9,6 +9,7 @@ from collections import Counter
 from rewardlab.judging.group_rewards import GroupRewards, JudgedMatch
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.serving.queue import COUNTS, JudgeQueue
+from rewardlab.serving.request_context import TENANT
 from rewardlab.serving.schemas import JudgeResponse, LatencySample, MatchResult, RewardsResponse, StatusResponse, VoteResult
 from rewardlab.serving.voting import VoteCollector
 from rewardlab.types import Judgment, Vote
@@ -71,18 +72,21 @@ def _match_result(match: JudgedMatch, num: int) -> MatchResult:
 
 
 def status_response(queue: JudgeQueue, collector: VoteCollector, judge: GenerativeJudge) -> StatusResponse:
-    latencies = sorted(ms for _, ms, _ in queue.recent)
+    """Return what the key that asks may see: of the queue its own jobs, and how the engine is."""
+    tenant = TENANT.get()
+    record = queue.tenants[tenant]
+    latencies = sorted(ms for _, ms, _ in record.recent)
     return StatusResponse(
         ready=queue.ready,
         failing=queue.failing,
-        waiting=queue.num_waiting,
+        waiting=queue.num_waiting_of(tenant),
         max_waiting=queue.max_waiting,
         judge=judge.name,
         template=judge.template.name,
         weighs=collector.has_probabilities,
         batch_seconds=round(queue.batch_seconds, 4),
-        counts={name: queue.counts[name] for name in COUNTS},
+        counts={name: record.counts[name] for name in COUNTS},
         median_ms=statistics.median(latencies) if latencies else None,
         p95_ms=latencies[int(0.95 * len(latencies))] if latencies else None,
-        recent=[LatencySample(at=at, ms=ms, waiting=waiting) for at, ms, waiting in queue.recent],
+        recent=[LatencySample(at=at, ms=ms, waiting=waiting) for at, ms, waiting in record.recent],
     )

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from fastapi import APIRouter, Request
 from fastapi.concurrency import run_in_threadpool
-from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
+from fastapi.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 
 from rewardlab.data.urls import MAX_IMAGE_BYTES, MAX_VIDEO_BYTES
 from rewardlab.errors import MediaError
@@ -26,6 +26,7 @@ from rewardlab.serving.schemas import (
     JudgeResponse,
     ModelCard,
     ModelList,
+    ReadyResponse,
     RewardsRequest,
     RewardsResponse,
     StatusResponse,
@@ -64,17 +65,21 @@ async def _json_lines(live: AsyncIterator[VoteResult | JudgeResponse]) -> AsyncI
 def api_routes(service: JudgeService) -> APIRouter:
     router, judge = APIRouter(tags=["native"], route_class=StrictJSONRoute), service.judge
 
-    @router.get("/health")
-    async def health() -> HealthResponse:
-        """Return whether the server answers, and with which judge."""
+    @router.get("/health", response_model_exclude_none=True)
+    @router.head("/health", include_in_schema=False)
+    async def health(request: Request) -> HealthResponse:
+        """Return whether the server answers; who has a key, or needs none, learns with which judge."""
+        if not request.scope["has_key"]:
+            return HealthResponse(status="ok")
         return HealthResponse(status="ok", judge=judge.name, template=judge.template.name, template_hash=judge.template.hash)
 
-    @router.get("/ready")
-    async def ready() -> JSONResponse:
+    @router.get("/ready", responses={503: {"model": ReadyResponse}})
+    @router.head("/ready", include_in_schema=False)
+    async def ready(response: Response) -> ReadyResponse:
         """Return 200 if a request is likely to be judged; 503 if the engine fails, the queue is full, or it shuts down."""
         queue = service.queue
-        state = {"ready": queue.ready, "waiting": queue.num_waiting, "failing": queue.failing}
-        return JSONResponse(state, status_code=200 if queue.ready else 503)
+        response.status_code = 200 if queue.ready else 503
+        return ReadyResponse(ready=queue.ready, waiting=queue.num_waiting, failing=queue.failing)
 
     @router.get("/metrics", response_class=Response)
     async def metrics() -> Response:
@@ -129,11 +134,13 @@ def api_routes(service: JudgeService) -> APIRouter:
     @router.post("/v1/judge/batch")
     async def judge_batch(requests: list[JudgeRequest]) -> list[JudgeResponse | ErrorResponse]:
         """Return a response for each request, in their order; one that fails is ``{"error", "status"}``, the others stand."""
-        return await _responses([service.judge_pair(request) for request in requests])
+        service.queue.check_room()
+        return await _responses([service.judge_pair(request, waits_for_room=True) for request in requests])
 
     @router.post("/v1/rewards/batch")
     async def rewards_batch(requests: list[RewardsRequest]) -> list[RewardsResponse | ErrorResponse]:
         """Return a response for each request, in their order; one that fails is ``{"error", "status"}``, the others stand."""
-        return await _responses([service.rewards(request) for request in requests])
+        service.queue.check_room()
+        return await _responses([service.rewards(request, waits_for_room=True) for request in requests])
 
     return router

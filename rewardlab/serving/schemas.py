@@ -35,7 +35,9 @@ class RequestBase(_Schema):
         0, ge=0, lt=2**63, description="of the samples, where the engine samples each pair independently (vllm, openai)"
     )
     priority: int = Field(0, ge=-9, le=9, description="lower goes first")
-    timeout_s: float = Field(120.0, ge=1, le=3600, description="how long to wait for the judge to be free")
+    timeout_s: float = Field(
+        120.0, ge=1, le=3600, description="seconds within which it is to be judged; what cannot be is refused at once"
+    )
 
 
 class JudgeRequest(RequestBase):
@@ -172,7 +174,7 @@ class LatencySample(_Schema):
 
 
 class StatusResponse(_Schema):
-    """The queue, the engine and the last latencies, for a person to watch."""
+    """The engine, and of the queue what the key has asked: for a person to watch."""
 
     ready: bool
     failing: bool
@@ -189,12 +191,20 @@ class StatusResponse(_Schema):
 
 
 class HealthResponse(_Schema):
-    """The server answers, with this judge."""
+    """The server answers, with this judge; which one is for those who have a key."""
 
     status: Literal["ok"]
-    judge: str
-    template: str
-    template_hash: str
+    judge: str | None = None
+    template: str | None = None
+    template_hash: str | None = None
+
+
+class ReadyResponse(_Schema):
+    """Whether a request is likely to be judged, how many pairs wait, whether the engine fails."""
+
+    ready: bool
+    waiting: int
+    failing: bool
 
 
 class ModelCard(_Schema):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from fastapi.concurrency import run_in_threadpool
@@ -18,6 +19,7 @@ from rewardlab.serving.errors import NoVerdictError
 from rewardlab.serving.gather import gather_bounded
 from rewardlab.serving.group_buffer import GroupBuffer
 from rewardlab.serving.groups import group_rewards
+from rewardlab.serving.histograms import ServingHistograms
 from rewardlab.serving.media import Media
 from rewardlab.serving.queue import JudgeQueue
 from rewardlab.serving.responses import judge_response, rewards_response, vote_result
@@ -33,21 +35,28 @@ class GroupRules:
     """How responses are compared where a framework's request cannot say it.
 
     Every two of them by the ``voting`` options, on the plan of ``strategy``; responses that come one at a time wait for
-    ``group_size`` of their prompt, at most ``group_timeout_s``.
+    ``group_size`` of their prompt, at most ``group_timeout_s``. A group is judged within ``timeout_s`` or not at all.
     """
 
     voting: VotingOptions = field(default_factory=VotingOptions)
     strategy: str = "all_pairs"
     group_size: int = 8
     group_timeout_s: float = 60.0
+    timeout_s: float = 600.0
 
 
 class JudgeService:
     """One judge, its queue and the media sent to it."""
 
     def __init__(
-        self, judge: GenerativeJudge, queue: JudgeQueue, rules: GroupRules | None = None, media: Media | None = None
+        self,
+        judge: GenerativeJudge,
+        queue: JudgeQueue,
+        rules: GroupRules | None = None,
+        media: Media | None = None,
+        histograms: ServingHistograms | None = None,
     ) -> None:
+        self.histograms = histograms or ServingHistograms()
         self.judge, self.queue, self.rules, self.media = judge, queue, rules or GroupRules(), media or Media()
         self.collector = VoteCollector(queue, has_probabilities=probability_judge_of(judge) is not None)
         self.group_buffer: GroupBuffer[Sample, float] = GroupBuffer(
@@ -86,9 +95,8 @@ class JudgeService:
         result = await self.compare_group(group, "anchor" if anchor else "")
         rewards = [reward for reward in result.rewards if reward is not None]
         if len(rewards) < len(result.rewards):
-            errors = sorted({match.error for match in result.matches if match.error})
             failed = len(result.rewards) - len(rewards)
-            raise NoVerdictError(f"no comparison of {failed} of {len(samples)} responses could be judged; {'; '.join(errors)}")
+            raise NoVerdictError(f"no comparison of {failed} of {len(samples)} responses has a verdict; ask again for a new draw")
         return rewards
 
     async def images(self, references: Sequence[str]) -> tuple[bytes, ...]:
@@ -108,30 +116,33 @@ class JudgeService:
         images = await self.images_and_frames(request)
         return validate(PreferencePair("request", request.question, request.responses, None, images), where="request")
 
-    async def judge_pair(self, request: JudgeRequest) -> JudgeResponse:
-        """Return the judgment of a pair. Raises InputError, OverloadedError, DeadlineExceededError, EngineFailedError."""
+    async def judge_pair(self, request: JudgeRequest, *, waits_for_room: bool = False) -> JudgeResponse:
+        """Return the judgment of a pair. Where it ``waits_for_room``, a full queue is waited for. Raises InputError,
+        OverloadedError, DeadlineExceededError, EngineFailedError."""
+        options = _voting_options(request, ORDERS[request.orders], waits_for_room=waits_for_room)
         pair, start = await self._pair(request), time.perf_counter()
-        judgment = await self.collector.collect(pair, _voting_options(request, ORDERS[request.orders]))
+        judgment = await self.collector.collect(pair, options)
         return judge_response(judgment, self.judge, time.perf_counter() - start)
 
     async def judge_live(self, request: JudgeRequest) -> AsyncIterator[VoteResult | JudgeResponse]:
         """Yield the votes as they come, a round of all orders at a time, then the judgment. Raises as judge_pair does."""
+        options = _voting_options(request, ORDERS[request.orders])
         pair, start = await self._pair(request), time.perf_counter()
         judgment, num_sent = None, 0
-        async for judgment in self.collector.rounds(pair, _voting_options(request, ORDERS[request.orders])):
+        async for judgment in self.collector.rounds(pair, options):
             for vote in judgment.votes[num_sent:]:
                 yield vote_result(vote)
             num_sent = len(judgment.votes)
         if judgment is not None:
             yield judge_response(judgment, self.judge, time.perf_counter() - start)
 
-    async def rewards(self, request: RewardsRequest) -> RewardsResponse:
-        """Return the rewards of a group; what fails in the engine is a match without a judgment. Raises InputError,
-        OverloadedError."""
+    async def rewards(self, request: RewardsRequest, *, waits_for_room: bool = False) -> RewardsResponse:
+        """Return the rewards of a group, of which every match was judged. Raises as judge_pair does."""
+        options = _voting_options(request, waits_for_room=waits_for_room)
         images, start = await self.images_and_frames(request), time.perf_counter()
         responses = (*request.responses, *([request.anchor] if request.anchor is not None else []))
         group = Candidates("request", request.question, responses, images)
-        result = await self.compare_group(group, request.strategy, request.budget, _voting_options(request))
+        result = await self.compare_group(group, request.strategy, request.budget, options)
         return rewards_response(result, self.judge, len(request.responses), time.perf_counter() - start)
 
     async def compare_group(
@@ -139,16 +150,36 @@ class JudgeService:
     ) -> GroupRewards:
         """Return the rewards of a group, by the server's own rules where nothing else is given.
 
-        Equal or empty responses are compared as they are: policies write such.
+        Equal or empty responses are compared as they are: policies write such. A group is let in as a whole: what the queue has
+        no room for waits.
         """
+        if options is None:
+            options = replace(self.rules.voting, deadline=_after(self.rules.timeout_s))
+        if not options.waits_for_room:
+            self.queue.check_room()
+            options = replace(options, waits_for_room=True)
 
         async def compare(pair: PreferencePair) -> Judgment:
-            return await self.collector.collect(pair, options or self.rules.voting)
+            return await self.collector.collect(pair, options)
 
         return await group_rewards(compare, group, strategy=strategy or self.rules.strategy, budget=budget)
 
 
-def _voting_options(request: RequestBase, orders: tuple[Order, ...] = BOTH_ORDERS) -> VotingOptions:
+def _voting_options(
+    request: RequestBase, orders: tuple[Order, ...] = BOTH_ORDERS, *, waits_for_room: bool = False
+) -> VotingOptions:
+    """Return what a request asks for; its time runs from now on."""
     return VotingOptions(
-        request.votes, request.policy, request.error, orders, request.seed, request.priority, timeout_s=request.timeout_s
+        request.votes,
+        request.policy,
+        request.error,
+        orders,
+        request.seed,
+        request.priority,
+        _after(request.timeout_s),
+        waits_for_room,
     )
+
+
+def _after(seconds: float) -> float:
+    return asyncio.get_running_loop().time() + seconds

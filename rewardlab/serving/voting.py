@@ -18,7 +18,8 @@ POLICIES = ("majority", "weighted", "sequential")
 @dataclass(frozen=True)
 class VotingOptions:
     """``votes`` in each of ``orders``, at most that many where the ``policy`` is sequential, which stops as soon as the
-    majority of all of them is known but for a probability of ``error``. A policy of None is the judge's own."""
+    majority of all of them is known but for a probability of ``error``. A policy of None is the judge's own. ``priority``,
+    ``deadline`` and ``waits_for_room`` are those of :meth:`JudgeQueue.submit`."""
 
     votes: int = 1
     policy: str | None = None
@@ -26,7 +27,8 @@ class VotingOptions:
     orders: tuple[Order, ...] = BOTH_ORDERS
     seed: int = 0
     priority: int = 0
-    timeout_s: float = 120.0
+    deadline: float | None = None
+    waits_for_room: bool = False
 
 
 class VoteCollector:
@@ -61,7 +63,9 @@ class VoteCollector:
         if options.policy == "weighted" and not self.has_probabilities:
             raise ConfigError("this judge tells no probabilities of its verdicts: ask for the policy majority or sequential")
         job = JudgeJob(pair, options.orders, num_votes, seed, by_probability=options.policy == "weighted")
-        result: Judgment = await self._queue.submit(job, priority=options.priority, timeout_s=options.timeout_s)
+        result: Judgment = await self._queue.submit(
+            job, priority=options.priority, deadline=options.deadline, waits_for_room=options.waits_for_room
+        )
         return self._reduce(pair, result.votes, options)
 
     @staticmethod

@@ -30,6 +30,14 @@ from tests.support.images import png
 from tests.support.scripted_judge import ANSWERS, PROMPT, QUESTION, handler
 from tests.support.servers import running
 
+UNTIL_IT_WOULD_BE_BACK = 4.9  # a failing judge says: in 5 s
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients that do not wait for a failing judge."""
+    monkeypatch.setenv("REWARDLAB_DEADLINE_S", str(UNTIL_IT_WOULD_BE_BACK))
+
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
@@ -40,7 +48,7 @@ def url() -> Iterator[str]:
 
 def test_trl_calls(url: str) -> None:
     """Two groups in one call, one of them about an image; one alone, and one that cannot be judged, are None."""
-    reward = judge_reward(url)
+    reward = judge_reward(url, deadline_s=UNTIL_IT_WOULD_BE_BACK)
     see = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "Do you see it?"}]}]
     prompts = [see] * 3 + [[{"role": "user", "content": QUESTION}]] * 2 + [[{"role": "user", "content": "down"}]] * 2
     completions = [[{"role": "assistant", "content": a}] for a in [*ANSWERS, *ANSWERS[:2], *ANSWERS[:2]]]
@@ -114,7 +122,7 @@ def test_trl_trains_on_it(tiny_checkpoint: Path, demo_pairs: Any, tmp_path: Path
     assert float(asked.split()[1]) == 2 * 6  # two steps of one group of four, everyone against everyone
 
 
-def test_openrlhf_file(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_openrlhf_file(url: str, impatient: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tensors as its experience maker takes them; a failing judge raises, which leaves the sample without a reward there."""
     monkeypatch.setenv("REWARDLAB_URL", url)
     told = openrlhf.reward_func([PROMPT + a for a in ANSWERS], [PROMPT] * 3, ["red"] * 3)
@@ -143,7 +151,7 @@ def test_verl(url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
     }
 
 
-def test_easyr1(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_easyr1(url: str, impatient: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch of two groups; no JSON in the ground truth is told, and a failure is no zero."""
     monkeypatch.setenv("REWARDLAB_URL", url)
     truth = [json.dumps({"question": f"{QUESTION} {n}"}) for n in range(2)]
@@ -156,7 +164,7 @@ def test_easyr1(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
         easyr1.compute_score(down)
 
 
-def test_ms_swift(url: str) -> None:
+def test_ms_swift(url: str, impatient: None) -> None:
     """A row is read by its columns; None where nothing could be judged, counted."""
 
     class Judge(JudgeORM):
@@ -183,7 +191,7 @@ def test_ms_swift_asks_about_the_last_turn(url: str) -> None:
     assert Judge()(ANSWERS, messages=messages, images=[[{"bytes": png(), "path": None}]] * 3) == [-1, 1, 0]
 
 
-def test_slime(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slime(url: str, impatient: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A group with its image, prompts with chat marks; slime knows no sample without a reward."""
     monkeypatch.setenv("REWARDLAB_URL", url)
 
@@ -216,7 +224,7 @@ def test_cohere(url: str) -> None:
 
 def test_a_client_without_a_server(url: str) -> None:
     """Down: no reward, none made up. The wrong key or door: said, for no reward would ever come."""
-    client = RewardClient("http://127.0.0.1:9")
+    client = RewardClient("http://127.0.0.1:9", deadline_s=0.1)
     assert asyncio.run(client.rewards(QUESTION, ANSWERS)) == [None] * 3
     assert client.num_failed == 3
     with pytest.raises(EndpointError, match="404"):

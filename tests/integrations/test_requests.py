@@ -47,7 +47,8 @@ def test_the_options_of_a_call_come_first(server: tuple[Server, str]) -> None:
     kept, url = server
     client = RewardClient(url, votes=1, strategy="best")
     assert asyncio.run(client.rewards("q", ["0.5", "?"], votes=3)) == [0.5, None]
-    assert kept.bodies == [{"question": "q", "responses": ["0.5", "?"], "images": [], "votes": 3, "strategy": "best"}]
+    body = {"question": "q", "responses": ["0.5", "?"], "images": [], "timeout_s": 600, "votes": 3, "strategy": "best"}
+    assert kept.bodies == [body]
     assert client.num_failed == 1
 
 
@@ -110,7 +111,10 @@ def test_the_judge_for_verifiers(verifiers_judge: Any, server: tuple[Server, str
     task = SimpleNamespace(prompt=prompt, prompt_text="q?", reference="the best")
     assert asyncio.run(judge.score(task, SimpleNamespace(last_reply="0.25"))) == 0.25
     assert kept.bodies == [
-        {"question": "q?", "responses": ["0.25"], "images": urls, "strategy": "anchor", "anchor": "the best", "votes": 5}
+        {
+            **{"question": "q?", "responses": ["0.25"], "images": urls, "timeout_s": 600},
+            **{"strategy": "anchor", "anchor": "the best", "votes": 5},
+        }
     ]
     with pytest.raises(EndpointError, match="no reward for a reply"):
         asyncio.run(judge.score(task, SimpleNamespace(last_reply="?")))

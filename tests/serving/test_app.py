@@ -23,6 +23,7 @@ from rewardlab.prompts import load_template
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import MAX_BODY_BYTES, create_app
 from rewardlab.serving.media import Media
+from rewardlab.serving.uploads import UploadStore
 from rewardlab.types import Message
 from tests.support.images import png
 from tests.support.servers import running
@@ -126,7 +127,7 @@ def test_bad_uploads(client: httpx.Client) -> None:
 def test_the_store_forgets_the_oldest() -> None:
     """Within its size; what is used stays."""
     sizes = [png((20 + n, 20)) for n in range(4)]
-    media = Media(max_bytes=sum(map(len, sizes[:3])))
+    media = Media(uploads=UploadStore(max_bytes=sum(map(len, sizes[:3]))))
     names = [media.upload(data) for data in sizes[:3]]
     media.image(f"upload:{names[0]}")
     media.upload(sizes[3])

@@ -82,15 +82,15 @@ def test_native_rewards_against_an_anchor(client: httpx.Client) -> None:
 
 
 def test_a_failing_judge_gives_no_reward(client: httpx.Client) -> None:
-    """Nulls and statuses in the native answer; 503 where a framework's shape has no room for them."""
-    told = client.post("/v1/rewards", json={"question": "down", "responses": ANSWERS}).json()
-    assert told["rewards"] == [None] * 3
-    assert told["num_failed"] == 3
-    assert all(match["error"] == "the engine failed: HTTP 503" for match in told["matches"])
-    asked = client.post("/get_reward", json={"query": [f"down?{a}" for a in ANSWERS], "prompts": ["down?"] * 3})
-    assert asked.status_code == 503
-    assert asked.json()["status"] == "unjudged"
-    assert client.post("/rerank", json={"query": "down", "documents": ANSWERS}).status_code == 503
+    """503, and when to come back, at every door: no reward over what the engine happened to answer."""
+    told = client.post("/v1/rewards", json={"question": "down", "responses": ANSWERS})
+    assert (told.status_code, told.json()["status"], told.headers["Retry-After"]) == (503, "enginefailed", "5")
+    for path, body in {
+        "/get_reward": {"query": [f"down?{a}" for a in ANSWERS], "prompts": ["down?"] * 3},
+        "/rerank": {"query": "down", "documents": ANSWERS},
+    }.items():
+        asked = client.post(path, json=body)
+        assert (asked.status_code, asked.json()["status"], asked.headers["Retry-After"]) == (503, "enginefailed", "5")
 
 
 @pytest.mark.parametrize(

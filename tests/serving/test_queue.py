@@ -92,6 +92,10 @@ def run(body: Callable[[JudgeQueue, Engine], Awaitable[None]], **options: Any) -
     return engine
 
 
+def after(seconds: float) -> float:
+    return asyncio.get_running_loop().time() + seconds
+
+
 async def settle() -> None:
     await asyncio.sleep(0.05)
 
@@ -134,7 +138,7 @@ def test_priorities_and_deadlines() -> None:
         engine.gate.clear()
         busy = asyncio.create_task(queue.submit(judge_job("busy")))
         await settle()
-        late = asyncio.create_task(queue.submit(judge_job("late"), timeout_s=0.01))
+        late = asyncio.create_task(queue.submit(judge_job("late"), deadline=after(0.01)))
         last = asyncio.create_task(queue.submit(judge_job("last"), priority=1))
         first = asyncio.create_task(queue.submit(judge_job("first"), priority=-1))
         await settle()
@@ -299,7 +303,7 @@ def test_stopping_finishes_what_waits() -> None:
         await settle()
         stopping = asyncio.create_task(queue.stop(5))
         await settle()
-        with pytest.raises(OverloadedError):
+        with pytest.raises(EngineFailedError, match="shutting down"):
             await queue.submit(judge_job("new"))
         engine.gate.set()
         await stopping
@@ -353,7 +357,7 @@ def test_who_is_gone_holds_no_place() -> None:
         assert queue.ready
         assert queue.num_waiting == 0
         with pytest.raises(DeadlineExceededError, match="deadline"):
-            await asyncio.wait_for(queue.submit(judge_job("late"), timeout_s=0.05), 2)
+            await asyncio.wait_for(queue.submit(judge_job("late"), deadline=after(0.05)), 2)
         engine.gate.set()
         await busy
 

@@ -1,0 +1,193 @@
+"""An endpoint under more load than its engine can carry: deadlines, fairness between keys, an orderly end, memory.
+
+``python eval/serving_load.py --judge CHECKPOINT --data PAIRS`` starts ``rewardlab serve`` for each of
+
+- overload: requests of eight votes with ``timeout_s`` at twice the rate that was measured before, whoever is answered or not;
+- fairness: a client that asks one thing after the other, alone and beside a key with 64 requests at once;
+- sigterm: 300 requests in flight, of which none may be cut;
+- memory: so many requests, and the resident memory before and after.
+
+Writes ``eval/results/serving_load.json``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import itertools
+import json
+import shlex
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from serving_drills import body_of, endpoint, rss_mb
+
+from rewardlab.data.pairs import read_pairs
+from rewardlab.models.checkpoints import commit
+from rewardlab.types import PreferencePair
+
+VOTES, TIMEOUT_S = 8, 5.0
+Ask = Callable[[], Awaitable[tuple[int, float]]]
+
+
+def session(url: str, key: str = "") -> aiohttp.ClientSession:
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    return aiohttp.ClientSession(url, headers=headers, connector=aiohttp.TCPConnector(limit=0))
+
+
+def asker(client: aiohttp.ClientSession, bodies: Iterator[dict[str, Any]], **options: Any) -> Ask:
+    """Return a call that sends the next body, and returns (HTTP status, seconds); status 0 is a cut connection."""
+
+    async def ask() -> tuple[int, float]:
+        start = time.perf_counter()
+        try:
+            async with client.post("/v1/judge", json=next(bodies) | {"votes": VOTES} | options) as response:
+                await response.read()
+                return response.status, time.perf_counter() - start
+        except aiohttp.ClientError:
+            return 0, time.perf_counter() - start
+
+    return ask
+
+
+def bodies_of(pairs: Sequence[PreferencePair]) -> Iterator[dict[str, Any]]:
+    """Yield requests without end, each with a seed of its own, so that none is answered from the cache."""
+    ready = [body_of(pair, 0) for pair in pairs]
+    return (ready[n % len(ready)] | {"seed": n} for n in itertools.count())
+
+
+async def flood(ask: Ask, num: int, seconds: float) -> list[tuple[int, float]]:
+    """Keep ``num`` requests in flight for so long."""
+    end, answers = time.perf_counter() + seconds, list[tuple[int, float]]()
+
+    async def again() -> None:
+        while time.perf_counter() < end:
+            answers.append(await ask())
+
+    await asyncio.gather(*(again() for _ in range(num)))
+    return answers
+
+
+def quantiles(seconds: Sequence[float]) -> dict[str, float]:
+    ordered = sorted(seconds)
+    return {f"p{p}_s": ordered[min(len(ordered) - 1, int(p / 100 * len(ordered)))] for p in (50, 95, 99)}
+
+
+async def overload(url: str, pairs: Sequence[PreferencePair], seconds: float) -> dict[str, Any]:
+    bodies = bodies_of(pairs)
+    async with session(url) as client:
+        await flood(asker(client, bodies), 128, seconds / 4)
+        measured = await flood(asker(client, bodies), 128, seconds / 2)
+        capacity = len(measured) / (seconds / 2)
+        ask, tasks, start = (
+            asker(client, bodies, timeout_s=TIMEOUT_S),
+            list[asyncio.Task[tuple[int, float]]](),
+            time.perf_counter(),
+        )
+        while (now := time.perf_counter() - start) < seconds:
+            tasks += [asyncio.create_task(ask()) for _ in range(int(2 * capacity * now) - len(tasks))]
+            await asyncio.sleep(0.01)
+        answers = await asyncio.gather(*tasks)
+        lasted = time.perf_counter() - start
+    good = [took for status, took in answers if status == 200]
+    refused = sorted(took for status, took in answers if status == 504)
+    return {
+        "capacity_per_s": capacity,
+        "timeout_s": TIMEOUT_S,
+        "statuses": dict(Counter(str(status) for status, _ in answers)),
+        "good_per_s": len(good) / lasted,
+        "goodput": len(good) / lasted / capacity,
+        "good": quantiles(good),
+        "refused_median_s": statistics.median(refused) if refused else None,
+    }
+
+
+async def fairness(url: str, pairs: Sequence[PreferencePair], seconds: float) -> dict[str, Any]:
+    bodies = bodies_of(pairs)
+    async with session(url, "lone") as lone, session(url, "flood") as other:
+        await flood(asker(lone, bodies), 4, seconds / 4)
+        alone = await flood(asker(lone, bodies), 1, seconds / 2)
+        beside, crowd = await asyncio.gather(flood(asker(lone, bodies), 1, seconds), flood(asker(other, bodies), 64, seconds))
+    result = {
+        "alone": quantiles([took for _, took in alone]),
+        "beside": quantiles([took for _, took in beside]),
+        "statuses": dict(Counter(str(status) for status, _ in beside)),
+        "flood_per_s": len(crowd) / seconds,
+    }
+    return result | {"p50_ratio": result["beside"]["p50_s"] / result["alone"]["p50_s"]}
+
+
+async def sigterm(url: str, pairs: Sequence[PreferencePair], process: Any) -> dict[str, Any]:
+    async with session(url) as client:
+        ask = asker(client, bodies_of(pairs))
+        await ask()
+        tasks = [asyncio.create_task(ask()) for _ in range(300)]
+        while True:
+            async with client.get("/v1/status") as response:
+                if (await response.json())["counts"]["asked"] >= 301:
+                    break
+        start = time.perf_counter()
+        process.terminate()
+        answers = await asyncio.gather(*tasks)
+    status = await asyncio.to_thread(process.wait)
+    counted = Counter(str(code) for code, _ in answers)
+    return {"statuses": dict(counted), "exit_status": status, "seconds": time.perf_counter() - start}
+
+
+async def memory(url: str, pairs: Sequence[PreferencePair], process: Any, num: int) -> dict[str, Any]:
+    bodies = bodies_of(pairs)
+    async with session(url) as client:
+        ask = asker(client, bodies)
+        left = iter(range(num + 1000))
+
+        async def again(until: int) -> None:
+            for n in left:
+                await ask()
+                if n >= until:
+                    return
+
+        await asyncio.gather(*(again(1000) for _ in range(64)))
+        before, start = rss_mb(process), time.perf_counter()
+        await asyncio.gather(*(again(num + 1000) for _ in range(64)))
+    return {"requests": num, "seconds": time.perf_counter() - start, "rss_mb": [before, rss_mb(process)]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--judge", default="runs/quickstart/rl/final")
+    parser.add_argument("--data", type=Path, default=Path("runs/quickstart/demo/test.parquet"))
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--requests", type=int, default=20_000)
+    parser.add_argument("--only", choices=("overload", "fairness", "sigterm", "memory"))
+    parser.add_argument("--out", type=Path, default=Path("eval/results/serving_load.json"))
+    options = parser.parse_args()
+    pairs, judge = read_pairs(options.data)[:200], f"hf:{options.judge}"
+    result = json.loads(options.out.read_text()) if options.only and options.out.exists() else {}
+    with tempfile.NamedTemporaryFile("w", suffix=".keys") as keys:
+        keys.write("lone\nflood\n")
+        keys.flush()
+        drills: dict[str, tuple[tuple[str, ...], Callable[[str, Any], Awaitable[dict[str, Any]]]]] = {
+            "overload": ((), lambda url, process: overload(url, pairs, options.seconds)),
+            "fairness": (("--keys", keys.name), lambda url, process: fairness(url, pairs, options.seconds)),
+            "sigterm": ((), lambda url, process: sigterm(url, pairs, process)),
+            "memory": ((), lambda url, process: memory(url, pairs, process, options.requests)),
+        }
+        for name, (arguments, drill) in drills.items():
+            if options.only in (None, name):
+                with contextlib.suppress(ProcessLookupError), endpoint(judge, *arguments) as (url, process):
+                    measured = asyncio.run(drill(url, process))  # type: ignore[arg-type]
+                result[name] = {"command": shlex.join(["python", *sys.argv]), "commit": commit(), **measured}
+                print(name, json.dumps(result[name]), flush=True)
+                options.out.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

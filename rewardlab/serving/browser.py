@@ -1,0 +1,81 @@
+"""What a browser may do with the server: by which names it reaches it, and that no other site's page uses or frames it.
+
+A page of another site cannot read answers, for the server sends no CORS header; here it is kept from sending anything that is
+more than a question, and from reaching a server of this machine under a name of its own (DNS rebinding).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from rewardlab.serving.errors import error_response
+from rewardlab.serving.request_context import route_path
+
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+PROBED = ("/health", "/ready")  # a kubelet asks by the pod's address
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Content-Security-Policy": "frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+}
+
+
+def accepted_hosts(host: str, names: Sequence[str]) -> tuple[str, ...]:
+    """Return the names that a server answers to: ``names`` and those of this machine, for which no other site can pass. () is
+    any name: of a server that listens on more than this machine and is told of none."""
+    return (*names, *LOOPBACK) if names or host in LOOPBACK else ()
+
+
+class BrowserGuard:
+    """ASGI middleware: 421 for a Host that is none of ``allowed_hosts`` (without any, all are), 403 for what a page of another
+    origin sends, and the headers that keep a page of ours from being framed or guessed at."""
+
+    def __init__(self, app: ASGIApp, allowed_hosts: Iterable[str] = ()) -> None:
+        self._app, self._allowed = app, {host.lower().strip("[]") for host in allowed_hosts}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        headers = Headers(scope=scope)
+        if self._allowed and route_path(scope) not in PROBED and _name_of(headers.get("host", "")) not in self._allowed:
+            sentence = f"this server does not answer to the name {headers.get('host', '')[:80]!r}; --allowed-host adds one"
+            await error_response(scope["path"], 421, sentence, status="host")(scope, receive, send_with_headers)
+        elif scope["method"] not in SAFE_METHODS and _is_foreign(headers):
+            sentence = "this was sent by a page of another site, which may not ask here"
+            await error_response(scope["path"], 403, sentence, status="origin")(scope, receive, send_with_headers)
+        else:
+            await self._app(scope, receive, send_with_headers)
+
+
+def _name_of(host: str) -> str | None:
+    """Return the name in a Host header, without its port."""
+    try:
+        return None if "@" in host else urlsplit(f"//{host}").hostname
+    except ValueError:
+        return None
+
+
+def _is_foreign(headers: Headers) -> bool:
+    """Return whether a browser says that a page of another origin sends this. Programs say nothing of it."""
+    if (site := headers.get("sec-fetch-site")) is not None:
+        return site not in ("same-origin", "none")
+    if (origin := headers.get("origin")) is None:
+        return False
+    return origin.partition("://")[2].lower() != headers.get("host", "").lower()

@@ -1,0 +1,44 @@
+"""What holds for a request wherever it is handled: who asks, its id, and what it has cost."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+# The name of the key that asks; "" where the server asks for none. Groups, uploads, cached results and shares go by it.
+TENANT: ContextVar[str] = ContextVar("TENANT", default="")
+
+
+@dataclass
+class RequestAccount:
+    """The id of a request, and what was spent on it.
+
+    ``queue_s`` is the longest that one of its jobs waited for the engine, ``num_tokens`` what the engine read and wrote. A
+    group that was sent one response at a time is on the account of the response that completed it.
+    """
+
+    id: str
+    queue_s: float = 0.0
+    num_tokens: int = 0
+
+    def add(self, queue_s: float, num_tokens: int) -> None:
+        """Add a job that the engine has done."""
+        self.queue_s = max(self.queue_s, queue_s)
+        self.num_tokens += num_tokens
+
+
+REQUEST: ContextVar[RequestAccount | None] = ContextVar("REQUEST", default=None)
+
+
+def request_id() -> str:
+    """Return the id of the request that is being answered; "" outside of one."""
+    account = REQUEST.get()
+    return account.id if account else ""
+
+
+def route_path(scope: MutableMapping[str, Any]) -> str:
+    """Return the path of a request below the prefix that a proxy serves the application under (``--root-path``)."""
+    path: str = scope["path"]
+    return path.removeprefix(scope.get("root_path", ""))

@@ -1,0 +1,91 @@
+"""The process around the application: how it listens, and how it stops.
+
+Stopped, it first says that it is not ready, while it still answers; then it listens no more and finishes what it has; what is
+left when its time is up is answered with a sentence. The exit status is 0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import sys
+import time
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import uvicorn
+
+from rewardlab.errors import OutputError
+from rewardlab.serving.service import JudgeService
+
+LOG = logging.getLogger("uvicorn.error")
+ANSWER_S = 5.0  # to send the last sentences
+
+
+@dataclass(frozen=True)
+class StopTimes:
+    """Seconds from SIGTERM to the end: ``notice_s`` unready but listening, then at most ``drain_s`` for what was begun."""
+
+    notice_s: float = 5.0
+    drain_s: float = 90.0
+
+
+class JudgeServer(uvicorn.Server):
+    """Serve until SIGTERM, with notice, or Ctrl-C, without; a second signal cuts the notice short."""
+
+    def __init__(self, config: uvicorn.Config, service: JudgeService, times: StopTimes) -> None:
+        config.timeout_graceful_shutdown = int(times.drain_s + ANSWER_S) + 1
+        super().__init__(config)
+        self._service, self._times = service, times
+        self._exit_at: float | None = None
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begin to stop. uvicorn would listen no more at once, and end with the signal as its status."""
+        if self.should_exit:
+            self.force_exit = self.force_exit or sig == signal.SIGINT
+            return
+        notice_s = self._times.notice_s if sig == signal.SIGTERM and self._exit_at is None else 0.0
+        self._exit_at = time.monotonic() + notice_s
+        self._service.queue.announce_stop()
+
+    async def on_tick(self, counter: int) -> bool:
+        if self._exit_at is not None and time.monotonic() >= self._exit_at:
+            self.should_exit = True
+        return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._service.queue.announce_stop()
+        self._service.group_buffer.close()
+        last = asyncio.create_task(self._end_drain())
+        await super().shutdown(sockets)
+        last.cancel()
+
+    async def _end_drain(self) -> None:
+        await asyncio.sleep(self._times.drain_s)
+        LOG.warning("%d jobs are left after %g s; they are refused", self._service.queue.num_waiting, self._times.drain_s)
+        await self._service.queue.stop(0)
+
+
+def check_port(host: str, port: int) -> None:
+    """Raise OutputError unless the port can be listened on."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise OutputError(f"{host}:{port} cannot be listened on ({error.strerror}); choose another --port") from error
+
+
+def run_server(app: Any, times: StopTimes, **config: Any) -> None:
+    """Serve an application of :func:`rewardlab.serving.app.create_app` until stopped. ``config`` is uvicorn's: ``host``,
+    ``port`` and whatever else."""
+    server = JudgeServer(uvicorn.Config(app, log_level="info", **config), app.state.service, times)
+    with contextlib.suppress(KeyboardInterrupt):
+        server.run()
+    if not server.started:
+        sys.exit(1)

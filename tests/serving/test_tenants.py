@@ -1,0 +1,186 @@
+"""Keys see nothing of each other: groups, uploads, cached answers, status; and each pays for its own work."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from rewardlab.errors import ConfigError, OutputError
+from rewardlab.judging.judge import GenerativeJudge
+from rewardlab.prompts import load_template
+from rewardlab.samplers.scripted import ScriptedSampler
+from rewardlab.serving.app import create_app
+from rewardlab.serving.auth import Key, read_keys
+from rewardlab.serving.errors import StorageError
+from rewardlab.serving.group_buffer import GroupBuffer
+from rewardlab.serving.request_context import TENANT
+from rewardlab.serving.service import GroupRules
+from rewardlab.serving.uploads import UploadStore
+from rewardlab.types import Message
+from tests.support.images import png
+from tests.support.scripted_judge import ANSWERS, PROMPT, QUESTION, handler
+from tests.support.servers import running
+
+PAIR: dict[str, Any] = {"question": QUESTION, "responses": ANSWERS[:2]}
+
+
+class Server:
+    """A scripted judge with keys; ``asked`` counts what it drew."""
+
+    def __init__(self, *keys: Key, **options: Any) -> None:
+        self.asked = 0
+        self.app = create_app(GenerativeJudge(ScriptedSampler(self.answer), load_template("plain")), keys=keys, **options)
+
+    def answer(self, prompt: tuple[Message, ...], draw: int) -> Any:
+        self.asked += 1
+        return handler(prompt, draw)
+
+
+@pytest.fixture
+def two() -> Iterator[tuple[Server, httpx.Client, httpx.Client]]:
+    """A server, and a client of each of its keys."""
+    server = Server(Key.of("alpha"), Key.of("beta"), rules=GroupRules(group_size=3, group_timeout_s=1.0))
+    with running(server.app) as url, client(url, "alpha") as alpha, client(url, "beta") as beta:
+        yield server, alpha, beta
+
+
+def client(url: str, key: str) -> httpx.Client:
+    return httpx.Client(base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=30)
+
+
+def test_groups_are_of_one_key(two: tuple[Server, httpx.Client, httpx.Client]) -> None:
+    """Three of one key are a group, whatever another key sends for the same prompt meanwhile."""
+    _, alpha, beta = two
+
+    def sample(asker: httpx.Client, text: str) -> httpx.Response:
+        return asker.post("/get_reward", json={"query": [PROMPT + text], "prompts": [PROMPT]})
+
+    with ThreadPoolExecutor(4) as pool:
+        other = pool.submit(sample, beta, "I say 9.")
+        own = [pool.submit(sample, alpha, text) for text in ANSWERS]
+        assert [answer.result().json()["rewards"] for answer in own] == [[-1], [1], [0]]
+        assert other.result().status_code == 408
+
+
+def test_uploads_are_of_one_key(two: tuple[Server, httpx.Client, httpx.Client]) -> None:
+    """The id of another key is unknown, as one that never was."""
+    _, alpha, beta = two
+    upload = alpha.post("/v1/uploads", content=png()).json()["id"]
+    body = PAIR | {"images": [f"upload:{upload}"]}
+    assert alpha.post("/v1/judge", json=body).status_code == 200
+    unknown = beta.post("/v1/judge", json=body)
+    assert (unknown.status_code, unknown.json()["status"]) == (422, "media")
+    never = beta.post("/v1/judge", json=PAIR | {"images": ["upload:" + "0" * 32]})
+    assert unknown.text.replace(upload, "") == never.text.replace("0" * 32, "")
+    assert beta.post("/v1/uploads", content=png()).json()["id"] == upload
+    assert beta.post("/v1/judge", json=body).status_code == 200
+
+
+def test_answers_and_status_are_of_one_key(two: tuple[Server, httpx.Client, httpx.Client]) -> None:
+    """What one key asked is asked anew for the other, who sees its own counts and latencies alone."""
+    server, alpha, beta = two
+    for asker, asked in ((alpha, 2), (alpha, 2), (beta, 4)):
+        assert asker.post("/v1/judge", json=PAIR).status_code == 200
+        assert server.asked == asked
+    first, second = (asker.get("/v1/status").json() for asker in two[1:])
+    keys = ("asked", "cached", "judged", "batches", "sequences")
+    assert [first["counts"][name] for name in keys] == [2, 1, 1, 1, 2]
+    assert [second["counts"][name] for name in keys] == [1, 0, 1, 1, 2]
+    assert len(first["recent"]) == len(second["recent"]) == 1
+
+
+@pytest.mark.parametrize("limit", ["samples_per_minute", "tokens_per_minute"])
+def test_work_is_limited(limit: str) -> None:
+    """A key that has had its samples or tokens waits until its debt is paid; what is answered from the cache costs nothing."""
+    server = Server(Key.of("alpha", **{limit: 6.0}), Key.of("beta"))
+    with running(server.app) as url, client(url, "alpha") as alpha, client(url, "beta") as beta:
+        assert beta.post("/v1/judge", json=PAIR | {"votes": 8}).status_code == 200
+        assert alpha.post("/v1/judge", json=PAIR | {"votes": 8}).status_code == 200
+        refused = alpha.post("/v1/judge", json=PAIR)
+        assert (refused.status_code, refused.json()["status"]) == (429, "overloaded")
+        assert int(refused.headers["Retry-After"]) >= 60
+        assert beta.post("/v1/judge", json=PAIR).status_code == 200
+
+
+def test_limits_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text("alpha samples_per_minute=10 tokens_per_minute=20 weight=3\nbeta\n")
+    alpha, beta = read_keys(path)
+    assert (alpha.samples_per_minute, alpha.tokens_per_minute, alpha.weight) == (10, 20, 3)
+    assert beta == Key.of("beta")
+    path.write_text("alpha weight=0")
+    with pytest.raises(ConfigError, match="not above 0"):
+        read_keys(path)
+
+
+def stored(store: UploadStore, tenant: str, data: bytes) -> str:
+    TENANT.set(tenant)
+    return store.add(data)
+
+
+def fetched(store: UploadStore, tenant: str, name: str) -> bytes | None:
+    TENANT.set(tenant)
+    return store.get(name)
+
+
+def test_uploads_outlive_their_server(tmp_path: Path) -> None:
+    """With their order of use; each tenant within its bytes; what a crash left half written is no upload."""
+    store = UploadStore(tmp_path, max_bytes=30)
+    names = [stored(store, "a", bytes([n]) * 10) for n in range(3)]
+    fetched(store, "a", names[0])
+    half = tmp_path / "a" / "x.partial"
+    half.write_bytes(b"half")
+    os.utime(half, (0, 0))
+    again = UploadStore(tmp_path, max_bytes=30)
+    assert stored(again, "b", b"b" * 25)
+    assert [fetched(again, "a", name) is not None for name in names] == [True] * 3
+    again = UploadStore(tmp_path, max_bytes=30)
+    stored(again, "a", b"another")
+    assert [fetched(again, "a", name) is not None for name in names] == [False, True, True]
+    assert fetched(again, "b", names[1]) is None
+    assert fetched(again, "a", "../b/" + names[1]) is None
+    assert not half.exists()
+
+
+def test_where_uploads_cannot_be_kept(tmp_path: Path) -> None:
+    """Said at the start; later a full disk is said to who uploads."""
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputError, match="choose another --uploads"):
+        UploadStore(tmp_path / "file" / "uploads")
+    store = UploadStore(tmp_path / "uploads")
+    stored(store, "a", b"1")
+    (tmp_path / "uploads" / "a").rename(tmp_path / "gone")
+    with pytest.raises(StorageError, match="cannot keep an upload"):
+        stored(store, "a", b"2")
+
+
+def test_a_group_whose_members_hang_up_is_not_judged() -> None:
+    """When the last one leaves, what was begun for the group ends."""
+
+    async def main() -> None:
+        ended = asyncio.Event()
+
+        async def reward(members: list[int]) -> list[float]:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.set()
+            return []
+
+        buffer: GroupBuffer[int, float] = GroupBuffer(reward, size=2, timeout_s=60)
+        members = [asyncio.create_task(buffer.join("a", n)) for n in range(2)]
+        await asyncio.sleep(0.01)
+        members[0].cancel()
+        await asyncio.sleep(0.01)
+        assert not ended.is_set()
+        members[1].cancel()
+        await asyncio.wait_for(ended.wait(), 5)
+
+    asyncio.run(main())
