@@ -26,7 +26,7 @@ from rewardlab.data.votes import num_failed
 from rewardlab.judging.judge import GenerativeJudge, ModelJudge
 from rewardlab.judging.panel import PanelJudge
 from rewardlab.judging.served import ServedJudge
-from rewardlab.metrics.accuracy import Labeled, pair_score
+from rewardlab.metrics.accuracy import Labeled, pair_score, pair_swaps
 from rewardlab.metrics.intervals import FEWEST_CLUSTERS
 from rewardlab.models.checkpoints import commit, versions
 from rewardlab.samplers.failures import errors_in_words
@@ -161,7 +161,8 @@ def row_score(row: Row, item: Labeled) -> RowScore:
     """Return what `bench compare` and the page need of a row; the cluster by its hash, for it may be a whole prompt."""
     cluster = hashlib.sha256(row.cluster.encode(errors="replace")).hexdigest()[:16]
     kinds = tuple(kinds_of(item.judgment, item.preferred))
-    return RowScore(row.row, row.group, cluster, pair_score(item), kinds, row.pair.pair_id, item.preferred)
+    alike = pair_swaps([item])[0]
+    return RowScore(row.row, row.group, cluster, pair_score(item), kinds, row.pair.pair_id, item.preferred, alike)
 
 
 def label_rows(rows: Sequence[Row], judgments: Sequence[Judgment]) -> list[Labeled]:

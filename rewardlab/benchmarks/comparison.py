@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rewardlab.benchmarks.differences import FigureDifferences, figure_differences
 from rewardlab.benchmarks.findings import key_phrase
 from rewardlab.benchmarks.report import macro_text
 from rewardlab.benchmarks.report_model import Report, RowScore
@@ -14,7 +15,7 @@ from rewardlab.benchmarks.run_files import REPORT, SCORES, VOTES
 from rewardlab.benchmarks.run_names import short_names
 from rewardlab.data.files import read_lines
 from rewardlab.errors import ConfigError, DataError
-from rewardlab.metrics.intervals import Interval, difference_interval, sign_flip_p
+from rewardlab.metrics.intervals import DifferenceEstimate, Interval, difference_interval, sign_flip_p
 from rewardlab.metrics.multiplicity import holm
 from rewardlab.reporting.tables import markdown_table, percent, signed, with_interval
 
@@ -56,9 +57,10 @@ def _row_score(line: str) -> RowScore:
     if not 0 <= row["score"] <= 1:
         raise ValueError(f"row {row['row']} of {SCORES} has the score {row['score']}; expected 0 to 1")
     pair_id, preferred = row.get("pair_id", ""), row.get("preferred")
-    if not isinstance(pair_id, str) or preferred not in (0, 1, None):
-        raise ValueError(f"a line of {SCORES} has another type of pair_id or preferred: {line:.120}")
-    return RowScore(row["row"], row["group"], row["cluster"], row["score"], tuple(kinds), pair_id, preferred)
+    alike = row.get("alike")
+    if not isinstance(pair_id, str) or preferred not in (0, 1, None) or alike not in (True, False, None):
+        raise ValueError(f"a line of {SCORES} has another type of pair_id, preferred or alike: {line:.120}")
+    return RowScore(row["row"], row["group"], row["cluster"], row["score"], tuple(kinds), pair_id, preferred, alike)
 
 
 def _twice(rows: Sequence[RowScore]) -> int | None:
@@ -129,6 +131,30 @@ def against(base: Run, other: Run, value: Callable[[RowScore], float] = score_of
     )
 
 
+def figures_against(base: Run, other: Run) -> FigureDifferences:
+    """Return the differences other - base of the figures beside accuracy, of runs that :func:`against` compares."""
+    whole_prompts = bool(base.report.scores.all_right and other.report.scores.all_right)
+    return figure_differences(base.rows, other.rows, whole_prompts=whole_prompts)
+
+
+def figures_table(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
+    """Return (column names, a row of cells per run but the first): what each has more of the figures beside accuracy. No rows
+    of runs that failed; a figure that no run has is no column. Runs are in the order that they were named in."""
+    base, names = runs[0], short_names([run.name for run in runs])
+    table = []
+    for run, name in zip(runs[1:], names[1:], strict=True):
+        if not (run.report.failure or base.report.failure):
+            changes = figures_against(base, run)
+            cells = {"macro": changes.macro, "swap consistency": changes.swap_consistency, "Acc+": changes.all_right}
+            table.append((name, {column: _with_ends(change) for column, change in cells.items()}))
+    columns = [column for column in ("macro", "swap consistency", "Acc+") if any(cells[column] != "–" for _, cells in table)]
+    return [f"against {names[0]}", *columns], [[name, *(cells[column] for column in columns)] for name, cells in table]
+
+
+def _with_ends(change: DifferenceEstimate | None) -> str:
+    return "–" if change is None else f"{signed(change.difference)} [{', '.join(map(signed, change.interval))}]"
+
+
 def leaderboard(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
     """Return (column names, a row of cells per run): best accuracy first, the comparison being with the run named first; then
     the baselines, which any run of the same rows has. Runs are named by as much of their folders as tells them apart."""
@@ -167,11 +193,10 @@ def _run_cells(run: Run, base: Run, names: Mapping[str, str]) -> dict[str, str]:
     change = None if failed or base.report.failure else change
     bias, blank, prompts, decided = scores.position_bias, report.controls.get("blank"), scores.all_right, scores.decision
     until = "" if report.stop_error is None else f", until {100 * report.stop_error:g} %"
-    low, high = change.interval if change else (0.0, 0.0)
     return {
         "judge": f"{names[run.name]} ({report.judge})",
         "accuracy": FAILED_RUN if failed else with_interval(scores.accuracy.micro, scores.interval),
-        f"against {names[base.name]}": f"{signed(change.difference)} [{signed(low)}, {signed(high)}]" if change else "",
+        f"against {names[base.name]}": _with_ends(DifferenceEstimate(change.difference, change.interval)) if change else "",
         "p": p_text(change.p_value) if change else "",
         "both orders": with_interval(decided.accuracy, decided.interval) if decided else "–",
         "Acc+": with_interval(prompts.accuracy, prompts.interval) if prompts else "–",
@@ -182,11 +207,12 @@ def _run_cells(run: Run, base: Run, names: Mapping[str, str]) -> dict[str, str]:
         "position bias": signed(bias),
         "votes": f"{report.votes} × {report.orders}{until}",
         "tokens a vote": "–" if scores.tokens_per_vote is None else f"{scores.tokens_per_vote:.0f}",
-        "what is wrong": "; ".join(map(key_phrase, report.findings)) or "–",
+        FAULTS: "; ".join(map(key_phrase, report.findings)) or "–",
     }
 
 
-FAILED_RUN, HOLM = "failed", "p (Holm)"
+FAILED_RUN, HOLM, FAULTS = "failed", "p (Holm)", "what is wrong"  # the last column
+OTHER_FIGURES = "Paired differences of the other figures, in points"
 
 
 def failures_of(runs: Sequence[Run]) -> list[str]:
@@ -201,6 +227,7 @@ def p_text(value: float) -> str:
 NOTES = (
     "Accuracies and differences are of the rewardlab protocol (each order a trial, failures count as wrong), intervals 95 %, "
     "over prompts. Both orders: each pair decided once, by all its votes, or by their probabilities. "
+    "Macro: mean over the groups. Acc+: prompts whose every pair is right in both orders. "
     "Text-only: the same judge with blank images, one greedy vote. "
     "p: two-sided sign-flip test over prompts; p (Holm): adjusted for the number of judges compared with the first."
 )
@@ -215,10 +242,14 @@ def leaderboard_title(runs: Sequence[Run]) -> str:
 def leaderboard_markdown(runs: Sequence[Run]) -> str:
     """Return the leaderboard as Markdown. Raise ConfigError if the runs are not of one benchmark and data file."""
     columns, rows = leaderboard(runs)
+    figures, changes = figures_table(runs)
+    others = [f"{OTHER_FIGURES}:", "", *markdown_table(figures, changes), ""] if changes else []
     commands = [f"- {run.name}: {run.report.command or '–'} (commit {run.report.commit[:12]})" for run in runs]
     failures = [f"**{sentence}**" for sentence in failures_of(runs)]
     return (
-        "\n".join([f"# {leaderboard_title(runs)}", "", *markdown_table(columns, rows), "", *failures, NOTES, "", *commands])
+        "\n".join(
+            [f"# {leaderboard_title(runs)}", "", *markdown_table(columns, rows), "", *others, *failures, NOTES, "", *commands]
+        )
         + "\n"
     )
 
@@ -242,13 +273,27 @@ def leaderboard_html(runs: Sequence[Run]) -> str:
     from rewardlab.reporting.plots import WIDE, figure_uri
 
     columns, rows = _with_stacked_p(*leaderboard(runs))
+    # Sentences stand below the table: a screen is not wide enough for a column of them beside the figures.
+    faults = columns.index(FAULTS)
+    wrong = [(row[0], row[faults]) for row in rows if row[faults] not in ("", "–")]
     whole = [run for run in runs if not run.report.failure] or list(runs)
     names = short_names([run.name for run in whole])
     reports = {name: run.report for name, run in zip(names, whole, strict=True)}
     plots = [figure_uri(leaderboard_figure(reports, width=width)) for width in (WIDE, 8.0)]  # inches: of a phone, of a desk
-    facts = {"notes": NOTES, "runs": runs, "plots": plots, "failures": failures_of(runs)}
+    figures, changes = figures_table(runs)
+    facts = {
+        "notes": NOTES,
+        "runs": runs,
+        "figures": figures,
+        "changes": changes,
+        "of_figures": OTHER_FIGURES,
+        "plots": plots,
+        "failures": failures_of(runs),
+    }
     return (
         page_environment("rewardlab.benchmarks")
         .get_template("leaderboard.html")
-        .render(title=leaderboard_title(runs), columns=columns, rows=rows, **facts)
+        .render(
+            title=leaderboard_title(runs), columns=columns[:faults], rows=[row[:faults] for row in rows], wrong=wrong, **facts
+        )
     )

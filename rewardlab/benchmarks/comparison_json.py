@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rewardlab.benchmarks.comparison import Difference, Run, against
+from rewardlab.benchmarks.comparison import Difference, Run, against, figures_against
+from rewardlab.benchmarks.differences import FigureDifferences
 from rewardlab.metrics.intervals import Interval
 from rewardlab.metrics.multiplicity import holm
 
 
 @dataclass(frozen=True)
 class AgainstFirst:
-    """A run's accuracy less the first run's; ``p_holm`` is the p-value adjusted for the number of comparisons."""
+    """A run's accuracy less the first run's; ``p_holm`` is the p-value adjusted for the number of comparisons; ``figures`` are
+    the differences of the other figures."""
 
     difference: float
     interval: Interval
@@ -20,6 +22,7 @@ class AgainstFirst:
     p_holm: float
     better: int
     worse: int
+    figures: FigureDifferences
 
 
 @dataclass(frozen=True)
@@ -60,14 +63,15 @@ def compare_runs(runs: Sequence[Run], different_protocols: Sequence[str] = ()) -
         benchmark=base.report.benchmark,
         num_pairs=base.report.scores.num_pairs,
         runs=tuple(
-            _compared(run, _against_first(changes[n], adjusted[n]) if n in adjusted else None) for n, run in enumerate(runs)
+            _compared(run, _against_first(changes[n], adjusted[n], figures_against(base, run)) if n in adjusted else None)
+            for n, run in enumerate(runs)
         ),
         different_protocols=tuple(different_protocols),
     )
 
 
-def _against_first(change: Difference, p_holm: float) -> AgainstFirst:
-    return AgainstFirst(change.difference, change.interval, change.p_value, p_holm, change.better, change.worse)
+def _against_first(change: Difference, p_holm: float, figures: FigureDifferences) -> AgainstFirst:
+    return AgainstFirst(change.difference, change.interval, change.p_value, p_holm, change.better, change.worse, figures)
 
 
 def _compared(run: Run, change: AgainstFirst | None) -> ComparedRun:

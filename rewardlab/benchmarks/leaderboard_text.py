@@ -7,16 +7,30 @@ import io
 import textwrap
 from collections.abc import Sequence
 
-from rewardlab.benchmarks.comparison import NOTES, Run, against, failures_of, leaderboard, leaderboard_title
+from rewardlab.benchmarks.comparison import (
+    FAULTS,
+    NOTES,
+    OTHER_FIGURES,
+    Run,
+    against,
+    failures_of,
+    figures_against,
+    figures_table,
+    leaderboard,
+    leaderboard_title,
+)
+from rewardlab.benchmarks.differences import FigureDifferences
 from rewardlab.benchmarks.run_names import short_names
 from rewardlab.metrics.multiplicity import holm
 
 LEAST_NAME, MOST_NAME = 14, 40  # letters of the column of names
 GAP, AGAINST = "  ", "against the first"
-LAST = ("macro", "what is wrong")  # columns that a terminal shows last: the one can be had elsewhere, the other is sentences
+LEAST_TABLE = 72  # letters of a line from which a table is readable; on narrower ones each row is a list of its cells
+LAST = ("macro", FAULTS)  # columns that a terminal shows last: the one can be had elsewhere, the other is sentences
 CSV_COLUMNS = (
     *("run", "judge", "failure", "pairs", "accuracy", "low", "high", "difference", "difference_low", "difference_high"),
     *("p", "p_holm", "invalid_rate", "swap_consistency", "position_bias"),
+    *(f"{figure}_difference{end}" for figure in ("macro", "swap_consistency", "all_right") for end in ("", "_low", "_high")),
 )
 
 
@@ -52,18 +66,33 @@ def aligned_table(columns: Sequence[str], rows: Sequence[Sequence[str]], width: 
     return lines
 
 
+def listed_rows(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[str]:
+    """Return lines of at most ``width`` letters: each row's name, and below it a line for each of its cells."""
+    lines = list[str]()
+    for name, *cells in rows:
+        lines += textwrap.wrap(name, width)
+        for column, cell in zip(columns[1:], cells, strict=True):
+            lines += textwrap.wrap(f"{column}: {cell}", width, initial_indent="  ", subsequent_indent="    ") if cell else []
+    return lines
+
+
 def leaderboard_text(runs: Sequence[Run], width: int) -> str:
-    """Return the leaderboard in lines of at most ``width`` letters (72 and more). Names are as short as tells the runs apart,
-    columns that do not fit are named. Raise ConfigError if the runs are not of one benchmark and data file."""
+    """Return the leaderboard in lines of at most ``width`` letters (40 and more). Names are as short as tells the runs apart,
+    columns that do not fit are named; below :data:`LEAST_TABLE` letters rows are lists. Raise ConfigError if the runs are not
+    of one benchmark and data file."""
     columns, rows = leaderboard(runs)
     columns = [AGAINST if column.startswith("against ") else column for column in columns]
     names = dict(zip([f"{name} ({run.report.judge})" for name, run in _named(runs)], _named(runs), strict=True))
     short_rows = [[names[row[0]][0] if row[0] in names else row[0], *row[1:]] for row in rows]
-    places = fitting_columns(columns, short_rows, width)
-    lines = [leaderboard_title(runs), ""]
-    lines += aligned_table([columns[n] for n in places], [[row[n] for n in places] for row in short_rows], width)
-    lines.append("")
     wrong = columns.index(LAST[-1])
+    lines = [*textwrap.wrap(leaderboard_title(runs), width), ""]
+    if width < LEAST_TABLE:
+        places = list(range(len(columns)))
+        lines += listed_rows(columns[:wrong], [row[:wrong] for row in short_rows], width)
+    else:
+        places = fitting_columns(columns, short_rows, width)
+        lines += aligned_table([columns[n] for n in places], [[row[n] for n in places] for row in short_rows], width)
+    lines += ["", *_other_figures(runs, width)]
     for row, short in zip(rows, short_rows, strict=True):
         if row[0] in names:
             first = ", the first" if names[row[0]][1] is runs[0] else ""
@@ -74,6 +103,15 @@ def leaderboard_text(runs: Sequence[Run], width: int) -> str:
     for sentence in failures_of(runs):
         lines += _wrapped(sentence, width)
     return "\n".join([*lines, "", *textwrap.wrap(NOTES, width)]) + "\n"
+
+
+def _other_figures(runs: Sequence[Run], width: int) -> list[str]:
+    """The paired differences of the figures beside accuracy, and an empty line; nothing where no runs are compared."""
+    columns, rows = figures_table(runs)
+    table = aligned_table(columns, rows, width)
+    if max(map(len, table)) > width:
+        table = listed_rows(columns, rows, width)
+    return [*textwrap.wrap(f"{OTHER_FIGURES}, {columns[0]}:", width), *table, ""] if rows else []
 
 
 def _named(runs: Sequence[Run]) -> list[tuple[str, Run]]:
@@ -101,5 +139,12 @@ def leaderboard_csv(runs: Sequence[Run]) -> str:
         if change is not None:
             difference = (change.difference, *change.interval, change.p_value, next(adjusted, ""))
         others = (scores.invalid_rate, scores.swap_consistency, scores.position_bias)
-        table.writerow([run.name, report.judge, report.failure, scores.num_pairs, *accuracy, *difference, *others])
+        figures = _figure_cells(None if change is None else figures_against(runs[0], run))
+        table.writerow([run.name, report.judge, report.failure, scores.num_pairs, *accuracy, *difference, *others, *figures])
     return text.getvalue()
+
+
+def _figure_cells(figures: FigureDifferences | None) -> list[object]:
+    changes = () if figures is None else (figures.macro, figures.swap_consistency, figures.all_right)
+    cells = [("",) * 3 if change is None else (change.difference, *change.interval) for change in changes or (None,) * 3]
+    return [value for triple in cells for value in triple]

@@ -296,7 +296,8 @@ _REPORT = TypeAdapter(Report)
 @dataclass(frozen=True)
 class RowScore:
     """A line of ``scores.jsonl``: the score (0..1) of a row, the hash of its cluster, its kinds (see ``kinds``), the pair's own
-    id and the index of its better response ("" and None in files of older versions)."""
+    id and the index of its better response ("" and None in files of older versions); ``alike`` is whether both orders name one
+    response, None of a pair in one order, and in files of older versions."""
 
     row: int
     group: str
@@ -305,6 +306,7 @@ class RowScore:
     kinds: tuple[str, ...] = ()
     pair_id: str = ""
     preferred: int | None = None
+    alike: bool | None = None
 
 
 def json_form(value: Any) -> Any:

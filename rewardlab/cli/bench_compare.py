@@ -32,9 +32,10 @@ def bench_compare(
 ) -> None:
     """Leaderboard of several runs: accuracies with intervals, and each against the first, pair by pair, with a p-value.
 
-    Of three and more, p-values adjusted for their number (Holm) stand beside. Runs that were asked otherwise (orders, votes,
-    sampling) are refused: a difference would be of the protocol as much as of the judge. A terminal shows the columns that fit
-    into it; elsewhere, as in a pipe, the table is whole and in Markdown.
+    Macro average, swap consistency and Acc+ are compared too, by paired differences with intervals. Of three and more runs,
+    p-values adjusted for their number (Holm) stand beside. Runs that were asked otherwise (orders, votes, sampling) are
+    refused: a difference would be of the protocol as much as of the judge. A terminal shows the columns that fit into it, or
+    lists them where it is narrow; elsewhere, as in a pipe, the table is whole and in Markdown.
     """
     from rewardlab.benchmarks import protocols
     from rewardlab.benchmarks.comparison import leaderboard_html, leaderboard_markdown, read_run
@@ -54,7 +55,7 @@ def bench_compare(
     if as_json:
         typer.echo(json.dumps(json_form(compare_runs(finished, sentences)), indent=1, allow_nan=False))
     elif sys.stdout.isatty():
-        typer.echo(leaderboard_text(finished, max(72, shutil.get_terminal_size().columns)) + differences)
+        typer.echo(leaderboard_text(finished, max(40, shutil.get_terminal_size().columns)) + differences)
     else:
         typer.echo(text)
     if out is not None:

@@ -103,13 +103,17 @@ def difference_interval(differences: Sequence[float], clusters: Sequence[str] | 
 
 
 def macro_interval(
-    scores: Sequence[float], groups: Sequence[str], clusters: Sequence[str] | np.ndarray | None = None
+    scores: Sequence[float],
+    groups: Sequence[str],
+    clusters: Sequence[str] | np.ndarray | None = None,
+    *,
+    least: float = 0.0,
 ) -> Interval:
-    """95 % interval of the unweighted mean of the groups' means, of scores in 0..1; (nan, nan) of nothing.
+    """95 % interval of the unweighted mean of the groups' means, of scores in least..1; (nan, nan) of nothing.
 
     The groups' own intervals are joined end by end (Zou and Donner 2008, variance estimates recovered from the ends), with one
     quantile for all, of Satterthwaite's degrees of freedom, and with the correlation of groups that share clusters. A group of
-    fewer than :data:`FEWEST_CLUSTERS` clusters may be anywhere in 0..1.
+    fewer than :data:`FEWEST_CLUSTERS` clusters may be anywhere in least..1.
     """
     values, numbers = np.asarray(scores, dtype=float), cluster_numbers(clusters, len(scores))
     if not values.size:
@@ -128,7 +132,7 @@ def macro_interval(
     joint = sum(variance for variance, _ in variances)
     freedom = joint**2 / sum(variance**2 / degrees for variance, degrees in variances) if joint else math.inf
     ends = [
-        (0.0, 1.0) if spread is None else _ends(float(mean), spread, spread.num, _student(freedom), 0.0, 1.0)
+        (least, 1.0) if spread is None else _ends(float(mean), spread, spread.num, _student(freedom), least, 1.0)
         for mean, spread in zip(means, spreads, strict=True)
     ]
     norms = np.sqrt(np.bincount(group_of, influence**2))
@@ -140,7 +144,7 @@ def macro_interval(
 
     below, above = (np.abs(means - [end[side] for end in ends]) / len(means) for side in (0, 1))
     middle = float(np.mean(means))
-    return max(0.0, middle - joined(below)), min(1.0, middle + joined(above))
+    return max(least, middle - joined(below)), min(1.0, middle + joined(above))
 
 
 def cluster_numbers(clusters: Sequence[str] | np.ndarray | None, size: int) -> np.ndarray:

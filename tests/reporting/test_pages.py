@@ -9,6 +9,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from rewardlab.benchmarks.comparison import leaderboard_html, read_run
+from rewardlab.benchmarks.comparison import Run, leaderboard_html, read_run
 from rewardlab.benchmarks.report import report_html
+from rewardlab.benchmarks.report_model import CountedEstimate, JudgeScores
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import BenchSettings
 from rewardlab.cli import main
@@ -71,6 +73,17 @@ PALE = """() => {
 }"""
 
 
+def _with_every_column(run: Run) -> Run:
+    """A run that has a figure in every column of a leaderboard, and findings."""
+    scores = run.report.scores
+    blank = JudgeScores(scores.accuracy, scores.interval, {}, 0.0, None, None)
+    scores = replace(scores, all_right=CountedEstimate(12, 0.45, (0.31, 0.6)), tokens_per_vote=1312.0)
+    faults = ("Does not look at the image: 50.0", "Leans to the response shown first: 70.0", "Invalid answers: 9.0 %")
+    judge = "openai:a-model-of-72b@http://a.host.example:8000/v1"
+    report = replace(run.report, judge=judge, findings=faults, controls={"blank": blank}, scores=scores)
+    return replace(run, report=report)
+
+
 @pytest.fixture(scope="module")
 def pages(demo_pairs: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with each of :data:`PAGES`, of things as they come: long names, bad and good, an image per pair."""
@@ -90,7 +103,7 @@ def pages(demo_pairs: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
         _, rows = run_bench(BenchSettings("pairs", folder / "pairs.parquet", judge), folder / name)
     runs = [read_run(folder / name) for name in (LONG, *others)]
     (folder / "report.html").write_text(report_html(runs[0].report, rows, folder / LONG))
-    (folder / "leaderboard.html").write_text(leaderboard_html(runs))
+    (folder / "leaderboard.html").write_text(leaderboard_html([_with_every_column(run) for run in runs[:3]]))
     metrics = [
         {"step": n, "loss": 1 / n, "reward/accuracy": n / 9, "completions/mean_terminated_length": n} for n in range(1, 9)
     ]
