@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from rewardlab.benchmarks.base import Row
@@ -30,15 +31,18 @@ class Pass:
     """A pass over the rows (the votes, or a control), continued from its log.
 
     ``stop_error``: ask in turns until a pair's majority is settled but for this probability; None asks all votes at once.
-    ``seconds`` is what asking took, this time and before, of ``num_timed`` votes.
+    ``seconds`` is what asking took, this time and before, of ``num_timed`` votes: one that failed and was asked for again was
+    asked for twice.
     """
 
     def __init__(
         self, name: str, rows: Sequence[Row], orders: Sequence[tuple[Order, ...]], log: PassLog, stop_error: float | None = None
     ) -> None:
         self.name, self.rows, self.orders, self.log, self.stop_error = name, rows, orders, log, stop_error
-        self.seconds = math.fsum(entry.seconds or 0.0 for entry in log.entries(name))
-        self.num_timed = sum(_num_asked(entry.votes) for entry in log.entries(name) if entry.seconds is not None)
+        self.seconds, self.num_timed = 0.0, 0
+        self._lines: dict[int, set[int]] = defaultdict(set)  # places of a row's answered votes whose time a line has
+        for entry in log.entries(name):
+            self._count_time(int(entry.key[1]), entry.votes, entry.seconds)
 
     @property
     def seconds_per_vote(self) -> float | None:
@@ -120,8 +124,15 @@ class Pass:
         """Write a row that has all of its votes, and count the time they took."""
         rounded = None if seconds is None else round(seconds, 6)
         self.log.write_row(self.name, row, votes, rounded)
-        self.seconds += rounded or 0.0
-        self.num_timed += _num_asked(votes) if seconds is not None else 0
+        self._count_time(row, votes, rounded)
+
+    def _count_time(self, row: int, votes: Sequence[Vote], seconds: float | None) -> None:
+        """Count the time of a line. A line written again has that of the votes which no earlier one has."""
+        earlier = self._lines[row]
+        if seconds is not None:
+            self.seconds += seconds
+            self.num_timed += _num_asked(vote for place, vote in enumerate(votes) if place not in earlier)
+        earlier |= {place for place, vote in enumerate(votes) if not vote.completion.failed}
 
 
 def _num_asked(votes: Iterable[Vote]) -> int:

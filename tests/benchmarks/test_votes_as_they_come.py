@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
+from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.pass_log import PassLog
+from rewardlab.benchmarks.passes import Pass
 from rewardlab.benchmarks.report_model import Report
 from rewardlab.benchmarks.run_files import PARTIAL_VOTES, VOTES
 from rewardlab.benchmarks.runner import run_bench
@@ -25,7 +27,7 @@ from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.prompts import load_template
 from rewardlab.samplers.request_options import RequestOptions
 from rewardlab.samplers.scripted import ScriptedSampler
-from rewardlab.types import Candidates
+from rewardlab.types import BOTH_ORDERS, Candidates, Completion, FinishReason, Order, Verdict, VerdictStatus, Vote
 from tests.support.openai_server import VERDICT, ChatServer, chat_server
 from tests.support.shell import run_main
 
@@ -88,6 +90,24 @@ def test_only_the_votes_that_failed_are_asked_again(demo_pairs: Any, tmp_path: P
         whole = bench(url, data, tmp_path / "whole", **options)
     assert (second.failure, second.scores) == ("", whole.scores)
     assert second.seconds_per_vote is not None
+
+
+def test_seconds_are_of_the_votes_that_took_them(demo_pairs: Any, tmp_path: Path) -> None:
+    """Votes asked for again add their own time alone, whether a line that was there already is counted then or before."""
+    good, bad = (Completion("", finish, 1) for finish in (FinishReason.STOP, FinishReason.ERROR))
+    answered, failed = (Vote(Order.GIVEN, Verdict(None, VerdictStatus.NO_VERDICT), one) for one in (good, bad))
+    lines = [([answered, answered, answered, failed], 8.0), ([answered] * 4, 2.0)]
+    row = Row(0, demo_pairs[0][0], "a", "b", {})
+    for written in (0, 1, 2):  # lines of an earlier run
+        with PassLog(tmp_path / str(written), {"a": 1}) as log:
+            for votes, seconds in lines[:written]:
+                log.write_row("votes", 0, votes, seconds)
+        with PassLog(tmp_path / str(written), {"a": 1}) as log:
+            one = Pass("votes", [row], [BOTH_ORDERS], log)
+            for votes, seconds in lines[written:]:
+                one.write(0, votes, seconds)
+            assert (one.seconds, one.num_timed) == (10.0, 5)
+            assert one.seconds_per_vote == 2.0
 
 
 def test_the_slowest_answer_holds_nobody_up(demo_pairs: Any, tmp_path: Path) -> None:
