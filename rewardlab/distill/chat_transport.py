@@ -18,9 +18,9 @@ from rewardlab.distill.transport import PASSES, Progress, progress_note, request
 from rewardlab.errors import ConfigError, EndpointError
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.reporting.progress import Advance
+from rewardlab.samplers.chat_endpoint import ChatEndpoint, ask_any
 from rewardlab.samplers.failures import FailureStreak
 from rewardlab.samplers.openai_answers import completion_from
-from rewardlab.samplers.openai_api import ChatEndpoint, ask_any
 from rewardlab.types import PreferencePair
 
 LOG = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from rewardlab.metrics.running import Metric
 from rewardlab.rewards.checker_probe import probe_checker, refuse_pair_judge
 from rewardlab.rewards.consistency import consistency_prompt, read_consistency
 from rewardlab.rewards.judgment import JudgedCompletion, RewardParts
-from rewardlab.samplers.openai_api import ChatEndpoint
+from rewardlab.samplers.chat_endpoint import ChatEndpoint
 from rewardlab.types import Choice, Completion, FinishReason, Message, Part, VerdictStatus, choice_of
 from rewardlab.verdicts.parse import follows_format, reasoning_of, verdict_of
 

@@ -3,196 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import random
-import time
-from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import httpx
-import openai
-
 from rewardlab.data.urls import parse_address
-from rewardlab.errors import ConfigError, EndpointError
+from rewardlab.errors import ConfigError
 from rewardlab.samplers.answer_cache import AnswerCache, answer_key
 from rewardlab.samplers.base import OPENAI, EngineOptions, RequestGate, Sampler, SamplingParams, prompt_seed
-from rewardlab.samplers.concurrency import AdaptiveConcurrency, in_window, retry_after_s
+from rewardlab.samplers.chat_endpoint import ChatEndpoint, ask_any
+from rewardlab.samplers.concurrency import in_window
 from rewardlab.samplers.event_loop import EventLoopThread
-from rewardlab.samplers.openai_answers import api_content, completion_from, completions_from, failed_completion
+from rewardlab.samplers.openai_answers import completion_from, completions_from, failed_completion
 from rewardlab.samplers.request_options import FieldFit, nulls_of
 from rewardlab.types import Completion, FinishReason, Message
 
 DEADLINE_S = 120.0
-REST_S = 10.0  # how long an endpoint that failed is left alone where there is another
-_OF_FIELDS = ("HTTP 400", "HTTP 422")  # refusals that may be for a field
-
-
-@dataclass(frozen=True)
-class _Failed:
-    """A try without an answer: a completion's finish and error, a label to count it by, how long to wait, whether to go on."""
-
-    finish: FinishReason
-    error: str
-    label: str
-    wait_s: float = 0.0
-    again: bool = True
-    its_fault: bool = True
-
-
-def _http_client(limits: Any) -> Any:
-    """Return a client over aiohttp, or over openai's own httpx where aiohttp is not installed.
-
-    httpx goes through its whole pool at every request: with 256 connections it is half as fast.
-    """
-    try:
-        return openai.DefaultAioHttpClient(limits=limits, timeout=None)
-    except RuntimeError:  # so openai says that aiohttp is missing
-        return openai.DefaultAsyncHttpxClient(limits=limits, timeout=None)
-
-
-class ChatEndpoint:
-    """One model behind one base URL.
-
-    408, 409, 429, 5xx, garbled answers and connection errors are tried again ``retries`` times with back-off (a Retry-After is
-    honoured), and so is a try that took ``try_s``; every request, retries included, ends within ``deadline_s`` seconds of its
-    first try. ``concurrency`` bounds the requests in flight, which are
-    fewer while many are refused (:class:`AdaptiveConcurrency`).
-    """
-
-    def __init__(
-        self,
-        base_url: str,
-        model: str,
-        *,
-        api_key: str = "none",
-        concurrency: int = 32,
-        deadline_s: float = 120.0,
-        try_s: float | None = None,
-        retries: int = 4,
-        fit: FieldFit | None = None,
-    ) -> None:
-        self.base_url, self.model, self.deadline_s, self.retries = base_url, model, deadline_s, retries
-        self.try_s = min(try_s or deadline_s, deadline_s)
-        limits: Any = httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency)
-        self._client = openai.AsyncOpenAI(
-            base_url=base_url,
-            api_key=api_key or "none",  # of a variable that is set and empty: the client takes no such key
-            max_retries=0,
-            timeout=None,  # ours is for the whole request; a connection that is refused would look like one of theirs
-            http_client=_http_client(limits),
-        )
-        self.slots, self._fit = AdaptiveConcurrency(concurrency), fit or FieldFit()
-        self.in_flight, self.rests_until = 0, 0.0
-        self.failures: Counter[str] = Counter()  # failed tries by label
-
-    async def complete(
-        self, prompt: Sequence[Message], *, temperature: float, top_p: float, max_tokens: int, seed: int
-    ) -> Completion:
-        """Return one draw. A failing endpoint raises nothing: the failure is the completion's finish and error."""
-        sampling = {"temperature": temperature, "top_p": top_p, "max_tokens": max_tokens, "seed": seed}
-        return completion_from(await self.ask(prompt, sampling))
-
-    async def ask(self, prompt: Sequence[Message], body: Mapping[str, Any]) -> Any:
-        """Return the API's answer to a chat and further fields, or a Completion that tells why there is none."""
-        self.in_flight += 1
-        try:
-            return await self._ask(prompt, body)
-        finally:
-            self.in_flight -= 1
-
-    async def _ask(self, prompt: Sequence[Message], body: Mapping[str, Any]) -> Any:
-        messages = [{"role": m.role, "content": api_content(m)} for m in prompt]
-        ends = None
-        for tried in range(self.retries + 1):
-            async with self.slots:
-                ends = ends or time.monotonic() + self.deadline_s
-                answer = await self._try_fields(messages, body, ends)
-            if not isinstance(answer, _Failed):
-                self.rests_until = 0.0
-                return answer
-            self.failures[answer.label] += 1
-            wait_s = max(answer.wait_s, min(8.0, 0.25 * 2**tried) * random.uniform(0.75, 1.25))
-            if not answer.again or tried == self.retries or time.monotonic() + wait_s >= ends:
-                break
-            await asyncio.sleep(wait_s)
-        if answer.its_fault:
-            self.rests_until = time.monotonic() + REST_S
-        return failed_completion(answer.finish, answer.error)
-
-    async def _try_fields(self, messages: Any, body: Mapping[str, Any], ends: float) -> Any:
-        """Return the API's answer, or a _Failed; a request that is refused for a field is made again as the model takes it."""
-        while True:
-            sent = self._fit.fit(body)
-            answer = await self._try(messages, sent, min(self.try_s, ends - time.monotonic()))
-            if not (isinstance(answer, _Failed) and answer.label in _OF_FIELDS):
-                return answer
-            self._fit.learn(sent, answer.error)
-            if self._fit.fit(body) == sent:
-                return answer
-
-    async def _try(self, messages: Any, fields: Mapping[str, Any], seconds: float) -> Any:
-        """Return the API's answer, or a _Failed."""
-        try:
-            async with asyncio.timeout(seconds):
-                # Any field may be one that the client does not know: all go into the body as they are.
-                answer = await self._client.chat.completions.create(
-                    model=self.model, messages=messages, extra_body=dict(fields)
-                )
-            self.slots.record(refused=False)
-            if not getattr(answer, "choices", None):
-                return _Failed(FinishReason.ERROR, "garbled answer: it has no choices", "garbled")
-            return answer
-        except TimeoutError:
-            again = seconds < self.deadline_s
-            return _Failed(FinishReason.TIMEOUT, f"no answer within {seconds:.3g} s", "time-out", again=again)
-        except openai.APIStatusError as error:
-            refused, label = error.status_code == 429, f"HTTP {error.status_code}"
-            wait_s = retry_after_s(error.response.headers.get("retry-after"))
-            self.slots.record(refused=refused, wait_s=wait_s)
-            again = error.status_code in (408, 409, 429) or error.status_code >= 500
-            fault = refused or error.status_code >= 500
-            return _Failed(FinishReason.ERROR, f"{label}: {_sentence_of(error)}", label, wait_s, again=again, its_fault=fault)
-        except openai.APIConnectionError as error:
-            return _Failed(FinishReason.ERROR, f"no connection: {error.__cause__}", "no connection")
-        except openai.OpenAIError as error:
-            return _Failed(FinishReason.ERROR, str(error), type(error).__name__)
-        except ValueError as error:  # a body that is no JSON
-            return _Failed(FinishReason.ERROR, f"garbled answer: {error}", "garbled")
-
-    @property
-    def rests(self) -> bool:
-        """Return whether it failed lately; another one is asked first."""
-        return time.monotonic() < self.rests_until
-
-    @property
-    def busy(self) -> float:
-        """Return the requests in flight or waiting, divided by how many it is sent at a time."""
-        return self.in_flight / self.slots.limit
-
-    async def check(self) -> None:
-        """Raise EndpointError unless the endpoint answers to a request for its models."""
-        try:
-            async with asyncio.timeout(min(self.deadline_s, 15)):
-                await self._client.with_options(max_retries=0).models.list()
-        except openai.APIStatusError:
-            return  # it answers; not every server lists its models
-        except (TimeoutError, openai.OpenAIError, ValueError) as error:
-            raise EndpointError(
-                f"{self.base_url}: no OpenAI-compatible endpoint answers ({type(error).__name__}); is the server running?"
-            ) from error
-
-    async def aclose(self) -> None:
-        await self._client.close()
-
-
-def _sentence_of(error: openai.APIStatusError) -> str:
-    """Return why a server refused, in its own words where its body has them."""
-    body = error.body
-    words = (body.get("message") or body.get("detail")) if isinstance(body, dict) else None
-    return words if isinstance(words, str) and words else error.message
 
 
 class OpenAISampler:
@@ -220,6 +47,8 @@ class OpenAISampler:
     ) -> None:
         assert not (many and cache)
         self._cache, self._left_out_before = cache, set[str]()
+        self._waits_for_check = False
+        self._checking: asyncio.Future[None] | None = None
         self._urls = [base_urls] if isinstance(base_urls, str) else list(base_urls)
         self._many, self._body = many, dict(body or {})
         self._model, self._name = model, name
@@ -264,6 +93,10 @@ class OpenAISampler:
     async def _complete(
         self, endpoints: Sequence[ChatEndpoint], prompt: tuple[Message, ...], body: Mapping[str, Any], key: bytes
     ) -> Completion:
+        if self._waits_for_check:
+            self._checking, self._waits_for_check = asyncio.ensure_future(self._check(endpoints)), False
+        if self._checking is not None:
+            await asyncio.shield(self._checking)
         completion = completion_from(await ask_any(endpoints, prompt, body))
         if self._cache is not None:
             self._cache.keep(key, completion, self._fit.left_out)
@@ -275,8 +108,11 @@ class OpenAISampler:
         return answer_key(endpoint, prompt, body) if self._cache is not None else b""
 
     def check(self) -> None:
-        """Raise EndpointError unless one of the endpoints answers."""
-        self._background.run(self._check)
+        """Raise EndpointError unless one of the endpoints answers. With a cache the first draw that is not in it raises that:
+        where all are, nobody needs to answer."""
+        self._waits_for_check = self._cache is not None
+        if not self._waits_for_check:
+            self._background.run(self._check)
 
     async def _check(self, endpoints: Sequence[ChatEndpoint]) -> None:
         errors = await asyncio.gather(*(endpoint.check() for endpoint in endpoints), return_exceptions=True)
@@ -357,20 +193,6 @@ async def _opened(urls: Sequence[str], open_endpoint: Callable[[str], ChatEndpoi
     finally:
         for endpoint in endpoints:
             await endpoint.aclose()
-
-
-async def ask_any(endpoints: Sequence[ChatEndpoint], prompt: Sequence[Message], body: Mapping[str, Any]) -> Any:
-    """Return the answer of the least busy endpoint that has not failed lately; if it fails now, of the next one."""
-    answer: Any = None
-    tried: set[int] = set()
-    while len(tried) < len(endpoints):
-        at = min(set(range(len(endpoints))) - tried, key=lambda n: (endpoints[n].rests, endpoints[n].busy))
-        tried.add(at)
-        answer = await endpoints[at].ask(prompt, body)
-        # A time-out has used up the request's time; a request that is refused is refused everywhere.
-        if not (isinstance(answer, Completion) and answer.finish is FinishReason.ERROR and endpoints[at].rests):
-            break
-    return answer
 
 
 def open_sampler(target: str, options: EngineOptions) -> Sampler:

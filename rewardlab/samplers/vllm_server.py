@@ -31,8 +31,9 @@ from rewardlab.models.loading import check_folder
 from rewardlab.processes import end_with_parent
 from rewardlab.prompts.sanitize import without_tokens
 from rewardlab.samplers.base import VLLM, SamplingParams
+from rewardlab.samplers.chat_endpoint import ChatEndpoint, ask_any
 from rewardlab.samplers.hf import special_tokens
-from rewardlab.samplers.openai_api import ChatEndpoint, OpenAISampler, ask_any
+from rewardlab.samplers.openai_api import OpenAISampler
 from rewardlab.samplers.vllm import FORBIDDEN, TOP_LOGPROBS, margin_of
 from rewardlab.types import Completion, FinishReason, Message, Part
 

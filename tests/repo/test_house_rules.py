@@ -36,7 +36,7 @@ LONG_FILES = {
     "rewardlab/training/policy_gradient/trainer.py": 540
 }  # the one seam with TRL: every method of it that is overridden
 OWNERS = {
-    "openai": {"samplers/openai_api.py", "samplers/openai_batch.py"},
+    "openai": {"samplers/chat_endpoint.py", "samplers/openai_batch.py"},
     "vllm": {"samplers/vllm.py"},
     "fastapi": {"serving/"},
     "prometheus_client": {"serving/metrics.py"},

@@ -148,6 +148,20 @@ def test_what_was_left_out_is_said(data: Path, tmp_path: Path) -> None:
     assert report.cached_votes == ALL
 
 
+def test_nobody_needs_to_answer_what_is_kept(data: Path, tmp_path: Path) -> None:
+    """With the endpoint gone a run answered by the cache ends as before; one draw that is not in it, and it is missed."""
+    with chat_server(ChatServer(by_seed=True)) as url:
+        first = bench(url, data, tmp_path / "a")
+    again = bench(url, data, tmp_path / "b")
+    assert (again.scores, again.cached_votes) == (first.scores, ALL)
+    with pytest.raises(EndpointError, match="no OpenAI-compatible endpoint answers.*is the server running"):
+        bench(url, data, tmp_path / "c", seed=1)
+    sampler = open_sampler(f"m@{url}", EngineOptions(cache=tmp_path / "none"))
+    sampler.check()
+    with pytest.raises(EndpointError, match="is the server running"):
+        sampler.sample([(Message("user", (Part("Hello"),)),)], SamplingParams(2))
+
+
 @pytest.mark.parametrize("judge", ["demo", "http://127.0.0.1:9", "panel:demo,http://127.0.0.1:9", "baseline:first"])
 def test_only_draws_of_their_own_are_kept(judge: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sentence for who asks for it; what the environment names concerns endpoints alone."""

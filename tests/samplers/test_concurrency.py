@@ -15,8 +15,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
+from rewardlab.samplers.chat_endpoint import ChatEndpoint
 from rewardlab.samplers.concurrency import AdaptiveConcurrency, in_window, retry_after_s
-from rewardlab.samplers.openai_api import ChatEndpoint
 from rewardlab.types import Message, Part
 from tests.support.servers import running
 

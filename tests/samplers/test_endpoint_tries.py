@@ -15,7 +15,8 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from rewardlab.samplers.base import SamplingParams
-from rewardlab.samplers.openai_api import ChatEndpoint, OpenAISampler, ask_any, completion_from
+from rewardlab.samplers.chat_endpoint import ChatEndpoint, ask_any, completion_from
+from rewardlab.samplers.openai_api import OpenAISampler
 from rewardlab.types import Completion, FinishReason, Message, Part
 from tests.support.servers import running
 

@@ -23,9 +23,10 @@ from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.models.families import vision_token_ids
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.samplers.base import SamplingParams, prompt_seed
+from rewardlab.samplers.chat_endpoint import ChatEndpoint, ask_any
 from rewardlab.samplers.decode import Draws, HotToken, draw, next_token_logits, read_logits
 from rewardlab.samplers.hf import HFSampler
-from rewardlab.samplers.openai_api import ChatEndpoint, OpenAISampler, ask_any
+from rewardlab.samplers.openai_api import OpenAISampler
 from rewardlab.samplers.openai_batch import BatchClient
 from rewardlab.samplers.shared_prefix import split_prefixes
 from rewardlab.types import Completion, FinishReason, Message, Order, Part
