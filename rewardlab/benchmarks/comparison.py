@@ -100,7 +100,7 @@ def _seen_images(folder: Path, report: Report) -> str:
         with (folder / VOTES).open(encoding="utf-8") as log:
             return str(json.loads(next(log, "{}")).get("identity", {}).get("images", ""))
     except (ValueError, AttributeError) as error:
-        raise DataError(f"{folder / VOTES}: not the votes of a run ({error}); run the same command again") from error
+        raise DataError(f"{folder / VOTES}: not the votes of a run ({error}); restore the file from a copy") from error
 
 
 def score_of(row: RowScore) -> float:

@@ -56,7 +56,8 @@ def bench_check(
 
     `rewardlab bench check general=63.84 hallucination=85.71 reasoning=64.78 overall=71.92`, `rewardlab bench check runs/bench`.
     **Exit status 1** where they do not. Of a run its groups, overall, macro, invalid rate and the curve's end are looked at.
-    Where its votes.jsonl is there every vote is counted: scores of rows, statuses, position bias, swap consistency.
+    Where its votes.jsonl is there every vote is counted: scores of rows, statuses, position bias, swap consistency. It must be
+    of the report's judge, data and settings, and texts are read again where the report names a verdict format of the package.
     """
     from rewardlab.benchmarks.arithmetic import Check, fits, sentence
     from rewardlab.benchmarks.registry import find_benchmark, packaged_benchmarks
@@ -101,10 +102,12 @@ def _check_run(folder: Path) -> RunCheck:
     scores, failure, wrong = run.report.scores, run.report.failure, list(problems(run.report, run.rows))
     counted = f"without {VOTES}: report and rows alone"
     if (folder / VOTES).is_file():
-        wrong += vote_problems(count_votes(folder / VOTES, run.rows), run.report, run.rows)
+        votes = count_votes(folder / VOTES, run.rows, run.report.verdict_format)
+        wrong += vote_problems(votes, run.report, run.rows)
         counted = f"{scores.num_votes_total:,} votes of {VOTES} counted"
         if any(row.preferred is None for row in run.rows):
             counted += ", whose labels the run does not have: not the scores of its rows"
+        counted += "; their texts read anew" if votes.are_read_anew else "; their texts not read anew"
     if failed := scores.statuses.get("error", 0) + scores.statuses.get("timeout", 0):
         counted += f"; {failed:,} votes failed and count as wrong"
     is_good = not (failure or wrong)

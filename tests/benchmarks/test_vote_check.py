@@ -54,7 +54,7 @@ def damage(run: Path, change: Callable[[Lines], Any]) -> None:
 def test_a_run_as_it_was_written(run: Path) -> None:
     """It adds up, and how many votes were counted is said; without its votes that they were not."""
     status, said = checked(run)
-    assert (status, said.endswith("; 72 votes of votes.jsonl counted")) == (0, True), said
+    assert (status, said.endswith("; 72 votes of votes.jsonl counted; their texts read anew")) == (0, True), said
     (run / "votes.jsonl").unlink()
     status, said = checked(run)
     assert (status, said.endswith("; without votes.jsonl: report and rows alone")) == (0, True), said
@@ -117,7 +117,9 @@ def test_later_lines_and_controls(run: Path) -> None:
 def test_what_is_no_log_of_votes(run: Path) -> None:
     """The line, what is wrong, the cure."""
     (run / "votes.jsonl").write_text('{"identity": {}}\n{"pass": "votes", "row": 0}\n')
-    with pytest.raises(DataError, match=r"votes\.jsonl, line 2: not the votes of a run \(KeyError: 'votes'\); run the same"):
+    with pytest.raises(
+        DataError, match=r"votes\.jsonl, line 2: not the votes of a run, or cut off \(KeyError: 'votes'\); restore"
+    ):
         count_votes(run / "votes.jsonl", read_run(run).rows)
     (run / "votes.jsonl").write_bytes(b"\xff\xfe\x00")
     assert "not the votes of a run" in str(CliRunner().invoke(app, ["bench", "check", str(run)]).exception)
@@ -139,3 +141,45 @@ def test_a_group_named_twice() -> None:
     done = CliRunner().invoke(app, ["bench", "check", *row])
     assert isinstance(done.exception, ConfigError)
     assert "general is named twice" in str(done.exception)
+
+
+def test_a_file_that_was_cut_off(run: Path) -> None:
+    """The line and a cure that loses nothing: the same command would pay for the votes anew."""
+    path = run / "votes.jsonl"
+    path.write_bytes(path.read_bytes()[:-40])
+    said = str(CliRunner().invoke(app, ["bench", "check", str(run)]).exception)
+    assert re.search(r"line 13: not the votes of a run, or cut off .*; restore the file from a copy", said), said
+    assert "same command" not in said
+
+
+def test_votes_of_another_run(run: Path) -> None:
+    """Each part of the first line is held against the report; of a replay not the sampling, which is that of its source."""
+    changes = {"benchmark": "other", "data": "x", "judge": "openai:m", "votes": 5, "orders": "given", "seed": 7}
+    for name, value in changes.items():
+        whole = (run / "votes.jsonl").read_text()
+        damage(run, lambda lines: lines[0]["identity"].update({name: value}))  # noqa: B023  (called at once)
+        status, said = checked(run)
+        assert status == 1
+        assert f"votes.jsonl is of another run: its {name} is {value!r}, that of the report " in said
+        (run / "votes.jsonl").write_text(whole)
+    damage(run, lambda lines: lines[0]["identity"].update({"temperature": 0.123}))
+    assert checked(run)[0] == 0
+    report = json.loads((run / "report.json").read_text())
+    (run / "report.json").write_text(json.dumps(report | {"judge": "hf:m", "temperature": 0.5}))
+    assert "its temperature is 0.123, that of the report 0.5" in checked(run)[1]
+
+
+def test_texts_are_read_anew(run: Path) -> None:
+    """A text that says another thing than its vote; not of formats that nobody here can read, nor of probabilities."""
+    whole = (run / "votes.jsonl").read_text()
+    damage(run, _vote(7, 2, text="<answer>?</answer>"))
+    status, said = checked(run)
+    assert status == 1
+    assert re.search(r"row 7: vote 3 is said to be (first|second), its text reads \w+ as think_answer", said), said
+    damage(run, _vote(8, 0, margin=1.5))  # by probability: a text says nothing then
+    assert checked(run)[1].endswith("72 votes of votes.jsonl counted; their texts not read anew")
+    (run / "votes.jsonl").write_text(whole)
+    report = json.loads((run / "report.json").read_text())
+    (run / "report.json").write_text(json.dumps(report | {"verdict_format": str(run / "mine.py")}))
+    (run / "mine.py").write_text("raise SystemExit('it was run')")
+    assert checked(run)[1].endswith("their texts not read anew")

@@ -154,7 +154,7 @@ def test_nobody_needs_to_answer_what_is_kept(data: Path, tmp_path: Path) -> None
         first = bench(url, data, tmp_path / "a")
     again = bench(url, data, tmp_path / "b")
     assert (again.scores, again.cached_votes) == (first.scores, ALL)
-    with pytest.raises(EndpointError, match="no OpenAI-compatible endpoint answers.*is the server running"):
+    with pytest.raises(EndpointError, match=r"no OpenAI-compatible endpoint answers.*is the server running"):
         bench(url, data, tmp_path / "c", seed=1)
     sampler = open_sampler(f"m@{url}", EngineOptions(cache=tmp_path / "none"))
     sampler.check()
