@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable
+from functools import lru_cache
+from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 from rewardlab.data.files import leads_out
-from rewardlab.data.images import read_image
+from rewardlab.data.images import plain_image, read_image
+from rewardlab.data.pairs import files_of, unreadable_parquet
 from rewardlab.data.qwen_video import VideoPolicy
 from rewardlab.data.video import evenly, frame_files, frames_of_video, is_video
-from rewardlab.errors import MediaError
+from rewardlab.errors import DataError, MediaError
 
 NUM_FRAMES = 32  # of a video, spread evenly, as MM-RLHF-RewardBench samples them
 
@@ -33,6 +38,43 @@ def read_within(folder: Path, name: str) -> tuple[bytes, ...]:
     if leads_out(name):
         raise MediaError(f"{name:.160} leads out of {folder}")
     return read_media(folder / name)
+
+
+def embedded_image(data: Path, column: str, number: int) -> tuple[bytes, ...]:
+    """Return the image within row ``number`` of a Parquet file, or of a folder's files in the order of their names. Raise
+    InputError where it is not there any more, or is none."""
+    where, first = f"{data}, row {number}", 0
+    for file in files_of(data):
+        starts = _group_starts(file)
+        if number - first < starts[-1]:
+            group = bisect_right(starts, number - first) - 1
+            image = _group_column(file, group, column)[number - first - starts[group]].as_py()
+            return (plain_image((image or {}).get("bytes") or b"", where=where),)
+        first += starts[-1]
+    raise DataError(f"{where}: is not there any more; leave a data file alone while it is read")
+
+
+@lru_cache(maxsize=64)
+def _group_starts(file: Path) -> list[int]:
+    """Return the first row of each row group, and behind them the number of rows."""
+    import pyarrow.parquet as pq
+
+    try:
+        metadata = pq.read_metadata(file)
+    except (OSError, ValueError) as error:
+        raise unreadable_parquet(file, error) from error
+    return list(accumulate((metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)), initial=0))
+
+
+@lru_cache(maxsize=1)  # a page shows rows in their order: a group is read once, and one of them is in memory
+def _group_column(file: Path, group: int, column: str) -> Any:
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(file) as table:
+            return table.read_row_group(group, columns=[column], use_threads=False).column(column)
+    except (OSError, ValueError, KeyError) as error:
+        raise unreadable_parquet(file, error) from error
 
 
 def _stands(path: Path) -> bool:

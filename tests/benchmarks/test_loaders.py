@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +186,21 @@ def test_multimodal_rewardbench(demo_pairs: Any, tmp_path: Path) -> None:
     (tmp_path / "all.json").write_text(json.dumps([{**row, "Text": None}]))
     with pytest.raises(DataError, match="0_download_data"):
         multimodal_rewardbench.BENCHMARK.load(tmp_path / "all.json", images=None, with_images=True)
+
+
+def test_a_judge_that_does_not_look_keeps_no_images(demo_pairs: Any, tmp_path: Path) -> None:
+    """Images within the Hub's files of Multimodal RewardBench are read for a page when it shows them, each from its row."""
+    images = [png(demo_pairs, n) for n in range(5)]
+    texts = {"Text": "q", "Output1": "x", "Output2": "y", "Better": "Output1", "Category": "safety"}
+    rows = [{**texts, "ID": f"PAIRS-{n}", "Image": {"bytes": image, "path": None}} for n, image in enumerate(images)]
+    for name, part in (("a", rows[:3]), ("b", rows[3:])):
+        pq.write_table(pa.Table.from_pylist(part), tmp_path / f"{name}.parquet", row_group_size=2)
+    found = multimodal_rewardbench.BENCHMARK.load(tmp_path, images=None, with_images=False)
+    assert [row.images_to_show() for row in found] == [(image,) for image in images]
+    held = pickle.dumps([(row.pair, row.media) for row in found])
+    assert not any(image in held for image in images)
+    (tmp_path / "b.parquet").unlink()
+    assert found[4].images_to_show() == ()
 
 
 def test_rewardbench2(tmp_path: Path) -> None:

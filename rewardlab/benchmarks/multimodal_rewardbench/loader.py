@@ -6,7 +6,7 @@ The released file leaves the texts of several sources to a download script, and 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 
 from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.data_files import reason, whole_json
-from rewardlab.benchmarks.media import check_media, read_within
+from rewardlab.benchmarks.media import check_media, embedded_image, read_within
 from rewardlab.benchmarks.multimodal_rewardbench.official import sub_category
 from rewardlab.data.images import plain_image
 from rewardlab.data.pairs import rows_of
@@ -23,19 +23,14 @@ from rewardlab.errors import DataError
 from rewardlab.types import PreferencePair
 
 
-def _raw(data: Path) -> list[Any]:
-    """Return the rows of the released JSON list, or of Parquet. Raises DataError."""
+def _raw(data: Path) -> Iterable[Any]:
+    """Return the rows of the released JSON list, or of Parquet one at a time. Raises DataError."""
     if data.suffix == ".parquet" or data.is_dir():
-        raw = list(rows_of(data))
-    else:
-        raw = whole_json(data, "Multimodal RewardBench as one JSON list")
-    if not isinstance(raw, list) or not raw:
+        return rows_of(data)
+    raw = whole_json(data, "Multimodal RewardBench as one JSON list")
+    if not isinstance(raw, list):
         raise DataError(f"{data}: expected a JSON list of pairs")
     return raw
-
-
-def _seen(image: Any, folder: Path, row: Row) -> tuple[bytes, ...]:
-    return read_within(folder, image) if isinstance(image, str) else (plain_image(image["bytes"], where=f"row {row.row}"),)
 
 
 def load_multimodal_rewardbench(data: Path, *, images: Path | None, with_images: bool) -> list[Row]:
@@ -44,12 +39,28 @@ def load_multimodal_rewardbench(data: Path, *, images: Path | None, with_images:
 
     Raise DataError for a malformed or unfilled row, MediaError with the images that are missing.
     """
-    rows = [_row(number, fields, data) for number, fields in enumerate(_raw(data))]
-    folder = images or data.parent
-    if not with_images:
-        return [replace(row, media=partial(_seen, image, folder, row)) for row, image in rows]
-    check_media((image for _, image in rows if isinstance(image, str)), folder, "Multimodal RewardBench")
-    return [replace(row, pair=replace(row.pair, images=_seen(image, folder, row))) for row, image in rows]
+    rows, folder, paths = list[Row](), images or data.parent, dict[int, str]()
+    for number, fields in enumerate(_raw(data)):
+        row, image = _row(number, fields, data)
+        if isinstance(image, str):
+            paths[number] = image
+            row = replace(row, media=partial(read_within, folder, image))
+        elif with_images:
+            row = _seen(row, (plain_image(image["bytes"], where=f"row {number}"),))
+        else:  # its bytes stay where they are
+            row = replace(row, media=partial(embedded_image, data, "Image", number))
+        rows.append(row)
+    if not rows:
+        raise DataError(f"{data}: holds no pairs")
+    if with_images:
+        check_media(paths.values(), folder, "Multimodal RewardBench")
+        for number, name in paths.items():
+            rows[number] = _seen(rows[number], read_within(folder, name))
+    return rows
+
+
+def _seen(row: Row, images: tuple[bytes, ...]) -> Row:
+    return replace(row, pair=replace(row.pair, images=images))
 
 
 def _row(number: int, fields: Any, data: Path) -> tuple[Row, Any]:
