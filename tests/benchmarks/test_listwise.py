@@ -18,14 +18,17 @@ from rewardlab.benchmarks.rewardbench2.listwise import ListSettings, run_listwis
 from rewardlab.cli import app
 from rewardlab.data.candidates import read_candidates
 from rewardlab.data.files import read_lines
-from rewardlab.errors import ConfigError, DataError
+from rewardlab.errors import ConfigError, DataError, EndpointError
 from rewardlab.judging.best_of_n import run_ranking
+from rewardlab.judging.engines import open_generative_judge
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.prompts import load_template
 from rewardlab.prompts.listwise import LETTERS, list_messages, load_list_prompt, read_choice, read_rating
+from rewardlab.samplers.request_options import RequestOptions
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.types import Choice, Completion, FinishReason, Message, VerdictStatus
 from rewardlab.verdicts.parse import format_verdict
+from tests.support.openai_server import ChatServer, chat_server
 
 
 def said(text: str) -> Completion:
@@ -190,6 +193,33 @@ def test_a_killed_run_continues(tmp_path: Path) -> None:
         listwise(judge_of(handler, temperature=1.0), settings, tmp_path / "whole")
     with pytest.raises(ConfigError, match="unknown protocol"):
         listwise(judge_of(handler), ListSettings(tmp_path / "rb2.jsonl", "five"), tmp_path / "x")
+
+
+def test_each_answer_of_an_endpoint_is_kept(data: Path, tmp_path: Path) -> None:
+    """What was answered before an endpoint began to refuse, in the middle of a chunk, is not asked again. The seeds are
+    those of a run that nothing broke off; an older log's lines of whole prompts are read."""
+    server, settings = ChatServer(text="[[B]]"), ListSettings(data, "choice")
+    server.refuse = lambda body, number: (401, "the key has expired") if number > 30 else None
+    with chat_server(server) as url:
+        judge = open_generative_judge(f"openai:m@{url}", temperature=1.0, request=RequestOptions(4, 30.0))
+        with pytest.raises(EndpointError, match="the key has expired"):
+            run_listwise(judge, settings, tmp_path / "parts")
+        refused, server.refuse = [body["seed"] for body in server.bodies[30:]], lambda body, number: None
+        first = len(server.bodies)
+        report = run_listwise(judge, settings, tmp_path / "parts")
+        assert len(server.bodies) - first == 4 * 16 - 30
+        seeds = [body["seed"] for body in server.bodies]
+        assert set(refused) <= set(seeds[first:])
+        assert run_listwise(judge, settings, tmp_path / "whole") == report
+        assert sorted(seeds[:30] + seeds[first:]) == sorted(body["seed"] for body in server.bodies[-64:])
+        lines = [json.loads(line) for line in read_lines(tmp_path / "whole" / "answers.jsonl")]
+        by_prompt = {n: [line["answer"] for line in lines[1:] if line["prompt"] == n] for n in range(16)}
+        older = [lines[0], *({"prompt": n, "answers": answers} for n, answers in by_prompt.items())]
+        (tmp_path / "older").mkdir()
+        (tmp_path / "older" / "answers.jsonl").write_text("".join(json.dumps(line) + "\n" for line in older))
+        asked = len(server.bodies)
+        assert run_listwise(judge, settings, tmp_path / "older") == report
+        assert len(server.bodies) == asked
 
 
 def better(prompt: tuple[Message, ...], draw: int) -> str:

@@ -11,7 +11,7 @@ import hashlib
 import json
 import random
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,12 +31,12 @@ from rewardlab.models.checkpoints import commit, versions
 from rewardlab.prompts.listwise import LETTERS, list_messages, load_list_prompt, read_choice, read_rating
 from rewardlab.reporting.progress import bar
 from rewardlab.reporting.tables import markdown_table, percent, with_interval
-from rewardlab.samplers.base import SamplingParams
+from rewardlab.samplers.base import SamplingParams, StreamingSampler, prompt_seed
 from rewardlab.samplers.failures import MAX_FAILED, FailureStreak, errors_in_words, failure_sentence
 from rewardlab.types import Completion, Message, VerdictStatus
 
 PROTOCOLS = ("choice", "ratings")
-CHUNK = 64  # prompts between two writes of the log
+CHUNK = 64  # prompts that are asked together, where answers do not come one by one, and that share a seed
 
 
 @dataclass(frozen=True)
@@ -116,6 +116,10 @@ def list_requests(prompt: ListPrompt, protocol: str, words: str) -> list[tuple[M
     return placings
 
 
+def _num_requests(prompt: ListPrompt, protocol: str) -> int:
+    return len(prompt.answers) if protocol == "ratings" else 4
+
+
 def run_listwise(judge: GenerativeJudge, settings: ListSettings, out: Path) -> ListReport:
     """Ask, score and write ``answers.jsonl``, ``report.json``, ``report.md`` and ``official.jsonl``; a killed run continues.
 
@@ -171,43 +175,81 @@ def run_listwise(judge: GenerativeJudge, settings: ListSettings, out: Path) -> L
     return report
 
 
+Place = tuple[int, int]  # number of the prompt, number of the answer asked for it
+Answers = dict[Place, Completion]
+
+
+def _answered(log: AppendLog) -> Answers:
+    """Return what need not be asked for again. Logs of older versions have a line of all answers of a prompt."""
+    answers: Answers = {}
+    for line, entry in enumerate(log.rows, start=2):
+        with undamaged(log.path, line):
+            rows = dict(enumerate(entry["answers"])) if "answers" in entry else {entry["place"]: entry["answer"]}
+            found = {(entry["prompt"], place): completion_of(row) for place, row in rows.items()}
+            answers |= {at: completion for at, completion in found.items() if not completion.failed}
+    return answers
+
+
 def _ask(
     judge: GenerativeJudge, prompts: Sequence[ListPrompt], settings: ListSettings, words: str, log: AppendLog
 ) -> list[list[Completion]]:
-    answers: dict[int, list[Completion]] = {}
-    for line, entry in enumerate(log.rows, start=2):  # what failed for want of an answer is asked again
-        with undamaged(log.path, line):
-            completions = [completion_of(answer) for answer in entry["answers"]]
-            if not any(completion.error for completion in completions):
-                answers[entry["prompt"]] = completions
-    if len(answers) < len(prompts):
+    answers, sizes = _answered(log), [_num_requests(prompt, settings.protocol) for prompt in prompts]
+    places = [(n, place) for n, size in enumerate(sizes) for place in range(size)]
+    missing = [at for at in places if at not in answers]
+    if missing:
         judge.check()
-    failures = FailureStreak(judge.name, answered=bool(answers))
-    with bar(f"bench: {settings.protocol}", len(prompts)) as advance:
-        for start in range(0, len(prompts), CHUNK):
-            chunk = range(start, min(start + CHUNK, len(prompts)))
-            if any(n not in answers for n in chunk):
-                seed = int(hashlib.sha256(f"{settings.seed} {start}".encode()).hexdigest()[:8], 16)
-                params = SamplingParams(1, judge.temperature, judge.top_p, judge.max_tokens, seed)
-                wanted = [n for n in chunk if n not in answers or not judge.sampler.is_batch_invariant]
-                turns = [(n, turn) for n in wanted for turn in list_requests(prompts[n], settings.protocol, words)]
-                sampled: dict[int, list[Completion]] = defaultdict(list)
-                for (n, _), completions in zip(turns, judge.sampler.sample([turn for _, turn in turns], params), strict=True):
-                    sampled[n].append(completions[0])
-                new = [n for n in wanted if n not in answers]
-                for n in new:  # all that was paid for is kept before a failure may end the run
-                    log.append({"prompt": n, "answers": [completion_row(completion) for completion in sampled[n]]})
-                    answers[n] = sampled[n]
-                for completion in (completion for n in new for completion in sampled[n] if not completion.from_cache):
-                    failures.take(completion)
-            advance(len(chunk))
-    every = [completion for completions in answers.values() for completion in completions]
+    failures, num_failed = FailureStreak(judge.name, answered=bool(answers)), 0
+    with bar(f"bench: {settings.protocol}", len(places)) as advance:
+        advance(len(places) - len(missing))
+        for batch in _asked(judge, _Questions(prompts, settings, words, places), missing):
+            for (n, place), completion in batch:  # all that was paid for is kept before a failure may end the run
+                log.append({"prompt": n, "place": place, "answer": completion_row(completion)})
+                answers[n, place] = completion
+                num_failed += completion.failed
+            advance(len(batch), note=f"{num_failed:,} failed" if num_failed else "")
+            for completion in (completion for _, completion in batch if not completion.from_cache):
+                failures.take(completion)
+    every = [answers[at] for at in places]
     if all(completion.failed for completion in every):
         raise EndpointError(
             f"{judge.name}: every one of {len(every):,} requests failed: {errors_in_words(every)}; nothing is lost: cure it "
             "and run the same command again"
         )
-    return [answers[n] for n in range(len(prompts))]
+    return [[answers[n, place] for place in range(size)] for n, size in enumerate(sizes)]
+
+
+@dataclass(frozen=True)
+class _Questions:
+    """What is asked at each place, and the seed of the chunk that its prompt is in."""
+
+    prompts: Sequence[ListPrompt]
+    settings: ListSettings
+    words: str
+    places: Sequence[Place]
+
+    def messages(self, at: Place) -> tuple[Message, ...]:
+        return list_requests(self.prompts[at[0]], self.settings.protocol, self.words)[at[1]]
+
+    def seed(self, chunk: int) -> int:
+        return int(hashlib.sha256(f"{self.settings.seed} {chunk * CHUNK}".encode()).hexdigest()[:8], 16)
+
+
+def _asked(judge: GenerativeJudge, questions: _Questions, missing: Sequence[Place]) -> Iterator[list[tuple[Place, Completion]]]:
+    """Yield the answers at the missing places, those in a list that came together: each by itself where the sampler can, else
+    those of a chunk, which is asked whole where draws depend on what else is asked."""
+    sampler, params = judge.sampler, SamplingParams(1, judge.temperature, judge.top_p, judge.max_tokens)
+    if isinstance(sampler, StreamingSampler) and sampler.is_streaming:
+        chats = ((questions.messages(at), questions.seed(at[0] // CHUNK)) for at in missing)
+        requests = ((messages, prompt_seed(seed, messages)) for messages, seed in chats)
+        for batch in sampler.sample_each(requests, params):
+            yield [(missing[number], completion) for number, completion in batch]
+        return
+    wanted = set(missing)
+    chunks = sorted({n // CHUNK for n, _ in missing})
+    for chunk in chunks:
+        whole = [at for at in questions.places if at[0] // CHUNK == chunk and (at in wanted or not sampler.is_batch_invariant)]
+        drawn = sampler.sample([questions.messages(at) for at in whole], replace(params, seed=questions.seed(chunk)))
+        yield [(at, completions[0]) for at, completions in zip(whole, drawn, strict=True) if at in wanted]
 
 
 def score_choices(prompts: Sequence[ListPrompt], answers: Sequence[Sequence[Completion]]) -> ListScores:
