@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from rewardlab.data.files import json_fault
 from rewardlab.data.pairs import parse_line
 from rewardlab.errors import DataError
 
@@ -54,12 +55,14 @@ def json_rows(path: Path, expected: str) -> Iterator[tuple[Mapping[str, Any], st
 def whole_json(path: Path, expected: str) -> Any:
     """Return what a JSON file holds. Raise DataError."""
     check_text(path, expected)
+    text = ""
     try:
-        return json.loads(path.read_text(encoding="utf-8-sig"))
+        text = path.read_text(encoding="utf-8-sig")
+        return json.loads(text)
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: is no text in UTF-8 (byte {error.start:,}); expected {expected}") from error
     except ValueError as error:
-        raise DataError(f"{path}: is not JSON ({reason(error)}); expected {expected}") from error
+        raise DataError(f"{path}: is not JSON ({json_fault(error, text)}); expected {expected}") from error
     except RecursionError as error:
         raise DataError(f"{path}: is JSON nested too deeply; expected {expected}") from error
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from rewardlab.benchmarks.base import Row
+from rewardlab.data.files import json_fault
 from rewardlab.data.votes import vote_of
 from rewardlab.errors import DataError
 from rewardlab.metrics.accuracy import OUTCOME
@@ -110,7 +111,8 @@ class Replay:
             else:
                 self._take_text(values, row)
         except (ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{where}: {EXPECTED} ({error}); see --help of bench") from error
+            fault = json_fault(error) if isinstance(error, ValueError) else error
+            raise DataError(f"{where}: {EXPECTED} ({fault}); see --help of bench") from error
 
     def _take_votes(self, values: Mapping[str, Any], row: int) -> None:
         """A later entry of a row stands for an earlier one, as when the run is continued."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from rewardlab.errors import DataError
 
+_NAMES = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "bars"}  # of what may separate columns
 MAX_CELL = 1 << 30  # characters of a cell; the library's default is less than a long answer
 
 
@@ -25,28 +26,39 @@ class CsvRow:
 
 
 def csv_rows(path: Path) -> Iterator[CsvRow]:
-    """Yield the rows of a file, in place of one with too many cells why. Raise DataError for a file that is no CSV."""
+    """Yield the rows of a file, in place of one with too many cells or a NUL why. Raise DataError for a file that is no CSV, or
+    has another separator."""
     lines = _Lines(path)
     records = _records(path, lines)
     columns, number = next((cells for cells in records if cells), None), 0
     if columns and (twice := sorted({name for name in columns if name and columns.count(name) > 1})):
         raise DataError(f"{path}: the column {twice[0]!r} is there twice; rename one")
+    _check_separator(path, columns or [])
     while columns is not None:
         offset, line = lines.offset, lines.number + 1
         cells = next(records, None)
         if cells is None:
             return
         if cells:
-            yield CsvRow(_row(path, columns, cells, number), offset, line, columns)
+            yield CsvRow(_row(path, columns, cells, number, line), offset, line, columns)
             number += 1
 
 
-def csv_row_at(path: Path, offset: int, columns: Sequence[str], number: int) -> dict[str, Any] | DataError:
-    """Return row ``number``, which begins at byte ``offset``. Raise DataError where none can be read there."""
+def csv_row_at(path: Path, offset: int, columns: Sequence[str], number: int, line: int) -> dict[str, Any] | DataError:
+    """Return row ``number``, which begins at byte ``offset``, in ``line`` of the file. Raise DataError where none can be read
+    there."""
     cells = next(_records(path, _Lines(path, offset)), [])
     if not cells:
         raise DataError(f"{path}, row {number}: is not there any more; leave a set alone while it is read")
-    return _row(path, columns, cells, number)
+    return _row(path, columns, cells, number, line)
+
+
+def _check_separator(path: Path, columns: Sequence[str]) -> None:
+    """Raise DataError where the only column's name has what separates columns elsewhere: one column holds no pairs."""
+    expected = _separator(path)
+    if len(columns) == 1 and (other := next((mark for mark in _NAMES if mark != expected and mark in columns[0]), None)):
+        cure = f"save it with {_NAMES[expected]}" + (f", or name it {path.stem}.tsv" if other == "\t" else "")
+        raise DataError(f"{path}: expected {_NAMES[expected]} between columns; this file seems to use {other!r}: {cure}")
 
 
 class _Lines:
@@ -65,15 +77,23 @@ class _Lines:
                     yield text
 
 
+def _separator(path: Path) -> str:
+    return "\t" if path.suffix == ".tsv" else ","
+
+
 def _records(path: Path, lines: _Lines) -> Iterator[list[str]]:
     csv.field_size_limit(MAX_CELL)  # of the process
     try:
-        yield from csv.reader(iter(lines), delimiter="\t" if path.suffix == ".tsv" else ",")
+        yield from csv.reader(iter(lines), delimiter=_separator(path))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path}: not readable as CSV ({error}); save it as CSV in UTF-8") from error
 
 
-def _row(path: Path, columns: Sequence[str], cells: Sequence[str], number: int) -> dict[str, Any] | DataError:
+def _row(path: Path, columns: Sequence[str], cells: Sequence[str], number: int, line: int) -> dict[str, Any] | DataError:
+    where = f"{path}, row {number} (line {line:,})"
     if len(cells) > len(columns):
-        return DataError(f"{path}, row {number}: has {len(cells):,} fields, expected {len(columns):,}; quote what holds commas")
+        quoted = f"quote what holds {_NAMES[_separator(path)]}"
+        return DataError(f"{where}: has {len(cells):,} fields, expected {len(columns):,}; {quoted}")
+    if (damaged := next((n for n, cell in enumerate(cells) if "\0" in cell), None)) is not None:
+        return DataError(f"{where}: {columns[damaged]!r} holds a NUL byte, which is no character of a text; clean it up")
     return dict(zip(columns, (*cells, *[None] * (len(columns) - len(cells))), strict=True))

@@ -6,6 +6,8 @@ import fcntl
 import hashlib
 import json
 import os
+import re
+import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,17 @@ def read_complete_lines(path: Path) -> list[dict[str, Any]]:
         return []
     complete, _, _ = path.read_text(encoding="utf-8").rpartition("\n")
     return [json.loads(line) for line in complete.split("\n") if line]
+
+
+def json_fault(error: ValueError, text: str = "") -> str:
+    """Return why JSON cannot be read; ``text``: that of a file, whose line is named. Python's own words of a number that is too
+    long for it are advice for who writes programs."""
+    if isinstance(error, json.JSONDecodeError) or "int_max_str_digits" not in str(error):
+        return str(error)
+    most = sys.get_int_max_str_digits()
+    place = re.search(rf"\d{{{most + 1}}}", text)
+    where = f"line {text.count(chr(10), 0, place.start()) + 1:,}: " if place else ""
+    return f"{where}a number of more than {most:,} digits; shorten it, or put it into quotes as a text"
 
 
 def leads_out(path: str) -> bool:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from rewardlab.data.columns import AllowedColumns
-from rewardlab.data.files import place_in_file
+from rewardlab.data.files import json_fault, place_in_file
 from rewardlab.data.images import blank_like, kind_of
 from rewardlab.data.qwen_video import VideoPolicy
 from rewardlab.data.rows import FRAMES, VERSION, Files, features, from_row, to_row, with_frames
@@ -247,7 +247,7 @@ def parse_line(line: str, path: Path, number: int) -> Mapping[str, Any] | DataEr
     except UnicodeEncodeError:  # what stands for a byte that is no UTF-8
         return DataError(f"{path}, line {number}: not UTF-8; save the file in that encoding")
     except ValueError as error:
-        return DataError(f"{path}, line {number}: not JSON ({error}); expected one object a line")
+        return DataError(f"{path}, line {number}: not JSON ({json_fault(error)}); expected one object a line")
     except RecursionError:
         return DataError(f"{path}, line {number}: not JSON that can be read (nested too deeply)")
     return row

@@ -230,7 +230,7 @@ class CsvRows:
 
     def row(self, number: int) -> FileRow:
         line = int(self._lines[number])
-        cells = csv_row_at(self.path, int(self._offsets[number]), self._columns, number)
+        cells = csv_row_at(self.path, int(self._offsets[number]), self._columns, number, line)
         return self._form.of_row(FileRow(cells, line), f"{self.path}, row {number} (line {line})")
 
     def light_rows(self, *, look: bool) -> Iterator[FileRow]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rewardlab.data.csv_rows import csv_rows
+from rewardlab.data.files import json_fault
 from rewardlab.data.pairs import lines_of, rows_of
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.reporting.progress import log_line
@@ -231,9 +232,13 @@ def source_rows(path: Path) -> Generator[Mapping[str, Any] | DataError, None, No
 
 
 def _rows_of_json(path: Path) -> Iterator[Mapping[str, Any]]:
+    text = ""
     try:
-        rows = json.loads(path.read_text(encoding="utf-8-sig"))
-    except (OSError, ValueError, RecursionError) as error:
+        text = path.read_text(encoding="utf-8-sig")
+        rows = json.loads(text)
+    except ValueError as error:
+        raise DataError(f"{path}: not readable as JSON ({json_fault(error, text)})") from error
+    except (OSError, RecursionError) as error:
         raise DataError(f"{path}: not readable as JSON ({error})") from error
     if not isinstance(rows, list):
         raise DataError(f"{path}: expected one JSON list of rows, got {type(rows).__name__}")

@@ -169,6 +169,46 @@ def test_a_column_twice(tmp_path: Path) -> None:
         read_pairs(tmp_path / "c.csv")
 
 
+def test_rows_of_a_csv_that_are_damaged(tmp_path: Path) -> None:
+    """A NUL byte, as half-read files have it, and a field too many: the row, its line, the cure; read one by one as well."""
+    path = tmp_path / "c.csv"
+    for row, told in (
+        ("q1,x\0,y,b,,,,", r"row 1 \(line 4\): 'response_a' holds a NUL byte, which is no character of a text"),
+        ("q1,x,y,b,,,,,more", r"row 1 \(line 4\): has 9 fields, expected 8; quote what holds commas"),
+    ):
+        path.write_text(CELLS + "\nq0,x,y,a,,,,\n" + row + "\n")
+        for read in (read_pairs, PairTable):
+            with pytest.raises(DataError, match=told):
+                read(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "mark", "told"),
+    [
+        ("c.csv", ";", "expected commas between columns; this file seems to use ';': save it with commas$"),
+        ("c.csv", "\t", r"expected commas between columns; this file seems to use '\\t': .*, or name it c.tsv$"),
+        ("c.tsv", ",", "expected tabs between columns; this file seems to use ','"),
+    ],
+)
+def test_another_separator(name: str, mark: str, told: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("question,chosen,rejected\nq,x,y\n".replace(",", mark))
+    for read in (read_pairs, PairTable):
+        with pytest.raises(DataError, match=told):
+            read(tmp_path / name)
+
+
+def test_a_number_of_thousands_of_digits(tmp_path: Path) -> None:
+    """File, line and cure, in no words about Python's settings, of JSON lines and of one list."""
+    good = json.dumps({"question": "q", "responses": ["x", "y"], "preferred": 0})
+    bad = good.replace('"preferred": 0', '"level": ' + "9" * 5000)
+    (tmp_path / "a.jsonl").write_text(f"{good}\n{bad}\n")
+    (tmp_path / "a.json").write_text(f"[{good},\n{bad}]")
+    for name, told in (("a.jsonl", r"a\.jsonl, line 2: not JSON \("), ("a.json", r"a\.json: not readable as JSON \(line 2: ")):
+        with pytest.raises(DataError, match=told + "a number of more than 4,300 digits; shorten it, or put it") as caught:
+            read_pairs(tmp_path / name)
+        assert "sys." not in str(caught.value)
+
+
 def test_splits_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of a saved dict, and of folders and files that are called as splits are; a folder of one split says nothing."""
     from datasets import Dataset, DatasetDict

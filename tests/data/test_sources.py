@@ -210,7 +210,7 @@ def test_odd_lines_and_cells(mapping: Path, tmp_path: Path) -> None:
     long, wide = source_rows(tmp_path / "c.csv")
     assert not isinstance(long, DataError)
     assert len(long["good"]) == 200_000
-    assert "row 1: has 4 fields, expected 3" in str(wide)
+    assert "row 1 (line 3): has 4 fields, expected 3; quote what holds commas" in str(wide)
 
 
 def test_the_cure_of_other_forms(tmp_path: Path) -> None:
