@@ -63,9 +63,8 @@ def load_rows(settings: BenchSettings, judge: AnyJudge) -> tuple[list[Row], list
     check_fit(benchmark, rows, settings.data)
     if isinstance(judge, Replay) and (strangers := judge.rows - {row.row for row in rows}):
         raise DataError(f"{judge.name}: has samples for row {min(strangers)}, which {settings.data} does not have")
-    notes = size_notes(benchmark, rows) + equal_length_notes(rows) + _page_notes(rows)
-    if settings.benchmark == OWN_PAIRS:
-        notes += _own_pair_notes(rows, settings, looks=judge.sees)
+    notes = size_notes(benchmark, rows) + equal_length_notes(rows)
+    notes += _own_pair_notes(rows, settings, looks=judge.sees) if settings.benchmark == OWN_PAIRS else _page_notes(rows)
     if num_videos := sum(row.num_videos for row in rows):
         policy = judge_video_policy(settings.judge, *NO_ENGINES, *WITHOUT_SAMPLER)
         notes.append(
@@ -79,12 +78,9 @@ def load_rows(settings: BenchSettings, judge: AnyJudge) -> tuple[list[Row], list
 
 def _page_notes(rows: Sequence[Row]) -> list[str]:
     """Return why the page of a judge that does not look has no images, where the first row's are not at hand."""
-    media = next((row.media for row in rows if row.media), None)
-    try:
-        if media is not None:
-            media()
-    except InputError as error:  # a video, too, that nothing here can read
-        return [f"the judgments of the page are shown without their images ({error}); --images names the folder of these"]
+    first = next((row for row in rows if row.media), None)
+    if first is not None and (fault := _media_fault(first)):  # a video, too, that nothing here can read
+        return [f"the judgments of the page are shown without their images ({fault}); --images names the folder of these"]
     return []
 
 
@@ -102,7 +98,19 @@ def _own_pair_notes(rows: Sequence[Row], settings: BenchSettings, *, looks: bool
         if not settings.allow_without_images:
             count.refuse_missing(str(settings.data))
         notes += count.notes()
+    if faults := [fault for row in rows if (fault := _media_fault(row))]:
+        notes.append(f"pairs with images that cannot be read, which this judge does not look at: {len(faults):,} ({faults[0]})")
     return notes
+
+
+def _media_fault(row: Row) -> str:
+    """Return why the media of a row cannot be shown; "" where they can, or there are none."""
+    try:
+        if row.media is not None:
+            row.media()
+    except InputError as error:
+        return str(error)
+    return ""
 
 
 def images_hash(rows: Sequence[Row]) -> str:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -18,9 +18,10 @@ from typing import Any
 
 from rewardlab.data.columns import AllowedColumns
 from rewardlab.data.files import json_fault, place_in_file
-from rewardlab.data.images import blank_like, kind_of
+from rewardlab.data.images import kind_of
 from rewardlab.data.qwen_video import VideoPolicy
 from rewardlab.data.rows import FRAMES, VERSION, Files, features, from_row, to_row, with_frames
+from rewardlab.data.undecoded import UndecodedFiles
 from rewardlab.errors import DataError, InputError, MediaError, OutputError
 from rewardlab.types import PreferencePair
 
@@ -295,16 +296,22 @@ def read_row(
 
 
 def validate_rows(
-    path: Path, *, images: Path | None = None, allow_columns: Collection[str] = ()
+    path: Path,
+    *,
+    images: Path | None = None,
+    allow_columns: Collection[str] = (),
+    undecodable: dict[bytes, str] | None = None,
 ) -> Generator[PreferencePair | BadRow, None, None]:
     """Yield every row of a set as a pair, or the reason why it is none; also of CSV, JSON, a saved dataset and other columns,
     where :mod:`rewardlab.data.guessed_mapping` finds one way to read them. ``allow_columns``: that are not read and may be
-    there, by name, or "all" without media. Raises DataError for a file that cannot be read."""
+    there, by name, or "all" without media. ``undecodable``: where nobody looks at images, takes those that cannot be decoded,
+    with the reason; None: such a row is bad. Raises DataError for a file that cannot be read."""
     from rewardlab.data.guessed_mapping import data_files_of, rows_in_pair_form  # which reads by way of this module
 
     index, columns = 0, AllowedColumns.of(allow_columns)
     for file in data_files_of(path):
-        files = Files(images or file.parent, checked=is_checked(file))
+        folder, checked = images or file.parent, is_checked(file)
+        files = Files(folder, checked) if undecodable is None else UndecodedFiles(folder, checked, undecodable=undecodable)
         with closing(rows_in_pair_form(file)) as rows:  # a bad row leaves the file at once, not when memory is swept
             for stored in rows:
                 place = place_in_file(path, file, stored.line)
@@ -319,12 +326,13 @@ def stream_pairs(
     frames: int | None = FRAMES,
     policy: VideoPolicy | None = None,
     allow_columns: Collection[str] = (),
+    undecodable: dict[bytes, str] | None = None,
 ) -> Generator[PreferencePair, None, None]:
     """Yield the pairs of a set, one at a time, of videos ``frames`` (None: videos as they are), by ``policy`` as a judge's
-    family samples them; relative media paths start at ``images`` or else beside the file; ``allow_columns`` as
-    :func:`validate_rows` takes them. Raises DataError (or MediaError) at the first bad row.
+    family samples them; relative media paths start at ``images`` or else beside the file; ``allow_columns`` and ``undecodable``
+    as :func:`validate_rows` takes them. Raises DataError (or MediaError) at the first bad row.
     """
-    for index, item in enumerate(validate_rows(path, images=images, allow_columns=allow_columns)):
+    for index, item in enumerate(validate_rows(path, images=images, allow_columns=allow_columns, undecodable=undecodable)):
         if isinstance(item, BadRow):
             raise item.error
         yield item if frames is None else with_frames(item, frames, where=f"{path}, row {index}", policy=policy)
@@ -337,10 +345,12 @@ def read_pairs(
     frames: int | None = FRAMES,
     policy: VideoPolicy | None = None,
     allow_columns: Collection[str] = (),
+    undecodable: dict[bytes, str] | None = None,
 ) -> list[PreferencePair]:
     """Return all pairs of a set, as :func:`stream_pairs` gives them. Raises DataError also for a set without any."""
     folder = None if images is None else Path(images)
-    pairs = list(stream_pairs(Path(path), images=folder, frames=frames, policy=policy, allow_columns=allow_columns))
+    further: dict[str, Any] = {"policy": policy, "allow_columns": allow_columns, "undecodable": undecodable}
+    pairs = list(stream_pairs(Path(path), images=folder, frames=frames, **further))
     if not pairs:
         raise DataError(f"{path}: holds no pairs")
     return pairs
@@ -367,34 +377,3 @@ class PairSet:
     def __iter__(self) -> Iterator[PreferencePair]:
         with closing(self._stream()) as pairs:
             yield from islice(pairs, self._limit)
-
-
-def with_blank_images(pairs: Sequence[PreferencePair]) -> list[PreferencePair]:
-    """Replace every image by a grey one of its size: a judge that still wins reads the text, not the image."""
-
-    def blank(images: Sequence[bytes]) -> tuple[bytes, ...]:
-        return tuple(map(blank_like, images))
-
-    return [
-        replace(
-            pair, images=blank(pair.images), response_images=(blank(pair.response_images[0]), blank(pair.response_images[1]))
-        )
-        for pair in pairs
-    ]
-
-
-def with_other_images(pairs: Sequence[PreferencePair]) -> list[PreferencePair]:
-    """Return every pair shown the images of another: the next one from half-way down the list on whose images are not its own.
-
-    Plausible pictures that have nothing to do with the question, as many as its own; those within responses stay. Raises
-    DataError where no other pair shows as many that differ.
-    """
-
-    def other(n: int) -> tuple[bytes, ...]:
-        for step in range(len(pairs)):
-            images = pairs[(n + len(pairs) // 2 + step) % len(pairs)].images
-            if len(images) == len(pairs[n].images) and images != pairs[n].images:
-                return images
-        raise DataError("no pair has images other than its neighbours'; there is no other image to show")
-
-    return [replace(pair, images=other(n)) if pair.images else pair for n, pair in enumerate(pairs)]

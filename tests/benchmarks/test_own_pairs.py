@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from rewardlab.benchmarks.pairs.clusters import clusters_of
+from rewardlab.benchmarks.report import report_html
 from rewardlab.benchmarks.rows import load_rows
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import BenchSettings
-from rewardlab.errors import ConfigError, DataError
+from rewardlab.errors import ConfigError, DataError, MediaError
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.prompts import load_template
 from rewardlab.samplers.scripted import ScriptedSampler
@@ -104,3 +105,31 @@ def test_a_question_about_an_image_that_is_not_there(tmp_path: Path) -> None:
     assert run_bench(settings, tmp_path / "baseline")[0].scores.num_pairs == 2
     with pytest.raises(ConfigError, match="--cluster, --allow-columns"):
         run_bench(BenchSettings("mm_rlhf", tmp_path / "p.jsonl", "baseline:longest", cluster="pair"), tmp_path / "other")
+
+
+def test_a_corrupt_image_is_nothing_to_who_does_not_look(tmp_path: Path) -> None:
+    """A rule and a replay judge the pair, the report says so, and the page shows the others; a judge that looks refuses it, as
+    everybody does one whose file is not there."""
+    (tmp_path / "good.png").write_bytes(png())
+    (tmp_path / "bad.png").write_bytes(png()[:40])
+    (tmp_path / "bad.mp4").write_bytes(b"no video")
+    texts = {"responses": ["x", "yy"], "preferred": 1}
+    media: list[dict[str, Any]] = [{"images": ["bad.png"]}, {"images": ["good.png"]}, {"videos": ["bad.mp4"]}, {}]
+    rows = [{**texts, **row, "question": f"q{n}"} for n, row in enumerate(media)]
+    rows.append({**texts, "question": "q", "responses": ["\ufffc", "y"], "response_images": [["bad.png"], []]})
+    data = write(tmp_path, rows)
+    (tmp_path / "r.jsonl").write_text("".join(json.dumps({"row": n, "right": True}) + "\n" for n in range(5)))
+    for judge in ("baseline:longest", f"replay:{tmp_path / 'r.jsonl'}"):
+        settings = BenchSettings("pairs", data, judge, controls=())
+        out = tmp_path / judge[:6]
+        report, judged = run_bench(settings, out)
+        (note,) = [note for note in report.notes if "cannot be read" in note]
+        assert note.startswith("pairs with images that cannot be read, which this judge does not look at: 3 (")
+        assert "row 0 (line 1), image 0" in note
+        assert [len(row.images_to_show()) for row in judged] == [0, 1, 0, 0, 0]
+        report_html(report, judged, out)
+    with pytest.raises(MediaError, match=r"bad\.png"):
+        load_rows(BenchSettings("pairs", data, "hf:x"), GenerativeJudge(ScriptedSampler(lambda *_: ""), load_template("plain")))
+    (tmp_path / "good.png").unlink()
+    with pytest.raises(MediaError, match=r"good\.png: cannot be read \(No such file"):
+        run_bench(BenchSettings("pairs", data, "baseline:longest"), tmp_path / "missing")

@@ -15,7 +15,8 @@ import pytest
 from PIL import Image
 
 from rewardlab.data.images import decode_image, encode_png, from_data_url, plain_image, read_image, to_data_url
-from rewardlab.data.pairs import read_pairs, with_blank_images, with_other_images, write_parquet
+from rewardlab.data.other_images import with_blank_images, with_other_images
+from rewardlab.data.pairs import read_pairs, write_parquet
 from rewardlab.data.rows import from_row, validate
 from rewardlab.errors import DataError, MediaError, OutputError
 from rewardlab.types import IMAGE_MARK, Order, PreferencePair

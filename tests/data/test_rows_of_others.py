@@ -14,8 +14,9 @@ from PIL import Image
 
 from rewardlab.data import rows as rows_module
 from rewardlab.data.images import decode_image
+from rewardlab.data.other_images import with_blank_images
 from rewardlab.data.pair_table import PairTable
-from rewardlab.data.pairs import BadRow, read_pairs, validate_rows, with_blank_images, write_parquet
+from rewardlab.data.pairs import BadRow, read_pairs, validate_rows, write_parquet
 from rewardlab.data.rows import with_frames
 from rewardlab.data.votes import read_votes
 from rewardlab.errors import DataError, MediaError

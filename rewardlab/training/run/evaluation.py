@@ -18,7 +18,7 @@ from accelerate.utils import gather_object
 from trl.models import unwrap_model_for_generation
 
 from rewardlab.config import EvaluationConfig, RLConfig, SFTConfig
-from rewardlab.data.pairs import with_blank_images
+from rewardlab.data.other_images import with_blank_images
 from rewardlab.errors import ConfigError, DataError, RewardlabError
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.judging.margins import ProbabilityJudge
