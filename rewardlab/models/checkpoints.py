@@ -10,10 +10,11 @@ import json
 import os
 import subprocess
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 from typing import Any
 
+from rewardlab import __version__
 from rewardlab.errors import CheckpointError, ConfigError
 from rewardlab.prompts import DEFAULT_TEMPLATE, TEMPLATE_FORMATS, Template, load_template, own_template
 
@@ -33,15 +34,30 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> str:
-    """Return the commit of this source tree, "unknown" outside a checkout; "+dirty" with uncommitted changes, results aside."""
-    git = ["git", "-C", str(Path(__file__).parent)]
+    """Return the commit of this source tree, "+dirty" with uncommitted changes, results aside. Outside a checkout return the
+    commit that pip installed from, where it recorded one, else the version, as "v1.2.3"."""
+    package = Path(__file__).parents[1]
+    git = ["git", "-C", str(package)]
     try:
-        head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True, timeout=10)
+        # An environment may lie within a checkout of something else: only one that has this file is ours.
+        for command in (["ls-files", "--error-unmatch", "__init__.py"], ["rev-parse", "HEAD"]):
+            head = subprocess.run([*git, *command], capture_output=True, text=True, check=True, timeout=10)
         changed = [*git, "status", "--porcelain", "-uno", "--", ":/", ":(exclude,top)eval/results"]
         dirty = subprocess.run(changed, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.SubprocessError):
-        return "unknown"
+        return _installed_commit(package) or f"v{__version__}"
     return head.stdout.strip() + ("+dirty" if dirty.stdout.strip() else "")
+
+
+def _installed_commit(package: Path) -> str:
+    """Return the commit in pip's record (PEP 610) of the installation that ``package`` is of; "" without one."""
+    try:
+        installed = distribution("rewardlab")
+        if Path(str(installed.locate_file("rewardlab"))).resolve() != package.resolve():
+            return ""  # another copy is in use
+        return str(json.loads(installed.read_text("direct_url.json") or "{}")["vcs_info"]["commit_id"])
+    except (PackageNotFoundError, ValueError, KeyError, TypeError):
+        return ""
 
 
 def weights_id(checkpoint: Path) -> str:

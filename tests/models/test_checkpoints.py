@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
+import rewardlab
 from rewardlab.errors import CheckpointError, ConfigError
 from rewardlab.models.checkpoints import (
     CARD,
@@ -179,6 +184,32 @@ def test_no_card_without_a_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_what_a_number_depends_on() -> None:
-    """Versions of what is installed, and the commit or the admission that there is none."""
+    """Versions of what is installed, and the commit, or the version outside a checkout."""
     assert {"rewardlab", "torch", "transformers", "trl"} <= set(versions())
-    assert commit() == "unknown" or len(commit().removesuffix("+dirty")) == 40
+    assert commit() == f"v{rewardlab.__version__}" or len(commit().removesuffix("+dirty")) == 40
+
+
+def test_the_commit_of_an_installed_package(tmp_path: Path) -> None:
+    """Copied into an environment that lies within a checkout of something else: the version, and what pip recorded of it; never
+    the commit of the other."""
+    for command in (
+        ["init", "-q"],
+        ["-c", "user.name=n", "-c", "user.email=e", "commit", "-q", "--allow-empty", "-m", "theirs"],
+    ):
+        subprocess.run(["git", "-C", tmp_path, *command], check=True)
+    site = tmp_path / "env"
+    shutil.copytree(Path(rewardlab.__file__).parent, site / "rewardlab", ignore=shutil.ignore_patterns("__pycache__"))
+
+    def said() -> str:
+        code = "from rewardlab.models.checkpoints import commit; print(commit())"
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment, cwd=site
+        )
+        return done.stdout.strip()
+
+    environment = {**os.environ, "PYTHONPATH": str(site)}
+    assert said() == f"v{rewardlab.__version__}"
+    (record := site / "rewardlab-9.9.dist-info").mkdir()
+    (record / "METADATA").write_text("Metadata-Version: 2.1\nName: rewardlab\nVersion: 9.9\n")
+    (record / "direct_url.json").write_text(json.dumps({"url": "u", "vcs_info": {"vcs": "git", "commit_id": "c" * 40}}))
+    assert said() == "c" * 40
