@@ -87,8 +87,8 @@ def group_differences(first_margins_GG: Tensor, combination: str = "logit") -> T
 
     Both orders of each pair of responses enter (the released code asks one of them only); the diagonal is not looked at.
     """
-    d_GG = torch.tanh(both_orders(first_margins_GG, first_margins_GG.T, combination) / 2).fill_diagonal_(0)
-    return (d_GG - d_GG.T) / 2  # equal already, but for rounding
+    d_GG = torch.tanh(both_orders(first_margins_GG, first_margins_GG.T, combination) / 2)
+    return ((d_GG - d_GG.T) / 2).fill_diagonal_(0)  # antisymmetric already, but for rounding
 
 
 def all_pairs_advantages(differences_GG: Tensor, eps: float = 1e-8) -> Tensor:

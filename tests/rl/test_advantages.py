@@ -155,3 +155,4 @@ def test_what_becomes_of_outliers() -> None:
         )
     assert filter_outliers(torch.tensor([[4.0]]), torch.ones(1, 1), 3.0)[1]["advantage/outlier_frac"] == 1.0
     assert set(filter_outliers(advantages, torch.zeros(1, 7), 3.0)[1].values()) == {0.0}
+    assert filter_outliers(torch.zeros(2, 0), torch.zeros(2, 0), 3.0)[1]["advantage/max_abs"] == 0.0

@@ -59,6 +59,22 @@ def test_preclip_keeps_a_far_policy_finite() -> None:
     assert preclip_fraction(new.detach(), old, torch.tensor([[0, 1]]), BOUNDS) == 0.0
 
 
+def test_a_token_at_a_bound_is_not_clamped() -> None:
+    """Three log-ratios of 0, -1 and 1, one token after the other; 0 is at a bound of 1, on whichever side."""
+    new, old, ones = torch.tensor([[-2.0, -3.0, -1.0]]), torch.full((1, 3), -2.0), torch.ones(1, 3)
+    for bounds, clamped in (
+        ((1.0, 2.0), (0, 1, 1)),
+        ((0.5, 1.0), (0, 1, 1)),
+        ((0.1, 10.0), (0, 0, 0)),
+        ((0.1, 1.5), (0, 0, 1)),
+    ):
+        for token, hit in enumerate(clamped):
+            one = (new[:, [token]], old[:, [token]], ones[:, [token]], bounds)
+            assert preclip_fraction(*one) == hit
+            assert (preclip(*one[:2], bounds) != one[0] - one[1]).item() == hit
+        assert preclip_fraction(new, old, ones, bounds) == pytest.approx(sum(clamped) / 3)
+
+
 @pytest.mark.parametrize(
     ("ratio", "advantage", "loss"),
     [
@@ -94,6 +110,7 @@ def test_a_rollout_without_tokens_weighs_nothing() -> None:
         (100.0, -1.0, 10.0, 10.0),
         (100.0, 1.0, 10.0, -1.28),  # dual clip is for bad tokens only
         (5.0, -2.0, 10.0, 10.0),
+        (1.1, 0.5, 10.0, -0.55),
     ],
 )
 def test_higher_and_dual_clip(ratio: float, advantage: float, dual: float | None, loss: float) -> None:
@@ -121,6 +138,16 @@ def test_one_action_a_response() -> None:
     assert log_ratio.grad.tolist() == [[1.0, 1.0, 0.0]]
 
 
+def test_rollouts_have_ratios_of_their_own() -> None:
+    """Neither another row's tokens nor its length: the mean of 0.2 and 0.4, of 0.5 alone, and 0 where there is no token."""
+    log_ratio = torch.tensor([[0.2, 0.4], [0.5, 9.0], [9.0, 9.0]])
+    mask = torch.tensor([[1, 1], [1, 0], [0, 0]])
+    assert sequence_log_ratio(log_ratio, mask).tolist() == [[pytest.approx(value)] * 2 for value in (0.3, 0.5, 0.0)]
+    assert response_log_ratio(log_ratio, mask).tolist() == [[pytest.approx(value)] * 2 for value in (0.6, 0.5, 0.0)]
+    weights, _ = importance_weights(log_ratio, torch.zeros(3, 2), mask, 10.0, whole=True)
+    assert weights.tolist() == [[pytest.approx(math.exp(0.6))] * 2, [pytest.approx(math.exp(0.5)), 1.0], [1.0, 1.0]]
+
+
 @pytest.mark.parametrize("whole", [False, True])
 def test_a_logprob_that_the_engine_leaves_out(whole: bool) -> None:
     """Its token is not corrected, and counted; the others are as they would be without it; padding may hold anything."""
@@ -146,6 +173,19 @@ def test_an_engine_that_samples_otherwise() -> None:
     assert metrics["importance/mean"] == pytest.approx(11 / 3)
 
 
+def test_weights_are_held_within_twenty() -> None:
+    """exp(-20) below, and above the cap, a number for the metrics; at the cap a weight is not capped, nor is padding."""
+    far = torch.tensor([[-100.0, 100.0]])
+    weights, metrics = importance_weights(far, torch.zeros(1, 2), torch.ones(1, 2), 4.0)
+    assert weights.tolist() == [[pytest.approx(math.exp(-20)), 4.0]]
+    assert metrics["importance/mean"] == pytest.approx(math.exp(20) / 2)
+    assert metrics["importance/gap"] == 100.0
+    assert importance_weights(far, far, torch.ones(1, 2), 1.0)[1]["importance/capped_frac"] == 0.0
+    one = importance_weights(far[:, [1, 1]], torch.zeros(1, 2), torch.tensor([[1, 0]]), 4.0, whole=True)[1]
+    assert (one["importance/capped_frac"], one["importance/gap"]) == (1.0, 100.0)
+    assert set(importance_weights(far, far, torch.zeros(1, 2), 4.0)[1].values()) == {0.0}
+
+
 def test_the_likelihood_of_right_rollouts() -> None:
     """Mean over their tokens together; nothing, and no gradient, without any."""
     logprobs = torch.tensor([[-1.0, -2.0], [-3.0, -9.0], [-5.0, -7.0]], requires_grad=True)
@@ -154,6 +194,7 @@ def test_the_likelihood_of_right_rollouts() -> None:
     assert positive_nll(logprobs, mask, torch.tensor([1.0, 1.0, 0.0]), torch.tensor(100)).item() == pytest.approx(
         2.0 * (mask[:2].sum() / 100).item()
     )
+    assert positive_nll(logprobs, mask, torch.tensor([0.0, 1.0, 0.0])).item() == 3.0
     nothing = positive_nll(logprobs, mask, torch.zeros(3))
     nothing.backward()
     assert nothing.item() == 0.0
@@ -169,6 +210,8 @@ def test_a_critic_moves_a_step_at_a_time() -> None:
     loss.sum().backward()
     assert values.grad is not None
     assert values.grad.tolist() == pytest.approx([-0.9, 0.0, -1.9])
+    steps = clipped_value_loss(torch.tensor([2.0, 4.0, 2.0]), torch.full((3,), 3.0), torch.tensor([2.0, 4.0, 4.0]), 0.2)
+    assert steps.tolist() == pytest.approx([0.32, 0.32, 2.0])  # 2.8 and 3.2 are as far as it goes; back is no step at all
 
 
 def test_averages() -> None:
@@ -179,6 +222,7 @@ def test_averages() -> None:
     for average in (mean_of_tokens, mean_of_sequence_means):
         assert average(values[1:], mask[1:]).item() == 2.0
         assert average(values, torch.zeros_like(mask)).item() == 0.0
+        assert average(values[:1], mask[:1]).item() == 4.0
 
 
 def test_k3_is_held_where_exp_would_be_infinite() -> None:

@@ -1,0 +1,65 @@
+"""Whatever is made on the way is made where the inputs are: here with a default device that holds no numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from rewardlab.rl.advantages import Moments, filter_outliers, returns_to_go, token_rewards, weights, whiten
+from rewardlab.rl.gae import explained_variance, gae, length_adaptive_lambda, value_targets
+from rewardlab.rl.groups import (
+    all_pairs_advantages,
+    fill_unscored,
+    group_differences,
+    leave_one_out,
+    mixed_groups,
+    standardized,
+    varying_frac,
+)
+from rewardlab.rl.objectives import importance_weights, mean_of_sequence_means, ppo_clip, preclip
+from rewardlab.rl.selection import difficulty_weights, overlong_penalty
+from rewardlab.rl.self_verification import at_turn_ends, segments
+
+GENERATOR = torch.Generator().manual_seed(0)
+A_NT, B_NT = torch.rand(4, 5, generator=GENERATOR), torch.rand(4, 5, generator=GENERATOR)
+LENGTHS_N = torch.tensor([5, 3, 1, 4])
+MASK_NT = (torch.arange(5) < LENGTHS_N[:, None]).float()
+TURNS_NT = torch.tensor([[1, 1, 0, 2, 3]] * 4)
+REWARDS_N, GROUPS_N = torch.tensor([1.0, 0.0, 0.5, 1.0]), torch.tensor([0, 0, 1, 1])
+CUT_N = torch.tensor([True, False, True, False])
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda: token_rewards(REWARDS_N, MASK_NT, A_NT, 0.1),
+        lambda: whiten(returns_to_go(A_NT, MASK_NT), MASK_NT, Moments.of(A_NT, weights(MASK_NT, "sequence"))),
+        lambda: whiten(torch.ones(4, 5, device="cpu"), MASK_NT),
+        lambda: filter_outliers(A_NT - B_NT, MASK_NT, 0.5)[0],
+        lambda: gae(A_NT, B_NT, MASK_NT, lam=0.9),
+        lambda: gae(A_NT, B_NT, MASK_NT, lam=length_adaptive_lambda(LENGTHS_N, alpha=0.5), finished_N=CUT_N),
+        lambda: value_targets(A_NT, B_NT, MASK_NT),
+        lambda: explained_variance(A_NT, B_NT, MASK_NT),
+        lambda: standardized(fill_unscored(REWARDS_N, GROUPS_N), GROUPS_N),
+        lambda: leave_one_out(REWARDS_N, GROUPS_N),
+        lambda: mixed_groups(REWARDS_N, GROUPS_N),
+        lambda: varying_frac(REWARDS_N, GROUPS_N),
+        lambda: all_pairs_advantages(group_differences(A_NT[:, :4])),
+        lambda: mean_of_sequence_means(ppo_clip(preclip(A_NT, B_NT, (0.5, 2.0)).exp(), B_NT, 0.2), MASK_NT),
+        lambda: importance_weights(A_NT, B_NT, MASK_NT, 1.5, whole=True)[0],
+        lambda: difficulty_weights(REWARDS_N),
+        lambda: overlong_penalty(LENGTHS_N, longest=4, margin=2),
+        lambda: at_turn_ends(A_NT[:, :3], TURNS_NT),
+        lambda: torch.stack(segments(TURNS_NT)),
+    ],
+)
+def test_tensors_are_made_beside_their_inputs(function: Callable[[], Tensor | float]) -> None:
+    expected = function()
+    with torch.device("meta"):
+        found = function()
+    if isinstance(found, Tensor):
+        assert found.device == torch.device("cpu")
+    torch.testing.assert_close(found, expected)
