@@ -30,6 +30,7 @@ KS = (1, 3, 5, 7, 9)
 SEED = 1234
 ENDS = "(the scorer ends here: division by zero)"
 GROUPS = ("general", "hallucination", "reasoning")
+_STATUSES = ("agree", "reject", "doesntMatch")
 _PATTERN = re.compile(
     r"(?:Overall Judgment|Therefore)\s*.*\s*-*\s*Answer\s*(\d+)\s*is\s*(?:the\s*)?(?:slightly\s*)?better", re.IGNORECASE
 )
@@ -40,11 +41,17 @@ _GROUP_OF = {
     "mathverse": "reasoning",
     "mmmu": "reasoning",
 }
+_SOURCE_OF = {"mathverse": "reasoning", "mmmu": "reasoning"}
+_SOURCE_OF |= {name: name for name in ("RLAIF", "RLHF", "hallucination", "wildvision")}
 
 
 def scorer_group(row_id: str) -> str:
     """Return the group by what is before the first dash or underscore of an id, capitals minded; else general."""
-    return _GROUP_OF.get(re.split(r"[-_]", row_id, maxsplit=1)[0], "general")
+    return _GROUP_OF.get(_prefix(row_id), "general")
+
+
+def _prefix(row_id: str) -> str:
+    return re.split(r"[-_]", row_id)[0]
 
 
 def answer_number(text: str) -> int | None:
@@ -114,11 +121,10 @@ def draw_status(row: Mapping[str, Any]) -> str:
     return "doesntMatch" if number is None else "reject" if number == rejected else "agree"
 
 
-def _source(row_id: str) -> str:
-    """The scorer's own finer grouping, each part of which must have a decided item, or it divides by zero."""
-    prefix = re.split(r"[-_]", row_id, maxsplit=1)[0]
-    sources = {"mathverse": "reasoning", "mmmu": "reasoning", "wildvision": "wildvision"}
-    return sources.get(prefix, prefix if prefix in _GROUP_OF else "vlfeedback")
+def _source(row_id: str) -> str | None:
+    """The scorer's own finer grouping, each part of which must have a decided item, or it divides by zero; None for the rest,
+    which is VLFeedback's."""
+    return _SOURCE_OF.get(_prefix(row_id))
 
 
 def score_draws(rows: Sequence[Mapping[str, Any] | None], ks: Sequence[int] = KS, seed: int = SEED) -> list[AtK]:
@@ -148,28 +154,31 @@ def _key(row: Mapping[str, Any]) -> str:
 
 
 def _at_k(k: int, votes: Mapping[str, Sequence[str]], ids: Mapping[str, str]) -> AtK:
-    outcome = {}
-    for key, item in votes.items():
-        strict = [status for status in ("agree", "reject", "doesntMatch") if item.count(status) > len(item) / 2]
-        outcome[key] = strict[0] if strict else "other"
+    outcome = {key: _majority(item) for key, item in votes.items()}
     right, decided = dict.fromkeys(GROUPS, 0), dict.fromkeys(GROUPS, 0)
-    sources: dict[str, int] = {}
+    undecided_sources = set(map(_source, ids.values()))
     for key, status in outcome.items():
-        group, is_decided = scorer_group(ids[key]), status in ("agree", "reject")
+        group = scorer_group(ids[key])
         right[group] += status == "agree"
-        decided[group] += is_decided
-        sources[_source(ids[key])] = sources.get(_source(ids[key]), 0) + is_decided
-    agree, reject, doesnt_match = (list(outcome.values()).count(status) for status in ("agree", "reject", "doesntMatch"))
+        if status in ("agree", "reject"):
+            decided[group] += 1
+            undecided_sources.discard(_source(ids[key]))
+    agree, reject, doesnt_match = (list(outcome.values()).count(status) for status in _STATUSES)
     groups: dict[str, float | None] = dict.fromkeys(GROUPS)
-    if not all(sources.values()):
-        return AtK(k, len(outcome), agree, reject, doesnt_match, groups, None, None)
-    for name in GROUPS:
-        denominator = decided[name] + (1e-6 if name == "reasoning" else 0)
-        groups[name] = right[name] / denominator if denominator else None
-    if not all(decided.values()):
-        return AtK(k, len(outcome), agree, reject, doesnt_match, groups, None, None)
-    macro = sum(right[name] / decided[name] for name in reversed(GROUPS)) / 3
-    return AtK(k, len(outcome), agree, reject, doesnt_match, groups, sum(right.values()) / sum(decided.values()), macro)
+    overall = macro = None
+    if not undecided_sources:
+        for name in GROUPS:
+            denominator = decided[name] + (1e-6 if name == "reasoning" else 0)
+            groups[name] = right[name] / denominator if denominator else None
+        if all(decided.values()):
+            overall = sum(right.values()) / sum(decided.values())
+            macro = sum(right[name] / decided[name] for name in reversed(GROUPS)) / 3
+    return AtK(k, len(outcome), agree, reject, doesnt_match, groups, overall, macro)
+
+
+def _majority(statuses: Sequence[str]) -> str | None:
+    """Return the status of more than half of an item's draws."""
+    return next((status for status in _STATUSES if statuses.count(status) > len(statuses) / 2), None)
 
 
 def lines_of_draws(rows: list[Any], data: Path | None = None) -> list[str]:
