@@ -2,13 +2,14 @@
 
     make mutants                                # every module below, one after the other; hours
     make mutants ONLY="verdicts/votes distill/budget"
+    make mutants ONLY="verdicts/votes --again"  # only the changes that the last run has not seen killed; minutes
 
 The tool is mutmut 3.8.1, in an environment of its own. It works on a copy of the committed files, in which two things differ:
 decorators are applied after the function, because mutmut leaves decorated functions alone; and nothing is cached, because its
 workers would begin with what the first run has cached. It changes the bodies of functions: constants of a module, regular
 expressions and fields of a class are not among its changes. Writes ``eval/results/mutants.json``, which keeps the last score of
-each module, and out of it ``mutants.md``: the scores, and every change that survived with the reason why it may, from
-:data:`REASONS`.
+each module and its first one, and out of it ``mutants.md``: the scores, and every change that survived with the reason why it
+may, from :data:`REASONS`.
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 LEFT_ALONE = ("staticmethod", "classmethod", "overload", "abstractmethod", "asynccontextmanager", "contextmanager", "setter")
 CACHES = ("lru_cache", "cache")
+KILLED = (1, 3)  # mutmut's codes: a test failed, pytest itself did
 
 # Each module with the tests that are its own and fast: every change runs those of them that come by it.
 MODULES = {
@@ -215,23 +217,38 @@ class Survivor:
 
 
 @dataclass(frozen=True)
+class FirstScore:
+    """What was seen when a module was scored for the first time."""
+
+    commit: str
+    changes: int
+    killed: int
+
+
+@dataclass(frozen=True)
 class Score:
-    """Of a module at a commit: changes by what became of them, and those that survived."""
+    """Of a module at a commit: changes by what became of them, those that survived, and how it began."""
 
     module: str
     commit: str
     counts: Counter[str]
     survivors: tuple[Survivor, ...]
+    before: FirstScore | None = None
 
     @property
     def killed(self) -> int:
         """Changes that made a test fail, or run into its limit of time."""
         return self.counts["killed"] + self.counts["timeout"]
 
+    @property
+    def first(self) -> FirstScore:
+        return self.before or FirstScore(self.commit, self.counts.total(), self.killed)
+
     def to_json(self) -> dict[str, object]:
         return {
             "module": self.module,
             "commit": self.commit,
+            "before": asdict(self.first),
             "counts": dict(sorted(self.counts.items())),
             "survivors": [asdict(gone) for gone in self.survivors],
         }
@@ -253,7 +270,11 @@ def read_scores(path: Path) -> dict[str, Score]:
     rows = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
     return {
         row["module"]: Score(
-            row["module"], row["commit"], Counter(row["counts"]), tuple(Survivor(**gone) for gone in row["survivors"])
+            row["module"],
+            row["commit"],
+            Counter(row["counts"]),
+            tuple(Survivor(**gone) for gone in row["survivors"]),
+            FirstScore(**row["before"]),
         )
         for row in rows
     }
@@ -282,15 +303,29 @@ def mutmut(folder: Path, *arguments: str) -> str:
     return done.stdout
 
 
-def score_of(module: str, folder: Path, processes: int) -> Score:
-    """Return the score of a module, whose copy in ``folder`` is made anew."""
+def kills(results: Path) -> str:
+    """Return mutmut's file of results with the kills alone, "" where there is none. mutmut runs the changes that have no result,
+    and those of functions that are not what they were."""
+    if not results.exists():
+        return ""
+    codes = json.loads(results.read_text(encoding="utf-8"))
+    codes["exit_code_by_key"] = {name: code for name, code in codes["exit_code_by_key"].items() if code in KILLED}
+    return json.dumps(codes)
+
+
+def score_of(module: str, folder: Path, processes: int, again: bool = False) -> Score:
+    """Return the score of a module, whose copy in ``folder`` is made anew; ``again`` keeps the kills of the copy before."""
+    results = folder / "mutants" / "rewardlab" / f"{module}.py.meta"
+    kept = kills(results) if again else ""
     stage(module, folder)
+    if kept:
+        results.parent.mkdir(parents=True)
+        results.write_text(kept, encoding="utf-8")
     mutmut(folder, "run", "--max-children", str(processes))
-    results = [
-        line.strip().rpartition(": ") for line in mutmut(folder, "results", "--all", "true").splitlines() if ": " in line
-    ]
-    survivors = [_survivor(folder, name) for name, _, status in results if status == "survived"]
-    return Score(module, _commit(), Counter(status for _, _, status in results), tuple(survivors))
+    lines = mutmut(folder, "results", "--all", "true").splitlines()
+    became = [line.strip().rpartition(": ") for line in lines if ": " in line]
+    survivors = [_survivor(folder, name) for name, _, status in became if status == "survived"]
+    return Score(module, _commit(), Counter(status for _, _, status in became), tuple(survivors))
 
 
 def _commit() -> str:
@@ -314,14 +349,16 @@ def report(scores: Sequence[Score]) -> str:
     how = "`make mutants`, one module after the other; how, and what is not changed, is in `eval/mutants.py`."
     lines = ["# Changes that the tests see", "", how, ""]
     lines += [
-        "| module | commit | changes | seen | survived | of these explained | met by no test |",
-        "|---|---|---|---|---|---|---|",
+        "| module | seen before | at | changes | seen | at | survived | of these explained | met by no test |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for one in scores:
         cells = (
-            one.commit,
-            sum(one.counts.values()),
+            f"{one.first.killed} of {one.first.changes}",
+            one.first.commit,
+            one.counts.total(),
             one.killed,
+            one.commit,
             len(one.survivors),
             one.num_explained,
             one.counts["no tests"],
@@ -342,6 +379,9 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=ROOT / "runs" / "mutants", help="folder for the copies")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--out", type=Path, default=ROOT / "eval" / "results" / "mutants", help="of .json and .md")
+    parser.add_argument(
+        "--again", action="store_true", help="keep the kills of the copies in --work, and run what else has become of a change"
+    )
     parser.add_argument("--page", action="store_true", help="write the .md anew from the .json, and run nothing")
     options = parser.parse_args()
     if unknown := set(options.modules) - set(MODULES):
@@ -349,9 +389,10 @@ def main() -> None:
     modules = [] if options.page else options.modules or list(MODULES)
     path = options.out.with_suffix(".json")
     for module in modules:
-        score = score_of(module, options.work / module.replace("/", "_"), options.processes)
+        score = score_of(module, options.work / module.replace("/", "_"), options.processes, options.again)
         print(module, dict(score.counts), flush=True)
-        scores = read_scores(path) | {module: score}  # read anew: another run may have written meanwhile
+        scores = read_scores(path)  # read anew: another run may have written meanwhile
+        scores[module] = replace(score, before=scores[module].first) if module in scores else score
         path.write_text(json.dumps([one.to_json() for one in sorted_scores(scores)], indent=1) + "\n", encoding="utf-8")
     page = report(sorted_scores(read_scores(path)))
     options.out.with_suffix(".md").write_text(page, encoding="utf-8")
