@@ -44,7 +44,7 @@ MODULES = {
     "verdicts/places": ("tests/verdicts",),
     "verdicts/prose": ("tests/verdicts",),
     "verdicts/other_formats": ("tests/verdicts",),
-    "verdicts/panel": ("tests/judging/test_panel.py",),
+    "verdicts/panel": ("tests/verdicts/test_panel.py",),
     "verdicts/margins": ("tests/verdicts/test_margins.py", "tests/laws/test_pairwise_laws.py"),
     "verdicts/early_stopping": ("tests/verdicts/test_early_stopping.py", "tests/metrics/test_large_pools.py"),
     "metrics/accuracy": (
@@ -304,8 +304,10 @@ def mutmut(folder: Path, *arguments: str) -> str:
 
 
 def kills(results: Path) -> str:
-    """Return mutmut's file of results with the kills alone, "" where there is none. mutmut runs the changes that have no result,
-    and those of functions that are not what they were."""
+    """Return mutmut's file of results with the kills alone, "" where there is none.
+
+    mutmut runs the changes that have no result, and those of functions that are not what they were.
+    """
     if not results.exists():
         return ""
     codes = json.loads(results.read_text(encoding="utf-8"))
