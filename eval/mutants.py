@@ -32,6 +32,8 @@ LEFT_ALONE = ("staticmethod", "classmethod", "overload", "abstractmethod", "asyn
 CACHES = ("lru_cache", "cache")
 KILLED = (1, 3)  # mutmut's codes: a test failed, pytest itself did
 
+SCORERS = tuple(f"tests/benchmarks/test_{name}.py" for name in ("official_scorers", "vl_rewardbench_scorer", "exports"))
+
 # Each module with the tests that are its own and fast: every change runs those of them that come by it.
 MODULES = {
     "verdicts/votes": ("tests/verdicts/test_votes.py",),
@@ -62,12 +64,17 @@ MODULES = {
     "rl/groups": ("tests/rl", "tests/laws/test_pairwise_laws.py", "tests/verdicts/test_margins.py"),
     "rl/advantages": ("tests/rl", "tests/laws/test_policy_gradient.py"),
     "rl/selection": ("tests/rl",),
-    "rl/objectives": ("tests/rl", "tests/laws/test_policy_gradient.py"),
-    "benchmarks/vl_rewardbench/official": ("tests/benchmarks/test_official_scorers.py",),
-    "benchmarks/mm_rlhf/official": ("tests/benchmarks/test_official_scorers.py",),
-    "benchmarks/mmrb2/official": ("tests/benchmarks/test_official_scorers.py",),
-    "benchmarks/multimodal_rewardbench/official": ("tests/benchmarks/test_official_scorers.py",),
-    "benchmarks/rewardbench2/official": ("tests/benchmarks/test_official_scorers.py",),
+    "rl/objectives": ("tests/rl", "tests/laws/test_policy_gradient.py", "tests/verdicts/test_margins.py"),
+    "rl/self_verification": ("tests/rl",),
+    "benchmarks/vl_rewardbench/official": SCORERS,
+    "benchmarks/mm_rlhf/official": SCORERS,
+    "benchmarks/mmrb2/official": SCORERS,
+    "benchmarks/multimodal_rewardbench/official": SCORERS,
+    "benchmarks/rewardbench2/official": SCORERS,
+    "benchmarks/vl_rewardbench/export": SCORERS,
+    "benchmarks/mm_rlhf/export": SCORERS,
+    "benchmarks/mmrb2/export": SCORERS,
+    "benchmarks/multimodal_rewardbench/export": SCORERS,
     "distill/budget": ("tests/distill/test_budget.py",),
     "distill/journal": ("tests/distill/test_journal.py",),
     "distill/tagging": ("tests/distill/test_tagging.py",),
