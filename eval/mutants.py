@@ -32,7 +32,9 @@ LEFT_ALONE = ("staticmethod", "classmethod", "overload", "abstractmethod", "asyn
 CACHES = ("lru_cache", "cache")
 KILLED = (1, 3)  # mutmut's codes: a test failed, pytest itself did
 
-SCORERS = tuple(f"tests/benchmarks/test_{name}.py" for name in ("official_scorers", "vl_rewardbench_scorer", "exports"))
+SCORERS = tuple(
+    f"tests/benchmarks/test_{name}.py" for name in ("official_scorers", "vl_rewardbench_scorer", "scorer_edges", "exports")
+)
 
 # Each module with the tests that are its own and fast: every change runs those of them that come by it.
 MODULES = {

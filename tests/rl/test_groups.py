@@ -150,8 +150,10 @@ def test_a_pair_without_an_order_is_no_key() -> None:
     ("combination", "difference"), [("logit", math.tanh(0.5)), ("mean", 1 / (1 + math.exp(-3)) + 1 / (1 + math.exp(1)) - 1)]
 )
 def test_two_compared_by_hand(combination: str, difference: float) -> None:
-    """Margins 3 and 1 of the one shown first: log-odds (3 - 1) / 2 = 1, 2 p - 1 = tanh(1 / 2), or by the mean of both p. Nothing
-    that is said of a response against itself counts."""
+    """Margins 3 and 1 of the one shown first: log-odds (3 - 1) / 2 = 1, 2 p - 1 = tanh(1 / 2), or the mean of both p.
+
+    What is said of a response against itself counts for nothing.
+    """
     margins = torch.tensor([[9.0, 3.0], [1.0, math.nan]])
     expected = [0.0, difference, -difference, 0.0]
     assert group_differences(margins, combination).flatten().tolist() == pytest.approx(expected, abs=1e-12)
