@@ -155,6 +155,10 @@ REASONS: dict[tuple[str, str], str] = {
         "rl/gae",
         "if variance <= 1e-9 * (1 + (gg / count if count else 1.0)):",
     ): "without tokens the variance is 0, below either bound",
+    (
+        "rl/objectives",
+        "return torch.where(advantages_NT <= 0, torch.minimum(loss_NT, -dual_clip * advantages_NT), loss_NT)",
+    ): "an advantage of 0 has a loss of 0, bounded by 0",
     ("rl/advantages", "if not std >= 1e-6 * (1 + mean.abs()):"): "equal to the bound by the luck of rounding only",
     (
         "rl/selection",
@@ -172,6 +176,22 @@ REASONS: dict[tuple[str, str], str] = {
     ): "whole numbers, which are summed in double precision",
     ("rl/groups", "return _sums(torch.ones_like(groups_N, ), groups_N)"): "whole numbers, which are summed in double precision",
     ("rl/groups", "varies_N = centered(rewards_N, groups_N).abs() >= 1e-6"): "equal to the bound by the luck of rounding only",
+    (
+        "benchmarks/multimodal_rewardbench/official",
+        'letter = "A" if "[[A]]" in text else "B" if "[[B]]" in text else "A" if dice.random() <= 0.5 else "B"',
+    ): "a draw is one half once in 2^53",
+    (
+        "benchmarks/mm_rlhf/official",
+        'return row.get("image", ""), row.get("video", "XXXX")',
+    ): "no category is a part of either word",
+    (
+        "benchmarks/vl_rewardbench/official",
+        "if self.overall is None and self.macro is None:",
+    ): "both are None or neither is",
+    (
+        "benchmarks/rewardbench2/official",
+        'warnings.simplefilter("ignore", )  # of divisions by 0, and of the mean of nothing, which is nan there too',
+    ): "of nothing else is warned",
 }
 
 _DEVICE = re.compile(r", device=[\w.]+")

@@ -105,8 +105,8 @@ def ties(rows: Sequence[Mapping[str, Any]]) -> Ties:
     both = set(stats["ref"]) & set(stats["tied"])
     spread = np.array([stats["tied"][n][1] for n in both])
     gap, ref_gap = (np.array([stats[kind][n][2] for n in both]) for kind in ("tied", "ref"))
-    with warnings.catch_warnings(), np.errstate(divide="ignore", invalid="ignore"):
-        warnings.simplefilter("ignore", RuntimeWarning)  # of the mean of nothing, which is nan there too
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # of divisions by 0, and of the mean of nothing, which is nan there too
         margins = np.nan_to_num(np.tanh(np.minimum(ref_gap, gap) / spread - 1), nan=0.0)
         preferred, hard, margin = np.mean(gap > spread), np.mean(np.minimum(ref_gap, gap) > spread), np.mean(margins)
     accuracy = {
