@@ -136,45 +136,16 @@ REASONS: dict[tuple[str, str], str] = {
         "metrics/calibration",
         "kinds, many = np.unique(added.round(13), axis=0, return_counts=True)",
     ): "12 digits and 13 join the same rows",
-    ("rl/gae", "return torch.zeros(len(values_NT), dtype=None, device=values_NT.device)"): "zeros of either precision",
-    ("rl/gae", "return torch.zeros(len(values_NT), device=values_NT.device)"): "zeros of either precision",
-    (
-        "rl/gae",
-        "return torch.where(finished_N.bool() | ~inside_NT.any(None), 0.0, last_value_N)",
-    ): "a row without tokens has no advantage that its value could move",
-    (
-        "rl/gae",
-        "return (1 - 1 / (alpha * lengths_N.double().clamp(min=1))).clamp(min=floor, max=None).float()",
-    ): "1 - 1 / (alpha l) is below 1",
-    (
-        "rl/gae",
-        "return (1 - 1 / (alpha * lengths_N.double().clamp(min=1))).clamp(min=floor, ).float()",
-    ): "1 - 1 / (alpha l) is below 1",
-    ("rl/gae", "if variance < 1e-9 * (1 + (gg / count if count else 0.0)):"): "equal to the bound by the luck of rounding only",
-    (
-        "rl/gae",
-        "if variance <= 1e-9 * (1 + (gg / count if count else 1.0)):",
-    ): "without tokens the variance is 0, below either bound",
+    ("rl/gae", "if variance < 1e-9 * (1 + gg / count):"): "equal to the bound by the luck of rounding only",
     (
         "rl/objectives",
         "return torch.where(advantages_NT <= 0, torch.minimum(loss_NT, -dual_clip * advantages_NT), loss_NT)",
     ): "an advantage of 0 has a loss of 0, bounded by 0",
     ("rl/advantages", "if not std >= 1e-6 * (1 + mean.abs()):"): "equal to the bound by the luck of rounding only",
     (
-        "rl/selection",
-        "factor = most if decided_frac > 1 - 1 / most else 1 / (1 - decided_frac)",
-    ): "at the bound both are `most`",
-    ("rl/selection", "order = torch.argsort(standard, )"): "few numbers are sorted stably on a CPU",
-    ("rl/selection", "order = torch.argsort(standard, stable=False)"): "few numbers are sorted stably on a CPU",
-    (
         "rl/groups",
         "sums = torch.zeros(int(groups_N.max()) + 2, dtype=torch.float64, device=values_N.device)",
     ): "one group more, which is empty",
-    (
-        "rl/groups",
-        "return _sums(torch.ones_like(groups_N, dtype=None), groups_N)",
-    ): "whole numbers, which are summed in double precision",
-    ("rl/groups", "return _sums(torch.ones_like(groups_N, ), groups_N)"): "whole numbers, which are summed in double precision",
     ("rl/groups", "varies_N = centered(rewards_N, groups_N).abs() >= 1e-6"): "equal to the bound by the luck of rounding only",
     (
         "benchmarks/multimodal_rewardbench/official",
@@ -192,9 +163,22 @@ REASONS: dict[tuple[str, str], str] = {
         "benchmarks/rewardbench2/official",
         'warnings.simplefilter("ignore", )  # of divisions by 0, and of the mean of nothing, which is nan there too',
     ): "of nothing else is warned",
+    (
+        "distill/journal",
+        'return dict(zip(("asked", "asked_again", "failures", "open"), row, strict=None))',
+    ): "the statement asks for four",
+    (
+        "distill/journal",
+        'return dict(zip(("asked", "asked_again", "failures", "open"), row, strict=False))',
+    ): "the statement asks for four",
+    (
+        "distill/journal",
+        'return dict(zip(("asked", "asked_again", "failures", "open"), row, ))',
+    ): "the statement asks for four",
 }
 
-_DEVICE = re.compile(r", device=[\w.]+")
+_SQL = re.compile(r"\b(SELECT|WHERE|INSERT|UPDATE|CONFLICT|DELETE|PRAGMA|COALESCE|BEGIN|COMMIT|ROLLBACK)\b")
+_SQL_TEXT = re.compile(r"'[^']*'")
 
 # Functions of which no change is seen, and why.
 OF_FUNCTIONS: dict[tuple[str, str], str] = {
@@ -285,8 +269,9 @@ class Score:
     def reason(self, gone: Survivor) -> str:
         """Return why no test can see a change, "" where nobody knows."""
         function = re.sub(r"^x_|__mutmut_\d+$", "", gone.name)
-        if _DEVICE.sub("", gone.before) == _DEVICE.sub("", gone.after):
-            return "on a machine without a GPU there is one device"
+        texts = [_SQL_TEXT.findall(line) for line in (gone.before, gone.after)]
+        if _SQL.search(gone.before) and gone.before.lower() == gone.after.lower() and texts[0] == texts[1]:
+            return "SQL does not mind capitals"
         return REASONS.get((self.module, gone.after)) or OF_FUNCTIONS.get((self.module, function), "")
 
     @property

@@ -111,8 +111,7 @@ class Journal:
             raise ConfigError(
                 f"{self.path}: belongs to a run that differs in {', '.join(names)}; use another --out, or the same settings"
             )
-        for table in ("run", "calls", "batches"):  # nothing is in them that could be lost
-            self._db.execute(f"DELETE FROM {table}")
+        self._db.executescript("DELETE FROM run; DELETE FROM calls; DELETE FROM batches")  # nothing there could be lost
         self._write("INSERT INTO run VALUES (?, ?)", (json.dumps(identity), self._run))
 
     def _holds_something(self) -> bool:
@@ -199,7 +198,8 @@ class Journal:
 
     def record_batch(self, calls: Sequence[tuple[str, int, Order]]) -> str:
         """Record, in one transaction, a batch about to be sent and the calls in it; return its name."""
-        name = f"{self._run}-{self._db.execute('SELECT COUNT(*) FROM batches').fetchone()[0]:06d}"
+        (num_batches,) = self._db.execute("SELECT COUNT(*) FROM batches").fetchone()
+        name = f"{self._run}-{num_batches:06d}"
         batch_calls = json.dumps([[pair, attempt] for pair, attempt, _ in calls])
         self._db.execute("BEGIN")
         try:

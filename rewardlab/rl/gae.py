@@ -42,11 +42,11 @@ def gae(
 def _value_after_the_end(values_NT: Tensor, inside_NT: Tensor, finished_N: Tensor | None) -> Tensor:
     """Return [N] 0 for finished rollouts, the last value for those cut off."""
     if finished_N is None:
-        return torch.zeros(len(values_NT), dtype=values_NT.dtype, device=values_NT.device)
+        return values_NT.new_zeros(len(values_NT))
     steps_T = torch.arange(1, values_NT.shape[1] + 1, device=values_NT.device)
     last_N1 = (inside_NT * steps_T).argmax(1, keepdim=True)
     last_value_N = values_NT.gather(1, last_N1)[:, 0]
-    return torch.where(finished_N.bool() | ~inside_NT.any(1), 0.0, last_value_N)
+    return torch.where(finished_N.bool(), 0.0, last_value_N)
 
 
 def value_targets(rewards_NT: Tensor, values_NT: Tensor, mask_NT: Tensor, *, lam: float = 1.0, gamma: float = 1.0) -> Tensor:
@@ -63,7 +63,7 @@ def length_adaptive_lambda(lengths_N: Tensor, *, alpha: float = 0.05, floor: flo
     Without the floor it is 0 or less up to 20 tokens (at alpha 0.05) and 0.8 at 100: for outputs as short as a judge's it
     would blind the policy to a reward that stands on the last token. The floor is T-PPO's.
     """
-    return (1 - 1 / (alpha * lengths_N.double().clamp(min=1))).clamp(min=floor, max=1.0).float()
+    return (1 - 1 / (alpha * lengths_N.double().clamp(min=1))).clamp(min=floor).float()
 
 
 def value_sums(values_NT: Tensor, returns_NT: Tensor, mask_NT: Tensor) -> Tensor:
@@ -76,8 +76,10 @@ def value_sums(values_NT: Tensor, returns_NT: Tensor, mask_NT: Tensor) -> Tensor
 def explained_variance_of(sums_5: Tensor) -> float | None:
     """:func:`explained_variance` of the sums of :func:`value_sums`."""
     count, g, gg, rest, rest2 = (float(value) for value in sums_5)
-    variance = gg / count - (g / count) ** 2 if count else 0.0
-    if variance <= 1e-9 * (1 + (gg / count if count else 0.0)):
+    if not count:
+        return None
+    variance = gg / count - (g / count) ** 2
+    if variance <= 1e-9 * (1 + gg / count):
         return None
     return 1 - max(0.0, rest2 / count - (rest / count) ** 2) / variance
 

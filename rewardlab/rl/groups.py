@@ -30,7 +30,7 @@ def _sums(values_N: Tensor, groups_N: Tensor) -> Tensor:
 
 def group_sizes(groups_N: Tensor) -> Tensor:
     """Return [N] how many rollouts each rollout's group has."""
-    return _sums(torch.ones_like(groups_N, dtype=torch.float64), groups_N)
+    return _sums(torch.ones_like(groups_N), groups_N)
 
 
 def group_means(values_N: Tensor, groups_N: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ def oversampling(previous: float, decided_frac: float, *, decay: float = 0.9, mo
     The moving average of 1 / (1 - decided_frac), the share of groups all right or all wrong (ratio EMA of
     GLM-4.1V-Thinking, arXiv 2507.01006; the decay is not published). Between 1 and ``most``.
     """
-    factor = most if decided_frac >= 1 - 1 / most else 1 / (1 - decided_frac)
+    factor = 1 / max(1 - decided_frac, 1 / most)
     return min(most, max(1.0, decay * previous + (1 - decay) * factor))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import resource
 from pathlib import Path
 
@@ -19,7 +20,7 @@ IDENTITY = {"model": "m", "seed": 0}
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return tmp_path / "run" / "journal.sqlite"
+    return tmp_path / "runs" / "one" / "journal.sqlite"
 
 
 def test_a_request_and_its_answer(path: Path) -> None:
@@ -35,7 +36,7 @@ def test_a_request_and_its_answer(path: Path) -> None:
         assert found == Answer(1, Order.SWAPPED, "yes", FinishReason.STOP, 20, 100)
         assert found.completion() == Completion("yes", FinishReason.STOP, 20, 100)
         assert again.usage() == Usage(1, 100, 20, 40, 0.5, 0)
-        assert again.usage().tokens == 120
+    assert Usage(1, 100, 20, 40, 0.5, 3).tokens == 123  # the cached ones are among those of the prompt
 
 
 def test_an_answer_is_kept(path: Path) -> None:
@@ -102,7 +103,8 @@ def test_batches(path: Path) -> None:
         assert journal.open_batches() == [(first, None, [("p", 1), ("q", 1)])]
         journal.mark_batch(first, "sent", "batch_7")
         second = journal.record_batch([("r", 1, Order.GIVEN)])
-        assert first != second
+        assert re.fullmatch(r"[0-9a-f]{16}-000000", first)
+        assert second == first.replace("-000000", "-000001")
     with Journal(path, IDENTITY) as again:
         assert again.open_batches() == [(first, "batch_7", [("p", 1), ("q", 1)]), (second, None, [("r", 1)])]
         again.mark_batch(first, "collected")
@@ -130,8 +132,10 @@ def test_another_runs_journal(path: Path) -> None:
         assert other.counts()["asked"] == 0
         other.record_request("p", 1, Order.GIVEN)
         other.record_answer("p", 1, DONE, 0.0)
-    with pytest.raises(ConfigError, match="differs in model, seed, votes; use another --out"):
+    with pytest.raises(ConfigError) as refusal:
         Journal(path, {"model": "n", "seed": 0, "votes": 2})
+    belongs = f"{path}: belongs to a run that differs in model, seed, votes"
+    assert str(refusal.value) == f"{belongs}; use another --out, or the same settings"
     with Journal(path, IDENTITY | {"seed": 1}) as same:  # the refusal has let go of the file
         assert same.usage().answers == 1
 
@@ -154,6 +158,7 @@ def test_one_process_writes_at_a_time(path: Path) -> None:
     """The second is refused while the first is open, and not after."""
     with Journal(path, IDENTITY), pytest.raises(OutputError, match="another process is writing it"):
         Journal(path, IDENTITY)
+    assert (path.parent / "journal.lock").exists()
     Journal(path, IDENTITY).close()
 
 
