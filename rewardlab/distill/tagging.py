@@ -42,7 +42,7 @@ def tag(pair: PreferencePair, answers: Sequence[Answer], config: DistillConfig) 
     verdict_format = load_template(config.template).verdict_format
     correct = [agrees(pair, answer, verdict_format) for answer in answers]
     first = next((n for n, hit in enumerate(correct[: config.max_attempts]) if hit), None)
-    if len(answers) < max(config.votes, config.max_attempts if first is None else first + 1):
+    if len(answers) < config.votes or (first is None and len(answers) < config.max_attempts):
         return None
     share = sum(correct[: config.votes]) / config.votes if config.votes else None
     if first is None:

@@ -37,7 +37,7 @@ def turn_rewards(
         ]
         for reward, correct, verification, revision in zip(first, first_correct, says_correct, revised, strict=True)
     ]
-    return torch.tensor(rows, dtype=torch.float32)
+    return torch.tensor(rows)
 
 
 def segments(turns_NT: Tensor) -> list[Tensor]:

@@ -63,3 +63,7 @@ def test_tensors_are_made_beside_their_inputs(function: Callable[[], Tensor | fl
     if isinstance(found, Tensor):
         assert found.device == torch.device("cpu")
     torch.testing.assert_close(found, expected)
+
+
+def test_the_turns_rewards_follow_the_turns() -> None:
+    assert at_turn_ends(A_NT[:, :3], TURNS_NT.to("meta")).device == torch.device("meta")

@@ -14,6 +14,7 @@ def test_what_each_turn_earns() -> None:
     """The paper's cases, rewards 0 and 1: wrong to right 0, 1, 2; right to wrong 1, 0, -1; right and kept 1, 1; unclear 0."""
     rewards = turn_rewards([0, 1, 1, 0], [False, True, True, False], [False, False, True, None], [1, 0, None, None])
     assert rewards.tolist() == [[0, 1, 2], [1, 0, -1], [1, 1, 0], [0, 0, 0]]
+    assert rewards.dtype is torch.float32
     assert turn_rewards([0], [False], [False], [1], bonus=0.0).tolist() == [[0, 1, 1]]
 
 
