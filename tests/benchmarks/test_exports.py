@@ -89,6 +89,17 @@ def test_a_judge_that_is_right_gets_all_of_it(name: str, preferred: tuple[int, .
         assert PRINTED[name][not right] in "\n".join(export.lines(rows, records))
 
 
+@pytest.mark.parametrize("name", PRINTED)
+def test_a_row_without_a_judgment_is_not_left_out(name: str) -> None:
+    export = find_benchmark(name).export
+    assert export is not None
+    rows = rows_of(name, (0, 0))
+    judgments = judgments_of(rows, right=True)
+    for short in ((rows[:1], judgments), (rows, judgments[:1])):
+        with pytest.raises(ValueError, match="argument"):
+            export.records(*short, "think_answer", 0)
+
+
 def test_the_ranking_of_a_draw_names_the_better_response() -> None:
     """By its label: [0, 1] where response 0 is preferred, [1, 0] where response 1 is."""
     rows = rows_of("vl_rewardbench", (0, 1))
@@ -171,9 +182,8 @@ def test_predictions_are_scored_task_by_task() -> None:
     ],
 )
 def test_outputs_are_the_first_vote_as_given(given: str, verdict_format: str, output: str) -> None:
-    for preferred, label in ((0, "A"), (1, "B")):
-        row = row_of("safety/bias", preferred)
-        (record,) = outputs_of_votes([row], [votes_of(given, "12")], verdict_format, 0)
+    for preferred, label, group in ((0, "A", "safety/bias"), (1, "B", "safety")):
+        (record,) = outputs_of_votes([row_of(group, preferred)], [votes_of(given, "12")], verdict_format, 0)
         assert record == {"ID": "p1", "Label": label, "output": output, "Meta": {"Category": "safety"}}
 
 
@@ -196,6 +206,7 @@ def test_draws_take_the_votes_in_their_sequence() -> None:
     orders = [(Order.SWAPPED if draw["meta"]["random_number"] else Order.GIVEN).value for draw in draws]
     assert texts == [f"{order} {orders[:place].count(order)}" for place, order in enumerate(orders)]
     assert (len(draws), set(orders)) == (10, {"given", "swapped"})
+    assert draws_of_votes([row], [judged], "overall_judgment", 3) == draws
     assert texts != [draw["meta"]["filter_choice"] for draw in draws_of_votes([row], [judged], "overall_judgment", 4)]
     assert len(draws_of_votes([row], [few], "think_answer", 0)) == 2
     assert draws_of_votes([row], [votes_of("1", "")], "think_answer", 0) == []

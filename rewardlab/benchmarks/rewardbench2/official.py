@@ -107,7 +107,7 @@ def ties(rows: Sequence[Mapping[str, Any]]) -> Ties:
     gap, ref_gap = (np.array([stats[kind][n][2] for n in both]) for kind in ("tied", "ref"))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # of divisions by 0, and of the mean of nothing, which is nan there too
-        margins = np.nan_to_num(np.tanh(np.minimum(ref_gap, gap) / spread - 1), nan=0.0)
+        margins = np.nan_to_num(np.tanh(np.minimum(ref_gap, gap) / spread - 1))  # 0 / 0 counts as 0
         preferred, hard, margin = np.mean(gap > spread), np.mean(np.minimum(ref_gap, gap) > spread), np.mean(margins)
     accuracy = {
         kind: float(np.mean([prompt[0] for prompt in prompts.values()])) if prompts else 0.0 for kind, prompts in stats.items()

@@ -33,5 +33,5 @@ def draws_of_votes(rows: Sequence[Row], judgments: Sequence[Judgment], verdict_f
 
 def lines_of_export(rows: Sequence[Row], records: Sequence[Any]) -> list[str]:
     """Return what the scorer prints on exported draws, for each K that there are draws for."""
-    most = len(records) // len(rows)
-    return [line for at_k in score_draws(records, ks=[k for k in KS if k <= most] or [1]) for line in at_k.lines()]
+    ks = [k for k in KS if k * len(rows) <= len(records)]
+    return [line for at_k in score_draws(records, ks or [1]) for line in at_k.lines()]
