@@ -9,7 +9,7 @@ decorators are applied after the function, because mutmut leaves decorated funct
 workers would begin with what the first run has cached. It changes the bodies of functions: constants of a module, regular
 expressions and fields of a class are not among its changes. Writes ``eval/results/mutants.json``, which keeps the last score of
 each module and its first one, and out of it ``mutants.md``: the scores, and every change that survived with the reason why it
-may, from :data:`REASONS`.
+may, from ``mutants_reasons.json``.
 """
 
 from __future__ import annotations
@@ -51,13 +51,12 @@ MODULES = {
     "verdicts/panel": ("tests/verdicts/test_panel.py",),
     "verdicts/margins": ("tests/verdicts/test_margins.py", "tests/laws/test_pairwise_laws.py"),
     "verdicts/early_stopping": ("tests/verdicts/test_early_stopping.py", "tests/metrics/test_large_pools.py"),
-    "metrics/accuracy": (
-        "tests/metrics",
-        "tests/laws/test_orders_and_verdicts.py",
-        "tests/benchmarks/test_arithmetic.py",
-        "tests/benchmarks/test_score_intervals.py",
+    "metrics/accuracy": ("tests/metrics/test_accuracy.py", "tests/metrics/test_large_pools.py"),
+    "metrics/intervals": (
+        "tests/metrics/test_intervals.py",
+        "tests/metrics/test_sign_flips.py",
+        "tests/metrics/test_accuracy.py",
     ),
-    "metrics/intervals": ("tests/metrics", "tests/benchmarks/test_score_intervals.py"),
     "metrics/calibration": ("tests/metrics/test_calibration.py",),
     "metrics/multiplicity": ("tests/metrics/test_multiplicity.py",),
     "metrics/running": ("tests/metrics/test_running.py",),
@@ -82,114 +81,17 @@ MODULES = {
     "distill/tagging": ("tests/distill/test_tagging.py",),
 }
 
-# What a change became, by module: why nothing can see it.
-REASONS: dict[tuple[str, str], str] = {
-    ("verdicts/votes", "return Outcome.RESPONSE_0 if for_0 >= for_1 else Outcome.RESPONSE_1"): "equal numbers have returned",
-    (
-        "verdicts/votes",
-        "outcome = Outcome.TIE if share == 0.5 else Outcome.RESPONSE_0 if share >= 0.5 else Outcome.RESPONSE_1",
-    ): "one half is a tie by then",
-    (
-        "distill/budget",
-        "within_usd = self._budget.usd is None or self.usd + usd < self._budget.usd",
-    ): "sums of prices are equal to a budget by the luck of rounding only",
-    (
-        "distill/budget",
-        "return (limit.usd is None or self.usd + usd + sum(batch_usd for batch_usd, _ in batches) < limit.usd) and (",
-    ): "sums of prices are equal to a budget by the luck of rounding only",
-    ("metrics/multiplicity", "adjusted, least = [1.0] * len(p_values), 0.0"): "each place is written",
-    (
-        "metrics/calibration",
-        "p, y = np.asarray(probabilities, dtype=None).ravel(), np.asarray(happened, dtype=float).ravel()",
-    ): "floats, or whole numbers and truths, which a difference from floats makes floats",
-    (
-        "metrics/calibration",
-        "p, y = np.asarray(probabilities, ).ravel(), np.asarray(happened, dtype=float).ravel()",
-    ): "floats, or whole numbers and truths, which a difference from floats makes floats",
-    (
-        "metrics/calibration",
-        "p, y = np.asarray(probabilities, dtype=float).ravel(), np.asarray(happened, dtype=None).ravel()",
-    ): "floats, or whole numbers and truths, which a difference from floats makes floats",
-    (
-        "metrics/calibration",
-        "p, y = np.asarray(probabilities, dtype=float).ravel(), np.asarray(happened, ).ravel()",
-    ): "floats, or whole numbers and truths, which a difference from floats makes floats",
-    (
-        "metrics/calibration",
-        "p, _ = _events(probabilities, np.zeros_like(np.asarray(probabilities, dtype=None)))",
-    ): "floats, or whole numbers and truths, which a difference from floats makes floats",
-    (
-        "metrics/calibration",
-        "p, _ = _events(probabilities, np.zeros_like(np.asarray(probabilities, )))",
-    ): "floats, or whole numbers and truths, which a difference from floats makes floats",
-    (
-        "metrics/calibration",
-        "outcomes = np.random.default_rng(seed).random((resamples, p.size)) <= p",
-    ): "a draw is equal to a probability by luck only",
-    (
-        "metrics/calibration",
-        "draws = np.random.default_rng(seed).integers(num, size=(resamples, num))",
-    ): "0 is where the draws begin anyway",
-    ("metrics/calibration", "low, high = np.quantile(np.asarray(values, dtype=None), (0.025, 0.975))"): "these are floats",
-    ("metrics/calibration", "low, high = np.quantile(np.asarray(values, ), (0.025, 0.975))"): "these are floats",
-    (
-        "metrics/calibration",
-        "kinds, many = np.unique(added.round(13), axis=0, return_counts=True)",
-    ): "12 digits and 13 join the same rows",
-    ("rl/gae", "if variance < 1e-9 * (1 + gg / count):"): "equal to the bound by the luck of rounding only",
-    (
-        "rl/objectives",
-        "return torch.where(advantages_NT <= 0, torch.minimum(loss_NT, -dual_clip * advantages_NT), loss_NT)",
-    ): "an advantage of 0 has a loss of 0, bounded by 0",
-    ("rl/advantages", "if not std >= 1e-6 * (1 + mean.abs()):"): "equal to the bound by the luck of rounding only",
-    (
-        "rl/groups",
-        "sums = torch.zeros(int(groups_N.max()) + 2, dtype=torch.float64, device=values_N.device)",
-    ): "one group more, which is empty",
-    ("rl/groups", "varies_N = centered(rewards_N, groups_N).abs() >= 1e-6"): "equal to the bound by the luck of rounding only",
-    (
-        "benchmarks/multimodal_rewardbench/official",
-        'letter = "A" if "[[A]]" in text else "B" if "[[B]]" in text else "A" if dice.random() <= 0.5 else "B"',
-    ): "a draw is one half once in 2^53",
-    (
-        "benchmarks/mm_rlhf/official",
-        'return row.get("image", ""), row.get("video", "XXXX")',
-    ): "no category is a part of either word",
-    (
-        "benchmarks/vl_rewardbench/official",
-        "if self.overall is None and self.macro is None:",
-    ): "both are None or neither is",
-    (
-        "benchmarks/rewardbench2/official",
-        'warnings.simplefilter("ignore", )  # of divisions by 0, and of the mean of nothing, which is nan there too',
-    ): "of nothing else is warned",
-    (
-        "distill/journal",
-        'return dict(zip(("asked", "asked_again", "failures", "open"), row, strict=None))',
-    ): "the statement asks for four",
-    (
-        "distill/journal",
-        'return dict(zip(("asked", "asked_again", "failures", "open"), row, strict=False))',
-    ): "the statement asks for four",
-    (
-        "distill/journal",
-        'return dict(zip(("asked", "asked_again", "failures", "open"), row, ))',
-    ): "the statement asks for four",
-}
+# By module what a change became, and why nothing can see it.
+REASONS: dict[str, dict[str, str]] = json.loads(Path(__file__).with_name("mutants_reasons.json").read_text(encoding="utf-8"))
 
 _SQL = re.compile(r"\b(SELECT|WHERE|INSERT|UPDATE|CONFLICT|DELETE|PRAGMA|COALESCE|BEGIN|COMMIT|ROLLBACK)\b")
 _SQL_TEXT = re.compile(r"'[^']*'")
-
-# Functions of which no change is seen, and why.
-OF_FUNCTIONS: dict[tuple[str, str], str] = {
-    ("verdicts/places", "reads_rest"): "a decorator: it has run, as it was, when the change comes into force",
-}
 
 CONFIG = """
 [tool.mutmut]
 source_paths = ["rewardlab"]
 only_mutate = ["rewardlab/{module}.py"]
-also_copy = ["README.md"]
+also_copy = ["README.md", "eval"]
 pytest_add_cli_args = ["-p", "no:xdist", "-p", "no:cacheprovider", "-m", "not slow",
                        "-o", "addopts=--import-mode=importlib --strict-markers"]
 pytest_add_cli_args_test_selection = {tests}
@@ -268,11 +170,10 @@ class Score:
 
     def reason(self, gone: Survivor) -> str:
         """Return why no test can see a change, "" where nobody knows."""
-        function = re.sub(r"^x_|__mutmut_\d+$", "", gone.name)
         texts = [_SQL_TEXT.findall(line) for line in (gone.before, gone.after)]
         if _SQL.search(gone.before) and gone.before.lower() == gone.after.lower() and texts[0] == texts[1]:
             return "SQL does not mind capitals"
-        return REASONS.get((self.module, gone.after)) or OF_FUNCTIONS.get((self.module, function), "")
+        return REASONS.get(self.module, {}).get(gone.after, "")
 
     @property
     def num_explained(self) -> int:
@@ -298,7 +199,7 @@ def stage(module: str, folder: Path) -> None:
     """Copy the committed files into ``folder``, the one module with plain functions."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    archive = ["git", "-C", str(ROOT), "archive", "HEAD", "rewardlab", "tests", "pyproject.toml", "README.md"]
+    archive = ["git", "-C", str(ROOT), "archive", "HEAD", "rewardlab", "tests", "eval", "pyproject.toml", "README.md"]
     files = subprocess.run(archive, check=True, capture_output=True).stdout
     subprocess.run(["tar", "x", "-C", str(folder)], check=True, input=files)
     source = folder / "rewardlab" / f"{module}.py"
@@ -331,6 +232,7 @@ def kills(results: Path) -> str:
 
 def score_of(module: str, folder: Path, processes: int, again: bool = False) -> Score:
     """Return the score of a module, whose copy in ``folder`` is made anew; ``again`` keeps the kills of the copy before."""
+    commit = _commit()
     results = folder / "mutants" / "rewardlab" / f"{module}.py.meta"
     kept = kills(results) if again else ""
     stage(module, folder)
@@ -341,7 +243,7 @@ def score_of(module: str, folder: Path, processes: int, again: bool = False) -> 
     lines = mutmut(folder, "results", "--all", "true").splitlines()
     became = [line.strip().rpartition(": ") for line in lines if ": " in line]
     survivors = [_survivor(folder, name) for name, _, status in became if status == "survived"]
-    return Score(module, _commit(), Counter(status for _, _, status in became), tuple(survivors))
+    return Score(module, commit, Counter(status for _, _, status in became), tuple(survivors))
 
 
 def _commit() -> str:

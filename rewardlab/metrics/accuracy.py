@@ -56,8 +56,8 @@ def lead_counts(num_right: int, num_wrong: int, num_votes: int, k: int) -> Mappi
     """Return by lead (right less wrong votes) how many of the C(num_votes, k) draws of ``k`` votes have it."""
     neither = num_votes - num_right - num_wrong
     leads: dict[int, int] = {}
-    for right in range(max(0, k - num_wrong - neither), min(num_right, k) + 1):
-        for wrong in range(max(0, k - right - neither), min(num_wrong, k - right) + 1):
+    for right in range(min(num_right, k) + 1):
+        for wrong in range(min(num_wrong, k - right) + 1):
             ways = math.comb(num_right, right) * math.comb(num_wrong, wrong) * math.comb(neither, k - right - wrong)
             leads[right - wrong] = leads.get(right - wrong, 0) + ways
     return leads
@@ -86,7 +86,7 @@ def lead_probabilities(num_right: int, num_wrong: int, num_votes: int, k: int) -
     """
     neither, logs = num_votes - num_right - num_wrong, _log_factorials(num_votes)
     of_right = logs[num_right] - logs[: num_right + 1] - logs[num_right::-1]  # ways to draw so many of the right votes
-    of_wrong = (logs[num_wrong] - logs[: num_wrong + 1] - logs[num_wrong::-1])[::-1]  # of the wrong ones, all of them first
+    of_wrong = logs[num_wrong] - logs[: num_wrong + 1] - logs[num_wrong::-1]  # of the wrong ones, read from its end
     every = logs[num_votes] - logs[k] - logs[num_votes - k]
     table = np.zeros(2 * k + 1)
     for blank in range(max(0, k - num_right - num_wrong), min(neither, k) + 1):
@@ -100,7 +100,7 @@ def lead_probabilities(num_right: int, num_wrong: int, num_votes: int, k: int) -
 
 @lru_cache(maxsize=1)
 def _factorial_table(size: int) -> np.ndarray:
-    return np.concatenate([np.zeros(1, np.longdouble), np.cumsum(np.log(np.arange(1, size + 1, dtype=np.longdouble)))])
+    return np.cumsum(np.log(np.arange(size, dtype=np.longdouble).clip(1)))
 
 
 def _log_factorials(most: int) -> np.ndarray:

@@ -71,7 +71,7 @@ def least_calibration_error(probabilities: ArrayLike, num_bins: int = 10, *, see
 
     About 0.045 for 500 of them spread evenly over ten bins: an error of that size is no sign of miscalibration.
     """
-    p, _ = _events(probabilities, np.zeros_like(np.asarray(probabilities, dtype=float)))
+    p, _ = _events(probabilities, np.zeros(np.size(probabilities)))
     outcomes = np.random.default_rng(seed).random((resamples, p.size)) < p
     return float(np.mean([expected_calibration_error(p, y, num_bins) for y in outcomes]))
 
@@ -90,8 +90,8 @@ def basic_interval(
     return _basic(statistic(np.arange(num)), [statistic(indices) for indices in draws], least)
 
 
-def _basic(observed: float, values: ArrayLike, least: float) -> tuple[float, float]:
-    low, high = np.quantile(np.asarray(values, dtype=float), (0.025, 0.975))
+def _basic(observed: float, values: Sequence[float] | np.ndarray, least: float) -> tuple[float, float]:
+    low, high = np.quantile(values, (0.025, 0.975))
     return max(least, 2 * observed - float(high)), max(least, 2 * observed - float(low))
 
 

@@ -111,17 +111,17 @@ def macro_interval(
     quantile for all, of Satterthwaite's degrees of freedom, and with the correlation of groups that share clusters. A group of
     fewer than :data:`FEWEST_CLUSTERS` clusters may be anywhere in 0..1.
     """
-    values, numbers = np.asarray(scores, dtype=float), cluster_numbers(clusters, len(scores))
-    if not values.size:
+    numbers = cluster_numbers(clusters, len(scores))
+    if not numbers.size:
         return math.nan, math.nan
     # Of groups and clusters only the cells that have a pair are kept: thousands of groups by as many clusters are gigabytes.
     group, num = np.unique(np.asarray(groups), return_inverse=True)[1].ravel(), int(numbers.max()) + 1
     cells, cell_of = np.unique(group * num + numbers, return_inverse=True)
-    sums, counts = np.bincount(cell_of.ravel(), values), np.bincount(cell_of.ravel()).astype(float)
+    sums, counts = np.bincount(cell_of.ravel(), scores), np.bincount(cell_of.ravel())
     group_of, cluster_of = cells // num, cells % num
     size, total = np.bincount(group_of, counts), np.bincount(group_of, sums)
     means = total / size
-    influence = (sums - means[group_of] * counts) / size[group_of]  # of a cluster on its group's mean
+    influence = sums - means[group_of] * counts  # of a cluster on its group's mean, times the group's size
     members = np.split(np.arange(cells.size), np.flatnonzero(np.diff(group_of)) + 1)
     spreads = [_spread(sums[m], counts[m]) if m.size >= FEWEST_CLUSTERS else None for m in members]
     variances = [(spread.variance, spread.freedom) for spread in spreads if spread is not None]
@@ -151,8 +151,7 @@ def cluster_numbers(clusters: Sequence[str] | np.ndarray | None, size: int) -> n
 
 
 def _by_cluster(values: Sequence[float] | np.ndarray, clusters: Sequence[str] | np.ndarray | None) -> np.ndarray:
-    array = np.asarray(values, dtype=float)
-    return array if clusters is None else np.bincount(cluster_numbers(clusters, array.size), weights=array)
+    return np.bincount(cluster_numbers(clusters, len(values)), weights=values)
 
 
 @dataclass(frozen=True)
@@ -171,7 +170,7 @@ def _spread(sums: np.ndarray, counts: np.ndarray) -> _Spread:
     residuals = sums - ratio * counts
     squares = float((residuals**2).sum())
     if squares < 1e-18 * size**2:
-        return _Spread(0.0, num - 1.0, num)
+        return _Spread(0.0, math.inf, num)
     kurtosis = num * float((residuals**4).sum()) / squares**2  # 3 of a normal distribution
     # A variance over n clusters varies by (kurtosis - 1) / n of its square, a chi-square by 2 / freedom.
     freedom = (num - 1) * 2 / max(2.0, kurtosis - 1)
@@ -228,8 +227,7 @@ def sign_flip_p(
     The hypothesis is that the two sides are exchangeable within each cluster. Clusters whose differences sum to 0 say nothing
     and are left out; with up to 13 left all sign patterns are taken, else ``flips`` random ones and the observed one.
     """
-    values = np.asarray(differences, dtype=float)
-    sums = _by_cluster(values, clusters) if values.size else values
+    sums = _by_cluster(differences, clusters)
     sums = sums[np.abs(sums) > 1e-12]
     if not sums.size:
         return 1.0

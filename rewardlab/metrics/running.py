@@ -43,16 +43,13 @@ class MetricAccumulator:
             for name, metric in shard.items():  # type: ignore[attr-defined]
                 joined[name] = _join(joined.get(name), metric)
         self._metrics = {}
-        return {
-            name: metric.value / metric.weight if metric.reduce == "mean" else metric.value
-            for name, metric in sorted(joined.items())
-        }
+        return {name: metric.value / metric.weight for name, metric in sorted(joined.items())}
 
 
 def _join(total: Metric | None, metric: Metric) -> Metric:
-    """Join sums: of means, ``value`` holds the sum of values times weights."""
+    """Join sums: of means, ``value`` holds the sum of values times weights; a maximum has weight 1."""
     if total is None:
         return metric
     if metric.reduce == "max":
         return Metric(max(total.value, metric.value), reduce="max")
-    return Metric(total.value + metric.value, total.weight + metric.weight, metric.reduce)
+    return Metric(total.value + metric.value, total.weight + metric.weight)

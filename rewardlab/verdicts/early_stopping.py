@@ -34,9 +34,8 @@ def overturn_probability(lead: int, trail: int, left: int) -> float:
     # P(j of left for the leader) = C(left, j) B(lead + j + 1, trail + left - j + 1) / B(lead + 1, trail + 1)
     if lead + trail + left > MOST_IN_INTEGERS:
         return _overturn_in_floats(lead, trail, left, most)
-    overturning = [j for j in range(left + 1) if lead + j <= trail + left - j]
     total = comb(lead + trail + left + 1, left)
-    return sum(comb(lead + j, j) * comb(trail + left - j, left - j) for j in overturning) / total
+    return sum(comb(lead + j, j) * comb(trail + left - j, left - j) for j in range(most + 1)) / total
 
 
 def _overturn_in_floats(lead: int, trail: int, left: int, most: int) -> float:
@@ -49,7 +48,7 @@ def _overturn_in_floats(lead: int, trail: int, left: int, most: int) -> float:
         total += term
         if term < 1e-18 * total:
             break
-    return min(1.0, total)
+    return total
 
 
 def _log_comb(num: int, drawn: int) -> float:
@@ -75,10 +74,10 @@ def stopping_error(num_votes: int, error: float, share: float = 0.5) -> float:
     ``error`` holds on average over pairs of all shares. Of a pair whose votes are even, 0.5, it is exceeded.
     """
     reached, total = {0: 1.0}, 0.0  # probability of each number of votes for response 0
-    for taken in range(0, num_votes + 1, 2):
+    for taken in range(0, num_votes, 2):
         left, stays = num_votes - taken, dict[int, float]()
         for for_0, chance in reached.items():
-            if left and is_settled(for_0, taken - for_0, left, error):
+            if is_settled(for_0, taken - for_0, left, error):
                 side, lead = (share, for_0) if 2 * for_0 > taken else (1 - share, taken - for_0)
                 most = num_votes // 2 - lead  # of the votes left, for the leader, that take its lead away
                 lost = sum(comb(left, more) * side**more * (1 - side) ** (left - more) for more in range(most + 1))

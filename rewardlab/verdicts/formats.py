@@ -45,11 +45,11 @@ def _last_between(text: str, opening: str, closing: str) -> str | None:
 
     None if it has none, if the place before it was not closed, or if it stands in quotation marks.
     """
-    begin = text.rfind(opening)
-    end = text.find(closing, begin) if begin >= 0 else -1
-    if end < 0 or text.rfind(opening, 0, begin) > text.rfind(closing, 0, begin):
+    before, opened, rest = text.rpartition(opening)
+    content, closed, after = rest.partition(closing)
+    if not opened or not closed or before.rfind(opening) > before.rfind(closing):
         return None
-    return None if is_quoted(text, begin, end + len(closing)) else text[begin + len(opening) : end]
+    return None if is_quoted(text, len(before), len(text) - len(after)) else content
 
 
 @reads_rest
@@ -141,15 +141,12 @@ def overall_judgment(text: str) -> Verdict:
 
 def _last_object(text: str) -> dict[str, object] | None:
     """Return the JSON object from the first brace to the end, without a closing code mark; None if that is none."""
-    text = text.rstrip().removesuffix("```").rstrip()
-    begin, end = text.find("{"), len(text) - 1
-    if begin < 0 or not text.endswith("}"):
-        return None
+    _, brace, rest = text.rstrip().removesuffix("```").partition("{")
     try:
-        value = json.loads(text[begin : end + 1])
+        value: dict[str, object] = json.loads(brace + rest)
     except (ValueError, RecursionError):
         return None
-    return value if isinstance(value, dict) else None
+    return value
 
 
 @reads_rest
@@ -240,6 +237,7 @@ READERS: dict[str, Reader] = {
 }
 
 ENTRY_POINTS = "rewardlab.verdict_formats"  # group under which an installed package offers readers
+_CALLABLE = cast("type[Reader]", Callable)  # also an object with __call__, a partial, what a decorator gives
 
 
 @cache
@@ -254,7 +252,7 @@ def reader_of(name: str) -> Reader:
     try:
         read = load_extension(
             name,
-            cast("type[Reader]", Callable),  # also an object with __call__, a partial, what a decorator gives
+            _CALLABLE,
             attribute="read_verdict",
             group=ENTRY_POINTS,
             expected="def read_verdict(text) -> Verdict",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from rewardlab.types import Verdict, VerdictStatus
+from rewardlab.types import Choice, Verdict, VerdictStatus
 from rewardlab.verdicts.places import EITHER, LINE, QUOTES, choice_verdict, is_quoted, last_line, no_verdict, reads_rest
 
 _NOUN = r"(?:Response|Answer|Assistant|Option|Model|Image|Video|Caption|Output|Candidate)"
@@ -95,8 +95,8 @@ _DENIED_THAT = re.compile(rf"(?:{_DENIAL.pattern}).*\bthat\b", re.IGNORECASE)
 _CONDITION_AFTER = re.compile(r"[^,.;]{0,60}\b(?:if|unless|when|only|were it not)\b", re.IGNORECASE)
 
 
-def _statements(sentence: str) -> Iterator[str]:
-    """Yield the names, 1, 2, A or B, that a sentence says are better, and "?" for one that it takes back."""
+def _statements(sentence: str) -> Iterator[Choice | None]:
+    """Yield the choices that a sentence says are better, None for one that it takes back."""
     for match in _STATEMENT.finditer(sentence):
         if is_quoted(sentence, match.start(), match.end()):
             continue
@@ -109,7 +109,7 @@ def _statements(sentence: str) -> Iterator[str]:
             or _CONDITION_AFTER.match(sentence, match.end())
             or sentence.rstrip(QUOTES + " ").endswith("?")
         )
-        yield "?" if is_taken_back else next(name for name in match.groups() if name).upper()
+        yield None if is_taken_back else EITHER[next(name for name in match.groups() if name).upper()]
 
 
 @reads_rest
@@ -120,9 +120,8 @@ def prose_sentence(text: str) -> Verdict:
     Two that differ, and one that is denied, conditional, asked or reported, are no choice; "it is a tie" is a tie.
     """
     line = last_line(text)[-LINE:]
-    names = {name for sentence in _SENTENCE_END.split(line) for name in _statements(sentence)}
-    if not names:
+    choices = {choice for sentence in _SENTENCE_END.split(line) for choice in _statements(sentence)}
+    if not choices:
         is_tie = any(not is_quoted(line, match.start(), match.end()) for match in _TIE.finditer(line))
         return Verdict(None, VerdictStatus.TIE, "prose_sentence") if is_tie else no_verdict("no_statement")
-    choices = {EITHER.get(name) for name in names}
     return choice_verdict(choices.pop() if len(choices) == 1 else None, "prose_sentence")

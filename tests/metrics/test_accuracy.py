@@ -4,25 +4,36 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 from itertools import combinations, product
 
 import pytest
 
 from rewardlab.metrics.accuracy import (
+    OUTCOME,
     Labeled,
+    any_correct,
+    any_correct_score,
+    balanced_accuracy,
+    by_group,
     invalid_rate,
     lead_counts,
     lead_probabilities,
+    length_bias,
     macro,
     micro,
+    pair_length_biases,
     pair_score,
     position_bias,
+    smallest_pool,
     status_counts,
     swap_consistency,
     vote_accuracy,
+    vote_counts,
 )
 from rewardlab.metrics.intervals import paired_difference
-from rewardlab.types import VerdictStatus
+from rewardlab.types import Order, VerdictStatus
+from rewardlab.verdicts.votes import majority
 from tests.support.labeled import labeled
 
 
@@ -73,7 +84,8 @@ def test_paired_difference() -> None:
     assert gain == 0.2
     assert (low, high) == (pytest.approx(0.2 - half, abs=0.006), pytest.approx(0.2 + half, abs=0.006))
     assert paired_difference(before, before) == (0.0, (pytest.approx(-0.0076, abs=1e-4), pytest.approx(0.0076, abs=1e-4)))
-    with pytest.raises(ValueError, match="same pairs"):
+    assert paired_difference({"a": 0.75, "b": 0.5}, {"b": 1.0, "a": 0.5}) == (0.125, (-1.0, 1.0))
+    with pytest.raises(ValueError, match=r"^a paired comparison needs the same pairs on both sides$"):
         paired_difference({"a": 1.0}, {"b": 1.0})
 
 
@@ -127,3 +139,82 @@ def test_swaps_of_pairs_that_name_nobody_or_lack_an_order() -> None:
     assert swap_consistency([labeled("1", "2"), labeled("1", "-"), labeled("-", "2")]) == pytest.approx(1 / 3)
     assert swap_consistency([labeled("1", "2")] * 19 + [labeled("1")]) == 1.0
     assert swap_consistency([labeled("1", "2")] * 18 + [labeled("1")] * 2) is None
+
+
+@pytest.mark.parametrize(("given", "swapped"), [("1122-", "2122="), ("111", "222"), ("12", "21"), ("----", "2111")])
+@pytest.mark.parametrize("preferred", [0, 1])
+def test_balanced_majority_by_enumeration(given: str, swapped: str, preferred: int) -> None:
+    """Every choice of k votes of each order, its majority taken by the reducer that runs use."""
+    item = labeled(given, swapped, preferred=preferred)
+    first, second = ([v for v in item.judgment.votes if v.order is order] for order in Order)
+    for k in range(1, min(len(first), len(second)) + 1):
+        outcomes = [majority((*a, *b)).winner == preferred for a in combinations(first, k) for b in combinations(second, k)]
+        tallied = [
+            (sum(v.winner == preferred for v in own), sum(v.winner == 1 - preferred for v in own), len(own))
+            for own in (first, second)
+        ]
+        assert balanced_accuracy(tallied[0], tallied[1], k) == pytest.approx(sum(outcomes) / len(outcomes))
+
+
+def test_length_lean_by_hand() -> None:
+    """Among three pairs of unequal length the longer is better in one; votes name it in all, half and half of the cases: +1/3.
+
+    Invalid votes of a pair do not make it count for less: a judge that is right wherever it can be read has no lean.
+    """
+    items = [labeled("1", "2"), labeled("1", "1"), labeled("2", "2"), labeled("1", "2")]
+    # longer: the first response of pair 0 (better), the second of pairs 1 and 2 (worse); pair 3 is even
+    assert length_bias(items, [0, 1, 1, None]) == pytest.approx((1 + 0.5 + 0.5) / 3 - 1 / 3)
+    assert pair_length_biases(items, [0, 1, 1, None]) == [0.0, 0.5, 0.5, None]
+    right = [labeled("11", "22"), labeled("1-", "--"), labeled("--", "--")]
+    assert length_bias(right, [0, 1, 1]) == 0
+    assert length_bias(items, [None] * 4) is None
+    assert length_bias([labeled("-", "=")], [0]) is None
+    for longer in ([0], [0] * 5):
+        with pytest.raises(ValueError, match="argument"):
+            pair_length_biases(items, longer)
+
+
+def test_counts_of_a_pairs_votes() -> None:
+    """Three choices, two of them of the first place: half a vote too many; one vote of five cannot be read, a tie can."""
+    assert vote_counts(labeled("11=", "2-")) == (3, 0.5, 1, 5)
+    assert vote_counts(labeled("2", "22")) == (3, -1.5, 0, 3)
+    assert vote_counts(labeled("")) == (0, 0, 0, 0)
+
+
+def test_outcomes_of_no_known_place_have_no_position() -> None:
+    """Of recorded outcomes only right or wrong is known: they count as votes, and say nothing of the first place."""
+    placed, judged = labeled("1", "2"), labeled("111").judgment
+    votes = tuple(replace(vote, verdict=replace(vote.verdict, rule=OUTCOME)) for vote in judged.votes)
+    alone = replace(placed, judgment=replace(judged, votes=votes))
+    both = replace(placed, judgment=replace(judged, votes=(*votes, *labeled("2-").judgment.votes)))
+    assert (position_bias([alone]), vote_counts(alone)) == (None, (0, 0, 0, 3))
+    assert (position_bias([both]), vote_counts(both)) == (-0.5, (1, -0.5, 1, 5))
+    assert position_bias([placed, labeled("1", "-")]) == pytest.approx(2 / 3 - 1 / 2)
+
+
+def test_at_least_one_right_vote() -> None:
+    """One of three is right: one draw finds it once in three, two in two of three; the mean is over the orders."""
+    assert [any_correct(1, 3, k) for k in (1, 2, 3)] == pytest.approx([1 / 3, 2 / 3, 1])
+    assert any_correct_score([(1, 2, 3), (0, 3, 3)], 2) == pytest.approx(1 / 3)
+    assert any_correct_score([], 1) == 0.0
+    assert any_correct(59, 60, 2) == 1.0  # of one wrong vote no two are drawn
+    assert any_correct(1, 60, 3) == pytest.approx(1 / 20)
+    assert any_correct(58, 60, 2) == pytest.approx(1 - 1 / math.comb(60, 2))
+
+
+def test_up_to_forty_eight_votes_are_exact() -> None:
+    """To the last digit: numbers of draws, divided."""
+    draws, counts = math.comb(48, 11), (lead_counts(9, 14, 48, 11), lead_counts(14, 9, 48, 11))
+    assert vote_accuracy(9, 14, 48, 11) == sum(n for lead, n in counts[0].items() if lead > 0) / draws
+    both = sum(n * m for a, n in counts[0].items() for b, m in counts[1].items() if a + b > 0)
+    assert balanced_accuracy((9, 14, 48), (14, 9, 48), 11) == both / draws**2
+    assert any_correct(5, 48, 30) == 1 - math.comb(43, 30) / math.comb(48, 30)
+
+
+def test_pools_and_groups() -> None:
+    """The smallest pool is of any trial that has votes; groups come by name, their pairs as they were given."""
+    items = [labeled("111", "12", group="b"), labeled("1111", group="a"), labeled("", "222", group="b")]
+    assert smallest_pool(items) == 2
+    assert smallest_pool(items[1:]) == 3
+    assert smallest_pool([]) == smallest_pool([labeled("")]) == 0
+    assert list(by_group(items).items()) == [("a", [items[1]]), ("b", [items[0], items[2]])]

@@ -54,6 +54,15 @@ def test_by_hand() -> None:
     assert nll(p, happened) == pytest.approx(-(math.log(0.15) + math.log(0.85) + math.log(0.8) + math.log(0.1)) / 4)
 
 
+def test_halves_of_precision_say_the_same() -> None:
+    """Probabilities of single precision, and truths, are counted in double precision."""
+    p, happened = SPREAD.astype(np.float32), np.random.default_rng(1).random(700) < SPREAD
+    for metric in (brier, nll, expected_calibration_error):
+        assert metric(p, happened) == metric(p.tolist(), happened.astype(float))
+        assert metric(p.tolist(), p > 0.5) == metric(p.tolist(), (p > 0.5).astype(np.float32))
+    assert brier(p, p) == 0.0 != brier(SPREAD, p)
+
+
 def test_a_sure_mistake_is_infinite_and_certainty_is_free() -> None:
     """Nothing is clipped on the way."""
     assert nll([1.0, 1.0], [1, 0]) == math.inf
@@ -100,6 +109,8 @@ def test_other_numbers_of_bins() -> None:
     low, high = calibration_error_interval(SPREAD, happened, list(map(str, range(700))), 1)
     assert low < gap < high
     assert (low + high) / 2 == pytest.approx(gap, abs=0.005)
+    names = list(map(str, range(100)))  # wrong at both ends, and right on average
+    assert calibration_error_interval([0.1, 0.9] * 50, [1, 0] * 50, names, 1)[1] < 0.1
 
 
 def test_what_a_statistic_is_asked_for() -> None:

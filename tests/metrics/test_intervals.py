@@ -15,6 +15,7 @@ from eval.coverage import accuracies
 from rewardlab.metrics.intervals import (
     difference_interval,
     macro_interval,
+    mean_estimate,
     mean_interval,
     ratio_interval,
     share_with_interval,
@@ -58,6 +59,13 @@ def leave_one_out(sums: np.ndarray, counts: np.ndarray) -> tuple[float, float]:
     freedom = min(freedom, max(3.0, counts.sum() ** 2 / (counts**2).sum()))
     half = student.ppf(0.975, freedom) * error / (ratio * (1 - ratio))
     return float(expit(logit(ratio) - half)), float(expit(logit(ratio) + half))
+
+
+@pytest.mark.parametrize("num", range(4, 9))
+def test_one_prompt_that_is_unlike_the_others(num: int) -> None:
+    """Heavy tails: five degrees of freedom where there are prompts enough, and as many as there are where not."""
+    sums = np.array([0.0] + [1.0] * (num - 1))
+    assert mean_interval(sums) == pytest.approx(leave_one_out(sums, np.ones(num)), abs=1e-3)
 
 
 @pytest.mark.parametrize("num", [4, 5, 6, 10, 46, 300])
@@ -219,6 +227,54 @@ def test_the_interval_of_macro_covers(linked: bool) -> None:
         scores = (ease < norm.ppf([0.9] * 60 + [0.6] * 30)).astype(float)
         draws.append((macro_interval(scores.tolist(), groups, names), 0.75))
     assert 0.92 <= coverage(draws) <= 0.985
+
+
+def test_what_counts_nothing_is_left_out() -> None:
+    """A denominator of 0, whatever stands above it."""
+    assert ratio_interval([1, 0, 1, 1, 0, 7], [1, 2, 1, 1, 1, 0]) == ratio_interval([1, 0, 1, 1, 0], [1, 2, 1, 1, 1])
+    assert ratio_interval([1, 0, 1, 7], [1, 1, 1, 0]) == (0.0, 1.0)  # three are too few
+
+
+def test_what_rounding_adds_is_within_the_bounds() -> None:
+    """A billionth is; half a unit is not. A ratio at a bound whose parts differ stays within it."""
+    assert mean_interval([-1e-9] * 8)[1] == pytest.approx(mean_interval([0.0] * 8)[1])
+    assert mean_interval([1 + 1e-9] * 8)[0] == pytest.approx(mean_interval([1.0] * 8)[0])
+    with pytest.raises(ValueError, match=r"^expected a ratio within 0\.\.1, got 1\.5$"):
+        mean_interval([1.5] * 8)
+    for at_bound in ([1.5, 0.5, 1.0, 1.0, 1.0], [0.5, -0.5, 0.0, 0.0, 0.0]):
+        assert ratio_interval(at_bound, np.ones(5)) == pytest.approx((0.0, 1.0), abs=1e-6)
+
+
+def test_scores_alike_but_for_rounding_have_no_variance() -> None:
+    """Off by a ten-millionth in one of a thousand they are alike; by a hundred-thousandth they are not."""
+    alike = mean_interval([0.5] * 1000)
+    assert mean_interval([0.5] * 999 + [0.5 + 1e-7]) == pytest.approx(alike)
+    low, high = mean_interval([0.5] * 999 + [0.5 + 1e-5])
+    assert high - low < 1e-6 < alike[1] - alike[0]
+
+
+def test_halves_of_precision_say_the_same() -> None:
+    """Scores of single precision, and truths, are summed in double precision."""
+    scores = np.random.default_rng(3).random(50).astype(np.float32)
+    groups, whole = ["a", "b"] * 25, scores.tolist()
+    assert mean_interval(scores) == mean_interval(whole)
+    assert macro_interval(scores, groups) == macro_interval(whole, groups)  # type: ignore[arg-type]
+    assert mean_interval(scores > 0.3) == mean_interval((scores > 0.3).astype(float))
+
+
+def test_a_mean_beside_its_interval() -> None:
+    scores, names = [1.0, 0.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0], list("aabbccdd")
+    estimate = mean_estimate(scores, names)
+    assert (estimate.accuracy, estimate.interval) == (0.75, mean_interval(scores, names))
+    assert mean_estimate(scores).interval == mean_interval(scores) != mean_interval(scores, names)
+
+
+def test_macro_of_groups_without_variance() -> None:
+    """All right in both: the reaches of their own bounds, joined as those of unlike groups."""
+    low, high = macro_interval([1.0] * 10, ["a"] * 5 + ["b"] * 5)
+    assert (1 - low, high) == pytest.approx((math.sqrt(2) * (1 - mean_interval([1.0] * 5)[0]) / 2, 1.0))
+    whole = macro_interval([1.0] * 7, ["a"] * 4 + ["b"] * 3)  # three say nothing of b
+    assert whole == pytest.approx((1 - math.hypot((1 - mean_interval([1.0] * 4)[0]) / 2, 1 / 2), 1.0))
 
 
 def test_rows_that_say_the_same_are_one_draw() -> None:

@@ -40,11 +40,13 @@ def test_a_mean_over_nothing_is_left_out() -> None:
 def test_processes_are_joined_as_additions_are() -> None:
     """Of three processes, one without the metric: the sums are joined, not the means, and a maximum is of all."""
     shards: list[object] = []
-    for values in ([("loss", Metric(1.0, 3.0)), ("most", Metric(8.0, reduce="max"))], [], [("loss", Metric(5.0))]):
+    most = [("most", Metric(value, reduce="max")) for value in (7.0, 8.0)]
+    for values in ([("loss", Metric(1.0, 3.0)), *most], [], [("loss", Metric(5.0))]):
         one = MetricAccumulator()
         for name, metric in values:
             one.add(name, metric)
         one.flush(lambda own: shards.extend(own) or [])  # type: ignore[func-returns-value]
     last = MetricAccumulator()
-    last.add("most", Metric(9.0, reduce="max"))
-    assert last.flush(lambda own: [*shards, *own]) == pytest.approx({"loss": 2.0, "most": 9.0})
+    for value in (9.0, 6.0):
+        last.add("most", Metric(value, reduce="max"))
+    assert last.flush(lambda own: [*own, *shards]) == pytest.approx({"loss": 2.0, "most": 9.0})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import random
@@ -22,34 +21,13 @@ from rewardlab.data.files import read_lines
 from rewardlab.data.pairs import read_pairs, write_parquet
 from rewardlab.errors import ConfigError
 from rewardlab.judging.judge import GenerativeJudge
-from rewardlab.metrics.accuracy import balanced_accuracy, length_bias
 from rewardlab.metrics.calibration import RiskPoint
 from rewardlab.metrics.intervals import AccuracyEstimate
 from rewardlab.prompts import load_template
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.types import Choice, Message, Order, choice_of
 from rewardlab.verdicts.parse import format_verdict
-from rewardlab.verdicts.votes import majority
 from tests.support.labeled import labeled
-
-
-@pytest.mark.parametrize(("given", "swapped"), [("1122-", "2122="), ("111", "222"), ("12", "21"), ("----", "2111")])
-@pytest.mark.parametrize("preferred", [0, 1])
-def test_balanced_majority_by_enumeration(given: str, swapped: str, preferred: int) -> None:
-    """Every choice of k votes of each order, its majority taken by the reducer that runs use."""
-    item = labeled(given, swapped, preferred=preferred)
-    first, second = ([v for v in item.judgment.votes if v.order is order] for order in Order)
-    for k in range(1, min(len(first), len(second)) + 1):
-        outcomes = [
-            majority((*a, *b)).winner == preferred
-            for a in itertools.combinations(first, k)
-            for b in itertools.combinations(second, k)
-        ]
-        tallied = [
-            (sum(v.winner == preferred for v in own), sum(v.winner == 1 - preferred for v in own), len(own))
-            for own in (first, second)
-        ]
-        assert balanced_accuracy(tallied[0], tallied[1], k) == pytest.approx(sum(outcomes) / len(outcomes))
 
 
 def accuracy_of(estimate: AccuracyEstimate | None) -> float:
@@ -69,20 +47,6 @@ def test_curve_of_both_orders() -> None:
     assert accuracy_of(decision(always, ["a", "b"])) == 0
     assert accuracy_of(decision([labeled("1", "2"), labeled("1", "2", preferred=1)], ["a", "b"])) == 0.5
     assert decision([labeled("1")], ["a"]) is None
-
-
-def test_length_lean_by_hand() -> None:
-    """Among three pairs of unequal length the longer is better in one; votes name it in all, half and half of the cases: +1/3.
-
-    Invalid votes of a pair do not make it count for less: a judge that is right wherever it can be read has no lean.
-    """
-    items = [labeled("1", "2"), labeled("1", "1"), labeled("2", "2"), labeled("1", "2")]
-    # longer: the first response of pair 0 (better), the second of pairs 1 and 2 (worse); pair 3 is even
-    assert length_bias(items, [0, 1, 1, None]) == pytest.approx((1 + 0.5 + 0.5) / 3 - 1 / 3)
-    right = [labeled("11", "22"), labeled("1-", "--"), labeled("--", "--")]
-    assert length_bias(right, [0, 1, 1]) == 0
-    assert length_bias(items, [None] * 4) is None
-    assert length_bias([labeled("-", "=")], [0]) is None
 
 
 def test_confidence_by_hand() -> None:

@@ -21,6 +21,7 @@ from rewardlab.verdicts.early_stopping import (
     overturn_probability,
     stop_early,
     stopping_error,
+    votes_settled,
 )
 from rewardlab.verdicts.votes import majority
 
@@ -43,6 +44,30 @@ def by_enumeration(lead: int, trail: int, left: int) -> float:
 def test_a_lead_is_lost_as_often_as_by_enumeration(lead: int, left: int) -> None:
     for trail in range(lead + 1):
         assert overturn_probability(lead, trail, left) == pytest.approx(by_enumeration(lead, trail, left))
+
+
+@pytest.mark.parametrize(("lead", "trail", "left"), [(20, 10, 34), (30, 2, 30), (17, 15, 32)])
+def test_up_to_sixty_four_votes_are_exact(lead: int, trail: int, left: int) -> None:
+    """To the last digit: the probabilities of what the votes to come may be, added as fractions."""
+    ways = [math.comb(lead + j, j) * math.comb(trail + left - j, left - j) for j in range(left + 1)]
+    taken_away = sum(way for j, way in enumerate(ways) if lead + j <= trail + left - j)
+    assert overturn_probability(lead, trail, left) == float(Fraction(taken_away, sum(ways)))
+
+
+def test_the_last_of_few_terms_counts() -> None:
+    """40 to 0 with 42 to come: only one or none of them for the leader takes the lead away."""
+    ways = [math.comb(40 + j, j) for j in range(43)]
+    assert overturn_probability(40, 0, 42) == pytest.approx(float(Fraction(ways[0] + ways[1], sum(ways))), rel=1e-9, abs=0)
+
+
+def test_votes_are_counted_by_whom_they_name() -> None:
+    """Two to nobody, with two to come: taken away with probability 0.1, whoever leads. An even stand is open to the end."""
+    assert votes_settled(pool(0, 0, None), 2, 0.11)
+    assert not votes_settled(pool(0, 0, None), 2, 0.09)
+    assert votes_settled(pool(1, 1), 2, 0.11)
+    assert not votes_settled(pool(1, 1), 2, 0.09)
+    assert not votes_settled(pool(0, 1), 2, 1.0)
+    assert votes_settled(pool(0, 1), 0, 0.0)
 
 
 def test_worked_by_hand() -> None:

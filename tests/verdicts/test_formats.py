@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 
@@ -14,8 +15,8 @@ from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.prompts import TEMPLATE_FORMATS, build_messages, load_template, reading_format
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.types import Choice, Message, Order, Outcome, PreferencePair, VerdictStatus
-from rewardlab.verdicts.formats import READERS, WRITERS
-from rewardlab.verdicts.parse import format_verdict, parse_verdict
+from rewardlab.verdicts.formats import READERS, WRITERS, format_id, letters_in_last_line
+from rewardlab.verdicts.parse import format_verdict, parse_verdict, verdict_label
 
 FIRST, SECOND = Choice.FIRST, Choice.SECOND
 TIE, NONE, NOT = VerdictStatus.TIE, VerdictStatus.NO_VERDICT, VerdictStatus.NOT_A_CHOICE
@@ -49,6 +50,11 @@ READ = [
     ("two_scores", "<answer>7/10, 9/10</answer>", SECOND),
     ("two_scores", "Scores: 10 9", FIRST),
     ("bare", " 2\n", SECOND),
+    ("think_answer", "<answer>1</answer></answer>", FIRST),
+    ("think_answer", "<answer>1</answer> and <answer>1</answer>, or <answer>2</answer>", SECOND),
+    ("json_better_response", '```json\n{"better_response": "B"}\n``` \n', SECOND),
+    ("boxed", "\\boxed{A} and }", FIRST),
+    ("boxed", "\\boxed{" + 198 * " " + "A}", FIRST),
 ]
 NOT_READ = [
     ("answer_sentence", "<answer>1</answer>", NOT),
@@ -100,6 +106,43 @@ NOT_READ = [
     ("two_scores", "8-9", NONE),
     ("two_scores", "I have nothing to add to 8 of 9.", NONE),
     ("bare", "1 2", NOT),
+    ("think_answer", "<answer>1</answer> <answer> <answer>2</answer>", NONE),
+    ("think_answer", "2</answer>", NONE),
+    ("think_answer", "It wrote '<answer>2</answer>'", NONE),
+    ("double_brackets", '"[[A]]" X', NONE),
+    ("json_better_response", "[1]", NONE),
+    ("json_better_response", "}", NONE),
+    ("result_tag", "[RESULT] AX", NOT),
+    ("boxed", "{}, '\\boxed{B}', {}", NONE),
+    ("boxed", "\\boxed{" + 199 * " " + "A}", NOT),  # of a box 200 characters are looked at
+]
+RULES = [
+    ("think_answer", "so", "no_answer_tag"),
+    ("think_answer", "<answer>1</answer>", "answer_tag"),
+    ("answer_sentence", "so", "no_answer_tag"),
+    ("answer_sentence", "<answer>Answer 1 is better</answer>", "answer_sentence"),
+    ("bare", "so", "bare"),
+    ("double_brackets", "so", "no_double_brackets"),
+    ("double_brackets", "[[A]]", "double_brackets"),
+    ("double_brackets", "[[C]]", "double_brackets"),
+    ("overall_judgment", "so", "no_overall_judgment"),
+    ("overall_judgment", "Overall Judgment: so", "no_answer_is_better"),
+    ("overall_judgment", "Overall Judgment: Answer 1 is better", "answer_is_better"),
+    ("json_better_response", "so", "no_json_object"),
+    ("json_better_response", "{}", "no_better_response"),
+    ("json_better_response", '{"better_response": "A"}', "better_response"),
+    ("json_better_response", '{"better_response": "tie"}', "better_response"),
+    ("result_tag", "so", "no_result_tag"),
+    ("result_tag", "[RESULT] A", "result_tag"),
+    ("boxed", "so", "no_box"),
+    ("boxed", "\\boxed{A}", "boxed"),
+    ("box_tokens", "so", "no_box"),
+    ("box_tokens", "<|begin_of_box|>A<|end_of_box|>", "box_tokens"),
+    ("two_scores", "so", "no_last_line_scores"),
+    ("two_scores", "<answer>so</answer>", "no_answer_tag_scores"),
+    ("two_scores", "8 5", "last_line_scores"),
+    ("two_scores", "7 7", "last_line_scores"),
+    ("two_scores", "<answer>8 5</answer>", "answer_tag_scores"),
 ]
 
 
@@ -117,6 +160,16 @@ def test_not_read(verdict_format: str, text: str, status: VerdictStatus) -> None
     verdict = parse_verdict(text, verdict_format)
     assert (verdict.choice, verdict.status) == (None, status)
     assert verdict.rule
+
+
+@pytest.mark.parametrize(("verdict_format", "text", "rule"), RULES)
+def test_the_rule_is_the_place_that_was_looked_at(verdict_format: str, text: str, rule: str) -> None:
+    """Also where no choice stood in it."""
+    assert parse_verdict(text, verdict_format).rule == rule
+
+
+def test_letters_of_any_number_of_answers() -> None:
+    assert letters_in_last_line('[[A]] first\nit said "[[B]]", so [[c]] and [[ D ]]') == {"C", "D"}
 
 
 def test_every_convention_is_known_by_one_name() -> None:
@@ -174,6 +227,7 @@ def test_read_as_written(choice: Choice, reasoning: str) -> None:
     """parse(format(v)) == v, for each."""
     for name in READERS:
         assert parse_verdict(format_verdict(choice, reasoning, name), name).choice is choice
+    assert parse_verdict(verdict_label(choice), "bare").choice is choice
 
 
 TAGS = ["<think>", "</think>", "<answer>", "</answer>", "<|begin_of_box|>", "<|end_of_box|>", "[[", "]]", "[[A]]", "[RESULT]"]
@@ -257,6 +311,12 @@ def test_a_format_from_a_file(tmp_path: Path) -> None:
     for text, fault in (("Urteil: kaputt", "KeyError"), ("Urteil: beide", "expected a rewardlab.types.Verdict")):
         with pytest.raises(ConfigError, match=fault):
             parse_verdict(text, str(reader))
+    long = "Urteil: kaputt".rjust(80)
+    with pytest.raises(
+        ConfigError,
+        match=rf"^verdict format {re.escape(str(reader))}: its reader fails \(KeyError\('kaputt'\)\) on {long[:60]!r}$",
+    ):
+        parse_verdict(long, str(reader))
     changed = tmp_path / "other" / "urteil.py"
     changed.parent.mkdir()
     changed.write_text(READER + "\n")
@@ -267,6 +327,22 @@ def test_a_format_from_a_file(tmp_path: Path) -> None:
     (tmp_path / "empty.py").write_text("")
     with pytest.raises(ConfigError, match="has no read_verdict"):
         load_template(f"{tmp_path / 'empty.py'}:{words}")
+
+
+@pytest.mark.parametrize("made", ["None, VerdictStatus.OK", "Choice.FIRST, VerdictStatus.TIE"])
+def test_a_choice_goes_with_its_status(made: str, tmp_path: Path) -> None:
+    """A reader of another's that says otherwise is an error, not a vote."""
+    code = f"from rewardlab.types import Choice, Verdict, VerdictStatus\ndef read_verdict(text): return Verdict({made})"
+    (tmp_path / "made.py").write_text(code)
+    with pytest.raises(ConfigError, match=r"a choice goes with status OK, and only with it$"):
+        parse_verdict("any", str(tmp_path / "made.py"))
+
+
+def test_what_names_a_format(tmp_path: Path) -> None:
+    """Its name; of a file the name and the beginning of its SHA-256, wherever it lies."""
+    assert format_id("boxed") == "boxed"
+    (tmp_path / "mine.py").write_bytes(b"abc")  # whose hash is printed in FIPS 180-2
+    assert format_id(str(tmp_path / "mine.py")) == "mine.py ba7816bf8f01cfea"
 
 
 def test_a_format_of_an_installed_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,5 +379,5 @@ read_verdict = """
     (tmp_path / "made.py").write_text(code + made)
     assert parse_verdict("any", str(tmp_path / "made.py")).rule == "made"
     (tmp_path / "number.py").write_text("read_verdict = 3")
-    with pytest.raises(ConfigError, match="has no read_verdict; expected def read_verdict"):
+    with pytest.raises(ConfigError, match=r"has no read_verdict; expected def read_verdict\(text\) -> Verdict at"):
         parse_verdict("any", str(tmp_path / "number.py"))

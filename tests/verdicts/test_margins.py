@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -37,16 +38,25 @@ def test_two_tokens_spell_each_verdict() -> None:
     assert margins.item() == pytest.approx(math.log(0.5), abs=1e-6)
     assert coverage.item() == pytest.approx(0.9, abs=1e-6)
     assert margins.sigmoid().item() == pytest.approx(1 / 3, abs=1e-6)
-    with pytest.raises(ValueError, match="tokens of its own"):
-        verdict_margins(logits, [1], [1, 2])
-    with pytest.raises(ValueError, match="tokens of its own"):
-        verdict_margins(logits, [], [1])
+    for first, second in (([1], [1, 2]), ([], [1]), ([1], [])):
+        with pytest.raises(
+            ValueError, match=f"^each verdict needs tokens of its own, got {re.escape(f'{first} and {second}')}$"
+        ):
+            verdict_margins(logits, first, second)
+
+
+def test_coverage_is_a_probability() -> None:
+    """Of a model that can write verdicts alone it is 1, and never above, whatever its logits round to."""
+    _, coverage = verdict_margins(torch.randn(1000, 2, generator=torch.Generator().manual_seed(0)), [0], [1])
+    assert coverage.max().item() == 1.0
+    assert coverage.min().item() == pytest.approx(1)
 
 
 def test_little_coverage_is_no_verdict() -> None:
     """A model about to write token 0 with .98: whatever the .02 prefer, it is not readable; .55 is."""
     _, coverage = verdict_margins(torch.tensor([[0.98, 0.019, 0.001], [0.45, 0.25, 0.3]]).log(), [1], [2])
     assert readable(coverage).tolist() == [False, True]
+    assert readable(torch.tensor([0.5, 0.49])).tolist() == [True, False]
 
 
 def test_golden_numbers_of_a_position_bias() -> None:
@@ -69,6 +79,7 @@ def test_clamps_are_counted() -> None:
     assert torch.sigmoid(torch.tensor(MARGIN_LIMIT)).item() == pytest.approx(0.9999, abs=1e-7)
     assert beyond == 0.5
     assert clamped(torch.empty(0))[1] == 0.0
+    assert clamped(torch.tensor([2.0, -2.0, 2.5]), 2.0)[1] == pytest.approx(1 / 3)  # the limit itself is within
 
 
 def test_mean_over_rationales() -> None:
@@ -101,6 +112,9 @@ def test_temperature_equals_logistic_regression() -> None:
     for other in (found.tau * 0.9, found.tau * 1.1):
         right = margins * (1 - 2 * torch.tensor(labels)) / other
         assert found.nll < torch.nn.functional.softplus(-right).mean().item()
+    divided = found(margins)
+    assert divided.tolist() == (margins / found.tau).tolist()
+    assert found.nll == pytest.approx(torch.nn.functional.softplus(-divided * (1 - 2 * torch.tensor(labels))).mean().item())
 
 
 def test_a_temperature_that_has_no_minimum_says_so() -> None:
@@ -115,10 +129,11 @@ def test_a_temperature_that_has_no_minimum_says_so() -> None:
         pytest.approx(100),
     )
     assert fit_temperature(0 * ones, zeros).fit is TemperatureFit.NO_SIGNAL
-    with pytest.raises(ValueError, match="finite"):
-        fit_temperature(torch.tensor([1.0, math.nan]), torch.tensor([0, 1]))
-    with pytest.raises(ValueError, match="at least one"):
-        fit_temperature(torch.empty(0), torch.empty(0))
+    assert fit_temperature(20 * ones, zeros).fit is TemperatureFit.SEPARABLE  # so sharp that nothing is left to win
+    assert [fit_temperature(margins, zeros, (0.5, 8.0)).tau for margins in (ones, -ones)] == pytest.approx([0.5, 8])
+    for margins in (torch.tensor([1.0, math.nan]), torch.tensor([1.0, math.inf]), torch.empty(0)):
+        with pytest.raises(ValueError, match=r"^a temperature needs finite margins, at least one$"):
+            fit_temperature(margins, torch.zeros(len(margins)))
 
 
 def test_rewards() -> None:

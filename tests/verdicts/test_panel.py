@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rewardlab.types import BOTH_ORDERS, Outcome, VerdictStatus, Vote
-from rewardlab.verdicts.panel import log_odds_of, member_judgments, panel_judgment
+from rewardlab.verdicts.panel import LOG_ODDS_LIMIT, log_odds_of, member_judgments, panel_judgment
 from rewardlab.verdicts.votes import both_orders_or_none, reduce_votes
 from tests.support.labeled import labeled
 
@@ -99,7 +99,15 @@ def test_one_voice_each() -> None:
     pooled = panel_judgment("p", votes, by_log_odds=True)
     by_hand = (2 * math.log(4.5 / 2.5) + math.log(0.5 / 6.5)) / 3
     assert pooled.share_0 == pytest.approx(1 / (1 + math.exp(-by_hand)))
-    assert pooled.outcome is Outcome.RESPONSE_1
+    assert (pooled.pair_id, pooled.outcome) == ("p", Outcome.RESPONSE_1)
+    assert panel_judgment("p", votes_of([("1", "1", False)]), by_log_odds=True).pair_id == "p"
+    assert {judged.pair_id for judged in member_judgments(votes).values()} == {""}  # of any pair
+
+
+def test_a_member_that_was_asked_in_one_order_has_a_voice() -> None:
+    """It abstains only where an order that was asked gave nothing."""
+    votes = votes_of([("11", "", False)])
+    assert (panel_judgment("p", votes).outcome, panel_judgment("p", votes).share_0) == (Outcome.RESPONSE_0, 1.0)
 
 
 def test_a_judge_of_one_place_has_no_weight() -> None:
@@ -115,3 +123,5 @@ def test_log_odds_stay_finite() -> None:
     votes = [replace(vote, margin=margin) for vote, margin in zip(labeled("1", "2").judgment.votes, (99, -99), strict=True)]
     assert {vote.order for vote in votes} == set(BOTH_ORDERS)
     assert log_odds_of(reduce_votes("p", votes)) == pytest.approx(math.log(0.9999 / 0.0001))
+    for share, odds in ((1.0, LOG_ODDS_LIMIT), (0.0, -LOG_ODDS_LIMIT), (0.75, math.log(3))):
+        assert log_odds_of(replace(reduce_votes("p", votes), share_0=share)) == pytest.approx(odds)

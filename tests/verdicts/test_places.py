@@ -89,6 +89,14 @@ def test_what_follows_the_reasoning(text: str, rest: str | None) -> None:
     assert read(text).rule == ("unclosed_think" if rest is None else rest)
 
 
+def test_a_reader_of_the_rest_is_described_as_the_reader() -> None:
+    def read(text: str) -> Verdict:
+        """What it reads."""
+        return Verdict(None, VerdictStatus.TIE)
+
+    assert reads_rest(read).__doc__ == "What it reads."
+
+
 @pytest.mark.parametrize(
     ("text", "quoted"),
     [
@@ -99,6 +107,7 @@ def test_what_follows_the_reasoning(text: str, rest: str | None) -> None:
         ("' X. '", True),  # a blank within, and a full stop before the closing mark
         ("'  X'", False),  # two characters are looked at before it
         ("'X ..'", False),  # and three after it
+        ("'XX'", False),  # a letter within is the place's no more
         ("a'X", False),
         ("X'a", False),
         ("a X'", False),

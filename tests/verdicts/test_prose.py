@@ -30,6 +30,8 @@ LINES = [
     ('"Winner: A"', FIRST),
     ("Winner: Tie", TIE),
     ("Verdict: C", TIE),
+    ("Verdict: draw", TIE),
+    ("Winner: B X", NONE),
     ("Answer: B", NONE),
     ("The correct answer is B", NONE),
     ("Winner: Response 3", NONE),
@@ -51,6 +53,7 @@ CHOICES = [
     ("3", NONE),
     ("A or B", NONE),
     ("A B", NONE),
+    ("A X", NONE),
     ("12", NONE),
     ("A cat", NONE),
     ("not A", NONE),
@@ -72,6 +75,8 @@ SENTENCES = [
     ("Both are equally accurate, but Response A is better.", FIRST),
     ("Response B is better. Response B is the winner.", SECOND),
     ("Response 1 seems to be the better response.", FIRST),
+    ('"Response B is better" aside, Response A is better.', FIRST),
+    ("Response A is better than the one marked ?X", FIRST),
     ("It is a tie.", TIE),
     ("Both responses are equally good.", TIE),
     ("Response A is not better", NONE),
@@ -89,6 +94,8 @@ SENTENCES = [
     ("I doubt Response A is better.", NOT),
     ("If you want style, Response A is better.", NOT),
     ("Response A is better only if you like dogs.", NOT),
+    ("In the end, Response A is better only if you like dogs.", NOT),
+    ("Response A is better, isn't it?’", NOT),
     ("Unless colour counts, Response 2 is better.", NOT),
     ("Response A is better, isn't it?", NOT),
     ("Some would say Response A is better.", NOT),
@@ -119,6 +126,12 @@ def test_exchanged_names_exchange_the_verdict(verdict_format: str, line: str, ex
     other = {"1": "2", "2": "1", "A": "B", "B": "A"}
     exchanged = re.sub(r"\b[12AB]\b", lambda match: other[match[0]], line)
     assert parse_verdict(exchanged, verdict_format) == parse_verdict(line, verdict_format).swap()
+
+
+@pytest.mark.parametrize(("verdict_format", "line", "expected"), CASES)
+def test_the_rule_is_the_place_that_was_looked_at(verdict_format: str, line: str, expected: Choice | VerdictStatus) -> None:
+    unread = {"winner_line": "no_winner_line", "choice_line": "no_choice_line", "prose_sentence": "no_statement"}
+    assert parse_verdict(line, verdict_format).rule == (unread[verdict_format] if expected == NONE else verdict_format)
 
 
 @given(st.sampled_from(CASES), st.text(max_size=80).filter(lambda text: "think>" not in text))
