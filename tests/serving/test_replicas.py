@@ -49,7 +49,8 @@ def rewards_of(judge: GenerativeJudge, prompts: list[str], ways: dict[str, Ask])
     # A pair a call, many at a time: both replicas are always busy.
     rules = GroupRules(group_size=len(ANSWERS), group_timeout_s=60.0)
     names = ("reward", "rewards", "probs", "embedding", "data", "content")
-    with running(create_app(judge, rules=rules, max_sequences=2, num_threads=16)) as url, httpx.Client(base_url=url, timeout=120) as http:
+    app = create_app(judge, rules=rules, max_sequences=2, num_threads=16)
+    with running(app) as url, httpx.Client(base_url=url, timeout=120) as http:
 
         def ask(call: tuple[str, str, str]) -> tuple[int, Any]:
             way, prompt, answer = call
