@@ -82,7 +82,7 @@ def prometheus_rows() -> list[str]:
     """Return a row of a table for each metric of ``/metrics``."""
     judge = _judge()
     service = JudgeService(judge, JudgeQueue(judge))
-    families = ServiceCollector(service).collect()
+    families = [*ServiceCollector(service).collect(), *service.histograms.registry.collect()]
     return [f"| `{f.name}{'_total' * (f.type == 'counter')}` | {f.type} | {escape_cell(f.documentation)} |" for f in families]
 
 

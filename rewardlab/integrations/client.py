@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import math
 import os
@@ -41,6 +42,12 @@ def image_url(image: Any) -> str:
     if isinstance(image, str | Path):
         image = Path(str(image).removeprefix("file://")).read_bytes()
     return to_data_url(image if isinstance(image, bytes) else encode_png(image.convert("RGB")))
+
+
+def group_key(question: str) -> str:
+    """Return a word that responses to one question share, by which a balancer sends them to one of several servers: they wait
+    there for each other."""
+    return hashlib.sha256(question.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 @cache
@@ -82,10 +89,12 @@ class RewardClient:
         self.num_failed += rewards.count(None)
         return rewards
 
-    async def post(self, path: str, body: Any) -> Any:
-        """Return the JSON of the server's response, or None if it fails."""
+    async def post(self, path: str, body: Any, *, group: str = "") -> Any:
+        """Return the JSON of the server's response, or None if it fails. ``group`` is the :func:`group_key` of a sample that is
+        sent alone."""
+        headers = self._headers | ({"X-Group-Key": group} if group else {})
         end, tries = time.monotonic() + self.deadline_s, 0
-        async with httpx.AsyncClient(headers=self._headers, timeout=self.deadline_s, verify=_certificates()) as client:
+        async with httpx.AsyncClient(headers=headers, timeout=self.deadline_s, verify=_certificates()) as client:
             while True:
                 try:
                     answer = self._read(path, await client.post(self.url + path, json=body))

@@ -12,7 +12,7 @@ import os
 from typing import Any
 
 from rewardlab.errors import DataError, EndpointError
-from rewardlab.integrations.client import RewardClient, image_url
+from rewardlab.integrations.client import RewardClient, group_key, image_url
 
 
 async def compute_score(
@@ -27,7 +27,8 @@ async def compute_score(
     label = {"question": info["question"], "media": [image_url(image) for image in (() if images is None else images)]}
     if info.get("anchor"):
         label["anchor"] = info["anchor"]
-    reward = await client.post("/slime", {"prompt": info["question"], "response": solution_str, "label": label})
+    body = {"prompt": info["question"], "response": solution_str, "label": label}
+    reward = await client.post("/slime", body, group=group_key(info["question"]))
     if reward is None:
         raise EndpointError(f"{client.url}: no reward for a sample of {data_source}; see the log")
     return {"score": float(reward)}

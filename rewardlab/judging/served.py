@@ -89,7 +89,7 @@ class ServedJudge(ModelJudge):
         try:
             health = (await connection.client.get("/health", timeout=15)).json()
             status = (await connection.client.get("/v1/status", timeout=15)).status_code
-            if not {"judge", "template_hash"} <= set(health):
+            if status not in _REFUSALS and not {"judge", "template_hash"} <= set(health):
                 raise ValueError("no health of a judge")
         except (httpx.HTTPError, ValueError, TypeError) as error:
             raise EndpointError(

@@ -16,6 +16,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from rewardlab.errors import EndpointError
+from rewardlab.integrations import verl
 from rewardlab.integrations.chats import request_rewards
 from rewardlab.integrations.client import RewardClient, image_url
 from tests.support.images import png
@@ -27,12 +28,30 @@ class Server:
 
     def __init__(self) -> None:
         self.bodies: list[dict[str, Any]] = []
-        self.app = Starlette(routes=[Route("/v1/rewards", self.rewards, methods=["POST"])])
+        self.groups: list[str | None] = []
+        routes = [Route("/v1/rewards", self.rewards, methods=["POST"]), Route("/slime", self.sample, methods=["POST"])]
+        self.app = Starlette(routes=routes)
+
+    async def sample(self, request: Request) -> JSONResponse:
+        self.groups.append(request.headers.get("X-Group-Key"))
+        return JSONResponse(1.0)
 
     async def rewards(self, request: Request) -> JSONResponse:
         self.bodies.append(await request.json())
         numbers = [None if text == "?" else float(text) for text in self.bodies[-1]["responses"]]
         return JSONResponse({"rewards": numbers})
+
+
+def test_samples_of_a_prompt_name_one_group(server: tuple[Server, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """By it a balancer brings them together; whatever a dataset holds is a word that a header may have."""
+    keeper, url = server
+    monkeypatch.setenv("REWARDLAB_URL", url)
+    for question, answer in [("Which?\nä", "a"), ("Which?\nä", "b"), ("Which?", "c")]:
+        asyncio.run(verl.compute_score("demo", answer, None, {"question": question}))
+    first, second, other = keeper.groups
+    assert first == second != other
+    assert first is not None
+    assert first.isalnum()
 
 
 @pytest.fixture

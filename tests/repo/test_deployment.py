@@ -274,9 +274,28 @@ def test_deployments_have_every_probe_and_keys() -> None:
             assert "--keys" in container["args"]
 
 
+def test_service_of_systemd_runs_the_program(tmp_path: Path) -> None:
+    """Its command takes the settings that the page has, and it is given longer to stop than it takes."""
+    unit = (LAUNCH / "rewardlab.service").read_text(encoding="utf-8")
+    block = next(
+        text for text in re.findall(r"```yaml\n(.*?)```", DEPLOY.read_text(encoding="utf-8"), re.DOTALL) if "judge:" in text
+    )
+    (tmp_path / "serve.yaml").write_text(block)
+    command = re.search(r"^ExecStart=\S+/rewardlab (.*)$", unit, re.MULTILINE)
+    assert command
+    line = shlex.split(command[1].replace("/etc/rewardlab/serve.yaml", str(tmp_path / "serve.yaml")))
+    given = parse(line)
+    assert (given["judge"], given["allowed_host"], given["log_format"]) == ("vllm:runs/rl/final", ["judge.example.org"], "json")
+    stop = re.search(r"^TimeoutStopSec=(\d+)$", unit, re.MULTILINE)
+    assert stop
+    assert int(stop[1]) > given["notice"] + given["drain"]
+    for grace in (seconds for path in MANIFESTS for seconds in values(documents(path), "terminationGracePeriodSeconds")):
+        assert grace > given["notice"] + given["drain"]
+
+
 def test_routes_that_are_documented_exist() -> None:
     for name in re.findall(r"`(?:GET |POST )?(/[a-z0-9/]+)`", DEPLOY.read_text(encoding="utf-8")):
-        if not name.startswith(("/dev", "/var", "/data", "/workspace", "/opt")):
+        if not name.startswith(("/dev", "/var", "/data", "/workspace", "/opt", "/etc")) and name != "/judge":
             assert name in routes() | {"/docs"}, name
 
 
@@ -285,7 +304,7 @@ def test_metrics_that_are_documented_exist() -> None:
         metrics = httpx.get(f"{url}/metrics").text
     named = set(re.findall(r"`(rewardlab_\w+)`", DEPLOY.read_text(encoding="utf-8")))
     assert len(named) >= 5
-    assert named <= set(re.findall(r"^(rewardlab_\w+)", metrics, re.MULTILINE))
+    assert named <= set(re.findall(r"^(?:# TYPE )?(rewardlab_\w+)", metrics, re.MULTILINE))
 
 
 def test_documented_keys_open_the_endpoint(tmp_path: Path) -> None:

@@ -46,9 +46,11 @@ ONE_AT_A_TIME: dict[str, Ask] = {
 
 def rewards_of(judge: GenerativeJudge, prompts: list[str], ways: dict[str, Ask]) -> dict[str, Any]:
     """The rewards of a server for a group to each prompt, its members sent one by one, at once; by way, prompt, answer."""
+    # A pair a call, many at a time: both replicas are always busy.
     rules = GroupRules(group_size=len(ANSWERS), group_timeout_s=60.0)
     names = ("reward", "rewards", "probs", "embedding", "data", "content")
-    with running(create_app(judge, rules=rules)) as url, httpx.Client(base_url=url, timeout=120) as http:
+    app = create_app(judge, rules=rules, max_sequences=2, num_threads=16)
+    with running(app) as url, httpx.Client(base_url=url, timeout=120) as http:
 
         def ask(call: tuple[str, str, str]) -> tuple[int, Any]:
             way, prompt, answer = call
