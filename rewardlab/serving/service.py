@@ -96,7 +96,7 @@ class JudgeService:
         rewards = [reward for reward in result.rewards if reward is not None]
         if len(rewards) < len(result.rewards):
             failed = len(result.rewards) - len(rewards)
-            raise NoVerdictError(f"no comparison of {failed} of {len(samples)} responses has a verdict; ask again for a new draw")
+            raise NoVerdictError(f"no comparison of {failed} of {len(samples)} responses has a verdict; a retry is a new draw")
         return rewards
 
     async def images(self, references: Sequence[str]) -> tuple[bytes, ...]:
