@@ -21,7 +21,7 @@ from rewardlab.serving.request_context import RequestAccount
 try:
     from opentelemetry import propagate, trace
 except ModuleNotFoundError:  # an extra
-    trace = None
+    trace = None  # type: ignore[assignment, unused-ignore]
 
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 
