@@ -6,7 +6,8 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,14 @@ def test_a_line_of_json_for_each_request(url: str, caplog: pytest.LogCaptureFixt
     assert not re.search(r"anna-key|wrong-key|\n", "".join(lines))
 
 
+def eventually(holds: Callable[[], bool], seconds: float = 10.0) -> bool:
+    """Return whether something holds within the time."""
+    end = time.monotonic() + seconds
+    while not (held := holds()) and time.monotonic() < end:
+        time.sleep(0.05)
+    return held
+
+
 def test_histograms_and_metrics_by_key(url: str) -> None:
     """Latency by path, time in the queue, sizes of batches, tokens; requests and tokens by the name of a key."""
     labels = {"path": "/v1/judge", "status": "200", "key": "anna"}
@@ -93,10 +102,11 @@ def test_histograms_and_metrics_by_key(url: str) -> None:
     latency = sample(url, "rewardlab_request_seconds_count", path="/v1/judge")
     HTTP.post(f"{url}/v1/judge", json={**BODY, "question": "Measured?"}, headers=ANNA)
     HTTP.get(f"{url}/of-their-own", headers=ANNA)
-    assert all(sample(url, name) > value for name, value in zip(names, before, strict=True))
-    assert sample(url, "rewardlab_requests_total", **labels) == asked + 1
-    assert sample(url, "rewardlab_key_tokens_total", key="anna") > tokens
-    assert sample(url, "rewardlab_request_seconds_count", path="/v1/judge") == latency + 1
+    # Some are counted when the answer is on its way already.
+    assert eventually(lambda: all(sample(url, name) > value for name, value in zip(names, before, strict=True)))
+    assert eventually(lambda: sample(url, "rewardlab_requests_total", **labels) == asked + 1)
+    assert eventually(lambda: sample(url, "rewardlab_key_tokens_total", key="anna") > tokens)
+    assert eventually(lambda: sample(url, "rewardlab_request_seconds_count", path="/v1/judge") == latency + 1)
     text = HTTP.get(f"{url}/metrics", headers=ANNA).text
     assert "of-their-own" not in text
     assert "anna-key" not in text
