@@ -95,7 +95,7 @@ def test_histograms_and_metrics_by_key(url: str) -> None:
         "rewardlab_queue_seconds_count",
         "rewardlab_batch_size_count",
         "rewardlab_job_tokens_sum",
-        "rewardlab_engine_seconds_sum",
+        "rewardlab_engine_seconds_count",
     ]
     before = [sample(url, name) for name in names]
     asked, tokens = sample(url, "rewardlab_requests_total", **labels), sample(url, "rewardlab_key_tokens_total", key="anna")
