@@ -53,5 +53,5 @@ def _option(name: str) -> str:
 
 
 def _nearest(name: str, names: Iterable[str]) -> str:
-    found = difflib.get_close_matches(name, names, 1)
-    return f"; did you mean {_option(found[0])}?" if found else "; `rewardlab serve --help` lists them"
+    nearest = difflib.get_close_matches(name, names, 1)
+    return f"; did you mean {_option(nearest[0])}?" if nearest else "; `rewardlab serve --help` lists them"

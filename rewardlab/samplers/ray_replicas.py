@@ -64,7 +64,7 @@ class EngineReplica:
 
     async def check_health(self) -> None:
         """Raise if a call hangs; Ray Serve asks."""
-        if any(time.monotonic() - begun > self._timeout_s for begun in self._begun.values()):
+        if any(time.monotonic() - start > self._timeout_s for start in self._begun.values()):
             raise RuntimeError(f"no answer within {self._timeout_s:g} s")
 
 

@@ -79,9 +79,9 @@ class FairQueue:
     def sequences_before(self, tenant: str, rank: tuple[int, float, int], num: int) -> float:
         """Return the sequences that are taken before a job of ``num`` sequences and this rank, if nobody else comes: those of
         the tenant that rank before it, and of each other tenant as many as its weight gives it meanwhile."""
-        own = self._lines.get(tenant, _Line())
-        behind = own.entries[bisect_left(own.entries, rank, key=lambda entry: entry.rank) :]
-        ahead = own.sequences - sum(entry.job.num_sequences for entry in behind)
+        queued = self._lines.get(tenant, _Line())
+        behind = queued.entries[bisect_left(queued.entries, rank, key=lambda entry: entry.rank) :]
+        ahead = queued.sequences - sum(entry.job.num_sequences for entry in behind)
         share = (ahead + num) / self._weight(tenant)
         others = ((name, line.sequences) for name, line in self._lines.items() if name != tenant)
         return ahead + sum(min(sequences, share * self._weight(name)) for name, sequences in others)

@@ -82,14 +82,14 @@ class UploadStore:
         """Return the sizes of a tenant's files, read from its folder the first time."""
         if place.name not in self._sizes:
             place.mkdir(mode=0o700, exist_ok=True)
-            found = []
+            files = []
             for file in os.scandir(place):
                 status = file.stat()
                 if _ID.fullmatch(file.name):
-                    found.append((status.st_mtime_ns, file.name, status.st_size))
+                    files.append((status.st_mtime_ns, file.name, status.st_size))
                 elif time.time() - status.st_mtime > STALE_S:
                     os.unlink(file.path)
-            self._sizes[place.name] = OrderedDict((name, size) for _, name, size in sorted(found))
+            self._sizes[place.name] = OrderedDict((name, size) for _, name, size in sorted(files))
         return self._sizes[place.name]
 
 

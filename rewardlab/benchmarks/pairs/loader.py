@@ -44,8 +44,8 @@ def load_labelled_pairs(
         slices = {"source": pair.source or "unknown", "level": str(pair.level)}
         kept -= sum(map(len, pair.images))
         media = partial(tuple, pair.images) if pair.images and not with_images and kept > 0 else None
-        shown = partial(_refuse, fault) if fault else media
-        rows.append(Row(number, visible, pair.category or "all", key, slices, num_videos=len(stored.videos), media=shown))
+        page_media = partial(_refuse, fault) if fault else media
+        rows.append(Row(number, visible, pair.category or "all", key, slices, num_videos=len(stored.videos), media=page_media))
     return rows
 
 

@@ -185,8 +185,8 @@ def _answered(log: AppendLog) -> Answers:
     for line, entry in enumerate(log.rows, start=2):
         with undamaged(log.path, line):
             rows = dict(enumerate(entry["answers"])) if "answers" in entry else {entry["place"]: entry["answer"]}
-            found = {(entry["prompt"], place): completion_of(row) for place, row in rows.items()}
-            answers |= {at: completion for at, completion in found.items() if not completion.failed}
+            drawn = {(entry["prompt"], place): completion_of(row) for place, row in rows.items()}
+            answers |= {at: completion for at, completion in drawn.items() if not completion.failed}
     return answers
 
 
