@@ -106,9 +106,15 @@ def read_content(content: Any) -> tuple[str, tuple[str, ...]]:
     return "\n".join(texts), tuple(images)
 
 
+def read_role(message: Mapping[str, Any]) -> str:
+    """Return the role of a message; ``developer`` is OpenAI's newer word for ``system``."""
+    role = str(message.get("role", "user"))
+    return "system" if role == "developer" else role
+
+
 def read_conversation(messages: Sequence[Mapping[str, Any]]) -> tuple[str, tuple[str, ...]]:
     """Return (question, image references) of a chat: the text of a single turn, or all turns with their roles."""
-    turns = [(str(message.get("role", "user")), *read_content(message.get("content"))) for message in messages]
+    turns = [(read_role(message), *read_content(message.get("content"))) for message in messages]
     images = tuple(image for _, _, references in turns for image in references)
     texts = [(role, text) for role, text, _ in turns if text.strip()]
     if not texts:

@@ -47,29 +47,30 @@ class StorageError(Exception):
     """An upload cannot be written."""
 
 
+class UnsupportedParameterError(Exception):
+    """A request asks for what this server cannot do by ``param``, and would be answered with something else."""
+
+    def __init__(self, message: str, param: str) -> None:
+        super().__init__(message)
+        self.param = param
+
+
 class NoVerdictError(Exception):
     """No comparison of a response could be judged: there is no reward to give, and none is made up."""
 
 
 # Exception -> ``status`` in the body, HTTP status.
-_STATUSES: dict[type[BaseException], tuple[str, int]] = {
+_STATUSES: dict[type[Exception], tuple[str, int]] = {
     OverloadedError: ("overloaded", 429),
     DeadlineExceededError: ("toolate", 504),
     GroupTimeoutError: ("alone", 408),
     EngineFailedError: ("enginefailed", 503),
     NoVerdictError: ("unjudged", 503),
     StorageError: ("storage", 507),
+    UnsupportedParameterError: ("unsupported", 400),
 }
 # Faults of a request or of the engine; any other exception is a fault of ours.
-REQUEST_ERRORS = (
-    InputError,
-    OverloadedError,
-    DeadlineExceededError,
-    GroupTimeoutError,
-    EngineFailedError,
-    NoVerdictError,
-    StorageError,
-)
+REQUEST_ERRORS: tuple[type[Exception], ...] = (InputError, *_STATUSES)
 
 
 # Status in the body where the HTTP status alone is known.
@@ -78,13 +79,13 @@ _OPENAI_PATH = re.compile(r"/v1/(?:chat|completions|responses|embeddings|models|
 _OPENAI_TYPES = {401: "authentication_error", 429: "rate_limit_error"}
 
 
-def error_status(error: BaseException) -> str:
+def error_status(error: Exception) -> str:
     """Return the status of one of :data:`REQUEST_ERRORS`."""
     input_status = type(error).__name__.removesuffix("Error").lower()
     return _STATUSES.get(type(error), (input_status, 422))[0]
 
 
-def error_body(error: BaseException) -> dict[str, str]:
+def error_body(error: Exception) -> dict[str, str]:
     """Return an error as a line of a batch or a stream: a sentence and a status."""
     return {"error": str(error), "status": error_status(error)}
 
@@ -115,7 +116,8 @@ async def failed_request(request: Request, error: Exception) -> JSONResponse:
     """Answer one of :data:`REQUEST_ERRORS`."""
     headers = {"Retry-After": str(error.retry_after_s)} if isinstance(error, OverloadedError | EngineFailedError) else {}
     code = _STATUSES.get(type(error), ("", 422))[1]
-    return error_response(request.url.path, code, str(error), status=error_status(error), headers=headers)
+    param = getattr(error, "param", None)
+    return error_response(request.url.path, code, str(error), status=error_status(error), param=param, headers=headers)
 
 
 async def invalid_request(request: Request, error: Exception) -> JSONResponse:
@@ -134,7 +136,7 @@ async def refused_request(request: Request, error: Exception) -> JSONResponse:
     """Answer what the routing or the reading of a body refuses: an unknown path, another method, too many bytes."""
     assert isinstance(error, HTTPException)
     path, sentence = request.url.path, str(error.detail)
-    if error.status_code == 404:
+    if error.status_code == 404 and sentence == "Not Found":
         sentence = f"{path}: no such path; /docs lists them all"
     elif error.status_code == 405:
         sentence = f"{path} takes {(error.headers or {}).get('Allow', 'another method')}, not {request.method}"

@@ -48,8 +48,9 @@ class Job(Protocol):
     @property
     def kind(self) -> Hashable: ...
 
-    def key(self) -> str:
-        """Return a hash of everything that the result depends on but the engine; equal for equal content."""
+    def key(self) -> str | None:
+        """Return a hash of everything that the result depends on but the engine; equal for equal content. None: the result is
+        neither kept nor taken from what was kept."""
         ...
 
     def run(self, batch: Sequence[Any], engine: JudgeEngine, probability_judge: Judge) -> list[Any]:
@@ -125,10 +126,11 @@ class JudgeJob:
 
 @dataclass(frozen=True)
 class ChatJob:
-    """Messages, to be completed."""
+    """Messages, to be completed; where ``is_new_draw``, whatever was drawn for the same ones before."""
 
     prompt: tuple[Message, ...]
     params: SamplingParams
+    is_new_draw: bool = False
 
     @property
     def num_sequences(self) -> int:
@@ -142,7 +144,9 @@ class ChatJob:
     def seed(self) -> int:
         return self.params.seed
 
-    def key(self) -> str:
+    def key(self) -> str | None:
+        if self.is_new_draw:
+            return None
         parts = []
         for message in self.prompt:
             parts.append(f"role {message.role}")

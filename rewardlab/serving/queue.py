@@ -159,8 +159,9 @@ class JudgeQueue:
         tenant, loop = TENANT.get(), asyncio.get_running_loop()
         self._count(tenant, "asked")
         arrival = loop.time()
-        if (cache_hit := self._cache.get(key := f"{tenant}:{job.key()}")) is not None:
-            self._cache.move_to_end(key)
+        key = job.key()
+        if key is not None and (cache_hit := self._cache.get(f"{tenant}:{key}")) is not None:
+            self._cache.move_to_end(f"{tenant}:{key}")
             self._count(tenant, "cached")
             return cache_hit
         deadline = arrival + TIMEOUT_S if deadline is None else deadline
@@ -358,8 +359,9 @@ class JudgeQueue:
         self._count(entry.tenant, "judged")
         self.statuses.update(entry.job.statuses(result))
         errors = entry.job.errors(result)
-        if entry.job.is_final(result):
-            self._cache[f"{entry.tenant}:{entry.job.key()}"] = result
+        key = entry.job.key()
+        if key is not None and entry.job.is_final(result):
+            self._cache[f"{entry.tenant}:{key}"] = result
             while len(self._cache) > self._cache_size:
                 self._cache.popitem(last=False)
         if entry.future.done():

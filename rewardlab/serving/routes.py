@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, HTTPException, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 
@@ -104,6 +104,13 @@ def api_routes(service: JudgeService) -> APIRouter:
     async def models() -> ModelList:
         """List the judge, as OpenAI's API lists models."""
         return ModelList(data=[ModelCard(id=judge.name, created=int(time.time()))])
+
+    @router.get("/v1/models/{name:path}")
+    async def model(name: str) -> ModelCard:
+        """Return the judge, by the name that /v1/models lists; 404 for another."""
+        if name != judge.name:
+            raise HTTPException(404, f"there is no model {name[:80]!r} here; /v1/models lists the one that is")
+        return ModelCard(id=judge.name, created=int(time.time()))
 
     @router.post("/v1/uploads")
     async def upload(request: Request) -> UploadResponse:

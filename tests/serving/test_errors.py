@@ -32,7 +32,7 @@ def url() -> Iterator[str]:
     async def broken() -> None:
         raise ZeroDivisionError
 
-    app.router.routes.insert(0, app.router.routes.pop())  # before the paths of models
+    app.router.routes[:0] = [app.router.routes.pop() for _ in range(2)]  # before the paths of models
     with running(app) as address:
         yield address
 

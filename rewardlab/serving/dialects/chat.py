@@ -4,6 +4,7 @@ the user is completed by the judge's model, for clients with their own prompts."
 from __future__ import annotations
 
 import json
+import secrets
 import time
 import uuid
 from collections.abc import Iterator
@@ -14,7 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rewardlab.errors import DataError
 from rewardlab.samplers.base import SamplingParams
-from rewardlab.serving.conversations import chat_sample, read_content
+from rewardlab.serving.conversations import chat_sample, read_content, read_role
+from rewardlab.serving.dialects.openai_parameters import refuse_unsupported
 from rewardlab.serving.jobs import ChatJob
 from rewardlab.serving.middleware import StrictJSONRoute
 from rewardlab.serving.schemas import JsonObject
@@ -24,9 +26,15 @@ from rewardlab.types import Completion, Message, Part
 MAX_TOKENS = 32768
 
 
+class StreamOptions(BaseModel):
+    """Whether the last event of a stream holds the tokens; other options ask for nothing here."""
+
+    include_usage: bool = False
+
+
 class ChatCompletionRequest(BaseModel):
     model_config = ConfigDict(
-        extra="ignore",
+        extra="allow",
         json_schema_extra={
             "example": {
                 "messages": [{"role": "user", "content": "What color is it?"}, {"role": "assistant", "content": "It is red."}]
@@ -42,6 +50,7 @@ class ChatCompletionRequest(BaseModel):
     max_completion_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
     seed: int | None = Field(None, ge=0, lt=2**63)
     stream: bool = False
+    stream_options: StreamOptions | None = None
 
 
 class ChatMessage(BaseModel):
@@ -69,12 +78,15 @@ def _choice(index: int, text: str, reason: str) -> ChatChoice:
     return ChatChoice(index=index, message=ChatMessage(content=text), finish_reason=reason)
 
 
-def _events(completion: ChatCompletion) -> Iterator[str]:
-    """Yield the completion as server-sent events, one for each choice."""
+def _events(completion: ChatCompletion, with_usage: bool) -> Iterator[str]:
+    """Yield the completion as server-sent events, one for each choice, and with its usage in a last one of its own."""
     head = {**completion.model_dump(), "object": "chat.completion.chunk"}
+    usage = head.pop("usage")
     for choice in completion.choices:
         part = {"index": choice.index, "delta": choice.message.model_dump(), "finish_reason": choice.finish_reason}
         yield f"data: {json.dumps({**head, 'choices': [part]})}\n\n"
+    if with_usage:
+        yield f"data: {json.dumps({**head, 'choices': [], 'usage': usage})}\n\n"
     yield "data: [DONE]\n\n"
 
 
@@ -84,22 +96,30 @@ def chat_routes(service: JudgeService) -> APIRouter:
     async def complete(request: ChatCompletionRequest) -> list[Completion]:
         parts = []
         for message in request.messages:
-            role = message.get("role")
+            role = read_role(message)
             if role not in ("system", "user", "assistant"):
-                raise DataError(f"a message has the role {role!r}; expected system, user or assistant")
+                raise DataError(f"a message has the role {role!r:.80}; expected system, developer, user or assistant")
+            if message.get("tool_calls") or message.get("function_call"):
+                raise DataError("a message calls a tool; a chat is completed from texts and images alone")
             text, references = read_content(message.get("content"))
             images = tuple(Part(image=image) for image in await service.images(references))
             parts.append(Message(role, (*images, Part(text=text))))
         options = (request.temperature, request.top_p, request.max_completion_tokens or request.max_tokens)
         defaults = (judge.temperature, judge.top_p, judge.max_tokens)
         temperature, top_p, max_tokens = (b if a is None else a for a, b in zip(options, defaults, strict=True))
-        params = SamplingParams(request.n, temperature, top_p, int(max_tokens), request.seed or 0)
-        completions: list[Completion] = await service.queue.submit(ChatJob(tuple(parts), params))
+        seed = secrets.randbelow(2**31) if request.seed is None else request.seed
+        params = SamplingParams(request.n, temperature, top_p, int(max_tokens), seed)
+        job = ChatJob(tuple(parts), params, is_new_draw=request.seed is None)
+        completions: list[Completion] = await service.queue.submit(job)
         return completions
 
     @router.post("/v1/chat/completions", response_model=None)
     async def chat_completions(request: ChatCompletionRequest) -> ChatCompletion | Response:
-        """Return ``reward:0.5`` for a question and the assistant's answer to it; complete a chat that ends with the user."""
+        """Return ``reward:0.5`` for a question and the assistant's answer to it; complete a chat that ends with the user.
+
+        A completion without ``seed`` is drawn anew each time. Parameters that this server does not know are refused (400) where
+        they ask for something; those of the sampling have no meaning for a reward."""
+        refuse_unsupported(request.model_extra)
         usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
         if request.messages[-1].get("role") == "assistant":
             if request.n > 1:
@@ -118,6 +138,9 @@ def chat_routes(service: JudgeService) -> APIRouter:
             choices=choices,
             usage=usage,
         )
-        return StreamingResponse(_events(response), media_type="text/event-stream") if request.stream else response
+        if not request.stream:
+            return response
+        with_usage = request.stream_options is not None and request.stream_options.include_usage
+        return StreamingResponse(_events(response, with_usage), media_type="text/event-stream")
 
     return router

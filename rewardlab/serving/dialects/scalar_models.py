@@ -7,14 +7,17 @@ request are compared with each other; a single one waits for its group. The rewa
 
 from __future__ import annotations
 
+import base64
+import struct
 import time
 import uuid
-from typing import Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from fastapi import APIRouter
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from rewardlab.serving.conversations import Sample, chat_sample, labeled_sample, split_sequence
+from rewardlab.serving.dialects.openai_parameters import refuse_unsupported
 from rewardlab.serving.middleware import StrictJSONRoute
 from rewardlab.serving.schemas import JsonObject
 from rewardlab.serving.service import JudgeService
@@ -37,6 +40,20 @@ class PoolingRequest(BaseModel):
     model: str = ""
     input: str | list[str] | None = None
     messages: list[JsonObject] | None = None
+
+    @field_validator("input", mode="before")
+    @classmethod
+    def _texts(cls, value: Any) -> Any:
+        if isinstance(value, list) and any(isinstance(item, int | list) for item in value[:1]):
+            raise ValueError("holds token ids; this server reads texts (langchain: check_embedding_ctx_length=False)")
+        return value
+
+
+class EmbeddingsRequest(PoolingRequest):
+    """OpenAI's: its clients ask for ``base64``, little-endian float32, unless they are told otherwise."""
+
+    model_config = ConfigDict(extra="allow")
+    encoding_format: Literal["float", "base64"] = "float"
 
 
 class EvaluationRequest(BaseModel):
@@ -65,7 +82,7 @@ class Classification(BaseModel):
 class Embedding(BaseModel):
     index: int
     object: str = "embedding"
-    embedding: list[float]
+    embedding: list[float] | str
 
 
 class Pooling(BaseModel):
@@ -99,6 +116,10 @@ def _samples(request: PoolingRequest) -> list[Sample]:
     return [labeled_sample(*split_sequence(text)) for text in texts]
 
 
+def _encoded(vector: list[float], encoding: Literal["float", "base64"]) -> list[float] | str:
+    return vector if encoding == "float" else base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
+
+
 def scalar_model_routes(service: JudgeService) -> APIRouter:
     router = APIRouter(tags=["scalar reward models: verl, vLLM, SGLang, LLaMA-Factory"], route_class=StrictJSONRoute)
 
@@ -114,10 +135,11 @@ def scalar_model_routes(service: JudgeService) -> APIRouter:
         return response(request, "classify", [Classification(index=n, probs=[value]) for n, value in enumerate(rewards)])
 
     @router.post("/v1/embeddings")
-    async def embeddings(request: PoolingRequest) -> PoolingResponse[Embedding]:
+    async def embeddings(request: EmbeddingsRequest) -> PoolingResponse[Embedding]:
         """Return the rewards as ``data[n].embedding[-1]``."""
-        rewards = await service.sample_rewards(_samples(request))
-        return response(request, "embd", [Embedding(index=n, embedding=[value]) for n, value in enumerate(rewards)])
+        refuse_unsupported(request.model_extra)
+        vectors = [_encoded([value], request.encoding_format) for value in await service.sample_rewards(_samples(request))]
+        return response(request, "embd", [Embedding(index=n, embedding=vector) for n, vector in enumerate(vectors)])
 
     @router.post("/pooling")
     async def pooling(request: PoolingRequest) -> PoolingResponse[Pooling]:

@@ -1,0 +1,54 @@
+"""Parameters of OpenAI's API that this server does not know: those that would change the answer are refused, not ignored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rewardlab.serving.errors import UnsupportedParameterError
+
+# Parameters that no answer depends on: who asks, and what OpenAI keeps or charges.
+WITHOUT_EFFECT = frozenset(
+    [
+        "user",
+        "metadata",
+        "service_tier",
+        "safety_identifier",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "parallel_tool_calls",
+    ]
+)
+# Values by which a parameter asks for nothing; clients send such defaults.
+NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "audio": (),
+    "best_of": (1,),
+    "echo": (False,),
+    "frequency_penalty": (0,),
+    "function_call": ("none", "auto"),
+    "functions": ([],),
+    "logit_bias": ({},),
+    "logprobs": (False,),
+    "min_p": (0,),
+    "modalities": (["text"],),
+    "presence_penalty": (0,),
+    "repetition_penalty": (1,),
+    "response_format": ({"type": "text"},),
+    "stop": ([], ""),
+    "store": (False,),
+    "tool_choice": ("none", "auto"),
+    "tools": ([],),
+    "top_k": (-1, 0),
+    "top_logprobs": (0,),
+    "use_activation": (False,),
+    "verbosity": ("medium",),
+}
+
+
+def refuse_unsupported(parameters: Mapping[str, Any] | None) -> None:
+    """Raise UnsupportedParameterError for the first of the parameters that would change the answer."""
+    for name, value in (parameters or {}).items():
+        if value is not None and name not in WITHOUT_EFFECT and value not in NEUTRAL.get(name, ()):
+            accepted = " or ".join(repr(neutral) for neutral in NEUTRAL.get(name, ()))
+            cure = f"leave it out, or send {accepted}" if accepted else "leave it out"
+            raise UnsupportedParameterError(f"the parameter {name!r:.80} is not supported here: {cure}", name)

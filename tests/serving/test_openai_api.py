@@ -1,0 +1,143 @@
+"""OpenAI's API as its clients use it: what is not supported is refused in its shape of errors, and a repeated chat is drawn
+anew."""
+
+from __future__ import annotations
+
+import base64
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from rewardlab.judging.judge import GenerativeJudge
+from rewardlab.samplers.base import SamplingParams
+from rewardlab.samplers.scripted import ScriptedSampler
+from rewardlab.serving.app import create_app
+from rewardlab.types import Completion, FinishReason, Message
+from tests.support.judge_servers import PLAIN
+from tests.support.scripted_judge import ANSWERS, PROMPT, QUESTION, handler
+from tests.support.servers import running
+
+CHAT: Any = [{"role": "user", "content": "Which number?"}]
+
+
+class SeededSampler(ScriptedSampler):
+    """Completes a chat with its seed and the roles of its messages, so that a new draw can be told from a kept one."""
+
+    def sample(self, prompts: Sequence[tuple[Message, ...]], params: SamplingParams) -> list[list[Completion]]:
+        if "Response 1" in prompts[0][0].text:
+            return super().sample(prompts, params)
+        roles = [" ".join(message.role for message in prompt) for prompt in prompts]
+        return [[Completion(f"{params.seed} {text}", FinishReason.STOP, num_tokens=2)] * params.num_samples for text in roles]
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with running(create_app(GenerativeJudge(SeededSampler(handler, "runs/rl/final"), PLAIN))) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def api(url: str) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+def completed(api: openai.OpenAI, **options: Any) -> str:
+    response = api.chat.completions.create(**{"model": "m", "messages": CHAT, **options})
+    return str(response.choices[0].message.content)
+
+
+def test_a_repeated_chat_is_drawn_anew(api: openai.OpenAI) -> None:
+    """Best of n by repeated requests gets n draws; with a seed the same request has the same answer."""
+    assert len({completed(api) for _ in range(5)}) == 5
+    assert {completed(api, seed=7) for _ in range(3)} == {"7 user"}
+
+
+def test_developer_is_system(api: openai.OpenAI) -> None:
+    """For completions and for rewards."""
+    system: list[Any] = [{"role": "developer", "content": "Be brief."}]
+    assert completed(api, messages=system + CHAT, seed=1) == "1 system user"
+    with pytest.raises(openai.UnprocessableEntityError, match="'tool'; expected system, developer, user or assistant"):
+        completed(api, messages=[*CHAT, {"role": "tool", "content": "5", "tool_call_id": "1"}])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("stop", ["\n"]),
+        ("logprobs", True),
+        ("top_logprobs", 3),
+        ("response_format", {"type": "json_object"}),
+        ("tools", [{"type": "function", "function": {"name": "f", "parameters": {}}}]),
+        ("tool_choice", "required"),
+        ("logit_bias", {"5": 1}),
+        ("presence_penalty", 0.5),
+        ("frequency_penalty", -0.5),
+        ("modalities", ["text", "audio"]),
+        ("audio", {"voice": "alloy", "format": "wav"}),
+        ("reasoning_effort", "high"),
+        ("top_k", 5),
+        ("of_their_own", 5),
+    ],
+)
+def test_what_is_not_supported_is_refused(api: openai.OpenAI, name: str, value: Any) -> None:
+    """400 with a sentence, the parameter and a code, in place of an answer to another question."""
+    with pytest.raises(openai.BadRequestError, match=f"the parameter '{name}' is not supported here: leave it out") as refused:
+        completed(api, extra_body={name: value})
+    assert (refused.value.code, refused.value.type, refused.value.param) == ("unsupported", "invalid_request_error", name)
+
+
+def test_defaults_of_clients_are_accepted(api: openai.OpenAI) -> None:
+    """What asks for nothing, and what no answer depends on."""
+    defaults = {
+        "stop": None,
+        "logprobs": False,
+        "response_format": {"type": "text"},
+        "presence_penalty": 0,
+        "frequency_penalty": 0.0,
+        "logit_bias": {},
+        "tools": [],
+        "tool_choice": "auto",
+        "user": "anna",
+        "metadata": {"run": "7"},
+        "store": False,
+    }
+    assert completed(api, seed=3, extra_body=defaults) == "3 user"
+
+
+def test_tokens_of_a_stream(api: openai.OpenAI) -> None:
+    """In a last event of their own where they are asked for, else nowhere: who adds them up counts them once."""
+    plain = list(api.chat.completions.create(model="m", messages=CHAT, n=2, stream=True))
+    assert [event.usage for event in plain] == [None, None]
+    counted = list(
+        api.chat.completions.create(model="m", messages=CHAT, n=2, stream=True, stream_options={"include_usage": True})
+    )
+    assert [event.usage.completion_tokens if event.usage else None for event in counted] == [None, None, 4]
+    assert counted[-1].choices == []
+
+
+def test_embeddings_in_base64(url: str, api: openai.OpenAI) -> None:
+    """The default of OpenAI's packages, of which the one for JavaScript reads nothing else; dimensions are refused."""
+    texts = [PROMPT + answer + "<|im_end|>" for answer in ANSWERS]
+    told = httpx.post(f"{url}/v1/embeddings", json={"model": "m", "input": texts, "encoding_format": "base64"}).json()
+    assert [struct.unpack("<f", base64.b64decode(one["embedding"])) for one in told["data"]] == [(-1,), (1,), (0,)]
+    for options in ({}, {"encoding_format": "float"}):
+        read = api.embeddings.create(model="m", input=texts, **options)
+        assert [one.embedding for one in read.data] == [[-1], [1], [0]]
+    with pytest.raises(openai.BadRequestError, match="'dimensions' is not supported"):
+        api.embeddings.create(model="m", input=texts, dimensions=8)
+    with pytest.raises(openai.UnprocessableEntityError, match="token ids; this server reads texts"):
+        api.embeddings.create(model="m", input=[[1, 2], [3]])
+
+
+def test_a_model_by_its_name(api: openai.OpenAI) -> None:
+    """Slashes included; another one is not here, which is another 404 than a path's."""
+    assert api.models.retrieve("runs/rl/final").id == "runs/rl/final"
+    with pytest.raises(openai.NotFoundError, match="there is no model 'gpt-9' here"):
+        api.models.retrieve("gpt-9")
+    with pytest.raises(openai.NotFoundError, match="no such path"):
+        api.responses.create(model="m", input=QUESTION)
