@@ -12,6 +12,8 @@ from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.baselines import BaselineJudge
 from rewardlab.benchmarks.pass_log import PassLog
 from rewardlab.benchmarks.replay import Replay
+from rewardlab.benchmarks.running_figures import RunningFigures
+from rewardlab.config.data import NO_PRICES, Prices
 from rewardlab.data.votes import num_failed
 from rewardlab.errors import EndpointError
 from rewardlab.judging.asking import PairRequest, ask_missing, vote_places
@@ -32,13 +34,20 @@ class Pass:
 
     ``stop_error``: ask in turns until a pair's majority is settled but for this probability; None asks all votes at once.
     ``seconds`` is what asking took, this time and before, of ``num_timed`` votes: one that failed and was asked for again was
-    asked for twice.
+    asked for twice. ``prices`` are for the money beside the progress bar.
     """
 
     def __init__(
-        self, name: str, rows: Sequence[Row], orders: Sequence[tuple[Order, ...]], log: PassLog, stop_error: float | None = None
+        self,
+        name: str,
+        rows: Sequence[Row],
+        orders: Sequence[tuple[Order, ...]],
+        log: PassLog,
+        stop_error: float | None = None,
+        prices: Prices = NO_PRICES,
     ) -> None:
         self.name, self.rows, self.orders, self.log, self.stop_error = name, rows, orders, log, stop_error
+        self.prices = prices
         self.seconds, self.num_timed = 0.0, 0
         self._lines: dict[int, set[int]] = defaultdict(set)  # places of a row's answered votes whose time a line has
         for entry in log.entries(name):
@@ -163,11 +172,17 @@ class _Asking:
         ]
         # A judge that hands over whole rows at once writes them so.
         self._is_kept = judge.is_streaming or owner.stop_error is not None
-        self._num_failed = 0
+        self._figures = RunningFigures()
         self._left = [n for n, row in enumerate(owner.rows) if row.row not in votes]
         self._known = {n: owner.log.answered(owner.name, owner.rows[n].row) for n in self._left}
         total, left = sum(map(len, self._places)), sum(len(self._places[n]) for n in self._left)
-        advance(total - left + sum(map(len, self._known.values())))
+        for n, row in enumerate(owner.rows):
+            for vote in votes.get(row.row) or [vote for vote, _ in self._known[n].values()]:
+                self._figures.add(vote, row.pair.preferred)
+        advance(total - left + sum(map(len, self._known.values())), note=self._note())
+
+    def _note(self) -> str:
+        return self._figures.note(self._pass.log.spending, self._pass.prices)
 
     def ask_all(self, num_votes: int) -> None:
         """Ask for all votes that are missing, of all rows. Raise EndpointError as :meth:`Pass.run` does."""
@@ -214,9 +229,9 @@ class _Asking:
                 if self._is_kept and not vote.completion.failed:
                     log.write_vote(self._pass.name, rows[n].row, first + place, vote, seconds)
                 log.spending.add(vote.completion)
-                self._num_failed += vote.completion.failed
+                self._figures.add(vote, rows[n].pair.preferred)
                 close(n)
-            self._advance(len(batch), note=f"{self._num_failed:,} failed" if self._num_failed else "")
+            self._advance(len(batch), note=self._note())
             for number, place, vote in batch:
                 voice = self._places[numbers[number]][place][0]
                 if not vote.completion.from_cache:

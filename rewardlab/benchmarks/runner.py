@@ -94,7 +94,7 @@ def run_bench(settings: BenchSettings, out: Path, *, spent: Cost = NO_COST) -> t
         log_line(most_it_may_cost(settings, sum(map(len, orders)) * (num_votes + len(settings.controls))))
     with PassLog(out, asdict(identity)) as log:
         gate = BudgetGate(settings, log.spending.plus(spent)) if settings.budget != NO_BUDGET else None
-        votes_pass = Pass("votes", rows, orders, log, settings.stop_error)
+        votes_pass = Pass("votes", rows, orders, log, settings.stop_error, settings.prices)
         judgments = votes_pass.run(judge, num_votes, settings.seed, gate)
         controls = _controls(settings, judge, rows, orders, log, notes, gate)
         log.finish()
@@ -168,7 +168,9 @@ def _controls(
             notes.append("no control with blank images: no pair has an image")
         else:
             changed = _with_pairs(rows, changes[name]())
-            controls[name] = label_rows(rows, Pass(name, changed, orders, log).run(greedy, 1, settings.seed, gate))
+            controls[name] = label_rows(
+                rows, Pass(name, changed, orders, log, prices=settings.prices).run(greedy, 1, settings.seed, gate)
+            )
     return controls
 
 

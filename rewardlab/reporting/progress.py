@@ -1,10 +1,13 @@
-"""One progress bar for everything that takes longer than a moment. It goes to standard error."""
+"""One progress bar for everything that takes longer than a moment. It goes to standard error; where that is a file and no
+terminal, as in a batch job, a line now and then stands for it."""
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 from rich.console import Console
@@ -13,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rewardlab.processes import is_main
 
 Advance = Callable[..., None]
+LINE_S = 60.0  # between two lines of progress in a file
 
 
 def is_quiet() -> bool:
@@ -35,6 +39,20 @@ def log_line(text: str) -> None:
 @contextmanager
 def bar(label: str, total: int | None) -> Iterator[Advance]:
     """Yield ``advance(n=1, note="")``; the note stands behind the bar. ``total`` None: the number is unknown."""
+    console = _console()
+    if is_quiet() or not is_main():
+        yield lambda n=1, note=None: None
+    elif console.is_terminal:
+        with _drawn_bar(console, label, total) as advance:
+            yield advance
+    else:
+        lines = _Lines(label, total)
+        yield lines.advance
+        log_line(lines.line())
+
+
+@contextmanager
+def _drawn_bar(console: Console, label: str, total: int | None) -> Iterator[Advance]:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -43,7 +61,7 @@ def bar(label: str, total: int | None) -> Iterator[Advance]:
         TimeRemainingColumn(),
         TextColumn("{task.fields[note]}"),
     )
-    with Progress(*columns, console=_console(), disable=is_quiet() or not is_main()) as progress:
+    with Progress(*columns, console=console) as progress:
         task = progress.add_task(label, total=total, note="")
 
         def advance(n: int = 1, note: str | None = None) -> None:
@@ -51,3 +69,40 @@ def bar(label: str, total: int | None) -> Iterator[Advance]:
             progress.update(task, advance=n, **fields)
 
         yield advance
+
+
+class _Lines:
+    """Progress as lines, at most one every :data:`LINE_S` seconds."""
+
+    def __init__(self, label: str, total: int | None) -> None:
+        self._label, self._total, self._note = label, total, ""
+        self._start = self._last = time.monotonic()
+        self._done, self._before = 0, 0
+        self._is_first = True
+
+    def advance(self, n: int = 1, note: str | None = None) -> None:
+        if self._is_first:  # the first call may stand for what an earlier run had done: it says nothing of the speed
+            self._before, self._is_first = n, False
+        self._done, self._note = self._done + n, self._note if note is None else note
+        if time.monotonic() - self._last >= LINE_S:
+            self._last = time.monotonic()
+            log_line(self.line())
+
+    def line(self) -> str:
+        seconds = time.monotonic() - self._start
+        return progress_line(self._label, self._done, self._total, seconds, self._done - self._before, self._note)
+
+
+def progress_line(label: str, done: int, total: int | None, seconds: float, done_now: int, note: str) -> str:
+    """Return a line such as "bench: votes: 120 of 500, 0:02:00 elapsed, 0:06:20 left, 71.2 % of votes right".
+
+    ``done_now`` is what was done in these ``seconds``, without what an earlier run had done.
+    """
+    parts = [f"{done:,}" if total is None else f"{done:,} of {total:,}", f"{_clock(seconds)} elapsed"]
+    if total is not None and done_now > 0:
+        parts.append(f"{_clock(seconds * max(0, total - done) / done_now)} left")
+    return f"{label}: {', '.join([*parts, note] if note else parts)}"
+
+
+def _clock(seconds: float) -> str:
+    return str(timedelta(seconds=round(seconds)))

@@ -183,6 +183,11 @@ def test_prompts_alike_in_size_lose_nothing() -> None:
     assert mean_interval(scores) == pytest.approx((expit(logit(ratio) - half), expit(logit(ratio) + half)), abs=1e-4)
 
 
+def test_macro_of_one_group_is_its_mean_however_little_it_varies() -> None:
+    scores = [0.5 + 0.001 * (n % 3) for n in range(30)]
+    assert macro_interval(scores, ["a"] * 30) == pytest.approx(mean_interval(scores), abs=1e-9)
+
+
 def test_macro_of_thousands_of_groups_is_small_in_memory() -> None:
     """2,000 groups by 20,000 prompts would be 320 MB, as a table of both; only pairs that are there are kept."""
     dice = np.random.default_rng(0)

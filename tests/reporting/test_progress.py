@@ -7,7 +7,8 @@ from types import ModuleType
 
 import pytest
 
-from rewardlab.reporting.progress import bar, log_line
+from rewardlab.reporting import progress
+from rewardlab.reporting.progress import bar, log_line, progress_line
 
 
 def test_a_notebook_gets_text(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -21,10 +22,26 @@ def test_a_notebook_gets_text(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
         for _ in range(3):
             advance()
     assert shown == []
-    assert "3/3" in capsys.readouterr().err
+    assert "pairs: 3 of 3" in capsys.readouterr().err
 
 
 def test_text_stays_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     """No picture for :x:, no markup for brackets."""
     log_line("a :x: b [bold]c[/]")
     assert capsys.readouterr().err == "a :x: b [bold]c[/]\n"
+
+
+def test_a_file_gets_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A bar in the log of a batch job would be seen when the job is done."""
+    monkeypatch.setattr(progress, "LINE_S", 0.0)
+    with bar("votes", 1200) as advance:
+        advance(1000, note="71.0 % of votes right")
+        advance(100)
+        assert "votes: 1,100 of 1,200, 0:00:00 elapsed, 0:00:00 left, 71.0 % of votes right\n" in capsys.readouterr().err
+    assert capsys.readouterr().err.count("\n") == 1  # the last state, and no second bar
+
+
+def test_the_time_left_is_of_what_this_run_did() -> None:
+    assert progress_line("a", 900, 1000, 60.0, 300, "") == "a: 900 of 1,000, 0:01:00 elapsed, 0:00:20 left"
+    assert progress_line("a", 900, 1000, 60.0, 0, "b") == "a: 900 of 1,000, 0:01:00 elapsed, b"
+    assert progress_line("a", 9, None, 3700.0, 9, "") == "a: 9, 1:01:40 elapsed"
