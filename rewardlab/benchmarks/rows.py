@@ -14,6 +14,7 @@ from rewardlab.benchmarks.registry import PACKAGED, find_benchmark
 from rewardlab.benchmarks.replay import Replay
 from rewardlab.benchmarks.settings import NO_ENGINES, BenchSettings
 from rewardlab.data.media_mentions import MediaCount
+from rewardlab.data.recipes import check_images_folder
 from rewardlab.data.video import describe_frames
 from rewardlab.errors import ConfigError, DataError, InputError, RewardlabError
 from rewardlab.judging.spec import WITHOUT_SAMPLER, judge_video_policy
@@ -36,8 +37,7 @@ def load_rows_as_stored(benchmark: Benchmark, settings: BenchSettings, *, with_i
 
 
 def _load(load: Callable[..., list[Row]], benchmark: Benchmark, settings: BenchSettings, *, with_images: bool) -> list[Row]:
-    if settings.images is not None and not settings.images.is_dir():
-        raise DataError(f"--images {settings.images}: no such folder; expected the one that paths of media start at")
+    check_images_folder(settings.images)
     if settings.benchmark != OWN_PAIRS and (settings.cluster or settings.allow_columns or settings.allow_without_images):
         raise ConfigError("--cluster, --allow-columns and --allow-without-images are of `pairs`, a set of your own")
     if benchmark.sizes and settings.benchmark in PACKAGED:

@@ -97,6 +97,9 @@ def data_build(
         ),
     ],
     out: Out,
+    images: Annotated[
+        Optional[Path], typer.Option("--images", help="Folder that paths of media start at (default: that of the source).")
+    ] = None,
     against: Annotated[list[str], typer.Option("--against", help=AGAINST)] = [],  # noqa: B006
     decontaminate: Annotated[
         bool, typer.Option("--decontaminate/--no-decontaminate", help="Leave out what the benchmarks of --against contain.")
@@ -132,7 +135,7 @@ def data_build(
     source_recipe = find_recipe(recipe)
     opened = open_source(source, source_recipe.files, download=download)
     contamination, notes = _contamination(against if decontaminate else [])
-    options = BuildOptions(None if keep_repeated else similarity, not media_folder, frames, limit=limit, seed=seed)
+    options = BuildOptions(None if keep_repeated else similarity, not media_folder, frames, images, limit=limit, seed=seed)
     facts = {"against": against if decontaminate else [], "notes": notes, "command": shlex.join(["rewardlab", *sys.argv[1:]])}
     with bar(recipe, source_recipe.published) as advance:
         report = build(source_recipe, opened, out, contamination=contamination, options=options, advance=advance, facts=facts)

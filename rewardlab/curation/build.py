@@ -20,7 +20,7 @@ from rewardlab.curation.image_hashes import picture_of
 from rewardlab.curation.overview import Overview
 from rewardlab.data.files import lock_folder, write_atomic
 from rewardlab.data.pairs import SHARD_ROWS, write_shards
-from rewardlab.data.recipes import Recipe, Rejected, convert_source
+from rewardlab.data.recipes import Recipe, Rejected, check_images_folder, convert_source
 from rewardlab.data.rows import FRAMES
 from rewardlab.data.sources import HubStream, source_files
 from rewardlab.errors import DataError, OutputError
@@ -34,12 +34,14 @@ MOST_LETTERS = 300  # of a reason, where reasons are counted
 @dataclass(frozen=True)
 class BuildOptions:
     """``similarity``: of texts from which on pairs of the same pictures repeat each other, None: repetitions stay. ``embed``:
-    media in the Parquet files, else in a folder beside them. ``frames``: of a folder of frames.
+    media in the Parquet files, else in a folder beside them. ``frames``: of a folder of frames. ``images``: where paths of
+    media start, None: at the source's folder.
     """
 
     similarity: float | None = 0.9
     embed: bool = True
     frames: int = FRAMES
+    images: Path | None = None
     rows_per_shard: int = SHARD_ROWS
     limit: int | None = None
     seed: int = 0
@@ -62,7 +64,7 @@ class _Build:
 
     def pairs(self, recipe: Recipe, source: Path | HubStream) -> Iterator[PreferencePair]:
         """Yield the pairs of the set."""
-        for item in convert_source(recipe, source, frames=self.options.frames):
+        for item in convert_source(recipe, source, frames=self.options.frames, images=self.options.images):
             self.advance()
             if isinstance(item, Rejected):
                 self.reject(item.kind, item.reason, file=item.file, row=item.row)
@@ -145,11 +147,12 @@ def build(
     """Write ``part-*.parquet``, ``rejected.jsonl``, ``stats.json``, ``stats.html`` and ``report.json`` into ``out``; returns
     the report. ``facts`` go into it as they are.
 
-    Raises OutputError where ``out`` holds a finished set or shards of somebody else, DataError where nothing is left.
-
+    Raises OutputError where ``out`` holds a finished set or shards of somebody else, DataError where nothing is left and where
+    ``options.images`` is no folder.
     """
     if (out / REPORT).exists():
         raise OutputError(f"{out / REPORT}: a finished set; choose another --out")
+    check_images_folder(options.images)
     if isinstance(source, Path):
         source_files(source, recipe.files, recipe.url)  # nothing is begun where there is nothing to build from
     lock_folder(out)
@@ -176,7 +179,7 @@ def build(
             for name in ("converted", "kept", "dropped", "bad", "duplicate", "contaminated", "repeated_ids")
         },
         "reasons": {kind: dict(counts.most_common()) for kind, counts in run.reasons.items() if counts},
-        "options": asdict(options),
+        "options": asdict(options) | {"images": None if options.images is None else str(options.images)},
         "shards": len(shards),
         **facts,
     }

@@ -101,13 +101,22 @@ class Rejected:
     reason: str
 
 
-def convert_source(recipe: Recipe, source: Path | HubStream, *, frames: int = FRAMES) -> Iterator[PreferencePair | Rejected]:
-    """Yield every pair of a source, checked, and every row that gave none or fewer, with the reason. A pair's id is its own, or
-    else by its content.
+def check_images_folder(folder: Path | None) -> None:
+    """Raise DataError for what is no folder."""
+    if folder is not None and not folder.is_dir():
+        raise DataError(f"--images {folder}: no such folder; expected the one that paths of media start at")
 
-    Raises DataError for a file that cannot be read at all, and for a stream that breaks off.
+
+def convert_source(
+    recipe: Recipe, source: Path | HubStream, *, frames: int = FRAMES, images: Path | None = None
+) -> Iterator[PreferencePair | Rejected]:
+    """Yield every pair of a source, checked, and every row that gave none or fewer, with the reason. A pair's id is its own, or
+    else by its content. Paths of media start at ``images``, or at the source's own folder.
+
+    Raises DataError for a file that cannot be read at all, for a stream that breaks off, and where ``images`` is no folder.
     """
-    folder = SourceFolder(media_folder(source), frames)
+    check_images_folder(images)
+    folder = SourceFolder(images or media_folder(source), frames)
     for name, rows in source_parts(source, recipe.files, recipe.url):
         for number, row in enumerate(rows):
             try:

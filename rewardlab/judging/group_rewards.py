@@ -23,12 +23,11 @@ STRATEGIES = {
 
 @dataclass(frozen=True)
 class JudgedMatch:
-    """``judgment`` of responses ``first`` (its 0) and ``second`` (its 1); None with the reason in ``error`` where it failed."""
+    """``judgment`` of responses ``first`` (its 0) and ``second`` (its 1); None where it failed."""
 
     first: int
     second: int
     judgment: Judgment | None
-    error: str = ""
 
     @property
     def winner(self) -> int | None:

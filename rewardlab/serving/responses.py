@@ -67,7 +67,6 @@ def _match_result(match: JudgedMatch, num: int) -> MatchResult:
         share_first=judgment.share_0 if judgment else None,
         outcome=judgment.outcome.value if judgment else None,
         statuses=dict(statuses),
-        error=match.error,
     )
 
 

@@ -133,15 +133,14 @@ class RewardsRequest(RequestBase):
 
 
 class MatchResult(_Schema):
-    """One comparison: ``share_first`` is the share of votes, or the probability, for ``first``; null with a reason in ``error``
-    or the ``statuses`` of its votes. With the strategy anchor, ``second`` is null: the anchor."""
+    """One comparison: ``share_first`` is the share of votes, or the probability, for ``first``; null where none was
+    valid, as the ``statuses`` of its votes say. With the strategy anchor, ``second`` is null: the anchor."""
 
     first: int
     second: int | None
     share_first: float | None
     outcome: str | None
     statuses: dict[str, int]
-    error: str = ""
 
 
 class RewardsResponse(_Schema):

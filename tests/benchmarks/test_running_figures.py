@@ -24,9 +24,8 @@ def test_the_figures_of_the_votes_so_far(
     write_parquet(demo_pairs[0][:10], data := tmp_path / "pairs.parquet")
     server = ChatServer(refuse=lambda body, number: (400, "no") if number == 5 else None)
     with chat_server(server) as url:
-        settings = BenchSettings(
-            "pairs", data, f"openai:m@{url}", controls=(), request=RequestOptions(1, 30.0), prices=Prices(prompt=1000.0, completion=10000.0)
-        )
+        prices, one_by_one = Prices(prompt=1000.0, completion=10000.0), RequestOptions(1, 30.0)
+        settings = BenchSettings("pairs", data, f"openai:m@{url}", controls=(), request=one_by_one, prices=prices)
         run_bench(settings, tmp_path / "a")
         lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("bench: votes")]
         server.text = "I cannot say."
@@ -35,5 +34,6 @@ def test_the_figures_of_the_votes_so_far(
     assert "100.0 % of votes right" in lines[1] or "0.0 % of votes right" in lines[1]
     assert lines[-1].startswith("bench: votes: 20 of 20, ")
     assert "1 failed, $3.80" in lines[-1]  # 19 answers of 100 + 10 tokens
-    assert "1 invalid, $4.00" in last and "failed" not in last
+    assert "1 invalid, $4.00" in last
+    assert "failed" not in last
     assert abs(float(last.split(" % of votes right")[0].split()[-1]) - 50.0) <= 5.0  # it names the first one

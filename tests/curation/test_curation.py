@@ -297,6 +297,22 @@ def build_own(folder: Path, *ids: str) -> Any:
     return CliRunner().invoke(app, list(map(str, ("data", "build", folder / "m.yaml", *options))))
 
 
+def test_media_of_a_source_are_elsewhere(demo_pairs: Any, tmp_path: Path) -> None:
+    """As of a `datasets` folder whose rows name files: they need not be copied beside it."""
+    (tmp_path / "pictures").mkdir()
+    (tmp_path / "pictures" / "a.png").write_bytes(demo_pairs[0][0].images[0])
+    row = {"q": "What is it?", "good": "a shape", "bad": "a song", "image": "a.png"}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
+    (tmp_path / "m.yaml").write_text("name: m\nquestion: q\nchosen: good\nrejected: bad\nimages: [image]\n")
+    command = ["data", "build", str(tmp_path / "m.yaml"), "--from", str(tmp_path / "rows.jsonl"), "--no-decontaminate"]
+    absent = CliRunner().invoke(app, [*command, "--images", str(tmp_path / "x"), "--out", str(tmp_path / "none")])
+    assert "no such folder" in str(absent.exception)
+    assert not (tmp_path / "none").exists()
+    done = CliRunner().invoke(app, [*command, "--images", str(tmp_path / "pictures"), "--out", str(tmp_path / "set")])
+    assert done.exit_code == 0, done.output
+    assert read_pairs(tmp_path / "set")[0].images == (demo_pairs[0][0].images[0],)
+
+
 def test_shards_of_others_survive_a_build(tmp_path: Path) -> None:
     """Refused the first time and the second; what a build that was cut off left is replaced."""
     (tmp_path / "set").mkdir()

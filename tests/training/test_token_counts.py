@@ -59,8 +59,15 @@ def _unigram() -> Tokenizer:
     return tokenizer
 
 
+def _composed() -> Tokenizer:
+    tokenizer = _byte_level(True)
+    tokenizer.normalizer = normalizers.NFC()
+    return tokenizer
+
+
 TOKENIZERS = {
     "gpt2": lambda: _byte_level(False),
+    "qwen2 as published": _composed,
     "qwen2": lambda: _byte_level(True),
     "sentencepiece": _sentencepiece,
     "unigram": _unigram,
@@ -106,6 +113,14 @@ def test_a_text_has_no_more_tokens_than_its_words(counter: TokenCounter, text: s
     text = text.encode(errors="ignore").decode()  # a prompt has no lone surrogates
     [bound] = counter.texts_at_most([text])
     assert _count(counter, text) <= bound + 1  # the mark that some put before a text
+
+
+@pytest.mark.parametrize("text", ["\u0344" * 8, "a " + "\U0001d160" * (LONGEST_WORD + 1), "\ufb2c\u0958 x"])
+def test_characters_that_become_several(text: str) -> None:
+    """Musical notes, Hebrew and Devanagari letters: NFC takes them apart."""
+    counter = _counter(_composed())
+    [bound] = counter.texts_at_most([text])
+    assert len(text.encode()) < _count(counter, text) <= bound
 
 
 def test_the_bound_of_prose_is_near(counter: TokenCounter) -> None:

@@ -36,8 +36,19 @@ class SampleTokens:
 class _WordTokens(dict[str, int]):
     """Tokens of words with the space before them; of one that is not known its bytes, for a token is at least one."""
 
+    def __init__(self, tokenizer: Any) -> None:
+        super().__init__()
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        self._normalizer = None if backend is None else backend.normalizer
+
     def __missing__(self, word: str) -> int:
-        return len(word.encode()) + 1
+        return self.bytes_of(word) + 1
+
+    def bytes_of(self, word: str) -> int:
+        """Return the bytes of a word, or of what the tokenizer makes of it where those are more: some characters have no
+        composed form, and under NFC become two or three."""
+        own = len(word.encode())
+        return own if self._normalizer is None else max(own, len(self._normalizer.normalize_str(word).encode()))
 
 
 class TokenCounter:
@@ -46,7 +57,7 @@ class TokenCounter:
     def __init__(self, processor: Any) -> None:
         self._processor, self._specials = processor, special_tokens(processor.tokenizer)
         self._by_size: dict[tuple[int, int], int] = {}
-        self._by_word = _WordTokens()
+        self._by_word = _WordTokens(processor.tokenizer)
 
     def images(self, sizes: Iterable[tuple[int, int]]) -> int:
         """Count the tokens of images of (height, width) px."""
@@ -81,7 +92,7 @@ class TokenCounter:
         counts = self.texts([f" {word}" for word in learnt], [""] * len(learnt), [0] * len(learnt))
         known.update(zip(learnt, counts, strict=True))
         split = (text.split(" ") for text in texts)
-        return [len(first.encode()) + sum(map(known.__getitem__, rest)) for first, *rest in split]
+        return [known.bytes_of(first) + sum(map(known.__getitem__, rest)) for first, *rest in split]
 
     @property
     def most_image_tokens(self) -> int | None:
