@@ -144,7 +144,6 @@ class Camera:
             viewport={"width": width, "height": height},
             color_scheme="dark" if dark else "light",
             device_scale_factor=scale,
-            bypass_csp=True,
         )
         page.goto(url)
         return page
@@ -170,7 +169,8 @@ def judge_in_ui(page: Any, pair: Any, image: Path) -> None:
         page.get_by_label(f"Response {letter}").fill(text)
     page.get_by_label("Votes per order").fill("3")
     page.click("#go")
-    page.wait_for_function("!document.querySelector('#facts').hidden && document.querySelector('#stop').hidden")
+    page.locator("#facts:not([hidden])").wait_for()
+    page.locator("#stop").wait_for(state="hidden")
     page.evaluate("scrollTo(0, 0)")
     page.mouse.move(0, 0)
     page.wait_for_timeout(600)

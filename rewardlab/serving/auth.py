@@ -21,6 +21,7 @@ from rewardlab.errors import ConfigError
 from rewardlab.serving.docs_page import DOCS_PATHS
 from rewardlab.serving.errors import error_response
 from rewardlab.serving.request_context import TENANT, route_path
+from rewardlab.serving.ui import PUBLIC_FOLDER
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -221,6 +222,10 @@ def _remember(items: OrderedDict[K, V], key: K, value: V) -> None:
         items.popitem(last=False)
 
 
+def _is_public(path: str) -> bool:
+    return path in PUBLIC_PATHS or path.startswith(PUBLIC_FOLDER)
+
+
 class ApiKeyMiddleware:
     """ASGI middleware: 401 without a good key, 429 beyond its limits or after many wrong ones; else the request is the key's
     (``TENANT``). ``update`` is called before a key is looked for, to have the keys as they are now.
@@ -248,7 +253,7 @@ class ApiKeyMiddleware:
             return
         header = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"authorization"), "")
         key, guess_wait = self._find((scope.get("client") or ("",))[0], header)
-        if route_path(scope) in PUBLIC_PATHS:
+        if _is_public(route_path(scope)):
             await self._app({**scope, "has_key": key is not None}, receive, send)
             return
         if guess_wait:

@@ -6,12 +6,11 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Sequence
-from pathlib import Path
 from typing import TypeVar
 
 from fastapi import APIRouter, HTTPException, Request
 from fastapi.concurrency import run_in_threadpool
-from fastapi.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from fastapi.responses import Response, StreamingResponse
 
 from rewardlab.data.urls import MAX_IMAGE_BYTES, MAX_VIDEO_BYTES
 from rewardlab.errors import MediaError
@@ -34,9 +33,9 @@ from rewardlab.serving.schemas import (
     VoteResult,
 )
 from rewardlab.serving.service import JudgeService
+from rewardlab.serving.ui import ui_routes
 
 T = TypeVar("T")
-PAGE = Path(__file__).parent / "page.html"
 
 
 async def _responses(calls: Sequence[Awaitable[T]]) -> list[T | ErrorResponse]:
@@ -85,15 +84,6 @@ def api_routes(service: JudgeService) -> APIRouter:
     async def metrics() -> Response:
         """Return counters and gauges for Prometheus."""
         return Response(metrics_text(service), media_type="text/plain; version=0.0.4; charset=utf-8")
-
-    @router.get("/", include_in_schema=False)
-    async def front() -> RedirectResponse:
-        return RedirectResponse("ui")
-
-    @router.get("/ui", response_class=HTMLResponse)
-    async def page() -> HTMLResponse:
-        """Return a page to judge by hand and to watch the queue."""
-        return HTMLResponse(PAGE.read_text(encoding="utf-8"))
 
     @router.get("/v1/status")
     async def status() -> StatusResponse:
@@ -150,4 +140,5 @@ def api_routes(service: JudgeService) -> APIRouter:
         service.queue.check_room()
         return await _responses([service.rewards(request, waits_for_room=True) for request in requests])
 
+    router.include_router(ui_routes())
     return router

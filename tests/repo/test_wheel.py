@@ -51,6 +51,12 @@ def test_the_demo_judge_travels(wheel: Path) -> None:
         assert archive.read(path.relative_to(ROOT).as_posix()) == path.read_bytes()
 
 
+def test_the_page_of_the_server_travels(wheel: Path) -> None:
+    archive, folder = zipfile.ZipFile(wheel), ROOT / "rewardlab" / "serving" / "page"
+    for path in folder.iterdir():
+        assert archive.read(path.relative_to(ROOT).as_posix()) == path.read_bytes()
+
+
 def test_configs_are_found_where_the_wheel_is_unpacked(wheel: Path, tmp_path: Path) -> None:
     """Configs are found by name in an empty folder."""
     zipfile.ZipFile(wheel).extractall(tmp_path / "site")
