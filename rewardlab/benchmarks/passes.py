@@ -220,9 +220,9 @@ class _Asking:
         ]
         answered = [{place - first for place in self._answered(n)} for n in numbers]
         before = time.perf_counter()
-        for batch in ask_missing(self._judge, requests, answered, num_votes, self._gate):
+        for batch, num_drawn in ask_missing(self._judge, requests, answered, num_votes, self._gate):
             now = time.perf_counter()
-            a_vote, before = (now - before) / max(1, _num_asked(vote for _, _, vote in batch)), now
+            a_vote, before = (now - before) / max(1, num_drawn), now
             for number, place, vote in batch:
                 n, seconds = numbers[number], 0.0 if vote.completion.from_cache else a_vote
                 self._known[n][first + place] = (vote, seconds)

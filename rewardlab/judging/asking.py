@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from rewardlab.types import Order, PreferencePair, Vote
 
@@ -43,6 +43,14 @@ class PairRequest:
     seed: int
 
 
+class VoteBatch(NamedTuple):
+    """Votes that came together, each with the number of its pair and its place (:func:`vote_places`). ``num_drawn`` is how many
+    somebody was asked for: those that were answered before and had to be drawn again among them, those of a cache not."""
+
+    votes: list[tuple[int, int, Vote]]
+    num_drawn: int
+
+
 def vote_places(judge: ModelJudge, orders: Sequence[Order], num_votes: int) -> list[tuple[int, Order, int]]:
     """Return (member, order, draw) of each vote on a pair, in the order that the judge's ``compare_many`` gives them in."""
     return [
@@ -59,9 +67,8 @@ def ask_missing(
     answered: Sequence[Collection[int]],
     num_votes: int,
     gate: RequestGate | None = None,
-) -> Iterator[list[tuple[int, int, Vote]]]:
-    """Yield (number of the pair, place of the vote, vote) of all votes that ``answered`` lacks, those in a list that came
-    together. Places are those of :func:`vote_places`; what ``gate`` does not let through is left out.
+) -> Iterator[VoteBatch]:
+    """Yield all votes that ``answered`` lacks, as they come; what ``gate`` does not let through is left out.
 
     A judge that gives no single votes is asked for all of a pair again where one is missing, and for its whole chunk where
     draws depend on what else is asked for; answered votes are not yielded again.
@@ -93,7 +100,8 @@ def ask_missing(
 
     for batch in judge.vote_each(requests(), gate):
         votes = [(*requested[number], vote) for number, vote in batch]
-        yield [(n, place, vote) for n, place, vote in votes if place not in answered[n]]
+        num_drawn = sum(not vote.completion.from_cache for _, _, vote in votes)
+        yield VoteBatch([(n, place, vote) for n, place, vote in votes if place not in answered[n]], num_drawn)
 
 
 def _unit(number: int, pair: PairRequest, judge: ModelJudge, voice: int) -> tuple[int, int]:

@@ -43,7 +43,7 @@ class LoggedMatches:
             drawn_by = seed + turn * self._num_votes
             requests = [PairRequest(prompts[matches[n][0]].pair(*matches[n][1]), BOTH_ORDERS, drawn_by) for n in numbers]
             answered = [set(votes[n]) for n in numbers]
-            for batch in ask_missing(self._judge, requests, answered, self._num_votes):
+            for batch, _ in ask_missing(self._judge, requests, answered, self._num_votes):
                 for number, place, vote in batch:
                     n = numbers[number]
                     votes[n][place] = vote

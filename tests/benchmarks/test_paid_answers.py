@@ -200,7 +200,7 @@ def test_a_served_judge_is_asked_for_what_is_missing(
 
         monkeypatch.setattr(judge, "_try", noted)
         request = PairRequest(numbers(1)[0], BOTH_ORDERS, 7)
-        came = [vote for batch in ask_missing(judge, [request], [answered], 3) for vote in batch]
+        came = [vote for batch in ask_missing(judge, [request], [answered], 3) for vote in batch.votes]
     assert sorted(asked) == sorted(calls)
     assert {place for _, place, _ in came} == set(range(6)) - answered
     places = vote_places(judge, BOTH_ORDERS, 3)
@@ -214,7 +214,7 @@ def test_members_of_every_kind_answer_as_in_one_call() -> None:
         here = GenerativeJudge(ScriptedSampler(ANSWERS["smaller"], "here"), PLAIN)
         panel = PanelJudge([here, open_model_judge(f"openai:m@{chat}"), open_model_judge(served)])
         came: dict[int, dict[int, Any]] = {n: {} for n in range(len(pairs))}
-        for batch in ask_missing(panel, pairs, [set()] * len(pairs), 2):
+        for batch, _ in ask_missing(panel, pairs, [set()] * len(pairs), 2):
             for n, place, vote in batch:
                 assert place not in came[n]
                 came[n][place] = vote

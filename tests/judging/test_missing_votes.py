@@ -171,13 +171,21 @@ class CutJudge(GenerativeJudge):
         return votes_by_chunk(self.voices, islice(enumerate(requests), self.cut))
 
 
+def test_what_is_drawn_again_took_its_time() -> None:
+    """One vote of a chunk of 12 is missing, whose draws depend on each other: all are drawn, and it took a twelfth."""
+    pairs = [PairRequest(pair, BOTH_ORDERS, 0) for pair in PAIRS[:3]]
+    judge, answered = GenerativeJudge(BatchSampler(), PLAIN), [set(range(4)), {0, 1, 3}, set(range(4))]
+    [batch] = ask_missing(judge, pairs, answered, 2)
+    assert ([(n, place) for n, place, _ in batch.votes], batch.num_drawn) == ([(1, 2)], 12)
+
+
 def test_a_call_that_is_cut_off_is_not_made() -> None:
     """Wherever it is cut: of three chunks of two pairs, each of four votes, those that came whole."""
     pairs = [PairRequest(pair, BOTH_ORDERS, n // 2) for n, pair in enumerate(PAIRS[:6])]
     for cut in range(25):
         judge = CutJudge(BatchSampler(), PLAIN)
         judge.cut = cut
-        came = [(n, place) for batch in ask_missing(judge, pairs, [set()] * 6, 2) for n, place, _ in batch]
+        came = [(n, place) for batch in ask_missing(judge, pairs, [set()] * 6, 2) for n, place, _ in batch.votes]
         assert came == [(n, place) for n in range(cut // 8 * 2) for place in range(4)]
 
 
@@ -201,7 +209,7 @@ def test_a_member_that_computes_here_makes_no_part_of_a_call_when_another_fails(
     pairs, came = [PairRequest(pair, BOTH_ORDERS, n // 4) for n, pair in enumerate(PAIRS[:12])], list[tuple[int, int]]()
     batches = ask_missing(judge, pairs, [set()] * 12, 3)
     with pytest.raises(EndpointError, match="the key has expired"):
-        came.extend((n, place) for batch in batches for n, place, _ in batch)
+        came.extend((n, place) for batch in batches for n, place, _ in batch.votes)
     assert came == [(n, place) for n in range(4) for place in range(6)]
     assert sampler.calls == [8]
 
@@ -212,6 +220,6 @@ def test_one_pair_twice_is_judged_twice(where: str) -> None:
     with judge_servers("greater") as [url]:
         judge = here() if where == "here" else ServedJudge(url)
         pairs = [PairRequest(PAIRS[0], BOTH_ORDERS, 7)] * 2
-        came = {(n, place): vote for batch in ask_missing(judge, pairs, [set(), set()], 2) for n, place, vote in batch}
+        came = {(n, place): vote for batch, _ in ask_missing(judge, pairs, [set(), set()], 2) for n, place, vote in batch}
     orders = [order for _, order, _ in vote_places(judge, BOTH_ORDERS, 2)]
     assert {key: vote.order for key, vote in came.items()} == {(n, p): orders[p] for n in range(2) for p in range(4)}
