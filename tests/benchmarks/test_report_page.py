@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from rewardlab.benchmarks.browser import judgments_to_show, read_kinds, tally
@@ -65,9 +67,16 @@ def test_judges_that_do_not_look_are_shown_with_their_images(demo_pairs: Any, tm
     write_parquet(demo_pairs[0][:3], tmp_path / "pairs.parquet")
     texts = [{"row": n, "order": order, "text": "<answer>1</answer>"} for n in range(3) for order in ("given", "swapped")]
     (tmp_path / "s.jsonl").write_text("\n".join(map(json.dumps, texts)))
-    for name, data in (("vl_rewardbench", "vl.jsonl"), ("pairs", "pairs.parquet")):
+    hub = [
+        {"id": f"RLAIF-V-{n}", "query": "What?", "response": ["yes", "no"], "human_ranking": [0, 1]}
+        | {"image": {"bytes": demo_pairs[0][n].images[0], "path": None}}
+        for n in range(3)
+    ]
+    pq.write_table(pa.Table.from_pylist(hub), tmp_path / "hub.parquet")
+    sources = (("vl_rewardbench", "vl.jsonl"), ("vl_rewardbench", "hub.parquet"), ("pairs", "pairs.parquet"))
+    for name, data in sources:
         for judge in ("baseline:first", f"replay:{tmp_path / 's.jsonl'}"):
-            out = tmp_path / f"{name}-{judge[:6]}"
+            out = tmp_path / f"{data}-{judge[:6]}"
             report, rows = run_bench(BenchSettings(name, tmp_path / data, judge), out)
             write_reports(report, rows, out)
             views, _ = judgments_to_show(rows, out)

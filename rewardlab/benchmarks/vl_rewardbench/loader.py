@@ -15,7 +15,7 @@ from typing import Any
 
 from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.data_files import json_rows, reason
-from rewardlab.benchmarks.media import check_media, read_within
+from rewardlab.benchmarks.media import check_media, embedded_image, read_within
 from rewardlab.data.images import plain_image, read_image
 from rewardlab.data.pairs import rows_of
 from rewardlab.data.rows import validate
@@ -66,7 +66,9 @@ def load_vl_rewardbench(data: Path, *, images: Path | None, with_images: bool) -
         hub_rows = [_hub_row(n, fields, f"{data}, row {n}", with_images) for n, fields in enumerate(rows_of(data))]
         if not hub_rows:
             raise DataError(f"{data}: holds no rows")
-        return hub_rows
+        if with_images:
+            return hub_rows
+        return [replace(row, media=partial(embedded_image, data, "image", row.row)) for row in hub_rows]
     rows = [_row(n, fields, where) for n, (fields, where) in enumerate(json_rows(data, "VL-RewardBench as JSON lines"))]
     folder = images or data.parent
     if not with_images:
