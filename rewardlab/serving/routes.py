@@ -12,8 +12,6 @@ from fastapi import APIRouter, HTTPException, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response, StreamingResponse
 
-from rewardlab.data.urls import MAX_IMAGE_BYTES, MAX_VIDEO_BYTES
-from rewardlab.errors import MediaError
 from rewardlab.serving.errors import REQUEST_ERRORS, error_body
 from rewardlab.serving.metrics import metrics_text
 from rewardlab.serving.middleware import StrictJSONRoute
@@ -34,6 +32,7 @@ from rewardlab.serving.schemas import (
 )
 from rewardlab.serving.service import JudgeService
 from rewardlab.serving.ui import ui_routes
+from rewardlab.serving.upload_forms import read_upload
 
 T = TypeVar("T")
 
@@ -103,15 +102,15 @@ def api_routes(service: JudgeService) -> APIRouter:
         return ModelCard(id=judge.name, created=int(time.time()))
 
     @router.post("/v1/uploads")
-    async def upload(request: Request) -> UploadResponse:
-        """Keep an image, or with a Content-Type of video/... a video, to be named in later requests: the body is the file."""
-        is_video = request.headers.get("content-type", "").startswith("video/")
-        body, max_bytes = bytearray(), MAX_VIDEO_BYTES if is_video else MAX_IMAGE_BYTES
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > max_bytes:
-                raise MediaError(f"upload: more than {max_bytes:,} bytes; resize it first")
-        return UploadResponse(id=await run_in_threadpool(service.media.upload, bytes(body), video=is_video))
+    @router.put("/v1/uploads", include_in_schema=False)
+    @router.put("/v1/uploads/{name}", include_in_schema=False)
+    async def upload(request: Request, name: str = "") -> UploadResponse:
+        """Keep an image or a video, to be named in later requests.
+
+        The body is the file, or a form (multipart/form-data) with one file. A video is known by its Content-Type, video/..., in
+        a form or a PUT by its name too."""
+        data, is_video = await read_upload(request, name)
+        return UploadResponse(id=await run_in_threadpool(service.media.upload, data, video=is_video))
 
     @router.post("/v1/judge")
     async def judge_pair(request: JudgeRequest) -> JudgeResponse:
