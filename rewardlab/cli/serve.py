@@ -122,6 +122,14 @@ def serve_judge(
             "where it listens on this machine alone; else any name is taken).",
         ),
     ] = None,
+    limit: Annotated[
+        Optional[list[str]],
+        typer.Option(
+            "--limit",
+            help="NAME=NUMBER, a bound of what requests and connections may take, such as comparisons=8192; repeat for "
+            "several. The guide to deployment lists all.",
+        ),
+    ] = None,
     root_path: Annotated[str, typer.Option("--root-path", help="Path that a proxy serves this under, such as /judge.")] = "",
     ssl_certfile: Annotated[
         Optional[Path], typer.Option("--ssl-certfile", help="Certificate with its chain, PEM; then this speaks TLS.")
@@ -144,6 +152,7 @@ def serve_judge(
     from rewardlab.serving.app import create_app
     from rewardlab.serving.browser import accepted_hosts
     from rewardlab.serving.keys_file import KeysFile
+    from rewardlab.serving.limits import Limits
     from rewardlab.serving.listening import listening_options
     from rewardlab.serving.media import Media
     from rewardlab.serving.server import StopTimes, check_port, run_server
@@ -152,6 +161,7 @@ def serve_judge(
     from rewardlab.serving.uploads import UploadStore
     from rewardlab.serving.voting import POLICIES, VotingOptions
 
+    limits = Limits.of(limit or ())
     listening = listening_options(certificate=ssl_certfile, private_key=ssl_keyfile, root_path=root_path, log_format=log_format)
     export_spans()
     check_port(host, port)
@@ -174,8 +184,10 @@ def serve_judge(
     )
     rules = GroupRules(VotingOptions(votes, policy), strategy, group_size, group_timeout, timeout)
     # An engine in a process has its own time limit; the queue's is for what is beyond it.
-    limits: dict[str, Any] = {"max_waiting": queue, "engine_timeout_s": 2 * engine_timeout, "max_sequences": 4 * batch_size}
-    limits["num_threads"] = REMOTE_THREADS if opened_judge.sampler.is_batch_invariant else max(1, replicas)
+    batching: dict[str, Any] = {"max_waiting": queue, "engine_timeout_s": 2 * engine_timeout, "max_sequences": 4 * batch_size}
+    batching["num_threads"] = REMOTE_THREADS if opened_judge.sampler.is_batch_invariant else max(1, replicas)
     hosts = accepted_hosts(host, allowed_host or ())
-    app = create_app(opened_judge, rules=rules, keys_file=keys_file, media=sources, allowed_hosts=hosts, **limits)
+    app = create_app(
+        opened_judge, rules=rules, keys_file=keys_file, media=sources, allowed_hosts=hosts, limits=limits, **batching
+    )
     run_server(app, StopTimes(notice, drain), host=host, port=port, **listening)

@@ -58,6 +58,16 @@ def start_plan(strategy: str, num: int, budget: int | None) -> tuple[Plan, list[
         raise ConfigError(str(error)) from error
 
 
+def most_matches(strategy: str, num: int, budget: int | None = None) -> int:
+    """Return how many matches a strategy of :data:`STRATEGIES` plays among ``num`` responses, at most."""
+    every_pair = num * (num - 1) // 2
+    if strategy == "bradley_terry":
+        return max(num, 2 * num if budget is None else budget)
+    if strategy == "knockout":  # both sides of an undecided match go on
+        return every_pair if budget is None else min(every_pair, budget)
+    return every_pair if strategy == "all_pairs" else num
+
+
 def rewards_of_matches(strategy: str, num: int, ranking: Ranking, matches: Sequence[JudgedMatch]) -> GroupRewards:
     """Return the rewards of ``num`` responses; with ``anchor`` the last response is the anchor and has no reward itself.
 

@@ -11,6 +11,7 @@ from fastapi.security import HTTPBearer
 
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.judging.margins import probability_judge_of
+from rewardlab.serving.admission import Admission, BodyLimit
 from rewardlab.serving.auth import ApiKeyMiddleware, Key, Keys
 from rewardlab.serving.browser import BrowserGuard
 from rewardlab.serving.dialects.chat import chat_routes
@@ -22,14 +23,14 @@ from rewardlab.serving.docs_page import add_docs
 from rewardlab.serving.errors import ERROR_HANDLERS
 from rewardlab.serving.histograms import ServingHistograms
 from rewardlab.serving.keys_file import KeysFile
+from rewardlab.serving.limits import Limits
 from rewardlab.serving.media import Media
-from rewardlab.serving.middleware import BodyLimit, CancelOnDisconnect
+from rewardlab.serving.middleware import CancelOnDisconnect
 from rewardlab.serving.queue import JudgeQueue
 from rewardlab.serving.request_log import RequestLog
 from rewardlab.serving.routes import api_routes
 from rewardlab.serving.service import GroupRules, JudgeService
 
-MAX_BODY_BYTES = 100_000_000
 ROUTES = (api_routes, openrlhf_routes, nemo_gym_routes, scoring_routes, scalar_model_routes, chat_routes)
 
 
@@ -41,15 +42,17 @@ def create_app(
     keys: Sequence[Key] = (),
     keys_file: KeysFile | None = None,
     allowed_hosts: Sequence[str] = (),
+    limits: Limits | None = None,
     **queue_options: Any,
 ) -> FastAPI:
     """Return the application around one judge. ``queue_options`` are those of :class:`JudgeQueue`; requests need one of
     ``keys``, or of those that ``keys_file`` holds now, where either is given. It answers to the names ``allowed_hosts``, by
-    default to any."""
+    default to any, and holds requests to ``limits``."""
     accepted, histograms = keys_file.keys if keys_file else Keys(keys), ServingHistograms()
     defaults = {"probability_judge": probability_judge_of(judge), "mix_seeds": not judge.sampler.is_batch_invariant}
     queue = JudgeQueue(judge, keys=accepted, histograms=histograms, **(defaults | queue_options))
-    service = JudgeService(judge, queue, rules, media, histograms)
+    limits = limits or Limits()
+    service = JudgeService(judge, queue, rules, media, histograms, limits)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -65,8 +68,8 @@ def create_app(
         redoc_url=None,
         dependencies=[Security(HTTPBearer(scheme_name="key", auto_error=False))] if len(accepted) else [],
     )
-    app.state.service = service
-    app.add_middleware(BodyLimit, max_bytes=MAX_BODY_BYTES)
+    app.state.service, app.state.limits = service, limits
+    app.add_middleware(BodyLimit, admission=Admission(limits, are_keys=lambda: len(accepted) > 1))
     app.add_middleware(CancelOnDisconnect)
     app.add_middleware(ApiKeyMiddleware, keys=accepted, update=keys_file.update if keys_file else None)
     app.add_middleware(BrowserGuard, allowed_hosts=allowed_hosts)

@@ -156,6 +156,11 @@ def labeled_sample(question: str, response: str, label: Any = None) -> Sample:
     return Sample(question, strip_markup(response), tuple(media), anchor)
 
 
+def split_samples(texts: Sequence[str]) -> list[Sample]:
+    """Return the sample in each decoded sequence. Raises what :func:`split_sequence` and :func:`labeled_sample` raise."""
+    return [labeled_sample(*split_sequence(text)) for text in texts]
+
+
 def chat_sample(messages: Sequence[Mapping[str, Any]]) -> Sample:
     """Return the last turn, the assistant's, as the response to the turns before it. Raises DataError for another last turn."""
     if len(messages) < 2 or messages[-1].get("role") != "assistant":

@@ -20,10 +20,10 @@ from rewardlab.serving.request_context import request_id
 
 
 class OverloadedError(Exception):
-    """The queue is full; ``retry_after_s`` is when there may be room."""
+    """There is no room, for the ``reason``; ``retry_after_s`` is when there may be."""
 
-    def __init__(self, retry_after_s: int) -> None:
-        super().__init__(f"the judge is busy; try again in {retry_after_s} s")
+    def __init__(self, retry_after_s: int, reason: str = "the judge is busy") -> None:
+        super().__init__(f"{reason}; try again in {retry_after_s} s")
         self.retry_after_s = retry_after_s
 
 

@@ -1,37 +1,17 @@
-"""Middleware between socket and application: bodies have a maximal size and strict JSON, a disconnect cancels the request."""
+"""Between socket and application: bodies are strict JSON, a disconnect cancels the request."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from fastapi import HTTPException, Request, Response
+from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-
-class BodyLimit:
-    """ASGI middleware: a request whose body grows beyond ``max_bytes``, or what its key may send (``scope["max_bytes"]``), is
-    answered with 413 and read no further."""
-
-    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
-        self._app, self._max_bytes = app, max_bytes
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        size, limit = 0, min(self._max_bytes, scope.get("max_bytes", self._max_bytes))
-
-        async def receive_limited() -> Message:
-            nonlocal size
-            message = await receive()
-            size += len(message.get("body", b""))
-            if size > limit:
-                raise HTTPException(413, f"the request is larger than {limit:,} bytes; upload its images first, or resize them")
-            return message
-
-        await self._app(scope, receive_limited, send)
+from rewardlab.serving.strict_json import check_size, parse_json
 
 
 class CancelOnDisconnect:
@@ -80,22 +60,21 @@ class CancelOnDisconnect:
 
 
 class StrictJSONRequest(Request):
-    """A request whose JSON must follow the standard: no NaN, and no half of a surrogate pair, which nothing can encode."""
+    """A request whose body :func:`rewardlab.serving.strict_json.parse_json` reads, within the limits of the application."""
+
+    async def body(self) -> bytes:
+        if not hasattr(self, "_body"):
+            limits, body = self.app.state.limits, bytearray()
+            async for chunk in self.stream():
+                body += chunk
+                check_size(len(body), limits)
+            self._body = bytes(body)
+        return self._body
 
     async def json(self) -> Any:
         if not hasattr(self, "_json"):
-            body = await self.body()
-            self._json = json.loads(body, parse_constant=_refuse)
-            if b"\\ud" in body or b"\\uD" in body:
-                try:
-                    json.dumps(self._json, ensure_ascii=False).encode()
-                except UnicodeEncodeError as error:
-                    raise HTTPException(400, "the body holds half of a surrogate pair, which is no character") from error
+            self._json = parse_json(await self.body(), self.app.state.limits)
         return self._json
-
-
-def _refuse(constant: str) -> None:
-    raise HTTPException(400, f"the body holds {constant}, which is no number of JSON")
 
 
 class StrictJSONRoute(APIRoute):

@@ -115,27 +115,32 @@ def api_routes(service: JudgeService) -> APIRouter:
     @router.post("/v1/judge")
     async def judge_pair(request: JudgeRequest) -> JudgeResponse:
         """Judge which of two responses is better, by ``votes`` samples in each order."""
+        service.admit_requests([request])
         return await service.judge_pair(request)
 
     @router.post("/v1/judge/live")
     async def judge_live(request: JudgeRequest) -> StreamingResponse:
         """Judge like /v1/judge, a vote at a time: a JSON line for each vote, the judgment in the last line."""
+        service.admit_requests([request])
         return StreamingResponse(_json_lines(service.judge_live(request)), media_type="application/x-ndjson")
 
     @router.post("/v1/rewards")
     async def rewards(request: RewardsRequest) -> RewardsResponse:
         """Reward each of several responses to one question, by comparing two at a time in both orders."""
+        service.admit_requests([request])
         return await service.rewards(request)
 
     @router.post("/v1/judge/batch")
     async def judge_batch(requests: list[JudgeRequest]) -> list[JudgeResponse | ErrorResponse]:
         """Return a response for each request, in their order; one that fails is ``{"error", "status"}``, the others stand."""
+        service.admit_requests(requests)
         service.queue.check_room()
         return await _responses([service.judge_pair(request, waits_for_room=True) for request in requests])
 
     @router.post("/v1/rewards/batch")
     async def rewards_batch(requests: list[RewardsRequest]) -> list[RewardsResponse | ErrorResponse]:
         """Return a response for each request, in their order; one that fails is ``{"error", "status"}``, the others stand."""
+        service.admit_requests(requests)
         service.queue.check_room()
         return await _responses([service.rewards(request, waits_for_room=True) for request in requests])
 

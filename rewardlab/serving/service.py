@@ -11,15 +11,17 @@ from functools import partial
 from fastapi.concurrency import run_in_threadpool
 
 from rewardlab.data.rows import validate
-from rewardlab.judging.group_rewards import GroupRewards
+from rewardlab.judging.group_rewards import GroupRewards, most_matches
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.judging.margins import probability_judge_of
+from rewardlab.serving.admission import begin_comparisons, hold_bytes
 from rewardlab.serving.conversations import Sample
 from rewardlab.serving.errors import NoVerdictError
 from rewardlab.serving.gather import gather_bounded
 from rewardlab.serving.group_buffer import GroupBuffer
 from rewardlab.serving.groups import group_rewards
 from rewardlab.serving.histograms import ServingHistograms
+from rewardlab.serving.limits import Limits
 from rewardlab.serving.media import Media
 from rewardlab.serving.queue import JudgeQueue
 from rewardlab.serving.responses import judge_response, rewards_response, vote_result
@@ -55,7 +57,9 @@ class JudgeService:
         rules: GroupRules | None = None,
         media: Media | None = None,
         histograms: ServingHistograms | None = None,
+        limits: Limits | None = None,
     ) -> None:
+        self.limits = limits or Limits()
         self.histograms = histograms or ServingHistograms()
         self.judge, self.queue, self.rules, self.media = judge, queue, rules or GroupRules(), media or Media()
         self.collector = VoteCollector(queue, has_probabilities=probability_judge_of(judge) is not None)
@@ -69,9 +73,11 @@ class JudgeService:
 
         Raises NoVerdictError, GroupTimeoutError, OverloadedError, InputError.
         """
+        self.limits.check_items(len(samples), "samples")
         groups: dict[str, list[int]] = {}
         for n, sample in enumerate(samples):
             groups.setdefault(sample.key, []).append(n)
+        self._admit_groups([(len(group), samples[group[0]].anchor is not None) for group in groups.values()])
 
         async def reward(indices: list[int]) -> list[float]:
             group = [samples[n] for n in indices]
@@ -87,6 +93,28 @@ class JudgeService:
         }
         return [by_index[n] for n in range(len(samples))]
 
+    def _admit_groups(self, groups: Sequence[tuple[int, bool]]) -> None:
+        """Count the comparisons of a framework's groups as the request's; a group is its size and whether it has an anchor."""
+        self.limits.check_responses(max(number for number, _ in groups) if groups else 0)
+        comparisons = sum(number if has_anchor else most_matches(self.rules.strategy, number) for number, has_anchor in groups)
+        self.admit(comparisons, 2 * self.rules.voting.votes * comparisons)
+
+    def admit_group(self, num_responses: int) -> None:
+        """Count the comparisons of one group of responses, by the server's own rules. Raises as :meth:`admit` does."""
+        self._admit_groups([(num_responses, False)])
+
+    def admit(self, comparisons: int, votes: int) -> None:
+        """Count the comparisons of a request, and the votes of all of them, before any is begun. Raises LimitError for a
+        request that is too large, OverloadedError where its key asks for too many at a time."""
+        self.limits.check_comparisons(comparisons, votes)
+        begin_comparisons(comparisons)
+
+    def admit_requests(self, requests: Sequence[JudgeRequest | RewardsRequest]) -> None:
+        """Count the comparisons of a batch. Raises as :meth:`admit` does, and LimitError for a batch that is too long."""
+        self.limits.check_items(len(requests), "parts of a batch")
+        sizes = [_size(request) for request in requests]
+        self.admit(sum(number for number, _ in sizes), sum(number * votes for number, votes in sizes))
+
     async def _group_rewards(self, samples: list[Sample]) -> list[float]:
         first, images = samples[0], await self.images(samples[0].images)
         anchor = [] if first.anchor is None else [first.anchor]
@@ -100,16 +128,21 @@ class JudgeService:
         return rewards
 
     async def images(self, references: Sequence[str]) -> tuple[bytes, ...]:
-        """Return the images of a request. Raises MediaError."""
+        """Return the images of a question. Raises MediaError, LimitError for too many."""
         if not references:
             return ()
-        return await run_in_threadpool(lambda: tuple(self.media.image(url, n) for n, url in enumerate(references)))
+        self.limits.check_images(len(references))
+        images = await run_in_threadpool(lambda: tuple(self.media.image(url, n) for n, url in enumerate(references)))
+        hold_bytes(sum(map(len, images)))
+        return images
 
     async def images_and_frames(self, request: RequestBase) -> tuple[bytes, ...]:
         """Return the images of a request, then the frames of its videos. Raises MediaError."""
         images = await self.images(request.images)
         for n, video in enumerate(request.videos):
-            images += await run_in_threadpool(self.media.frames, video, request.frames, n)
+            frames = await run_in_threadpool(self.media.frames, video, request.frames, n)
+            hold_bytes(sum(map(len, frames)))
+            images += frames
         return images
 
     async def _pair(self, request: JudgeRequest) -> PreferencePair:
@@ -163,6 +196,14 @@ class JudgeService:
             return await self.collector.collect(pair, options)
 
         return await group_rewards(compare, group, strategy=strategy or self.rules.strategy, budget=budget)
+
+
+def _size(request: JudgeRequest | RewardsRequest) -> tuple[int, int]:
+    """Return how many comparisons a request asks for, and how many votes of each."""
+    if isinstance(request, JudgeRequest):
+        return 1, request.votes * len(ORDERS[request.orders])
+    num = len(request.responses) + (request.anchor is not None)
+    return most_matches(request.strategy, num, request.budget), 2 * request.votes
 
 
 def _voting_options(

@@ -21,7 +21,8 @@ from rewardlab.judging.engines import open_generative_judge
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.prompts import load_template
 from rewardlab.samplers.scripted import ScriptedSampler
-from rewardlab.serving.app import MAX_BODY_BYTES, create_app
+from rewardlab.serving.app import create_app
+from rewardlab.serving.limits import Limits
 from rewardlab.serving.media import Media
 from rewardlab.serving.uploads import UploadStore
 from rewardlab.types import Message
@@ -199,7 +200,7 @@ def test_a_body_without_end_is_not_read_to_its_end(client: httpx.Client) -> None
     """413 once the limit is passed, whatever the headers say."""
 
     def chunks() -> Iterator[bytes]:
-        for _ in range(2 * MAX_BODY_BYTES // 1_000_000):
+        for _ in range(2 * Limits().json_bytes // 1_000_000):
             yield b" " * 1_000_000
 
     answer = client.post("/v1/judge", content=chunks(), headers={"Content-Type": "application/json"})

@@ -94,19 +94,22 @@ def chat_routes(service: JudgeService) -> APIRouter:
     router, judge = APIRouter(tags=["chat: NIM's reward models, plain judging"], route_class=StrictJSONRoute), service.judge
 
     async def complete(request: ChatCompletionRequest) -> list[Completion]:
-        parts = []
         for message in request.messages:
             role = read_role(message)
             if role not in ("system", "user", "assistant"):
                 raise DataError(f"a message has the role {role!r:.80}; expected system, developer, user or assistant")
             if message.get("tool_calls") or message.get("function_call"):
                 raise DataError("a message calls a tool; a chat is completed from texts and images alone")
-            text, references = read_content(message.get("content"))
+        contents = [read_content(message.get("content")) for message in request.messages]
+        service.limits.check_images(sum(len(references) for _, references in contents))
+        parts = []
+        for message, (text, references) in zip(request.messages, contents, strict=True):
             images = tuple(Part(image=image) for image in await service.images(references))
-            parts.append(Message(role, (*images, Part(text=text))))
+            parts.append(Message(read_role(message), (*images, Part(text=text))))
         options = (request.temperature, request.top_p, request.max_completion_tokens or request.max_tokens)
         defaults = (judge.temperature, judge.top_p, judge.max_tokens)
         temperature, top_p, max_tokens = (b if a is None else a for a, b in zip(options, defaults, strict=True))
+        service.limits.check_completion(request.n, int(max_tokens), judge.max_tokens)
         seed = secrets.randbelow(2**31) if request.seed is None else request.seed
         params = SamplingParams(request.n, temperature, top_p, int(max_tokens), seed)
         job = ChatJob(tuple(parts), params, is_new_draw=request.seed is None)

@@ -11,7 +11,7 @@ from rewardlab.errors import DataError
 from rewardlab.judging.group_rewards import JudgedMatch
 from rewardlab.serving.conversations import Sample, read_content, read_conversation
 from rewardlab.serving.middleware import StrictJSONRoute
-from rewardlab.serving.schemas import MAX_RESPONSES, JsonObject
+from rewardlab.serving.schemas import JsonObject
 from rewardlab.serving.service import JudgeService
 from rewardlab.types import Candidates
 
@@ -30,7 +30,7 @@ class CompareRequest(BaseModel):
         },
     )
     conversation_history: list[JsonObject] = Field(min_length=1)
-    response_objs: list[JsonObject] = Field(min_length=1, max_length=MAX_RESPONSES)
+    response_objs: list[JsonObject] = Field(min_length=1)
     principle: str | None = None
 
 
@@ -108,6 +108,7 @@ def nemo_gym_routes(service: JudgeService) -> APIRouter:
     async def compare(request: CompareRequest) -> CompareResponse:
         """Return the rewards of a group, in -1..1; null where no comparison of a response could be judged. A single response
         has nothing to be compared with: 0 comparisons, a null reward."""
+        service.admit_group(len(request.response_objs))
         question, references = read_conversation(request.conversation_history)
         responses = tuple(_output_text(response) for response in request.response_objs)
         if len(responses) == 1:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
+from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -20,8 +21,6 @@ from rewardlab.serving.conversations import Sample, labeled_sample, read_convers
 from rewardlab.serving.middleware import StrictJSONRoute
 from rewardlab.serving.schemas import MAX_CHARS, JsonObject
 from rewardlab.serving.service import JudgeService
-
-MAX_SAMPLES = 1024
 
 
 class GetRewardRequest(BaseModel):
@@ -37,7 +36,7 @@ class GetRewardRequest(BaseModel):
             }
         },
     )
-    query: list[str] = Field(max_length=MAX_SAMPLES)
+    query: list[str]
     prompts: list[str] | None = None
     labels: list[Any] | None = None
 
@@ -87,7 +86,9 @@ def openrlhf_routes(service: JudgeService) -> APIRouter:
     router = APIRouter(tags=["OpenRLHF, R1-Reward, slime"], route_class=StrictJSONRoute)
 
     async def get_reward(request: GetRewardRequest, flat: bool) -> GetRewardResponse:
-        rewards = await service.sample_rewards(_samples(request)) if request.query else []
+        service.limits.check_items(len(request.query), "queries")
+        samples = await run_in_threadpool(_samples, request)
+        rewards = await service.sample_rewards(samples) if samples else []
         scores = [(reward + 1) / 2 for reward in rewards]  # 0..1, by which samples are filtered
         if flat and len(rewards) == 1:
             return GetRewardResponse(rewards=rewards[0], scores=scores[0], extra_logs={})

@@ -14,9 +14,10 @@ import uuid
 from typing import Any, Generic, Literal, TypeVar
 
 from fastapi import APIRouter
+from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from rewardlab.serving.conversations import Sample, chat_sample, labeled_sample, split_sequence
+from rewardlab.serving.conversations import Sample, chat_sample, split_samples
 from rewardlab.serving.dialects.openai_parameters import refuse_unsupported
 from rewardlab.serving.middleware import StrictJSONRoute
 from rewardlab.serving.schemas import JsonObject
@@ -69,7 +70,7 @@ class EvaluationRequest(BaseModel):
         },
     )
     model: str = ""
-    messages: list[str] = Field(max_length=1024)
+    messages: list[str]
 
 
 class Classification(BaseModel):
@@ -112,8 +113,7 @@ class EvaluationResponse(BaseModel):
 def _samples(request: PoolingRequest) -> list[Sample]:
     if request.messages is not None:
         return [chat_sample(request.messages)]
-    texts = [request.input] if isinstance(request.input, str) else request.input or []
-    return [labeled_sample(*split_sequence(text)) for text in texts]
+    return split_samples([request.input] if isinstance(request.input, str) else request.input or [])
 
 
 def _encoded(vector: list[float], encoding: Literal["float", "base64"]) -> list[float] | str:
@@ -127,30 +127,35 @@ def scalar_model_routes(service: JudgeService) -> APIRouter:
         model = request.model or service.judge.name
         return PoolingResponse(id=f"{prefix}-{uuid.uuid4().hex}", created=int(time.time()), model=model, data=data)
 
+    async def rewards_of(request: PoolingRequest) -> list[float]:
+        service.limits.check_items(len(request.input or "") if isinstance(request.input, list) else 1, "inputs")
+        return await service.sample_rewards(await run_in_threadpool(_samples, request))
+
     @router.post("/classify")
     @router.post("/v1/classify")
     async def classify(request: PoolingRequest) -> PoolingResponse[Classification]:
         """Return the rewards as ``data[n].probs[-1]``."""
-        rewards = await service.sample_rewards(_samples(request))
+        rewards = await rewards_of(request)
         return response(request, "classify", [Classification(index=n, probs=[value]) for n, value in enumerate(rewards)])
 
     @router.post("/v1/embeddings")
     async def embeddings(request: EmbeddingsRequest) -> PoolingResponse[Embedding]:
         """Return the rewards as ``data[n].embedding[-1]``."""
         refuse_unsupported(request.model_extra)
-        vectors = [_encoded([value], request.encoding_format) for value in await service.sample_rewards(_samples(request))]
+        vectors = [_encoded([value], request.encoding_format) for value in await rewards_of(request)]
         return response(request, "embd", [Embedding(index=n, embedding=vector) for n, vector in enumerate(vectors)])
 
     @router.post("/pooling")
     async def pooling(request: PoolingRequest) -> PoolingResponse[Pooling]:
         """Return the rewards as ``data[n].data[-1]``."""
-        rewards = await service.sample_rewards(_samples(request))
+        rewards = await rewards_of(request)
         return response(request, "pool", [Pooling(index=n, data=[value]) for n, value in enumerate(rewards)])
 
     @router.post("/v1/score/evaluation")
     async def evaluation(request: EvaluationRequest) -> EvaluationResponse:
         """Return ``scores``, one for each text."""
-        scores = await service.sample_rewards([labeled_sample(*split_sequence(text)) for text in request.messages])
+        service.limits.check_items(len(request.messages), "messages")
+        scores = await service.sample_rewards(await run_in_threadpool(split_samples, request.messages))
         model = request.model or service.judge.name
         return EvaluationResponse(id=f"scoreval-{uuid.uuid4().hex}", model=model, scores=scores)
 

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from rewardlab.errors import DataError
 from rewardlab.serving.conversations import Sample, read_content
 from rewardlab.serving.middleware import StrictJSONRoute
-from rewardlab.serving.schemas import MAX_CHARS, MAX_RESPONSES, JsonObject
+from rewardlab.serving.schemas import MAX_CHARS, JsonObject
 from rewardlab.serving.service import JudgeService
 
 Document = str | JsonObject
@@ -30,7 +30,7 @@ class RerankRequest(BaseModel):
         json_schema_extra={"example": {"query": "What color is it?", "documents": ["It is red.", "It is blue."], "top_n": 1}},
     )
     query: Document
-    documents: list[Document] = Field(min_length=1, max_length=MAX_RESPONSES)
+    documents: list[Document] = Field(min_length=1)
     top_n: int | None = Field(None, ge=1)
     return_documents: bool = True
     model: str = ""
@@ -136,8 +136,7 @@ def scoring_routes(service: JudgeService) -> APIRouter:
         documents = _as_list(next((v for v in candidates if v is not None), None))
         if not queries or not documents:
             raise DataError("expected text_1 (or queries, data_1) and text_2 (or documents, data_2)")
-        if len(documents) > MAX_RESPONSES:
-            raise DataError(f"{len(documents)} documents; at most {MAX_RESPONSES} are compared at a time")
+        service.limits.check_items(max(len(queries), len(documents)), "queries or documents")
         values = await scores(_samples(queries, documents, request.anchor))
         data = [DocumentScore(index=n, score=value) for n, value in enumerate(values)]
         model = request.model or service.judge.name
@@ -146,6 +145,7 @@ def scoring_routes(service: JudgeService) -> APIRouter:
     async def rank(request: RerankRequest) -> list[tuple[int, float]]:
         if len(request.documents) == 1 and request.anchor is None:
             raise DataError("one document cannot be ranked among others; give two or more, or an anchor to compare it with")
+        service.limits.check_items(len(request.documents), "documents")
         values = await scores(_samples([request.query], request.documents, request.anchor))
         order = sorted(range(len(values)), key=lambda n: -values[n])
         return [(n, values[n]) for n in order][: request.top_n]

@@ -1,0 +1,95 @@
+"""The bounds of a server: how much one request, one key, all requests together and each connection may take."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from rewardlab.errors import ConfigError, InputError
+
+
+class LimitError(InputError):
+    """A request asks for more than the server allows; the sentence has both numbers."""
+
+
+def _bound(default: float, words: str) -> Any:
+    return field(default=default, metadata={"words": words})
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Every bound, by the name that ``--limit NAME=NUMBER`` takes. All are positive; :meth:`described` says what each is."""
+
+    body_bytes: int = _bound(100_000_000, "bytes of the body of an upload")
+    json_bytes: int = _bound(32_000_000, "bytes of any other body")
+    json_values: int = _bound(250_000, "commas and opening brackets of a body, which bound the values in it")
+    json_depth: int = _bound(64, "lists and objects inside each other")
+    characters: int = _bound(400_000, "characters of one text")
+    items: int = _bound(1024, "entries of a list: a batch, samples, documents")
+    responses: int = _bound(128, "responses to one question that are compared with each other")
+    images: int = _bound(16, "images of one question or chat")
+    comparisons: int = _bound(4096, "comparisons that one request asks for")
+    samples: int = _bound(65_536, "votes that all comparisons of a request take")
+    completions: int = _bound(64, "completions of a chat (n)")
+    key_comparisons: int = _bound(16_384, "comparisons that all requests of a key ask for at a time")
+    held_bytes: int = _bound(256_000_000, "bytes of bodies and media that all requests hold at a time")
+
+    @staticmethod
+    def of(settings: Iterable[str]) -> Limits:
+        """Return the limits with some changed: ``NAME=NUMBER`` each. Raise ConfigError for another name or number, and for
+        a name that is given twice."""
+        kinds, given = {one.name: one.type for one in fields(Limits)}, dict[str, Any]()
+        for setting in settings:
+            name, _, text = setting.partition("=")
+            name = name.replace("-", "_")
+            if name not in kinds:
+                raise ConfigError(f"--limit {setting}: expected NAME=NUMBER with one of {', '.join(kinds)}")
+            if name in given:
+                raise ConfigError(f"--limit {name} is given twice; give it once")
+            given[name] = _number(setting, text, whole=kinds[name] == "int")
+        return replace(Limits(), **given)
+
+    @staticmethod
+    def described() -> list[tuple[str, float, str]]:
+        """Return (name, default, what it bounds) of each."""
+        return [(one.name, one.default, one.metadata["words"]) for one in fields(Limits)]  # type: ignore[misc]
+
+    def check_items(self, number: int, what: str) -> None:
+        """Raise LimitError for more entries of a list than are taken."""
+        _check(number, self.items, what, "items")
+
+    def check_responses(self, number: int) -> None:
+        """Raise LimitError for more responses to one question than are compared with each other."""
+        _check(number, self.responses, "responses to one question", "responses")
+
+    def check_images(self, number: int) -> None:
+        """Raise LimitError for more images of a question or chat than are taken."""
+        _check(number, self.images, "images", "images")
+
+    def check_comparisons(self, comparisons: int, votes: int) -> None:
+        """Raise LimitError for a request that asks for too many comparisons, or votes of all of them together."""
+        _check(comparisons, self.comparisons, "comparisons", "comparisons")
+        _check(votes, self.samples, "votes", "samples")
+
+    def check_completion(self, number: int, max_tokens: int, most_tokens: int) -> None:
+        """Raise LimitError for more completions of a chat than are taken, and for longer ones than the judge's own."""
+        _check(number, self.completions, "completions (n)", "completions")
+        if max_tokens > most_tokens:
+            raise LimitError(f"max_tokens is {max_tokens:,}; this server writes at most {most_tokens:,} (its --max-tokens)")
+
+
+def _check(number: int, most: float, what: str, name: str) -> None:
+    if number > most:
+        raise LimitError(f"{number:,} {what} in one request; this server takes at most {most:,} (its --limit {name})")
+
+
+def _number(setting: str, text: str, *, whole: bool) -> float:
+    try:
+        number = int(text) if whole else float(text)
+    except ValueError:
+        number = 0
+    if not 0 < number < math.inf:
+        raise ConfigError(f"--limit {setting}: expected a {'whole ' if whole else ''}number above 0")
+    return number

@@ -1,0 +1,112 @@
+"""JSON of strangers: UTF-8, of bounded size and depth, with numbers and characters that every part of the server can write."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+from fastapi import HTTPException
+
+from rewardlab.serving.limits import Limits
+
+MEDIA_KEYS = frozenset({"images", "videos", "image", "image_url", "url", "media"})  # below them a text may be a whole image
+LABEL_KEYS = frozenset({"label", "labels"})  # texts below them may be JSON themselves
+
+
+def parse_json(body: bytes, limits: Limits) -> Any:
+    """Return the value of a body. Raises HTTPException with a sentence for what is beyond ``limits``, not UTF-8, no number of
+    JSON, or half of a surrogate pair, which is no character; JSONDecodeError for what is no JSON."""
+    check_size(len(body), limits)
+    # Counted before anything is built: a value of two bytes takes fifty in memory.
+    if (number := sum(map(body.count, (b",", b"[", b"{")))) > limits.json_values:
+        raise HTTPException(
+            413,
+            f"the request has {number:,} commas and opening brackets; this server takes at most {limits.json_values:,} "
+            "(its --limit json_values): send less at a time",
+        )
+    try:
+        text = body.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise HTTPException(400, f"the body is not UTF-8 ({error.reason} at byte {error.start}); send JSON in UTF-8") from error
+    value = _loads(text, limits)
+    _check_values(value, limits, has_surrogates="\\ud" in text or "\\uD" in text)
+    return value
+
+
+def check_size(number: int, limits: Limits) -> None:
+    """Raise HTTPException for a body of JSON that is too large."""
+    if number > limits.json_bytes:
+        raise HTTPException(
+            413,
+            f"the request is larger than {limits.json_bytes:,} bytes, the most of this server (its --limit json_bytes): "
+            "upload its images first, or resize them",
+        )
+
+
+def _loads(text: str, limits: Limits) -> Any:
+    try:
+        return json.loads(text, parse_constant=_refuse, parse_float=_finite)
+    except RecursionError as error:
+        raise _too_deep(limits) from error
+    except json.JSONDecodeError:
+        raise
+    except ValueError as error:  # an integer of thousands of digits
+        raise HTTPException(400, "the body holds an integer of more digits than can be read") from error
+
+
+def _refuse(constant: str) -> None:
+    raise HTTPException(400, f"the body holds {constant}, which is no number of JSON")
+
+
+def _finite(text: str) -> float:
+    if math.isinf(number := float(text)):
+        raise HTTPException(400, f"the body holds {text[:40]}, which is beyond what a number can be")
+    return number
+
+
+def _too_deep(limits: Limits) -> HTTPException:
+    return HTTPException(
+        400, f"the body has more than {limits.json_depth} lists and objects inside each other (--limit json_depth)"
+    )
+
+
+def _check_values(value: Any, limits: Limits, *, has_surrogates: bool) -> None:
+    """Raise HTTPException for a value that is too deep, a text that is too long, and half of a surrogate pair."""
+    stack = [(value, 1, "")]  # with the innermost key that says what a text is
+    while stack:
+        value, depth, key = stack.pop()
+        if isinstance(value, str):
+            _check_text(value, limits, is_media=key in MEDIA_KEYS or key in LABEL_KEYS, has_surrogates=has_surrogates)
+            if key in LABEL_KEYS and value.lstrip().startswith("{"):
+                stack.append((_label(value), depth, "label's"))
+        elif isinstance(value, list | dict):
+            if depth > limits.json_depth:
+                raise _too_deep(limits)
+            if isinstance(value, list):
+                stack.extend((item, depth + 1, key) for item in value)
+                continue
+            for name, item in value.items():
+                _check_text(name, limits, is_media=False, has_surrogates=has_surrogates)
+                stack.append((item, depth + 1, name if name in MEDIA_KEYS or name in LABEL_KEYS else ""))
+
+
+def _check_text(text: str, limits: Limits, *, is_media: bool, has_surrogates: bool) -> None:
+    if len(text) > limits.characters and not is_media:
+        raise HTTPException(
+            422,
+            f"a text has {len(text):,} characters; this server takes at most {limits.characters:,} (its --limit characters)",
+        )
+    if has_surrogates and not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise HTTPException(400, "the body holds half of a surrogate pair, which is no character") from error
+
+
+def _label(text: str) -> Any:
+    """Return the JSON that a label is; of one that is none, nothing: it is a bare answer."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None

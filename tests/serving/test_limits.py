@@ -1,0 +1,286 @@
+"""What a server bounds: every request beyond a limit gets a sentence with both numbers, and the server goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import re
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from rewardlab.errors import ConfigError
+from rewardlab.judging.group_rewards import STRATEGIES, most_matches, start_plan
+from rewardlab.judging.judge import GenerativeJudge
+from rewardlab.prompts import load_template
+from rewardlab.samplers.scripted import ScriptedSampler
+from rewardlab.serving.admission import Admission
+from rewardlab.serving.app import create_app
+from rewardlab.serving.auth import Key
+from rewardlab.serving.errors import OverloadedError
+from rewardlab.serving.limits import Limits
+from rewardlab.serving.service import GroupRules
+from rewardlab.serving.strict_json import parse_json
+from rewardlab.types import Message
+from tests.support.scripted_judge import CHATML, PROMPT
+from tests.support.servers import running
+
+ROOT = Path(__file__).parents[2]
+PLAIN = load_template("plain")
+PAIR: dict[str, Any] = {"question": "Which?", "responses": ["a", "b"]}
+USER = {"role": "user", "content": "Which?"}
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+JSON = {"Content-Type": "application/json"}
+
+
+def first(prompt: tuple[Message, ...], draw: int) -> str:
+    return "<think>x</think><answer>1</answer>"
+
+
+def judge(**options: Any) -> GenerativeJudge:
+    return GenerativeJudge(ScriptedSampler(first), PLAIN, **options)
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[httpx.Client]:
+    app = create_app(judge(max_tokens=64), rules=GroupRules(group_size=2, group_timeout_s=0.02))
+    with running(app) as url, httpx.Client(base_url=url, timeout=30) as client:
+        yield client
+
+
+REFUSED: dict[str, tuple[str, Any, str]] = {
+    "batch": ("/v1/judge/batch", [PAIR] * 1025, "1,025 parts of a batch"),
+    "votes of a batch": ("/v1/judge/batch", [PAIR | {"votes": 64}] * 600, "76,800 votes"),
+    "comparisons of a batch": ("/v1/rewards/batch", [PAIR | {"responses": ["a"] * 32}] * 9, "4,464 comparisons"),
+    "inputs": ("/classify", {"input": [PROMPT + "a"] * 3000}, "3,000 inputs"),
+    "one prompt": ("/classify", {"input": [f"{PROMPT}{n}" for n in range(1000)]}, "1,000 responses to one question"),
+    "embeddings": ("/v1/embeddings", {"input": [PROMPT + "a"] * 3000, "encoding_format": "float"}, "3,000 inputs"),
+    "pooling": ("/pooling", {"input": [PROMPT + "a"] * 3000}, "3,000 inputs"),
+    "evaluation": ("/v1/score/evaluation", {"messages": [PROMPT + "a"] * 1025}, "1,025 messages"),
+    "queries": ("/get_reward", {"query": [PROMPT + "a"] * 1025}, "1,025 queries"),
+    "mllm": ("/get_reward_mllm", {"query": [f"{PROMPT}{n}" for n in range(1000)]}, "1,000 responses to one question"),
+    "groups": (
+        "/get_reward",
+        {"query": [CHATML.format(q=f"q{n % 20}") + str(n) for n in range(1000)]},
+        "24,500 comparisons",
+    ),
+    "documents": ("/rerank", {"query": "q", "documents": ["d"] * 1025}, "1,025 documents"),
+    "ranked": ("/rerank", {"query": "q", "documents": ["d"] * 1000}, "1,000 responses to one question"),
+    "scores": ("/score", {"text_1": "q", "text_2": ["d"] * 1025}, "1,025 queries or documents"),
+    "compared": ("/compare", {"conversation_history": [USER], "response_objs": [{}] * 200}, "200 responses"),
+    "tokens": (
+        "/v1/chat/completions",
+        {"messages": [USER], "max_tokens": 65},
+        "max_tokens is 65; this server writes at most",
+    ),
+    "images": ("/v1/chat/completions", {"messages": [{"role": "user", "content": [IMAGE] * 9}] * 2}, "18 images"),
+    "text": ("/classify", {"input": "<|im_start|>" * 40_000}, "480,000 characters"),
+    "text of a label": ("/slime", {"prompt": "q", "response": "r", "label": '{"anchor": "%s"}' % ("a" * 400_001)}, "400,001"),
+    "depth": ("/verify", {"responses_create_params": {}, "response": {}, "more": json.loads("[" * 70 + "]" * 70)}, "64 lists"),
+    "values": ("/verify", {"more": [0] * 250_001}, "commas and opening brackets"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_request_beyond_a_bound(client: httpx.Client, name: str) -> None:
+    """It is refused with the numbers before anything is judged, and costs no second."""
+    path, body, sentence = REFUSED[name]
+    begun = time.monotonic()
+    answer = client.post(path, json=body)
+    assert answer.status_code in (400, 413, 422), answer.text[:300]
+    assert sentence in answer.text
+    assert time.monotonic() - begun < 10
+    assert client.get("/v1/status").json()["counts"]["sequences"] == 0 or name == "images"
+
+
+RAW = {
+    "surrogate in UTF-8": b'{"query":"q","documents":["a\xed\xa0\x80","b"]}',
+    "surrogate in a number's place": b'{"query":"q","documents":["a","b"],"model":"\xed\xa0\x80"}',
+    "surrogate in UTF-16": '{"query":"q","documents":["a\\ud800","b"]}'.encode("utf-16"),
+    "UTF-16": '{"query":"q","documents":["a","b"]}'.encode("utf-16-le"),
+    "UTF-32": '{"query":"q","documents":["a","b"]}'.encode("utf-32"),
+    "escaped surrogate": b'{"query":"q","documents":["a\\uD800","b"]}',
+    "escaped key": b'{"query":"q","documents":["a","b"],"\\udfff":1}',
+    "infinity": b'{"query":"q","documents":["a","b"],"top_n":1e999}',
+    "not a number": b'{"query":"q","documents":["a","b"],"top_n":NaN}',
+    "digits": b'{"query":"q","documents":["a","b"],"top_n":' + b"1" * 5000 + b"}",
+    "depth": b'{"query":"q","documents":' + b"[" * 100_000,
+    "closed depth": b'{"query":' + b"[" * 90 + b"]" * 90 + b"}",
+    "latin-1": '{"query":"ä","documents":["a","b"]}'.encode("latin-1"),
+    "cut": b'{"query":"q","documents":["a',
+}
+
+
+@pytest.mark.parametrize("name", RAW)
+@pytest.mark.parametrize("path", ["/rerank", "/v1/judge", "/verify", "/v1/chat/completions"])
+def test_bytes_that_are_no_json(client: httpx.Client, name: str, path: str) -> None:
+    answer = client.post(path, content=RAW[name], headers=JSON)
+    assert answer.status_code in (400, 413, 422)
+    assert answer.json()["error"]
+    if path == "/rerank" and name.endswith(("UTF-8", "surrogate", "infinity")):
+        assert any(word in answer.text for word in ("UTF-8", "surrogate", "beyond what a number"))
+
+
+def test_half_a_character_in_a_label(client: httpx.Client) -> None:
+    """JSON within JSON is read as strictly."""
+    body = {"prompt": "q", "response": "r", "label": '{"anchor": "\\ud800"}'}
+    answer = client.post("/slime", json=body)
+    assert (answer.status_code, "surrogate" in answer.text) == (400, True)
+
+
+def test_a_byte_order_mark_is_no_fault(client: httpx.Client) -> None:
+    assert client.post("/v1/judge", content=b"\xef\xbb\xbf" + json.dumps(PAIR).encode(), headers=JSON).status_code == 200
+
+
+def test_an_image_may_be_longer_than_a_text() -> None:
+    """The bound of texts is not that of a data URL, wherever a format carries it; a label's too."""
+    limits = Limits()
+    url = f"data:image/png;base64,{'A' * 500_000}"
+    for value in (
+        {"images": [url]},
+        {"content": [{"type": "image_url", "image_url": {"url": url}}, {"type": "image", "image": url}]},
+        {"label": {"media": [url]}},
+        {"labels": [json.dumps({"media": [url]})]},
+    ):
+        assert parse_json(json.dumps(value).encode(), limits) == value
+
+
+FUZZED = (b'{"query": "q", "documents": ["a", "b"]}', json.dumps(PAIR).encode(), json.dumps({"messages": [USER]}).encode())
+
+
+def test_any_bytes(client: httpx.Client) -> None:
+    """Bodies with bytes changed, cut, doubled and in other encodings: never a fault of the server."""
+    rng = random.Random(1)
+    junk = (b"\xed\xa0\x80", b"\\ud800", b"\x00", b"[" * 70, b"1e999", b"NaN", b"\xff\xfe", b'"', b"{", b"\\u", b"9" * 400)
+    for _ in range(300):
+        body = bytearray(rng.choice(FUZZED))
+        for _ in range(rng.randint(1, 3)):
+            place = rng.randrange(len(body))
+            body[place : place + rng.choice((0, 0, 1, 4))] = rng.choice(junk)
+        path = rng.choice(("/rerank", "/score", "/v1/judge", "/v1/chat/completions", "/verify", "/classify"))
+        answer = client.post(path, content=bytes(body), headers=JSON)
+        assert answer.status_code < 500 or answer.status_code == 503, (path, bytes(body), answer.text)
+
+
+def test_json_is_read_fast() -> None:
+    """The dearest bodies within the limits: the event loop stands still for less than a health check waits."""
+    limits = Limits()
+    deep = b"[" + b",".join([b"[" * 30 + b"]" * 30] * 8000) + b"]"
+    wide = b"[" + b",".join([b"{}"] * 120_000) + b"]"
+    for body in (deep, wide, json.dumps(["é\n" * 190_000] * 20).encode()):
+        begun = time.process_time()
+        parse_json(body, limits)
+        assert time.process_time() - begun < 1
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_most_matches_of_a_strategy(strategy: str) -> None:
+    """No plan plays more, even where no match is decided."""
+    for num in range(2, 9):
+        plan, matches = start_plan(strategy, num, None)
+        played = len(matches)
+        try:
+            while True:
+                matches = plan.send([None] * len(matches))
+                played += len(matches)
+        except StopIteration:
+            pass
+        assert played <= most_matches(strategy, num)
+    assert most_matches("knockout", 100, 120) == 120
+    assert most_matches("bradley_terry", 4, 50) == 50
+
+
+@pytest.mark.parametrize("setting", ["", "comparisons", "comparison=4", "comparisons=0", "comparisons=x", "comparisons=1.5"])
+def test_a_limit_that_is_none(setting: str) -> None:
+    with pytest.raises(ConfigError, match="--limit"):
+        Limits.of([setting])
+
+
+def test_limits_by_name() -> None:
+    limits = Limits.of(["comparisons=5", "json-depth=9"])
+    assert (limits.comparisons, limits.json_depth, limits.items) == (5, 9, Limits().items)
+    with pytest.raises(ConfigError, match="twice"):
+        Limits.of(["items=1", "items=2"])
+    assert [name for name, _, words in Limits.described() if not words] == []
+
+
+def test_the_guide_lists_every_limit() -> None:
+    """The table of the guide is what the server does."""
+    rows = re.findall(r"^\| `(\w+)` \| ([\d,.]+) \| (.+) \|$", (ROOT / "docs/how-to/deploy.md").read_text(), re.MULTILINE)
+    listed = [(name, float(default.replace(",", "")), words) for name, default, words in rows]
+    assert listed == Limits.described()
+
+
+def test_bytes_are_held_until_the_answer() -> None:
+    """Of one tenant alone never more than half where there are keys; what is released is free again."""
+    admission = Admission(Limits(held_bytes=100), are_keys=lambda: True)
+    anna, bert = admission.open("anna"), admission.open("bert")
+    anna.take_bytes(50)
+    with pytest.raises(OverloadedError, match="held_bytes"):
+        anna.take_bytes(10)
+    bert.take_bytes(20)
+    anna.release()
+    bert.take_bytes(30)
+    assert admission.num_bytes == 50
+
+
+def test_a_body_that_waits_holds_room() -> None:
+    """While one body is on its way the next is told to come again; when it has gone there is room."""
+    app = create_app(judge(), limits=Limits(held_bytes=3000))
+    with running(app) as url, httpx.Client(base_url=url, timeout=30) as client:
+        go_on = threading.Event()
+
+        def chunks() -> Iterator[bytes]:
+            yield b" " * 2500
+            go_on.wait(20)
+            yield json.dumps(PAIR).encode()
+
+        slow = threading.Thread(target=lambda: httpx.post(f"{url}/v1/judge", content=chunks(), headers=JSON, timeout=30))
+        slow.start()
+        padded = json.dumps(PAIR).encode() + b" " * 1000
+        while (answer := client.post("/v1/judge", content=padded, headers=JSON)).status_code == 200:
+            time.sleep(0.01)
+        assert (answer.status_code, answer.headers["Retry-After"]) == (429, "2")
+        assert "held_bytes" in answer.text
+        go_on.set()
+        slow.join()
+        assert client.post("/v1/judge", content=padded, headers=JSON).status_code == 200
+
+
+def test_comparisons_of_a_key_in_progress() -> None:
+    """A key that has as many in progress as it may waits; another does not."""
+    gate = threading.Event()
+
+    def held(prompt: tuple[Message, ...], draw: int) -> str:
+        assert gate.wait(20)
+        return first(prompt, draw)
+
+    app = create_app(
+        GenerativeJudge(ScriptedSampler(held), PLAIN), keys=[Key.of("a"), Key.of("b")], limits=Limits(key_comparisons=3)
+    )
+
+    async def main(url: str) -> None:
+        async with httpx.AsyncClient(base_url=url, timeout=30) as client:
+
+            async def ask(key: str, number: int) -> httpx.Response:
+                headers = {"Authorization": f"Bearer {key}"}
+                return await client.post("/v1/judge/batch", json=[PAIR] * number, headers=headers)
+
+            begun = asyncio.create_task(ask("a", 2))
+            while app.state.service.queue.counts["asked"] < 2:
+                await asyncio.sleep(0.01)
+            answer = await ask("a", 2)
+            assert (answer.status_code, "key_comparisons" in answer.text) == (429, True)
+            other = asyncio.create_task(ask("b", 2))
+            gate.set()
+            assert {(await begun).status_code, (await other).status_code} == {200}
+            assert (await ask("a", 3)).status_code == 200
+
+    with running(app) as url:
+        asyncio.run(main(url))
