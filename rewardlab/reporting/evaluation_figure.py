@@ -1,14 +1,16 @@
 """The evaluations of a training run as one figure: accuracy over the steps with its interval, both orders, grey images, chance.
 
-The places are percentages of the figure's area, so that it may have any width; its labels are text beside it.
+Of very many evaluations some are left out, evenly spread; the first, the last and the best are there.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from rewardlab.reporting.axes import Axis, Tick, step_axis, value_axis
+from rewardlab.reporting.curves import polyline
 
 PREFIX = "eval/"
 LINES = {  # of shares of pairs, in the order in which they are drawn
@@ -17,12 +19,13 @@ LINES = {  # of shares of pairs, in the order in which they are drawn
     "accuracy": "accuracy over both orders",
 }
 BANDS = ("accuracy", "blank_accuracy")  # whose intervals are shaded: a third would hide them
-MOST_DOTS = 40
+MOST_DOTS, MOST_ROWS = 40, 240
 ALONE = 0.6  # half the width of the interval of a single evaluation, in percent
+TOO_NEAR = 9.0  # percent of the height, between two labels
 SMALL = {  # beside it, as curves of their own
-    "swap_consistency": "both orders name the same, share",
-    "invalid_frac": "judgments without a verdict, share",
-    "first_frac": "verdicts for the first, share",
+    "swap_consistency": "both orders name the same",
+    "invalid_frac": "judgments without a verdict",
+    "first_frac": "verdicts for the first",
     "mean_length": "tokens per judgment",
 }
 
@@ -30,34 +33,45 @@ SMALL = {  # beside it, as curves of their own
 @dataclass(frozen=True)
 class EvaluationLine:
     """A share over the steps: ``points`` and ``band`` (its intervals; "" where they are not drawn) of an SVG of 100 x 100,
-    ``dots`` its places in percent, ``last`` the newest value with its interval."""
+    ``dots`` its places in percent, ``texts`` its values with their intervals, at every evaluation, the newest last."""
 
     name: str
     words: str
     points: str
     band: str
     dots: tuple[tuple[float, float], ...]
-    last: str
+    texts: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class EvaluationFigure:
-    """``y_ticks`` and ``x_ticks`` are (label, place in percent from the top, from the left); ``best`` is the step of the best
-    evaluation by ``metric``, with its value; ``rows`` are all of them, the newest last."""
+    """``chance`` is the place of 50 % in percent from the top; ``best`` is the step of the best evaluation by ``metric``, with
+    its value; ``rows`` are those of the ``count`` evaluations that are drawn, the newest last."""
 
     lines: tuple[EvaluationLine, ...]
-    y_ticks: tuple[tuple[str, float], ...]
-    x_ticks: tuple[tuple[str, float], ...]
+    x_axis: Axis
+    y_ticks: tuple[Tick, ...]
     chance: float
     best: tuple[int, str]
     metric: str
     rows: tuple[Mapping[str, Any], ...]
+    count: int
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """Return the steps of the evaluations that are drawn."""
+        return tuple(row["step"] for row in self.rows)
+
+    @property
+    def step_texts(self) -> tuple[str, ...]:
+        """Return the names of :attr:`steps`."""
+        return tuple(f"step {step:,}" for step in self.steps)
 
     @property
     def best_dot(self) -> tuple[str, float, float]:
         """Return the line that the best evaluation is marked on, and its place."""
         line = next(line for line in self.lines if line.name == self.metric)
-        return line.name, *line.dots[[row["step"] for row in self.rows].index(self.best[0])]
+        return line.name, *line.dots[self.steps.index(self.best[0])]
 
     @property
     def has_dots(self) -> bool:
@@ -78,42 +92,34 @@ def share_text(row: Mapping[str, Any], name: str) -> str:
     return f"{100 * value:.1f}" + ("" if low is None or high is None else f" [{100 * low:.1f}, {100 * high:.1f}]")
 
 
-@dataclass(frozen=True)
-class Frame:
-    """From a step and a share to their places in percent."""
-
-    steps: tuple[int, int]
-    shares: tuple[float, float]
-
-    def x(self, step: float) -> float:
-        first, last = self.steps
-        return 50.0 if first == last else round(100 * (step - first) / (last - first), 2)
-
-    def y(self, share: float) -> float:
-        low, high = self.shares
-        return round(100 * (high - share) / (high - low), 2)
-
-
 def evaluation_figure(metrics: Sequence[Mapping[str, Any]], metric: str = "accuracy") -> EvaluationFigure | None:
     """Return the figure of a run's evaluations, None where it has none."""
-    if not (rows := evaluation_rows(metrics)):
+    if not (evaluations := evaluation_rows(metrics)):
         return None
+    best = max(evaluations, key=lambda row: (row.get(PREFIX + metric, 0.0), -row["step"]))
+    rows = _some(evaluations, best)
     seen = [value for row in rows for value in _shares(row)]
-    low, high = (rounded(10 * share) / 10 for rounded, share in ((math.floor, min(seen)), (math.ceil, max(seen))))
-    frame = Frame((rows[0]["step"], rows[-1]["step"]), (low, high) if low < high else (max(0.0, low - 0.1), low + 0.1))
-    best = max(rows, key=lambda row: (row.get(PREFIX + metric, 0.0), -row["step"]))
-    lines = (_line(name, words, rows, frame) for name, words in LINES.items())
+    x_axis, y_axis = step_axis(rows[0]["step"], rows[-1]["step"], 5), value_axis(min(seen), max(seen), unit="%", most=6)
+    lines = (_line(name, words, rows, x_axis, y_axis) for name, words in LINES.items())
+    chance = Tick("chance", y_axis.down(0.5))
+    round_ones = [tick for tick in y_axis.y_ticks if abs(tick.place - chance.place) > TOO_NEAR]
     return EvaluationFigure(
         tuple(line for line in lines if line is not None),
-        tuple(
-            ("chance" if round(share, 2) == 0.5 else f"{100 * share:.0f} %", frame.y(share)) for share in _ticks(*frame.shares)
-        ),
-        tuple((f"{step:,}", frame.x(step)) for step in _steps_shown([row["step"] for row in rows])),
-        frame.y(0.5),
+        x_axis,
+        tuple(sorted([chance, *round_ones], key=lambda tick: -tick.place)),
+        chance.place,
         (best["step"], share_text(best, metric)),
         metric,
         tuple(rows),
+        len(evaluations),
     )
+
+
+def _some(rows: Sequence[Mapping[str, Any]], best: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return at most :data:`MOST_ROWS` rows and the best one, evenly spread, the first and the last among them."""
+    every = max(1.0, (len(rows) - 1) / (MOST_ROWS - 1))
+    numbers = {round(number * every) for number in range(min(len(rows), MOST_ROWS))}
+    return [row for number, row in enumerate(rows) if number in numbers or row is best]
 
 
 def _shares(row: Mapping[str, Any]) -> Iterator[float]:
@@ -124,37 +130,21 @@ def _shares(row: Mapping[str, Any]) -> Iterator[float]:
                 yield value
 
 
-def _line(name: str, words: str, rows: Sequence[Mapping[str, Any]], frame: Frame) -> EvaluationLine | None:
+def _line(name: str, words: str, rows: Sequence[Mapping[str, Any]], x_axis: Axis, y_axis: Axis) -> EvaluationLine | None:
     known = [row for row in rows if PREFIX + name in row]
     if not known:
         return None
-    dots = tuple((frame.x(row["step"]), frame.y(row[PREFIX + name])) for row in known)
-    return EvaluationLine(name, words, _polyline(dots), _band(name, known, frame), dots, share_text(known[-1], name))
+    dots = tuple((x_axis.across(row["step"]), y_axis.down(row[PREFIX + name])) for row in known)
+    texts = tuple(share_text(row, name) for row in rows)
+    return EvaluationLine(name, words, polyline(dots), _band(name, known, x_axis, y_axis), dots, texts)
 
 
-def _band(name: str, rows: Sequence[Mapping[str, Any]], frame: Frame) -> str:
+def _band(name: str, rows: Sequence[Mapping[str, Any]], x_axis: Axis, y_axis: Axis) -> str:
     if name not in BANDS:
         return ""
-    low, high = ([(frame.x(row["step"]), frame.y(row[f"{PREFIX}{name}_{end}"])) for row in rows] for end in ("low", "high"))
+    low, high = (
+        [(x_axis.across(row["step"]), y_axis.down(row[f"{PREFIX}{name}_{end}"])) for row in rows] for end in ("low", "high")
+    )
     if len(rows) == 1:  # else it would have no width
         low, high = ([(x - ALONE, y), (x + ALONE, y)] for [(x, y)] in (low, high))
-    return _polyline([*low, *reversed(high)])
-
-
-def _polyline(places: Sequence[tuple[float, float]]) -> str:
-    return " ".join(f"{x:g},{y:g}" for x, y in places)
-
-
-def _ticks(low: float, high: float) -> list[float]:
-    """Return round shares from low to high, chance among them; none so near to it that their labels would touch."""
-    every = 0.1 if high - low <= 0.55 else 0.2
-    first = math.ceil(low / every - 1e-9)
-    round_ones = [n * every for n in range(first, math.floor(high / every + 1e-9) + 1)]
-    return sorted([0.5, *(share for share in round_ones if abs(share - 0.5) > 0.06)])
-
-
-def _steps_shown(steps: Sequence[int], most: int = 5) -> list[int]:
-    """Return the first step, the last, and some between."""
-    if len(steps) <= most:
-        return sorted(set(steps))
-    return sorted({steps[round(n * (len(steps) - 1) / (most - 1))] for n in range(most)})
+    return polyline([*low, *reversed(high)])

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from markupsafe import Markup, escape
 
+from rewardlab.reporting.axes import Axis, step_axis
+from rewardlab.reporting.curves import Curve, curve
 from rewardlab.reporting.evaluation_figure import PREFIX, SMALL, evaluation_figure, evaluation_rows, share_text
 from rewardlab.reporting.pages import page_environment
 
-WIDTH, HEIGHT, PAD = 320, 120, 4
 STEPS_SHOWN = 40  # of rollouts, evenly spread, the first and the last among them
 FIRST = {  # what to look at first, in words
     "loss": "loss",
     "reward": "reward",
-    "reward/accuracy": "right verdicts, share",
-    "reward/invalid_frac": "answers without a verdict, share",
+    "reward/accuracy": "right verdicts",
+    "reward/invalid_frac": "answers without a verdict",
     "entropy": "entropy",
     "completions/mean_length": "tokens per rollout",
     "grad_norm": "gradient norm",
@@ -31,74 +31,37 @@ LEFT_OUT = ("epoch", "train_runtime", "train_samples_per_second", "train_steps_p
 Record = Mapping[str, Any]  # a line of a run's log
 
 
-@dataclass(frozen=True)
-class Curve:
-    """A metric as a line: ``points`` are an SVG polyline's, ``breaks`` the steps at which it was no number. Of a single point,
-    which is no line, ``dot`` is the place.
-
-    ``words`` say what ``name`` is, where it is one of :data:`FIRST`; else they are the name.
-    """
-
-    name: str
-    words: str
-    points: str
-    low: float
-    high: float
-    last: float
-    steps: tuple[int, int]
-    breaks: tuple[int, ...]
-    dot: tuple[float, float] | None = None
-
-
-def curve(name: str, values: Sequence[tuple[int, Any]]) -> Curve | None:
-    """Return the curve of (step, value), None if not one value is a number."""
-    finite = [(step, float(value)) for step, value in values if isinstance(value, int | float) and math.isfinite(value)]
-    if not finite:
-        return None
-    steps, numbers = [step for step, _ in finite], [value for _, value in finite]
-    low, high = min(numbers), max(numbers)
-    places = [
-        (
-            PAD + _share(step, min(steps), max(steps)) * (WIDTH - 2 * PAD),
-            HEIGHT - PAD - _share(value, low, high) * (HEIGHT - 2 * PAD),
-        )
-        for step, value in finite
-    ]
-    points = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-    breaks = tuple(step for step, value in values if not isinstance(value, int | float))
-    dot = places[0] if len(set(steps)) == 1 else None
-    return Curve(name, FIRST.get(name, name), points, low, high, numbers[-1], (min(steps), max(steps)), breaks, dot)
-
-
-def _share(value: float, low: float, high: float) -> float:
-    """Return where a value lies between two others, 0..1; in the middle where they are one."""
-    return (value - low) / (high - low) if high > low else 0.5
-
-
 def breakable(name: str) -> Markup:
     """Return a name that a line may end in after a slash or an underscore, and not within a word."""
     return Markup(re.sub("([/_])", r"\1<wbr>", str(escape(name))))
 
 
-def curve_groups(rows: Sequence[Record]) -> dict[str, list[Curve]]:
+def steps_of_run(rows: Sequence[Record]) -> Axis:
+    """Return the axis of the steps of a run, which all of its curves share."""
+    steps = [row["step"] for row in rows] or [0]
+    return step_axis(min(steps), max(steps))
+
+
+def curve_groups(rows: Sequence[Record], x_axis: Axis) -> dict[str, list[Curve]]:
     """Return curves by what stands before the slash of their names; the ones to look at first ahead, under ''."""
     values: dict[str, list[tuple[int, Any]]] = defaultdict(list)
     for row in rows:
         for name, value in row.items():
             if name != "step" and name not in LEFT_OUT and not name.startswith(PREFIX):
                 values[name].append((row["step"], value))
-    curves = {name: line for name, points in values.items() if (line := curve(name, points))}
+    lines = (curve(name, points, x_axis, FIRST.get(name, "")) for name, points in values.items())
+    curves = {line.name: line for line in lines if line is not None}
     groups: dict[str, list[Curve]] = {"": [curves[name] for name in FIRST if name in curves]}
     for name in sorted(set(curves) - FIRST.keys()):
         groups.setdefault(name.partition("/")[0] if "/" in name else "other", []).append(curves[name])
     return groups
 
 
-def evaluation_curves(rows: Sequence[Record]) -> list[Curve]:
+def evaluation_curves(rows: Sequence[Record], x_axis: Axis) -> list[Curve]:
     """Return what stands beside the figure of evaluations."""
     values = {name: [(row["step"], row[PREFIX + name]) for row in rows if PREFIX + name in row] for name in SMALL}
-    curves = [curve(name, points) for name, points in values.items()]
-    return [replace(line, words=SMALL[line.name]) for line in curves if line is not None]
+    curves = (curve(name, points, x_axis, SMALL[name]) for name, points in values.items())
+    return [line for line in curves if line is not None]
 
 
 def samples_by_step(samples: Sequence[Record]) -> dict[int, list[Record]]:
@@ -127,6 +90,8 @@ class TrainingRun:
 
 def run_page(run: TrainingRun) -> str:
     """Return one self-contained HTML page about a run."""
+    x_axis = steps_of_run(run.metrics)
+    groups = curve_groups(run.metrics, x_axis)
     return (
         page_environment()
         .get_template("run_page.html")
@@ -137,15 +102,15 @@ def run_page(run: TrainingRun) -> str:
             versions=run.versions,
             finished=run.is_finished,
             last_step=max((row["step"] for row in run.metrics), default=0),
-            groups=curve_groups(run.metrics),
+            groups=groups,
+            is_thinned=any(line.is_thinned for lines in groups.values() for line in lines),
+            x_axis=x_axis,
             figure=evaluation_figure(run.metrics, (run.config.get("evaluation") or {}).get("metric", "accuracy")),
-            beside=evaluation_curves(evaluation_rows(run.metrics)),
+            beside=evaluation_curves(evaluation_rows(run.metrics), x_axis),
             evaluation=run.evaluation,
             share_text=share_text,
             breakable=breakable,
             events=run.events,
             samples=samples_by_step(run.samples),
-            width=WIDTH,
-            height=HEIGHT,
         )
     )

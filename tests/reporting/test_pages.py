@@ -196,8 +196,8 @@ def test_curves_of_a_run(width: int, chromium: Any, pages: Path) -> None:
     page.goto(f"file://{pages}/run.html")
     assert page.evaluate(BROKEN) == []
     boxes = page.evaluate(
-        """[...document.querySelectorAll('.curves svg')].map(svg => {
-          const box = svg.querySelector('polyline, circle').getBoundingClientRect();
+        """[...document.querySelectorAll('.curves svg')].filter(svg => svg.checkVisibility()).map(svg => {
+          const box = svg.parentElement.querySelector('polyline, .dot').getBoundingClientRect();
           return Math.max(box.width, box.height);
         })"""
     )
