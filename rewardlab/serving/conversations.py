@@ -69,17 +69,19 @@ def split_sequence(text: str, prompt: str = "") -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Sample:
-    """One response to a question, with the references of its images, and what it may be compared with if it comes alone."""
+    """One response to a question, with the references of its images, and what it may be compared with if it comes alone.
+    Samples of another ``scope`` are not compared with it, whatever was asked."""
 
     question: str
     response: str
     images: tuple[str, ...] = ()
     anchor: str | None = None
+    scope: str = ""
 
     @property
     def key(self) -> str:
-        """Question, images and anchor: samples of one prompt share it."""
-        return json.dumps([self.question, self.images, self.anchor])
+        """Question, images, anchor and scope: samples of one prompt share it."""
+        return json.dumps([self.question, self.images, self.anchor, self.scope])
 
 
 def read_content(content: Any) -> tuple[str, tuple[str, ...]]:
@@ -112,9 +114,22 @@ def read_role(message: Mapping[str, Any]) -> str:
     return "system" if role == "developer" else role
 
 
+def read_item(item: Mapping[str, Any]) -> tuple[str, str, tuple[str, ...]]:
+    """Return (role, text, image references) of a message, or of another item of the Responses API: a call of a tool and its
+    result are texts, reasoning is none. Raises DataError as :func:`read_content` does."""
+    match item.get("type", "message"):
+        case "function_call":
+            return "assistant", f"Tool call: {item.get('name')}({item.get('arguments')})", ()
+        case "function_call_output":
+            return "tool", f"Tool result: {item.get('output')}", ()
+        case "reasoning":
+            return "assistant", "", ()
+    return (read_role(item), *read_content(item.get("content")))
+
+
 def read_conversation(messages: Sequence[Mapping[str, Any]]) -> tuple[str, tuple[str, ...]]:
     """Return (question, image references) of a chat: the text of a single turn, or all turns with their roles."""
-    turns = [(read_role(message), *read_content(message.get("content"))) for message in messages]
+    turns = [read_item(message) for message in messages]
     images = tuple(image for _, _, references in turns for image in references)
     texts = [(role, text) for role, text, _ in turns if text.strip()]
     if not texts:

@@ -120,12 +120,7 @@ class JudgeService:
         anchor = [] if first.anchor is None else [first.anchor]
         responses = (*(sample.response for sample in samples), *anchor)
         group = Candidates("samples", first.question, responses, images)
-        result = await self.compare_group(group, "anchor" if anchor else "")
-        rewards = [reward for reward in result.rewards if reward is not None]
-        if len(rewards) < len(result.rewards):
-            failed = len(result.rewards) - len(rewards)
-            raise NoVerdictError(f"no comparison of {failed} of {len(samples)} responses has a verdict; a retry is a new draw")
-        return rewards
+        return all_rewards(await self.compare_group(group, "anchor" if anchor else ""))
 
     async def images(self, references: Sequence[str]) -> tuple[bytes, ...]:
         """Return the images of a question. Raises MediaError, LimitError for too many."""
@@ -204,6 +199,15 @@ def _size(request: JudgeRequest | RewardsRequest) -> tuple[int, int]:
         return 1, request.votes * len(ORDERS[request.orders])
     num = len(request.responses) + (request.anchor is not None)
     return most_matches(request.strategy, num, request.budget), 2 * request.votes
+
+
+def all_rewards(result: GroupRewards) -> list[float]:
+    """Return the rewards of a group. Raises NoVerdictError unless each of its responses has one."""
+    rewards = [reward for reward in result.rewards if reward is not None]
+    if failed := len(result.rewards) - len(rewards):
+        num = len(result.rewards)
+        raise NoVerdictError(f"no comparison of {failed} of {num} responses has a verdict; a retry is a new draw")
+    return rewards
 
 
 def _voting_options(

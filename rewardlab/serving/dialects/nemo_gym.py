@@ -1,18 +1,21 @@
-"""NeMo-Gym's pairwise contract: ``/compare`` a group of Responses-API objects, ``/verify`` a rollout within its group."""
+"""NeMo-Gym's contract of a resources server: ``/seed_session``, ``/verify`` a rollout within its group, ``/aggregate_metrics``;
+and its pairwise one, ``/compare`` a group of Responses-API objects."""
 
 from __future__ import annotations
 
 import json
+import statistics
 
 from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
 from rewardlab.errors import DataError
 from rewardlab.judging.group_rewards import JudgedMatch
-from rewardlab.serving.conversations import Sample, read_content, read_conversation
+from rewardlab.serving.conversations import Sample, read_conversation, read_item
+from rewardlab.serving.dialects.nemo_gym_metrics import aggregate_metrics
 from rewardlab.serving.middleware import StrictJSONRoute
 from rewardlab.serving.schemas import JsonObject
-from rewardlab.serving.service import JudgeService
+from rewardlab.serving.service import JudgeService, all_rewards
 from rewardlab.types import Candidates
 
 
@@ -37,6 +40,7 @@ class CompareRequest(BaseModel):
 class VerifyRequest(BaseModel):
     model_config = ConfigDict(
         extra="allow",
+        populate_by_name=True,
         json_schema_extra={
             "example": {
                 "responses_create_params": {"input": "What color is it?"},
@@ -49,6 +53,7 @@ class VerifyRequest(BaseModel):
     response: JsonObject
     principle: str | None = None
     prompt_id: str | None = None
+    task_index: int | str | None = Field(None, alias="_ng_task_index")
 
 
 class Comparison(BaseModel):
@@ -63,24 +68,31 @@ class Comparison(BaseModel):
 
 
 class CompareResponse(BaseModel):
-    rewards: list[float | None]
+    rewards: list[float]
     comparison_results: list[Comparison]
-    metrics: dict[str, int | float | None]
+    metrics: dict[str, float]
+
+
+class AggregateRequest(BaseModel):
+    """Responses of ``/verify``, of which some fields may be left out."""
+
+    model_config = ConfigDict(extra="ignore")
+    verify_responses: list[JsonObject]
+
+
+class AggregateResponse(BaseModel):
+    group_level_metrics: list[JsonObject]
+    agent_metrics: dict[str, float]
+    key_metrics: dict[str, float]
 
 
 def _output_text(response: JsonObject) -> str:
-    """Return the texts of a Responses-API object's messages, without reasoning. Raises DataError for none."""
-    output = response.get("output") or []
-    if not isinstance(output, list):
-        raise DataError(f"a response's output is {type(output).__name__}; expected a list of the Responses API's items")
-    texts = [
-        read_content(item.get("content"))[0]
-        for item in output
-        if isinstance(item, dict) and item.get("type", "message") == "message"
-    ]
-    if not any(text.strip() for text in texts):
-        raise DataError("a response has no output_text; expected a Responses API object with a message in its output")
-    return "\n".join(texts)
+    """Return what a Responses-API object shows of a rollout: the texts of its messages, the calls of tools and what came back,
+    without reasoning; "" where the policy did not get beyond that. Raises DataError for an output without any item."""
+    output = response.get("output")
+    if not isinstance(output, list) or not output or not all(isinstance(item, dict) for item in output):
+        raise DataError("a response has no output; expected a Responses API object with a list of items, such as a message")
+    return "\n".join(text for item in output if (text := read_item(item)[1]).strip())
 
 
 def _with_principle(question: str, principle: str | None) -> str:
@@ -104,42 +116,56 @@ def _comparison(match: JudgedMatch) -> Comparison:
 def nemo_gym_routes(service: JudgeService) -> APIRouter:
     router = APIRouter(tags=["NeMo-Gym"], route_class=StrictJSONRoute)
 
+    @router.post("/seed_session")
+    async def seed_session(body: JsonObject) -> JsonObject:
+        """Return an empty object: a rollout has no state here."""
+        return {}
+
+    @router.post("/aggregate_metrics")
+    async def aggregate(request: AggregateRequest) -> AggregateResponse:
+        """Return statistics of the rollouts' numbers, for each task and over all."""
+        return AggregateResponse(**aggregate_metrics(request.verify_responses))
+
+    @router.get("/reverify_mode")
+    async def reverify_mode() -> str:
+        """Return ``unsupported``: a reward depends on the other rollouts of its group, which a second look does not have."""
+        return "unsupported"
+
     @router.post("/compare")
     async def compare(request: CompareRequest) -> CompareResponse:
-        """Return the rewards of a group, in -1..1; null where no comparison of a response could be judged. A single response
-        has nothing to be compared with: 0 comparisons, a null reward."""
+        """Return the rewards of a group, in -1..1; 503 where no comparison of a response could be judged. Scores of a single
+        comparison that failed are null."""
+        if len(request.response_objs) == 1:
+            raise DataError("one response has nothing to be compared with; send two or more in response_objs")
         service.admit_group(len(request.response_objs))
         question, references = read_conversation(request.conversation_history)
         responses = tuple(_output_text(response) for response in request.response_objs)
-        if len(responses) == 1:
-            return CompareResponse(rewards=[None], comparison_results=[], metrics={"num_failed": 0})
         group = Candidates("compare", _with_principle(question, request.principle), responses, await service.images(references))
         result = await service.compare_group(group)
-        comparisons = [_comparison(match) for match in result.matches]
+        rewards, comparisons = all_rewards(result), [_comparison(match) for match in result.matches]
         scores = [score for row in comparisons for score in (row.score_1, row.score_2) if score is not None]
-        mean = sum(scores) / len(scores) if scores else None
-        deviation = None if mean is None else (sum((score - mean) ** 2 for score in scores) / len(scores)) ** 0.5
-        metrics: dict[str, int | float | None] = {
-            "mean_individual_score": mean,
-            "std_individual_score": deviation,
+        metrics = {
+            "mean_individual_score": statistics.fmean(scores),
+            "std_individual_score": statistics.pstdev(scores),
             "tiebreak_usage_rate": 0.0,
-            "num_failed": sum(row.ranking is None for row in comparisons),
+            "num_failed": float(sum(row.ranking is None for row in comparisons)),
         }
-        return CompareResponse(rewards=result.rewards, comparison_results=comparisons, metrics=metrics)
+        return CompareResponse(rewards=rewards, comparison_results=comparisons, metrics=metrics)
 
     @router.post("/verify")
     async def verify(request: VerifyRequest) -> JsonObject:
-        """Return the request with the rollout's reward, when all of its group have come; 408 if they do not in time."""
+        """Return the request with the rollout's reward, when all of its group have come; 408 if they do not in time. A group
+        are rollouts of one prompt and principle, and of one ``_ng_task_index`` or ``prompt_id`` where these are sent."""
         content = request.responses_create_params.get("input")
         messages = [{"role": "user", "content": content}] if isinstance(content, str) else content
         if not isinstance(messages, list):
             raise DataError("responses_create_params.input is neither a text nor a list of messages")
         question, references = read_conversation(messages)
-        sample = Sample(_with_principle(question, request.principle), _output_text(request.response), references)
-        if request.prompt_id:  # the same text may be asked as several prompts
-            reward = await service.group_buffer.join(json.dumps([request.prompt_id, sample.key]), sample)
-        else:
-            reward = (await service.sample_rewards([sample]))[0]
-        return {**request.model_dump(), "reward": reward}
+        # The same text may be asked as several tasks.
+        scope = json.dumps([request.task_index, request.prompt_id])
+        text = _output_text(request.response)
+        sample = Sample(_with_principle(question, request.principle), text, references, scope=scope)
+        reward = (await service.sample_rewards([sample]))[0]
+        return {**request.model_dump(by_alias=True, exclude_unset=True), "reward": reward}
 
     return router

@@ -1,0 +1,52 @@
+"""Statistics of rollouts as NeMo-Gym's agents ask for them after a run: by task and over all of them."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+
+from rewardlab.serving.schemas import JsonObject
+
+TASK_INDEX, ROLLOUT_INDEX = "_ng_task_index", "_ng_rollout_index"
+MAX_NUMBER = 1e300  # integers of JSON may be larger than any float; these are nobody's metrics
+
+
+def aggregate_metrics(rollouts: Sequence[JsonObject]) -> JsonObject:
+    """Return ``group_level_metrics`` (for each task in the order of its index), ``agent_metrics`` (over all rollouts) and
+    ``key_metrics`` (the means of the latter). Every number of a rollout and of its response's usage is described by
+    ``mean/NAME``, ``max/``, ``min/``, ``median/`` and ``std/`` (of a sample; 0 for one). A rollout without a task is of 0."""
+    tasks: dict[int, list[dict[str, float]]] = {}
+    for rollout in rollouts:
+        index = rollout.get(TASK_INDEX)
+        tasks.setdefault(index if isinstance(index, int) else 0, []).append(_numbers(rollout))
+    overall = _described([numbers for group in tasks.values() for numbers in group])
+    return {
+        "group_level_metrics": [{TASK_INDEX: index, **_described(tasks[index])} for index in sorted(tasks)],
+        "agent_metrics": overall,
+        "key_metrics": {name: value for name, value in overall.items() if name.startswith("mean/")},
+    }
+
+
+def _numbers(rollout: JsonObject) -> dict[str, float]:
+    response = rollout.get("response")
+    usage = response.get("usage") if isinstance(response, Mapping) else None
+    items = {**rollout, **(usage if isinstance(usage, Mapping) else {})}.items()
+    return {
+        name: float(value)
+        for name, value in items
+        if isinstance(value, int | float) and name not in (TASK_INDEX, ROLLOUT_INDEX) and abs(value) < MAX_NUMBER
+    }
+
+
+def _described(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    metrics: dict[str, float] = {}
+    for name in dict.fromkeys(name for row in rows for name in row):
+        values = [row[name] for row in rows if name in row]
+        metrics |= {
+            f"mean/{name}": statistics.fmean(values),
+            f"max/{name}": max(values),
+            f"min/{name}": min(values),
+            f"median/{name}": statistics.median(values),
+            f"std/{name}": statistics.stdev(values) if len(values) > 1 else 0.0,
+        }
+    return metrics
