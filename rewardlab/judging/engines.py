@@ -142,7 +142,10 @@ def open_generative_judge(
     if parsed.engine != OPENAI:
         _refuse_request(spec, request)
         _refuse_cache(spec, cache)
-    sampler = open_engine(parsed, EngineOptions(batch_size, api_key, engine_args, restart_after_s, options, cache, replicas))
+    is_served = restart_after_s is not None  # to many, whose prompts share a call
+    sampler = open_engine(
+        parsed, EngineOptions(batch_size, api_key, engine_args, restart_after_s, options, cache, replicas, is_served)
+    )
     judge = ProbabilityJudge if by_probability else GenerativeJudge
     return judge(
         SelfVerifying(sampler) if parsed.verifies else sampler,

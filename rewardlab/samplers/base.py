@@ -13,6 +13,7 @@ from rewardlab.errors import ConfigError
 from rewardlab.samplers.request_options import NOTHING_SAID, RequestOptions
 from rewardlab.types import Completion, Message
 
+UNREADABLE = "unreadable prompt"  # begins the error of a completion whose prompt a sampler cannot take
 HF, VLLM, OPENAI = "hf", "vllm", "openai"  # engines, as specifications of judges name them
 
 
@@ -33,6 +34,7 @@ class EngineOptions:
     how a checkpoint is read (hf: :data:`rewardlab.samplers.hf.READING`).
     ``request`` is how an endpoint is asked (openai), ``cache`` the folder of answers that it need not be asked for again.
     ``restart_after_s``: the engine runs in a process of its own, started again if it dies or takes longer; None: in this one.
+    ``isolates``: a prompt that cannot be read fails alone, not the call (hf).
     ``replicas``: the engine is opened there, so many times, and not here.
     """
 
@@ -43,6 +45,7 @@ class EngineOptions:
     request: RequestOptions = NOTHING_SAID
     cache: Path | None = None
     replicas: Replicas | None = None
+    isolates: bool = False
 
 
 class EngineArgsParser(argparse.ArgumentParser):

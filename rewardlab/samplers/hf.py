@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,7 +19,7 @@ from rewardlab.models.attention import ATTENTIONS
 from rewardlab.models.families import end_token_ids, left_pad, vision_token_ids
 from rewardlab.models.loading import load_model
 from rewardlab.prompts.sanitize import without_tokens
-from rewardlab.samplers.base import HF, EngineArgsParser, EngineOptions, Sampler, SamplingParams
+from rewardlab.samplers.base import HF, UNREADABLE, EngineArgsParser, EngineOptions, Sampler, SamplingParams
 from rewardlab.samplers.decode import HotToken, draw, read_logits
 from rewardlab.samplers.shared_prefix import group_numbers
 from rewardlab.types import Choice, Completion, FinishReason, Message
@@ -117,25 +119,41 @@ def _groups(prompts: Sequence[Sequence[Message]]) -> list[int]:
 
 
 class HFSampler:
-    """Samples from a transformers model; at most ``batch_size`` sequences at a time. An undecodable image raises.
+    """Samples from a transformers model; at most ``batch_size`` sequences at a time.
 
+    A prompt that cannot be read, as an undecodable image, raises. Where the sampler ``isolates`` such prompts, and those longer
+    than the model's context, their completions fail instead, with a reason that begins with :data:`UNREADABLE`.
     ``hot``: FIRE sampling, for draws that differ; their log-probs are still the model's own.
     """
 
     def __init__(
-        self, model: Any, processor: Any, *, name: str = HF, batch_size: int = 64, hot: HotToken | None = None
+        self,
+        model: Any,
+        processor: Any,
+        *,
+        name: str = HF,
+        batch_size: int = 64,
+        hot: HotToken | None = None,
+        isolates: bool = False,
     ) -> None:
         self.model, self.processor, self.batch_size, self.hot = model, processor, batch_size, hot
-        self._name = name
+        self._name, self._isolates = name, isolates
+        self._max_tokens = getattr(model.config.get_text_config(), "max_position_embeddings", None) or math.inf
         self._suppressed, self._ends = vision_token_ids(model.config), end_token_ids(model)
 
     @staticmethod
     def load(
-        path: str | Path, *, batch_size: int = 64, device: str | None = None, dtype: str = "auto", attention: str = "auto"
+        path: str | Path,
+        *,
+        batch_size: int = 64,
+        device: str | None = None,
+        dtype: str = "auto",
+        attention: str = "auto",
+        isolates: bool = False,
     ) -> HFSampler:
         """Return the sampler of a checkpoint; the options and the errors are load_model's."""
         model, processor = load_model(str(path), device=device, dtype=dtype, attention=attention)
-        return HFSampler(model, processor, name=f"{HF}:{path}", batch_size=batch_size)
+        return HFSampler(model, processor, name=f"{HF}:{path}", batch_size=batch_size, isolates=isolates)
 
     @property
     def name(self) -> str:
@@ -152,6 +170,29 @@ class HFSampler:
         """:func:`encode`, on the model's device."""
         inputs = encode(self.processor, prompts, beginnings)
         return {name: values.to(self.model.device) for name, values in inputs.items()}
+
+    def _encode_readable(self, prompts: Sequence[tuple[Message, ...]]) -> tuple[dict[str, torch.Tensor], dict[int, str]]:
+        """Return the inputs of the prompts that can be read, and why the others cannot, by number. All of them are read at once
+        first: only where that fails each is looked at."""
+        if not self._isolates:
+            return self.encode(prompts), {}
+        with contextlib.suppress(Exception):  # the boundary: a processor fails in any way
+            inputs = self.encode(prompts)
+            if inputs["attention_mask"].shape[1] <= self._max_tokens:
+                return inputs, {}
+        refused = {n: reason for n, prompt in enumerate(prompts) if (reason := self._why_unreadable(prompt))}
+        readable = [prompt for n, prompt in enumerate(prompts) if n not in refused]
+        return self.encode(readable) if readable else {}, refused
+
+    def _why_unreadable(self, prompt: tuple[Message, ...]) -> str:
+        """Return why a prompt cannot be read, "" where it can."""
+        try:
+            num_tokens = self.encode([prompt])["attention_mask"].shape[1]
+        except Exception as error:  # the boundary
+            return f"{UNREADABLE}: {error}"
+        if num_tokens <= self._max_tokens:
+            return ""
+        return f"{UNREADABLE}: it has {num_tokens:,} tokens, and the model reads at most {self._max_tokens:,}; shorten it"
 
     def verdict_margins(
         self, prompts: Sequence[tuple[Message, ...]], beginnings: Sequence[str]
@@ -186,16 +227,21 @@ class HFSampler:
         completions: list[list[Completion]] = []
         for start in range(0, len(prompts), per_batch):
             rows = slice(start, start + per_batch)
-            inputs = self.encode(prompts[rows])
+            inputs, refused = self._encode_readable(prompts[rows])
+            readable = [prompt for n, prompt in enumerate(prompts[rows]) if n not in refused]
             if prefixes is not None:
                 inputs = append_answers(inputs, prefixes[rows], self.processor.tokenizer.pad_token_id)
-            groups, by_prompt = _groups(prompts[rows]), [list[Completion]() for _ in prompts[rows]]
-            for first in range(0, params.num_samples, self.batch_size):
+            groups, by_prompt = _groups(readable), [list[Completion]() for _ in readable]
+            for first in range(0, params.num_samples if readable else 0, self.batch_size):
                 num = min(self.batch_size, params.num_samples - first)
                 draws = self._draw(inputs, replace(params, num_samples=num), generator, groups)
                 for row, more in zip(by_prompt, draws, strict=True):
                     row += more
-            completions += by_prompt
+            drawn = iter(by_prompt)
+            completions += [
+                [Completion("", FinishReason.ERROR, error=refused[n])] * params.num_samples if n in refused else next(drawn)
+                for n in range(len(prompts[rows]))
+            ]
         return completions
 
     def _draw(
@@ -236,5 +282,6 @@ def open_sampler(target: str, options: EngineOptions) -> Sampler:
     """Return a sampler of a checkpoint folder or hub id, in a process of its own if it is to be restarted."""
     from rewardlab.samplers.child_process import ProcessSampler
 
-    opener = partial(HFSampler.load, target, batch_size=options.batch_size, **reading_options(options.engine_args))
+    reading = reading_options(options.engine_args)
+    opener = partial(HFSampler.load, target, batch_size=options.batch_size, isolates=options.isolates, **reading)
     return opener() if options.restart_after_s is None else ProcessSampler(opener, timeout_s=options.restart_after_s)

@@ -31,6 +31,10 @@ class DeadlineExceededError(Exception):
     """The deadline passed before the request was judged, or would have."""
 
 
+class ContextLengthError(InputError):
+    """A prompt is longer than the judge's model reads."""
+
+
 class GroupTimeoutError(Exception):
     """The rest of a group did not come in time: there was nothing to compare a response with."""
 
@@ -64,6 +68,7 @@ _STATUSES: dict[type[Exception], tuple[str, int]] = {
     OverloadedError: ("overloaded", 429),
     DeadlineExceededError: ("toolate", 504),
     GroupTimeoutError: ("alone", 408),
+    ContextLengthError: ("context_length_exceeded", 400),
     EngineFailedError: ("enginefailed", 503),
     NoVerdictError: ("unjudged", 503),
     StorageError: ("storage", 507),

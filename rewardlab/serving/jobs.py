@@ -9,18 +9,18 @@ from dataclasses import astuple, dataclass, replace
 from typing import Any, Protocol
 
 from rewardlab.judging.judge import Judge
-from rewardlab.samplers.base import Sampler, SamplingParams
+from rewardlab.samplers.base import UNREADABLE, Sampler, SamplingParams
 from rewardlab.types import Completion, FinishReason, Judgment, Message, Order, PreferencePair, VerdictStatus, Vote
 from rewardlab.verdicts.votes import both_orders_or_none, in_order
 
 FAILED = (VerdictStatus.ERROR, VerdictStatus.TIMEOUT)
 
 
-_REFUSAL = re.compile(r"HTTP (?:400|413|415|422)\b")
+_REFUSAL = re.compile(rf"HTTP (?:400|413|415|422)\b|{UNREADABLE}")
 
 
 def is_refusal(errors: Sequence[str]) -> bool:
-    """Return whether an endpoint said of all of them that the request itself is wrong: too long for its model, most often."""
+    """Return whether the engine said of all of them that the request itself is wrong: too long for its model, most often."""
     return bool(errors) and all(_REFUSAL.match(error) for error in errors)
 
 

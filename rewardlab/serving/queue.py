@@ -1,7 +1,7 @@
 """One engine, many requests: what waits is judged in batches, as soon as the engine is free.
 
 The queue is bounded, shared fairly between tenants, and knows priorities and deadlines. A caller that disconnects leaves it
-before the engine is called, and what cannot be done in time is not begun. A batch that fails is tried again job by job, so that
+before the engine is called, and what cannot be done in time is not begun. A batch that fails is tried again in halves, so that
 one bad request fails alone; an engine that fails or hangs is an error for those that waited for it, never a verdict. Results
 are cached by tenant and content of the job.
 """
@@ -337,19 +337,22 @@ class JudgeQueue:
                     self.failing = False
 
     def _run(self, jobs: Sequence[Job]) -> list[Any]:
-        """Return results or exceptions, from the engine's thread. A call that fails is tried again job by job."""
+        """Return results or exceptions, from the engine's thread. A call that fails is tried again in halves, until what the
+        engine fails at is alone; not where there is no engine to try it with."""
         try:
             return jobs[0].run(jobs, self.judge, self.probability_judge)
         except Exception as error:  # the boundary: an engine may fail in any way, and each request gets the error
-            if len(jobs) == 1:
-                return [error]
-        results: list[Any] = []
-        for job in jobs:
-            try:
-                results += job.run([job], self.judge, self.probability_judge)
-            except Exception as error:
-                results.append(error)
-        return results
+            if len(jobs) == 1 or not (isinstance(error, InputError) or self._is_there()):
+                return [error] * len(jobs)
+        half = len(jobs) // 2
+        return self._run(jobs[:half]) + self._run(jobs[half:])
+
+    def _is_there(self) -> bool:
+        try:
+            self.judge.check()
+        except Exception:  # the boundary: it may be down in any way
+            return False
+        return True
 
     def _settle(self, entry: Entry, result: Any) -> None:
         if isinstance(result, Exception):

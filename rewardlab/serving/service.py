@@ -15,6 +15,7 @@ from rewardlab.judging.group_rewards import GroupRewards, most_matches
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.judging.margins import probability_judge_of
 from rewardlab.serving.admission import begin_comparisons, hold_bytes
+from rewardlab.serving.context_length import ContextLength
 from rewardlab.serving.conversations import Sample
 from rewardlab.serving.errors import NoVerdictError
 from rewardlab.serving.gather import gather_bounded
@@ -59,7 +60,7 @@ class JudgeService:
         histograms: ServingHistograms | None = None,
         limits: Limits | None = None,
     ) -> None:
-        self.limits = limits or Limits()
+        self.limits, self._context = limits or Limits(), ContextLength.of(judge)
         self.histograms = histograms or ServingHistograms()
         self.judge, self.queue, self.rules, self.media = judge, queue, rules or GroupRules(), media or Media()
         self.collector = VoteCollector(queue, has_probabilities=probability_judge_of(judge) is not None)
@@ -74,6 +75,8 @@ class JudgeService:
         Raises NoVerdictError, GroupTimeoutError, OverloadedError, InputError.
         """
         self.limits.check_items(len(samples), "samples")
+        for sample in samples:
+            await self.check_context(sample.question, sample.response)
         groups: dict[str, list[int]] = {}
         for n, sample in enumerate(samples):
             groups.setdefault(sample.key, []).append(n)
@@ -98,6 +101,11 @@ class JudgeService:
         self.limits.check_responses(max(number for number, _ in groups) if groups else 0)
         comparisons = sum(number if has_anchor else most_matches(self.rules.strategy, number) for number, has_anchor in groups)
         self.admit(comparisons, 2 * self.rules.voting.votes * comparisons)
+
+    async def check_context(self, *texts: str) -> None:
+        """Raise ContextLengthError for texts of one prompt that the judge's model does not read, where that is known here."""
+        if self._context is not None and self._context.may_exceed(texts):
+            await run_in_threadpool(self._context.check, texts)
 
     def admit_group(self, num_responses: int) -> None:
         """Count the comparisons of one group of responses, by the server's own rules. Raises as :meth:`admit` does."""
@@ -141,6 +149,7 @@ class JudgeService:
         return images
 
     async def _pair(self, request: JudgeRequest) -> PreferencePair:
+        await self.check_context(request.question, *request.responses)
         images = await self.images_and_frames(request)
         return validate(PreferencePair("request", request.question, request.responses, None, images), where="request")
 
@@ -183,6 +192,8 @@ class JudgeService:
         """
         if options is None:
             options = replace(self.rules.voting, deadline=_after(self.rules.timeout_s))
+        by_length = sorted(group.responses, key=len)
+        await self.check_context(group.question, by_length[0], by_length[-1])  # the longest is compared with one at least
         if not options.waits_for_room:
             self.queue.check_room()
             options = replace(options, waits_for_room=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rewardlab.errors import DataError
+from rewardlab.errors import DataError, EndpointError
 from rewardlab.serving.errors import DeadlineExceededError, EngineFailedError, GroupTimeoutError, OverloadedError
 from rewardlab.serving.gather import gather_bounded
 from rewardlab.serving.group_buffer import GroupBuffer
@@ -45,6 +45,10 @@ class Engine:
         self.bad: set[str] = set()
         self.down = False
         self.refuses: Exception | None = None
+
+    def check(self) -> None:
+        if self.down:
+            raise EndpointError("there is no engine")
 
     def compare_many(
         self, pairs: Sequence[PreferencePair], *, orders: Sequence[tuple[Order, ...]], num_votes: int, seed: int
@@ -218,20 +222,36 @@ def test_an_order_that_is_lost_is_not_made_up_by_the_other() -> None:
 
 
 def test_a_bad_request_fails_alone() -> None:
-    """A batch that breaks is asked one by one: its neighbours are answered."""
+    """A batch that breaks is asked in halves, not one by one: its neighbours are answered."""
 
     async def body(queue: JudgeQueue, engine: Engine) -> None:
         engine.bad = {"bad"}
         engine.gate.clear()
-        asked = [asyncio.create_task(queue.submit(judge_job(name))) for name in ("busy", "good", "bad", "fine")]
+        names = ("busy", *(f"good {n}" for n in range(30)), "bad", "fine")
+        asked = [asyncio.create_task(queue.submit(judge_job(name))) for name in names]
         await settle()
         engine.gate.set()
         done = await asyncio.gather(*asked, return_exceptions=True)
-        assert [isinstance(one, EngineFailedError) for one in done] == [False, False, True, False]
-        assert "out of memory" in str(done[2])
+        assert [name for name, one in zip(names, done, strict=True) if isinstance(one, EngineFailedError)] == ["bad"]
+        assert "out of memory" in str(done[-2])
         assert queue.ready
 
-    run(body)
+    assert len(run(body).calls) <= 1 + 2 * 6  # halves of 33, six times
+
+
+def test_nothing_is_tried_without_an_engine() -> None:
+    """A batch that fails because the engine is down is not asked again piece by piece."""
+
+    async def body(queue: JudgeQueue, engine: Engine) -> None:
+        engine.gate.clear()
+        asked = [asyncio.create_task(queue.submit(judge_job(f"q{n}"))) for n in range(5)]
+        await settle()
+        engine.down = True
+        engine.gate.set()
+        done = await asyncio.gather(*asked, return_exceptions=True)
+        assert all(isinstance(one, EngineFailedError) for one in done)
+
+    assert len(run(body).calls) == 1
 
 
 def test_what_a_request_got_wrong_is_its_own() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from fastapi import APIRouter
 from fastapi.responses import Response, StreamingResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from rewardlab.errors import DataError
 from rewardlab.samplers.base import SamplingParams
@@ -45,12 +45,19 @@ class ChatCompletionRequest(BaseModel):
     messages: list[JsonObject] = Field(min_length=1, max_length=256)
     n: int = Field(1, ge=1, le=64)
     temperature: float | None = Field(None, ge=0, le=10)
-    top_p: float | None = Field(None, gt=0, le=1)
+    top_p: float | None = Field(None, ge=0.001, le=1)
     max_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
     max_completion_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
     seed: int | None = Field(None, ge=0, lt=2**63)
     stream: bool = False
     stream_options: StreamOptions | None = None
+
+    @field_validator("temperature")
+    @classmethod
+    def _is_drawn_from(cls, temperature: float | None) -> float | None:
+        if temperature is not None and 0 < temperature < 0.01:
+            raise ValueError("expected 0, for greedy, or 0.01 to 10: below that the probabilities are no numbers")
+        return temperature
 
 
 class ChatMessage(BaseModel):
@@ -102,6 +109,7 @@ def chat_routes(service: JudgeService) -> APIRouter:
                 raise DataError("a message calls a tool; a chat is completed from texts and images alone")
         contents = [read_content(message.get("content")) for message in request.messages]
         service.limits.check_images(sum(len(references) for _, references in contents))
+        await service.check_context(*(text for text, _ in contents))
         parts = []
         for message, (text, references) in zip(request.messages, contents, strict=True):
             images = tuple(Part(image=image) for image in await service.images(references))

@@ -1,0 +1,108 @@
+"""A request that the model cannot read fails alone, with a sentence: its neighbours are answered, the engine is not blamed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from rewardlab.judging.engines import open_generative_judge
+from rewardlab.judging.judge import GenerativeJudge
+from rewardlab.samplers.base import UNREADABLE, SamplingParams
+from rewardlab.samplers.hf import HFSampler
+from rewardlab.serving.app import create_app
+from rewardlab.serving.context_length import ContextLength
+from rewardlab.serving.errors import ContextLengthError
+from rewardlab.types import FinishReason, Message, Part
+from tests.support.servers import running
+
+CONTEXT = 8192  # of the checkpoint
+
+
+@pytest.fixture(scope="module")
+def judge(tiny_checkpoint: Path) -> GenerativeJudge:
+    opened = open_generative_judge(f"hf:{tiny_checkpoint}", template="plain", max_tokens=4)
+    assert isinstance(opened.sampler, HFSampler)
+    opened.sampler._isolates = True  # as in a process of its own
+    return opened
+
+
+@pytest.fixture(scope="module")
+def client(judge: GenerativeJudge) -> Iterator[httpx.Client]:
+    with running(create_app(judge)) as url, httpx.Client(base_url=url, timeout=60) as client:
+        yield client
+
+
+def pair(question: str, **options: Any) -> dict[str, Any]:
+    return {"question": question, "responses": ["it is red", "it is blue"], **options}
+
+
+def test_a_prompt_beyond_the_context(client: httpx.Client, judge: GenerativeJudge) -> None:
+    """Refused at the door, with both numbers, wherever it stands; nothing has asked the engine."""
+    long = "word " * 9_000
+    chat = [{"role": "user", "content": long}]
+    for path, body in {
+        "/v1/judge": pair(long),
+        "/v1/rewards": {"question": "Which?", "responses": ["a", long, "b"]},
+        "/rerank": {"query": "Which?", "documents": ["a", long]},
+        "/slime": {"prompt": "Which?", "response": long},
+        "/v1/chat/completions": {"messages": chat, "max_tokens": 2},
+    }.items():
+        answer = client.post(path, json=body)
+        assert (answer.status_code, f"at most {CONTEXT:,}" in answer.text) == (400, True), (path, answer.text)
+        assert "context_length_exceeded" in answer.text
+    parts = client.post("/v1/judge/batch", json=[pair(long), pair("Which?")]).json()
+    assert (parts[0]["status"], len(parts[1]["votes"])) == ("context_length_exceeded", 2)
+
+
+def test_neighbours_of_what_cannot_be_read(judge: GenerativeJudge) -> None:
+    """A prompt that the processor finds too long, and one that it fails at, have failed completions, each with its reason."""
+
+    def said(text: str, image: bytes | None = None) -> tuple[Message, ...]:
+        parts = (Part(image=image),) if image else ()
+        return (Message("user", (*parts, Part(text=text))),)
+
+    prompts = [said("a"), said("word " * 9_000), said("b", b"no image"), said("c")]
+    drawn = judge.sampler.sample(prompts, SamplingParams(2, 0.0, max_tokens=3))
+    assert [len(row) for row in drawn] == [2] * 4
+    assert [row[0].finish is FinishReason.ERROR for row in drawn] == [False, True, True, False]
+    assert all(row[0].error.startswith(UNREADABLE) for row in drawn[1:3])
+    assert f"reads at most {CONTEXT:,}" in drawn[1][0].error
+    alone = judge.sampler.sample([prompts[0], prompts[3]], SamplingParams(2, 0.0, max_tokens=3))
+    assert [row[0].text for row in alone] == [drawn[0][0].text, drawn[3][0].text]
+
+
+def test_what_cannot_be_read_is_no_fault_of_the_engine(judge: GenerativeJudge) -> None:
+    """Words that pass the door and are too many for the model: that request's 422, while those beside it are answered."""
+    unknowing = create_app(judge)
+    unknowing.state.service._context = None  # as of a judge whose tokenizer is not here
+    with running(unknowing) as url, ThreadPoolExecutor(8) as pool:
+        texts = [f"Which {n}?" for n in range(6)]
+        texts.insert(3, "word " * 9_000)
+        answers = list(pool.map(lambda text: httpx.post(f"{url}/v1/judge", json=pair(text), timeout=60), texts))
+        ready = httpx.get(f"{url}/ready").status_code
+    assert [answer.status_code for answer in answers] == [200, 200, 200, 422, 200, 200, 200]
+    assert "tokens" in answers[3].text
+    assert ready == 200
+
+
+@pytest.mark.parametrize("options", [{"temperature": 1e-40}, {"top_p": 1e-300}, {"temperature": 0.001}])
+def test_a_chat_with_no_probabilities(client: httpx.Client, options: dict[str, float]) -> None:
+    """Numbers that underflow in the model's precision are refused, and the next chat is answered."""
+    body: dict[str, Any] = {"messages": [{"role": "user", "content": "Which?"}], "max_tokens": 2}
+    assert client.post("/v1/chat/completions", json=body | options).status_code == 422
+    assert client.get("/ready").status_code == 200
+    assert client.post("/v1/chat/completions", json=body | {"temperature": 0.01, "top_p": 0.001}).status_code == 200
+
+
+def test_counting_takes_no_longer_than_the_context(tiny_checkpoint: Path) -> None:
+    """Of a text a thousand times too long only the beginning is counted; a short one is not counted at all."""
+    context = ContextLength(tiny_checkpoint, 100)
+    assert not context.may_exceed(["word"] * 10)
+    with pytest.raises(ContextLengthError, match="at most 100"):
+        context.check(["word " * 1_000_000])
+    context.check(["word"] * 10)
