@@ -288,9 +288,9 @@ def test_plain_judging_by_the_openai_package(url: str) -> None:
 
 
 def test_documents_of_other_kinds(client: httpx.Client) -> None:
-    """What holds no text is refused, not judged as empty; one document alone has no rank."""
+    """What holds no text is refused, not judged as empty."""
     query = {"query": "Do you see it?"}
-    for documents in ([{"title": "a"}, {"title": "b"}], ["one alone"], [{"text": "a", "year": 3}, "b"]):
+    for documents in ([{"title": "a"}, {"title": "b"}], [{"text": 3}, "b"], [{"text": "a", "image": "upload:x"}, "b"]):
         assert client.post("/v1/rerank", json={**query, "documents": documents}).status_code == 422
     for bad in ({"image": "x"}, {"content": None}, ""):
         assert client.post("/v1/rerank", json={"query": bad, "documents": list(ANSWERS)}).status_code == 422

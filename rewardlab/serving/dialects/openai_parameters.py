@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from rewardlab.serving.errors import UnsupportedParameterError
@@ -45,10 +45,13 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 }
 
 
-def refuse_unsupported(parameters: Mapping[str, Any] | None) -> None:
-    """Raise UnsupportedParameterError for the first of the parameters that would change the answer."""
+def refuse_unsupported(parameters: Mapping[str, Any] | None, *, without_effect: Collection[str] = ()) -> None:
+    """Raise UnsupportedParameterError for the first of the parameters that would change the answer; those of a route
+    ``without_effect`` do not."""
     for name, value in (parameters or {}).items():
-        if value is not None and name not in WITHOUT_EFFECT and value not in NEUTRAL.get(name, ()):
+        if name in WITHOUT_EFFECT or name in without_effect or value is None:
+            continue
+        if value not in NEUTRAL.get(name, ()):
             accepted = " or ".join(repr(neutral) for neutral in NEUTRAL.get(name, ()))
             cure = f"leave it out, or send {accepted}" if accepted else "leave it out"
             raise UnsupportedParameterError(f"the parameter {name!r:.80} is not supported here: {cure}", name)
