@@ -248,8 +248,16 @@ def merge_command(
 
 
 @app.command("show", rich_help_panel=TRAINING)
-def show_command(run: Annotated[Path, typer.Argument(help="Folder of a training run, finished or not.")]) -> None:
-    """Write RUN/run.html: curves of all logged metrics, rollouts over time, and the watchdog's findings."""
+def show_command(
+    run: Annotated[Path, typer.Argument(help="Folder of a training run, finished or not.")],
+    data: Annotated[
+        Optional[Path],
+        typer.Option("--data", help="The pairs that it was trained on, if they are elsewhere now: for questions and images."),
+    ] = None,
+    images: Images = None,
+) -> None:
+    """Write RUN/run.html: curves of all logged metrics, rollouts over time with the images that they are about, and the
+    watchdog's findings."""
     from rewardlab.health.run_page import write_run_page
 
-    typer.echo(f"written: {write_run_page(run)}")
+    typer.echo(f"written: {write_run_page(run, data=data, images=images)}")

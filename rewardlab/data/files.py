@@ -8,6 +8,7 @@ import json
 import os
 import re
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -29,10 +30,17 @@ def read_complete_lines(path: Path) -> list[dict[str, Any]]:
     """Return the rows of a JSON lines file that may still be written to, without a last line that is cut off; [] if there is no
     file.
     """
+    return list(complete_lines(path))
+
+
+def complete_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield what :func:`read_complete_lines` returns, one row at a time."""
     if not path.exists():
-        return []
-    complete, _, _ = path.read_text(encoding="utf-8").rpartition("\n")
-    return [json.loads(line) for line in complete.split("\n") if line]
+        return
+    with path.open(encoding="utf-8", newline="\n") as file:
+        for line in file:
+            if line.endswith("\n") and line != "\n":
+                yield json.loads(line)
 
 
 def json_fault(error: ValueError, text: str = "") -> str:

@@ -120,7 +120,7 @@ class PairTable(Sequence[PreferencePair]):
         allow_columns: Collection[str] = (),
         allow_without_images: bool = False,
     ) -> None:
-        self.path, self._images, self._frames, self._policy = path, images, frames, policy
+        self.path, self.images, self._frames, self._policy = path, images, frames, policy
         self.allow_columns, self.allow_without_images = frozenset(allow_columns), allow_without_images
         self._columns = AllowedColumns.of(allow_columns)
         self._files = [open_rows(file) for file in data_files_of(path)]
@@ -143,7 +143,7 @@ class PairTable(Sequence[PreferencePair]):
         """Yield every pair of the set with marks in place of media; with ``digest``, the first time, media are looked at."""
         index, look = 0, digest is not None
         for file in self._files:
-            files = MediaMarks(self._images or file.path.parent, checked=file.checked, look=look)
+            files = MediaMarks(self.images or file.path.parent, checked=file.checked, look=look)
             for stored in file.light_rows(look=look):
                 place = place_in_file(self.path, file.path, stored.line)
                 pair = read_row(stored.row, index=index, files=files, path=self.path, columns=self._columns, place=place)
@@ -171,7 +171,7 @@ class PairTable(Sequence[PreferencePair]):
         index = int(self._rows[number])
         number_of_file = bisect_right(self._starts, index) - 1
         file = self._files[number_of_file]
-        files = Files(self._images or file.path.parent, checked=file.checked)
+        files = Files(self.images or file.path.parent, checked=file.checked)
         stored = file.row(index - int(self._starts[number_of_file]))
         place = place_in_file(self.path, file.path, stored.line)
         pair = read_row(stored.row, index=index, files=files, path=self.path, columns=self._columns, place=place)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from markupsafe import Markup, escape
@@ -14,8 +14,8 @@ from rewardlab.reporting.axes import Axis, step_axis
 from rewardlab.reporting.curves import Curve, curve
 from rewardlab.reporting.evaluation_figure import PREFIX, SMALL, evaluation_figure, evaluation_rows, share_text
 from rewardlab.reporting.pages import page_environment
+from rewardlab.reporting.rollouts import PairsOfRun, Record, rollouts_by_step, shorten
 
-STEPS_SHOWN = 40  # of rollouts, evenly spread, the first and the last among them
 FIRST = {  # what to look at first, in words
     "loss": "loss",
     "reward": "reward",
@@ -26,9 +26,6 @@ FIRST = {  # what to look at first, in words
     "grad_norm": "gradient norm",
 }
 LEFT_OUT = ("epoch", "train_runtime", "train_samples_per_second", "train_steps_per_second", "total_flos", "train_loss")
-
-
-Record = Mapping[str, Any]  # a line of a run's log
 
 
 def breakable(name: str) -> Markup:
@@ -64,18 +61,11 @@ def evaluation_curves(rows: Sequence[Record], x_axis: Axis) -> list[Curve]:
     return [line for line in curves if line is not None]
 
 
-def samples_by_step(samples: Sequence[Record]) -> dict[int, list[Record]]:
-    """Return rollouts by step, of :data:`STEPS_SHOWN` steps."""
-    steps = sorted({row["step"] for row in samples})
-    if len(steps) > STEPS_SHOWN:
-        steps = [steps[round(n * (len(steps) - 1) / (STEPS_SHOWN - 1))] for n in range(STEPS_SHOWN)]
-    return {step: [row for row in samples if row["step"] == step] for step in steps}
-
-
 @dataclass(frozen=True)
 class TrainingRun:
     """What is shown of a run: its configuration, the rows of its metrics and samples, the watchdog's events, and what its
-    evaluations came to (``run.json``), where it has ended and had some."""
+    evaluations came to (``run.json``), where it has ended and had some; ``pairs`` are what its
+    rollouts answer."""
 
     name: str
     config: Record
@@ -86,6 +76,7 @@ class TrainingRun:
     events: Sequence[Record]
     samples: Sequence[Record]
     evaluation: Record | None = None
+    pairs: PairsOfRun = field(default_factory=PairsOfRun)
 
 
 def run_page(run: TrainingRun) -> str:
@@ -111,6 +102,8 @@ def run_page(run: TrainingRun) -> str:
             share_text=share_text,
             breakable=breakable,
             events=run.events,
-            samples=samples_by_step(run.samples),
+            rollouts=rollouts_by_step(run.samples),
+            pairs=run.pairs,
+            shorten=shorten,
         )
     )

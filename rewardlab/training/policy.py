@@ -108,4 +108,4 @@ def train_policy(pairs: Sequence[PreferencePair], config: PolicyConfig, out: Pat
     def build(**parts: Any) -> PolicyTrainer:  # once the folder is known to be this run's
         return build_policy_trainer(rows, questions, reward, anchors_of(questions, config, template, out, reward), **parts)
 
-    return run_method(build, config, out, fingerprint_of(pairs), template, name="policy", num_rows=len(rows))
+    return run_method(build, config, out, fingerprint_of(pairs), template, name="policy", num_rows=len(rows), pairs=pairs)

@@ -183,7 +183,7 @@ def train_rl(
     build = partial(build_trainer, rows, template=template, reward=reward, callbacks=callbacks)
     data = fingerprint_of(pairs) + held_out.fingerprint
     evaluation = plan_evaluation(held_out.evaluated, config, template)
-    return run_method(build, config, out, data, template, name="rl", num_rows=len(rows), evaluation=evaluation)
+    return run_method(build, config, out, data, template, name="rl", num_rows=len(rows), pairs=pairs, evaluation=evaluation)
 
 
 def _check_consistency(config: RLConfig) -> None:

@@ -49,7 +49,7 @@ def test_errors_and_their_statuses(error: type, status: int, monkeypatch: pytest
     """By kind; the sentence goes to standard error."""
     assert exit_code_of(error("x")) == status
 
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise error("a sentence")
 
     monkeypatch.setattr("rewardlab.health.run_page.write_run_page", fail)
@@ -60,7 +60,7 @@ def test_errors_and_their_statuses(error: type, status: int, monkeypatch: pytest
 def test_a_fault_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     """An exception that nobody foresaw has its traceback, and not the status of a check that found something."""
 
-    def fail(*_: object) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError("a fault")
 
     monkeypatch.setattr("rewardlab.health.run_page.write_run_page", fail)

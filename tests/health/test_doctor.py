@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from rewardlab.cli import app
+from rewardlab.data.pair_table import PairTable
 from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.health.run_page import write_run_page
@@ -149,11 +150,20 @@ def test_of_many_processes_and_long_samples(tiny_checkpoint: Path, tmp_path: Pat
 
 
 def test_a_run_page(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    """The page shows a real run: every metric, what the watchdog saw, rollouts whose text is text."""
-    scaled_runs.run("rl", tiny_checkpoint, tmp_path / "run")
+    """The page shows a real run: every metric, what the watchdog saw, rollouts whose text is text, under their pictures."""
+    pairs = scaled_runs.pairs()
+    write_parquet(pairs, tmp_path / "pairs.parquet")
+    scaled_runs.run("rl", tiny_checkpoint, tmp_path / "run", data=PairTable(tmp_path / "pairs.parquet"))
     event = {"step": 3, "signs": ["invalid"], "message": "no verdicts", "done": "warn"}
     (tmp_path / "run" / "health.jsonl").write_text(json.dumps(event) + "\n")
-    row = {"step": 3, "pair_id": "p", "order": "given", "text": "<script>alert(1)</script>", "status": "ok", "correct": True}
+    row = {
+        "step": 3,
+        "pair_id": pairs[0].pair_id,
+        "order": "given",
+        "text": "<script>alert(1)</script>",
+        "status": "ok",
+        "correct": True,
+    }
     (tmp_path / "run" / "samples.jsonl").write_text(json.dumps(row | {"reward": 1.5, "num_tokens": 3}) + "\n{half a li")
     page = write_run_page(tmp_path / "run").read_text()
     for shown in (
@@ -163,6 +173,7 @@ def test_a_run_page(tiny_checkpoint: Path, tmp_path: Path) -> None:
         "no verdicts",
         "&lt;script&gt;alert(1)",
         "reward 1.5",
+        'class="picture"',
     ):
         assert shown in page
     assert "<script>alert" not in page

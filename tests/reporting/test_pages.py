@@ -44,6 +44,7 @@ from rewardlab.reporting.plots import (
     plot_risk,
     plot_series,
 )
+from rewardlab.reporting.rollouts import PairsOfRun, ShownPair
 from rewardlab.reporting.run_page import TrainingRun, run_page
 from tests.support.shell import run_main
 
@@ -118,10 +119,10 @@ def pages(demo_pairs: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
         for n in range(0, 9, 2)
     ]
     sample = {"step": 3, "pair_id": "p", "text": "x" * 300, "status": "ok", "correct": True, "reward": 1.5, "num_tokens": 3}
+    picture = "data:image/png;base64," + base64.b64encode(pairs[0].images[0]).decode()
+    shown = PairsOfRun({"p": ShownPair("What?", ("a", "b"), 1, (0, 0), ((), (0,)), 2)}, (picture,), "A pair is missing.")
     event = {"step": 3, "message": "no verdicts", "done": "warn"}
-    run = TrainingRun(
-        "rl", {"model": LONG}, "c" * 40, {"torch": "2"}, True, metrics, [event], [sample, sample | {"correct": False}]
-    )
+    run = TrainingRun("rl", {"model": LONG}, "c" * 40, {"torch": "2"}, True, metrics, [event], [sample, sample], None, shown)
     (folder / "run.html").write_text(run_page(run))
     overview = Overview()
     for pair in pairs:
@@ -166,7 +167,7 @@ def test_a_page(name: str, scheme: str, chromium: Any, pages: Path) -> None:
         assert page.evaluate(PALE) == []
         page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
         assert page.evaluate(PALE) == []
-        page.add_style_tag(content=".shown { visibility: hidden }")  # pictures are as bright as they are
+        page.add_style_tag(content=".shown, .picture { visibility: hidden }")  # pictures are as bright as they are
         page.evaluate("scrollTo(0, document.documentElement.scrollHeight / 3)")
         glare = np.mean(brightness(page) > 200)
         assert glare > 0.6 if scheme == "light" else glare < 0.1, (width, glare)

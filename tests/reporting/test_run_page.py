@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
+from rewardlab.data.images import encode_png, thumbnail, to_data_url
 from rewardlab.reporting.axes import step_axis
 from rewardlab.reporting.curves import MOST_POINTS, Curve, curve, thin, unit_of
 from rewardlab.reporting.evaluation_figure import evaluation_figure
+from rewardlab.reporting.rollouts import PairsOfRun, ShownPair
 from rewardlab.reporting.run_page import TrainingRun, breakable, run_page
 
 CHROMIUM = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
@@ -223,6 +226,28 @@ def test_the_axis_and_the_smoothing_are_chosen(browser: Any, tmp_path: Path) -> 
     page.locator("#smoothing").evaluate("one => { one.value = 0.5; one.dispatchEvent(new Event('input')); }")
     assert heights(entropy, ".smooth") == pytest.approx([0.0, 100 * 2 / 3, 100 * 2 / 7], abs=0.1)
     assert heights(entropy, ".pale") == [0.0, 100.0, 0.0]
+    page.close()
+
+
+def test_a_picture_opens_large(browser: Any, tmp_path: Path) -> None:
+    """By click and by key, and closes; it is on the page once for all rollouts that are about it."""
+    url = to_data_url(thumbnail(encode_png(Image.new("RGB", (900, 600), "red")), 320))
+    pairs = PairsOfRun({"p": ShownPair("What?", ("a", "b"), 0, (0,), ((), ()), 0)}, (url,))
+    samples = [{"step": step, "pair_id": "p", "text": "t", "reward": 1.0} for step in (1, 2)]
+    text = run_page(TrainingRun("rl", {"model": "m"}, "c" * 40, {}, False, METRICS, [], samples, None, pairs))
+    assert text.count(url) == 1
+    page = open_page(browser, text, tmp_path)
+    button, dialog = page.locator(".picture:visible"), page.locator("dialog.large")
+    assert button.bounding_box()["height"] < 160
+    assert not dialog.is_visible()
+    button.click()
+    assert dialog.locator("img").bounding_box()["width"] > 600
+    page.keyboard.press("Escape")
+    assert not dialog.is_visible()
+    button.focus()
+    page.keyboard.press("Enter")
+    dialog.get_by_role("button").click()
+    assert not dialog.is_visible()
     page.close()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -36,6 +36,7 @@ from rewardlab.training.run.resume import release
 from rewardlab.training.run.rows import PromptRows
 from rewardlab.training.run.runner import Built, Stage, checkpoint_of, run_stage
 from rewardlab.training.run.watchdog import rollbacks
+from rewardlab.types import PreferencePair
 
 
 class Build(Protocol):
@@ -219,9 +220,11 @@ def run_method(
     *,
     name: str,
     num_rows: int,
+    pairs: Sequence[PreferencePair],
     evaluation: Evaluation | None = None,
 ) -> Path:
-    """Run (or resume) a stage of RL; return the final checkpoint folder. ``data`` is the fingerprint of what it trains on.
+    """Run (or resume) a stage of RL on rows of ``pairs``; return the final checkpoint folder. ``data`` is the fingerprint of
+    what it trains on.
 
     Raise ConfigError for a finished or different run in ``out``, HealthError for one that went wrong.
     """
@@ -241,4 +244,6 @@ def run_method(
         return Built(trainer, finish, trainer.close_engine)
 
     sequences = num_rows * config.group_size * config.iterations
-    return run_stage(Stage(name, config, out, data, sequences, build_stage, metric="reward", evaluation=evaluation))
+    return run_stage(
+        Stage(name, config, out, data, sequences, build_stage, metric="reward", evaluation=evaluation, pairs=pairs)
+    )

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 
 from rewardlab.config import TrainConfig
 from rewardlab.data.files import lock_folder, read_complete_lines, write_atomic
+from rewardlab.data.pair_table import PairTable
 from rewardlab.errors import ConfigError
 from rewardlab.models.checkpoints import CARD, commit, versions, write_card
 from rewardlab.models.model_card import write_model_card
@@ -26,6 +28,7 @@ from rewardlab.prompts import Template
 from rewardlab.reporting.progress import Advance, log_line
 from rewardlab.rewards.anchors import ANCHORS
 from rewardlab.training.run.identity import changed_settings, decides, text_of_changes
+from rewardlab.types import PreferencePair
 
 FINAL, METRICS, SAMPLES, CONFIG, CRITIC = "final", "metrics.jsonl", "samples.jsonl", "run.json", "critic"
 HEALTH = "health.jsonl"  # of the watchdog
@@ -90,6 +93,17 @@ def open_run(out: Path, config: BaseModel, *, data: str) -> str | None:
             _tidy(out, None)
         write_atomic(path, json.dumps({**described, "versions": versions(), "commit": commit()}, indent=1) + "\n")
     return None
+
+
+def record_data_files(out: Path, pairs: Sequence[PreferencePair]) -> None:
+    """Write into ``run.json`` where the file of these pairs is, and the folder that paths of media start at; pairs in memory
+    have none."""
+    if not is_main() or not isinstance(pairs, PairTable):
+        return
+    path = out / CONFIG
+    files = {"path": str(pairs.path.resolve()), "images": str(pairs.images.resolve()) if pairs.images else None}
+    record = json.loads(path.read_text(encoding="utf-8"))
+    write_atomic(path, json.dumps({**record, "data_files": files}, indent=1) + "\n")
 
 
 def _read_config(path: Path) -> dict[str, Any]:

@@ -8,7 +8,7 @@ again from an older checkpoint, in every stage alike.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,12 @@ from rewardlab.prompts import Template
 from rewardlab.reporting.progress import bar
 from rewardlab.training.run.evaluation import Evaluation
 from rewardlab.training.run.evaluation_callback import Evaluate
-from rewardlab.training.run.folder import RunLog, close_run, open_run
+from rewardlab.training.run.folder import RunLog, close_run, open_run, record_data_files
 from rewardlab.training.run.model_facts import record_models
 from rewardlab.training.run.outcome import record_outcome
 from rewardlab.training.run.resume import run_steps
 from rewardlab.training.run.watchdog import run_with_rollback
+from rewardlab.types import PreferencePair
 
 
 def count_steps(config: TrainConfig, sequences: int) -> int:
@@ -46,7 +47,7 @@ class Built:
 class Stage:
     """A run of ``config`` in ``out`` on data of fingerprint ``data``. ``build(resume)`` makes its trainer, given the
     checkpoint to resume from or None; ``sequences`` are those of one epoch, for the progress bar, which shows ``metric``.
-    ``evaluation``: what is evaluated while it trains."""
+    ``evaluation``: what is evaluated while it trains; ``pairs``: those whose file is to be named in ``run.json``."""
 
     name: str
     config: TrainConfig
@@ -56,6 +57,7 @@ class Stage:
     build: Callable[[str | None], Built]
     metric: str = "loss"
     evaluation: Evaluation | None = None
+    pairs: Sequence[PreferencePair] = ()
 
     @property
     def num_steps(self) -> int:
@@ -73,6 +75,7 @@ def run_stage(stage: Stage) -> Path:
 
 def _attempt(stage: Stage) -> Path:
     resume = open_run(stage.out, stage.config, data=stage.data)
+    record_data_files(stage.out, stage.pairs)
     built = stage.build(resume)
     record_models(stage.out, built.trainer)
     try:
