@@ -53,6 +53,9 @@ class GroupBuffer(Generic[T, R]):
     def num_waiting(self) -> int:
         return sum(len(group.members) for group in self._open.values())
 
+    def num_waiting_of(self, tenant: str) -> int:
+        return sum(len(group.members) for (owner, _), group in self._open.items() if owner == tenant)
+
     async def join(self, key: str, member: T) -> R:
         """Return the reward of ``member`` within its group. Raises GroupTimeoutError, EngineFailedError if the server stops,
         and what ``reward`` raises."""

@@ -70,6 +70,10 @@ class Media:
             data = self._plain(data, "upload")
         return self._uploads.add(data)
 
+    def uploaded(self, name: str) -> bytes:
+        """Return what was uploaded under an id. Raises MediaError where nothing is there."""
+        return self._bytes(f"upload:{name}", "upload", MAX_VIDEO_BYTES)
+
     def image(self, reference: str, number: int = 0) -> bytes:
         """Return the image of a reference, as :func:`plain_image` gives it. Raises MediaError."""
         where = f"image {number}"

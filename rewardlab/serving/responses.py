@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections import Counter
+from typing import Any
 
 from rewardlab.judging.group_rewards import GroupRewards, JudgedMatch
 from rewardlab.judging.judge import GenerativeJudge
+from rewardlab.judging.margins import ProbabilityJudge
+from rewardlab.serving.group_buffer import GroupBuffer
 from rewardlab.serving.queue import COUNTS, JudgeQueue
 from rewardlab.serving.request_context import TENANT
 from rewardlab.serving.schemas import JudgeResponse, LatencySample, MatchResult, RewardsResponse, StatusResponse, VoteResult
 from rewardlab.serving.voting import VoteCollector
 from rewardlab.types import Judgment, Vote
+
+_LABEL = re.compile(r"(\w+ [12AB])\W*\{(first|second)\}")
 
 
 def vote_result(vote: Vote) -> VoteResult:
@@ -70,8 +76,17 @@ def _match_result(match: JudgedMatch, num: int) -> MatchResult:
     )
 
 
-def status_response(queue: JudgeQueue, collector: VoteCollector, judge: GenerativeJudge) -> StatusResponse:
-    """Return what the key that asks may see: of the queue its own jobs, and how the engine is."""
+def template_labels(text: str) -> tuple[str, str]:
+    """Return what a template's text calls the two responses, as ``("Answer 1", "Answer 2")``; "Response 1" and "Response 2"
+    where it gives them no such name."""
+    names = {slot: name for name, slot in _LABEL.findall(text)}
+    return names.get("first", "Response 1"), names.get("second", "Response 2")
+
+
+def status_response(
+    queue: JudgeQueue, collector: VoteCollector, judge: GenerativeJudge, groups: GroupBuffer[Any, Any]
+) -> StatusResponse:
+    """Return what the key that asks may see: of the queue and of the open groups its own, and how the engine is."""
     tenant = TENANT.get()
     record = queue.tenants[tenant]
     latencies = sorted(ms for _, ms, _ in record.recent)
@@ -80,9 +95,12 @@ def status_response(queue: JudgeQueue, collector: VoteCollector, judge: Generati
         failing=queue.failing,
         waiting=queue.num_waiting_of(tenant),
         max_waiting=queue.max_waiting,
+        group_members_waiting=groups.num_waiting_of(tenant),
         judge=judge.name,
         template=judge.template.name,
         weighs=collector.has_probabilities,
+        policy="weighted" if isinstance(judge, ProbabilityJudge) else "majority",
+        labels=template_labels(judge.template.text),
         batch_seconds=round(queue.batch_seconds, 4),
         counts={name: record.counts[name] for name in COUNTS},
         median_ms=statistics.median(latencies) if latencies else None,

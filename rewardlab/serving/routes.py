@@ -12,6 +12,7 @@ from fastapi import APIRouter, HTTPException, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response, StreamingResponse
 
+from rewardlab.errors import MediaError
 from rewardlab.serving.errors import REQUEST_ERRORS, error_body
 from rewardlab.serving.metrics import metrics_text
 from rewardlab.serving.middleware import StrictJSONRoute
@@ -87,7 +88,7 @@ def api_routes(service: JudgeService) -> APIRouter:
     @router.get("/v1/status")
     async def status() -> StatusResponse:
         """Return the state of the queue and the engine, and the last latencies."""
-        return status_response(service.queue, service.collector, judge)
+        return status_response(service.queue, service.collector, judge, service.group_buffer)
 
     @router.get("/v1/models")
     async def models() -> ModelList:
@@ -111,6 +112,15 @@ def api_routes(service: JudgeService) -> APIRouter:
         a form or a PUT by its name too."""
         data, is_video = await read_upload(request, name)
         return UploadResponse(id=await run_in_threadpool(service.media.upload, data, video=is_video))
+
+    @router.get("/v1/uploads/{name}", response_class=Response, responses={200: {"content": {"application/octet-stream": {}}}})
+    async def uploaded(name: str) -> Response:
+        """Return what this key has uploaded under an id; 404 where nothing is there."""
+        try:
+            data = await run_in_threadpool(service.media.uploaded, name)
+        except MediaError as error:
+            raise HTTPException(404, str(error)) from error
+        return Response(data, media_type="application/octet-stream", headers={"Content-Disposition": "attachment"})
 
     @router.post("/v1/judge")
     async def judge_pair(request: JudgeRequest) -> JudgeResponse:

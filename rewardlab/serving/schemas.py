@@ -179,9 +179,12 @@ class StatusResponse(_Schema):
     failing: bool
     waiting: int
     max_waiting: int
+    group_members_waiting: int = Field(description="responses that wait for the others of their group")
     judge: str
     template: str
     weighs: bool = Field(description="whether the policy weighted is available")
+    policy: Literal["majority", "weighted"] = Field(description="of a request that names none")
+    labels: tuple[str, str] = Field(description="what the template calls the two responses, the one shown first first")
     batch_seconds: float
     counts: dict[str, int]
     median_ms: float | None

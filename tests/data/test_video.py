@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import av
 import numpy as np
 import pytest
 
@@ -16,20 +15,7 @@ from rewardlab.benchmarks.settings import BenchSettings
 from rewardlab.data.images import decode_image
 from rewardlab.data.video import frames_of_video
 from rewardlab.errors import DataError, MediaError
-
-
-def film(path: Path, num_frames: int) -> Path:
-    """A film that gets brighter by the same step from frame to frame, from black on."""
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream("mpeg4", rate=10)
-        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
-        for n in range(num_frames):
-            grey = np.full((48, 64, 3), round(255 * n / max(1, num_frames - 1)), dtype=np.uint8)
-            for packet in stream.encode(av.VideoFrame.from_ndarray(grey, format="rgb24")):
-                container.mux(packet)
-        for packet in stream.encode():
-            container.mux(packet)
-    return path
+from tests.support.videos import film
 
 
 @pytest.mark.parametrize(("total", "number", "shown"), [(40, 5, [0, 9, 19, 29, 39]), (3, 32, [0, 1, 2]), (1, 4, [0])])

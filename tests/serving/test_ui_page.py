@@ -1,8 +1,10 @@
-"""The server's page in a real browser: votes arrive live, hostile text is text, the queue is shown, on a desk and a phone."""
+"""The server's page in a real browser: pairs and groups are judged, and shown as what they are; on a desk and a phone."""
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,15 +18,18 @@ from rewardlab.data.images import encode_png
 from rewardlab.serving.auth import Key
 from rewardlab.types import Message
 from tests.support.browser import CHROMIUM, DESK, PHONE, REFUSED, chromium_browser, opened, served
+from tests.support.scripted_judge import quality
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
 HOSTILE = '<img src=x onerror="document.title=1"><script>document.title=2</script>'
 SIZES = pytest.mark.parametrize("size", [DESK, PHONE], ids=["desktop", "phone"])
 
 
-def leans(prompt: tuple[Message, ...], draw: int) -> str:
-    """Always the first, with a reasoning that would be markup elsewhere."""
-    return f"<think>{len(prompt[0].images)} image. {HOSTILE}</think><answer>1</answer>"
+def answer(prompt: tuple[Message, ...], draw: int) -> str:
+    """For the first, unless a response says a number: then for the greater one. Its reasoning would be markup elsewhere."""
+    first, second = re.findall(r"Response [12]: (.*)", prompt[0].text)
+    verdict = 1 if quality(first) >= quality(second) else 2
+    return f"<think>{len(prompt[0].images)} images. Response {verdict} wins. {HOSTILE}</think><answer>{verdict}</answer>"
 
 
 @pytest.fixture(scope="module")
@@ -35,15 +40,24 @@ def chromium() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with served(leans) as address:
+    with served(answer) as address:
         yield address
 
 
-def fill(page: Any, question: str = "Which?", votes: int = 2) -> None:
+def fill(page: Any, question: str = "Which?", votes: int = 2, responses: tuple[str, ...] = ("It is red.", HOSTILE)) -> None:
     page.get_by_label("Question").fill(question)
-    page.get_by_label("Response A").fill("It is red.")
-    page.get_by_label("Response B").fill(HOSTILE)
+    for _ in responses[2:]:
+        page.get_by_role("button", name="Add a response").click()
+    for letter, response in zip("ABCDEF", responses, strict=False):
+        page.get_by_role("textbox", name=f"Response {letter}", exact=True).fill(response)
     page.get_by_label("Votes per order").fill(str(votes))
+
+
+def judge(page: Any, outcome: str, **form: Any) -> None:
+    fill(page, **form)
+    page.get_by_role("button", name="Judge", exact=True).click()
+    expect(page.locator("#take")).to_be_visible()
+    expect(page.locator("#headline")).to_have_text(outcome)
 
 
 def test_no_script_but_its_own(chromium: Any, url: str) -> None:
@@ -63,40 +77,175 @@ def test_no_script_but_its_own(chromium: Any, url: str) -> None:
 
 @SIZES
 def test_a_judgment(chromium: Any, url: str, size: tuple[int, int], tmp_path: Path) -> None:
-    """An image and two answers: every pair of votes of a judge that leans is a flip, and hostile texts are shown as such."""
+    """An image, which opens large, and two responses; a hostile one and a hostile rationale are shown as the texts they are."""
     from PIL import Image
 
-    (tmp_path / "a.png").write_bytes(encode_png(Image.new("RGB", (56, 56), (200, 0, 0))))
+    (tmp_path / "a.png").write_bytes(encode_png(Image.new("RGB", (448, 300), (200, 0, 0))))
     with opened(chromium, url, size) as page:
         page.set_input_files("#files", tmp_path / "a.png")
-        fill(page)
-        page.keyboard.press("Control+Enter")
-        expect(page.locator("#headline")).to_have_text("A tie")
-        assert page.locator(".vote").count() == 4
-        assert page.locator(".vote p").first.inner_text() == f"1 image. {HOSTILE}"
-        assert "0 of 2 consistent, 2 position flips: it chose the one shown first" in page.inner_text("#facts")
-        assert "50 %" in page.inner_text("#summary")
+        judge(page, "A tie")
+        votes = page.locator(".vote")
+        assert votes.count() == 4
+        assert (votes.first.get_attribute("open") is None) == (size is PHONE), "votes are folded where there is little room"
+        for vote in votes.all()[1:] if size is DESK else votes.all():
+            if size is PHONE:
+                vote.locator("summary").click()
+        assert HOSTILE in votes.first.inner_text()
+        assert "1 images" in votes.first.inner_text()
+        assert "50 %" in page.inner_text("#pair")
         assert page.title() not in ("1", "2")
         assert page.locator("#votes img, #votes script").count() == 0
+        page.get_by_role("button", name="Show image 1 large").click()
+        expect(page.get_by_text("a.png · 448 × 300 px")).to_be_visible()
+        assert page.locator("#viewed img").bounding_box()["width"] > 300
+
+
+def test_names_in_rationales_are_those_of_the_page(chromium: Any, url: str) -> None:
+    """Its "Response 1" is A in one order, and B in the other: each rationale names the one that stands under that letter."""
+    with opened(chromium, url) as page:
+        judge(page, "A tie", votes=1)
+        assert "Response A (shown first) wins" in page.inner_text("[aria-label='Vote 1, A shown first']")
+        assert "Response B (shown first) wins" in page.inner_text("[aria-label='Vote 1, B shown first']")
+        name = page.locator("[aria-label='Vote 1, B shown first'] .name")
+        assert name.get_attribute("title") == "written as 1"
+
+
+NAMES = [
+    ("Response 2 beats Response 1.", "given", ("Response 1", "Response 2"), "Response B (2) beats Response A (1)."),
+    ("Response 2 beats Response 1.", "swapped", ("Response 1", "Response 2"), "Response A (2) beats Response B (1)."),
+    ("**Responses 1 and 2** are one", "swapped", ("Response 1", "Response 2"), "**Responses B (1) and A (2)** are one"),
+    ("There is 1 star. [[B]]", "swapped", ("Response A", "Response B"), "There is 1 star. [[A (2)]]"),
+    ("Option A is asked for, answer B says so.", "given", ("Answer 1", "Answer 2"), "Option A is asked for, answer B says so."),
+    ("Answer 2: better", "swapped", ("Answer 1", "Answer 2"), "Answer A (2): better"),
+    ("Both.\nB", "swapped", ("Response A", "Response B"), "Both.\nA (2)"),
+    ("Response 12 is none", "given", ("Response 1", "Response 2"), "Response 12 is none"),
+]
+
+
+def test_names_of_every_template(chromium: Any, url: str) -> None:
+    """Numbers or letters, as the template has them; what names no response stays as it is."""
+    script = """async ([address, cases]) => {
+        const { named } = await import(address);
+        return cases.map(([text, order, labels]) => named(text, order, labels).map(part =>
+            typeof part === "string" ? part : `${"AB"[part.winner]} (${part.place === "first" ? 1 : 2})`).join(""));
+    }"""
+    with opened(chromium, url) as page:
+        folder = page.locator("script").get_attribute("src").rpartition("/")[0]
+        shown = page.evaluate(script, [f"{url}/{folder}/names.js", [case[:3] for case in NAMES]])
+        assert shown == [case[3] for case in NAMES]
+
+
+@pytest.mark.parametrize(("votes", "finding"), [(2, ""), (4, "The place counts: A gets more votes where it is shown first.")])
+def test_position_is_spoken_of_where_chance_does_not_explain_it(chromium: Any, url: str, votes: int, finding: str) -> None:
+    """Two votes of either order are as much as chance may do, four are not."""
+    with opened(chromium, url) as page:
+        judge(page, "A tie", votes=votes)
+        rows = page.locator(".lean-row").all_inner_texts()
+        assert re.sub(r"\s+", " ", rows[0]) == f"A shown first {votes} of {votes} ({34 if votes == 2 else 51}–100 %)"
+        assert re.sub(r"\s+", " ", rows[1]) == f"B shown first 0 of {votes} (0–{66 if votes == 2 else 49} %)"
+        assert page.inner_text("#lean-finding") == finding
+        assert "flip" not in page.inner_text("#result")
+
+
+@SIZES
+def test_a_group(chromium: Any, url: str, size: tuple[int, int]) -> None:
+    """Three responses are rewarded, best first; wins are of the row against the column."""
+    with opened(chromium, url, size) as page:
+        judge(page, "Response B is best", responses=("I say 1.", "I say 3. " + HOSTILE, "I say 2."), votes=1)
+        rewards = [row.split("\t") for row in page.locator("#group table").first.locator("tbody tr").all_inner_texts()]
+        assert [(row[0].strip(), row[1].strip(), row[-1].strip()) for row in rewards] == [
+            ("1", "B", "+1.00"),
+            ("2", "C", "0.00"),
+            ("3", "A", "−1.00"),
+        ]
+        wins = [row.split("\t") for row in page.locator(".wins tbody tr").all_inner_texts()]
+        assert wins == [["A", "", "0 %", "0 %"], ["B", "100 %", "", "100 %"], ["C", "100 %", "0 %", ""]]
+        assert page.locator("#group img").count() == 0
+
+
+def test_an_example(chromium: Any, url: str) -> None:
+    """A press, and there is something to judge: a picture, a question, two responses."""
+    with opened(chromium, url) as page:
+        page.get_by_role("button", name="Try an example").click()
+        expect(page.locator("#thumbs img")).to_have_count(1)
+        page.get_by_role("button", name="Judge", exact=True).click()
+        expect(page.locator("#headline")).to_have_text("A tie")
+        expect(page.locator(".vote").first).to_contain_text("1 images")
+
+
+def test_a_video_and_references(chromium: Any, url: str, tmp_path: Path) -> None:
+    """A video is uploaded and shown to the judge as frames; an upload is named by its id, and a URL is left to the server."""
+    from tests.support.videos import film
+
+    film(tmp_path / "clip.mp4", 6)
+    with opened(chromium, url, ignored=REFUSED) as page:
+        page.set_input_files("#files", tmp_path / "clip.mp4")
+        page.get_by_label("Frames of each video").fill("3")
+        judge(page, "A tie", votes=1)
+        expect(page.locator(".vote").first).to_contain_text("3 images")
+        page.get_by_text("Add by URL or id").click()
+        page.get_by_label("URL or id").fill("https://example.org/a.png")
+        page.get_by_role("button", name="Add", exact=True).click()
+        assert page.get_by_role("link", name="https://example.org/a.png").get_attribute("rel") == "noreferrer noopener"
+        page.get_by_role("button", name="Judge", exact=True).click()
+        expect(page.locator("#error")).to_contain_text("other URLs and paths are not fetched")
+        page.get_by_label("URL or id").fill("javascript:alert(1)")
+        page.get_by_role("button", name="Add", exact=True).click()
+        expect(page.locator("#error")).to_contain_text("A reference is a URL")
+
+
+def test_a_link_and_a_curl_line(chromium: Any, url: str) -> None:
+    """A link shows the same judgment and its picture in another browser, and its request; the line asks the same of the API."""
+    with opened(chromium, url, permissions=["clipboard-read", "clipboard-write"]) as page:
+        page.get_by_role("button", name="Try an example").click()
+        expect(page.locator("#thumbs img")).to_have_count(1)
+        judge(page, "A tie", question="What's $HOME?", votes=1)
+        copied = {}
+        for name in ("Copy link", "Copy as curl"):
+            page.get_by_role("button", name=name).click()
+            expect(page.locator("#copied")).to_have_text(re.compile("copied"))
+            copied[name] = page.evaluate("navigator.clipboard.readText()")
+            page.evaluate("document.getElementById('copied').textContent = ''")
+    result = json.loads(
+        subprocess.run(["bash", "-c", copied["Copy as curl"]], capture_output=True, text=True, check=True).stdout
+    )
+    assert [vote["winner"] for vote in result["votes"]] == [0, 1]
+    assert "What'\\''s $HOME?" in copied["Copy as curl"]
+    address, _, fragment = copied["Copy link"].partition("#")
+    assert address == f"{url}/ui"
+    with opened(chromium, url, path=f"/ui#{fragment}") as page:
+        expect(page.locator("#headline")).to_have_text("A tie")
+        expect(page.locator("#note")).to_have_text(re.compile("From a link"))
+        assert page.get_by_label("Question").input_value() == "What's $HOME?"
+        page.get_by_role("button", name="Show image 1 large").click()
+        expect(page.get_by_text("56 × 56 px")).to_be_visible()
+
+
+@pytest.mark.parametrize("fragment", ["judgment=!!", "judgment=AAAA", "judgment=q1YqSy0qzszPU7JSykjNyclXqgUA"])
+def test_a_damaged_link(chromium: Any, url: str, fragment: str) -> None:
+    """It is said to be one; nothing of it is shown."""
+    with opened(chromium, url, path=f"/ui#{fragment}") as page:
+        expect(page.locator("#error")).to_have_text("This link is damaged; ask for it again.")
+        expect(page.locator("#headline")).to_have_text("No judgment yet")
 
 
 def test_votes_arrive_live_and_can_be_stopped(chromium: Any) -> None:
     """The first round stands while the second one is asked; stopping leaves what is there."""
-    gate, asked = threading.Event(), {"n": 0}
+    gate, count = threading.Event(), {"n": 0}
 
     def slow(prompt: tuple[Message, ...], draw: int) -> str:
-        asked["n"] += 1
-        if asked["n"] > 2:
+        count["n"] += 1
+        if count["n"] > 2:
             gate.wait(5)
-        return leans(prompt, draw)
+        return answer(prompt, draw)
 
     with served(slow) as url, opened(chromium, url) as page:
         fill(page, votes=4)
-        page.get_by_role("button", name="Judge", exact=True).click()
+        page.keyboard.press("Control+Enter")
         expect(page.locator(".vote")).to_have_count(2)
         assert "2 of 8 votes" in page.inner_text("#headline")
         page.get_by_role("button", name="Stop").click()
-        expect(page.locator("#headline")).to_have_text(re.compile("Stopped after 2"))
+        expect(page.locator("#headline")).to_have_text("Stopped: 2 votes came")
         gate.set()
 
 
@@ -104,8 +253,7 @@ def test_history(chromium: Any, url: str) -> None:
     """Kept over a reload of the tab, shown again by a click, and cleared."""
     with opened(chromium, url) as page:
         for question in ("First?", "Second?"):
-            fill(page, question, votes=1)
-            page.keyboard.press("Control+Enter")
+            judge(page, "A tie", question=question, votes=1)
             expect(page.locator("#history li").first).to_contain_text(question)
         page.reload()
         page.locator("#history li button").nth(1).click()
@@ -115,36 +263,35 @@ def test_history(chromium: Any, url: str) -> None:
         assert page.locator("#history li").count() == 0
 
 
-@SIZES
-def test_the_queue(chromium: Any, size: tuple[int, int]) -> None:
-    """What the server counts, and a line once something was judged."""
-    with served(leans) as url, opened(chromium, url, size) as page:
-        fill(page, votes=3)
-        page.keyboard.press("Control+Enter")
-        expect(page.locator("#headline")).to_have_text("A tie")
-        page.get_by_role("link", name="Queue").click()
-        expect(page.locator("#counts")).to_contain_text("judged3")
-        assert re.search(r"0 / 1024", page.inner_text("#gauges"))
-        assert page.get_attribute("#latency path", "d")
-
-
 def test_a_key_is_asked_for(chromium: Any) -> None:
-    """A wrong one is refused, the right one lets the page go on."""
-    with served(leans, keys=[Key.of("right")]) as url, opened(chromium, url, ignored=REFUSED) as page:
+    """A wrong one is refused, the right one lets the page go on; a curl line does not hold it."""
+    with served(answer, keys=[Key.of("right")]) as url, opened(chromium, url, ignored=REFUSED) as page:
         for key in ("wrong", "right"):
             page.wait_for_selector("#key:not([hidden])")
+            expect(page.locator("#badge")).to_have_text("key needed")
             page.fill("#key-field", key)
             page.get_by_role("button", name="Use this key").click()
         page.wait_for_selector("#key", state="hidden")
         expect(page.locator("#badge")).to_have_text("ready")
+        judge(page, "A tie", votes=1)
+        page.evaluate("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
+        page.get_by_role("button", name="Copy as curl").click()
+        line = page.locator("#copying-text").input_value()
+        assert "Bearer $REWARDLAB_KEY" in line
+        assert "right" not in line.replace(url, "")
 
 
-def test_errors_are_sentences(chromium: Any, url: str) -> None:
-    """What is missing, and what the server refuses, stands beside the button."""
+def test_errors_are_sentences(chromium: Any, url: str, tmp_path: Path) -> None:
+    """What is missing, what is no image, and what the server refuses stand beside the button."""
+    (tmp_path / "a.png").write_bytes(b"no picture")
     with opened(chromium, url, ignored=REFUSED) as page:
         page.get_by_role("button", name="Judge", exact=True).click()
         assert page.inner_text("#error") == "The question is empty."
+        page.set_input_files("#files", tmp_path / "a.png")
+        expect(page.locator("#error")).to_contain_text("a.png: ")
+        expect(page.locator(".thumb")).to_have_count(0)
         fill(page)
         page.get_by_label("Response A").fill("x" * 100_001)
         page.get_by_role("button", name="Judge", exact=True).click()
         expect(page.locator("#error")).to_contain_text("100000")
+        expect(page.locator("#headline")).to_have_text("Not judged")

@@ -38,7 +38,9 @@ def served(answer: Callable[[tuple[Message, ...], int], str | Completion], **opt
 
 
 @contextmanager
-def opened(browser: Any, url: str, size: tuple[int, int] = DESK, *, ignored: str = "", **options: Any) -> Iterator[Any]:
+def opened(
+    browser: Any, url: str, size: tuple[int, int] = DESK, *, path: str = "/ui", ignored: str = "", **options: Any
+) -> Iterator[Any]:
     """The page of a server, under its own policy. It must not scroll sideways, ask another address for anything, or write an
     error to the console but those that hold ``ignored``."""
     wrong: list[str] = []
@@ -50,7 +52,7 @@ def opened(browser: Any, url: str, size: tuple[int, int] = DESK, *, ignored: str
     page.on(
         "request", lambda request: wrong.append(request.url) if not request.url.startswith((url, "blob:", "data:")) else None
     )
-    page.goto(f"{url}/ui")
+    page.goto(f"{url}{path}")
     yield page
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "the page scrolls sideways"
     context.close()

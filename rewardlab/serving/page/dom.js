@@ -1,9 +1,31 @@
-// What every view uses: elements, sentences, what outcomes are called.
+// What every view uses: elements, sentences, letters, numbers.
 export const $ = id => document.getElementById(id);
-export const el = (tag, props, ...kids) => { const made = Object.assign(document.createElement(tag), props); made.append(...kids); return made; };
-export const plain = text => (text = String(text).trim(), text.charAt(0).toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : "."));
-export const LETTER = ["A", "B"], FOR = ["for-a", "for-b"];
-export const OUTCOME = { response_0: "Response A is better", response_1: "Response B is better", tie: "A tie", no_valid_vote: "No valid vote" };
-export const forOf = outcome => FOR[["response_0", "response_1"].indexOf(outcome)] ?? "";
+
+export function el(tag, props = {}, ...children) {
+  const element = Object.assign(document.createElement(tag), props);
+  element.append(...children);
+  return element;
+}
+
+// A text of the server as a sentence.
+export function sentence(text) {
+  const words = String(text).trim();
+  return words.charAt(0).toUpperCase() + words.slice(1) + (/[.!?]$/.test(words) ? "" : ".");
+}
+
+// 0 is A, 25 is Z, 26 is AA.
+export const letter = n => (n < 26 ? "" : "A") + String.fromCharCode(65 + n % 26);
+export const colorOf = winner => ["for-a", "for-b"][winner] ?? "";
+export const percent = share => `${Math.round(100 * share)} %`;
+export const plural = (number, noun) => `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
+export const seconds = value => value == null ? "–" : value < 10 ? `${value.toFixed(2)} s` : `${value.toFixed(1)} s`;
+export const time = at => new Date(at).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+export const isNarrow = () => innerWidth < 900;
+
 export const complain = text => { $("error").textContent = text; };
-export const list = (dl, facts) => dl.replaceChildren(...facts.map(([name, value, kind = ""]) => el("div", { className: kind }, el("dt", {}, name), el("dd", {}, String(value)))));
+export const announce = text => { $("announcement").textContent = text; };
+
+// Fill a description list with [name, value] pairs.
+export function list(dl, facts) {
+  dl.replaceChildren(...facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, String(value)))));
+}

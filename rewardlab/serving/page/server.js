@@ -1,23 +1,40 @@
 // Talking to the server, with the key of this tab.
-import { $, complain, plain } from "./dom.js";
+import { $, complain, sentence } from "./dom.js";
 
-export const access = { locked: false, onChange: () => {} };  // locked: a key is needed; onChange: another one was given
+export const access = { locked: false, onChange: () => {} };  // locked: a key is needed
 let key = sessionStorage.getItem("rewardlab.key") ?? "";
+const WAITS = { enginefailed: 5, overloaded: 2 };  // seconds, for a line of a stream, which has no Retry-After
 
+export const hasKey = () => key !== "";
+
+// A refusal or failure: a sentence, the word of the API for it, and the seconds after which to ask again (0: never).
+export class RequestError extends Error {
+  constructor(text, status = "", wait = 0) {
+    super(sentence(text));
+    Object.assign(this, { status, wait });
+  }
+}
+
+// The answer to a request. Raises RequestError, and AbortError if it was stopped.
 export async function ask(path, options = {}) {
   const headers = { ...(key && { Authorization: `Bearer ${key}` }), ...options.headers };
   const answer = await fetch(path, { cache: "no-store", ...options, headers }).catch(error => {
-    throw error.name === "AbortError" ? error : Error("The server cannot be reached; is it running?");
+    throw error.name === "AbortError" ? error : new RequestError("The server cannot be reached; is it running?", "unreachable");
   });
   if (answer.ok) return answer;
-  if (answer.status === 401) wantKey();
-  const body = await answer.json().catch(() => ({})), wait = answer.headers.get("Retry-After");
-  const detail = Array.isArray(body.detail) ? body.detail.map(one => `${one.loc.slice(1).join(" ")}: ${one.msg}`).join("; ") : body.detail;
-  let told = body.error ?? detail ?? `the server answered HTTP ${answer.status}`;
-  if (answer.status === 401) told = "This server asks for an API key; enter it above and judge again";
-  throw Object.assign(Error(plain(wait && !told.includes("again") ? `${told}; try again in ${wait} s` : told)), { wait });
+  if (answer.status === 401) {
+    wantKey();
+    throw new RequestError("This server asks for an API key; enter it above and judge again", "key");
+  }
+  const body = await answer.json().catch(() => ({}));
+  const wait = Number(answer.headers.get("Retry-After")) || 0;
+  throw new RequestError(body.error ?? `the server answered HTTP ${answer.status}`, body.status, wait);
 }
 
+export const post = (path, body, signal) =>
+  ask(path, { method: "POST", body: JSON.stringify(body), headers: { "Content-Type": "application/json" }, signal });
+
+// The JSON lines of a response. A line that is an error is raised.
 export async function* lines(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   for (let rest = ""; ;) {
@@ -25,15 +42,21 @@ export async function* lines(body) {
     if (done) return;
     const whole = (rest + value).split("\n");
     rest = whole.pop();
-    yield* whole.filter(Boolean).map(line => JSON.parse(line));
+    for (const line of whole.filter(Boolean).map(text => JSON.parse(text))) {
+      if (line.error) throw new RequestError(line.error, line.status, line.retry_after_s ?? WAITS[line.status] ?? 0);
+      yield line;
+    }
   }
 }
 
 function wantKey() {
-  $("key-told").textContent = key ? "This key was not accepted. Another one:" : "This server asks for an API key. It is kept in this tab only.";
+  const refused = "This key was not accepted. Another one:";
+  $("key-reason").textContent = key ? refused : "This server asks for an API key. It is kept in this tab only.";
   access.locked = true;
   $("key").hidden = false;
+  access.onChange();
 }
+
 $("key").onsubmit = event => {
   event.preventDefault();
   sessionStorage.setItem("rewardlab.key", key = $("key-field").value);
