@@ -170,7 +170,8 @@ def serve_judge(
     if policy not in (None, *POLICIES):
         raise ConfigError(f"--policy {policy}: expected {', '.join(POLICIES)}")
     keys_file = KeysFile(keys, per_minute=rate) if keys else None
-    sources = Media(allowed_urls=allow_url or (), folder=media, uploads=UploadStore(uploads, max_bytes=upload_bytes))
+    store = UploadStore(uploads, max_bytes=upload_bytes)
+    sources = Media(allowed_urls=allow_url or (), folder=media, uploads=store, limits=limits)
     opened_judge = open_generative_judge(
         judge,
         template=template,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import base64
 import io
+import math
 import warnings
 from pathlib import Path
 
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, UnidentifiedImageError
 
 from rewardlab.errors import MediaError
 
@@ -17,14 +18,32 @@ SMALL_BYTES = 50_000  # of a picture that a page takes as it is
 MAX_ASPECT = 200  # Qwen's image processors refuse more
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")  # the rest of Pillow's decoders are rarely wanted and much attacked
 _ORIENTATION = 0x0112
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+STRIP_PX = 256  # rows that are made opaque at a time
 _EMPTY = f"the file is empty; expected one of {', '.join(FORMATS)}"
 
 
-def decode_image(data: bytes, *, where: str = "image", enough_px: int | None = None) -> Image.Image:
+def decode_image(
+    data: bytes,
+    *,
+    where: str = "image",
+    enough_px: int | None = None,
+    most_pixels: int = MAX_PIXELS,
+    kept_pixels: int | None = None,
+) -> Image.Image:
     """Decode to RGB, turned upright (EXIF), transparency on white. With ``enough_px`` a JPEG may come smaller than it is, by a
     power of two, its sides at least as long as that: several times as fast.
 
-    Raises MediaError for an empty, corrupt, too small, too thin or too large image; ``where`` names it.
+    One with four times ``kept_pixels`` or more is made smaller by a whole factor, which leaves it that many at least. Raises
+    MediaError for an empty, corrupt, too small or too thin image, and one of more than ``most_pixels``; ``where`` names it.
     """
     if not data:
         raise MediaError(f"{where}: {_EMPTY}")
@@ -32,18 +51,38 @@ def decode_image(data: bytes, *, where: str = "image", enough_px: int | None = N
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             image = Image.open(io.BytesIO(data), formats=FORMATS)
-        _check_size(image.size, where)
+        _check_size(image.size, where, most_pixels)
+        turn = _TURNS.get(image.getexif().get(_ORIENTATION, 1))
         if enough_px:
             image.draft(None, (enough_px, enough_px))
+        elif (factor := _factor(image.size, kept_pixels)) > 1:
+            image.draft(None, (image.width // factor, image.height // factor))  # a JPEG is decoded smaller at once
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            return _on_white(ImageOps.exif_transpose(image))
+            upright = _on_white(image, _factor(image.size, kept_pixels))
+        return upright if turn is None else upright.transpose(turn)
     except MediaError:
         raise
     except Image.DecompressionBombError as error:
         raise MediaError(f"{where}: refused as a decompression bomb ({error}); resize it first") from error
     except Exception as error:  # the boundary: decoders fail on hostile bytes in every way there is
         raise MediaError(f"{where}: not a readable image ({_why(error)}); expected one of {', '.join(FORMATS)}") from error
+
+
+def _factor(size: tuple[int, int], kept_pixels: int | None) -> int:
+    """Return by how much both sides may be divided that so many pixels are left, 1 at least."""
+    return 1 if kept_pixels is None else max(1, math.isqrt(size[0] * size[1] // kept_pixels))
+
+
+def decoding_bytes(data: bytes) -> int:
+    """Return about how many bytes of memory decoding takes, by what the header says; 0 where there is no readable one."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+                return 8 * image.width * image.height  # four a pixel, as it is stored and as it is shown
+    except Exception:  # the boundary: who decodes it says what is wrong
+        return 0
 
 
 def _why(error: Exception) -> object:
@@ -91,33 +130,44 @@ def _last_bytes(source: bytes | Path) -> bytes:
         return file.read()
 
 
-def _on_white(image: Image.Image) -> Image.Image:
-    if not image.has_transparency_data:
-        return image.convert("RGB")
-    rgba = image.convert("RGBA")
-    return Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba).convert("RGB")
+def _on_white(image: Image.Image, factor: int) -> Image.Image:
+    """Return an opaque RGB image, smaller by ``factor``; strip by strip where that saves memory of the full size."""
+    if factor == 1 and not image.has_transparency_data:
+        image.load()
+        return image if image.mode == "RGB" else image.convert("RGB")
+    small = Image.new("RGB", (-(-image.width // factor), -(-image.height // factor)))
+    num_rows = factor * max(1, STRIP_PX // factor)
+    for top in range(0, image.height, num_rows):
+        strip = image.crop((0, top, image.width, min(top + num_rows, image.height)))
+        if image.has_transparency_data:
+            rgba = strip.convert("RGBA")
+            strip = Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba)
+        strip = strip.convert("RGB")
+        small.paste(strip.reduce(factor) if factor > 1 else strip, (0, top // factor))
+    return small
 
 
-def plain_image(data: bytes, *, where: str = "image") -> bytes:
+def plain_image(data: bytes, *, where: str = "image", most_pixels: int = MAX_PIXELS, kept_pixels: int | None = None) -> bytes:
     """Return the image as any decoder shows it alike: the same bytes where they are plain RGB or grey, else a PNG of what is
     seen.
 
     Transparency, palettes and EXIF turns are read differently by different libraries; training and sampling must not differ.
-    Raises MediaError.
+    Raises MediaError; ``most_pixels`` and ``kept_pixels`` are those of :func:`decode_image`.
     """
-    decoded = decode_image(data, where=where)
+    decoded = decode_image(data, where=where, most_pixels=most_pixels, kept_pixels=kept_pixels)
     with Image.open(io.BytesIO(data), formats=FORMATS) as image:
         plain = image.mode in ("RGB", "L") and not image.has_transparency_data and image.getexif().get(_ORIENTATION, 1) == 1
+        plain = plain and _factor(image.size, kept_pixels) == 1
     return data if plain else encode_png(decoded)
 
 
-def _check_size(size: tuple[int, int], where: str) -> None:
+def _check_size(size: tuple[int, int], where: str, most_pixels: int = MAX_PIXELS) -> None:
     width, height = size
     if min(size) < MIN_SIDE_PX:
         raise MediaError(f"{where}: {width}x{height} px has nothing to see; expected at least {MIN_SIDE_PX} px a side")
-    if width * height > MAX_PIXELS:
+    if width * height > most_pixels:
         raise MediaError(
-            f"{where}: refused as a decompression bomb: {width}x{height} px is more than {MAX_PIXELS:,}; resize it first"
+            f"{where}: refused as a decompression bomb: {width}x{height} px is more than {most_pixels:,}; resize it first"
         )
     if max(size) > MAX_ASPECT * min(size):
         raise MediaError(f"{where}: {width}x{height} px is thinner than 1:{MAX_ASPECT}; crop or pad it first")
@@ -181,14 +231,23 @@ def to_data_url(data: bytes) -> str:
     return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
 
 
-def from_data_url(url: str, *, where: str = "") -> bytes:
-    """Return the bytes of a base64 data URL. Raises MediaError, which begins with ``where``, for any other form."""
+BASE64_PIECE = 4_000_000  # characters decoded at a time: other threads wait as long as one piece takes
+
+
+def from_data_url(url: str, *, where: str = "", max_bytes: int | None = None) -> bytes:
+    """Return the bytes of a base64 data URL, ``max_bytes`` at most. Raises MediaError, which begins with ``where``, for any
+    other form."""
     prefix = f"{where}: " if where else ""
     head, comma, body = url.partition(",")
     if not (head.startswith("data:") and head.endswith(";base64") and comma):
         raise MediaError(f"{prefix}expected an image as a data URL: data:image/png;base64,...")
+    if max_bytes is not None and len(body) > 4 * (max_bytes // 3 + 1):
+        raise MediaError(f"{prefix}more than {max_bytes:,} bytes; resize it first")
     try:
-        return base64.b64decode(body, validate=True)
+        pieces = [body[start : start + BASE64_PIECE] for start in range(0, len(body), BASE64_PIECE)]
+        if any(piece.endswith("=") for piece in pieces[:-1]):
+            raise ValueError("padding stands before its end")
+        return b"".join(base64.b64decode(piece, validate=True) for piece in pieces)
     except ValueError as error:
         raise MediaError(f"{prefix}the data URL is not valid base64 ({error})") from error
 

@@ -4,7 +4,10 @@ be installed beside it."""
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +45,26 @@ MAX_FRAMES = 100_000  # nearly an hour
 SIDE_PX = 448  # of the longer side, at most: 32 frames of 1080p would be some 100 MB, and more tokens than a judge reads
 
 
+@dataclass(frozen=True)
+class DecodingBounds:
+    """What decoding a video may take: ``seconds`` of one processor, frames of ``pixels``; ``is_stopped`` says that nobody waits
+    for it any more."""
+
+    seconds: float = math.inf
+    pixels: int = MAX_PIXELS
+    is_stopped: Callable[[], bool] = lambda: False
+
+
 def frames_of_video(
-    video: Path | bytes, number: int, *, where: str = "", policy: QwenFrames | None = None
+    video: Path | bytes,
+    number: int,
+    *,
+    where: str = "",
+    policy: QwenFrames | None = None,
+    bounds: DecodingBounds | None = None,
 ) -> tuple[bytes, ...]:
     """Return at most ``number`` frames as JPEG: by ``policy`` or else of at most :data:`SIDE_PX`, evenly spread, the first and
-    the last among them. Raises MediaError, and ConfigError where a package is missing.
+    the last among them. Raises MediaError, and ConfigError where a package is missing. Decoding ends at ``bounds``.
 
     ``video`` is a file or what is in one, ``where`` names it. It is decoded twice, once to count: containers lie about how many
     frames they hold.
@@ -58,9 +76,10 @@ def frames_of_video(
 
     name = where or (str(video) if isinstance(video, Path) else "video")
     form = _container(video, name) if isinstance(video, bytes) else None
+    work = _Work(bounds or DecodingBounds(), name)
     try:
         with av.open(_opened(video), format=form) as container:
-            total = sum(1 for _ in _bounded(container, name))
+            total = sum(1 for _ in work.frames(container))
             rate = container.streams.video[0].average_rate
         if not total:
             raise MediaError(f"{name}: the video has no frames")
@@ -71,7 +90,7 @@ def frames_of_video(
         with av.open(_opened(video), format=form) as container:
             frames = [
                 _encoded(frame.to_image()) if policy is None else policy.encode(frame.to_image(), len(places), where=name)
-                for n, frame in enumerate(_bounded(container, name))
+                for n, frame in enumerate(work.frames(container))
                 if n in places
             ]
     except (av.FFmpegError, IndexError, OSError) as error:
@@ -104,16 +123,35 @@ def _container(video: bytes, name: str) -> str:
     raise MediaError(f"{name}: not a video that is read from bytes; expected MP4, MOV, WebM, Matroska or AVI")
 
 
-def _bounded(container: Any, name: str) -> Iterator[Any]:
-    """Yield the frames; what a header says of their size and number is not believed."""
-    for n, frame in enumerate(container.decode(video=0)):
-        if frame.width * frame.height > MAX_PIXELS:
+class _Work:
+    """Decoding of one video; what a header says of the size and number of its frames is not believed."""
+
+    def __init__(self, bounds: DecodingBounds, name: str) -> None:
+        self._bounds, self._name = bounds, name
+        self._end = time.thread_time() + bounds.seconds
+
+    def frames(self, container: Any) -> Iterator[Any]:
+        """Yield the frames. Raises MediaError at a bound."""
+        if math.isfinite(self._bounds.seconds):
+            container.streams.video[0].codec_context.thread_count = 1  # else others decode, and their seconds are not counted
+        for n, frame in enumerate(container.decode(video=0)):
+            self._check(frame)
+            if n >= MAX_FRAMES:
+                raise MediaError(f"{self._name}: more than {MAX_FRAMES:,} frames; cut the video first")
+            yield frame
+
+    def _check(self, frame: Any) -> None:
+        if frame.width * frame.height > self._bounds.pixels:
             raise MediaError(
-                f"{name}: frames of {frame.width}x{frame.height} px are more than {MAX_PIXELS:,}; resize them first"
+                f"{self._name}: frames of {frame.width}x{frame.height} px are more than {self._bounds.pixels:,}; "
+                "resize them first"
             )
-        if n >= MAX_FRAMES:
-            raise MediaError(f"{name}: more than {MAX_FRAMES:,} frames; cut the video first")
-        yield frame
+        if time.thread_time() > self._end:
+            raise MediaError(
+                f"{self._name}: takes more than {self._bounds.seconds:g} s to decode; cut it, or send its frames as images"
+            )
+        if self._bounds.is_stopped():
+            raise MediaError(f"{self._name}: nobody waits for it any more")
 
 
 def _encoded(frame: Image.Image) -> bytes:

@@ -124,6 +124,15 @@ class JudgeSpec:
         return tuple(member.strip() for member in self.target.split(mark) if member.strip())
 
 
+def local_checkpoint(text: str) -> Path | None:
+    """Return the checkpoint folder of a judge by its name; None for any other judge, and for what is no specification."""
+    try:
+        checkpoint = JudgeSpec.parse(text).checkpoint
+    except ConfigError:  # a judge made in Python, by another name
+        return None
+    return checkpoint if checkpoint is not None and checkpoint.is_dir() else None
+
+
 def judge_video_policy(text: str, *others: str) -> VideoPolicy | None:
     """Return how the family of a local checkpoint samples videos, None for any other judge. Raise ConfigError for what is no
     specification."""

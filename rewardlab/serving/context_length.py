@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rewardlab.judging.judge import ModelJudge
-from rewardlab.judging.spec import JudgeSpec
+from rewardlab.judging.spec import local_checkpoint
 from rewardlab.serving.errors import ContextLengthError
 
 CHARACTERS_PER_TOKEN = 32  # so many of a text are counted for each token that fits: the rest would not make it fit
@@ -29,7 +29,7 @@ class ContextLength:
     @staticmethod
     def of(judge: ModelJudge) -> ContextLength | None:
         """Return the context length of a judge whose checkpoint is a folder here; None for any other."""
-        folder = JudgeSpec.parse(judge.spec).checkpoint if _is_local(judge.spec) else None
+        folder = local_checkpoint(judge.spec)
         if folder is None or not (folder / "tokenizer.json").is_file() or not (folder / "config.json").is_file():
             return None
         max_tokens = _max_tokens(json.loads((folder / "config.json").read_text(encoding="utf-8")))
@@ -50,13 +50,6 @@ class ContextLength:
     def _count_text(self, text: str) -> int:
         part = text[: CHARACTERS_PER_TOKEN * self.max_tokens]
         return len(self._tokenizer.encode(part, add_special_tokens=False).ids)
-
-
-def _is_local(spec: str) -> bool:
-    try:
-        return JudgeSpec.parse(spec).checkpoint is not None
-    except ValueError:  # a judge made in Python, by another name
-        return False
 
 
 def _max_tokens(config: dict[str, Any]) -> int:

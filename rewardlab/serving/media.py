@@ -9,17 +9,19 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rewardlab.data.images import from_data_url, plain_image
 from rewardlab.data.urls import MAX_IMAGE_BYTES, MAX_VIDEO_BYTES, AllowedUrls, fetch_media
-from rewardlab.data.video import frames_of_video
+from rewardlab.data.video import DecodingBounds, frames_of_video
 from rewardlab.errors import ConfigError, MediaError
+from rewardlab.serving.limits import Limits
 from rewardlab.serving.request_context import TENANT
 from rewardlab.serving.uploads import UploadStore
 
 MAX_CHECKED_BYTES = 200_000_000
+MAX_URL_CHARS = 8192
 
 
 class MediaStore:
@@ -48,26 +50,32 @@ class MediaStore:
 
 class Media:
     """The sources of a request's media. ``allowed_urls`` are beginnings of URLs, ``folder`` holds the files of ``media:NAME``,
-    ``uploads`` those of ``upload:ID`` (default: a temporary store).
+    ``uploads`` those of ``upload:ID`` (default: a temporary store); decoding is held to ``limits``.
 
     Raises ConfigError for an allowed URL without host or path, and a folder that is none.
     """
 
     def __init__(
-        self, *, allowed_urls: Sequence[str] = (), folder: Path | None = None, uploads: UploadStore | None = None
+        self,
+        *,
+        allowed_urls: Sequence[str] = (),
+        folder: Path | None = None,
+        uploads: UploadStore | None = None,
+        limits: Limits | None = None,
     ) -> None:
+        self._limits = limits or Limits()
         self._urls = AllowedUrls(allowed_urls)
         if folder is not None and not folder.is_dir():
             raise ConfigError(f"{folder}: no such folder of media")
         self._folder = None if folder is None else folder.resolve()
         self._uploads, self._checked = uploads or UploadStore(), MediaStore(MAX_CHECKED_BYTES)
 
-    def upload(self, data: bytes, *, video: bool = False) -> str:
+    def upload(self, data: bytes, *, video: bool = False, is_stopped: Callable[[], bool] = lambda: False) -> str:
         """Store an image or video, and return its id. Raises MediaError for what is neither."""
         if video:
-            frames_of_video(data, 1, where="upload")
+            frames_of_video(data, 1, where="upload", bounds=self._video_bounds(is_stopped))
         else:
-            data = self._plain(data, "upload")
+            data = self.plain(data, "upload")
         return self._uploads.add(data)
 
     def uploaded(self, name: str) -> bytes:
@@ -77,22 +85,34 @@ class Media:
     def image(self, reference: str, number: int = 0) -> bytes:
         """Return the image of a reference, as :func:`plain_image` gives it. Raises MediaError."""
         where = f"image {number}"
-        return self._plain(self._bytes(reference, where, MAX_IMAGE_BYTES), where)
+        return self.plain(self.read(reference, where), where)
 
-    def frames(self, reference: str, num_frames: int, number: int = 0) -> tuple[bytes, ...]:
+    def read(self, reference: str, where: str, *, video: bool = False) -> bytes:
+        """Return the bytes of a reference as they are. Raises MediaError."""
+        return self._bytes(reference, where, MAX_VIDEO_BYTES if video else MAX_IMAGE_BYTES)
+
+    def frames(
+        self, reference: str, num_frames: int, number: int = 0, is_stopped: Callable[[], bool] = lambda: False
+    ) -> tuple[bytes, ...]:
         """Return frames of the video of a reference. Raises MediaError."""
         where = f"video {number}"
-        return frames_of_video(self._bytes(reference, where, MAX_VIDEO_BYTES), num_frames, where=where)
+        data = self.read(reference, where, video=True)
+        return frames_of_video(data, num_frames, where=where, bounds=self._video_bounds(is_stopped))
 
-    def _plain(self, data: bytes, where: str) -> bytes:
-        """Return an image checked by decoding; each is decoded once, for that is most of the work of a request."""
+    def plain(self, data: bytes, where: str, kept_pixels: int | None = None) -> bytes:
+        """Return an image checked by decoding; each is decoded once, for that is most of the work of a request. Of a larger one
+        ``kept_pixels`` are kept, or up to four times as many."""
         if len(data) > MAX_IMAGE_BYTES:
             raise MediaError(f"{where}: {len(data):,} bytes, more than {MAX_IMAGE_BYTES:,}; resize it first")
-        name = f"{TENANT.get()}:{hashlib.sha256(data).hexdigest()}"  # how soon it is read tells what others have sent
+        # How soon it is read tells what others have sent: each tenant has images of its own.
+        name = f"{TENANT.get()}:{kept_pixels}:{hashlib.sha256(data).hexdigest()}"
         if (image := self._checked.get(name)) is None:
-            image = plain_image(data, where=where)
+            image = plain_image(data, where=where, most_pixels=self._limits.pixels, kept_pixels=kept_pixels)
             self._checked.add(name, image)
         return image
+
+    def _video_bounds(self, is_stopped: Callable[[], bool]) -> DecodingBounds:
+        return DecodingBounds(self._limits.video_seconds, self._limits.frame_pixels, is_stopped)
 
     def _bytes(self, reference: str, where: str, max_bytes: int) -> bytes:
         kind, _, rest = reference.partition(":")
@@ -101,10 +121,10 @@ class Media:
                 raise MediaError(f"upload {rest[:40]!r} is not here (never sent, or displaced by newer ones); send it again")
             return data
         if kind == "data":
-            return from_data_url(reference)
+            return from_data_url(reference, where=where, max_bytes=max_bytes)
         if kind == "media" and self._folder is not None:
             return self._open(rest, where, max_bytes)
-        if kind in ("http", "https") and self._urls.allows(reference):
+        if kind in ("http", "https") and len(reference) <= MAX_URL_CHARS and self._urls.allows(reference):
             return fetch_media(reference, where, max_bytes)
         accepted = "a data URL or upload:ID" + (", or media:NAME" if self._folder else "")
         raise MediaError(f"{where}: expected {accepted}, got {reference[:40]!r}; other URLs and paths are not fetched")

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import TypeVar
 
 from fastapi import APIRouter, HTTPException, Request
-from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response, StreamingResponse
 
 from rewardlab.errors import MediaError
@@ -111,13 +110,13 @@ def api_routes(service: JudgeService) -> APIRouter:
         The body is the file, or a form (multipart/form-data) with one file. A video is known by its Content-Type, video/..., in
         a form or a PUT by its name too."""
         data, is_video = await read_upload(request, name)
-        return UploadResponse(id=await run_in_threadpool(service.media.upload, data, video=is_video))
+        return UploadResponse(id=await service.media.upload(data, video=is_video))
 
     @router.get("/v1/uploads/{name}", response_class=Response, responses={200: {"content": {"application/octet-stream": {}}}})
     async def uploaded(name: str) -> Response:
         """Return what this key has uploaded under an id; 404 where nothing is there."""
         try:
-            data = await run_in_threadpool(service.media.uploaded, name)
+            data = await service.media.uploaded(name)
         except MediaError as error:
             raise HTTPException(404, str(error)) from error
         return Response(data, media_type="application/octet-stream", headers={"Content-Disposition": "attachment"})

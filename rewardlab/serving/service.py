@@ -14,7 +14,7 @@ from rewardlab.data.rows import validate
 from rewardlab.judging.group_rewards import GroupRewards, most_matches
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.judging.margins import probability_judge_of
-from rewardlab.serving.admission import begin_comparisons, hold_bytes
+from rewardlab.serving.admission import begin_comparisons
 from rewardlab.serving.context_length import ContextLength
 from rewardlab.serving.conversations import Sample
 from rewardlab.serving.errors import NoVerdictError
@@ -24,6 +24,7 @@ from rewardlab.serving.groups import group_rewards
 from rewardlab.serving.histograms import ServingHistograms
 from rewardlab.serving.limits import Limits
 from rewardlab.serving.media import Media
+from rewardlab.serving.media_loader import MediaLoader, processor_pixels
 from rewardlab.serving.queue import JudgeQueue
 from rewardlab.serving.responses import judge_response, rewards_response, vote_result
 from rewardlab.serving.schemas import JudgeRequest, JudgeResponse, RequestBase, RewardsRequest, RewardsResponse, VoteResult
@@ -62,7 +63,8 @@ class JudgeService:
     ) -> None:
         self.limits, self._context = limits or Limits(), ContextLength.of(judge)
         self.histograms = histograms or ServingHistograms()
-        self.judge, self.queue, self.rules, self.media = judge, queue, rules or GroupRules(), media or Media()
+        self.judge, self.queue, self.rules = judge, queue, rules or GroupRules()
+        self.media = MediaLoader(media or Media(limits=self.limits), self.limits, processor_pixels(judge))
         self.collector = VoteCollector(queue, has_probabilities=probability_judge_of(judge) is not None)
         self.group_buffer: GroupBuffer[Sample, float] = GroupBuffer(
             self._group_rewards, size=self.rules.group_size, timeout_s=self.rules.group_timeout_s
@@ -132,20 +134,14 @@ class JudgeService:
 
     async def images(self, references: Sequence[str]) -> tuple[bytes, ...]:
         """Return the images of a question. Raises MediaError, LimitError for too many."""
-        if not references:
-            return ()
         self.limits.check_images(len(references))
-        images = await run_in_threadpool(lambda: tuple(self.media.image(url, n) for n, url in enumerate(references)))
-        hold_bytes(sum(map(len, images)))
-        return images
+        return await self.media.images(references)
 
     async def images_and_frames(self, request: RequestBase) -> tuple[bytes, ...]:
         """Return the images of a request, then the frames of its videos. Raises MediaError."""
         images = await self.images(request.images)
         for n, video in enumerate(request.videos):
-            frames = await run_in_threadpool(self.media.frames, video, request.frames, n)
-            hold_bytes(sum(map(len, frames)))
-            images += frames
+            images += await self.media.frames(video, request.frames, n)
         return images
 
     async def _pair(self, request: JudgeRequest) -> PreferencePair:

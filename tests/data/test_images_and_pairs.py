@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import os
+import random
 import struct
+import subprocess
+import sys
 import zlib
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +18,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from rewardlab.data.images import decode_image, encode_png, from_data_url, plain_image, read_image, to_data_url
+from rewardlab.data.images import BASE64_PIECE, decode_image, encode_png, from_data_url, plain_image, read_image, to_data_url
 from rewardlab.data.other_images import with_blank_images, with_other_images
 from rewardlab.data.pairs import read_pairs, write_parquet
 from rewardlab.data.rows import from_row, validate
@@ -232,6 +236,53 @@ def test_transparency_is_white_and_exif_turns_are_made() -> None:
             assert image.tobytes() == decode_image(data).tobytes()
     for data in (png(), saved(Image.new("L", (28, 28))), saved(Image.new("RGB", (28, 28)), "JPEG")):
         assert plain_image(data) == data
+
+
+def test_large_images_are_reduced_to_what_is_used() -> None:
+    """By a whole factor and never below what is kept: plain, see-through, turned; smaller ones stay as they are."""
+    noise = Image.frombytes("RGBA", (301, 200), random.Random(0).randbytes(4 * 301 * 200))
+    on_white = Image.alpha_composite(Image.new("RGBA", noise.size, "white"), noise).convert("RGB")
+    assert decode_image(saved(noise)).tobytes() == on_white.tobytes()
+    small = decode_image(saved(noise), kept_pixels=6000)
+    assert (small.size, small.tobytes()) == ((101, 67), on_white.reduce(3).tobytes())
+    assert decode_image(saved(on_white), kept_pixels=6000).tobytes() == small.tobytes()
+    assert plain_image(saved(on_white), kept_pixels=301 * 200 // 3) == saved(on_white)
+    upright = decode_image(turned(), kept_pixels=28 * 14)
+    assert upright.size == (14, 28)
+    assert upright.getpixel((7, 4))[2] > 150  # type: ignore[index]
+    with pytest.raises(MediaError, match="more than 60,000"):
+        decode_image(saved(noise), most_pixels=60_000)
+
+
+LARGE = """
+import io, sys
+from PIL import Image
+from rewardlab.data.images import decode_image
+buffer = io.BytesIO()
+Image.new("RGBA", (6000, 6000), (9, 9, 9, 99)).save(buffer, format="PNG", compress_level=1)
+def mb(name): return int(next(line for line in open("/proc/self/status") if line.startswith(name)).split()[1]) // 1000
+before = mb("VmRSS")
+decode_image(buffer.getvalue(), kept_pixels=int(sys.argv[1]) or None)
+print(mb("VmHWM") - before)
+"""
+
+
+@pytest.mark.parametrize(("kept", "most_mb"), [(0, 400), (100_000, 220)])
+def test_a_large_image_is_decoded_without_copies(kept: int, most_mb: int) -> None:
+    """A see-through one of 144 MB: as it is stored and as it is seen, or as it is stored alone where little is kept."""
+    done = subprocess.run([sys.executable, "-c", LARGE, str(kept)], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < most_mb
+
+
+def test_a_data_url_in_pieces() -> None:
+    """Of more than a piece, with a limit; padding in between is no base64."""
+    data = random.Random(0).randbytes(BASE64_PIECE + 1)
+    url = f"data:image/png;base64,{base64.b64encode(data).decode()}"
+    assert from_data_url(url, max_bytes=len(data)) == data
+    with pytest.raises(MediaError, match="more than 1,000 bytes"):
+        from_data_url(url, max_bytes=1000)
+    with pytest.raises(MediaError, match="base64"):
+        from_data_url("data:image/png;base64," + "A" * (BASE64_PIECE - 1) + "=" + "AAAA")
 
 
 def test_training_and_sampling_see_the_same_pixels(tmp_path: Path) -> None:

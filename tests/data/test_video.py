@@ -13,7 +13,7 @@ from rewardlab.benchmarks import videorewardbench
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import BenchSettings
 from rewardlab.data.images import decode_image
-from rewardlab.data.video import frames_of_video
+from rewardlab.data.video import DecodingBounds, frames_of_video
 from rewardlab.errors import DataError, MediaError
 from tests.support.videos import film
 
@@ -24,6 +24,19 @@ def test_frames_are_spread_evenly(total: int, number: int, shown: list[int], tmp
     frames = frames_of_video(film(tmp_path / "a.mp4", total), number)
     grey = [float(np.asarray(decode_image(frame)).mean()) for frame in frames]
     assert grey == pytest.approx([255 * n / max(1, total - 1) for n in shown], abs=8)
+
+
+def test_a_video_has_bounds(tmp_path: Path) -> None:
+    """Seconds of work, pixels of a frame, and who waits for it: decoding ends there."""
+    video = film(tmp_path / "a.mp4", 400).read_bytes()
+    assert len(frames_of_video(video, 2, bounds=DecodingBounds(20.0))) == 2
+    with pytest.raises(MediaError, match=r"takes more than 0\.001 s"):
+        frames_of_video(video, 2, bounds=DecodingBounds(0.001))
+    with pytest.raises(MediaError, match="64x48 px are more than 3,000"):
+        frames_of_video(video, 2, bounds=DecodingBounds(pixels=3000))
+    asked = iter([False] * 5)
+    with pytest.raises(MediaError, match="nobody waits"):
+        frames_of_video(video, 2, bounds=DecodingBounds(is_stopped=lambda: next(asked, True)))
 
 
 def test_what_is_no_video(tmp_path: Path) -> None:

@@ -71,7 +71,6 @@ REFUSED: dict[str, tuple[str, Any, str]] = {
         "24,500 comparisons",
     ),
     "documents": ("/rerank", {"query": "q", "documents": ["d"] * 1025}, "1,025 documents"),
-    "ranked": ("/rerank", {"query": "q", "documents": ["d"] * 1000}, "1,000 responses to one question"),
     "scores": ("/score", {"text_1": "q", "text_2": ["d"] * 1025}, "1,025 queries or documents"),
     "compared": ("/compare", {"conversation_history": [USER], "response_objs": [{}] * 200}, "200 responses"),
     "tokens": (

@@ -1,0 +1,189 @@
+"""Media of many requests at a time: within one budget of memory, at the size the judge looks at, ended with who waits."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from PIL import Image
+
+from rewardlab.data.images import decode_image, to_data_url
+from rewardlab.errors import MediaError
+from rewardlab.judging.judge import GenerativeJudge
+from rewardlab.prompts import load_template
+from rewardlab.samplers.scripted import ScriptedSampler
+from rewardlab.serving.admission import SHARE, Admission
+from rewardlab.serving.app import create_app
+from rewardlab.serving.errors import OverloadedError
+from rewardlab.serving.limits import Limits
+from rewardlab.serving.media import Media
+from rewardlab.serving.media_loader import MediaLoader, processor_pixels
+from rewardlab.serving.work_budget import WorkBudget
+from rewardlab.types import Message
+from tests.data.test_video import film
+from tests.support.images import png
+from tests.support.servers import running
+
+
+class CountedMedia(Media):
+    """Counts how many images are decoded at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock, self.now, self.most = threading.Lock(), 0, 0
+
+    def plain(self, data: bytes, where: str, kept_pixels: int | None = None) -> bytes:
+        with self.lock:
+            self.now += 1
+            self.most = max(self.most, self.now)
+        time.sleep(0.02)
+        with self.lock:
+            self.now -= 1
+        return super().plain(data, where, kept_pixels)
+
+
+@pytest.mark.parametrize(("room", "most"), [(8 * 100 * 100, 1), (3 * 8 * 100 * 100, 3)])
+def test_images_are_decoded_within_a_budget(room: int, most: int) -> None:
+    """Twelve at once, and no more of them at a time than there is room for."""
+    media = CountedMedia()
+
+    async def main() -> None:
+        loader = MediaLoader(media, Limits(decoding_bytes=room))
+        url = to_data_url(png((100, 100)))
+        images = await asyncio.gather(*(loader.images([url]) for _ in range(12)))
+        assert images == [(png((100, 100)),)] * 12
+
+    asyncio.run(main())
+    assert media.most == most
+
+
+def test_a_budget_is_taken_in_turn() -> None:
+    """Large work waits for its turn and gets it before what came later; who leaves the line is not waited for."""
+
+    async def main() -> None:
+        budget, order = WorkBudget(10), list[str]()
+
+        async def work(name: str, size: int) -> None:
+            async with budget.taken(size):
+                order.append(name)
+                await asyncio.sleep(0.01)
+
+        names = {"a": 6, "large": 100, "left": 10, "b": 6}
+        tasks = {name: asyncio.create_task(work(name, size)) for name, size in names.items()}
+        await asyncio.sleep(0)
+        tasks["left"].cancel()
+        await asyncio.gather(*tasks.values(), return_exceptions=True)
+        assert order == ["a", "large", "b"]
+        async with asyncio.timeout(1), budget.taken(10):
+            pass
+
+    asyncio.run(main())
+
+
+def test_what_the_processor_uses_is_kept(tiny_checkpoint: Path) -> None:
+    """A judge here says how much; what arrives at the sampler is no larger than four times that."""
+    kept = processor_pixels(judge(f"hf:{tiny_checkpoint}"))
+    assert kept is not None
+    assert processor_pixels(judge("openai:m@http://localhost:1/v1")) is None
+
+    async def main() -> None:
+        [image] = await MediaLoader(Media(), Limits(), kept).images([to_data_url(png((2000, 1500)))])
+        width, height = decode_image(image).size
+        assert kept <= width * height < 5 * kept
+
+    asyncio.run(main())
+
+
+def judge(name: str = "scripted") -> GenerativeJudge:
+    def first(prompt: tuple[Message, ...], draw: int) -> str:
+        return "<think>x</think><answer>1</answer>"
+
+    return GenerativeJudge(ScriptedSampler(first, name), load_template("plain"), spec=name)
+
+
+def test_images_count_as_bytes_that_are_held() -> None:
+    """Also those that are not in the body of the request."""
+
+    async def main() -> None:
+        media = Media()
+        name = media.upload(png((200, 200)))
+        share = Admission(Limits(held_bytes=len(png((200, 200))) + 10)).open("")
+        SHARE.set(share)
+        loader = MediaLoader(media, Limits())
+        await loader.images([f"upload:{name}"])
+        with pytest.raises(OverloadedError, match="held_bytes"):
+            await loader.images([f"upload:{name}"])
+
+    asyncio.run(main())
+
+
+def test_a_pixel_bound_of_the_server() -> None:
+    with pytest.raises(MediaError, match="more than 1,000"):
+        Media(limits=Limits(pixels=1000)).image(to_data_url(png((40, 40))))
+
+
+def test_a_long_address_is_not_looked_at() -> None:
+    """Millions of slashes are refused before they are taken apart."""
+    media = Media(allowed_urls=["http://localhost:1/"])
+    begun = time.process_time()
+    with pytest.raises(MediaError, match="not fetched"):
+        media.image("http://localhost:1/" + "/" * 20_000_000)
+    assert time.process_time() - begun < 0.5
+
+
+@pytest.fixture
+def video(tmp_path: Path) -> bytes:
+    return film(tmp_path / "a.mp4", 3000).read_bytes()
+
+
+def test_a_video_ends_with_who_waits_for_it(video: bytes) -> None:
+    """Who hangs up leaves no thread behind that decodes for nobody."""
+    loader = MediaLoader(Media(), Limits())
+    reference = f"upload:{loader.media.upload(video, video=True)}"
+
+    async def main() -> None:
+        begun = time.process_time()
+        task = asyncio.create_task(loader.frames(reference, 8))
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        used = time.process_time() - begun
+        await asyncio.sleep(0.3)
+        assert time.process_time() - begun - used < 0.15
+
+    asyncio.run(main())
+
+
+def test_a_video_of_too_much_work(video: bytes) -> None:
+    """A sentence, at the door of requests and of uploads."""
+    limits = Limits(video_seconds=0.001)
+    body: dict[str, Any] = {"question": "q", "responses": ["a", "b"]}
+    body["videos"] = ["upload:" + Media().upload(video, video=True)]
+    with running(create_app(judge(), limits=limits)) as url:
+        answer = httpx.post(f"{url}/v1/uploads", content=video, headers={"Content-Type": "video/mp4"}, timeout=30)
+        image = httpx.post(f"{url}/v1/uploads", content=png(), timeout=30)
+        assert httpx.post(f"{url}/v1/judge", content=json.dumps(body), timeout=30).status_code == 422
+    assert (answer.status_code, "takes more than 0.001 s" in answer.text, image.status_code) == (422, True, 200)
+
+
+def test_uploads_are_stored_as_they_are() -> None:
+    """A folder of uploads may serve a judge that looks at more."""
+    buffer = io.BytesIO()
+    Image.new("RGB", (900, 900)).save(buffer, format="PNG")
+
+    async def main() -> None:
+        loader = MediaLoader(Media(), Limits(), kept_pixels=900)
+        name = await loader.upload(buffer.getvalue(), video=False)
+        assert loader.media.read(f"upload:{name}", "") == buffer.getvalue()
+        [image] = await loader.images([f"upload:{name}"])
+        assert decode_image(image).size == (30, 30)
+
+    asyncio.run(main())
