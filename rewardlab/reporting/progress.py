@@ -4,6 +4,7 @@ terminal, as in a batch job, a line now and then stands for it."""
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -39,11 +40,10 @@ def log_line(text: str) -> None:
 @contextmanager
 def bar(label: str, total: int | None) -> Iterator[Advance]:
     """Yield ``advance(n=1, note="")``; the note stands behind the bar. ``total`` None: the number is unknown."""
-    console = _console()
     if is_quiet() or not is_main():
         yield lambda n=1, note=None: None
-    elif console.is_terminal:
-        with _drawn_bar(console, label, total) as advance:
+    elif sys.stderr.isatty():  # not what rich believes: where FORCE_COLOR is set, as in notebooks, a log would fill with bars
+        with _drawn_bar(label, total) as advance:
             yield advance
     else:
         lines = _Lines(label, total)
@@ -52,7 +52,7 @@ def bar(label: str, total: int | None) -> Iterator[Advance]:
 
 
 @contextmanager
-def _drawn_bar(console: Console, label: str, total: int | None) -> Iterator[Advance]:
+def _drawn_bar(label: str, total: int | None) -> Iterator[Advance]:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -61,7 +61,7 @@ def _drawn_bar(console: Console, label: str, total: int | None) -> Iterator[Adva
         TimeRemainingColumn(),
         TextColumn("{task.fields[note]}"),
     )
-    with Progress(*columns, console=console) as progress:
+    with Progress(*columns, console=_console()) as progress:
         task = progress.add_task(label, total=total, note="")
 
         def advance(n: int = 1, note: str | None = None) -> None:

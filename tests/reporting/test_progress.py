@@ -21,8 +21,13 @@ def test_a_notebook_gets_text(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     with bar("pairs", 3) as advance:
         for _ in range(3):
             advance()
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as ipykernel does
+    with bar("more pairs", 3) as advance:
+        advance()
     assert shown == []
-    assert "pairs: 3 of 3" in capsys.readouterr().err
+    text = capsys.readouterr().err
+    assert "\x1b" not in text
+    assert "pairs: 3 of 3" in text
 
 
 def test_text_stays_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
