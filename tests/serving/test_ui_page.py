@@ -147,6 +147,19 @@ def test_position_is_spoken_of_where_chance_does_not_explain_it(chromium: Any, u
         assert "flip" not in page.inner_text("#result")
 
 
+def test_shares_add_up(chromium: Any) -> None:
+    """7 of 8 votes are 88 %, and 1 of 8 is 12 % beside it."""
+    draws = iter(range(100))
+
+    def one_in_eight(prompt: tuple[Message, ...], draw: int) -> str:
+        first_is_red = "1: It is red" in prompt[0].text
+        return f"<think>t</think><answer>{1 if first_is_red == (next(draws) != 5) else 2}</answer>"
+
+    with served(one_in_eight) as url, opened(chromium, url) as page:
+        judge(page, "Response A is better", votes=4)
+        assert (page.inner_text("#share-a"), page.inner_text("#share-b")) == ("A 88 %", "B 12 %")
+
+
 @SIZES
 def test_a_group(chromium: Any, url: str, size: tuple[int, int]) -> None:
     """Three responses are rewarded, best first; wins are of the row against the column."""

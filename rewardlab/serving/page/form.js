@@ -3,6 +3,7 @@ import { $, complain, el, letter, colorOf } from "./dom.js";
 import { addFiles, setMedia } from "./media.js";
 
 const MOST_RESPONSES = 32;
+const PATIENCE_S = 600;  // a person stops what takes too long
 
 const texts = () => [...document.querySelectorAll("#responses textarea")];
 
@@ -36,7 +37,7 @@ export function readForm() {
   }
   const responses = texts().map(text => text.value);
   const request = { question: $("question").value, responses, votes: whole("num-votes"), policy: $("policy").value,
-                    seed: crypto.getRandomValues(new Uint32Array(1))[0] >>> 1 };
+                    timeout_s: PATIENCE_S, seed: crypto.getRandomValues(new Uint32Array(1))[0] >>> 1 };
   return responses.length === 2 ? { ...request, orders: "both" } : { ...request, strategy: $("strategy").value };
 }
 

@@ -59,7 +59,7 @@ function showCharts() {
   if (!last || $("queue").hidden) return;
   const points = value => last.recent.map(one => ({ at: one.at, value: value(one) }));
   const format = value => `${Number(value.toPrecision(3))} s`;
-  chart("latency", points(one => one.ms / 1000), { format, least: 0, name: "Latency" });
+  chart("latency", points(one => one.ms / 1000), { format, least: 0.001, name: "Latency" });
   chart("waiting", points(one => one.waiting), { format: String, least: 1, name: "Pairs waiting" });
 }
 
