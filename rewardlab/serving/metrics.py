@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 
+from rewardlab.serving.connections import REASONS
 from rewardlab.serving.queue import COUNTS
 from rewardlab.serving.service import JudgeService
 from rewardlab.types import VerdictStatus
@@ -28,6 +29,12 @@ class ServiceCollector:
             votes.add_metric([status.value], queue.statuses[status.value])
         yield votes
         yield CounterMetricFamily("rewardlab_groups_dissolved", "groups that did not fill in time", value=groups.num_dissolved)
+        connections = self._service.connections
+        yield GaugeMetricFamily("rewardlab_connections", "connections that are open", value=connections.num_open)
+        closed = CounterMetricFamily("rewardlab_connections_closed", "connections closed by a limit", labels=["reason"])
+        for reason in REASONS:
+            closed.add_metric([reason], connections.closed[reason])
+        yield closed
         yield GaugeMetricFamily("rewardlab_waiting", "pairs in the queue", value=queue.num_waiting)
         yield GaugeMetricFamily("rewardlab_group_members_waiting", "responses that wait for others", value=groups.num_waiting)
         yield GaugeMetricFamily(

@@ -20,6 +20,7 @@ from typing import Any
 import uvicorn
 
 from rewardlab.errors import OutputError
+from rewardlab.serving.connections import bounded_connections
 from rewardlab.serving.service import JudgeService
 
 LOG = logging.getLogger("uvicorn.error")
@@ -82,9 +83,10 @@ def check_port(host: str, port: int) -> None:
 
 
 def run_server(app: Any, times: StopTimes, **config: Any) -> None:
-    """Serve an application of :func:`rewardlab.serving.app.create_app` until stopped. ``config`` is uvicorn's: ``host``,
-    ``port`` and whatever else."""
-    server = JudgeServer(uvicorn.Config(app, log_level="info", **config), app.state.service, times)
+    """Serve an application of :func:`rewardlab.serving.app.create_app` until stopped, its connections held to its limits.
+    ``config`` is uvicorn's: ``host``, ``port`` and whatever else."""
+    connections = bounded_connections(app.state.limits, app.state.service.connections)
+    server = JudgeServer(uvicorn.Config(app, log_level="info", **connections, **config), app.state.service, times)
     with contextlib.suppress(KeyboardInterrupt):
         server.run()
     if not server.started:

@@ -15,6 +15,7 @@ from rewardlab.judging.group_rewards import GroupRewards, most_matches
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.judging.margins import probability_judge_of
 from rewardlab.serving.admission import begin_comparisons
+from rewardlab.serving.connections import ConnectionCounts
 from rewardlab.serving.context_length import ContextLength
 from rewardlab.serving.conversations import Sample
 from rewardlab.serving.errors import NoVerdictError
@@ -61,6 +62,7 @@ class JudgeService:
         histograms: ServingHistograms | None = None,
         limits: Limits | None = None,
     ) -> None:
+        self.connections = ConnectionCounts()
         self.limits, self._context = limits or Limits(), ContextLength.of(judge)
         self.histograms = histograms or ServingHistograms()
         self.judge, self.queue, self.rules = judge, queue, rules or GroupRules()
