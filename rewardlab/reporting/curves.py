@@ -8,12 +8,13 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from statistics import median
 from typing import Any
 
 from rewardlab.reporting.axes import LARGEST, SMALLEST, Axis, Tick, log_axis, value_axis, value_text
 
 MOST_POINTS = 300  # of a curve; a figure is about as many pixels wide
-LOG_OFFERED, LOG_AT_FIRST = 1e2, 1e3  # the ratio of the highest to the lowest value
+LOG_FROM = 1e2  # the ratio of the highest to the lowest value
 _SHARE = re.compile(
     r"_frac(_|$)|(^|[/_])accuracy(_|$)|_recognised$|^(verdict|verifier)/|^reward/format$|win_rate$|swap_consistency$"
 )
@@ -68,7 +69,8 @@ class Breaks:
 class Curve:
     """A metric over the steps of a run. ``words`` say what ``name`` is. Of each point ``steps`` has where it stands, ``texts``
     its value and steps to read; the last of these stands beside the curve. ``logarithmic`` is None where a value is not above 0
-    or all are of one order of magnitude; ``is_log`` says which of the two plots is shown at first."""
+    or all are within a factor of 100; ``is_log`` says which of the two plots is shown at first: that one where half of
+    the values are below a hundredth of the highest, and so next to 0 on a linear axis."""
 
     name: str
     words: str
@@ -89,15 +91,15 @@ def curve(name: str, values: Sequence[tuple[int, Any]], x_axis: Axis, words: str
         return None
     points, unit = thin(finite), unit_of(name)
     low, high = min(point.low for point in points), max(point.high for point in points)
-    is_log = low > SMALLEST and high >= LOG_OFFERED * low
+    has_log = low > SMALLEST and high >= LOG_FROM * low
     return Curve(
         name,
         words or name,
         tuple(point.step for point in points),
         tuple(_text(point, unit) for point in points),
         _plot(points, x_axis, value_axis(low, high, unit=unit)),
-        _plot(points, x_axis, log_axis(low, high, unit=unit)) if is_log else None,
-        is_log and high >= LOG_AT_FIRST * low,
+        _plot(points, x_axis, log_axis(low, high, unit=unit)) if has_log else None,
+        has_log and high > LOG_FROM * median(point.mean for point in points),
         len(points) < len(finite),
         _breaks([step for step, value in by_step if not _is_number(value)], x_axis),
     )

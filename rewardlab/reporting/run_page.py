@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from markupsafe import Markup, escape
 
@@ -25,7 +23,7 @@ FIRST = {  # what to look at first, in words
     "completions/mean_length": "tokens per rollout",
     "grad_norm": "gradient norm",
 }
-LEFT_OUT = ("epoch", "train_runtime", "train_samples_per_second", "train_steps_per_second", "total_flos", "train_loss")
+LEFT_OUT = ("step", "epoch", "train_runtime", "train_samples_per_second", "train_steps_per_second", "total_flos", "train_loss")
 
 
 def breakable(name: str) -> Markup:
@@ -41,12 +39,9 @@ def steps_of_run(rows: Sequence[Record]) -> Axis:
 
 def curve_groups(rows: Sequence[Record], x_axis: Axis) -> dict[str, list[Curve]]:
     """Return curves by what stands before the slash of their names; the ones to look at first ahead, under ''."""
-    values: dict[str, list[tuple[int, Any]]] = defaultdict(list)
-    for row in rows:
-        for name, value in row.items():
-            if name != "step" and name not in LEFT_OUT and not name.startswith(PREFIX):
-                values[name].append((row["step"], value))
-    lines = (curve(name, points, x_axis, FIRST.get(name, "")) for name, points in values.items())
+    names = dict.fromkeys(name for row in rows for name in row if name not in LEFT_OUT and not name.startswith(PREFIX))
+    values = ((name, [(row["step"], row[name]) for row in rows if name in row]) for name in names)  # of one metric at a time
+    lines = (curve(name, points, x_axis, FIRST.get(name, "")) for name, points in values)
     curves = {line.name: line for line in lines if line is not None}
     groups: dict[str, list[Curve]] = {"": [curves[name] for name in FIRST if name in curves]}
     for name in sorted(set(curves) - FIRST.keys()):

@@ -84,10 +84,17 @@ def test_thinned_points_keep_every_extreme() -> None:
 
 @pytest.mark.parametrize(
     ("values", "has_log", "is_log"),
-    [((0.5, 2.0), False, False), ((0.5, 50.0), True, False), ((0.5, 500.0), True, True), ((0.0, 500.0), False, False)],
+    [
+        ((0.5, 2.0), False, False),
+        ((0.5, 50.0), True, False),
+        ((1.0, 0.7, 0.5, 1e-6), True, False),  # a learning rate
+        ((0.5, 0.4, 500.0, 0.6), True, True),  # one spike, or a fall by orders: else a flat line
+        ((1e3, 1e1, 1e0, 1e-1, 1e-2), True, True),
+        ((0.0, 0.1, 500.0), False, False),
+    ],
 )
-def test_a_logarithmic_axis_where_a_metric_spans_orders(values: tuple[float, float], has_log: bool, is_log: bool) -> None:
-    """From a factor of 100 it is offered, from 1,000 it is shown at first; there is none for 0."""
+def test_a_logarithmic_axis_where_a_metric_spans_orders(values: Sequence[float], has_log: bool, is_log: bool) -> None:
+    """From a factor of 100 it is offered; it is shown at first where a linear one would hide half of the values. 0 has none."""
     line = curve_of(list(enumerate(values)), "grad_norm")
     assert (line.logarithmic is not None, line.is_log) == (has_log, is_log)
 
