@@ -13,6 +13,7 @@ from rewardlab.cli.settings import SERVE_PREFIX, read_settings
 from rewardlab.errors import ConfigError
 
 REMOTE_THREADS = 64  # calls at a time of an engine that batches by itself
+NETWORK_S = 10.0  # beside its work, for a peer's answer
 
 
 def _renamed(old: str, new: str) -> Any:
@@ -99,6 +100,15 @@ def serve_judge(
         Optional[float],
         typer.Option("--replica-gpus", min=0.0, help="Cards of each replica (default: one where there are any)."),
     ] = None,
+    peers: Annotated[
+        str,
+        typer.Option(
+            "--peers",
+            help="URL,URL of other servers, with --address: responses to one prompt that are sent one by one to different ones "
+            "meet at one of them. All name the same servers and have the same keys.",
+        ),
+    ] = "",
+    address: Annotated[str, typer.Option("--address", help="URL of this server, as its --peers name it.")] = "",
     allow_url: Annotated[
         Optional[list[str]],
         typer.Option("--allow-url", help="Media are fetched from URLs that begin with this; repeat for several."),
@@ -155,6 +165,7 @@ def serve_judge(
     from rewardlab.serving.limits import Limits
     from rewardlab.serving.listening import listening_options
     from rewardlab.serving.media import Media
+    from rewardlab.serving.peers import Peers
     from rewardlab.serving.server import StopTimes, check_port, run_server
     from rewardlab.serving.service import GroupRules
     from rewardlab.serving.tracing import export_spans
@@ -169,6 +180,10 @@ def serve_judge(
         raise ConfigError(f"--strategy {strategy}: expected all_pairs, circular, knockout or bradley_terry")
     if policy not in (None, *POLICIES):
         raise ConfigError(f"--policy {policy}: expected {', '.join(POLICIES)}")
+    if bool(peers) != bool(address):
+        raise ConfigError("--peers and --address belong together: the URLs of the other servers and this one's own")
+    wait_s = group_timeout + timeout + NETWORK_S
+    shared = Peers(address, peers.split(","), wait_s=wait_s) if peers else None
     keys_file = KeysFile(keys, per_minute=rate) if keys else None
     store = UploadStore(uploads, max_bytes=upload_bytes)
     sources = Media(allowed_urls=allow_url or (), folder=media, uploads=store, limits=limits)
@@ -189,6 +204,13 @@ def serve_judge(
     batching["num_threads"] = REMOTE_THREADS if opened_judge.sampler.is_batch_invariant else max(1, replicas)
     hosts = accepted_hosts(host, allowed_host or ())
     app = create_app(
-        opened_judge, rules=rules, keys_file=keys_file, media=sources, allowed_hosts=hosts, limits=limits, **batching
+        opened_judge,
+        rules=rules,
+        keys_file=keys_file,
+        media=sources,
+        allowed_hosts=hosts,
+        limits=limits,
+        peers=shared,
+        **batching,
     )
     run_server(app, StopTimes(notice, drain), host=host, port=port, **listening)

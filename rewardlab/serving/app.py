@@ -26,6 +26,7 @@ from rewardlab.serving.keys_file import KeysFile
 from rewardlab.serving.limits import Limits
 from rewardlab.serving.media import Media
 from rewardlab.serving.middleware import CancelOnDisconnect
+from rewardlab.serving.peers import Peers
 from rewardlab.serving.queue import JudgeQueue
 from rewardlab.serving.request_log import RequestLog
 from rewardlab.serving.routes import api_routes
@@ -43,16 +44,17 @@ def create_app(
     keys_file: KeysFile | None = None,
     allowed_hosts: Sequence[str] = (),
     limits: Limits | None = None,
+    peers: Peers | None = None,
     **queue_options: Any,
 ) -> FastAPI:
     """Return the application around one judge. ``queue_options`` are those of :class:`JudgeQueue`; requests need one of
     ``keys``, or of those that ``keys_file`` holds now, where either is given. It answers to the names ``allowed_hosts``, by
-    default to any, and holds requests to ``limits``."""
+    default to any, holds requests to ``limits``, and shares groups with ``peers``."""
     accepted, histograms = keys_file.keys if keys_file else Keys(keys), ServingHistograms()
     defaults = {"probability_judge": probability_judge_of(judge), "mix_seeds": not judge.sampler.is_batch_invariant}
     queue = JudgeQueue(judge, keys=accepted, histograms=histograms, **(defaults | queue_options))
     limits = limits or Limits()
-    service = JudgeService(judge, queue, rules, media, histograms, limits)
+    service = JudgeService(judge, queue, rules, media, histograms, limits, peers)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from rewardlab.errors import ConfigError
 from rewardlab.serving.docs_page import DOCS_PATHS
 from rewardlab.serving.errors import error_response
-from rewardlab.serving.request_context import TENANT, route_path
+from rewardlab.serving.request_context import AUTHORIZATION, TENANT, route_path
 from rewardlab.serving.ui import PUBLIC_FOLDER
 
 K = TypeVar("K")
@@ -268,10 +268,11 @@ class ApiKeyMiddleware:
             sentence = "this key has used what it may use in a minute"
             answer = error_response(scope["path"], 429, sentence, status="rate", headers=headers)
         else:
-            token = TENANT.set(key.tenant)
+            token, passed_on = TENANT.set(key.tenant), AUTHORIZATION.set(header)
             try:
                 await self._app({**scope, "max_bytes": key.max_bytes}, receive, send)
             finally:
                 TENANT.reset(token)
+                AUTHORIZATION.reset(passed_on)
             return
         await answer(scope, receive, send)

@@ -47,6 +47,13 @@ class EngineFailedError(Exception):
         self.retry_after_s = retry_after_s
 
 
+class PeerError(Exception):
+    """Another server, at which a group is collected, does not answer, or does not share it; ``retry_after_s`` is when to try
+    again."""
+
+    retry_after_s = 5
+
+
 class StorageError(Exception):
     """An upload cannot be written."""
 
@@ -71,6 +78,7 @@ _STATUSES: dict[type[Exception], tuple[str, int]] = {
     ContextLengthError: ("context_length_exceeded", 400),
     EngineFailedError: ("enginefailed", 503),
     NoVerdictError: ("unjudged", 503),
+    PeerError: ("peer", 503),
     StorageError: ("storage", 507),
     UnsupportedParameterError: ("unsupported", 400),
 }
@@ -119,7 +127,8 @@ def error_response(
 
 async def failed_request(request: Request, error: Exception) -> JSONResponse:
     """Answer one of :data:`REQUEST_ERRORS`."""
-    headers = {"Retry-After": str(error.retry_after_s)} if isinstance(error, OverloadedError | EngineFailedError) else {}
+    retry_after_s = getattr(error, "retry_after_s", None)
+    headers = {} if retry_after_s is None else {"Retry-After": str(retry_after_s)}
     code = _STATUSES.get(type(error), ("", 422))[1]
     param = getattr(error, "param", None)
     return error_response(request.url.path, code, str(error), status=error_status(error), param=param, headers=headers)

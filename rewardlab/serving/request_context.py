@@ -9,6 +9,8 @@ from typing import Any
 
 # The name of the key that asks; "" where the server asks for none. Groups, uploads, cached results and shares go by it.
 TENANT: ContextVar[str] = ContextVar("TENANT", default="")
+# The Authorization of the request, to be passed on to another server of the same keys.
+AUTHORIZATION: ContextVar[str] = ContextVar("AUTHORIZATION", default="")
 
 
 @dataclass

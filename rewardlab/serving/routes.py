@@ -12,9 +12,11 @@ from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import Response, StreamingResponse
 
 from rewardlab.errors import MediaError
+from rewardlab.serving.conversations import Sample
 from rewardlab.serving.errors import REQUEST_ERRORS, error_body
 from rewardlab.serving.metrics import metrics_text
 from rewardlab.serving.middleware import StrictJSONRoute
+from rewardlab.serving.peers import JOIN_PATH, JoinRequest, JoinResponse
 from rewardlab.serving.responses import status_response
 from rewardlab.serving.schemas import (
     ErrorResponse,
@@ -120,6 +122,16 @@ def api_routes(service: JudgeService) -> APIRouter:
         except MediaError as error:
             raise HTTPException(404, str(error)) from error
         return Response(data, media_type="application/octet-stream", headers={"Content-Disposition": "attachment"})
+
+    if service.peers:
+
+        @router.post(JOIN_PATH, include_in_schema=False)
+        async def join(request: JoinRequest) -> JoinResponse:
+            """Return the reward of a sample that a peer passed on, within its group here; it is not passed on again."""
+            assert service.peers
+            service.peers.check(request.servers)
+            sample = Sample(**request.model_dump(exclude={"servers"}))
+            return JoinResponse(reward=await service.group_buffer.join(sample.key, sample))
 
     @router.post("/v1/judge")
     async def judge_pair(request: JudgeRequest) -> JudgeResponse:

@@ -26,6 +26,7 @@ from rewardlab.serving.histograms import ServingHistograms
 from rewardlab.serving.limits import Limits
 from rewardlab.serving.media import Media
 from rewardlab.serving.media_loader import MediaLoader, processor_pixels
+from rewardlab.serving.peers import Peers
 from rewardlab.serving.queue import JudgeQueue
 from rewardlab.serving.responses import judge_response, rewards_response, vote_result
 from rewardlab.serving.schemas import JudgeRequest, JudgeResponse, RequestBase, RewardsRequest, RewardsResponse, VoteResult
@@ -61,8 +62,9 @@ class JudgeService:
         media: Media | None = None,
         histograms: ServingHistograms | None = None,
         limits: Limits | None = None,
+        peers: Peers | None = None,
     ) -> None:
-        self.connections = ConnectionCounts()
+        self.connections, self.peers = ConnectionCounts(), peers
         self.limits, self._context = limits or Limits(), ContextLength.of(judge)
         self.histograms = histograms or ServingHistograms()
         self.judge, self.queue, self.rules = judge, queue, rules or GroupRules()
@@ -89,7 +91,7 @@ class JudgeService:
         async def reward(indices: list[int]) -> list[float]:
             group = [samples[n] for n in indices]
             if len(group) == 1 and group[0].anchor is None:
-                return [await self.group_buffer.join(group[0].key, group[0])]
+                return [await self._join_group(group[0])]
             return await self._group_rewards(group)
 
         rewards = await gather_bounded(partial(reward, indices) for indices in groups.values())
@@ -99,6 +101,13 @@ class JudgeService:
             for n, value in zip(indices, values, strict=True)
         }
         return [by_index[n] for n in range(len(samples))]
+
+    async def _join_group(self, sample: Sample) -> float:
+        """Return the reward of a sample that came alone, within the group of its key, here or at the peer that is its home."""
+        home = self.peers.home_of(sample.key) if self.peers else None
+        if self.peers and home and home != self.peers.address:
+            return await self.peers.join(home, sample)
+        return await self.group_buffer.join(sample.key, sample)
 
     def _admit_groups(self, groups: Sequence[tuple[int, bool]]) -> None:
         """Count the comparisons of a framework's groups as the request's; a group is its size and whether it has an anchor."""

@@ -87,7 +87,12 @@ def test_infinity(client: httpx.Client) -> None:
 
 def test_parameters_that_would_change_the_scores(client: httpx.Client) -> None:
     """Refused by name."""
-    for path, body in (("/rerank", {"query": "q", "documents": ANSWERS}), ("/score", {"text_1": "q", "text_2": ANSWERS})):
+    bodies: list[tuple[str, dict[str, Any]]] = [
+        ("/rerank", {"query": "q", "documents": ANSWERS}),
+        ("/rerank", {"query": "q", "texts": ANSWERS}),
+        ("/score", {"text_1": "q", "text_2": ANSWERS}),
+    ]
+    for path, body in bodies:
         refused = client.post(path, json={**body, "use_activation": True})
         assert refused.status_code == 400
         assert "'use_activation' is not supported here: leave it out, or send False" in refused.json()["error"]

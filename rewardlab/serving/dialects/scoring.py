@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 import uuid
-from typing import Any
 
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse
@@ -47,6 +46,7 @@ class TextsRequest(BaseModel):
     """Text Embeddings Inference's: ``texts`` in place of documents."""
 
     model_config = ConfigDict(extra="allow")
+    model: str = ""
     query: str
     texts: list[str] = Field(min_length=1)
     top_n: int | None = Field(None, ge=1)
@@ -161,8 +161,8 @@ def scoring_routes(service: JudgeService) -> APIRouter:
         return [(n, values[n]) for n in order][: request.top_n]
 
     async def rank_texts(request: TextsRequest) -> list[TextsResult]:
-        options: dict[str, Any] = request.model_extra or {}
-        ranks = await rank(RerankRequest(query=request.query, documents=[*request.texts], top_n=request.top_n, **options))
+        refuse_unsupported(request.model_extra, without_effect=CUTTING)
+        ranks = await rank(RerankRequest(query=request.query, documents=[*request.texts], top_n=request.top_n, anchor=None))
         return [
             TextsResult(
                 index=n,

@@ -1,0 +1,128 @@
+"""Several servers behind a balancer: samples of one prompt that were sent to different ones meet at one of them.
+
+Every server ranks all of them by a hash of the group's key (rendezvous hashing), so that they agree on its home without talking
+to each other, and a server that is taken away moves its own groups only. A sample that arrives elsewhere is passed on to
+the home with the Authorization of who sent it, and waits there in the group of its key. A home that does not answer is no
+reason to judge without it: whoever sent the sample gets an error and sends it again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from functools import cache
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+from pydantic import BaseModel, ConfigDict
+
+from rewardlab.errors import ConfigError, DataError
+from rewardlab.serving.conversations import Sample
+from rewardlab.serving.errors import (
+    DeadlineExceededError,
+    EngineFailedError,
+    GroupTimeoutError,
+    NoVerdictError,
+    OverloadedError,
+    PeerError,
+)
+from rewardlab.serving.request_context import AUTHORIZATION
+
+JOIN_PATH = "/v1/peers/join"
+CONNECT_S = 5.0
+
+
+class JoinRequest(BaseModel):
+    """A sample for its home, and the servers among which that was chosen."""
+
+    model_config = ConfigDict(extra="forbid")
+    question: str
+    response: str
+    images: tuple[str, ...]
+    anchor: str | None
+    scope: str
+    servers: tuple[str, ...]
+
+
+class JoinResponse(BaseModel):
+    reward: float
+
+
+class Peers:
+    """The servers that share groups: this one's own ``address``, as the others reach it, and theirs. ``wait_s`` is how long the
+    home may take to answer.
+
+    Raises ConfigError for an address that is no http(s) URL of a server, and where there is no other.
+    """
+
+    def __init__(self, address: str, others: Sequence[str], *, wait_s: float) -> None:
+        self.address, self._wait_s = _server_url("--address", address), wait_s
+        self.servers = tuple(sorted({self.address, *(_server_url("--peers", url) for url in others)}))
+        if len(self.servers) < 2:
+            raise ConfigError(f"--peers: names no other server than --address {address}; expected the URLs of the others")
+
+    def home_of(self, key: str) -> str:
+        """Return the server at which the group of a key meets."""
+        return max(self.servers, key=lambda url: hashlib.sha256(f"{url} {key}".encode("utf-8", "surrogatepass")).digest())
+
+    async def join(self, home: str, sample: Sample) -> float:
+        """Return the reward of a sample from its home. Raises what the home answers, PeerError where it does not."""
+        headers = {"Authorization": header} if (header := AUTHORIZATION.get()) else {}
+        timeout, body = httpx.Timeout(self._wait_s, connect=CONNECT_S), {**asdict(sample), "servers": self.servers}
+        where = f"{home}, where responses to this prompt meet,"
+        try:
+            async with httpx.AsyncClient(timeout=timeout, verify=_certificates()) as client:
+                response = await client.post(home + JOIN_PATH, json=body, headers=headers)
+            answer = response.json()
+        except httpx.TransportError as error:
+            raise PeerError(f"{where} cannot be reached ({type(error).__name__}); send the response again") from error
+        except ValueError:
+            answer = None
+        fields: dict[str, Any] = answer if isinstance(answer, dict) else {}
+        if response.status_code == 200 and isinstance(fields.get("reward"), int | float):
+            return float(fields["reward"])
+        raise _error_of(where, response, fields)
+
+    def check(self, servers: Sequence[str]) -> None:
+        """Raise PeerError unless a sample comes from a server that knows the same ones: groups would be torn apart."""
+        if tuple(servers) != self.servers:
+            raise PeerError(
+                f"a peer knows the servers {', '.join(servers)}, this one {', '.join(self.servers)}; "
+                "give all of them the same --peers and --address"
+            )
+
+
+def _error_of(where: str, response: httpx.Response, fields: Mapping[str, Any]) -> Exception:
+    """Return the error with which the home refused, as if it had been raised here."""
+    status, sentence = fields.get("status"), str(fields.get("error", "no sentence"))
+    retry_after = response.headers.get("Retry-After", "")
+    retry_s = int(retry_after) if retry_after.isdecimal() else 5
+    match status:
+        case "overloaded" | "rate":
+            return OverloadedError(retry_s, sentence)
+        case "enginefailed":
+            return EngineFailedError(sentence, retry_s)
+        case "alone":
+            return GroupTimeoutError(sentence)
+        case "unjudged":
+            return NoVerdictError(sentence)
+        case "toolate":
+            return DeadlineExceededError(sentence)
+    if response.status_code == 422:
+        return DataError(sentence)
+    return PeerError(f"{where} answered HTTP {response.status_code}: {sentence}")
+
+
+def _server_url(option: str, url: str) -> str:
+    parts = urlsplit(url.strip())
+    if parts.scheme not in ("http", "https") or not parts.netloc or parts.query or parts.fragment:
+        raise ConfigError(f"{option} {url!r}: expected the address of a server, such as http://judge-1:8000")
+    return url.strip().rstrip("/")
+
+
+@cache
+def _certificates() -> Any:
+    """Return the system's certificates, read once: that takes longer than a request."""
+    return httpx.create_ssl_context()
