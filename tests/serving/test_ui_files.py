@@ -78,8 +78,9 @@ def test_nothing_else_is(client: httpx.Client, folder: str, path: str) -> None:
 
 @pytest.mark.parametrize("name", FILES)
 def test_files_are_small_and_apart(name: str) -> None:
-    """At most 400 lines; no script or style within the page or another file's text."""
+    """At most 400 lines of at most 128 characters; no script or style within the page or another file's text."""
     lines = (FOLDER / name).read_text(encoding="utf-8").splitlines()
     assert len(lines) <= 400
+    assert max(map(len, lines)) <= 128
     if name == "index.html":
         assert not re.search(r"<style|<script(?![^>]*src=)|\son\w+=|\sstyle=", "\n".join(lines))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import subprocess
 import threading
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -232,6 +234,32 @@ def test_a_link_and_a_curl_line(chromium: Any, url: str) -> None:
         assert page.get_by_label("Question").input_value() == "What's $HOME?"
         page.get_by_role("button", name="Show image 1 large").click()
         expect(page.get_by_text("56 × 56 px")).to_be_visible()
+
+
+def test_a_hostile_link(chromium: Any, url: str) -> None:
+    """Whoever wrote it: its texts are texts, its references lead nowhere, its words are no names of anything in the page."""
+    vote = {"order": "given", "status": "constructor", "winner": None, "text": HOSTILE, "num_tokens": 1, "error": ""}
+    entry = {
+        "request": {
+            "question": HOSTILE,
+            "responses": [HOSTILE, "B"],
+            "images": ["constructor", "javascript:alert(1)", "https://example.org/a.png"],
+            "videos": [],
+            "votes": 1,
+            "seed": 0,
+            "policy": "majority",
+        },
+        "result": {"votes": [vote], "outcome": "constructor", "p_first_better": None, "seconds": 0},
+        "labels": ["Response 1", "Response 2"],
+    }
+    packed = base64.urlsafe_b64encode(zlib.compress(json.dumps(entry).encode(), wbits=-15)).decode().rstrip("=")
+    with opened(chromium, url, path=f"/ui#judgment={packed}") as page:
+        expect(page.locator("#headline")).to_have_text("constructor")
+        expect(page.locator(".vote .chip")).to_have_text("constructor")
+        expect(page.locator(".tag")).to_have_count(3)
+        expect(page.locator(".tag a")).to_have_count(1)
+        assert HOSTILE in page.inner_text(".vote")
+        assert page.title() not in ("1", "2")
 
 
 @pytest.mark.parametrize("fragment", ["judgment=!!", "judgment=AAAA", "judgment=q1YqSy0qzszPU7JSykjNyclXqgUA"])

@@ -79,7 +79,8 @@ def test_weighted_of_a_real_model(tiny_checkpoint: Path, demo_pairs: Any) -> Non
             told = httpx.post(f"{url}/v1/judge", json=body | {"policy": policy}, timeout=60).json()
             assert told["p_first_better"] == pytest.approx(offline.share_0, abs=1e-5)
             assert [vote["status"] for vote in told["votes"]] == [vote.verdict.status.value for vote in offline.votes]
-        assert httpx.get(f"{url}/v1/status").json()["weighs"] is True
+        status = httpx.get(f"{url}/v1/status").json()
+        assert (status["weighs"], status["policy"]) == (True, "weighted")
 
 
 def test_an_order_without_a_valid_vote_decides_nothing() -> None:

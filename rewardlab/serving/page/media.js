@@ -14,8 +14,9 @@ export function setMedia(next) {
 
 // Items as a request names them: what this page has seen of them is shown again.
 export function setReferences(images, videos, thumbs = {}) {
+  const thumb = reference => Object.hasOwn(thumbs, reference) ? thumbs[reference] : undefined;
   const item = kind => reference =>
-    ({ kind, name: reference.slice(0, 60), reference, preview: previews.get(reference) ?? thumbs[reference] });
+    ({ kind, name: reference.slice(0, 60), reference, preview: previews.get(reference) ?? thumb(reference) });
   setMedia([...images.map(item("image")), ...videos.map(item("video"))]);
 }
 

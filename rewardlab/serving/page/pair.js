@@ -3,10 +3,14 @@ import { $, announce, colorOf, el, isNarrow, letter, list, percent, plural, seco
 import { leanOf, share } from "./lean.js";
 import { named } from "./names.js";
 
-const UNREAD = { empty: "no text", no_verdict: "no verdict", tie: "a tie", not_a_choice: "verdict is no choice",
-                 truncated: "cut off before its verdict", error: "failed", timeout: "ran out of time" };
-const OUTCOMES = { response_0: "Response A is better", response_1: "Response B is better", tie: "A tie",
-                   no_valid_vote: "No valid vote" };
+const UNREAD = {  // a link may name any status
+  __proto__: null, empty: "no text", no_verdict: "no verdict", tie: "a tie", not_a_choice: "verdict is no choice",
+  truncated: "cut off before its verdict", error: "failed", timeout: "ran out of time",
+};
+const OUTCOMES = {
+  __proto__: null, response_0: "Response A is better", response_1: "Response B is better", tie: "A tie",
+  no_valid_vote: "No valid vote",
+};
 
 export const pairHeadline = result => OUTCOMES[result.outcome] ?? result.outcome;
 export const pairColor = result => colorOf(["response_0", "response_1"].indexOf(result.outcome));

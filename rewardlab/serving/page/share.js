@@ -2,6 +2,7 @@
 import { $ } from "./dom.js";
 import { hasKey } from "./server.js";
 
+const POLICIES = ["majority", "weighted", "sequential"], STRATEGIES = ["all_pairs", "circular", "knockout", "bradley_terry"];
 const MARK = "#judgment=", MOST_CHARS = 5_000_000;
 
 const squeeze = (data, stream) => new Blob([data]).stream().pipeThrough(stream);
@@ -51,9 +52,10 @@ function isMatch(size) {
 
 // An entry as the history has it, or an error.
 function checked({ request, result, labels }) {
-  const { question, responses, images, videos, votes, seed } = request, size = responses.length;
+  const { question, responses, images, videos, votes, seed, policy, strategy } = request, size = responses.length;
   const isAsked = isText(question) && isListOf(responses, isText, 2, 32) && isListOf(images, isText) && isListOf(videos, isText)
     && isNumber(votes) && isNumber(seed) && isListOf(labels, label => isText(label) && /^\w+ [12AB]$/.test(label), 2, 2);
+  const isKnown = POLICIES.includes(policy) && (size === 2 || STRATEGIES.includes(strategy));
   const isPair = size === 2 && isListOf(result.votes, isVote) && isText(result.outcome)
     && orNull(isNumber)(result.p_first_better);
   const isIndex = value => Number.isInteger(value) && value >= 0 && value < size;
@@ -61,7 +63,7 @@ function checked({ request, result, labels }) {
     && isListOf(result.matches, isMatch(size)) && isListOf(result.deviations, orNull(isNumber), size, size)
     && isListOf(result.tiers, tier => isListOf(tier, isIndex))
     && isNumber(result.num_tokens) && isNumber(result.num_failed);
-  if (!isAsked || !isNumber(result.seconds) || !(isPair || isGroup)) throw Error("not a judgment");
+  if (!isAsked || !isKnown || !isNumber(result.seconds) || !(isPair || isGroup)) throw Error("not a judgment");
   return { request, result, labels };
 }
 
