@@ -42,6 +42,7 @@ PLOTS = {  # a figure by how its caption begins
 PICTURES = (*BOTH, *(f"{name}-dark" for name in BOTH), "run", "evaluation", *PLOTS)
 NUM_PAIRS, NUM_VOTES, SHOWN = 240, 5, 0
 COLORS = 256  # of a picture; pages have few
+PATIENCE_MS = 300_000  # for the votes of a judge on a busy machine
 MOST_BYTES = 1_500_000  # of all of them
 
 
@@ -167,10 +168,8 @@ def judge_in_ui(page: Any, pair: Any, image: Path) -> None:
     page.get_by_label("Question").fill(pair.question)
     for letter, text in zip("AB", pair.responses, strict=True):
         page.get_by_label(f"Response {letter}").fill(text)
-    page.get_by_label("Votes per order").fill("3")
     page.click("#go")
-    page.locator("#facts:not([hidden])").wait_for()
-    page.locator("#stop").wait_for(state="hidden")
+    page.locator("#take:not([hidden])").wait_for(timeout=PATIENCE_MS)
     page.evaluate("scrollTo(0, 0)")
     page.mouse.move(0, 0)
     page.wait_for_timeout(600)
