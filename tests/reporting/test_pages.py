@@ -46,32 +46,13 @@ from rewardlab.reporting.plots import (
 )
 from rewardlab.reporting.rollouts import PairsOfRun, ShownPair
 from rewardlab.reporting.run_page import TrainingRun, run_page
+from tests.support.browser import PALE
 from tests.support.shell import run_main
 
 CHROMIUM = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
 in_chromium = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
 PAGES = ("report", "leaderboard", "run", "stats", "audit")
 LONG = "a-judge-of-a-very-long-name-that-no-margin-holds/checkpoint-12000"
-
-# The contrast (WCAG 2) of every text with what lies behind it; answers those below 4.5.
-PALE = """() => {
-  const parse = color => { const [r, g, b, a = 1] = color.match(/[0-9.]+/g).map(Number); return [r, g, b, a]; };
-  const shine = rgb => { const [r, g, b] = rgb.map(v => (v /= 255) <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4);
-    return .2126 * r + .7152 * g + .0722 * b; };
-  const behind = node => { for (; node; node = node.parentElement) { const c = parse(getComputedStyle(node).backgroundColor);
-    if (c[3] === 1) return c.slice(0, 3); }
-    return matchMedia("(prefers-color-scheme: dark)").matches ? [0, 0, 0] : [255, 255, 255]; };
-  const pale = [];
-  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-  while (walk.nextNode()) {
-    const node = walk.currentNode.parentElement;
-    if (!walk.currentNode.data.trim() || !node.checkVisibility() || ["SCRIPT", "STYLE"].includes(node.tagName)) continue;
-    const [a, b] = [shine(parse(getComputedStyle(node).color).slice(0, 3)), shine(behind(node))].sort((x, y) => y - x);
-    const ratio = (a + .05) / (b + .05);
-    if (ratio < 4.5) pale.push([node.className || node.tagName, walk.currentNode.data.trim().slice(0, 40), ratio]);
-  }
-  return pale;
-}"""
 
 
 def _with_every_column(run: Run) -> Run:

@@ -18,6 +18,7 @@ from rewardlab.serving.app import create_app
 from rewardlab.serving.auth import Key
 from tests.support.servers import running
 
+JUDGE = GenerativeJudge(ScriptedSampler(lambda prompt, draw: ""), load_template("plain"))
 FOLDER = Path(rewardlab.serving.__path__[0]) / "page"
 FILES = sorted(path.name for path in FOLDER.iterdir())
 MEDIA_TYPES = {
@@ -30,8 +31,7 @@ MEDIA_TYPES = {
 @pytest.fixture(scope="module")
 def client() -> Iterator[httpx.Client]:
     """Of a server that wants a key; this client has none."""
-    judge = GenerativeJudge(ScriptedSampler(lambda prompt, draw: ""), load_template("plain"))
-    with running(create_app(judge, keys=[Key.of("k")])) as url, httpx.Client(base_url=url) as client:
+    with running(create_app(JUDGE, keys=[Key.of("k")])) as url, httpx.Client(base_url=url) as client:
         yield client
 
 
@@ -74,6 +74,18 @@ def test_nothing_else_is(client: httpx.Client, folder: str, path: str) -> None:
     connection.request("GET", path.format(folder))
     assert connection.getresponse().status == 404
     connection.close()
+
+
+def test_under_a_prefix() -> None:
+    """Behind a proxy that serves it below a path, everybody gets the page and its files there."""
+    app = create_app(JUDGE, keys=[Key.of("k")])
+    app.root_path = "/judge"
+    with running(app) as url, httpx.Client(base_url=url) as client:
+        page = client.get("/judge/ui")
+        address = page.url.join(re.findall(r'src="([^"]+)"', page.text)[0])
+        assert address.path.startswith("/judge/ui/")
+        assert client.get(address).status_code == 200
+        assert client.get("/judge/v1/status").status_code == 401
 
 
 @pytest.mark.parametrize("name", FILES)

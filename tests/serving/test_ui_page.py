@@ -17,9 +17,10 @@ import pytest
 from playwright.sync_api import expect
 
 from rewardlab.data.images import encode_png
+from rewardlab.metrics.intervals import wilson_interval
 from rewardlab.serving.auth import Key
 from rewardlab.types import Message
-from tests.support.browser import CHROMIUM, DESK, PHONE, REFUSED, chromium_browser, opened, served
+from tests.support.browser import CHROMIUM, DESK, PALE, PHONE, REFUSED, chromium_browser, opened, served
 from tests.support.scripted_judge import quality
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
@@ -147,6 +148,43 @@ def test_position_is_spoken_of_where_chance_does_not_explain_it(chromium: Any, u
         assert re.sub(r"\s+", " ", rows[1]) == f"B shown first 0 of {votes} (0–{66 if votes == 2 else 49} %)"
         assert page.inner_text("#lean-finding") == finding
         assert "flip" not in page.inner_text("#result")
+
+
+def test_intervals_are_wilsons(chromium: Any, url: str) -> None:
+    """As reports have them; a lean to either place is named where the intervals are apart."""
+    script = """async ([address, cases]) => {
+        const { leanOf, share, wilson } = await import(address);
+        const votes = (order, winners) => winners.map(winner => ({ order, winner }));
+        const lean = (...winners) => leanOf(...["given", "swapped"].map((order, n) => share(votes(order, winners[n]), order)));
+        const zeros = [0, 0, 0, 0], ones = [1, 1, 1, 1];
+        return [cases.map(([hits, number]) => wilson(hits, number)),
+                [lean(zeros, ones), lean(ones, zeros), lean([0, 0, 0, 1], [0, 1, 1, 1]), lean([0, null], [null])]];
+    }"""
+    cases = [(hits, number) for number in (1, 4, 64) for hits in (0, 1, number // 2, number)]
+    with opened(chromium, url) as page:
+        folder = page.locator("script").get_attribute("src").rpartition("/")[0]
+        intervals, leans = page.evaluate(script, [f"{url}/{folder}/lean.js", cases])
+    assert intervals == [pytest.approx(wilson_interval(*case), abs=1e-12) for case in cases]
+    sentence = "The place counts: A gets more votes where it is shown {}."
+    assert leans == [sentence.format("first"), sentence.format("second"), "", ""]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_texts_can_be_read(chromium: Any, url: str, scheme: str) -> None:
+    """Each has a contrast of 4.5 to what lies behind it, and none is cut off at the width of a phone."""
+    cut = """() => [...document.querySelectorAll("button, label, select, dt, dd, th, .badge, .chip, h2, h3, small")]
+        .filter(one => one.checkVisibility() && getComputedStyle(one).display !== "inline")
+        .filter(one => one.scrollWidth > one.clientWidth + 1)
+        .map(one => one.textContent)"""
+    with opened(chromium, url, PHONE, color_scheme=scheme) as page:
+        for responses in (("It is red.", "It is blue."), ("It is red.", "It is blue.", "It is 7.")):
+            page.reload()
+            fill(page, votes=4, responses=responses)
+            page.get_by_role("button", name="Judge", exact=True).click()
+            expect(page.locator("#take")).to_be_visible()
+            page.evaluate("document.getAnimations().forEach(animation => animation.finish())")
+            assert page.evaluate(PALE) == []
+            assert page.evaluate(cut) == []
 
 
 def test_shares_add_up(chromium: Any) -> None:

@@ -101,6 +101,27 @@ def test_the_queue(chromium: Any, size: tuple[int, int]) -> None:
 
 
 @in_chromium
+def test_trouble_in_words(chromium: Any) -> None:
+    """An endpoint elsewhere is not started again by this server; what the server says of itself stands."""
+    script = """async address => {
+        const { setJudge, trouble } = await import(address);
+        const engine = { status: "enginefailed", message: "EndpointError: it ended; the engine is started again." };
+        const own = trouble(engine);
+        setJudge("openai:a@http://b/v1");
+        return [own, trouble(engine), trouble({ status: "enginefailed", message: "The server is shutting down; ask again." }),
+                trouble({ status: "overloaded", message: "The judge is busy; try again in 2 s." })];
+    }"""
+    with served(handler) as url, opened(chromium, url) as page:
+        folder = page.locator("script").get_attribute("src").rpartition("/")[0]
+        assert page.evaluate(script, f"{url}/{folder}/health.js") == [
+            "Judging is paused: the engine is being restarted",
+            "Judging is paused: the engine does not answer",
+            "The server is shutting down",
+            "The judge is busy",
+        ]
+
+
+@in_chromium
 def test_scales(chromium: Any) -> None:
     """Round steps that hold the largest value; times at whole minutes or seconds, however long the span."""
     script = """async address => {

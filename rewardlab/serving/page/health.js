@@ -10,10 +10,8 @@ export const setJudge = name => { judge = name; };
 
 // What a person is to know of a failure that passes: an endpoint elsewhere is not ours to start again.
 export function trouble({ status, message }) {
-  if (/^the server is shutting down/i.test(message)) return "The server is shutting down";
-  if (status === "enginefailed") return `Judging is paused: ${reason()}`;
-  if (status === "rate") return "This key has used what it may use in a minute";
-  return "The judge is busy";
+  const isEngine = status === "enginefailed" && !/^the server is shutting down/i.test(message);
+  return isEngine ? `Judging is paused: ${reason()}` : message.split(/[;.]/)[0];
 }
 
 const reason = () => judge.startsWith("openai:") ? "the engine does not answer" : "the engine is being restarted";
