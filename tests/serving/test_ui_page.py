@@ -270,6 +270,7 @@ def test_a_link_and_a_curl_line(chromium: Any, url: str) -> None:
         expect(page.locator("#headline")).to_have_text("A tie")
         expect(page.locator("#note")).to_have_text(re.compile("From a link"))
         assert page.get_by_label("Question").input_value() == "What's $HOME?"
+        expect(page.locator("#thumbs img")).to_have_count(1)
         page.get_by_role("button", name="Show image 1 large").click()
         expect(page.get_by_text("56 × 56 px")).to_be_visible()
 

@@ -18,6 +18,15 @@ export function setReferences(images, videos, thumbs = {}) {
   const item = kind => reference =>
     ({ kind, name: reference.slice(0, 60), reference, preview: previews.get(reference) ?? thumb(reference) });
   setMedia([...images.map(item("image")), ...videos.map(item("video"))]);
+  items.filter(one => one.kind === "image" && !one.preview && isUpload(one)).forEach(loadPreview);
+}
+
+const isUpload = item => item.reference.startsWith("upload:");
+
+// Show the picture of an upload that came by a link; one that is not to be had says why when it is opened.
+async function loadPreview(item) {
+  item.preview = await address(item).catch(() => "");
+  setMedia(items);
 }
 
 // The references of all items, by kind; what is not uploaded yet is. Raises RequestError.
@@ -41,7 +50,7 @@ async function send(item) {
 function thumbnail(item, n) {
   const remove = el("button", { type: "button", className: "remove", ariaLabel: `Remove ${item.kind} ${n + 1}`,
     onclick: () => setMedia(items.filter(other => other !== item)) });
-  const isHere = item.preview || item.reference.startsWith("upload:");
+  const isHere = item.preview || isUpload(item);
   return el("span", { className: "thumb" }, isHere ? picture(item, n) : tag(item), remove);
 }
 
@@ -64,7 +73,7 @@ function tag({ kind, reference }) {
 
 // The file of an upload that this page has not sent itself, as that of a link.
 async function address(item) {
-  if (item.preview && !(item.preview.startsWith("data:") && item.reference.startsWith("upload:"))) return item.preview;
+  if (item.preview && !(item.preview.startsWith("data:") && isUpload(item))) return item.preview;
   if (!previews.has(item.reference)) {
     const answer = await ask(`v1/uploads/${item.reference.slice("upload:".length)}`);
     previews.set(item.reference, URL.createObjectURL(await answer.blob()));
