@@ -1,0 +1,311 @@
+"""Foreign clients against an endpoint: each calls it by its own code, from an environment of its own.
+
+    python eval/serving_clients.py --environments /tmp/clients --slime CHECKOUT --gym CHECKOUT
+
+The scripts of ``eval/clients/`` are run by the Python of ``ENVIRONMENTS/NAME`` (made with ``pip install`` where there is none),
+by node, promptfoo and curl. slime and NeMo-Gym are checkouts, whose dependencies must be in ``ENVIRONMENTS/slime`` and
+``ENVIRONMENTS/nemo-gym``. The endpoints are processes of ``rewardlab serve`` with a key: one, two that share groups by
+``--peers``, two that do not. Their engine is a scripted judge, which names the response with the greater number. Writes
+``eval/results/serving_clients.json`` and ``.md``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import io
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import uvicorn
+from PIL import Image
+from serving_rate import free_port
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from rewardlab.models.checkpoints import commit
+
+ROOT = Path(__file__).parents[1]
+SCRIPTS = ROOT / "eval" / "clients"
+RESULTS = ROOT / "eval" / "results" / "serving_clients"
+KEY = "a-key-of-the-clients"
+
+
+@dataclass(frozen=True)
+class Client:
+    """``script`` is run in the environment ``name``, which has ``packages``; ``checkout`` is an option of this script."""
+
+    name: str
+    script: str
+    packages: tuple[str, ...] = ()
+    checkout: str = ""
+    version_of: str = ""
+
+
+CLIENTS = (
+    Client("openai", "openai_python.py", ("openai",), version_of="openai"),
+    Client("langchain-openai", "langchain_sdk.py", ("langchain-openai",), version_of="langchain-openai"),
+    Client("litellm", "litellm_sdk.py", ("litellm[proxy]",), version_of="litellm"),
+    Client("cohere", "cohere_sdk.py", ("cohere",), version_of="cohere"),
+    Client("openrlhf", "openrlhf_agent.py", ("openrlhf==0.11.2",), version_of="openrlhf"),
+    Client("verl", "verl_worker.py", ("verl==0.9.1",), version_of="verl"),
+    Client("slime", "slime_hub.py", checkout="slime"),
+    Client("nemo-gym", "nemo_gym_agent.py", checkout="gym"),
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A call of a client: ``worked``, ``refused`` with a sentence where that is right, or ``wrong``."""
+
+    client: str
+    call: str
+    outcome: str
+    detail: str
+
+
+def verdict(text: str, has_image: bool) -> str:
+    """Return the judgment of the response with the greater number; none where a question speaks of an image that is missing."""
+    responses = re.findall(r"Response [12](?:\]:\n|: ?)(.*)", text)
+    if len(responses) != 2:
+        return f"draw {random.randrange(10**9)}"
+    if "see" in text and not has_image:
+        return "I see nothing"
+    numbers = [int((re.findall(r"\d+", response) or ["0"])[-1]) for response in responses]
+    return f"<think>by number</think><answer>{1 if numbers[0] >= numbers[1] else 2}</answer>"
+
+
+async def complete(request: Request) -> Response:
+    content = [part for message in (await request.json())["messages"] for part in _parts(message["content"])]
+    text = "\n".join(part["text"] for part in content if part["type"] == "text")
+    reply = verdict(text, any(part["type"] == "image_url" for part in content))
+    choice = {"index": 0, "message": {"role": "assistant", "content": reply}, "finish_reason": "stop"}
+    return JSONResponse({"choices": [choice], "usage": {"prompt_tokens": 9, "completion_tokens": 5, "total_tokens": 14}})
+
+
+def _parts(content: Any) -> list[dict[str, Any]]:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+@contextmanager
+def engine() -> Iterator[str]:
+    """Serve the scripted judge as an OpenAI-compatible engine."""
+    models = JSONResponse({"object": "list", "data": [{"id": "judge", "object": "model"}]})
+    routes = [Route("/v1/chat/completions", complete, methods=["POST"]), Route("/v1/models", lambda request: models)]
+    server = uvicorn.Server(uvicorn.Config(Starlette(routes=routes), port=(port := free_port()), log_level="error"))
+    threading.Thread(target=server.run, daemon=True).start()
+    yield f"http://127.0.0.1:{port}/v1"
+    server.should_exit = True
+
+
+@contextmanager
+def endpoints(engine_url: str, folder: Path) -> Iterator[list[str]]:
+    """Serve one endpoint, two peers and two that do not know each other, all with the key."""
+    keys = folder / "keys"
+    keys.write_text(f"{KEY} name=clients")
+    urls = [f"http://127.0.0.1:{free_port()}" for _ in range(5)]
+    common = ["--judge", f"openai:judge@{engine_url}", "--template", "plain", "--keys", str(keys), "--group-size", "2"]
+    with ExitStack() as stack:
+        for n, url in enumerate(urls):
+            options = ["--port", url.rpartition(":")[2], "--group-timeout", "1.5" if n > 2 else "20"]
+            options += ["--address", url, "--peers", ",".join(urls[1:3])] if n in (1, 2) else []
+            command = [sys.executable, "-m", "rewardlab.cli", "serve", *common, *options]
+            process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            stack.callback(process.kill)
+        for url in urls:
+            _await(f"{url}/ready")
+        yield urls
+
+
+def _await(url: str) -> None:
+    for _ in range(600):
+        try:
+            if httpx.get(url).status_code == 200:
+                return
+        except httpx.TransportError:
+            pass
+        time.sleep(0.2)
+    raise RuntimeError(f"{url} does not answer")
+
+
+def environment(urls: Sequence[str]) -> dict[str, str]:
+    image = io.BytesIO()
+    Image.new("RGB", (32, 32), "red").save(image, "PNG")
+    data_url = "data:image/png;base64," + base64.b64encode(image.getvalue()).decode()
+    lists = {"CLIENTS_URLS": ",".join(urls[1:3]), "CLIENTS_LONE_URLS": ",".join(urls[3:5])}
+    return {**os.environ, "CLIENTS_URL": urls[0], "CLIENTS_KEY": KEY, "CLIENTS_IMAGE": data_url, **lists}
+
+
+def rows_of(name: str, command: Sequence[str], env: dict[str, str], cwd: Path | None = None) -> list[Row]:
+    """Return the calls that a script prints; a script that fails is a wrong call."""
+    done = subprocess.run(command, env=env, cwd=cwd, capture_output=True, text=True, timeout=900)
+    rows = [Row(name, **json.loads(line)) for line in done.stdout.splitlines() if line.startswith('{"call"')]
+    if done.returncode:
+        rows.append(Row(name, "the script", "wrong", (done.stderr.strip().splitlines() or ["no message"])[-1][:600]))
+    return rows
+
+
+def python_client(client: Client, folder: Path, checkout: Path | None, env: dict[str, str]) -> list[Row]:
+    """Run a client's script in its environment."""
+    home = folder / client.name
+    python = home / "bin" / "python"
+    if not python.exists() and client.packages:
+        subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
+        subprocess.run([str(python), "-m", "pip", "install", "-q", *client.packages], check=True)
+    if not python.exists():
+        return [Row(client.name, "its environment", "wrong", f"there is no environment {client.name}; make one first")]
+    path = os.pathsep.join([str(SCRIPTS), *([str(checkout)] if checkout else [])])
+    name = f"{client.name} {version(python, client.version_of) if client.version_of else checkout_version(checkout)}"
+    return rows_of(name, [str(python), str(SCRIPTS / client.script)], {**env, "PYTHONPATH": path})
+
+
+def version(python: Path, package: str) -> str:
+    code = f"import importlib.metadata as m; print(m.version({package!r}))"
+    return subprocess.run([str(python), "-c", code], capture_output=True, text=True).stdout.strip()
+
+
+def checkout_version(checkout: Path | None) -> str:
+    mark = (checkout or Path()) / "COMMIT"
+    return mark.read_text().strip()[:9] if mark.is_file() else "checkout"
+
+
+def _npm_home(folder: Path, package: str) -> Path:
+    """Return the folder in which a package of npm is installed."""
+    home = folder / f"npm-{package}"
+    if not (home / "node_modules" / package).is_dir():
+        home.mkdir(parents=True, exist_ok=True)
+        subprocess.run(["npm", "install", "--no-audit", "--no-fund", package], cwd=home, check=True, capture_output=True)
+    return home
+
+
+def node_client(folder: Path, env: dict[str, str]) -> list[Row]:
+    """Run openai's npm package."""
+    home = _npm_home(folder, "openai")
+    package = json.loads((home / "node_modules" / "openai" / "package.json").read_text())
+    script = home / "openai_node.mjs"  # node looks for packages beside the script
+    script.write_text((SCRIPTS / "openai_node.mjs").read_text())
+    return rows_of(f"npm openai {package['version']}", ["node", str(script)], env)
+
+
+PROMPTFOO = """prompts: ["Which number is greater? {{{{n}}}}"]
+providers:
+  - id: openai:chat:judge
+    config: {{apiBaseUrl: "{url}/v1", apiKey: "{key}", temperature: 1 {more}}}
+tests:
+  - vars: {{n: 1}}
+    assert: [{{type: contains, value: draw}}]
+"""
+
+
+def promptfoo(folder: Path, env: dict[str, str]) -> list[Row]:
+    """Run promptfoo with the endpoint as its provider: repeats are draws of their own; an unsupported option is an error."""
+    home = _npm_home(folder, "promptfoo")
+    package = json.loads((home / "node_modules" / "promptfoo" / "package.json").read_text())
+    name, rows = f"promptfoo {package['version']}", []
+    quiet = {"PROMPTFOO_DISABLE_TELEMETRY": "1", "PROMPTFOO_DISABLE_UPDATE": "1"}
+    env = {**env, **quiet, "PROMPTFOO_CONFIG_DIR": str(home / "state")}
+    program = ["node_modules/.bin/promptfoo", "eval", "--no-cache"]
+    for call, more, repeat in (("three repeats", "", 3), ("response_format", ", response_format: {type: json_object}", 1)):
+        config, out = home / "config.yaml", home / "out.json"
+        config.write_text(PROMPTFOO.format(url=env["CLIENTS_URL"], key=KEY, more=more))
+        command = [*program, "-c", str(config), "-o", str(out), "--repeat", str(repeat)]
+        subprocess.run(command, cwd=home, env=env, capture_output=True, text=True, timeout=600)
+        results = json.loads(out.read_text())["results"]["results"]
+        outputs = {str(one.get("response", {}).get("output")) for one in results}
+        error = " ".join(str(one.get("error") or "") for one in results)
+        if more:
+            outcome = "refused" if "'response_format' is not supported" in error else "wrong"
+        else:
+            outcome = "worked" if len(outputs) == repeat and all(one["success"] for one in results) else "wrong"
+        rows.append(Row(name, call, outcome, error[:600] if outcome != "worked" else ""))
+    return rows
+
+
+CURL = (
+    ("-F file=@ (multipart)", ["-F", "file=@star.png"], '"id"', 200),
+    ("-F, two files", ["-F", "a=@star.png", "-F", "b=@star.png"], "a form with 2 files; expected one", 422),
+    ("--data-binary @", ["--data-binary", "@star.png"], '"id"', 200),
+    ("-T", ["-T", "star.png"], '"id"', 200),
+)
+
+
+def curl(folder: Path, env: dict[str, str]) -> list[Row]:
+    """Upload by curl in every way that it has."""
+    (folder / "star.png").write_bytes(base64.b64decode(env["CLIENTS_IMAGE"].partition(",")[2]))
+    rows = []
+    words = subprocess.run(["curl", "--version"], capture_output=True, text=True).stdout.split()
+    for call, options, expected, code in CURL:
+        command = ["curl", "-s", "-w", "\n%{http_code}", "-H", f"Authorization: Bearer {KEY}", *options]
+        done = subprocess.run([*command, f"{env['CLIENTS_URL']}/v1/uploads"], cwd=folder, capture_output=True, text=True)
+        text, _, status = done.stdout.rpartition("\n")
+        good = expected in text and status == str(code)
+        rows.append(Row(f"curl {words[1]}", call, ("worked" if code == 200 else "refused") if good else "wrong", text[:300]))
+    return [row if row.outcome != "worked" else Row(row.client, row.call, row.outcome, "") for row in rows]
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Return the calls as a table of Markdown, a client after the other."""
+    lines = ["| client | call | outcome | sentence |", "|---|---|---|---|"]
+    for row in rows:
+        detail = row.detail.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
+        lines.append(f"| {row.client} | {row.call} | {row.outcome} | {_shortened(detail)} |")
+    return "\n".join(lines)
+
+
+def _shortened(text: str, most: int = 220) -> str:
+    return text if len(text) <= most else text[:most] + " …"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--environments", type=Path, required=True)
+    parser.add_argument("--slime", type=Path)
+    parser.add_argument("--gym", type=Path)
+    parser.add_argument("--only", default="", help="names of clients, comma-separated; nothing is written")
+    options = parser.parse_args()
+    rows: list[Row] = []
+    wanted = set(filter(None, options.only.split(",")))
+    with tempfile.TemporaryDirectory() as name, engine() as engine_url, endpoints(engine_url, Path(name)) as urls:
+        env = environment(urls)
+        runs: list[tuple[str, Any]] = [("node", lambda: node_client(options.environments, env))]
+        for client in CLIENTS:
+            checkout = getattr(options, client.checkout) if client.checkout else None
+            runs.append((client.name, lambda c=client, p=checkout: python_client(c, options.environments, p, env)))
+        runs += [("promptfoo", lambda: promptfoo(options.environments, env)), ("curl", lambda: curl(Path(name), env))]
+        for label, run in runs:
+            if wanted and label not in wanted:
+                continue
+            try:
+                new_rows = run()
+            except (OSError, subprocess.SubprocessError, KeyError, ValueError) as error:
+                new_rows = [Row(label, "the client", "wrong", f"{type(error).__name__}: {error}")]
+            print(table(new_rows), flush=True)
+            rows += new_rows
+    if wanted:
+        return
+    command = "python eval/serving_clients.py --environments ENVIRONMENTS --slime SLIME --gym GYM"
+    result = {"command": command, "commit": commit(), "rows": [asdict(row) for row in rows]}
+    RESULTS.with_suffix(".json").write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    counts = {outcome: sum(row.outcome == outcome for row in rows) for outcome in ("worked", "refused", "wrong")}
+    summary = ", ".join(f"{number} {outcome}" for outcome, number in counts.items())
+    text = f"{len(rows)} calls: {summary}.\n\n{table(rows)}\n\n`{command}` at {result['commit'][:12]}.\n"
+    RESULTS.with_suffix(".md").write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
