@@ -1,6 +1,6 @@
 """Foreign clients against an endpoint: each calls it by its own code, from an environment of its own.
 
-    python eval/serving_clients.py --environments /tmp/clients --slime CHECKOUT --gym CHECKOUT
+    python eval/serving_clients.py --environments FOLDER --slime CHECKOUT --gym CHECKOUT
 
 The scripts of ``eval/clients/`` are run by the Python of ``ENVIRONMENTS/NAME`` (made with ``pip install`` where there is none),
 by node, promptfoo and curl. slime and NeMo-Gym are checkouts, whose dependencies must be in ``ENVIRONMENTS/slime`` and

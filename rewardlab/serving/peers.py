@@ -28,7 +28,7 @@ from rewardlab.serving.errors import (
     OverloadedError,
     PeerError,
 )
-from rewardlab.serving.request_context import AUTHORIZATION
+from rewardlab.serving.request_context import AUTHORIZATION, request_id
 
 JOIN_PATH = "/v1/peers/join"
 CONNECT_S = 5.0
@@ -69,12 +69,15 @@ class Peers:
 
     async def join(self, home: str, sample: Sample) -> float:
         """Return the reward of a sample from its home. Raises what the home answers, PeerError where it does not."""
-        headers = {"Authorization": header} if (header := AUTHORIZATION.get()) else {}
+        passed_on = {"Authorization": AUTHORIZATION.get(), "X-Request-ID": request_id()}
+        headers = {name: value for name, value in passed_on.items() if value}
         timeout, body = httpx.Timeout(self._wait_s, connect=CONNECT_S), {**asdict(sample), "servers": self.servers}
         where = f"{home}, where responses to this prompt meet,"
         try:
             async with httpx.AsyncClient(timeout=timeout, verify=_certificates()) as client:
-                response = await client.post(home + JOIN_PATH, json=body, headers=headers)
+                response = await client.post(
+                    home + JOIN_PATH, json=body, headers={name: value for name, value in headers.items() if value}
+                )
             answer = response.json()
         except httpx.TransportError as error:
             raise PeerError(f"{where} cannot be reached ({type(error).__name__}); send the response again") from error

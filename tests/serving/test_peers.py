@@ -18,7 +18,9 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from typer.testing import CliRunner
 
+from rewardlab.cli import app
 from rewardlab.errors import ConfigError
 from rewardlab.serving.peers import JOIN_PATH, Peers
 from rewardlab.types import Message, Part
@@ -111,6 +113,9 @@ def test_samples_meet_wherever_they_are_sent(pair: dict[str, Any]) -> None:
 def test_only_peers_of_the_same_servers_are_joined(pair: dict[str, Any]) -> None:
     """With a key, and not where another list of servers would tear groups apart."""
     url = next(iter(pair))
+    for options in (["--peers", url], ["--address", url]):
+        done = CliRunner().invoke(app, ["serve", "--judge", "hf:x", "--port", str(free_port()), *options])
+        assert "--peers and --address belong together" in str(done.exception)
     sample = {"question": "q", "response": "a", "images": [], "anchor": None, "scope": "", "servers": [url]}
     assert httpx.post(url + JOIN_PATH, json=sample).status_code == 401
     refused = httpx.post(url + JOIN_PATH, json=sample, headers=HEADERS)
