@@ -136,7 +136,7 @@ def serve_judge(
         Optional[list[str]],
         typer.Option(
             "--limit",
-            help="NAME=NUMBER, a bound of what requests and connections may take, such as comparisons=8192; repeat for "
+            help="NAME=NUMBER, a bound of what requests and connections may take, such as comparisons=131072; repeat for "
             "several. The guide to deployment lists all.",
         ),
     ] = None,

@@ -49,15 +49,16 @@ def judge(**options: Any) -> GenerativeJudge:
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[httpx.Client]:
-    app = create_app(judge(max_tokens=64), rules=GroupRules(group_size=2, group_timeout_s=0.02))
+    rules, limits = GroupRules(group_size=2, group_timeout_s=0.02), Limits(comparisons=20_000)
+    app = create_app(judge(max_tokens=64), rules=rules, limits=limits)
     with running(app) as url, httpx.Client(base_url=url, timeout=30) as client:
         yield client
 
 
 REFUSED: dict[str, tuple[str, Any, str]] = {
     "batch": ("/v1/judge/batch", [PAIR] * 1025, "1,025 parts of a batch"),
-    "votes of a batch": ("/v1/judge/batch", [PAIR | {"votes": 64}] * 600, "76,800 votes"),
-    "comparisons of a batch": ("/v1/rewards/batch", [PAIR | {"responses": ["a"] * 32}] * 9, "4,464 comparisons"),
+    "votes of a batch": ("/v1/rewards/batch", [PAIR | {"responses": ["a"] * 8, "votes": 64}] * 100, "358,400 votes"),
+    "comparisons of a batch": ("/v1/rewards/batch", [PAIR | {"responses": ["a"] * 32}] * 41, "20,336 comparisons"),
     "inputs": ("/classify", {"input": [PROMPT + "a"] * 3000}, "3,000 inputs"),
     "one prompt": ("/classify", {"input": [f"{PROMPT}{n}" for n in range(1000)]}, "1,000 responses to one question"),
     "embeddings": ("/v1/embeddings", {"input": [PROMPT + "a"] * 3000, "encoding_format": "float"}, "3,000 inputs"),
@@ -199,6 +200,16 @@ def test_most_matches_of_a_strategy(strategy: str) -> None:
 def test_a_limit_that_is_none(setting: str) -> None:
     with pytest.raises(ConfigError, match="--limit"):
         Limits.of([setting])
+
+
+@pytest.mark.parametrize(("groups", "size"), [(64, 16), (32, 32), (8, 128)])
+def test_the_defaults_take_what_trainers_send(groups: int, size: int) -> None:
+    """A step of TRL with 64 groups of 16, and the largest groups that a list of samples can hold, every two compared."""
+    limits, comparisons = Limits(), groups * most_matches("all_pairs", size)
+    limits.check_items(groups * size, "samples")
+    limits.check_responses(size)
+    limits.check_comparisons(comparisons, 2 * comparisons)
+    assert limits.key_comparisons >= 4 * comparisons
 
 
 def test_limits_by_name() -> None:
