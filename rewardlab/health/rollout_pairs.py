@@ -70,12 +70,17 @@ def _of_table(table: PairTable, pair_ids: Sequence[str]) -> PairsOfRun:
     numbers = {fact.pair_id: number for number, fact in enumerate(facts) if counts[fact.pair_id] == 1}
     by_id: dict[str, ShownPair] = {}
     pictures: dict[str, int] = {}
+    unreadable = 0
     for pair_id in pair_ids:
         if pair_id in numbers:
-            by_id[pair_id] = _pair_with(pictures, table[numbers[pair_id]])
-    missing = len(pair_ids) - len(by_id)
-    note = f"{missing:,} pairs are not shown: their pair_id is not in {table.path}, or not only once." if missing else ""
-    return PairsOfRun(by_id, tuple(pictures), note)
+            try:
+                by_id[pair_id] = _pair_with(pictures, table[numbers[pair_id]])
+            except (InputError, OSError):  # one file that is gone hides its own pair alone
+                unreadable += 1
+    missing = len(pair_ids) - len(by_id) - unreadable
+    notes = [f"{missing:,} pairs are not shown: their pair_id is not in {table.path}, or not only once."] if missing else []
+    notes += [f"{unreadable:,} pairs are not shown: their media cannot be read."] if unreadable else []
+    return PairsOfRun(by_id, tuple(pictures), " ".join(notes))
 
 
 def _pair_with(pictures: dict[str, int], pair: PreferencePair) -> ShownPair:

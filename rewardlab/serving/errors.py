@@ -98,9 +98,10 @@ def error_status(error: Exception) -> str:
     return _STATUSES.get(type(error), (input_status, 422))[0]
 
 
-def error_body(error: Exception) -> dict[str, str]:
-    """Return an error as a line of a batch or a stream: a sentence and a status."""
-    return {"error": str(error), "status": error_status(error)}
+def error_body(error: Exception) -> dict[str, Any]:
+    """Return an error as a line of a batch or a stream: a sentence, a status, and ``retry_after_s`` where that is known."""
+    retry = {"retry_after_s": seconds} if (seconds := getattr(error, "retry_after_s", None)) is not None else {}
+    return {"error": str(error), "status": error_status(error)} | retry
 
 
 def error_response(

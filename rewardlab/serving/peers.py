@@ -9,6 +9,7 @@ reason to judge without it: whoever sent the sample gets an error and sends it a
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
@@ -32,10 +33,11 @@ from rewardlab.serving.request_context import AUTHORIZATION, request_id
 
 JOIN_PATH = "/v1/peers/join"
 CONNECT_S = 5.0
+_AGAIN = re.compile(r"; try again in \d{1,9} s$")  # said once more by the error that is raised here
 
 
 class JoinRequest(BaseModel):
-    """A sample for its home, and the servers among which that was chosen."""
+    """A sample for its ``home``, and the servers among which that was chosen."""
 
     model_config = ConfigDict(extra="forbid")
     question: str
@@ -43,6 +45,7 @@ class JoinRequest(BaseModel):
     images: tuple[str, ...]
     anchor: str | None
     scope: str
+    home: str
     servers: tuple[str, ...]
 
 
@@ -71,16 +74,16 @@ class Peers:
         """Return the reward of a sample from its home. Raises what the home answers, PeerError where it does not."""
         passed_on = {"Authorization": AUTHORIZATION.get(), "X-Request-ID": request_id()}
         headers = {name: value for name, value in passed_on.items() if value}
-        timeout, body = httpx.Timeout(self._wait_s, connect=CONNECT_S), {**asdict(sample), "servers": self.servers}
+        timeout = httpx.Timeout(self._wait_s, connect=CONNECT_S)
+        body = {**asdict(sample), "home": home, "servers": self.servers}
         where = f"{home}, where responses to this prompt meet,"
         try:
             async with httpx.AsyncClient(timeout=timeout, verify=_certificates()) as client:
-                response = await client.post(
-                    home + JOIN_PATH, json=body, headers={name: value for name, value in headers.items() if value}
-                )
-            answer = response.json()
+                response = await client.post(home + JOIN_PATH, json=body, headers=headers)
         except httpx.TransportError as error:
             raise PeerError(f"{where} cannot be reached ({type(error).__name__}); send the response again") from error
+        try:
+            answer = response.json()
         except ValueError:
             answer = None
         fields: dict[str, Any] = answer if isinstance(answer, dict) else {}
@@ -88,8 +91,14 @@ class Peers:
             return float(fields["reward"])
         raise _error_of(where, response, fields)
 
-    def check(self, servers: Sequence[str]) -> None:
-        """Raise PeerError unless a sample comes from a server that knows the same ones: groups would be torn apart."""
+    def check(self, home: str, servers: Sequence[str]) -> None:
+        """Raise PeerError unless a sample was meant for this server, and comes from one that knows the same ones: groups would
+        be torn apart."""
+        if home != self.address:
+            raise PeerError(
+                f"a peer reaches this server as {home}, and its own --address is {self.address}; "
+                "give each server the address at which the others reach it"
+            )
         if tuple(servers) != self.servers:
             raise PeerError(
                 f"a peer knows the servers {', '.join(servers)}, this one {', '.join(self.servers)}; "
@@ -99,7 +108,7 @@ class Peers:
 
 def _error_of(where: str, response: httpx.Response, fields: Mapping[str, Any]) -> Exception:
     """Return the error with which the home refused, as if it had been raised here."""
-    status, sentence = fields.get("status"), str(fields.get("error", "no sentence"))
+    status, sentence = fields.get("status"), _AGAIN.sub("", str(fields.get("error", "no sentence")))
     retry_after = response.headers.get("Retry-After", "")
     retry_s = int(retry_after) if retry_after.isdecimal() else 5
     match status:
@@ -113,7 +122,7 @@ def _error_of(where: str, response: httpx.Response, fields: Mapping[str, Any]) -
             return NoVerdictError(sentence)
         case "toolate":
             return DeadlineExceededError(sentence)
-    if response.status_code == 422:
+    if response.status_code in (400, 413, 422):  # it would be refused again
         return DataError(sentence)
     return PeerError(f"{where} answered HTTP {response.status_code}: {sentence}")
 

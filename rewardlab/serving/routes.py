@@ -129,8 +129,8 @@ def api_routes(service: JudgeService) -> APIRouter:
         async def join(request: JoinRequest) -> JoinResponse:
             """Return the reward of a sample that a peer passed on, within its group here; it is not passed on again."""
             assert service.peers
-            service.peers.check(request.servers)
-            sample = Sample(**request.model_dump(exclude={"servers"}))
+            service.peers.check(request.home, request.servers)
+            sample = Sample(**request.model_dump(exclude={"home", "servers"}))
             return JoinResponse(reward=await service.group_buffer.join(sample.key, sample))
 
     @router.post("/v1/judge")

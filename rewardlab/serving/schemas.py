@@ -226,7 +226,8 @@ class ModelList(_Schema):
 
 
 class ErrorResponse(_Schema):
-    """A failure: a sentence, and what kind of failure it is."""
+    """A failure: a sentence, what kind of failure it is, and the seconds after which to try again where that may help."""
 
     error: str
     status: str
+    retry_after_s: int | None = None

@@ -118,6 +118,13 @@ def test_pairs_of_one_id_are_not_guessed(tmp_path: Path) -> None:
     assert "2 pairs are not shown: their pair_id is not in" in page
 
 
+def test_a_picture_that_cannot_be_read_hides_its_own_pair_alone(tmp_path: Path) -> None:
+    run = make_run(tmp_path, [pair(0, b"no picture"), pair(1)], [rollout(1, 0), rollout(1, 1)])
+    page = write_run_page(run).read_text()
+    assert "1 pairs are not shown: their media cannot be read." in page
+    assert "Question &lt;b&gt;1&lt;/b&gt;?" in page
+
+
 def test_pictures_are_bounded(tmp_path: Path) -> None:
     """Forty steps of eight pairs of six images, all noise: pairs of the newest steps have pictures, at most four each, and each
     picture is there once. What is left out is counted, and the page is no larger than so many pictures of noise."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -9,9 +11,11 @@ from typing import Any
 import httpx
 import pytest
 
+from rewardlab.errors import DataError
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import create_app
+from rewardlab.serving.dialects.nemo_gym_metrics import aggregate_metrics
 from rewardlab.serving.service import GroupRules
 from rewardlab.types import Message
 from tests.support.judge_servers import PLAIN
@@ -87,6 +91,20 @@ def test_numbers_of_usage_are_summed_up_too(client: httpx.Client) -> None:
     empty = client.post("/aggregate_metrics", json={"verify_responses": []}).json()
     assert empty == {"group_level_metrics": [], "agent_metrics": {}, "key_metrics": {}}
     assert client.get("/reverify_mode").json() == "unsupported"
+
+
+def test_metrics_of_many_names_take_time_in_proportion() -> None:
+    """A name that one rollout has is not looked for in all the others; more names than a server can list are refused."""
+    rollouts = [{"_ng_task_index": n, f"a{n % 900}": n, "reward": n % 2} for n in range(9000)]
+    start = time.process_time()
+    metrics = aggregate_metrics(rollouts)
+    assert time.process_time() - start < 3  # 900 names by 9,000 rollouts would be many times that
+    values = [n for n in range(9000) if n % 900 == 7]
+    assert metrics["agent_metrics"]["mean/a7"] == statistics.fmean(values)
+    assert metrics["agent_metrics"]["std/a7"] == pytest.approx(statistics.stdev(values))
+    assert metrics["agent_metrics"]["median/a7"] == statistics.median(values)
+    with pytest.raises(DataError, match="1,001 names; expected at most 1,000"):
+        aggregate_metrics([{f"a{n}": n} for n in range(1001)])
 
 
 def test_what_the_judge_is_shown_of_a_rollout(client: httpx.Client) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import subprocess
 import sys
@@ -21,7 +22,9 @@ from starlette.routing import Route
 from typer.testing import CliRunner
 
 from rewardlab.cli import app
-from rewardlab.errors import ConfigError
+from rewardlab.errors import ConfigError, DataError
+from rewardlab.serving.conversations import Sample
+from rewardlab.serving.errors import OverloadedError, PeerError
 from rewardlab.serving.peers import JOIN_PATH, Peers
 from rewardlab.types import Message, Part
 from tests.support.scripted_judge import ANSWERS, CHATML, handler
@@ -116,11 +119,35 @@ def test_only_peers_of_the_same_servers_are_joined(pair: dict[str, Any]) -> None
     for options in (["--peers", url], ["--address", url]):
         done = CliRunner().invoke(app, ["serve", "--judge", "hf:x", "--port", str(free_port()), *options])
         assert "--peers and --address belong together" in str(done.exception)
-    sample = {"question": "q", "response": "a", "images": [], "anchor": None, "scope": "", "servers": [url]}
+    sample = {"question": "q", "response": "a", "images": [], "anchor": None, "scope": "", "home": url, "servers": [url]}
     assert httpx.post(url + JOIN_PATH, json=sample).status_code == 401
     refused = httpx.post(url + JOIN_PATH, json=sample, headers=HEADERS)
     assert (refused.status_code, refused.json()["status"]) == (503, "peer")
     assert "give all of them the same --peers" in refused.json()["error"]
+    other = httpx.post(url + JOIN_PATH, json=sample | {"home": "http://b:1", "servers": list(pair)}, headers=HEADERS)
+    assert (other.status_code, other.json()["status"]) == (503, "peer")
+    assert f"reaches this server as http://b:1, and its own --address is {url}" in other.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("code", "body", "kind", "sentence"),
+    [
+        (429, {"error": "busy; try again in 7 s", "status": "overloaded"}, OverloadedError, "^busy; try again in 7 s$"),
+        (400, {"error": "too long", "status": "context_length_exceeded"}, DataError, "^too long$"),
+        (413, {"error": "too large", "status": "toolarge"}, DataError, "^too large$"),
+        (502, None, PeerError, "answered HTTP 502"),
+    ],
+)  # fmt: skip
+def test_what_a_home_refuses(code: int, body: Any, kind: type[Exception], sentence: str) -> None:
+    """What would be refused again is no reason to try again, and the sentence says once when to."""
+
+    async def answer(request: Request) -> Response:
+        return Response("no", code) if body is None else JSONResponse(body, code, {"Retry-After": "7"})
+
+    with running(Starlette(routes=[Route(JOIN_PATH, answer, methods=["POST"])])) as url:
+        peers = Peers("http://a:1", [url], wait_s=5)
+        with pytest.raises(kind, match=sentence):
+            asyncio.run(peers.join(url, Sample("q", "r")))
 
 
 def test_a_home_that_is_down_is_no_reward(pair: dict[str, Any]) -> None:

@@ -60,6 +60,8 @@ def test_documents_that_are_objects(client: httpx.Client) -> None:
     fields = [{"title": answer, "body": answer} for answer in ANSWERS]
     results = reranked(client, fields, rank_fields=["title", "body"], top_n=1, return_documents=False)
     assert results == [{"index": 1, "relevance_score": 1}]
+    mixed = [{"title": answer, "content": {"x": 1}} for answer in ANSWERS]
+    assert reranked(client, mixed, rank_fields=["title"])[0]["document"] == mixed[1]
     bad = client.post("/v1/rerank", json={"query": QUESTION, "documents": fields, "rank_fields": ["year"]})
     assert "expected texts in ['year']" in bad.json()["error"]
 

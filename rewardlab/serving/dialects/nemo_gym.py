@@ -7,6 +7,7 @@ import json
 import statistics
 
 from fastapi import APIRouter
+from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel, ConfigDict, Field
 
 from rewardlab.errors import DataError
@@ -76,7 +77,12 @@ class CompareResponse(BaseModel):
 class AggregateRequest(BaseModel):
     """Responses of ``/verify``, of which some fields may be left out."""
 
-    model_config = ConfigDict(extra="ignore")
+    model_config = ConfigDict(
+        extra="ignore",
+        json_schema_extra={
+            "example": {"verify_responses": [{"_ng_task_index": 0, "reward": 1.0}, {"_ng_task_index": 0, "reward": -1.0}]}
+        },
+    )
     verify_responses: list[JsonObject]
 
 
@@ -124,7 +130,7 @@ def nemo_gym_routes(service: JudgeService) -> APIRouter:
     @router.post("/aggregate_metrics")
     async def aggregate(request: AggregateRequest) -> AggregateResponse:
         """Return statistics of the rollouts' numbers, for each task and over all."""
-        return AggregateResponse(**aggregate_metrics(request.verify_responses))
+        return AggregateResponse(**await run_in_threadpool(aggregate_metrics, request.verify_responses))
 
     @router.get("/reverify_mode")
     async def reverify_mode() -> str:

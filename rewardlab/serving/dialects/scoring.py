@@ -183,7 +183,8 @@ def scoring_routes(service: JudgeService) -> APIRouter:
         results = []
         for n, value in await rank(request):
             given = request.documents[n]
-            document = given if isinstance(given, dict) and "content" not in given else {"text": read_document(given)[0]}
+            is_chat = isinstance(given, dict) and "content" in given and request.rank_fields == ["text"]
+            document = {"text": read_document(given)[0]} if isinstance(given, str) or is_chat else given
             results.append(
                 RerankResult(index=n, document=document if request.return_documents else None, relevance_score=value)
             )
