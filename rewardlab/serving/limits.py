@@ -33,7 +33,9 @@ class Limits:
     pixels: int = _bound(50_000_000, "pixels of an image")
     frame_pixels: int = _bound(9_000_000, "pixels of a frame of a video")
     video_seconds: float = _bound(20.0, "seconds of one processor that decoding a video takes")
-    decoding_bytes: int = _bound(512_000_000, "bytes of memory for images and videos that are decoded at a time")
+    decoding_bytes: int = _bound(
+        512_000_000, "bytes of memory for what is decoded at a time, and again for encoded images that wait for it"
+    )
     comparisons: int = _bound(65_536, "comparisons that one request asks for")
     samples: int = _bound(262_144, "votes that all comparisons of a request take")
     completions: int = _bound(64, "completions of a chat (n)")

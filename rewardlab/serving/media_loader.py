@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 
 from fastapi.concurrency import run_in_threadpool
 
@@ -16,9 +14,8 @@ from rewardlab.judging.spec import local_checkpoint
 from rewardlab.serving.admission import hold_bytes
 from rewardlab.serving.limits import Limits
 from rewardlab.serving.media import Media
-from rewardlab.serving.work_budget import WorkBudget
+from rewardlab.serving.work_budget import WorkBudget, run_in_thread
 
-T = TypeVar("T")
 FRAMES_HELD = 20  # a decoder keeps up to 16 frames for those that come, and one is being shown
 FRAME_BYTES = 2  # a pixel of such a frame, about
 
@@ -29,7 +26,8 @@ class MediaLoader:
     def __init__(self, media: Media, limits: Limits, kept_pixels: int | None = None) -> None:
         self.media, self._kept_pixels = media, kept_pixels
         self._video_bytes = FRAMES_HELD * FRAME_BYTES * limits.frame_pixels
-        self._budget = WorkBudget(limits.decoding_bytes)
+        # An image holds room in the first while it waits for room in the second, never the other way round.
+        self._encoded, self._decoded = WorkBudget(limits.decoding_bytes), WorkBudget(limits.decoding_bytes)
 
     async def images(self, references: Sequence[str]) -> tuple[bytes, ...]:
         """Return the images of references. Raises MediaError, OverloadedError where requests hold too many bytes."""
@@ -37,38 +35,34 @@ class MediaLoader:
 
     async def frames(self, reference: str, number: int, place: int = 0) -> tuple[bytes, ...]:
         """Return frames of the video of a reference. Raises as :meth:`images` does."""
-        async with self._budget.taken(self._video_bytes + MAX_VIDEO_BYTES):
-            frames = await _stoppable(lambda is_stopped: self.media.frames(reference, number, place, is_stopped))
+        async with self._decoded.taken(self._video_bytes + MAX_VIDEO_BYTES) as room:
+            frames = await run_in_thread(lambda is_stopped: self.media.frames(reference, number, place, is_stopped), room)
         hold_bytes(sum(map(len, frames)))
         return frames
 
     async def upload(self, data: bytes, *, video: bool) -> str:
         """Store an upload, and return its id. Raises MediaError."""
         num_bytes = self._video_bytes if video else await run_in_threadpool(decoding_bytes, data)
-        async with self._budget.taken(num_bytes):
-            return await _stoppable(lambda is_stopped: self.media.upload(data, video=video, is_stopped=is_stopped))
+        async with self._decoded.taken(num_bytes) as room:
+            return await run_in_thread(lambda is_stopped: self.media.upload(data, video=video, is_stopped=is_stopped), room)
 
     async def uploaded(self, name: str) -> bytes:
         """Return an upload by its id. Raises MediaError."""
         return await run_in_threadpool(self.media.uploaded, name)
 
     async def _image(self, reference: str, where: str) -> bytes:
-        async with self._budget.taken(MAX_IMAGE_BYTES):
-            data = await run_in_threadpool(self.media.read, reference, where)
-            num_bytes = await run_in_threadpool(decoding_bytes, data)
-        async with self._budget.taken(num_bytes):
-            image = await run_in_threadpool(self.media.plain, data, where, self._kept_pixels)
+        is_inline = reference.startswith("data:")  # no more bytes than characters
+        async with self._encoded.taken(min(len(reference), MAX_IMAGE_BYTES) if is_inline else MAX_IMAGE_BYTES) as read:
+            data, num_bytes = await run_in_thread(lambda _: self._read(reference, where), read)
+            read.shrink(len(data))  # and kept until it is decoded: else all that wait for that would hold theirs uncounted
+            async with self._decoded.taken(num_bytes) as decoded:
+                image = await run_in_thread(lambda _: self.media.plain(data, where, self._kept_pixels), read, decoded)
         hold_bytes(len(image))
         return image
 
-
-async def _stoppable(work: Callable[[Callable[[], bool]], T]) -> T:
-    """Run work in a thread; it can ask whether its caller has gone."""
-    stopped = threading.Event()
-    try:
-        return await run_in_threadpool(work, stopped.is_set)
-    finally:
-        stopped.set()
+    def _read(self, reference: str, where: str) -> tuple[bytes, int]:
+        data = self.media.read(reference, where)
+        return data, decoding_bytes(data)
 
 
 def processor_pixels(judge: ModelJudge) -> int | None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import io
 import json
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +28,7 @@ from rewardlab.serving.errors import OverloadedError
 from rewardlab.serving.limits import Limits
 from rewardlab.serving.media import Media
 from rewardlab.serving.media_loader import MediaLoader, processor_pixels
-from rewardlab.serving.work_budget import WorkBudget
+from rewardlab.serving.work_budget import WorkBudget, run_in_thread
 from rewardlab.types import Message
 from tests.data.test_video import film
 from tests.support.images import png
@@ -33,20 +36,38 @@ from tests.support.servers import running
 
 
 class CountedMedia(Media):
-    """Counts how many images are decoded at a time."""
+    """Counts how many images and videos are decoded at a time, and how many bytes of images were read and are not yet decoded;
+    ``data`` is what every image reference stands for, if given."""
 
-    def __init__(self) -> None:
+    def __init__(self, data: bytes | None = None) -> None:
         super().__init__()
-        self.lock, self.now, self.most = threading.Lock(), 0, 0
+        self.data, self.lock, self.now, self.most, self.encoded, self.most_encoded = data, threading.Lock(), 0, 0, 0, 0
+
+    def read(self, reference: str, where: str, *, video: bool = False) -> bytes:
+        data = self.data or super().read(reference, where, video=video)
+        with self.lock:
+            self.encoded += len(data)
+            self.most_encoded = max(self.most_encoded, self.encoded)
+        return data
 
     def plain(self, data: bytes, where: str, kept_pixels: int | None = None) -> bytes:
+        self._work()
+        image = super().plain(data, where, kept_pixels)
+        with self.lock:
+            self.encoded -= len(data)
+        return image
+
+    def frames(self, *args: Any, **options: Any) -> tuple[bytes, ...]:
+        self._work()
+        return ()
+
+    def _work(self) -> None:
         with self.lock:
             self.now += 1
             self.most = max(self.most, self.now)
         time.sleep(0.02)
         with self.lock:
             self.now -= 1
-        return super().plain(data, where, kept_pixels)
 
 
 @pytest.mark.parametrize(("room", "most"), [(8 * 100 * 100, 1), (3 * 8 * 100 * 100, 3)])
@@ -62,6 +83,66 @@ def test_images_are_decoded_within_a_budget(room: int, most: int) -> None:
 
     asyncio.run(main())
     assert media.most == most
+
+
+def test_encoded_images_are_held_within_a_budget() -> None:
+    """Thirty of 5 MB at once: what was read and waits to be decoded stays within the budget, and all of them come."""
+    media = CountedMedia(png((100, 100)) + bytes(5_000_000))
+
+    async def main() -> None:
+        loader = MediaLoader(media, Limits(decoding_bytes=30_000_000))
+        images = await asyncio.gather(*(loader.images(["upload:x"]) for _ in range(30)))
+        assert len(images) == 30
+
+    asyncio.run(main())
+    assert 10_000_000 < media.most_encoded <= 30_000_000
+
+
+@pytest.mark.parametrize("kind", ["images", "frames"])
+def test_who_leaves_a_thread_behind_leaves_its_room_taken(kind: str) -> None:
+    """Ten that are cancelled while a thread decodes: never two threads at a time, and then there is room."""
+    media, url = CountedMedia(), to_data_url(png((100, 100)))
+
+    async def main() -> None:
+        loader = MediaLoader(media, Limits(decoding_bytes=8 * 100 * 100))
+        load = partial(loader.images, [url]) if kind == "images" else partial(loader.frames, url, 8)
+        for _ in range(10):
+            task = asyncio.create_task(load())
+            await asyncio.sleep(0.01)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        async with asyncio.timeout(1):
+            await load()
+
+    asyncio.run(main())
+    assert media.most == 1
+
+
+def test_a_thread_that_fails_for_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    """Its room is free again, and nothing complains of an error that nobody has looked at."""
+
+    def fail(is_stopped: Callable[[], bool]) -> None:
+        time.sleep(0.02)
+        raise MediaError("nobody reads this")
+
+    async def main() -> None:
+        budget = WorkBudget(10)
+
+        async def work() -> None:
+            async with budget.taken(10) as room:
+                await run_in_thread(fail, room)
+
+        task = asyncio.create_task(work())
+        await asyncio.sleep(0.01)
+        task.cancel()
+        async with asyncio.timeout(1), budget.taken(10):
+            assert task.cancelled()
+        await asyncio.sleep(0)
+        gc.collect()
+
+    asyncio.run(main())
+    assert not caplog.records
 
 
 def test_a_budget_is_taken_in_turn() -> None:
