@@ -13,7 +13,7 @@ from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import create_app
 from tests.support.judge_servers import PLAIN
-from tests.support.scripted_judge import ANSWERS, QUESTION, handler
+from tests.support.scripted_judge import ANSWERS, PROMPT, QUESTION, handler
 from tests.support.servers import running
 
 
@@ -93,8 +93,12 @@ def test_parameters_that_would_change_the_scores(client: httpx.Client) -> None:
         ("/rerank", {"query": "q", "documents": ANSWERS}),
         ("/rerank", {"query": "q", "texts": ANSWERS}),
         ("/score", {"text_1": "q", "text_2": ANSWERS}),
+        ("/classify", {"input": [PROMPT + answer for answer in ANSWERS]}),
+        ("/pooling", {"input": [PROMPT + answer for answer in ANSWERS]}),
     ]
     for path, body in bodies:
+        accepted = client.post(path, json={**body, "use_activation": False, "truncate_prompt_tokens": None})
+        assert accepted.status_code == 200
         refused = client.post(path, json={**body, "use_activation": True})
         assert refused.status_code == 400
         assert "'use_activation' is not supported here: leave it out, or send False" in refused.json()["error"]

@@ -1,4 +1,4 @@
-"""Parameters of OpenAI's API that this server does not know: those that would change the answer are refused, not ignored."""
+"""Parameters of other APIs that this server does not know: those that would change the answer are refused, not ignored."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ WITHOUT_EFFECT = frozenset(
         "parallel_tool_calls",
     ]
 )
+# Of texts that would be cut: none is here, and one that is too long is refused.
+CUTTING = ("truncate", "truncation_direction", "truncate_prompt_tokens", "max_chunks_per_doc", "max_tokens_per_doc")
 # Values by which a parameter asks for nothing; clients send such defaults.
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "audio": (),
@@ -30,10 +32,13 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "logit_bias": ({},),
     "logprobs": (False,),
     "min_p": (0,),
+    "normalize": (False,),
     "modalities": (["text"],),
     "presence_penalty": (0,),
+    "priority": (0,),
     "repetition_penalty": (1,),
     "response_format": ({"type": "text"},),
+    "softmax": (False,),
     "stop": ([], ""),
     "store": (False,),
     "tool_choice": ("none", "auto"),

@@ -18,7 +18,7 @@ from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from rewardlab.serving.conversations import Sample, chat_sample, split_samples
-from rewardlab.serving.dialects.openai_parameters import refuse_unsupported
+from rewardlab.serving.dialects.openai_parameters import CUTTING, refuse_unsupported
 from rewardlab.serving.middleware import StrictJSONRoute
 from rewardlab.serving.schemas import JsonObject
 from rewardlab.serving.service import JudgeService
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 class PoolingRequest(BaseModel):
     model_config = ConfigDict(
-        extra="ignore",
+        extra="allow",
         json_schema_extra={
             "example": {
                 "input": [
@@ -53,7 +53,6 @@ class PoolingRequest(BaseModel):
 class EmbeddingsRequest(PoolingRequest):
     """OpenAI's: its clients ask for ``base64``, little-endian float32, unless they are told otherwise."""
 
-    model_config = ConfigDict(extra="allow")
     encoding_format: Literal["float", "base64"] = "float"
 
 
@@ -128,6 +127,7 @@ def scalar_model_routes(service: JudgeService) -> APIRouter:
         return PoolingResponse(id=f"{prefix}-{uuid.uuid4().hex}", created=int(time.time()), model=model, data=data)
 
     async def rewards_of(request: PoolingRequest) -> list[float]:
+        refuse_unsupported(request.model_extra, without_effect=(*CUTTING, "add_special_tokens", "task", "rid"))
         service.limits.check_items(len(request.input or "") if isinstance(request.input, list) else 1, "inputs")
         return await service.sample_rewards(await run_in_threadpool(_samples, request))
 
@@ -141,7 +141,6 @@ def scalar_model_routes(service: JudgeService) -> APIRouter:
     @router.post("/v1/embeddings")
     async def embeddings(request: EmbeddingsRequest) -> PoolingResponse[Embedding]:
         """Return the rewards as ``data[n].embedding[-1]``."""
-        refuse_unsupported(request.model_extra)
         vectors = [_encoded([value], request.encoding_format) for value in await rewards_of(request)]
         return response(request, "embd", [Embedding(index=n, embedding=vector) for n, vector in enumerate(vectors)])
 

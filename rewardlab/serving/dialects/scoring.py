@@ -16,13 +16,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rewardlab.errors import DataError
 from rewardlab.serving.dialects.documents import Document, document_samples, document_scores, read_document
-from rewardlab.serving.dialects.openai_parameters import refuse_unsupported
+from rewardlab.serving.dialects.openai_parameters import CUTTING, refuse_unsupported
 from rewardlab.serving.middleware import StrictJSONRoute
 from rewardlab.serving.schemas import MAX_CHARS, JsonObject
 from rewardlab.serving.service import JudgeService
-
-# Of texts that would be cut: none is here, and one that is too long is refused.
-CUTTING = ("truncate", "truncation_direction", "truncate_prompt_tokens", "max_chunks_per_doc", "max_tokens_per_doc")
 
 
 class RerankRequest(BaseModel):
