@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 
 from fastapi import HTTPException
@@ -58,25 +59,30 @@ class Admission:
 
 
 class Share:
-    """What one request holds until it ends."""
+    """What one request, or the work for a group of them, holds until it ends. What a released one takes is not counted: nobody
+    would release it."""
 
     def __init__(self, admission: Admission, tenant: str) -> None:
-        self._admission, self._tenant = admission, tenant
+        self.admission, self.tenant = admission, tenant
         self.num_bytes = self.comparisons = 0
+        self._is_released = False
 
     def take_bytes(self, number: int) -> None:
         """Hold more bytes. Raises OverloadedError where there is no room."""
-        self._admission.take_bytes(self._tenant, number)
-        self.num_bytes += number
+        if not self._is_released:
+            self.admission.take_bytes(self.tenant, number)
+            self.num_bytes += number
 
     def take_comparisons(self, number: int) -> None:
         """Begin more comparisons. Raises OverloadedError where there is no room."""
-        self._admission.take_comparisons(self._tenant, number)
-        self.comparisons += number
+        if not self._is_released:
+            self.admission.take_comparisons(self.tenant, number)
+            self.comparisons += number
 
     def release(self) -> None:
-        self._admission.release(self._tenant, self.num_bytes, self.comparisons)
+        self.admission.release(self.tenant, self.num_bytes, self.comparisons)
         self.num_bytes = self.comparisons = 0
+        self._is_released = True
 
 
 SHARE: ContextVar[Share | None] = ContextVar("SHARE", default=None)  # of the request that is being answered
@@ -92,6 +98,21 @@ def begin_comparisons(number: int) -> None:
     """Count more comparisons as the request's; outside of one there is nothing to count."""
     if share := SHARE.get():
         share.take_comparisons(number)
+
+
+@contextlib.contextmanager
+def separate_share() -> Iterator[None]:
+    """Count what is held and begun within it by itself: the work for a group does not end with the request that began it."""
+    if (share := SHARE.get()) is None:
+        yield
+        return
+    separate = share.admission.open(share.tenant)
+    token = SHARE.set(separate)
+    try:
+        yield
+    finally:
+        SHARE.reset(token)
+        separate.release()
 
 
 class BodyLimit:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
+from rewardlab.serving.admission import separate_share
 from rewardlab.serving.errors import EngineFailedError, GroupTimeoutError
 from rewardlab.serving.request_context import TENANT
 
@@ -89,7 +90,8 @@ class GroupBuffer(Generic[T, R]):
 
     async def _settle(self, group: Group[T, R]) -> None:
         try:
-            rewards = await self._reward([member for member, _ in group.members])
+            with separate_share():  # the task inherits the last member's, which is released where that one hangs up
+                rewards = await self._reward([member for member, _ in group.members])
         except Exception as error:  # the boundary: every member gets it
             group.fail(error)
             return

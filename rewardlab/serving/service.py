@@ -71,7 +71,7 @@ class JudgeService:
         self.media = MediaLoader(media or Media(limits=self.limits), self.limits, processor_pixels(judge))
         self.collector = VoteCollector(queue, has_probabilities=probability_judge_of(judge) is not None)
         self.group_buffer: GroupBuffer[Sample, float] = GroupBuffer(
-            self._group_rewards, size=self.rules.group_size, timeout_s=self.rules.group_timeout_s
+            self._collected_rewards, size=self.rules.group_size, timeout_s=self.rules.group_timeout_s
         )
 
     async def sample_rewards(self, samples: Sequence[Sample]) -> list[float]:
@@ -86,7 +86,8 @@ class JudgeService:
         groups: dict[str, list[int]] = {}
         for n, sample in enumerate(samples):
             groups.setdefault(sample.key, []).append(n)
-        self._admit_groups([(len(group), samples[group[0]].anchor is not None) for group in groups.values()])
+        sizes = [(len(group), samples[group[0]].anchor is not None) for group in groups.values()]
+        self._admit_groups([(number, has_anchor) for number, has_anchor in sizes if number > 1 or has_anchor])
 
         async def reward(indices: list[int]) -> list[float]:
             group = [samples[n] for n in indices]
@@ -108,6 +109,11 @@ class JudgeService:
         if self.peers and home and home != self.peers.address:
             return await self.peers.join(home, sample)
         return await self.group_buffer.join(sample.key, sample)
+
+    async def _collected_rewards(self, samples: list[Sample]) -> list[float]:
+        """Return the rewards of a group whose samples came one at a time: its comparisons begin when it is full."""
+        self._admit_groups([(len(samples), False)])
+        return await self._group_rewards(samples)
 
     def _admit_groups(self, groups: Sequence[tuple[int, bool]]) -> None:
         """Count the comparisons of a framework's groups as the request's; a group is its size and whether it has an anchor."""
